@@ -1,0 +1,1 @@
+"""Example applications; each runs with one command."""

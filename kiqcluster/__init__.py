@@ -1,0 +1,44 @@
+"""kiqcluster: background jobs in Sidekiq's Redis format, run by a multi-process supervisor.
+
+Declare jobs with Job or @job, enqueue them with their verbs, run them with `kiqcluster -r APP QUEUES…`.
+Everything public is named here; ARCHITECTURE.md says where the rest lives.
+"""
+
+from kiqcluster.client import Client
+from kiqcluster.errors import Interrupted, KiqError
+from kiqcluster.job import DISCARD, KILL, Job, job
+from kiqcluster.outcome import Outcome
+from kiqcluster.runtime import JobContext, Push, Run, current_job, current_setup
+from kiqcluster.store import Store
+from kiqcluster.version import __version__
+
+__all__ = [
+    "DISCARD",
+    "KILL",
+    "Client",
+    "Interrupted",
+    "Job",
+    "JobContext",
+    "KiqError",
+    "Outcome",
+    "Push",
+    "Run",
+    "Store",
+    "__version__",
+    "client_middleware",
+    "configure",
+    "current_job",
+    "death_handler",
+    "error_handler",
+    "job",
+    "on",
+    "server_middleware",
+]
+
+# The set-up API: methods of the process' one Setup (runtime.py).
+client_middleware = current_setup().client_middleware
+configure = current_setup().configure
+death_handler = current_setup().death_handler
+error_handler = current_setup().error_handler
+on = current_setup().hooks.on
+server_middleware = current_setup().server_middleware

@@ -1,0 +1,5 @@
+"""`python -m kiqcluster` is `kiqcluster`."""
+
+from kiqcluster.cli import main
+
+main()

@@ -1,0 +1,196 @@
+"""The command `kiqcluster`: flags → configuration → supervisor, or one of the commands that start nothing.
+
+The cli joins the floors: it hands the supervisor a callable that runs a worker, so neither imports the other.
+It imports the worker's modules, never the application, before the first fork, so that children share them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+import click
+
+from kiqcluster import config as configuration
+from kiqcluster import log
+from kiqcluster.clock import SystemClock
+from kiqcluster.config import Config, Origins
+from kiqcluster.errors import KiqError, UsageError
+from kiqcluster.events import Events
+from kiqcluster.runtime import leave
+from kiqcluster.store import embedded
+from kiqcluster.supervisor import catalogue, expansion
+from kiqcluster.supervisor.supervisor import Birth, Supervisor
+from kiqcluster.version import VERSION
+from kiqcluster.worker.child import ChildSpec, run_child
+
+__all__ = ["main"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+HELP = """Run a worker process for each GROUP of queues.
+
+\b
+  kiqcluster -r app 'cronjob:*' default,mailers     two worker processes
+  kiqcluster -r app critical=5,default              one, weighted
+  kiqcluster -r app -q critical,5 -q default -c 10  the same, Sidekiq's way
+  kiqcluster --embedded -r app default              with a private server, to try it
+
+A GROUP is a comma list of queue names: `name=3` gives a weight, `cronjob` takes in its namespace `cronjob:…`,
+'cronjob:*' the namespace only, '*' every queue (quote the stars).
+"""
+
+
+def main() -> None:
+    """Run the command; leave with one of the codes of errors.ExitCode."""
+    command.main(args=separate_embedded(sys.argv[1:]), prog_name="kiqcluster")
+
+
+def separate_embedded(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with `--embedded` given its folder: the next word only if that looks like a path."""
+    separated = []
+    for at, word in enumerate(arguments):
+        following = arguments[at + 1] if at + 1 < len(arguments) else ""
+        if word == "--embedded" and not (os.sep in following or following.startswith(".")):
+            word = f"--embedded={embedded.DEFAULT_DIRECTORY}"
+        separated.append(word)
+    return separated
+
+
+def setting_options(function: F) -> F:
+    """Add a click option for each setting that has a flag, from its one declaration."""
+    hints = get_type_hints(Config)
+    for each in reversed(list(configuration.settings())):
+        if not each.metadata["flag"]:
+            continue
+        function = _option(each, hints[each.name])(function)
+    return function
+
+
+def _option(each: dataclasses.Field[Any], kind: Any) -> Callable[[F], F]:
+    flag = f"--{each.name.replace('_', '-')}"
+    names = [name for name in (each.metadata["short"], flag, each.name) if name]
+    text = each.metadata["help"]
+    if kind is bool:
+        return click.option(f"{flag}/--no-{flag[2:]}", each.name, default=None, help=text)
+    if kind == tuple[str, ...]:
+        return click.option(*names, multiple=True, metavar=each.metadata["metavar"], help=text)
+    if each.default not in (None, ""):
+        text = f"{text}  [{each.default:g}]" if isinstance(each.default, float) else f"{text}  [{each.default}]"
+    kinds: dict[Any, Any] = {float: click.FLOAT, int: click.INT, int | None: click.INT}
+    return click.option(*names, type=kinds.get(kind, click.STRING), default=None, metavar=each.metadata["metavar"], help=text)
+
+
+@click.command(help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.argument("groups", nargs=-1, metavar="GROUP...")
+@click.option("-q", "--queue", "queue_options", multiple=True, metavar="NAME[,WEIGHT]", help="one group, Sidekiq's way; repeatable")
+@setting_options
+@click.option("--embedded", metavar="[DIR]", help=f"run a private server with its data in DIR  [{embedded.DEFAULT_DIRECTORY}]")
+@click.option("-C", "--config", "config_file", metavar="FILE", help="configuration file  [kiqcluster.toml, pyproject.toml]")
+@click.option("--dryrun", is_flag=True, help="show the slots and start nothing")
+@click.option("--json", "as_json", is_flag=True, help="with --dryrun: as JSON")
+@click.option("--list-queues", is_flag=True, help="print the queues of all groups, a name a line, and start nothing")
+@click.option("--print-config", is_flag=True, help="print every setting with its origin, and start nothing")
+@click.version_option(VERSION, message="kiqcluster %(version)s")
+def command(
+    groups: tuple[str, ...],
+    queue_options: tuple[str, ...],
+    config_file: str | None,
+    dryrun: bool,
+    as_json: bool,
+    list_queues: bool,
+    print_config: bool,
+    **flags: Any,
+) -> None:
+    """Load the configuration and do what the flags say."""
+    try:
+        given = {name: value for name, value in flags.items() if value not in (None, ())}
+        config, origins = configuration.load(given, file=config_file)
+        if print_config:
+            show_config(config, origins)
+            return
+        if dryrun and list_queues:
+            raise UsageError("--dryrun and --list-queues are two commands; give one of them")
+        if as_json and not dryrun:
+            raise UsageError("--json goes with --dryrun")
+        config = settle_directory(config)
+        expansion.refuse_listing(groups, (path.name for path in Path.cwd().iterdir()))
+        if not config.require:
+            raise UsageError("no application given: name the module or file that defines the jobs, as in -r app.jobs")
+        parsed = expansion.groups_from(groups, queue_options, config)
+        if dryrun or list_queues:
+            show_plans(expansion.plan_slots(parsed, known_queues(config), config), as_json=as_json, names_only=list_queues)
+            return
+        code = run_cluster(config, parsed)
+    except KiqError as error:
+        click.echo(f"kiqcluster: {error}", err=True)
+        leave(error.exit_code)
+    leave(code)
+
+
+def run_cluster(config: Config, groups: Sequence[Any]) -> int:
+    """Run a supervisor until it ends; return its exit code."""
+    os.environ["KIQ_ENV"] = config.environment
+    if config.embedded is not None:
+        os.environ["REDIS_URL"] = config.known_redis()  # for the application's own clients of the same server
+    log.configure(config.log_format, config.log_level)
+    events = Events()
+    log.word_events(events)
+
+    def run(birth: Birth) -> int:
+        return run_child(
+            ChildSpec(
+                slot=birth.plan.slot,
+                config=config,
+                group=birth.plan.group,
+                known_queues=birth.known_queues,
+                concurrency=birth.plan.concurrency,
+                quiet=birth.quiet,
+                board=birth.board,
+                parent=birth.parent,
+                orphans=birth.orphans,
+                directory=birth.directory,
+            )
+        )
+
+    return Supervisor(config, groups, run, events).run()
+
+
+def settle_directory(config: Config) -> Config:
+    """Enter the working directory; return the configuration with absolute paths, for processes that move."""
+    directory = config.directory or os.environ.get("PWD") or str(Path.cwd())
+    if not Path(directory).is_dir():
+        raise UsageError(f"--directory {directory} does not exist; nothing was started")
+    os.chdir(directory)
+    folder = None if config.embedded is None else str(embedded.directory_of(config.embedded))
+    return dataclasses.replace(config, directory=directory, embedded=folder)
+
+
+def known_queues(config: Config) -> frozenset[str]:
+    """Return the queues of the catalogue and the configuration; Redis is not asked."""
+    directory = Path(config.directory or Path.cwd())
+    return catalogue.ask(config, directory, SystemClock()).known_queues(config)
+
+
+def show_plans(plans: Sequence[expansion.SlotPlan], *, as_json: bool, names_only: bool) -> None:
+    if names_only:
+        for name in expansion.listed_queues(plans):
+            click.echo(name)
+    elif as_json:
+        click.echo(json.dumps([plan.as_json() for plan in plans]))
+    else:
+        for plan in plans:
+            queues = ", ".join(name if weight == 1 else f"{name}={weight}" for name, weight in plan.weights.items())
+            click.echo(f"slot {plan.slot}: {plan.concurrency} threads, {plan.mode}: {queues or '(no queue known yet)'}")
+
+
+def show_config(config: Config, origins: Origins) -> None:
+    rows = configuration.describe(config, origins)
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    for name, value, origin in rows:
+        click.echo(f"{name:{widths[0]}}  {value:{widths[1]}}  {origin}")

@@ -1,0 +1,261 @@
+"""Configuration: each setting declared once, merged from flag > environment > file > configure() > default.
+
+1. Config        the settings; the metadata of a field are its help, unit and flag
+2. load          merges the sources; unset is distinct from a default, so a default never hides a file's value
+3. describe      what --print-config shows: value and origin, secrets masked
+
+Key in files = field name; flag = `--` + the name with dashes; variable = `KIQ_` + the name in capitals (and
+REDIS_URL, KIQ_ENV).  This module alone reads os.environ and configuration files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from kiqcluster.errors import UsageError
+from kiqcluster.store import embedded
+from kiqcluster.store.connection import masked, parse_address
+
+__all__ = ["STOP_GRACE", "Config", "Origins", "describe", "load", "settings"]
+
+STOP_GRACE = 10.0  # seconds beyond `timeout` after which the supervisor kills a child that has not left
+OTHERS_MAY_RECOVER = 60.0  # seconds without a beat after which any sweeper may recover a process (design §5)
+CONFIG_FILES = ("kiqcluster.toml", "pyproject.toml")
+LOG_FORMATS, LOG_LEVELS = ("auto", "pretty", "json"), ("debug", "info", "warning", "error")
+ARGUMENT_MODES = ("raise", "warn", "off")
+
+Origins = dict[str, str]  # field name → where its value comes from
+
+
+def setting(default: Any, text: str, *, short: str = "", variable: str = "", flag: bool = True, metavar: str = "") -> Any:
+    """Declare a setting: default, one line of help, and how it is given."""
+    metadata = {"help": text, "short": short, "variable": variable, "flag": flag, "metavar": metavar}
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a kiqcluster process goes by; frozen once loaded.  Times in seconds."""
+
+    groups: tuple[str, ...] = setting((), "queue groups, where the command line has none", flag=False)
+    require: tuple[str, ...] = setting(
+        (), "module, file or pkg.mod:factory that defines the jobs; repeatable", short="-r", metavar="APP"
+    )
+    environment: str = setting(
+        "development", "section [env.NAME] of the configuration; exported as KIQ_ENV", short="-e", variable="KIQ_ENV", metavar="NAME"
+    )
+    redis: str = setting(
+        "redis://127.0.0.1:6379/0", "redis://, rediss://, unix:// or embedded:DIR", variable="REDIS_URL", metavar="URL"
+    )
+    embedded: str | None = setting(None, "run a private server with its data in DIR", flag=False)
+    concurrency: int | None = setting(None, "threads of each worker process", short="-c", metavar="N")
+    min_concurrency: int = setting(0, "fewest threads, when -c is not given", metavar="N")
+    max_concurrency: int = setting(20, "most threads, when -c is not given; 0 = no limit", metavar="N")
+    timeout: float = setting(25.0, "seconds that running jobs get at a stop, before they are put back", short="-t", metavar="SECONDS")
+    strict: bool = setting(False, "take queues in the order written, the next only when the one before is empty")
+    negate: bool = setting(False, "each group is every known queue except those named")
+    queues: tuple[str, ...] = setting((), "queue names to know of, beside those of the job classes", flag=False)
+    directory: str | None = setting(None, "directory to work in, by its logical path; default $PWD", metavar="DIR")
+    tag: str | None = setting(None, "name shown by ps and the web pages; default: the directory's", short="-g", metavar="NAME")
+    pidfile: str | None = setting(None, "file that holds the supervisor's pid, locked while it runs", short="-P", metavar="PATH")
+    listen: str = setting("127.0.0.1:8082", "where /metrics and the probes answer: HOST:PORT, unix:PATH or off", metavar="ADDRESS")
+    log_format: str = setting("auto", "auto (json unless a terminal reads it), pretty or json", metavar="FORMAT")
+    log_level: str = setting("info", "debug, info, warning or error", metavar="LEVEL")
+    boot_timeout: float = setting(60.0, "seconds that a child may take to become ready", flag=False)
+    silence_timeout: float = setting(45.0, "seconds without progress after which a child is replaced; 0 = never", flag=False)
+    platform_timeout: float = setting(0.0, "seconds after which systemd or the pod kills us; 0 = unknown", flag=False)
+    respawn_burst: int = setting(200, "respawns at once per slot and minute", flag=False)
+    max_retries: int = setting(25, "retries of jobs with retry=True", flag=False)
+    dead_max_jobs: int = setting(10_000, "entries of the dead set (Sidekiq keeps one less)", flag=False)
+    dead_timeout: float = setting(180 * 86_400.0, "seconds that a dead job is kept", flag=False)
+    average_scheduled_poll_interval: float = setting(5.0, "seconds between polls of due jobs, over the whole fleet", flag=False)
+    strict_args: str = setting("raise", "arguments that are not JSON-native: raise, warn or off", flag=False)
+
+    def known_redis(self) -> str:
+        """Return the address to connect to: that of the embedded server, when there is one."""
+        return f"{embedded.SCHEME}{self.embedded}" if self.embedded is not None else self.redis
+
+    def known_tag(self) -> str:
+        """Return the process tag: as given, else the directory's name (the release's parent for Capistrano)."""
+        if self.tag is not None:
+            return self.tag
+        directory = Path(self.directory or os.environ.get("PWD") or Path.cwd())
+        is_release = directory.parent.name == "releases" and directory.name.isdigit()
+        return directory.parent.parent.name if is_release else directory.name
+
+
+def settings() -> Iterator[dataclasses.Field[Any]]:
+    """Yield the declarations, in the order of --print-config."""
+    yield from dataclasses.fields(Config)
+
+
+def load(
+    flags: Mapping[str, Any],
+    *,
+    file: str | None = None,
+    environ: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+    configured: Mapping[str, Any] | None = None,
+) -> tuple[Config, Origins]:
+    """Return the merged configuration and where each value comes from.
+
+    flags: only what was given on the command line.  file: -C; without it kiqcluster.toml, else [tool.kiqcluster]
+    of pyproject.toml, in `directory`.  Raises UsageError that names the source of what is wrong.
+    """
+    environ = os.environ if environ is None else environ
+    directory = directory or Path.cwd()
+    path, document = _read_file(file, directory)
+    from_flags = {name: (value, "flag") for name, value in flags.items()}
+    from_environ = dict(_from_environ(environ))
+    chosen = from_flags.get("environment") or from_environ.get("environment") or (document.get("environment", ""), "file")
+    from_file = dict(_from_file(document, str(chosen[0]), path))
+    from_code = {name: (value, "configure()") for name, value in (configured or {}).items()}
+    _check_names(from_code, "configure()")
+    values: dict[str, Any] = {}
+    origins: Origins = {}
+    for each in settings():
+        for source in (from_flags, from_environ, from_file, from_code):
+            if each.name in source:
+                raw, origins[each.name] = source[each.name]
+                values[each.name] = _converted(each, raw, origins[each.name])
+                break
+        else:
+            origins[each.name] = "default"
+    config = Config(**values)
+    _validate(config)
+    return config, origins
+
+
+def describe(config: Config, origins: Origins) -> list[tuple[str, str, str]]:
+    """Return (name, value, origin) of every setting, passwords masked."""
+    shown = []
+    for each in settings():
+        value = getattr(config, each.name)
+        if each.name == "redis":
+            value = masked(value)
+        shown.append((each.name, ",".join(value) if isinstance(value, tuple) else str(value), origins[each.name]))
+    return shown
+
+
+# sources
+
+
+def _from_environ(environ: Mapping[str, str]) -> Iterator[tuple[str, tuple[Any, str]]]:
+    for each in settings():
+        for variable in (f"KIQ_{each.name.upper()}", each.metadata["variable"]):
+            if variable and environ.get(variable):
+                yield each.name, (environ[variable], f"environment ({variable})")
+                break
+
+
+def _read_file(file: str | None, directory: Path) -> tuple[str, dict[str, Any]]:
+    if file is not None and not Path(file).is_file():
+        raise UsageError(f"configuration file {file!r} does not exist; name one with -C, or leave the flag out")
+    for path in [Path(file)] if file is not None else [directory / name for name in CONFIG_FILES]:
+        if not path.is_file():
+            continue
+        try:
+            document = tomllib.loads(path.read_text())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise UsageError(f"{path} is no TOML ({error}); nothing was started") from error
+        if path.name == "pyproject.toml":
+            document = document.get("tool", {}).get("kiqcluster")
+            if document is None:
+                continue
+        return str(path), document
+    return "", {}
+
+
+def _from_file(document: dict[str, Any], environment: str, path: str) -> Iterator[tuple[str, tuple[Any, str]]]:
+    sections = document.get("env", {})
+    common = {name: value for name, value in document.items() if name != "env"}
+    special = sections.get(environment, {})
+    for values, place in ((common, path), (special, f"{path} [env.{environment}]")):
+        _check_names(values, place)
+        for name, value in values.items():
+            yield name, (value, f"file ({place})")
+
+
+def _check_names(values: Mapping[str, Any], place: str) -> None:
+    known = [each.name for each in settings()]
+    for name in values:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; the settings are {', '.join(known)}"
+            raise UsageError(f"{place}: there is no setting {name!r}{hint}")
+
+
+# values
+
+HINTS = get_type_hints(Config)
+TRUE_WORDS, FALSE_WORDS = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+def _converted(each: dataclasses.Field[Any], raw: Any, origin: str) -> Any:
+    kind = HINTS[each.name]
+    try:
+        return _as(kind, raw)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{each.name} = {raw!r} from {origin} cannot be used: {error}") from error
+
+
+def _as(kind: Any, raw: Any) -> Any:
+    if kind == tuple[str, ...]:
+        words = raw.split() if isinstance(raw, str) else raw
+        if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
+            raise ValueError("it takes a list of strings")
+        return tuple(words)
+    if kind is bool:
+        word = str(raw).lower()
+        _require(word in TRUE_WORDS or word in FALSE_WORDS, "it takes true or false")
+        return word in TRUE_WORDS
+    if kind in (float, int, int | None):
+        wanted = float if kind is float else int
+        whole = wanted is float or not isinstance(raw, float) or raw.is_integer()
+        _require(not isinstance(raw, bool) and whole, f"it takes {'a number' if wanted is float else 'an integer'}")
+        return wanted(raw)
+    _require(isinstance(raw, str), "it takes a string")
+    return raw
+
+
+def _require(fine: bool, complaint: str) -> None:
+    if not fine:
+        raise ValueError(complaint)
+
+
+def _validate(config: Config) -> None:
+    """Raise UsageError for values that cannot work, each with the remedy."""
+    checks = (
+        (config.concurrency is None or config.concurrency >= 1, "concurrency must be at least 1"),
+        (config.min_concurrency >= 0 and config.max_concurrency >= 0, "min_concurrency and max_concurrency cannot be negative"),
+        (config.timeout > 0, "timeout must be more than 0 seconds"),
+        (config.boot_timeout > 0, "boot_timeout must be more than 0 seconds"),
+        (
+            0 <= config.silence_timeout < OTHERS_MAY_RECOVER,
+            f"silence_timeout must be below {OTHERS_MAY_RECOVER:.0f} s, after which other workers may recover its jobs; 0 turns it off",
+        ),
+        (
+            not config.platform_timeout or config.platform_timeout > config.timeout + STOP_GRACE,
+            f"platform_timeout ({config.platform_timeout:g} s) must be more than timeout + {STOP_GRACE:.0f} "
+            f"({config.timeout + STOP_GRACE:g} s), or the platform kills jobs that are being put back: "
+            "raise TimeoutStopSec or terminationGracePeriodSeconds, or lower --timeout",
+        ),
+        (config.respawn_burst >= 1, "respawn_burst must be at least 1"),
+        (config.max_retries >= 0, "max_retries cannot be negative"),
+        (config.dead_max_jobs >= 1 and config.dead_timeout > 0, "dead_max_jobs and dead_timeout must be positive"),
+        (config.average_scheduled_poll_interval > 0, "average_scheduled_poll_interval must be more than 0 seconds"),
+        (config.log_format in LOG_FORMATS, f"log_format is one of {', '.join(LOG_FORMATS)}"),
+        (config.log_level in LOG_LEVELS, f"log_level is one of {', '.join(LOG_LEVELS)}"),
+        (config.strict_args in ARGUMENT_MODES, f"strict_args is one of {', '.join(ARGUMENT_MODES)}"),
+    )
+    for fine, complaint in checks:
+        if not fine:
+            raise UsageError(complaint)
+    parse_address(config.known_redis())

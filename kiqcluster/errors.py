@@ -1,0 +1,157 @@
+"""Every error that kiqcluster raises, and every code that its processes exit with.
+
+KiqError
+├── UsageError                 a flag, a setting or a group that cannot be used          exit 2
+├── ApplicationError           the application (-r) did not load                         exit 3
+├── JobDefinitionError         a job class or function is declared in a way that cannot work
+├── PushError                  a job was not enqueued
+│   ├── InvalidPush            an item is no job: it lacks a class, its queue has no name, …
+│   └── InvalidArguments       arguments do not fit `perform`, or are not JSON-native (`path` says where)
+├── StoreError                 Redis did not do what was asked
+│   ├── RedisUnavailable       nothing was sent: the command did certainly not run
+│   ├── ReplyLost              it was sent, no answer came: it may or may not have run
+│   └── RedisRefused           Redis answered with an error (`code`: WRONGTYPE, NOAUTH, OOM, …)
+└── CannotRun                  a payload that no retry can run as it is: dead set, with this as its reason
+    ├── MalformedPayload       no JSON, no object, no class, no list of arguments
+    └── UnknownJob             no job of that name is registered here (a rolling deploy may bring it)
+
+Control flow derives from BaseException, so that `except Exception` in a job cannot eat it:
+Interrupted                    the job gives up its place because the process stops; it will run again
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+__all__ = [
+    "ApplicationError",
+    "CannotRun",
+    "ExitCode",
+    "Interrupted",
+    "InvalidArguments",
+    "InvalidPush",
+    "JobDefinitionError",
+    "KiqError",
+    "MalformedPayload",
+    "PushError",
+    "RedisRefused",
+    "RedisUnavailable",
+    "ReplyLost",
+    "StoreError",
+    "UnknownJob",
+    "UsageError",
+]
+
+
+class ExitCode(IntEnum):
+    """What a supervisor or a worker process exits with; docs/exit_codes.md explains each."""
+
+    STOPPED = 0
+    UNEXPECTED = 1
+    USAGE = 2
+    APPLICATION = 3
+    NEVER_READY = 4
+    REDIS_REFUSED = 5
+    PIDFILE_HELD = 6
+    ADDRESS_IN_USE = 7
+    FAIL_FAST = 8
+    KILLED_AT_STOP = 9
+
+
+class KiqError(Exception):
+    """Base of all errors that kiqcluster raises."""
+
+    exit_code = ExitCode.UNEXPECTED
+
+
+class UsageError(KiqError):
+    """The command line or the configuration cannot be used; the message says what to do."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, message: str, exit_code: ExitCode = ExitCode.USAGE) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class ApplicationError(KiqError):
+    """The application did not load."""
+
+    exit_code = ExitCode.APPLICATION
+
+
+class JobDefinitionError(KiqError):
+    """A job is declared in a way that cannot work; raised when the module is imported."""
+
+    exit_code = ExitCode.APPLICATION
+
+
+class PushError(KiqError):
+    """A job was not enqueued."""
+
+
+class InvalidPush(PushError):
+    """The item is no job."""
+
+
+class InvalidArguments(PushError, TypeError):
+    """The arguments cannot be enqueued.
+
+    path: where the offending value sits, like `args[1]["when"]`; None when the arguments as a whole do not fit.
+    """
+
+    def __init__(self, message: str, path: str | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class StoreError(KiqError):
+    """Redis did not do what was asked."""
+
+
+class RedisUnavailable(StoreError):
+    """The command was never sent, so it did certainly not run."""
+
+
+class ReplyLost(StoreError):
+    """The command was sent and no answer came: it may or may not have run.
+
+    jids: the jobs concerned, where the command was a push.
+    """
+
+    def __init__(self, message: str, jids: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.jids = jids
+
+
+class RedisRefused(StoreError):
+    """Redis answered with an error; code is its first word (WRONGTYPE, NOAUTH, OOM, READONLY, …)."""
+
+    exit_code = ExitCode.REDIS_REFUSED
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.code = message.split(" ", 1)[0]
+
+
+class CannotRun(KiqError):
+    """A payload that cannot be run at all."""
+
+
+class MalformedPayload(CannotRun):
+    """The payload is not a Sidekiq job."""
+
+
+class UnknownJob(CannotRun):
+    """No job of this name is registered in this process."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"no job named {name!r} is registered in this worker; it is not run. "
+            f"Import the module that defines it (-r), or give the definition name={name!r}."
+        )
+        self.name = name
+
+
+class Interrupted(BaseException):
+    """Raise it in a job that sees `current_job().stopping`: the job goes back to its queue and runs again."""

@@ -1,0 +1,64 @@
+"""Events: what happens in a process, told to whoever listens.
+
+Loops emit events with fields and carry no log text; log.py words them.  Tests wait for them.  The lifecycle
+events (LIFECYCLE) are also for applications: `@on("startup")`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from kiqcluster.errors import UsageError
+
+__all__ = ["LIFECYCLE", "Events", "Fields", "Hooks"]
+
+Fields = dict[str, Any]  # the facts of one event; names are stable API (docs/logs.md)
+Listener = Callable[[str, Fields], None]
+Hook = Callable[[], object]
+H = TypeVar("H", bound=Hook)
+
+# In the order of a process' life.  Those that undo what startup did run in reverse order of registration,
+# as in Sidekiq, so that what was set up last is taken down first.
+LIFECYCLE = ("startup", "ready", "quiet", "resume", "shutdown", "exit", "heartbeat", "beat", "fork")
+REVERSED = frozenset({"quiet", "shutdown", "exit"})
+
+
+class Events:
+    """A bus within one process.  Listeners are set up before threads start; emitting takes no lock."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Listener] = []
+
+    def listen(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+
+    def emit(self, event: str, **fields: Any) -> None:
+        for listener in self._listeners:
+            listener(event, fields)
+
+
+class Hooks:
+    """The application's handlers of lifecycle events."""
+
+    def __init__(self) -> None:
+        self._hooks: dict[str, list[Hook]] = {name: [] for name in LIFECYCLE}
+
+    def on(self, event: str) -> Callable[[H], H]:
+        """Return a decorator that registers a handler without arguments.  Raises UsageError for an unknown event."""
+        if event not in self._hooks:
+            near = difflib.get_close_matches(event, LIFECYCLE, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise UsageError(f"there is no event {event!r}{hint} The events are {', '.join(LIFECYCLE)}.")
+
+        def register(hook: H) -> H:
+            self._hooks[event].append(hook)
+            return hook
+
+        return register
+
+    def of(self, event: str) -> list[Hook]:
+        """Return the handlers in the order in which they run."""
+        hooks = self._hooks[event]
+        return hooks[::-1] if event in REVERSED else list(hooks)

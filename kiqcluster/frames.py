@@ -1,0 +1,96 @@
+"""Frames: what supervisor and child say to each other over their socketpair.
+
+A frame is a JSON object with a `type`, preceded by its length (4 bytes, big-endian).  Writing never blocks:
+what the socket does not take stays in the buffer until `flush` is called again.
+
+Up:   hello(identity)  booting(reason)  ready(queues, concurrency)  beat(progress, busy, redis, quiet)
+      metrics(families)  recovered(identity)  bye()  catalogue(jobs | error)
+Down: quiet(until)  resume()  stop(seconds)  recover(identity, running)  queues(known)  dump()
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import Any
+
+from kiqcluster import rubyjson
+
+__all__ = ["Channel", "Frame"]
+
+Frame = dict[str, Any]
+HEADER = struct.Struct("!I")
+LARGEST_FRAME = 64 * 1024 * 1024  # bytes; a longer announcement means that the two are out of step
+READ_SIZE = 65_536
+
+
+class Channel:
+    """One end of a socketpair; used by one thread."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self.socket = sock
+        self.closed = False
+        self._incoming = bytearray()
+        self._outgoing = bytearray()
+
+    def fileno(self) -> int:
+        return self.socket.fileno()
+
+    @property
+    def pending(self) -> int:
+        """Bytes that wait for the other side to read."""
+        return len(self._outgoing)
+
+    def send(self, kind: str, **fields: Any) -> None:
+        """Queue a frame and write what the socket takes.  After the other side is gone it does nothing."""
+        if self.closed:
+            return
+        body = rubyjson.encode({"type": kind, **fields})
+        self._outgoing += HEADER.pack(len(body)) + body
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what the socket takes."""
+        try:
+            while self._outgoing and not self.closed:
+                sent = self.socket.send(self._outgoing)
+                del self._outgoing[:sent]
+        except BlockingIOError:
+            return
+        except OSError:  # the other side is gone; the reader of this end sees EOF and acts on it
+            self._outgoing.clear()
+
+    def receive(self) -> list[Frame]:
+        """Return the frames that have arrived; sets `closed` when the other side is gone."""
+        while not self.closed:
+            try:
+                data = self.socket.recv(READ_SIZE)
+            except BlockingIOError:
+                break
+            except OSError:
+                data = b""
+            if not data:
+                self.closed = True
+            self._incoming += data
+            if len(data) < READ_SIZE:
+                break
+        return self._take()
+
+    def close(self) -> None:
+        self.closed = True
+        self.socket.close()
+
+    def _take(self) -> list[Frame]:
+        frames: list[Frame] = []
+        while len(self._incoming) >= HEADER.size:
+            (length,) = HEADER.unpack_from(self._incoming)
+            if length > LARGEST_FRAME:
+                self.closed = True  # out of step: the owner treats it as the death of the other side
+                break
+            end = HEADER.size + length
+            if len(self._incoming) < end:
+                break
+            frames.append(rubyjson.decode(bytes(self._incoming[HEADER.size : end])))
+            del self._incoming[:end]
+        return frames

@@ -1,0 +1,141 @@
+"""Queue groups: the arguments of `kiqcluster`, one worker process each.  Pure.
+
+`default,mailers`   these queues       `a=5,b`      with weights          `a,b,a`   the same as `a=2,b`
+`cronjob`           the queue and all of its namespace `cronjob:…`
+`cronjob:*`         the namespace only              `*`   every known queue
+
+Supervisor (slots, concurrency) and worker (new queues found while running) expand alike, so it lives below both.
+Counterpart: sidekiq_cluster/cli.rb; what differs is in docs/adr/0003-queue-groups.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from kiqcluster.errors import UsageError
+
+__all__ = ["Group", "Mode", "Pattern", "concurrency_for", "parse_group", "parse_queue_option"]
+
+Mode = Literal["strict", "random", "weighted"]
+EVERY_QUEUE = "*"
+NAMESPACE_SUFFIX = ":*"
+LARGEST_WEIGHT = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """One name of a group with its weight."""
+
+    name: str
+    weight: int = 1
+
+    def matches(self, queue: str) -> bool:
+        if self.name == EVERY_QUEUE:
+            return True
+        if self.name.endswith(NAMESPACE_SUFFIX):
+            return queue.startswith(self.name[:-1])
+        return queue == self.name or queue.startswith(f"{self.name}:")
+
+    @property
+    def is_literal(self) -> bool:
+        """Whether the name stands for a queue of its own, known or not yet."""
+        return not self.name.endswith("*")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The queues of one worker process, before expansion."""
+
+    text: str
+    patterns: tuple[Pattern, ...]
+    strict: bool = False
+    negated: bool = False
+
+    def expand(self, known: Iterable[str]) -> dict[str, int]:
+        """Return queue → weight, in the order written; `known` are all queue names that anybody has heard of.
+
+        A queue named by itself keeps that weight, whatever namespace it is in.
+        """
+        queues = sorted(set(known))
+        if self.negated:
+            return {queue: 1 for queue in queues if not any(pattern.matches(queue) for pattern in self.patterns)}
+        literal = {pattern.name: pattern.weight for pattern in self.patterns if pattern.is_literal}
+        expanded: dict[str, int] = {}
+        for pattern in self.patterns:
+            if pattern.is_literal:
+                expanded.setdefault(pattern.name, pattern.weight)
+            for queue in queues:
+                if pattern.matches(queue):
+                    expanded.setdefault(queue, literal.get(queue, pattern.weight))
+        return expanded
+
+    def mode(self, expanded: dict[str, int]) -> Mode:
+        """Return how the expanded queues are ordered at each reserve."""
+        if self.strict:
+            return "strict"
+        return "random" if len(set(expanded.values())) <= 1 else "weighted"
+
+
+def parse_group(text: str, *, strict: bool = False, negated: bool = False) -> Group:
+    """Return the group that one argument describes.
+
+    Raises UsageError for empty names, control characters, weights that are no positive integers or combined
+    with strict order, and globs other than `*` and `namespace:*`.
+    """
+    weight_by_name: dict[str, int] = {}
+    weighted = False
+    for word in text.split(","):
+        name, equals, weight = word.partition("=")
+        _check_name(name, text)
+        weighted = weighted or bool(equals) or name in weight_by_name
+        weight_by_name[name] = weight_by_name.get(name, 0) + (_weight(weight, text) if equals else 1)
+    return _group(text, weight_by_name, strict=strict, weighted=weighted, negated=negated)
+
+
+def parse_queue_option(options: Sequence[str], *, strict: bool = False, negated: bool = False) -> Group:
+    """Return the one group that `-q NAME[,WEIGHT]`, repeated, describes (Sidekiq's habit)."""
+    weight_by_name: dict[str, int] = {}
+    weighted = False
+    for option in options:
+        name, comma, weight = option.partition(",")
+        _check_name(name, f"-q {option}")
+        weighted = weighted or bool(comma) or name in weight_by_name
+        weight_by_name[name] = weight_by_name.get(name, 0) + (_weight(weight, f"-q {option}") if comma else 1)
+    text = ",".join(name if weight == 1 else f"{name}={weight}" for name, weight in weight_by_name.items())
+    return _group(text, weight_by_name, strict=strict, weighted=weighted, negated=negated)
+
+
+def _group(text: str, weight_by_name: dict[str, int], *, strict: bool, weighted: bool, negated: bool) -> Group:
+    if strict and weighted:
+        raise UsageError(f"--strict takes queues in the order written, so weights mean nothing: write {text!r} without them")
+    patterns = tuple(Pattern(name, weight) for name, weight in weight_by_name.items())
+    return Group(text, patterns, strict, negated)
+
+
+def _check_name(name: str, text: str) -> None:
+    if not name or name != name.strip():
+        raise UsageError(f"queue group {text!r} has an empty name or a space in it; write names as in 'default,mailers'")
+    if not name.isprintable():
+        raise UsageError(f"queue group {text!r} holds a line break or another control character; write names on one line")
+    if "*" in name and name != EVERY_QUEUE and (not name.endswith(NAMESPACE_SUFFIX) or "*" in name[:-1]):
+        raise UsageError(f"{name!r} is no pattern: '*' stands for every queue, 'cronjob:*' for a namespace")
+    if name == NAMESPACE_SUFFIX:
+        raise UsageError("':*' lacks its namespace; write it as in 'cronjob:*'")
+
+
+def _weight(text: str, group: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= LARGEST_WEIGHT):
+        raise UsageError(f"{text!r} in {group!r} is no weight; write an integer from 1 to {LARGEST_WEIGHT}, as in 'critical=5'")
+    return int(text)
+
+
+def concurrency_for(queues: int, smallest: int, largest: int) -> int:
+    """Return the threads for a number of queues: one each and a spare, clamped.  Source: GitLab's sidekiq-cluster.
+
+    largest: 0 means no upper clamp.
+    """
+    wanted = queues + 1
+    largest = largest if largest > 0 else wanted
+    return min(max(min(smallest, largest), wanted), largest)

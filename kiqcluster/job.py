@@ -1,0 +1,360 @@
+"""Jobs: what an application declares and calls.
+
+class Thumbnail(Job, queue="images", retry=5):         @job(queue="mailers", name="Acme::WelcomeMail")
+    def perform(self, path: str, width: int): ...      def welcome(user_id: int): ...
+
+Both forms are a Definition in the registry, and an Enqueuer with the verbs; both keep the signature, so a wrong
+call is a mypy error.  OPTIONS is the one table of options; features add rows.
+Counterpart: sidekiq job.rb.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypeVar
+
+from kiqcluster import rubyjson
+from kiqcluster.client import Client
+from kiqcluster.errors import InvalidPush, JobDefinitionError
+from kiqcluster.outcome import Outcome
+from kiqcluster.payload import Jid, check_queue_name
+from kiqcluster.registry import Definition, current_registry
+from kiqcluster.rubyjson import JSON
+from kiqcluster.runtime import Run, current_setup
+
+__all__ = ["DISCARD", "KILL", "OPTIONS", "Enqueuer", "HasPerform", "Job", "JobFunction", "Option", "job"]
+
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+R_ = TypeVar("R_")
+
+
+class Verdict:
+    """What a retry_in or retries_exhausted hook may return beside seconds: DISCARD or KILL."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+DISCARD = Verdict("DISCARD")  # forget the job, after its death handlers
+KILL = Verdict("KILL")  # bury it now
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option of a job.  accepts: whether a value will do.  on_wire: whether it travels in the payload."""
+
+    name: str
+    accepts: Callable[[Any], bool]
+    expected: str
+    on_wire: bool = True
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and value >= 0
+
+
+OPTIONS: dict[str, Option] = {
+    option.name: option
+    for option in (
+        Option("queue", _is_text, "the name of a queue"),
+        Option("retry", _is_count, "True, False, or how many retries"),
+        Option("retry_for", lambda value: _is_count(value) and value < 1e9, "seconds from the first failure"),
+        Option("retry_queue", _is_text, "the name of a queue"),
+        Option("backtrace", _is_count, "True, False, or how many lines"),
+        Option("dead", lambda value: isinstance(value, bool), "True or False"),
+        Option("tags", lambda value: isinstance(value, list) and all(map(_is_text, value)), "a list of strings"),
+        Option("log_level", lambda value: value in ("debug", "info", "warning", "error"), "debug, info, warning or error"),
+        Option("queue_namespace", _is_text, "the part of the queue's name before the colon", on_wire=False),
+        Option("max_retries_after_interruption", _is_count, "how often a forced stop may interrupt it", on_wire=False),
+        Option("retry_in", callable, "a function (count, error, payload) → seconds, DISCARD or KILL", on_wire=False),
+        Option("retries_exhausted", callable, "a function (payload, error)", on_wire=False),
+    )
+}
+RESERVED_NAMES = frozenset({"queue", "set", "enqueue", "perform_async", "perform_in", "perform_at", "perform_bulk", "perform_inline"})
+
+
+class HasPerform(Protocol[P, R]):
+    """A class whose instances perform; what the verbs take their signature from."""
+
+    def perform(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+
+class Enqueuer(Generic[P, R]):
+    """The verbs of a job, with options overridden for some of its pushes.  Cheap to make, safe to keep."""
+
+    def __init__(self, definition: Definition, options: Mapping[str, JSON]) -> None:
+        self.definition = definition
+        self.options = options
+
+    @property
+    def queue(self) -> str:
+        """The resolved queue name, namespace included."""
+        queue: str = self.options["queue"]
+        return queue
+
+    def set(self, **options: Any) -> Enqueuer[P, R]:
+        """Return the same verbs with options replaced: `Thumbnail.set(queue="critical").perform_async(…)`."""
+        checked = check_options(options, self.definition.name)
+        for name in checked:
+            if not OPTIONS[name].on_wire:
+                raise JobDefinitionError(f"{name} belongs to the definition of {self.definition.name}, not to one push")
+        return Enqueuer(self.definition, {**self.options, **checked})
+
+    def perform_async(self, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
+        """Enqueue the job; return its jid, or None when client middleware stopped it.
+
+        Raises InvalidArguments, StoreError.  One round trip.
+        """
+        return self._enqueue(args, kwargs, None)
+
+    def perform_in(self, delay: float | timedelta, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
+        """Enqueue the job to run after a delay, in seconds or as a timedelta."""
+        return self._enqueue(args, kwargs, delay if isinstance(delay, timedelta) else _seconds(delay))
+
+    def perform_at(self, when: float | datetime, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
+        """Enqueue the job to run at an epoch second or an aware datetime; at once when that is past."""
+        return self._enqueue(args, kwargs, when)
+
+    def perform_bulk(self, argument_lists: Iterable[Sequence[Any]]) -> list[Jid | None]:
+        """Enqueue a job per list of arguments; return jids in order.  One round trip per 1 000 jobs."""
+        lists = [self.definition.positional(tuple(each), {}) for each in argument_lists]
+        return Client().enqueue(self.definition.name, self.options, lists)
+
+    def perform_inline(self, *args: P.args, **kwargs: P.kwargs) -> R | None:
+        """Run the job here and now, through both middleware chains and a round trip through JSON.
+
+        Returns what it returned; None when middleware stopped it.  Errors come out as they are.
+        """
+        arguments = self.definition.positional(args, kwargs)
+        push = Client().draft(self.definition.name, self.options, arguments, None, None)
+        if push is None:
+            return None
+        payload = rubyjson.decode(rubyjson.encode(push.payload))
+        instance, perform = self.definition.prepare()
+        run = Run(payload, push.queue, self.definition, instance)
+        returned: list[R] = []
+
+        def last() -> Outcome | None:
+            returned.append(perform(*payload["args"]))
+            return None
+
+        current_setup().server_middleware.invoke(run, last)
+        return returned[0] if returned else None
+
+    def _enqueue(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], at: float | timedelta | datetime | None) -> Jid | None:
+        arguments = self.definition.positional(args, kwargs)
+        return Client().enqueue(self.definition.name, self.options, [arguments], at)[0]
+
+
+class JobFunction(Enqueuer[P, R]):
+    """A function that is a job; calling it stays an ordinary call."""
+
+    def __init__(self, function: Callable[P, R], definition: Definition) -> None:
+        super().__init__(definition, definition.options)
+        self._function = function
+        for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+            setattr(self, name, getattr(function, name))
+        self.__wrapped__ = function
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<job {self.definition.name}>"
+
+
+def job(*, name: str | None = None, **options: Any) -> Callable[[Callable[P, R_]], JobFunction[P, R_]]:
+    """Return a decorator that makes a function a job.
+
+    name: on the wire; default: the function's.  options: see OPTIONS.  Raises JobDefinitionError.
+    """
+
+    def decorate(function: Callable[P, R_]) -> JobFunction[P, R_]:
+        if not inspect.isfunction(function):
+            raise JobDefinitionError(f"@job decorates a function; {function!r} is none (a class derives from Job instead)")
+        definition = define(
+            name or function.__name__, options, lambda: (None, function), inspect.signature(function), function
+        )
+        return JobFunction(function, definition)
+
+    return decorate
+
+
+class Job:
+    """Base of job classes.  Options are class keywords: `class Thumbnail(Job, queue="images", retry=5)`.
+
+    A subclass implements `perform`, and may implement `retry_in(count, error, payload)` and
+    `retries_exhausted(payload, error)`, as static or ordinary methods.  Options are inherited, the name is not.
+    A class without `perform` is a base for others and no job itself.
+    """
+
+    definition: ClassVar[Definition]
+    queue: ClassVar[str]
+    declared_options: ClassVar[Mapping[str, Any]] = {}
+
+    def __init_subclass__(cls, *, name: str | None = None, **options: Any) -> None:
+        super().__init_subclass__()
+        cls.declared_options = {**cls.declared_options, **options}
+        perform = getattr(cls, "perform", None)
+        if perform is None:
+            check_options(options, cls.__name__)
+            return
+        for reserved in RESERVED_NAMES & cls.__dict__.keys():
+            raise JobDefinitionError(f"{cls.__qualname__}.{reserved} would hide the verb of that name; call it otherwise")
+        signature = inspect.signature(perform)
+        parameters = list(signature.parameters.values())[1:]
+        hooks = {hook: _hook(cls, hook) for hook in ("retry_in", "retries_exhausted") if hasattr(cls, hook)}
+        cls.definition = define(
+            name or cls.__name__,
+            {**cls.declared_options, **hooks},
+            lambda: _prepared(cls),
+            signature.replace(parameters=parameters),
+            cls,
+        )
+        cls.queue = cls.definition.queue
+
+    @classmethod
+    def set(cls: type[HasPerform[P, R_]], **options: Any) -> Enqueuer[P, R_]:
+        """See Enqueuer.set."""
+        return _enqueuer(cls).set(**options)
+
+    @classmethod
+    def perform_async(cls: type[HasPerform[P, R_]], *args: P.args, **kwargs: P.kwargs) -> Jid | None:
+        """See Enqueuer.perform_async."""
+        return _enqueuer(cls).perform_async(*args, **kwargs)
+
+    @classmethod
+    def perform_in(
+        cls: type[HasPerform[P, R_]], delay: float | timedelta, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Jid | None:
+        """See Enqueuer.perform_in."""
+        return _enqueuer(cls).perform_in(delay, *args, **kwargs)
+
+    @classmethod
+    def perform_at(
+        cls: type[HasPerform[P, R_]], when: float | datetime, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Jid | None:
+        """See Enqueuer.perform_at."""
+        return _enqueuer(cls).perform_at(when, *args, **kwargs)
+
+    @classmethod
+    def perform_bulk(cls, argument_lists: Iterable[Sequence[Any]]) -> list[Jid | None]:
+        """See Enqueuer.perform_bulk."""
+        return Enqueuer[..., Any](cls.definition, cls.definition.options).perform_bulk(argument_lists)
+
+    @classmethod
+    def perform_inline(cls: type[HasPerform[P, R_]], *args: P.args, **kwargs: P.kwargs) -> R_ | None:
+        """See Enqueuer.perform_inline."""
+        return _enqueuer(cls).perform_inline(*args, **kwargs)
+
+
+def _enqueuer(cls: type[HasPerform[P, R_]]) -> Enqueuer[P, R_]:
+    definition: Definition = cls.definition  # type: ignore[attr-defined]  # a HasPerform here is always a Job
+    return Enqueuer(definition, definition.options)
+
+
+def _prepared(cls: type[Any]) -> tuple[object, Callable[..., Any]]:
+    instance = cls()
+    return instance, instance.perform
+
+
+def _hook(cls: type[Any], name: str) -> Callable[..., Any]:
+    return lambda *facts: getattr(cls(), name)(*facts)
+
+
+def define(
+    name: str,
+    options: Mapping[str, Any],
+    prepare: Callable[[], tuple[object, Callable[..., Any]]],
+    signature: inspect.Signature,
+    target: Any,
+) -> Definition:
+    """Register a job and return its definition.  Raises JobDefinitionError for what cannot work."""
+    if not name or not name.isprintable():
+        raise JobDefinitionError(f"{name!r} is no name for a job; use a class name like Acme::WelcomeMail")
+    _check_signature(name, signature, target)
+    checked = check_options(options, name)
+    queue = queue_for(name, checked)
+    wire = {key: value for key, value in checked.items() if OPTIONS[key].on_wire}
+    definition = Definition(
+        name=name,
+        queue=queue,
+        options={"retry": wire.pop("retry", True), **wire, "queue": queue},
+        prepare=prepare,
+        signature=signature,
+        origin=(target.__module__, target.__qualname__),
+        retry_in=checked.get("retry_in"),
+        retries_exhausted=checked.get("retries_exhausted"),
+        local={key: value for key, value in checked.items() if not OPTIONS[key].on_wire},
+    )
+    current_registry().add(definition)
+    return definition
+
+
+def check_options(options: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the options if all are known and fit, else raise JobDefinitionError with the nearest known name."""
+    for key, value in options.items():
+        option = OPTIONS.get(key)
+        if option is None:
+            near = difflib.get_close_matches(key, OPTIONS, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(OPTIONS)}"
+            raise JobDefinitionError(f"{name}: there is no option {key!r}; {hint}")
+        if not option.accepts(value):
+            raise JobDefinitionError(f"{name}: {key} = {value!r} does not fit; it takes {option.expected}")
+    return dict(options)
+
+
+def queue_for(name: str, options: Mapping[str, Any]) -> str:
+    """Return the queue of a job: as given, or by GitLab's rule for a namespace.
+
+    `SomeScheduledTaskWorker` in `cronjob` → `cronjob:some_scheduled_task`.
+    """
+    namespace = options.get("queue_namespace")
+    queue = options.get("queue")
+    if namespace is not None:
+        queue = f"{namespace}:{queue or underscored(name)}"
+    try:
+        return check_queue_name(queue or "default")
+    except InvalidPush as error:
+        raise JobDefinitionError(f"{name}: {error}") from error
+
+
+def underscored(name: str) -> str:
+    """Return a class name as GitLab names its queue: no Worker at the end, words and namespaces joined by `_`."""
+    name = name.removeprefix("Gitlab::").removesuffix("Worker").replace("::", "/")
+    name = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name)
+    name = re.sub(r"([a-z\d])([A-Z])", r"\1_\2", name)
+    return name.lower().replace("/", "_")
+
+
+def _check_signature(name: str, signature: inspect.Signature, target: Any) -> None:
+    perform = getattr(target, "perform", target)
+    if inspect.iscoroutinefunction(perform):
+        raise JobDefinitionError(f"{name} is async, which workers do not run yet; call asyncio.run(…) in an ordinary function")
+    for parameter in signature.parameters.values():
+        if parameter.kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD):
+            raise JobDefinitionError(
+                f"{name}: {parameter} can only be passed by keyword, and a payload has positions only; "
+                "make it an ordinary parameter"
+            )
+
+
+def _seconds(delay: float) -> timedelta:
+    if isinstance(delay, bool) or not isinstance(delay, int | float) or delay - delay != 0:
+        raise InvalidPush(f"{delay!r} is no delay; pass seconds or a timedelta")
+    return timedelta(seconds=delay)
+
+

@@ -1,0 +1,116 @@
+"""Every Redis key, its type and who owns it. No other module spells a key.
+
+Sidekiq's keys are spelled as Sidekiq spells them; ours begin with `kiq:`.  `prefix` is empty unless a shard
+has one (a hash tag for Redis Cluster), and a prefix ends compatibility with Ruby: Sidekiq has none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["HEARTBEAT_TTL", "STAT_TTL", "Keys"]
+
+HEARTBEAT_TTL = 60  # seconds that `<identity>` and `<identity>:work` outlive their last beat (sidekiq launcher.rb)
+STAT_TTL = 157_680_000  # seconds that a day's counters are kept: 5 years (sidekiq launcher.rb)
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one shard."""
+
+    prefix: str = ""
+
+    # Sidekiq's
+
+    @property
+    def queues(self) -> str:
+        """set: queue names ever pushed to."""
+        return f"{self.prefix}queues"
+
+    def queue(self, name: str) -> str:
+        """list: payloads; pushed at the head (left), fetched at the tail (right)."""
+        return f"{self.prefix}queue:{name}"
+
+    @property
+    def schedule(self) -> str:
+        """zset: payloads by the epoch second at which they are due."""
+        return f"{self.prefix}schedule"
+
+    @property
+    def retry(self) -> str:
+        """zset: failed payloads by the epoch second of their next attempt."""
+        return f"{self.prefix}retry"
+
+    @property
+    def dead(self) -> str:
+        """zset: buried payloads by time of death."""
+        return f"{self.prefix}dead"
+
+    @property
+    def paused(self) -> str:
+        """set: names of paused queues (Sidekiq Pro's; OSS 8.1 shows it)."""
+        return f"{self.prefix}paused"
+
+    @property
+    def processes(self) -> str:
+        """set: identities of live processes, Ruby's and ours."""
+        return f"{self.prefix}processes"
+
+    @property
+    def process_cleanup(self) -> str:
+        """string: guard of the pruning of `processes`, 60 s."""
+        return f"{self.prefix}process_cleanup"
+
+    def process(self, identity: str) -> str:
+        """hash: one process' heartbeat, 60 s."""
+        return f"{self.prefix}{identity}"
+
+    def work(self, identity: str) -> str:
+        """hash: tid → running job, 60 s; read by Sidekiq ≥ 6.4.2."""
+        return f"{self.prefix}{identity}:work"
+
+    def workers(self, identity: str) -> str:
+        """hash: the same under the name that Sidekiq ≤ 6.4.1 reads."""
+        return f"{self.prefix}{identity}:workers"
+
+    def signals(self, identity: str) -> str:
+        """list: TSTP, TERM or TTIN, pushed by Ruby's web page and API."""
+        return f"{self.prefix}{identity}-signals"
+
+    @property
+    def processed(self) -> str:
+        """string: jobs ever run."""
+        return f"{self.prefix}stat:processed"
+
+    @property
+    def failed(self) -> str:
+        """string: jobs ever failed."""
+        return f"{self.prefix}stat:failed"
+
+    def processed_on(self, date: str) -> str:
+        """string: jobs run on a UTC date (YYYY-MM-DD)."""
+        return f"{self.prefix}stat:processed:{date}"
+
+    def failed_on(self, date: str) -> str:
+        """string: jobs failed on a UTC date (YYYY-MM-DD)."""
+        return f"{self.prefix}stat:failed:{date}"
+
+    # ours
+
+    @property
+    def members(self) -> str:
+        """hash: identity → `epoch boot-id pid-namespace pid create-time`; who may reserve (rule R1)."""
+        return f"{self.prefix}kiq:members"
+
+    @property
+    def beats(self) -> str:
+        """hash: identity → number of beats; a number that stands still means a process that does."""
+        return f"{self.prefix}kiq:beats"
+
+    def inflight(self, identity: str) -> str:
+        """hash: token → `length:queue` + payload, the units a process holds."""
+        return f"{self.prefix}kiq:inflight:{identity}"
+
+    def wake(self, queue: str) -> str:
+        """list: payloads that rang the bell of an idle process; belongs to the queue, never to a process (R6)."""
+        return f"{self.prefix}kiq:wake:{queue}"

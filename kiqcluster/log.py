@@ -1,0 +1,160 @@
+"""Logs: the words for every event, in two formats, on stdlib logging.
+
+The application's logging is its own: kiqcluster's logger gets a handler, the root logger only when nobody
+has given it one, so that a job's lines come out with the job they belong to.  Field names are stable API.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import TextIO
+
+from kiqcluster import rubyjson
+from kiqcluster.events import Events, Fields
+from kiqcluster.runtime import current_job
+
+__all__ = ["LOGGER", "adopt_root", "configure", "word_events"]
+
+LOGGER = logging.getLogger("kiqcluster")
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+# event → level, wording.  Fact, consequence, what to do.  Events without a line here are not logged.
+WORDING: dict[str, tuple[int, str]] = {
+    # worker
+    "worker_ready": (logging.INFO, "ready: {concurrency} threads on {queues}"),
+    "worker_quiet": (logging.INFO, "quiet: running jobs finish, no new ones are fetched; {returned} reserved units given back"),
+    "worker_resumed": (logging.INFO, "resumed: fetching again"),
+    "worker_stopping": (logging.INFO, "stopping: {running} running jobs have {seconds:g} s to finish"),
+    "worker_interrupted": (logging.WARNING, "out of time: {running} running jobs are put back and will run again: {jids}"),
+    "worker_left": (logging.INFO, "stopped"),
+    "worker_orphaned": (logging.WARNING, "the supervisor is gone: finishing running jobs, then leaving"),
+    "worker_fenced": (
+        logging.WARNING,
+        "others have recovered the jobs of {old}, which was silent for too long; going on as {new}",
+    ),
+    "redis_lost": (logging.WARNING, "Redis is away ({error}); running jobs go on, outcomes are kept until it is back"),
+    "redis_back": (logging.INFO, "Redis is back after {seconds:.1f} s"),
+    "redis_refused": (logging.ERROR, "Redis refused {operation} ({error}); it is tried again"),
+    "redis_unsafe": (logging.WARNING, "{problem}; set {remedy}, or jobs can be lost inside Redis (docs/reliability.md)"),
+    "recovered": (logging.INFO, "recovered {units} units of {identity}"),
+    "queues_changed": (logging.INFO, "listening to {queues}"),
+    "no_queues": (logging.WARNING, "{group} matches no queue yet; one thread waits for the first one to appear"),
+    "service_crashed": (logging.ERROR, "{service} crashed ({error!r}) and is started again"),
+    "threads": (logging.INFO, "threads of this process:\n{stacks}"),
+    "unknown_signal": (logging.WARNING, "{signal}: not yet; rolling restart and reload come with a later release"),
+    # jobs
+    "job_start": (logging.INFO, "start"),
+    "job_done": (logging.INFO, "done in {elapsed:.3f} s"),
+    "job_failed": (logging.WARNING, "{outcome} after {elapsed:.3f} s: {error}"),
+    # supervisor
+    "supervisor_started": (logging.INFO, "kiqcluster {version}, pid {pid}: {slots} slots, metrics and probes on {listen}"),
+    "slot_group": (logging.INFO, "slot {slot}: {queues} ({mode}, {concurrency} threads)"),
+    "child_started": (logging.DEBUG, "slot {slot}: pid {pid} started"),
+    "child_ready": (logging.INFO, "slot {slot}: pid {pid} ready after {seconds:.1f} s"),
+    "child_died": (logging.WARNING, "slot {slot}: pid {pid} {death}{report}"),
+    "child_left": (logging.INFO, "slot {slot}: pid {pid} left"),
+    "child_overdue": (logging.ERROR, "slot {slot}: pid {pid} {reason}; it is killed and replaced"),
+    "child_backoff": (logging.WARNING, "slot {slot}: next try in {seconds:.1f} s (failure {failures} in a row)"),
+    "fork_failed": (logging.ERROR, "slot {slot}: fork failed ({error}); tried again"),
+    "cluster_quiet": (logging.INFO, "{signal}: quiet; CONT (or Ctrl-Z again) resumes"),
+    "cluster_resumed": (logging.INFO, "{signal}: resumed"),
+    "cluster_stopping": (logging.INFO, "{signal}: stopping; up to {seconds:g} s for running jobs"),
+    "cluster_gave_up": (logging.ERROR, "no slot ever became ready; exit {code} ({reason})"),
+    "cluster_stopped": (logging.INFO, "stopped, exit {code}"),
+    "stop_overdue": (logging.ERROR, "slot {slot}: pid {pid} did not leave in time and is killed"),
+    "catalogue_failed": (logging.ERROR, "the application did not load; nothing was started:\n{error}"),
+    "embedded_started": (logging.INFO, "embedded server in {directory} (pid {pid}); for development, not for production"),
+    "listener_closed": (logging.WARNING, "HTTP: {error}"),
+    "application_warning": (logging.WARNING, "{warning}"),
+}
+
+
+class PrettyFormatter(logging.Formatter):
+    """One line for people: time, process, level, job, message; coloured when a terminal reads it."""
+
+    COLOURS = {logging.DEBUG: "2", logging.INFO: "0", logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31"}
+
+    def __init__(self, *, coloured: bool) -> None:
+        super().__init__()
+        self._coloured = coloured
+
+    def format(self, record: logging.LogRecord) -> str:
+        job = current_job()
+        context = f" [{job.name} {job.jid}]" if job is not None else ""
+        line = f"{_timestamp(record)} {record.process} {record.levelname.lower()}{context} {_message(self, record)}"
+        return f"\x1b[{self.COLOURS[record.levelno]}m{line}\x1b[0m" if self._coloured else line
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: ts, pid, tid, lvl, msg, ctx (jid, class, queue), event and its fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        job = current_job()
+        line: dict[str, object] = {
+            "ts": _timestamp(record),
+            "pid": record.process,
+            "tid": record.thread,
+            "lvl": record.levelname,
+            "msg": _message(self, record),
+        }
+        if job is not None:
+            line["ctx"] = {"jid": job.jid, "class": job.name, "queue": job.queue}
+        fields = getattr(record, "event_fields", None)
+        if fields:
+            line.update(fields)
+        return rubyjson.encode({key: _plain(value) for key, value in line.items()}).decode()
+
+
+def configure(log_format: str, level: str, stream: TextIO | None = None) -> None:
+    """Give kiqcluster's logger its handler, replacing an earlier one of ours.
+
+    log_format: auto, pretty or json.  stream: default standard output, as Sidekiq's.
+    """
+    stream = stream or sys.stdout
+    is_terminal = stream.isatty()
+    pretty = log_format == "pretty" or (log_format == "auto" and is_terminal)
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(PrettyFormatter(coloured=is_terminal) if pretty else JsonFormatter())
+    LOGGER.handlers[:] = [handler]
+    LOGGER.setLevel(LEVELS[level])
+    LOGGER.propagate = False
+
+
+def adopt_root() -> None:
+    """Let the application's log lines out, if it has not configured logging itself."""
+    root = logging.getLogger()
+    if not root.handlers and LOGGER.handlers:
+        root.addHandler(LOGGER.handlers[0])
+        root.setLevel(LOGGER.level)
+
+
+def word_events(events: Events) -> None:
+    """Log the events of this process."""
+    events.listen(_log)
+
+
+def _log(event: str, fields: Fields) -> None:
+    level, wording = WORDING.get(event, (0, ""))
+    if wording and LOGGER.isEnabledFor(level):
+        LOGGER.log(level, wording.format(**fields), extra={"event_fields": {"event": event, **fields}})
+
+
+def _message(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    message = record.getMessage()
+    if record.exc_info:
+        message = f"{message}\n{formatter.formatException(record.exc_info)}"
+    return message
+
+
+def _timestamp(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+
+
+def _plain(value: object) -> object:
+    if value is None or isinstance(value, str | int | float | bool | dict):
+        return value
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(each) for each in value]
+    return str(value)

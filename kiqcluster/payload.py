@@ -1,0 +1,279 @@
+"""The payload: the JSON hash that travels through Redis, as Sidekiq defines it.
+
+1. build      a new payload from a job's name, arguments and options, keys in Ruby's order
+2. check      arguments are JSON-native, or an error says where they are not
+3. read       bytes → dict, or MalformedPayload with the reason
+4. presentable   what must be true of an entry so that no page of Ruby's web UI breaks on it
+5. wrap       bytes that are no job, made into an entry that keeps them and says why
+
+Times are float seconds with a fraction: the one form that Sidekiq 6.4, 7 and 8 all read right.
+Source: sidekiq job_util.rb, api.rb; the traps in tests/unit/test_payload.py.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
+from os import urandom
+from typing import NewType
+
+from kiqcluster import rubyjson
+from kiqcluster.errors import InvalidArguments, InvalidPush, MalformedPayload
+from kiqcluster.rubyjson import JSON
+
+__all__ = [
+    "DEEPEST_NESTING",
+    "INVALID_PAYLOAD",
+    "Jid",
+    "Payload",
+    "QueueName",
+    "build",
+    "check_arguments",
+    "check_queue_name",
+    "decode_backtrace",
+    "encode_backtrace",
+    "new_jid",
+    "presentable",
+    "read",
+    "seconds",
+    "unwrap",
+    "wrap",
+]
+
+Jid = NewType("Jid", str)
+QueueName = NewType("QueueName", str)
+Payload = dict[str, JSON]
+
+DEEPEST_NESTING = 99  # levels, the payload itself being the first; Ruby's parser stops at 100
+INVALID_PAYLOAD = "Kiqcluster::InvalidPayload"  # class of an entry that holds bytes which are no job
+MALFORMED = "kiq_malformed"  # key that keeps the values which a Ruby page could not show
+LATEST_SECOND = 1e11  # epoch; larger numbers are milliseconds (Sidekiq 8) or nonsense
+CONVERSIONS = {
+    "datetime": "pass value.isoformat() or value.timestamp()",
+    "date": "pass value.isoformat()",
+    "time": "pass value.isoformat()",
+    "timedelta": "pass value.total_seconds()",
+    "UUID": "pass str(value)",
+    "Decimal": "pass str(value), and Decimal(text) in the job",
+    "bytes": "pass base64.b64encode(value).decode()",
+    "tuple": "pass list(value)",
+    "set": "pass sorted(value) or list(value)",
+    "frozenset": "pass sorted(value) or list(value)",
+    "PosixPath": "pass str(value)",
+}
+
+
+def new_jid() -> Jid:
+    """Return 24 lowercase hex digits, unique for the life of a fleet."""
+    return Jid(urandom(12).hex())
+
+
+def check_queue_name(name: object) -> QueueName:
+    """Return the name, or raise InvalidPush: names are non-empty text without control characters."""
+    if not isinstance(name, str) or not name:
+        raise InvalidPush(f"a queue name is a non-empty string, not {name!r}")
+    if not name.isprintable():
+        raise InvalidPush(f"queue name {name!r} holds control characters; no command line could name that queue")
+    return QueueName(name)
+
+
+def build(name: str, arguments: Sequence[JSON], options: Mapping[str, JSON], jid: Jid, now: float) -> Payload:
+    """Return a payload in the key order that Ruby's client emits; `options` begin with retry and queue."""
+    return {**options, "args": arguments, "class": name, "jid": jid, "created_at": now}
+
+
+# arguments
+
+
+def check_arguments(arguments: object, complain: Callable[[InvalidArguments], None] | None) -> None:
+    """Check that arguments survive the way through JSON and Ruby unchanged.
+
+    complain: receives what is not JSON-native (it raises, or warns); None lets such values pass as msgspec
+    writes them.  NaN, infinity, deep nesting and lone surrogates raise in every mode: they cannot be stored.
+    """
+    if type(arguments) is not list:
+        raise InvalidArguments(f"arguments are a list, not {type(arguments).__name__}")
+    for index, value in enumerate(arguments):
+        if type(value) is str and value.isascii():
+            continue
+        _check(value, f"args[{index}]", 2, complain)
+
+
+def _check(value: object, path: str, depth: int, complain: Callable[[InvalidArguments], None] | None) -> None:
+    kind = type(value)
+    if value is None or kind is int or kind is bool:
+        return
+    if kind is str:
+        if not rubyjson.is_unicode(str(value)):
+            raise InvalidArguments(f"{path} holds half a surrogate pair, which UTF-8 cannot store", path)
+    elif isinstance(value, float):
+        if not isfinite(value):
+            raise InvalidArguments(f"{path} is {value}, which JSON cannot store; pass None or a number", path)
+    elif isinstance(value, list | dict):
+        if depth >= DEEPEST_NESTING:
+            raise InvalidArguments(f"{path} is nested deeper than {DEEPEST_NESTING} levels, where Ruby stops", path)
+        if isinstance(value, list):
+            for index, each in enumerate(value):
+                _check(each, f"{path}[{index}]", depth + 1, complain)
+        else:
+            _check_mapping(value, path, depth, complain)
+    if kind not in (str, float, list, dict) and complain is not None:
+        remedy = CONVERSIONS.get(kind.__name__, "pass plain JSON values and look objects up by their id")
+        complain(
+            InvalidArguments(
+                f"{path} is a {kind.__module__}.{kind.__qualname__}, which is not JSON: {remedy}".replace("builtins.", ""),
+                path,
+            )
+        )
+
+
+def _check_mapping(
+    value: Mapping[object, object], path: str, depth: int, complain: Callable[[InvalidArguments], None] | None
+) -> None:
+    for key, each in value.items():
+        if type(key) is not str and complain is not None:
+            complain(InvalidArguments(f"{path} has the key {key!r}; JSON keys are strings: pass str({key!r})", path))
+        if isinstance(key, str) and not rubyjson.is_unicode(key):
+            raise InvalidArguments(f"{path} has a key with half a surrogate pair, which UTF-8 cannot store", path)
+        _check(each, f"{path}[{key!r}]", depth + 1, complain)
+
+
+# reading
+
+
+def read(raw: bytes) -> Payload:
+    """Return the payload in `raw`.
+
+    Raises MalformedPayload when it is no JSON, no object, or names no class.
+    """
+    try:
+        payload = rubyjson.decode(raw)
+    except rubyjson.Undecodable as error:
+        raise MalformedPayload(f"the payload is no JSON ({error})") from error
+    if type(payload) is not dict:
+        raise MalformedPayload(f"the payload is JSON, but no object: {type(payload).__name__}")
+    if not isinstance(payload.get("class"), str) or not payload["class"]:
+        raise MalformedPayload("the payload names no class to run")
+    return payload
+
+
+def seconds(value: JSON) -> float | None:
+    """Return a time that any Sidekiq wrote (float or int seconds, int milliseconds) as epoch seconds, or None."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < LATEST_SECOND * 1_000:
+        return None
+    return value / 1_000 if value >= LATEST_SECOND else float(value)
+
+
+# entries that Ruby's pages can show
+
+
+def presentable(payload: Payload, queue: str, now: float) -> dict[str, JSON]:
+    """Return the changes that an entry of the schedule, retry or dead set needs so that Ruby's pages show it.
+
+    A value that would break a page moves to `kiq_malformed`; nothing is lost.  Source: reference §2.6, tried
+    field by field on Sidekiq 6.4.1, 7.3.10 and 8.1.7.
+    """
+    changes: dict[str, JSON] = {}
+    malformed: dict[str, JSON] = {}
+
+    def replace(key: str, value: JSON) -> None:
+        if key in payload:
+            malformed[key] = payload[key]
+        changes[key] = value
+
+    if not isinstance(payload.get("queue"), str) or not payload["queue"]:
+        replace("queue", queue)
+    if not isinstance(payload.get("jid"), str) or not payload["jid"]:
+        replace("jid", new_jid())
+    if not isinstance(payload.get("class"), str) or not payload["class"]:
+        replace("class", INVALID_PAYLOAD)
+    if not isinstance(payload.get("args"), list):
+        replace("args", [])
+    for key in ("created_at", "enqueued_at", "failed_at", "retried_at"):
+        if key in payload and seconds(payload[key]) is None:
+            replace(key, now)
+    if "retry_count" in payload and not _is_count(payload["retry_count"]):
+        replace("retry_count", 0)
+    if "tags" in payload and not _is_tag_list(payload["tags"]):
+        replace("tags", [])
+    for key in ("error_class", "error_message"):
+        if key in payload and not isinstance(payload[key], str):
+            replace(key, str(payload[key]))
+    if "error_backtrace" in payload and decode_backtrace(payload["error_backtrace"]) is None:
+        replace("error_backtrace", encode_backtrace([]))
+    if malformed:
+        earlier = payload.get(MALFORMED)
+        changes[MALFORMED] = {**(earlier if isinstance(earlier, dict) else {}), **malformed}
+    return changes
+
+
+def _is_count(value: JSON) -> bool:
+    return type(value) is int and 0 <= value < 2**31
+
+
+def _is_tag_list(value: JSON) -> bool:
+    return isinstance(value, list) and all(isinstance(tag, str) for tag in value)
+
+
+def encode_backtrace(lines: Sequence[str]) -> str:
+    """Return lines as every Sidekiq since 6.0.1 stores them: base64(zlib(JSON array)).  An array would crash 7 and 8."""
+    return base64.b64encode(zlib.compress(rubyjson.encode(list(lines)))).decode()
+
+
+def decode_backtrace(stored: JSON) -> list[str] | None:
+    """Return the lines of a stored backtrace (6.4's base64 has line breaks), or None if it is none."""
+    if not isinstance(stored, str):
+        return None
+    try:
+        lines = rubyjson.decode(zlib.decompress(base64.b64decode(stored)))
+    except (binascii.Error, zlib.error, ValueError):
+        return None
+    return lines if isinstance(lines, list) and all(isinstance(line, str) for line in lines) else None
+
+
+# bytes that are no job
+
+
+def wrap(raw: bytes, queue: str, reason: Exception, now: float) -> bytes:
+    """Return an entry for the dead set that keeps bytes which are no job, and says why they are none.
+
+    Ruby stores such bytes bare, without a reason, and loses JSON that is no object (trap 12).
+    """
+    try:
+        kept, encoding = raw.decode(), None
+    except UnicodeDecodeError:
+        kept, encoding = base64.b64encode(raw).decode(), "base64"
+    entry: Payload = {
+        "retry": False,
+        "queue": queue,
+        "args": [kept],
+        "class": INVALID_PAYLOAD,
+        "jid": new_jid(),
+        "created_at": now,
+        "failed_at": now,
+        "retry_count": 0,
+        "error_class": type(reason).__name__,
+        "error_message": str(reason),
+    }
+    if encoding is not None:
+        entry["kiq_encoding"] = encoding
+    return rubyjson.encode(entry)
+
+
+def unwrap(payload: Payload) -> bytes | None:
+    """Return the bytes that `wrap` kept, when such an entry is tried again; None for any other payload."""
+    arguments = payload.get("args")
+    if payload.get("class") != INVALID_PAYLOAD or not isinstance(arguments, list) or len(arguments) != 1:
+        return None
+    kept = arguments[0]
+    if not isinstance(kept, str):
+        return None
+    if payload.get("kiq_encoding") != "base64":
+        return kept.encode(errors="surrogatepass")
+    try:
+        return base64.b64decode(kept)
+    except binascii.Error:
+        return None

@@ -1,0 +1,215 @@
+"""What there is once per process: the application's set-up, the running job's context, and the way out.
+
+Setup is filled while the application is imported (configure, middleware, handlers, hooks) and read by clients
+and workers.  It is the package's one piece of process-wide state; kiqcluster.testing swaps it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, NoReturn, TypeVar
+
+from kiqcluster import config as configuration
+from kiqcluster.clock import Clock, SystemClock
+from kiqcluster.config import Config
+from kiqcluster.errors import UsageError
+from kiqcluster.events import Events, Hooks
+from kiqcluster.middleware import Chain
+from kiqcluster.outcome import Outcome
+from kiqcluster.payload import Payload
+from kiqcluster.store import Store
+
+__all__ = ["JobContext", "Push", "Run", "Setup", "current_job", "current_setup", "flush_output", "leave", "using_setup"]
+
+ErrorHandler = Callable[[Exception, dict[str, Any]], object]
+DeathHandler = Callable[[Payload, Exception], object]
+E = TypeVar("E", bound=ErrorHandler)
+D = TypeVar("D", bound=DeathHandler)
+
+
+@dataclass(slots=True)
+class JobContext:
+    """The job that the current thread runs, as `current_job()` gives it.
+
+    `stopping` turns true when the process stops and the job should come to an end (or raise Interrupted).
+    """
+
+    jid: str
+    payload: Payload
+    queue: str
+    name: str
+    _stopping: threading.Event
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping.is_set()
+
+
+CURRENT_JOB: ContextVar[JobContext | None] = ContextVar("kiqcluster_job", default=None)
+
+
+def current_job() -> JobContext | None:
+    """Return the job that runs in this context, or None outside of jobs."""
+    return CURRENT_JOB.get()
+
+
+@dataclass(slots=True)
+class Push:
+    """What a client link sees: a payload on its way to Redis.
+
+    at: epoch seconds for a scheduled job, None for one that is due.  Links may change payload and queue.
+    """
+
+    payload: Payload
+    at: float | None = None
+
+    @property
+    def queue(self) -> str:
+        queue: str = self.payload["queue"]
+        return queue
+
+
+@dataclass(slots=True)
+class Run:
+    """What a server link sees: a job about to run.
+
+    job: its registered definition (kiqcluster.registry.Definition).  instance: what performs it.
+    """
+
+    payload: Payload
+    queue: str
+    job: Any
+    instance: object
+
+    @property
+    def jid(self) -> str:
+        jid: str = self.payload.get("jid", "")
+        return jid
+
+
+@dataclass
+class Setup:
+    """Settings, middleware, handlers and hooks that the application declares."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    client_middleware: Chain[Push, Push | None] = field(default_factory=Chain)
+    server_middleware: Chain[Run, Outcome | None] = field(default_factory=Chain)
+    error_handlers: list[ErrorHandler] = field(default_factory=list)
+    death_handlers: list[DeathHandler] = field(default_factory=list)
+    hooks: Hooks = field(default_factory=Hooks)
+    config: Config | None = None
+    store: Store | None = None
+
+    def configure(self, **settings: Any) -> None:
+        """Set configuration values that hold unless flag, environment or file say otherwise.
+
+        Raises UsageError for an unknown name or a value that cannot work.
+        """
+        configuration.load({}, environ={}, configured=settings)
+        self.settings.update(settings)
+        if self.config is None:
+            self.store = None
+
+    def error_handler(self, handler: E) -> E:
+        """Register `handler(error, context)`, told of every error in a job or a service of the worker."""
+        self.error_handlers.append(handler)
+        return handler
+
+    def death_handler(self, handler: D) -> D:
+        """Register `handler(payload, error)`, told of every job that will not be tried again."""
+        self.death_handlers.append(handler)
+        return handler
+
+    def current_config(self) -> Config:
+        """Return the worker's configuration, or outside of one what environment, file and configure() say."""
+        if self.config is not None:
+            return self.config
+        return configuration.load({}, configured=self.settings)[0]
+
+    def current_store(self) -> Store:
+        """Return the default shard; opened at first use."""
+        if self.store is None:
+            self.store = Store(self.current_config().known_redis())
+        return self.store
+
+    def report(self, error: Exception, context: dict[str, Any]) -> None:
+        """Tell the error handlers; one that fails itself is logged and the next one told."""
+        for handler in self.error_handlers:
+            try:
+                handler(error, context)
+            except Exception:
+                logging.getLogger("kiqcluster").exception("the error handler %r failed", handler)
+
+    def mourn(self, payload: Payload, error: Exception) -> None:
+        """Tell the death handlers; one that fails is reported and the next one told."""
+        for handler in self.death_handlers:
+            try:
+                handler(payload, error)
+            except Exception as failure:
+                self.report(failure, {"context": "death handler", "job": payload})
+
+
+class Process:
+    """Holder of the set-up in force; swapped as a whole, by tests only, so that all threads see the same."""
+
+    setup = Setup()
+
+
+def current_setup() -> Setup:
+    """Return the set-up in force: the process', unless a test uses one of its own."""
+    return Process.setup
+
+
+@contextmanager
+def using_setup(setup: Setup) -> Iterator[Setup]:
+    """Use another set-up for a while, for tests."""
+    before, Process.setup = Process.setup, setup
+    try:
+        yield setup
+    finally:
+        Process.setup = before
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What the parts of a worker share; made once per process, after the fork."""
+
+    config: Config
+    store: Store
+    setup: Setup
+    events: Events
+    clock: Clock = field(default_factory=SystemClock)
+    rng: Random = field(default_factory=Random)
+
+    def fire(self, event: str) -> None:
+        """Run the application's handlers of a lifecycle event; failures are reported, and raised for startup."""
+        for hook in self.setup.hooks.of(event):
+            try:
+                hook()
+            except Exception as error:
+                self.setup.report(error, {"context": event})
+                if event == "startup":
+                    raise UsageError(f"a startup handler failed ({error!r}); the worker does not start") from error
+
+
+def leave(code: int) -> NoReturn:
+    """End the process: flush what was printed, run no exit handlers of the parent, wait for no thread."""
+    flush_output()
+    os._exit(code)
+
+
+def flush_output() -> None:
+    """Write out what was printed, so that a forked process does not print it again."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # the terminal is gone, or the stream was closed
+            continue

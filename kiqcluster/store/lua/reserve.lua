@@ -1,0 +1,76 @@
+-- reserve: move up to k units from queues to the in-flight hash of a member (rules R2, R5, R6).
+--
+-- KEYS[1]  kiq:members            hash    identity -> "epoch ..."
+-- KEYS[2]  kiq:inflight:<id>      hash    token -> "<length of queue>:<queue><payload>"
+-- KEYS[3]  paused                 set     names of paused queues
+-- KEYS[4+2i], KEYS[5+2i]          lists   kiq:wake:<queue>, queue:<queue>, in the order of preference
+-- ARGV[1]  identity   ARGV[2] epoch   ARGV[3] number of this call   (epoch and call are zero-padded)
+-- ARGV[4]  k, 0 to only empty the wake lists   ARGV[5] bytes at which the batch stops (at least one unit)
+-- ARGV[6+i] names of the queues
+--
+-- Returns {"FENCED"} when the member was recovered or its epoch raised, and then changes nothing; else
+-- {"OK", {indexes of paused queues}, index, {payloads}, index, {payloads}, ...}, oldest payload first;
+-- the n-th payload has the token "<epoch>.<call>.<n, 5 digits>".
+-- Cost: O(queues + k).  Only the tails of the lists are touched, whatever their length.
+
+local SLICE = 100 -- payloads read at once: the byte limit is checked between slices
+
+local record = redis.call('HGET', KEYS[1], ARGV[1])
+if not record or string.match(record, '^%d+') ~= ARGV[2] then
+  return {'FENCED'}
+end
+
+local paused = {}
+for _, name in ipairs(redis.call('SMEMBERS', KEYS[3])) do paused[name] = true end
+
+local room, bytes_left, taken_units = tonumber(ARGV[4]), tonumber(ARGV[5]), 0
+local token_head = ARGV[2] .. '.' .. ARGV[3] .. '.'
+
+-- Moves units from the tail of a list; appends their payloads to `payloads`.  Records before it removes.
+local function take(list, record_head, payloads)
+  while room > 0 and (bytes_left > 0 or taken_units == 0) do
+    local wanted = math.min(room, SLICE)
+    local batch = redis.call('LRANGE', list, -wanted, -1)
+    local fields, count = {}, 0
+    for i = #batch, 1, -1 do
+      if bytes_left <= 0 and taken_units > 0 then break end
+      taken_units = taken_units + 1
+      count = count + 1
+      bytes_left = bytes_left - #batch[i]
+      fields[2 * count - 1] = token_head .. string.format('%05d', taken_units)
+      fields[2 * count] = record_head .. batch[i]
+      payloads[#payloads + 1] = batch[i]
+    end
+    if count == 0 then return end
+    redis.call('HSET', KEYS[2], unpack(fields))
+    redis.call('LTRIM', list, 0, -(count + 1))
+    room = room - count
+    if count < wanted then return end
+  end
+end
+
+local reply, paused_indexes = {'OK', false}, {}
+for i = 6, #ARGV do
+  local name = ARGV[i]
+  local wake, queue = KEYS[4 + 2 * (i - 6)], KEYS[5 + 2 * (i - 6)]
+  local payloads = {}
+  if paused[name] then
+    paused_indexes[#paused_indexes + 1] = i - 6
+  else
+    local record_head = #name .. ':' .. name
+    take(wake, record_head, payloads)
+  end
+  -- What rang the bell and is not taken goes back to the front of its queue, newest first, and rings the next waiter.
+  while redis.call('LLEN', wake) > 0 do
+    redis.call('LMOVE', wake, queue, 'LEFT', 'RIGHT')
+  end
+  if not paused[name] then
+    take(queue, #name .. ':' .. name, payloads)
+  end
+  if #payloads > 0 then
+    reply[#reply + 1] = i - 6
+    reply[#reply + 1] = payloads
+  end
+end
+reply[2] = paused_indexes
+return reply

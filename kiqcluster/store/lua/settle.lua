@@ -1,0 +1,80 @@
+-- settle: write the outcomes of a batch of units, each only if its token is still held (rules R4, R5).
+--
+-- KEYS[1]  kiq:inflight:<id>      hash    token -> "<length of queue>:<queue><payload>"
+-- KEYS[2]  stat:processed   KEYS[3] stat:processed:<date>   KEYS[4] stat:failed   KEYS[5] stat:failed:<date>
+-- KEYS[6+] the keys that effects name by their index
+-- ARGV[1]  seconds that a day's counters are kept
+-- ARGV[2]  n, then n tokens of units that are done: processed, without effects
+-- then for each other unit:
+--   token, 1 if it counts as processed else 0, 1 if failed else 0, number of effects, then for each effect:
+--   operation, index into KEYS, number of arguments, arguments...
+--
+-- Operations (the table of effects; features add rows):
+--   give_back              RPUSH the payload as it was reserved: it is fetched next
+--   rpush payload          the same with a changed payload
+--   lpush payload          to the back of the line
+--   sadd member            (the set of queue names)
+--   zadd score member      schedule and retry
+--   bury score member cutoff largest    dead set: add, drop what is older than cutoff, keep the newest largest - 1
+--
+-- Returns the number of tokens that were held; the others changed nothing.
+-- Cost: O(units + effects), O(log n) for each entry of a sorted set.
+
+local effects = {
+  give_back = function(key, _, record)
+    local length = string.match(record, '^%d+')
+    redis.call('RPUSH', key, string.sub(record, #length + 2 + tonumber(length)))
+  end,
+  rpush = function(key, arguments) redis.call('RPUSH', key, arguments[1]) end,
+  lpush = function(key, arguments) redis.call('LPUSH', key, arguments[1]) end,
+  sadd = function(key, arguments) redis.call('SADD', key, arguments[1]) end,
+  zadd = function(key, arguments) redis.call('ZADD', key, arguments[1], arguments[2]) end,
+  bury = function(key, arguments)
+    redis.call('ZADD', key, arguments[1], arguments[2])
+    redis.call('ZREMRANGEBYSCORE', key, '-inf', arguments[3])
+    redis.call('ZREMRANGEBYRANK', key, 0, -tonumber(arguments[4]))
+  end,
+}
+
+local held, processed, failed = 0, 0, 0
+local at = 3
+
+local done = tonumber(ARGV[2])
+while done > 0 do
+  local count = math.min(done, 1000)
+  local removed = redis.call('HDEL', KEYS[1], unpack(ARGV, at, at + count - 1))
+  held, processed = held + removed, processed + removed
+  at, done = at + count, done - count
+end
+
+while at <= #ARGV do
+  local token, is_processed, is_failed, effect_count = ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
+  at = at + 4
+  local record = redis.call('HGET', KEYS[1], token)
+  for _ = 1, effect_count do
+    local operation, key, argument_count = ARGV[at], KEYS[tonumber(ARGV[at + 1])], tonumber(ARGV[at + 2])
+    if record then
+      effects[operation](key, {unpack(ARGV, at + 3, at + 2 + argument_count)}, record)
+    end
+    at = at + 3 + argument_count
+  end
+  if record then
+    redis.call('HDEL', KEYS[1], token)
+    held = held + 1
+    processed = processed + tonumber(is_processed)
+    failed = failed + tonumber(is_failed)
+  end
+end
+
+-- Settle first, count second: a counter that cannot be written must not keep a unit.
+if processed > 0 then
+  redis.call('INCRBY', KEYS[2], processed)
+  redis.call('INCRBY', KEYS[3], processed)
+  redis.call('EXPIRE', KEYS[3], ARGV[1])
+end
+if failed > 0 then
+  redis.call('INCRBY', KEYS[4], failed)
+  redis.call('INCRBY', KEYS[5], failed)
+  redis.call('EXPIRE', KEYS[5], ARGV[1])
+end
+return held

@@ -1,0 +1,67 @@
+"""The Lua scripts: one file per operation, each with its KEYS, ARGV, returns and cost on top.
+
+A script runs by its digest; a server that does not know it (restarted, failed over) is sent the text.  NOSCRIPT
+means that nothing ran, so sending the text is no repetition.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from kiqcluster.errors import RedisRefused
+from kiqcluster.store.connection import Link
+
+__all__ = ["MOVE_DUE", "RECOVER", "RESERVE", "RESYNC", "SETTLE", "Call", "Script", "run_scripts"]
+
+Word = str | bytes | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A Lua script and its SHA-1 digest."""
+
+    name: str
+    text: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a script."""
+
+    script: Script
+    keys: Sequence[str]
+    arguments: Sequence[Word]
+
+    def command(self, verb: str, script: str) -> Sequence[Word]:
+        return [verb, script, len(self.keys), *self.keys, *self.arguments]
+
+
+def load(name: str) -> Script:
+    """Return the script in lua/<name>.lua."""
+    text = files("kiqcluster.store").joinpath(f"lua/{name}.lua").read_text()
+    return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+RESERVE = load("reserve")
+SETTLE = load("settle")
+RESYNC = load("resync")
+RECOVER = load("recover")
+MOVE_DUE = load("move_due")
+
+
+def run_scripts(link: Link, calls: Sequence[Call]) -> list[Any]:
+    """Run scripts in order and return their replies; refusals are RedisRefused among them.
+
+    Raises RedisUnavailable, ReplyLost.  One round trip; one more for each script that the server did not know.
+    """
+    replies = link.exchange([call.command("EVALSHA", call.script.digest) for call in calls])
+    for index, reply in enumerate(replies):
+        if isinstance(reply, RedisRefused) and reply.code == "NOSCRIPT":
+            call = calls[index]
+            replies[index] = link.exchange([call.command("EVAL", call.script.text)])[0]
+    return replies

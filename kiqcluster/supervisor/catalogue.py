@@ -1,0 +1,107 @@
+"""Catalogue: what the application declares, learned from a short-lived child that imports it.
+
+The supervisor never imports the application (invariant 2): a broken import is a message in here, and the next
+catalogue sees new code.  The child has a deadline and a process group of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kiqcluster import application
+from kiqcluster.clock import Clock
+from kiqcluster.config import Config
+from kiqcluster.errors import ApplicationError, ExitCode, KiqError
+from kiqcluster.frames import Channel
+from kiqcluster.supervisor.fork import fork
+
+__all__ = ["Catalogue", "CatalogueChild", "ask"]
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """Names and queues of the registered jobs."""
+
+    jobs: tuple[tuple[str, str], ...]
+
+    def known_queues(self, config: Config) -> frozenset[str]:
+        """Return the queue names of the jobs and of the configuration."""
+        return frozenset({queue for _, queue in self.jobs} | set(config.queues))
+
+
+class CatalogueChild:
+    """The child while it imports.  forget: closes in it what is the supervisor's."""
+
+    def __init__(self, config: Config, directory: Path, clock: Clock, forget: Callable[[], None]) -> None:
+        ours, theirs = socket.socketpair()
+
+        def run() -> int:
+            ours.close()
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            return _tell(config, directory, theirs)
+
+        self.pid = fork(run, forget, "catalogue")
+        theirs.close()
+        self.channel = Channel(ours)
+        self.deadline = clock.monotonic() + config.boot_timeout
+        self._boot_timeout = config.boot_timeout
+
+    def result(self) -> Catalogue | None:
+        """Return what has arrived, None while it has not.  Raises ApplicationError when the import failed."""
+        for frame in self.channel.receive():
+            if frame["type"] == "catalogue":
+                if "error" in frame:
+                    raise ApplicationError(frame["error"])
+                return Catalogue(tuple((job["name"], job["queue"]) for job in frame["jobs"]))
+        if self.channel.closed:
+            raise ApplicationError("the process that imports the application died before it was done")
+        return None
+
+    def expire(self) -> ApplicationError:
+        """Kill the child; return the error that says why."""
+        os.killpg(self.pid, signal.SIGKILL)
+        return ApplicationError(f"the application took more than {self._boot_timeout:g} s to import (boot_timeout)")
+
+
+def ask(config: Config, directory: Path, clock: Clock) -> Catalogue:
+    """Return the catalogue, waiting for it; for commands that start nothing.  Raises ApplicationError."""
+    child = CatalogueChild(config, directory, clock, lambda: None)
+    try:
+        while True:
+            left = child.deadline - clock.monotonic()
+            if left <= 0:
+                raise child.expire()
+            select.select([child.channel], [], [], left)
+            catalogue = child.result()
+            if catalogue is not None:
+                return catalogue
+    finally:
+        os.waitpid(child.pid, 0)
+        child.channel.close()
+
+
+def _tell(config: Config, directory: Path, parent: socket.socket) -> int:
+    """Import the application and send what it declares.  Runs in the child."""
+    channel = Channel(parent)
+    try:
+        application.load(config.require, directory)
+    except KiqError as error:
+        channel.send("catalogue", error=str(error))
+        _drain(channel)
+        return ExitCode.APPLICATION
+    channel.send("catalogue", jobs=application.describe())
+    _drain(channel)
+    return ExitCode.STOPPED
+
+
+def _drain(channel: Channel) -> None:
+    """Wait until the supervisor has read everything; it kills this process if it loses patience."""
+    while channel.pending:
+        select.select([], [channel], [])
+        channel.flush()

@@ -1,0 +1,74 @@
+"""Expansion: arguments and known queues → slots.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from kiqcluster.config import Config
+from kiqcluster.errors import UsageError
+from kiqcluster.groups import Group, Mode, concurrency_for, parse_group, parse_queue_option
+
+__all__ = ["SlotPlan", "groups_from", "listed_queues", "plan_slots", "refuse_listing"]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPlan:
+    """One worker process to be: weights are those of the queues known now; the worker finds new ones itself."""
+
+    slot: int
+    group: Group
+    weights: dict[str, int]
+    mode: Mode
+    concurrency: int
+
+    def as_json(self) -> dict[str, object]:
+        """Return the form of --dryrun --json."""
+        return {"slot": self.slot, "queues": self.weights, "mode": self.mode, "concurrency": self.concurrency}
+
+
+def groups_from(arguments: Sequence[str], queue_options: Sequence[str], config: Config) -> list[Group]:
+    """Return the groups of the command line, else those of the configuration.
+
+    Raises UsageError when there are none.
+    """
+    parsed = [parse_group(text, strict=config.strict, negated=config.negate) for text in arguments or ()]
+    if queue_options:
+        parsed.append(parse_queue_option(queue_options, strict=config.strict, negated=config.negate))
+    if not parsed:
+        parsed = [parse_group(text, strict=config.strict, negated=config.negate) for text in config.groups]
+    if not parsed:
+        raise UsageError(
+            "no queue group given; name the queues of each worker process, as in: kiqcluster -r app 'cronjob:*' default,mailers"
+        )
+    return parsed
+
+
+def refuse_listing(arguments: Sequence[str], listing: Iterable[str]) -> None:
+    """Raise UsageError when the arguments are the files of the directory: an unquoted `*` was eaten by the shell."""
+    visible = sorted(name for name in listing if not name.startswith("."))
+    if visible and list(arguments) == visible:
+        raise UsageError(
+            f"the groups {' '.join(arguments[:3])} … are the files of this directory: the shell expanded an unquoted *; "
+            "write '*' in quotes"
+        )
+
+
+def plan_slots(groups: Sequence[Group], known: Iterable[str], config: Config) -> list[SlotPlan]:
+    """Return a plan per group.  Raises UsageError when --negate leaves a group nothing."""
+    names = sorted(set(known))
+    plans = []
+    for slot, group in enumerate(groups):
+        weights = group.expand(names)
+        if group.negated and not weights:
+            raise UsageError(f"--negate leaves no queue of {', '.join(names) or 'none known'} for {group.text!r}; name fewer")
+        concurrency = config.concurrency or concurrency_for(
+            len(weights), config.min_concurrency, config.max_concurrency
+        )
+        plans.append(SlotPlan(slot, group, weights, group.mode(weights), concurrency))
+    return plans
+
+
+def listed_queues(plans: Sequence[SlotPlan]) -> list[str]:
+    """Return the sorted union of all slots' queues, for --list-queues."""
+    return sorted({queue for plan in plans for queue in plan.weights})

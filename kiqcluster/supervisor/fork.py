@@ -1,0 +1,67 @@
+"""Fork: the only place where processes come from, and what a child does before anything else.
+
+In the parent signals are blocked around the fork; in the child they stay blocked until it has handlers of its own.
+The child leads a process group (a terminal's Ctrl-C reaches the supervisor only), reads /dev/null, dies with
+its parent where the platform can arrange that, and never returns: it leaves through runtime.leave.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+
+from kiqcluster.errors import ExitCode
+from kiqcluster.runtime import flush_output, leave
+from kiqcluster.supervisor.signals import blocked, reset_in_child
+
+__all__ = ["die_with_parent", "fork"]
+
+PR_SET_PDEATHSIG = 1
+LIBC = ctypes.CDLL(None)  # opened before any fork, so that children share it
+
+
+def fork(run: Callable[[], int], forget: Callable[[], None], name: str) -> int:
+    """Start a process that runs `run` and exits with what it returns; return its pid.
+
+    forget: closes in the child what is not its own.  Signals are blocked when `run` begins.
+    Raises OSError when the system has no process or memory to give.
+    """
+    assert threading.active_count() == 1, "fork needs a process with one thread (invariant 1)"
+    parent = os.getpid()
+    with blocked():
+        flush_output()
+        pid = os.fork()
+        if pid == 0:
+            _become_child(run, forget, parent, name)
+    return pid
+
+
+def _become_child(run: Callable[[], int], forget: Callable[[], None], parent: int, name: str) -> None:
+    code: int = ExitCode.UNEXPECTED
+    try:
+        os.setpgid(0, 0)
+        die_with_parent(signal.SIGTERM)
+        if os.getppid() != parent:  # it died before the line above took hold
+            leave(ExitCode.UNEXPECTED)
+        reset_in_child()
+        forget()
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+        random.seed()
+        code = run()
+    except BaseException:  # the top of a process: whatever it was, the parent's code must not go on in here
+        sys.stderr.write(f"{name} (pid {os.getpid()}):\n{traceback.format_exc()}")
+    leave(code)
+
+
+def die_with_parent(number: int) -> None:
+    """Ask the kernel for a signal when the parent dies.  Linux only; elsewhere EOF on the socketpair has to do."""
+    if sys.platform == "linux":
+        LIBC.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)

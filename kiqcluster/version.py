@@ -1,0 +1,4 @@
+"""The version, alone in a file so that the build reads it without importing the package."""
+
+VERSION = "0.1.0"
+__version__ = VERSION

@@ -1,0 +1,110 @@
+"""Bells: how an idle process learns of a push at once, without a loss window.
+
+`BLMOVE queue:q kiq:wake:q` waits on a socket per queue, all under one selector.  The moved payload is only a
+bell: it lies in a list that belongs to the queue (R6), and the next reserve takes it from there.  Whatever
+happens to this process, any other one's next sweep finds it.
+
+Runs in: the manager thread only.  Never: reads the payload that a reply carries.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+from collections.abc import Sequence
+
+from kiqcluster.clock import Clock
+from kiqcluster.errors import ReplyLost, StoreError
+from kiqcluster.store import Link, Store
+
+__all__ = ["MOST_BELLS", "Bells"]
+
+MOST_BELLS = 8  # queues of a process that have a bell; the others are seen by the sweep, within a second
+LONGEST_WAIT = 30  # seconds after which a wait ends by itself and is armed anew, or not
+RECONNECT_PAUSE = 1.0  # seconds before a bell is armed again after its connection was lost
+
+
+class Bells:
+    """The armed waits of one process, and the poke that interrupts them."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._selector = selectors.DefaultSelector()
+        self._armed: dict[str, Link] = {}
+        self._links: dict[str, Link] = {}
+        self._not_before: dict[str, float] = {}
+        self._poked, self._poker = socket.socketpair()
+        for end in (self._poked, self._poker):
+            end.setblocking(False)
+        self._selector.register(self._poked, selectors.EVENT_READ, None)
+
+    def poke(self) -> None:
+        """End the current wait; from any thread."""
+        try:
+            self._poker.send(b"!")
+        except (BlockingIOError, OSError):  # full: it is awake already; closed: it has ended
+            return
+
+    def arm(self, queues: Sequence[str]) -> None:
+        """Arm the bells of these queues that are not armed yet.  Raises StoreError."""
+        now = self._clock.monotonic()
+        for queue in queues[:MOST_BELLS]:
+            if queue in self._armed or self._not_before.get(queue, 0.0) > now:
+                continue
+            link = self._links.setdefault(queue, self._store.link())
+            try:
+                link.send(self._command(queue))
+            except StoreError:
+                self._not_before[queue] = now + RECONNECT_PAUSE
+                raise
+            self._armed[queue] = link
+            self._selector.register(link.fileno(), selectors.EVENT_READ, queue)
+
+    def wait(self, seconds: float) -> list[str]:
+        """Return the queues whose bells have rung, after `seconds` at most or when poked."""
+        rung = []
+        for key, _ in self._selector.select(seconds):
+            if key.data is None:
+                self._drain_pokes()
+            elif self._has_rung(key.data, key.fd):
+                rung.append(key.data)
+        return rung
+
+    def close(self) -> None:
+        """Close every wait.  A payload that rings in this moment stays in the wake list for any reserve."""
+        for queue, link in self._armed.items():
+            self._selector.unregister(link.fileno())
+            self._not_before.pop(queue, None)
+        for link in self._links.values():
+            link.close()
+        self._armed.clear()
+        self._links.clear()
+
+    def _command(self, queue: str) -> tuple[str | int, ...]:
+        keys = self._store.keys
+        return ("BLMOVE", keys.queue(queue), keys.wake(queue), "RIGHT", "LEFT", LONGEST_WAIT)
+
+    def _has_rung(self, queue: str, fd: int) -> bool:
+        """Read what has arrived of a reply; return whether it is whole and brought something."""
+        link = self._armed[queue]
+        try:
+            for reply in link.receive():
+                self._disarm(queue, fd)
+                return reply is not None
+        except ReplyLost:
+            self._disarm(queue, fd)
+            self._not_before[queue] = self._clock.monotonic() + RECONNECT_PAUSE
+            return True  # it may have moved something: a sweep looks
+        return False
+
+    def _disarm(self, queue: str, fd: int) -> None:
+        self._armed.pop(queue)
+        self._selector.unregister(fd)
+
+    def _drain_pokes(self) -> None:
+        try:
+            while self._poked.recv(4_096):
+                continue
+        except BlockingIOError:
+            return

@@ -1,0 +1,385 @@
+"""Child: the entry of a worker process, and its main thread.
+
+Runs in: the main thread of the worker, from just after the fork until `leave`.
+1. boot       signals, the application, Redis (waited for while it is away), startup handlers, launcher
+2. loop       signals and frames of the supervisor → quiet, resume, stop, recover, queues, dump
+3. tick       once a second: a beat that counts only when jobs can run, the metrics that changed
+4. stop       wait for running jobs until the deadline, then put back and leave
+
+Death of the supervisor is EOF on the socketpair; it means stop.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import selectors
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from prometheus_client import REGISTRY
+
+from kiqcluster import application, log
+from kiqcluster.board import Board
+from kiqcluster.clock import SystemClock
+from kiqcluster.config import STOP_GRACE, Config
+from kiqcluster.errors import ExitCode, KiqError, RedisRefused, StoreError
+from kiqcluster.events import Events
+from kiqcluster.frames import Channel, Frame
+from kiqcluster.groups import Group
+from kiqcluster.metrics import Snapshot
+from kiqcluster.registry import current_registry
+from kiqcluster.runtime import Runtime, current_setup
+from kiqcluster.store import Store
+from kiqcluster.store.connection import is_outage
+from kiqcluster.store.engine import Member
+from kiqcluster.worker.launcher import Callbacks, Launcher
+
+__all__ = ["ChildSpec", "run_child"]
+
+TICK = 1.0  # seconds between beats to the supervisor
+STOP_POLL = 0.02  # seconds between looks at the last running jobs
+BOOT_POLL = 0.1  # seconds between tries to reach Redis while booting
+
+SIGNAL_ACTIONS = {
+    signal.SIGTERM: "stop",
+    signal.SIGINT: "stop",
+    signal.SIGQUIT: "stop_now",
+    signal.SIGTSTP: "quiet",
+    signal.SIGUSR1: "quiet",
+    signal.SIGCONT: "resume",
+    signal.SIGTTIN: "dump",
+    signal.SIGUSR2: "not_yet",
+    signal.SIGHUP: "not_yet",
+}
+DEADLY_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
+REMOTE_ACTIONS = {"TERM": "stop", "INT": "stop", "TSTP": "quiet", "USR1": "quiet", "CONT": "resume", "TTIN": "dump"}
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSpec:
+    """What a slot's process is to be; made by the supervisor before the fork.
+
+    orphans: identities of this slot that nobody has recovered yet.  board: shared with the supervisor.
+    """
+
+    slot: int
+    config: Config
+    group: Group
+    known_queues: tuple[str, ...]
+    concurrency: int
+    quiet: bool
+    board: Board
+    parent: socket.socket
+    orphans: tuple[str, ...] = ()
+    directory: Path = field(default_factory=Path.cwd)
+
+
+def run_child(spec: ChildSpec) -> int:
+    """Run a worker process until it ends; return its exit code.  Signals are blocked on entry."""
+    child = Child(spec)
+    try:
+        child.boot()
+        return child.loop()
+    except KiqError as error:
+        log.LOGGER.error("slot %d cannot start: %s", spec.slot, error)  # noqa: TRY400  # the message says it all
+        child.say_bye()
+        return error.exit_code
+    except Exception:  # the top of the process
+        log.LOGGER.exception("slot %d: the main loop failed; the supervisor starts another", spec.slot)
+        return ExitCode.UNEXPECTED
+
+
+class Child:
+    """One worker process.  All methods run in its main thread, but `post`."""
+
+    def __init__(self, spec: ChildSpec) -> None:
+        self._spec = spec
+        self._channel = Channel(spec.parent)
+        self._clock = SystemClock()
+        self._selector = selectors.DefaultSelector()
+        self._signals, self._signal_writer = socket.socketpair()
+        self._posted: deque[Callable[[], None]] = deque()
+        self._launcher: Launcher | None = None
+        self._snapshot = Snapshot(REGISTRY)
+        self._is_ready = False  # until then nothing is started, so nothing ticks
+        self._next_tick = 0.0
+        self._progress = 0
+        self._stop_at: float | None = None
+        self._events = Events()
+
+    # 1. boot
+
+    def boot(self) -> None:
+        """Get ready to run jobs.  Raises KiqError with the exit code that says why not."""
+        spec = self._spec
+        self._open_inbox()
+        log.word_events(self._events)
+        rng = Random()  # seeded from the operating system, after the fork
+        os.environ["KIQ_SLOT"] = os.environ["SIDEKIQ_WORKER_ID"] = str(spec.slot)
+        setup = current_setup()
+        setup.config = spec.config
+        setup.store = Store(spec.config.known_redis())
+        application.load(spec.config.require, spec.directory)
+        self._trap_signals()
+        log.adopt_root()
+        runtime = Runtime(spec.config, setup.store, setup, self._events, self._clock, rng)
+        self._launcher = Launcher(
+            runtime,
+            current_registry(),
+            spec.group,
+            spec.known_queues,
+            spec.concurrency,
+            spec.board,
+            Callbacks(
+                on_member=lambda member: self._hello(member),
+                on_recovered=lambda identity: self.post(lambda: self._channel.send("recovered", identity=identity)),
+                on_signal=lambda name: self.post(lambda: self._act_on_remote(name)),
+            ),
+        )
+        self._reach_redis(setup.store)
+        runtime.fire("startup")
+        gc.freeze()  # what boot has made lives as long as the process; collections need not look at it
+        if spec.quiet:
+            self._launcher.quiet()
+        self._start()
+        self._is_ready = True
+        self._launcher.recover(spec.orphans)
+        order = self._launcher.capsule.order
+        self._channel.send("ready", queues=list(order.weights), concurrency=spec.concurrency)
+        self._events.emit("worker_ready", concurrency=spec.concurrency, queues=",".join(order.weights) or "(none yet)")
+        runtime.fire("ready")
+
+    def _open_inbox(self) -> None:
+        """Get ready to hear, while signals that end a process still do: until the application is loaded it holds
+        nothing, and an import that hangs must not outlive its supervisor."""
+        for end in (self._signals, self._signal_writer):
+            end.setblocking(False)
+        signal.set_wakeup_fd(self._signal_writer.fileno(), warn_on_full_buffer=False)
+        for number in SIGNAL_ACTIONS.keys() - DEADLY_SIGNALS:
+            signal.signal(number, _do_nothing)
+        for number in (*DEADLY_SIGNALS, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        self._selector.register(self._signals, selectors.EVENT_READ, self._on_signals)
+        self._selector.register(self._channel.socket, selectors.EVENT_READ, self._on_frames)
+
+    def _trap_signals(self) -> None:
+        """Take signals through the wakeup descriptor: handlers do nothing, the loop acts (invariant 3)."""
+        for number in SIGNAL_ACTIONS:
+            signal.signal(number, _do_nothing)
+
+    def _reach_redis(self, store: Store) -> None:
+        """Wait until Redis answers; being away is no failure, being refused is."""
+        while True:
+            try:
+                info = store.check()
+            except StoreError as error:
+                if not is_outage(error):
+                    raise RedisRefused(f"{error}; check the address {store.address}") from error
+                self._wait_for_redis(error)
+            else:
+                self._warn_of_losses(info)
+                return
+
+    def _start(self) -> None:
+        while True:
+            try:
+                self.launcher.start()
+            except StoreError as error:
+                if not is_outage(error):
+                    raise
+                self._wait_for_redis(error)
+            else:
+                return
+
+    def _wait_for_redis(self, error: StoreError) -> None:
+        """Tell the supervisor that boot is held up by Redis, and obey it meanwhile."""
+        self._channel.send("booting", reason=str(error))
+        self._turn(BOOT_POLL)
+        if self._stop_at is not None:
+            raise KiqStopped
+
+    def _warn_of_losses(self, info: dict[str, str]) -> None:
+        policy = info.get("maxmemory_policy", "noeviction")
+        if policy != "noeviction":
+            problem = f"Redis evicts keys when its memory is full (maxmemory-policy {policy})"
+            self._events.emit("redis_unsafe", problem=problem, remedy="maxmemory-policy noeviction")
+        if info.get("aof_enabled") == "0":
+            problem = "Redis forgets what came after its last snapshot when it is killed (appendonly is off)"
+            self._events.emit("redis_unsafe", problem=problem, remedy="appendonly yes")
+
+    # 2. loop
+
+    @property
+    def launcher(self) -> Launcher:
+        assert self._launcher is not None, "the launcher is made in boot"
+        return self._launcher
+
+    def loop(self) -> int:
+        """Act on signals and frames until it is time to go; return the exit code."""
+        while self._stop_at is None:
+            self._turn(max(0.0, self._next_tick - self._clock.monotonic()))
+        return self._stop()
+
+    def _turn(self, seconds: float) -> None:
+        for key, _ in self._selector.select(seconds):
+            key.data()
+        while self._posted:
+            self._posted.popleft()()
+        self._channel.flush()
+        if self._is_ready and self._clock.monotonic() >= self._next_tick:
+            self._tick()
+
+    def post(self, action: Callable[[], None]) -> None:
+        """Have the main thread do something soon; from any thread."""
+        self._posted.append(action)
+        try:
+            self._signal_writer.send(b"\0")
+        except (BlockingIOError, OSError):  # full: the loop is awake already
+            return
+
+    def _on_signals(self) -> None:
+        for number in self._signals.recv(4_096):
+            action = SIGNAL_ACTIONS.get(signal.Signals(number)) if number else None
+            if action is not None:
+                self._act(action, signal.Signals(number).name)
+
+    def _on_frames(self) -> None:
+        for frame in self._channel.receive():
+            self._obey(frame)
+        if self._channel.closed:
+            self._selector.unregister(self._channel.socket)
+            self._events.emit("worker_orphaned")
+            self._act("stop", "EOF")
+            # Nobody is left to kill this process if a job holds the interpreter: the kernel does, by default action.
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, self._spec.config.timeout + STOP_GRACE)
+
+    def _obey(self, frame: Frame) -> None:
+        match frame["type"]:
+            case "quiet" | "resume" | "dump" as action:
+                self._act(action, "supervisor")
+            case "stop":
+                self._begin_stop(frame["seconds"])
+            case "recover":
+                self.launcher.recover(frame["identities"])
+            case "queues":
+                self.launcher.set_queues(frame["known"])
+
+    def _act_on_remote(self, name: str) -> None:
+        self._act(REMOTE_ACTIONS.get(name, "unknown"), name)
+
+    def _act(self, action: str, cause: str) -> None:
+        match action:
+            case "stop":
+                self._begin_stop(self._spec.config.timeout)
+            case "stop_now":
+                self._begin_stop(0.0)
+            case "quiet" | "resume" if self._launcher is not None:
+                self._launcher.quiet() if action == "quiet" else self._launcher.resume()
+                self._channel.send("quiet", quiet=self._launcher.is_quiet)
+            case "dump":
+                self._events.emit("threads", stacks=thread_stacks())
+            case _:
+                self._events.emit("unknown_signal", signal=cause)
+
+    # 3. tick
+
+    def _tick(self) -> None:
+        self._next_tick = self._clock.monotonic() + TICK
+        self.launcher.revive()
+        busy, progress = self.launcher.busy(), self.launcher.progress()
+        moved, self._progress = progress != self._progress, progress
+        self._channel.send(
+            "beat",
+            progress=moved or busy >= self._spec.concurrency or self.launcher.is_quiet,
+            busy=busy,
+            redis=self.launcher.is_connected,
+            quiet=self.launcher.is_quiet,
+        )
+        self._send_metrics()
+
+    def _send_metrics(self) -> None:
+        if self._channel.pending:  # the supervisor has not read the last ones: what changed stays dirty until then
+            return
+        families = self._snapshot.changed()
+        if families:
+            self._channel.send("metrics", families=families)
+
+    # 4. stop
+
+    def _begin_stop(self, seconds: float) -> None:
+        """Set the deadline; a second call can only bring it nearer."""
+        deadline = self._clock.monotonic() + seconds
+        if self._stop_at is not None:
+            self._stop_at = min(self._stop_at, deadline)
+            return
+        self._stop_at = deadline
+        if self._launcher is not None:
+            running = self._launcher.busy()
+            self._events.emit("worker_stopping", running=running, seconds=seconds)
+            self._launcher.begin_stop()
+
+    def _stop(self) -> int:
+        while self.launcher.running() and self._stop_at is not None and self._clock.monotonic() < self._stop_at:
+            self._turn(STOP_POLL)
+        self.launcher.finish_stop()
+        self._send_metrics()
+        self.say_bye()
+        self._events.emit("worker_left")
+        return ExitCode.STOPPED
+
+    def say_bye(self) -> None:
+        """Tell the supervisor that this process leaves nothing behind, and give it a moment to read that."""
+        self._channel.send("bye")
+        deadline = self._clock.monotonic() + TICK
+        while self._channel.pending and not self._channel.closed and self._clock.monotonic() < deadline:
+            self._selector.select(STOP_POLL)
+            self._channel.flush()
+
+    def _hello(self, member: Member) -> None:
+        """Tell the supervisor an identity before its first reserve."""
+        if threading.current_thread() is threading.main_thread():
+            self._channel.send("hello", identity=member.identity)
+            return
+        told = threading.Event()
+
+        def tell() -> None:
+            self._channel.send("hello", identity=member.identity)
+            told.set()
+
+        self.post(tell)
+        told.wait(TICK)
+
+
+class KiqStopped(KiqError):
+    """Asked to stop while it booted."""
+
+    exit_code = ExitCode.STOPPED
+
+
+def thread_stacks() -> str:
+    """Return the stack of every thread of this process."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    stacks = []
+    for ident, frame in sys._current_frames().items():
+        lines = "".join(traceback.format_stack(frame)).rstrip()
+        stacks.append(f"--- {names.get(ident, ident)}\n{lines}")
+    return "\n".join(stacks)
+
+
+def _do_nothing(_number: int, _frame: Any) -> None:
+    """Handle a signal: the wakeup descriptor has the number already."""
+
+

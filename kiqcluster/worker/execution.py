@@ -1,0 +1,276 @@
+"""Execution: a unit goes in, an outcome comes out.  It never raises, and writes nothing.
+
+Runs in: processor threads.
+1. read        bytes → payload; what is no job is wrapped for the dead set
+2. resolve     name → definition; an unknown one is deferred, for a rolling deploy may bring it
+3. run         server middleware around perform, within the job's context
+4. conclude    return or error → outcome, by retry.py and the job's hooks
+
+The bytes of a unit are the truth: what is written back is those bytes with some keys replaced.
+Counterpart: sidekiq processor.rb dispatch and job_retry.rb.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from typing import Any
+
+from kiqcluster import rubyjson
+from kiqcluster.errors import CannotRun, Interrupted, InvalidArguments, MalformedPayload, UnknownJob
+from kiqcluster.job import DISCARD, KILL
+from kiqcluster.metrics import JobMetrics, Tally
+from kiqcluster.outcome import Dead, Deferred, Discard, Done, Outcome, Retry
+from kiqcluster.outcome import Interrupted as InterruptedOutcome
+from kiqcluster.payload import Payload, presentable, read, seconds, unwrap, wrap
+from kiqcluster.registry import Definition, Registry
+from kiqcluster.runtime import CURRENT_JOB, JobContext, Run, Runtime
+from kiqcluster.store.engine import Unit
+from kiqcluster.worker import retry
+
+__all__ = ["Execution"]
+
+DEFERRAL = 30.0  # seconds until a job of an unknown class is looked at again
+MOST_DEFERRALS = 10  # then it fails the normal way
+YIELD_DELAY = 1.0  # seconds that a job waits which raised Interrupted although nothing stops
+UNREGISTERED = "(unknown)"  # label of jobs whose class is not registered here
+TRANSIENT_KEYS = ("at", "enqueued_at")  # that entries of the schedule set do not have
+DONE = Done()
+
+
+class Execution:
+    """Runs units for one processor; one per thread, so its tallies have one writer."""
+
+    def __init__(self, runtime: Runtime, registry: Registry, metrics: JobMetrics, stopping: threading.Event) -> None:
+        self._runtime = runtime
+        self._clock = runtime.clock
+        self._setup = runtime.setup
+        self._registry = registry
+        self._stopping = stopping
+        self._tallies = metrics.tallies()
+
+    def execute(self, unit: Unit) -> Outcome:
+        """Run a unit and return what became of it."""
+        try:
+            payload = self._read(unit)
+        except MalformedPayload as error:
+            return self._bury_unreadable(unit, error)
+        definition = self._registry.get(payload["class"])
+        started = self._clock.monotonic()
+        context = JobContext(str(payload.get("jid", "")), payload, unit.queue, payload["class"], self._stopping)
+        token = CURRENT_JOB.set(context)
+        try:
+            if definition is None:
+                outcome = self._unknown(unit, payload)
+            else:
+                self._runtime.events.emit("job_start")
+                outcome = self._run(unit, payload, definition)
+            self._count(unit, payload, outcome, self._clock.monotonic() - started)
+        finally:
+            CURRENT_JOB.reset(token)
+        return outcome
+
+    def interrupt(self, unit: Unit) -> Outcome:
+        """Return the outcome of a unit that still runs when the process must go; its bytes are all that is used."""
+        try:
+            payload = read(unit.payload)
+        except MalformedPayload as error:
+            return self._bury_unreadable(unit, error)
+        before = payload.get("interrupted_count")
+        count = (before if type(before) is int and before >= 0 else 0) + 1
+        definition = self._registry.get(payload["class"])
+        limit = definition.local.get("max_retries_after_interruption") if definition is not None else None
+        now = self._clock.now()
+        if definition is not None and limit is not None and count > limit:
+            reason = CannotRun(f"interrupted {count} times by forced stops; {definition.name} allows {limit}")
+            changes = {"interrupted_count": count, "failed_at": now, "retry_count": 0, **retry.describe_error(reason)}
+            return self._exhausted(unit, payload, definition, reason, changes, now)
+        return InterruptedOutcome(rubyjson.patch(unit.payload, {"interrupted_count": count}))
+
+    # 1. read
+
+    def _read(self, unit: Unit) -> Payload:
+        payload = read(unit.payload)
+        kept = unwrap(payload)
+        if kept is not None:  # somebody retries an entry of ours that holds bytes which were no job
+            unit.payload = kept
+            payload = read(kept)
+        arguments = payload.get("args")
+        if arguments is None:
+            payload["args"] = []  # Ruby calls perform without arguments
+        elif type(arguments) is not list:
+            raise MalformedPayload(f"args is a {type(arguments).__name__}, not a list")
+        return payload
+
+    def _bury_unreadable(self, unit: Unit, error: MalformedPayload) -> Outcome:
+        """Return Dead for bytes that are no job: as they are if Ruby's pages can show them, else wrapped."""
+        now = self._clock.now()
+        self._setup.report(error, {"context": "malformed payload", "queue": unit.queue, "payload": unit.payload})
+        self._runtime.events.emit("job_failed", outcome="buried", elapsed=0.0, error=str(error), traceback="")
+        try:
+            payload = rubyjson.decode(unit.payload)
+        except rubyjson.Undecodable:
+            payload = None
+        if not isinstance(payload, dict):
+            return Dead(wrap(unit.payload, unit.queue, error, now), now, counted=False)
+        changes = {**retry.describe_error(error), "failed_at": now, "retry_count": 0}
+        entry = self._entry(unit, payload, changes, now)
+        return Dead(entry, now, counted=False)
+
+    # 2. resolve
+
+    def _unknown(self, unit: Unit, payload: Payload) -> Outcome:
+        error = UnknownJob(payload["class"])
+        before = payload.get("deferred_count")
+        count = (before if type(before) is int and before >= 0 else 0) + 1
+        now = self._clock.now()
+        if count <= MOST_DEFERRALS:
+            self._runtime.events.emit("job_failed", outcome="deferred", elapsed=0.0, error=str(error), traceback="")
+            changes = {"deferred": True, "deferred_by": "unknown_class", "deferred_count": count}
+            return Deferred(self._entry(unit, payload, changes, now, TRANSIENT_KEYS), now + DEFERRAL)
+        return self._failed(unit, payload, None, error)
+
+    # 3. run
+
+    def _run(self, unit: Unit, payload: Payload, definition: Definition) -> Outcome:
+        try:
+            misfit = definition.fits(payload["args"])
+            if misfit is not None:
+                raise InvalidArguments(misfit)  # noqa: TRY301  # concluded like any error of the job
+            instance, perform = definition.prepare()
+            chain = self._setup.server_middleware
+            if not len(chain):
+                perform(*payload["args"])
+                return DONE
+
+
+            def last() -> Outcome | None:
+                perform(*payload["args"])
+                return None
+
+            return chain.invoke(Run(payload, unit.queue, definition, instance), last) or DONE
+        except Interrupted:
+            return self._yielded(unit, payload)
+        except BaseException as error:  # noqa: BLE001  # a job may raise anything, sys.exit included; no thread dies of it
+            if _was_interrupted(error):
+                return self._yielded(unit, payload)
+            return self._failed(unit, payload, definition, error)
+
+    # 4. conclude
+
+    def _yielded(self, unit: Unit, payload: Payload) -> Outcome:
+        if self._stopping.is_set():
+            return InterruptedOutcome(unit.payload)
+        now = self._clock.now()  # nothing stops: at the front of the queue it would come back at once, for ever
+        return Deferred(self._entry(unit, payload, {}, now, TRANSIENT_KEYS), now + YIELD_DELAY)
+
+    def _failed(self, unit: Unit, payload: Payload, definition: Definition | None, raised: BaseException) -> Outcome:
+        error = raised if isinstance(raised, Exception) else _as_exception(raised)
+        now = self._clock.now()
+        option = payload.get("retry")
+        if option is None and definition is not None:
+            option = definition.options["retry"]
+        plan = retry.plan(payload, unit.queue, raised, option, self._runtime.config.max_retries, now)
+        outcome = self._concluded(unit, payload, definition, error, plan, now)
+        self._runtime.events.emit(
+            "job_failed",
+            outcome={Retry: "failed, will be retried", Dead: "failed, buried", Discard: "failed, discarded"}[type(outcome)],
+            elapsed=0.0,
+            error=f"{type(raised).__name__}: {plan.changes['error_message']}",
+            traceback="".join(traceback.format_exception(raised)),
+        )
+        self._setup.report(error, {"context": "job", "job": payload, "queue": unit.queue})
+        return outcome
+
+    def _concluded(
+        self, unit: Unit, payload: Payload, definition: Definition | None, error: Exception, plan: retry.Plan, now: float
+    ) -> Outcome:
+        if not plan.wanted:
+            if isinstance(error, CannotRun):  # it never ran: nobody has decided that it may be forgotten
+                return self._exhausted(unit, payload, definition, error, plan.changes, now)
+            self._setup.mourn({**payload, **plan.changes}, error)
+            return Discard()
+        if plan.exhausted:
+            return self._exhausted(unit, payload, definition, error, plan.changes, now)
+        answer = self._ask(definition.retry_in, plan.count, error, {**payload, **plan.changes}) if definition else None
+        if answer is DISCARD:
+            self._setup.mourn({**payload, **plan.changes}, error)
+            return Discard()
+        if answer is KILL:
+            return self._exhausted(unit, payload, definition, error, plan.changes, now)
+        at = now + retry.delay(answer, plan.count, self._runtime.rng)
+        return Retry(self._entry(unit, payload, plan.changes, now), at)
+
+    def _exhausted(
+        self, unit: Unit, payload: Payload, definition: Definition | None, error: Exception, changes: Any, now: float
+    ) -> Outcome:
+        """Tell the job and the death handlers that it will not run again; bury it unless it says no."""
+        told = {**payload, **changes}
+        answer = self._ask(definition.retries_exhausted, told, error) if definition else None
+        # Before the outcome is written: after a crash in between they are told again, which beats never.
+        self._setup.mourn(told, error)
+        if payload.get("dead") is False or answer is DISCARD:
+            return Discard()
+        return Dead(self._entry(unit, payload, changes, now), now)
+
+    def _ask(self, hook: Any, *facts: Any) -> Any:
+        """Return a hook's answer; one that fails is reported and counts as no answer, as in Sidekiq."""
+        if hook is None:
+            return None
+        try:
+            return hook(*facts)
+        except Exception as error:
+            self._setup.report(error, {"context": f"hook {getattr(hook, '__name__', hook)!s}"})
+            return None
+
+    def _entry(
+        self, unit: Unit, payload: Payload, changes: Any, now: float, without: tuple[str, ...] = ()
+    ) -> bytes:
+        """Return the unit's bytes with changes, and with what Ruby's pages need mended."""
+        mended = presentable({**payload, **changes}, unit.queue, now)
+        return rubyjson.patch(unit.payload, {**changes, **mended}, without)
+
+    def _count(self, unit: Unit, payload: Payload, outcome: Outcome, elapsed: float) -> None:
+        # A name that nobody registered may be anything: as a label it would let Redis grow our series without end.
+        name = payload["class"] if self._registry.get(payload["class"]) is not None else UNREGISTERED
+        key = (name, unit.queue)
+        tally = self._tallies.get(key)
+        if tally is None:
+            tally = self._tallies[key] = Tally()
+        kind = type(outcome)
+        if kind is Done:
+            tally.completion["done"].observe(elapsed)
+            self._runtime.events.emit("job_done", elapsed=elapsed)
+        elif outcome.failed:
+            tally.completion["fail"].observe(elapsed)
+            tally.counters["failed"] += 1
+        if kind is Dead:
+            tally.counters["dead"] += 1
+        elif kind is Deferred:
+            tally.counters["deferred"] += 1
+        elif kind is InterruptedOutcome:
+            tally.counters["interrupted"] += 1
+        if "retry_count" in payload:
+            tally.counters["retried"] += 1
+        enqueued_at = seconds(payload.get("enqueued_at"))
+        if enqueued_at is not None:
+            tally.queueing.observe(max(0.0, self._clock.now() - elapsed - enqueued_at))
+
+
+def _as_exception(raised: BaseException) -> Exception:
+    """Return what handlers are told of an error that is no Exception (sys.exit in a job)."""
+    wrapped = RuntimeError(f"{type(raised).__name__}: {raised}")
+    wrapped.__cause__ = raised
+    return wrapped
+
+
+def _was_interrupted(error: BaseException) -> bool:
+    """Return whether the job turned our Interrupted into an error of its own."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        if isinstance(cause, Interrupted):
+            return True
+        seen.add(id(cause))
+        cause = cause.__cause__ or cause.__context__
+    return False

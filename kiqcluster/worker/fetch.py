@@ -1,0 +1,361 @@
+"""Fetch: the engine's half in the worker, by rules R1 to R7 of docs/engine.md.
+
+Runs in: processor threads (`next`), the manager (`flush`, `ring`), the main thread (quiet, resume, leave).
+1. next       a finished unit's outcome in, the next unit out; when none is left the caller becomes leader
+2. lead       one settle + reserve in one round trip, for everybody; at most one is outstanding
+3. doubt      after a lost reply: resync first, then go on (R3)
+4. fenced     others have recovered this process: it goes on under a new identity (R1)
+
+No hand-over thread: processors take from a deque, and park on a condition when there is nothing to do.
+Never: holds the lock over a round trip.  Counterpart: sidekiq fetch.rb, whose BRPOP loses what it holds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from kiqcluster.backoff import jittered
+from kiqcluster.errors import RedisRefused, ReplyLost, StoreError
+from kiqcluster.outcome import Outcome, Requeue
+from kiqcluster.runtime import Runtime
+from kiqcluster.store.engine import Engine, Member, Reserved, Settlement, Unit
+from kiqcluster.worker.queues import QueueOrder
+
+__all__ = ["FetchStrategy", "ReliableFetch"]
+
+COMPANY = 0.02  # seconds that an outcome may wait for others to share its round trip
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between tries while Redis is away
+
+
+class FetchStrategy(Protocol):
+    """What the manager and its processors need of a way to fetch."""
+
+    def next(self, finished: Settlement | None = None) -> Unit | None:
+        """Take an outcome in; return the next unit, or None when it is time to end.  Waits."""
+        ...
+
+    def flush_overdue(self) -> float | None:
+        """Settle what has waited long enough for company; return the seconds until there may be more to settle."""
+        ...
+
+    def ring(self) -> bool:
+        """Say that there may be work; return whether somebody is idle and not quiet."""
+        ...
+
+    def bounce(self, queue: str) -> None:
+        """Put back what rang the bell of a queue while nobody was idle."""
+        ...
+
+    def bells_wanted(self) -> list[str]:
+        """Return the queues whose bells should be armed: none unless somebody is idle for want of units."""
+        ...
+
+
+
+class ReliableFetch:
+    """Reserves units and settles them.
+
+    Shared by all threads of a capsule; `_turn` guards every field below it.
+    on_member: told of a new membership before its first reserve.  poke: wakes the manager.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        engine: Engine,
+        order: QueueOrder,
+        new_member: Callable[[], Member],
+        on_member: Callable[[Member], None],
+        poke: Callable[[], None],
+    ) -> None:
+        self._runtime = runtime
+        self._engine = engine
+        self._order = order
+        self._new_member = new_member
+        self._on_member = on_member
+        self._poke = poke
+        self._link = engine.store.link()
+        self._ending = threading.Event()
+        self._turn = threading.Condition(threading.Lock())
+        self.member = new_member()
+        self._units: deque[Unit] = deque()
+        self._outcomes: list[Settlement] = []
+        self._oldest = 0.0  # when the first of them came in
+        self._alerted = False  # the manager knows that some are left behind
+        self._held: dict[str, Unit] = {}  # by token, until the settle is acknowledged
+        self._idle = 0  # processors parked on the condition
+        self._leading = False
+        self._due = True  # there may be work in Redis
+        self._hungry = False  # the last reserve brought less than was wanted
+        self._unsure = False  # a reply was lost: what Redis thinks that we hold is not known
+        self._quiet = False
+        self._ended = False
+        self._paused: frozenset[str] = frozenset()
+        self._call = 0
+        self._failures = 0
+        self._lost_at = 0.0
+        self.progress = 0  # rounds led; stands still only if every processor is busy or stuck
+
+    # processors
+
+    def next(self, finished: Settlement | None = None) -> Unit | None:
+        """Take an outcome in and return the next unit; None when the process ends.
+
+        One lock and no round trip while units are left.
+        """
+        with self._turn:
+            if finished is not None:
+                if not self._outcomes:
+                    self._oldest = self._runtime.clock.monotonic()
+                self._outcomes.append(finished)
+                self._due = True
+        while True:
+            with self._turn:
+                unit = self._wait()
+                if unit is not None or self._ended:
+                    return unit
+                self._leading = True
+            self._lead(reserve=True)
+
+    def _wait(self) -> Unit | None:
+        """Return a unit, or None when the caller should lead, or end.  Called with the lock."""
+        while not self._ended:
+            if self._units:
+                if self._outcomes and not self._leading and not self._alerted:
+                    self._alerted = True
+                    self._poke()  # the caller may be busy for long: the manager settles what is left behind
+                return self._units.popleft()
+            if not self._leading and (self._outcomes or self._unsure or (self._due and not self._quiet)):
+                return None
+            self._idle += 1
+            self._turn.wait()
+            self._idle -= 1
+        return None
+
+    # the manager
+
+    def flush_overdue(self) -> float | None:
+        """Settle what has waited for COMPANY; return the seconds until there may be more to settle, None for nothing."""
+        if self._outcomes and not self._leading:
+            left = self._oldest + COMPANY - self._runtime.clock.monotonic()
+            if left > 0:
+                return left
+            self.flush()
+        return None
+
+    def flush(self) -> None:
+        """Settle what is finished, if nobody leads."""
+        with self._turn:
+            if self._leading or not self._outcomes:
+                return
+            self._leading = True
+        self._lead(reserve=False)
+
+    def ring(self) -> bool:
+        """Say that there may be work; return whether somebody is idle and not quiet."""
+        with self._turn:
+            if self._quiet or self._ended or not self._idle:
+                return False
+            self._due = True
+            self._turn.notify()
+            return True
+
+    def bells_wanted(self) -> list[str]:
+        """Return the queues whose bells should be armed, the preferred first."""
+        with self._turn:
+            if self._quiet or self._ended or self._due or self._leading or not self._idle:
+                return []
+            paused = self._paused
+        return [queue for queue in self._order.preferred() if queue not in paused]
+
+    def bounce(self, queue: str) -> None:
+        """Put back what rang the bell of a queue while nobody was idle; it rings the next process."""
+        with self._engine.store.borrowed() as link:
+            self._engine.exchange(link, self.member, 0, [queue], 0, [], self._runtime.clock.now())
+
+    # the main thread
+
+    def quiet(self) -> int:
+        """Fetch no more; give unstarted units back at once, in order.  Returns their number."""
+        with self._turn:
+            self._quiet = True
+            returned = self._give_back(list(self._units))
+            self._units.clear()
+        self.flush()
+        return returned
+
+    def resume(self) -> None:
+        """Fetch again."""
+        with self._turn:
+            self._quiet = False
+            self._due = True
+            self._turn.notify()
+
+    def doubt(self) -> None:
+        """Resync at the next round: what Redis holds for us may not be what we think (a fail-over, a check)."""
+        with self._turn:
+            self._unsure = True
+            self._turn.notify()
+
+    def running(self) -> int:
+        """Return the number of units that are held: running, or finished and not yet settled."""
+        return len(self._held)
+
+    def end(self) -> None:
+        """Let every processor end at its next turn."""
+        with self._turn:
+            self._ended = True
+            self._ending.set()
+            self._turn.notify_all()
+
+    def leave(self, interrupted: list[Settlement]) -> None:
+        """Settle what is left and end the membership, on a connection of its own and without a lock (R7).
+
+        interrupted: units that still run; they are put back with their outcome.  Raises StoreError.
+        """
+        link = self._engine.store.link()
+        outcomes = [*self._outcomes, *interrupted]
+        if outcomes:
+            self._engine.settle(link, outcomes, self._runtime.clock.now())
+        self._engine.recover(link, self.member.identity)
+
+    # leading
+
+    def _lead(self, *, reserve: bool) -> None:
+        """Settle what is finished and reserve for everybody idle; afterwards nobody leads."""
+        batch: list[Settlement] = []
+        is_processor = reserve
+        try:
+            if self._unsure:
+                self._resync()
+            with self._turn:
+                batch, self._outcomes = self._outcomes, []
+                self._alerted = False
+                reserve = reserve and self._due and not self._quiet and not self._ended
+                wanted = self._idle + 1 if reserve else None
+                self._due = self._due and not reserve
+                self._call += 1
+            self._round(batch, wanted)
+        except StoreError as error:
+            self._outage(error, batch)
+        else:
+            self._back()
+        finally:
+            with self._turn:
+                self._leading = False
+                self.progress += 1
+                hungry, self._hungry = self._hungry, False
+                # A leading processor goes on with a unit itself, or leads again; the manager does neither.
+                self._turn.notify(max(0, len(self._units) - 1) if is_processor else max(1, len(self._units)))
+            if hungry:
+                self._poke()  # the queues are empty: the manager arms their bells
+
+    def _round(self, batch: list[Settlement], wanted: int | None) -> None:
+        queues = self._order.draw() if wanted is not None else []
+        if not queues:
+            wanted = None
+        if wanted is None and not batch:
+            return
+        refused, reserved = self._engine.exchange(
+            self._link, self.member, self._call, queues, wanted, batch, self._runtime.clock.now()
+        )
+        if refused is not None:
+            self._settle_singly(batch, refused)
+        else:
+            self._release(batch)
+        if reserved is not None and wanted is not None:
+            self._receive(reserved, wanted)
+
+    def _receive(self, reserved: Reserved, wanted: int) -> None:
+        if reserved.fenced:
+            self._rejoin()
+            return
+        with self._turn:
+            self._paused = reserved.paused
+            for unit in reserved.units:
+                self._held[unit.token] = unit
+            if self._quiet or self._ended:  # it was on its way when the process became quiet
+                self._give_back(reserved.units)
+                return
+            self._units.extend(reserved.units)
+            self._due = self._due or len(reserved.units) == wanted
+            self._hungry = len(reserved.units) < wanted
+
+    def _give_back(self, units: list[Unit]) -> int:
+        """Queue units to be put back, newest first so that the oldest is fetched next.  Called with the lock."""
+        self._outcomes += [Settlement(unit, Requeue()) for unit in reversed(units)]
+        return len(units)
+
+    def _release(self, batch: list[Settlement]) -> None:
+        for settlement in batch:
+            self._held.pop(settlement.unit.token, None)
+
+    def _settle_singly(self, batch: list[Settlement], refused: Exception) -> None:
+        """Settle what Redis does not refuse; what it does stays held, and is tried again."""
+        self._runtime.events.emit("redis_refused", operation="settle", error=str(refused))
+        kept: list[Settlement] = []
+        for settlement in batch:
+            try:
+                self._engine.settle(self._link, [settlement], self._runtime.clock.now())
+                self._release([settlement])
+            except RedisRefused:
+                kept.append(settlement)
+        with self._turn:
+            self._outcomes = kept + self._outcomes
+        if kept:
+            self._pause()
+
+    # trouble
+
+    def _resync(self) -> None:
+        held = list(self._held)
+        if self._engine.resync(self._link, self.member, held) is None:
+            self._rejoin()
+            return
+        with self._turn:
+            self._unsure = False
+            self._due = True
+            self.member = self.member.raised()
+
+    def _rejoin(self) -> None:
+        """Go on under a new identity: what was held is others' now, and what still runs settles to nothing."""
+        old, member = self.member, self._new_member()
+        self._on_member(member)
+        self._engine.join(member)
+        with self._turn:
+            self.member = member
+            self._units.clear()
+            self._held.clear()
+            self._unsure, self._due = False, True
+        self._runtime.events.emit("worker_fenced", old=old.identity, new=member.identity)
+
+    def _outage(self, error: StoreError, batch: list[Settlement]) -> None:
+        """Keep the outcomes, wait a little.  A settle may be sent again; a reserve never is (R3, R4)."""
+        with self._turn:
+            self._outcomes = batch + self._outcomes
+            self._due = True
+            self._unsure = self._unsure or isinstance(error, ReplyLost)
+        if isinstance(error, RedisRefused):
+            self._runtime.events.emit("redis_refused", operation="a reserve", error=str(error))
+        elif not self._lost_at:
+            self._lost_at = self._runtime.clock.monotonic()
+            self._runtime.events.emit("redis_lost", error=str(error))
+        self._pause()
+
+    def _pause(self) -> None:
+        self._ending.wait(jittered(self._failures, FIRST_PAUSE, LONGEST_PAUSE, self._runtime.rng))
+        self._failures += 1
+
+    def _back(self) -> None:
+        self._failures = 0
+        if self._lost_at:
+            self._runtime.events.emit("redis_back", seconds=self._runtime.clock.monotonic() - self._lost_at)
+            self._lost_at = 0.0
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the last round reached Redis."""
+        return not self._lost_at

@@ -1,0 +1,223 @@
+"""Heartbeat: how this process shows in Sidekiq's process registry, and hears from its web pages.
+
+Runs in: its own thread, independent of jobs; one beat every 10 s.
+1. publish    `processes`, `<identity>` and the running jobs, in every spelling that 6.4, 7 and 8 read
+2. watch      the server's run id (a fail-over brings settled units back), the set of queue names
+3. listen     BLPOP on `<identity>-signals` until the next beat, so that a button acts at once
+
+Counterpart: sidekiq launcher.rb.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import psutil
+
+from kiqcluster import rubyjson
+from kiqcluster.errors import StoreError
+from kiqcluster.groups import Mode
+from kiqcluster.keys import HEARTBEAT_TTL
+from kiqcluster.runtime import Runtime
+from kiqcluster.service import Service
+from kiqcluster.store import Store
+from kiqcluster.version import VERSION
+from kiqcluster.worker.processor import Running
+
+__all__ = ["BEAT", "Heartbeat", "Status"]
+
+BEAT = 10.0  # seconds between beats (sidekiq launcher.rb, since 7.0)
+LISTEN_MARGIN = 5.0  # seconds that a BLPOP's reply may be late
+RESYNC_BEATS = 6  # beats between checks of what Redis holds for us
+CLEANUP_SECONDS = 60  # between two prunings of `processes`, over the whole fleet
+
+
+class Status:
+    """What the heartbeat asks of the launcher at each beat; filled by it."""
+
+    def __init__(
+        self,
+        identity: Callable[[], str],
+        running: Callable[[], Sequence[Running]],
+        is_quiet: Callable[[], bool],
+        queues: Callable[[], tuple[dict[str, int], Mode]],
+        concurrency: int,
+        tag: str,
+    ) -> None:
+        self.identity = identity
+        self.running = running
+        self.is_quiet = is_quiet
+        self.queues = queues
+        self.concurrency = concurrency
+        self.tag = tag
+
+
+class Heartbeat(Service):
+    """on_signal: told the name of a remote signal.  on_names: told the queue names that Redis knows.
+    on_failover: told when another server answers than before.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        store: Store,
+        status: Status,
+        on_signal: Callable[[str], None],
+        on_names: Callable[[Sequence[str]], None],
+        on_failover: Callable[[], None],
+        on_crash: Callable[[str, Exception], None],
+    ) -> None:
+        super().__init__("heartbeat", on_crash)
+        self._runtime = runtime
+        self._store = store
+        self._status = status
+        self._on_signal = on_signal
+        self._on_names = on_names
+        self._on_failover = on_failover
+        self._link = store.link(timeout=BEAT + LISTEN_MARGIN)
+        self._started_at = runtime.clock.now()
+        self._process = psutil.Process()
+        self._run_id: str | None = None
+        self._rtt_us = 0
+        self._beats = 0
+        self._published: str | None = None
+
+    def run(self) -> None:
+        while not self.stopping.is_set():
+            beat_at = self._runtime.clock.monotonic() + BEAT
+            try:
+                self.beat()
+                self._listen(beat_at)
+            except StoreError as error:
+                self._runtime.setup.report(error, {"context": "heartbeat"})
+                self.pause(1.0)
+
+    def beat(self) -> None:
+        """Publish this process, and look at what others have published.  Three round trips."""
+        identity = self._status.identity()
+        if self._published not in (None, identity):
+            self._withdraw(str(self._published))
+        is_new = self._publish(identity)
+        self._published = identity
+        self._watch()
+        self._prune()
+        self._runtime.fire("beat")
+        if is_new:
+            self._runtime.fire("heartbeat")
+
+    def wake(self) -> None:
+        self._link.close()
+
+    def withdraw(self) -> None:
+        """Take this process off the registry, as Sidekiq does at its end.  One round trip.  Raises StoreError."""
+        self._withdraw(self._status.identity())
+
+    # 1. publish
+
+    def _publish(self, identity: str) -> bool:
+        """Write the registry's keys; return whether they were not there before."""
+        keys, clock = self._store.keys, self._runtime.clock
+        running = self._status.running()
+        work: list[str | bytes] = []
+        for number, each in enumerate(running):
+            work += (f"{number:x}", self._work(each))
+        commands: list[Sequence[Any]] = []
+        for key in (keys.work(identity), keys.workers(identity)):
+            commands.append(("UNLINK", key))
+            if work:
+                commands += [("HSET", key, *work), ("EXPIRE", key, HEARTBEAT_TTL)]
+        commands += [
+            ("SADD", keys.processes, identity),
+            ("EXISTS", keys.process(identity)),
+            ("HSET", keys.process(identity), *self._fields(identity, len(running))),
+            ("EXPIRE", keys.process(identity), HEARTBEAT_TTL),
+            ("HINCRBY", keys.beats, identity, 1),
+        ]
+        before = clock.monotonic()
+        replies = self._store.transaction(commands)
+        self._rtt_us = int((clock.monotonic() - before) * 1e6)
+        return not replies[-4]
+
+    def _work(self, running: Running) -> bytes:
+        payload = running.unit.payload.decode(errors="replace")
+        return rubyjson.encode({"queue": running.unit.queue, "payload": payload, "run_at": int(running.since)})
+
+    def _fields(self, identity: str, busy: int) -> list[str | bytes | int]:
+        """Return the fields of `<identity>`; each is read by some version of Sidekiq (reference §2.5)."""
+        weights, mode = self._status.queues()
+        concurrency = self._status.concurrency
+        shown = {name: 0 for name in weights} if mode == "strict" else weights
+        info = {
+            "hostname": os.environ.get("DYNO") or socket.gethostname(),
+            "started_at": self._started_at,
+            "pid": os.getpid(),
+            "tag": self._status.tag,
+            "concurrency": concurrency,
+            "queues": list(weights),
+            "weights": [shown],
+            "labels": ["kiqcluster"],
+            "identity": identity,
+            "version": VERSION,
+            "embedded": False,
+            "capsules": {"default": {"concurrency": concurrency, "mode": mode, "weights": shown}},
+        }
+        return [
+            *("info", rubyjson.encode(info)),
+            *("concurrency", concurrency),
+            *("busy", busy),
+            *("beat", repr(self._runtime.clock.now())),
+            *("quiet", "true" if self._status.is_quiet() else "false"),
+            *("rss", self._process.memory_info().rss // 1024),
+            *("rtt_us", self._rtt_us),
+        ]
+
+    def _withdraw(self, identity: str) -> None:
+        keys = self._store.keys
+        self._store.pipeline(
+            [
+                ("SREM", keys.processes, identity),
+                ("UNLINK", keys.work(identity), keys.workers(identity), keys.process(identity)),
+            ]
+        )
+
+    # 2. watch
+
+    def _watch(self) -> None:
+        info, names = self._store.pipeline([("INFO", "server"), ("SMEMBERS", self._store.keys.queues)])
+        self._on_names([name.decode(errors="replace") for name in names])
+        run_id = next((line[7:] for line in info.decode().splitlines() if line.startswith("run_id:")), "")
+        self._beats += 1
+        if self._run_id not in (None, run_id) or self._beats % RESYNC_BEATS == 0:
+            self._on_failover()
+        self._run_id = run_id
+
+    def _prune(self) -> None:
+        """Drop identities whose heartbeat has expired; once a minute over the whole fleet."""
+        keys = self._store.keys
+        if not self._store.call("SET", keys.process_cleanup, "1", "NX", "EX", CLEANUP_SECONDS):
+            return
+        identities = self._store.call("SMEMBERS", keys.processes)
+        if not identities:
+            return
+        infos = self._store.pipeline([("HGET", keys.process(identity.decode()), "info") for identity in identities])
+        dead = [identity for identity, info in zip(identities, infos, strict=True) if info is None]
+        if dead:
+            self._store.call("SREM", keys.processes, *dead)
+
+    # 3. listen
+
+    def _listen(self, until: float) -> None:
+        """Wait for remote signals until the next beat is due."""
+        key = self._store.keys.signals(self._status.identity())
+        while not self.stopping.is_set():
+            left = until - self._runtime.clock.monotonic()
+            if left <= 0:
+                return
+            (reply,) = self._link.exchange([("BLPOP", key, f"{left:.3f}")], timeout=left + LISTEN_MARGIN)
+            if isinstance(reply, Exception):
+                raise reply
+            if reply is not None:
+                self._on_signal(reply[1].decode(errors="replace"))

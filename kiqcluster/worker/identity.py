@@ -1,0 +1,82 @@
+"""Identity: who this process is in Redis, and how others on its host see whether it lives."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from kiqcluster.store.engine import Member
+
+__all__ = ["Birth", "is_gone", "new_member"]
+
+FIRST_EPOCH = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """What tells one process from every other: pids are reused, hosts reboot, containers share numbers.
+
+    namespace: of pids; a pid of another namespace says nothing here.  created: seconds, as psutil gives them.
+    """
+
+    boot_id: str
+    namespace: str
+    pid: int
+    created: str
+
+    @classmethod
+    def of_this_process(cls) -> Birth:
+        return cls(_boot_id(), _pid_namespace(), os.getpid(), _created(psutil.Process()))
+
+    @classmethod
+    def parse(cls, record: str) -> Birth | None:
+        """Return the birth in a member's record, or None for a record of another version."""
+        words = record.split()
+        if len(words) != 4 or not words[2].isdigit():
+            return None
+        return cls(words[0], words[1], int(words[2]), words[3])
+
+    def __str__(self) -> str:
+        return f"{self.boot_id} {self.namespace} {self.pid} {self.created}"
+
+
+def new_member(birth: Birth) -> Member:
+    """Return a member with a new identity `host:pid:nonce`; the nonce is drawn here, after the fork."""
+    host = os.environ.get("DYNO") or socket.gethostname()
+    return Member(f"{host}:{birth.pid}:{secrets.token_hex(6)}", FIRST_EPOCH, str(birth))
+
+
+def is_gone(other: Birth, mine: Birth) -> bool:
+    """Return whether a process of this host is certainly gone; False when that cannot be seen from here."""
+    if (other.boot_id, other.namespace) != (mine.boot_id, mine.namespace) or other == mine:
+        return False
+    try:
+        process = psutil.Process(other.pid)
+        return _created(process) != other.created or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.AccessDenied:
+        return False
+
+
+def _created(process: psutil.Process) -> str:
+    return f"{process.create_time():.2f}"
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:  # macOS
+        return f"{psutil.boot_time():.0f}"
+
+
+def _pid_namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115  # Path.readlink would make a path of `pid:[…]`
+    except OSError:  # macOS has none
+        return "-"

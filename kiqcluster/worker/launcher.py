@@ -1,0 +1,282 @@
+"""Launcher: builds the parts of a worker and takes them through its life.
+
+Runs in: the worker's main thread.
+1. start      join, then manager, heartbeat, poller, recovery
+2. quiet      fetch no more, give reserved units back; polling goes on
+3. resume     fetch again
+4. stop       quiet, wait for running jobs until the deadline, put back what still runs, leave
+
+Counterpart: sidekiq launcher.rb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from threading import Event
+
+from prometheus_client import REGISTRY
+
+from kiqcluster.board import Board
+from kiqcluster.errors import MalformedPayload, StoreError
+from kiqcluster.groups import Group
+from kiqcluster.metrics import JobMetrics
+from kiqcluster.payload import read
+from kiqcluster.registry import Registry
+from kiqcluster.runtime import Runtime
+from kiqcluster.store.engine import DeadSetLimits, Engine, Member, Settlement
+from kiqcluster.worker.bells import Bells
+from kiqcluster.worker.execution import Execution
+from kiqcluster.worker.fetch import ReliableFetch
+from kiqcluster.worker.heartbeat import Heartbeat, Status
+from kiqcluster.worker.identity import Birth, new_member
+from kiqcluster.worker.manager import Manager
+from kiqcluster.worker.poller import Poller
+from kiqcluster.worker.processor import Processor
+from kiqcluster.worker.queues import QueueOrder
+from kiqcluster.worker.recovery import Recovery
+
+__all__ = ["Callbacks", "Capsule", "Launcher"]
+
+LAST_ROUND = 3.0  # seconds at the end for Redis to take the last outcomes
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """What a launcher tells the process around it; each may come from any thread."""
+
+    on_member: Callable[[Member], None]
+    on_recovered: Callable[[str], None]
+    on_signal: Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Capsule:
+    """A set of queues with the threads that serve it.  A process has one, `default`; the shape is a list."""
+
+    name: str
+    order: QueueOrder
+    fetch: ReliableFetch
+    bells: Bells
+    manager: Manager
+
+
+class Launcher:
+    """One worker's parts."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        registry: Registry,
+        group: Group,
+        known_queues: Iterable[str],
+        concurrency: int,
+        board: Board,
+        callbacks: Callbacks,
+    ) -> None:
+        self._runtime = runtime
+        self._registry = registry
+        self._callbacks = callbacks
+        self._concurrency = concurrency
+        self._board = board
+        self._birth = Birth.of_this_process()
+        self._stopping = Event()
+        self._is_quiet = False
+        limits = DeadSetLimits(runtime.config.dead_max_jobs, runtime.config.dead_timeout)
+        self._engine = Engine(runtime.store, limits)
+        self._metrics = JobMetrics(concurrency, self._running_names)
+        self.capsules = [self._make_capsule("default", QueueOrder(group, known_queues, runtime.rng))]
+        self._recovery = Recovery(runtime, self._engine, self._birth, callbacks.on_recovered, self._crashed)
+        self._poller = Poller(runtime, self._engine, self._crashed)
+        self._heartbeat = self._make_heartbeat()
+
+    @property
+    def capsule(self) -> Capsule:
+        """The default capsule."""
+        return self.capsules[0]
+
+    @property
+    def is_quiet(self) -> bool:
+        return self._is_quiet
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the last round of every capsule reached Redis."""
+        return all(capsule.fetch.is_connected for capsule in self.capsules)
+
+    def start(self) -> None:
+        """Join and start the threads.  Raises StoreError while Redis is away: call it again then."""
+        self._callbacks.on_member(self.capsule.fetch.member)
+        for capsule in self.capsules:
+            self._engine.join(capsule.fetch.member)
+        self._learn_queues()
+        names = self.capsule.order.weights
+        jobs = ((definition.name, definition.queue) for definition in self._registry)
+        self._metrics.start_at_zero((name, queue) for name, queue in jobs if queue in names)
+        REGISTRY.register(self._metrics)
+        for capsule in self.capsules:
+            capsule.manager.start()
+        for service in (self._recovery, self._heartbeat, self._poller):
+            service.start()
+
+    def revive(self) -> None:
+        """Start services again that have crashed; called at each tick of the main loop."""
+        services = (*(capsule.manager for capsule in self.capsules), self._recovery, self._heartbeat, self._poller)
+        for service in services:
+            if not service.is_alive:
+                service.start()
+
+    def recover(self, identities: Iterable[str]) -> None:
+        """Give the units of dead processes back."""
+        self._recovery.recover(identities)
+
+    def quiet(self) -> None:
+        """Fetch no more.  Reversible."""
+        if self._is_quiet:
+            return
+        self._is_quiet = True
+        returned = sum(capsule.fetch.quiet() for capsule in self.capsules)
+        self._runtime.events.emit("worker_quiet", returned=returned)
+        self._runtime.fire("quiet")
+
+    def resume(self) -> None:
+        """End a quiet."""
+        if not self._is_quiet or self._stopping.is_set():
+            return
+        self._is_quiet = False
+        for capsule in self.capsules:
+            capsule.fetch.resume()
+        self._runtime.events.emit("worker_resumed")
+        self._runtime.fire("resume")
+
+    def set_queues(self, known: Iterable[str]) -> None:
+        """Take in queue names, on a live worker."""
+        for capsule in self.capsules:
+            if capsule.order.learn(known):
+                self._runtime.events.emit("queues_changed", queues=",".join(capsule.order.weights))
+                capsule.fetch.ring()
+
+    def begin_stop(self) -> None:
+        """Quiet for good, and tell running jobs that the process stops."""
+        self.quiet()
+        self._stopping.set()
+        self._poller.stop()
+        self._runtime.fire("shutdown")
+
+    def running(self) -> int:
+        """Return the number of units that run or are not settled yet."""
+        return sum(capsule.fetch.running() for capsule in self.capsules)
+
+    def progress(self) -> int:
+        """Return a number that grows while somebody fetches."""
+        return sum(capsule.fetch.progress for capsule in self.capsules)
+
+    def busy(self) -> int:
+        """Return the number of jobs that run at this moment."""
+        return sum(len(capsule.manager.running()) for capsule in self.capsules)
+
+    def finish_stop(self) -> None:
+        """Put back what still runs, settle, leave the membership and the registry.
+
+        No thread is killed: a job that still runs ends with the process (invariant 6).
+        """
+        for capsule in self.capsules:
+            capsule.manager.stop()
+            capsule.fetch.end()
+        self._heartbeat.stop()
+        self._recovery.stop()
+        for capsule in self.capsules:
+            capsule.manager.join(LAST_ROUND)
+            self._leave(capsule)
+        try:
+            self._heartbeat.withdraw()
+        except StoreError as error:
+            self._runtime.setup.report(error, {"context": "stop"})  # the heartbeat expires by itself
+        self._runtime.fire("exit")
+
+    def _leave(self, capsule: Capsule) -> None:
+        running = capsule.manager.running()
+        execution = self._make_execution()
+        interrupted = [Settlement(each.unit, execution.interrupt(each.unit)) for each in running]
+        if interrupted:
+            jids = ", ".join(_jid(each.unit.payload) for each in running)
+            self._runtime.events.emit("worker_interrupted", running=len(running), jids=jids)
+        try:
+            capsule.fetch.leave(interrupted)
+        except StoreError as error:
+            # What is left in flight is recovered by the replacement, a sibling or the sweep: R7 has one way out.
+            self._runtime.setup.report(error, {"context": "stop"})
+
+    # making
+
+    def _make_capsule(self, name: str, order: QueueOrder) -> Capsule:
+        bells = Bells(self._runtime.store, self._runtime.clock)
+        fetch = ReliableFetch(
+            self._runtime, self._engine, order, lambda: new_member(self._birth), self._callbacks.on_member, bells.poke
+        )
+
+        def make_processor(number: int) -> Processor:
+            return Processor(number, fetch, self._make_execution(), self._board, self._runtime.clock, self._crashed)
+
+        manager = Manager(self._concurrency, fetch, bells, self._runtime.clock, make_processor, self._crashed)
+        return Capsule(name, order, fetch, bells, manager)
+
+    def _make_execution(self) -> Execution:
+        return Execution(self._runtime, self._registry, self._metrics, self._stopping)
+
+    def _make_heartbeat(self) -> Heartbeat:
+        capsule = self.capsule
+        status = Status(
+            identity=lambda: capsule.fetch.member.identity,
+            running=capsule.manager.running,
+            is_quiet=lambda: self._is_quiet,
+            queues=lambda: (capsule.order.weights, capsule.order.mode),
+            concurrency=self._concurrency,
+            tag=self._runtime.config.known_tag(),
+        )
+        return Heartbeat(
+            self._runtime,
+            self._runtime.store,
+            status,
+            on_signal=self._callbacks.on_signal,
+            on_names=self.set_queues,
+            on_failover=capsule.fetch.doubt,
+            on_crash=self._crashed,
+        )
+
+    # telling
+
+    def _learn_queues(self) -> None:
+        names: Sequence[bytes] = self._runtime.store.call("SMEMBERS", self._runtime.store.keys.queues)
+        for capsule in self.capsules:
+            capsule.order.learn(name.decode(errors="replace") for name in names)
+            if not capsule.order.weights:
+                self._runtime.events.emit("no_queues", group=capsule.order.group.text)
+
+    def _running_names(self) -> list[tuple[str, str]]:
+        """Return name and queue of each running job, for the gauge; the name is read from the payload's bytes."""
+        named = []
+        for capsule in self.capsules:
+            for running in capsule.manager.running():
+                name = _name(running.unit.payload)
+                if self._registry.get(name) is not None:
+                    named.append((name, running.unit.queue))
+        return named
+
+    def _crashed(self, service: str, error: Exception) -> None:
+        self._runtime.events.emit("service_crashed", service=service, error=error)
+        self._runtime.setup.report(error, {"context": service})
+
+
+def _name(raw: bytes) -> str:
+    try:
+        return str(read(raw)["class"])
+    except MalformedPayload:
+        return ""
+
+
+def _jid(raw: bytes) -> str:
+    try:
+        return str(read(raw).get("jid"))
+    except MalformedPayload:
+        return "(no jid)"

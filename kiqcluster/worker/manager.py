@@ -1,0 +1,100 @@
+"""Manager: owns the processors of one capsule, and waits for work on their behalf.
+
+Runs in: its own thread (the loop), the main thread (start, stop, interrupt).
+1. replace    a processor that died
+2. arm        the bells of empty queues, while somebody is idle
+3. flush      outcomes that have waited for company for too long
+4. wait       for a bell, a poke, an overdue outcome or the next sweep
+5. ring       wake an idle processor, or put back what rang while all were busy
+
+Counterpart: sidekiq manager.rb (8.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kiqcluster.clock import Clock
+from kiqcluster.errors import StoreError
+from kiqcluster.service import Service
+from kiqcluster.worker.bells import Bells
+from kiqcluster.worker.fetch import FetchStrategy
+from kiqcluster.worker.processor import Processor, Running
+
+__all__ = ["Manager"]
+
+SWEEP = 1.0  # seconds between looks at the queues while somebody is idle: what no bell tells of is seen by then
+
+
+class Manager(Service):
+    """The loop around the processors.  make: returns processor number n, not started."""
+
+    def __init__(
+        self,
+        concurrency: int,
+        fetch: FetchStrategy,
+        bells: Bells,
+        clock: Clock,
+        make: Callable[[int], Processor],
+        on_crash: Callable[[str, Exception], None],
+    ) -> None:
+        super().__init__("manager", on_crash)
+        self._fetch = fetch
+        self._bells = bells
+        self._clock = clock
+        self.processors = [make(number) for number in range(concurrency)]
+        self._next_sweep = 0.0
+
+    def start(self) -> None:
+        """Start the processors and the loop."""
+        for processor in self.processors:
+            processor.start()
+        super().start()
+
+    def run(self) -> None:
+        try:
+            while not self.stopping.is_set():
+                self._replace_dead()
+                self._arm()
+                overdue_in = self._fetch.flush_overdue()
+                rung = self._bells.wait(self._patience(overdue_in))
+                self._ring(rung)
+        finally:
+            self._bells.close()
+
+    def wake(self) -> None:
+        self._bells.poke()
+
+    def running(self) -> list[Running]:
+        """Return what the processors run at this moment."""
+        return [running for processor in self.processors if (running := processor.running) is not None]
+
+    def _replace_dead(self) -> None:
+        for processor in self.processors:
+            if not processor.is_alive and not self.stopping.is_set():
+                processor.start()
+
+    def _arm(self) -> None:
+        try:
+            self._bells.arm(self._fetch.bells_wanted())
+        except StoreError:
+            return  # Redis is away: the leader of the next round says so and waits; the bell is armed after that
+
+    def _patience(self, overdue_in: float | None) -> float:
+        until_sweep = max(0.0, self._next_sweep - self._clock.monotonic())
+        return until_sweep if overdue_in is None else min(until_sweep, overdue_in)
+
+    def _ring(self, rung: list[str]) -> None:
+        now = self._clock.monotonic()
+        if now >= self._next_sweep:
+            self._next_sweep = now + SWEEP
+            self._fetch.ring()
+        for queue in rung:
+            if not self._fetch.ring():
+                self._bounce(queue)
+
+    def _bounce(self, queue: str) -> None:
+        try:
+            self._fetch.bounce(queue)
+        except StoreError:
+            return  # it stays in the wake list, where any process' next sweep finds it (R6)

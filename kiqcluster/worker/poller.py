@@ -1,0 +1,114 @@
+"""Poller: moves due jobs of the retry and schedule sets to their queues.
+
+Runs in: its own thread; it goes on while the process is quiet, so a quiet fleet misses nothing.
+1. wait       a random time, so that a fleet polls once per `average_scheduled_poll_interval` without coordination
+2. read       the entries that are due, at most 100 at a time
+3. prepare    client middleware, as for any push; bytes that are no job go to the dead set with their reason
+4. move       one script, which moves only what is still there and due (a second poller may be Ruby's)
+
+Counterpart: sidekiq scheduled.rb; its window between ZREM and LPUSH is closed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from kiqcluster import rubyjson
+from kiqcluster.errors import KiqError, MalformedPayload, StoreError
+from kiqcluster.payload import Payload, read, wrap
+from kiqcluster.runtime import Push, Runtime
+from kiqcluster.service import Service
+from kiqcluster.store.engine import Due, Engine
+
+__all__ = ["Poller", "poll_pause"]
+
+BATCH = 100  # entries moved by one script
+FIRST_WAIT = 10.0  # seconds after boot, so that the process is registered before it counts the fleet
+FALLBACK_PAUSE = 5.0  # seconds until the next poll when the fleet could not be counted
+SMALL_FLEET = 10  # processes; below, the pause varies less (sidekiq scheduled.rb)
+
+
+def poll_pause(processes: int, interval: float, rng: Random) -> float:
+    """Return the seconds until the next poll, so that `processes` together poll once per `interval` on average."""
+    average = max(1, processes) * interval
+    if processes < SMALL_FLEET:
+        return average * (rng.random() + 0.5)
+    return average * rng.random() * 2
+
+
+class Poller(Service):
+    """See the module's docstring."""
+
+    def __init__(self, runtime: Runtime, engine: Engine, on_crash: Callable[[str, Exception], None]) -> None:
+        super().__init__("poller", on_crash)
+        self._runtime = runtime
+        self._engine = engine
+        self._keys = engine.store.keys
+
+    def run(self) -> None:
+        interval = self._runtime.config.average_scheduled_poll_interval
+        # Sidekiq waits 10 to 15 s before its first poll; an interval set below that wants its jobs sooner.
+        self.pause(min(FIRST_WAIT, interval * 2) + self._runtime.rng.random() * interval)
+        while not self.stopping.is_set():
+            try:
+                self.poll()
+                pause = poll_pause(self._processes(), interval, self._runtime.rng)
+            except StoreError as error:
+                self._runtime.setup.report(error, {"context": "poller"})
+                pause = FALLBACK_PAUSE
+            self.pause(pause)
+
+    def poll(self) -> int:
+        """Move all that is due now; return how many entries.  One read and one script per 100."""
+        moved = 0
+        for source in (self._keys.retry, self._keys.schedule):
+            while not self.stopping.is_set():
+                now = self._runtime.clock.now()
+                due = self._engine.store.call("ZRANGEBYSCORE", source, "-inf", repr(now), "LIMIT", 0, BATCH)
+                if not due:
+                    break
+                moved += self._engine.move_due(source, [self._prepare(entry, now) for entry in due], now)
+        return moved
+
+    def _processes(self) -> int:
+        count: int = self._engine.store.call("SCARD", self._keys.processes)
+        return count
+
+    def _prepare(self, old: bytes, now: float) -> Due:
+        """Return what becomes of a due entry."""
+        try:
+            payload = read(old)
+            pristine = read(old)
+        except MalformedPayload as error:
+            return self._bury(old, error, now)
+        queue = payload.get("queue")
+        if not isinstance(queue, str) or not queue:
+            payload["queue"] = "default"
+        draft = Push(payload)
+        try:
+            push = self._runtime.setup.client_middleware.invoke(draft, lambda: draft)
+        except Exception as error:
+            # The link may work the next time; burying keeps the job where somebody can retry it.
+            self._runtime.setup.report(error, {"context": "client middleware", "job": payload})
+            return self._bury(old, error, now)
+        if push is None:
+            return Due(old, "drop", payload["queue"], b"")
+        changes = {**_changed(push.payload, pristine), "enqueued_at": now}
+        removed = pristine.keys() - push.payload.keys()
+        return Due(old, "push", push.queue, rubyjson.patch(old, changes, {*removed, "at"}))
+
+    def _bury(self, old: bytes, error: Exception, now: float) -> Due:
+        self._runtime.setup.report(error, {"context": "poller", "payload": old})
+        reason = error if isinstance(error, KiqError) else RuntimeError(f"client middleware failed: {error!r}")
+        return Due(old, "bury", "", wrap(old, "default", reason, now))
+
+
+def _changed(payload: Payload, pristine: Payload) -> Payload:
+    """Return the keys that middleware added or changed; the others keep their bytes."""
+    missing = object()
+    return {
+        key: value
+        for key, value in payload.items()
+        if (before := pristine.get(key, missing)) != value or type(before) is not type(value)
+    }

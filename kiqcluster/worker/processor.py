@@ -1,0 +1,65 @@
+"""Processor: one thread that runs units, one after the other.
+
+1. next       hand in the last outcome, get a unit (fetch.py; it waits, leads, or says that it is time to end)
+2. execute    unit → outcome (execution.py)
+
+What it runs is on the board for the supervisor, and in `running` for the heartbeat.
+Counterpart: sidekiq processor.rb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kiqcluster.board import Board
+from kiqcluster.clock import Clock
+from kiqcluster.service import Service
+from kiqcluster.store.engine import Settlement, Unit
+from kiqcluster.worker.execution import Execution
+from kiqcluster.worker.fetch import FetchStrategy
+
+__all__ = ["Processor", "Running"]
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A unit and when it was started, epoch seconds."""
+
+    unit: Unit
+    since: float
+
+
+class Processor(Service):
+    """number: its record on the board, and its place in the manager's list."""
+
+    def __init__(
+        self,
+        number: int,
+        fetch: FetchStrategy,
+        execution: Execution,
+        board: Board,
+        clock: Clock,
+        on_crash: Callable[[str, Exception], None],
+    ) -> None:
+        super().__init__(f"processor/{number}", on_crash)
+        self.number = number
+        self.running: Running | None = None
+        self._fetch = fetch
+        self._execution = execution
+        self._board = board
+        self._clock = clock
+
+    def run(self) -> None:
+        finished = None
+        while (unit := self._fetch.next(finished)) is not None:
+            finished = self._run_one(unit)
+
+    def _run_one(self, unit: Unit) -> Settlement:
+        self._board.start(self.number, unit.token)
+        self.running = Running(unit, self._clock.now())
+        try:
+            return Settlement(unit, self._execution.execute(unit))
+        finally:
+            self.running = None
+            self._board.finish(self.number)

@@ -1,0 +1,59 @@
+"""Queue order: which queue a reserve asks first, and which queues a group stands for right now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+
+from kiqcluster.groups import Group, Mode
+
+__all__ = ["QueueOrder"]
+
+
+class QueueOrder:
+    """The queues of one worker; replaced as a whole when new ones appear, so readers need no lock.
+
+    strict: the order written.  random, weighted: drawn anew for every reserve, so that no queue starves
+    (sidekiq fetch.rb).
+    """
+
+    def __init__(self, group: Group, known: Iterable[str], rng: Random) -> None:
+        self.group = group
+        self._rng = rng
+        self.known = frozenset(known)
+        self.weights = group.expand(self.known)
+        self._names = tuple(self.weights)
+
+    @property
+    def mode(self) -> Mode:
+        return self.group.mode(self.weights)
+
+    def learn(self, names: Iterable[str]) -> bool:
+        """Take in queue names that somebody has heard of; return whether the group now has other queues.
+
+        A name once known stays: that Redis' set of names lost it does not mean that nobody pushes to it.
+        """
+        self.known = self.known | frozenset(names)
+        return self.set_queues(self.group.expand(self.known))
+
+    def set_queues(self, weights: dict[str, int]) -> bool:
+        """Replace queues and weights, on a live worker; return whether anything changed."""
+        if weights == self.weights:
+            return False
+        self.weights, self._names = weights, tuple(weights)
+        return True
+
+    def draw(self) -> tuple[str, ...]:
+        """Return the queues in the order of one reserve."""
+        names = self._names
+        if len(names) < 2 or self.group.strict:
+            return names
+        weights, rng = self.weights, self._rng
+        if self.mode == "random":
+            return tuple(rng.sample(names, len(names)))
+        # Exponential clocks: sorted by Exp(weight), the first is each queue with probability weight / total.
+        return tuple(sorted(names, key=lambda name: rng.expovariate(weights.get(name, 1))))
+
+    def preferred(self) -> list[str]:
+        """Return the queues, the heaviest first: they get the few bells that there are."""
+        return sorted(self._names, key=lambda name: -self.weights.get(name, 1))

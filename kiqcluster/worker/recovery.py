@@ -1,0 +1,89 @@
+"""Recovery: gives the units of dead processes back to their queues.
+
+Runs in: its own thread.
+1. told       by the supervisor: the identities of a slot whose child was reaped (well under a second after a kill -9)
+2. found      at boot: members of this host whose process is gone, when no supervisor survived to tell
+
+Dead is final: the first script ends the membership, so whoever was only slow finds itself fenced.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from kiqcluster.backoff import jittered
+from kiqcluster.errors import StoreError
+from kiqcluster.runtime import Runtime
+from kiqcluster.service import Service
+from kiqcluster.store.engine import Engine
+from kiqcluster.worker.identity import Birth, is_gone
+
+__all__ = ["Recovery"]
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds between tries while Redis is away
+
+
+class Recovery(Service):
+    """on_recovered: told each identity that is done."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        engine: Engine,
+        birth: Birth,
+        on_recovered: Callable[[str], None],
+        on_crash: Callable[[str, Exception], None],
+    ) -> None:
+        super().__init__("recovery", on_crash)
+        self._runtime = runtime
+        self._engine = engine
+        self._birth = birth
+        self._on_recovered = on_recovered
+        self._waiting: deque[str] = deque()
+        self._more = threading.Event()
+
+    def recover(self, identities: Iterable[str]) -> None:
+        """Recover these processes, soon; from any thread."""
+        self._waiting.extend(identities)
+        self._more.set()
+
+    def run(self) -> None:
+        self._persist(self._find_dead_neighbours)
+        while not self.stopping.is_set():
+            self._more.wait()
+            self._more.clear()
+            while self._waiting and not self.stopping.is_set():
+                identity = self._waiting[0]
+                self._persist(partial(self._recover, identity))
+                self._waiting.popleft()
+
+    def wake(self) -> None:
+        self._more.set()
+
+    def _recover(self, identity: str) -> None:
+        with self._engine.store.borrowed() as link:
+            units = self._engine.recover(link, identity)
+        self._runtime.events.emit("recovered", identity=identity, units=units)
+        self._on_recovered(identity)
+
+    def _find_dead_neighbours(self) -> None:
+        for identity, record in self._engine.members().items():
+            birth = Birth.parse(record)
+            if birth is not None and is_gone(birth, self._birth):
+                self.recover([identity])
+
+    def _persist(self, step: Callable[[], None]) -> None:
+        """Do a step, again and again while Redis is away."""
+        attempt = 0
+        while not self.stopping.is_set():
+            try:
+                step()
+            except StoreError as error:
+                self._runtime.setup.report(error, {"context": "recovery"})
+                self.pause(jittered(attempt, FIRST_PAUSE, LONGEST_PAUSE, self._runtime.rng))
+                attempt += 1
+            else:
+                return

@@ -1,0 +1,97 @@
+"""Retry: what becomes of a job that failed.  Pure; the hooks are called, and the outcome built, by execution.py.
+
+plan          the payload keys that a failure writes, and whether attempts are left
+delay         the seconds until the next attempt, from a hook's answer or Sidekiq's curve
+Counterpart: sidekiq job_retry.rb (8.1).
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from kiqcluster.backoff import retry_delay, retry_jitter
+from kiqcluster.payload import Payload, encode_backtrace, seconds
+from kiqcluster.rubyjson import JSON, is_unicode
+
+__all__ = ["Plan", "delay", "describe_error", "plan"]
+
+LONGEST_MESSAGE = 10_000  # characters of an error's message that are stored (sidekiq job_retry.rb)
+LONGEST_DELAY = 10 * 366 * 86_400  # seconds; a hook that answers more is taken for a mistake
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A failure, ready to be written.
+
+    changes: payload keys.  count: failures before this one.  wanted: False for retry=False: nothing is kept.
+    """
+
+    changes: Mapping[str, JSON]
+    count: int
+    wanted: bool
+    exhausted: bool
+
+
+def plan(payload: Payload, queue: str, error: BaseException, option: JSON, max_retries: int, now: float) -> Plan:
+    """Return what a failure writes into the payload and whether attempts are left.
+
+    queue: where the unit came from.  option: the `retry` in force; anything truthy that is no integer means
+    max_retries, as in Ruby.
+    """
+    changes: dict[str, JSON] = {"queue": _queue(payload, queue), **describe_error(error)}
+    before = payload.get("retry_count")
+    if "failed_at" in payload and isinstance(before, int) and not isinstance(before, bool):
+        count = max(0, before) + 1
+        changes["retried_at"] = now
+    else:
+        count = 0
+        changes["failed_at"] = now
+    changes["retry_count"] = count
+    lines = payload.get("backtrace")
+    if lines:
+        changes["error_backtrace"] = encode_backtrace(_backtrace(error, lines))
+    limit = option if isinstance(option, int) and not isinstance(option, bool) else max_retries
+    first = seconds(payload.get("failed_at")) or now
+    window = payload.get("retry_for")
+    if isinstance(window, int | float) and not isinstance(window, bool) and window:
+        exhausted = first + window < now
+    else:
+        exhausted = count >= limit
+    return Plan(changes, count, option is not None and option is not False, exhausted)
+
+
+def delay(answer: Any, count: int, rng: Random) -> float:
+    """Return the seconds until the next attempt: a hook's answer if it is a sensible number, else the curve."""
+    if isinstance(answer, int | float) and not isinstance(answer, bool) and 0 < answer <= LONGEST_DELAY:
+        return answer + retry_jitter(count, rng)
+    return retry_delay(count, rng)
+
+
+def describe_error(error: BaseException) -> dict[str, JSON]:
+    """Return error_class and error_message as Sidekiq stores them."""
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    try:
+        message = str(error)
+    except Exception as failure:  # an error whose text fails is still an error of this job
+        message = f"(its message cannot be shown: {type(failure).__name__})"
+    message = message[:LONGEST_MESSAGE]
+    if not is_unicode(message):
+        message = message.encode(errors="replace").decode()
+    return {"error_message": message, "error_class": name}
+
+
+def _queue(payload: Payload, queue: str) -> str:
+    other = payload.get("retry_queue")
+    return other if isinstance(other, str) and other else queue
+
+
+def _backtrace(error: BaseException, lines: JSON) -> list[str]:
+    """Return `file:line:in 'function'`, innermost first, as Ruby's pages show them.  lines: True, or how many."""
+    frames = traceback.extract_tb(error.__traceback__)
+    shown = [f"{frame.filename}:{frame.lineno}:in '{frame.name}'" for frame in reversed(frames)]
+    return shown[:lines] if isinstance(lines, int) and not isinstance(lines, bool) else shown

@@ -50,13 +50,17 @@ def _load(requirement: str, directory: Path) -> None:
     if colon:
         target = getattr(module, factory, None)
         if not callable(target):
-            raise ApplicationError(f"-r {requirement}: {module_name} has no function {factory!r}; name one that sets the jobs up")
+            raise ApplicationError(
+                f"-r {requirement}: {module_name} has no function {factory!r}; name one that sets the jobs up"
+            )
         target()
 
 
 def _load_file(path: Path) -> None:
     if not path.is_file():
-        raise ApplicationError(f"-r {path}: there is no such file; name a module (pkg.jobs) or a Python file (pkg/jobs.py)")
+        raise ApplicationError(
+            f"-r {path}: there is no such file; name a module (pkg.jobs) or a Python file (pkg/jobs.py)"
+        )
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise ApplicationError(f"-r {path}: not a Python file")

@@ -83,15 +83,28 @@ def _option(each: dataclasses.Field[Any], kind: Any) -> Callable[[F], F]:
     if each.default not in (None, ""):
         text = f"{text}  [{each.default:g}]" if isinstance(each.default, float) else f"{text}  [{each.default}]"
     kinds: dict[Any, Any] = {float: click.FLOAT, int: click.INT, int | None: click.INT}
-    return click.option(*names, type=kinds.get(kind, click.STRING), default=None, metavar=each.metadata["metavar"], help=text)
+    return click.option(
+        *names, type=kinds.get(kind, click.STRING), default=None, metavar=each.metadata["metavar"], help=text
+    )
 
 
 @click.command(help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.argument("groups", nargs=-1, metavar="GROUP...")
-@click.option("-q", "--queue", "queue_options", multiple=True, metavar="NAME[,WEIGHT]", help="one group, Sidekiq's way; repeatable")
+@click.option(
+    "-q",
+    "--queue",
+    "queue_options",
+    multiple=True,
+    metavar="NAME[,WEIGHT]",
+    help="one group, Sidekiq's way; repeatable",
+)
 @setting_options
-@click.option("--embedded", metavar="[DIR]", help=f"run a private server with its data in DIR  [{embedded.DEFAULT_DIRECTORY}]")
-@click.option("-C", "--config", "config_file", metavar="FILE", help="configuration file  [kiqcluster.toml, pyproject.toml]")
+@click.option(
+    "--embedded", metavar="[DIR]", help=f"run a private server with its data in DIR  [{embedded.DEFAULT_DIRECTORY}]"
+)
+@click.option(
+    "-C", "--config", "config_file", metavar="FILE", help="configuration file  [kiqcluster.toml, pyproject.toml]"
+)
 @click.option("--dryrun", is_flag=True, help="show the slots and start nothing")
 @click.option("--json", "as_json", is_flag=True, help="with --dryrun: as JSON")
 @click.option("--list-queues", is_flag=True, help="print the queues of all groups, a name a line, and start nothing")
@@ -124,7 +137,9 @@ def command(
             raise UsageError("no application given: name the module or file that defines the jobs, as in -r app.jobs")
         parsed = expansion.groups_from(groups, queue_options, config)
         if dryrun or list_queues:
-            show_plans(expansion.plan_slots(parsed, known_queues(config), config), as_json=as_json, names_only=list_queues)
+            show_plans(
+                expansion.plan_slots(parsed, known_queues(config), config), as_json=as_json, names_only=list_queues
+            )
             return
         code = run_cluster(config, parsed)
     except KiqError as error:

@@ -112,7 +112,9 @@ class Client:
         jids: list[Jid | None] = []
         for start in range(0, len(argument_lists), BULK_CHUNK):
             chunk: list[Push] = []
-            for arguments, due in zip(argument_lists[start : start + BULK_CHUNK], times[start : start + BULK_CHUNK], strict=True):
+            for arguments, due in zip(
+                argument_lists[start : start + BULK_CHUNK], times[start : start + BULK_CHUNK], strict=True
+            ):
                 push = self.draft(name, options, arguments, due, jid)
                 jids.append(None if push is None else push.payload["jid"])
                 if push is not None:

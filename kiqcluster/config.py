@@ -34,7 +34,9 @@ ARGUMENT_MODES = ("raise", "warn", "off")
 Origins = dict[str, str]  # field name → where its value comes from
 
 
-def setting(default: Any, text: str, *, short: str = "", variable: str = "", flag: bool = True, metavar: str = "") -> Any:
+def setting(
+    default: Any, text: str, *, short: str = "", variable: str = "", flag: bool = True, metavar: str = ""
+) -> Any:
     """Declare a setting: default, one line of help, and how it is given."""
     metadata = {"help": text, "short": short, "variable": variable, "flag": flag, "metavar": metavar}
     return field(default=default, metadata=metadata)
@@ -49,7 +51,11 @@ class Config:
         (), "module, file or pkg.mod:factory that defines the jobs; repeatable", short="-r", metavar="APP"
     )
     environment: str = setting(
-        "development", "section [env.NAME] of the configuration; exported as KIQ_ENV", short="-e", variable="KIQ_ENV", metavar="NAME"
+        "development",
+        "section [env.NAME] of the configuration; exported as KIQ_ENV",
+        short="-e",
+        variable="KIQ_ENV",
+        metavar="NAME",
     )
     redis: str = setting(
         "redis://127.0.0.1:6379/0", "redis://, rediss://, unix:// or embedded:DIR", variable="REDIS_URL", metavar="URL"
@@ -58,24 +64,36 @@ class Config:
     concurrency: int | None = setting(None, "threads of each worker process", short="-c", metavar="N")
     min_concurrency: int = setting(0, "fewest threads, when -c is not given", metavar="N")
     max_concurrency: int = setting(20, "most threads, when -c is not given; 0 = no limit", metavar="N")
-    timeout: float = setting(25.0, "seconds that running jobs get at a stop, before they are put back", short="-t", metavar="SECONDS")
+    timeout: float = setting(
+        25.0, "seconds that running jobs get at a stop, before they are put back", short="-t", metavar="SECONDS"
+    )
     strict: bool = setting(False, "take queues in the order written, the next only when the one before is empty")
     negate: bool = setting(False, "each group is every known queue except those named")
     queues: tuple[str, ...] = setting((), "queue names to know of, beside those of the job classes", flag=False)
     directory: str | None = setting(None, "directory to work in, by its logical path; default $PWD", metavar="DIR")
-    tag: str | None = setting(None, "name shown by ps and the web pages; default: the directory's", short="-g", metavar="NAME")
-    pidfile: str | None = setting(None, "file that holds the supervisor's pid, locked while it runs", short="-P", metavar="PATH")
-    listen: str = setting("127.0.0.1:8082", "where /metrics and the probes answer: HOST:PORT, unix:PATH or off", metavar="ADDRESS")
+    tag: str | None = setting(
+        None, "name shown by ps and the web pages; default: the directory's", short="-g", metavar="NAME"
+    )
+    pidfile: str | None = setting(
+        None, "file that holds the supervisor's pid, locked while it runs", short="-P", metavar="PATH"
+    )
+    listen: str = setting(
+        "127.0.0.1:8082", "where /metrics and the probes answer: HOST:PORT, unix:PATH or off", metavar="ADDRESS"
+    )
     log_format: str = setting("auto", "auto (json unless a terminal reads it), pretty or json", metavar="FORMAT")
     log_level: str = setting("info", "debug, info, warning or error", metavar="LEVEL")
     boot_timeout: float = setting(60.0, "seconds that a child may take to become ready", flag=False)
-    silence_timeout: float = setting(45.0, "seconds without progress after which a child is replaced; 0 = never", flag=False)
+    silence_timeout: float = setting(
+        45.0, "seconds without progress after which a child is replaced; 0 = never", flag=False
+    )
     platform_timeout: float = setting(0.0, "seconds after which systemd or the pod kills us; 0 = unknown", flag=False)
     respawn_burst: int = setting(200, "respawns at once per slot and minute", flag=False)
     max_retries: int = setting(25, "retries of jobs with retry=True", flag=False)
     dead_max_jobs: int = setting(10_000, "entries of the dead set (Sidekiq keeps one less)", flag=False)
     dead_timeout: float = setting(180 * 86_400.0, "seconds that a dead job is kept", flag=False)
-    average_scheduled_poll_interval: float = setting(5.0, "seconds between polls of due jobs, over the whole fleet", flag=False)
+    average_scheduled_poll_interval: float = setting(
+        5.0, "seconds between polls of due jobs, over the whole fleet", flag=False
+    )
     strict_args: str = setting("raise", "arguments that are not JSON-native: raise, warn or off", flag=False)
 
     def known_redis(self) -> str:
@@ -114,7 +132,9 @@ def load(
     path, document = _read_file(file, directory)
     from_flags = {name: (value, "flag") for name, value in flags.items()}
     from_environ = dict(_from_environ(environ))
-    chosen = from_flags.get("environment") or from_environ.get("environment") or (document.get("environment", ""), "file")
+    chosen = (
+        from_flags.get("environment") or from_environ.get("environment") or (document.get("environment", ""), "file")
+    )
     from_file = dict(_from_file(document, str(chosen[0]), path))
     from_code = {name: (value, "configure()") for name, value in (configured or {}).items()}
     _check_names(from_code, "configure()")
@@ -234,12 +254,15 @@ def _validate(config: Config) -> None:
     """Raise UsageError for values that cannot work, each with the remedy."""
     checks = (
         (config.concurrency is None or config.concurrency >= 1, "concurrency must be at least 1"),
-        (config.min_concurrency >= 0 and config.max_concurrency >= 0, "min_concurrency and max_concurrency cannot be negative"),
+        (
+            config.min_concurrency >= 0 and config.max_concurrency >= 0,
+            "min_concurrency and max_concurrency cannot be negative",
+        ),
         (config.timeout > 0, "timeout must be more than 0 seconds"),
         (config.boot_timeout > 0, "boot_timeout must be more than 0 seconds"),
         (
             0 <= config.silence_timeout < OTHERS_MAY_RECOVER,
-            f"silence_timeout must be below {OTHERS_MAY_RECOVER:.0f} s, after which other workers may recover its jobs; 0 turns it off",
+            f"silence_timeout must be below {OTHERS_MAY_RECOVER:.0f} s, when others may recover its jobs; 0 = off",
         ),
         (
             not config.platform_timeout or config.platform_timeout > config.timeout + STOP_GRACE,

@@ -109,16 +109,22 @@ def parse_queue_option(options: Sequence[str], *, strict: bool = False, negated:
 
 def _group(text: str, weight_by_name: dict[str, int], *, strict: bool, weighted: bool, negated: bool) -> Group:
     if strict and weighted:
-        raise UsageError(f"--strict takes queues in the order written, so weights mean nothing: write {text!r} without them")
+        raise UsageError(
+            f"--strict takes queues in the order written, so weights mean nothing: write {text!r} without them"
+        )
     patterns = tuple(Pattern(name, weight) for name, weight in weight_by_name.items())
     return Group(text, patterns, strict, negated)
 
 
 def _check_name(name: str, text: str) -> None:
     if not name or name != name.strip():
-        raise UsageError(f"queue group {text!r} has an empty name or a space in it; write names as in 'default,mailers'")
+        raise UsageError(
+            f"queue group {text!r} has an empty name or a space in it; write names as in 'default,mailers'"
+        )
     if not name.isprintable():
-        raise UsageError(f"queue group {text!r} holds a line break or another control character; write names on one line")
+        raise UsageError(
+            f"queue group {text!r} holds a line break or another control character; write names on one line"
+        )
     if "*" in name and name != EVERY_QUEUE and (not name.endswith(NAMESPACE_SUFFIX) or "*" in name[:-1]):
         raise UsageError(f"{name!r} is no pattern: '*' stands for every queue, 'cronjob:*' for a namespace")
     if name == NAMESPACE_SUFFIX:
@@ -127,7 +133,9 @@ def _check_name(name: str, text: str) -> None:
 
 def _weight(text: str, group: str) -> int:
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= LARGEST_WEIGHT):
-        raise UsageError(f"{text!r} in {group!r} is no weight; write an integer from 1 to {LARGEST_WEIGHT}, as in 'critical=5'")
+        raise UsageError(
+            f"{text!r} in {group!r} is no weight; write an integer from 1 to {LARGEST_WEIGHT}, as in 'critical=5'"
+        )
     return int(text)
 
 

@@ -76,14 +76,18 @@ OPTIONS: dict[str, Option] = {
         Option("backtrace", _is_count, "True, False, or how many lines"),
         Option("dead", lambda value: isinstance(value, bool), "True or False"),
         Option("tags", lambda value: isinstance(value, list) and all(map(_is_text, value)), "a list of strings"),
-        Option("log_level", lambda value: value in ("debug", "info", "warning", "error"), "debug, info, warning or error"),
+        Option(
+            "log_level", lambda value: value in ("debug", "info", "warning", "error"), "debug, info, warning or error"
+        ),
         Option("queue_namespace", _is_text, "the part of the queue's name before the colon", on_wire=False),
         Option("max_retries_after_interruption", _is_count, "how often a forced stop may interrupt it", on_wire=False),
         Option("retry_in", callable, "a function (count, error, payload) → seconds, DISCARD or KILL", on_wire=False),
         Option("retries_exhausted", callable, "a function (payload, error)", on_wire=False),
     )
 }
-RESERVED_NAMES = frozenset({"queue", "set", "enqueue", "perform_async", "perform_in", "perform_at", "perform_bulk", "perform_inline"})
+RESERVED_NAMES = frozenset(
+    {"queue", "set", "enqueue", "perform_async", "perform_in", "perform_at", "perform_bulk", "perform_inline"}
+)
 
 
 class HasPerform(Protocol[P, R]):
@@ -154,7 +158,9 @@ class Enqueuer(Generic[P, R]):
         current_setup().server_middleware.invoke(run, last)
         return returned[0] if returned else None
 
-    def _enqueue(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], at: float | timedelta | datetime | None) -> Jid | None:
+    def _enqueue(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], at: float | timedelta | datetime | None
+    ) -> Jid | None:
         arguments = self.definition.positional(args, kwargs)
         return Client().enqueue(self.definition.name, self.options, [arguments], at)[0]
 
@@ -184,7 +190,9 @@ def job(*, name: str | None = None, **options: Any) -> Callable[[Callable[P, R_]
 
     def decorate(function: Callable[P, R_]) -> JobFunction[P, R_]:
         if not inspect.isfunction(function):
-            raise JobDefinitionError(f"@job decorates a function; {function!r} is none (a class derives from Job instead)")
+            raise JobDefinitionError(
+                f"@job decorates a function; {function!r} is none (a class derives from Job instead)"
+            )
         definition = define(
             name or function.__name__, options, lambda: (None, function), inspect.signature(function), function
         )
@@ -213,7 +221,9 @@ class Job:
             check_options(options, cls.__name__)
             return
         for reserved in RESERVED_NAMES & cls.__dict__.keys():
-            raise JobDefinitionError(f"{cls.__qualname__}.{reserved} would hide the verb of that name; call it otherwise")
+            raise JobDefinitionError(
+                f"{cls.__qualname__}.{reserved} would hide the verb of that name; call it otherwise"
+            )
         signature = inspect.signature(perform)
         parameters = list(signature.parameters.values())[1:]
         hooks = {hook: _hook(cls, hook) for hook in ("retry_in", "retries_exhausted") if hasattr(cls, hook)}
@@ -343,7 +353,9 @@ def underscored(name: str) -> str:
 def _check_signature(name: str, signature: inspect.Signature, target: Any) -> None:
     perform = getattr(target, "perform", target)
     if inspect.iscoroutinefunction(perform):
-        raise JobDefinitionError(f"{name} is async, which workers do not run yet; call asyncio.run(…) in an ordinary function")
+        raise JobDefinitionError(
+            f"{name} is async, which workers do not run yet; call asyncio.run(…) in an ordinary function"
+        )
     for parameter in signature.parameters.values():
         if parameter.kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD):
             raise JobDefinitionError(
@@ -356,5 +368,3 @@ def _seconds(delay: float) -> timedelta:
     if isinstance(delay, bool) or not isinstance(delay, int | float) or delay - delay != 0:
         raise InvalidPush(f"{delay!r} is no delay; pass seconds or a timedelta")
     return timedelta(seconds=delay)
-
-

@@ -24,10 +24,16 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 WORDING: dict[str, tuple[int, str]] = {
     # worker
     "worker_ready": (logging.INFO, "ready: {concurrency} threads on {queues}"),
-    "worker_quiet": (logging.INFO, "quiet: running jobs finish, no new ones are fetched; {returned} reserved units given back"),
+    "worker_quiet": (
+        logging.INFO,
+        "quiet: running jobs finish, no new ones are fetched; {returned} reserved units given back",
+    ),
     "worker_resumed": (logging.INFO, "resumed: fetching again"),
     "worker_stopping": (logging.INFO, "stopping: {running} running jobs have {seconds:g} s to finish"),
-    "worker_interrupted": (logging.WARNING, "out of time: {running} running jobs are put back and will run again: {jids}"),
+    "worker_interrupted": (
+        logging.WARNING,
+        "out of time: {running} running jobs are put back and will run again: {jids}",
+    ),
     "worker_left": (logging.INFO, "stopped"),
     "worker_orphaned": (logging.WARNING, "the supervisor is gone: finishing running jobs, then leaving"),
     "worker_fenced": (
@@ -37,7 +43,10 @@ WORDING: dict[str, tuple[int, str]] = {
     "redis_lost": (logging.WARNING, "Redis is away ({error}); running jobs go on, outcomes are kept until it is back"),
     "redis_back": (logging.INFO, "Redis is back after {seconds:.1f} s"),
     "redis_refused": (logging.ERROR, "Redis refused {operation} ({error}); it is tried again"),
-    "redis_unsafe": (logging.WARNING, "{problem}; set {remedy}, or jobs can be lost inside Redis (docs/reliability.md)"),
+    "redis_unsafe": (
+        logging.WARNING,
+        "{problem}; set {remedy}, or jobs can be lost inside Redis (docs/reliability.md)",
+    ),
     "recovered": (logging.INFO, "recovered {units} units of {identity}"),
     "queues_changed": (logging.INFO, "listening to {queues}"),
     "no_queues": (logging.WARNING, "{group} matches no queue yet; one thread waits for the first one to appear"),
@@ -49,13 +58,16 @@ WORDING: dict[str, tuple[int, str]] = {
     "job_done": (logging.INFO, "done in {elapsed:.3f} s"),
     "job_failed": (logging.WARNING, "{outcome} after {elapsed:.3f} s: {error}"),
     # supervisor
-    "supervisor_started": (logging.INFO, "kiqcluster {version}, pid {pid}: {slots} slots, metrics and probes on {listen}"),
+    "supervisor_started": (
+        logging.INFO,
+        "kiqcluster {version}, pid {pid}: {slots} slots, metrics and probes on {listen}",
+    ),
     "slot_group": (logging.INFO, "slot {slot}: {queues} ({mode}, {concurrency} threads)"),
-    "child_started": (logging.DEBUG, "slot {slot}: pid {pid} started"),
-    "child_ready": (logging.INFO, "slot {slot}: pid {pid} ready after {seconds:.1f} s"),
-    "child_died": (logging.WARNING, "slot {slot}: pid {pid} {death}{report}"),
-    "child_left": (logging.INFO, "slot {slot}: pid {pid} left"),
-    "child_overdue": (logging.ERROR, "slot {slot}: pid {pid} {reason}; it is killed and replaced"),
+    "child_started": (logging.DEBUG, "slot {slot}: pid {child} started"),
+    "child_ready": (logging.INFO, "slot {slot}: pid {child} ready after {seconds:.1f} s"),
+    "child_died": (logging.WARNING, "slot {slot}: pid {child} {death}{report}"),
+    "child_left": (logging.INFO, "slot {slot}: pid {child} left"),
+    "child_overdue": (logging.ERROR, "slot {slot}: pid {child} {reason}; it is killed and replaced"),
     "child_backoff": (logging.WARNING, "slot {slot}: next try in {seconds:.1f} s (failure {failures} in a row)"),
     "fork_failed": (logging.ERROR, "slot {slot}: fork failed ({error}); tried again"),
     "cluster_quiet": (logging.INFO, "{signal}: quiet; CONT (or Ctrl-Z again) resumes"),
@@ -63,9 +75,12 @@ WORDING: dict[str, tuple[int, str]] = {
     "cluster_stopping": (logging.INFO, "{signal}: stopping; up to {seconds:g} s for running jobs"),
     "cluster_gave_up": (logging.ERROR, "no slot ever became ready; exit {code} ({reason})"),
     "cluster_stopped": (logging.INFO, "stopped, exit {code}"),
-    "stop_overdue": (logging.ERROR, "slot {slot}: pid {pid} did not leave in time and is killed"),
+    "stop_overdue": (logging.ERROR, "slot {slot}: pid {child} did not leave in time and is killed"),
     "catalogue_failed": (logging.ERROR, "the application did not load; nothing was started:\n{error}"),
-    "embedded_started": (logging.INFO, "embedded server in {directory} (pid {pid}); for development, not for production"),
+    "embedded_started": (
+        logging.INFO,
+        "embedded server in {directory} (pid {pid}); for development, not for production",
+    ),
     "listener_closed": (logging.WARNING, "HTTP: {error}"),
     "application_warning": (logging.WARNING, "{warning}"),
 }
@@ -74,7 +89,13 @@ WORDING: dict[str, tuple[int, str]] = {
 class PrettyFormatter(logging.Formatter):
     """One line for people: time, process, level, job, message; coloured when a terminal reads it."""
 
-    COLOURS = {logging.DEBUG: "2", logging.INFO: "0", logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31"}
+    COLOURS = {
+        logging.DEBUG: "2",
+        logging.INFO: "0",
+        logging.WARNING: "33",
+        logging.ERROR: "31",
+        logging.CRITICAL: "31",
+    }
 
     def __init__(self, *, coloured: bool) -> None:
         super().__init__()
@@ -103,7 +124,7 @@ class JsonFormatter(logging.Formatter):
             line["ctx"] = {"jid": job.jid, "class": job.name, "queue": job.queue}
         fields = getattr(record, "event_fields", None)
         if fields:
-            line.update(fields)
+            line.update((name, value) for name, value in fields.items() if name not in line)
         return rubyjson.encode({key: _plain(value) for key, value in line.items()}).decode()
 
 

@@ -89,8 +89,12 @@ class JobMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         merged = self._merged()
-        completion = HistogramMetricFamily("sidekiq_jobs_completion_seconds", "Seconds that jobs ran", labels=(*LABELS, "job_status"))
-        queueing = HistogramMetricFamily("sidekiq_jobs_queue_duration_seconds", "Seconds that jobs waited in their queue", labels=LABELS)
+        completion = HistogramMetricFamily(
+            "sidekiq_jobs_completion_seconds", "Seconds that jobs ran", labels=(*LABELS, "job_status")
+        )
+        queueing = HistogramMetricFamily(
+            "sidekiq_jobs_queue_duration_seconds", "Seconds that jobs waited in their queue", labels=LABELS
+        )
         counters = {
             name: CounterMetricFamily(f"sidekiq_jobs_{name}", text, labels=LABELS) for name, text in COUNTERS.items()
         }

@@ -124,7 +124,9 @@ def _check(value: object, path: str, depth: int, complain: Callable[[InvalidArgu
         remedy = CONVERSIONS.get(kind.__name__, "pass plain JSON values and look objects up by their id")
         complain(
             InvalidArguments(
-                f"{path} is a {kind.__module__}.{kind.__qualname__}, which is not JSON: {remedy}".replace("builtins.", ""),
+                f"{path} is a {kind.__module__}.{kind.__qualname__}, which is not JSON: {remedy}".replace(
+                    "builtins.", ""
+                ),
                 path,
             )
         )
@@ -219,7 +221,7 @@ def _is_tag_list(value: JSON) -> bool:
 
 
 def encode_backtrace(lines: Sequence[str]) -> str:
-    """Return lines as every Sidekiq since 6.0.1 stores them: base64(zlib(JSON array)).  An array would crash 7 and 8."""
+    """Return lines as every Sidekiq since 6.0.1 stores them: base64(zlib(JSON array)); an array crashes 7 and 8."""
     return base64.b64encode(zlib.compress(rubyjson.encode(list(lines)))).decode()
 
 

@@ -57,7 +57,9 @@ class Definition:
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise InvalidArguments(f"{self.name} was not enqueued: {error}; its parameters are {self.signature}") from error
+            raise InvalidArguments(
+                f"{self.name} was not enqueued: {error}; its parameters are {self.signature}"
+            ) from error
         positions: list[Any] = []
         gap: list[Any] = []  # defaults that travel only if an argument after them does
         for name, parameter in self.signature.parameters.items():

@@ -76,7 +76,11 @@ def patch(raw: bytes, changes: Mapping[str, JSON], without: Collection[str] = ()
     """
     try:
         fields: dict[str, Any] = decode_raw_fields(raw)
-    except (msgspec.MsgspecError, ValueError, RecursionError):  # lone surrogates, 1e400: msgspec does not look past them
+    except (
+        msgspec.MsgspecError,
+        ValueError,
+        RecursionError,
+    ):  # lone surrogates, 1e400: msgspec does not look past them
         fields = _split_fields(raw)
     for key in without:
         fields.pop(key, None)

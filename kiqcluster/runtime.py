@@ -153,7 +153,7 @@ class Setup:
         for handler in self.death_handlers:
             try:
                 handler(payload, error)
-            except Exception as failure:
+            except Exception as failure:  # noqa: BLE001  # one handler's failure must not silence the next
                 self.report(failure, {"context": "death handler", "job": payload})
 
 

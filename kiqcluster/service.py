@@ -61,5 +61,5 @@ class Service:
     def _guarded(self) -> None:
         try:
             self.run()
-        except Exception as error:  # the top of a service: reported, and its owner starts another
+        except Exception as error:  # noqa: BLE001  # the top of a service: reported, and its owner starts another
             self._on_crash(self.name, error)

@@ -80,20 +80,16 @@ class Link:
         Error replies are returned as RedisRefused.  Raises RedisUnavailable, ReplyLost.  One round trip.
         """
         connection = self._ready()
-        refusals: list[Reply] = []
         try:
             connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-            for _ in commands:
-                refusals.append(_read(connection, timeout))
+            replies = [_read(connection, timeout) for _ in commands]
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
             self.close()
-            raise ReplyLost(
-                f"Redis did not answer ({error}); the command may or may not have run"
-            ) from error
+            raise ReplyLost(f"Redis did not answer ({error}); the command may or may not have run") from error
         except BaseException:
             self.close()  # replies of this exchange must not be taken for those of the next one
             raise
-        return refusals
+        return replies
 
     def send(self, command: Command) -> None:
         """Send one command whose reply is read later, by `receive`.  Raises RedisUnavailable, ReplyLost."""
@@ -166,7 +162,11 @@ def _read(connection: Any, timeout: float | None) -> Reply:
 
 def _wording(error: redis.ResponseError) -> str:
     """Return the server's own words: redis-py cuts the code off the errors that it knows."""
-    codes = {redis.ReadOnlyError: "READONLY", redis.BusyLoadingError: "LOADING", redis.exceptions.NoScriptError: "NOSCRIPT"}
+    codes = {
+        redis.ReadOnlyError: "READONLY",
+        redis.BusyLoadingError: "LOADING",
+        redis.exceptions.NoScriptError: "NOSCRIPT",
+    }
     code = next((code for kind, code in codes.items() if isinstance(error, kind)), None)
     message = str(error)
     return f"{code} {message}" if code and not message.startswith(code) else message
@@ -261,7 +261,9 @@ class Store:
         fields = dict(line.split(":", 1) for line in reply.decode().splitlines() if ":" in line)
         version = fields.get("redis_version", "")
         if version and int(version.split(".")[0]) < 7:
-            raise RedisRefused(f"VERSION this server is Redis {version}; kiqcluster needs Redis 7.0 or Valkey 7.2, or newer")
+            raise RedisRefused(
+                f"VERSION this server is Redis {version}; kiqcluster needs Redis 7.0 or Valkey 7.2, or newer"
+            )
         return fields
 
     def close(self) -> None:

@@ -111,8 +111,14 @@ class Engine:
         )
 
     def exchange(
-        self, link: Link, member: Member, call: int, queues: Sequence[str], wanted: int | None,
-        done: Sequence[Settlement], now: float
+        self,
+        link: Link,
+        member: Member,
+        call: int,
+        queues: Sequence[str],
+        wanted: int | None,
+        done: Sequence[Settlement],
+        now: float,
     ) -> tuple[Exception | None, Reserved | None]:
         """Settle `done` and reserve up to `wanted` units from `queues`, in order of preference.
 

@@ -39,7 +39,7 @@ def groups_from(arguments: Sequence[str], queue_options: Sequence[str], config: 
         parsed = [parse_group(text, strict=config.strict, negated=config.negate) for text in config.groups]
     if not parsed:
         raise UsageError(
-            "no queue group given; name the queues of each worker process, as in: kiqcluster -r app 'cronjob:*' default,mailers"
+            "no queue group given; name the queues of each process: kiqcluster -r app 'cronjob:*' default,mailers"
         )
     return parsed
 
@@ -49,8 +49,8 @@ def refuse_listing(arguments: Sequence[str], listing: Iterable[str]) -> None:
     visible = sorted(name for name in listing if not name.startswith("."))
     if visible and list(arguments) == visible:
         raise UsageError(
-            f"the groups {' '.join(arguments[:3])} … are the files of this directory: the shell expanded an unquoted *; "
-            "write '*' in quotes"
+            f"the groups {' '.join(arguments[:3])} … are the files of this directory: "
+            "the shell expanded an unquoted *; write '*' in quotes"
         )
 
 
@@ -61,7 +61,9 @@ def plan_slots(groups: Sequence[Group], known: Iterable[str], config: Config) ->
     for slot, group in enumerate(groups):
         weights = group.expand(names)
         if group.negated and not weights:
-            raise UsageError(f"--negate leaves no queue of {', '.join(names) or 'none known'} for {group.text!r}; name fewer")
+            raise UsageError(
+                f"--negate leaves no queue of {', '.join(names) or 'none known'} for {group.text!r}; name fewer"
+            )
         concurrency = config.concurrency or concurrency_for(
             len(weights), config.min_concurrency, config.max_concurrency
         )

@@ -56,7 +56,7 @@ def _become_child(run: Callable[[], int], forget: Callable[[], None], parent: in
         os.close(null)
         random.seed()
         code = run()
-    except BaseException:  # the top of a process: whatever it was, the parent's code must not go on in here
+    except BaseException:  # noqa: BLE001  # the top of a process: whatever it was, the parent's code must not go on in here
         sys.stderr.write(f"{name} (pid {os.getpid()}):\n{traceback.format_exc()}")
     leave(code)
 

@@ -95,7 +95,7 @@ def _start(program: str, directory: Path, lock: int) -> subprocess.Popen[bytes]:
     command = embedded.server_command(program, directory)
     return subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=(lock,), process_group=0,
-        preexec_fn=_before_exec,  # noqa: PLW1509  # this process has one thread
+        preexec_fn=_before_exec,  # this process has one thread
     )  # fmt: skip
 
 

@@ -147,7 +147,9 @@ class Connection:
         if handler is None:
             paths = ", ".join(self._routes)
             return _serialize(Response(404, f"try {paths}\n".encode(), "text/plain"), with_body=method == "GET")
-        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
+        headers = {
+            name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])
+        }
         return _serialize(handler(headers), with_body=method == "GET")
 
 

@@ -107,7 +107,9 @@ class ClusterMetrics(Collector):
         for state in STATES:
             children.add_metric((state,), states[state])
         restarts = CounterMetricFamily(
-            "kiqcluster_child_restarts", "Children replaced after a death that nobody asked for", labels=("slot", "reason")
+            "kiqcluster_child_restarts",
+            "Children replaced after a death that nobody asked for",
+            labels=("slot", "reason"),
         )
         for slot in slots:
             for reason, count in slot.restarts.items():

@@ -23,14 +23,16 @@ class Pidfile:
         try:
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise UsageError(f"--pidfile {self._path} cannot be written ({error.strerror}); choose another place") from error
+            raise UsageError(
+                f"--pidfile {self._path} cannot be written ({error.strerror}); choose another place"
+            ) from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.read(fd, 32).decode(errors="replace").strip() or "unknown"
             os.close(fd)
             raise UsageError(
-                f"--pidfile {self._path} is held by a running supervisor (pid {holder}); stop that one first, or name another file",
+                f"--pidfile {self._path} is held by a running supervisor (pid {holder}); stop it, or name another file",
                 ExitCode.PIDFILE_HELD,
             ) from None
         os.ftruncate(fd, 0)

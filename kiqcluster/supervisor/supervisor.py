@@ -176,9 +176,7 @@ class Supervisor:
         )
         for plan in plans:
             queues = ",".join(plan.weights) or "(none yet)"
-            self._events.emit(
-                "slot_group", slot=plan.slot, queues=queues, mode=plan.mode, concurrency=plan.concurrency
-            )
+            self._events.emit("slot_group", slot=plan.slot, queues=queues, mode=plan.mode, concurrency=plan.concurrency)
             self.slots.append(Slot(plan, Board(plan.concurrency)))
 
     # 3. loop
@@ -254,7 +252,7 @@ class Supervisor:
                 child.ready_at = child.last_beat = now
                 child.waits_for = ""
                 slot.history = respawn.after_ready(slot.history)
-                self._events.emit("child_ready", slot=slot.number, pid=child.pid, seconds=now - child.started_at)
+                self._events.emit("child_ready", slot=slot.number, child=child.pid, seconds=now - child.started_at)
             case "beat":
                 child.busy, child.redis, child.quiet = frame["busy"], frame["redis"], frame["quiet"]
                 child.rss = child.resident_bytes() or child.rss
@@ -305,7 +303,7 @@ class Supervisor:
         slot.orphans += child.identities
         self._metrics.fold(slot.number)
         if self._is_stopping:
-            self._events.emit("child_left", slot=slot.number, pid=child.pid)
+            self._events.emit("child_left", slot=slot.number, child=child.pid)
             return
         reason = restart_reason(child, death)
         slot.restarts[reason] += 1
@@ -318,7 +316,7 @@ class Supervisor:
         memory = f", {child.rss / 1e6:.0f} MB" if child.rss else ""
         report = f" after {uptime:.1f} s{memory}, {len(running)} jobs were running{death.hint}"
         self._events.emit(
-            "child_died", slot=slot.number, pid=child.pid, death=death, report=report, reason=reason, running=running
+            "child_died", slot=slot.number, child=child.pid, death=death, report=report, reason=reason, running=running
         )
         self._after_death(slot, now)
 
@@ -351,16 +349,16 @@ class Supervisor:
             if child is None or child.doomed:
                 continue
             if self._stop_by is not None and now >= self._stop_by:
-                self._events.emit("stop_overdue", slot=slot.number, pid=child.pid)
+                self._events.emit("stop_overdue", slot=slot.number, child=child.pid)
                 self._exit_code = self._exit_code or ExitCode.KILLED_AT_STOP
                 self._kill(child, "overdue")
             elif not child.is_ready and now >= child.last_beat + self._config.boot_timeout:
                 reason = f"was not ready within {self._config.boot_timeout:g} s (boot_timeout)"
-                self._events.emit("child_overdue", slot=slot.number, pid=child.pid, reason=reason)
+                self._events.emit("child_overdue", slot=slot.number, child=child.pid, reason=reason)
                 self._kill(child, "boot")
             elif self._is_silent(child, now):
                 reason = f"made no progress for {self._config.silence_timeout:g} s (silence_timeout)"
-                self._events.emit("child_overdue", slot=slot.number, pid=child.pid, reason=reason)
+                self._events.emit("child_overdue", slot=slot.number, child=child.pid, reason=reason)
                 self._kill(child, "silent")
         if self._catalogue is not None and (now >= self._catalogue.deadline or self._is_stopping):
             error = self._catalogue.expire()
@@ -426,7 +424,7 @@ class Supervisor:
         child = Child(pid, slot.number, Channel(ours), started_at=now, last_beat=now)
         slot.child = child
         self._selector.register(ours, selectors.EVENT_READ, lambda: self._on_frames(slot, child))
-        self._events.emit("child_started", slot=slot.number, pid=pid)
+        self._events.emit("child_started", slot=slot.number, child=pid)
 
     # 4. stop
 
@@ -498,9 +496,7 @@ class Supervisor:
         assert self._listener is not None
         connection = self._listener.accept()
         if connection is not None:
-            self._selector.register(
-                connection.socket, selectors.EVENT_READ, lambda: self._advance(connection)
-            )
+            self._selector.register(connection.socket, selectors.EVENT_READ, lambda: self._advance(connection))
 
     def _advance(self, connection: http.Connection) -> None:
         if not connection.advance():

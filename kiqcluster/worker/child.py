@@ -91,10 +91,10 @@ def run_child(spec: ChildSpec) -> int:
         child.boot()
         return child.loop()
     except KiqError as error:
-        log.LOGGER.error("slot %d cannot start: %s", spec.slot, error)  # noqa: TRY400  # the message says it all
+        log.LOGGER.error("slot %d cannot start: %s", spec.slot, error)  # the message says it all
         child.say_bye()
         return error.exit_code
-    except Exception:  # the top of the process
+    except Exception:  # noqa: BLE001  # the top of the process
         log.LOGGER.exception("slot %d: the main loop failed; the supervisor starts another", spec.slot)
         return ExitCode.UNEXPECTED
 
@@ -381,5 +381,3 @@ def thread_stacks() -> str:
 
 def _do_nothing(_number: int, _frame: Any) -> None:
     """Handle a signal: the wakeup descriptor has the number already."""
-
-

@@ -143,7 +143,6 @@ class Execution:
                 perform(*payload["args"])
                 return DONE
 
-
             def last() -> Outcome | None:
                 perform(*payload["args"])
                 return None
@@ -174,7 +173,9 @@ class Execution:
         outcome = self._concluded(unit, payload, definition, error, plan, now)
         self._runtime.events.emit(
             "job_failed",
-            outcome={Retry: "failed, will be retried", Dead: "failed, buried", Discard: "failed, discarded"}[type(outcome)],
+            outcome={Retry: "failed, will be retried", Dead: "failed, buried", Discard: "failed, discarded"}[
+                type(outcome)
+            ],
             elapsed=0.0,
             error=f"{type(raised).__name__}: {plan.changes['error_message']}",
             traceback="".join(traceback.format_exception(raised)),
@@ -183,7 +184,13 @@ class Execution:
         return outcome
 
     def _concluded(
-        self, unit: Unit, payload: Payload, definition: Definition | None, error: Exception, plan: retry.Plan, now: float
+        self,
+        unit: Unit,
+        payload: Payload,
+        definition: Definition | None,
+        error: Exception,
+        plan: retry.Plan,
+        now: float,
     ) -> Outcome:
         if not plan.wanted:
             if isinstance(error, CannotRun):  # it never ran: nobody has decided that it may be forgotten
@@ -219,13 +226,11 @@ class Execution:
             return None
         try:
             return hook(*facts)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # the application's code; the job's end is decided without it
             self._setup.report(error, {"context": f"hook {getattr(hook, '__name__', hook)!s}"})
             return None
 
-    def _entry(
-        self, unit: Unit, payload: Payload, changes: Any, now: float, without: tuple[str, ...] = ()
-    ) -> bytes:
+    def _entry(self, unit: Unit, payload: Payload, changes: Any, now: float, without: tuple[str, ...] = ()) -> bytes:
         """Return the unit's bytes with changes, and with what Ruby's pages need mended."""
         mended = presentable({**payload, **changes}, unit.queue, now)
         return rubyjson.patch(unit.payload, {**changes, **mended}, without)

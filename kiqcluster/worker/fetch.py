@@ -19,7 +19,7 @@ from typing import Protocol
 
 from kiqcluster.backoff import jittered
 from kiqcluster.errors import RedisRefused, ReplyLost, StoreError
-from kiqcluster.outcome import Outcome, Requeue
+from kiqcluster.outcome import Requeue
 from kiqcluster.runtime import Runtime
 from kiqcluster.store.engine import Engine, Member, Reserved, Settlement, Unit
 from kiqcluster.worker.queues import QueueOrder
@@ -52,7 +52,6 @@ class FetchStrategy(Protocol):
     def bells_wanted(self) -> list[str]:
         """Return the queues whose bells should be armed: none unless somebody is idle for want of units."""
         ...
-
 
 
 class ReliableFetch:
@@ -138,7 +137,7 @@ class ReliableFetch:
     # the manager
 
     def flush_overdue(self) -> float | None:
-        """Settle what has waited for COMPANY; return the seconds until there may be more to settle, None for nothing."""
+        """Settle what has waited for COMPANY; return the seconds until more is due, None for nothing."""
         if self._outcomes and not self._leading:
             left = self._oldest + COMPANY - self._runtime.clock.monotonic()
             if left > 0:

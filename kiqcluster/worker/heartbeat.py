@@ -149,7 +149,7 @@ class Heartbeat(Service):
         """Return the fields of `<identity>`; each is read by some version of Sidekiq (reference §2.5)."""
         weights, mode = self._status.queues()
         concurrency = self._status.concurrency
-        shown = {name: 0 for name in weights} if mode == "strict" else weights
+        shown = dict.fromkeys(weights, 0) if mode == "strict" else weights
         info = {
             "hostname": os.environ.get("DYNO") or socket.gethostname(),
             "started_at": self._started_at,

@@ -88,7 +88,7 @@ class Poller(Service):
         draft = Push(payload)
         try:
             push = self._runtime.setup.client_middleware.invoke(draft, lambda: draft)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # the application's code must not stop the poller
             # The link may work the next time; burying keeps the job where somebody can retry it.
             self._runtime.setup.report(error, {"context": "client middleware", "job": payload})
             return self._bury(old, error, now)

@@ -77,7 +77,7 @@ def describe_error(error: BaseException) -> dict[str, JSON]:
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     try:
         message = str(error)
-    except Exception as failure:  # an error whose text fails is still an error of this job
+    except Exception as failure:  # noqa: BLE001  # an error whose text fails is still an error of this job
         message = f"(its message cannot be shown: {type(failure).__name__})"
     message = message[:LONGEST_MESSAGE]
     if not is_unicode(message):

@@ -1,0 +1,65 @@
+"""Fixtures: one real server for the run, an empty database and a fresh registry for each test that asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kiqcluster.registry import Registry, using_registry
+from kiqcluster.runtime import Setup, using_setup
+from kiqcluster.store import Store
+from tests.kit import Cluster, RedisServer
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """One server for the whole run."""
+    server = RedisServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def store(redis_server: RedisServer) -> Iterator[Store]:
+    """An empty database."""
+    store = redis_server.store()
+    store.call("FLUSHALL")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    """A registry of the test's own."""
+    with using_registry(Registry()) as registry:
+        yield registry
+
+
+@pytest.fixture
+def setup(registry: Registry, request: pytest.FixtureRequest) -> Iterator[Setup]:
+    """A set-up of the test's own; on the test's store, where it has one."""
+    store = request.getfixturevalue("store") if "store" in request.fixturenames else None
+    with using_setup(Setup(store=store)) as setup:
+        yield setup
+
+
+@pytest.fixture
+def run_cluster(store: Store, redis_server: RedisServer) -> Iterator[Callable[..., Cluster]]:
+    """Start clusters on an empty database: `run_cluster("default", "-c", "2")`; all are gone afterwards."""
+    running: list[Cluster] = []
+
+    def run(*arguments: str, app: str = "tests.apps.basic", **environ: str) -> Cluster:
+        require = ["-r", app] if app else []
+        redis = (
+            []
+            if any(word.startswith(("--redis", "--embedded")) for word in arguments)
+            else ["--redis", redis_server.url]
+        )
+        each = Cluster([*require, *redis, *arguments], environ)
+        running.append(each)
+        return each
+
+    yield run
+    for each in running:
+        each.close()

@@ -178,12 +178,16 @@ def run_cluster(config: Config, groups: Sequence[Any]) -> int:
 
 def settle_directory(config: Config) -> Config:
     """Enter the working directory; return the configuration with absolute paths, for processes that move."""
-    directory = config.directory or os.environ.get("PWD") or str(Path.cwd())
+    directory = str(config.known_directory())
     if not Path(directory).is_dir():
         raise UsageError(f"--directory {directory} does not exist; nothing was started")
     os.chdir(directory)
     folder = None if config.embedded is None else str(embedded.directory_of(config.embedded))
-    return dataclasses.replace(config, directory=directory, embedded=folder)
+    pidfile = None if config.pidfile is None else str(Path(config.pidfile).absolute())
+    listen = config.listen
+    if listen.startswith("unix:"):
+        listen = f"unix:{Path(listen.removeprefix('unix:')).absolute()}"
+    return dataclasses.replace(config, directory=directory, embedded=folder, pidfile=pidfile, listen=listen)
 
 
 def known_queues(config: Config) -> frozenset[str]:

@@ -49,7 +49,10 @@ def due_at(when: float | timedelta | datetime, now: float) -> float:
         return when.timestamp()
     if isinstance(when, bool) or not isinstance(when, int | float) or when - when != 0:
         raise InvalidPush(f"{when!r} is no time; pass epoch seconds, a timedelta or an aware datetime")
-    return float(when)
+    try:
+        return float(when)
+    except OverflowError as error:
+        raise InvalidPush("an integer beyond the floats is no time; pass epoch seconds") from error
 
 
 class Client:

@@ -16,6 +16,7 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -100,11 +101,20 @@ class Config:
         """Return the address to connect to: that of the embedded server, when there is one."""
         return f"{embedded.SCHEME}{self.embedded}" if self.embedded is not None else self.redis
 
+    def known_directory(self) -> Path:
+        """Return the directory to work in, absolute: as given, else $PWD, which keeps a link like `current`.
+
+        $PWD counts only while it names the real one: who starts us without a shell may have moved and left it behind.
+        """
+        logical = Path(os.environ.get("PWD", ""))
+        is_true = logical.is_absolute() and logical.is_dir() and logical.samefile(Path.cwd())
+        return (logical if is_true else Path.cwd()) / (self.directory or "")
+
     def known_tag(self) -> str:
         """Return the process tag: as given, else the directory's name (the release's parent for Capistrano)."""
         if self.tag is not None:
             return self.tag
-        directory = Path(self.directory or os.environ.get("PWD") or Path.cwd())
+        directory = self.known_directory()
         is_release = directory.parent.name == "releases" and directory.name.isdigit()
         return directory.parent.parent.name if is_release else directory.name
 
@@ -132,11 +142,10 @@ def load(
     path, document = _read_file(file, directory)
     from_flags = {name: (value, "flag") for name, value in flags.items()}
     from_environ = dict(_from_environ(environ))
-    chosen = (
-        from_flags.get("environment") or from_environ.get("environment") or (document.get("environment", ""), "file")
-    )
-    from_file = dict(_from_file(document, str(chosen[0]), path))
     from_code = {name: (value, "configure()") for name, value in (configured or {}).items()}
+    named = {**from_code, **{name: (value, "file") for name, value in document.items()}, **from_environ, **from_flags}
+    environment = named.get("environment", (Config.environment, "default"))[0]
+    from_file = dict(_from_file(document, str(environment), path))
     _check_names(from_code, "configure()")
     values: dict[str, Any] = {}
     origins: Origins = {}
@@ -195,6 +204,8 @@ def _read_file(file: str | None, directory: Path) -> tuple[str, dict[str, Any]]:
 
 def _from_file(document: dict[str, Any], environment: str, path: str) -> Iterator[tuple[str, tuple[Any, str]]]:
     sections = document.get("env", {})
+    if not isinstance(sections, dict) or not all(isinstance(section, dict) for section in sections.values()):
+        raise UsageError(f"{path}: `env` holds a section for each environment; write them as in [env.production]")
     common = {name: value for name, value in document.items() if name != "env"}
     special = sections.get(environment, {})
     for values, place in ((common, path), (special, f"{path} [env.{environment}]")):
@@ -222,7 +233,7 @@ def _converted(each: dataclasses.Field[Any], raw: Any, origin: str) -> Any:
     kind = HINTS[each.name]
     try:
         return _as(kind, raw)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"{each.name} = {raw!r} from {origin} cannot be used: {error}") from error
 
 
@@ -240,7 +251,9 @@ def _as(kind: Any, raw: Any) -> Any:
         wanted = float if kind is float else int
         whole = wanted is float or not isinstance(raw, float) or raw.is_integer()
         _require(not isinstance(raw, bool) and whole, f"it takes {'a number' if wanted is float else 'an integer'}")
-        return wanted(raw)
+        number = wanted(raw)
+        _require(isfinite(number), "it takes a number")  # no timer takes NaN or infinity
+        return number
     _require(isinstance(raw, str), "it takes a string")
     return raw
 

@@ -49,8 +49,8 @@ class Hooks:
         """Return a decorator that registers a handler without arguments.  Raises UsageError for an unknown event."""
         if event not in self._hooks:
             near = difflib.get_close_matches(event, LIFECYCLE, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise UsageError(f"there is no event {event!r}{hint} The events are {', '.join(LIFECYCLE)}.")
+            hint = f"did you mean {near[0]!r}?" if near else f"the events are {', '.join(LIFECYCLE)}"
+            raise UsageError(f"there is no event {event!r}; {hint}")
 
         def register(hook: H) -> H:
             self._hooks[event].append(hook)

@@ -61,15 +61,17 @@ class Group:
         queues = sorted(set(known))
         if self.negated:
             return {queue: 1 for queue in queues if not any(pattern.matches(queue) for pattern in self.patterns)}
-        literal = {pattern.name: pattern.weight for pattern in self.patterns if pattern.is_literal}
         expanded: dict[str, int] = {}
         for pattern in self.patterns:
-            if pattern.is_literal:
-                expanded.setdefault(pattern.name, pattern.weight)
-            for queue in queues:
-                if pattern.matches(queue):
-                    expanded.setdefault(queue, literal.get(queue, pattern.weight))
+            named = [pattern.name] if pattern.is_literal else []
+            for queue in (*named, *(queue for queue in queues if pattern.matches(queue))):
+                expanded.setdefault(queue, self._weight(queue))
         return expanded
+
+    def _weight(self, queue: str) -> int:
+        """Return the weight of the pattern that says most about a queue: its name, then the longest namespace, then *."""
+        closest = max((pattern for pattern in self.patterns if pattern.matches(queue)), key=Pattern.closeness(queue))
+        return closest.weight
 
     def mode(self, expanded: dict[str, int]) -> Mode:
         """Return how the expanded queues are ordered at each reserve."""

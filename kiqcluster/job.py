@@ -216,16 +216,17 @@ class Job:
     def __init_subclass__(cls, *, name: str | None = None, **options: Any) -> None:
         super().__init_subclass__()
         cls.declared_options = {**cls.declared_options, **options}
-        perform = getattr(cls, "perform", None)
-        if perform is None:
-            check_options(options, cls.__name__)
-            return
         for reserved in RESERVED_NAMES & cls.__dict__.keys():
             raise JobDefinitionError(
                 f"{cls.__qualname__}.{reserved} would hide the verb of that name; call it otherwise"
             )
+        perform = getattr(cls, "perform", None)
+        if perform is None:
+            check_options(options, cls.__name__)
+            return
         signature = inspect.signature(perform)
-        parameters = list(signature.parameters.values())[1:]
+        is_bound = isinstance(inspect.getattr_static(cls, "perform"), staticmethod | classmethod)
+        parameters = list(signature.parameters.values())[0 if is_bound else 1 :]
         hooks = {hook: _hook(cls, hook) for hook in ("retry_in", "retries_exhausted") if hasattr(cls, hook)}
         cls.definition = define(
             name or cls.__name__,
@@ -298,11 +299,11 @@ def define(
     _check_signature(name, signature, target)
     checked = check_options(options, name)
     queue = queue_for(name, checked)
-    wire = {key: value for key, value in checked.items() if OPTIONS[key].on_wire}
+    wire = {key: value for key, value in checked.items() if OPTIONS[key].on_wire and key != "queue"}
     definition = Definition(
         name=name,
         queue=queue,
-        options={"retry": wire.pop("retry", True), **wire, "queue": queue},
+        options={"retry": True, "queue": queue, **wire},
         prepare=prepare,
         signature=signature,
         origin=(target.__module__, target.__qualname__),
@@ -367,4 +368,7 @@ def _check_signature(name: str, signature: inspect.Signature, target: Any) -> No
 def _seconds(delay: float) -> timedelta:
     if isinstance(delay, bool) or not isinstance(delay, int | float) or delay - delay != 0:
         raise InvalidPush(f"{delay!r} is no delay; pass seconds or a timedelta")
-    return timedelta(seconds=delay)
+    try:
+        return timedelta(seconds=delay)
+    except OverflowError as error:
+        raise InvalidPush("a delay of more than a billion days is taken for a mistake; pass seconds") from error

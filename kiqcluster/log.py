@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from datetime import UTC, datetime
+from math import isfinite
 from typing import TextIO
 
 from kiqcluster import rubyjson
@@ -105,7 +106,7 @@ class PrettyFormatter(logging.Formatter):
         job = current_job()
         context = f" [{job.name} {job.jid}]" if job is not None else ""
         line = f"{_timestamp(record)} {record.process} {record.levelname.lower()}{context} {_message(self, record)}"
-        return f"\x1b[{self.COLOURS[record.levelno]}m{line}\x1b[0m" if self._coloured else line
+        return f"\x1b[{self.COLOURS.get(record.levelno, '0')}m{line}\x1b[0m" if self._coloured else line
 
 
 class JsonFormatter(logging.Formatter):
@@ -174,8 +175,12 @@ def _timestamp(record: logging.LogRecord) -> str:
 
 
 def _plain(value: object) -> object:
-    if value is None or isinstance(value, str | int | float | bool | dict):
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, str | int | float):
         return value
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(each) for each in value]
     return str(value)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from math import isfinite
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -144,12 +145,12 @@ class Snapshot:
     """The series of a registry that changed, as frames carry them.
 
     A family is `{name, type, help, samples: [[sample name, labels, value], …]}`; values are cumulative, so a
-    frame may be dropped as long as its series stay dirty.
+    frame may be dropped as long as its series stay dirty.  NaN and infinity travel as text.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
-        self._sent: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+        self._sent: dict[tuple[str, tuple[tuple[str, str], ...]], float | str] = {}
 
     def changed(self) -> list[dict[str, Any]]:
         """Return the changed families, and take them as sent."""
@@ -158,9 +159,10 @@ class Snapshot:
             if metric.name.startswith(NOT_FORWARDED):
                 continue
             samples = [
-                [sample.name, sample.labels, sample.value]
+                [sample.name, sample.labels, _as_json(sample.value)]
                 for sample in metric.samples
-                if not sample.name.endswith("_created") and self._is_new(sample.name, sample.labels, sample.value)
+                if not sample.name.endswith("_created")
+                and self._is_new(sample.name, sample.labels, _as_json(sample.value))
             ]
             if samples:
                 families.append(
@@ -168,9 +170,14 @@ class Snapshot:
                 )
         return families
 
-    def _is_new(self, name: str, labels: dict[str, str], value: float) -> bool:
+    def _is_new(self, name: str, labels: dict[str, str], value: float | str) -> bool:
         key = (name, tuple(sorted(labels.items())))
         if self._sent.get(key) == value:
             return False
         self._sent[key] = value
         return True
+
+
+def _as_json(value: float) -> float | str:
+    """Return a value that a frame can carry: JSON has no NaN and no infinity, gauges may be both."""
+    return value if isfinite(value) else str(value)

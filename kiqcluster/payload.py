@@ -112,10 +112,10 @@ def _check(value: object, path: str, depth: int, complain: Callable[[InvalidArgu
     elif isinstance(value, float):
         if not isfinite(value):
             raise InvalidArguments(f"{path} is {value}, which JSON cannot store; pass None or a number", path)
-    elif isinstance(value, list | dict):
+    elif isinstance(value, list | tuple | set | frozenset | dict):
         if depth >= DEEPEST_NESTING:
             raise InvalidArguments(f"{path} is nested deeper than {DEEPEST_NESTING} levels, where Ruby stops", path)
-        if isinstance(value, list):
+        if not isinstance(value, dict):
             for index, each in enumerate(value):
                 _check(each, f"{path}[{index}]", depth + 1, complain)
         else:
@@ -203,7 +203,7 @@ def presentable(payload: Payload, queue: str, now: float) -> dict[str, JSON]:
         replace("tags", [])
     for key in ("error_class", "error_message"):
         if key in payload and not isinstance(payload[key], str):
-            replace(key, str(payload[key]))
+            replace(key, rubyjson.encode(payload[key]).decode())
     if "error_backtrace" in payload and decode_backtrace(payload["error_backtrace"]) is None:
         replace("error_backtrace", encode_backtrace([]))
     if malformed:

@@ -86,7 +86,10 @@ def patch(raw: bytes, changes: Mapping[str, JSON], without: Collection[str] = ()
         fields.pop(key, None)
     for key, value in changes.items():
         fields[key] = msgspec.Raw(encode(value))
-    return encode_fast(fields)
+    try:
+        return encode_fast(fields)
+    except UnicodeEncodeError:  # a key with half a surrogate pair
+        return b"{" + b",".join(encode(key) + b":" + bytes(value) for key, value in fields.items()) + b"}"
 
 
 def _split_fields(raw: bytes) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing import Any, NoReturn, TypeVar
 from kiqcluster import config as configuration
 from kiqcluster.clock import Clock, SystemClock
 from kiqcluster.config import Config
-from kiqcluster.errors import UsageError
+from kiqcluster.errors import ApplicationError
 from kiqcluster.events import Events, Hooks
 from kiqcluster.middleware import Chain
 from kiqcluster.outcome import Outcome
@@ -107,6 +107,7 @@ class Setup:
     hooks: Hooks = field(default_factory=Hooks)
     config: Config | None = None
     store: Store | None = None
+    _loaded: Config | None = None
 
     def configure(self, **settings: Any) -> None:
         """Set configuration values that hold unless flag, environment or file say otherwise.
@@ -115,7 +116,8 @@ class Setup:
         """
         configuration.load({}, environ={}, configured=settings)
         self.settings.update(settings)
-        if self.config is None:
+        self._loaded = None
+        if self.config is None and settings.keys() & {"redis", "embedded"}:
             self.store = None
 
     def error_handler(self, handler: E) -> E:
@@ -132,7 +134,9 @@ class Setup:
         """Return the worker's configuration, or outside of one what environment, file and configure() say."""
         if self.config is not None:
             return self.config
-        return configuration.load({}, configured=self.settings)[0]
+        if self._loaded is None:
+            self._loaded = configuration.load({}, configured=self.settings)[0]
+        return self._loaded
 
     def current_store(self) -> Store:
         """Return the default shard; opened at first use."""
@@ -197,7 +201,9 @@ class Runtime:
             except Exception as error:
                 self.setup.report(error, {"context": event})
                 if event == "startup":
-                    raise UsageError(f"a startup handler failed ({error!r}); the worker does not start") from error
+                    raise ApplicationError(
+                        f"a startup handler failed ({error!r}); the worker does not start"
+                    ) from error
 
 
 def leave(code: int) -> NoReturn:

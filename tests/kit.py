@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import pytest
 
@@ -46,11 +46,15 @@ def require(program: str, package: str) -> str:
     """Return the path of a program, or skip the test loudly; fail where KIQ_REQUIRE_ALL=1 (CI) says so."""
     found = shutil.which(program)
     if found is None:
-        message = f"{program} is not installed (Debian: apt-get install {package})"
-        if os.environ.get("KIQ_REQUIRE_ALL") == "1":
-            pytest.fail(f"KIQ_REQUIRE_ALL=1, but {message}")
-        pytest.skip(message)
+        unavailable(f"{program} is not installed (Debian: apt-get install {package})")
     return found
+
+
+def unavailable(message: str) -> NoReturn:
+    """Skip the test for what this machine lacks; fail it where KIQ_REQUIRE_ALL=1 (CI) says so."""
+    if os.environ.get("KIQ_REQUIRE_ALL") == "1":
+        pytest.fail(f"KIQ_REQUIRE_ALL=1, but {message}")
+    pytest.skip(message)
 
 
 class RedisServer:
@@ -88,6 +92,16 @@ class RedisServer:
     def store(self, db: int = 0) -> Store:
         return Store(f"unix://{self.socket}?db={db}")
 
+    @contextmanager
+    def stalled(self) -> Iterator[None]:
+        """Stop the server in its tracks for a `with` block; what arrives meanwhile runs afterwards."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """End the server as a power cut does."""
         assert self._process is not None
@@ -110,9 +124,17 @@ class Cluster:
     """A real `kiqcluster` with its children, watched through its JSON log.
 
     events: every event so far, as `{"event": name, "pid": …, …}`, of all its processes.
+    through: a program that the command is handed to.
     """
 
-    def __init__(self, arguments: Sequence[str], environ: dict[str, str] | None = None, cwd: Path = ROOT) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        environ: dict[str, str] | None = None,
+        cwd: Path = ROOT,
+        stdin: int = subprocess.DEVNULL,
+        through: Sequence[str] = (),
+    ) -> None:
         self.port = free_port()
         self.events: list[dict[str, Any]] = []
         self.lines: list[str] = []
@@ -121,6 +143,7 @@ class Cluster:
             [] if any(word.startswith("--listen") for word in arguments) else ["--listen", f"127.0.0.1:{self.port}"]
         )
         command = [
+            *through,
             sys.executable,
             "-m",
             "kiqcluster",
@@ -132,8 +155,8 @@ class Cluster:
             "debug",
         ]
         self.process = subprocess.Popen(
-            command, cwd=cwd, env={**os.environ, **(environ or {})}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            start_new_session=True,
+            command, cwd=cwd, env={**os.environ, **(environ or {})}, stdin=stdin, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

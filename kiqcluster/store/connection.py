@@ -13,12 +13,12 @@ by threads, and forgotten after a fork.
 from __future__ import annotations
 
 import os
+import re
 import select
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -36,6 +36,8 @@ Reply = Any  # bytes, int, None, list of these, or RedisRefused
 Node = dict[str, Any]  # keyword arguments of redis-py's connection class, itself among them
 
 DEFAULT_TIMEOUT = 5.0  # seconds that one exchange, or the making of a connection, may take
+# After `//user:` up to the last @ (a password may hold any character), or in the query (unix://PATH?password=…).
+PASSWORD = re.compile(r"((?<=//)[^:@/]*:|[?&]password=)(?:.*(?=@)|(?<==)[^&]*)")
 TRY_AGAIN_CODES = frozenset({"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "BUSY", "TRYAGAIN"})
 
 
@@ -57,11 +59,8 @@ def parse_address(address: str) -> Node:
 
 
 def masked(address: str) -> str:
-    """Return the address with its password hidden, for logs and error messages."""
-    parts = urlsplit(address)
-    if not parts.password:
-        return address
-    return urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")))
+    """Return the address with its password hidden, for logs and error messages; it need not be a sound one."""
+    return PASSWORD.sub(r"\1***", address)
 
 
 class Link:

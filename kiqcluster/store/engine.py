@@ -12,7 +12,7 @@ The worker decides when to call them; every loss and fence is theirs to see, so 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,9 @@ from kiqcluster.outcome import Dead, Deferred, Done, Effect, Interrupted, Outcom
 from kiqcluster.store.connection import Link, Store
 from kiqcluster.store.scripts import MOVE_DUE, RECOVER, RESERVE, RESYNC, SETTLE, Call, Word, run_scripts
 
-__all__ = ["Due", "Engine", "Member", "Reserved", "Settlement", "Unit"]
+__all__ = ["DeadSetLimits", "Due", "Engine", "Member", "Refusals", "Reserved", "Settlement", "Unit"]
+
+Refusals = dict[str, str]  # token → Redis' words, of units that stay held
 
 LARGEST_BATCH = 1_000_000  # bytes at which a reserve stops (it holds at least one unit)
 RECOVER_BATCH = 1_000  # units that one recover script gives back
@@ -119,36 +121,36 @@ class Engine:
         wanted: int | None,
         done: Sequence[Settlement],
         now: float,
-    ) -> tuple[Exception | None, Reserved | None]:
+    ) -> tuple[Refusals, Reserved | None]:
         """Settle `done` and reserve up to `wanted` units from `queues`, in order of preference.
 
         call: a number that grows with each reserve of this epoch.  wanted: None skips the reserve, 0 empties
-        wake lists only.  Returns the settle's refusal, if any, and what was reserved.
-        One round trip, O(settlements + queues + units).  Raises RedisUnavailable, ReplyLost, RedisRefused (reserve).
+        wake lists only.  Returns what Redis refused to settle, and what was reserved.
+        One round trip, O(settlements + queues + units).  Raises RedisUnavailable, ReplyLost, RedisRefused.
         """
         calls = [*self._settle_calls(done, now)]
         settles = len(calls)
         if wanted is not None:
             calls.append(self._reserve_call(member, call, queues, wanted))
         replies = run_scripts(link, calls)
-        refused = next((reply for reply in replies[:settles] if isinstance(reply, RedisRefused)), None)
-        if wanted is None:
-            return refused, None
-        if isinstance(replies[-1], RedisRefused):
-            raise replies[-1]
-        return refused, self._read_reserved(replies[-1], member, call, queues)
+        for reply in replies:
+            if isinstance(reply, RedisRefused):
+                raise reply
+        refusals = _read_refusals(replies[:settles])
+        return refusals, None if wanted is None else self._read_reserved(replies[-1], member, call, queues)
 
     def settle(self, link: Link, done: Sequence[Settlement], now: float) -> int:
         """Write outcomes; return how many tokens were still held.  May be sent again.  One round trip.
 
-        Raises StoreError; after a RedisRefused, units before the refused one are settled.
+        Raises StoreError; after a RedisRefused, all units but the refused ones are settled.
         """
-        held = 0
-        for reply in run_scripts(link, list(self._settle_calls(done, now))):
+        replies = run_scripts(link, list(self._settle_calls(done, now)))
+        for reply in replies:
             if isinstance(reply, RedisRefused):
                 raise reply
-            held += reply
-        return held
+        for reason in _read_refusals(replies).values():
+            raise RedisRefused(reason)
+        return sum(reply[0] for reply in replies)
 
     def resync(self, link: Link, member: Member, held: Iterable[str]) -> int | None:
         """Raise the epoch and give back units that the caller does not hold.
@@ -277,6 +279,7 @@ class Engine:
         return Effect("bury", self._keys.dead, (repr(at), payload, cutoff, self._limits.largest))
 
 
-def fields_of(flat: Sequence[bytes]) -> Mapping[str, bytes]:
-    """Return the reply of HGETALL as a mapping."""
-    return {flat[at].decode(): flat[at + 1] for at in range(0, len(flat), 2)}
+def _read_refusals(replies: Sequence[Any]) -> Refusals:
+    """Return token → reason of the units that settle.lua could not write."""
+    flat = [word.decode(errors="replace") for _, refused in replies for word in refused]
+    return dict(zip(flat[::2], flat[1::2], strict=True))

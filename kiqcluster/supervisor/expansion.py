@@ -47,7 +47,7 @@ def groups_from(arguments: Sequence[str], queue_options: Sequence[str], config: 
 def refuse_listing(arguments: Sequence[str], listing: Iterable[str]) -> None:
     """Raise UsageError when the arguments are the files of the directory: an unquoted `*` was eaten by the shell."""
     visible = sorted(name for name in listing if not name.startswith("."))
-    if visible and list(arguments) == visible:
+    if visible and sorted(arguments) == visible:  # the shell sorts by locale
         raise UsageError(
             f"the groups {' '.join(arguments[:3])} … are the files of this directory: "
             "the shell expanded an unquoted *; write '*' in quotes"

@@ -39,7 +39,16 @@ def fork(run: Callable[[], int], forget: Callable[[], None], name: str) -> int:
         pid = os.fork()
         if pid == 0:
             _become_child(run, forget, parent, name)
+        _lead_group(pid)
     return pid
+
+
+def _lead_group(pid: int) -> None:
+    """Make the child lead its group, as it does itself: whoever is first, the group can be killed from here on."""
+    try:
+        os.setpgid(pid, pid)
+    except OSError:  # it has died already
+        return
 
 
 def _become_child(run: Callable[[], int], forget: Callable[[], None], parent: int, name: str) -> None:

@@ -79,7 +79,7 @@ class ClusterMetrics(Collector):
                 family = self._families[each["name"]] = Family(each["name"], each["type"], each["help"])
             values = family.by_slot.setdefault(slot, {})
             for name, labels, value in each["samples"]:
-                values[name, tuple(sorted(labels.items()))] = value
+                values[name, tuple(sorted(labels.items()))] = float(value)  # NaN and infinity come as text
 
     def fold(self, slot: int) -> None:
         """Take leave of a slot's child."""

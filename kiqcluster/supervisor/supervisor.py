@@ -1,7 +1,7 @@
 """Supervisor: keeps a worker process in every slot, from the first signal to the last.
 
 Runs in: the process' only thread.
-1. open       pidfile, listener, signals, guardian of the embedded server: what can be refused is refused first
+1. open       signals, pidfile, listener, guardian of the embedded server: what can be refused is refused first
 2. catalogue  a child imports the application and says which queues there are; then the slots are planned
 3. loop       select → signals, frames, HTTP; then reap, deadlines, spawn
 4. stop       quiet, wait, kill what is overdue, reap, leave with a code that says how it went
@@ -74,7 +74,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._inbox = SignalInbox()
         self._pidfile = Pidfile(config.pidfile) if config.pidfile else None
-        self._directory = Path(config.directory or os.environ.get("PWD") or Path.cwd())
+        self._directory = config.known_directory()
         self._listener: http.Listener | None = None
         self._guardian: Guardian | None = None
         self._catalogue: CatalogueChild | None = None
@@ -89,8 +89,8 @@ class Supervisor:
 
     def run(self) -> int:
         """Run until stopped; return the exit code.  Raises UsageError for what is refused at the start."""
-        self._open()
         try:
+            self._open()
             while not self._is_over():
                 self._turn()
         finally:
@@ -101,14 +101,14 @@ class Supervisor:
     # 1. open
 
     def _open(self) -> None:
+        self._inbox.install()  # before the pidfile tells others whom to signal
+        self._selector.register(self._inbox.fileno(), selectors.EVENT_READ, self._on_signals)
         if self._pidfile is not None:
             self._pidfile.acquire()
         sock = http.open_listener(self._config.listen)
         if sock is not None:
             self._listener = http.Listener(sock, self._routes(), self._clock)
             self._selector.register(sock, selectors.EVENT_READ, self._accept)
-        self._inbox.install()
-        self._selector.register(self._inbox.fileno(), selectors.EVENT_READ, self._on_signals)
         if self._config.embedded is not None:
             self._guardian = Guardian(self._config.embedded, self._forget)
             self._guardian.start()

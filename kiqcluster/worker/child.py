@@ -261,10 +261,11 @@ class Child:
         if self._channel.closed:
             self._selector.unregister(self._channel.socket)
             self._events.emit("worker_orphaned")
-            self._act("stop", "EOF")
-            # Nobody is left to kill this process if a job holds the interpreter: the kernel does, by default action.
+            # Nobody is left to kill this process if a job holds the interpreter, or a shutdown handler hangs: the
+            # kernel does, by default action.
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, self._spec.config.timeout + STOP_GRACE)
+            self._act("stop", "EOF")
 
     def _obey(self, frame: Frame) -> None:
         match frame["type"]:

@@ -21,7 +21,7 @@ from kiqcluster.backoff import jittered
 from kiqcluster.errors import RedisRefused, ReplyLost, StoreError
 from kiqcluster.outcome import Requeue
 from kiqcluster.runtime import Runtime
-from kiqcluster.store.engine import Engine, Member, Reserved, Settlement, Unit
+from kiqcluster.store.engine import Engine, Member, Refusals, Reserved, Settlement, Unit
 from kiqcluster.worker.queues import QueueOrder
 
 __all__ = ["FetchStrategy", "ReliableFetch"]
@@ -258,15 +258,14 @@ class ReliableFetch:
             wanted = None
         if wanted is None and not batch:
             return
-        refused, reserved = self._engine.exchange(
+        refusals, reserved = self._engine.exchange(
             self._link, self.member, self._call, queues, wanted, batch, self._runtime.clock.now()
         )
-        if refused is not None:
-            self._settle_singly(batch, refused)
-        else:
-            self._release(batch)
+        self._release([each for each in batch if each.unit.token not in refusals])
         if reserved is not None and wanted is not None:
             self._receive(reserved, wanted)
+        if refusals:
+            self._keep_refused(batch, refusals)
 
     def _receive(self, reserved: Reserved, wanted: int) -> None:
         if reserved.fenced:
@@ -292,20 +291,13 @@ class ReliableFetch:
         for settlement in batch:
             self._held.pop(settlement.unit.token, None)
 
-    def _settle_singly(self, batch: list[Settlement], refused: Exception) -> None:
-        """Settle what Redis does not refuse; what it does stays held, and is tried again."""
-        self._runtime.events.emit("redis_refused", operation="settle", error=str(refused))
-        kept: list[Settlement] = []
-        for settlement in batch:
-            try:
-                self._engine.settle(self._link, [settlement], self._runtime.clock.now())
-                self._release([settlement])
-            except RedisRefused:
-                kept.append(settlement)
+    def _keep_refused(self, batch: list[Settlement], refusals: Refusals) -> None:
+        """Keep what Redis refused to write: it stays held, and is tried again after a pause."""
+        reason = next(iter(refusals.values()))
+        self._runtime.events.emit("redis_refused", operation="an outcome", error=reason)
         with self._turn:
-            self._outcomes = kept + self._outcomes
-        if kept:
-            self._pause()
+            self._outcomes = [each for each in batch if each.unit.token in refusals] + self._outcomes
+        self._pause()
 
     # trouble
 

@@ -38,7 +38,7 @@ class QueueOrder:
 
     def set_queues(self, weights: dict[str, int]) -> bool:
         """Replace queues and weights, on a live worker; return whether anything changed."""
-        if weights == self.weights:
+        if list(weights.items()) == list(self.weights.items()):  # the order counts too, when it is strict
             return False
         self.weights, self._names = weights, tuple(weights)
         return True

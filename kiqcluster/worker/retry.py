@@ -45,7 +45,7 @@ def plan(payload: Payload, queue: str, error: BaseException, option: JSON, max_r
     changes: dict[str, JSON] = {"queue": _queue(payload, queue), **describe_error(error)}
     before = payload.get("retry_count")
     if "failed_at" in payload and isinstance(before, int) and not isinstance(before, bool):
-        count = max(0, before) + 1
+        count = max(0, before + 1)  # Ruby's "retry now" takes one off, so a first failure comes back with -1
         changes["retried_at"] = now
     else:
         count = 0
@@ -58,7 +58,7 @@ def plan(payload: Payload, queue: str, error: BaseException, option: JSON, max_r
     first = seconds(payload.get("failed_at")) or now
     window = payload.get("retry_for")
     if isinstance(window, int | float) and not isinstance(window, bool) and window:
-        exhausted = first + window < now
+        exhausted = window < now - first  # not a sum: an integer beyond the floats compares, but does not add
     else:
         exhausted = count >= limit
     return Plan(changes, count, option is not None and option is not False, exhausted)

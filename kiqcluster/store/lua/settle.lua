@@ -17,7 +17,8 @@
 --   zadd score member      schedule and retry
 --   bury score member cutoff largest    dead set: add, drop what is older than cutoff, keep the newest largest - 1
 --
--- Returns the number of tokens that were held; the others changed nothing.
+-- Returns {number of tokens that were held, {token, error, token, error, ...}}.  Tokens that were not held changed
+-- nothing.  A unit whose effect Redis refuses (WRONGTYPE, OOM) stays held and holds up no other.
 -- Cost: O(units + effects), O(log n) for each entry of a sorted set.
 
 local effects = {
@@ -36,7 +37,7 @@ local effects = {
   end,
 }
 
-local held, processed, failed = 0, 0, 0
+local held, processed, failed, refused = 0, 0, 0, {}
 local at = 3
 
 local done = tonumber(ARGV[2])
@@ -51,14 +52,18 @@ while at <= #ARGV do
   local token, is_processed, is_failed, effect_count = ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
   at = at + 4
   local record = redis.call('HGET', KEYS[1], token)
+  local fine, reason = true, nil
   for _ = 1, effect_count do
     local operation, key, argument_count = ARGV[at], KEYS[tonumber(ARGV[at + 1])], tonumber(ARGV[at + 2])
-    if record then
-      effects[operation](key, {unpack(ARGV, at + 3, at + 2 + argument_count)}, record)
+    if record and fine then
+      fine, reason = pcall(effects[operation], key, {unpack(ARGV, at + 3, at + 2 + argument_count)}, record)
     end
     at = at + 3 + argument_count
   end
-  if record then
+  if not fine then
+    refused[#refused + 1] = token
+    refused[#refused + 1] = type(reason) == 'table' and reason.err or tostring(reason)
+  elseif record then
     redis.call('HDEL', KEYS[1], token)
     held = held + 1
     processed = processed + tonumber(is_processed)
@@ -77,4 +82,4 @@ if failed > 0 then
   redis.call('INCRBY', KEYS[5], failed)
   redis.call('EXPIRE', KEYS[5], ARGV[1])
 end
-return held
+return {held, refused}

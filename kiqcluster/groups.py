@@ -56,7 +56,7 @@ class Group:
     def expand(self, known: Iterable[str]) -> dict[str, int]:
         """Return queue → weight, in the order written; `known` are all queue names that anybody has heard of.
 
-        A queue named by itself keeps that weight, whatever namespace it is in.
+        A queue has the weight of what names it most closely, wherever in the group that stands.
         """
         queues = sorted(set(known))
         if self.negated:
@@ -69,9 +69,9 @@ class Group:
         return expanded
 
     def _weight(self, queue: str) -> int:
-        """Return the weight of the pattern that says most about a queue: its name, then the longest namespace, then *."""
-        closest = max((pattern for pattern in self.patterns if pattern.matches(queue)), key=Pattern.closeness(queue))
-        return closest.weight
+        """Return the weight of the closest pattern: the queue's own name, else its longest namespace, else `*`."""
+        matching = (pattern for pattern in self.patterns if pattern.matches(queue))
+        return max(matching, key=lambda pattern: len(pattern.name.rstrip("*"))).weight
 
     def mode(self, expanded: dict[str, int]) -> Mode:
         """Return how the expanded queues are ordered at each reserve."""

@@ -52,12 +52,19 @@ class Execution:
     def execute(self, unit: Unit) -> Outcome:
         """Run a unit and return what became of it."""
         try:
+            return self._execute(unit)
+        except BaseException as error:  # noqa: BLE001  # a handler that calls sys.exit, a payload nobody thought of
+            return self._bury_unsettled(unit, error)
+
+    def _execute(self, unit: Unit) -> Outcome:
+        try:
             payload = self._read(unit)
         except MalformedPayload as error:
             return self._bury_unreadable(unit, error)
-        definition = self._registry.get(payload["class"])
+        name = payload["class"]
+        definition = self._registry.get(name)
         started = self._clock.monotonic()
-        context = JobContext(str(payload.get("jid", "")), payload, unit.queue, payload["class"], self._stopping)
+        context = JobContext(str(payload.get("jid", "")), payload, unit.queue, name, self._stopping)
         token = CURRENT_JOB.set(context)
         try:
             if definition is None:
@@ -65,7 +72,7 @@ class Execution:
             else:
                 self._runtime.events.emit("job_start")
                 outcome = self._run(unit, payload, definition)
-            self._count(unit, payload, outcome, self._clock.monotonic() - started)
+            self._count(unit, name, payload, outcome, self._clock.monotonic() - started)
         finally:
             CURRENT_JOB.reset(token)
         return outcome
@@ -114,8 +121,15 @@ class Execution:
         if not isinstance(payload, dict):
             return Dead(wrap(unit.payload, unit.queue, error, now), now, counted=False)
         changes = {**retry.describe_error(error), "failed_at": now, "retry_count": 0}
-        entry = self._entry(unit, payload, changes, now)
-        return Dead(entry, now, counted=False)
+        return Dead(self._entry(unit, changes, now), now, counted=False)
+
+    def _bury_unsettled(self, unit: Unit, error: BaseException) -> Outcome:
+        """Return Dead, bytes kept, for a unit whose outcome could not be found: it must not take the thread with it."""
+        now = self._clock.now()
+        reason = _as_exception(error)
+        trace = "".join(traceback.format_exception(error))
+        self._runtime.events.emit("job_failed", outcome="buried", elapsed=0.0, error=str(reason), traceback=trace)
+        return Dead(wrap(unit.payload, unit.queue, reason, now), now)
 
     # 2. resolve
 
@@ -127,8 +141,8 @@ class Execution:
         if count <= MOST_DEFERRALS:
             self._runtime.events.emit("job_failed", outcome="deferred", elapsed=0.0, error=str(error), traceback="")
             changes = {"deferred": True, "deferred_by": "unknown_class", "deferred_count": count}
-            return Deferred(self._entry(unit, payload, changes, now, TRANSIENT_KEYS), now + DEFERRAL)
-        return self._failed(unit, payload, None, error)
+            return Deferred(self._entry(unit, changes, now, TRANSIENT_KEYS), now + DEFERRAL)
+        return self._failed(unit, None, error)
 
     # 3. run
 
@@ -147,24 +161,26 @@ class Execution:
                 perform(*payload["args"])
                 return None
 
-            return chain.invoke(Run(payload, unit.queue, definition, instance), last) or DONE
+            outcome = chain.invoke(Run(payload, unit.queue, definition, instance), last)
+            return outcome if isinstance(outcome, Outcome) else DONE
         except Interrupted:
-            return self._yielded(unit, payload)
+            return self._yielded(unit)
         except BaseException as error:  # noqa: BLE001  # a job may raise anything, sys.exit included; no thread dies of it
             if _was_interrupted(error):
-                return self._yielded(unit, payload)
-            return self._failed(unit, payload, definition, error)
+                return self._yielded(unit)
+            return self._failed(unit, definition, error)
 
     # 4. conclude
 
-    def _yielded(self, unit: Unit, payload: Payload) -> Outcome:
+    def _yielded(self, unit: Unit) -> Outcome:
         if self._stopping.is_set():
             return InterruptedOutcome(unit.payload)
         now = self._clock.now()  # nothing stops: at the front of the queue it would come back at once, for ever
-        return Deferred(self._entry(unit, payload, {}, now, TRANSIENT_KEYS), now + YIELD_DELAY)
+        return Deferred(self._entry(unit, {}, now, TRANSIENT_KEYS), now + YIELD_DELAY)
 
-    def _failed(self, unit: Unit, payload: Payload, definition: Definition | None, raised: BaseException) -> Outcome:
+    def _failed(self, unit: Unit, definition: Definition | None, raised: BaseException) -> Outcome:
         error = raised if isinstance(raised, Exception) else _as_exception(raised)
+        payload = self._read(unit)  # as it came: middleware and the job may have changed theirs
         now = self._clock.now()
         option = payload.get("retry")
         if option is None and definition is not None:
@@ -206,7 +222,7 @@ class Execution:
         if answer is KILL:
             return self._exhausted(unit, payload, definition, error, plan.changes, now)
         at = now + retry.delay(answer, plan.count, self._runtime.rng)
-        return Retry(self._entry(unit, payload, plan.changes, now), at)
+        return Retry(self._entry(unit, plan.changes, now), at)
 
     def _exhausted(
         self, unit: Unit, payload: Payload, definition: Definition | None, error: Exception, changes: Any, now: float
@@ -218,7 +234,7 @@ class Execution:
         self._setup.mourn(told, error)
         if payload.get("dead") is False or answer is DISCARD:
             return Discard()
-        return Dead(self._entry(unit, payload, changes, now), now)
+        return Dead(self._entry(unit, changes, now), now)
 
     def _ask(self, hook: Any, *facts: Any) -> Any:
         """Return a hook's answer; one that fails is reported and counts as no answer, as in Sidekiq."""
@@ -226,19 +242,19 @@ class Execution:
             return None
         try:
             return hook(*facts)
-        except Exception as error:  # noqa: BLE001  # the application's code; the job's end is decided without it
+        except BaseException as raised:  # noqa: BLE001  # the application's code; the job's end is decided without it
+            error = raised if isinstance(raised, Exception) else _as_exception(raised)
             self._setup.report(error, {"context": f"hook {getattr(hook, '__name__', hook)!s}"})
             return None
 
-    def _entry(self, unit: Unit, payload: Payload, changes: Any, now: float, without: tuple[str, ...] = ()) -> bytes:
+    def _entry(self, unit: Unit, changes: Any, now: float, without: tuple[str, ...] = ()) -> bytes:
         """Return the unit's bytes with changes, and with what Ruby's pages need mended."""
-        mended = presentable({**payload, **changes}, unit.queue, now)
+        mended = presentable({**rubyjson.decode(unit.payload), **changes}, unit.queue, now)
         return rubyjson.patch(unit.payload, {**changes, **mended}, without)
 
-    def _count(self, unit: Unit, payload: Payload, outcome: Outcome, elapsed: float) -> None:
+    def _count(self, unit: Unit, name: str, payload: Payload, outcome: Outcome, elapsed: float) -> None:
         # A name that nobody registered may be anything: as a label it would let Redis grow our series without end.
-        name = payload["class"] if self._registry.get(payload["class"]) is not None else UNREGISTERED
-        key = (name, unit.queue)
+        key = (name if self._registry.get(name) is not None else UNREGISTERED, unit.queue)
         tally = self._tallies.get(key)
         if tally is None:
             tally = self._tallies[key] = Tally()
@@ -264,7 +280,7 @@ class Execution:
 
 def _as_exception(raised: BaseException) -> Exception:
     """Return what handlers are told of an error that is no Exception (sys.exit in a job)."""
-    wrapped = RuntimeError(f"{type(raised).__name__}: {raised}")
+    wrapped = RuntimeError(f"{type(raised).__name__}: {retry.describe_error(raised)['error_message']}")
     wrapped.__cause__ = raised
     return wrapped
 

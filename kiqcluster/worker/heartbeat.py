@@ -30,6 +30,7 @@ from kiqcluster.worker.processor import Running
 __all__ = ["BEAT", "Heartbeat", "Status"]
 
 BEAT = 10.0  # seconds between beats (sidekiq launcher.rb, since 7.0)
+ECHO = 0.5  # seconds from a remote signal to the beat that shows what it has changed
 LISTEN_MARGIN = 5.0  # seconds that a BLPOP's reply may be late
 RESYNC_BEATS = 6  # beats between checks of what Redis holds for us
 CLEANUP_SECONDS = 60  # between two prunings of `processes`, over the whole fleet
@@ -221,3 +222,4 @@ class Heartbeat(Service):
                 raise reply
             if reply is not None:
                 self._on_signal(reply[1].decode(errors="replace"))
+                until = min(until, self._runtime.clock.monotonic() + ECHO)  # who pressed the button looks at the page

@@ -1,0 +1,108 @@
+"""The documentation's examples run, its tables say what the code says, and its links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kiqcluster import config
+from kiqcluster.errors import ExitCode
+from kiqcluster.job import OPTIONS
+from tests.kit import ROOT, RedisServer
+
+PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """Return the code blocks of a language, in order."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def test_the_readmes_examples_run(tmp_path: Path, redis_server: RedisServer) -> None:
+    declaration, use = blocks(ROOT / "README.md", "python")
+    (tmp_path / "app.py").write_text(declaration)
+    (tmp_path / "use.py").write_text(use)
+
+    done = subprocess.run(
+        [sys.executable, "use.py"],
+        cwd=tmp_path,
+        env={"REDIS_URL": redis_server.url, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "welcome, 7\n"
+
+
+def test_the_examples_about_jobs_run(tmp_path: Path, redis_server: RedisServer) -> None:
+    (tmp_path / "page.py").write_text("\n".join(blocks(ROOT / "docs/jobs.md", "python")))
+
+    done = subprocess.run(
+        [sys.executable, "page.py"],
+        cwd=tmp_path,
+        env={"REDIS_URL": redis_server.url, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "invoice for 7 in EUR\nwelcome, 8\n"
+
+
+@pytest.mark.parametrize("page", ["docs/running.md"])
+def test_commands_print_what_the_page_says(page: str) -> None:
+    checked = 0
+    for block in blocks(ROOT / page, "console"):
+        for command, expected in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
+            if not expected:
+                continue
+            words = [sys.executable, "-m", *shlex.split(command)]
+            done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+            assert done.stdout == expected, done.stderr
+            checked += 1
+    assert checked >= 2
+
+
+def settings_table() -> str:
+    """Return the rows that docs/running.md must hold."""
+    rows = []
+    for each in config.settings():
+        default = ", ".join(each.default) if isinstance(each.default, tuple) else each.default
+        shown = "" if default in (None, "", False) else f"{default:g}" if isinstance(default, float) else str(default)
+        rows.append(f"| `{each.name}` | {shown} | {each.metadata['help']} |")
+    return "\n".join(rows)
+
+
+def test_every_setting_is_in_the_table() -> None:
+    assert settings_table() in (ROOT / "docs/running.md").read_text()
+
+
+def test_every_exit_code_is_in_the_table() -> None:
+    rows = re.findall(r"^\| (\d) \| (.+) \|$", (ROOT / "docs/running.md").read_text(), re.MULTILINE)
+
+    assert [int(code) for code, _ in rows] == sorted(ExitCode)
+
+
+def test_every_option_of_jobs_is_in_the_table() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/jobs.md").read_text(), re.MULTILINE)
+
+    assert sorted(rows) == sorted(OPTIONS)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+def test_files_that_the_pages_name_exist() -> None:
+    for page in PAGES:
+        for name in re.findall(r"`((?:docs|deploy|tests|kiqcluster|examples)/[\w./@-]+\.\w+)`", page.read_text()):
+            assert (ROOT / name).exists(), f"{page.name} names {name}"

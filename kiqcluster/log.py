@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from math import isfinite
 from typing import TextIO
@@ -87,6 +88,19 @@ WORDING: dict[str, tuple[int, str]] = {
 }
 
 
+class JobLevel(logging.Filter):
+    """Holds back what is below the level of the running job (its option log_level), else below the configured one."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__()
+        self._level = level
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        job = current_job()
+        declared = None if job is None else job.payload.get("log_level")
+        return record.levelno >= (LEVELS.get(declared, self._level) if isinstance(declared, str) else self._level)
+
+
 class PrettyFormatter(logging.Formatter):
     """One line for people: time, process, level, job, message; coloured when a terminal reads it."""
 
@@ -106,6 +120,8 @@ class PrettyFormatter(logging.Formatter):
         job = current_job()
         context = f" [{job.name} {job.jid}]" if job is not None else ""
         line = f"{_timestamp(record)} {record.process} {record.levelname.lower()}{context} {_message(self, record)}"
+        if trace := getattr(record, "event_fields", {}).get("traceback"):
+            line = f"{line}\n{trace.rstrip()}"
         return f"\x1b[{self.COLOURS.get(record.levelno, '0')}m{line}\x1b[0m" if self._coloured else line
 
 
@@ -138,14 +154,19 @@ def configure(log_format: str, level: str, stream: TextIO | None = None) -> None
     is_terminal = stream.isatty()
     pretty = log_format == "pretty" or (log_format == "auto" and is_terminal)
     handler = logging.StreamHandler(stream)
+    handler.addFilter(JobLevel(LEVELS[level]))
     handler.setFormatter(PrettyFormatter(coloured=is_terminal) if pretty else JsonFormatter())
     LOGGER.handlers[:] = [handler]
     LOGGER.setLevel(LEVELS[level])
     LOGGER.propagate = False
 
 
-def adopt_root() -> None:
-    """Let the application's log lines out, if it has not configured logging itself."""
+def adopt_root(job_levels: Iterable[str] = ()) -> None:
+    """Let the application's log lines out, if it has not configured logging itself.
+
+    job_levels: those that jobs declare (option log_level); what is below them all need not reach the handler.
+    """
+    LOGGER.setLevel(min([LOGGER.level, *(LEVELS[level] for level in job_levels)]))
     root = logging.getLogger()
     if not root.handlers and LOGGER.handlers:
         root.addHandler(LOGGER.handlers[0])

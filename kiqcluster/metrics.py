@@ -19,6 +19,8 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from kiqcluster.outcome import Dead, Deferred, Done, Interrupted, Outcome
+
 __all__ = ["JobMetrics", "Snapshot", "Tally"]
 
 COMPLETION_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 300.0, 600.0)  # seconds
@@ -31,6 +33,7 @@ COUNTERS = {
     "dead": "Jobs that were buried",
     "deferred": "Jobs put off without being run",
 }
+COUNTED_OUTCOMES: dict[type[Outcome], str] = {Dead: "dead", Deferred: "deferred", Interrupted: "interrupted"}
 # What prometheus-client registers about the process itself: the supervisor reports that for each slot.
 NOT_FORWARDED = ("python_", "process_")
 STATUSES = ("done", "fail")
@@ -60,6 +63,20 @@ class Tally:
         self.completion = {status: Histogram(COMPLETION_BUCKETS) for status in STATUSES}
         self.queueing = Histogram(QUEUE_BUCKETS)
         self.counters = dict.fromkeys(COUNTERS, 0)
+
+    def add(self, outcome: Outcome, seconds: float, waited: float | None, *, was_retried: bool) -> None:
+        """Count one run.  seconds: how long it took.  waited: in its queue, None when that is not known."""
+        if isinstance(outcome, Done):
+            self.completion["done"].observe(seconds)
+        elif outcome.failed:
+            self.completion["fail"].observe(seconds)
+            self.counters["failed"] += 1
+        if name := COUNTED_OUTCOMES.get(type(outcome)):
+            self.counters[name] += 1
+        if was_retried:
+            self.counters["retried"] += 1
+        if waited is not None:
+            self.queueing.observe(max(0.0, waited))
 
 
 Tallies = dict[tuple[str, str], Tally]  # (job name, queue) → tally

@@ -49,6 +49,7 @@ Payload = dict[str, JSON]
 
 DEEPEST_NESTING = 99  # levels, the payload itself being the first; Ruby's parser stops at 100
 INVALID_PAYLOAD = "Kiqcluster::InvalidPayload"  # class of an entry that holds bytes which are no job
+WRAPPERS = ("ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper", "Sidekiq::ActiveJob::Wrapper")  # to 7, from 8
 MALFORMED = "kiq_malformed"  # key that keeps the values which a Ruby page could not show
 LATEST_SECOND = 1e11  # epoch; larger numbers are milliseconds (Sidekiq 8) or nonsense
 CONVERSIONS = {
@@ -192,8 +193,13 @@ def presentable(payload: Payload, queue: str, now: float) -> dict[str, JSON]:
         replace("jid", new_jid())
     if not isinstance(payload.get("class"), str) or not payload["class"]:
         replace("class", INVALID_PAYLOAD)
-    if not isinstance(payload.get("args"), list):
+    arguments = payload.get("args")
+    if not isinstance(arguments, list):
         replace("args", [])
+    if not arguments and payload.get("encrypt"):  # pages mask the last argument
+        replace("encrypt", False)
+    if payload.get("wrapped") and payload.get("class") in WRAPPERS and not _is_envelope(arguments):
+        replace("wrapped", None)
     for key in ("created_at", "enqueued_at", "failed_at", "retried_at"):
         if key in payload and seconds(payload[key]) is None:
             replace(key, now)
@@ -210,6 +216,15 @@ def presentable(payload: Payload, queue: str, now: float) -> dict[str, JSON]:
         earlier = payload.get(MALFORMED)
         changes[MALFORMED] = {**(earlier if isinstance(earlier, dict) else {}), **malformed}
     return changes
+
+
+def _is_envelope(arguments: JSON) -> bool:
+    """Return whether pages can look into what ActiveJob has wrapped: the job's arguments, a mailer's after three names."""
+    envelope = arguments[0] if isinstance(arguments, list) and arguments else None
+    inner = envelope.get("arguments") if isinstance(envelope, dict) else None
+    if not isinstance(inner, list):
+        return False
+    return envelope.get("job_class") != "ActionMailer::MailDeliveryJob" or isinstance(inner[3:] and inner[3], dict)
 
 
 def _is_count(value: JSON) -> bool:

@@ -20,17 +20,19 @@ from typing import Any, NoReturn, TypeVar
 from kiqcluster import config as configuration
 from kiqcluster.clock import Clock, SystemClock
 from kiqcluster.config import Config
-from kiqcluster.errors import ApplicationError
+from kiqcluster.errors import ApplicationError, StoreError
 from kiqcluster.events import Events, Hooks
 from kiqcluster.middleware import Chain
 from kiqcluster.outcome import Outcome
 from kiqcluster.payload import Payload
-from kiqcluster.store import Store
+from kiqcluster.store import Store, is_outage
 
 __all__ = ["JobContext", "Push", "Run", "Setup", "current_job", "current_setup", "flush_output", "leave", "using_setup"]
 
 ErrorHandler = Callable[[Exception, dict[str, Any]], object]
 DeathHandler = Callable[[Payload, Exception], object]
+LOGGER = logging.getLogger("kiqcluster")
+LOGGED_AS_EVENTS = frozenset({"job", "malformed payload"})  # contexts whose errors have an event of their own
 E = TypeVar("E", bound=ErrorHandler)
 D = TypeVar("D", bound=DeathHandler)
 
@@ -145,12 +147,15 @@ class Setup:
         return self.store
 
     def report(self, error: Exception, context: dict[str, Any]) -> None:
-        """Tell the error handlers; one that fails itself is logged and the next one told."""
+        """Log an error and tell the error handlers; one that fails itself is logged and the next one told."""
+        where = context.get("context", "")
+        if where not in LOGGED_AS_EVENTS:
+            LOGGER.warning("%s: %s: %s", where, type(error).__name__, error)
         for handler in self.error_handlers:
             try:
                 handler(error, context)
             except Exception:
-                logging.getLogger("kiqcluster").exception("the error handler %r failed", handler)
+                LOGGER.exception("the error handler %r failed", handler)
 
     def mourn(self, payload: Payload, error: Exception) -> None:
         """Tell the death handlers; one that fails is reported and the next one told."""
@@ -192,6 +197,11 @@ class Runtime:
     events: Events
     clock: Clock = field(default_factory=SystemClock)
     rng: Random = field(default_factory=Random)
+
+    def trouble(self, service: str, error: Exception) -> None:
+        """Report what went wrong in a service; that Redis is away is said once, by whoever fetches."""
+        if not (isinstance(error, StoreError) and is_outage(error)):
+            self.setup.report(error, {"context": service})
 
     def fire(self, event: str) -> None:
         """Run the application's handlers of a lifecycle event; failures are reported, and raised for startup."""

@@ -29,7 +29,7 @@ from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost, StoreEr
 from kiqcluster.keys import Keys
 from kiqcluster.store import embedded
 
-__all__ = ["Command", "Link", "Node", "Store", "masked", "parse_address"]
+__all__ = ["Command", "Link", "Node", "Store", "is_outage", "masked", "parse_address"]
 
 Command = Sequence[str | bytes | int | float]
 Reply = Any  # bytes, int, None, list of these, or RedisRefused

@@ -39,8 +39,7 @@ from kiqcluster.groups import Group
 from kiqcluster.metrics import Snapshot
 from kiqcluster.registry import current_registry
 from kiqcluster.runtime import Runtime, current_setup
-from kiqcluster.store import Store
-from kiqcluster.store.connection import is_outage
+from kiqcluster.store import Store, is_outage
 from kiqcluster.store.engine import Member
 from kiqcluster.worker.launcher import Callbacks, Launcher
 
@@ -131,7 +130,8 @@ class Child:
         setup.store = Store(spec.config.known_redis())
         application.load(spec.config.require, spec.directory)
         self._trap_signals()
-        log.adopt_root()
+        levels = (definition.options.get("log_level") for definition in current_registry())
+        log.adopt_root(level for level in levels if level is not None)
         runtime = Runtime(spec.config, setup.store, setup, self._events, self._clock, rng)
         self._launcher = Launcher(
             runtime,
@@ -147,15 +147,17 @@ class Child:
             ),
         )
         self._reach_redis(setup.store)
-        runtime.fire("startup")
+        self._start_up(runtime)
         gc.freeze()  # what boot has made lives as long as the process; collections need not look at it
         if spec.quiet:
             self._launcher.quiet()
-        self._start()
+        self._join()
         self._is_ready = True
         self._launcher.recover(spec.orphans)
         order = self._launcher.capsule.order
+        # Told before the first reserve: a job that kills this process must not look like a boot that failed.
         self._channel.send("ready", queues=list(order.weights), concurrency=spec.concurrency)
+        self._launcher.start()
         self._events.emit("worker_ready", concurrency=spec.concurrency, queues=",".join(order.weights) or "(none yet)")
         runtime.fire("ready")
 
@@ -179,6 +181,15 @@ class Child:
         for number in SIGNAL_ACTIONS:
             signal.signal(number, _do_nothing)
 
+    def _start_up(self, runtime: Runtime) -> None:
+        """Run the startup handlers.  The kernel ends a process whose handlers hang: the supervisor may be gone."""
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, self._spec.config.boot_timeout)
+        try:
+            runtime.fire("startup")
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
     def _reach_redis(self, store: Store) -> None:
         """Wait until Redis answers; being away is no failure, being refused is."""
         while True:
@@ -192,10 +203,10 @@ class Child:
                 self._warn_of_losses(info)
                 return
 
-    def _start(self) -> None:
+    def _join(self) -> None:
         while True:
             try:
-                self.launcher.start()
+                self.launcher.join()
             except StoreError as error:
                 if not is_outage(error):
                     raise

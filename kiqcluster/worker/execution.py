@@ -36,6 +36,7 @@ YIELD_DELAY = 1.0  # seconds that a job waits which raised Interrupted although 
 UNREGISTERED = "(unknown)"  # label of jobs whose class is not registered here
 TRANSIENT_KEYS = ("at", "enqueued_at")  # that entries of the schedule set do not have
 DONE = Done()
+OUTCOME_WORDS = {Retry: "failed, will be retried", Dead: "failed, buried", Discard: "failed, discarded"}
 
 
 class Execution:
@@ -48,6 +49,7 @@ class Execution:
         self._registry = registry
         self._stopping = stopping
         self._tallies = metrics.tallies()
+        self._failure: BaseException | None = None  # of the run at hand, until it is said
 
     def execute(self, unit: Unit) -> Outcome:
         """Run a unit and return what became of it."""
@@ -72,7 +74,7 @@ class Execution:
             else:
                 self._runtime.events.emit("job_start")
                 outcome = self._run(unit, payload, definition)
-            self._count(unit, name, payload, outcome, self._clock.monotonic() - started)
+            self._conclude(unit, name, payload, outcome, self._clock.monotonic() - started)
         finally:
             CURRENT_JOB.reset(token)
         return outcome
@@ -86,6 +88,7 @@ class Execution:
         before = payload.get("interrupted_count")
         count = (before if type(before) is int and before >= 0 else 0) + 1
         definition = self._registry.get(payload["class"])
+        self._tally(payload["class"], unit.queue).counters["interrupted"] += 1
         limit = definition.local.get("max_retries_after_interruption") if definition is not None else None
         now = self._clock.now()
         if definition is not None and limit is not None and count > limit:
@@ -113,7 +116,7 @@ class Execution:
         """Return Dead for bytes that are no job: as they are if Ruby's pages can show them, else wrapped."""
         now = self._clock.now()
         self._setup.report(error, {"context": "malformed payload", "queue": unit.queue, "payload": unit.payload})
-        self._runtime.events.emit("job_failed", outcome="buried", elapsed=0.0, error=str(error), traceback="")
+        self._say_failed("cannot run, buried", error)
         try:
             payload = rubyjson.decode(unit.payload)
         except rubyjson.Undecodable:
@@ -126,10 +129,8 @@ class Execution:
     def _bury_unsettled(self, unit: Unit, error: BaseException) -> Outcome:
         """Return Dead, bytes kept, for a unit whose outcome could not be found: it must not take the thread with it."""
         now = self._clock.now()
-        reason = _as_exception(error)
-        trace = "".join(traceback.format_exception(error))
-        self._runtime.events.emit("job_failed", outcome="buried", elapsed=0.0, error=str(reason), traceback=trace)
-        return Dead(wrap(unit.payload, unit.queue, reason, now), now)
+        self._say_failed("cannot conclude, buried", error)
+        return Dead(wrap(unit.payload, unit.queue, _as_exception(error), now), now)
 
     # 2. resolve
 
@@ -139,7 +140,7 @@ class Execution:
         count = (before if type(before) is int and before >= 0 else 0) + 1
         now = self._clock.now()
         if count <= MOST_DEFERRALS:
-            self._runtime.events.emit("job_failed", outcome="deferred", elapsed=0.0, error=str(error), traceback="")
+            self._say_failed("deferred", error)
             changes = {"deferred": True, "deferred_by": "unknown_class", "deferred_count": count}
             return Deferred(self._entry(unit, changes, now, TRANSIENT_KEYS), now + DEFERRAL)
         return self._failed(unit, None, error)
@@ -187,15 +188,7 @@ class Execution:
             option = definition.options["retry"]
         plan = retry.plan(payload, unit.queue, raised, option, self._runtime.config.max_retries, now)
         outcome = self._concluded(unit, payload, definition, error, plan, now)
-        self._runtime.events.emit(
-            "job_failed",
-            outcome={Retry: "failed, will be retried", Dead: "failed, buried", Discard: "failed, discarded"}[
-                type(outcome)
-            ],
-            elapsed=0.0,
-            error=f"{type(raised).__name__}: {plan.changes['error_message']}",
-            traceback="".join(traceback.format_exception(raised)),
-        )
+        self._failure = raised
         self._setup.report(error, {"context": "job", "job": payload, "queue": unit.queue})
         return outcome
 
@@ -252,30 +245,30 @@ class Execution:
         mended = presentable({**rubyjson.decode(unit.payload), **changes}, unit.queue, now)
         return rubyjson.patch(unit.payload, {**changes, **mended}, without)
 
-    def _count(self, unit: Unit, name: str, payload: Payload, outcome: Outcome, elapsed: float) -> None:
+    def _conclude(self, unit: Unit, name: str, payload: Payload, outcome: Outcome, elapsed: float) -> None:
+        """Say and count what became of a unit."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            self._say_failed(OUTCOME_WORDS[type(outcome)], failure, elapsed)
+        elif type(outcome) is Done:
+            self._runtime.events.emit("job_done", elapsed=elapsed)
+        enqueued_at = seconds(payload.get("enqueued_at"))
+        waited = None if enqueued_at is None else self._clock.now() - elapsed - enqueued_at
+        self._tally(name, unit.queue).add(outcome, elapsed, waited, was_retried="retry_count" in payload)
+
+    def _say_failed(self, outcome: str, error: BaseException, elapsed: float = 0.0) -> None:
+        described = retry.describe_error(error)
+        trace = "" if isinstance(error, CannotRun) else "".join(traceback.format_exception(error))
+        text = f"{described['error_class']}: {described['error_message']}"
+        self._runtime.events.emit("job_failed", outcome=outcome, elapsed=elapsed, error=text, traceback=trace)
+
+    def _tally(self, name: str, queue: str) -> Tally:
         # A name that nobody registered may be anything: as a label it would let Redis grow our series without end.
-        key = (name if self._registry.get(name) is not None else UNREGISTERED, unit.queue)
+        key = (name if self._registry.get(name) is not None else UNREGISTERED, queue)
         tally = self._tallies.get(key)
         if tally is None:
             tally = self._tallies[key] = Tally()
-        kind = type(outcome)
-        if kind is Done:
-            tally.completion["done"].observe(elapsed)
-            self._runtime.events.emit("job_done", elapsed=elapsed)
-        elif outcome.failed:
-            tally.completion["fail"].observe(elapsed)
-            tally.counters["failed"] += 1
-        if kind is Dead:
-            tally.counters["dead"] += 1
-        elif kind is Deferred:
-            tally.counters["deferred"] += 1
-        elif kind is InterruptedOutcome:
-            tally.counters["interrupted"] += 1
-        if "retry_count" in payload:
-            tally.counters["retried"] += 1
-        enqueued_at = seconds(payload.get("enqueued_at"))
-        if enqueued_at is not None:
-            tally.queueing.observe(max(0.0, self._clock.now() - elapsed - enqueued_at))
+        return tally
 
 
 def _as_exception(raised: BaseException) -> Exception:

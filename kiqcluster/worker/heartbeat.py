@@ -18,22 +18,31 @@ from typing import Any
 import psutil
 
 from kiqcluster import rubyjson
-from kiqcluster.errors import StoreError
+from kiqcluster.errors import MalformedPayload, StoreError
 from kiqcluster.groups import Mode
-from kiqcluster.keys import HEARTBEAT_TTL
+from kiqcluster.keys import HEARTBEAT_TTL, Keys
 from kiqcluster.runtime import Runtime
 from kiqcluster.service import Service
 from kiqcluster.store import Store
+from kiqcluster.store.connection import Command
 from kiqcluster.version import VERSION
 from kiqcluster.worker.processor import Running
 
-__all__ = ["BEAT", "Heartbeat", "Status"]
+__all__ = ["BEAT", "Heartbeat", "Status", "withdrawal"]
 
 BEAT = 10.0  # seconds between beats (sidekiq launcher.rb, since 7.0)
 ECHO = 0.5  # seconds from a remote signal to the beat that shows what it has changed
 LISTEN_MARGIN = 5.0  # seconds that a BLPOP's reply may be late
 RESYNC_BEATS = 6  # beats between checks of what Redis holds for us
 CLEANUP_SECONDS = 60  # between two prunings of `processes`, over the whole fleet
+
+
+def withdrawal(keys: Keys, identity: str) -> list[Command]:
+    """Return the commands that take a process off Sidekiq's registry."""
+    return [
+        ("SREM", keys.processes, identity),
+        ("UNLINK", keys.work(identity), keys.workers(identity), keys.process(identity)),
+    ]
 
 
 class Status:
@@ -93,7 +102,7 @@ class Heartbeat(Service):
                 self.beat()
                 self._listen(beat_at)
             except StoreError as error:
-                self._runtime.setup.report(error, {"context": "heartbeat"})
+                self._runtime.trouble("heartbeat", error)
                 self.pause(1.0)
 
     def beat(self) -> None:
@@ -143,8 +152,13 @@ class Heartbeat(Service):
         return not replies[-4]
 
     def _work(self, running: Running) -> bytes:
-        payload = running.unit.payload.decode(errors="replace")
-        return rubyjson.encode({"queue": running.unit.queue, "payload": payload, "run_at": int(running.since)})
+        """Return a running job so that no busy page breaks on it, whatever is in its payload."""
+        unit = running.unit
+        try:
+            payload = rubyjson.patch(unit.payload, presentable(read(unit.payload), unit.queue, running.since))
+        except MalformedPayload:  # it is on its way to the dead set
+            payload = rubyjson.encode(presentable({}, unit.queue, running.since))
+        return rubyjson.encode({"queue": unit.queue, "payload": payload.decode(), "run_at": int(running.since)})
 
     def _fields(self, identity: str, busy: int) -> list[str | bytes | int]:
         """Return the fields of `<identity>`; each is read by some version of Sidekiq (reference §2.5)."""
@@ -176,13 +190,7 @@ class Heartbeat(Service):
         ]
 
     def _withdraw(self, identity: str) -> None:
-        keys = self._store.keys
-        self._store.pipeline(
-            [
-                ("SREM", keys.processes, identity),
-                ("UNLINK", keys.work(identity), keys.workers(identity), keys.process(identity)),
-            ]
-        )
+        self._store.pipeline(withdrawal(self._store.keys, identity))
 
     # 2. watch
 

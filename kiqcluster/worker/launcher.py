@@ -1,10 +1,11 @@
 """Launcher: builds the parts of a worker and takes them through its life.
 
 Runs in: the worker's main thread.
-1. start      join, then manager, heartbeat, poller, recovery
-2. quiet      fetch no more, give reserved units back; polling goes on
-3. resume     fetch again
-4. stop       quiet, wait for running jobs until the deadline, put back what still runs, leave
+1. join       become a member, learn the queues
+2. start      manager, recovery, heartbeat, poller
+3. quiet      fetch no more, give reserved units back; polling goes on
+4. resume     fetch again
+5. stop       quiet, wait for running jobs until the deadline, put back what still runs, leave
 
 Counterpart: sidekiq launcher.rb.
 """
@@ -104,12 +105,15 @@ class Launcher:
         """Whether the last round of every capsule reached Redis."""
         return all(capsule.fetch.is_connected for capsule in self.capsules)
 
-    def start(self) -> None:
-        """Join and start the threads.  Raises StoreError while Redis is away: call it again then."""
+    def join(self) -> None:
+        """Become a member and learn the queues.  Raises StoreError while Redis is away: call it again then."""
         self._callbacks.on_member(self.capsule.fetch.member)
         for capsule in self.capsules:
             self._engine.join(capsule.fetch.member)
         self._learn_queues()
+
+    def start(self) -> None:
+        """Start the threads: from here on jobs run, and may end this process."""
         names = self.capsule.order.weights
         jobs = ((definition.name, definition.queue) for definition in self._registry)
         self._metrics.start_at_zero((name, queue) for name, queue in jobs if queue in names)
@@ -191,7 +195,7 @@ class Launcher:
         try:
             self._heartbeat.withdraw()
         except StoreError as error:
-            self._runtime.setup.report(error, {"context": "stop"})  # the heartbeat expires by itself
+            self._runtime.trouble("stop", error)  # the heartbeat expires by itself
         self._runtime.fire("exit")
 
     def _leave(self, capsule: Capsule) -> None:
@@ -205,7 +209,7 @@ class Launcher:
             capsule.fetch.leave(interrupted)
         except StoreError as error:
             # What is left in flight is recovered by the replacement, a sibling or the sweep: R7 has one way out.
-            self._runtime.setup.report(error, {"context": "stop"})
+            self._runtime.trouble("stop", error)
 
     # making
 

@@ -55,7 +55,7 @@ class Poller(Service):
                 self.poll()
                 pause = poll_pause(self._processes(), interval, self._runtime.rng)
             except StoreError as error:
-                self._runtime.setup.report(error, {"context": "poller"})
+                self._runtime.trouble("poller", error)
                 pause = FALLBACK_PAUSE
             self.pause(pause)
 

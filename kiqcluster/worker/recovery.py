@@ -19,6 +19,7 @@ from kiqcluster.errors import StoreError
 from kiqcluster.runtime import Runtime
 from kiqcluster.service import Service
 from kiqcluster.store.engine import Engine
+from kiqcluster.worker.heartbeat import withdrawal
 from kiqcluster.worker.identity import Birth, is_gone
 
 __all__ = ["Recovery"]
@@ -66,6 +67,7 @@ class Recovery(Service):
     def _recover(self, identity: str) -> None:
         with self._engine.store.borrowed() as link:
             units = self._engine.recover(link, identity)
+        self._engine.store.pipeline(withdrawal(self._engine.store.keys, identity))
         self._runtime.events.emit("recovered", identity=identity, units=units)
         self._on_recovered(identity)
 
@@ -82,7 +84,7 @@ class Recovery(Service):
             try:
                 step()
             except StoreError as error:
-                self._runtime.setup.report(error, {"context": "recovery"})
+                self._runtime.trouble("recovery", error)
                 self.pause(jittered(attempt, FIRST_PAUSE, LONGEST_PAUSE, self._runtime.rng))
                 attempt += 1
             else:

@@ -11,8 +11,9 @@ KiqError
 │   ├── RedisUnavailable       nothing was sent: the command did certainly not run
 │   ├── ReplyLost              it was sent, no answer came: it may or may not have run
 │   └── RedisRefused           Redis answered with an error (`code`: WRONGTYPE, NOAUTH, OOM, …)
-└── CannotRun                  a payload that no retry can run as it is: dead set, with this as its reason
+└── CannotRun                  a payload that this worker cannot run: dead set in the end, with this as its reason
     ├── MalformedPayload       no JSON, no object, no class, no list of arguments
+    ├── MisfitArguments        `perform` cannot be called with them; also an InvalidArguments
     └── UnknownJob             no job of that name is registered here (a rolling deploy may bring it)
 
 Control flow derives from BaseException, so that `except Exception` in a job cannot eat it:
@@ -33,6 +34,7 @@ __all__ = [
     "JobDefinitionError",
     "KiqError",
     "MalformedPayload",
+    "MisfitArguments",
     "PushError",
     "RedisRefused",
     "RedisUnavailable",
@@ -140,6 +142,10 @@ class CannotRun(KiqError):
 
 class MalformedPayload(CannotRun):
     """The payload is not a Sidekiq job."""
+
+
+class MisfitArguments(CannotRun, InvalidArguments):
+    """A payload's arguments do not fit the signature that this worker knows."""
 
 
 class UnknownJob(CannotRun):

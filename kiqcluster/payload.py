@@ -198,7 +198,8 @@ def presentable(payload: Payload, queue: str, now: float) -> dict[str, JSON]:
         replace("args", [])
     if not arguments and payload.get("encrypt"):  # pages mask the last argument
         replace("encrypt", False)
-    if payload.get("wrapped") and payload.get("class") in WRAPPERS and not _is_envelope(arguments):
+    wrapped = payload.get("wrapped")
+    if wrapped and payload.get("class") in WRAPPERS and not _is_envelope(arguments, wrapped):
         replace("wrapped", None)
     for key in ("created_at", "enqueued_at", "failed_at", "retried_at"):
         if key in payload and seconds(payload[key]) is None:
@@ -218,13 +219,13 @@ def presentable(payload: Payload, queue: str, now: float) -> dict[str, JSON]:
     return changes
 
 
-def _is_envelope(arguments: JSON) -> bool:
-    """Return whether pages can look into what ActiveJob has wrapped: the job's arguments, a mailer's after three names."""
+def _is_envelope(arguments: JSON, wrapped: JSON) -> bool:
+    """Return whether pages can look into what ActiveJob has wrapped; of a mailer they show what follows three names."""
     envelope = arguments[0] if isinstance(arguments, list) and arguments else None
     inner = envelope.get("arguments") if isinstance(envelope, dict) else None
     if not isinstance(inner, list):
         return False
-    return envelope.get("job_class") != "ActionMailer::MailDeliveryJob" or isinstance(inner[3:] and inner[3], dict)
+    return wrapped != "ActionMailer::MailDeliveryJob" or (len(inner) > 3 and isinstance(inner[3], dict))
 
 
 def _is_count(value: JSON) -> bool:

@@ -1,4 +1,4 @@
-"""Fork: the only place where processes come from, and what a child does before anything else.
+"""Fork: where processes come from, what a child does before anything else, and how the dead are reaped.
 
 In the parent signals are blocked around the fork; in the child they stay blocked until it has handlers of its own.
 The child leads a process group (a terminal's Ctrl-C reaches the supervisor only), reads /dev/null, dies with
@@ -20,7 +20,7 @@ from kiqcluster.errors import ExitCode
 from kiqcluster.runtime import flush_output, leave
 from kiqcluster.supervisor.signals import blocked, reset_in_child
 
-__all__ = ["die_with_parent", "fork"]
+__all__ = ["die_with_parent", "fork", "reap", "reap_adopted"]
 
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None)  # opened before any fork, so that children share it
@@ -74,3 +74,26 @@ def die_with_parent(number: int) -> None:
     """Ask the kernel for a signal when the parent dies.  Linux only; elsewhere EOF on the socketpair has to do."""
     if sys.platform == "linux":
         LIBC.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+def reap(pid: int) -> int | None:
+    """Return a dead child's wait status, None while it lives."""
+    try:
+        found, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:  # somebody else reaped it; how it ended is not known
+        return 0
+    return status if found else None
+
+
+def reap_adopted(known: set[int]) -> None:
+    """As pid 1, reap processes whose parents have died; they are no slots.
+
+    Looks before it reaps: how a child of ours ended must reach its slot.
+    """
+    try:
+        while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if found.si_pid in known:
+                return  # it is reaped at the next turn, and the others after it
+            os.waitpid(found.si_pid, os.WNOHANG)
+    except ChildProcessError:
+        return

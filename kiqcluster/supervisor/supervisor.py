@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from kiqcluster import rubyjson
 from kiqcluster.board import Board
 from kiqcluster.clock import Clock, SystemClock
 from kiqcluster.config import STOP_GRACE, Config
@@ -29,14 +28,15 @@ from kiqcluster.errors import ApplicationError, ExitCode, UsageError
 from kiqcluster.events import Events
 from kiqcluster.frames import Channel, Frame
 from kiqcluster.groups import Group
-from kiqcluster.supervisor import http, respawn
+from kiqcluster.supervisor import respawn
 from kiqcluster.supervisor.catalogue import Catalogue, CatalogueChild
 from kiqcluster.supervisor.children import Child, Death, Slot, restart_reason
 from kiqcluster.supervisor.expansion import SlotPlan, plan_slots
-from kiqcluster.supervisor.fork import fork
+from kiqcluster.supervisor.fork import fork, reap, reap_adopted
 from kiqcluster.supervisor.guardian import Guardian
 from kiqcluster.supervisor.metrics import ClusterMetrics
 from kiqcluster.supervisor.pidfile import Pidfile
+from kiqcluster.supervisor.probes import Probes, why_not_ready
 from kiqcluster.supervisor.signals import SIGNAL_ACTIONS, SignalInbox
 from kiqcluster.version import VERSION
 
@@ -75,7 +75,7 @@ class Supervisor:
         self._inbox = SignalInbox()
         self._pidfile = Pidfile(config.pidfile) if config.pidfile else None
         self._directory = config.known_directory()
-        self._listener: http.Listener | None = None
+        self._probes: Probes | None = None
         self._guardian: Guardian | None = None
         self._catalogue: CatalogueChild | None = None
         self._ending: set[int] = set()  # pids that are done and not reaped yet
@@ -105,10 +105,7 @@ class Supervisor:
         self._selector.register(self._inbox.fileno(), selectors.EVENT_READ, self._on_signals)
         if self._pidfile is not None:
             self._pidfile.acquire()
-        sock = http.open_listener(self._config.listen)
-        if sock is not None:
-            self._listener = http.Listener(sock, self._routes(), self._clock)
-            self._selector.register(sock, selectors.EVENT_READ, self._accept)
+        self._probes = Probes(self._config.listen, self._selector, self._clock, self._metrics, self._why_not_ready)
         if self._config.embedded is not None:
             self._guardian = Guardian(self._config.embedded, self._forget)
             self._guardian.start()
@@ -119,8 +116,8 @@ class Supervisor:
         """Close, in a child, what is the supervisor's.  The pipe to the guardian stays: it is held on purpose."""
         self._selector.close()
         self._inbox.close()
-        if self._listener is not None:
-            self._listener.close()
+        if self._probes is not None:
+            self._probes.close()
         for slot in self.slots:
             if slot.child is not None:
                 slot.child.channel.close()
@@ -278,16 +275,16 @@ class Supervisor:
     def _reap_all(self) -> None:
         for slot in self.slots:
             child = slot.child
-            if child is not None and (status := _reap(child.pid, os.WNOHANG)) is not None:
+            if child is not None and (status := reap(child.pid)) is not None:
                 self._bury(slot, child, Death.of(status))
-        if self._guardian is not None and self._guardian.pid and _reap(self._guardian.pid, os.WNOHANG) is not None:
+        if self._guardian is not None and self._guardian.pid and reap(self._guardian.pid) is not None:
             self._guardian.pid = 0
             if not self._is_stopping:
                 self._guardian.start()
-        self._ending = {pid for pid in self._ending if _reap(pid, os.WNOHANG) is None}
+        self._ending = {pid for pid in self._ending if reap(pid) is None}
         if os.getpid() == 1:
             children = {slot.child.pid for slot in self.slots if slot.child is not None}
-            _reap_adopted(children | {self._guardian.pid if self._guardian is not None else 0})
+            reap_adopted(children | {self._guardian.pid if self._guardian is not None else 0})
 
     def _bury(self, slot: Slot, child: Child, death: Death) -> None:
         """Take leave of a dead child: its last words, its totals, its units; then the slot's next step."""
@@ -366,8 +363,8 @@ class Supervisor:
                 self._end_catalogue()
             else:
                 self._catalogue_failed(error)
-        for connection in self._listener.overdue() if self._listener is not None else ():
-            self._drop(connection)
+        if self._probes is not None:
+            self._probes.drop_overdue()
 
     def _is_silent(self, child: Child, now: float) -> bool:
         limit = self._config.silence_timeout
@@ -440,95 +437,21 @@ class Supervisor:
             if slot.child is not None and not slot.child.identities:  # it still imports, and reads no frames
                 os.kill(slot.child.pid, signal.SIGTERM)
 
+    def _why_not_ready(self) -> str | None:
+        return why_not_ready(self.slots, is_quiet=self.is_quiet, is_stopping=self._is_stopping)
+
     def _close(self) -> None:
         if self._guardian is not None:
             self._guardian.release()
             deadline = self._clock.monotonic() + GUARDIAN_PATIENCE
-            while self._guardian.pid and _reap(self._guardian.pid, os.WNOHANG) is None:
+            while self._guardian.pid and reap(self._guardian.pid) is None:
                 if self._clock.monotonic() >= deadline:
                     os.killpg(self._guardian.pid, signal.SIGKILL)
                 self._selector.select(LONGEST_TURN / 20)
                 self._inbox.read()
-        if self._listener is not None:
-            self._listener.close()
+        if self._probes is not None:
+            self._probes.close()
             if self._config.listen.startswith("unix:"):
                 Path(self._config.listen.removeprefix("unix:")).unlink(missing_ok=True)
         if self._pidfile is not None:
             self._pidfile.release()
-
-    # HTTP
-
-    def _routes(self) -> dict[str, http.Handler]:
-        return {
-            "/metrics": self._answer_metrics,
-            "/liveness": lambda _: http.Response(200, b'{"status":"ok"}\n'),
-            "/readiness": self._answer_readiness,
-        }
-
-    def _answer_metrics(self, headers: object) -> http.Response:
-        accept = headers.get("accept", "") if isinstance(headers, dict) else ""
-        content_type, text = self._metrics.render(accept)
-        return http.Response(200, text, content_type)
-
-    def _answer_readiness(self, _headers: object) -> http.Response:
-        reason = self._why_not_ready()
-        if reason is None:
-            return http.Response(200, b'{"status":"ok"}\n')
-        return http.Response(503, rubyjson.encode({"status": "not ready", "reason": reason}) + b"\n")
-
-    def _why_not_ready(self) -> str | None:
-        if self._is_stopping:
-            return "stopping"
-        if not self.slots:
-            return "the application is being imported"
-        for slot in self.slots:
-            child = slot.child
-            if child is None or not child.is_ready:
-                waits_for = f": {child.waits_for}" if child is not None and child.waits_for else ""
-                return f"slot {slot.number} is in {slot.state}{waits_for}"
-            if child.quiet or self.is_quiet:
-                return f"slot {slot.number} is quiet"
-            if not child.redis:
-                return f"slot {slot.number} cannot reach Redis"
-        return None
-
-    def _accept(self) -> None:
-        assert self._listener is not None
-        connection = self._listener.accept()
-        if connection is not None:
-            self._selector.register(connection.socket, selectors.EVENT_READ, lambda: self._advance(connection))
-
-    def _advance(self, connection: http.Connection) -> None:
-        if not connection.advance():
-            self._drop(connection)
-            return
-        wanted = selectors.EVENT_WRITE if connection.is_writing else selectors.EVENT_READ
-        self._selector.modify(connection.socket, wanted, lambda: self._advance(connection))
-
-    def _drop(self, connection: http.Connection) -> None:
-        assert self._listener is not None
-        self._selector.unregister(connection.socket)
-        self._listener.drop(connection)
-
-
-def _reap(pid: int, options: int) -> int | None:
-    """Return a dead child's wait status, None while it lives."""
-    try:
-        found, status = os.waitpid(pid, options)
-    except ChildProcessError:  # somebody else reaped it; how it ended is not known
-        return 0
-    return status if found else None
-
-
-def _reap_adopted(known: set[int]) -> None:
-    """As pid 1, reap processes whose parents have died; they are no slots.
-
-    Looks before it reaps: how a child of ours ended must reach its slot.
-    """
-    try:
-        while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-            if found.si_pid in known:
-                return  # it is reaped at the next turn, and the others after it
-            os.waitpid(found.si_pid, os.WNOHANG)
-    except ChildProcessError:
-        return

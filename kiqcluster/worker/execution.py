@@ -17,7 +17,7 @@ import traceback
 from typing import Any
 
 from kiqcluster import rubyjson
-from kiqcluster.errors import CannotRun, Interrupted, InvalidArguments, MalformedPayload, UnknownJob
+from kiqcluster.errors import CannotRun, Interrupted, MalformedPayload, MisfitArguments, UnknownJob
 from kiqcluster.job import DISCARD, KILL
 from kiqcluster.metrics import JobMetrics, Tally
 from kiqcluster.outcome import Dead, Deferred, Discard, Done, Outcome, Retry
@@ -151,7 +151,7 @@ class Execution:
         try:
             misfit = definition.fits(payload["args"])
             if misfit is not None:
-                raise InvalidArguments(misfit)  # noqa: TRY301  # concluded like any error of the job
+                raise MisfitArguments(misfit)  # noqa: TRY301  # concluded like any error of the job
             instance, perform = definition.prepare()
             chain = self._setup.server_middleware
             if not len(chain):

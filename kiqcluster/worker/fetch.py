@@ -248,7 +248,9 @@ class ReliableFetch:
                 self.progress += 1
                 hungry, self._hungry = self._hungry, False
                 # A leading processor goes on with a unit itself, or leads again; the manager does neither.
-                self._turn.notify(max(0, len(self._units) - 1) if is_processor else max(1, len(self._units)))
+                # If there may be more, somebody else leads on: who parked during this round was not counted in it.
+                leads_on = not is_processor or (self._due and bool(self._units))
+                self._turn.notify(max(0, len(self._units) - is_processor) + leads_on)
             if hungry:
                 self._poke()  # the queues are empty: the manager arms their bells
 

@@ -21,6 +21,7 @@ from kiqcluster import rubyjson
 from kiqcluster.errors import MalformedPayload, StoreError
 from kiqcluster.groups import Mode
 from kiqcluster.keys import HEARTBEAT_TTL, Keys
+from kiqcluster.payload import presentable, read
 from kiqcluster.runtime import Runtime
 from kiqcluster.service import Service
 from kiqcluster.store import Store

@@ -36,6 +36,7 @@ __all__ = [
     "decode_backtrace",
     "encode_backtrace",
     "new_jid",
+    "peek",
     "presentable",
     "read",
     "seconds",
@@ -161,6 +162,15 @@ def read(raw: bytes) -> Payload:
     if not isinstance(payload.get("class"), str) or not payload["class"]:
         raise MalformedPayload("the payload names no class to run")
     return payload
+
+
+def peek(raw: bytes) -> tuple[str, str]:
+    """Return name and jid for display; what has none gets words that say so."""
+    try:
+        payload = read(raw)
+    except MalformedPayload:
+        return "(no job)", "(no jid)"
+    return payload["class"], str(payload.get("jid", "(no jid)"))
 
 
 def seconds(value: JSON) -> float | None:

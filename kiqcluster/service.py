@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import traceback
 from collections.abc import Callable
 
-__all__ = ["Service"]
+__all__ = ["Service", "thread_stacks"]
 
 
 class Service:
@@ -63,3 +65,13 @@ class Service:
             self.run()
         except Exception as error:  # noqa: BLE001  # the top of a service: reported, and its owner starts another
             self._on_crash(self.name, error)
+
+
+def thread_stacks() -> str:
+    """Return the stack of every thread of this process."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    stacks = []
+    for ident, frame in sys._current_frames().items():
+        lines = "".join(traceback.format_stack(frame)).rstrip()
+        stacks.append(f"--- {names.get(ident, ident)}\n{lines}")
+    return "\n".join(stacks)

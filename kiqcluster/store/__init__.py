@@ -9,6 +9,6 @@ embedded     the private server of `--embedded`, its address and its command lin
 Nothing here retries: whether a command may run twice is known only to its caller (rules R2 to R4).
 """
 
-from kiqcluster.store.connection import Link, Store, is_outage, parse_address
+from kiqcluster.store.connection import Link, Store, is_outage, parse_address, risks
 
-__all__ = ["Link", "Store", "is_outage", "parse_address"]
+__all__ = ["Link", "Store", "is_outage", "parse_address", "risks"]

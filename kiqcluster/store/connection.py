@@ -16,7 +16,7 @@ import os
 import re
 import select
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,7 +29,7 @@ from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost, StoreEr
 from kiqcluster.keys import Keys
 from kiqcluster.store import embedded
 
-__all__ = ["Command", "Link", "Node", "Store", "is_outage", "masked", "parse_address"]
+__all__ = ["Command", "Link", "Node", "Store", "is_outage", "masked", "parse_address", "risks"]
 
 Command = Sequence[str | bytes | int | float]
 Reply = Any  # bytes, int, None, list of these, or RedisRefused
@@ -274,3 +274,16 @@ class Store:
 def is_outage(error: StoreError) -> bool:
     """Return whether the error is one that goes away when Redis is back: no answer, or one that says not now."""
     return not isinstance(error, RedisRefused) or error.code in TRY_AGAIN_CODES
+
+
+def risks(info: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return (problem, remedy) of server settings under which jobs can be lost inside Redis.  info: Store.check's."""
+    found = []
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        problem = f"Redis evicts keys when its memory is full (maxmemory-policy {policy})"
+        found.append((problem, "maxmemory-policy noeviction"))
+    if info.get("aof_enabled") == "0":
+        problem = "Redis forgets what came after its last snapshot when it is killed (appendonly is off)"
+        found.append((problem, "appendonly yes"))
+    return found

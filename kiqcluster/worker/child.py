@@ -16,9 +16,7 @@ import os
 import selectors
 import signal
 import socket
-import sys
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -39,7 +37,8 @@ from kiqcluster.groups import Group
 from kiqcluster.metrics import Snapshot
 from kiqcluster.registry import current_registry
 from kiqcluster.runtime import Runtime, current_setup
-from kiqcluster.store import Store, is_outage
+from kiqcluster.service import thread_stacks
+from kiqcluster.store import Store, is_outage, risks
 from kiqcluster.store.engine import Member
 from kiqcluster.worker.launcher import Callbacks, Launcher
 
@@ -222,13 +221,8 @@ class Child:
             raise KiqStopped
 
     def _warn_of_losses(self, info: dict[str, str]) -> None:
-        policy = info.get("maxmemory_policy", "noeviction")
-        if policy != "noeviction":
-            problem = f"Redis evicts keys when its memory is full (maxmemory-policy {policy})"
-            self._events.emit("redis_unsafe", problem=problem, remedy="maxmemory-policy noeviction")
-        if info.get("aof_enabled") == "0":
-            problem = "Redis forgets what came after its last snapshot when it is killed (appendonly is off)"
-            self._events.emit("redis_unsafe", problem=problem, remedy="appendonly yes")
+        for problem, remedy in risks(info):
+            self._events.emit("redis_unsafe", problem=problem, remedy=remedy)
 
     # 2. loop
 
@@ -379,16 +373,6 @@ class KiqStopped(KiqError):
     """Asked to stop while it booted."""
 
     exit_code = ExitCode.STOPPED
-
-
-def thread_stacks() -> str:
-    """Return the stack of every thread of this process."""
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    stacks = []
-    for ident, frame in sys._current_frames().items():
-        lines = "".join(traceback.format_stack(frame)).rstrip()
-        stacks.append(f"--- {names.get(ident, ident)}\n{lines}")
-    return "\n".join(stacks)
 
 
 def _do_nothing(_number: int, _frame: Any) -> None:

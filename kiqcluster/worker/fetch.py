@@ -15,7 +15,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from kiqcluster.backoff import jittered
 from kiqcluster.errors import RedisRefused, ReplyLost, StoreError
@@ -24,34 +23,10 @@ from kiqcluster.runtime import Runtime
 from kiqcluster.store.engine import Engine, Member, Refusals, Reserved, Settlement, Unit
 from kiqcluster.worker.queues import QueueOrder
 
-__all__ = ["FetchStrategy", "ReliableFetch"]
+__all__ = ["ReliableFetch"]
 
 COMPANY = 0.02  # seconds that an outcome may wait for others to share its round trip
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between tries while Redis is away
-
-
-class FetchStrategy(Protocol):
-    """What the manager and its processors need of a way to fetch."""
-
-    def next(self, finished: Settlement | None = None) -> Unit | None:
-        """Take an outcome in; return the next unit, or None when it is time to end.  Waits."""
-        ...
-
-    def flush_overdue(self) -> float | None:
-        """Settle what has waited long enough for company; return the seconds until there may be more to settle."""
-        ...
-
-    def ring(self) -> bool:
-        """Say that there may be work; return whether somebody is idle and not quiet."""
-        ...
-
-    def bounce(self, queue: str) -> None:
-        """Put back what rang the bell of a queue while nobody was idle."""
-        ...
-
-    def bells_wanted(self) -> list[str]:
-        """Return the queues whose bells should be armed: none unless somebody is idle for want of units."""
-        ...
 
 
 class ReliableFetch:

@@ -19,10 +19,10 @@ from threading import Event
 from prometheus_client import REGISTRY
 
 from kiqcluster.board import Board
-from kiqcluster.errors import MalformedPayload, StoreError
+from kiqcluster.errors import StoreError
 from kiqcluster.groups import Group
 from kiqcluster.metrics import JobMetrics
-from kiqcluster.payload import read
+from kiqcluster.payload import peek
 from kiqcluster.registry import Registry
 from kiqcluster.runtime import Runtime
 from kiqcluster.store.engine import DeadSetLimits, Engine, Member, Settlement
@@ -203,7 +203,7 @@ class Launcher:
         execution = self._make_execution()
         interrupted = [Settlement(each.unit, execution.interrupt(each.unit)) for each in running]
         if interrupted:
-            jids = ", ".join(_jid(each.unit.payload) for each in running)
+            jids = ", ".join(peek(each.unit.payload)[1] for each in running)
             self._runtime.events.emit("worker_interrupted", running=len(running), jids=jids)
         try:
             capsule.fetch.leave(interrupted)
@@ -262,7 +262,7 @@ class Launcher:
         named = []
         for capsule in self.capsules:
             for running in capsule.manager.running():
-                name = _name(running.unit.payload)
+                name = peek(running.unit.payload)[0]
                 if self._registry.get(name) is not None:
                     named.append((name, running.unit.queue))
         return named
@@ -270,17 +270,3 @@ class Launcher:
     def _crashed(self, service: str, error: Exception) -> None:
         self._runtime.events.emit("service_crashed", service=service, error=error)
         self._runtime.setup.report(error, {"context": service})
-
-
-def _name(raw: bytes) -> str:
-    try:
-        return str(read(raw)["class"])
-    except MalformedPayload:
-        return ""
-
-
-def _jid(raw: bytes) -> str:
-    try:
-        return str(read(raw).get("jid"))
-    except MalformedPayload:
-        return "(no jid)"

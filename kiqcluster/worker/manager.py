@@ -18,8 +18,8 @@ from kiqcluster.clock import Clock
 from kiqcluster.errors import StoreError
 from kiqcluster.service import Service
 from kiqcluster.worker.bells import Bells
-from kiqcluster.worker.fetch import FetchStrategy
 from kiqcluster.worker.processor import Processor, Running
+from kiqcluster.worker.strategy import FetchStrategy
 
 __all__ = ["Manager"]
 

@@ -17,7 +17,7 @@ from kiqcluster.clock import Clock
 from kiqcluster.service import Service
 from kiqcluster.store.engine import Settlement, Unit
 from kiqcluster.worker.execution import Execution
-from kiqcluster.worker.fetch import FetchStrategy
+from kiqcluster.worker.strategy import FetchStrategy
 
 __all__ = ["Processor", "Running"]
 

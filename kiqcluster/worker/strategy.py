@@ -1,0 +1,36 @@
+"""Strategy: the one small interface between the threads that run jobs and the way in which they are fetched.
+
+ReliableFetch (fetch.py) is the strategy; its conformance to this is checked by mypy where the launcher hands it over.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from kiqcluster.store.engine import Settlement, Unit
+
+__all__ = ["FetchStrategy"]
+
+
+class FetchStrategy(Protocol):
+    """What the manager and its processors need of a way to fetch."""
+
+    def next(self, finished: Settlement | None = None) -> Unit | None:
+        """Take an outcome in; return the next unit, or None when it is time to end.  Waits."""
+        ...
+
+    def flush_overdue(self) -> float | None:
+        """Settle what has waited long enough for company; return the seconds until there may be more to settle."""
+        ...
+
+    def ring(self) -> bool:
+        """Say that there may be work; return whether somebody is idle and not quiet."""
+        ...
+
+    def bounce(self, queue: str) -> None:
+        """Put back what rang the bell of a queue while nobody was idle."""
+        ...
+
+    def bells_wanted(self) -> list[str]:
+        """Return the queues whose bells should be armed: none unless somebody is idle for want of units."""
+        ...

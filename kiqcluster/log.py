@@ -83,8 +83,6 @@ WORDING: dict[str, tuple[int, str]] = {
         logging.INFO,
         "embedded server in {directory} (pid {pid}); for development, not for production",
     ),
-    "listener_closed": (logging.WARNING, "HTTP: {error}"),
-    "application_warning": (logging.WARNING, "{warning}"),
 }
 
 

@@ -40,6 +40,7 @@ __all__ = [
     "presentable",
     "read",
     "seconds",
+    "shown",
     "unwrap",
     "wrap",
 ]
@@ -236,6 +237,14 @@ def _is_envelope(arguments: JSON, wrapped: JSON) -> bool:
     if not isinstance(inner, list):
         return False
     return wrapped != "ActionMailer::MailDeliveryJob" or (len(inner) > 3 and isinstance(inner[3], dict))
+
+
+def shown(raw: bytes, queue: str, now: float) -> bytes:
+    """Return a payload in the form that Ruby's busy page can show, whatever the bytes are."""
+    payload = rubyjson.decode(raw) if rubyjson.ruby_reads(raw) else None
+    if not isinstance(payload, dict):
+        return rubyjson.encode(presentable({}, queue, now))
+    return rubyjson.patch(raw, presentable(payload, queue, now))
 
 
 def _is_count(value: JSON) -> bool:

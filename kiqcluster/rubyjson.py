@@ -17,12 +17,14 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["JSON", "Undecodable", "decode", "encode", "is_unicode", "patch", "ruby_float"]
+__all__ = ["JSON", "Undecodable", "decode", "encode", "is_unicode", "patch", "ruby_float", "ruby_reads"]
 
 JSON = Any  # what a decoded payload holds: dict, list, str, int, float, bool or None, nested
 
 SMALLEST_PLAIN, LARGEST_PLAIN = 1e-4, 1e15  # |x| between them is printed alike by Ruby, Python and msgspec
 INT_DIGITS_LIMIT = 4_300  # CPython refuses str ↔ int beyond this many digits (sys.int_info)
+
+RUBY_NESTING = 100  # levels at which Ruby's parser stops
 
 # Numbers that msgspec may print unlike Ruby.  A string may hold such text too: that only costs the slow path.
 EXTREME_NUMBER = re.compile(rb"(?:^|[:,\[])-?(?:\d+(?:\.\d+)?e-?\d|\d{16,}\.|0\.0000)")
@@ -111,6 +113,25 @@ def _split_fields(raw: bytes) -> dict[str, Any]:
 def _skip(pattern: re.Pattern[str], text: str, at: int) -> int:
     found = pattern.match(text, at)
     return found.end() if found else at
+
+
+def ruby_reads(raw: bytes) -> bool:
+    """Return whether Ruby can parse these bytes, which we can: no half surrogate pairs, at most 100 levels."""
+    try:
+        value = decode(raw)
+    except Undecodable:
+        return False
+    return _has_room(value, RUBY_NESTING)
+
+
+def _has_room(value: JSON, levels: int) -> bool:
+    if isinstance(value, str):
+        return is_unicode(value)
+    if isinstance(value, dict):
+        return levels > 0 and all(is_unicode(key) and _has_room(each, levels - 1) for key, each in value.items())
+    if isinstance(value, list):
+        return levels > 0 and all(_has_room(each, levels - 1) for each in value)
+    return True
 
 
 def ruby_float(number: float) -> str:

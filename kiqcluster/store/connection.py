@@ -37,7 +37,7 @@ Node = dict[str, Any]  # keyword arguments of redis-py's connection class, itsel
 
 DEFAULT_TIMEOUT = 5.0  # seconds that one exchange, or the making of a connection, may take
 # After `//user:` up to the last @ (a password may hold any character), or in the query (unix://PATH?password=…).
-PASSWORD = re.compile(r"((?<=//)[^:@/]*:|[?&]password=)(?:.*(?=@)|(?<==)[^&]*)")
+PASSWORD = re.compile(r"(?<=//)([^:@/]*:).*(?=@)|([?&]password=)[^&]*")
 TRY_AGAIN_CODES = frozenset({"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "BUSY", "TRYAGAIN"})
 
 
@@ -60,7 +60,7 @@ def parse_address(address: str) -> Node:
 
 def masked(address: str) -> str:
     """Return the address with its password hidden, for logs and error messages; it need not be a sound one."""
-    return PASSWORD.sub(r"\1***", address)
+    return PASSWORD.sub(r"\1\2***", address)
 
 
 class Link:

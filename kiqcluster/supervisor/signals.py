@@ -73,8 +73,12 @@ def blocked() -> Iterator[None]:
 
 
 def reset_in_child() -> None:
-    """Give every signal its default action; the mask stays as it is."""
-    for number in (*SIGNAL_ACTIONS, *IGNORED):
+    """Give every signal its default action, but one; the mask stays as it is.
+
+    SIGTTOU stays ignored: to a terminal children are background, and under `stty tostop` their first line would
+    suspend them.
+    """
+    for number in {*SIGNAL_ACTIONS, *IGNORED} - {signal.SIGTTOU}:
         signal.signal(number, signal.SIG_DFL)
 
 

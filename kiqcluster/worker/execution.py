@@ -129,6 +129,7 @@ class Execution:
     def _bury_unsettled(self, unit: Unit, error: BaseException) -> Outcome:
         """Return Dead, bytes kept, for a unit whose outcome could not be found: it must not take the thread with it."""
         now = self._clock.now()
+        self._failure = None  # said here, with what came of it; it is none of the next unit's
         self._say_failed("cannot conclude, buried", error)
         return Dead(wrap(unit.payload, unit.queue, _as_exception(error), now), now)
 
@@ -139,7 +140,7 @@ class Execution:
         before = payload.get("deferred_count")
         count = (before if type(before) is int and before >= 0 else 0) + 1
         now = self._clock.now()
-        if count <= MOST_DEFERRALS:
+        if count <= MOST_DEFERRALS and rubyjson.ruby_reads(unit.payload):
             self._say_failed("deferred", error)
             changes = {"deferred": True, "deferred_by": "unknown_class", "deferred_count": count}
             return Deferred(self._entry(unit, changes, now, TRANSIENT_KEYS), now + DEFERRAL)
@@ -206,7 +207,8 @@ class Execution:
                 return self._exhausted(unit, payload, definition, error, plan.changes, now)
             self._setup.mourn({**payload, **plan.changes}, error)
             return Discard()
-        if plan.exhausted:
+        # Ruby's poller would pop an entry that it cannot parse from our retry set, and drop it.
+        if plan.exhausted or not rubyjson.ruby_reads(unit.payload):
             return self._exhausted(unit, payload, definition, error, plan.changes, now)
         answer = self._ask(definition.retry_in, plan.count, error, {**payload, **plan.changes}) if definition else None
         if answer is DISCARD:
@@ -227,6 +229,8 @@ class Execution:
         self._setup.mourn(told, error)
         if payload.get("dead") is False or answer is DISCARD:
             return Discard()
+        if not rubyjson.ruby_reads(unit.payload):
+            return Dead(wrap(unit.payload, unit.queue, error, now), now)
         return Dead(self._entry(unit, changes, now), now)
 
     def _ask(self, hook: Any, *facts: Any) -> Any:

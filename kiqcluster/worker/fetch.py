@@ -105,6 +105,7 @@ class ReliableFetch:
             if not self._leading and (self._outcomes or self._unsure or (self._due and not self._quiet)):
                 return None
             self._idle += 1
+            self._tell_of_hunger()
             self._turn.wait()
             self._idle -= 1
         return None
@@ -221,13 +222,21 @@ class ReliableFetch:
             with self._turn:
                 self._leading = False
                 self.progress += 1
-                hungry, self._hungry = self._hungry, False
+                self._tell_of_hunger()
                 # A leading processor goes on with a unit itself, or leads again; the manager does neither.
                 # If there may be more, somebody else leads on: who parked during this round was not counted in it.
                 leads_on = not is_processor or (self._due and bool(self._units))
                 self._turn.notify(max(0, len(self._units) - is_processor) + leads_on)
-            if hungry:
-                self._poke()  # the queues are empty: the manager arms their bells
+
+    def _tell_of_hunger(self) -> None:
+        """Have the manager arm the bells: the queues are empty, and somebody is idle.  Called with the lock.
+
+        A leader that finds them empty is not idle yet, and bells are armed for idle processors only: it tells when it
+        parks.
+        """
+        if self._hungry and self._idle:
+            self._hungry = False
+            self._poke()
 
     def _round(self, batch: list[Settlement], wanted: int | None) -> None:
         queues = self._order.draw() if wanted is not None else []

@@ -18,10 +18,10 @@ from typing import Any
 import psutil
 
 from kiqcluster import rubyjson
-from kiqcluster.errors import MalformedPayload, StoreError
+from kiqcluster.errors import StoreError
 from kiqcluster.groups import Mode
 from kiqcluster.keys import HEARTBEAT_TTL, Keys
-from kiqcluster.payload import presentable, read
+from kiqcluster.payload import shown
 from kiqcluster.runtime import Runtime
 from kiqcluster.service import Service
 from kiqcluster.store import Store
@@ -155,10 +155,7 @@ class Heartbeat(Service):
     def _work(self, running: Running) -> bytes:
         """Return a running job so that no busy page breaks on it, whatever is in its payload."""
         unit = running.unit
-        try:
-            payload = rubyjson.patch(unit.payload, presentable(read(unit.payload), unit.queue, running.since))
-        except MalformedPayload:  # it is on its way to the dead set
-            payload = rubyjson.encode(presentable({}, unit.queue, running.since))
+        payload = shown(unit.payload, unit.queue, running.since)
         return rubyjson.encode({"queue": unit.queue, "payload": payload.decode(), "run_at": int(running.since)})
 
     def _fields(self, identity: str, busy: int) -> list[str | bytes | int]:

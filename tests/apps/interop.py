@@ -1,0 +1,48 @@
+"""Jobs whose names Ruby knows too.  What Echo received goes to the list `echoes`, in the form of Ruby's Echo."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from kiqcluster import Job, current_job, job
+from kiqcluster.runtime import current_setup
+
+LONGEST_HOLD = 4  # seconds; below the time-out of a Redis call
+
+
+class Echo(Job):
+    def perform(self, *args: Any) -> None:
+        running = current_job()
+        assert running is not None
+        # The standard library's JSON, so that a fault of ours cannot hide itself.
+        echo = {"by": "python", "jid": running.jid, "args": args, "payload": running.payload}
+        current_setup().current_store().call("RPUSH", "echoes", json.dumps(echo))
+
+
+@job(name="Acme::Fragile", backtrace=True)
+def fragile(*args: Any) -> None:
+    """Fails until the key `mended` exists."""
+    store = current_setup().current_store()
+    if not store.call("EXISTS", "mended"):
+        raise ValueError("broken in Python ✗")
+    store.call("RPUSH", "echoes", json.dumps({"by": "python", "jid": jid(), "args": args}))
+
+
+@job(retry=5)
+def strict(word: str, number: int) -> None:
+    """Takes two arguments, and no others."""
+
+
+@job()
+def hold(*args: Any) -> None:
+    """Runs until the list `release` has something for it, or long enough for a test to look."""
+    store = current_setup().current_store()
+    store.call("RPUSH", "began", jid())
+    store.call("BLPOP", "release", LONGEST_HOLD)
+
+
+def jid() -> str:
+    running = current_job()
+    assert running is not None
+    return running.jid

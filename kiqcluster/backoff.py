@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-__all__ = ["jittered", "retry_delay"]
+__all__ = ["jittered", "retry_delay", "retry_jitter"]
 
 # Sidekiq's curve passes a million years at a few thousand retries; beyond this count only the number grows,
 # until Ruby's Time cannot show it.

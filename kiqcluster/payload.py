@@ -206,7 +206,8 @@ def presentable(payload: Payload, queue: str, now: float) -> dict[str, JSON]:
         replace("class", INVALID_PAYLOAD)
     arguments = payload.get("args")
     if not isinstance(arguments, list):
-        replace("args", [])
+        arguments = []
+        replace("args", arguments)
     if not arguments and payload.get("encrypt"):  # pages mask the last argument
         replace("encrypt", False)
     wrapped = payload.get("wrapped")

@@ -27,7 +27,19 @@ from kiqcluster.outcome import Outcome
 from kiqcluster.payload import Payload
 from kiqcluster.store import Store, is_outage
 
-__all__ = ["JobContext", "Push", "Run", "Setup", "current_job", "current_setup", "flush_output", "leave", "using_setup"]
+__all__ = [
+    "CURRENT_JOB",
+    "JobContext",
+    "Push",
+    "Run",
+    "Runtime",
+    "Setup",
+    "current_job",
+    "current_setup",
+    "flush_output",
+    "leave",
+    "using_setup",
+]
 
 ErrorHandler = Callable[[Exception, dict[str, Any]], object]
 DeathHandler = Callable[[Payload, Exception], object]

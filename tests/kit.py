@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -229,16 +229,17 @@ class Cluster:
 
     def close(self) -> None:
         """Leave nothing behind, whatever the test did."""
-        children = [each["child"] for each in self.seen("child_started")]
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        for pid in children:
-            try:
-                os.killpg(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        self._reader.join(5)
+        killed: set[int] = set()
+        deadline = time.monotonic() + 5
+        while self._reader.is_alive() and time.monotonic() < deadline:  # while anybody holds its output
+            for pid in {each["child"] for each in self.seen("child_started")} - killed:
+                killed.add(pid)
+                with suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+            self._reader.join(0.01)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import Any
 from kiqcluster.errors import RedisRefused
 from kiqcluster.store.connection import Link
 
-__all__ = ["MOVE_DUE", "RECOVER", "RESERVE", "RESYNC", "SETTLE", "Call", "Script", "run_scripts"]
+__all__ = ["MOVE_DUE", "RECOVER", "RESERVE", "RESYNC", "SETTLE", "Call", "Script", "Word", "run_scripts"]
 
 Word = str | bytes | int | float
 

@@ -13,7 +13,7 @@ from kiqcluster.frames import Channel
 from kiqcluster.supervisor.expansion import SlotPlan
 from kiqcluster.supervisor.respawn import History
 
-__all__ = ["Child", "Death", "Slot"]
+__all__ = ["Child", "Death", "Slot", "restart_reason"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,11 @@ class Death:
     def __str__(self) -> str:
         if self.signal is None:
             return f"exited with {self.code}"
-        return f"was killed by {signal.Signals(self.signal).name}"
+        try:
+            name = signal.Signals(self.signal).name
+        except ValueError:  # real-time signals have numbers only
+            name = f"signal {self.signal}"
+        return f"was killed by {name}"
 
     @property
     def hint(self) -> str:

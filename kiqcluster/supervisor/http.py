@@ -14,7 +14,7 @@ from pathlib import Path
 from kiqcluster.clock import Clock
 from kiqcluster.errors import ExitCode, UsageError
 
-__all__ = ["Connection", "Listener", "Response", "open_listener"]
+__all__ = ["Connection", "Handler", "Listener", "Response", "open_listener"]
 
 MOST_CONNECTIONS = 64
 LONGEST_REQUEST = 8_192  # bytes

@@ -57,7 +57,7 @@ def after_death(
     not_before = now if len(recent) < burst else recent[-burst] + WINDOW
     is_healthy = ready_for is not None and ready_for >= HEALTHY
     failures = 0 if is_healthy else history.failures
-    return replace(history, failures=failures, not_before=not_before, respawned=(*recent, now), last_code=code)
+    return replace(history, failures=failures, not_before=not_before, respawned=(*recent, not_before), last_code=code)
 
 
 def give_up_code(histories: Sequence[History]) -> ExitCode | None:

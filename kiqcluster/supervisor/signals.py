@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["SIGNAL_ACTIONS", "SignalInbox", "blocked"]
+__all__ = ["SIGNAL_ACTIONS", "SignalInbox", "blocked", "reset_in_child"]
 
 # What the supervisor does; docs/signals.md explains.  Signals without an action only wake the loop.
 SIGNAL_ACTIONS: dict[signal.Signals, str] = {
@@ -41,6 +41,7 @@ class SignalInbox:
             signal.signal(number, _do_nothing)
         for number in IGNORED:
             signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNAL_ACTIONS)  # whoever started us may have blocked some
 
     def fileno(self) -> int:
         return self._reader.fileno()

@@ -1,0 +1,173 @@
+"""What mypy must see in an application: both forms of a job keep their signature.
+
+Nothing here runs.  Each line with an ignore is a wrong call: with `warn_unused_ignores` it fails the check as
+soon as it is no error any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, assert_type
+
+from kiqcluster import (
+    DISCARD,
+    Client,
+    Job,
+    JobContext,
+    Outcome,
+    Push,
+    Run,
+    client_middleware,
+    configure,
+    current_job,
+    death_handler,
+    error_handler,
+    job,
+    on,
+    server_middleware,
+)
+from kiqcluster.payload import Jid
+
+
+class Thumbnail(Job, queue="images", retry=5):
+    def perform(self, path: str, width: int, height: int | None = None) -> bytes:
+        return b""
+
+    def retry_in(self, count: int, error: Exception, payload: dict[str, Any]) -> object:
+        return 60 if count < 3 else DISCARD
+
+
+class Sweep(Job):
+    @staticmethod
+    def perform(days: int) -> None: ...
+
+
+@job(queue="mailers", name="Acme::WelcomeMail")
+def welcome(user_id: int, template: str = "hello") -> str:
+    return template
+
+
+@job()
+def gather(*paths: str) -> None: ...
+
+
+def class_form() -> None:
+    assert_type(Thumbnail.perform_async("a.png", 80), Jid | None)
+    assert_type(Thumbnail.perform_async("a.png", width=80, height=None), Jid | None)
+    assert_type(Thumbnail.perform_in(60, "a.png", 80), Jid | None)
+    assert_type(Thumbnail.perform_in(timedelta(hours=1), "a.png", 80), Jid | None)
+    assert_type(Thumbnail.perform_at(datetime.now(UTC), "a.png", 80), Jid | None)
+    assert_type(Thumbnail.perform_at(1_795_168_740.5, "a.png", 80), Jid | None)
+    assert_type(Thumbnail.perform_bulk([["a.png", 80], ("b.png", 80)]), list[Jid | None])
+    assert_type(Thumbnail.perform_inline("a.png", 80), bytes | None)
+    assert_type(Thumbnail.set(queue="critical").perform_async("a.png", 80), Jid | None)
+    assert_type(Thumbnail.set(queue="critical").set(retry=1).perform_inline("a.png", 80), bytes | None)
+    assert_type(Thumbnail().perform("a.png", 80), bytes)
+    assert_type(Thumbnail.queue, str)
+    assert_type(Sweep.perform_async(30), Jid | None)
+
+
+def wrong_calls_of_the_class_form() -> None:
+    Thumbnail.perform_async("a.png")  # type: ignore[call-arg]
+    Thumbnail.perform_async("a.png", 80, None, 1)  # type: ignore[call-arg]
+    Thumbnail.perform_async("a.png", "80")  # type: ignore[arg-type]
+    Thumbnail.perform_async("a.png", 80, depth=3)  # type: ignore[call-arg]
+    Thumbnail.perform_in("soon", "a.png", 80)  # type: ignore[arg-type]
+    Thumbnail.perform_in(60, 80, "a.png")  # type: ignore[arg-type]
+    Thumbnail.perform_in(60, "a.png")  # type: ignore[call-arg]
+    Thumbnail.perform_at(timedelta(1), "a.png", 80)  # type: ignore[arg-type]
+    Thumbnail.perform_inline(80)  # type: ignore[call-arg, arg-type]
+    Thumbnail.perform_bulk([1, 2])  # type: ignore[list-item]
+    Thumbnail.set(queue="critical").perform_async(80, "a.png")  # type: ignore[arg-type]
+    Sweep.perform_async("30")  # type: ignore[arg-type]
+
+
+def function_form() -> None:
+    assert_type(welcome(7), str)
+    assert_type(welcome.perform_async(7), Jid | None)
+    assert_type(welcome.perform_async(7, template="bye"), Jid | None)
+    assert_type(welcome.perform_in(60, 7), Jid | None)
+    assert_type(welcome.perform_at(datetime.now(UTC), 7, "bye"), Jid | None)
+    assert_type(welcome.perform_bulk([[7], [8]]), list[Jid | None])
+    assert_type(welcome.perform_inline(7), str | None)
+    assert_type(welcome.set(tags=["vip"]).perform_async(7), Jid | None)
+    assert_type(welcome.queue, str)
+    assert_type(gather.perform_async("a", "b", "c"), Jid | None)
+
+
+def wrong_calls_of_the_function_form() -> None:
+    welcome()  # type: ignore[call-arg]
+    welcome("7")  # type: ignore[arg-type]
+    welcome.perform_async()  # type: ignore[call-arg]
+    welcome.perform_async("7")  # type: ignore[arg-type]
+    welcome.perform_async(7, 8)  # type: ignore[arg-type]
+    welcome.perform_async(7, templat="bye")  # type: ignore[call-arg]
+    welcome.perform_in(7)  # type: ignore[call-arg]
+    welcome.perform_in(None, 7)  # type: ignore[arg-type]
+    welcome.perform_inline(None)  # type: ignore[arg-type]
+    welcome.set(queue="critical").perform_async()  # type: ignore[call-arg]
+    welcome.delay(7)  # type: ignore[attr-defined]
+    gather.perform_async(1)  # type: ignore[arg-type]
+
+
+def wrong_declarations() -> None:
+    @job  # type: ignore[call-arg, arg-type]
+    def bare() -> None: ...
+
+    class NoJob(Job):
+        """It lacks `perform`, so it has nothing to enqueue."""
+
+    NoJob.perform_async()  # type: ignore[misc]
+
+
+def the_running_job() -> None:
+    running = current_job()
+    assert_type(running, JobContext | None)
+    running.jid  # type: ignore[union-attr]  # noqa: B018
+    if running is not None:
+        assert_type(running.jid, str)
+        assert_type(running.stopping, bool)
+        running.stopping = True  # type: ignore[misc]
+
+
+def clients() -> None:
+    client = Client()
+    assert_type(client.push({"class": Thumbnail, "args": ["a.png", 80]}), Jid | None)
+    assert_type(client.push_bulk({"class": "Acme::Mail", "args": [[1], [2]]}), list[Jid | None])
+    client.push("Acme::Mail")  # type: ignore[arg-type]
+
+
+def set_up() -> None:
+    configure(max_retries=3)
+
+    @client_middleware.add
+    def on_push(push: Push, proceed: Callable[[], Push | None]) -> Push | None:
+        return proceed()
+
+    @server_middleware.add
+    def on_run(run: Run, proceed: Callable[[], Outcome | None]) -> Outcome | None:
+        return proceed()
+
+    @server_middleware.add  # type: ignore[arg-type]
+    def wrong_way_round(push: Push, proceed: Callable[[], Push | None]) -> Push | None:
+        return proceed()
+
+    @error_handler
+    def tell(error: Exception, context: dict[str, Any]) -> None: ...
+
+    @death_handler
+    def mourn(payload: dict[str, Any], error: Exception) -> None: ...
+
+    @death_handler  # type: ignore[type-var]
+    def too_few(payload: dict[str, Any]) -> None: ...
+
+    @on("startup")
+    def connect() -> None: ...
+
+    @on("startup")  # type: ignore[type-var]
+    def expects_something(server: str) -> None: ...
+
+    assert_type(connect(), None)
+    tell(ValueError(), {})
+    mourn({}, ValueError())

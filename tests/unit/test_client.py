@@ -1,0 +1,208 @@
+"""The client, up to the point where it writes; tests/redis has what it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from kiqcluster import Client, Job
+from kiqcluster.client import due_at
+from kiqcluster.config import Config
+from kiqcluster.errors import InvalidArguments, InvalidPush
+from kiqcluster.runtime import Push, Setup
+
+NOW = 1_795_168_740.5
+
+
+class TestDueAt:
+    @pytest.mark.parametrize(
+        ("when", "expected"),
+        [
+            (timedelta(seconds=60), NOW + 60),
+            (timedelta(days=1, microseconds=500_000), NOW + 86_400.5),
+            (timedelta(seconds=-5), NOW - 5),
+            (1_795_000_000, 1_795_000_000.0),
+            (1_795_000_000.25, 1_795_000_000.25),
+            (0, 0.0),
+            (-1, -1.0),
+            (datetime(2026, 11, 20, 12, tzinfo=UTC), 1_795_176_000.0),
+            (datetime(2026, 11, 20, 12, tzinfo=timezone(timedelta(hours=2))), 1_795_168_800.0),
+        ],
+    )
+    def test_every_form_of_a_time_is_epoch_seconds(self, when: Any, expected: float) -> None:
+        due = due_at(when, NOW)
+
+        assert due == expected
+        assert type(due) is float
+
+    def test_a_datetime_without_a_zone_is_refused_for_hosts_would_read_it_differently(self) -> None:
+        with pytest.raises(InvalidPush, match="no time zone"):
+            due_at(datetime(2026, 11, 20, 12), NOW)  # noqa: DTZ001
+
+    @pytest.mark.parametrize(
+        "when",
+        [
+            True,
+            False,
+            None,
+            "60",
+            "2026-11-20",
+            float("nan"),
+            float("inf"),
+            float("-inf"),
+            10**400,
+            1j,
+            Decimal(60),
+            date(2026, 11, 20),
+            time(12),
+            [60],
+        ],
+    )
+    def test_what_is_no_time_is_refused(self, when: Any) -> None:
+        with pytest.raises(InvalidPush):
+            due_at(when, NOW)
+
+
+@pytest.fixture
+def pushes(setup: Setup) -> list[Push]:
+    """What came through the middleware; it stops there, so that nothing is sent."""
+    seen: list[Push] = []
+    setup.client_middleware.add(lambda push, proceed: seen.append(push))
+    return seen
+
+
+class TestItems:
+    def test_a_job_may_be_given_by_name_registered_or_not(self, pushes: list[Push]) -> None:
+        class Mail(Job, name="Acme::Mail", queue="mails", retry=3):
+            def perform(self, user: int) -> None: ...
+
+        for job in (Mail, "Acme::Mail"):
+            Client().push({"class": job, "args": [1]})
+        Client().push({"class": "Ruby::Job", "args": [1]})
+
+        assert [(each.payload["class"], each.queue, each.payload["retry"]) for each in pushes] == [
+            ("Acme::Mail", "mails", 3),
+            ("Acme::Mail", "mails", 3),
+            ("Ruby::Job", "default", True),
+        ]
+
+    def test_its_own_keys_win_over_those_of_the_definition_and_unknown_ones_travel(self, pushes: list[Push]) -> None:
+        Client().push({"class": "X", "args": [], "queue": "slow", "retry": False, "locale": "de", "jid": "a" * 24})
+
+        payload = pushes[0].payload
+        assert (payload["queue"], payload["retry"], payload["locale"], payload["jid"]) == (
+            "slow",
+            False,
+            "de",
+            "a" * 24,
+        )
+
+    def test_keys_that_the_client_writes_cannot_be_given(self, pushes: list[Push]) -> None:
+        Client().push({"class": "X", "args": [], "created_at": 1, "enqueued_at": 1, "at": NOW + 10**9})
+
+        assert pushes[0].payload["created_at"] != 1
+        assert pushes[0].payload.keys().isdisjoint({"enqueued_at", "at"})
+        assert pushes[0].at == NOW + 10**9
+
+    @pytest.mark.parametrize(
+        "item",
+        [
+            None,
+            "X",
+            [],
+            {},
+            {"args": []},
+            {"class": None, "args": []},
+            {"class": "", "args": []},
+            {"class": 5, "args": []},
+            {"class": int, "args": []},
+            {"class": "X", "args": [], "queue": ""},
+            {"class": "X", "args": [], "queue": None},
+            {"class": "X", "args": [], "queue": "a\nb"},
+            {"class": "X", "args": [], "at": "tomorrow"},
+            {"class": "X", "args": [], "at": True},
+        ],
+    )
+    def test_what_is_no_job_is_refused(self, pushes: list[Push], item: Any) -> None:
+        with pytest.raises(InvalidPush):
+            Client().push(item)
+
+        assert pushes == []
+
+    def test_a_jid_belongs_to_one_job(self, pushes: list[Push]) -> None:
+        with pytest.raises(InvalidPush, match="jid"):
+            Client().push_bulk({"class": "X", "args": [[1], [2]], "jid": "a" * 24})
+
+    @pytest.mark.parametrize("times", [[], [1.0], [1.0, 2.0, 3.0]])
+    def test_a_list_of_times_has_one_for_each_job(self, pushes: list[Push], times: list[float]) -> None:
+        with pytest.raises(InvalidPush, match="2 jobs"):
+            Client().push_bulk({"class": "X", "args": [[1], [2]], "at": times})
+
+    def test_bulk_jobs_have_jids_and_times_of_their_own(self, pushes: list[Push]) -> None:
+        future = NOW + 10**9
+
+        stopped = Client().push_bulk({"class": "X", "args": [[1], [2], [3]], "at": [future, 5.0, future + 1]})
+
+        assert stopped == [None, None, None]
+        assert [each.payload["args"] for each in pushes] == [[1], [2], [3]]
+        assert [each.at for each in pushes] == [future, None, future + 1]
+        assert len({each.payload["jid"] for each in pushes}) == 3
+
+    @pytest.mark.parametrize("lists", ["ab", 5, {"a": 1}, None])
+    def test_a_bulk_push_takes_a_list_of_lists(self, pushes: list[Push], lists: Any) -> None:
+        with pytest.raises(InvalidArguments):
+            Client().push_bulk({"class": "X", "args": lists})
+
+    def test_no_jobs_are_no_work(self, pushes: list[Push]) -> None:
+        assert Client().push_bulk({"class": "X", "args": []}) == []
+
+
+class TestChecks:
+    def draft(self, arguments: Any) -> Push | None:
+        return Client().draft("X", {"retry": True, "queue": "default"}, arguments, None, None)
+
+    @pytest.mark.parametrize(("mode", "raises"), [("raise", True), ("warn", False), ("off", False)])
+    def test_arguments_are_checked_in_the_configured_mode(
+        self, setup: Setup, mode: str, raises: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        setup.config = Config(strict_args=mode)
+
+        if raises:
+            with pytest.raises(InvalidArguments):
+                self.draft([Decimal(1)])
+        else:
+            assert self.draft([Decimal(1)]) is not None
+        assert bool(caplog.records) is (mode == "warn")
+
+    @pytest.mark.parametrize("mode", ["raise", "warn", "off"])
+    @pytest.mark.parametrize("arguments", [[float("nan")], ["\ud800"], (1,), None])
+    def test_what_cannot_be_stored_raises_in_every_mode(self, setup: Setup, mode: str, arguments: Any) -> None:
+        setup.config = Config(strict_args=mode)
+
+        with pytest.raises(InvalidArguments):
+            self.draft(arguments)
+
+    @pytest.mark.parametrize("change", [{"args": [object()]}, {"args": "x"}])
+    def test_what_a_link_has_done_to_the_arguments_is_checked(self, setup: Setup, change: dict[str, Any]) -> None:
+        def alter(push: Push, proceed: Callable[[], Push | None]) -> Push | None:
+            push.payload.update(change)
+            return proceed()
+
+        setup.client_middleware.add(alter)
+
+        with pytest.raises(InvalidArguments):
+            self.draft([1])
+
+    def test_what_a_link_has_done_to_the_queue_is_checked(self, setup: Setup) -> None:
+        def alter(push: Push, proceed: Callable[[], Push | None]) -> Push | None:
+            push.payload["queue"] = "a\nb"
+            return proceed()
+
+        setup.client_middleware.add(alter)
+
+        with pytest.raises(InvalidPush):
+            self.draft([1])

@@ -1,0 +1,362 @@
+"""Configuration: sources, their order, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kiqcluster.config import STOP_GRACE, Config, Origins, describe, load, settings
+from kiqcluster.errors import ExitCode, UsageError
+
+Loader = Callable[..., tuple[Config, Origins]]
+
+
+@pytest.fixture
+def loaded(tmp_path: Path) -> Loader:
+    """Load with the given sources and no others: `loaded(toml, flags=…, environ=…)`."""
+
+    def load_from(
+        toml: str = "", name: str = "kiqcluster.toml", environ: Mapping[str, str] | None = None, **sources: Any
+    ) -> tuple[Config, Origins]:
+        if toml:
+            (tmp_path / name).write_text(toml)
+        return load(sources.pop("flags", {}), environ=environ or {}, directory=tmp_path, **sources)
+
+    return load_from
+
+
+def refusal(loaded: Loader, *arguments: Any, **sources: Any) -> str:
+    with pytest.raises(UsageError) as caught:
+        loaded(*arguments, **sources)
+    assert caught.value.exit_code == ExitCode.USAGE
+    return str(caught.value)
+
+
+class TestSources:
+    def test_without_any_every_setting_is_at_its_default(self, loaded: Loader) -> None:
+        config, origins = loaded()
+
+        assert config == Config()
+        assert set(origins.values()) == {"default"}
+        assert set(origins) == {each.name for each in settings()}
+
+    def test_each_source_yields_to_the_one_before(self, loaded: Loader) -> None:
+        sources: dict[str, Any] = {
+            "flags": {"timeout": 1.0},
+            "environ": {"KIQ_TIMEOUT": "2"},
+            "toml": "timeout = 3",
+            "configured": {"timeout": 4},
+        }
+
+        seen = []
+        for name in list(sources):
+            config, origins = loaded(**sources)
+            seen.append((config.timeout, origins["timeout"].split(" ")[0]))
+            del sources[name]
+            if name == "toml":
+                sources["toml"] = "# nothing"
+
+        assert seen == [(1.0, "flag"), (2.0, "environment"), (3.0, "file"), (4.0, "configure()")]
+
+    def test_a_flag_that_was_not_given_hides_nothing_even_where_its_default_differs(self, loaded: Loader) -> None:
+        config, origins = loaded("concurrency = 7\nstrict = true", flags={"timeout": 30.0})
+
+        assert (config.concurrency, config.strict, config.timeout) == (7, True, 30.0)
+        assert origins["concurrency"].startswith("file")
+
+    def test_a_value_that_equals_the_default_still_wins_over_what_comes_after(self, loaded: Loader) -> None:
+        config, origins = loaded("max_concurrency = 50", flags={"max_concurrency": Config.max_concurrency})
+
+        assert (config.max_concurrency, origins["max_concurrency"]) == (Config.max_concurrency, "flag")
+
+    def test_false_given_wins_over_true_from_a_file(self, loaded: Loader) -> None:
+        assert loaded("strict = true", flags={"strict": False})[0].strict is False
+
+    @pytest.mark.parametrize(
+        ("environ", "name", "expected"),
+        [
+            ({"REDIS_URL": "redis://one/1"}, "redis", "redis://one/1"),
+            ({"KIQ_REDIS": "redis://two/2", "REDIS_URL": "redis://one/1"}, "redis", "redis://two/2"),
+            ({"KIQ_ENV": "staging"}, "environment", "staging"),
+            ({"KIQ_CONCURRENCY": "5"}, "concurrency", 5),
+            ({"KIQ_STRICT": "yes"}, "strict", True),
+            ({"KIQ_STRICT": "Off"}, "strict", False),
+            ({"KIQ_REQUIRE": "app.jobs other.py"}, "require", ("app.jobs", "other.py")),
+            ({"KIQ_GROUPS": "cronjob:* default,mailers"}, "groups", ("cronjob:*", "default,mailers")),
+            ({"KIQ_TIMEOUT": "2.5"}, "timeout", 2.5),
+        ],
+    )
+    def test_variables_are_named_after_the_settings(
+        self, loaded: Loader, environ: dict[str, str], name: str, expected: object
+    ) -> None:
+        config, origins = loaded(environ=environ)
+
+        assert getattr(config, name) == expected
+        assert origins[name] == f"environment ({next(iter(environ))})"
+
+    def test_an_empty_variable_is_an_unset_one(self, loaded: Loader) -> None:
+        config, origins = loaded("timeout = 3", environ={"KIQ_TIMEOUT": "", "REDIS_URL": ""})
+
+        assert (config.timeout, config.redis) == (3.0, Config.redis)
+        assert origins["redis"] == "default"
+
+    def test_variables_of_others_do_not_matter(self, loaded: Loader) -> None:
+        assert loaded(environ={"KIQ_SLOT": "3", "TIMEOUT": "9", "HOME": "/"})[0] == Config()
+
+
+class TestFiles:
+    def test_pyproject_has_a_table_for_us(self, loaded: Loader) -> None:
+        config, origins = loaded('[project]\nname = "x"\n[tool.kiqcluster]\ntimeout = 3\n', name="pyproject.toml")
+
+        assert config.timeout == 3.0
+        assert "pyproject.toml" in origins["timeout"]
+
+    def test_pyproject_without_that_table_says_nothing(self, loaded: Loader) -> None:
+        assert loaded('[tool.other]\ntimeout = 3\nodd = "x"\n', name="pyproject.toml")[0] == Config()
+
+    def test_our_own_file_comes_first_and_alone(self, loaded: Loader) -> None:
+        loaded("[tool.kiqcluster]\ntimeout = 3\nmax_retries = 3\n", name="pyproject.toml")
+
+        config, _ = loaded("timeout = 4")
+
+        assert (config.timeout, config.max_retries) == (4.0, Config.max_retries)
+
+    def test_a_named_file_is_read_in_place_of_them(self, loaded: Loader, tmp_path: Path) -> None:
+        other = tmp_path / "other.toml"
+        other.write_text("timeout = 9")
+
+        assert loaded("timeout = 4", file=str(other))[0].timeout == 9.0
+
+    def test_a_named_file_that_is_not_there_is_an_error(self, loaded: Loader, tmp_path: Path) -> None:
+        assert "does not exist" in refusal(loaded, file=str(tmp_path / "none.toml"))
+
+    @pytest.mark.parametrize("text", [b"timeout =", b"\xff\xfe", b"a = 1\na = 2"])
+    def test_a_file_that_is_no_toml_is_named(self, loaded: Loader, tmp_path: Path, text: bytes) -> None:
+        (tmp_path / "kiqcluster.toml").write_bytes(text)
+
+        assert "kiqcluster.toml is no TOML" in refusal(loaded)
+
+    def test_the_section_of_the_environment_wins_over_the_common_part(self, loaded: Loader) -> None:
+        toml = "timeout = 3\nmax_retries = 5\n[env.production]\ntimeout = 7\n[env.staging]\ntimeout = 8\n"
+
+        config, origins = loaded(toml, flags={"environment": "production"})
+
+        assert (config.timeout, config.max_retries) == (7.0, 5)
+        assert "[env.production]" in origins["timeout"]
+
+    @pytest.mark.parametrize(
+        "sources",
+        [
+            {"flags": {"environment": "staging"}, "environ": {"KIQ_ENV": "production"}},
+            {"environ": {"KIQ_ENV": "staging"}, "configured": {"environment": "production"}},
+            {"environ": {"KIQ_ENVIRONMENT": "staging", "KIQ_ENV": "production"}},
+            {"configured": {"environment": "staging"}},
+        ],
+    )
+    def test_the_section_is_that_of_the_environment_in_force(self, loaded: Loader, sources: dict[str, Any]) -> None:
+        config, _ = loaded("[env.production]\ntimeout = 7\n[env.staging]\ntimeout = 8\n", **sources)
+
+        assert (config.environment, config.timeout) == ("staging", 8.0)
+
+    def test_the_file_may_choose_its_section_itself(self, loaded: Loader) -> None:
+        assert loaded('environment = "staging"\n[env.staging]\ntimeout = 8\n')[0].timeout == 8.0
+
+    def test_the_default_environment_has_its_section_too(self, loaded: Loader) -> None:
+        config, _ = loaded(f"timeout = 3\n[env.{Config.environment}]\ntimeout = 8\n")
+
+        assert config.timeout == 8.0
+
+    def test_variables_win_over_a_section(self, loaded: Loader) -> None:
+        config, _ = loaded("[env.production]\ntimeout = 7\n", environ={"KIQ_ENV": "production", "KIQ_TIMEOUT": "2"})
+
+        assert config.timeout == 2.0
+
+    def test_a_section_of_another_environment_is_not_read(self, loaded: Loader) -> None:
+        assert loaded("[env.production]\ntimeout = 7\n", environ={"KIQ_ENV": "test"})[0].timeout == Config.timeout
+
+    @pytest.mark.parametrize("toml", ["env = 3", 'env = "production"', "env.production = 3"])
+    def test_sections_that_are_none_are_refused(self, loaded: Loader, toml: str) -> None:
+        assert "[env.production]" in refusal(loaded, toml)
+
+
+class TestNames:
+    def test_an_unknown_name_is_refused_with_the_nearest_known_one(self, loaded: Loader) -> None:
+        message = refusal(loaded, "concurency = 3")
+
+        assert "did you mean 'concurrency'?" in message
+        assert "kiqcluster.toml" in message
+
+    def test_a_name_like_no_other_is_refused_with_all_that_there_are(self, loaded: Loader) -> None:
+        message = refusal(loaded, "xyzzy = 3")
+
+        assert all(each.name in message for each in settings())
+
+    def test_names_in_sections_are_checked_with_the_section_named(self, loaded: Loader) -> None:
+        assert "[env.production]" in refusal(
+            loaded, "[env.production]\ntimeuot = 1\n", environ={"KIQ_ENV": "production"}
+        )
+
+    def test_names_given_to_configure_are_checked(self, loaded: Loader) -> None:
+        assert "configure()" in refusal(loaded, configured={"timeuot": 3})
+
+
+class TestValues:
+    @pytest.mark.parametrize(
+        "toml",
+        [
+            'concurrency = "many"',
+            "concurrency = 2.5",
+            "concurrency = true",
+            "concurrency = inf",
+            "concurrency = []",
+            'timeout = "soon"',
+            "timeout = true",
+            "timeout = nan",
+            "timeout = inf",
+            f"timeout = {'9' * 400}",
+            'strict = "perhaps"',
+            "strict = 2",
+            "redis = 5",
+            "require = 5",
+            "require = [1]",
+            "groups = { a = 1 }",
+            "log_level = 3",
+            "environment = 3",
+        ],
+    )
+    def test_a_value_of_the_wrong_kind_is_refused_with_its_source(self, loaded: Loader, toml: str) -> None:
+        message = refusal(loaded, toml)
+
+        assert message.startswith(toml.split(" ")[0])
+        assert "kiqcluster.toml" in message
+
+    @pytest.mark.parametrize(
+        ("toml", "name", "expected"),
+        [
+            ("concurrency = 3.0", "concurrency", 3),
+            ("timeout = 3", "timeout", 3.0),
+            ('concurrency = "3"', "concurrency", 3),
+            ('require = "a b"', "require", ("a", "b")),
+            ('require = ["a b", "c"]', "require", ("a b", "c")),
+            ('strict = "true"', "strict", True),
+            ("strict = 0", "strict", False),
+        ],
+    )
+    def test_values_are_taken_for_what_they_mean(self, loaded: Loader, toml: str, name: str, expected: object) -> None:
+        value = getattr(loaded(toml)[0], name)
+
+        assert value == expected
+        assert type(value) is type(expected)
+
+    @pytest.mark.parametrize(
+        ("values", "word"),
+        [
+            ({"concurrency": 0}, "concurrency"),
+            ({"concurrency": -1}, "concurrency"),
+            ({"min_concurrency": -1}, "min_concurrency"),
+            ({"max_concurrency": -1}, "max_concurrency"),
+            ({"timeout": 0}, "timeout"),
+            ({"timeout": -5}, "timeout"),
+            ({"boot_timeout": 0}, "boot_timeout"),
+            ({"silence_timeout": -1}, "silence_timeout"),
+            ({"silence_timeout": 60}, "silence_timeout"),
+            ({"platform_timeout": 25 + STOP_GRACE}, "TimeoutStopSec"),
+            ({"platform_timeout": 60, "timeout": 55}, "terminationGracePeriodSeconds"),
+            ({"platform_timeout": -1}, "platform_timeout"),
+            ({"respawn_burst": 0}, "respawn_burst"),
+            ({"max_retries": -1}, "max_retries"),
+            ({"dead_max_jobs": 0}, "dead_max_jobs"),
+            ({"dead_timeout": 0}, "dead_timeout"),
+            ({"average_scheduled_poll_interval": 0}, "average_scheduled_poll_interval"),
+            ({"log_format": "xml"}, "auto, pretty, json"),
+            ({"log_level": "INFO"}, "debug, info, warning, error"),
+            ({"strict_args": "maybe"}, "raise, warn, off"),
+            ({"redis": "http://host"}, "redis://HOST:PORT/DB"),
+            ({"redis": "redis://host:port/0"}, "redis://HOST:PORT/DB"),
+            ({"redis": "redis://[::1"}, "redis://HOST:PORT/DB"),
+            ({"redis": ""}, "redis://HOST:PORT/DB"),
+            ({"embedded": "/" + "x" * 200}, "shorter folder"),
+        ],
+    )
+    def test_a_value_that_cannot_work_is_refused_with_the_remedy(
+        self, loaded: Loader, values: dict[str, Any], word: str
+    ) -> None:
+        assert word in refusal(loaded, configured=values)
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            {"concurrency": 1},
+            {"max_concurrency": 0},
+            {"silence_timeout": 0},
+            {"silence_timeout": 59.9},
+            {"platform_timeout": 0},
+            {"platform_timeout": 25 + STOP_GRACE + 1},
+            {"max_retries": 0},
+            {"redis": "unix:///tmp/redis.sock?db=2"},
+            {"redis": "rediss://user:secret@host:6380/1"},
+            {"redis": "embedded:/tmp/kiq"},
+        ],
+    )
+    def test_values_at_the_edge_work(self, loaded: Loader, values: dict[str, Any]) -> None:
+        loaded(configured=values)
+
+
+class TestDescribe:
+    def test_every_setting_is_shown_with_its_origin(self, loaded: Loader) -> None:
+        rows = describe(*loaded("timeout = 3\ngroups = ['a,b', '*']", flags={"concurrency": 4}))
+
+        shown = {name: (value, origin) for name, value, origin in rows}
+        assert list(shown) == [each.name for each in settings()]
+        assert shown["concurrency"] == ("4", "flag")
+        assert shown["groups"][0] == "a,b,*"
+        assert shown["max_retries"] == ("25", "default")
+
+    @pytest.mark.parametrize(
+        "address",
+        [
+            "redis://:s3cret@host/0",
+            "rediss://ann:s3cret@host:6380/0",
+            "unix:///tmp/redis.sock?db=1&password=s3cret",
+            "redis://host/0?password=s3cret&db=2",
+        ],
+    )
+    def test_no_secret_is_shown(self, loaded: Loader, address: str) -> None:
+        rows = describe(*loaded(flags={"redis": address}))
+
+        assert "s3cret" not in repr(rows)
+        assert "***" in repr(rows)
+
+
+class TestEmbedded:
+    def test_an_embedded_server_is_the_one_to_connect_to(self) -> None:
+        assert Config(embedded="/tmp/kiq", redis="redis://other").known_redis() == "embedded:/tmp/kiq"
+        assert Config(redis="redis://other").known_redis() == "redis://other"
+
+
+class TestTag:
+    @pytest.mark.parametrize(
+        ("directory", "tag"),
+        [
+            ("/srv/shop", "shop"),
+            ("/srv/shop/releases/20261120", "shop"),
+            ("/srv/shop/releases/next", "next"),
+            ("/srv/shop/current", "current"),
+        ],
+    )
+    def test_it_is_the_directorys_name_or_that_of_the_release(self, directory: str, tag: str) -> None:
+        assert Config(directory=directory).known_tag() == tag
+
+    @pytest.mark.parametrize("tag", ["web", ""])
+    def test_it_is_what_was_given(self, tag: str) -> None:
+        assert Config(directory="/srv/shop", tag=tag).known_tag() == tag
+
+
+def test_every_setting_is_declared_with_help_and_a_name_that_makes_a_flag() -> None:
+    for each in settings():
+        assert each.metadata["help"], each.name
+        assert each.name.replace("_", "").isalpha(), each.name
+        assert each.name == each.name.lower()

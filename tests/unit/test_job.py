@@ -1,0 +1,536 @@
+"""Jobs: how they are declared, and what is refused while that happens."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
+
+import pytest
+
+from kiqcluster.errors import InvalidArguments, InvalidPush, JobDefinitionError
+from kiqcluster.job import DISCARD, KILL, OPTIONS, RESERVED_NAMES, Job, job, underscored
+from kiqcluster.outcome import Done, Outcome
+from kiqcluster.registry import Registry
+from kiqcluster.runtime import Push, Run, Setup
+
+pytestmark = pytest.mark.usefixtures("registry")
+
+
+def refusal(declare: Callable[[], object]) -> str:
+    with pytest.raises(JobDefinitionError) as caught:
+        declare()
+    return str(caught.value)
+
+
+def declare(name: str = "X", /, **options: Any) -> type[Job]:
+    """Return a job class of that name and options."""
+
+    class Declared(Job, name=name, **options):
+        def perform(self, a: int = 0) -> None: ...
+
+    return Declared
+
+
+class TestDeclaration:
+    def test_a_class_is_registered_under_its_name(self, registry: Registry) -> None:
+        class Thumbnail(Job, queue="images", retry=5):
+            def perform(self, path: str, width: int) -> None: ...
+
+        definition = registry.get("Thumbnail")
+        assert definition is Thumbnail.definition
+        assert (definition.queue, Thumbnail.queue) == ("images", "images")
+        assert definition.options == {"retry": 5, "queue": "images"}
+        assert list(definition.signature.parameters) == ["path", "width"]
+
+    def test_a_function_is_registered_under_its_name_and_stays_one(self, registry: Registry) -> None:
+        @job(queue="mailers")
+        def welcome(user_id: int) -> str:
+            """Greet."""
+            return f"hello {user_id}"
+
+        assert registry.get("welcome") is welcome.definition
+        assert welcome(7) == "hello 7"
+        assert welcome.queue == "mailers"
+        assert (welcome.__name__, welcome.__doc__, welcome.__module__) == ("welcome", "Greet.", __name__)
+
+    def test_the_name_on_the_wire_may_be_another(self, registry: Registry) -> None:
+        @job(name="Acme::WelcomeMail")
+        def welcome(user_id: int) -> None: ...
+
+        declare("Acme::Other")
+
+        assert {definition.name for definition in registry} == {"Acme::WelcomeMail", "Acme::Other"}
+
+    def test_without_options_it_is_retried_and_on_the_default_queue(self) -> None:
+        assert declare().definition.options == {"retry": True, "queue": "default"}
+
+    def test_retry_and_queue_travel_first_as_ruby_writes_them(self) -> None:
+        options = declare(tags=["a"], backtrace=5, queue="q", retry=3).definition.options
+
+        assert list(options)[:2] == ["retry", "queue"]
+        assert options == {"retry": 3, "queue": "q", "tags": ["a"], "backtrace": 5}
+
+    def test_options_that_stay_here_do_not_travel(self) -> None:
+        definition = declare(max_retries_after_interruption=2, queue_namespace="cronjob").definition
+
+        assert set(definition.options) == {"retry", "queue"}
+        assert definition.local["max_retries_after_interruption"] == 2
+
+    @pytest.mark.parametrize("kind", [staticmethod, classmethod])
+    def test_perform_may_be_a_static_or_class_method(self, kind: Callable[..., Any]) -> None:
+        if kind is staticmethod:
+
+            class Form(Job):
+                @staticmethod
+                def perform(a: int, b: int = 2) -> int:
+                    return a + b
+        else:
+
+            class Form(Job):  # type: ignore[no-redef]
+                @classmethod
+                def perform(cls, a: int, b: int = 2) -> int:
+                    return a + b
+
+        _, perform = Form.definition.prepare()
+
+        assert list(Form.definition.signature.parameters) == ["a", "b"]
+        assert perform(1) == 3
+
+    def test_each_run_gets_an_instance_of_its_own(self) -> None:
+        prepare = declare().definition.prepare
+
+        assert prepare()[0] is not prepare()[0]
+
+    def test_a_decorated_perform_keeps_the_signature_of_what_it_wraps(self) -> None:
+        def noisy(function: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(function)
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
+                return function(*args, **kwargs)
+
+            return wrapper
+
+        class Wrapped(Job):
+            @noisy
+            def perform(self, a: int, b: int = 2) -> None: ...
+
+        assert list(Wrapped.definition.signature.parameters) == ["a", "b"]
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("option", "value"),
+        [
+            ("queue", "mails"),
+            ("retry", True),
+            ("retry", False),
+            ("retry", 0),
+            ("retry", 25),
+            ("retry_for", 3_600),
+            ("retry_queue", "slow"),
+            ("backtrace", True),
+            ("backtrace", 10),
+            ("dead", False),
+            ("tags", []),
+            ("tags", ["a", "b"]),
+            ("log_level", "debug"),
+            ("queue_namespace", "cronjob"),
+            ("max_retries_after_interruption", 0),
+            ("retry_in", lambda count, error, payload: 5),
+            ("retries_exhausted", lambda payload, error: None),
+        ],
+    )
+    def test_a_value_that_fits_is_taken(self, option: str, value: Any) -> None:
+        declare(**{option: value})
+
+    @pytest.mark.parametrize(
+        ("option", "value"),
+        [
+            ("queue", ""),
+            ("queue", 5),
+            ("queue", None),
+            ("retry", -1),
+            ("retry", "yes"),
+            ("retry", 2.5),
+            ("retry", None),
+            ("retry_for", -1),
+            ("retry_for", 10**9),
+            ("retry_for", "1h"),
+            ("retry_queue", ""),
+            ("backtrace", -1),
+            ("backtrace", "all"),
+            ("dead", 0),
+            ("dead", "no"),
+            ("tags", "vip"),
+            ("tags", ("a",)),
+            ("tags", ["a", 5]),
+            ("tags", [""]),
+            ("log_level", "INFO"),
+            ("log_level", 10),
+            ("queue_namespace", ""),
+            ("max_retries_after_interruption", -1),
+            ("retry_in", 60),
+            ("retries_exhausted", "log"),
+        ],
+    )
+    def test_a_value_that_does_not_fit_is_refused_with_what_would(self, option: str, value: Any) -> None:
+        message = refusal(lambda: declare("Acme::Job", **{option: value}))
+
+        assert message.startswith(f"Acme::Job: {option} = {value!r}")
+        assert OPTIONS[option].expected in message
+
+    def test_an_unknown_option_is_refused_with_the_nearest_known_one(self) -> None:
+        assert "did you mean 'queue'?" in refusal(lambda: declare(quue="x"))
+
+    def test_an_option_like_no_other_is_refused_with_all_that_there_are(self) -> None:
+        message = refusal(lambda: declare(xyzzy=1))
+
+        assert all(option in message for option in OPTIONS)
+
+    def test_functions_have_the_same_options(self) -> None:
+        assert "did you mean 'retry'?" in refusal(lambda: job(retri=3)(lambda: None))
+
+    def test_options_of_a_base_without_perform_are_checked_where_they_stand(self) -> None:
+        def base() -> None:
+            class Base(Job, queeu="x"): ...
+
+        assert "did you mean 'queue'?" in refusal(base)
+
+    @pytest.mark.parametrize("name", ["a\nb", "\x00", "\x7f"])
+    def test_a_name_that_cannot_be_printed_is_refused(self, name: str) -> None:
+        assert "no name for a job" in refusal(lambda: declare(name))
+
+    @pytest.mark.parametrize("queue", ["a\nb", "\x00"])
+    def test_a_queue_name_that_cannot_be_printed_is_refused(self, queue: str) -> None:
+        assert "control characters" in refusal(lambda: declare(queue=queue))
+
+
+class TestNamespace:
+    @pytest.mark.parametrize(
+        ("name", "expected"),
+        [
+            ("SomeScheduledTaskWorker", "some_scheduled_task"),
+            ("SomeScheduledTask", "some_scheduled_task"),
+            ("Gitlab::JiraImport::ImportIssueWorker", "jira_import_import_issue"),
+            ("HTTPServerWorker", "http_server"),
+            ("CI2Worker", "ci2"),
+            ("nightly", "nightly"),
+            ("snake_case", "snake_case"),
+            ("Acme::Mail", "acme_mail"),
+        ],
+    )
+    def test_a_class_name_becomes_a_queue_name_as_gitlab_does_it(self, name: str, expected: str) -> None:
+        assert underscored(name) == expected
+        assert declare(name, queue_namespace="cronjob").queue == f"cronjob:{expected}"
+
+    def test_a_queue_of_its_own_is_put_into_the_namespace(self) -> None:
+        assert declare(queue_namespace="cronjob", queue="nightly").queue == "cronjob:nightly"
+
+    def test_the_resolved_queue_is_what_travels(self) -> None:
+        assert declare("Nightly", queue_namespace="cronjob").definition.options["queue"] == "cronjob:nightly"
+
+
+class TestInheritance:
+    def test_options_are_inherited_and_may_be_replaced_one_by_one(self) -> None:
+        class Base(Job, queue="slow", retry=3, tags=["base"]): ...
+
+        class Child(Base, retry=9):
+            def perform(self) -> None: ...
+
+        assert Child.definition.options == {"retry": 9, "queue": "slow", "tags": ["base"]}
+
+    def test_a_base_without_perform_is_no_job(self, registry: Registry) -> None:
+        class Base(Job, queue="slow"): ...
+
+        assert len(registry) == 0
+
+    def test_the_name_is_not_inherited(self, registry: Registry) -> None:
+        class First(Job, name="Acme::First", queue="slow"):
+            def perform(self) -> None: ...
+
+        class Second(First): ...
+
+        assert {each.name: each.queue for each in registry} == {"Acme::First": "slow", "Second": "slow"}
+
+    def test_options_of_a_child_do_not_change_its_base(self) -> None:
+        class First(Job, queue="slow"):
+            def perform(self) -> None: ...
+
+        class Second(First, queue="fast"): ...
+
+        assert (First.queue, Second.queue) == ("slow", "fast")
+
+    def test_a_namespace_is_inherited(self) -> None:
+        class Cron(Job, queue_namespace="cronjob"): ...
+
+        class Nightly(Cron):
+            def perform(self) -> None: ...
+
+        assert Nightly.queue == "cronjob:nightly"
+
+    def test_hooks_are_inherited(self) -> None:
+        class Base(Job):
+            def retry_in(self, count: int, error: Exception, payload: dict[str, Any]) -> int:
+                return 42
+
+        class Child(Base):
+            def perform(self) -> None: ...
+
+        hook = Child.definition.retry_in
+        assert hook is not None
+        assert hook(0, ValueError(), {}) == 42
+
+
+class TestHooks:
+    def test_a_class_may_answer_by_method_static_method_or_option(self) -> None:
+        class Method(Job):
+            factor: ClassVar[int] = 2
+
+            def perform(self) -> None: ...
+            def retry_in(self, count: int, error: Exception, payload: dict[str, Any]) -> int:
+                return self.factor * count
+
+        class Static(Job):
+            def perform(self) -> None: ...
+            @staticmethod
+            def retry_in(count: int, error: Exception, payload: dict[str, Any]) -> object:
+                return KILL
+
+        option = declare(retry_in=lambda count, error, payload: DISCARD)
+
+        hooks = [each.definition.retry_in for each in (Method, Static, option)]
+        assert [hook and hook(3, ValueError(), {}) for hook in hooks] == [6, KILL, DISCARD]
+
+    def test_retries_exhausted_gets_payload_and_error(self) -> None:
+        heard: list[Any] = []
+
+        class Last(Job):
+            def perform(self) -> None: ...
+            def retries_exhausted(self, payload: dict[str, Any], error: Exception) -> None:
+                heard.append((payload, error))
+
+        error = ValueError()
+        hook = Last.definition.retries_exhausted
+        assert hook is not None
+        hook({"a": 1}, error)
+
+        assert heard == [({"a": 1}, error)]
+
+    def test_without_hooks_there_are_none(self) -> None:
+        assert declare().definition.retry_in is None
+        assert declare().definition.retries_exhausted is None
+
+    def test_the_verdicts_show_their_names(self) -> None:
+        assert (repr(DISCARD), repr(KILL)) == ("DISCARD", "KILL")
+
+
+class TestRefused:
+    def test_keyword_only_parameters(self) -> None:
+        def by_keyword() -> None:
+            @job()
+            def broken(a: int, *, b: int = 1) -> None: ...
+
+        def by_any_keyword() -> None:
+            class Broken(Job):
+                def perform(self, **options: int) -> None: ...
+
+        assert "b: 'int' = 1 can only be passed by keyword" in refusal(by_keyword)
+        assert "**options" in refusal(by_any_keyword)
+
+    def test_async_jobs_which_would_never_run(self) -> None:
+        def function() -> None:
+            @job()
+            async def broken() -> None: ...
+
+        def method() -> None:
+            class Broken(Job):
+                async def perform(self) -> None: ...
+
+        assert "async" in refusal(function)
+        assert "async" in refusal(method)
+
+    @pytest.mark.parametrize("reserved", sorted(RESERVED_NAMES))
+    def test_attributes_that_would_hide_a_verb(self, reserved: str) -> None:
+        def with_perform() -> None:
+            type("Broken", (Job,), {"perform": lambda self: None, reserved: "x"})
+
+        def without_perform() -> None:
+            type("Base", (Job,), {reserved: "x"})
+
+        assert f"Broken.{reserved}" in refusal(with_perform)
+        assert f"Base.{reserved}" in refusal(without_perform)
+
+    @pytest.mark.parametrize("target", [int, object(), functools.partial(print), lambda: None, "x"])
+    def test_only_functions_are_decorated(self, target: Any) -> None:
+        if callable(target) and getattr(target, "__name__", "") == "<lambda>":
+            job(name="fine")(target)
+        else:
+            assert "@job decorates a function" in refusal(lambda: job()(target))
+
+    def test_two_jobs_of_one_name_are_both_named(self) -> None:
+        @job(name="Acme::Mail")
+        def one() -> None: ...
+
+        def other() -> None:
+            @job(name="Acme::Mail")
+            def another() -> None: ...
+
+        message = refusal(other)
+        assert f"{__name__}.TestRefused.test_two_jobs_of_one_name_are_both_named.<locals>.one" in message
+        assert "another" in message
+
+    def test_a_job_that_is_loaded_again_replaces_itself(self, registry: Registry) -> None:
+        first, second = declare(), declare()
+
+        assert registry.get("X") is second.definition
+        assert first is not second
+
+
+class TestSet:
+    def test_options_hold_for_these_pushes_only(self) -> None:
+        mail = declare(queue="mails", retry=3)
+
+        critical = mail.set(queue="critical", tags=["vip"])
+
+        assert critical.options == {"retry": 3, "queue": "critical", "tags": ["vip"]}
+        assert mail.definition.options == {"retry": 3, "queue": "mails"}
+        assert (critical.queue, mail.queue) == ("critical", "mails")
+
+    def test_it_can_be_said_more_than_once(self) -> None:
+        assert declare().set(queue="a").set(retry=1).options == {"retry": 1, "queue": "a"}
+
+    def test_functions_have_it_too(self) -> None:
+        @job()
+        def welcome() -> None: ...
+
+        assert welcome.set(queue="critical").queue == "critical"
+
+    @pytest.mark.parametrize("options", [{"quue": "x"}, {"queue": ""}, {"tags": "vip"}, {"retry": -1}])
+    def test_what_a_declaration_refuses_it_refuses(self, options: dict[str, Any]) -> None:
+        refusal(lambda: declare().set(**options))
+
+    @pytest.mark.parametrize(
+        "options", [{"queue_namespace": "a"}, {"retry_in": print}, {"max_retries_after_interruption": 1}]
+    )
+    def test_what_belongs_to_the_definition_is_refused(self, options: dict[str, Any]) -> None:
+        assert "belongs to the definition" in refusal(lambda: declare().set(**options))
+
+
+@pytest.mark.usefixtures("setup")
+class TestVerbs:
+    """What they refuse before anything is sent; tests/redis has what they write."""
+
+    @pytest.mark.parametrize("args", [(), (1, 2, 3)])
+    def test_arguments_that_do_not_fit_perform(self, args: tuple[Any, ...]) -> None:
+        @job()
+        def two(a: int, b: int) -> None: ...
+
+        for enqueue in (two.perform_async, functools.partial(two.perform_in, 5), two.perform_inline):
+            with pytest.raises(InvalidArguments, match="two was not enqueued"):
+                enqueue(*args)
+        with pytest.raises(InvalidArguments):
+            two.perform_bulk([(1, 2), args])
+
+    @pytest.mark.parametrize(
+        "delay", [True, "5", None, float("nan"), float("inf"), 10**18, 10**400, datetime(2026, 11, 20, tzinfo=UTC)]
+    )
+    def test_delays_that_are_none(self, delay: Any) -> None:
+        with pytest.raises(InvalidPush):
+            declare().perform_in(delay)  # type: ignore[misc]
+
+    def test_times_that_are_none(self) -> None:
+        for when in (True, "tomorrow", float("nan"), 10**400, datetime(2026, 11, 20)):  # noqa: DTZ001
+            with pytest.raises(InvalidPush):
+                declare().perform_at(when)  # type: ignore[misc]
+
+    def test_a_queue_that_is_none(self) -> None:
+        with pytest.raises(InvalidPush, match="control characters"):
+            declare().set(queue="a\nb").perform_async()  # type: ignore[misc]
+
+    def test_a_time_that_is_past_means_at_once(self, setup: Setup) -> None:
+        times: list[float | None] = []
+        setup.client_middleware.add(lambda push, proceed: times.append(push.at))  # it returns nothing: nothing is sent
+
+        for delay in (0, -5, timedelta(seconds=-5)):
+            assert declare().perform_in(delay) is None  # type: ignore[misc]
+        for when in (0, 1_000.5, datetime(2020, 1, 1, tzinfo=UTC)):
+            assert declare().perform_at(when) is None  # type: ignore[misc]
+
+        assert times == [None] * 6
+
+    def test_seconds_and_timedelta_and_moments_are_epoch_seconds_to_links(self, setup: Setup) -> None:
+        times: list[float | None] = []
+        setup.client_middleware.add(lambda push, proceed: times.append(push.at))
+        moment = datetime(2100, 1, 1, tzinfo=UTC)
+
+        declare().perform_at(moment)  # type: ignore[misc]
+        declare().perform_at(moment.timestamp())  # type: ignore[misc]
+        before = datetime.now(UTC).timestamp()
+        declare().perform_in(60)  # type: ignore[misc]
+        declare().perform_in(timedelta(minutes=1))  # type: ignore[misc]
+        after = datetime.now(UTC).timestamp()
+
+        assert times[:2] == [moment.timestamp()] * 2
+        assert all(at is not None and before + 60 <= at <= after + 60 for at in times[2:])
+
+
+class TestInline:
+    def test_it_runs_at_once_with_arguments_as_redis_would_give_them(self, setup: Setup) -> None:
+        @job()
+        def add(numbers: list[int], more: dict[str, int], last: int = 3) -> Any:
+            return [numbers, more, last]
+
+        given = {"a": 1}
+        result = add.perform_inline([1, 2], given)
+
+        assert result == [[1, 2], {"a": 1}, 3]
+        assert result is not None
+        assert result[1] is not given
+
+    def test_errors_come_out_as_they_are(self, setup: Setup) -> None:
+        @job()
+        def broken() -> None:
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            broken.perform_inline()
+
+    def test_arguments_that_cannot_travel_are_refused(self, setup: Setup) -> None:
+        @job()
+        def take(value: object) -> None: ...
+
+        with pytest.raises(InvalidArguments, match=r"args\[0\]"):
+            take.perform_inline(object())
+
+    def test_both_chains_are_around_it(self, setup: Setup) -> None:
+        seen: list[str] = []
+
+        def on_push(push: Push, proceed: Callable[[], Push | None]) -> Push | None:
+            seen.append(f"push {push.payload['class']} at {push.at}")
+            return proceed()
+
+        def on_run(run: Run, proceed: Callable[[], Outcome | None]) -> Outcome | None:
+            seen.append(f"run {run.job.name} {run.jid == run.payload['jid']} {run.queue}")
+            return proceed()
+
+        setup.client_middleware.add(on_push)
+        setup.server_middleware.add(on_run)
+
+        declare("Acme::Job", queue="mails").perform_inline()
+
+        assert seen == ["push Acme::Job at None", "run Acme::Job True mails"]
+
+    def test_a_link_of_either_chain_may_stop_it(self, setup: Setup) -> None:
+        ran: list[int] = []
+
+        @job()
+        def note() -> int:
+            ran.append(1)
+            return 5
+
+        setup.server_middleware.add(lambda run, proceed: Done())
+        assert note.perform_inline() is None
+        setup.client_middleware.add(lambda push, proceed: None)
+        assert note.perform_inline() is None
+        assert ran == []

@@ -1,0 +1,196 @@
+"""Logs: both formats, the job a line belongs to, and words for every event."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import logging
+import string
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kiqcluster
+from kiqcluster import log, rubyjson
+from kiqcluster.events import Events
+from kiqcluster.log import WORDING, JsonFormatter, PrettyFormatter
+from kiqcluster.runtime import CURRENT_JOB, JobContext
+
+BASE_KEYS = {"ts", "pid", "tid", "lvl", "msg"}
+
+
+def record(message: str = "hello", level: int = logging.INFO, **extra: Any) -> logging.LogRecord:
+    made = logging.LogRecord("app", level, __file__, 1, message, (), None)
+    made.__dict__.update(extra)
+    return made
+
+
+def as_json(made: logging.LogRecord) -> dict[str, Any]:
+    line = JsonFormatter().format(made)
+    assert "\n" not in line
+    fields: dict[str, Any] = json.loads(line)
+    return fields
+
+
+@pytest.fixture
+def in_job() -> Iterator[JobContext]:
+    """A job that this thread runs."""
+    context = JobContext("a" * 24, {}, "mails", "Acme::Mail", threading.Event())
+    token = CURRENT_JOB.set(context)
+    yield context
+    CURRENT_JOB.reset(token)
+
+
+@pytest.fixture
+def logger() -> Iterator[logging.Logger]:
+    """Our logger, put back afterwards as it was."""
+    ours = log.LOGGER
+    before = (ours.handlers[:], ours.level, ours.propagate)
+    yield ours
+    ours.handlers[:], level, ours.propagate = before
+    ours.setLevel(level)
+
+
+class TestJson:
+    def test_a_line_is_one_object_with_the_base_keys(self) -> None:
+        line = as_json(record("two\nlines é \x00"))
+
+        assert set(line) == BASE_KEYS
+        assert (line["msg"], line["lvl"]) == ("two\nlines é \x00", "INFO")
+        assert line["ts"].endswith("Z")
+
+    def test_the_job_is_its_context(self, in_job: JobContext) -> None:
+        assert as_json(record())["ctx"] == {"jid": "a" * 24, "class": "Acme::Mail", "queue": "mails"}
+
+    def test_fields_of_an_event_stand_beside_the_base_keys(self) -> None:
+        line = as_json(record(event_fields={"event": "recovered", "units": 3}))
+
+        assert (line["event"], line["units"]) == ("recovered", 3)
+
+    def test_fields_never_shadow_base_keys(self, in_job: JobContext) -> None:
+        shadows = dict.fromkeys((*BASE_KEYS, "ctx"), "shadow")
+
+        line = as_json(record(event_fields=shadows))
+
+        assert "shadow" not in line.values()
+
+    @pytest.mark.parametrize(
+        ("value", "shown"),
+        [
+            (None, None),
+            ([1, {"a": (2,)}], [1, {"a": [2]}]),
+            ({"a": {1: ZeroDivisionError("x")}}, {"a": {"1": "x"}}),
+            (frozenset({"a"}), ["a"]),
+            (ZeroDivisionError("on purpose"), "on purpose"),
+            (float("nan"), "nan"),
+            ([float("inf"), 1e16], ["inf", 1e16]),
+            ("\ud800", "\ud800"),
+            (10**5_000, 10**5_000),
+        ],
+        ids=lambda value: type(value).__name__,
+    )
+    def test_every_value_makes_a_line(self, value: Any, shown: Any) -> None:
+        line = rubyjson_of(record(event_fields={"value": value}))
+
+        assert line["value"] == shown
+
+    def test_a_traceback_is_part_of_the_message(self) -> None:
+        try:
+            raise ZeroDivisionError("on purpose")
+        except ZeroDivisionError as error:
+            made = record(exc_info=(type(error), error, error.__traceback__))
+
+        assert "ZeroDivisionError: on purpose" in as_json(made)["msg"]
+
+
+def rubyjson_of(made: logging.LogRecord) -> dict[str, Any]:
+    fields: dict[str, Any] = rubyjson.decode(JsonFormatter().format(made).encode())
+    return fields
+
+
+class TestPretty:
+    def test_a_line_has_time_process_level_and_message(self) -> None:
+        line = PrettyFormatter(coloured=False).format(record(process=77))
+
+        assert line.endswith(" 77 info hello")
+
+    def test_the_job_stands_before_the_message(self, in_job: JobContext) -> None:
+        assert "[Acme::Mail " + "a" * 24 + "] hello" in PrettyFormatter(coloured=False).format(record())
+
+    @pytest.mark.parametrize("level", [5, 10, 20, 25, 30, 40, 50, 60])
+    def test_every_level_has_a_colour_an_applications_own_too(self, level: int) -> None:
+        line = PrettyFormatter(coloured=True).format(record(level=level))
+
+        assert line.startswith("\x1b[")
+        assert line.endswith("hello\x1b[0m")
+
+
+class TestConfigure:
+    @pytest.mark.parametrize(("log_format", "kind"), [("json", JsonFormatter), ("pretty", PrettyFormatter)])
+    def test_the_format_is_the_one_asked_for(
+        self, logger: logging.Logger, log_format: str, kind: type[logging.Formatter]
+    ) -> None:
+        log.configure(log_format, "info", io.StringIO())
+
+        assert [type(handler.formatter) for handler in logger.handlers] == [kind]
+
+    def test_auto_is_json_where_no_terminal_reads(self, logger: logging.Logger) -> None:
+        log.configure("auto", "info", io.StringIO())
+
+        assert isinstance(logger.handlers[0].formatter, JsonFormatter)
+
+    def test_it_can_be_done_twice_without_double_lines(self, logger: logging.Logger) -> None:
+        stream = io.StringIO()
+        for _ in range(2):
+            log.configure("json", "info", stream)
+        logger.info("once")
+
+        assert len(stream.getvalue().splitlines()) == 1
+
+    def test_events_are_logged_from_their_level_on(self, logger: logging.Logger) -> None:
+        stream, events = io.StringIO(), Events()
+        log.configure("json", "warning", stream)
+        log.word_events(events)
+
+        events.emit("worker_left")
+        events.emit("worker_orphaned")
+        events.emit("nobody_has_words_for_this", odd=1)
+
+        assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["worker_orphaned"]
+
+
+def emitted() -> list[tuple[str, str, set[str]]]:
+    """Return (place, event, fields) of every `….emit("event", field=…)` in the package."""
+    found = []
+    for path in sorted(Path(kiqcluster.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "emit":
+                name = node.args[0] if node.args else None
+                if isinstance(name, ast.Constant):
+                    fields = {keyword.arg or "**" for keyword in node.keywords}
+                    found.append((f"{path.name}:{node.lineno}", str(name.value), fields))
+    return found
+
+
+def test_every_event_brings_the_fields_that_its_words_need() -> None:
+    missing = []
+    for place, event, fields in emitted():
+        wording = WORDING.get(event, (0, ""))[1]
+        needed = {name.split(".")[0] for _, name, _, _ in string.Formatter().parse(wording) if name}
+        if "**" not in fields and not needed <= fields:
+            missing.append(f"{place} {event} lacks {sorted(needed - fields)}")
+
+    assert emitted()
+    assert missing == []
+
+
+def test_every_wording_belongs_to_an_event() -> None:
+    package = "".join(
+        path.read_text() for path in Path(kiqcluster.__file__).parent.rglob("*.py") if path.name != "log.py"
+    )
+
+    assert [event for event in WORDING if f'"{event}"' not in package] == []

@@ -1,0 +1,154 @@
+"""The chain of links around a push or a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kiqcluster.errors import UsageError
+from kiqcluster.middleware import Chain
+
+Link = Callable[[list[str], Callable[[], str | None]], str | None]
+
+
+def link(name: str) -> Link:
+    """Return a link that notes when it begins and ends."""
+
+    def noting(subject: list[str], proceed: Callable[[], str | None]) -> str | None:
+        subject.append(f"{name}(")
+        result = proceed()
+        subject.append(f"){name}")
+        return result
+
+    noting.__name__ = name
+    return noting
+
+
+class Counting:
+    made = 0
+
+    def __init__(self) -> None:
+        type(self).made += 1
+
+    def __call__(self, subject: list[str], proceed: Callable[[], str | None]) -> str | None:
+        subject.append("counting")
+        return proceed()
+
+
+A, B, C, D = link("a"), link("b"), link("c"), link("d")
+
+
+@pytest.fixture
+def chain() -> Chain[list[str], str | None]:
+    """A, then B, then C."""
+    chain: Chain[list[str], str | None] = Chain()
+    for each in (A, B, C):
+        chain.add(each)
+    return chain
+
+
+class TestOrder:
+    def test_the_first_link_is_the_outermost(self, chain: Chain[list[str], str | None]) -> None:
+        subject: list[str] = []
+
+        result = chain.invoke(subject, lambda: subject.append("last") or "done")
+
+        assert subject == ["a(", "b(", "c(", "last", ")c", ")b", ")a"]
+        assert result == "done"
+
+    def test_without_links_the_last_step_is_all(self) -> None:
+        assert Chain[list[str], str]().invoke([], lambda: "done") == "done"
+
+    def test_a_link_that_does_not_proceed_ends_it(self, chain: Chain[list[str], str | None]) -> None:
+        subject: list[str] = []
+        chain.replace(B, lambda subject, proceed: None)
+
+        assert chain.invoke(subject, lambda: "done") is None
+        assert subject == ["a(", ")a"]
+
+    def test_a_link_may_change_the_result(self, chain: Chain[list[str], str | None]) -> None:
+        chain.prepend(lambda subject, proceed: f"<{proceed()}>")
+
+        assert chain.invoke([], lambda: "done") == "<done>"
+
+    def test_an_error_comes_through_all_links(self, chain: Chain[list[str], str | None]) -> None:
+        with pytest.raises(ZeroDivisionError):
+            chain.invoke([], lambda: str(1 // 0))
+
+    def test_a_chain_can_be_invoked_within_itself(self, chain: Chain[list[str], str | None]) -> None:
+        subject: list[str] = []
+        chain.clear()
+        chain.add(A)
+
+        chain.invoke(subject, lambda: chain.invoke(subject, lambda: "inner"))
+
+        assert subject == ["a(", "a(", ")a", ")a"]
+
+
+class TestChanges:
+    @pytest.mark.parametrize(
+        ("change", "expected"),
+        [
+            (lambda chain: chain.add(D), [A, B, C, D]),
+            (lambda chain: chain.prepend(D), [D, A, B, C]),
+            (lambda chain: chain.insert_before(A, D), [D, A, B, C]),
+            (lambda chain: chain.insert_before(C, D), [A, B, D, C]),
+            (lambda chain: chain.insert_after(A, D), [A, D, B, C]),
+            (lambda chain: chain.insert_after(C, D), [A, B, C, D]),
+            (lambda chain: chain.replace(B, D), [A, D, C]),
+            (lambda chain: chain.remove(B), [A, C]),
+            (lambda chain: chain.clear(), []),
+        ],
+    )
+    def test_links_go_where_they_are_put(
+        self, chain: Chain[list[str], str | None], change: Callable[[object], object], expected: list[Link]
+    ) -> None:
+        change(chain)
+
+        assert list(chain) == expected
+        assert len(chain) == len(expected)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda chain: chain.insert_before(D, A),
+            lambda chain: chain.insert_after(D, A),
+            lambda chain: chain.replace(D, A),
+            lambda chain: chain.remove(D),
+        ],
+    )
+    def test_a_link_that_is_not_there_is_an_error_and_changes_nothing(
+        self, chain: Chain[list[str], str | None], change: Callable[[object], object]
+    ) -> None:
+        with pytest.raises(UsageError, match="a, b, c"):
+            change(chain)
+
+        assert list(chain) == [A, B, C]
+
+    def test_an_empty_chain_says_so(self) -> None:
+        with pytest.raises(UsageError, match="no links"):
+            Chain[list[str], str]().remove(A)
+
+    def test_add_and_prepend_return_the_link_so_they_decorate(self, chain: Chain[list[str], str | None]) -> None:
+        assert chain.add(D) is D
+        assert chain.prepend(D) is D
+
+
+class TestClasses:
+    def test_a_class_is_instantiated_once_when_it_is_added(self, chain: Chain[list[str], str | None]) -> None:
+        Counting.made = 0
+
+        chain.add(Counting)  # type: ignore[arg-type]
+        chain.invoke([], lambda: None)
+        chain.invoke([], lambda: None)
+
+        assert Counting.made == 1
+
+    def test_its_link_is_named_by_the_class(self, chain: Chain[list[str], str | None]) -> None:
+        chain.add(Counting)  # type: ignore[arg-type]
+
+        chain.insert_before(Counting, D)
+        chain.remove(Counting)
+
+        assert list(chain) == [A, B, C, D]

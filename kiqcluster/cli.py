@@ -141,14 +141,14 @@ def command(
                 expansion.plan_slots(parsed, known_queues(config), config), as_json=as_json, names_only=list_queues
             )
             return
-        code = run_cluster(config, parsed)
+        code = run_cluster(config, origins, parsed)
     except KiqError as error:
         click.echo(f"kiqcluster: {error}", err=True)
         leave(error.exit_code)
     leave(code)
 
 
-def run_cluster(config: Config, groups: Sequence[Any]) -> int:
+def run_cluster(config: Config, origins: Origins, groups: Sequence[Any]) -> int:
     """Run a supervisor until it ends; return its exit code."""
     os.environ["KIQ_ENV"] = config.environment
     if config.embedded is not None:
@@ -162,6 +162,7 @@ def run_cluster(config: Config, groups: Sequence[Any]) -> int:
             ChildSpec(
                 slot=birth.plan.slot,
                 config=config,
+                origins=origins,
                 group=birth.plan.group,
                 known_queues=birth.known_queues,
                 concurrency=birth.plan.concurrency,

@@ -21,7 +21,7 @@ from typing import Any
 from kiqcluster import rubyjson
 from kiqcluster.clock import SystemClock
 from kiqcluster.errors import InvalidArguments, InvalidPush, ReplyLost
-from kiqcluster.payload import Jid, build, check_arguments, check_queue_name, new_jid
+from kiqcluster.payload import MALFORMED, Jid, build, check_arguments, check_queue_name, new_jid, presentable
 from kiqcluster.registry import current_registry
 from kiqcluster.rubyjson import JSON
 from kiqcluster.runtime import Push, Setup, current_setup
@@ -193,6 +193,11 @@ def _read_item(item: Mapping[str, Any]) -> tuple[str, dict[str, JSON], dict[str,
         raise InvalidPush(f"class is a job or the name of one, not {job!r}")
     defaults = definition.options if definition is not None else DEFAULT_OPTIONS
     options = {**defaults, **{key: value for key, value in item.items() if key not in RESERVED_KEYS}}
+    if misfits := presentable({"args": [], "class": name, "jid": item.get("jid", "-"), **options}, "default", 0.0):
+        key = next(key for key in misfits if key != MALFORMED)
+        raise InvalidPush(f"{key} = {item[key]!r} does not fit: a page of Sidekiq's web UI would break on it")
+    if not isinstance(options["retry"], bool | int | None):
+        raise InvalidPush(f"retry = {options['retry']!r} does not fit; it takes True, False, or how many retries")
     return name, options, {key: value for key, value in item.items() if key in ("at", "jid")}
 
 

@@ -24,7 +24,7 @@ from kiqcluster.errors import UsageError
 from kiqcluster.store import embedded
 from kiqcluster.store.connection import masked, parse_address
 
-__all__ = ["STOP_GRACE", "Config", "Origins", "describe", "load", "settings"]
+__all__ = ["STOP_GRACE", "Config", "Origins", "describe", "load", "settings", "with_configured"]
 
 STOP_GRACE = 10.0  # seconds beyond `timeout` after which the supervisor kills a child that has not left
 OTHERS_MAY_RECOVER = 60.0  # seconds without a beat after which any sweeper may recover a process (design §5)
@@ -157,9 +157,22 @@ def load(
                 break
         else:
             origins[each.name] = "default"
+    if origins["redis"] == "flag" and origins["embedded"] not in ("flag", "default"):
+        values["embedded"], origins["embedded"] = None, "default"  # --redis is the closer word
     config = Config(**values)
     _validate(config)
     return config, origins
+
+
+def with_configured(config: Config, origins: Origins, configured: Mapping[str, Any]) -> Config:
+    """Return a worker's configuration after its application has called configure(): that fills in defaults only."""
+    by_name = {each.name: each for each in settings()}
+    values = {
+        name: _converted(by_name[name], value, "configure()")
+        for name, value in configured.items()
+        if origins.get(name, "default") == "default"
+    }
+    return dataclasses.replace(config, **values)
 
 
 def describe(config: Config, origins: Origins) -> list[tuple[str, str, str]]:

@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypeVar
 
 from kiqcluster import rubyjson
-from kiqcluster.client import Client
+from kiqcluster.client import Client, due_at
 from kiqcluster.errors import InvalidPush, JobDefinitionError
 from kiqcluster.outcome import Outcome
 from kiqcluster.payload import Jid, check_queue_name
@@ -62,6 +62,10 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value)
 
 
+def _is_queue(value: Any) -> bool:
+    return _is_text(value) and value.isprintable()
+
+
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and value >= 0
 
@@ -72,7 +76,7 @@ OPTIONS: dict[str, Option] = {
         Option("queue", _is_text, "the name of a queue"),
         Option("retry", _is_count, "True, False, or how many retries"),
         Option("retry_for", lambda value: _is_count(value) and value < 1e9, "seconds from the first failure"),
-        Option("retry_queue", _is_text, "the name of a queue"),
+        Option("retry_queue", _is_queue, "the name of a queue"),
         Option("backtrace", _is_count, "True, False, or how many lines"),
         Option("dead", lambda value: isinstance(value, bool), "True or False"),
         Option("tags", lambda value: isinstance(value, list) and all(map(_is_text, value)), "a list of strings"),
@@ -130,7 +134,7 @@ class Enqueuer(Generic[P, R]):
 
     def perform_at(self, when: float | datetime, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
         """Enqueue the job to run at an epoch second or an aware datetime; at once when that is past."""
-        return self._enqueue(args, kwargs, when)
+        return self._enqueue(args, kwargs, due_at(when, 0.0))
 
     def perform_bulk(self, argument_lists: Iterable[Sequence[Any]]) -> list[Jid | None]:
         """Enqueue a job per list of arguments; return jids in order.  One round trip per 1 000 jobs."""
@@ -357,6 +361,8 @@ def _check_signature(name: str, signature: inspect.Signature, target: Any) -> No
         raise JobDefinitionError(
             f"{name} is async, which workers do not run yet; call asyncio.run(…) in an ordinary function"
         )
+    if inspect.isgeneratorfunction(perform):
+        raise JobDefinitionError(f"{name} has a yield in it, so calling it would run nothing; return instead")
     for parameter in signature.parameters.values():
         if parameter.kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD):
             raise JobDefinitionError(

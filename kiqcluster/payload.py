@@ -27,6 +27,7 @@ from kiqcluster.rubyjson import JSON
 __all__ = [
     "DEEPEST_NESTING",
     "INVALID_PAYLOAD",
+    "MALFORMED",
     "Jid",
     "Payload",
     "QueueName",

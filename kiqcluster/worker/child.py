@@ -29,7 +29,7 @@ from prometheus_client import REGISTRY
 from kiqcluster import application, log
 from kiqcluster.board import Board
 from kiqcluster.clock import SystemClock
-from kiqcluster.config import STOP_GRACE, Config
+from kiqcluster.config import STOP_GRACE, Config, Origins, with_configured
 from kiqcluster.errors import ExitCode, KiqError, RedisRefused, StoreError
 from kiqcluster.events import Events
 from kiqcluster.frames import Channel, Frame
@@ -79,6 +79,7 @@ class ChildSpec:
     board: Board
     parent: socket.socket
     orphans: tuple[str, ...] = ()
+    origins: Origins = field(default_factory=dict)
     directory: Path = field(default_factory=Path.cwd)
 
 
@@ -126,12 +127,13 @@ class Child:
         os.environ["KIQ_SLOT"] = os.environ["SIDEKIQ_WORKER_ID"] = str(spec.slot)
         setup = current_setup()
         setup.config = spec.config
-        setup.store = Store(spec.config.known_redis())
         application.load(spec.config.require, spec.directory)
         self._trap_signals()
+        config = setup.config = with_configured(spec.config, spec.origins, setup.settings)
+        setup.store = Store(config.known_redis())
         levels = (definition.options.get("log_level") for definition in current_registry())
         log.adopt_root(level for level in levels if level is not None)
-        runtime = Runtime(spec.config, setup.store, setup, self._events, self._clock, rng)
+        runtime = Runtime(config, setup.store, setup, self._events, self._clock, rng)
         self._launcher = Launcher(
             runtime,
             current_registry(),

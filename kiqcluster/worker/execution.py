@@ -175,7 +175,7 @@ class Execution:
     # 4. conclude
 
     def _yielded(self, unit: Unit) -> Outcome:
-        if self._stopping.is_set():
+        if self._stopping.is_set() or not rubyjson.ruby_reads(unit.payload):
             return InterruptedOutcome(unit.payload)
         now = self._clock.now()  # nothing stops: at the front of the queue it would come back at once, for ever
         return Deferred(self._entry(unit, {}, now, TRANSIENT_KEYS), now + YIELD_DELAY)

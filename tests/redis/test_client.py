@@ -285,3 +285,16 @@ def test_a_class_has_the_same_verbs(store: Store) -> None:
     assert [each["args"] for each in payloads(store, "critical")] == [["d.png", 3]]
     assert Thumbnail.perform_inline("e.png") == "e.png@80"
     assert Thumbnail.queue == "images"
+
+
+@pytest.mark.parametrize("extra", [{"tags": "vip"}, {"jid": 5}, {"retry": "yes"}, {"retry": 1.5}])
+def test_an_item_that_would_break_rubys_pages_is_refused(store: Store, extra: dict[str, Any]) -> None:
+    with pytest.raises(InvalidPush):
+        Client().push({"class": "X", "args": [], **extra})
+    assert store.call("DBSIZE") == 0
+
+
+def test_a_time_that_is_none_is_refused(mail: Any, store: Store) -> None:
+    with pytest.raises(InvalidPush):
+        mail.perform_at(None, 1)
+    assert store.call("DBSIZE") == 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kiqcluster.config import STOP_GRACE, Config, Origins, describe, load, settings
+from kiqcluster.config import STOP_GRACE, Config, Origins, describe, load, settings, with_configured
 from kiqcluster.errors import ExitCode, UsageError
 
 Loader = Callable[..., tuple[Config, Origins]]
@@ -360,3 +360,19 @@ def test_every_setting_is_declared_with_help_and_a_name_that_makes_a_flag() -> N
         assert each.metadata["help"], each.name
         assert each.name.replace("_", "").isalpha(), each.name
         assert each.name == each.name.lower()
+
+
+def test_configure_in_an_application_fills_in_defaults_of_its_workers_only() -> None:
+    config, origins = load({"timeout": 3.0}, environ={}, directory=Path("/nonexistent"))
+
+    merged = with_configured(config, origins, {"timeout": 9, "max_retries": "4"})
+
+    assert (merged.timeout, merged.max_retries) == (3.0, 4)
+
+
+def test_redis_on_the_command_line_beats_an_embedded_server_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "kiqcluster.toml").write_text('embedded = "data"\n')
+
+    config, _ = load({"redis": "redis://other:1/0"}, environ={}, directory=tmp_path)
+
+    assert config.known_redis() == "redis://other:1/0"

@@ -534,3 +534,11 @@ class TestInline:
         setup.client_middleware.add(lambda push, proceed: None)
         assert note.perform_inline() is None
         assert ran == []
+
+
+def test_a_generator_is_refused_because_calling_it_runs_nothing(registry: Registry) -> None:
+    with pytest.raises(JobDefinitionError, match="yield"):
+
+        @job()
+        def lazy() -> Any:
+            yield 1

@@ -1,0 +1,21 @@
+"""Fixtures of the process tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+
+@pytest.fixture
+def application(tmp_path: Path) -> Callable[[str], str]:
+    """Write an application of the test's own; returns what -r takes."""
+
+    def write(source: str) -> str:
+        path = tmp_path / "application.py"
+        path.write_text(dedent(source))
+        return str(path)
+
+    return write

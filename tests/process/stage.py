@@ -1,0 +1,119 @@
+"""What process tests look at: the jobs' ledger, the state in Redis, and what /proc says of a process."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from kiqcluster import Client, rubyjson
+from kiqcluster.config import Config
+from kiqcluster.runtime import Setup
+from kiqcluster.store import Store
+from tests.kit import Cluster, http_get, is_alive, wait_until
+
+
+def push(store: Store, name: str, *args: Any, **options: Any) -> str:
+    """Enqueue a job by name and return its jid; options: queue, and any payload key."""
+    jid = Client(store, Setup(config=Config())).push({"class": name, "args": list(args), **options})
+    assert jid is not None
+    return jid
+
+
+def ledger(store: Store) -> list[str]:
+    """Return what the jobs have noted (tests/apps/basic.py), in order."""
+    return [line.decode() for line in store.call("LRANGE", "ledger", 0, -1)]
+
+
+def wait_noted(store: Store, *lines: str) -> None:
+    """Wait until the jobs have noted these lines, among others."""
+    wait_until(lambda: set(lines) <= set(ledger(store)), f"the ledger to hold {lines}")
+
+
+def release(store: Store) -> None:
+    """Let the stubborn jobs of tests/apps/basic.py end."""
+    store.call("RPUSH", "release", "now")
+
+
+def queued(store: Store, queue: str = "default") -> list[Any]:
+    """Return the payloads that wait, the one to be fetched next first."""
+    return [rubyjson.decode(raw) for raw in reversed(store.call("LRANGE", f"queue:{queue}", 0, -1))]
+
+
+def words(payloads: list[Any]) -> list[str]:
+    """Return the first argument of each."""
+    return [payload["args"][0] for payload in payloads]
+
+
+def dead(store: Store) -> list[Any]:
+    return [rubyjson.decode(raw) for raw in store.call("ZRANGE", "dead", 0, -1)]
+
+
+def identities(store: Store) -> set[str]:
+    """Return the members: who may reserve."""
+    return {name.decode() for name in store.call("HKEYS", "kiq:members")}
+
+
+def holders(store: Store) -> set[str]:
+    """Return the identities that hold units."""
+    return {key.decode().removeprefix("kiq:inflight:") for key in store.call("KEYS", "kiq:inflight:*")}
+
+
+def pid_of(identity: str) -> int:
+    return int(identity.rsplit(":", 2)[1])
+
+
+def wait_settled(store: Store) -> None:
+    """Wait until no process holds a unit."""
+    wait_until(lambda: not holders(store), "every unit to be settled")
+
+
+def wait_only_live(store: Store, *pids: int) -> None:
+    """Wait until the members are exactly these processes, and nobody else holds units."""
+
+    def only_live() -> bool:
+        return {pid_of(name) for name in identities(store)} == set(pids) and holders(store) <= identities(store)
+
+    wait_until(only_live, f"kiq:members and kiq:inflight to name only the processes {pids}")
+
+
+def wait_gone(*pids: int) -> None:
+    """Wait until no process of these lives."""
+    wait_until(lambda: not any(is_alive(pid) for pid in pids), f"the processes {pids} to end")
+
+
+def metric(cluster: Cluster, sample: str) -> float:
+    """Return the value of a sample as it is written on /metrics, `name{label="value",…}`; 0 while it is not there."""
+    text = http_get(cluster.port, "/metrics")[2].decode()
+    found = re.search(rf"^{re.escape(sample)} (\S+)$", text, re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+def restarts(cluster: Cluster, reason: str, slot: int = 0) -> float:
+    return metric(cluster, f'kiqcluster_child_restarts_total{{reason="{reason}",slot="{slot}"}}')
+
+
+def readiness(cluster: Cluster) -> tuple[int, str]:
+    """Return status and reason."""
+    status, _, body = http_get(cluster.port, "/readiness")
+    return status, rubyjson.decode(body).get("reason", "")
+
+
+def sockets(pid: int) -> set[str]:
+    """Return the sockets and pipes that a process holds open, as `socket:[inode]`."""
+    targets = set()
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            targets.add(str(fd.readlink()))
+        except FileNotFoundError:  # closed since it was listed
+            continue
+    return {target for target in targets if target.startswith(("socket:", "pipe:"))}
+
+
+def descriptors(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def children(pid: int) -> list[int]:
+    """Return the pids of a process' children, zombies included."""
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

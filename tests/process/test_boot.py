@@ -1,0 +1,244 @@
+"""Boots that fail, hang or have to wait: what is refused, with which exit code, and what is not."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kiqcluster.store import Store
+from tests.kit import Cluster, RedisServer, http_get, wait_until
+from tests.process.stage import push, readiness, restarts, wait_gone, wait_noted, wait_settled
+
+RunCluster = Callable[..., Cluster]
+Application = Callable[[str], str]
+
+
+@pytest.fixture
+def own_server() -> Iterator[RedisServer]:
+    """A server that the test may stop, start and lock."""
+    server = RedisServer()
+    yield server
+    server.close()
+
+
+# the application
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import no_such_module",
+        "raise RuntimeError('no database')",
+        "def broken(:",
+        "raise SystemExit(0)",
+        "import os; os._exit(0)",
+        "import os; os.abort()",
+        "from kiqcluster import job\n@job(queue='')\ndef nameless(): pass",
+    ],
+)
+def test_an_application_that_does_not_load_is_exit_3_and_nothing_is_started(
+    run_cluster: RunCluster, application: Application, source: str
+) -> None:
+    app = application("pass")
+    Path(app).write_text(source)
+
+    cluster = run_cluster("default", app=app)
+
+    assert cluster.wait() == 3
+    cluster.wait_for("catalogue_failed")
+    assert cluster.seen("child_started") == []
+
+
+@pytest.mark.parametrize("app", ["no_such_module", "no/such/file.py", "tests.apps.basic:no_such_factory"])
+def test_an_application_that_is_not_there_is_exit_3(run_cluster: RunCluster, app: str) -> None:
+    assert run_cluster("default", app=app).wait() == 3
+
+
+def test_an_import_that_hangs_is_exit_3_after_the_boot_timeout(
+    run_cluster: RunCluster, application: Application, tmp_path: Path
+) -> None:
+    app = application("""
+        import os, pathlib, subprocess, time
+        process = subprocess.Popen(["sleep", "600"])
+        pathlib.Path("pids").write_text(f"{os.getpid()} {process.pid}")
+        time.sleep(600)
+    """)
+
+    cluster = run_cluster("default", "--directory", str(tmp_path), app=app, KIQ_BOOT_TIMEOUT="0.8")
+
+    assert cluster.wait() == 3
+    assert cluster.seen("child_started") == []
+    wait_gone(*map(int, (tmp_path / "pids").read_text().split()))
+
+
+def test_an_application_that_loads_in_no_child_is_exit_3(run_cluster: RunCluster, application: Application) -> None:
+    app = application("""
+        import os
+        assert "KIQ_SLOT" not in os.environ, "children cannot load this"
+    """)
+
+    cluster = run_cluster("default", "other", app=app)
+
+    assert cluster.wait() == 3
+    cluster.wait_for("cluster_gave_up", code=3)
+
+
+def test_children_that_never_become_ready_are_exit_4_after_the_boot_timeout(
+    run_cluster: RunCluster, application: Application
+) -> None:
+    app = application("""
+        import os, time
+        if "KIQ_SLOT" in os.environ:
+            time.sleep(600)
+    """)
+
+    cluster = run_cluster("default", "other", app=app, KIQ_BOOT_TIMEOUT="0.8")
+
+    assert cluster.wait() == 4
+    assert len(cluster.seen("child_overdue")) == 2
+    wait_gone(*(each["child"] for each in cluster.seen("child_started")))
+
+
+def test_a_startup_handler_that_fails_in_every_child_is_exit_3(
+    run_cluster: RunCluster, application: Application
+) -> None:
+    app = application("""
+        from kiqcluster import on
+
+        @on("startup")
+        def connect():
+            raise ConnectionError("no database")
+    """)
+
+    cluster = run_cluster("default", "other", app=app)
+
+    assert cluster.wait() == 3
+
+
+def test_a_slot_that_fails_to_boot_backs_off_while_the_others_serve(
+    run_cluster: RunCluster, store: Store, application: Application
+) -> None:
+    app = application("""
+        import os
+        from tests.apps.basic import record
+
+        assert os.environ.get("KIQ_SLOT") != "1", "not in this slot"
+    """)
+    cluster = run_cluster("default", "other", app=app)
+
+    cluster.wait_for("child_backoff", slot=1, failures=2)
+
+    push(store, "record", "a")
+    wait_noted(store, "ran a")
+    assert readiness(cluster)[1].startswith("slot 1 is in ")
+    assert cluster.seen("child_died", slot=0) == []
+    assert restarts(cluster, "boot", slot=1) == 2
+    assert all(each["seconds"] > 0 for each in cluster.seen("child_backoff"))
+    assert cluster.stop() == 0
+
+
+def test_a_job_that_kills_its_process_at_once_is_no_failure_to_boot(run_cluster: RunCluster, store: Store) -> None:
+    for number in range(6):  # each kills a child that has only just become ready
+        push(store, "suicide", str(number))
+
+    cluster = run_cluster("default", "-c", "1")
+
+    wait_noted(store, *(f"ended {number}" for number in range(6)))
+    wait_settled(store)
+    assert restarts(cluster, "boot") == 0
+    assert cluster.stop() == 0
+
+
+# Redis
+
+
+def test_redis_away_at_boot_is_waited_for(run_cluster: RunCluster, own_server: RedisServer) -> None:
+    own_server.kill()
+
+    cluster = run_cluster("default", "--redis=" + own_server.url, KIQ_BOOT_TIMEOUT="1")
+
+    cluster.wait_for("child_started")
+    wait_until(lambda: "cannot reach Redis" in readiness(cluster)[1], "readiness to say what it waits for")
+    assert readiness(cluster)[0] == 503
+    assert http_get(cluster.port, "/liveness")[0] == 200
+    own_server.start()
+    cluster.wait_ready()
+    store = own_server.store()
+    push(store, "record", "a")
+    wait_noted(store, "ran a")
+    wait_until(lambda: readiness(cluster)[0] == 200, "the cluster to be ready")
+    assert len(cluster.seen("child_started")) == 1
+    assert cluster.stop() == 0
+
+
+def test_redis_away_for_longer_than_the_boot_timeout_is_no_failure(
+    run_cluster: RunCluster, own_server: RedisServer
+) -> None:
+    own_server.kill()
+    cluster = run_cluster("default", "--redis=" + own_server.url, KIQ_BOOT_TIMEOUT="0.5")
+    pid = cluster.wait_for("child_started")["child"]
+
+    born = psutil.Process(pid).create_time()
+    wait_until(lambda: time.time() - born > 1.5, "three times the boot timeout to pass")
+    own_server.start()
+    assert cluster.wait_ready() == {0: pid}
+
+
+@pytest.mark.parametrize("credentials", ["", ":wrong@", "nobody:secret@"])
+def test_a_wrong_password_is_exit_5(run_cluster: RunCluster, own_server: RedisServer, credentials: str) -> None:
+    own_server.store().call("CONFIG", "SET", "requirepass", "secret")
+
+    cluster = run_cluster("default", "other", f"--redis=redis://{credentials}127.0.0.1:{own_server.port}/0")
+
+    assert cluster.wait() == 5
+    cluster.wait_for("cluster_gave_up", code=5)
+    assert not any("wrong" in line for line in cluster.lines if '"msg"' in line)
+
+
+def test_the_right_password_is_taken_and_never_shown(run_cluster: RunCluster, own_server: RedisServer) -> None:
+    own_server.store().call("CONFIG", "SET", "requirepass", "secret")
+
+    cluster = run_cluster("default", f"--redis=redis://:secret@127.0.0.1:{own_server.port}/0")
+
+    cluster.wait_ready()
+    assert cluster.stop() == 0
+    assert not any("secret" in line for line in cluster.lines)
+
+
+def test_redis_older_than_7_is_exit_5(run_cluster: RunCluster) -> None:
+    with old_redis("6.2.14") as port:
+        cluster = run_cluster("default", f"--redis=redis://127.0.0.1:{port}/0")
+
+        assert cluster.wait() == 5
+
+
+@contextmanager
+def old_redis(version: str) -> Iterator[int]:
+    """Answer INFO as a server of another version does, and +OK to everything else; yield the port."""
+
+    def serve(connection: socket.socket) -> None:
+        with connection:
+            while data := connection.recv(65_536):
+                for name in [word for word in data.upper().split(b"\r\n") if word in (b"INFO", b"CLIENT", b"SELECT")]:
+                    info = f"# Server\r\nredis_version:{version}\r\n".encode()
+                    connection.sendall(b"$%d\r\n%s\r\n" % (len(info), info) if name == b"INFO" else b"+OK\r\n")
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,445 @@
+"""The command line: what is refused and with which code, the commands that start nothing, and the pidfile."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kiqcluster.store import Store
+from kiqcluster.version import VERSION
+from tests.kit import ROOT, Cluster, free_port, wait_until
+from tests.process.stage import push, sockets, wait_noted
+
+RunCluster = Callable[..., Cluster]
+
+APP = ("-r", "tests.apps.basic")
+NOWHERE = "redis://127.0.0.1:1/0"
+
+
+def kiqcluster(
+    *arguments: str, cwd: Path = ROOT, program: tuple[str, ...] = (sys.executable, "-m", "kiqcluster"), **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end; no Redis, no free port and no application unless the arguments say so."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("KIQ_", "REDIS_"))}
+    return subprocess.run(
+        [*program, *arguments],
+        cwd=cwd,
+        env={**clean, "PYTHONPATH": str(ROOT), "REDIS_URL": NOWHERE, **environ},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+# usage
+
+
+REFUSED = [
+    (),
+    ("default",),  # no application
+    APP,  # no group
+    (*APP, ""),
+    (*APP, "a,,b"),
+    (*APP, " a"),
+    (*APP, "a\nb"),
+    (*APP, "a=0"),
+    (*APP, "a=x"),
+    (*APP, "a=1001"),
+    (*APP, "a=²"),
+    (*APP, "a*"),
+    (*APP, "-q", "a,x"),
+    (*APP, "-q", ""),
+    (*APP, "--strict", "a=2,b"),
+    (*APP, "--strict", "a,b,a"),
+    (*APP, "--strict", "-q", "a,2"),
+    (*APP, "--negate", "*"),
+    (*APP, "--negate", "--dryrun", "*"),
+    (*APP, "--dryrun", "--list-queues", "default"),
+    (*APP, "--json", "default"),
+    (*APP, "--no-such-option", "default"),
+    (*APP, "-c", "many", "default"),
+    (*APP, "-c", "0", "default"),
+    (*APP, "--max-concurrency", "-1", "default"),
+    (*APP, "-t", "soon", "default"),
+    (*APP, "-t", "0", "default"),
+    (*APP, "-t", "inf", "default"),
+    (*APP, "-t", "nan", "default"),
+    (*APP, "--redis", "http://127.0.0.1", "default"),
+    (*APP, "--redis", "redis://127.0.0.1:port/0", "default"),
+    (*APP, "--listen", "8082", "default"),
+    (*APP, "--listen", "127.0.0.1:high", "default"),
+    (*APP, "--listen", "127.0.0.1:70000", "default"),
+    (*APP, "--log-level", "loud", "default"),
+    (*APP, "-C", "no/such/file.toml", "default"),
+    (*APP, "--directory", "no/such/directory", "default"),
+    (*APP, "--pidfile", "no/such/directory/pid", "default"),
+    (*APP, f"--embedded=/tmp/{'x' * 120}", "default"),
+]
+
+
+@pytest.mark.parametrize("arguments", REFUSED, ids=lambda words: " ".join(words[2:] or words).strip() or "(nothing)")
+def test_a_command_that_cannot_work_is_exit_2_and_starts_nothing(arguments: tuple[str, ...]) -> None:
+    done = kiqcluster(*arguments, KIQ_LISTEN="127.0.0.1:0") if "--listen" not in arguments else kiqcluster(*arguments)
+
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.strip() or "catalogue_failed" in done.stdout
+    assert "Traceback" not in done.stderr + done.stdout
+    assert "child_started" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("KIQ_CONCURRENCY", "many"),
+        ("KIQ_SILENCE_TIMEOUT", "60"),
+        ("KIQ_SILENCE_TIMEOUT", "-1"),
+        ("KIQ_BOOT_TIMEOUT", "0"),
+        ("KIQ_BOOT_TIMEOUT", "inf"),
+        ("KIQ_PLATFORM_TIMEOUT", "35"),  # as long as timeout + grace
+        ("KIQ_RESPAWN_BURST", "0"),
+        ("KIQ_STRICT", "perhaps"),
+        ("KIQ_DEAD_MAX_JOBS", "0"),
+        ("REDIS_URL", "nonsense"),
+    ],
+)
+def test_a_variable_that_cannot_work_is_exit_2(variable: str, value: str) -> None:
+    done = kiqcluster(*APP, "default", **{variable: value})
+
+    assert done.returncode == 2, done.stdout
+    assert "child_started" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'concurency = 5\nrequire = ["app"]',  # the nearest valid name is told
+        "concurrency = 'five'",
+        "concurrency = true",
+        "groups = 5",
+        "[env.production]\nno_such_setting = 1",
+        "not toml at all",
+    ],
+)
+def test_a_configuration_file_that_cannot_work_is_exit_2(tmp_path: Path, text: str) -> None:
+    (tmp_path / "kiqcluster.toml").write_text(text)
+
+    done = kiqcluster(*APP, "-e", "production", "default", cwd=tmp_path)
+
+    assert done.returncode == 2, done.stdout
+    assert "kiqcluster.toml" in done.stderr
+    assert "concurency" not in text or "'concurrency'" in done.stderr
+
+
+def test_arguments_that_are_the_files_of_the_directory_are_refused(tmp_path: Path) -> None:
+    for name in ("Beta", "alpha", "gamma", ".hidden"):
+        (tmp_path / name).touch()
+
+    by_locale = kiqcluster(*APP, "alpha", "Beta", "gamma", "--dryrun", cwd=tmp_path)
+    by_bytes = kiqcluster(*APP, "Beta", "alpha", "gamma", "--dryrun", cwd=tmp_path)
+    fewer = kiqcluster(*APP, "alpha", "gamma", "--dryrun", cwd=tmp_path)
+
+    assert (by_locale.returncode, by_bytes.returncode, fewer.returncode) == (2, 2, 0)
+
+
+# commands that start nothing
+
+
+def test_dryrun_shows_the_slots_as_json_without_redis_port_or_pidfile(tmp_path: Path) -> None:
+    pidfile = tmp_path / "pid"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        flags = ("--dryrun", "--json", "--listen", listen, "--pidfile", str(pidfile), "--redis", NOWHERE)
+
+        done = kiqcluster(*APP, *flags, "default,mailers", "critical=5,default", "cronjob:*", "cronjob")
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [
+        {"slot": 0, "queues": {"default": 1, "mailers": 1}, "mode": "random", "concurrency": 3},
+        {"slot": 1, "queues": {"critical": 5, "default": 1}, "mode": "weighted", "concurrency": 3},
+        {"slot": 2, "queues": {"cronjob:nightly": 1}, "mode": "random", "concurrency": 2},
+        {"slot": 3, "queues": {"cronjob": 1, "cronjob:nightly": 1}, "mode": "random", "concurrency": 3},
+    ]
+    assert not pidfile.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "queues", "mode"),
+    [
+        (("a,b,a",), {"a": 2, "b": 1}, "weighted"),
+        (("-q", "a,2", "-q", "b"), {"a": 2, "b": 1}, "weighted"),
+        (("-q", "q,3"), {"q": 3}, "random"),
+        (("--strict", "b,a"), {"b": 1, "a": 1}, "strict"),
+        (("*",), {"cronjob:nightly": 1, "default": 1}, "random"),
+        (("default=3,*",), {"default": 3, "cronjob:nightly": 1}, "weighted"),
+        (("cronjob:*=4,default",), {"cronjob:nightly": 4, "default": 1}, "weighted"),
+        (("--negate", "cronjob"), {"default": 1}, "random"),
+        (("nothing:*",), {}, "random"),
+    ],
+)
+def test_groups_are_expanded_by_the_catalogue(arguments: tuple[str, ...], queues: dict[str, int], mode: str) -> None:
+    done = kiqcluster(*APP, "--dryrun", "--json", *arguments)
+
+    (slot,) = json.loads(done.stdout)
+    assert list(slot["queues"].items()) == list(queues.items()) or mode != "strict"
+    assert (slot["queues"], slot["mode"]) == (queues, mode)
+
+
+@pytest.mark.parametrize(
+    ("flags", "threads"),
+    [
+        ((), 4),
+        (("-c", "7"), 7),
+        (("--max-concurrency", "2"), 2),
+        (("--min-concurrency", "9"), 9),
+        (("--min-concurrency", "9", "--max-concurrency", "5"), 5),
+        (("--max-concurrency", "0"), 4),
+        (("-c", "7", "--max-concurrency", "2"), 7),
+    ],
+)
+def test_threads_follow_the_number_of_queues_unless_told(flags: tuple[str, ...], threads: int) -> None:
+    done = kiqcluster(*APP, "--dryrun", "--json", *flags, "a,b,c")
+
+    assert json.loads(done.stdout)[0]["concurrency"] == threads
+
+
+def test_list_queues_prints_the_sorted_union() -> None:
+    done = kiqcluster(*APP, "--list-queues", "mailers,cronjob:*", "default,mailers")
+
+    assert (done.returncode, done.stdout) == (0, "cronjob:nightly\ndefault\nmailers\n")
+
+
+def test_dryrun_of_an_application_that_does_not_load_is_exit_3(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("raise RuntimeError('no database')")
+
+    done = kiqcluster("-r", "broken.py", "--dryrun", "default", cwd=tmp_path)
+
+    assert done.returncode == 3
+    assert "no database" in done.stderr
+
+
+def test_print_config_shows_every_origin_and_no_password(tmp_path: Path) -> None:
+    (tmp_path / "kiqcluster.toml").write_text("max_retries = 3\n[env.production]\ntimeout = 8\nconcurrency = 4\n")
+
+    done = kiqcluster(
+        "--print-config", "-e", "production", "-c", "9", cwd=tmp_path,
+        REDIS_URL="redis://user:hunter2@redis.example:6379/1", KIQ_BOOT_TIMEOUT="30",
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    shown = {line.split()[0]: line for line in done.stdout.splitlines()}
+    assert shown["concurrency"].split(maxsplit=2)[1:] == ["9", "flag"]
+    assert shown["boot_timeout"].split(maxsplit=2)[1:] == ["30.0", "environment (KIQ_BOOT_TIMEOUT)"]
+    assert shown["timeout"].split(maxsplit=1)[1].startswith("8.0")
+    assert "[env.production]" in shown["timeout"]
+    assert "kiqcluster.toml" in shown["max_retries"]
+    assert shown["strict"].endswith("default")
+    assert "hunter2" not in done.stdout
+    assert "redis.example" in shown["redis"]
+
+
+def test_version_and_both_ways_to_call() -> None:
+    script = str(Path(sys.executable).with_name("kiqcluster"))
+
+    outputs = {kiqcluster("--version").stdout, kiqcluster("--version", program=(script,)).stdout}
+
+    assert outputs == {f"kiqcluster {VERSION}\n"}
+
+
+def test_help_names_every_exit_relevant_flag() -> None:
+    done = kiqcluster("--help")
+
+    assert done.returncode == 0
+    for flag in ("--require", "--concurrency", "--timeout", "--strict", "--negate", "--pidfile", "--listen", "--redis"):
+        assert flag in done.stdout
+
+
+# places
+
+
+def test_a_stale_pwd_does_not_lead_to_another_directory(tmp_path: Path) -> None:
+    (tmp_path / "here.py").write_text("")
+
+    done = kiqcluster("-r", "here", "--list-queues", "default", cwd=tmp_path, PWD=str(ROOT))
+
+    assert (done.returncode, done.stdout) == (0, "default\n")
+
+
+def test_the_directory_flag_may_be_relative(run_cluster: RunCluster, store: Store, tmp_path: Path) -> None:
+    (tmp_path / "release").mkdir()
+    (tmp_path / "release" / "app.py").write_text("from tests.apps.basic import record\n")
+    path = os.path.relpath(tmp_path / "release", ROOT)
+
+    cluster = run_cluster("default", "--directory", path, app="app", PYTHONPATH=str(ROOT))
+
+    cluster.wait_ready()
+    push(store, "record", "a")
+    wait_noted(store, "ran a")
+    os.kill(cluster.pids()[0], signal.SIGKILL)
+    cluster.wait_for("child_ready", count=2)
+
+
+def test_a_respawned_child_enters_the_directory_by_its_logical_path(
+    run_cluster: RunCluster, store: Store, tmp_path: Path
+) -> None:
+    for release in ("1", "2"):
+        (tmp_path / release).mkdir()
+        source = (
+            f"from tests.apps.basic import note\nfrom kiqcluster import job\n@job()\ndef which(): note({release!r})\n"
+        )
+        (tmp_path / release / "app.py").write_text(source)
+    current = tmp_path / "current"
+    current.symlink_to("1")
+    cluster = run_cluster("default", "--directory", str(current), app="app.py", PYTHONPATH=str(ROOT))
+    push(store, "which")
+    wait_noted(store, "1")
+
+    (tmp_path / "next").symlink_to("2")
+    (tmp_path / "next").rename(current)
+    os.kill(cluster.wait_ready()[0], signal.SIGKILL)
+    cluster.wait_for("child_ready", count=2)
+
+    push(store, "which")
+    wait_noted(store, "2")
+
+
+# pidfile and address
+
+
+def test_the_pidfile_holds_the_pid_is_locked_and_goes_with_the_supervisor(
+    run_cluster: RunCluster, store: Store, tmp_path: Path
+) -> None:
+    pidfile = tmp_path / "kiq.pid"
+    cluster = run_cluster("default", "--pidfile", str(pidfile))
+    child = cluster.wait_ready()[0]
+
+    assert pidfile.read_text() == f"{cluster.pid}\n"
+    with pidfile.open() as held, pytest.raises(BlockingIOError):
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    open_files = {str(fd.readlink()) for fd in Path(f"/proc/{child}/fd").iterdir()}
+    assert str(pidfile) not in open_files
+
+    assert cluster.stop() == 0
+    assert not pidfile.exists()
+
+
+def test_a_held_pidfile_is_exit_6_and_stays(run_cluster: RunCluster, store: Store, tmp_path: Path) -> None:
+    pidfile = tmp_path / "kiq.pid"
+    first = run_cluster("default", "--pidfile", str(pidfile))
+    first.wait_ready()
+
+    second = run_cluster("default", "--pidfile", str(pidfile))
+
+    assert second.wait() == 6
+    assert second.seen("child_started") == []
+    assert pidfile.read_text() == f"{first.pid}\n"
+    assert first.stop() == 0
+
+
+def test_a_stale_pidfile_does_not_stand_in_the_way(run_cluster: RunCluster, store: Store, tmp_path: Path) -> None:
+    pidfile = tmp_path / "kiq.pid"
+    first = run_cluster("default", "--pidfile", str(pidfile))
+    first.wait_ready()
+    first.process.kill()
+    first.process.wait()
+    assert pidfile.exists()
+
+    second = run_cluster("default", "--pidfile", str(pidfile))
+
+    second.wait_ready()
+    assert pidfile.read_text() == f"{second.pid}\n"
+
+
+def test_a_relative_pidfile_is_removed_from_where_it_was_written(
+    run_cluster: RunCluster, store: Store, tmp_path: Path
+) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "2").mkdir()
+    current = tmp_path / "current"
+    current.symlink_to("1")
+    cluster = run_cluster("default", "--directory", str(current), "--pidfile", "kiq.pid", PYTHONPATH=str(ROOT))
+    pid = cluster.wait_ready()[0]
+    assert (tmp_path / "1" / "kiq.pid").exists()
+
+    (tmp_path / "next").symlink_to("2")
+    (tmp_path / "next").rename(current)
+    os.kill(pid, signal.SIGKILL)  # the next child is started from the new directory
+    cluster.wait_for("child_ready", count=2)
+
+    assert cluster.stop() == 0
+    assert list(tmp_path.glob("*/kiq.pid")) == []
+
+
+def test_an_address_in_use_is_exit_7_and_leaves_no_pidfile(run_cluster: RunCluster, tmp_path: Path) -> None:
+    pidfile = tmp_path / "kiq.pid"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        cluster = run_cluster("default", f"--listen=127.0.0.1:{port}", "--pidfile", str(pidfile))
+
+        assert cluster.wait() == 7
+    assert cluster.seen("child_started") == []
+    assert not pidfile.exists()
+
+
+def test_a_unix_address_in_use_is_exit_7_and_a_stale_one_is_taken_over(
+    run_cluster: RunCluster, store: Store, tmp_path: Path
+) -> None:
+    path = tmp_path / "http.sock"
+    first = run_cluster("default", f"--listen=unix:{path}")
+    first.wait_ready()
+
+    assert run_cluster("default", f"--listen=unix:{path}").wait() == 7
+
+    assert path.exists()
+    first.process.kill()
+    first.process.wait()
+    third = run_cluster("default", f"--listen=unix:{path}")
+    third.wait_ready()
+    assert third.stop() == 0
+    assert not path.exists()
+
+
+def test_listen_off_opens_no_listener(run_cluster: RunCluster, store: Store) -> None:
+    cluster = run_cluster("default", "--listen=off")
+    cluster.wait_ready()
+
+    inodes = {target[8:-1] for target in sockets(cluster.pid)}
+    listening = {
+        line.split()[9]
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/{cluster.pid}/net/{table}").read_text().splitlines()[1:]
+        if line.split()[3] == "0A"
+    }
+    assert not inodes & listening
+    assert cluster.stop() == 0
+
+
+def test_the_configuration_file_alone_is_enough(store: Store, redis_server: object, tmp_path: Path) -> None:
+    url = redis_server.url  # type: ignore[attr-defined]
+    port = free_port()
+    text = f'groups = ["default"]\nrequire = ["tests.apps.basic"]\nredis = "{url}"\nlisten = "127.0.0.1:{port}"\n'
+    (tmp_path / "pyproject.toml").write_text(f"[tool.kiqcluster]\n{text}")
+    clean = {name: value for name, value in os.environ.items() if name != "REDIS_URL"}
+    push(store, "record", "a")
+
+    with subprocess.Popen(
+        [sys.executable, "-m", "kiqcluster"], cwd=tmp_path, env={**clean, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        try:
+            wait_noted(store, "ran a")
+        finally:
+            process.send_signal(signal.SIGTERM)
+
+    wait_until(lambda: process.returncode == 0, "the supervisor to leave with 0")

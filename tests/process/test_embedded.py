@@ -1,0 +1,230 @@
+"""--embedded: a private server that outlives the workers, survives its guardian, and keeps its data."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from kiqcluster.errors import StoreError
+from kiqcluster.store import Store
+from tests.kit import ROOT, Cluster, is_alive, wait_until
+from tests.process.stage import ledger, push, queued, release, wait_gone, wait_noted, words
+
+RunEmbedded = Callable[..., Cluster]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path: a unix socket's may not be long."""
+    path = Path(tempfile.mkdtemp(prefix="kiq-", dir="/tmp"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def run_embedded(folder: Path) -> Iterator[RunEmbedded]:
+    """Start clusters with --embedded in the folder; they and their servers are gone afterwards."""
+    running: list[Cluster] = []
+
+    def run(*arguments: str) -> Cluster:
+        each = Cluster(["-r", "tests.apps.basic", f"--embedded={folder}", *arguments])
+        running.append(each)
+        return each
+
+    yield run
+    for each in running:
+        each.close()
+    for process in holders_of(folder):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def holders_of(folder: Path) -> list[psutil.Process]:
+    """Return the servers whose data is in this folder."""
+    return [
+        process
+        for process in psutil.process_iter(["name", "cwd"])
+        if process.info["name"].endswith("-server") and process.info["cwd"] == str(folder)
+    ]
+
+
+def ask(folder: Path, *command: str) -> Any:
+    """Run a command on the folder's server; None while it is away."""
+    store = Store(f"embedded:{folder}", timeout=1.0)
+    try:
+        return store.call(*command)
+    except StoreError:
+        return None
+    finally:
+        store.close()
+
+
+def server_pid(folder: Path) -> int:
+    info = wait_until(lambda: ask(folder, "INFO", "server"), "the embedded server to answer")
+    return next(int(line[11:]) for line in info.decode().splitlines() if line.startswith("process_id:"))
+
+
+def test_data_survives_a_restart_and_the_server_stops_last(run_embedded: RunEmbedded, folder: Path) -> None:
+    first = run_embedded("default", "-c", "1")
+    first.wait_ready()
+    server = server_pid(folder)
+    with_store = Store(f"embedded:{folder}")
+    push(with_store, "stubborn", "a")
+    push(with_store, "record", "b")
+    wait_noted(with_store, "began a")
+    first.signal(signal.SIGTERM)
+    first.wait_for("worker_quiet")
+    release(with_store)  # the last outcome is settled while the supervisor stops
+
+    assert first.wait() == 0
+    wait_gone(server)
+    assert not (folder / "redis.sock").exists()
+
+    second = run_embedded("default", "-c", "1")
+    second.wait_ready()
+    wait_noted(with_store, "ran b")
+    assert ledger(with_store) == ["began a", "ended a", "ran b"]
+    assert second.stop() == 0
+
+
+def test_a_killed_server_is_started_again_with_its_data(run_embedded: RunEmbedded, folder: Path) -> None:
+    cluster = run_embedded("default", "-c", "2")
+    pid = cluster.wait_ready()[0]
+    store = Store(f"embedded:{folder}")
+    store.call("CONFIG", "SET", "appendfsync", "always")
+    store.call("SET", "kept", "1")
+    server = server_pid(folder)
+
+    os.kill(server, signal.SIGKILL)
+    wait_gone(server)
+
+    assert wait_until(lambda: ask(folder, "GET", "kept"), "the data to be back") == b"1"
+    push(store, "record", "a")
+    wait_noted(store, "ran a")
+    assert cluster.pids() == {0: pid}
+    assert cluster.stop() == 0
+
+
+def test_a_killed_guardian_is_replaced(run_embedded: RunEmbedded, folder: Path) -> None:
+    cluster = run_embedded("default", "-c", "2")
+    pid = cluster.wait_ready()[0]
+    server = server_pid(folder)
+    guardian = psutil.Process(server).ppid()
+
+    os.kill(guardian, signal.SIGKILL)
+
+    wait_gone(guardian, server)  # nobody would stop it at the end
+    assert server_pid(folder) != server
+    store = Store(f"embedded:{folder}")
+    push(store, "record", "a")
+    wait_noted(store, "ran a")
+    assert cluster.pids() == {0: pid}
+    assert cluster.stop() == 0
+    assert holders_of(folder) == []
+
+
+def test_the_server_goes_when_everybody_was_killed(run_embedded: RunEmbedded, folder: Path) -> None:
+    cluster = run_embedded("default", "-c", "1", "-t", "0.3")
+    pid = cluster.wait_ready()[0]
+    server = server_pid(folder)
+    push(Store(f"embedded:{folder}"), "stubborn", "a")
+    wait_until(lambda: ask(folder, "LLEN", "ledger"), "the job to run")
+
+    os.kill(cluster.pid, signal.SIGKILL)
+
+    wait_gone(pid, server)
+    second = run_embedded("other", "-c", "1")
+    second.wait_ready()
+    assert words(queued(Store(f"embedded:{folder}"))) == ["a"]  # the worker could put it back before the server went
+    assert second.stop() == 0
+
+
+def test_a_second_supervisor_waits_for_the_folder_and_takes_over(run_embedded: RunEmbedded, folder: Path) -> None:
+    first = run_embedded("default", "-c", "1")
+    first.wait_ready()
+    server = server_pid(folder)
+    second = run_embedded("other", "-c", "1")
+    second.wait_ready()  # it works on the first one's server meanwhile
+
+    assert [process.pid for process in holders_of(folder)] == [server]
+    assert first.stop() == 0
+
+    wait_gone(server)
+    assert server_pid(folder) != server
+    store = Store(f"embedded:{folder}")
+    push(store, "record", "a", queue="other")
+    wait_noted(store, "ran a")
+    assert second.stop() == 0
+    wait_until(lambda: holders_of(folder) == [], "the last server to end")
+
+
+def test_a_supervisor_that_waits_for_the_folder_can_be_stopped(run_embedded: RunEmbedded, folder: Path) -> None:
+    first = run_embedded("default", "-c", "1")
+    first.wait_ready()
+    server = server_pid(folder)
+    second = run_embedded("other", "-c", "1")
+    second.wait_ready()
+
+    assert second.stop() == 0
+
+    assert is_alive(server)
+    assert first.process.poll() is None
+
+
+def test_another_process_reaches_the_server_by_its_folder(run_embedded: RunEmbedded, folder: Path) -> None:
+    cluster = run_embedded("default", "-c", "1")
+    cluster.wait_ready()
+    source = "from tests.apps.basic import record; print(record.perform_async('a'))"
+
+    done = subprocess.run(
+        [sys.executable, "-c", source], cwd=ROOT, env={**os.environ, "REDIS_URL": f"embedded:{folder}"},
+        capture_output=True, text=True, timeout=30, check=True,
+    )  # fmt: skip
+
+    assert len(done.stdout.strip()) == 24
+    wait_noted(Store(f"embedded:{folder}"), "ran a")
+
+
+def test_children_hold_the_pipe_that_keeps_the_server_and_nothing_else_of_it(
+    run_embedded: RunEmbedded, folder: Path
+) -> None:
+    cluster = run_embedded("default", "other", "-c", "1")
+    pids = cluster.wait_ready(2)
+    guardian = psutil.Process(server_pid(folder)).ppid()
+
+    read_ends = {pid: pipes(pid, "r") for pid in (cluster.pid, *pids.values(), guardian)}
+    write_ends = {pid: pipes(pid, "w") for pid in (cluster.pid, *pids.values(), guardian)}
+
+    (leash,) = read_ends[guardian] - output(cluster.pid)
+    assert all(leash in write_ends[pid] for pid in (cluster.pid, *pids.values()))
+    assert leash not in write_ends[guardian]
+    assert all(leash not in read_ends[pid] for pid in pids.values())
+
+
+def output(pid: int) -> set[str]:
+    return {str(Path(f"/proc/{pid}/fd/{number}").readlink()) for number in (1, 2)}
+
+
+def pipes(pid: int, mode: str) -> set[str]:
+    """Return the pipes that a process has open for reading (r) or writing (w)."""
+    found = set()
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            target = str(fd.readlink())
+            flags = int(Path(f"/proc/{pid}/fdinfo/{fd.name}").read_text().split()[3], 8)
+        except FileNotFoundError:  # closed since it was listed
+            continue
+        if target.startswith("pipe:") and (flags & os.O_ACCMODE == os.O_WRONLY) == (mode == "w"):
+            found.add(target)
+    return found

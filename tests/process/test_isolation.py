@@ -1,0 +1,200 @@
+"""What children inherit: nothing that is the supervisor's or a sibling's.  And what the supervisor never has."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from kiqcluster.store import Store
+from tests.kit import Cluster, RedisServer, wait_until
+from tests.process.stage import holders, identities, ledger, pid_of, push, release, sockets, wait_noted
+
+RunCluster = Callable[..., Cluster]
+Application = Callable[[str], str]
+
+
+def output_pipes(pid: int) -> set[str]:
+    """Return what a process writes its log to: shared on purpose."""
+    return {str(Path(f"/proc/{pid}/fd/{number}").readlink()) for number in (1, 2)}
+
+
+def watched(pid: int) -> set[str]:
+    """Return the sockets that the epoll instances of a process watch."""
+    inodes = set()
+    for info in Path(f"/proc/{pid}/fdinfo").iterdir():
+        try:
+            inodes |= set(re.findall(r"tfd:.* ino:([0-9a-f]+)", info.read_text()))
+        except FileNotFoundError:
+            continue
+    return {f"socket:[{int(inode, 16)}]" for inode in inodes}
+
+
+def test_children_hold_nothing_of_the_supervisor_or_of_each_other(run_cluster: RunCluster, store: Store) -> None:
+    cluster = run_cluster("default", "other", "-c", "1")
+    cluster.wait_ready(2)
+    with socket.create_connection(("127.0.0.1", cluster.port)):  # a scraper in the middle of a request
+        wait_until(lambda: len(watched(cluster.pid)) >= 5, "the supervisor to have accepted it")
+        os.kill(cluster.pids()[0], signal.SIGKILL)
+        cluster.wait_for("child_ready", slot=0, count=2)  # forked while all of that was open
+
+        first, second = cluster.pids().values()
+        supervisors = sockets(cluster.pid) - output_pipes(cluster.pid)
+        shared = sockets(first) & sockets(second) - output_pipes(cluster.pid)
+
+        assert len(supervisors) >= 6  # listener, connection, wakeup pair, a socket for each child
+        for pid in (first, second):
+            assert not sockets(pid) & supervisors
+            assert not watched(pid) & supervisors
+        assert shared == set()
+
+
+def test_each_child_leads_a_process_group_and_reads_dev_null(run_cluster: RunCluster, store: Store) -> None:
+    cluster = run_cluster("default", "other", "-c", "1")
+
+    for pid in cluster.wait_ready(2).values():
+        assert os.getpgid(pid) == pid
+        assert os.getsid(pid) == os.getsid(cluster.pid)
+        assert str(Path(f"/proc/{pid}/fd/0").readlink()) == os.devnull
+
+
+def test_the_supervisor_has_one_thread_and_no_connection_to_redis(
+    run_cluster: RunCluster, store: Store, redis_server: RedisServer
+) -> None:
+    cluster = run_cluster("default", "other", "-c", "2")
+    pids = cluster.wait_ready(2)
+    push(store, "record", "a")
+    wait_noted(store, "ran a")
+
+    assert len(list(Path(f"/proc/{cluster.pid}/task").iterdir())) == 1
+    assert connections(cluster.pid, redis_server.port) == 0
+    assert all(connections(pid, redis_server.port) > 0 for pid in pids.values())
+
+
+def connections(pid: int, port: int) -> int:
+    """Return how many TCP connections to a local port a process holds."""
+    rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    remote = {f"socket:[{row[9]}]" for row in rows if row[2].endswith(f":{port:04X}")}
+    return len(sockets(pid) & remote)
+
+
+def test_the_supervisor_never_imports_the_application(
+    run_cluster: RunCluster, store: Store, application: Application, tmp_path: Path
+) -> None:
+    app = application("""
+        import os
+        with open("importers", "a") as file:
+            file.write(f"{os.getpid()}\\n")
+    """)
+    cluster = run_cluster("default", "--directory", str(tmp_path), app=app)
+    child = cluster.wait_ready()[0]
+
+    importers = [int(word) for word in (tmp_path / "importers").read_text().split()]
+    assert len(importers) == 2  # the catalogue child, and the worker
+    assert child in importers
+    assert cluster.pid not in importers
+
+
+def test_each_process_has_an_identity_and_a_slot_of_its_own(
+    run_cluster: RunCluster, store: Store, application: Application
+) -> None:
+    app = application("""
+        import os, random
+        from kiqcluster import job
+        from tests.apps.basic import note
+
+        DRAWN = random.random()
+
+        @job()
+        def tell(round):
+            note(round, os.environ["KIQ_SLOT"], os.environ["SIDEKIQ_WORKER_ID"], DRAWN, os.getpid())
+    """)
+    cluster = run_cluster("a", "b", "-c", "1", app=app)
+    pids = cluster.wait_ready(2)
+    assert {pid_of(name) for name in identities(store)} == set(pids.values())
+
+    def told(round_: str) -> dict[int, list[str]]:
+        for queue in ("a", "b"):
+            push(store, "tell", round_, queue=queue)
+        lines = wait_until(
+            lambda: two if len(two := [x.split() for x in ledger(store) if x.startswith(round_)]) == 2 else None,
+            "both to tell",
+        )
+        return {int(line[4]): line[1:4] for line in lines}
+
+    first = told("first")
+    os.kill(pids[1], signal.SIGKILL)
+    replacement = cluster.wait_for("child_ready", slot=1, count=2)["child"]
+    second = told("second")
+
+    assert [first[pids[slot]][:2] for slot in (0, 1)] == [["0", "0"], ["1", "1"]]
+    assert second[replacement][:2] == ["1", "1"]
+    assert len({line[2] for line in (*first.values(), *second.values())}) == 3  # randomness is each process' own
+    wait_until(lambda: len(identities(store)) == 2, "the dead identity to leave")
+
+
+def test_no_signal_is_blocked_in_a_worker_or_in_what_a_job_starts(
+    run_cluster: RunCluster, store: Store, application: Application
+) -> None:
+    app = application("""
+        import subprocess
+        from kiqcluster import job
+        from tests.apps.basic import note
+
+        @job()
+        def look():
+            status = subprocess.run(["grep", "SigBlk", "/proc/self/status"], capture_output=True, text=True).stdout
+            note(status.split()[1])
+    """)
+    cluster = run_cluster("default", "-c", "1", app=app)
+    push(store, "look")
+
+    wait_until(lambda: ledger(store), "the job to look")
+
+    assert ledger(store) == ["0" * 16]
+    # A thread that is being made has signals blocked for a moment.
+    wait_until(lambda: blocked(cluster.pid) | blocked(cluster.pids()[0]) == {"0" * 16}, "no thread to block signals")
+
+
+def blocked(pid: int) -> set[str]:
+    """Return the signal masks of a process' threads."""
+    masks = [
+        re.search(r"SigBlk:\s+(\w+)", (task / "status").read_text()) for task in Path(f"/proc/{pid}/task").iterdir()
+    ]
+    return {mask[1] for mask in masks if mask}
+
+
+def test_signals_that_the_starter_had_blocked_reach_the_supervisor(run_cluster: RunCluster, store: Store) -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGCHLD, signal.SIGTSTP})
+    try:
+        cluster = run_cluster("default", "-c", "1")
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    pid = cluster.wait_ready()[0]
+
+    os.kill(pid, signal.SIGKILL)
+    cluster.wait_for("child_ready", count=2)
+
+    assert cluster.stop() == 0
+
+
+def test_a_board_tells_what_ran_when_a_process_died(run_cluster: RunCluster, store: Store) -> None:
+    cluster = run_cluster("default", "-c", "3")
+    push(store, "stubborn", "a")
+    push(store, "record", "b")
+    wait_noted(store, "began a", "ran b")
+    pid = cluster.wait_ready()[0]
+    wait_until(lambda: len(holders(store)) == 1, "the job to be in flight")
+    (holder,) = holders(store)
+    (token,) = wait_until(
+        lambda: keys if len(keys := store.call("HKEYS", f"kiq:inflight:{holder}")) == 1 else None, "one unit in flight"
+    )
+
+    os.kill(pid, signal.SIGKILL)
+
+    assert cluster.wait_for("child_died")["running"] == [token.decode()]
+    release(store)
+    wait_noted(store, "ended a")

@@ -1,0 +1,342 @@
+"""Processes that are killed, one or all: no job is lost, nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kiqcluster.store import Store
+from tests.kit import Cluster, is_alive, wait_until
+from tests.process.stage import (
+    children,
+    descriptors,
+    holders,
+    identities,
+    ledger,
+    push,
+    queued,
+    release,
+    restarts,
+    wait_gone,
+    wait_noted,
+    wait_only_live,
+    wait_settled,
+    words,
+)
+
+RunCluster = Callable[..., Cluster]
+Application = Callable[[str], str]
+
+
+# a child
+
+
+def test_a_killed_child_is_replaced_and_its_jobs_run_again(run_cluster: RunCluster, store: Store) -> None:
+    cluster = run_cluster("default", "-c", "2")
+    for word in ("a", "b", "c"):
+        push(store, "stubborn", word)
+    wait_noted(store, "began a", "began b")
+    first = cluster.wait_ready()[0]
+
+    os.kill(first, signal.SIGKILL)
+    second = cluster.wait_for("child_ready", count=2)["child"]
+
+    report = cluster.wait_for("child_died", child=first)
+    assert report["reason"] == "killed"
+    assert len(report["running"]) == 2  # it is known what ran
+    release(store)
+    wait_noted(store, "ended a", "ended b", "ended c")
+    wait_settled(store)
+    assert sorted(ledger(store)).count("began a") == 2
+    wait_only_live(store, second)
+    assert restarts(cluster, "killed") == 1
+    assert cluster.stop() == 0
+
+
+def test_units_reserved_with_the_job_that_kills_its_process_run_too(run_cluster: RunCluster, store: Store) -> None:
+    for word in ("a", "b", "c"):
+        push(store, "suicide", word)
+
+    cluster = run_cluster("default", "-c", "3")
+
+    wait_noted(store, "ended a", "ended b", "ended c")
+    wait_settled(store)
+    assert queued(store) == []
+    assert restarts(cluster, "boot") == 0  # a job that kills its process at once is no failure to boot
+    assert cluster.stop() == 0
+
+
+def test_what_a_dead_child_ran_goes_before_what_was_queued_behind_it(run_cluster: RunCluster, store: Store) -> None:
+    cluster = run_cluster("default", "-c", "2")
+    for word in ("a", "b", "c"):
+        push(store, "stubborn", word)
+    wait_noted(store, "began a", "began b")
+    cluster.signal(signal.SIGTSTP)  # so that the replacement takes nothing
+    cluster.wait_for("worker_quiet")
+
+    os.kill(cluster.wait_ready()[0], signal.SIGKILL)
+    cluster.wait_for("recovered", units=2)
+
+    assert words(queued(store)) == ["a", "b", "c"]
+
+
+def test_the_replacement_recovers_on_the_word_of_the_supervisor_alone(run_cluster: RunCluster, store: Store) -> None:
+    cluster = run_cluster("default", "-c", "1")
+    push(store, "stubborn", "a")
+    wait_noted(store, "began a")
+    pid = cluster.wait_ready()[0]
+    (identity,) = identities(store)
+    store.call("HSET", "kiq:members", identity, "00000001 another-host another-namespace 1 0.00")  # unseen from here
+
+    os.kill(pid, signal.SIGKILL)
+
+    cluster.wait_for("recovered", identity=identity, units=1)
+    wait_only_live(store, cluster.wait_for("child_ready", count=2)["child"])
+
+
+def test_a_sibling_recovers_the_units_of_a_slot_that_cannot_boot_again(
+    run_cluster: RunCluster, store: Store, application: Application, tmp_path: Path
+) -> None:
+    app = application("""
+        import os, pathlib
+        from tests.apps.basic import stubborn
+        assert not pathlib.Path("broken").exists()
+    """)
+    cluster = run_cluster("default", "other", "-c", "1", "--directory", str(tmp_path), app=app)
+    push(store, "stubborn", "a")
+    wait_noted(store, "began a")
+    pids = cluster.wait_ready(2)
+    (tmp_path / "broken").touch()
+
+    os.kill(pids[0], signal.SIGKILL)
+
+    cluster.wait_for("recovered", pid=pids[1], units=1)
+    cluster.wait_for("child_backoff", slot=0)
+    wait_only_live(store, pids[1])
+    assert words(queued(store)) == ["a"]
+    (tmp_path / "broken").unlink()
+    release(store)
+    wait_noted(store, "ended a")  # once the slot is back
+
+
+def test_a_killed_child_takes_the_processes_of_its_jobs_along(
+    run_cluster: RunCluster, store: Store, application: Application
+) -> None:
+    app = application("""
+        import subprocess
+        from kiqcluster import job
+        from tests.apps.basic import note
+
+        @job(retry=0)
+        def start_process():
+            process = subprocess.Popen(["sleep", "600"])
+            note(process.pid)
+            process.wait()
+    """)
+    cluster = run_cluster("default", "-c", "2", app=app, KIQ_SILENCE_TIMEOUT="1")
+    push(store, "start_process")
+    wait_until(lambda: ledger(store), "the job to start its process")
+
+    os.kill(cluster.wait_ready()[0], signal.SIGSTOP)
+    cluster.wait_for("child_died", reason="silent")
+
+    wait_gone(int(ledger(store)[0]))
+
+
+@pytest.mark.parametrize("respawns", [3, pytest.param(30, marks=pytest.mark.full)])
+def test_respawns_leave_no_zombie_and_no_descriptor(run_cluster: RunCluster, store: Store, respawns: int) -> None:
+    cluster = run_cluster("default", "other", "-c", "1")
+    cluster.wait_ready(2)
+    wait_until(lambda: len(children(cluster.pid)) == 2, "the catalogue child to be reaped")
+    before = descriptors(cluster.pid)
+
+    for count in range(2, respawns + 2):
+        os.kill(cluster.pids()[0], signal.SIGKILL)
+        cluster.wait_for("child_ready", slot=0, count=count)
+
+    assert sorted(children(cluster.pid)) == sorted(cluster.pids().values())
+    assert all(is_alive(pid) for pid in cluster.pids().values())
+    wait_until(lambda: descriptors(cluster.pid) == before, f"{before} open descriptors")
+    assert restarts(cluster, "killed") == respawns
+    wait_only_live(store, *cluster.pids().values())
+
+
+# the cluster
+
+
+def test_a_cluster_killed_as_a_whole_is_recovered_by_the_next_one_on_its_host(
+    run_cluster: RunCluster, store: Store
+) -> None:
+    first = run_cluster("default", "other", "-c", "1")
+    push(store, "stubborn", "a")
+    push(store, "stubborn", "b", queue="other")
+    wait_noted(store, "began a", "began b")
+    old = first.wait_ready(2)
+    for pid in (first.pid, *old.values()):
+        os.kill(pid, signal.SIGKILL)
+    wait_gone(*old.values())
+    assert len(holders(store)) == 2  # nobody was left to put them back
+
+    second = run_cluster("default", "-c", "1")
+    new = second.wait_ready()
+
+    wait_only_live(store, *new.values())
+    release(store)
+    wait_noted(store, "ended a")
+    wait_settled(store)
+    assert words(queued(store, "other")) == ["b"]
+
+
+def test_when_the_supervisor_is_killed_running_jobs_finish_and_nothing_is_left(
+    run_cluster: RunCluster, store: Store
+) -> None:
+    cluster = run_cluster("default", "other", "-c", "1")
+    push(store, "stubborn", "a")
+    wait_noted(store, "began a")
+    pids = cluster.wait_ready(2)
+
+    os.kill(cluster.pid, signal.SIGKILL)
+    cluster.wait_for("worker_orphaned", pid=pids[0])
+    cluster.wait_for("worker_quiet", pid=pids[0])
+    push(store, "record", "later")
+    wait_gone(pids[1])
+    assert is_alive(pids[0])
+    release(store)
+
+    wait_gone(pids[0])
+    assert ledger(store) == ["began a", "ended a"]
+    assert words(queued(store)) == ["later"]
+    assert identities(store) == holders(store) == set()
+    assert store.call("SMEMBERS", "processes") == []
+
+
+def test_when_the_supervisor_is_killed_a_job_out_of_time_is_put_back(run_cluster: RunCluster, store: Store) -> None:
+    cluster = run_cluster("default", "-c", "1", "-t", "0.3")
+    push(store, "stubborn", "a")
+    push(store, "record", "b")
+    wait_noted(store, "began a")
+    pid = cluster.wait_ready()[0]
+
+    os.kill(cluster.pid, signal.SIGKILL)
+
+    wait_gone(pid)
+    assert words(queued(store)) == ["a", "b"]
+    assert queued(store)[0]["interrupted_count"] == 1
+    assert identities(store) == holders(store) == set()
+
+
+def test_when_the_supervisor_is_killed_a_child_that_still_imports_ends(
+    run_cluster: RunCluster, application: Application, tmp_path: Path
+) -> None:
+    app = application("""
+        import os, time
+        if "KIQ_SLOT" in os.environ:  # in children, not in the catalogue
+            open("importing", "w").close()
+            time.sleep(600)
+    """)
+    cluster = run_cluster("default", "--directory", str(tmp_path), app=app)
+    pid = cluster.wait_for("child_started")["child"]
+    wait_until((tmp_path / "importing").exists, "the child to import")
+
+    os.kill(cluster.pid, signal.SIGKILL)
+
+    wait_gone(pid)
+
+
+def test_when_the_supervisor_is_killed_the_catalogue_child_ends(
+    run_cluster: RunCluster, application: Application, tmp_path: Path
+) -> None:
+    app = application("""
+        import os, pathlib, time
+        pathlib.Path("pid").write_text(str(os.getpid()))
+        time.sleep(600)
+    """)
+    cluster = run_cluster("default", "--directory", str(tmp_path), app=app)
+    pidfile = tmp_path / "pid"
+    wait_until(lambda: pidfile.exists() and pidfile.read_text(), "the catalogue child to import")
+    pid = int(pidfile.read_text())
+
+    os.kill(cluster.pid, signal.SIGKILL)
+
+    wait_gone(pid)
+
+
+def test_when_the_supervisor_is_killed_a_child_whose_startup_handler_hangs_ends(
+    run_cluster: RunCluster, application: Application, tmp_path: Path
+) -> None:
+    app = application("""
+        import time
+        from kiqcluster import on
+
+        @on("startup")
+        def hang():
+            open("starting", "w").close()
+            time.sleep(600)
+    """)
+    cluster = run_cluster("default", "--directory", str(tmp_path), app=app, KIQ_BOOT_TIMEOUT="1")
+    pid = cluster.wait_for("child_started")["child"]
+    wait_until((tmp_path / "starting").exists, "the startup handler to hang")
+
+    os.kill(cluster.pid, signal.SIGKILL)
+
+    wait_gone(pid)
+
+
+@pytest.mark.full
+def test_when_the_supervisor_is_killed_a_child_whose_shutdown_handler_hangs_ends_after_the_grace(
+    run_cluster: RunCluster, store: Store, application: Application
+) -> None:
+    app = application("""
+        import time
+        from kiqcluster import on
+
+        @on("shutdown")
+        def hang():
+            time.sleep(600)
+    """)
+    cluster = run_cluster("default", "-t", "0.3", app=app)
+    pid = cluster.wait_ready()[0]
+
+    os.kill(cluster.pid, signal.SIGKILL)
+
+    wait_gone(pid)
+
+
+# silence
+
+
+def test_a_silent_child_is_killed_and_replaced_and_its_jobs_run(run_cluster: RunCluster, store: Store) -> None:
+    cluster = run_cluster("default", "other", "-c", "1", KIQ_SILENCE_TIMEOUT="2")
+    push(store, "stubborn", "a")
+    push(store, "stubborn", "b", queue="other")
+    wait_noted(store, "began a", "began b")
+    pids = cluster.wait_ready(2)
+
+    os.kill(pids[0], signal.SIGSTOP)
+    report = cluster.wait_for("child_died", slot=0)
+    second = cluster.wait_for("child_ready", slot=0, count=2)["child"]
+
+    assert report["reason"] == "silent"
+    assert not is_alive(pids[0])
+    assert restarts(cluster, "silent") == 1
+    release(store)
+    wait_noted(store, "ended a", "ended b")
+    wait_settled(store)
+    assert cluster.pids() == {0: second, 1: pids[1]}  # busy all the time with one long job, but not silent
+    assert ledger(store).count("began b") == 1
+
+
+def test_a_child_that_was_silent_for_less_than_the_limit_goes_on(run_cluster: RunCluster, store: Store) -> None:
+    cluster = run_cluster("default", "-c", "1", KIQ_SILENCE_TIMEOUT="30")
+    pid = cluster.wait_ready()[0]
+    os.kill(pid, signal.SIGSTOP)
+    push(store, "record", "a")
+
+    os.kill(pid, signal.SIGCONT)
+
+    wait_noted(store, "ran a")
+    assert cluster.pids() == {0: pid}

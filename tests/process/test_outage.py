@@ -1,0 +1,114 @@
+"""Redis that goes away and comes back while jobs run."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kit import Cluster, RedisServer, http_get, wait_until
+from tests.process.stage import ledger, push, queued, readiness, wait_noted, wait_only_live, wait_settled
+
+RunCluster = Callable[..., Cluster]
+Application = Callable[[str], str]
+
+HOLD = """
+    import pathlib, time
+    from kiqcluster import job
+    from tests.apps.basic import record
+
+    @job()
+    def hold(word):
+        with open(f"runs-{word}", "a") as runs:  # no Redis: it is away when this job ends
+            runs.write("began\\n")
+        while not pathlib.Path("release").exists():
+            time.sleep(0.01)
+        with open(f"runs-{word}", "a") as runs:
+            runs.write("ended\\n")
+"""
+
+
+@pytest.fixture
+def durable_server() -> Iterator[RedisServer]:
+    """A server that forgets nothing when it is killed."""
+    server = RedisServer(durable=True)
+    server.store().call("CONFIG", "SET", "appendfsync", "always")
+    yield server
+    server.close()
+
+
+def runs(directory: Path, word: str) -> list[str]:
+    path = directory / f"runs-{word}"
+    return path.read_text().split() if path.exists() else []
+
+
+def test_jobs_that_run_while_redis_restarts_finish_once_and_nothing_is_lost(
+    run_cluster: RunCluster, durable_server: RedisServer, application: Application, tmp_path: Path
+) -> None:
+    server, store = durable_server, durable_server.store()
+    cluster = run_cluster(
+        "default", "-c", "3", "--directory", str(tmp_path), "--redis=" + server.url, app=application(HOLD)
+    )
+    pid = cluster.wait_ready()[0]
+    push(store, "hold", "a")
+    push(store, "hold", "b")
+    wait_until(lambda: runs(tmp_path, "a") and runs(tmp_path, "b"), "the jobs to run")
+
+    server.kill()
+    cluster.wait_for("redis_lost")
+    wait_until(lambda: readiness(cluster) == (503, "slot 0 cannot reach Redis"), "readiness to say so")
+    assert http_get(cluster.port, "/liveness")[0] == 200
+    (tmp_path / "release").touch()
+    wait_until(lambda: len(runs(tmp_path, "a") + runs(tmp_path, "b")) == 4, "the jobs to end without Redis")
+    server.start()
+    cluster.wait_for("redis_back")
+
+    push(store, "record", "c")
+    wait_noted(store, "ran c")
+    wait_settled(store)
+    wait_until(lambda: store.call("GET", "stat:processed") == b"3", "three jobs to be counted")
+    assert runs(tmp_path, "a") == runs(tmp_path, "b") == ["began", "ended"]
+    assert queued(store) == []
+    wait_until(lambda: readiness(cluster)[0] == 200, "the cluster to be ready")
+    assert (len(cluster.seen("redis_lost")), len(cluster.seen("redis_back"))) == (1, 1)
+    assert cluster.pids() == {0: pid}
+    assert cluster.stop() == 0
+    wait_only_live(store)
+
+
+def test_a_stop_while_redis_is_away_ends_and_the_next_cluster_runs_what_was_held(
+    run_cluster: RunCluster, durable_server: RedisServer
+) -> None:
+    server, store = durable_server, durable_server.store()
+    first = run_cluster("default", "-c", "2", "-t", "0.5", "--redis=" + server.url)
+    push(store, "polite", "a")
+    wait_noted(store, "began a")
+    server.kill()
+
+    first.signal(signal.SIGTERM)
+
+    assert first.wait() == 0
+    server.start()
+    assert queued(store) == []  # nobody could put it back
+    second = run_cluster("default", "-c", "1", "--redis=" + server.url)
+    wait_until(lambda: ledger(store).count("began a") == 2, "the job to run again")
+    wait_only_live(store, second.wait_ready()[0])
+
+
+def test_a_redis_that_lost_everything_is_joined_again(run_cluster: RunCluster) -> None:
+    server = RedisServer()
+    try:
+        cluster = run_cluster("default", "-c", "2", "--redis=" + server.url)
+        pid = cluster.wait_ready()[0]
+
+        server.kill()
+        server.start()
+        store = server.store()
+        push(store, "record", "a")
+
+        wait_noted(store, "ran a")
+        wait_only_live(store, pid)
+    finally:
+        server.close()

@@ -1,0 +1,278 @@
+"""Signals to the supervisor and to one child: quiet, resume, dump, and what is answered with "not yet"."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from kiqcluster.store import Store
+from tests.kit import Cluster, is_alive, wait_until
+from tests.process.stage import (
+    identities,
+    ledger,
+    metric,
+    pid_of,
+    push,
+    queued,
+    readiness,
+    release,
+    restarts,
+    wait_noted,
+    wait_only_live,
+    wait_settled,
+    words,
+)
+
+RunCluster = Callable[..., Cluster]
+
+
+def shown_quiet(store: Store, pid: int) -> bool:
+    """Return whether a process' heartbeat says that it is quiet."""
+    names = [name for name in identities(store) if pid_of(name) == pid]
+    return bool(names) and store.call("HGET", names[0], "quiet") == b"true"
+
+
+def armed_bells(store: Store) -> int:
+    """Return how many connections wait in a BLMOVE."""
+    return len(re.findall(rb"flags=b .*cmd=blmove", store.call("CLIENT", "LIST")))
+
+
+# quiet and resume
+
+
+@pytest.mark.parametrize("number", [signal.SIGTSTP, signal.SIGUSR1])
+def test_quiet_stops_fetching_and_cont_resumes(run_cluster: RunCluster, store: Store, number: signal.Signals) -> None:
+    cluster = run_cluster("default", "-c", "2")
+    push(store, "stubborn", "a")
+    wait_noted(store, "began a")
+    pid = cluster.wait_ready()[0]
+
+    cluster.signal(number)
+    cluster.wait_for("worker_quiet")
+    push(store, "record", "b")
+    release(store)
+    wait_noted(store, "ended a")  # what runs goes on
+    wait_settled(store)
+    assert words(queued(store)) == ["b"]
+    assert metric(cluster, "kiqcluster_quiet") == 1
+    assert readiness(cluster) == (503, "slot 0 is quiet")
+
+    cluster.signal(signal.SIGCONT)
+
+    wait_noted(store, "ran b")
+    wait_until(lambda: readiness(cluster)[0] == 200, "the cluster to be ready again")
+    assert metric(cluster, "kiqcluster_quiet") == 0
+    assert cluster.pids() == {0: pid}
+
+
+def test_what_the_bell_of_a_quiet_process_catches_goes_back_to_its_queue(run_cluster: RunCluster, store: Store) -> None:
+    cluster = run_cluster("default", "-c", "1")
+    cluster.wait_ready()
+    wait_until(lambda: armed_bells(store) == 1, "the bell to be armed")
+    cluster.signal(signal.SIGTSTP)
+    cluster.wait_for("worker_quiet")
+
+    push(store, "record", "a")
+
+    wait_until(lambda: armed_bells(store) == 0, "the bell to have rung")
+    wait_until(lambda: words(queued(store)) == ["a"], "the job to be back in its queue")
+    assert store.call("LLEN", "kiq:wake:default") == 0
+    assert ledger(store) == []
+
+
+def test_a_child_respawned_while_quiet_boots_quiet(run_cluster: RunCluster, store: Store) -> None:
+    cluster = run_cluster("default", "-c", "1")
+    first = cluster.wait_ready()[0]
+    cluster.signal(signal.SIGTSTP)
+    cluster.wait_for("worker_quiet")
+    push(store, "record", "a")
+    wait_until(lambda: queued(store), "the bell to have given the job back")
+
+    os.kill(first, signal.SIGKILL)
+    second = cluster.wait_for("child_ready", count=2)["child"]
+
+    wait_until(lambda: shown_quiet(store, second), "the heartbeat of the replacement to say quiet")
+    wait_until(lambda: readiness(cluster) == (503, "slot 0 is quiet"), "readiness to say quiet")
+    assert words(queued(store)) == ["a"]
+    cluster.signal(signal.SIGCONT)
+    wait_noted(store, "ran a")
+
+
+def test_a_quiet_cluster_still_moves_due_jobs_to_their_queues(run_cluster: RunCluster, store: Store) -> None:
+    cluster = run_cluster("default", KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL="0.1")
+    cluster.wait_ready()
+    cluster.signal(signal.SIGTSTP)
+    cluster.wait_for("worker_quiet")
+
+    store.call("ZADD", "schedule", "1.5", '{"class":"record","args":["a"],"jid":"aaaaaaaaaaaaaaaaaaaaaaaa"}')
+
+    wait_until(lambda: words(queued(store)) == ["a"], "the due job to be in its queue")
+    assert ledger(store) == []
+
+
+def test_cont_after_term_does_nothing(run_cluster: RunCluster, store: Store) -> None:
+    cluster = run_cluster("default", "-c", "2")
+    push(store, "stubborn", "a")
+    wait_noted(store, "began a")
+    pid = cluster.wait_ready()[0]
+    cluster.signal(signal.SIGTERM)
+    cluster.wait_for("worker_quiet")
+
+    cluster.signal(signal.SIGCONT)  # systemd sends one after its TERM
+    os.kill(pid, signal.SIGCONT)
+    push(store, "record", "b")
+    release(store)
+
+    assert cluster.wait() == 0
+    assert ledger(store) == ["began a", "ended a"]
+    assert words(queued(store)) == ["b"]
+
+
+def test_term_ends_a_quiet_cluster(run_cluster: RunCluster, store: Store) -> None:
+    cluster = run_cluster("default", "-c", "2")
+    cluster.wait_ready()
+    cluster.signal(signal.SIGTSTP)
+    cluster.wait_for("worker_quiet")
+
+    assert cluster.stop() == 0
+
+    wait_only_live(store)
+
+
+def test_cont_without_quiet_changes_nothing(run_cluster: RunCluster, store: Store) -> None:
+    cluster = run_cluster("default", "-c", "1")
+    pid = cluster.wait_ready()[0]
+
+    cluster.signal(signal.SIGCONT)
+    push(store, "record", "a")
+
+    wait_noted(store, "ran a")
+    assert cluster.pids() == {0: pid}
+
+
+# the others
+
+
+def test_ttin_dumps_the_threads_and_work_goes_on(run_cluster: RunCluster, store: Store) -> None:
+    cluster = run_cluster("default", "other", "-c", "2")
+    push(store, "stubborn", "a")
+    wait_noted(store, "began a")
+    pids = cluster.wait_ready(2)
+
+    cluster.signal(signal.SIGTTIN)
+
+    stacks = cluster.wait_for("threads", pid=pids[0])["stacks"]
+    assert "in stubborn" in stacks  # what the job does at this moment
+    cluster.wait_for("threads", pid=pids[1])
+    release(store)
+    wait_noted(store, "ended a")
+    assert cluster.pids() == pids
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR2])
+def test_a_signal_of_a_later_release_is_answered_and_nothing_dies(
+    run_cluster: RunCluster, store: Store, number: signal.Signals
+) -> None:
+    cluster = run_cluster("default", "-c", "1")
+    pids = cluster.wait_ready()
+
+    cluster.signal(number)
+    cluster.wait_for("unknown_signal", pid=cluster.pid, signal=number.name)
+    os.kill(pids[0], number)
+    cluster.wait_for("unknown_signal", pid=pids[0], signal=number.name)
+
+    push(store, "record", "a")
+    wait_noted(store, "ran a")
+    assert cluster.pids() == pids
+
+
+@pytest.mark.parametrize("number", [signal.SIGPIPE, signal.SIGTTOU, signal.SIGWINCH, signal.SIGCHLD])
+def test_a_signal_that_means_nothing_ends_no_process(
+    run_cluster: RunCluster, store: Store, number: signal.Signals
+) -> None:
+    cluster = run_cluster("default", "-c", "1")
+    pids = cluster.wait_ready()
+
+    for pid in (cluster.pid, pids[0]):
+        os.kill(pid, number)
+    push(store, "record", "a")
+
+    wait_noted(store, "ran a")
+    assert cluster.stop() == 0
+
+
+# one child
+
+
+def by_hand(store: Store, pid: int, name: str) -> None:
+    os.kill(pid, signal.Signals[f"SIG{name}"])
+
+
+def by_button(store: Store, pid: int, name: str) -> None:
+    """Ruby's web page and API push the name to the process' list."""
+    identity = next(each for each in identities(store) if pid_of(each) == pid)
+    store.call("LPUSH", f"{identity}-signals", name)
+
+
+BOTH_WAYS = pytest.mark.parametrize("send", [by_hand, by_button])
+
+
+@BOTH_WAYS
+def test_term_for_one_child_drains_it_and_it_is_replaced(
+    run_cluster: RunCluster, store: Store, send: Callable[[Store, int, str], None]
+) -> None:
+    cluster = run_cluster("default", "other", "-c", "1")
+    push(store, "stubborn", "a")
+    wait_noted(store, "began a")
+    pids = cluster.wait_ready(2)
+
+    send(store, pids[0], "TERM")
+    cluster.wait_for("worker_stopping", pid=pids[0])
+    release(store)
+    second = cluster.wait_for("child_ready", slot=0, count=2)["child"]
+
+    assert cluster.wait_for("child_died")["reason"] == "remote_stop"
+    assert restarts(cluster, "remote_stop") == 1
+    assert ledger(store) == ["began a", "ended a"]
+    wait_only_live(store, second, pids[1])
+    push(store, "record", "b")
+    wait_noted(store, "ran b")
+
+
+@BOTH_WAYS
+def test_tstp_for_one_child_quiets_it_alone(
+    run_cluster: RunCluster, store: Store, send: Callable[[Store, int, str], None]
+) -> None:
+    cluster = run_cluster("default", "other", "-c", "1")
+    pids = cluster.wait_ready(2)
+
+    send(store, pids[0], "TSTP")
+    cluster.wait_for("worker_quiet", pid=pids[0])
+    push(store, "record", "a")
+    push(store, "record", "b", queue="other")
+
+    wait_noted(store, "ran b")
+    wait_until(lambda: readiness(cluster) == (503, "slot 0 is quiet"), "readiness to name the quiet slot")
+    assert words(queued(store)) == ["a"]
+    assert all(is_alive(pid) for pid in pids.values())
+    assert cluster.seen("worker_quiet", pid=pids[1]) == []
+    send(store, pids[0], "CONT")
+    wait_noted(store, "ran a")
+
+
+def test_a_child_killed_after_it_was_quieted_by_hand_is_replaced_by_one_that_serves(
+    run_cluster: RunCluster, store: Store
+) -> None:
+    cluster = run_cluster("default", "-c", "1")
+    pid = cluster.wait_ready()[0]
+    os.kill(pid, signal.SIGTSTP)
+    cluster.wait_for("worker_quiet", pid=pid)
+    push(store, "record", "a")
+
+    os.kill(pid, signal.SIGKILL)
+
+    wait_noted(store, "ran a")

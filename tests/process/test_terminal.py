@@ -1,0 +1,125 @@
+"""A supervisor in a terminal: Ctrl-C, Ctrl-Z and the end of the terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kiqcluster.store import Store
+from tests.kit import Cluster, RedisServer, is_alive
+from tests.process.stage import identities, ledger, push, queued, release, wait_gone, wait_noted, words
+
+CTRL_C, CTRL_Z, CTRL_BACKSLASH = b"\x03", b"\x1a", b"\x1c"
+# Makes the terminal on standard input the controlling one of a new session, as a login does; then becomes the command.
+LOGIN = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+
+
+class Terminal:
+    """A pseudo-terminal with a cluster in it."""
+
+    def __init__(self, redis: str, *arguments: str) -> None:
+        self._keyboard, screen = pty.openpty()
+        command = ["-r", "tests.apps.basic", "--redis", redis, *arguments]
+        self.cluster = Cluster(command, stdin=screen, through=(sys.executable, "-c", LOGIN))
+        os.close(screen)
+
+    def press(self, key: bytes) -> None:
+        os.write(self._keyboard, key)
+
+    def shut(self) -> None:
+        """Close the window."""
+        if self._keyboard >= 0:
+            os.close(self._keyboard)
+            self._keyboard = -1
+
+
+@pytest.fixture
+def open_terminal(store: Store, redis_server: RedisServer) -> Iterator[Callable[..., Terminal]]:
+    opened: list[Terminal] = []
+
+    def run(*arguments: str) -> Terminal:
+        opened.append(Terminal(redis_server.url, *arguments))
+        return opened[-1]
+
+    yield run
+    for each in opened:
+        each.cluster.close()
+        each.shut()
+
+
+def test_ctrl_c_once_stops_cleanly(open_terminal: Callable[..., Terminal], store: Store) -> None:
+    terminal = open_terminal("default", "other", "-c", "1")
+    push(store, "stubborn", "a")
+    wait_noted(store, "began a")
+    terminal.cluster.wait_ready(2)
+
+    terminal.press(CTRL_C)
+    terminal.cluster.wait_for("cluster_stopping", signal="SIGINT")
+    release(store)
+
+    assert terminal.cluster.wait() == 0
+    assert ledger(store) == ["began a", "ended a"]
+    assert identities(store) == set()
+
+
+def test_an_impatient_second_ctrl_c_loses_nothing(open_terminal: Callable[..., Terminal], store: Store) -> None:
+    terminal = open_terminal("default", "-c", "1")
+    push(store, "stubborn", "a")
+    wait_noted(store, "began a")
+    terminal.cluster.wait_ready()
+
+    terminal.press(CTRL_C)
+    terminal.cluster.wait_for("worker_quiet")
+    terminal.press(CTRL_C)
+    release(store)
+
+    assert terminal.cluster.wait() == 0
+    assert ledger(store) == ["began a", "ended a"]
+
+
+def test_ctrl_backslash_puts_running_jobs_back_at_once(open_terminal: Callable[..., Terminal], store: Store) -> None:
+    terminal = open_terminal("default", "-c", "1", "-t", "600")
+    push(store, "stubborn", "a")
+    wait_noted(store, "began a")
+    terminal.cluster.wait_ready()
+
+    terminal.press(CTRL_BACKSLASH)
+
+    assert terminal.cluster.wait() == 0
+    assert words(queued(store)) == ["a"]
+
+
+def test_ctrl_z_quiets_and_the_second_resumes(open_terminal: Callable[..., Terminal], store: Store) -> None:
+    terminal = open_terminal("default", "-c", "1")
+    terminal.cluster.wait_ready()
+
+    terminal.press(CTRL_Z)
+    terminal.cluster.wait_for("worker_quiet")
+    push(store, "record", "a")
+    terminal.press(CTRL_Z)
+
+    wait_noted(store, "ran a")
+    terminal.press(CTRL_Z)
+    terminal.cluster.wait_for("worker_quiet", count=2)
+    terminal.press(CTRL_C)
+    assert terminal.cluster.wait() == 0
+
+
+def test_a_terminal_that_is_closed_stops_the_cluster(open_terminal: Callable[..., Terminal], store: Store) -> None:
+    terminal = open_terminal("default", "-c", "1")
+    push(store, "stubborn", "a")
+    wait_noted(store, "began a")
+    pid = terminal.cluster.wait_ready()[0]
+
+    terminal.shut()
+    terminal.cluster.wait_for("cluster_stopping", signal="SIGHUP")
+    assert is_alive(pid)  # it drains
+    release(store)
+
+    assert terminal.cluster.wait() == 0
+    wait_gone(pid)
+    assert ledger(store) == ["began a", "ended a"]

@@ -20,6 +20,11 @@ class Pidfile:
 
     def acquire(self) -> None:
         """Lock the file and write our pid.  Raises UsageError (exit 6) when another process holds it."""
+        while not self._lock():
+            continue  # its holder removed it between our opening and locking it
+
+    def _lock(self) -> bool:
+        """Lock the file of that name; return False when it is not of that name any more."""
         try:
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -35,9 +40,13 @@ class Pidfile:
                 f"--pidfile {self._path} is held by a running supervisor (pid {holder}); stop it, or name another file",
                 ExitCode.PIDFILE_HELD,
             ) from None
+        if not self._path.exists() or os.fstat(fd).st_ino != self._path.stat().st_ino:
+            os.close(fd)
+            return False
         os.ftruncate(fd, 0)
         os.write(fd, f"{os.getpid()}\n".encode())
         self._fd = fd
+        return True
 
     def release(self) -> None:
         """Remove the file and give up the lock."""

@@ -154,7 +154,6 @@ class Child:
             self._launcher.quiet()
         self._join()
         self._is_ready = True
-        self._launcher.recover(spec.orphans)
         order = self._launcher.capsule.order
         # Told before the first reserve: a job that kills this process must not look like a boot that failed.
         self._channel.send("ready", queues=list(order.weights), concurrency=spec.concurrency)
@@ -184,12 +183,19 @@ class Child:
 
     def _start_up(self, runtime: Runtime) -> None:
         """Run the startup handlers.  The kernel ends a process whose handlers hang: the supervisor may be gone."""
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, self._spec.config.boot_timeout)
+        self._be_killed_in(self._spec.config.boot_timeout)
         try:
             runtime.fire("startup")
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            self._be_killed_in(0)
+
+    def _be_killed_in(self, seconds: float) -> None:
+        """Have the kernel end this process unless this is called again in time; 0 calls it off.
+
+        It needs neither the interpreter, which a job may hold, nor the supervisor, which may be gone.
+        """
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def _reach_redis(self, store: Store) -> None:
         """Wait until Redis answers; being away is no failure, being refused is."""
@@ -207,7 +213,7 @@ class Child:
     def _join(self) -> None:
         while True:
             try:
-                self.launcher.join()
+                self.launcher.join(self._spec.orphans)
             except StoreError as error:
                 if not is_outage(error):
                     raise
@@ -270,8 +276,7 @@ class Child:
             self._events.emit("worker_orphaned")
             # Nobody is left to kill this process if a job holds the interpreter, or a shutdown handler hangs: the
             # kernel does, by default action.
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_REAL, self._spec.config.timeout + STOP_GRACE)
+            self._be_killed_in(self._spec.config.timeout + STOP_GRACE)
             self._act("stop", "EOF")
 
     def _obey(self, frame: Frame) -> None:
@@ -306,6 +311,8 @@ class Child:
 
     def _tick(self) -> None:
         self._next_tick = self._clock.monotonic() + TICK
+        if self._stop_at is None:  # a stop has a deadline of its own
+            self._be_killed_in(self._spec.config.silence_timeout)
         self.launcher.revive()
         busy, progress = self.launcher.busy(), self.launcher.progress()
         moved, self._progress = progress != self._progress, progress
@@ -334,6 +341,7 @@ class Child:
             self._stop_at = min(self._stop_at, deadline)
             return
         self._stop_at = deadline
+        self._be_killed_in(seconds + STOP_GRACE + TICK)  # the supervisor kills a moment earlier, if it is there
         if self._launcher is not None:
             running = self._launcher.busy()
             self._events.emit("worker_stopping", running=running, seconds=seconds)

@@ -1,7 +1,7 @@
 """Launcher: builds the parts of a worker and takes them through its life.
 
 Runs in: the worker's main thread.
-1. join       become a member, learn the queues
+1. join       become a member, give back what dead processes held, learn the queues
 2. start      manager, recovery, heartbeat, poller
 3. quiet      fetch no more, give reserved units back; polling goes on
 4. resume     fetch again
@@ -105,11 +105,16 @@ class Launcher:
         """Whether the last round of every capsule reached Redis."""
         return all(capsule.fetch.is_connected for capsule in self.capsules)
 
-    def join(self) -> None:
-        """Become a member and learn the queues.  Raises StoreError while Redis is away: call it again then."""
+    def join(self, orphans: Iterable[str]) -> None:
+        """Become a member, give back what dead processes held, learn the queues.
+
+        Units go back before this process fetches, so they run before younger ones.
+        Raises StoreError while Redis is away: call it again then.
+        """
         self._callbacks.on_member(self.capsule.fetch.member)
         for capsule in self.capsules:
             self._engine.join(capsule.fetch.member)
+        self._recovery.catch_up(orphans)
         self._learn_queues()
 
     def start(self) -> None:

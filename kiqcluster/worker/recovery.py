@@ -1,8 +1,9 @@
 """Recovery: gives the units of dead processes back to their queues.
 
-Runs in: its own thread.
-1. told       by the supervisor: the identities of a slot whose child was reaped (well under a second after a kill -9)
-2. found      at boot: members of this host whose process is gone, when no supervisor survived to tell
+Runs in: the booting main thread (catch_up), then its own thread.
+1. catch up   at boot: the identities of this slot that nobody has recovered yet, told by the supervisor (well under a
+              second after a kill -9), and members of this host whose process is gone, when no supervisor could tell
+2. told       later: the identities of another slot, which backs off
 
 Dead is final: the first script ends the membership, so whoever was only slow finds itself fenced.
 """
@@ -46,13 +47,24 @@ class Recovery(Service):
         self._waiting: deque[str] = deque()
         self._more = threading.Event()
 
+    def catch_up(self, orphans: Iterable[str]) -> None:
+        """Recover these processes and those of this host that are gone, now; in the booting thread.
+
+        Raises StoreError; may be called again.
+        """
+        for identity in orphans:
+            self._recover(identity)
+        for identity, record in self._engine.members().items():
+            birth = Birth.parse(record)
+            if birth is not None and is_gone(birth, self._birth):
+                self._recover(identity)
+
     def recover(self, identities: Iterable[str]) -> None:
         """Recover these processes, soon; from any thread."""
         self._waiting.extend(identities)
         self._more.set()
 
     def run(self) -> None:
-        self._persist(self._find_dead_neighbours)
         while not self.stopping.is_set():
             self._more.wait()
             self._more.clear()
@@ -70,12 +82,6 @@ class Recovery(Service):
         self._engine.store.pipeline(withdrawal(self._engine.store.keys, identity))
         self._runtime.events.emit("recovered", identity=identity, units=units)
         self._on_recovered(identity)
-
-    def _find_dead_neighbours(self) -> None:
-        for identity, record in self._engine.members().items():
-            birth = Birth.parse(record)
-            if birth is not None and is_gone(birth, self._birth):
-                self.recover([identity])
 
     def _persist(self, step: Callable[[], None]) -> None:
         """Do a step, again and again while Redis is away."""

@@ -14,7 +14,7 @@ import dataclasses
 import difflib
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -24,7 +24,7 @@ from kiqcluster.errors import UsageError
 from kiqcluster.store import embedded
 from kiqcluster.store.connection import masked, parse_address
 
-__all__ = ["STOP_GRACE", "Config", "Origins", "describe", "load", "settings", "with_configured"]
+__all__ = ["STOP_GRACE", "Config", "Origins", "check_configurable", "describe", "load", "settings", "with_configured"]
 
 STOP_GRACE = 10.0  # seconds beyond `timeout` after which the supervisor kills a child that has not left
 OTHERS_MAY_RECOVER = 60.0  # seconds without a beat after which any sweeper may recover a process (design §5)
@@ -36,10 +36,27 @@ Origins = dict[str, str]  # field name → where its value comes from
 
 
 def setting(
-    default: Any, text: str, *, short: str = "", variable: str = "", flag: bool = True, metavar: str = ""
+    default: Any,
+    text: str,
+    *,
+    short: str = "",
+    variable: str = "",
+    flag: bool = True,
+    metavar: str = "",
+    in_code: bool = False,
 ) -> Any:
-    """Declare a setting: default, one line of help, and how it is given."""
-    metadata = {"help": text, "short": short, "variable": variable, "flag": flag, "metavar": metavar}
+    """Declare a setting: default, one line of help, and how it is given.
+
+    in_code: whether configure() may set it; the supervisor's settings are read before the application is imported.
+    """
+    metadata = {
+        "help": text,
+        "short": short,
+        "variable": variable,
+        "flag": flag,
+        "metavar": metavar,
+        "in_code": in_code,
+    }
     return field(default=default, metadata=metadata)
 
 
@@ -59,7 +76,11 @@ class Config:
         metavar="NAME",
     )
     redis: str = setting(
-        "redis://127.0.0.1:6379/0", "redis://, rediss://, unix:// or embedded:DIR", variable="REDIS_URL", metavar="URL"
+        "redis://127.0.0.1:6379/0",
+        "redis://, rediss://, unix:// or embedded:DIR",
+        variable="REDIS_URL",
+        metavar="URL",
+        in_code=True,
     )
     embedded: str | None = setting(None, "run a private server with its data in DIR", flag=False)
     concurrency: int | None = setting(None, "threads of each worker process", short="-c", metavar="N")
@@ -89,13 +110,15 @@ class Config:
     )
     platform_timeout: float = setting(0.0, "seconds after which systemd or the pod kills us; 0 = unknown", flag=False)
     respawn_burst: int = setting(200, "respawns at once per slot and minute", flag=False)
-    max_retries: int = setting(25, "retries of jobs with retry=True", flag=False)
-    dead_max_jobs: int = setting(10_000, "entries of the dead set (Sidekiq keeps one less)", flag=False)
-    dead_timeout: float = setting(180 * 86_400.0, "seconds that a dead job is kept", flag=False)
+    max_retries: int = setting(25, "retries of jobs with retry=True", flag=False, in_code=True)
+    dead_max_jobs: int = setting(10_000, "entries of the dead set (Sidekiq keeps one less)", flag=False, in_code=True)
+    dead_timeout: float = setting(180 * 86_400.0, "seconds that a dead job is kept", flag=False, in_code=True)
     average_scheduled_poll_interval: float = setting(
-        5.0, "seconds between polls of due jobs, over the whole fleet", flag=False
+        5.0, "seconds between polls of due jobs, over the whole fleet", flag=False, in_code=True
     )
-    strict_args: str = setting("raise", "arguments that are not JSON-native: raise, warn or off", flag=False)
+    strict_args: str = setting(
+        "raise", "arguments that are not JSON-native: raise, warn or off", flag=False, in_code=True
+    )
 
     def known_redis(self) -> str:
         """Return the address to connect to: that of the embedded server, when there is one."""
@@ -164,6 +187,16 @@ def load(
     return config, origins
 
 
+def check_configurable(names: Iterable[str]) -> None:
+    """Raise UsageError for settings that come too late in code: the supervisor never imports the application."""
+    late = sorted({each.name for each in settings() if not each.metadata["in_code"]} & set(names))
+    if late:
+        raise UsageError(
+            f"{', '.join(late)} cannot be set by configure(): it is read before the application is imported; "
+            "set it by flag, environment or kiqcluster.toml"
+        )
+
+
 def with_configured(config: Config, origins: Origins, configured: Mapping[str, Any]) -> Config:
     """Return a worker's configuration after its application has called configure(): that fills in defaults only."""
     by_name = {each.name: each for each in settings()}
@@ -172,7 +205,9 @@ def with_configured(config: Config, origins: Origins, configured: Mapping[str, A
         for name, value in configured.items()
         if origins.get(name, "default") == "default"
     }
-    return dataclasses.replace(config, **values)
+    merged = dataclasses.replace(config, **values)
+    _validate(merged)
+    return merged
 
 
 def describe(config: Config, origins: Origins) -> list[tuple[str, str, str]]:

@@ -23,7 +23,7 @@ from kiqcluster.config import Config
 from kiqcluster.errors import ApplicationError, StoreError
 from kiqcluster.events import Events, Hooks
 from kiqcluster.middleware import Chain
-from kiqcluster.outcome import Outcome
+from kiqcluster.outcome import Effect, Outcome
 from kiqcluster.payload import Payload
 from kiqcluster.store import Store, is_outage
 
@@ -95,13 +95,15 @@ class Push:
 class Run:
     """What a server link sees: a job about to run.
 
-    job: its registered definition (kiqcluster.registry.Definition).  instance: what performs it.
+    job: its registered definition (kiqcluster.registry.Definition).  instance: what performs it, None for a function.
+    effects: rows for settle's table, written in the same step as the run's outcome, whatever that will be.
     """
 
     payload: Payload
     queue: str
     job: Any
     instance: object
+    effects: list[Effect] = field(default_factory=list)
 
     @property
     def jid(self) -> str:
@@ -128,6 +130,7 @@ class Setup:
 
         Raises UsageError for an unknown name or a value that cannot work.
         """
+        configuration.check_configurable(settings)
         configuration.load({}, environ={}, configured=settings)
         self.settings.update(settings)
         self._loaded = None
@@ -162,7 +165,7 @@ class Setup:
         """Log an error and tell the error handlers; one that fails itself is logged and the next one told."""
         where = context.get("context", "")
         if where not in LOGGED_AS_EVENTS:
-            LOGGER.warning("%s: %s: %s", where, type(error).__name__, error)
+            LOGGER.warning("%s: %s: %s", where, type(error).__name__, error, exc_info=error)
         for handler in self.error_handlers:
             try:
                 handler(error, context)

@@ -34,6 +34,13 @@ class History:
     ever_ready: bool = False
     last_code: int | None = None
 
+    @property
+    def why_waiting(self) -> str:
+        """Return what the wait until not_before is for, in words."""
+        if self.failures:
+            return f"{self.failures} boots in a row that came to nothing"
+        return f"{len(self.respawned)} respawns within a minute"
+
 
 def after_ready(history: History) -> History:
     """Return the history of a slot whose child became ready."""

@@ -327,7 +327,7 @@ class Supervisor:
             return
         wait = slot.history.not_before - now
         if wait > 0:
-            self._events.emit("child_backoff", slot=slot.number, seconds=wait, failures=slot.history.failures)
+            self._events.emit("child_backoff", slot=slot.number, seconds=wait, why=slot.history.why_waiting)
             self._ask_sibling(slot)
 
     def _ask_sibling(self, slot: Slot) -> None:

@@ -13,14 +13,14 @@ Counterpart: sidekiq processor.rb dispatch and job_retry.rb.
 from __future__ import annotations
 
 import threading
-import traceback
+from dataclasses import replace
 from typing import Any
 
 from kiqcluster import rubyjson
 from kiqcluster.errors import CannotRun, Interrupted, MalformedPayload, MisfitArguments, UnknownJob
 from kiqcluster.job import DISCARD, KILL
 from kiqcluster.metrics import JobMetrics, Tally
-from kiqcluster.outcome import Dead, Deferred, Discard, Done, Outcome, Retry
+from kiqcluster.outcome import Dead, Deferred, Discard, Done, Effect, Outcome, Retry
 from kiqcluster.outcome import Interrupted as InterruptedOutcome
 from kiqcluster.payload import Payload, presentable, read, seconds, unwrap, wrap
 from kiqcluster.registry import Definition, Registry
@@ -36,7 +36,6 @@ YIELD_DELAY = 1.0  # seconds that a job waits which raised Interrupted although 
 UNREGISTERED = "(unknown)"  # label of jobs whose class is not registered here
 TRANSIENT_KEYS = ("at", "enqueued_at")  # that entries of the schedule set do not have
 DONE = Done()
-OUTCOME_WORDS = {Retry: "failed, will be retried", Dead: "failed, buried", Discard: "failed, discarded"}
 
 
 class Execution:
@@ -50,6 +49,7 @@ class Execution:
         self._stopping = stopping
         self._tallies = metrics.tallies()
         self._failure: BaseException | None = None  # of the run at hand, until it is said
+        self._effects: list[Effect] = []  # that links want written with the run's outcome, whatever that is
 
     def execute(self, unit: Unit) -> Outcome:
         """Run a unit and return what became of it."""
@@ -74,6 +74,9 @@ class Execution:
             else:
                 self._runtime.events.emit("job_start")
                 outcome = self._run(unit, payload, definition)
+            if self._effects:
+                outcome = replace(outcome, effects=(*outcome.effects, *self._effects))
+                self._effects.clear()
             self._conclude(unit, name, payload, outcome, self._clock.monotonic() - started)
         finally:
             CURRENT_JOB.reset(token)
@@ -141,7 +144,7 @@ class Execution:
         count = (before if type(before) is int and before >= 0 else 0) + 1
         now = self._clock.now()
         if count <= MOST_DEFERRALS and rubyjson.ruby_reads(unit.payload):
-            self._say_failed("deferred", error)
+            self._say_failed(f"deferred for {DEFERRAL:.0f} s ({count} of {MOST_DEFERRALS})", error)
             changes = {"deferred": True, "deferred_by": "unknown_class", "deferred_count": count}
             return Deferred(self._entry(unit, changes, now, TRANSIENT_KEYS), now + DEFERRAL)
         return self._failed(unit, None, error)
@@ -163,7 +166,8 @@ class Execution:
                 perform(*payload["args"])
                 return None
 
-            outcome = chain.invoke(Run(payload, unit.queue, definition, instance), last)
+            run = Run(payload, unit.queue, definition, instance, self._effects)
+            outcome = chain.invoke(run, last)
             return outcome if isinstance(outcome, Outcome) else DONE
         except Interrupted:
             return self._yielded(unit)
@@ -253,16 +257,25 @@ class Execution:
         """Say and count what became of a unit."""
         failure, self._failure = self._failure, None
         if failure is not None:
-            self._say_failed(OUTCOME_WORDS[type(outcome)], failure, elapsed)
+            self._say_failed(self._words(outcome, payload), failure, elapsed)
         elif type(outcome) is Done:
             self._runtime.events.emit("job_done", elapsed=elapsed)
+        elif type(outcome) is InterruptedOutcome:
+            self._runtime.events.emit("job_interrupted", elapsed=elapsed)
         enqueued_at = seconds(payload.get("enqueued_at"))
         waited = None if enqueued_at is None else self._clock.now() - elapsed - enqueued_at
         self._tally(name, unit.queue).add(outcome, elapsed, waited, was_retried="retry_count" in payload)
 
+    def _words(self, outcome: Outcome, payload: Payload) -> str:
+        if isinstance(outcome, Retry):
+            before = payload.get("retry_count")
+            attempt = before + 2 if type(before) is int and before >= 0 else 1
+            return f"failed, retry {attempt} in {outcome.at - self._clock.now():.0f} s"
+        return "failed, buried" if isinstance(outcome, Dead) else "failed, discarded"
+
     def _say_failed(self, outcome: str, error: BaseException, elapsed: float = 0.0) -> None:
         described = retry.describe_error(error)
-        trace = "" if isinstance(error, CannotRun) else "".join(traceback.format_exception(error))
+        trace = "" if isinstance(error, CannotRun) else retry.trace(error)
         text = f"{described['error_class']}: {described['error_message']}"
         self._runtime.events.emit("job_failed", outcome=outcome, elapsed=elapsed, error=text, traceback=trace)
 

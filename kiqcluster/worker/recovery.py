@@ -80,7 +80,7 @@ class Recovery(Service):
         with self._engine.store.borrowed() as link:
             units = self._engine.recover(link, identity)
         self._engine.store.pipeline(withdrawal(self._engine.store.keys, identity))
-        self._runtime.events.emit("recovered", identity=identity, units=units)
+        self._runtime.events.emit("recovered" if units else "recovered_nothing", identity=identity, units=units)
         self._on_recovered(identity)
 
     def _persist(self, step: Callable[[], None]) -> None:

@@ -8,8 +8,9 @@ Counterpart: sidekiq job_retry.rb (8.1).
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -17,8 +18,9 @@ from kiqcluster.backoff import retry_delay, retry_jitter
 from kiqcluster.payload import Payload, encode_backtrace, seconds
 from kiqcluster.rubyjson import JSON, is_unicode
 
-__all__ = ["Plan", "delay", "describe_error", "plan"]
+__all__ = ["Plan", "delay", "describe_error", "plan", "trace"]
 
+OUR_FOLDER = str(Path(__file__).parents[1])
 LONGEST_MESSAGE = 10_000  # characters of an error's message that are stored (sidekiq job_retry.rb)
 LONGEST_DELAY = 10 * 366 * 86_400  # seconds; a hook that answers more is taken for a mistake
 
@@ -85,6 +87,19 @@ def describe_error(error: BaseException) -> dict[str, JSON]:
     return {"error_message": message, "error_class": name}
 
 
+def trace(error: BaseException) -> str:
+    """Return the traceback as Python prints it, without the frames that carried the job to its code."""
+    summary = traceback.TracebackException.from_exception(error)
+    summary.stack = traceback.StackSummary.from_list(own_frames(summary.stack))
+    return "".join(summary.format())
+
+
+def own_frames(frames: Iterable[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    """Return the frames of the application: ours say nothing about its error."""
+    every = list(frames)
+    return [frame for frame in every if not frame.filename.startswith(OUR_FOLDER)] or every
+
+
 def _queue(payload: Payload, queue: str) -> str:
     other = payload.get("retry_queue")
     return other if isinstance(other, str) and other else queue
@@ -92,6 +107,6 @@ def _queue(payload: Payload, queue: str) -> str:
 
 def _backtrace(error: BaseException, lines: JSON) -> list[str]:
     """Return `file:line:in 'function'`, innermost first, as Ruby's pages show them.  lines: True, or how many."""
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = own_frames(traceback.extract_tb(error.__traceback__))
     shown = [f"{frame.filename}:{frame.lineno}:in '{frame.name}'" for frame in reversed(frames)]
     return shown[:lines] if isinstance(lines, int) and not isinstance(lines, bool) else shown

@@ -36,6 +36,7 @@ YIELD_DELAY = 1.0  # seconds that a job waits which raised Interrupted although 
 UNREGISTERED = "(unknown)"  # label of jobs whose class is not registered here
 TRANSIENT_KEYS = ("at", "enqueued_at")  # that entries of the schedule set do not have
 DONE = Done()
+OUTCOME_WORDS = {Retry: "failed, will be retried", Dead: "failed, buried", Discard: "failed, discarded"}
 
 
 class Execution:
@@ -144,7 +145,7 @@ class Execution:
         count = (before if type(before) is int and before >= 0 else 0) + 1
         now = self._clock.now()
         if count <= MOST_DEFERRALS and rubyjson.ruby_reads(unit.payload):
-            self._say_failed(f"deferred for {DEFERRAL:.0f} s ({count} of {MOST_DEFERRALS})", error)
+            self._say_failed("deferred", error, detail=f" for {DEFERRAL:.0f} s ({count} of {MOST_DEFERRALS})")
             changes = {"deferred": True, "deferred_by": "unknown_class", "deferred_count": count}
             return Deferred(self._entry(unit, changes, now, TRANSIENT_KEYS), now + DEFERRAL)
         return self._failed(unit, None, error)
@@ -257,7 +258,8 @@ class Execution:
         """Say and count what became of a unit."""
         failure, self._failure = self._failure, None
         if failure is not None:
-            self._say_failed(self._words(outcome, payload), failure, elapsed)
+            detail = f", in {outcome.at - self._clock.now():.0f} s" if isinstance(outcome, Retry) else ""
+            self._say_failed(OUTCOME_WORDS[type(outcome)], failure, elapsed, detail)
         elif type(outcome) is Done:
             self._runtime.events.emit("job_done", elapsed=elapsed)
         elif type(outcome) is InterruptedOutcome:
@@ -266,18 +268,13 @@ class Execution:
         waited = None if enqueued_at is None else self._clock.now() - elapsed - enqueued_at
         self._tally(name, unit.queue).add(outcome, elapsed, waited, was_retried="retry_count" in payload)
 
-    def _words(self, outcome: Outcome, payload: Payload) -> str:
-        if isinstance(outcome, Retry):
-            before = payload.get("retry_count")
-            attempt = before + 2 if type(before) is int and before >= 0 else 1
-            return f"failed, retry {attempt} in {outcome.at - self._clock.now():.0f} s"
-        return "failed, buried" if isinstance(outcome, Dead) else "failed, discarded"
-
-    def _say_failed(self, outcome: str, error: BaseException, elapsed: float = 0.0) -> None:
+    def _say_failed(self, outcome: str, error: BaseException, elapsed: float = 0.0, detail: str = "") -> None:
         described = retry.describe_error(error)
         trace = "" if isinstance(error, CannotRun) else retry.trace(error)
         text = f"{described['error_class']}: {described['error_message']}"
-        self._runtime.events.emit("job_failed", outcome=outcome, elapsed=elapsed, error=text, traceback=trace)
+        self._runtime.events.emit(
+            "job_failed", outcome=outcome, detail=detail, elapsed=elapsed, error=text, traceback=trace
+        )
 
     def _tally(self, name: str, queue: str) -> Tally:
         # A name that nobody registered may be anything: as a label it would let Redis grow our series without end.

@@ -101,8 +101,8 @@ class Run:
 
     payload: Payload
     queue: str
-    job: Any
-    instance: object
+    job: Any = field(repr=False)
+    instance: object = field(repr=False)
     effects: list[Effect] = field(default_factory=list)
 
     @property

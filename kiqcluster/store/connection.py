@@ -125,7 +125,8 @@ class Link:
             connection.disconnect()
 
     def _ready(self) -> Any:
-        if self._connection is not None and self._poll.poll(0):
+        poll = self._poll  # another thread may close this link to wake the one that waits here
+        if self._connection is not None and poll is not None and poll.poll(0):
             self.close()  # readable with nothing asked: closed by the server, or out of step
         if self._connection is None:
             self._connection, self._poll = self._connect()
@@ -140,9 +141,9 @@ class Link:
         try:
             connection.connect()
         except (redis.AuthenticationError, redis.ResponseError) as error:
-            if _code(str(error)) in TRY_AGAIN_CODES:
+            if _code(_wording(error)) in TRY_AGAIN_CODES:
                 raise RedisUnavailable(f"Redis is not ready ({error}); nothing was sent") from error
-            raise RedisRefused(str(error)) from error
+            raise RedisRefused(_wording(error)) from error
         except (redis.RedisError, OSError) as error:
             raise RedisUnavailable(f"cannot reach Redis ({error}); nothing was sent") from error
         poll = select.poll()
@@ -155,19 +156,31 @@ def _read(connection: Any, timeout: float | None) -> Reply:
         if timeout is None:
             return connection.read_response(disable_decoding=True)
         return connection.read_response(disable_decoding=True, timeout=timeout, disconnect_on_error=False)
-    except redis.ResponseError as error:
-        return RedisRefused(_wording(error))
+    except (redis.ResponseError, redis.AuthenticationError, redis.exceptions.BusyLoadingError) as error:
+        return RedisRefused(_wording(error))  # the latter two are ConnectionErrors to redis-py
 
 
-def _wording(error: redis.ResponseError) -> str:
-    """Return the server's own words: redis-py cuts the code off the errors that it knows."""
-    codes = {
-        redis.ReadOnlyError: "READONLY",
-        redis.BusyLoadingError: "LOADING",
-        redis.exceptions.NoScriptError: "NOSCRIPT",
-    }
-    code = next((code for kind, code in codes.items() if isinstance(error, kind)), None)
+# redis-py cuts these codes off the server's words when it chooses a class for them.
+CODES: dict[type[Exception], str] = {
+    redis.exceptions.AuthenticationError: "NOAUTH",
+    redis.exceptions.AuthorizationError: "NOPERM",
+    redis.exceptions.BusyLoadingError: "LOADING",
+    redis.exceptions.ClusterDownError: "CLUSTERDOWN",
+    redis.exceptions.MasterDownError: "MASTERDOWN",
+    redis.exceptions.NoPermissionError: "NOPERM",
+    redis.exceptions.NoScriptError: "NOSCRIPT",
+    redis.exceptions.OutOfMemoryError: "OOM",
+    redis.exceptions.ReadOnlyError: "READONLY",
+    redis.exceptions.TryAgainError: "TRYAGAIN",
+}
+
+
+def _wording(error: Exception) -> str:
+    """Return the server's own words, code first."""
     message = str(error)
+    code = next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), None)
+    if code is None and not message.split(" ", 1)[0].isupper():
+        code = "ERR"
     return f"{code} {message}" if code and not message.startswith(code) else message
 
 
@@ -254,9 +267,9 @@ class Store:
         try:
             reply: bytes = self.call("INFO")
         except RedisRefused as error:
-            if error.code in ("NOAUTH", "WRONGPASS", "NOPERM"):
+            if error.code in ("NOAUTH", "WRONGPASS"):
                 raise
-            return {}  # some hosts rename INFO; Sidekiq goes on as well
+            return {}  # some hosts rename or forbid INFO; Sidekiq goes on as well
         fields = dict(line.split(":", 1) for line in reply.decode().splitlines() if ":" in line)
         version = fields.get("redis_version", "")
         if version and int(version.split(".")[0]) < 7:

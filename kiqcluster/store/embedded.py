@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from urllib.parse import quote
 
 from kiqcluster.errors import ExitCode, UsageError
 
-__all__ = ["DEFAULT_DIRECTORY", "SCHEME", "directory_of", "find_server", "server_command", "socket_path"]
+__all__ = ["DEFAULT_DIRECTORY", "SCHEME", "directory_of", "find_server", "server_command", "socket_path", "url_of"]
 
 SCHEME = "embedded:"
 DEFAULT_DIRECTORY = ".kiqcluster"
@@ -34,6 +35,11 @@ def socket_path(directory: Path) -> Path:
             f"pass a shorter folder, like --embedded /tmp/kiq"
         )
     return path
+
+
+def url_of(directory: Path) -> str:
+    """Return the address of this folder's server in the form that every Redis client takes."""
+    return f"unix://{quote(str(socket_path(directory)))}"
 
 
 def find_server() -> str:

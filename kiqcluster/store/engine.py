@@ -21,7 +21,7 @@ from kiqcluster.errors import RedisRefused
 from kiqcluster.keys import STAT_TTL, Keys
 from kiqcluster.outcome import Dead, Deferred, Done, Effect, Interrupted, Outcome, Requeue, Retry
 from kiqcluster.store.connection import Link, Store
-from kiqcluster.store.scripts import MOVE_DUE, RECOVER, RESERVE, RESYNC, SETTLE, Call, Word, run_scripts
+from kiqcluster.store.scripts import JOIN, MOVE_DUE, RECOVER, RESERVE, RESYNC, SETTLE, Call, Word, run_scripts
 
 __all__ = ["DeadSetLimits", "Due", "Engine", "Member", "Refusals", "Reserved", "Settlement", "Unit"]
 
@@ -70,16 +70,21 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """What a reserve brought.  fenced: others have recovered this member; it holds nothing any more."""
+    """What a reserve brought.
+
+    resting: queues that were left alone, paused or broken.  fenced: others have recovered this member; it holds
+    nothing any more.  refusal: Redis' words when it, or one of the queues, could not be read.
+    """
 
     units: list[Unit]
-    paused: frozenset[str]
+    resting: frozenset[str]
     fenced: bool = False
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A due entry and what becomes of it.  verb: push, bury or drop (move_due.lua)."""
+    """A due entry and what becomes of it.  verb: push, bury, drop or defer (move_due.lua)."""
 
     old: bytes
     verb: str
@@ -105,12 +110,11 @@ class Engine:
 
     def join(self, member: Member) -> None:
         """Enter the membership.  May be sent again before the first reserve.  One round trip."""
-        self.store.pipeline(
-            [
-                ("HSET", self._keys.members, member.identity, f"{member.padded_epoch} {member.record}"),
-                ("HINCRBY", self._keys.beats, member.identity, 1),
-            ]
-        )
+        arguments = [member.identity, f"{member.padded_epoch} {member.record}"]
+        with self.store.borrowed() as link:
+            (reply,) = run_scripts(link, [Call(JOIN, [self._keys.members, self._keys.beats], arguments)])
+        if isinstance(reply, RedisRefused):
+            raise reply
 
     def exchange(
         self,
@@ -125,19 +129,17 @@ class Engine:
         """Settle `done` and reserve up to `wanted` units from `queues`, in order of preference.
 
         call: a number that grows with each reserve of this epoch.  wanted: None skips the reserve, 0 empties
-        wake lists only.  Returns what Redis refused to settle, and what was reserved.
-        One round trip, O(settlements + queues + units).  Raises RedisUnavailable, ReplyLost, RedisRefused.
+        wake lists only.  Returns what Redis refused to settle, and what was reserved: each stands for itself.
+        One round trip, O(settlements + queues + units).  Raises RedisUnavailable, ReplyLost.
         """
         calls = [*self._settle_calls(done, now)]
         settles = len(calls)
         if wanted is not None:
             calls.append(self._reserve_call(member, call, queues, wanted))
         replies = run_scripts(link, calls)
-        for reply in replies:
-            if isinstance(reply, RedisRefused):
-                raise reply
-        refusals = _read_refusals(replies[:settles])
-        return refusals, None if wanted is None else self._read_reserved(replies[-1], member, call, queues)
+        reserved = None if wanted is None else self._read_reserved(replies[-1], member, call, queues)
+        refusals = _read_refusals(replies[:settles], done)
+        return refusals, reserved
 
     def settle(self, link: Link, done: Sequence[Settlement], now: float) -> int:
         """Write outcomes; return how many tokens were still held.  May be sent again.  One round trip.
@@ -145,10 +147,7 @@ class Engine:
         Raises StoreError; after a RedisRefused, all units but the refused ones are settled.
         """
         replies = run_scripts(link, list(self._settle_calls(done, now)))
-        for reply in replies:
-            if isinstance(reply, RedisRefused):
-                raise reply
-        for reason in _read_refusals(replies).values():
+        for reason in _read_refusals(replies, done).values():
             raise RedisRefused(reason)
         return sum(reply[0] for reply in replies)
 
@@ -173,15 +172,17 @@ class Engine:
 
     def recover(self, link: Link, identity: str) -> int:
         """End a membership and give its units back; return how many.  One round trip per 1 000 units."""
-        recovered, left = 0, 1
+        recovered, left, refused, words = 0, 1, 0, b""
         keys = [self._keys.members, self._keys.inflight(identity), self._keys.beats]
         while left:
             call = Call(RECOVER, keys, [identity, self._keys.queue(""), RECOVER_BATCH])
             (reply,) = run_scripts(link, [call])
             if isinstance(reply, RedisRefused):
                 raise reply
-            given, left = reply
+            given, left, refused, words = reply
             recovered += given
+        if refused:
+            raise RedisRefused(f"{words.decode()} ({refused} units of {identity} stay in flight)")
         return recovered
 
     def members(self) -> dict[str, str]:
@@ -204,7 +205,10 @@ class Engine:
             (reply,) = run_scripts(link, [Call(MOVE_DUE, keys, arguments)])
         if isinstance(reply, RedisRefused):
             raise reply
-        return int(reply)
+        moved, refused = reply
+        for words in refused:
+            raise RedisRefused(words.decode(errors="replace"))
+        return int(moved)
 
     # calls
 
@@ -219,15 +223,18 @@ class Engine:
         )
 
     def _read_reserved(self, reply: Any, member: Member, call: int, queues: Sequence[str]) -> Reserved:
+        if isinstance(reply, RedisRefused):
+            return Reserved([], frozenset(), refusal=str(reply))
         if reply[0] == b"FENCED":
             return Reserved([], frozenset(), fenced=True)
         head, identity = f"{member.padded_epoch}.{call:010d}.", member.identity
         units: list[Unit] = []
-        for at in range(2, len(reply), 2):
+        for at in range(3, len(reply), 2):
             queue = queues[reply[at]]
             for payload in reply[at + 1]:
                 units.append(Unit(queue, payload, f"{head}{len(units) + 1:05d}", identity))
-        return Reserved(units, frozenset(queues[index] for index in reply[1]))
+        refusal = next((f"{queues[at]}: {words.decode()}" for at, words in zip(*reply[1:3], strict=True) if words), "")
+        return Reserved(units, frozenset(queues[index] for index in reply[1]), refusal=refusal)
 
     def _settle_calls(self, done: Sequence[Settlement], now: float) -> Iterator[Call]:
         """Yield one call per identity: units of a fenced identity may still be among those of its successor."""
@@ -279,7 +286,12 @@ class Engine:
         return Effect("bury", self._keys.dead, (repr(at), payload, cutoff, self._limits.largest))
 
 
-def _read_refusals(replies: Sequence[Any]) -> Refusals:
+def _read_refusals(replies: Sequence[Any], done: Sequence[Settlement]) -> Refusals:
     """Return token → reason of the units that settle.lua could not write."""
-    flat = [word.decode(errors="replace") for _, refused in replies for word in refused]
-    return dict(zip(flat[::2], flat[1::2], strict=True))
+    refusals: Refusals = {}
+    for reply in replies:
+        if isinstance(reply, RedisRefused):  # the script as a whole: which of the units it wrote is not known
+            return {settlement.unit.token: str(reply) for settlement in done}
+        flat = [word.decode(errors="replace") for word in reply[1]]
+        refusals.update(zip(flat[::2], flat[1::2], strict=True))
+    return refusals

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from kiqcluster.errors import RedisRefused
+from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
 from kiqcluster.store.connection import Link
 
-__all__ = ["MOVE_DUE", "RECOVER", "RESERVE", "RESYNC", "SETTLE", "Call", "Script", "Word", "run_scripts"]
+__all__ = ["JOIN", "MOVE_DUE", "RECOVER", "RESERVE", "RESYNC", "SETTLE", "Call", "Script", "Word", "run_scripts"]
 
 Word = str | bytes | int | float
 
@@ -47,11 +47,19 @@ def load(name: str) -> Script:
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
+JOIN = load("join")
 RESERVE = load("reserve")
 SETTLE = load("settle")
 RESYNC = load("resync")
 RECOVER = load("recover")
 MOVE_DUE = load("move_due")
+
+
+def _send_text(link: Link, call: Call) -> Any:
+    try:
+        return link.exchange([call.command("EVAL", call.script.text)])[0]
+    except RedisUnavailable as error:  # this one was not sent, but the others of its round trip have run
+        raise ReplyLost(str(error)) from error
 
 
 def run_scripts(link: Link, calls: Sequence[Call]) -> list[Any]:
@@ -63,5 +71,5 @@ def run_scripts(link: Link, calls: Sequence[Call]) -> list[Any]:
     for index, reply in enumerate(replies):
         if isinstance(reply, RedisRefused) and reply.code == "NOSCRIPT":
             call = calls[index]
-            replies[index] = link.exchange([call.command("EVAL", call.script.text)])[0]
+            replies[index] = _send_text(link, call)
     return replies

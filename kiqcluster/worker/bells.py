@@ -21,6 +21,7 @@ __all__ = ["MOST_BELLS", "Bells"]
 
 MOST_BELLS = 8  # queues of a process that have a bell; the others are seen by the sweep, within a second
 LONGEST_WAIT = 30  # seconds after which a wait ends by itself and is armed anew, or not
+GRACE = 5.0  # seconds that the reply to an ended wait may take
 RECONNECT_PAUSE = 1.0  # seconds before a bell is armed again after its connection was lost
 
 
@@ -33,7 +34,9 @@ class Bells:
         self._selector = selectors.DefaultSelector()
         self._armed: dict[str, Link] = {}
         self._links: dict[str, Link] = {}
+        self._armed_at: dict[str, float] = {}
         self._not_before: dict[str, float] = {}
+        self._client_ids: dict[str, int] = {}
         self._poked, self._poker = socket.socketpair()
         for end in (self._poked, self._poker):
             end.setblocking(False)
@@ -49,16 +52,20 @@ class Bells:
     def arm(self, queues: Sequence[str]) -> None:
         """Arm the bells of these queues that are not armed yet.  Raises StoreError."""
         now = self._clock.monotonic()
+        self._drop_dead(now)
         for queue in queues[:MOST_BELLS]:
             if queue in self._armed or self._not_before.get(queue, 0.0) > now:
                 continue
             link = self._links.setdefault(queue, self._store.link())
             try:
+                if link.fileno() < 0:
+                    (self._client_ids[queue],) = link.exchange([("CLIENT", "ID")])
                 link.send(self._command(queue))
             except StoreError:
                 self._not_before[queue] = now + RECONNECT_PAUSE
                 raise
             self._armed[queue] = link
+            self._armed_at[queue] = now
             self._selector.register(link.fileno(), selectors.EVENT_READ, queue)
 
     def wait(self, seconds: float) -> list[str]:
@@ -72,14 +79,25 @@ class Bells:
         return rung
 
     def close(self) -> None:
-        """Close every wait.  A payload that rings in this moment stays in the wake list for any reserve."""
-        for queue, link in self._armed.items():
+        """End every wait, on the server too: afterwards nothing is moved to a wake list on our behalf."""
+        ids = [self._client_ids[queue] for queue in self._armed if isinstance(self._client_ids.get(queue), int)]
+        for link in self._armed.values():
             self._selector.unregister(link.fileno())
-            self._not_before.pop(queue, None)
         for link in self._links.values():
             link.close()
-        self._armed.clear()
-        self._links.clear()
+        for state in (self._armed, self._links, self._armed_at, self._client_ids):
+            state.clear()
+        if ids:
+            with self._store.borrowed() as link:
+                link.exchange([("CLIENT", "KILL", "ID", each) for each in ids])  # a refusal means that it has ended
+
+    def _drop_dead(self, now: float) -> None:
+        """Give up waits that the server should have ended long ago: their connection is half open."""
+        for queue, armed_at in list(self._armed_at.items()):
+            if queue in self._armed and now > armed_at + LONGEST_WAIT + GRACE:
+                link = self._armed[queue]
+                self._disarm(queue, link.fileno())
+                link.close()
 
     def _command(self, queue: str) -> tuple[str | int, ...]:
         keys = self._store.keys

@@ -89,6 +89,9 @@ def run_child(spec: ChildSpec) -> int:
     try:
         child.boot()
         return child.loop()
+    except KiqStopped:
+        child.say_bye()
+        return ExitCode.STOPPED
     except KiqError as error:
         log.LOGGER.error("slot %d cannot start: %s", spec.slot, error)  # the message says it all
         child.say_bye()
@@ -112,7 +115,9 @@ class Child:
         self._snapshot = Snapshot(REGISTRY)
         self._is_ready = False  # until then nothing is started, so nothing ticks
         self._next_tick = 0.0
+        self._waits_since = 0.0  # for Redis, while booting
         self._progress = 0
+        self._said_hello = ""
         self._stop_at: float | None = None
         self._events = Events()
 
@@ -148,15 +153,21 @@ class Child:
             ),
         )
         self._reach_redis(setup.store)
+        runtime.fire("fork")
         self._start_up(runtime)
         gc.freeze()  # what boot has made lives as long as the process; collections need not look at it
         if spec.quiet:
             self._launcher.quiet()
         self._join()
+        self._turn(0.0)  # a quiet or a stop that came during the boot holds from the first reserve on
+        if self._stop_at is not None:
+            return
         self._is_ready = True
         order = self._launcher.capsule.order
         # Told before the first reserve: a job that kills this process must not look like a boot that failed.
         self._channel.send("ready", queues=list(order.weights), concurrency=spec.concurrency)
+        if self._waits_since:
+            self._events.emit("redis_back", seconds=self._clock.monotonic() - self._waits_since)
         self._launcher.start()
         self._events.emit("worker_ready", concurrency=spec.concurrency, queues=",".join(order.weights) or "(none yet)")
         runtime.fire("ready")
@@ -224,6 +235,9 @@ class Child:
     def _wait_for_redis(self, error: StoreError) -> None:
         """Tell the supervisor that boot is held up by Redis, and obey it meanwhile."""
         self._channel.send("booting", reason=str(error))
+        if not self._waits_since:
+            self._waits_since = self._clock.monotonic()
+            self._events.emit("redis_lost", error=str(error))
         self._turn(BOOT_POLL)
         if self._stop_at is not None:
             raise KiqStopped
@@ -288,7 +302,7 @@ class Child:
             case "recover":
                 self.launcher.recover(frame["identities"])
             case "queues":
-                self.launcher.set_queues(frame["known"])
+                self.launcher.learn_queues(frame["known"])
 
     def _act_on_remote(self, name: str) -> None:
         self._act(REMOTE_ACTIONS.get(name, "unknown"), name)
@@ -350,9 +364,10 @@ class Child:
     def _stop(self) -> int:
         while self.launcher.running() and self._stop_at is not None and self._clock.monotonic() < self._stop_at:
             self._turn(STOP_POLL)
-        self.launcher.finish_stop()
+        has_left = self.launcher.finish_stop()
         self._send_metrics()
-        self.say_bye()
+        if has_left:
+            self.say_bye()
         self._events.emit("worker_left")
         return ExitCode.STOPPED
 
@@ -366,6 +381,9 @@ class Child:
 
     def _hello(self, member: Member) -> None:
         """Tell the supervisor an identity before its first reserve."""
+        if member.identity == self._said_hello:  # a join is tried again while Redis is away
+            return
+        self._said_hello = member.identity
         if threading.current_thread() is threading.main_thread():
             self._channel.send("hello", identity=member.identity)
             return

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from kiqcluster.backoff import jittered
 from kiqcluster.errors import RedisRefused, ReplyLost, StoreError
@@ -26,6 +26,7 @@ from kiqcluster.worker.queues import QueueOrder
 __all__ = ["ReliableFetch"]
 
 COMPANY = 0.02  # seconds that an outcome may wait for others to share its round trip
+REFUSED_PAUSE = 2.0  # seconds until an outcome that Redis refused is tried again
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between tries while Redis is away
 
 
@@ -67,7 +68,11 @@ class ReliableFetch:
         self._unsure = False  # a reply was lost: what Redis thinks that we hold is not known
         self._quiet = False
         self._ended = False
-        self._paused: frozenset[str] = frozenset()
+        self._resting: frozenset[str] = frozenset()  # queues that are paused or broken
+        self._refused: list[Settlement] = []  # outcomes that Redis would not write, and when they are tried again
+        self._refused_until = 0.0
+        self._is_refused = False  # the last reserve, as a whole
+        self._complaint = ""
         self._call = 0
         self._failures = 0
         self._lost_at = 0.0
@@ -83,7 +88,7 @@ class ReliableFetch:
         with self._turn:
             if finished is not None:
                 if not self._outcomes:
-                    self._oldest = self._runtime.clock.monotonic()
+                    self._oldest = self._now()
                 self._outcomes.append(finished)
                 self._due = True
         while True:
@@ -98,7 +103,7 @@ class ReliableFetch:
         """Return a unit, or None when the caller should lead, or end.  Called with the lock."""
         while not self._ended:
             if self._units:
-                if self._outcomes and not self._leading and not self._alerted:
+                if self._outcomes and not self._alerted:
                     self._alerted = True
                     self._poke()  # the caller may be busy for long: the manager settles what is left behind
                 return self._units.popleft()
@@ -114,8 +119,10 @@ class ReliableFetch:
 
     def flush_overdue(self) -> float | None:
         """Settle what has waited for COMPANY; return the seconds until more is due, None for nothing."""
-        if self._outcomes and not self._leading:
-            left = self._oldest + COMPANY - self._runtime.clock.monotonic()
+        if self._leading:
+            return COMPANY  # what comes in meanwhile may be left to us
+        if self._outcomes or self._refused:
+            left = (self._oldest if self._outcomes else self._refused_until - COMPANY) + COMPANY - self._now()
             if left > 0:
                 return left
             self.flush()
@@ -124,15 +131,18 @@ class ReliableFetch:
     def flush(self) -> None:
         """Settle what is finished, if nobody leads."""
         with self._turn:
-            if self._leading or not self._outcomes:
+            if self._leading or not (self._outcomes or self._refused):
                 return
             self._leading = True
         self._lead(reserve=False)
 
-    def ring(self) -> bool:
-        """Say that there may be work; return whether somebody is idle and not quiet."""
+    def ring(self, queue: str | None = None) -> bool:
+        """Say that there may be work; return whether somebody will look.
+
+        queue: the one whose bell rang, None for a look at all.
+        """
         with self._turn:
-            if self._quiet or self._ended or not self._idle:
+            if self._quiet or self._ended or not self._idle or not self._order.serves(queue):
                 return False
             self._due = True
             self._turn.notify()
@@ -143,13 +153,13 @@ class ReliableFetch:
         with self._turn:
             if self._quiet or self._ended or self._due or self._leading or not self._idle:
                 return []
-            paused = self._paused
-        return [queue for queue in self._order.preferred() if queue not in paused]
+            resting = self._resting
+        return [queue for queue in self._order.preferred() if queue not in resting]
 
-    def bounce(self, queue: str) -> None:
-        """Put back what rang the bell of a queue while nobody was idle; it rings the next process."""
+    def bounce(self, queues: Sequence[str]) -> None:
+        """Put back what rang bells while nobody was idle; it rings the next process."""
         with self._engine.store.borrowed() as link:
-            self._engine.exchange(link, self.member, 0, [queue], 0, [], self._runtime.clock.now())
+            self._engine.exchange(link, self.member, 0, queues, 0, [], self._runtime.clock.now())
 
     # the main thread
 
@@ -159,7 +169,8 @@ class ReliableFetch:
             self._quiet = True
             returned = self._give_back(list(self._units))
             self._units.clear()
-        self.flush()
+            self._oldest = 0.0  # no company to wait for
+        self._poke()
         return returned
 
     def resume(self) -> None:
@@ -176,8 +187,11 @@ class ReliableFetch:
             self._turn.notify()
 
     def running(self) -> int:
-        """Return the number of units that are held: running, or finished and not yet settled."""
-        return len(self._held)
+        """Return the number of units that are held: running, or finished and not yet settled.
+
+        Those whose outcome Redis refuses do not count: nobody need wait for them.
+        """
+        return len(self._held) - len(self._refused)
 
     def end(self) -> None:
         """Let every processor end at its next turn."""
@@ -186,15 +200,19 @@ class ReliableFetch:
             self._ending.set()
             self._turn.notify_all()
 
-    def leave(self, interrupted: list[Settlement]) -> None:
+    def leave(self, interrupted: list[Settlement], seconds: float) -> None:
         """Settle what is left and end the membership, on a connection of its own and without a lock (R7).
 
-        interrupted: units that still run; they are put back with their outcome.  Raises StoreError.
+        Wake lists are emptied with it: what has rung since nobody listens must not wait for another kiqcluster.
+        interrupted: units that still run; they are put back with their outcome.  What Redis will not settle is put
+        back with the rest.  seconds: for each of two round trips.  Raises StoreError.
         """
-        link = self._engine.store.link()
-        outcomes = [*self._outcomes, *interrupted]
-        if outcomes:
-            self._engine.settle(link, outcomes, self._runtime.clock.now())
+        link, queues = self._engine.store.link(timeout=seconds), tuple(self._order.weights)
+        outcomes = [*self._outcomes, *self._refused, *interrupted]
+        now = self._runtime.clock.now()
+        refusals, _ = self._engine.exchange(link, self.member, 0, queues, 0 if queues else None, outcomes, now)
+        for reason in refusals.values():
+            self._complain("an outcome", reason)
         self._engine.recover(link, self.member.identity)
 
     # leading
@@ -207,8 +225,7 @@ class ReliableFetch:
             if self._unsure:
                 self._resync()
             with self._turn:
-                batch, self._outcomes = self._outcomes, []
-                self._alerted = False
+                batch = self._take_outcomes()
                 reserve = reserve and self._due and not self._quiet and not self._ended
                 wanted = self._idle + 1 if reserve else None
                 self._due = self._due and not reserve
@@ -216,8 +233,6 @@ class ReliableFetch:
             self._round(batch, wanted)
         except StoreError as error:
             self._outage(error, batch)
-        else:
-            self._back()
         finally:
             with self._turn:
                 self._leading = False
@@ -227,6 +242,15 @@ class ReliableFetch:
                 # If there may be more, somebody else leads on: who parked during this round was not counted in it.
                 leads_on = not is_processor or (self._due and bool(self._units))
                 self._turn.notify(max(0, len(self._units) - is_processor) + leads_on)
+
+    def _take_outcomes(self) -> list[Settlement]:
+        """Return what is to be settled now.  Called with the lock."""
+        batch, self._outcomes = self._outcomes, []
+        self._alerted = False
+        if self._refused and self._now() >= self._refused_until:
+            batch += self._refused
+            self._refused = []
+        return batch
 
     def _tell_of_hunger(self) -> None:
         """Have the manager arm the bells: the queues are empty, and somebody is idle.  Called with the lock.
@@ -248,17 +272,23 @@ class ReliableFetch:
             self._link, self.member, self._call, queues, wanted, batch, self._runtime.clock.now()
         )
         self._release([each for each in batch if each.unit.token not in refusals])
-        if reserved is not None and wanted is not None:
-            self._receive(reserved, wanted)
+        self._back()
         if refusals:
             self._keep_refused(batch, refusals)
+        elif not self._refused and not (reserved is not None and reserved.refusal):
+            self._complaint = ""
+        if reserved is not None and wanted is not None:
+            self._receive(reserved, wanted)
 
     def _receive(self, reserved: Reserved, wanted: int) -> None:
         if reserved.fenced:
             self._rejoin()
             return
+        if reserved.refusal:
+            self._complain("a reserve", reserved.refusal)
+        self._is_refused = bool(reserved.refusal) and not reserved.resting
         with self._turn:
-            self._paused = reserved.paused
+            self._resting = reserved.resting
             for unit in reserved.units:
                 self._held[unit.token] = unit
             if self._quiet or self._ended:  # it was on its way when the process became quiet
@@ -278,12 +308,17 @@ class ReliableFetch:
             self._held.pop(settlement.unit.token, None)
 
     def _keep_refused(self, batch: list[Settlement], refusals: Refusals) -> None:
-        """Keep what Redis refused to write: it stays held, and is tried again after a pause."""
-        reason = next(iter(refusals.values()))
-        self._runtime.events.emit("redis_refused", operation="an outcome", error=reason)
+        """Keep what Redis refused to write: it stays held, and is tried again later."""
+        self._complain("an outcome", next(iter(refusals.values())))
         with self._turn:
-            self._outcomes = [each for each in batch if each.unit.token in refusals] + self._outcomes
-        self._pause()
+            self._refused += [each for each in batch if each.unit.token in refusals]
+            self._refused_until = self._now() + REFUSED_PAUSE
+
+    def _complain(self, operation: str, reason: str) -> None:
+        """Say what Redis refuses; once, until it refuses something else or nothing."""
+        if reason != self._complaint:
+            self._complaint = reason
+            self._runtime.events.emit("redis_refused", operation=operation, error=reason)
 
     # trouble
 
@@ -299,6 +334,8 @@ class ReliableFetch:
 
     def _rejoin(self) -> None:
         """Go on under a new identity: what was held is others' now, and what still runs settles to nothing."""
+        if self._ended:  # we have left ourselves
+            return
         old, member = self.member, self._new_member()
         self._on_member(member)
         self._engine.join(member)
@@ -316,7 +353,7 @@ class ReliableFetch:
             self._due = True
             self._unsure = self._unsure or isinstance(error, ReplyLost)
         if isinstance(error, RedisRefused):
-            self._runtime.events.emit("redis_refused", operation="a reserve", error=str(error))
+            self._complain("a round", str(error))
         elif not self._lost_at:
             self._lost_at = self._runtime.clock.monotonic()
             self._runtime.events.emit("redis_lost", error=str(error))
@@ -334,5 +371,8 @@ class ReliableFetch:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the last round reached Redis."""
-        return not self._lost_at
+        """Whether the last round reached Redis, and was not refused as a whole."""
+        return not self._lost_at and not self._is_refused
+
+    def _now(self) -> float:
+        return self._runtime.clock.monotonic()

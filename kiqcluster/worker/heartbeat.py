@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from kiqcluster import rubyjson
-from kiqcluster.errors import StoreError
+from kiqcluster.errors import RedisRefused, StoreError
 from kiqcluster.groups import Mode
 from kiqcluster.keys import HEARTBEAT_TTL, Keys
 from kiqcluster.payload import shown
@@ -43,6 +43,7 @@ def withdrawal(keys: Keys, identity: str) -> list[Command]:
     return [
         ("SREM", keys.processes, identity),
         ("UNLINK", keys.work(identity), keys.workers(identity), keys.process(identity)),
+        ("HDEL", keys.beats, identity),
     ]
 
 
@@ -122,9 +123,9 @@ class Heartbeat(Service):
     def wake(self) -> None:
         self._link.close()
 
-    def withdraw(self) -> None:
+    def withdraw(self, seconds: float) -> None:
         """Take this process off the registry, as Sidekiq does at its end.  One round trip.  Raises StoreError."""
-        self._withdraw(self._status.identity())
+        self._store.link(timeout=seconds).exchange(withdrawal(self._store.keys, self._status.identity()))
 
     # 1. publish
 
@@ -193,9 +194,13 @@ class Heartbeat(Service):
     # 2. watch
 
     def _watch(self) -> None:
-        info, names = self._store.pipeline([("INFO", "server"), ("SMEMBERS", self._store.keys.queues)])
+        with self._store.borrowed() as link:
+            names, info = link.exchange([("SMEMBERS", self._store.keys.queues), ("INFO", "server")])
+        if isinstance(names, RedisRefused):
+            raise names
         self._on_names([name.decode(errors="replace") for name in names])
-        run_id = next((line[7:] for line in info.decode().splitlines() if line.startswith("run_id:")), "")
+        lines = [] if isinstance(info, RedisRefused) else info.decode().splitlines()  # some hosts rename INFO
+        run_id = next((line[7:] for line in lines if line.startswith("run_id:")), "")
         self._beats += 1
         if self._run_id not in (None, run_id) or self._beats % RESYNC_BEATS == 0:
             self._on_failover()

@@ -21,7 +21,8 @@ FIRST_EPOCH = 1
 class Birth:
     """What tells one process from every other: pids are reused, hosts reboot, containers share numbers.
 
-    namespace: of pids; a pid of another namespace says nothing here.  created: seconds, as psutil gives them.
+    namespace: of pids; a pid of another namespace says nothing here.  created: ticks from boot to its start on Linux,
+    which no step of the wall clock changes; elsewhere seconds, as psutil gives them.
     """
 
     boot_id: str
@@ -31,7 +32,7 @@ class Birth:
 
     @classmethod
     def of_this_process(cls) -> Birth:
-        return cls(_boot_id(), _pid_namespace(), os.getpid(), _created(psutil.Process()))
+        return cls(_boot_id(), _pid_namespace(), os.getpid(), _created(os.getpid()))
 
     @classmethod
     def parse(cls, record: str) -> Birth | None:
@@ -56,16 +57,22 @@ def is_gone(other: Birth, mine: Birth) -> bool:
     if (other.boot_id, other.namespace) != (mine.boot_id, mine.namespace) or other == mine:
         return False
     try:
-        process = psutil.Process(other.pid)
-        return _created(process) != other.created or process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
+        os.kill(other.pid, 0)
+    except ProcessLookupError:
         return True
-    except psutil.AccessDenied:
+    except PermissionError:  # another user's: it lives, or its pid is used again, which we may not see
+        return False
+    try:
+        return _created(other.pid) != other.created or psutil.Process(other.pid).status() == psutil.STATUS_ZOMBIE
+    except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):  # it ended meanwhile, or is hidden: not for us to say
         return False
 
 
-def _created(process: psutil.Process) -> str:
-    return f"{process.create_time():.2f}"
+def _created(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:  # macOS
+        return f"{psutil.Process(pid).create_time():.2f}"
 
 
 def _boot_id() -> str:

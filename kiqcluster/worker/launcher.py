@@ -39,7 +39,7 @@ from kiqcluster.worker.recovery import Recovery
 
 __all__ = ["Callbacks", "Capsule", "Launcher"]
 
-LAST_ROUND = 3.0  # seconds at the end for Redis to take the last outcomes
+LAST_ROUND = 1.5  # seconds for each of the last steps; they must fit into the supervisor's grace
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +158,18 @@ class Launcher:
         self._runtime.events.emit("worker_resumed")
         self._runtime.fire("resume")
 
-    def set_queues(self, known: Iterable[str]) -> None:
-        """Take in queue names, on a live worker."""
+    def learn_queues(self, known: Iterable[str]) -> None:
+        """Take in queue names that somebody has heard of, on a live worker."""
         for capsule in self.capsules:
             if capsule.order.learn(known):
                 self._runtime.events.emit("queues_changed", queues=",".join(capsule.order.weights))
+                capsule.fetch.ring()
+
+    def set_queues(self, weights: dict[str, int]) -> None:
+        """Replace queues and weights, on a live worker; what rings for one that is gone is put back."""
+        for capsule in self.capsules:
+            if capsule.order.set_queues(weights):
+                self._runtime.events.emit("queues_changed", queues=",".join(weights))
                 capsule.fetch.ring()
 
     def begin_stop(self) -> None:
@@ -174,7 +181,7 @@ class Launcher:
 
     def running(self) -> int:
         """Return the number of units that run or are not settled yet."""
-        return sum(capsule.fetch.running() for capsule in self.capsules)
+        return sum(max(capsule.fetch.running(), len(capsule.manager.running())) for capsule in self.capsules)
 
     def progress(self) -> int:
         """Return a number that grows while somebody fetches."""
@@ -184,26 +191,30 @@ class Launcher:
         """Return the number of jobs that run at this moment."""
         return sum(len(capsule.manager.running()) for capsule in self.capsules)
 
-    def finish_stop(self) -> None:
+    def finish_stop(self) -> bool:
         """Put back what still runs, settle, leave the membership and the registry.
 
         No thread is killed: a job that still runs ends with the process (invariant 6).
+        Returns whether Redis has it all; if not, the units are recovered like those of the dead (R7).
         """
         for capsule in self.capsules:
             capsule.manager.stop()
             capsule.fetch.end()
         self._heartbeat.stop()
         self._recovery.stop()
+        has_left = True
         for capsule in self.capsules:
             capsule.manager.join(LAST_ROUND)
-            self._leave(capsule)
+            has_left &= self._leave(capsule)
+        self._heartbeat.join(LAST_ROUND)
         try:
-            self._heartbeat.withdraw()
+            self._heartbeat.withdraw(LAST_ROUND)
         except StoreError as error:
             self._runtime.trouble("stop", error)  # the heartbeat expires by itself
         self._runtime.fire("exit")
+        return has_left
 
-    def _leave(self, capsule: Capsule) -> None:
+    def _leave(self, capsule: Capsule) -> bool:
         running = capsule.manager.running()
         execution = self._make_execution()
         interrupted = [Settlement(each.unit, execution.interrupt(each.unit)) for each in running]
@@ -211,10 +222,11 @@ class Launcher:
             jids = ", ".join(peek(each.unit.payload)[1] for each in running)
             self._runtime.events.emit("worker_interrupted", running=len(running), jids=jids)
         try:
-            capsule.fetch.leave(interrupted)
+            capsule.fetch.leave(interrupted, LAST_ROUND)
         except StoreError as error:
-            # What is left in flight is recovered by the replacement, a sibling or the sweep: R7 has one way out.
             self._runtime.trouble("stop", error)
+            return False
+        return True
 
     # making
 
@@ -248,7 +260,7 @@ class Launcher:
             self._runtime.store,
             status,
             on_signal=self._callbacks.on_signal,
-            on_names=self.set_queues,
+            on_names=self.learn_queues,
             on_failover=capsule.fetch.doubt,
             on_crash=self._crashed,
         )

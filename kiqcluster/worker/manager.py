@@ -60,7 +60,7 @@ class Manager(Service):
                 rung = self._bells.wait(self._patience(overdue_in))
                 self._ring(rung)
         finally:
-            self._bells.close()
+            self._close_bells()
 
     def wake(self) -> None:
         self._bells.poke()
@@ -68,6 +68,12 @@ class Manager(Service):
     def running(self) -> list[Running]:
         """Return what the processors run at this moment."""
         return [running for processor in self.processors if (running := processor.running) is not None]
+
+    def _close_bells(self) -> None:
+        try:
+            self._bells.close()
+        except StoreError:
+            return  # Redis is away, and has ended the waits with their connections
 
     def _replace_dead(self) -> None:
         for processor in self.processors:
@@ -89,12 +95,12 @@ class Manager(Service):
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP
             self._fetch.ring()
-        for queue in rung:
-            if not self._fetch.ring():
-                self._bounce(queue)
+        unheard = [queue for queue in rung if not self._fetch.ring(queue)]
+        if unheard:
+            self._bounce(unheard)
 
-    def _bounce(self, queue: str) -> None:
+    def _bounce(self, queues: list[str]) -> None:
         try:
-            self._fetch.bounce(queue)
+            self._fetch.bounce(queues)
         except StoreError:
             return  # it stays in the wake list, where any process' next sweep finds it (R6)

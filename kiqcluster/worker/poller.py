@@ -15,7 +15,7 @@ from collections.abc import Callable
 from random import Random
 
 from kiqcluster import rubyjson
-from kiqcluster.errors import KiqError, MalformedPayload, StoreError
+from kiqcluster.errors import MalformedPayload, StoreError
 from kiqcluster.payload import Payload, read, wrap
 from kiqcluster.runtime import Push, Runtime
 from kiqcluster.service import Service
@@ -89,19 +89,17 @@ class Poller(Service):
         try:
             push = self._runtime.setup.client_middleware.invoke(draft, lambda: draft)
         except Exception as error:  # noqa: BLE001  # the application's code must not stop the poller
-            # The link may work the next time; burying keeps the job where somebody can retry it.
             self._runtime.setup.report(error, {"context": "client middleware", "job": payload})
-            return self._bury(old, error, now)
+            return Due(old, "defer", payload["queue"], b"")  # the link may work the next time
         if push is None:
             return Due(old, "drop", payload["queue"], b"")
         changes = {**_changed(push.payload, pristine), "enqueued_at": now}
         removed = pristine.keys() - push.payload.keys()
         return Due(old, "push", push.queue, rubyjson.patch(old, changes, {*removed, "at"}))
 
-    def _bury(self, old: bytes, error: Exception, now: float) -> Due:
-        self._runtime.setup.report(error, {"context": "poller", "payload": old})
-        reason = error if isinstance(error, KiqError) else RuntimeError(f"client middleware failed: {error!r}")
-        return Due(old, "bury", "", wrap(old, "default", reason, now))
+    def _bury(self, old: bytes, error: MalformedPayload, now: float) -> Due:
+        self._runtime.setup.report(error, {"context": "malformed payload", "payload": old})
+        return Due(old, "bury", "", wrap(old, "default", error, now))
 
 
 def _changed(payload: Payload, pristine: Payload) -> Payload:

@@ -43,6 +43,10 @@ class QueueOrder:
         self.weights, self._names = weights, tuple(weights)
         return True
 
+    def serves(self, queue: str | None) -> bool:
+        """Return whether a queue is among them; None stands for any."""
+        return queue is None or queue in self.weights
+
     def draw(self) -> tuple[str, ...]:
         """Return the queues in the order of one reserve."""
         names = self._names

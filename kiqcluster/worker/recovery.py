@@ -13,10 +13,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import partial
 
 from kiqcluster.backoff import jittered
-from kiqcluster.errors import StoreError
+from kiqcluster.errors import RedisRefused, StoreError
 from kiqcluster.runtime import Runtime
 from kiqcluster.service import Service
 from kiqcluster.store.engine import Engine
@@ -50,14 +49,16 @@ class Recovery(Service):
     def catch_up(self, orphans: Iterable[str]) -> None:
         """Recover these processes and those of this host that are gone, now; in the booting thread.
 
-        Raises StoreError; may be called again.
+        Raises StoreError while Redis is away; may be called again.  What Redis refuses is tried again later.
         """
-        for identity in orphans:
-            self._recover(identity)
-        for identity, record in self._engine.members().items():
-            birth = Birth.parse(record)
-            if birth is not None and is_gone(birth, self._birth):
+        births = {identity: Birth.parse(record) for identity, record in self._engine.members().items()}
+        gone = [identity for identity, birth in births.items() if birth is not None and is_gone(birth, self._birth)]
+        for identity in dict.fromkeys([*orphans, *gone]):
+            try:
                 self._recover(identity)
+            except RedisRefused as error:
+                self._runtime.trouble("recovery", error)
+                self.recover([identity])
 
     def recover(self, identities: Iterable[str]) -> None:
         """Recover these processes, soon; from any thread."""
@@ -68,10 +69,16 @@ class Recovery(Service):
         while not self.stopping.is_set():
             self._more.wait()
             self._more.clear()
+            attempt = 0
             while self._waiting and not self.stopping.is_set():
-                identity = self._waiting[0]
-                self._persist(partial(self._recover, identity))
-                self._waiting.popleft()
+                identity = self._waiting.popleft()
+                try:
+                    self._recover(identity)
+                except StoreError as error:
+                    self._runtime.trouble("recovery", error)
+                    self._waiting.append(identity)  # after the others: what holds it up need not hold them up
+                    self.pause(jittered(attempt, FIRST_PAUSE, LONGEST_PAUSE, self._runtime.rng))
+                    attempt += 1
 
     def wake(self) -> None:
         self._more.set()
@@ -82,16 +89,3 @@ class Recovery(Service):
         self._engine.store.pipeline(withdrawal(self._engine.store.keys, identity))
         self._runtime.events.emit("recovered" if units else "recovered_nothing", identity=identity, units=units)
         self._on_recovered(identity)
-
-    def _persist(self, step: Callable[[], None]) -> None:
-        """Do a step, again and again while Redis is away."""
-        attempt = 0
-        while not self.stopping.is_set():
-            try:
-                step()
-            except StoreError as error:
-                self._runtime.trouble("recovery", error)
-                self.pause(jittered(attempt, FIRST_PAUSE, LONGEST_PAUSE, self._runtime.rng))
-                attempt += 1
-            else:
-                return

@@ -5,6 +5,7 @@ ReliableFetch (fetch.py) is the strategy; its conformance to this is checked by 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from kiqcluster.store.engine import Settlement, Unit
@@ -23,12 +24,12 @@ class FetchStrategy(Protocol):
         """Settle what has waited long enough for company; return the seconds until there may be more to settle."""
         ...
 
-    def ring(self) -> bool:
-        """Say that there may be work; return whether somebody is idle and not quiet."""
+    def ring(self, queue: str | None = None) -> bool:
+        """Say that there may be work (in a queue, or anywhere); return whether somebody will look."""
         ...
 
-    def bounce(self, queue: str) -> None:
-        """Put back what rang the bell of a queue while nobody was idle."""
+    def bounce(self, queues: Sequence[str]) -> None:
+        """Put back what rang bells while nobody was idle."""
         ...
 
     def bells_wanted(self) -> list[str]:

@@ -33,6 +33,8 @@ def reserve(engine: Engine, wanted: int, *queues: str, call: int = 1, member: Me
     with engine.store.borrowed() as link:
         _, reserved = engine.exchange(link, member, call, queues or ("default",), wanted, [], NOW)
     assert reserved is not None
+    if reserved.refusal and not reserved.resting:
+        raise RedisRefused(reserved.refusal)
     return reserved
 
 
@@ -112,7 +114,7 @@ class TestReserve:
         reserved = reserve(engine, 5, "default", "other")
 
         assert [unit.payload for unit in reserved.units] == [b"b"]
-        assert reserved.paused == {"default"}
+        assert reserved.resting == {"default"}
         assert queue(store) == ["a", "z"]
 
     def test_a_stranger_and_an_old_epoch_are_fenced_and_change_nothing(self, engine: Engine, store: Store) -> None:
@@ -424,7 +426,10 @@ end
 
 def failing_after(script: Script, calls: int) -> Script:
     """Return the script, made to fail before its `calls` + 1st call."""
-    text = FAULT % calls + script.text.replace("redis.call(", "faulty(")
+    shebang, text = script.text.split("\n", 1)
+    text = f"{shebang}\n{FAULT % calls}" + text.replace("redis.call(", "faulty(").replace(
+        "pcall(redis.call,", "pcall(faulty,"
+    )
     return Script(script.name, text, "0" * 40)
 
 
@@ -488,3 +493,91 @@ def everything(store: Store) -> list[str]:
             values = [key + b"=" + store.call("GET", key)]
         found += [value.decode(errors="replace") for value in values]
     return sorted(found)
+
+
+# one key of the wrong type, one refusal, a full server: the others go on
+
+
+def test_a_broken_queue_holds_up_no_other(engine: Engine, store: Store) -> None:
+    store.call("SET", store.keys.queue("broken"), "no list")
+    push(store, "fine", "a")
+
+    reserved = reserve(engine, 5, "broken", "fine")
+
+    assert [unit.payload for unit in reserved.units] == [b"a"]
+    assert reserved.resting == {"broken"}
+    assert "WRONGTYPE" in reserved.refusal
+
+
+def test_a_due_entry_of_a_broken_queue_is_deferred_and_holds_up_no_other(engine: Engine, store: Store) -> None:
+    store.call("SET", store.keys.queue("broken"), "no list")
+    store.call("ZADD", store.keys.schedule, NOW, "a", NOW, "b")
+
+    with pytest.raises(RedisRefused, match="WRONGTYPE"):
+        engine.move_due(
+            store.keys.schedule, [Due(b"a", "push", "broken", b"a"), Due(b"b", "push", "default", b"b")], NOW
+        )
+
+    assert queue(store) == ["b"]
+    assert entries(store, store.keys.schedule) == {"a": NOW + 60}
+
+
+def test_a_unit_that_cannot_go_back_holds_up_no_other(engine: Engine, store: Store) -> None:
+    push(store, "breaks", "a")
+    push(store, "default", "b")
+    reserve(engine, 2, "breaks", "default")
+    store.call("SET", store.keys.queue("breaks"), "no list")
+
+    with store.borrowed() as link, pytest.raises(RedisRefused, match="WRONGTYPE"):
+        engine.recover(link, ME.identity)
+
+    assert queue(store) == ["b"]
+    assert inflight(store) == [b"6:breaksa"]
+    store.call("DEL", store.keys.queue("breaks"))
+    with store.borrowed() as link:
+        assert engine.recover(link, ME.identity) == 1
+    assert queue(store, "breaks") == ["a"]
+
+
+def test_a_counter_that_cannot_be_written_keeps_no_unit(engine: Engine, store: Store) -> None:
+    store.call("SET", store.keys.processed, "abc")
+    push(store, "default", "a", "b")
+    (unit,) = reserve(engine, 1).units
+
+    with store.borrowed() as link:
+        refusals, reserved = engine.exchange(link, ME, 2, ["default"], 1, [Settlement(unit, Done())], NOW)
+
+    assert refusals == {}
+    assert reserved is not None
+    assert [each.payload for each in reserved.units] == [b"b"]
+
+
+def test_what_is_reserved_beside_a_refused_settle_is_not_lost(
+    engine: Engine, store: Store, sabotage: Callable[[Script, int], None]
+) -> None:
+    push(store, "default", "a", "b")
+    (unit,) = reserve(engine, 1).units
+    sabotage(SETTLE, 0)
+
+    with store.borrowed() as link:
+        refusals, reserved = engine.exchange(link, ME, 2, ["default"], 1, [Settlement(unit, Done())], NOW)
+
+    assert "injected fault" in refusals[unit.token]
+    assert reserved is not None
+    assert [each.payload for each in reserved.units] == [b"b"]
+
+
+def test_a_full_server_can_be_drained(engine: Engine, store: Store) -> None:
+    push(store, "default", "a")
+    store.call("CONFIG", "SET", "maxmemory", "1")
+    try:
+        engine.join(Member("host:9:cccccccccccc", 1, "boot ns 9 2"))
+        (unit,) = reserve(engine, 1).units
+        assert settle(engine, (unit, Retry(b"again", NOW))) == 1
+        assert entries(store, store.keys.retry) == {"again": NOW}
+        assert engine.move_due(store.keys.retry, [Due(b"again", "push", "default", b"again")], NOW) == 1
+        with store.borrowed() as link:
+            engine.recover(link, ME.identity)
+    finally:
+        store.call("CONFIG", "SET", "maxmemory", "0")
+    assert queue(store) == ["again"]

@@ -101,6 +101,8 @@ def test_quiet_gives_unstarted_units_back_in_order(bench: Bench) -> None:
         bench.fetch._units.extend(reserved.units)
 
     returned = bench.fetch.quiet()
+    assert bench.pokes  # the manager is told to settle at once
+    bench.fetch.flush_overdue()
 
     assert returned == 2
     assert bench.queued() == ["d", "c", "b"]
@@ -191,7 +193,7 @@ def test_leaving_puts_back_what_is_held_and_ends_the_membership(bench: Bench) ->
         bench.fetch._outcomes.append(Settlement(first, Done()))
 
     bench.fetch.end()
-    bench.fetch.leave([])
+    bench.fetch.leave([], 1.0)
 
     assert second.payload == b"b"
     assert bench.queued() == ["b"]
@@ -211,6 +213,7 @@ def test_a_refused_settle_holds_up_no_other_unit_and_is_tried_again(bench: Bench
     assert bench.inflight() == 1
     assert int(bench.store.call("GET", bench.store.keys.processed)) == 1
     bench.store.call("DEL", bench.store.keys.retry)
-    bench.fetch.flush()
+    bench.fetch._refused_until = 0.0  # the pause is over
+    bench.fetch.flush_overdue()
     assert bench.inflight() == 0
     assert bench.store.call("ZRANGE", bench.store.keys.retry, 0, -1) == [b"again"]

@@ -96,3 +96,38 @@ def test_what_is_no_address_is_refused_with_the_forms_that_work(address: str) ->
 
 def test_a_password_never_shows() -> None:
     assert "secret" not in repr(Store("redis://user:secret@localhost:6379/0"))
+
+
+@pytest.mark.parametrize(
+    ("prepare", "command", "code"),
+    [
+        ([("CONFIG", "SET", "maxmemory", "1")], ("SET", "x", "1"), "OOM"),
+        ([("ACL", "SETUSER", "default", "-get")], ("GET", "x"), "NOPERM"),
+        ([("CONFIG", "SET", "min-replicas-to-write", "3")], ("SET", "x", "1"), "NOREPLICAS"),
+        ([("REPLICAOF", "127.0.0.1", "1")], ("SET", "x", "1"), "READONLY"),
+        ([], ("EVALSHA", "0" * 40, "0"), "NOSCRIPT"),
+        ([], ("LPUSH",), "ERR"),
+    ],
+)
+def test_a_refusal_keeps_the_servers_code(prepare: list[tuple[str, ...]], command: tuple[str, ...], code: str) -> None:
+    server = RedisServer()
+    try:
+        store = server.store()
+        for each in prepare:
+            store.call(*each)
+        with pytest.raises(RedisRefused) as refusal:
+            store.call(*command)
+        assert refusal.value.code == code
+    finally:
+        server.close()
+
+
+def test_a_missing_password_is_refused_whatever_the_database(store: Store, redis_server: RedisServer) -> None:
+    store.call("CONFIG", "SET", "requirepass", "secret")
+    try:
+        for address in (redis_server.url, redis_server.url.replace("/0", "/1")):
+            with pytest.raises(RedisRefused) as refusal:
+                Store(address).call("PING")
+            assert refusal.value.code == "NOAUTH"
+    finally:
+        Store(redis_server.url.replace("//", "//:secret@")).call("CONFIG", "SET", "requirepass", "")

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- recover: end a membership and give its units back, a batch at a time (rules R1, R5, R7).
 --
 -- KEYS[1]  kiq:members            hash    identity -> "epoch ..."
@@ -6,7 +7,8 @@
 -- ARGV[1]  identity   ARGV[2] prefix of queue keys, "queue:" included   ARGV[3] units at most in this batch
 --
 -- The first batch removes the identity, so a reserve of that process finds itself fenced from here on.
--- Returns {units given back, units left}; call again until none is left.  May be sent again, by anybody.
+-- Returns {units given back, units left, units that their queue's key refuses, Redis' words about them}; call again
+-- while others are left.  May be sent again, by anybody.
 -- Cost: O(u log u) for u units in flight.
 
 redis.call('HDEL', KEYS[1], ARGV[1])
@@ -15,15 +17,21 @@ redis.call('HDEL', KEYS[3], ARGV[1])
 local tokens = redis.call('HKEYS', KEYS[2])
 table.sort(tokens)
 
-local given = 0
+local given, refused, words = 0, 0, ''
 for i = #tokens, 1, -1 do -- newest first, so that the oldest is fetched next
   if given == tonumber(ARGV[3]) then break end
   local unit = redis.call('HGET', KEYS[2], tokens[i])
   local length = string.match(unit, '^%d+')
   local name_from = #length + 2
   local payload_from = name_from + tonumber(length)
-  redis.call('RPUSH', ARGV[2] .. string.sub(unit, name_from, payload_from - 1), string.sub(unit, payload_from))
-  redis.call('HDEL', KEYS[2], tokens[i])
-  given = given + 1
+  local queue, payload = string.sub(unit, name_from, payload_from - 1), string.sub(unit, payload_from)
+  local fine, reason = pcall(redis.call, 'RPUSH', ARGV[2] .. queue, payload)
+  if fine then
+    redis.call('HDEL', KEYS[2], tokens[i])
+    given = given + 1
+  else
+    refused = refused + 1
+    words = type(reason) == 'table' and reason.err or tostring(reason)
+  end
 end
-return {given, #tokens - given}
+return {given, #tokens - given - refused, refused, words}

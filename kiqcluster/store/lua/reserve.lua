@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- reserve: move up to k units from queues to the in-flight hash of a member (rules R2, R5, R6).
 --
 -- KEYS[1]  kiq:members            hash    identity -> "epoch ..."
@@ -9,8 +10,9 @@
 -- ARGV[6+i] names of the queues
 --
 -- Returns {"FENCED"} when the member was recovered or its epoch raised, and then changes nothing; else
--- {"OK", {indexes of paused queues}, index, {payloads}, index, {payloads}, ...}, oldest payload first;
--- the n-th payload has the token "<epoch>.<call>.<n, 5 digits>".
+-- {"OK", {indexes of queues left alone}, {reasons}, index, {payloads}, index, {payloads}, ...}, oldest payload
+-- first; the n-th payload has the token "<epoch>.<call>.<n, 5 digits>".  A queue is left alone when it is paused
+-- (reason "") or is no list (reason: Redis' words); it holds up no other.
 -- Cost: O(queues + k).  Only the tails of the lists are touched, whatever their length.
 
 local SLICE = 100 -- payloads read at once: the byte limit is checked between slices
@@ -30,7 +32,8 @@ local token_head = ARGV[2] .. '.' .. ARGV[3] .. '.'
 local function take(list, record_head, payloads)
   while room > 0 and (bytes_left > 0 or taken_units == 0) do
     local wanted = math.min(room, SLICE)
-    local batch = redis.call('LRANGE', list, -wanted, -1)
+    local batch = redis.pcall('LRANGE', list, -wanted, -1)
+    if batch.err then return batch.err end
     local fields, count = {}, 0
     for i = #batch, 1, -1 do
       if bytes_left <= 0 and taken_units > 0 then break end
@@ -49,28 +52,31 @@ local function take(list, record_head, payloads)
   end
 end
 
-local reply, paused_indexes = {'OK', false}, {}
+local reply, idle_indexes, reasons = {'OK', false, false}, {}, {}
 for i = 6, #ARGV do
   local name = ARGV[i]
   local wake, queue = KEYS[4 + 2 * (i - 6)], KEYS[5 + 2 * (i - 6)]
-  local payloads = {}
-  if paused[name] then
-    paused_indexes[#paused_indexes + 1] = i - 6
-  else
-    local record_head = #name .. ':' .. name
-    take(wake, record_head, payloads)
+  local payloads, record_head = {}, #name .. ':' .. name
+  local length = redis.pcall('LLEN', queue)
+  local refusal = type(length) == 'table' and length.err or nil
+  if not refusal and not paused[name] then
+    refusal = take(wake, record_head, payloads)
   end
   -- What rang the bell and is not taken goes back to the front of its queue, newest first, and rings the next waiter.
-  while redis.call('LLEN', wake) > 0 do
+  while not refusal and redis.call('LLEN', wake) > 0 do
     redis.call('LMOVE', wake, queue, 'LEFT', 'RIGHT')
   end
-  if not paused[name] then
-    take(queue, #name .. ':' .. name, payloads)
+  if not refusal and not paused[name] then
+    take(queue, record_head, payloads)
+  end
+  if refusal or paused[name] then
+    idle_indexes[#idle_indexes + 1] = i - 6
+    reasons[#reasons + 1] = refusal or ''
   end
   if #payloads > 0 then
     reply[#reply + 1] = i - 6
     reply[#reply + 1] = payloads
   end
 end
-reply[2] = paused_indexes
+reply[2], reply[3] = idle_indexes, reasons
 return reply

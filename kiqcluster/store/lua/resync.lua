@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- resync: after a lost reply, fence the reserve that may still be under way, and give back what it took (rule R3).
 --
 -- KEYS[1]  kiq:members            hash    identity -> "epoch ..."
@@ -6,7 +7,8 @@
 -- ARGV[4]  prefix of queue keys, "queue:" included
 -- ARGV[5+] tokens that the caller holds
 --
--- Returns {"FENCED"} when the member was recovered; else {"OK", number of units given back}.
+-- Returns {"FENCED"} when the member was recovered; else {"OK", number of units given back}.  A unit that its
+-- queue's key refuses stays where it is until the next resync.
 -- May be sent again: an epoch that is already raised is accepted.
 -- Cost: O(units in flight + tokens held), both at most a few thousand.
 
@@ -29,7 +31,9 @@ for i = #strays, 1, -1 do -- newest first, so that the oldest is fetched next
   local length = string.match(unit, '^%d+')
   local name_from = #length + 2
   local payload_from = name_from + tonumber(length)
-  redis.call('RPUSH', ARGV[4] .. string.sub(unit, name_from, payload_from - 1), string.sub(unit, payload_from))
-  redis.call('HDEL', KEYS[2], strays[i])
+  local queue, payload = string.sub(unit, name_from, payload_from - 1), string.sub(unit, payload_from)
+  if pcall(redis.call, 'RPUSH', ARGV[4] .. queue, payload) then
+    redis.call('HDEL', KEYS[2], strays[i])
+  end
 end
 return {'OK', #strays}

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- settle: write the outcomes of a batch of units, each only if its token is still held (rules R4, R5).
 --
 -- KEYS[1]  kiq:inflight:<id>      hash    token -> "<length of queue>:<queue><payload>"
@@ -72,14 +73,12 @@ while at <= #ARGV do
 end
 
 -- Settle first, count second: a counter that cannot be written must not keep a unit.
-if processed > 0 then
-  redis.call('INCRBY', KEYS[2], processed)
-  redis.call('INCRBY', KEYS[3], processed)
-  redis.call('EXPIRE', KEYS[3], ARGV[1])
+local function count(total, day, number)
+  if number == 0 then return end
+  redis.pcall('INCRBY', total, number)
+  redis.pcall('INCRBY', day, number)
+  redis.pcall('EXPIRE', day, ARGV[1])
 end
-if failed > 0 then
-  redis.call('INCRBY', KEYS[4], failed)
-  redis.call('INCRBY', KEYS[5], failed)
-  redis.call('EXPIRE', KEYS[5], ARGV[1])
-end
+count(KEYS[2], KEYS[3], processed)
+count(KEYS[4], KEYS[5], failed)
 return {held, refused}

@@ -1,0 +1,150 @@
+"""Edges of a worker's life: bells at the end, refusals, a hung server, a server without INFO."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kiqcluster import Client
+from kiqcluster.store import Store
+from tests.kit import PAUSE, Cluster, RedisServer, wait_until
+
+Run = Callable[..., Cluster]
+
+
+def push(store: Store, name: str, *args: object, queue: str = "default") -> None:
+    Client(store).push({"class": name, "args": list(args), "queue": queue})
+
+
+def places(store: Store) -> int:
+    """Return how many payloads lie in queue:default."""
+    length: int = store.call("LLEN", "queue:default")
+    return length
+
+
+def test_what_rings_while_the_last_worker_stops_is_left_in_its_queue(run_cluster: Run, store: Store) -> None:
+    pushed = 0
+    for _ in range(4):
+        cluster = run_cluster("default", "-c", "2", "-t", "2")
+        cluster.wait_ready()
+        is_over = threading.Event()
+
+        def trickle(is_over: threading.Event = is_over) -> None:
+            nonlocal pushed
+            while not is_over.is_set():
+                push(store, "record", str(pushed))
+                pushed += 1
+                PAUSE.wait(0.002)
+
+        pusher = threading.Thread(target=trickle)
+        pusher.start()
+        try:
+            wait_until(lambda: store.call("LLEN", "ledger"), "the first jobs to run")
+            assert cluster.stop() == 0
+        finally:
+            is_over.set()
+            pusher.join()
+        assert store.call("KEYS", "kiq:wake:*") == []
+        assert store.call("KEYS", "kiq:inflight:*") == []
+        assert places(store) + store.call("LLEN", "ledger") == pushed
+
+
+def test_a_quiet_that_comes_during_the_boot_holds_from_the_first_fetch_on(
+    run_cluster: Run, store: Store, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("slow")
+    (folder / "slow.py").write_text(
+        "import os, time\nfrom tests.apps.basic import *\nif 'KIQ_SLOT' in os.environ: time.sleep(0.6)\n"
+    )
+    push(store, "record", "early")
+    cluster = run_cluster("default", app=str(folder / "slow.py"))
+    cluster.wait_for("child_started")
+
+    cluster.signal(signal.SIGTSTP)
+    cluster.wait_for("child_ready")
+    wait_until(lambda: store.call("HGET", process_key(store), "quiet") == b"true", "the process to say quiet")
+
+    assert places(store) == 1
+    cluster.signal(signal.SIGCONT)
+    wait_until(lambda: store.call("LRANGE", "ledger", 0, -1) == [b"ran early"], "the job after resume")
+
+
+def process_key(store: Store) -> str:
+    for identity in store.call("SMEMBERS", "processes"):
+        return str(identity.decode())
+    return "none yet"
+
+
+def test_redis_away_at_boot_is_said_and_so_is_its_return(run_cluster: Run) -> None:
+    server = RedisServer()
+    server.kill()
+    try:
+        cluster = run_cluster("default", "--redis", server.url)
+        cluster.wait_for("redis_lost")
+
+        server.start()
+
+        cluster.wait_for("redis_back")
+        cluster.wait_ready()
+    finally:
+        server.close()
+
+
+def test_a_stop_beside_a_hung_server_leaves_within_its_grace(run_cluster: Run) -> None:
+    server = RedisServer()
+    try:
+        cluster = run_cluster("default", "-t", "1", "--redis", server.url)
+        cluster.wait_ready()
+
+        with server.stalled():
+            assert cluster.stop() == 0
+    finally:
+        server.close()
+
+
+def test_an_outcome_that_redis_refuses_is_put_back_at_the_stop(run_cluster: Run, store: Store) -> None:
+    store.call("SET", store.keys.retry, "no zset")
+    push(store, "broken", "x")
+    cluster = run_cluster("default", "-c", "1")
+    cluster.wait_for("redis_refused")
+    push(store, "record", "others go on")
+    wait_until(lambda: b"ran others go on" in store.call("LRANGE", "ledger", 0, -1), "another job to run")
+
+    assert cluster.stop() == 0
+
+    assert places(store) == 1
+    assert store.call("HLEN", store.keys.members) == 0
+    assert len(cluster.seen("redis_refused")) == 1
+
+
+@pytest.fixture
+def server_without_info() -> Iterator[RedisServer]:
+    server = RedisServer()
+    server.store().call("ACL", "SETUSER", "default", "-info")
+    yield server
+    server.close()
+
+
+def test_a_server_without_info_is_served_all_the_same(run_cluster: Run, server_without_info: RedisServer) -> None:
+    store = server_without_info.store()
+    cluster = run_cluster("default", "--redis", server_without_info.url)
+    cluster.wait_ready()
+    push(store, "record", "x")
+    wait_until(lambda: store.call("LRANGE", "ledger", 0, -1) == [b"ran x"], "the job to run")
+
+    identity = process_key(store)
+    store.call("LPUSH", f"{identity}-signals", "TSTP")
+
+    wait_until(lambda: store.call("HGET", identity, "quiet") == b"true", "the remote signal to be heard")
+
+
+def test_a_missing_password_ends_the_boot_with_exit_5(run_cluster: Run) -> None:
+    server = RedisServer()
+    try:
+        server.store().call("CONFIG", "SET", "requirepass", "secret")
+        assert run_cluster("default", "--redis", server.url).wait() == 5
+    finally:
+        server.close()

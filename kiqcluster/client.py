@@ -5,6 +5,7 @@
 3. check      arguments survive JSON and Ruby (after the links, which may have changed them)
 4. write      SADD queues + LPUSH queue:<name>, or ZADD schedule, in one round trip
 
+A bulk push passes steps 1 to 3 as a whole before its first write, so what can be refused enqueues none of it.
 A push that timed out is never sent again here: ReplyLost names its jids, and the caller decides.
 Counterpart: sidekiq client.rb.
 """
@@ -12,17 +13,26 @@ Counterpart: sidekiq client.rb.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from kiqcluster import rubyjson
 from kiqcluster.clock import SystemClock
-from kiqcluster.errors import InvalidArguments, InvalidPush, ReplyLost
+from kiqcluster.errors import (
+    InvalidArguments,
+    InvalidPush,
+    PushError,
+    RedisRefused,
+    ReplyLost,
+    StoreError,
+    UsageError,
+)
 from kiqcluster.payload import MALFORMED, Jid, build, check_arguments, check_queue_name, new_jid, presentable
-from kiqcluster.registry import current_registry
+from kiqcluster.registry import Definition, current_registry
 from kiqcluster.rubyjson import JSON
 from kiqcluster.runtime import Push, Setup, current_setup
 from kiqcluster.store import Store
@@ -33,7 +43,19 @@ BULK_CHUNK = 1_000  # jobs in one round trip (sidekiq client.rb)
 DEFAULT_OPTIONS: Mapping[str, JSON] = {"retry": True, "queue": "default"}
 RESERVED_KEYS = frozenset({"class", "args", "jid", "created_at", "enqueued_at", "at"})
 
+T = TypeVar("T")
+U = TypeVar("U")
 VIA: ContextVar[Store | None] = ContextVar("kiqcluster_via", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A job with nothing but its write to come.  at: epoch seconds, None for one that is due."""
+
+    jid: Jid
+    queue: str
+    at: float | None
+    encoded: bytes
 
 
 def due_at(when: float | timedelta | datetime, now: float) -> float:
@@ -70,6 +92,8 @@ class Client:
     @contextmanager
     def via(store: Store) -> Iterator[Client]:
         """Send all pushes of this context to another shard; nests, and ends with the block."""
+        if not isinstance(store, Store):
+            raise UsageError(f"Client.via takes a Store, not {store!r}; write Client.via(Store('redis://…'))")
         token = VIA.set(store)
         try:
             yield Client(store)
@@ -82,59 +106,70 @@ class Client:
         item: `class` (a registered job or any name), `args`, and optionally queue, retry, at, jid, tags and any
         other payload key.  Raises InvalidPush, InvalidArguments, StoreError.  One round trip.
         """
-        name, options, given = _read_item(item)
-        args = item.get("args", [])
-        return self.enqueue(name, options, [args], given.get("at"), given.get("jid"))[0]
+        name, definition, options = _read_item(item)
+        arguments = _positions(name, definition, item.get("args", []))
+        return self.enqueue(name, options, arguments, item.get("at"), item.get("jid"))
 
     def push_bulk(self, item: Mapping[str, Any]) -> list[Jid | None]:
         """Push many jobs of one class: `args` is a list of argument lists, `at` a time or a list of times.
 
-        Returns a jid per job, in order, None where middleware stopped it.  One round trip per 1 000 jobs.
+        Returns a jid per job, in order, None where middleware stopped it.  Raises as `enqueue_bulk` does.
+        One round trip per 1 000 jobs.
         """
-        name, options, given = _read_item(item)
-        if given.get("jid") is not None:
+        name, definition, options = _read_item(item)
+        if item.get("jid") is not None:
             raise InvalidPush("a jid belongs to one job; leave it out of push_bulk")
-        return self.enqueue(name, options, item.get("args", []), given.get("at"))
+        return self.enqueue_bulk(name, options, item.get("args", []), item.get("at"), definition)
 
     def enqueue(
+        self, name: str, options: Mapping[str, JSON], arguments: list[JSON], at: Any = None, jid: str | None = None
+    ) -> Jid | None:
+        """Push one job; what `push` and the verbs of jobs end in.
+
+        options: payload keys, retry and queue among them.  at: None, or a time as due_at takes it.
+        """
+        check_queue_name(options["queue"])
+        ready = self._prepare(name, options, arguments, None if at is None else _due(at, self._clock.now()), jid)
+        if ready is None:
+            return None
+        self._write([ready])
+        return ready.jid
+
+    def enqueue_bulk(
         self,
         name: str,
         options: Mapping[str, JSON],
-        argument_lists: Sequence[Sequence[JSON]],
+        argument_lists: Iterable[Sequence[JSON]],
         at: Any = None,
-        jid: str | None = None,
+        definition: Definition | None = None,
     ) -> list[Jid | None]:
-        """Push jobs of one class; what the methods above and the job classes end in.
+        """Push jobs of one class; what `push_bulk` and `perform_bulk` end in.
 
-        options: payload keys, retry and queue among them.  at: None, a time, or one per job.
+        at: None, a time, or one per job.  definition: whose signature the lists have to fit.
+        Raises PushError, which names the first entry that will not do, before anything is enqueued; StoreError,
+        whose `enqueued` are the jids that were written before it.
         """
         check_queue_name(options["queue"])
-        if not isinstance(argument_lists, list | tuple):
-            raise InvalidArguments(f"args of a bulk push are a list of lists, not {type(argument_lists).__name__}")
-        times = self._times(at, len(argument_lists))
-        jids: list[Jid | None] = []
-        for start in range(0, len(argument_lists), BULK_CHUNK):
-            chunk: list[Push] = []
-            for arguments, due in zip(
-                argument_lists[start : start + BULK_CHUNK], times[start : start + BULK_CHUNK], strict=True
-            ):
-                push = self.draft(name, options, arguments, due, jid)
-                jids.append(None if push is None else push.payload["jid"])
-                if push is not None:
-                    chunk.append(push)
-            self._write(chunk)
-        return jids
+        if isinstance(argument_lists, str | bytes | Mapping) or not isinstance(argument_lists, Iterable):
+            raise InvalidArguments(
+                f"{name}: a bulk push takes a list of argument lists, not {type(argument_lists).__name__}"
+            )
+        entries = list(argument_lists)
+        times = self._times(at, len(entries))
+        lists = _each(entries, lambda entry: _positions(name, definition, entry))  # all, before a link hears of any
+        jobs = _each(zip(lists, times, strict=True), lambda job: self._prepare(name, options, *job))
+        self._write([job for job in jobs if job is not None])
+        return [None if job is None else job.jid for job in jobs]
 
     def _times(self, at: Any, count: int) -> list[float | None]:
         if at is None:
             return [None] * count
         now = self._clock.now()
         if not isinstance(at, list | tuple):
-            at = [at] * count
+            return [_due(at, now)] * count
         if len(at) != count:
             raise InvalidPush(f"{count} jobs were given {len(at)} times; pass one time, or one for each job")
-        due = [due_at(each, now) for each in at]
-        return [each if each > now else None for each in due]
+        return _each(at, lambda each: _due(each, now))
 
     def draft(
         self, name: str, options: Mapping[str, JSON], arguments: Sequence[JSON], at: float | None, jid: str | None
@@ -145,45 +180,110 @@ class Client:
         push = self._setup.client_middleware.invoke(draft, lambda: draft)
         if push is not None:
             check_queue_name(push.payload["queue"])
-            self.check(push.payload["args"])
+            self._check(name, push.payload["args"])
         return push
 
-    def check(self, arguments: JSON) -> None:
+    def _check(self, name: str, arguments: JSON) -> None:
         """Check arguments in the configured mode: raise, warn or off."""
         mode = self._setup.current_config().strict_args
-        check_arguments(arguments, {"raise": _raise, "warn": _warn, "off": None}[mode])
-
-    def _write(self, pushes: Sequence[Push]) -> None:
-        """Write drafted jobs in one round trip, times and queues mixed as they come."""
-        store = self._store or VIA.get() or self._setup.current_store()
-        keys, now = store.keys, self._clock.now()
-        scheduled: list[str | bytes] = []
-        by_queue: dict[str, list[bytes]] = {}
-        for push in pushes:
-            if push.at is not None:
-                scheduled += (repr(push.at), rubyjson.encode(push.payload))
-            else:
-                push.payload["enqueued_at"] = now
-                by_queue.setdefault(push.queue, []).append(rubyjson.encode(push.payload))
-        commands: list[Sequence[str | bytes]] = []
-        if scheduled:
-            commands.append(("ZADD", keys.schedule, *scheduled))
-        for queue, payloads in by_queue.items():
-            commands.append(("SADD", keys.queues, queue))
-            commands.append(("LPUSH", keys.queue(queue), *payloads))
-        if not commands:
-            return
+        complain = {"raise": _raise, "warn": lambda error: _warn(name, error), "off": None}[mode]
         try:
-            store.pipeline(commands)
-        except ReplyLost as error:
-            raise ReplyLost(
-                f"{error}: {len(pushes)} jobs may or may not be enqueued; push again only if running twice is allowed",
-                tuple(push.payload["jid"] for push in pushes),
-            ) from error
+            check_arguments(arguments, complain)
+        except InvalidArguments as error:
+            error.args = (f"{name}: {error}",)
+            raise
+
+    def _prepare(
+        self,
+        name: str,
+        options: Mapping[str, JSON],
+        arguments: list[JSON],
+        due: float | None,
+        jid: str | None = None,
+    ) -> Ready | None:
+        """Return a job with all behind it that may be refused, or None when a link stopped it."""
+        push = self.draft(name, options, arguments, due, jid)
+        if push is None:
+            return None
+        if push.at is None:
+            push.payload["enqueued_at"] = self._clock.now()
+        try:
+            encoded = rubyjson.encode(push.payload)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidPush(f"{name}: the payload holds what JSON cannot ({error})") from error
+        return Ready(push.payload["jid"], push.queue, push.at, encoded)
+
+    def _write(self, jobs: Sequence[Ready]) -> None:
+        """Write jobs, BULK_CHUNK in a round trip.  Raises StoreError that says which are certainly enqueued."""
+        store = self._store or VIA.get() or self._setup.current_store()
+        enqueued: list[Jid] = []
+        for start in range(0, len(jobs), BULK_CHUNK):
+            chunk = jobs[start : start + BULK_CHUNK]
+            try:
+                _write_chunk(store, chunk, enqueued)
+            except StoreError as error:
+                error.enqueued = tuple(enqueued)
+                said = [str(error)]
+                if isinstance(error, ReplyLost):
+                    error.jids = tuple(job.jid for job in chunk)
+                    said.append(f"{len(chunk)} jobs may or may not be enqueued (error.jids)")
+                    said.append("push them again only if running twice is allowed")
+                if enqueued or len(jobs) > 1:
+                    said.append(f"certainly enqueued: {len(enqueued)} of {len(jobs)} jobs (error.enqueued)")
+                error.args = ("; ".join(said),)
+                raise
 
 
-def _read_item(item: Mapping[str, Any]) -> tuple[str, dict[str, JSON], dict[str, Any]]:
-    """Return name, payload options and the keys that are no options of a push item."""
+def _write_chunk(store: Store, jobs: Sequence[Ready], enqueued: list[Jid]) -> None:
+    """Write jobs in one round trip, times and queues mixed as they come; add to `enqueued` what Redis took."""
+    by_queue: dict[str | None, list[Ready]] = {}  # under None those that are scheduled
+    for job in jobs:
+        by_queue.setdefault(job.queue if job.at is None else None, []).append(job)
+    batch: list[tuple[Sequence[str | bytes], list[Ready]]] = []
+    for queue, group in by_queue.items():
+        if queue is None:
+            pairs = (word for job in group for word in (repr(job.at), job.encoded))
+            batch.append((("ZADD", store.keys.schedule, *pairs), group))
+        else:
+            batch.append((("SADD", store.keys.queues, queue), []))
+            batch.append((("LPUSH", store.keys.queue(queue), *(job.encoded for job in group)), group))
+    with store.borrowed() as link:
+        replies = link.exchange([command for command, _ in batch])
+    for reply, (_, group) in zip(replies, batch, strict=True):
+        if not isinstance(reply, RedisRefused):
+            enqueued += (job.jid for job in group)
+    for reply in replies:
+        if isinstance(reply, RedisRefused):
+            raise reply
+
+
+def _due(at: Any, now: float) -> float | None:
+    """Return the epoch second at which a job is due, or None for at once."""
+    due = due_at(at, now)
+    return due if due > now else None
+
+
+def _each(entries: Iterable[T], step: Callable[[T], U]) -> list[U]:
+    """Return what a step makes of every entry of a bulk push.  Raises its PushError with the entry's index."""
+    made: list[U] = []
+    for entry in entries:
+        try:
+            made.append(step(entry))
+        except PushError as error:
+            error.args = (f"entry {len(made)}: {error}; no job of this bulk push was enqueued",)
+            raise
+    return made
+
+
+def _positions(name: str, definition: Definition | None, arguments: Any) -> list[JSON]:
+    """Return arguments as the list that travels.  Raises InvalidArguments when they are none, or do not fit."""
+    if not isinstance(arguments, list | tuple):
+        raise InvalidArguments(f"{name}: the arguments of a job are a list, not {type(arguments).__name__}")
+    return list(arguments) if definition is None else definition.positional(tuple(arguments), {})
+
+
+def _read_item(item: Mapping[str, Any]) -> tuple[str, Definition | None, dict[str, JSON]]:
+    """Return name, definition (None for a job that is registered elsewhere) and payload options of a push item."""
     if not isinstance(item, Mapping) or "class" not in item:
         raise InvalidPush(f"a job is a mapping with `class` and `args`, not {item!r}")
     job = item["class"]
@@ -198,12 +298,13 @@ def _read_item(item: Mapping[str, Any]) -> tuple[str, dict[str, JSON], dict[str,
         raise InvalidPush(f"{key} = {item[key]!r} does not fit: a page of Sidekiq's web UI would break on it")
     if not isinstance(options["retry"], bool | int | None):
         raise InvalidPush(f"retry = {options['retry']!r} does not fit; it takes True, False, or how many retries")
-    return name, options, {key: value for key, value in item.items() if key in ("at", "jid")}
+    return name, definition, options
 
 
 def _raise(error: InvalidArguments) -> None:
     raise error
 
 
-def _warn(error: InvalidArguments) -> None:
-    logging.getLogger("kiqcluster").warning("%s; it is stored as msgspec writes it (strict_args = warn)", error)
+def _warn(name: str, error: InvalidArguments) -> None:
+    message = "%s: %s; it is stored as msgspec writes it (strict_args = warn)"
+    logging.getLogger("kiqcluster").warning(message, name, error)

@@ -108,7 +108,12 @@ class InvalidArguments(PushError, TypeError):
 
 
 class StoreError(KiqError):
-    """Redis did not do what was asked."""
+    """Redis did not do what was asked.
+
+    enqueued: where that was a push, the jids of its jobs that are certainly enqueued all the same.
+    """
+
+    enqueued: tuple[str, ...] = ()
 
 
 class RedisUnavailable(StoreError):
@@ -118,7 +123,7 @@ class RedisUnavailable(StoreError):
 class ReplyLost(StoreError):
     """The command was sent and no answer came: it may or may not have run.
 
-    jids: the jobs concerned, where the command was a push.
+    jids: the jobs of which this holds, where the command was a push.
     """
 
     def __init__(self, message: str, jids: tuple[str, ...] = ()) -> None:

@@ -3,8 +3,9 @@
 class Thumbnail(Job, queue="images", retry=5):         @job(queue="mailers", name="Acme::WelcomeMail")
     def perform(self, path: str, width: int): ...      def welcome(user_id: int): ...
 
-Both forms are a Definition in the registry, and an Enqueuer with the verbs; both keep the signature, so a wrong
-call is a mypy error.  OPTIONS is the one table of options; features add rows.
+Both forms are a Definition in the registry, and an Enqueuer with the verbs.  Both keep the signature, so mypy
+checks calls; options and the lists of perform_bulk are checked when they are used.  OPTIONS is the one table of
+options; features add rows.
 Counterpart: sidekiq job.rb.
 """
 
@@ -16,7 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from kiqcluster import rubyjson
 from kiqcluster.client import Client, due_at
@@ -63,7 +64,11 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_queue(value: Any) -> bool:
-    return _is_text(value) and value.isprintable()
+    try:
+        check_queue_name(value)
+    except InvalidPush:
+        return False
+    return True
 
 
 def _is_count(value: Any) -> bool:
@@ -137,9 +142,11 @@ class Enqueuer(Generic[P, R]):
         return self._enqueue(args, kwargs, due_at(when, 0.0))
 
     def perform_bulk(self, argument_lists: Iterable[Sequence[Any]]) -> list[Jid | None]:
-        """Enqueue a job per list of arguments; return jids in order.  One round trip per 1 000 jobs."""
-        lists = [self.definition.positional(tuple(each), {}) for each in argument_lists]
-        return Client().enqueue(self.definition.name, self.options, lists)
+        """Enqueue a job per list of arguments; return jids in order.  One round trip per 1 000 jobs.
+
+        Raises InvalidArguments before anything is enqueued; StoreError, whose `enqueued` are the jids that are.
+        """
+        return Client().enqueue_bulk(self.definition.name, self.options, argument_lists, definition=self.definition)
 
     def perform_inline(self, *args: P.args, **kwargs: P.kwargs) -> R | None:
         """Run the job here and now, through both middleware chains and a round trip through JSON.
@@ -166,7 +173,7 @@ class Enqueuer(Generic[P, R]):
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], at: float | timedelta | datetime | None
     ) -> Jid | None:
         arguments = self.definition.positional(args, kwargs)
-        return Client().enqueue(self.definition.name, self.options, [arguments], at)[0]
+        return Client().enqueue(self.definition.name, self.options, arguments, at)
 
 
 class JobFunction(Enqueuer[P, R]):
@@ -186,8 +193,14 @@ class JobFunction(Enqueuer[P, R]):
         return f"<job {self.definition.name}>"
 
 
-def job(*, name: str | None = None, **options: Any) -> Callable[[Callable[P, R_]], JobFunction[P, R_]]:
-    """Return a decorator that makes a function a job.
+@overload
+def job(function: Callable[P, R_], /) -> JobFunction[P, R_]: ...
+@overload
+def job(*, name: str | None = None, **options: Any) -> Callable[[Callable[P, R_]], JobFunction[P, R_]]: ...
+def job(
+    function: Callable[P, R_] | None = None, /, *, name: str | None = None, **options: Any
+) -> JobFunction[P, R_] | Callable[[Callable[P, R_]], JobFunction[P, R_]]:
+    """Make a function a job: `@job`, or `@job(queue="mailers")`.
 
     name: on the wire; default: the function's.  options: see OPTIONS.  Raises JobDefinitionError.
     """
@@ -202,7 +215,7 @@ def job(*, name: str | None = None, **options: Any) -> Callable[[Callable[P, R_]
         )
         return JobFunction(function, definition)
 
-    return decorate
+    return decorate if function is None else decorate(function)
 
 
 class Job:
@@ -221,9 +234,10 @@ class Job:
         super().__init_subclass__()
         cls.declared_options = {**cls.declared_options, **options}
         for reserved in RESERVED_NAMES & cls.__dict__.keys():
-            raise JobDefinitionError(
-                f"{cls.__qualname__}.{reserved} would hide the verb of that name; call it otherwise"
-            )
+            remedy = "call it otherwise"
+            if reserved == "queue":
+                remedy = f'options are class keywords: write class {cls.__name__}(Job, queue="…")'
+            raise JobDefinitionError(f"{cls.__qualname__}.{reserved} would hide what Job has of that name; {remedy}")
         perform = getattr(cls, "perform", None)
         if perform is None:
             check_options(options, cls.__name__)
@@ -266,9 +280,9 @@ class Job:
         return _enqueuer(cls).perform_at(when, *args, **kwargs)
 
     @classmethod
-    def perform_bulk(cls, argument_lists: Iterable[Sequence[Any]]) -> list[Jid | None]:
+    def perform_bulk(cls: type[HasPerform[P, R_]], argument_lists: Iterable[Sequence[Any]]) -> list[Jid | None]:
         """See Enqueuer.perform_bulk."""
-        return Enqueuer[..., Any](cls.definition, cls.definition.options).perform_bulk(argument_lists)
+        return _enqueuer(cls).perform_bulk(argument_lists)
 
     @classmethod
     def perform_inline(cls: type[HasPerform[P, R_]], *args: P.args, **kwargs: P.kwargs) -> R_ | None:
@@ -277,7 +291,11 @@ class Job:
 
 
 def _enqueuer(cls: type[HasPerform[P, R_]]) -> Enqueuer[P, R_]:
-    definition: Definition = cls.definition  # type: ignore[attr-defined]  # a HasPerform here is always a Job
+    definition: Definition | None = getattr(cls, "definition", None)
+    if definition is None:
+        raise JobDefinitionError(
+            f"{cls.__qualname__} is no job but a base of jobs; it becomes one with `def perform(self, …)`"
+        )
     return Enqueuer(definition, definition.options)
 
 
@@ -287,7 +305,11 @@ def _prepared(cls: type[Any]) -> tuple[object, Callable[..., Any]]:
 
 
 def _hook(cls: type[Any], name: str) -> Callable[..., Any]:
-    return lambda *facts: getattr(cls(), name)(*facts)
+    def hook(*facts: Any) -> Any:
+        return getattr(cls(), name)(*facts)
+
+    hook.__name__ = f"{cls.__qualname__}.{name}"  # error handlers are told it
+    return hook
 
 
 def define(

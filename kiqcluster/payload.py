@@ -54,6 +54,7 @@ DEEPEST_NESTING = 99  # levels, the payload itself being the first; Ruby's parse
 INVALID_PAYLOAD = "Kiqcluster::InvalidPayload"  # class of an entry that holds bytes which are no job
 WRAPPERS = ("ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper", "Sidekiq::ActiveJob::Wrapper")  # to 7, from 8
 MALFORMED = "kiq_malformed"  # key that keeps the values which a Ruby page could not show
+GROUP_SYNTAX = frozenset(" ,=*")  # what separates, weighs and matches the names of a queue group (groups.py)
 LATEST_SECOND = 1e11  # epoch; larger numbers are milliseconds (Sidekiq 8) or nonsense
 CONVERSIONS = {
     "datetime": "pass value.isoformat() or value.timestamp()",
@@ -76,17 +77,34 @@ def new_jid() -> Jid:
 
 
 def check_queue_name(name: object) -> QueueName:
-    """Return the name, or raise InvalidPush: names are non-empty text without control characters."""
+    """Return the name, or raise InvalidPush: a queue that no command line can name would never be fetched."""
     if not isinstance(name, str) or not name:
         raise InvalidPush(f"a queue name is a non-empty string, not {name!r}")
     if not name.isprintable():
         raise InvalidPush(f"queue name {name!r} holds control characters; no command line could name that queue")
+    if not GROUP_SYNTAX.isdisjoint(name):
+        raise InvalidPush(
+            f"queue name {name!r} holds a space, a comma, = or *, which mean something else in a queue group; "
+            "write words joined by _ or -, and : after a namespace"
+        )
     return QueueName(name)
 
 
 def build(name: str, arguments: Sequence[JSON], options: Mapping[str, JSON], jid: Jid, now: float) -> Payload:
     """Return a payload in the key order that Ruby's client emits; `options` begin with retry and queue."""
-    return {**options, "args": arguments, "class": name, "jid": jid, "created_at": now}
+    payload = {**options, "args": arguments, "class": name, "jid": jid, "created_at": now}
+    for key, value in options.items():
+        if isinstance(value, list | dict):  # middleware may change it, for this job only
+            payload[key] = _copied(value)
+    return payload
+
+
+def _copied(value: JSON) -> JSON:
+    if isinstance(value, list):
+        return [_copied(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _copied(each) for key, each in value.items()}
+    return value
 
 
 # arguments
@@ -126,14 +144,8 @@ def _check(value: object, path: str, depth: int, complain: Callable[[InvalidArgu
             _check_mapping(value, path, depth, complain)
     if kind not in (str, float, list, dict) and complain is not None:
         remedy = CONVERSIONS.get(kind.__name__, "pass plain JSON values and look objects up by their id")
-        complain(
-            InvalidArguments(
-                f"{path} is a {kind.__module__}.{kind.__qualname__}, which is not JSON: {remedy}".replace(
-                    "builtins.", ""
-                ),
-                path,
-            )
-        )
+        kind_name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+        complain(InvalidArguments(f"{path} is of type {kind_name}, which is not JSON: {remedy}", path))
 
 
 def _check_mapping(

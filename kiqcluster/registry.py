@@ -21,7 +21,7 @@ __all__ = ["Definition", "Registry", "current_registry", "using_registry"]
 Perform = Callable[..., Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Definition:
     """A job: its name on the wire, its options, and how it is run.
 
@@ -46,6 +46,9 @@ class Definition:
         positions = [each for each in parameters if each.kind is not inspect.Parameter.VAR_POSITIONAL]
         object.__setattr__(self, "fewest", sum(each.default is inspect.Parameter.empty for each in positions))
         object.__setattr__(self, "most", len(positions) if len(positions) == len(parameters) else sys.maxsize)
+
+    def __repr__(self) -> str:
+        return f"<job {self.name}{self.signature} on {self.queue}>"
 
     def positional(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """Return the arguments as the list that travels: keywords bound to positions, trailing defaults left off.

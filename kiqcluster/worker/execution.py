@@ -113,7 +113,7 @@ class Execution:
         if arguments is None:
             payload["args"] = []  # Ruby calls perform without arguments
         elif type(arguments) is not list:
-            raise MalformedPayload(f"args is a {type(arguments).__name__}, not a list")
+            raise MalformedPayload(f"args is of type {type(arguments).__name__}, not a list")
         return payload
 
     def _bury_unreadable(self, unit: Unit, error: MalformedPayload) -> Outcome:

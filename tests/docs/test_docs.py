@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from kiqcluster import config
+from kiqcluster import config, errors
 from kiqcluster.errors import ExitCode
+from kiqcluster.events import LIFECYCLE
 from kiqcluster.job import OPTIONS
+from kiqcluster.middleware import Chain
+from kiqcluster.store import Store
 from tests.kit import ROOT, RedisServer
 
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -89,10 +92,63 @@ def test_every_exit_code_is_in_the_table() -> None:
     assert [int(code) for code, _ in rows] == sorted(ExitCode)
 
 
-def test_every_option_of_jobs_is_in_the_table() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/jobs.md").read_text(), re.MULTILINE)
+def section(heading: str) -> str:
+    """Return a section of docs/jobs.md, its subsections included."""
+    level = heading.index(" ")
+    pattern = rf"^{heading}$(.*?)(?=^#{{1,{level}}} |\Z)"
+    found = re.search(pattern, (ROOT / "docs/jobs.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert found is not None, heading
+    return found[1]
 
-    assert sorted(rows) == sorted(OPTIONS)
+
+def first_cells(text: str) -> list[str]:
+    """Return the names that stand in the first column of tables, in order."""
+    cells = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+    return [name for cell in cells for name in re.findall(r"`(\w+)\b[^`]*`", cell)]
+
+
+def test_every_option_of_jobs_is_in_the_table() -> None:
+    assert sorted(first_cells(section("## Options"))) == sorted(OPTIONS)
+
+
+def test_every_event_is_in_the_table() -> None:
+    assert sorted(first_cells(section("### Handlers"))) == sorted(LIFECYCLE)
+
+
+def test_every_way_to_change_a_chain_is_in_the_table() -> None:
+    changes = {name for name, value in vars(Chain).items() if callable(value) and not name.startswith("_")} - {"invoke"}
+
+    assert set(first_cells(section("### Middleware"))) == changes
+
+
+def test_every_error_that_says_a_push_failed_is_in_the_table() -> None:
+    kinds = [errors.InvalidPush, errors.InvalidArguments, *errors.StoreError.__subclasses__()]
+
+    assert {kind.__name__ for kind in kinds} <= set(first_cells(section("### When a push fails")))
+
+
+def test_the_settings_that_code_may_set_are_named() -> None:
+    (sentence,) = re.findall(r"^`configure\(\)` takes (.*?)\. ", section("## Set-up"), re.MULTILINE | re.DOTALL)
+
+    assert sorted(re.findall(r"`(\w+)`", sentence)) == sorted(
+        each.name for each in config.settings() if each.metadata["in_code"]
+    )
+
+
+def test_what_the_page_asks_redis_is_answered(store: Store) -> None:
+    (block,) = blocks(ROOT / "docs/jobs.md", "console")
+    commands = [shlex.split(line.removeprefix("$ redis-cli ")) for line in block.splitlines()]
+    for name in ("schedule", "retry", "dead"):
+        store.call("ZADD", name, 5, f"a {name} job")
+    store.call("LPUSH", "queue:default", "a queued job")
+
+    answers = [store.call(*command) for command in commands]
+
+    assert answers == [
+        [b"a queued job"],
+        *([f"a {name} job".encode(), b"5"] for name in ("schedule", "retry", "dead")),
+        1,
+    ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

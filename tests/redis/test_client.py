@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -12,11 +14,19 @@ from uuid import uuid4
 
 import pytest
 
-from kiqcluster import Client, Job, Outcome, Push, Run, job
-from kiqcluster.errors import InvalidArguments, InvalidPush, JobDefinitionError, ReplyLost
+from kiqcluster import Client, Job, Outcome, Push, Run, client, job
+from kiqcluster.errors import (
+    InvalidArguments,
+    InvalidPush,
+    JobDefinitionError,
+    RedisRefused,
+    RedisUnavailable,
+    ReplyLost,
+)
 from kiqcluster.registry import Registry
 from kiqcluster.runtime import Setup
 from kiqcluster.store import Store
+from kiqcluster.store.connection import Link
 from tests.kit import RedisServer, wait_until
 
 pytestmark = pytest.mark.usefixtures("setup")
@@ -243,6 +253,110 @@ def test_a_push_without_an_answer_names_its_jids_and_is_never_doubled(
     found = [each["jid"] for each in payloads(store, "mailers")]
     assert list(lost.value.jids) == found
     assert len(set(found)) == 2
+
+
+class Faltering(Store):
+    """A store to which something happens before its second write."""
+
+    def __init__(self, address: str, misfortune: Callable[[], object], timeout: float = 5.0) -> None:
+        super().__init__(address, timeout=timeout)
+        self._misfortunes: Iterator[Callable[[], object]] = iter([lambda: None, misfortune])
+
+    def borrowed(self) -> AbstractContextManager[Link]:
+        next(self._misfortunes)()
+        return super().borrowed()
+
+
+@pytest.fixture
+def drafted(setup: Setup) -> list[str]:
+    """The jids of all pushes, in order."""
+    seen: list[str] = []
+
+    @setup.client_middleware.add
+    def note(push: Push, proceed: Any) -> Push | None:
+        seen.append(push.payload["jid"])
+        return proceed()  # type: ignore[no-any-return]
+
+    return seen
+
+
+def test_a_bulk_push_that_fails_before_its_first_write_enqueues_nothing(mail: Any, store: Store, setup: Setup) -> None:
+    good = [[number] for number in range(1_000)]
+
+    for bad in ([], [1, 2, 3, 4], [object()], "ab"):
+        with pytest.raises(InvalidArguments, match="entry 1000: "):
+            mail.perform_bulk([*good, bad])
+    with pytest.raises(InvalidArguments):
+        Client().push_bulk({"class": "X", "args": [*good, 5]})
+
+    @setup.client_middleware.add
+    def fail_at_last(push: Push, proceed: Any) -> Push | None:
+        if push.payload["args"] == ["bad"]:
+            raise ZeroDivisionError
+        return proceed()  # type: ignore[no-any-return]
+
+    with pytest.raises(ZeroDivisionError):
+        mail.perform_bulk([*good, ["bad"]])
+
+    assert store.call("DBSIZE") == 0
+
+
+def test_a_bulk_push_that_loses_redis_half_way_says_what_is_enqueued(mail: Any, drafted: list[str]) -> None:
+    server = RedisServer()
+    try:
+        with Client.via(Faltering(server.url, server.kill)), pytest.raises(RedisUnavailable) as caught:
+            mail.perform_bulk([[number] for number in range(2_500)])
+    finally:
+        server.close()
+
+    assert list(caught.value.enqueued) == drafted[:1_000]
+    assert len(drafted) == 2_500
+
+
+def test_a_bulk_push_that_loses_a_reply_says_what_is_enqueued_and_what_nobody_knows(
+    mail: Any, store: Store, drafted: list[str], redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "BULK_CHUNK", 10)  # a chunk that fits the socket, so that it does run in the end
+
+    with ExitStack() as until:
+        stall = lambda: until.enter_context(redis_server.stalled())  # noqa: E731
+        with Client.via(Faltering(redis_server.url, stall, timeout=0.2)), pytest.raises(ReplyLost) as lost:
+            mail.perform_bulk([[number] for number in range(25)])
+
+    assert list(lost.value.enqueued) == drafted[:10]
+    assert list(lost.value.jids) == drafted[10:20]
+    wait_until(lambda: store.call("LLEN", "queue:mailers") == 20, "the late push to run")
+
+
+def test_a_bulk_push_that_redis_refuses_in_part_says_what_is_enqueued(
+    mail: Any, store: Store, setup: Setup, drafted: list[str]
+) -> None:
+    @setup.client_middleware.add
+    def redirect(push: Push, proceed: Any) -> Push | None:
+        if push.payload["args"] == [1_500]:
+            push.payload["queue"] = "broken"
+        return proceed()  # type: ignore[no-any-return]
+
+    store.call("SET", "queue:broken", "no list")
+
+    with pytest.raises(RedisRefused) as refused:
+        mail.perform_bulk([[number] for number in range(2_500)])
+
+    assert refused.value.code == "WRONGTYPE"
+    assert list(refused.value.enqueued) == [each["jid"] for each in payloads(store, "mailers")]
+    assert list(refused.value.enqueued) == drafted[:1_500] + drafted[1_501:2_000]
+
+
+def test_a_single_push_that_redis_refuses_in_part_says_whether_it_is_enqueued(mail: Any, store: Store) -> None:
+    store.call("SET", "queues", "no set")
+    with pytest.raises(RedisRefused) as half:
+        mail.perform_async(1)
+    store.call("SET", "queue:mailers", "no list")
+    with pytest.raises(RedisRefused) as whole:
+        mail.perform_async(2)
+
+    assert len(half.value.enqueued) == 1
+    assert whole.value.enqueued == ()
 
 
 def test_an_inline_run_goes_through_json_and_both_chains(mail: Any, store: Store, setup: Setup) -> None:

@@ -52,6 +52,11 @@ def welcome(user_id: int, template: str = "hello") -> str:
 def gather(*paths: str) -> None: ...
 
 
+@job
+def bare(user_id: int) -> str:
+    return ""
+
+
 def class_form() -> None:
     assert_type(Thumbnail.perform_async("a.png", 80), Jid | None)
     assert_type(Thumbnail.perform_async("a.png", width=80, height=None), Jid | None)
@@ -94,6 +99,9 @@ def function_form() -> None:
     assert_type(welcome.set(tags=["vip"]).perform_async(7), Jid | None)
     assert_type(welcome.queue, str)
     assert_type(gather.perform_async("a", "b", "c"), Jid | None)
+    assert_type(bare(7), str)
+    assert_type(bare.perform_async(7), Jid | None)
+    assert_type(bare.perform_inline(user_id=7), str | None)
 
 
 def wrong_calls_of_the_function_form() -> None:
@@ -109,11 +117,19 @@ def wrong_calls_of_the_function_form() -> None:
     welcome.set(queue="critical").perform_async()  # type: ignore[call-arg]
     welcome.delay(7)  # type: ignore[attr-defined]
     gather.perform_async(1)  # type: ignore[arg-type]
+    bare.perform_async("7")  # type: ignore[arg-type]
+
+
+def what_is_checked_at_run_time_only() -> None:
+    """No ignore here: mypy sees no error in these, and docs/jobs.md says so."""
+    Thumbnail.perform_bulk([["a.png"], [80, "a.png"]])
+    Thumbnail.set(quue="critical", retry="often")
+    welcome.perform_bulk([["7"]])
+    Client().push({"class": Thumbnail, "args": []})
 
 
 def wrong_declarations() -> None:
-    @job  # type: ignore[call-arg, arg-type]
-    def bare() -> None: ...
+    job("mailers")  # type: ignore[call-overload]
 
     class NoJob(Job):
         """It lacks `perform`, so it has nothing to enqueue."""

@@ -12,7 +12,7 @@ import pytest
 from kiqcluster import Client, Job
 from kiqcluster.client import due_at
 from kiqcluster.config import Config
-from kiqcluster.errors import InvalidArguments, InvalidPush
+from kiqcluster.errors import InvalidArguments, InvalidPush, UsageError
 from kiqcluster.runtime import Push, Setup
 
 NOW = 1_795_168_740.5
@@ -157,8 +157,104 @@ class TestItems:
         with pytest.raises(InvalidArguments):
             Client().push_bulk({"class": "X", "args": lists})
 
+    @pytest.mark.parametrize("args", [[], [1, 2], [1, "x", None]])
+    def test_arguments_of_a_registered_job_have_to_fit_it(self, pushes: list[Push], args: list[Any]) -> None:
+        class Mail(Job, name="Acme::Mail"):
+            def perform(self, user: int) -> None: ...
+
+        for job in (Mail, "Acme::Mail"):
+            with pytest.raises(InvalidArguments, match="Acme::Mail"):
+                Client().push({"class": job, "args": args})
+            with pytest.raises(InvalidArguments, match="entry 1: Acme::Mail"):
+                Client().push_bulk({"class": job, "args": [[1], args]})
+
+        assert pushes == []
+
+    def test_those_of_a_job_that_is_registered_elsewhere_may_be_any(self, pushes: list[Push]) -> None:
+        Client().push({"class": "Ruby::Job", "args": [1, 2, 3]})
+        Client().push({"class": "Ruby::Job"})
+
+        assert [each.payload["args"] for each in pushes] == [[1, 2, 3], []]
+
+    @pytest.mark.parametrize(
+        ("lists", "entry"),
+        [
+            ([4, 5], 0),
+            ([{"order_id": 3}], 0),
+            ([[1], "ab"], 1),
+            ([[1], (2,), None], 2),
+            ([[1], {2}], 1),
+        ],
+    )
+    def test_an_entry_that_is_no_list_is_named_before_any_link_hears_of_any(
+        self, pushes: list[Push], lists: list[Any], entry: int
+    ) -> None:
+        with pytest.raises(InvalidArguments, match=f"entry {entry}: X: the arguments of a job are a list"):
+            Client().push_bulk({"class": "X", "args": lists})
+
+        assert pushes == []
+
+    def test_a_value_that_cannot_travel_is_named_with_its_entry_and_job(self, setup: Setup) -> None:
+        with pytest.raises(InvalidArguments, match=r"entry 1: X: args\[0\]\['a'\] is of type") as caught:
+            Client().push_bulk({"class": "X", "args": [[1], [{"a": Decimal(1)}]]})
+
+        assert caught.value.path == "args[0]['a']"
+
+    def test_a_time_that_is_none_is_named_with_its_entry(self, pushes: list[Push]) -> None:
+        with pytest.raises(InvalidPush, match="entry 1: "):
+            Client().push_bulk({"class": "X", "args": [[1], [2]], "at": [1.0, "tomorrow"]})
+
+    def test_a_key_that_json_cannot_hold_is_refused(self, setup: Setup) -> None:
+        with pytest.raises(InvalidPush, match="X: the payload holds what JSON cannot"):
+            Client().push({"class": "X", "args": [], "custom": object()})
+
     def test_no_jobs_are_no_work(self, pushes: list[Push]) -> None:
         assert Client().push_bulk({"class": "X", "args": []}) == []
+
+
+class TestWhatLinksChange:
+    """A payload is its link's to change, and nobody else's."""
+
+    def test_tags_that_a_link_adds_are_of_that_push_only(self, setup: Setup) -> None:
+        seen: list[Any] = []
+
+        class Mail(Job, tags=["mail"]):
+            def perform(self, user: int) -> None: ...
+
+        def add_tag(push: Push, proceed: Callable[[], Push | None]) -> None:
+            push.payload["tags"].append("vip")
+            seen.append(push.payload["tags"])
+
+        setup.client_middleware.add(add_tag)
+        critical = Mail.set(tags=["now"])
+        for _ in range(2):
+            Mail.perform_async(1)
+            critical.perform_async(1)
+        Mail.perform_bulk([[1], [2]])
+
+        assert seen == [["mail", "vip"], ["now", "vip"]] * 2 + [["mail", "vip"]] * 2
+        assert (Mail.definition.options["tags"], critical.options["tags"]) == (["mail"], ["now"])
+
+    def test_an_item_stays_as_it_was_however_deep_the_change(self, setup: Setup) -> None:
+        def alter(push: Push, proceed: Callable[[], Push | None]) -> None:
+            push.payload["custom"]["list"][0]["x"] = "changed"
+            push.payload["args"].append("changed")
+
+        setup.client_middleware.add(alter)
+        item = {"class": "X", "args": [1], "custom": {"list": [{"x": 1}]}}
+        bulk = {"class": "X", "args": [[1]], "custom": {"list": [{"x": 1}]}}
+
+        Client().push(item)
+        Client().push_bulk(bulk)
+
+        assert item == {"class": "X", "args": [1], "custom": {"list": [{"x": 1}]}}
+        assert bulk == {"class": "X", "args": [[1]], "custom": {"list": [{"x": 1}]}}
+
+
+@pytest.mark.parametrize("shard", ["reports", None, "redis://127.0.0.1:6379/1"])
+def test_via_takes_a_store_and_passes_over_nothing_else(setup: Setup, shard: Any) -> None:
+    with pytest.raises(UsageError, match="takes a Store"), Client.via(shard):
+        pytest.fail("a push would have gone to the default shard")
 
 
 class TestChecks:

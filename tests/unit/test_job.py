@@ -55,6 +55,14 @@ class TestDeclaration:
         assert welcome.queue == "mailers"
         assert (welcome.__name__, welcome.__doc__, welcome.__module__) == ("welcome", "Greet.", __name__)
 
+    def test_the_decorator_needs_no_parentheses(self, registry: Registry) -> None:
+        @job
+        def welcome(user_id: int) -> str:
+            return f"hello {user_id}"
+
+        assert registry.get("welcome") is welcome.definition
+        assert welcome(7) == "hello 7"
+
     def test_the_name_on_the_wire_may_be_another(self, registry: Registry) -> None:
         @job(name="Acme::WelcomeMail")
         def welcome(user_id: int) -> None: ...
@@ -158,6 +166,7 @@ class TestOptions:
             ("retry_for", 10**9),
             ("retry_for", "1h"),
             ("retry_queue", ""),
+            ("retry_queue", "a b"),
             ("backtrace", -1),
             ("backtrace", "all"),
             ("dead", 0),
@@ -204,6 +213,12 @@ class TestOptions:
     @pytest.mark.parametrize("queue", ["a\nb", "\x00"])
     def test_a_queue_name_that_cannot_be_printed_is_refused(self, queue: str) -> None:
         assert "control characters" in refusal(lambda: declare(queue=queue))
+
+    @pytest.mark.parametrize(
+        "options", [{"queue": "a b"}, {"queue": "a,b"}, {"queue": "*"}, {"queue_namespace": "a=1", "queue": "x"}]
+    )
+    def test_a_queue_name_that_no_group_can_name_is_refused(self, options: dict[str, str]) -> None:
+        assert "queue group" in refusal(lambda: declare(**options))
 
 
 class TestNamespace:
@@ -316,6 +331,7 @@ class TestHooks:
         hook({"a": 1}, error)
 
         assert heard == [({"a": 1}, error)]
+        assert hook.__name__.endswith("Last.retries_exhausted"), "what an error handler is told when it fails"
 
     def test_without_hooks_there_are_none(self) -> None:
         assert declare().definition.retry_in is None
@@ -360,6 +376,26 @@ class TestRefused:
 
         assert f"Broken.{reserved}" in refusal(with_perform)
         assert f"Base.{reserved}" in refusal(without_perform)
+
+    def test_a_queue_in_the_body_of_the_class_with_the_way_to_write_it(self) -> None:
+        def broken() -> None:
+            class Mail(Job):
+                queue = "mails"
+
+                def perform(self) -> None: ...
+
+        assert 'write class Mail(Job, queue="…")' in refusal(broken)
+
+    @pytest.mark.parametrize(
+        "verb", ["perform_async", "perform_in", "perform_at", "perform_bulk", "perform_inline", "set"]
+    )
+    def test_verbs_of_a_base_without_perform(self, verb: str) -> None:
+        class Base(Job, queue="slow"): ...
+
+        for base in (Base, Job):
+            use = getattr(base, verb)
+            message = refusal(use if verb in ("perform_async", "perform_inline", "set") else lambda use=use: use([]))
+            assert f"{base.__qualname__} is no job" in message
 
     @pytest.mark.parametrize("target", [int, object(), functools.partial(print), lambda: None, "x"])
     def test_only_functions_are_decorated(self, target: Any) -> None:
@@ -429,8 +465,24 @@ class TestVerbs:
         for enqueue in (two.perform_async, functools.partial(two.perform_in, 5), two.perform_inline):
             with pytest.raises(InvalidArguments, match="two was not enqueued"):
                 enqueue(*args)
-        with pytest.raises(InvalidArguments):
+        with pytest.raises(InvalidArguments, match="entry 1: two was not enqueued"):
             two.perform_bulk([(1, 2), args])
+
+    @pytest.mark.parametrize("lists", ["ab", b"ab", {"a": 1}, 5, None])
+    def test_a_bulk_push_of_what_is_no_list(self, lists: Any) -> None:
+        with pytest.raises(InvalidArguments, match="X: a bulk push takes a list of argument lists"):
+            declare().perform_bulk(lists)
+
+    @pytest.mark.parametrize(("lists", "entry"), [([4, 5], 0), ([[1], {"a": 3}], 1), ([[1], [2], "a"], 2)])
+    def test_a_bulk_push_of_entries_that_are_none(self, lists: Any, entry: int) -> None:
+        with pytest.raises(InvalidArguments, match=f"entry {entry}: X: "):
+            declare().perform_bulk(lists)
+
+    def test_an_argument_that_cannot_travel_is_named_with_its_job(self) -> None:
+        with pytest.raises(InvalidArguments, match=r"^Acme::Job: args\[0\] is of type object") as caught:
+            declare("Acme::Job").perform_async(object())  # type: ignore[misc]
+
+        assert caught.value.path == "args[0]"
 
     @pytest.mark.parametrize(
         "delay", [True, "5", None, float("nan"), float("inf"), 10**18, 10**400, datetime(2026, 11, 20, tzinfo=UTC)]

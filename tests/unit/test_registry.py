@@ -116,6 +116,13 @@ class TestFits:
         assert fits or str(inspect.signature(function)) in str(reason)
 
 
+def test_a_definition_shows_what_one_wants_to_know_and_no_more() -> None:
+    assert (
+        repr(define(many, "Acme::Many"))
+        == "<job Acme::Many(a: 'int', b: 'int' = 2, *rest: 'int') -> 'None' on default>"
+    )
+
+
 class TestNames:
     def test_what_was_added_is_found_and_listed(self) -> None:
         registry = Registry()

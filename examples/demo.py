@@ -6,6 +6,7 @@ With a terminal it runs until Ctrl-C; without one it ends with 0 once every job 
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -15,33 +16,59 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from kiqcluster import Store
+from kiqcluster import KiqError, Store
 from kiqcluster.store import embedded
 
-DIRECTORY = Path(".kiqcluster").absolute()
+ADDRESS = f"{embedded.SCHEME}{embedded.DEFAULT_DIRECTORY}"
 LIMIT = 60.0  # seconds until the demonstration counts as failed
-GROUPS = ("cronjob:*", "default,mailers")
+USUAL_PORT = 8082  # where kiqcluster listens by default
+SETTINGS = {"KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL": "1"}  # so that the retry is not waited for
 
 
 def main() -> int:
-    port = free_port(8082)
-    environ = {**os.environ, "REDIS_URL": f"{embedded.SCHEME}{DIRECTORY}", "KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL": "1"}
-    command = [sys.executable, "-m", "kiqcluster", f"--embedded={DIRECTORY}", "-r", "examples.shop", *GROUPS]
-    print("$ kiqcluster --embedded -r examples.shop 'cronjob:*' default,mailers", flush=True)
-    cluster = subprocess.Popen([*command, "--listen", f"127.0.0.1:{port}", "--log-format", "pretty"], env=environ)
-    deadline = time.monotonic() + LIMIT
+    port = free_port(USUAL_PORT)
+    listen = [] if port == USUAL_PORT else ["--listen", f"127.0.0.1:{port}"]
+    log_format = [] if sys.stdout.isatty() else ["--log-format", "pretty"]
+    options = ["--embedded", "-r", "examples.shop", *listen, *log_format]
+    command = [python(), "-m", "kiqcluster", *options, "cronjob:*", "default,mailers"]
+    print("$", *(f"{name}={value}" for name, value in SETTINGS.items()), shlex.join(command), flush=True)
+    cluster = subprocess.Popen(command, env={**os.environ, **SETTINGS})
     try:
-        wait_until_ready(cluster, port, deadline)
-        jids = enqueue(environ["REDIS_URL"])
-        is_done = wait_until_done(Store(environ["REDIS_URL"]), jids, deadline)
-        show(port, len(jids), is_done=is_done)
-        if sys.stdout.isatty() and is_done:
-            cluster.wait()
-        return 0 if is_done else 1
+        return watch(cluster, port)
     except KeyboardInterrupt:  # the cluster got the same Ctrl-C and is stopping
+        wait_for_end(cluster)
         return 0
+    except (KiqError, OSError) as error:
+        print(f"\nThe demonstration ends early ({error}); the log above says why.", file=sys.stderr)
+        return 1
     finally:
         stop(cluster)
+
+
+def watch(cluster: subprocess.Popen[bytes], port: int) -> int:
+    """Give the cluster work, and tell how it went; with a terminal, let it go on.  Return the exit code."""
+    deadline = time.monotonic() + LIMIT
+    wait_until_ready(cluster, port, deadline)
+    jids = enqueue(ADDRESS)
+    store = Store(ADDRESS)
+    is_done = wait_until_done(cluster, store, jids, deadline)
+    print("\n" + "\n".join(completed(port, len(jids))))
+    if not is_done:
+        print(f"\nNot all of the {len(jids)} jobs were done within {LIMIT:.0f} s; the log above says why.", flush=True)
+        return 1
+    print(
+        f"\nAll {len(jids)} jobs are done: mails, a nightly job, a report, and an import that failed and was retried."
+    )
+    if sys.stdout.isatty():
+        advise(port, cluster.pid, worker_pids(store))
+        return cluster.wait()
+    return 0
+
+
+def python() -> str:
+    """Return what to type for this interpreter, which need not be on PATH."""
+    path = Path(sys.executable)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def enqueue(address: str) -> list[str]:
@@ -61,18 +88,25 @@ def enqueue(address: str) -> list[str]:
 
 
 def wait_until_ready(cluster: subprocess.Popen[bytes], port: int, deadline: float) -> None:
-    while time.monotonic() < deadline and cluster.poll() is None:
+    while time.monotonic() < deadline:
+        check(cluster)
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/readiness", timeout=1):
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
-    raise SystemExit("the cluster did not become ready; its log above says why")
+    raise TimeoutError(f"the cluster was not ready within {LIMIT:.0f} s")
 
 
-def wait_until_done(store: Store, jids: list[str], deadline: float) -> bool:
+def check(cluster: subprocess.Popen[bytes]) -> None:
+    if cluster.poll() is not None:
+        raise ChildProcessError(f"the cluster stopped with exit code {cluster.returncode}")
+
+
+def wait_until_done(cluster: subprocess.Popen[bytes], store: Store, jids: list[str], deadline: float) -> bool:
     """Return whether every job has left Redis the right way: it is in no queue, in no set, and with no worker."""
     while time.monotonic() < deadline:
+        check(cluster)
         if not any(jid in everything(store) for jid in jids):
             return True
         time.sleep(0.2)
@@ -94,28 +128,25 @@ def everything(store: Store) -> str:
     return b"\n".join(found).decode(errors="replace")
 
 
-def show(port: int, count: int, *, is_done: bool) -> None:
-    print()
-    print("\n".join(completed(port, count)))
-    if not is_done:
-        print(f"\nNot all of the {count} jobs were done within {LIMIT:.0f} s; the log above says why.", flush=True)
-        return
-    print(
-        f"""
-All {count} jobs are done: mails, a nightly job, a report, and an import that failed and was retried.
+def worker_pids(store: Store) -> list[int]:
+    """Return the pids of the worker processes, by Sidekiq's process list."""
+    identities = [name.decode() for name in store.call("SMEMBERS", store.keys.processes)]
+    return sorted(int(identity.split(":")[-2]) for identity in identities)
 
-What to look at next:
-  curl http://127.0.0.1:{port}/metrics         every series of both worker processes
-  curl http://127.0.0.1:{port}/readiness       what a load balancer or Kubernetes asks
-  kill -9 a worker's pid                     it is replaced, and its jobs run again
-  kill -TSTP, then -CONT the supervisor      quiet, and back
-  examples/shop/jobs.py                      the jobs
-  REDIS_URL={embedded.SCHEME}{DIRECTORY.name} python3 -c 'from examples.shop import welcome; welcome.perform_async(9)'
-""",
-        flush=True,
-    )
-    if sys.stdout.isatty():
-        print("It goes on running; Ctrl-C stops it cleanly.", flush=True)
+
+def advise(port: int, supervisor: int, workers: list[int]) -> None:
+    """Say what can be tried while it runs."""
+    tries = {
+        f"curl http://127.0.0.1:{port}/metrics": "every series of both worker processes",
+        f"curl http://127.0.0.1:{port}/readiness": "what a load balancer or Kubernetes asks",
+        f"kill -9 {workers[0]}": "a worker: it is replaced, and its jobs run again",
+        f"kill -TSTP {supervisor}": f"the supervisor: quiet; kill -CONT {supervisor} resumes",
+    }
+    print("\nIt goes on running; Ctrl-C stops it cleanly.  What to try meanwhile, in another terminal:")
+    for command, effect in tries.items():
+        print(f"  {command:40} {effect}")
+    print(f"  REDIS_URL={ADDRESS} {python()} -c 'from examples.shop import welcome; welcome.perform_async(9)'")
+    print("The jobs are in examples/shop/jobs.py.\n", flush=True)
 
 
 def completed(port: int, count: int) -> list[str]:
@@ -134,6 +165,10 @@ def completed(port: int, count: int) -> list[str]:
 def stop(cluster: subprocess.Popen[bytes]) -> None:
     if cluster.poll() is None:
         cluster.send_signal(signal.SIGTERM)
+    wait_for_end(cluster)
+
+
+def wait_for_end(cluster: subprocess.Popen[bytes]) -> None:
     try:
         cluster.wait(LIMIT)
     except KeyboardInterrupt:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
 from kiqcluster.errors import ApplicationError
 from kiqcluster.registry import current_registry
@@ -33,40 +35,89 @@ def load(requirements: Sequence[str], directory: Path) -> None:
         except ApplicationError:
             raise
         except (Exception, SystemExit) as error:
-            raise ApplicationError(f"-r {requirement} failed to load:\n{_own_traceback(error)}") from error
+            searched = f"\nThe working directory, where it looks first, is {directory}."
+            hint = searched if isinstance(error, ModuleNotFoundError) else ""
+            raise ApplicationError(f"-r {requirement} failed to load:\n{_own_traceback(error)}{hint}") from error
 
 
-def describe() -> list[dict[str, str]]:
-    """Return name and queue of every job that the application has registered."""
-    return [{"name": definition.name, "queue": definition.queue} for definition in current_registry()]
+def describe(requirements: Sequence[str]) -> list[dict[str, str]]:
+    """Return name and queue of every job that the application has registered.
+
+    Raises ApplicationError when there is none: whoever named these modules meant others.
+    """
+    jobs = [{"name": definition.name, "queue": definition.queue} for definition in current_registry()]
+    if not jobs:
+        folders = [name for name in requirements if getattr(sys.modules.get(name), "__file__", "") is None]
+        hint = f" ({folders[0]} is a folder without __init__.py: name a module in it)" if folders else ""
+        raise ApplicationError(f"-r {' -r '.join(requirements)} registered no job; is that the right module?{hint}")
+    return jobs
 
 
 def _load(requirement: str, directory: Path) -> None:
     if requirement.endswith(".py") or "/" in requirement:
-        _load_file(directory / requirement)
+        _load_file(directory / requirement, directory)
         return
     module_name, colon, factory = requirement.partition(":")
     module = importlib.import_module(module_name)
     if colon:
-        target = getattr(module, factory, None)
-        if not callable(target):
-            raise ApplicationError(
-                f"-r {requirement}: {module_name} has no function {factory!r}; name one that sets the jobs up"
-            )
-        target()
+        _call(requirement, getattr(module, factory, None))
 
 
-def _load_file(path: Path) -> None:
+def _call(requirement: str, factory: object) -> None:
+    if not callable(factory):
+        raise ApplicationError(f"-r {requirement}: there is no such function; name one that sets the jobs up")
+    try:
+        inspect.signature(factory).bind()
+    except TypeError as error:
+        raise ApplicationError(f"-r {requirement}: {error}; the function is called without any arguments") from error
+    except ValueError:  # nobody knows its signature
+        pass
+    factory()
+
+
+def _load_file(path: Path, directory: Path) -> None:
+    """Import a file under the name that `import` in the application gives it: twice would be two modules."""
     if not path.is_file():
         raise ApplicationError(
             f"-r {path}: there is no such file; name a module (pkg.jobs) or a Python file (pkg/jobs.py)"
         )
+    name = _name_in(path, directory)
+    first = (name or path.stem).partition(".")[0]
+    if first in sys.stdlib_module_names:
+        raise ApplicationError(f"-r {path}: {first} is a module of Python's own; give yours another name")
+    try:
+        module = importlib.import_module(name) if name else _import_from(path)
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise  # it is something else that the file, or its package, does not find
+        module = _import_from(path)  # a package of the folder's name, somewhere else, hides the folder
+    found = module.__file__
+    if found is None or Path(found).resolve() != path.resolve():
+        place = found or "built in"
+        raise ApplicationError(f"-r {path}: the module {module.__name__} is another one ({place}); rename yours")
+
+
+def _name_in(path: Path, directory: Path) -> str | None:
+    """Return the name by which modules of the working directory import the file; None where they cannot."""
+    if not path.is_relative_to(directory):
+        return None
+    parts = path.relative_to(directory).with_suffix("").parts
+    parts = parts[:-1] if parts[-1] == "__init__" else parts
+    importable = path.suffix == ".py" and parts and all(part.isidentifier() for part in parts)
+    return ".".join(parts) if importable else None
+
+
+def _import_from(path: Path) -> ModuleType:
+    """Import a file that is in no importable place; another module of that name is returned as it is."""
+    if path.stem in sys.modules:
+        return sys.modules[path.stem]
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise ApplicationError(f"-r {path}: not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
+    return module
 
 
 def _own_traceback(error: BaseException) -> str:

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -124,6 +124,8 @@ def command(
     try:
         given = {name: value for name, value in flags.items() if value not in (None, ())}
         config, origins = configuration.load(given, file=config_file)
+        if warning := configuration.missing_section(config, origins, config_file):
+            click.echo(f"kiqcluster: {warning}", err=True)
         if print_config:
             show_config(config, origins)
             return
@@ -137,9 +139,11 @@ def command(
             raise UsageError("no application given: name the module or file that defines the jobs, as in -r app.jobs")
         parsed = expansion.groups_from(groups, queue_options, config)
         if dryrun or list_queues:
-            show_plans(
-                expansion.plan_slots(parsed, known_queues(config), config), as_json=as_json, names_only=list_queues
-            )
+            known = known_queues(config)
+            plans = expansion.plan_slots(parsed, known, config)
+            show_plans(plans, as_json=as_json, names_only=list_queues)
+            if dryrun and not as_json:
+                show_unheard_of(plans, known)
             return
         code = run_cluster(config, origins, parsed)
     except KiqError as error:
@@ -152,12 +156,14 @@ def run_cluster(config: Config, origins: Origins, groups: Sequence[Any]) -> int:
     """Run a supervisor until it ends; return its exit code."""
     os.environ["KIQ_ENV"] = config.environment
     if config.embedded is not None:
-        os.environ["REDIS_URL"] = config.known_redis()  # for the application's own clients of the same server
-    log.configure(config.log_format, config.log_level)
+        # For the application's own clients of the same server, of whatever library.
+        os.environ["REDIS_URL"] = embedded.url_of(embedded.directory_of(config.embedded))
+    log.configure(config.log_format, config.log_level, handler=log.DroppingHandler)
     events = Events()
     log.word_events(events)
 
     def run(birth: Birth) -> int:
+        log.configure(config.log_format, config.log_level)  # a worker's lines wait for their reader
         return run_child(
             ChildSpec(
                 slot=birth.plan.slot,
@@ -207,6 +213,13 @@ def show_plans(plans: Sequence[expansion.SlotPlan], *, as_json: bool, names_only
         for plan in plans:
             queues = ", ".join(name if weight == 1 else f"{name}={weight}" for name, weight in plan.weights.items())
             click.echo(f"slot {plan.slot}: {plan.concurrency} threads, {plan.mode}: {queues or '(no queue known yet)'}")
+
+
+def show_unheard_of(plans: Sequence[expansion.SlotPlan], known: Iterable[str]) -> None:
+    for plan in plans:
+        if names := plan.group.unheard_of(known):
+            text = f"slot {plan.slot}: no registered job goes to {', '.join(names)}; is that name right?"
+            click.echo(f"kiqcluster: {text}", err=True)
 
 
 def show_config(config: Config, origins: Origins) -> None:

@@ -19,18 +19,33 @@ from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import Any, get_type_hints
+from urllib.parse import urlsplit
 
 from kiqcluster.errors import UsageError
 from kiqcluster.store import embedded
 from kiqcluster.store.connection import masked, parse_address
 
-__all__ = ["STOP_GRACE", "Config", "Origins", "check_configurable", "describe", "load", "settings", "with_configured"]
+__all__ = [
+    "STOP_GRACE",
+    "Config",
+    "Origins",
+    "check_configurable",
+    "describe",
+    "load",
+    "missing_section",
+    "parse_listen",
+    "settings",
+    "with_configured",
+]
 
 STOP_GRACE = 10.0  # seconds beyond `timeout` after which the supervisor kills a child that has not left
-OTHERS_MAY_RECOVER = 60.0  # seconds without a beat after which any sweeper may recover a process (design §5)
+LARGEST_PORT = 65_535
+OTHERS_MAY_RECOVER = 60.0  # seconds without a beat after which other hosts may recover a process
 CONFIG_FILES = ("kiqcluster.toml", "pyproject.toml")
 LOG_FORMATS, LOG_LEVELS = ("auto", "pretty", "json"), ("debug", "info", "warning", "error")
 ARGUMENT_MODES = ("raise", "warn", "off")
+OTHER_VARIABLES = frozenset({"KIQ_SLOT", "KIQ_REQUIRE_ALL"})  # ours, and no settings: a worker's slot, the tests'
+ALIKE = 0.8  # how near a variable must come to a setting's to be a slip; others may have names with KIQ_ too
 
 Origins = dict[str, str]  # field name → where its value comes from
 
@@ -94,7 +109,7 @@ class Config:
     queues: tuple[str, ...] = setting((), "queue names to know of, beside those of the job classes", flag=False)
     directory: str | None = setting(None, "directory to work in, by its logical path; default $PWD", metavar="DIR")
     tag: str | None = setting(
-        None, "name shown by ps and the web pages; default: the directory's", short="-g", metavar="NAME"
+        None, "name shown on Sidekiq's pages; default: the directory's", short="-g", metavar="NAME"
     )
     pidfile: str | None = setting(
         None, "file that holds the supervisor's pid, locked while it runs", short="-P", metavar="PATH"
@@ -164,6 +179,7 @@ def load(
     directory = directory or Path.cwd()
     path, document = _read_file(file, directory)
     from_flags = {name: (value, "flag") for name, value in flags.items()}
+    _check_variables(environ)
     from_environ = dict(_from_environ(environ))
     from_code = {name: (value, "configure()") for name, value in (configured or {}).items()}
     named = {**from_code, **{name: (value, "file") for name, value in document.items()}, **from_environ, **from_flags}
@@ -208,6 +224,16 @@ def with_configured(config: Config, origins: Origins, configured: Mapping[str, A
     merged = dataclasses.replace(config, **values)
     _validate(merged)
     return merged
+
+
+def missing_section(config: Config, origins: Origins, file: str | None = None) -> str | None:
+    """Return a warning when an environment was asked for that a file with sections has none for, else None."""
+    path, document = _read_file(file, Path.cwd())
+    sections = document.get("env", {})
+    if origins["environment"] == "default" or not sections or config.environment in sections:
+        return None
+    there = ", ".join(f"[env.{name}]" for name in sections)
+    return f"{path} has no section [env.{config.environment}], only {there}; its common part holds alone"
 
 
 def describe(config: Config, origins: Origins) -> list[tuple[str, str, str]]:
@@ -255,9 +281,10 @@ def _from_file(document: dict[str, Any], environment: str, path: str) -> Iterato
     if not isinstance(sections, dict) or not all(isinstance(section, dict) for section in sections.values()):
         raise UsageError(f"{path}: `env` holds a section for each environment; write them as in [env.production]")
     common = {name: value for name, value in document.items() if name != "env"}
-    special = sections.get(environment, {})
-    for values, place in ((common, path), (special, f"{path} [env.{environment}]")):
-        _check_names(values, place)
+    _check_names(common, path)
+    for name, values in sections.items():
+        _check_names(values, f"{path} [env.{name}]")
+    for values, place in ((common, path), (sections.get(environment, {}), f"{path} [env.{environment}]")):
         for name, value in values.items():
             yield name, (value, f"file ({place})")
 
@@ -271,6 +298,16 @@ def _check_names(values: Mapping[str, Any], place: str) -> None:
             raise UsageError(f"{place}: there is no setting {name!r}{hint}")
 
 
+def _check_variables(environ: Mapping[str, str]) -> None:
+    """Refuse what looks like a slip of the pen; a setting that is not heeded is found too late."""
+    known = {f"KIQ_{each.name.upper()}" for each in settings()} | {"KIQ_ENV"}
+    for variable in environ.keys() - known - OTHER_VARIABLES:
+        bare = [name.removeprefix("KIQ_") for name in known]
+        near = difflib.get_close_matches(variable.removeprefix("KIQ_"), bare, 1, ALIKE)
+        if variable.startswith("KIQ_") and near:
+            raise UsageError(f"environment: there is no setting {variable}; did you mean KIQ_{near[0]}?")
+
+
 # values
 
 HINTS = get_type_hints(Config)
@@ -280,27 +317,36 @@ TRUE_WORDS, FALSE_WORDS = ("1", "true", "yes", "on"), ("0", "false", "no", "off"
 def _converted(each: dataclasses.Field[Any], raw: Any, origin: str) -> Any:
     kind = HINTS[each.name]
     try:
-        return _as(kind, raw)
-    except (TypeError, ValueError, OverflowError) as error:
+        return _as_list(each.name, raw) if kind == tuple[str, ...] else _as(kind, raw)
+    except ValueError as error:
         raise UsageError(f"{each.name} = {raw!r} from {origin} cannot be used: {error}") from error
 
 
+def _as_list(name: str, raw: Any) -> tuple[str, ...]:
+    """Return a list; as text, which variables are, its items have spaces between them."""
+    if isinstance(raw, str):
+        foreign = "[" if name == "groups" else "[,"  # the queues of one group have commas between them
+        example = "cronjob:* default,mailers" if name == "groups" else "one two"
+        _require(not set(foreign) & set(raw), f"its items have spaces between them, as in {example!r}")
+    words = raw.split() if isinstance(raw, str) else raw
+    _require(isinstance(words, list | tuple) and all(isinstance(word, str) for word in words), "it takes strings")
+    return tuple(words)
+
+
 def _as(kind: Any, raw: Any) -> Any:
-    if kind == tuple[str, ...]:
-        words = raw.split() if isinstance(raw, str) else raw
-        if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
-            raise ValueError("it takes a list of strings")
-        return tuple(words)
     if kind is bool:
         word = str(raw).lower()
         _require(word in TRUE_WORDS or word in FALSE_WORDS, "it takes true or false")
         return word in TRUE_WORDS
     if kind in (float, int, int | None):
-        wanted = float if kind is float else int
+        wanted, complaint = (float, "it takes a number") if kind is float else (int, "it takes an integer")
         whole = wanted is float or not isinstance(raw, float) or raw.is_integer()
-        _require(not isinstance(raw, bool) and whole, f"it takes {'a number' if wanted is float else 'an integer'}")
-        number = wanted(raw)
-        _require(isfinite(number), "it takes a number")  # no timer takes NaN or infinity
+        _require(not isinstance(raw, bool) and whole, complaint)
+        try:
+            number = wanted(raw)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(complaint) from error
+        _require(isfinite(number), complaint)  # no timer takes NaN or infinity
         return number
     _require(isinstance(raw, str), "it takes a string")
     return raw
@@ -342,4 +388,29 @@ def _validate(config: Config) -> None:
     for fine, complaint in checks:
         if not fine:
             raise UsageError(complaint)
+    parse_listen(config.listen)
     parse_address(config.known_redis())
+    _check_database(config.known_redis())
+
+
+def _check_database(address: str) -> None:
+    """Refuse a path that is no number: redis-py would take database 0 without a word."""
+    place = urlsplit(address)
+    path = place.path.strip("/")
+    if place.scheme in ("redis", "rediss") and path and not (path.isascii() and path.isdigit()):
+        raise UsageError(
+            f"{masked(address)!r} is no Redis address: the path is the number of the database; write redis://HOST:PORT/0"
+        )
+
+
+def parse_listen(address: str) -> tuple[str, int] | str | None:
+    """Return host and port of HOST:PORT, the path of unix:PATH, None for `off`.  Raises UsageError for other forms."""
+    if address == "off":
+        return None
+    path = address.removeprefix("unix:")
+    if path != address and path:
+        return path
+    host, colon, port = address.rpartition(":")
+    if path != address or not colon or not (port.isascii() and port.isdigit() and int(port[:6]) <= LARGEST_PORT):
+        raise UsageError(f"--listen {address!r} is no address; write HOST:PORT, unix:PATH or off")
+    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104  # `:8082` says all interfaces

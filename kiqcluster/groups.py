@@ -68,6 +68,12 @@ class Group:
                 expanded.setdefault(queue, self._weight(queue))
         return expanded
 
+    def unheard_of(self, known: Iterable[str]) -> list[str]:
+        """Return the names that stand for no known queue, as a slip of the pen does; patterns may wait for theirs."""
+        queues = set(known)
+        literal = (pattern for pattern in self.patterns if pattern.is_literal)
+        return [pattern.name for pattern in literal if not any(pattern.matches(queue) for queue in queues)]
+
     def _weight(self, queue: str) -> int:
         """Return the weight of the closest pattern: the queue's own name, else its longest namespace, else `*`."""
         matching = (pattern for pattern in self.patterns if pattern.matches(queue))
@@ -83,7 +89,7 @@ class Group:
 def parse_group(text: str, *, strict: bool = False, negated: bool = False) -> Group:
     """Return the group that one argument describes.
 
-    Raises UsageError for empty names, control characters, weights that are no positive integers or combined
+    Raises UsageError for empty names, spaces, control characters, weights that are no positive integers or combined
     with strict order, and globs other than `*` and `namespace:*`.
     """
     weight_by_name: dict[str, int] = {}
@@ -119,13 +125,16 @@ def _group(text: str, weight_by_name: dict[str, int], *, strict: bool, weighted:
 
 
 def _check_name(name: str, text: str) -> None:
-    if not name or name != name.strip():
-        raise UsageError(
-            f"queue group {text!r} has an empty name or a space in it; write names as in 'default,mailers'"
-        )
+    if not name:
+        raise UsageError(f"queue group {text!r} has an empty name; write names as in 'default,mailers'")
     if not name.isprintable():
         raise UsageError(
             f"queue group {text!r} holds a line break or another control character; write names on one line"
+        )
+    if " " in name:
+        raise UsageError(
+            f"queue group {text!r} has a space in it; write a comma between the queues of one process, "
+            "as in default,mailers, or give each process a word of its own"
         )
     if "*" in name and name != EVERY_QUEUE and (not name.endswith(NAMESPACE_SUFFIX) or "*" in name[:-1]):
         raise UsageError(f"{name!r} is no pattern: '*' stands for every queue, 'cronjob:*' for a namespace")

@@ -7,6 +7,8 @@ has given it one, so that a job's lines come out with the job they belong to.  F
 from __future__ import annotations
 
 import logging
+import os
+import select
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -17,9 +19,10 @@ from kiqcluster import rubyjson
 from kiqcluster.events import Events, Fields
 from kiqcluster.runtime import current_job
 
-__all__ = ["LOGGER", "adopt_root", "configure", "word_events"]
+__all__ = ["LOGGER", "DroppingHandler", "adopt_root", "configure", "word_events"]
 
 LOGGER = logging.getLogger("kiqcluster")
+PATIENCE = 0.1  # seconds that a reader gets to take the next piece, once; until it has, later lines wait for nothing
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 # event → level, wording.  Fact, consequence, what to do.  Events without a line here are not logged.
@@ -43,6 +46,7 @@ WORDING: dict[str, tuple[int, str]] = {
         "others have recovered the jobs of {old}, which was silent for too long; going on as {new}",
     ),
     "redis_lost": (logging.WARNING, "Redis is away ({error}); running jobs go on, outcomes are kept until it is back"),
+    "redis_awaited": (logging.WARNING, "waiting for Redis: {error}"),
     "redis_back": (logging.INFO, "Redis is back after {seconds:.1f} s"),
     "redis_refused": (logging.ERROR, "Redis refused {operation} ({error}); it is tried again"),
     "redis_unsafe": (
@@ -83,9 +87,16 @@ WORDING: dict[str, tuple[int, str]] = {
     "cluster_stopped": (logging.INFO, "stopped, exit {code}"),
     "stop_overdue": (logging.ERROR, "slot {slot}: pid {child} did not leave in time and is killed"),
     "catalogue_failed": (logging.ERROR, "the application did not load; nothing was started:\n{error}"),
+    "page_failed": (logging.ERROR, "{path} failed ({error}) and answers 500; this is said once, the cluster goes on"),
     "embedded_started": (
         logging.INFO,
         "embedded server in {directory} (pid {pid}); for development, not for production",
+    ),
+    "embedded_died": (logging.ERROR, "embedded server {reason}; started again in {seconds:.1f} s; why is in {log}"),
+    "embedded_failed": (logging.ERROR, "embedded server could not be started ({reason}); its log is {log}"),
+    "guardian_died": (
+        logging.ERROR,
+        "guardian of the embedded server {reason}; the next one starts in {seconds:.1f} s; the server's log is {log}",
     ),
 }
 
@@ -147,7 +158,51 @@ class JsonFormatter(logging.Formatter):
         return rubyjson.encode({key: _plain(value) for key, value in line.items()}).decode()
 
 
-def configure(log_format: str, level: str, stream: TextIO | None = None) -> None:
+class DroppingHandler(logging.StreamHandler[TextIO]):
+    """Never waits for a reader that has stopped reading: the supervisor's loop must turn (invariant 3).
+
+    A pipe that is writable takes PIPE_BUF bytes at once.  What it does not take is dropped, and counted in a line of
+    its own once it takes something again.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._descriptor = stream.fileno()
+        self._poll = select.poll()
+        self._poll.register(self._descriptor, select.POLLOUT)
+        self._dropped = 0
+        self._torn = False  # the last line was cut off, without its end
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._dropped:
+            fields = {"event": "lines_dropped", "lines": self._dropped}
+            text = f"{self._dropped} lines were dropped: nobody read them; jobs are not affected"
+            note = {"levelno": logging.WARNING, "levelname": "WARNING", "msg": text, "event_fields": fields}
+            if self._write(logging.makeLogRecord(note)):
+                self._dropped = 0
+        if not self._write(record):
+            self._dropped += 1
+
+    def _write(self, record: logging.LogRecord) -> bool:
+        text = f"{self.terminator * self._torn}{self.format(record)}{self.terminator}"
+        data = text.encode(errors="backslashreplace")
+        left = data
+        try:
+            while left and self._poll.poll(0 if self._dropped else PATIENCE * 1_000):
+                left = left[os.write(self._descriptor, left[: select.PIPE_BUF]) :]
+        except OSError:  # the reader has gone
+            pass
+        if len(left) < len(data):
+            self._torn = bool(left)
+        return not left
+
+
+def configure(
+    log_format: str,
+    level: str,
+    stream: TextIO | None = None,
+    handler: type[logging.StreamHandler[TextIO]] = logging.StreamHandler,
+) -> None:
     """Give kiqcluster's logger its handler, replacing an earlier one of ours.
 
     log_format: auto, pretty or json.  stream: default standard output, as Sidekiq's.
@@ -155,10 +210,10 @@ def configure(log_format: str, level: str, stream: TextIO | None = None) -> None
     stream = stream or sys.stdout
     is_terminal = stream.isatty()
     pretty = log_format == "pretty" or (log_format == "auto" and is_terminal)
-    handler = logging.StreamHandler(stream)
-    handler.addFilter(JobLevel(LEVELS[level]))
-    handler.setFormatter(PrettyFormatter(coloured=is_terminal) if pretty else JsonFormatter())
-    LOGGER.handlers[:] = [handler]
+    made = handler(stream)
+    made.addFilter(JobLevel(LEVELS[level]))
+    made.setFormatter(PrettyFormatter(coloured=is_terminal) if pretty else JsonFormatter())
+    LOGGER.handlers[:] = [made]
     LOGGER.setLevel(LEVELS[level])
     LOGGER.propagate = False
 

@@ -1,6 +1,6 @@
 """Connections: a Store is one Redis (a shard), a Link is one connection to it.
 
-Connection policy (design §8): no command is ever sent twice by this module.  redis-py alone would send a
+Connection policy (docs/engine.md): no command is ever sent twice by this module.  redis-py alone would send a
 timed-out LPUSH again (two copies of a job), so its retries are off, and every exchange ends in one of
 - replies                  Redis ran the commands; an error reply is a RedisRefused among the replies
 - RedisUnavailable         nothing was sent
@@ -47,7 +47,7 @@ def parse_address(address: str) -> Node:
     Raises UsageError that names the forms which work.
     """
     if address.startswith(embedded.SCHEME):
-        address = f"unix://{embedded.socket_path(embedded.directory_of(address))}"
+        address = embedded.url_of(embedded.directory_of(address))
     try:
         node: Node = parse_url(address)  # type: ignore[no-untyped-call]  # redis-py has no types here
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The engine's Redis half: the operations of design §5 as typed calls.
+"""The engine's Redis half: the operations of docs/engine.md as typed calls.
 
 join       become a member, before the first reserve (R1)
 exchange   settle a batch and reserve a batch, in one round trip (R2, R4)

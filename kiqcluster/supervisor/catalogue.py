@@ -19,7 +19,7 @@ from kiqcluster.clock import Clock
 from kiqcluster.config import Config
 from kiqcluster.errors import ApplicationError, ExitCode, KiqError
 from kiqcluster.frames import Channel
-from kiqcluster.supervisor.fork import fork
+from kiqcluster.supervisor.fork import fork_with_socket
 
 __all__ = ["Catalogue", "CatalogueChild", "ask"]
 
@@ -39,15 +39,11 @@ class CatalogueChild:
     """The child while it imports.  forget: closes in it what is the supervisor's."""
 
     def __init__(self, config: Config, directory: Path, clock: Clock, forget: Callable[[], None]) -> None:
-        ours, theirs = socket.socketpair()
-
-        def run() -> int:
-            ours.close()
+        def run(parent: socket.socket) -> int:
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            return _tell(config, directory, theirs)
+            return _tell(config, directory, parent)
 
-        self.pid = fork(run, forget, "catalogue")
-        theirs.close()
+        self.pid, ours = fork_with_socket(run, forget, "catalogue")
         self.channel = Channel(ours)
         self.deadline = clock.monotonic() + config.boot_timeout
         self._boot_timeout = config.boot_timeout
@@ -91,11 +87,12 @@ def _tell(config: Config, directory: Path, parent: socket.socket) -> int:
     channel = Channel(parent)
     try:
         application.load(config.require, directory)
+        jobs = application.describe(config.require)
     except KiqError as error:
         channel.send("catalogue", error=str(error))
         _drain(channel)
         return ExitCode.APPLICATION
-    channel.send("catalogue", jobs=application.describe())
+    channel.send("catalogue", jobs=jobs)
     _drain(channel)
     return ExitCode.STOPPED
 

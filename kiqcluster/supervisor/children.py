@@ -75,6 +75,11 @@ class Child:
     def is_ready(self) -> bool:
         return self.ready_at is not None
 
+    def report(self, death: Death, now: float, running: int) -> str:
+        """Return what the person on call wants to know of its end."""
+        memory = f", {self.rss / 1e6:.0f} MB" if self.rss else ""
+        return f" after {now - self.started_at:.1f} s{memory}, {running} jobs were running{death.hint}"
+
     def resident_bytes(self) -> int | None:
         """Return the memory it uses, while it lives; None where that cannot be read."""
         try:
@@ -97,7 +102,6 @@ class Slot:
     history: History = field(default_factory=History)
     orphans: list[str] = field(default_factory=list)
     restarts: Counter[str] = field(default_factory=Counter)
-    last_death: str = ""
 
     @property
     def number(self) -> int:

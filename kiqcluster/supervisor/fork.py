@@ -11,6 +11,7 @@ import ctypes
 import os
 import random
 import signal
+import socket
 import sys
 import threading
 import traceback
@@ -20,7 +21,7 @@ from kiqcluster.errors import ExitCode
 from kiqcluster.runtime import flush_output, leave
 from kiqcluster.supervisor.signals import blocked, reset_in_child
 
-__all__ = ["die_with_parent", "fork", "reap", "reap_adopted"]
+__all__ = ["die_with_parent", "fork", "fork_with_socket", "reap", "reap_adopted"]
 
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None)  # opened before any fork, so that children share it
@@ -49,6 +50,25 @@ def _lead_group(pid: int) -> None:
         os.setpgid(pid, pid)
     except OSError:  # it has died already
         return
+
+
+def fork_with_socket(
+    run: Callable[[socket.socket], int], forget: Callable[[], None], name: str
+) -> tuple[int, socket.socket]:
+    """Start a process that holds one end of a socketpair; return its pid and our end.  Raises OSError."""
+    ours, theirs = socket.socketpair()
+
+    def run_with_their_end() -> int:
+        ours.close()
+        return run(theirs)
+
+    try:
+        return fork(run_with_their_end, forget, name), ours
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
 
 
 def _become_child(run: Callable[[], int], forget: Callable[[], None], parent: int, name: str) -> None:

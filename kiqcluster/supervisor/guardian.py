@@ -2,50 +2,116 @@
 
 It locks the folder (a second supervisor's guardian waits for it), starts the server in a process group of its
 own, starts it again if it dies, and stops it when the last holder of its pipe is gone: the supervisor and
-every worker hold the write end, so the server is there until the last outcome is settled.
+every worker hold the write end, so the server is there until the last outcome is settled.  Guardian and server
+are started again like workers that never got ready: after 1, 2, 4 … 30 s.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import select
 import signal
 import subprocess
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
-from kiqcluster.errors import ExitCode
+from kiqcluster.clock import Clock
+from kiqcluster.errors import ExitCode, UsageError
+from kiqcluster.events import Events
 from kiqcluster.store import embedded
-from kiqcluster.supervisor.fork import die_with_parent, fork
+from kiqcluster.supervisor.children import Death
+from kiqcluster.supervisor.fork import die_with_parent, fork, reap
+from kiqcluster.supervisor.respawn import HEALTHY, History, after_death
 
 __all__ = ["Guardian"]
 
 LOCK_POLL = 0.1  # seconds between tries to lock the folder, or looks at the server
-RESTART_PAUSE = 1.0  # seconds before a server that died is started again
 LAST_WORDS = 10.0  # seconds that the server gets to write its data at the end
 
 
-class Guardian:
-    """The supervisor's side: the pipe and the pid.  forget: closes in the guardian what is the supervisor's."""
+class Restarts:
+    """When a process that keeps dying is started next."""
 
-    def __init__(self, address: str, forget: Callable[[], None]) -> None:
+    def __init__(self, clock: Clock, rng: Random) -> None:
+        self._clock = clock
+        self._rng = rng
+        self._history = History()
+        self._began = 0.0
+
+    def is_due(self) -> bool:
+        return self._clock.monotonic() >= self._history.not_before
+
+    def begin(self) -> None:
+        """Note that it is started."""
+        self._began = self._clock.monotonic()
+
+    def end(self) -> float:
+        """Note its death; return the seconds until the next start."""
+        now = self._clock.monotonic()
+        lived = now - self._began
+        self._history = after_death(
+            self._history, ready_for=lived if lived >= HEALTHY else None, code=None, now=now, burst=1, rng=self._rng
+        )
+        return max(0.0, self._history.not_before - now)
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """What a guardian is to do."""
+
+    program: str
+    directory: Path
+    events: Events
+    restarts: Restarts  # of the server
+
+    def tell(self, event: str, reason: object, seconds: float = 0.0) -> None:
+        self.events.emit(event, reason=reason, seconds=seconds, log=self.directory / "redis.log")
+
+
+class Guardian:
+    """The supervisor's side: the pipe and the pid.  forget: closes in the guardian what is the supervisor's.
+
+    Raises UsageError when there is no server program, or the folder cannot be used.
+    """
+
+    def __init__(self, address: str, forget: Callable[[], None], events: Events, clock: Clock, rng: Random) -> None:
         self.directory = embedded.directory_of(address)
-        self._program = embedded.find_server()
+        self._errand = Errand(embedded.find_server(), self.directory, events, Restarts(clock, rng))
+        self._restarts = Restarts(clock, rng)
         embedded.socket_path(self.directory)
-        self.directory.mkdir(parents=True, exist_ok=True)
+        _prepare(self.directory)
         self._forget = forget
         self._reader, self._writer = os.pipe()  # the write end is inherited by workers, on purpose
         self.pid = 0
 
-    def start(self) -> None:
-        """Fork the guardian; also after its death.  Raises OSError."""
+    def keep(self) -> None:
+        """Have a guardian: fork one, unless there is one or, after a death, the next has to wait."""
+        if death := self.reap():
+            self._errand.tell("guardian_died", death, self._restarts.end())
+        if self.pid or not self._restarts.is_due():
+            return
 
         def run() -> int:
             os.close(self._writer)
-            return guard(self._program, self.directory, self._reader)
+            return guard(self._errand, self._reader)
 
-        self.pid = fork(run, self._forget, "guardian")
+        self._restarts.begin()
+        try:
+            self.pid = fork(run, self._forget, "guardian")
+        except OSError as error:
+            self._errand.tell("guardian_died", f"could not be started ({error})", self._restarts.end())
+
+    def reap(self) -> Death | None:
+        """Take leave of a guardian that has died; return how, None when none has."""
+        status = reap(self.pid) if self.pid else None
+        if status is None:
+            return None
+        self.pid = 0
+        return Death.of(status)
 
     def release(self) -> None:
         """Let go of the pipe: the server stops once the workers have, too."""
@@ -61,22 +127,53 @@ class Guardian:
             self._reader = -1
 
 
-def guard(program: str, directory: Path, pipe: int) -> int:
+def _prepare(directory: Path) -> None:
+    """Make the folder, and see that it can be used, before a process counts on it."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        os.close(_open_lock(directory))
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
+    except OSError as error:
+        raise UsageError(
+            f"--embedded={directory} cannot be used ({error.filename}: {error.strerror}); "
+            "name a folder that you may write to, like --embedded=/tmp/kiq"
+        ) from error
+
+
+def _open_lock(directory: Path) -> int:
+    return os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def guard(errand: Errand, pipe: int) -> int:
     """Run the server until the pipe reaches EOF.  Runs in the guardian process."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTSTP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # it ends with the pipe, and with nothing else
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        _keep_server(errand, pipe)
+    except OSError as error:
+        errand.tell("embedded_failed", error)
+        return ExitCode.UNEXPECTED
+    return ExitCode.STOPPED
+
+
+def _keep_server(errand: Errand, pipe: int) -> None:
+    lock = _open_lock(errand.directory)
     os.set_inheritable(lock, True)  # the server holds it too: a new guardian waits for an orphaned server
     if not _lock(lock, pipe):
-        return ExitCode.STOPPED
+        return
     while not _is_over(pipe, 0):
-        server = _start(program, directory, lock)
+        errand.restarts.begin()
+        server = _start(errand, lock)
         while server.poll() is None and not _is_over(pipe, LOCK_POLL):
             continue
-        _stop(server)
-        _is_over(pipe, RESTART_PAUSE)
-    return ExitCode.STOPPED
+        if server.returncode is not None:
+            pause = errand.restarts.end()
+            errand.tell("embedded_died", _death(server.returncode), pause)
+            _is_over(pipe, pause)
+        else:
+            _stop(server)
 
 
 def _lock(lock: int, pipe: int) -> bool:
@@ -91,8 +188,8 @@ def _lock(lock: int, pipe: int) -> bool:
             return True
 
 
-def _start(program: str, directory: Path, lock: int) -> subprocess.Popen[bytes]:
-    command = embedded.server_command(program, directory)
+def _start(errand: Errand, lock: int) -> subprocess.Popen[bytes]:
+    command = embedded.server_command(errand.program, errand.directory)
     return subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=(lock,), process_group=0,
         preexec_fn=_before_exec,  # this process has one thread
@@ -103,6 +200,10 @@ def _before_exec() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     die_with_parent(signal.SIGTERM)
+
+
+def _death(returncode: int) -> Death:
+    return Death(None, -returncode) if returncode < 0 else Death(returncode, None)
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:

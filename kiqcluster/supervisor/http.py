@@ -6,20 +6,29 @@ one too many is closed.
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kiqcluster.clock import Clock
+from kiqcluster.config import parse_listen
 from kiqcluster.errors import ExitCode, UsageError
 
-__all__ = ["Connection", "Handler", "Listener", "Response", "open_listener"]
+__all__ = ["Connection", "Handler", "Listener", "Report", "Response", "open_listener"]
 
 MOST_CONNECTIONS = 64
 LONGEST_REQUEST = 8_192  # bytes
 PATIENCE = 10.0  # seconds from accept to the last byte sent
-REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,34 +42,33 @@ class Response:
 
 
 Handler = Callable[[Mapping[str, str]], Response]  # request headers, lower case → response
+Report = Callable[[str, Exception], None]  # told the path and what its handler raised
 
 
 def open_listener(address: str) -> socket.socket | None:
     """Return a listening socket for HOST:PORT or unix:PATH, None for `off`.
 
-    Raises UsageError: exit 2 for a form that is none, exit 7 for an address in use.
+    Raises UsageError: exit 7 for an address in use, exit 2 for one that cannot be used at all.
     """
-    if address == "off":
+    place = parse_listen(address)
+    if place is None:
         return None
     try:
-        sock = _open_unix(address.removeprefix("unix:")) if address.startswith("unix:") else _open_tcp(address)
+        sock = _open_unix(place) if isinstance(place, str) else _open_tcp(*place)
+        sock.listen(MOST_CONNECTIONS)
     except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            advice = "another process has it, perhaps another supervisor; name another address, or --listen off"
+            raise UsageError(f"--listen {address} is in use: {advice}", ExitCode.ADDRESS_IN_USE) from error
         raise UsageError(
-            f"--listen {address} cannot be used ({error.strerror or error}); "
-            "another supervisor may have it: name another address, or --listen off",
-            ExitCode.ADDRESS_IN_USE,
+            f"--listen {address} cannot be used ({error.strerror or error}); name another address, or --listen off"
         ) from error
     sock.setblocking(False)
-    sock.listen(MOST_CONNECTIONS)
     return sock
 
 
-def _open_tcp(address: str) -> socket.socket:
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65_535:
-        raise UsageError(f"--listen {address!r} is no address; write HOST:PORT, unix:PATH or off")
-    host = host.strip("[]") or "0.0.0.0"  # noqa: S104  # `:8082` says all interfaces
-    family, kind, protocol, _, where = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
+def _open_tcp(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     sock = socket.socket(family, kind, protocol)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -74,6 +82,8 @@ def _open_tcp(address: str) -> socket.socket:
 def _open_unix(path: str) -> socket.socket:
     if Path(path).is_socket() and not _answers(path):
         Path(path).unlink()  # left behind by a supervisor that was killed
+    elif Path(path).exists() and not Path(path).is_socket():
+        raise FileExistsError(errno.EEXIST, "a file of that name is there, and it is no socket")
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.bind(path)
@@ -96,11 +106,12 @@ def _answers(path: str) -> bool:
 class Connection:
     """One client: reads a request, writes a response."""
 
-    def __init__(self, sock: socket.socket, routes: Mapping[str, Handler], deadline: float) -> None:
+    def __init__(self, sock: socket.socket, routes: Mapping[str, Handler], report: Report, deadline: float) -> None:
         sock.setblocking(False)
         self.socket = sock
         self.deadline = deadline
         self._routes = routes
+        self._report = report
         self._incoming = bytearray()
         self._outgoing = b""
 
@@ -139,18 +150,23 @@ class Connection:
         words = lines[0].split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
             return _serialize(Response(400, b"not an HTTP request\n", "text/plain"), with_body=True)
-        method, target, _ = words
+        method, path = words[0], words[1].partition("?")[0]
         if method not in ("GET", "HEAD"):
             response = Response(405, b"GET and HEAD only\n", "text/plain", {"Allow": "GET, HEAD"})
             return _serialize(response, with_body=True)
-        handler = self._routes.get(target.partition("?")[0])
+        handler = self._routes.get(path)
         if handler is None:
             paths = ", ".join(self._routes)
             return _serialize(Response(404, f"try {paths}\n".encode(), "text/plain"), with_body=method == "GET")
         headers = {
             name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])
         }
-        return _serialize(handler(headers), with_body=method == "GET")
+        try:
+            response = handler(headers)
+        except Exception as error:  # noqa: BLE001  # a page that fails must not end the loop that watches the children
+            self._report(path, error)
+            response = Response(500, b"it failed; the log says how\n", "text/plain")
+        return _serialize(response, with_body=method == "GET")
 
 
 def _serialize(response: Response, *, with_body: bool) -> bytes:
@@ -167,9 +183,10 @@ def _serialize(response: Response, *, with_body: bool) -> bytes:
 class Listener:
     """The listening socket and its connections."""
 
-    def __init__(self, sock: socket.socket, routes: Mapping[str, Handler], clock: Clock) -> None:
+    def __init__(self, sock: socket.socket, routes: Mapping[str, Handler], report: Report, clock: Clock) -> None:
         self.socket = sock
         self._routes = routes
+        self._report = report
         self._clock = clock
         self.connections: list[Connection] = []
 
@@ -182,7 +199,7 @@ class Listener:
         if len(self.connections) >= MOST_CONNECTIONS:
             sock.close()
             return None
-        connection = Connection(sock, self._routes, self._clock.monotonic() + PATIENCE)
+        connection = Connection(sock, self._routes, self._report, self._clock.monotonic() + PATIENCE)
         self.connections.append(connection)
         return connection
 

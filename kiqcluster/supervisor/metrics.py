@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
+from prometheus_client.exposition import generate_latest as encode_text
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.openmetrics.exposition import generate_latest as encode_openmetrics
 from prometheus_client.registry import Collector
 
 from kiqcluster.supervisor.children import Slot
@@ -21,6 +22,7 @@ from kiqcluster.version import VERSION
 __all__ = ["ClusterMetrics"]
 
 STATES = ("ready", "booting", "quiet", "stopping", "backoff")
+OPENMETRICS = "application/openmetrics-text"
 CUMULATIVE = frozenset({"counter", "histogram", "summary"})
 OURS = "sidekiq_"  # gauges of that prefix are sums over the slots; an application's gauges get the label `slot`
 
@@ -87,9 +89,14 @@ class ClusterMetrics(Collector):
             family.fold(slot)
 
     def render(self, accept: str) -> tuple[str, bytes]:
-        """Return content type and text, in the format that an Accept header asks for."""
-        encode, content_type = choose_encoder(accept)
-        return content_type, encode(self._registry)
+        """Return content type and text: OpenMetrics when an Accept header names it, of whatever version, else text.
+
+        Decided here: prometheus-client raises at versions that are none, and would escape names as clients wish.
+        """
+        wanted = {each.partition(";")[0].strip().lower() for each in accept.split(",")}
+        if OPENMETRICS in wanted:
+            return f"{OPENMETRICS}; version=1.0.0; charset=utf-8", encode_openmetrics(self._registry)  # type: ignore[no-untyped-call]
+        return "text/plain; version=0.0.4; charset=utf-8", encode_text(self._registry)
 
     def collect(self) -> Iterator[Metric]:
         yield from self._own()

@@ -6,10 +6,12 @@ Runs in: the supervisor's loop.  It registers its own sockets with the loop's se
 from __future__ import annotations
 
 import selectors
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 
 from kiqcluster import rubyjson
 from kiqcluster.clock import Clock
+from kiqcluster.events import Events
 from kiqcluster.supervisor.children import Slot
 from kiqcluster.supervisor.http import Connection, Handler, Listener, Response, open_listener
 from kiqcluster.supervisor.metrics import ClusterMetrics
@@ -50,12 +52,15 @@ class Probes:
         clock: Clock,
         metrics: ClusterMetrics,
         not_ready: Callable[[], str | None],
+        events: Events,
     ) -> None:
         self._selector = selector
         self._metrics = metrics
         self._not_ready = not_ready
+        self._events = events
+        self._faulty: set[str] = set()  # paths whose failure has been told: scrapers come back every few seconds
         sock = open_listener(address)
-        self._listener = None if sock is None else Listener(sock, self._routes(), clock)
+        self._listener = None if sock is None else Listener(sock, self._routes(), self._report, clock)
         if sock is not None:
             selector.register(sock, selectors.EVENT_READ, self._accept)
 
@@ -85,6 +90,12 @@ class Probes:
         if reason is None:
             return Response(200, OK)
         return Response(503, rubyjson.encode({"status": "not ready", "reason": reason}) + b"\n")
+
+    def _report(self, path: str, error: Exception) -> None:
+        if path not in self._faulty:
+            self._faulty.add(path)
+            trace = "".join(traceback.format_exception(error))
+            self._events.emit("page_failed", path=path, error=repr(error), traceback=trace)
 
     def _accept(self) -> None:
         connection = None if self._listener is None else self._listener.accept()

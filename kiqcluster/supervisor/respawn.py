@@ -13,7 +13,7 @@ from random import Random
 from kiqcluster.backoff import jittered
 from kiqcluster.errors import ExitCode
 
-__all__ = ["History", "after_death", "after_ready", "give_up_code"]
+__all__ = ["HEALTHY", "History", "after_death", "after_ready", "give_up_code"]
 
 FIRST_BACKOFF, LONGEST_BACKOFF = 1.0, 30.0  # seconds
 HEALTHY = 60.0  # seconds of life after which earlier failures are forgotten

@@ -10,7 +10,7 @@ from types import FrameType
 
 __all__ = ["SIGNAL_ACTIONS", "SignalInbox", "blocked", "reset_in_child"]
 
-# What the supervisor does; docs/signals.md explains.  Signals without an action only wake the loop.
+# What the supervisor does; docs/running.md explains.  Signals without an action only wake the loop.
 SIGNAL_ACTIONS: dict[signal.Signals, str] = {
     signal.SIGTERM: "stop",
     signal.SIGINT: "stop",

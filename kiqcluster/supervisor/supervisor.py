@@ -32,7 +32,7 @@ from kiqcluster.supervisor import respawn
 from kiqcluster.supervisor.catalogue import Catalogue, CatalogueChild
 from kiqcluster.supervisor.children import Child, Death, Slot, restart_reason
 from kiqcluster.supervisor.expansion import SlotPlan, plan_slots
-from kiqcluster.supervisor.fork import fork, reap, reap_adopted
+from kiqcluster.supervisor.fork import fork_with_socket, reap, reap_adopted
 from kiqcluster.supervisor.guardian import Guardian
 from kiqcluster.supervisor.metrics import ClusterMetrics
 from kiqcluster.supervisor.pidfile import Pidfile
@@ -105,10 +105,12 @@ class Supervisor:
         self._selector.register(self._inbox.fileno(), selectors.EVENT_READ, self._on_signals)
         if self._pidfile is not None:
             self._pidfile.acquire()
-        self._probes = Probes(self._config.listen, self._selector, self._clock, self._metrics, self._why_not_ready)
+        self._probes = Probes(
+            self._config.listen, self._selector, self._clock, self._metrics, self._why_not_ready, self._events
+        )
         if self._config.embedded is not None:
-            self._guardian = Guardian(self._config.embedded, self._forget)
-            self._guardian.start()
+            self._guardian = Guardian(self._config.embedded, self._forget, self._events, self._clock, self._rng)
+            self._guardian.keep()
             self._events.emit("embedded_started", directory=self._guardian.directory, pid=self._guardian.pid)
         self._start_catalogue()
 
@@ -174,6 +176,8 @@ class Supervisor:
         for plan in plans:
             queues = ",".join(plan.weights) or "(none yet)"
             self._events.emit("slot_group", slot=plan.slot, queues=queues, mode=plan.mode, concurrency=plan.concurrency)
+            if unheard_of := plan.group.unheard_of(known):
+                self._events.emit("queue_unknown", slot=plan.slot, queues=",".join(unheard_of))
             self.slots.append(Slot(plan, Board(plan.concurrency)))
 
     # 3. loop
@@ -184,6 +188,9 @@ class Supervisor:
         self._reap_all()
         self._look_at_deadlines()
         self._spawn_due()
+        for slot in self.slots:
+            if slot.child is not None:
+                slot.child.channel.flush()  # what a full socket left behind
 
     @property
     def _is_stopping(self) -> bool:
@@ -242,7 +249,8 @@ class Supervisor:
         now = self._clock.monotonic()
         match frame["type"]:
             case "hello":
-                child.identities.append(frame["identity"])
+                if frame["identity"] not in child.identities:  # said again whenever a join is tried again
+                    child.identities.append(frame["identity"])
             case "booting":
                 child.last_beat, child.waits_for = now, frame["reason"]
             case "ready":
@@ -250,6 +258,7 @@ class Supervisor:
                 child.waits_for = ""
                 slot.history = respawn.after_ready(slot.history)
                 self._events.emit("child_ready", slot=slot.number, child=child.pid, seconds=now - child.started_at)
+                self._ask_sibling()
             case "beat":
                 child.busy, child.redis, child.quiet = frame["busy"], frame["redis"], frame["quiet"]
                 child.rss = child.resident_bytes() or child.rss
@@ -277,10 +286,6 @@ class Supervisor:
             child = slot.child
             if child is not None and (status := reap(child.pid)) is not None:
                 self._bury(slot, child, Death.of(status))
-        if self._guardian is not None and self._guardian.pid and reap(self._guardian.pid) is not None:
-            self._guardian.pid = 0
-            if not self._is_stopping:
-                self._guardian.start()
         self._ending = {pid for pid in self._ending if reap(pid) is None}
         if os.getpid() == 1:
             children = {slot.child.pid for slot in self.slots if slot.child is not None}
@@ -304,37 +309,35 @@ class Supervisor:
             return
         reason = restart_reason(child, death)
         slot.restarts[reason] += 1
-        slot.last_death = str(death)
-        ready_for = None if child.ready_at is None else now - child.ready_at
-        slot.history = respawn.after_death(
-            slot.history, ready_for=ready_for, code=death.code, now=now, burst=self._config.respawn_burst, rng=self._rng
-        )
-        uptime = now - child.started_at
-        memory = f", {child.rss / 1e6:.0f} MB" if child.rss else ""
-        report = f" after {uptime:.1f} s{memory}, {len(running)} jobs were running{death.hint}"
+        report = child.report(death, now, len(running))
         self._events.emit(
             "child_died", slot=slot.number, child=child.pid, death=death, report=report, reason=reason, running=running
         )
-        self._after_death(slot, now)
-
-    def _after_death(self, slot: Slot, now: float) -> None:
+        self._count_death(slot, None if child.ready_at is None else now - child.ready_at, death.code, now)
         code = respawn.give_up_code([each.history for each in self.slots])
         if code is not None:
-            reason = slot.last_death
-            self._events.emit("cluster_gave_up", code=int(code), reason=f"the last child {reason}")
+            self._events.emit("cluster_gave_up", code=int(code), reason=f"the last child {death}")
             self._exit_code = code
             self._stop("boot failure", 0.0)
             return
-        wait = slot.history.not_before - now
+        wait, why = slot.history.not_before - now, slot.history.why_waiting
         if wait > 0:
-            self._events.emit("child_backoff", slot=slot.number, seconds=wait, why=slot.history.why_waiting)
-            self._ask_sibling(slot)
+            failures = slot.history.failures
+            self._events.emit("child_backoff", slot=slot.number, seconds=wait, why=why, failures=failures)
+        self._ask_sibling()
 
-    def _ask_sibling(self, slot: Slot) -> None:
-        """While a slot backs off, somebody else gives its units back."""
-        for other in self.slots:
-            if slot.orphans and other.child is not None and other.child.is_ready:
-                other.child.channel.send("recover", identities=slot.orphans)
+    def _count_death(self, slot: Slot, ready_for: float | None, code: int | None, now: float) -> None:
+        burst = self._config.respawn_burst
+        slot.history = respawn.after_death(
+            slot.history, ready_for=ready_for, code=code, now=now, burst=burst, rng=self._rng
+        )
+
+    def _ask_sibling(self) -> None:
+        """Have a ready child give back what dead ones held: their replacements do, too, but may be long in coming."""
+        orphans = [identity for slot in self.slots if slot.child is None for identity in slot.orphans]
+        for slot in self.slots:
+            if orphans and slot.child is not None and slot.state in ("ready", "quiet"):
+                slot.child.channel.send("recover", identities=orphans)
                 return
 
     # deadlines
@@ -383,41 +386,36 @@ class Supervisor:
     def _spawn_due(self) -> None:
         if self._is_stopping:
             return
+        if self._guardian is not None:
+            self._guardian.keep()
         now = self._clock.monotonic()
         for slot in self.slots:
             if slot.child is None and now >= slot.history.not_before:
                 self._spawn(slot, now)
 
     def _spawn(self, slot: Slot, now: float) -> None:
-        ours, theirs = socket.socketpair()
-        birth = Birth(
-            plan=slot.plan,
-            known_queues=self._known_queues,
-            quiet=self.is_quiet,
-            board=slot.board,
-            parent=theirs,
-            orphans=tuple(slot.orphans),
-            directory=self._directory,
-        )
-
-        def run() -> int:
-            ours.close()
+        def run(parent: socket.socket) -> int:
             if self._guardian is not None:
                 self._guardian.forget_reader()
-            return self._run_child(birth)
+            return self._run_child(
+                Birth(
+                    plan=slot.plan,
+                    known_queues=self._known_queues,
+                    quiet=self.is_quiet,
+                    board=slot.board,
+                    parent=parent,
+                    orphans=tuple(slot.orphans),
+                    directory=self._directory,
+                )
+            )
 
         try:
             self._enter_directory()
-            pid = fork(run, self._forget, f"slot {slot.number}")
+            pid, ours = fork_with_socket(run, self._forget, f"slot {slot.number}")
         except (OSError, ApplicationError) as error:
             self._events.emit("fork_failed", slot=slot.number, error=error)
-            slot.history = respawn.after_death(
-                slot.history, ready_for=None, code=None, now=now, burst=self._config.respawn_burst, rng=self._rng
-            )
-            ours.close()
+            self._count_death(slot, None, None, now)
             return
-        finally:
-            theirs.close()
         child = Child(pid, slot.number, Channel(ours), started_at=now, last_beat=now)
         slot.child = child
         self._selector.register(ours, selectors.EVENT_READ, lambda: self._on_frames(slot, child))
@@ -429,6 +427,8 @@ class Supervisor:
         """Begin to stop; a second call can only bring the end nearer.  Nothing is respawned from here on."""
         by = self._clock.monotonic() + seconds + STOP_GRACE
         if self._stop_by is not None and by >= self._stop_by:
+            running = sum(len(slot.board.running()) for slot in self.slots)
+            self._events.emit("cluster_waits", signal=name, running=running)
             return
         self._stop_by = by
         self._events.emit("cluster_stopping", signal=name, seconds=seconds)
@@ -444,7 +444,7 @@ class Supervisor:
         if self._guardian is not None:
             self._guardian.release()
             deadline = self._clock.monotonic() + GUARDIAN_PATIENCE
-            while self._guardian.pid and reap(self._guardian.pid) is None:
+            while self._guardian.pid and self._guardian.reap() is None:
                 if self._clock.monotonic() >= deadline:
                     os.killpg(self._guardian.pid, signal.SIGKILL)
                 self._selector.select(LONGEST_TURN / 20)

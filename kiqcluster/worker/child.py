@@ -116,6 +116,7 @@ class Child:
         self._is_ready = False  # until then nothing is started, so nothing ticks
         self._next_tick = 0.0
         self._waits_since = 0.0  # for Redis, while booting
+        self._said_waiting = False
         self._progress = 0
         self._said_hello = ""
         self._stop_at: float | None = None
@@ -166,7 +167,7 @@ class Child:
         order = self._launcher.capsule.order
         # Told before the first reserve: a job that kills this process must not look like a boot that failed.
         self._channel.send("ready", queues=list(order.weights), concurrency=spec.concurrency)
-        if self._waits_since:
+        if self._said_waiting:
             self._events.emit("redis_back", seconds=self._clock.monotonic() - self._waits_since)
         self._launcher.start()
         self._events.emit("worker_ready", concurrency=spec.concurrency, queues=",".join(order.weights) or "(none yet)")
@@ -235,9 +236,11 @@ class Child:
     def _wait_for_redis(self, error: StoreError) -> None:
         """Tell the supervisor that boot is held up by Redis, and obey it meanwhile."""
         self._channel.send("booting", reason=str(error))
-        if not self._waits_since:
-            self._waits_since = self._clock.monotonic()
-            self._events.emit("redis_lost", error=str(error))
+        now = self._clock.monotonic()
+        self._waits_since = self._waits_since or now
+        if not self._said_waiting and now >= self._waits_since + TICK:  # a server that starts beside us takes less
+            self._said_waiting = True
+            self._events.emit("redis_awaited", error=str(error))
         self._turn(BOOT_POLL)
         if self._stop_at is not None:
             raise KiqStopped

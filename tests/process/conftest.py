@@ -11,11 +11,11 @@ import pytest
 
 @pytest.fixture
 def application(tmp_path: Path) -> Callable[[str], str]:
-    """Write an application of the test's own; returns what -r takes."""
+    """Write an application of the test's own; returns what -r takes.  It has a job, or it would be refused."""
 
     def write(source: str) -> str:
         path = tmp_path / "application.py"
-        path.write_text(dedent(source))
+        path.write_text(f"from tests.apps.basic import record\n{dedent(source)}")
         return str(path)
 
     return write

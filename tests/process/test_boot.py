@@ -56,7 +56,10 @@ def test_an_application_that_does_not_load_is_exit_3_and_nothing_is_started(
     assert cluster.seen("child_started") == []
 
 
-@pytest.mark.parametrize("app", ["no_such_module", "no/such/file.py", "tests.apps.basic:no_such_factory"])
+# `tests.apps` registers no job, `docs` is a folder without any module.
+@pytest.mark.parametrize(
+    "app", ["no_such_module", "no/such/file.py", "tests.apps.basic:no_such_factory", "tests.apps", "docs"]
+)
 def test_an_application_that_is_not_there_is_exit_3(run_cluster: RunCluster, app: str) -> None:
     assert run_cluster("default", app=app).wait() == 3
 

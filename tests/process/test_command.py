@@ -52,6 +52,8 @@ REFUSED = [
     (*APP, ""),
     (*APP, "a,,b"),
     (*APP, " a"),
+    (*APP, "default mailers"),
+    (*APP, "-q", "default mailers"),
     (*APP, "a\nb"),
     (*APP, "a=0"),
     (*APP, "a=x"),
@@ -80,11 +82,17 @@ REFUSED = [
     (*APP, "--listen", "8082", "default"),
     (*APP, "--listen", "127.0.0.1:high", "default"),
     (*APP, "--listen", "127.0.0.1:70000", "default"),
+    (*APP, "--listen", "8082", "--dryrun", "default"),
+    (*APP, "--listen", "no-such-host.invalid:8082", "default"),
+    (*APP, "--listen", "unix:/no/such/directory/http.sock", "default"),
+    (*APP, "--redis", "redis://127.0.0.1:6379/0x", "default"),
     (*APP, "--log-level", "loud", "default"),
     (*APP, "-C", "no/such/file.toml", "default"),
     (*APP, "--directory", "no/such/directory", "default"),
     (*APP, "--pidfile", "no/such/directory/pid", "default"),
     (*APP, f"--embedded=/tmp/{'x' * 120}", "default"),
+    (*APP, "--embedded=/proc/zz", "default"),
+    (*APP, "--embedded=/dev/null", "default"),
 ]
 
 
@@ -111,6 +119,8 @@ def test_a_command_that_cannot_work_is_exit_2_and_starts_nothing(arguments: tupl
         ("KIQ_STRICT", "perhaps"),
         ("KIQ_DEAD_MAX_JOBS", "0"),
         ("REDIS_URL", "nonsense"),
+        ("KIQ_CONCURENCY", "5"),
+        ("KIQ_GROUPS", '["default"]'),
     ],
 )
 def test_a_variable_that_cannot_work_is_exit_2(variable: str, value: str) -> None:
@@ -219,6 +229,29 @@ def test_list_queues_prints_the_sorted_union() -> None:
     assert (done.returncode, done.stdout) == (0, "cronjob:nightly\ndefault\nmailers\n")
 
 
+def test_a_name_that_no_job_goes_to_is_noted_beside_the_slots() -> None:
+    shown = kiqcluster(*APP, "--dryrun", "defualt,cronjob", "default")
+    as_json = kiqcluster(*APP, "--dryrun", "--json", "defualt")
+    known = kiqcluster(*APP, "--dryrun", "default", "other", KIQ_QUEUES="other")
+
+    assert (shown.returncode, len(shown.stdout.splitlines())) == (0, 2)
+    assert "defualt" in shown.stderr
+    assert "cronjob" not in shown.stderr
+    assert as_json.stderr == known.stderr == ""
+    assert list(json.loads(as_json.stdout)[0]) == ["slot", "queues", "mode", "concurrency"]
+
+
+def test_an_environment_that_the_file_has_no_section_for_is_noted(tmp_path: Path) -> None:
+    (tmp_path / "kiqcluster.toml").write_text("[env.production]\ntimeout = 8\n")
+
+    slip = kiqcluster("--print-config", "-e", "prodution", cwd=tmp_path)
+    right = kiqcluster("--print-config", "-e", "production", cwd=tmp_path)
+
+    assert (slip.returncode, right.returncode) == (0, 0)
+    assert "[env.prodution]" in slip.stderr
+    assert right.stderr == ""
+
+
 def test_dryrun_of_an_application_that_does_not_load_is_exit_3(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("raise RuntimeError('no database')")
 
@@ -268,7 +301,7 @@ def test_help_names_every_exit_relevant_flag() -> None:
 
 
 def test_a_stale_pwd_does_not_lead_to_another_directory(tmp_path: Path) -> None:
-    (tmp_path / "here.py").write_text("")
+    (tmp_path / "here.py").write_text("import tests.apps.basic")
 
     done = kiqcluster("-r", "here", "--list-queues", "default", cwd=tmp_path, PWD=str(ROOT))
 

@@ -83,7 +83,7 @@ def test_redis_away_at_boot_is_said_and_so_is_its_return(run_cluster: Run) -> No
     server.kill()
     try:
         cluster = run_cluster("default", "--redis", server.url)
-        cluster.wait_for("redis_lost")
+        cluster.wait_for("redis_awaited")
 
         server.start()
 

@@ -196,6 +196,63 @@ def test_another_process_reaches_the_server_by_its_folder(run_embedded: RunEmbed
     wait_noted(Store(f"embedded:{folder}"), "ran a")
 
 
+def test_jobs_find_the_server_in_the_url_that_every_client_understands(run_embedded: RunEmbedded, folder: Path) -> None:
+    (folder / "application.py").write_text(
+        "import os, redis\n"
+        "from kiqcluster import job\n"
+        "@job()\n"
+        "def ask(): redis.from_url(os.environ['REDIS_URL']).rpush('ledger', 'asked')\n"
+    )
+    run_embedded("-r", str(folder / "application.py"), "default", "-c", "1").wait_ready()
+    store = Store(f"embedded:{folder}")
+
+    push(store, "ask")
+
+    wait_noted(store, "asked")
+
+
+def test_a_folder_that_cannot_be_locked_is_exit_2(run_embedded: RunEmbedded, folder: Path) -> None:
+    (folder / "lock").mkdir()
+
+    cluster = run_embedded("default")
+
+    assert cluster.wait() == 2
+    assert cluster.events == []
+
+
+def test_a_guardian_that_cannot_work_is_replaced_ever_more_seldom(run_embedded: RunEmbedded, folder: Path) -> None:
+    cluster = run_embedded("default", "-c", "1")
+    cluster.wait_ready()
+    server = server_pid(folder)
+    (folder / "lock").rename(folder / "lock.before")
+    (folder / "lock").mkdir()
+
+    os.kill(psutil.Process(server).ppid(), signal.SIGKILL)
+    waits = [cluster.wait_for("guardian_died", count=count)["seconds"] for count in (1, 2)]
+
+    assert 0.7 <= waits[0] <= 1.0
+    assert 1.4 <= waits[1] <= 2.0
+    (folder / "lock").rmdir()
+    store = Store(f"embedded:{folder}")
+    wait_until(lambda: ask(folder, "PING"), "the server to be back")
+    push(store, "record", "a")
+    wait_noted(store, "ran a")
+    assert cluster.stop() == 0
+
+
+def test_a_server_that_does_not_start_is_told_and_tried_again(run_embedded: RunEmbedded, folder: Path) -> None:
+    (folder / "appendonlydir").touch()  # where the server wants a folder
+
+    cluster = run_embedded("default", "-c", "1")
+
+    first, second = (cluster.wait_for("embedded_died", count=count) for count in (1, 2))
+    assert first["seconds"] < second["seconds"]
+    assert Path(first["log"]).exists()
+    (folder / "appendonlydir").unlink()
+    cluster.wait_ready()
+    assert cluster.stop() == 0
+
+
 def test_children_hold_the_pipe_that_keeps_the_server_and_nothing_else_of_it(
     run_embedded: RunEmbedded, folder: Path
 ) -> None:

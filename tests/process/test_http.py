@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,9 +16,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from kiqcluster.store import Store
-from tests.kit import Cluster, RedisServer, http_get, require, wait_until
+from tests.kit import ROOT, Cluster, RedisServer, free_port, http_get, require, wait_until
 from tests.kit import cluster as running_cluster
-from tests.process.stage import metric, push, readiness, release, wait_noted
+from tests.process.stage import children, metric, push, readiness, release, wait_noted
 
 RunCluster = Callable[..., Cluster]
 Application = Callable[[str], str]
@@ -90,6 +92,20 @@ def test_openmetrics_is_served_to_whom_asks_for_it(served: Cluster) -> None:
 
     assert headers["content-type"].startswith("application/openmetrics-text")
     assert {"sidekiq_jobs_failed", "kiqcluster_build"} <= {family.name for family in parse_openmetrics(body.decode())}
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "application/openmetrics-text; version=abc",
+        "text/plain; version=abc",
+        "application/openmetrics-text; version=2.0.0; escaping=nonsense",
+        "\x00\xff;;=,",
+    ],
+)
+def test_an_accept_header_that_makes_no_sense_is_answered_like_others(served: Cluster, accept: str) -> None:
+    assert http_get(served.port, "/metrics", headers=f"Accept: {accept}\r\n")[0] == 200
+    assert http_get(served.port, "/liveness")[0] == 200
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/liveness", "/readiness", "/readiness?verbose=1"])
@@ -295,6 +311,52 @@ def test_the_probes_answer_while_every_child_is_stopped_in_its_tracks(run_cluste
         assert http_get(cluster.port, "/metrics")[0] == 200
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+def test_a_log_that_nobody_reads_holds_up_neither_probes_nor_respawns_nor_a_stop() -> None:
+    server = RedisServer(durable=True)  # with nothing to warn of, the workers write nothing
+    port = free_port()
+    arguments = ["-r", "tests.apps.basic", "--redis", server.url, "--listen", f"127.0.0.1:{port}"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kiqcluster", *arguments, "--log-level", "warning", "default"],
+        cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    try:
+        wait_until(lambda: _is_ready(port), "the cluster to be ready")
+        fill_output(process.pid)
+
+        for count in (1, 2, 3):
+            os.kill(children(process.pid)[0], signal.SIGKILL)  # the supervisor has something to say
+            sample = f'kiqcluster_child_restarts_total{{reason="killed",slot="0"}} {count}.0'
+            wait_until(lambda line=sample: line in http_get(port, "/metrics")[2].decode(), "the death to be seen")
+            wait_until(lambda: _is_ready(port), "the replacement to be ready")
+        assert http_get(port, "/liveness")[0] == 200
+
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    finally:
+        for pid in children(process.pid) if process.poll() is None else ():
+            os.kill(pid, signal.SIGKILL)
+        process.kill()
+        process.communicate()
+        server.close()
+
+
+def _is_ready(port: int) -> bool:
+    try:
+        return http_get(port, "/readiness")[0] == 200
+    except OSError:  # it does not listen yet
+        return False
+
+
+def fill_output(pid: int) -> None:
+    """Fill the pipe that a process writes its log to."""
+    writer = os.open(f"/proc/{pid}/fd/1", os.O_WRONLY | os.O_NONBLOCK)
+    try:
+        while True:
+            os.write(writer, b"x" * select.PIPE_BUF)
+    except BlockingIOError:
+        os.close(writer)
 
 
 def test_a_unix_socket_serves_the_same(run_cluster: RunCluster, store: Store, tmp_path: Path) -> None:

@@ -123,6 +123,31 @@ def test_a_sibling_recovers_the_units_of_a_slot_that_cannot_boot_again(
     wait_noted(store, "ended a")  # once the slot is back
 
 
+def test_a_sibling_recovers_while_the_replacement_still_imports(
+    run_cluster: RunCluster, store: Store, application: Application, tmp_path: Path
+) -> None:
+    app = application("""
+        import pathlib, time
+        from tests.apps.basic import stubborn
+        while pathlib.Path("slow").exists():
+            time.sleep(0.01)
+    """)
+    cluster = run_cluster("default", "other", "-c", "1", "--directory", str(tmp_path), app=app)
+    push(store, "stubborn", "a")
+    wait_noted(store, "began a")
+    pids = cluster.wait_ready(2)
+    (tmp_path / "slow").touch()
+
+    os.kill(pids[0], signal.SIGKILL)
+
+    cluster.wait_for("recovered", pid=pids[1], units=1)
+    assert words(queued(store)) == ["a"]
+    assert len(cluster.seen("child_ready")) == 2
+    (tmp_path / "slow").unlink()
+    release(store)
+    wait_noted(store, "ended a")
+
+
 def test_a_killed_child_takes_the_processes_of_its_jobs_along(
     run_cluster: RunCluster, store: Store, application: Application
 ) -> None:

@@ -108,6 +108,13 @@ def test_other_queues_are_left_alone(run_cluster: RunCluster, store: Store) -> N
     assert (words(queued(store, "cronjobs")), words(queued(store, "other"))) == (["a"], ["b"])
 
 
+def test_a_name_that_no_job_goes_to_is_told(run_cluster: RunCluster, store: Store) -> None:
+    cluster = run_cluster("defualt,default", "default", "cronjob,*")
+    cluster.wait_ready(3)
+
+    assert [(each["slot"], each["queues"]) for each in cluster.seen("queue_unknown")] == [(0, "defualt")]
+
+
 # order
 
 

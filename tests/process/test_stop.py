@@ -118,6 +118,7 @@ def test_a_second_term_is_harmless(run_cluster: RunCluster, store: Store) -> Non
     cluster.signal(signal.SIGTERM)
     cluster.signal(signal.SIGINT)
     os.kill(pid, signal.SIGTERM)
+    cluster.wait_for("cluster_waits", running=1)  # whoever waits is told for what
     push(store, "record", "later")  # a sign that time went by: it waits until the cluster has gone
     release(store)
 
@@ -188,6 +189,25 @@ def test_a_child_that_misses_its_stop_is_killed_after_the_grace_and_the_exit_cod
     release(store)
     run_cluster("default", "-c", "1")
     wait_noted(store, "ended a")
+
+
+def test_a_stop_behind_a_full_socket_reaches_its_child_once_that_reads_again(
+    run_cluster: RunCluster, store: Store
+) -> None:
+    cluster = run_cluster("default", "-c", "1", "-t", "0.2")
+    pid = cluster.wait_ready()[0]
+    os.kill(pid, signal.SIGSTOP)
+    for count in range(1, 301):  # more than a socket takes
+        cluster.signal(signal.SIGTSTP)
+        cluster.wait_for("cluster_quiet", count=count)
+        cluster.signal(signal.SIGCONT)
+        cluster.wait_for("cluster_resumed", count=count)
+
+    cluster.signal(signal.SIGTERM)
+    cluster.wait_for("cluster_stopping")
+    os.kill(pid, signal.SIGCONT)
+
+    assert cluster.wait() == 0  # 9 if it had to be killed
 
 
 # while it boots

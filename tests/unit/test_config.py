@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from kiqcluster.config import STOP_GRACE, Config, Origins, describe, load, settings, with_configured
+from kiqcluster.config import (
+    STOP_GRACE,
+    Config,
+    Origins,
+    describe,
+    load,
+    missing_section,
+    parse_listen,
+    settings,
+    with_configured,
+)
 from kiqcluster.errors import ExitCode, UsageError
 
 Loader = Callable[..., tuple[Config, Origins]]
@@ -104,7 +114,24 @@ class TestSources:
         assert origins["redis"] == "default"
 
     def test_variables_of_others_do_not_matter(self, loaded: Loader) -> None:
-        assert loaded(environ={"KIQ_SLOT": "3", "TIMEOUT": "9", "HOME": "/"})[0] == Config()
+        others = {"KIQ_SLOT": "3", "KIQ_REQUIRE_ALL": "1", "KIQ_DASHBOARD_COLOUR": "red", "TIMEOUT": "9", "HOME": "/"}
+
+        assert loaded(environ=others)[0] == Config()
+
+    @pytest.mark.parametrize(
+        ("variable", "meant"),
+        [
+            ("KIQ_CONCURENCY", "KIQ_CONCURRENCY"),
+            ("KIQ_QUEUE", "KIQ_QUEUES"),
+            ("KIQ_LOGLEVEL", "KIQ_LOG_LEVEL"),
+            ("KIQ_TIMEOUTS", "KIQ_TIMEOUT"),
+            ("KIQ_REDDIS", "KIQ_REDIS"),
+        ],
+    )
+    def test_a_variable_that_looks_like_a_slip_is_refused_with_what_was_meant(
+        self, loaded: Loader, variable: str, meant: str
+    ) -> None:
+        assert f"did you mean {meant}?" in refusal(loaded, environ={variable: "1"})
 
 
 class TestFiles:
@@ -177,6 +204,32 @@ class TestFiles:
     def test_a_section_of_another_environment_is_not_read(self, loaded: Loader) -> None:
         assert loaded("[env.production]\ntimeout = 7\n", environ={"KIQ_ENV": "test"})[0].timeout == Config.timeout
 
+    @pytest.mark.parametrize(
+        ("toml", "environ", "told"),
+        [
+            ("[env.production]\n[env.staging]\n", {"KIQ_ENV": "prodution"}, True),
+            ("[env.production]\n", {"KIQ_ENV": "production"}, False),
+            ("[env.production]\n", {}, False),
+            ("timeout = 3\n", {"KIQ_ENV": "prodution"}, False),
+        ],
+    )
+    def test_an_environment_without_a_section_is_told_where_others_have_one(
+        self,
+        loaded: Loader,
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+        toml: str,
+        environ: dict[str, str],
+        told: bool,
+    ) -> None:
+        config, origins = loaded(toml, environ=environ)
+        monkeypatch.chdir(tmp_path)
+
+        warning = missing_section(config, origins)
+
+        assert (warning is not None) is told
+        assert warning is None or ("[env.prodution]" in warning and "[env.production], [env.staging]" in warning)
+
     @pytest.mark.parametrize("toml", ["env = 3", 'env = "production"', "env.production = 3"])
     def test_sections_that_are_none_are_refused(self, loaded: Loader, toml: str) -> None:
         assert "[env.production]" in refusal(loaded, toml)
@@ -198,6 +251,9 @@ class TestNames:
         assert "[env.production]" in refusal(
             loaded, "[env.production]\ntimeuot = 1\n", environ={"KIQ_ENV": "production"}
         )
+
+    def test_names_in_sections_of_other_environments_are_checked_too(self, loaded: Loader) -> None:
+        assert "[env.production]" in refusal(loaded, "[env.production]\ntimeuot = 1\n", environ={"KIQ_ENV": "test"})
 
     def test_names_given_to_configure_are_checked(self, loaded: Loader) -> None:
         assert "configure()" in refusal(loaded, configured={"timeuot": 3})
@@ -232,6 +288,29 @@ class TestValues:
 
         assert message.startswith(toml.split(" ")[0])
         assert "kiqcluster.toml" in message
+
+    @pytest.mark.parametrize(
+        ("variable", "value", "words"),
+        [
+            ("KIQ_TIMEOUT", "soon", "it takes a number"),
+            ("KIQ_TIMEOUT", "9" * 400, "it takes a number"),
+            ("KIQ_CONCURRENCY", "many", "it takes an integer"),
+            ("KIQ_CONCURRENCY", "2.5", "it takes an integer"),
+            ("KIQ_REQUIRE", "app.jobs,other", "spaces between them"),
+            ("KIQ_REQUIRE", '["app.jobs"]', "spaces between them"),
+            ("KIQ_QUEUES", "a,b", "spaces between them"),
+            ("KIQ_GROUPS", '["a", "b"]', "cronjob:* default,mailers"),
+        ],
+    )
+    def test_a_variable_of_the_wrong_kind_is_refused_in_words_of_ours(
+        self, loaded: Loader, variable: str, value: str, words: str
+    ) -> None:
+        message = refusal(loaded, environ={variable: value})
+
+        assert words in message
+        assert variable in message
+        assert "could not convert" not in message
+        assert "invalid literal" not in message
 
     @pytest.mark.parametrize(
         ("toml", "name", "expected"),
@@ -278,6 +357,8 @@ class TestValues:
             ({"redis": "redis://host:port/0"}, "redis://HOST:PORT/DB"),
             ({"redis": "redis://[::1"}, "redis://HOST:PORT/DB"),
             ({"redis": ""}, "redis://HOST:PORT/DB"),
+            ({"redis": "redis://host:6379/0x"}, "number of the database"),
+            ({"redis": "rediss://:s3cret@host/shop"}, "number of the database"),
             ({"embedded": "/" + "x" * 200}, "shorter folder"),
         ],
     )
@@ -299,6 +380,9 @@ class TestValues:
             {"redis": "unix:///tmp/redis.sock?db=2"},
             {"redis": "rediss://user:secret@host:6380/1"},
             {"redis": "embedded:/tmp/kiq"},
+            {"redis": "redis://host:6379"},
+            {"redis": "redis://host:6379/"},
+            {"redis": "redis://host:6379/12?socket_timeout=3"},
         ],
     )
     def test_values_at_the_edge_work(self, loaded: Loader, values: dict[str, Any]) -> None:
@@ -329,6 +413,26 @@ class TestDescribe:
 
         assert "s3cret" not in repr(rows)
         assert "***" in repr(rows)
+
+
+class TestListen:
+    @pytest.mark.parametrize(
+        ("address", "place"),
+        [
+            ("off", None),
+            ("127.0.0.1:8082", ("127.0.0.1", 8082)),
+            (":8082", ("0.0.0.0", 8082)),
+            ("[::1]:0", ("::1", 0)),
+            ("metrics.internal:80", ("metrics.internal", 80)),
+            ("unix:/run/kiq.sock", "/run/kiq.sock"),
+        ],
+    )
+    def test_its_forms_are_these(self, address: str, place: object) -> None:
+        assert parse_listen(address) == place
+
+    @pytest.mark.parametrize("address", ["", "8082", "host:", "host:-1", "host:65536", "host:²", ":", "unix:", "Off"])
+    def test_others_are_refused_with_the_configuration(self, loaded: Loader, address: str) -> None:
+        assert "HOST:PORT, unix:PATH or off" in refusal(loaded, flags={"listen": address})
 
 
 class TestEmbedded:

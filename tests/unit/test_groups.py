@@ -147,6 +147,8 @@ class TestRefused:
             " a",
             "a ",
             "a, b",
+            "default mailers",
+            "a b=2",
             "=5",
             "a\nb",
             "a\r",
@@ -169,10 +171,37 @@ class TestRefused:
 
         assert caught.value.exit_code == ExitCode.USAGE
 
-    @pytest.mark.parametrize("option", ["", ",5", "a,", "a,0", "a,x", "a,1,2", "a\nb", "a*,1"])
+    @pytest.mark.parametrize("option", ["", ",5", "a,", "a,0", "a,x", "a,1,2", "a\nb", "a*,1", "a b", " a,2"])
     def test_queue_options_that_are_none(self, option: str) -> None:
         with pytest.raises(UsageError):
             parse_queue_option([option])
+
+    def test_a_space_between_names_is_told_to_be_a_comma(self) -> None:
+        with pytest.raises(UsageError, match="a comma"):
+            parse_group("default mailers")
+
+
+class TestUnheardOf:
+    @pytest.mark.parametrize(
+        ("text", "names"),
+        [
+            ("default,mailers", []),
+            ("defualt,mailers", ["defualt"]),
+            ("a,5", ["a", "5"]),
+            ("mail", ["mail"]),
+            ("cronjob:nightly=3,start", ["start"]),
+            ("billing:*", []),
+            ("*", []),
+        ],
+    )
+    def test_a_name_is_that_stands_for_no_known_queue(self, text: str, names: list[str]) -> None:
+        assert parse_group(text).unheard_of(KNOWN) == names
+
+    def test_a_bare_name_is_known_by_the_queues_of_its_namespace(self) -> None:
+        assert parse_group("cronjob").unheard_of(["cronjob:nightly"]) == []
+
+    def test_a_negated_name_too(self) -> None:
+        assert parse_group("defualt", negated=True).unheard_of(KNOWN) == ["defualt"]
 
 
 class TestQueueOption:

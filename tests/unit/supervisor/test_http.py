@@ -29,7 +29,15 @@ def large(headers: Mapping[str, str]) -> Response:
     return Response(503, b"x" * 2_000_000, headers={"Retry-After": "1"})
 
 
-ROUTES = {"/hello": hello, "/large": large}
+def faulty(headers: Mapping[str, str]) -> Response:
+    raise ZeroDivisionError("on purpose")
+
+
+ROUTES = {"/hello": hello, "/large": large, "/faulty": faulty}
+
+
+def ignore(path: str, error: Exception) -> None:
+    """Hear of a failure that no test looks at."""
 
 
 class Client:
@@ -38,7 +46,10 @@ class Client:
     def __init__(self) -> None:
         self.socket, server = socket.socketpair()
         self.socket.setblocking(False)
-        self.connection = Connection(server, ROUTES, deadline=10.0)
+        self.failures: list[tuple[str, str]] = []
+        self.connection = Connection(
+            server, ROUTES, lambda path, error: self.failures.append((path, str(error))), deadline=10.0
+        )
 
     def exchange(self, request: bytes) -> tuple[int, dict[str, str], bytes]:
         """Send a request and let the connection do its work; return status, headers, body."""
@@ -137,6 +148,13 @@ class TestRequests:
 
         assert (status, headers["Retry-After"], len(body)) == (503, "1", 2_000_000)
 
+    def test_a_handler_that_fails_is_reported_and_answered(self, client: Client) -> None:
+        status, _, body = client.exchange(b"GET /faulty?x=1 HTTP/1.1\r\n\r\n")
+
+        assert status == 500
+        assert b"on purpose" not in body
+        assert client.failures == [("/faulty", "on purpose")]
+
 
 class TestPace:
     def test_a_request_may_come_byte_by_byte(self, client: Client) -> None:
@@ -180,7 +198,7 @@ class TestListener:
     def listener(self, tmp_path: Path) -> Iterator[Listener]:
         sock = open_listener(f"unix:{tmp_path / 'http.sock'}")
         assert sock is not None
-        listener = Listener(sock, ROUTES, ManualClock(100.0))
+        listener = Listener(sock, ROUTES, ignore, ManualClock(100.0))
         yield listener
         listener.close()
 
@@ -214,6 +232,20 @@ class TestListener:
 
         assert caught.value.exit_code == ExitCode.ADDRESS_IN_USE
 
+    @pytest.mark.parametrize(
+        ("address", "word"),
+        [
+            ("192.0.2.1:0", "assign"),
+            ("unix:/nonexistent/http.sock", "No such file"),
+            (f"unix:/tmp/{'x' * 200}", "too long"),
+        ],
+    )
+    def test_what_nobody_uses_and_nobody_can_has_the_code_of_usage(self, address: str, word: str) -> None:
+        with pytest.raises(UsageError, match=word) as caught:
+            open_listener(address)
+
+        assert caught.value.exit_code == ExitCode.USAGE
+
     def test_a_socket_left_behind_is_taken_over(self, tmp_path: Path) -> None:
         left_behind = socket.socket(socket.AF_UNIX)
         left_behind.bind(str(tmp_path / "http.sock"))
@@ -227,9 +259,10 @@ class TestListener:
     def test_a_file_that_is_no_socket_is_left_alone(self, tmp_path: Path) -> None:
         (tmp_path / "http.sock").write_text("precious")
 
-        with pytest.raises(UsageError):
+        with pytest.raises(UsageError) as caught:
             open_listener(f"unix:{tmp_path / 'http.sock'}")
 
+        assert caught.value.exit_code == ExitCode.USAGE
         assert (tmp_path / "http.sock").read_text() == "precious"
 
     def test_nobody_there_is_no_connection(self, listener: Listener) -> None:
@@ -253,7 +286,7 @@ class TestListener:
         clock = ManualClock(100.0)
         sock = open_listener(f"unix:{tmp_path / 'slow.sock'}")
         assert sock is not None
-        listener = Listener(sock, ROUTES, clock)
+        listener = Listener(sock, ROUTES, ignore, clock)
         with self.connect(listener):
             connection = listener.accept()
 

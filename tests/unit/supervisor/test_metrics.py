@@ -154,6 +154,16 @@ class TestOwn:
         ("text/plain", "text/plain"),
         ("application/openmetrics-text; version=1.0.0", "application/openmetrics-text"),
         ("*/*", "text/plain"),
+        ("application/openmetrics-text; version=abc", "application/openmetrics-text; version=1.0.0"),
+        ("APPLICATION/OpenMetrics-Text;version=", "application/openmetrics-text; version=1.0.0"),
+        ("text/html, application/openmetrics-text;q=0.5", "application/openmetrics-text; version=1.0.0"),
+        (
+            "application/openmetrics-text; version=2.0.0; escaping=allow-utf-8",
+            "application/openmetrics-text; version=1.0.0",
+        ),
+        ("text/plain; version=abc", "text/plain; version=0.0.4"),
+        ("text/plain; version=1.0.0; escaping=allow-utf-8", "text/plain; version=0.0.4"),
+        (";,=;;", "text/plain; version=0.0.4"),
     ],
 )
 def test_the_format_is_the_one_that_the_scraper_accepts(
@@ -164,4 +174,4 @@ def test_the_format_is_the_one_that_the_scraper_accepts(
     got, text = metrics.render(accept)
 
     assert got.startswith(content_type)
-    assert text.endswith(b"# EOF\n") is (content_type != "text/plain")
+    assert text.endswith(b"# EOF\n") is not content_type.startswith("text/plain")

@@ -9,5 +9,5 @@ heartbeat    heartbeat.py   Sidekiq's process registry, remote signals, new queu
 recovery     recovery.py    units of dead processes → queues
 
 Read in this order: child, launcher, manager, processor, execution, retry, fetch.  Then poller, heartbeat,
-recovery, bells, identity.
+recovery, bells, inbox, strategy, queues, identity.
 """

@@ -14,15 +14,11 @@ from __future__ import annotations
 import gc
 import os
 import selectors
-import signal
 import socket
 import threading
-from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from prometheus_client import REGISTRY
 
@@ -40,6 +36,7 @@ from kiqcluster.runtime import Runtime, current_setup
 from kiqcluster.service import thread_stacks
 from kiqcluster.store import Store, is_outage, risks
 from kiqcluster.store.engine import Member
+from kiqcluster.worker.inbox import REMOTE_ACTIONS, Inbox, be_killed_in
 from kiqcluster.worker.launcher import Callbacks, Launcher
 
 __all__ = ["ChildSpec", "run_child"]
@@ -47,20 +44,6 @@ __all__ = ["ChildSpec", "run_child"]
 TICK = 1.0  # seconds between beats to the supervisor
 STOP_POLL = 0.02  # seconds between looks at the last running jobs
 BOOT_POLL = 0.1  # seconds between tries to reach Redis while booting
-
-SIGNAL_ACTIONS = {
-    signal.SIGTERM: "stop",
-    signal.SIGINT: "stop",
-    signal.SIGQUIT: "stop_now",
-    signal.SIGTSTP: "quiet",
-    signal.SIGUSR1: "quiet",
-    signal.SIGCONT: "resume",
-    signal.SIGTTIN: "dump",
-    signal.SIGUSR2: "not_yet",
-    signal.SIGHUP: "not_yet",
-}
-DEADLY_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
-REMOTE_ACTIONS = {"TERM": "stop", "INT": "stop", "TSTP": "quiet", "USR1": "quiet", "CONT": "resume", "TTIN": "dump"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +85,14 @@ def run_child(spec: ChildSpec) -> int:
 
 
 class Child:
-    """One worker process.  All methods run in its main thread, but `post`."""
+    """One worker process.  All methods run in its main thread; others post to its inbox."""
 
     def __init__(self, spec: ChildSpec) -> None:
         self._spec = spec
         self._channel = Channel(spec.parent)
         self._clock = SystemClock()
         self._selector = selectors.DefaultSelector()
-        self._signals, self._signal_writer = socket.socketpair()
-        self._posted: deque[Callable[[], None]] = deque()
+        self._inbox = Inbox()
         self._launcher: Launcher | None = None
         self._snapshot = Snapshot(REGISTRY)
         self._is_ready = False  # until then nothing is started, so nothing ticks
@@ -127,14 +109,16 @@ class Child:
     def boot(self) -> None:
         """Get ready to run jobs.  Raises KiqError with the exit code that says why not."""
         spec = self._spec
-        self._open_inbox()
+        self._inbox.open()
+        self._selector.register(self._inbox.fileno(), selectors.EVENT_READ, self._on_inbox)
+        self._selector.register(self._channel.socket, selectors.EVENT_READ, self._on_frames)
         log.word_events(self._events)
         rng = Random()  # seeded from the operating system, after the fork
         os.environ["KIQ_SLOT"] = os.environ["SIDEKIQ_WORKER_ID"] = str(spec.slot)
         setup = current_setup()
         setup.config = spec.config
         application.load(spec.config.require, spec.directory)
-        self._trap_signals()
+        self._inbox.trap()
         config = setup.config = with_configured(spec.config, spec.origins, setup.settings)
         setup.store = Store(config.known_redis())
         levels = (definition.options.get("log_level") for definition in current_registry())
@@ -149,8 +133,10 @@ class Child:
             spec.board,
             Callbacks(
                 on_member=lambda member: self._hello(member),
-                on_recovered=lambda identity: self.post(lambda: self._channel.send("recovered", identity=identity)),
-                on_signal=lambda name: self.post(lambda: self._act_on_remote(name)),
+                on_recovered=lambda identity: self._inbox.post(
+                    lambda: self._channel.send("recovered", identity=identity)
+                ),
+                on_signal=lambda name: self._inbox.post(lambda: self._act_on_remote(name)),
             ),
         )
         self._reach_redis(setup.store)
@@ -173,41 +159,13 @@ class Child:
         self._events.emit("worker_ready", concurrency=spec.concurrency, queues=",".join(order.weights) or "(none yet)")
         runtime.fire("ready")
 
-    def _open_inbox(self) -> None:
-        """Get ready to hear, while signals that end a process still do: until the application is loaded it holds
-        nothing, and an import that hangs must not outlive its supervisor."""
-        for end in (self._signals, self._signal_writer):
-            end.setblocking(False)
-        signal.set_wakeup_fd(self._signal_writer.fileno(), warn_on_full_buffer=False)
-        for number in SIGNAL_ACTIONS.keys() - DEADLY_SIGNALS:
-            signal.signal(number, _do_nothing)
-        for number in (*DEADLY_SIGNALS, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        self._selector.register(self._signals, selectors.EVENT_READ, self._on_signals)
-        self._selector.register(self._channel.socket, selectors.EVENT_READ, self._on_frames)
-
-    def _trap_signals(self) -> None:
-        """Take signals through the wakeup descriptor: handlers do nothing, the loop acts (invariant 3)."""
-        for number in SIGNAL_ACTIONS:
-            signal.signal(number, _do_nothing)
-
     def _start_up(self, runtime: Runtime) -> None:
         """Run the startup handlers.  The kernel ends a process whose handlers hang: the supervisor may be gone."""
-        self._be_killed_in(self._spec.config.boot_timeout)
+        be_killed_in(self._spec.config.boot_timeout)
         try:
             runtime.fire("startup")
         finally:
-            self._be_killed_in(0)
-
-    def _be_killed_in(self, seconds: float) -> None:
-        """Have the kernel end this process unless this is called again in time; 0 calls it off.
-
-        It needs neither the interpreter, which a job may hold, nor the supervisor, which may be gone.
-        """
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+            be_killed_in(0)
 
     def _reach_redis(self, store: Store) -> None:
         """Wait until Redis answers; being away is no failure, being refused is."""
@@ -265,25 +223,14 @@ class Child:
     def _turn(self, seconds: float) -> None:
         for key, _ in self._selector.select(seconds):
             key.data()
-        while self._posted:
-            self._posted.popleft()()
+        self._inbox.run_posted()
         self._channel.flush()
         if self._is_ready and self._clock.monotonic() >= self._next_tick:
             self._tick()
 
-    def post(self, action: Callable[[], None]) -> None:
-        """Have the main thread do something soon; from any thread."""
-        self._posted.append(action)
-        try:
-            self._signal_writer.send(b"\0")
-        except (BlockingIOError, OSError):  # full: the loop is awake already
-            return
-
-    def _on_signals(self) -> None:
-        for number in self._signals.recv(4_096):
-            action = SIGNAL_ACTIONS.get(signal.Signals(number)) if number else None
-            if action is not None:
-                self._act(action, signal.Signals(number).name)
+    def _on_inbox(self) -> None:
+        for action, name in self._inbox.take():
+            self._act(action, name)
 
     def _on_frames(self) -> None:
         for frame in self._channel.receive():
@@ -293,7 +240,7 @@ class Child:
             self._events.emit("worker_orphaned")
             # Nobody is left to kill this process if a job holds the interpreter, or a shutdown handler hangs: the
             # kernel does, by default action.
-            self._be_killed_in(self._spec.config.timeout + STOP_GRACE)
+            be_killed_in(self._spec.config.timeout + STOP_GRACE)
             self._act("stop", "EOF")
 
     def _obey(self, frame: Frame) -> None:
@@ -329,7 +276,7 @@ class Child:
     def _tick(self) -> None:
         self._next_tick = self._clock.monotonic() + TICK
         if self._stop_at is None:  # a stop has a deadline of its own
-            self._be_killed_in(self._spec.config.silence_timeout)
+            be_killed_in(self._spec.config.silence_timeout)
         self.launcher.revive()
         busy, progress = self.launcher.busy(), self.launcher.progress()
         moved, self._progress = progress != self._progress, progress
@@ -358,7 +305,7 @@ class Child:
             self._stop_at = min(self._stop_at, deadline)
             return
         self._stop_at = deadline
-        self._be_killed_in(seconds + STOP_GRACE + TICK)  # the supervisor kills a moment earlier, if it is there
+        be_killed_in(seconds + STOP_GRACE + TICK)  # the supervisor kills a moment earlier, if it is there
         if self._launcher is not None:
             running = self._launcher.busy()
             self._events.emit("worker_stopping", running=running, seconds=seconds)
@@ -396,7 +343,7 @@ class Child:
             self._channel.send("hello", identity=member.identity)
             told.set()
 
-        self.post(tell)
+        self._inbox.post(tell)
         told.wait(TICK)
 
 
@@ -404,7 +351,3 @@ class KiqStopped(KiqError):
     """Asked to stop while it booted."""
 
     exit_code = ExitCode.STOPPED
-
-
-def _do_nothing(_number: int, _frame: Any) -> None:
-    """Handle a signal: the wakeup descriptor has the number already."""

@@ -126,6 +126,9 @@ class Config:
     platform_timeout: float = setting(0.0, "seconds after which systemd or the pod kills us; 0 = unknown", flag=False)
     respawn_burst: int = setting(200, "respawns at once per slot and minute", flag=False)
     max_retries: int = setting(25, "retries of jobs with retry=True", flag=False, in_code=True)
+    max_retries_after_interruption: int = setting(
+        3, "deaths of processes after which the job that they ran is buried", flag=False, in_code=True
+    )
     dead_max_jobs: int = setting(10_000, "entries of the dead set (Sidekiq keeps one less)", flag=False, in_code=True)
     dead_timeout: float = setting(180 * 86_400.0, "seconds that a dead job is kept", flag=False, in_code=True)
     average_scheduled_poll_interval: float = setting(
@@ -379,6 +382,7 @@ def _validate(config: Config) -> None:
         ),
         (config.respawn_burst >= 1, "respawn_burst must be at least 1"),
         (config.max_retries >= 0, "max_retries cannot be negative"),
+        (config.max_retries_after_interruption >= 1, "max_retries_after_interruption must be at least 1"),
         (config.dead_max_jobs >= 1 and config.dead_timeout > 0, "dead_max_jobs and dead_timeout must be positive"),
         (config.average_scheduled_poll_interval > 0, "average_scheduled_poll_interval must be more than 0 seconds"),
         (config.log_format in LOG_FORMATS, f"log_format is one of {', '.join(LOG_FORMATS)}"),

@@ -5,7 +5,7 @@ what the socket does not take stays in the buffer until `flush` is called again.
 
 Up:   hello(identity)  booting(reason)  ready(queues, concurrency)  beat(progress, busy, redis, quiet)
       metrics(families)  recovered(identity)  bye()  catalogue(jobs | error)
-Down: quiet(until)  resume()  stop(seconds)  recover(identity, running)  queues(known)  dump()
+Down: quiet(until)  resume()  stop(seconds)  recover(orphans)  queues(known)  dump()
 """
 
 from __future__ import annotations

@@ -107,6 +107,11 @@ class Keys:
         """hash: identity → number of beats; a number that stands still means a process that does."""
         return f"{self.prefix}kiq:beats"
 
+    @property
+    def suspects(self) -> str:
+        """hash: SHA-1 of a payload → how many processes died while they ran it, 72 h."""
+        return f"{self.prefix}kiq:suspects"
+
     def inflight(self, identity: str) -> str:
         """hash: token → `length:queue` + payload, the units a process holds."""
         return f"{self.prefix}kiq:inflight:{identity}"

@@ -97,6 +97,7 @@ class Run:
 
     job: its registered definition (kiqcluster.registry.Definition).  instance: what performs it, None for a function.
     effects: rows for settle's table, written in the same step as the run's outcome, whatever that will be.
+    identity, token: who holds the unit in Redis, and its place there; what must end with its holder is keyed by them.
     """
 
     payload: Payload
@@ -104,6 +105,8 @@ class Run:
     job: Any = field(repr=False)
     instance: object = field(repr=False)
     effects: list[Effect] = field(default_factory=list)
+    identity: str = ""
+    token: str = ""
 
     @property
     def jid(self) -> str:

@@ -13,7 +13,8 @@ The worker decides when to call them; every loss and fence is theirs to see, so 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha1
 from typing import Any
 
 from kiqcluster.clock import utc_date
@@ -23,11 +24,13 @@ from kiqcluster.outcome import Dead, Deferred, Done, Effect, Interrupted, Outcom
 from kiqcluster.store.connection import Link, Store
 from kiqcluster.store.scripts import JOIN, MOVE_DUE, RECOVER, RESERVE, RESYNC, SETTLE, Call, Word, run_scripts
 
-__all__ = ["DeadSetLimits", "Due", "Engine", "Member", "Refusals", "Reserved", "Settlement", "Unit"]
+__all__ = ["ALL_SUSPECT", "DeadSetLimits", "Due", "Engine", "Member", "Refusals", "Reserved", "Settlement", "Unit"]
 
 Refusals = dict[str, str]  # token → Redis' words, of units that stay held
 
 LARGEST_BATCH = 1_000_000  # bytes at which a reserve stops (it holds at least one unit)
+SUSPECT_TTL = 72 * 3_600  # seconds that suspects are remembered after the last death
+ALL_SUSPECT = ("*",)  # where nobody knows which units were running
 RECOVER_BATCH = 1_000  # units that one recover script gives back
 
 
@@ -52,12 +55,16 @@ class Member:
 
 @dataclass(slots=True)
 class Unit:
-    """A reserved payload.  token: its place in the in-flight hash of `identity`."""
+    """A reserved payload.
+
+    token: its place in the in-flight hash of `identity`.  deaths: processes that died while they ran it.
+    """
 
     queue: str
     payload: bytes
     token: str
     identity: str
+    deaths: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,17 +132,20 @@ class Engine:
         wanted: int | None,
         done: Sequence[Settlement],
         now: float,
+        *,
+        may_suspect: bool = True,
     ) -> tuple[Refusals, Reserved | None]:
         """Settle `done` and reserve up to `wanted` units from `queues`, in order of preference.
 
         call: a number that grows with each reserve of this epoch.  wanted: None skips the reserve, 0 empties
-        wake lists only.  Returns what Redis refused to settle, and what was reserved: each stands for itself.
+        wake lists only.  may_suspect: whether a suspect may be among the units; it comes alone then.
+        Returns what Redis refused to settle, and what was reserved: each stands for itself.
         One round trip, O(settlements + queues + units).  Raises RedisUnavailable, ReplyLost.
         """
         calls = [*self._settle_calls(done, now)]
         settles = len(calls)
         if wanted is not None:
-            calls.append(self._reserve_call(member, call, queues, wanted))
+            calls.append(self._reserve_call(member, call, queues, wanted, may_suspect))
         replies = run_scripts(link, calls)
         reserved = None if wanted is None else self._read_reserved(replies[-1], member, call, queues)
         refusals = _read_refusals(replies[:settles], done)
@@ -170,12 +180,16 @@ class Engine:
             raise reply
         return None if reply[0] == b"FENCED" else int(reply[1])
 
-    def recover(self, link: Link, identity: str) -> int:
-        """End a membership and give its units back; return how many.  One round trip per 1 000 units."""
+    def recover(self, link: Link, identity: str, running: Iterable[str] = ()) -> int:
+        """End a membership and give its units back; return how many.  One round trip per 1 000 units.
+
+        running: tokens of the units that may have killed the process, ALL_SUSPECT where nobody knows.
+        """
         recovered, left, refused, words = 0, 1, 0, b""
-        keys = [self._keys.members, self._keys.inflight(identity), self._keys.beats]
+        keys = [self._keys.members, self._keys.inflight(identity), self._keys.beats, self._keys.suspects]
+        arguments: list[Word] = [identity, self._keys.queue(""), RECOVER_BATCH, SUSPECT_TTL, *running]
         while left:
-            call = Call(RECOVER, keys, [identity, self._keys.queue(""), RECOVER_BATCH])
+            call = Call(RECOVER, keys, arguments)
             (reply,) = run_scripts(link, [call])
             if isinstance(reply, RedisRefused):
                 raise reply
@@ -212,14 +226,14 @@ class Engine:
 
     # calls
 
-    def _reserve_call(self, member: Member, call: int, queues: Sequence[str], wanted: int) -> Call:
-        keys = [self._keys.members, self._keys.inflight(member.identity), self._keys.paused]
+    def _reserve_call(self, member: Member, call: int, queues: Sequence[str], wanted: int, may_suspect: bool) -> Call:
+        keys = [self._keys.members, self._keys.inflight(member.identity), self._keys.paused, self._keys.suspects]
         for queue in queues:
             keys += (self._keys.wake(queue), self._keys.queue(queue))
         return Call(
             RESERVE,
             keys,
-            [member.identity, member.padded_epoch, f"{call:010d}", wanted, LARGEST_BATCH, *queues],
+            [member.identity, member.padded_epoch, f"{call:010d}", wanted, LARGEST_BATCH, int(may_suspect), *queues],
         )
 
     def _read_reserved(self, reply: Any, member: Member, call: int, queues: Sequence[str]) -> Reserved:
@@ -229,10 +243,10 @@ class Engine:
             return Reserved([], frozenset(), fenced=True)
         head, identity = f"{member.padded_epoch}.{call:010d}.", member.identity
         units: list[Unit] = []
-        for at in range(3, len(reply), 2):
+        for at in range(4, len(reply), 2):
             queue = queues[reply[at]]
             for payload in reply[at + 1]:
-                units.append(Unit(queue, payload, f"{head}{len(units) + 1:05d}", identity))
+                units.append(Unit(queue, payload, f"{head}{len(units) + 1:05d}", identity, reply[3]))
         refusal = next((f"{queues[at]}: {words.decode()}" for at, words in zip(*reply[1:3], strict=True) if words), "")
         return Reserved(units, frozenset(queues[index] for index in reply[1]), refusal=refusal)
 
@@ -253,7 +267,7 @@ class Engine:
         others: list[Word] = []
         for settlement in settlements:
             outcome, unit = settlement.outcome, settlement.unit
-            if type(outcome) is Done and not outcome.effects:
+            if type(outcome) is Done and not outcome.effects and not unit.deaths:
                 done.append(unit.token)
                 continue
             effects = (*self._consequences(unit, outcome, now), *outcome.effects)
@@ -268,6 +282,9 @@ class Engine:
     def _consequences(self, unit: Unit, outcome: Outcome, now: float) -> tuple[Effect, ...]:
         """Return an outcome as rows of the table of effects."""
         queue = self._keys.queue(unit.queue)
+        if unit.deaths and not isinstance(outcome, Requeue):
+            absolved = Effect("absolve", self._keys.suspects, (sha1(unit.payload, usedforsecurity=False).hexdigest(),))
+            return (absolved, *self._consequences(replace(unit, deaths=0), outcome, now))
         match outcome:
             case Retry(payload=payload, at=at):
                 return (Effect("zadd", self._keys.retry, (repr(at), payload)),)

@@ -93,14 +93,14 @@ class Child:
 class Slot:
     """A stable place for a child.
 
-    orphans: identities of its dead children that nobody has recovered yet.
+    orphans: identities of its dead children that nobody has recovered yet, with the tokens that were running.
     """
 
     plan: SlotPlan
     board: Board
     child: Child | None = None
     history: History = field(default_factory=History)
-    orphans: list[str] = field(default_factory=list)
+    orphans: dict[str, tuple[str, ...]] = field(default_factory=dict)
     restarts: Counter[str] = field(default_factory=Counter)
 
     @property

@@ -55,7 +55,7 @@ class Birth:
     quiet: bool
     board: Board
     parent: socket.socket
-    orphans: tuple[str, ...]
+    orphans: dict[str, tuple[str, ...]]
     directory: Path = field(default_factory=Path.cwd)
 
 
@@ -276,8 +276,7 @@ class Supervisor:
 
     def _forget_orphan(self, identity: str) -> None:
         for slot in self.slots:
-            if identity in slot.orphans:
-                slot.orphans.remove(identity)
+            slot.orphans.pop(identity, None)
 
     # reaping
 
@@ -302,7 +301,7 @@ class Supervisor:
         running = slot.board.running()
         slot.board.clear()
         slot.child = None
-        slot.orphans += child.identities
+        slot.orphans.update(dict.fromkeys(child.identities, tuple(running)))
         self._metrics.fold(slot.number)
         if self._is_stopping:
             self._events.emit("child_left", slot=slot.number, child=child.pid)
@@ -334,10 +333,10 @@ class Supervisor:
 
     def _ask_sibling(self) -> None:
         """Have a ready child give back what dead ones held: their replacements do, too, but may be long in coming."""
-        orphans = [identity for slot in self.slots if slot.child is None for identity in slot.orphans]
+        orphans = {key: running for slot in self.slots if slot.child is None for key, running in slot.orphans.items()}
         for slot in self.slots:
             if orphans and slot.child is not None and slot.state in ("ready", "quiet"):
-                slot.child.channel.send("recover", identities=orphans)
+                slot.child.channel.send("recover", orphans=orphans)
                 return
 
     # deadlines
@@ -404,7 +403,7 @@ class Supervisor:
                     quiet=self.is_quiet,
                     board=slot.board,
                     parent=parent,
-                    orphans=tuple(slot.orphans),
+                    orphans=dict(slot.orphans),
                     directory=self._directory,
                 )
             )

@@ -16,6 +16,7 @@ import os
 import selectors
 import socket
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -50,7 +51,8 @@ BOOT_POLL = 0.1  # seconds between tries to reach Redis while booting
 class ChildSpec:
     """What a slot's process is to be; made by the supervisor before the fork.
 
-    orphans: identities of this slot that nobody has recovered yet.  board: shared with the supervisor.
+    orphans: identities of this slot that nobody has recovered yet, with the tokens that were running.
+    board: shared with the supervisor.
     """
 
     slot: int
@@ -61,7 +63,7 @@ class ChildSpec:
     quiet: bool
     board: Board
     parent: socket.socket
-    orphans: tuple[str, ...] = ()
+    orphans: Mapping[str, Sequence[str]] = field(default_factory=dict)
     origins: Origins = field(default_factory=dict)
     directory: Path = field(default_factory=Path.cwd)
 
@@ -250,7 +252,7 @@ class Child:
             case "stop":
                 self._begin_stop(frame["seconds"])
             case "recover":
-                self.launcher.recover(frame["identities"])
+                self.launcher.recover(frame["orphans"])
             case "queues":
                 self.launcher.learn_queues(frame["known"])
 

@@ -66,6 +66,8 @@ class Execution:
             return self._bury_unreadable(unit, error)
         name = payload["class"]
         definition = self._registry.get(name)
+        if unit.deaths and unit.deaths >= self._deaths_allowed(definition):
+            return self._bury_killer(unit, payload, definition)
         started = self._clock.monotonic()
         context = JobContext(str(payload.get("jid", "")), payload, unit.queue, name, self._stopping)
         token = CURRENT_JOB.set(context)
@@ -83,8 +85,36 @@ class Execution:
             CURRENT_JOB.reset(token)
         return outcome
 
+    def _deaths_allowed(self, definition: Definition | None) -> int:
+        limit = None if definition is None else definition.local.get("max_retries_after_interruption")
+        return self._runtime.config.max_retries_after_interruption if limit is None else int(limit)
+
+    def _bury_killer(self, unit: Unit, payload: Payload, definition: Definition | None) -> Outcome:
+        """Return Dead for a job that has killed as many processes as it may, without running it."""
+        now = self._clock.now()
+        error = CannotRun(
+            f"{unit.deaths} processes died while they ran this job; it is not run again. Look at their death reports, "
+            "mend the job, and retry it"
+        )
+        changes = {
+            **retry.describe_error(error),
+            "failed_at": now,
+            "retry_count": 0,
+            "interrupted_count": unit.deaths,
+        }
+        self._say_failed("killed its processes, buried", error)
+        self._tally(payload["class"], unit.queue).add(Dead(b"", now), 0.0, None, was_retried=False)
+        self._setup.report(error, {"context": "job", "job": payload, "queue": unit.queue})
+        return self._exhausted(unit, payload, definition, error, changes, now)
+
     def interrupt(self, unit: Unit) -> Outcome:
-        """Return the outcome of a unit that still runs when the process must go; its bytes are all that is used."""
+        """Return the outcome of the unit that still runs when the process must go, with its run's effects.
+
+        Called by the main thread; the run itself goes on and is not heard any more.
+        """
+        return replace(self._interrupted(unit), effects=tuple(self._effects))
+
+    def _interrupted(self, unit: Unit) -> Outcome:
         try:
             payload = read(unit.payload)
         except MalformedPayload as error:
@@ -167,7 +197,7 @@ class Execution:
                 perform(*payload["args"])
                 return None
 
-            run = Run(payload, unit.queue, definition, instance, self._effects)
+            run = Run(payload, unit.queue, definition, instance, self._effects, unit.identity, unit.token)
             outcome = chain.invoke(run, last)
             return outcome if isinstance(outcome, Outcome) else DONE
         except Interrupted:

@@ -61,6 +61,7 @@ class ReliableFetch:
         self._oldest = 0.0  # when the first of them came in
         self._alerted = False  # the manager knows that some are left behind
         self._held: dict[str, Unit] = {}  # by token, until the settle is acknowledged
+        self._suspect = ""  # token of the one unit held that processes have died of
         self._idle = 0  # processors parked on the condition
         self._leading = False
         self._due = True  # there may be work in Redis
@@ -269,7 +270,14 @@ class ReliableFetch:
         if wanted is None and not batch:
             return
         refusals, reserved = self._engine.exchange(
-            self._link, self.member, self._call, queues, wanted, batch, self._runtime.clock.now()
+            self._link,
+            self.member,
+            self._call,
+            queues,
+            wanted,
+            batch,
+            self._runtime.clock.now(),
+            may_suspect=not self._suspect,
         )
         self._release([each for each in batch if each.unit.token not in refusals])
         self._back()
@@ -291,12 +299,15 @@ class ReliableFetch:
             self._resting = reserved.resting
             for unit in reserved.units:
                 self._held[unit.token] = unit
+                if unit.deaths:
+                    self._suspect = unit.token
             if self._quiet or self._ended:  # it was on its way when the process became quiet
                 self._give_back(reserved.units)
                 return
             self._units.extend(reserved.units)
-            self._due = self._due or len(reserved.units) == wanted
-            self._hungry = len(reserved.units) < wanted
+            is_alone = bool(reserved.units) and reserved.units[0].deaths > 0  # a suspect's batch is short for that
+            self._due = self._due or is_alone or len(reserved.units) == wanted
+            self._hungry = len(reserved.units) < wanted and not is_alone
 
     def _give_back(self, units: list[Unit]) -> int:
         """Queue units to be put back, newest first so that the oldest is fetched next.  Called with the lock."""
@@ -306,6 +317,8 @@ class ReliableFetch:
     def _release(self, batch: list[Settlement]) -> None:
         for settlement in batch:
             self._held.pop(settlement.unit.token, None)
+            if settlement.unit.token == self._suspect:
+                self._suspect = ""
 
     def _keep_refused(self, batch: list[Settlement], refusals: Refusals) -> None:
         """Keep what Redis refused to write: it stays held, and is tried again later."""
@@ -343,6 +356,7 @@ class ReliableFetch:
             self.member = member
             self._units.clear()
             self._held.clear()
+            self._suspect = ""
             self._unsure, self._due = False, True
         self._runtime.events.emit("worker_fenced", old=old.identity, new=member.identity)
 

@@ -12,7 +12,7 @@ Counterpart: sidekiq launcher.rb.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Event
 
@@ -25,7 +25,7 @@ from kiqcluster.metrics import JobMetrics
 from kiqcluster.payload import peek
 from kiqcluster.registry import Registry
 from kiqcluster.runtime import Runtime
-from kiqcluster.store.engine import DeadSetLimits, Engine, Member, Settlement
+from kiqcluster.store.engine import DeadSetLimits, Engine, Member
 from kiqcluster.worker.bells import Bells
 from kiqcluster.worker.execution import Execution
 from kiqcluster.worker.fetch import ReliableFetch
@@ -105,7 +105,7 @@ class Launcher:
         """Whether the last round of every capsule reached Redis."""
         return all(capsule.fetch.is_connected for capsule in self.capsules)
 
-    def join(self, orphans: Iterable[str]) -> None:
+    def join(self, orphans: Mapping[str, Sequence[str]]) -> None:
         """Become a member, give back what dead processes held, learn the queues.
 
         Units go back before this process fetches, so they run before younger ones.
@@ -135,9 +135,9 @@ class Launcher:
             if not service.is_alive:
                 service.start()
 
-    def recover(self, identities: Iterable[str]) -> None:
-        """Give the units of dead processes back."""
-        self._recovery.recover(identities)
+    def recover(self, orphans: Mapping[str, Sequence[str]]) -> None:
+        """Give the units of dead processes back; orphans: identity → tokens that were running."""
+        self._recovery.recover(orphans)
 
     def quiet(self) -> None:
         """Fetch no more.  Reversible."""
@@ -215,12 +215,10 @@ class Launcher:
         return has_left
 
     def _leave(self, capsule: Capsule) -> bool:
-        running = capsule.manager.running()
-        execution = self._make_execution()
-        interrupted = [Settlement(each.unit, execution.interrupt(each.unit)) for each in running]
+        interrupted = capsule.manager.interrupt()
         if interrupted:
-            jids = ", ".join(peek(each.unit.payload)[1] for each in running)
-            self._runtime.events.emit("worker_interrupted", running=len(running), jids=jids)
+            jids = ", ".join(peek(each.unit.payload)[1] for each in interrupted)
+            self._runtime.events.emit("worker_interrupted", running=len(interrupted), jids=jids)
         try:
             capsule.fetch.leave(interrupted, LAST_ROUND)
         except StoreError as error:

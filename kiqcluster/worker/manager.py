@@ -17,6 +17,7 @@ from collections.abc import Callable
 from kiqcluster.clock import Clock
 from kiqcluster.errors import StoreError
 from kiqcluster.service import Service
+from kiqcluster.store.engine import Settlement
 from kiqcluster.worker.bells import Bells
 from kiqcluster.worker.processor import Processor, Running
 from kiqcluster.worker.strategy import FetchStrategy
@@ -68,6 +69,10 @@ class Manager(Service):
     def running(self) -> list[Running]:
         """Return what the processors run at this moment."""
         return [running for processor in self.processors if (running := processor.running) is not None]
+
+    def interrupt(self) -> list[Settlement]:
+        """Return what becomes of the units that still run when the process must go."""
+        return [each for processor in self.processors if (each := processor.interrupt()) is not None]
 
     def _close_bells(self) -> None:
         try:

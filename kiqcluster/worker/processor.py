@@ -55,6 +55,11 @@ class Processor(Service):
         while (unit := self._fetch.next(finished)) is not None:
             finished = self._run_one(unit)
 
+    def interrupt(self) -> Settlement | None:
+        """Return what becomes of the unit that still runs when the process must go; None when it runs none."""
+        running = self.running
+        return None if running is None else Settlement(running.unit, self._execution.interrupt(running.unit))
+
     def _run_one(self, unit: Unit) -> Settlement:
         self._board.start(self.number, unit.token)
         self.running = Running(unit, self._clock.now())

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 
 from kiqcluster.backoff import jittered
 from kiqcluster.errors import RedisRefused, StoreError
 from kiqcluster.runtime import Runtime
 from kiqcluster.service import Service
-from kiqcluster.store.engine import Engine
+from kiqcluster.store.engine import ALL_SUSPECT, Engine
 from kiqcluster.worker.heartbeat import withdrawal
 from kiqcluster.worker.identity import Birth, is_gone
 
@@ -43,26 +43,28 @@ class Recovery(Service):
         self._engine = engine
         self._birth = birth
         self._on_recovered = on_recovered
-        self._waiting: deque[str] = deque()
+        self._waiting: deque[tuple[str, Sequence[str]]] = deque()
         self._more = threading.Event()
 
-    def catch_up(self, orphans: Iterable[str]) -> None:
+    def catch_up(self, orphans: Mapping[str, Sequence[str]]) -> None:
         """Recover these processes and those of this host that are gone, now; in the booting thread.
 
+        orphans: identity → tokens that were running.  What a neighbour ran whose supervisor is gone as well, nobody
+        knows: all that it held is suspect.
         Raises StoreError while Redis is away; may be called again.  What Redis refuses is tried again later.
         """
         births = {identity: Birth.parse(record) for identity, record in self._engine.members().items()}
         gone = [identity for identity, birth in births.items() if birth is not None and is_gone(birth, self._birth)]
-        for identity in dict.fromkeys([*orphans, *gone]):
+        for identity, running in {**dict.fromkeys(gone, ALL_SUSPECT), **orphans}.items():
             try:
-                self._recover(identity)
+                self._recover(identity, running)
             except RedisRefused as error:
                 self._runtime.trouble("recovery", error)
-                self.recover([identity])
+                self.recover({identity: running})
 
-    def recover(self, identities: Iterable[str]) -> None:
+    def recover(self, orphans: Mapping[str, Sequence[str]]) -> None:
         """Recover these processes, soon; from any thread."""
-        self._waiting.extend(identities)
+        self._waiting.extend(orphans.items())
         self._more.set()
 
     def run(self) -> None:
@@ -71,21 +73,21 @@ class Recovery(Service):
             self._more.clear()
             attempt = 0
             while self._waiting and not self.stopping.is_set():
-                identity = self._waiting.popleft()
+                identity, running = self._waiting.popleft()
                 try:
-                    self._recover(identity)
+                    self._recover(identity, running)
                 except StoreError as error:
                     self._runtime.trouble("recovery", error)
-                    self._waiting.append(identity)  # after the others: what holds it up need not hold them up
+                    self._waiting.append((identity, running))  # after the others: what holds it up is its own
                     self.pause(jittered(attempt, FIRST_PAUSE, LONGEST_PAUSE, self._runtime.rng))
                     attempt += 1
 
     def wake(self) -> None:
         self._more.set()
 
-    def _recover(self, identity: str) -> None:
+    def _recover(self, identity: str, running: Sequence[str]) -> None:
         with self._engine.store.borrowed() as link:
-            units = self._engine.recover(link, identity)
+            units = self._engine.recover(link, identity, running)
         self._engine.store.pipeline(withdrawal(self._engine.store.keys, identity))
         self._runtime.events.emit("recovered" if units else "recovered_nothing", identity=identity, units=units)
         self._on_recovered(identity)

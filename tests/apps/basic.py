@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 
@@ -64,3 +65,24 @@ def suicide(word: str) -> None:
 class Nightly(Job, queue_namespace="cronjob"):
     def perform(self) -> None:
         note("nightly")
+
+
+@job()
+def killer(way: str) -> None:
+    """Ends its process, whatever it takes."""
+    note("kills by", way)
+    die(way)
+
+
+@job(max_retries_after_interruption=1)
+def killer_once(way: str) -> None:
+    note("kills by", way)
+    die(way)
+
+
+def die(way: str) -> None:
+    if way == "exit":
+        os._exit(7)
+    if way == "segfault":
+        ctypes.string_at(0)
+    os.kill(os.getpid(), 9)

@@ -11,7 +11,7 @@ from kiqcluster.errors import RedisRefused
 from kiqcluster.outcome import Dead, Deferred, Discard, Done, Effect, Interrupted, Outcome, Requeue, Retry
 from kiqcluster.store import Store
 from kiqcluster.store import scripts as script_module
-from kiqcluster.store.engine import DeadSetLimits, Due, Engine, Member, Reserved, Settlement, Unit
+from kiqcluster.store.engine import ALL_SUSPECT, DeadSetLimits, Due, Engine, Member, Reserved, Settlement, Unit
 from kiqcluster.store.scripts import MOVE_DUE, RECOVER, RESERVE, RESYNC, SETTLE, Script
 
 NOW = 1_795_168_740.25
@@ -581,3 +581,66 @@ def test_a_full_server_can_be_drained(engine: Engine, store: Store) -> None:
     finally:
         store.call("CONFIG", "SET", "maxmemory", "0")
     assert queue(store) == ["again"]
+
+
+class TestSuspects:
+    """Poison isolation: a unit that processes have died of is handed out alone, one at a time per process."""
+
+    @pytest.fixture(autouse=True)
+    def killer(self, engine: Engine, store: Store) -> None:
+        """`k` was running when its process died; `a` and `b` were held beside it."""
+        push(store, "default", "a", "k", "b")
+        units = reserve(engine, 3).units
+        with store.borrowed() as link:
+            engine.recover(link, ME.identity, [units[1].token])
+        engine.join(ME)
+
+    def take(self, engine: Engine, call: int, *, may_suspect: bool = True, wanted: int = 10) -> list[tuple[str, int]]:
+        with engine.store.borrowed() as link:
+            _, reserved = engine.exchange(link, ME, call, ["default"], wanted, [], NOW, may_suspect=may_suspect)
+        assert reserved is not None
+        return [(unit.payload.decode(), unit.deaths) for unit in reserved.units]
+
+    def test_only_what_was_running_counts(self, store: Store) -> None:
+        assert store.call("HVALS", store.keys.suspects) == [b"1"]
+        assert 0 < store.call("TTL", store.keys.suspects) <= 72 * 3_600
+
+    def test_a_suspect_comes_alone_and_its_neighbours_without_it(self, engine: Engine) -> None:
+        assert self.take(engine, 1) == [("a", 0)]
+        assert self.take(engine, 2) == [("k", 1)]
+        assert self.take(engine, 3) == [("b", 0)]
+
+    def test_who_holds_a_suspect_gets_no_second_one_but_what_is_behind_it(self, engine: Engine, store: Store) -> None:
+        assert self.take(engine, 1, may_suspect=False) == [("a", 0), ("b", 0)]
+        assert queue(store) == ["k"]
+        assert self.take(engine, 2, may_suspect=False) == []
+        assert queue(store) == ["k"]
+
+    def test_where_nobody_knows_what_ran_all_are_suspect(self, engine: Engine, store: Store) -> None:
+        for call in range(1, 4):
+            self.take(engine, call)
+        with store.borrowed() as link:
+            engine.recover(link, ME.identity, ALL_SUSPECT)
+
+        assert sorted(store.call("HVALS", store.keys.suspects)) == [b"1", b"1", b"2"]
+
+    @pytest.mark.parametrize("outcome", [Done(), Discard(), Retry(b"x", NOW), Dead(b"x", NOW), Interrupted(b"k")])
+    def test_an_end_without_a_death_clears_the_count(self, engine: Engine, store: Store, outcome: Outcome) -> None:
+        self.take(engine, 1)
+        with store.borrowed() as link:
+            _, reserved = engine.exchange(link, ME, 2, ["default"], 1, [], NOW)
+        assert reserved is not None
+
+        settle(engine, (reserved.units[0], outcome))
+
+        assert store.call("EXISTS", store.keys.suspects) == 0
+
+    def test_one_that_was_only_given_back_stays_suspect(self, engine: Engine, store: Store) -> None:
+        self.take(engine, 1)
+        with store.borrowed() as link:
+            _, reserved = engine.exchange(link, ME, 2, ["default"], 1, [], NOW)
+        assert reserved is not None
+
+        settle(engine, (reserved.units[0], Requeue()))
+
+        assert store.call("HVALS", store.keys.suspects) == [b"1"]

@@ -16,6 +16,7 @@
 --   lpush payload          to the back of the line
 --   sadd member            (the set of queue names)
 --   zadd score member      schedule and retry
+--   absolve digest         a suspect has ended without killing its process: its count is cleared
 --   bury score member cutoff largest    dead set: add, drop what is older than cutoff, keep the newest largest - 1
 --
 -- Returns {number of tokens that were held, {token, error, token, error, ...}}.  Tokens that were not held changed
@@ -29,6 +30,7 @@ local effects = {
   end,
   rpush = function(key, arguments) redis.call('RPUSH', key, arguments[1]) end,
   lpush = function(key, arguments) redis.call('LPUSH', key, arguments[1]) end,
+  absolve = function(key, arguments) redis.call('HDEL', key, arguments[1]) end,
   sadd = function(key, arguments) redis.call('SADD', key, arguments[1]) end,
   zadd = function(key, arguments) redis.call('ZADD', key, arguments[1], arguments[2]) end,
   bury = function(key, arguments)

@@ -39,6 +39,11 @@ WORDING: dict[str, tuple[int, str]] = {
         logging.WARNING,
         "out of time: what still runs is put back and will run again: {jids}",
     ),
+    "worker_stranded": (
+        logging.ERROR,
+        "Redis did not answer ({error}): {units} units stay in flight under {identity}; "
+        "they are given back when a worker starts on this host",
+    ),
     "worker_left": (logging.INFO, "stopped"),
     "worker_orphaned": (logging.WARNING, "the supervisor is gone: finishing running jobs, then leaving"),
     "worker_fenced": (
@@ -84,6 +89,10 @@ WORDING: dict[str, tuple[int, str]] = {
     "cluster_waits": (logging.INFO, "{signal}: already stopping, {running} jobs still run; QUIT stops at once"),
     "queue_unknown": (logging.WARNING, "slot {slot}: no registered job goes to {queues}; is that name right?"),
     "cluster_gave_up": (logging.ERROR, "no slot ever became ready; exit {code} ({reason})"),
+    "cluster_stranded": (
+        logging.ERROR,
+        "what {identities} held is still in flight in Redis; it is given back when a worker starts on this host",
+    ),
     "cluster_stopped": (logging.INFO, "stopped, exit {code}"),
     "stop_overdue": (logging.ERROR, "slot {slot}: pid {child} did not leave in time and is killed"),
     "catalogue_failed": (logging.ERROR, "the application did not load; nothing was started:\n{error}"),

@@ -24,6 +24,14 @@ class Effect:
     key: str
     arguments: Sequence[str | bytes | float] = ()
 
+    def __post_init__(self) -> None:
+        """Raise TypeError or UnicodeEncodeError for what Redis cannot be sent: here it is the link's error."""
+        for word in (self.operation, self.key, *self.arguments):
+            if isinstance(word, str):
+                word.encode()
+            elif isinstance(word, bool) or not isinstance(word, bytes | int | float):
+                raise TypeError(f"effect {self.operation}: {word!r} is no text, bytes or number")
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

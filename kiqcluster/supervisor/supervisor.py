@@ -95,6 +95,10 @@ class Supervisor:
                 self._turn()
         finally:
             self._close()
+        stranded = [identity for slot in self.slots for identity in slot.orphans]
+        if stranded:
+            self._events.emit("cluster_stranded", identities=", ".join(stranded))
+            self._exit_code = self._exit_code or ExitCode.UNEXPECTED
         self._events.emit("cluster_stopped", code=int(self._exit_code))
         return self._exit_code
 
@@ -305,6 +309,7 @@ class Supervisor:
         self._metrics.fold(slot.number)
         if self._is_stopping:
             self._events.emit("child_left", slot=slot.number, child=child.pid)
+            self._ask_sibling()
             return
         reason = restart_reason(child, death)
         slot.restarts[reason] += 1

@@ -14,7 +14,7 @@ import socket
 from collections.abc import Sequence
 
 from kiqcluster.clock import Clock
-from kiqcluster.errors import ReplyLost, StoreError
+from kiqcluster.errors import RedisRefused, ReplyLost, StoreError
 from kiqcluster.store import Link, Store
 
 __all__ = ["MOST_BELLS", "Bells"]
@@ -58,8 +58,7 @@ class Bells:
                 continue
             link = self._links.setdefault(queue, self._store.link())
             try:
-                if link.fileno() < 0:
-                    (self._client_ids[queue],) = link.exchange([("CLIENT", "ID")])
+                (self._client_ids[queue],) = link.exchange([("CLIENT", "ID")])  # it changes with each connection
                 link.send(self._command(queue))
             except StoreError:
                 self._not_before[queue] = now + RECONNECT_PAUSE
@@ -80,13 +79,19 @@ class Bells:
 
     def close(self) -> None:
         """End every wait, on the server too: afterwards nothing is moved to a wake list on our behalf."""
-        ids = [self._client_ids[queue] for queue in self._armed if isinstance(self._client_ids.get(queue), int)]
-        for link in self._armed.values():
-            self._selector.unregister(link.fileno())
-        for link in self._links.values():
-            link.close()
-        for state in (self._armed, self._links, self._armed_at, self._client_ids):
-            state.clear()
+        try:
+            self.end_on_server()
+        finally:
+            for link in self._armed.values():
+                self._selector.unregister(link.fileno())
+            for link in self._links.values():
+                link.close()
+            for state in (self._armed, self._links, self._armed_at, self._client_ids):
+                state.clear()
+
+    def end_on_server(self) -> None:
+        """Have the server forget our waits; from any thread.  Raises StoreError."""
+        ids = [each for queue in list(self._armed) if isinstance(each := self._client_ids.get(queue), int)]
         if ids:
             with self._store.borrowed() as link:
                 link.exchange([("CLIENT", "KILL", "ID", each) for each in ids])  # a refusal means that it has ended
@@ -109,6 +114,9 @@ class Bells:
         try:
             for reply in link.receive():
                 self._disarm(queue, fd)
+                if isinstance(reply, RedisRefused):
+                    self._not_before[queue] = self._clock.monotonic() + RECONNECT_PAUSE
+                    return False
                 return reply is not None
         except ReplyLost:
             self._disarm(queue, fd)

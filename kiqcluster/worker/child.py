@@ -318,8 +318,9 @@ class Child:
             self._turn(STOP_POLL)
         has_left = self.launcher.finish_stop()
         self._send_metrics()
-        if has_left:
-            self.say_bye()
+        if not has_left:  # no bye: the supervisor has somebody else give its units back, if anybody is left
+            return ExitCode.UNEXPECTED
+        self.say_bye()
         self._events.emit("worker_left")
         return ExitCode.STOPPED
 

@@ -70,6 +70,7 @@ class ReliableFetch:
         self._quiet = False
         self._ended = False
         self._resting: frozenset[str] = frozenset()  # queues that are paused or broken
+        self._on_wire: list[Settlement] = []  # outcomes whose settle is not acknowledged yet
         self._refused: list[Settlement] = []  # outcomes that Redis would not write, and when they are tried again
         self._refused_until = 0.0
         self._is_refused = False  # the last reserve, as a whole
@@ -152,7 +153,7 @@ class ReliableFetch:
     def bells_wanted(self) -> list[str]:
         """Return the queues whose bells should be armed, the preferred first."""
         with self._turn:
-            if self._quiet or self._ended or self._due or self._leading or not self._idle:
+            if self._quiet or self._ended or self._due or self._leading or self._is_refused or not self._idle:
                 return []
             resting = self._resting
         return [queue for queue in self._order.preferred() if queue not in resting]
@@ -209,7 +210,7 @@ class ReliableFetch:
         back with the rest.  seconds: for each of two round trips.  Raises StoreError.
         """
         link, queues = self._engine.store.link(timeout=seconds), tuple(self._order.weights)
-        outcomes = [*self._outcomes, *self._refused, *interrupted]
+        outcomes = [*self._on_wire, *self._outcomes, *self._refused, *interrupted]
         now = self._runtime.clock.now()
         refusals, _ = self._engine.exchange(link, self.member, 0, queues, 0 if queues else None, outcomes, now)
         for reason in refusals.values():
@@ -234,9 +235,11 @@ class ReliableFetch:
             self._round(batch, wanted)
         except StoreError as error:
             self._outage(error, batch)
+        except Exception as error:  # noqa: BLE001  # an outcome that cannot be sent must not take others with it
+            self._settle_singly(batch, error)
         finally:
             with self._turn:
-                self._leading = False
+                self._leading, self._on_wire = False, []
                 self.progress += 1
                 self._tell_of_hunger()
                 # A leading processor goes on with a unit itself, or leads again; the manager does neither.
@@ -251,6 +254,7 @@ class ReliableFetch:
         if self._refused and self._now() >= self._refused_until:
             batch += self._refused
             self._refused = []
+        self._on_wire = batch
         return batch
 
     def _tell_of_hunger(self) -> None:
@@ -307,7 +311,7 @@ class ReliableFetch:
             self._units.extend(reserved.units)
             is_alone = bool(reserved.units) and reserved.units[0].deaths > 0  # a suspect's batch is short for that
             self._due = self._due or is_alone or len(reserved.units) == wanted
-            self._hungry = len(reserved.units) < wanted and not is_alone
+            self._hungry = len(reserved.units) < wanted and not is_alone and not self._is_refused
 
     def _give_back(self, units: list[Unit]) -> int:
         """Queue units to be put back, newest first so that the oldest is fetched next.  Called with the lock."""
@@ -326,6 +330,16 @@ class ReliableFetch:
         with self._turn:
             self._refused += [each for each in batch if each.unit.token in refusals]
             self._refused_until = self._now() + REFUSED_PAUSE
+
+    def _settle_singly(self, batch: list[Settlement], error: Exception) -> None:
+        """Settle one by one what cannot be sent together; what cannot be sent at all stays held."""
+        self._complain("a batch", repr(error))
+        for settlement in batch:
+            try:
+                self._engine.settle(self._link, [settlement], self._runtime.clock.now())
+                self._release([settlement])
+            except Exception as reason:  # noqa: BLE001  # as above
+                self._keep_refused([settlement], {settlement.unit.token: repr(reason)})
 
     def _complain(self, operation: str, reason: str) -> None:
         """Say what Redis refuses; once, until it refuses something else or nothing."""
@@ -352,6 +366,9 @@ class ReliableFetch:
         old, member = self.member, self._new_member()
         self._on_member(member)
         self._engine.join(member)
+        if self._ending.is_set():  # the process has left meanwhile, and would leave this one behind
+            self._engine.recover(self._link, member.identity)
+            return
         with self._turn:
             self.member = member
             self._units.clear()

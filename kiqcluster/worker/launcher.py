@@ -39,6 +39,7 @@ from kiqcluster.worker.recovery import Recovery
 
 __all__ = ["Callbacks", "Capsule", "Launcher"]
 
+LEAVE_PATIENCE, LEAVE_PAUSE = 4.0, 0.1  # seconds for leaving, while Redis does not answer; between tries
 LAST_ROUND = 1.5  # seconds for each of the last steps; they must fit into the supervisor's grace
 
 
@@ -82,6 +83,7 @@ class Launcher:
         self._board = board
         self._birth = Birth.of_this_process()
         self._stopping = Event()
+        self._stopping_pause = Event()  # never set: to wait on while leaving
         self._is_quiet = False
         limits = DeadSetLimits(runtime.config.dead_max_jobs, runtime.config.dead_timeout)
         self._engine = Engine(runtime.store, limits)
@@ -202,29 +204,40 @@ class Launcher:
             capsule.fetch.end()
         self._heartbeat.stop()
         self._recovery.stop()
-        has_left = True
-        for capsule in self.capsules:
-            capsule.manager.join(LAST_ROUND)
-            has_left &= self._leave(capsule)
         self._heartbeat.join(LAST_ROUND)
         try:
             self._heartbeat.withdraw(LAST_ROUND)
         except StoreError as error:
             self._runtime.trouble("stop", error)  # the heartbeat expires by itself
+        # Nearly last: from here on others may run what still runs here.
+        has_left = True
+        for capsule in self.capsules:
+            has_left &= self._leave(capsule)
         self._runtime.fire("exit")
         return has_left
 
     def _leave(self, capsule: Capsule) -> bool:
+        """Put back what a capsule holds; return whether Redis took it before the grace was used up."""
+        until = self._runtime.clock.monotonic() + LEAVE_PATIENCE
         interrupted = capsule.manager.interrupt()
         if interrupted:
             jids = ", ".join(peek(each.unit.payload)[1] for each in interrupted)
             self._runtime.events.emit("worker_interrupted", running=len(interrupted), jids=jids)
-        try:
-            capsule.fetch.leave(interrupted, LAST_ROUND)
-        except StoreError as error:
-            self._runtime.trouble("stop", error)
-            return False
-        return True
+        while True:
+            try:
+                if not capsule.manager.join(LAST_ROUND):
+                    capsule.bells.end_on_server()
+                capsule.fetch.leave(interrupted, LAST_ROUND)
+            except StoreError as error:
+                if self._runtime.clock.monotonic() + LAST_ROUND < until:
+                    self._stopping_pause.wait(LEAVE_PAUSE)
+                    continue
+                identity, units = capsule.fetch.member.identity, max(capsule.fetch.running(), len(interrupted))
+                if units:
+                    self._runtime.events.emit("worker_stranded", identity=identity, units=units, error=str(error))
+                return not units
+            else:
+                return True
 
     # making
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from kiqcluster.board import Board
 from kiqcluster.clock import Clock
+from kiqcluster.outcome import Requeue
 from kiqcluster.service import Service
 from kiqcluster.store.engine import Settlement, Unit
 from kiqcluster.worker.execution import Execution
@@ -58,7 +59,12 @@ class Processor(Service):
     def interrupt(self) -> Settlement | None:
         """Return what becomes of the unit that still runs when the process must go; None when it runs none."""
         running = self.running
-        return None if running is None else Settlement(running.unit, self._execution.interrupt(running.unit))
+        if running is None:
+            return None
+        try:
+            return Settlement(running.unit, self._execution.interrupt(running.unit))
+        except BaseException:  # noqa: BLE001  # a handler that calls sys.exit must not keep the others from going back
+            return Settlement(running.unit, Requeue())
 
     def _run_one(self, unit: Unit) -> Settlement:
         self._board.start(self.number, unit.token)

@@ -64,7 +64,8 @@ class Recovery(Service):
 
     def recover(self, orphans: Mapping[str, Sequence[str]]) -> None:
         """Recover these processes, soon; from any thread."""
-        self._waiting.extend(orphans.items())
+        waiting = {identity for identity, _ in self._waiting}
+        self._waiting.extend((identity, running) for identity, running in orphans.items() if identity not in waiting)
         self._more.set()
 
     def run(self) -> None:

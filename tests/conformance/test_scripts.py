@@ -644,3 +644,53 @@ class TestSuspects:
         settle(engine, (reserved.units[0], Requeue()))
 
         assert store.call("HVALS", store.keys.suspects) == [b"1"]
+
+
+def test_a_refused_effect_leaves_those_before_it_unwritten(engine: Engine, store: Store) -> None:
+    store.call("SET", "kiq:test:broken", "no set")
+    push(store, "default", "a")
+    (unit,) = reserve(engine, 1).units
+    outcome = Interrupted(b"a, changed", effects=(Effect("sadd", "kiq:test:broken", ("x",)),))
+
+    for _ in range(3):
+        with pytest.raises(RedisRefused, match="WRONGTYPE"):
+            settle(engine, (unit, outcome))
+
+    assert queue(store) == []
+    assert len(inflight(store)) == 1
+
+
+def test_a_member_is_remembered_until_everything_it_held_is_back(engine: Engine, store: Store) -> None:
+    push(store, "breaks", "a")
+    reserve(engine, 1, "breaks")
+    store.call("SET", store.keys.queue("breaks"), "no list")
+    with store.borrowed() as link, pytest.raises(RedisRefused):
+        engine.recover(link, ME.identity)
+
+    assert engine.members() == {ME.identity: ME.record}
+    assert reserve(engine, 1, call=9).fenced
+    store.call("DEL", store.keys.queue("breaks"))
+    with store.borrowed() as link:
+        engine.recover(link, ME.identity)
+    assert engine.members() == {}
+
+
+@pytest.mark.parametrize("broken", ["queues", "dead"])
+def test_a_broken_set_makes_no_copies_and_blocks_no_other_entry(engine: Engine, store: Store, broken: str) -> None:
+    store.call("SET", getattr(store.keys, broken), "wrong type")
+    store.call("ZADD", store.keys.schedule, NOW - 1, "bad", NOW, "good")
+    due = [Due(b"bad", "bury", "", b"wrapped"), Due(b"good", "push", "default", b"good")]
+
+    for _ in range(3):
+        try:
+            engine.move_due(store.keys.schedule, due, NOW)
+        except RedisRefused:
+            assert broken == "dead"
+
+    assert queue(store) == ["good"]
+
+
+@pytest.mark.parametrize("argument", [None, True, "\ud800", ["x"]])
+def test_an_effect_that_cannot_be_sent_is_refused_where_it_is_made(argument: object) -> None:
+    with pytest.raises((TypeError, UnicodeEncodeError)):
+        Effect("sadd", "key", (argument,))  # type: ignore[arg-type]

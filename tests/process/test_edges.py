@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -103,6 +104,55 @@ def test_a_stop_beside_a_hung_server_leaves_within_its_grace(run_cluster: Run) -
             assert cluster.stop() == 0
     finally:
         server.close()
+
+
+def test_units_that_cannot_be_put_back_are_told_and_recovered_at_the_next_start(run_cluster: Run) -> None:
+    server = RedisServer()
+    try:
+        store = server.store()
+        cluster = run_cluster("default", "-t", "1", "--redis", server.url)
+        cluster.wait_ready()
+        push(store, "stubborn", "x")
+        wait_until(lambda: store.call("LRANGE", "ledger", 0, -1) == [b"began x"], "the job to run")
+
+        with server.stalled():
+            assert cluster.stop() == 1
+        assert cluster.seen("cluster_stranded")
+
+        store.call("RPUSH", "release", "now")
+        run_cluster("default", "--redis", server.url)
+        wait_until(lambda: b"ended x" in store.call("LRANGE", "ledger", 0, -1), "the job to run again")
+    finally:
+        server.close()
+
+
+def test_a_worker_killed_during_the_stop_leaves_its_units_to_a_sibling(run_cluster: Run, store: Store) -> None:
+    cluster = run_cluster("default", "other", "-c", "1", "-t", "20")
+    pids = cluster.wait_ready(2)
+    push(store, "stubborn", "x")
+    push(store, "stubborn", "y", queue="other")
+    wait_until(lambda: store.call("LLEN", "ledger") == 2, "both jobs to run")
+
+    cluster.signal(signal.SIGTERM)
+    cluster.wait_for("worker_stopping", count=2)
+    os.kill(pids[0], signal.SIGKILL)
+
+    wait_until(lambda: places(store) == 1, "the sibling to put the job back")
+    store.call("RPUSH", "release", "now")
+    assert cluster.wait() == 0
+    assert not cluster.seen("cluster_stranded")
+
+
+def test_an_idle_worker_does_not_spin_when_redis_refuses_every_reserve(run_cluster: Run, store: Store) -> None:
+    store.call("SET", store.keys.paused, "no set")
+    cluster = run_cluster("default")
+    cluster.wait_for("redis_refused")
+
+    before = int(store.call("INFO", "stats").decode().split("total_commands_processed:")[1].split()[0])
+    PAUSE.wait(2)
+    after = int(store.call("INFO", "stats").decode().split("total_commands_processed:")[1].split()[0])
+
+    assert after - before < 200
 
 
 def test_an_outcome_that_redis_refuses_is_put_back_at_the_stop(run_cluster: Run, store: Store) -> None:

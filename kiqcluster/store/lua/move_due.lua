@@ -23,10 +23,10 @@ for at = 2, #ARGV, 5 do
   if score and tonumber(score) <= tonumber(ARGV[1]) then
     local fine, refusal = true, nil
     if verb == 'push' then
+      pcall(redis.call, 'SADD', KEYS[2], name) -- without it the job runs all the same
       fine, refusal = pcall(redis.call, 'LPUSH', key, new)
-      if fine then redis.call('SADD', KEYS[2], name) end
     elseif verb == 'bury' then
-      redis.call('ZADD', KEYS[3], ARGV[1], new)
+      fine, refusal = pcall(redis.call, 'ZADD', KEYS[3], ARGV[1], new)
     end
     if not fine then
       refusals[#refusals + 1] = type(refusal) == 'table' and refusal.err or tostring(refusal)

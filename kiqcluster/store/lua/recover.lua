@@ -9,13 +9,17 @@
 -- ARGV[4]  seconds that suspects are remembered
 -- ARGV[5+] tokens of the units that were running when the process died, or "*" where nobody knows
 --
--- The first batch removes the identity, so a reserve of that process finds itself fenced from here on.
+-- The first batch takes the epoch away, so a reserve of that process finds itself fenced from here on; the last one
+-- removes the identity.
 -- Returns {units given back, units left, units that their queue's key refuses, Redis' words about them}; call again
 -- while others are left.  May be sent again, by anybody.
 -- Cost: O(u log u) for u units in flight.
 
-redis.call('HDEL', KEYS[1], ARGV[1])
-redis.call('HDEL', KEYS[3], ARGV[1])
+-- Fenced, but not forgotten until everything is given back: whoever takes over from here must find it.
+local record = redis.call('HGET', KEYS[1], ARGV[1])
+if record and string.match(record, '^%d') then
+  redis.call('HSET', KEYS[1], ARGV[1], (string.gsub(record, '^%d+', 'fenced', 1)))
+end
 
 local tokens = redis.call('HKEYS', KEYS[2])
 table.sort(tokens)
@@ -43,5 +47,9 @@ for i = #tokens, 1, -1 do -- newest first, so that the oldest is fetched next
     refused = refused + 1
     words = type(reason) == 'table' and reason.err or tostring(reason)
   end
+end
+if given == #tokens then
+  redis.call('HDEL', KEYS[1], ARGV[1])
+  redis.call('HDEL', KEYS[3], ARGV[1])
 end
 return {given, #tokens - given - refused, refused, words}

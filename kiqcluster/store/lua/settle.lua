@@ -40,6 +40,20 @@ local effects = {
   end,
 }
 
+local types = {
+  give_back = 'list', rpush = 'list', lpush = 'list', sadd = 'set', zadd = 'zset', bury = 'zset', absolve = 'hash',
+}
+
+-- Returns why an effect cannot be written, nil when it can.  Looked at before any effect of a unit is: a unit whose
+-- second effect is refused is tried again, and must not have its first one written each time.
+local function refusal(operation, key)
+  local found = redis.call('TYPE', key).ok
+  if types[operation] == nil then return 'ERR there is no effect ' .. operation end
+  if found ~= 'none' and found ~= types[operation] then
+    return 'WRONGTYPE ' .. operation .. ' needs a ' .. types[operation] .. ', but ' .. key .. ' is a ' .. found
+  end
+end
+
 local held, processed, failed, refused = 0, 0, 0, {}
 local at = 3
 
@@ -55,7 +69,12 @@ while at <= #ARGV do
   local token, is_processed, is_failed, effect_count = ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
   at = at + 4
   local record = redis.call('HGET', KEYS[1], token)
-  local fine, reason = true, nil
+  local fine, reason, ahead = true, nil, at
+  for _ = 1, record and effect_count or 0 do
+    reason = reason or refusal(ARGV[ahead], KEYS[tonumber(ARGV[ahead + 1])])
+    ahead = ahead + 3 + tonumber(ARGV[ahead + 2])
+  end
+  fine = reason == nil
   for _ = 1, effect_count do
     local operation, key, argument_count = ARGV[at], KEYS[tonumber(ARGV[at + 1])], tonumber(ARGV[at + 2])
     if record and fine then

@@ -25,6 +25,7 @@ from kiqcluster.clock import SystemClock
 from kiqcluster.errors import (
     InvalidArguments,
     InvalidPush,
+    NotReplicated,
     PushError,
     RedisRefused,
     ReplyLost,
@@ -40,6 +41,7 @@ from kiqcluster.store import Store
 __all__ = ["BULK_CHUNK", "Client", "due_at"]
 
 BULK_CHUNK = 1_000  # jobs in one round trip (sidekiq client.rb)
+REPLICA_PATIENCE = 1.0  # seconds that replicas get to confirm a push; never more than half of what a call may take
 DEFAULT_OPTIONS: Mapping[str, JSON] = {"retry": True, "queue": "default"}
 RESERVED_KEYS = frozenset({"class", "args", "jid", "created_at", "enqueued_at", "at"})
 
@@ -100,29 +102,39 @@ class Client:
         finally:
             VIA.reset(token)
 
-    def push(self, item: Mapping[str, Any]) -> Jid | None:
+    def push(self, item: Mapping[str, Any], *, wait_replicas: int | None = None) -> Jid | None:
         """Push one job and return its jid, or None when middleware stopped it.
 
         item: `class` (a registered job or any name), `args`, and optionally queue, retry, at, jid, tags and any
-        other payload key.  Raises InvalidPush, InvalidArguments, StoreError.  One round trip.
+        other payload key.  wait_replicas: how many replicas must confirm it, or it raises NotReplicated; None means
+        what the job's definition says, or none.  Raises InvalidPush, InvalidArguments, StoreError.  One round trip.
         """
         name, definition, options = _read_item(item)
         arguments = _positions(name, definition, item.get("args", []))
-        return self.enqueue(name, options, arguments, item.get("at"), item.get("jid"))
+        replicas = _replicas(definition, wait_replicas)
+        return self.enqueue(name, options, arguments, item.get("at"), item.get("jid"), replicas)
 
-    def push_bulk(self, item: Mapping[str, Any]) -> list[Jid | None]:
+    def push_bulk(self, item: Mapping[str, Any], *, wait_replicas: int | None = None) -> list[Jid | None]:
         """Push many jobs of one class: `args` is a list of argument lists, `at` a time or a list of times.
 
+        wait_replicas: see push; each round trip waits for them, and the first that is not confirmed ends the push.
         Returns a jid per job, in order, None where middleware stopped it.  Raises as `enqueue_bulk` does.
         One round trip per 1 000 jobs.
         """
         name, definition, options = _read_item(item)
         if item.get("jid") is not None:
             raise InvalidPush("a jid belongs to one job; leave it out of push_bulk")
-        return self.enqueue_bulk(name, options, item.get("args", []), item.get("at"), definition)
+        replicas = _replicas(definition, wait_replicas)
+        return self.enqueue_bulk(name, options, item.get("args", []), item.get("at"), definition, replicas)
 
     def enqueue(
-        self, name: str, options: Mapping[str, JSON], arguments: list[JSON], at: Any = None, jid: str | None = None
+        self,
+        name: str,
+        options: Mapping[str, JSON],
+        arguments: list[JSON],
+        at: Any = None,
+        jid: str | None = None,
+        wait_replicas: int = 0,
     ) -> Jid | None:
         """Push one job; what `push` and the verbs of jobs end in.
 
@@ -132,7 +144,7 @@ class Client:
         ready = self._prepare(name, options, arguments, None if at is None else _due(at, self._clock.now()), jid)
         if ready is None:
             return None
-        self._write([ready])
+        self._write([ready], wait_replicas)
         return ready.jid
 
     def enqueue_bulk(
@@ -142,6 +154,7 @@ class Client:
         argument_lists: Iterable[Sequence[JSON]],
         at: Any = None,
         definition: Definition | None = None,
+        wait_replicas: int = 0,
     ) -> list[Jid | None]:
         """Push jobs of one class; what `push_bulk` and `perform_bulk` end in.
 
@@ -158,7 +171,7 @@ class Client:
         times = self._times(at, len(entries))
         lists = _each(entries, lambda entry: _positions(name, definition, entry))  # all, before a link hears of any
         jobs = _each(zip(lists, times, strict=True), lambda job: self._prepare(name, options, *job))
-        self._write([job for job in jobs if job is not None])
+        self._write([job for job in jobs if job is not None], wait_replicas)
         return [None if job is None else job.jid for job in jobs]
 
     def _times(self, at: Any, count: int) -> list[float | None]:
@@ -213,14 +226,14 @@ class Client:
             raise InvalidPush(f"{name}: the payload holds what JSON cannot ({error})") from error
         return Ready(push.payload["jid"], push.queue, push.at, encoded)
 
-    def _write(self, jobs: Sequence[Ready]) -> None:
+    def _write(self, jobs: Sequence[Ready], wait_replicas: int = 0) -> None:
         """Write jobs, BULK_CHUNK in a round trip.  Raises StoreError that says which are certainly enqueued."""
         store = self._store or VIA.get() or self._setup.current_store()
         enqueued: list[Jid] = []
         for start in range(0, len(jobs), BULK_CHUNK):
             chunk = jobs[start : start + BULK_CHUNK]
             try:
-                _write_chunk(store, chunk, enqueued)
+                _write_chunk(store, chunk, enqueued, wait_replicas)
             except StoreError as error:
                 error.enqueued = tuple(enqueued)
                 said = [str(error)]
@@ -234,12 +247,12 @@ class Client:
                 raise
 
 
-def _write_chunk(store: Store, jobs: Sequence[Ready], enqueued: list[Jid]) -> None:
+def _write_chunk(store: Store, jobs: Sequence[Ready], enqueued: list[Jid], wait_replicas: int) -> None:
     """Write jobs in one round trip, times and queues mixed as they come; add to `enqueued` what Redis took."""
     by_queue: dict[str | None, list[Ready]] = {}  # under None those that are scheduled
     for job in jobs:
         by_queue.setdefault(job.queue if job.at is None else None, []).append(job)
-    batch: list[tuple[Sequence[str | bytes], list[Ready]]] = []
+    batch: list[tuple[Sequence[str | bytes | int], list[Ready]]] = []
     for queue, group in by_queue.items():
         if queue is None:
             pairs = (word for job in group for word in (repr(job.at), job.encoded))
@@ -247,6 +260,9 @@ def _write_chunk(store: Store, jobs: Sequence[Ready], enqueued: list[Jid]) -> No
         else:
             batch.append((("SADD", store.keys.queues, queue), []))
             batch.append((("LPUSH", store.keys.queue(queue), *(job.encoded for job in group)), group))
+    if wait_replicas:
+        patience = min(REPLICA_PATIENCE, store.timeout / 2)
+        batch.append((("WAIT", wait_replicas, int(patience * 1_000)), []))
     with store.borrowed() as link:
         replies = link.exchange([command for command, _ in batch])
     for reply, (_, group) in zip(replies, batch, strict=True):
@@ -255,6 +271,18 @@ def _write_chunk(store: Store, jobs: Sequence[Ready], enqueued: list[Jid]) -> No
     for reply in replies:
         if isinstance(reply, RedisRefused):
             raise reply
+    if wait_replicas and replies[-1] < wait_replicas:
+        said = f"stored, but {replies[-1]} of {wait_replicas} replicas have confirmed it within {patience:g} s"
+        raise NotReplicated(said, tuple(job.jid for job in jobs), wait_replicas, replies[-1])
+
+
+def _replicas(definition: Definition | None, wanted: int | None) -> int:
+    """Return how many replicas must confirm a push: as many as its caller wants, else as its definition says."""
+    if wanted is None:
+        return 0 if definition is None else definition.local.get("wait_replicas", 0)
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0:
+        raise InvalidPush(f"wait_replicas = {wanted!r} does not fit; it takes a number of replicas")
+    return wanted
 
 
 def _due(at: Any, now: float) -> float | None:
@@ -286,6 +314,8 @@ def _read_item(item: Mapping[str, Any]) -> tuple[str, Definition | None, dict[st
     """Return name, definition (None for a job that is registered elsewhere) and payload options of a push item."""
     if not isinstance(item, Mapping) or "class" not in item:
         raise InvalidPush(f"a job is a mapping with `class` and `args`, not {item!r}")
+    if "wait_replicas" in item:  # in the payload it would mean nothing
+        raise InvalidPush("wait_replicas is an argument of push beside the item: push(item, wait_replicas=1)")
     job = item["class"]
     definition = getattr(job, "definition", None) or (current_registry().get(job) if isinstance(job, str) else None)
     name = definition.name if definition is not None else job

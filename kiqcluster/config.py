@@ -40,7 +40,6 @@ __all__ = [
 
 STOP_GRACE = 10.0  # seconds beyond `timeout` after which the supervisor kills a child that has not left
 LARGEST_PORT = 65_535
-OTHERS_MAY_RECOVER = 60.0  # seconds without a beat after which other hosts may recover a process
 CONFIG_FILES = ("kiqcluster.toml", "pyproject.toml")
 LOG_FORMATS, LOG_LEVELS = ("auto", "pretty", "json"), ("debug", "info", "warning", "error")
 ARGUMENT_MODES = ("raise", "warn", "off")
@@ -92,7 +91,7 @@ class Config:
     )
     redis: str = setting(
         "redis://127.0.0.1:6379/0",
-        "redis://, rediss://, unix:// or embedded:DIR",
+        "redis://, rediss://, unix://, redis+sentinel:// or embedded:DIR",
         variable="REDIS_URL",
         metavar="URL",
         in_code=True,
@@ -122,6 +121,9 @@ class Config:
     boot_timeout: float = setting(60.0, "seconds that a child may take to become ready", flag=False)
     silence_timeout: float = setting(
         45.0, "seconds without progress after which a child is replaced; 0 = never", flag=False
+    )
+    recover_after: float = setting(
+        60.0, "seconds without a sign of life after which any other worker may give a worker's jobs back", flag=False
     )
     platform_timeout: float = setting(0.0, "seconds after which systemd or the pod kills us; 0 = unknown", flag=False)
     respawn_burst: int = setting(200, "respawns at once per slot and minute", flag=False)
@@ -370,9 +372,13 @@ def _validate(config: Config) -> None:
         ),
         (config.timeout > 0, "timeout must be more than 0 seconds"),
         (config.boot_timeout > 0, "boot_timeout must be more than 0 seconds"),
+        (config.silence_timeout >= 0, "silence_timeout cannot be negative; 0 = off"),
+        (config.recover_after > 0, "recover_after must be more than 0 seconds"),
         (
-            0 <= config.silence_timeout < OTHERS_MAY_RECOVER,
-            f"silence_timeout must be below {OTHERS_MAY_RECOVER:.0f} s, when others may recover its jobs; 0 = off",
+            config.silence_timeout < config.recover_after,
+            f"silence_timeout ({config.silence_timeout:g} s) must be below recover_after ({config.recover_after:g} s), "
+            "or other workers run the jobs of one that is silent before it is killed: "
+            "lower silence_timeout (0 = off), or raise recover_after",
         ),
         (
             not config.platform_timeout or config.platform_timeout > config.timeout + STOP_GRACE,

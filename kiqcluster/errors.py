@@ -10,6 +10,7 @@ KiqError
 ├── StoreError                 Redis did not do what was asked
 │   ├── RedisUnavailable       nothing was sent: the command did certainly not run
 │   ├── ReplyLost              it was sent, no answer came: it may or may not have run
+│   ├── NotReplicated          a push is stored, but not confirmed by as many replicas as were asked for
 │   └── RedisRefused           Redis answered with an error (`code`: WRONGTYPE, NOAUTH, OOM, …)
 └── CannotRun                  a payload that this worker cannot run: dead set in the end, with this as its reason
     ├── MalformedPayload       no JSON, no object, no class, no list of arguments
@@ -35,6 +36,7 @@ __all__ = [
     "KiqError",
     "MalformedPayload",
     "MisfitArguments",
+    "NotReplicated",
     "PushError",
     "RedisRefused",
     "RedisUnavailable",
@@ -129,6 +131,19 @@ class ReplyLost(StoreError):
     def __init__(self, message: str, jids: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.jids = jids
+
+
+class NotReplicated(StoreError):
+    """A push with `wait_replicas` is stored on the primary, and lost if that fails before its replicas have it.
+
+    jids: the jobs of which this holds (they are among `enqueued`).  wanted, confirmed: numbers of replicas.
+    """
+
+    def __init__(self, message: str, jids: tuple[str, ...], wanted: int, confirmed: int) -> None:
+        super().__init__(message)
+        self.jids = jids
+        self.wanted = wanted
+        self.confirmed = confirmed
 
 
 class RedisRefused(StoreError):

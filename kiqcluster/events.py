@@ -29,14 +29,19 @@ class Events:
     """A bus within one process.  Listeners are set up before threads start; emitting takes no lock."""
 
     def __init__(self) -> None:
-        self._listeners: list[Listener] = []
+        self._listeners: list[tuple[Listener, Callable[[str], bool]]] = []
 
-    def listen(self, listener: Listener) -> None:
-        self._listeners.append(listener)
+    def listen(self, listener: Listener, hears: Callable[[str], bool] = lambda _: True) -> None:
+        """hears: tells whether the listener does anything with an event; what none does need not be emitted."""
+        self._listeners.append((listener, hears))
 
     def emit(self, event: str, **fields: Any) -> None:
-        for listener in self._listeners:
+        for listener, _ in self._listeners:
             listener(event, fields)
+
+    def is_heard(self, event: str) -> bool:
+        """Return whether emitting the event has any effect: for hot paths, asked once at set-up."""
+        return any(hears(event) for _, hears in self._listeners)
 
 
 class Hooks:

@@ -75,6 +75,10 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and value >= 0
 
 
+def _is_number(value: Any) -> bool:
+    return _is_count(value) and not isinstance(value, bool)
+
+
 OPTIONS: dict[str, Option] = {
     option.name: option
     for option in (
@@ -88,6 +92,7 @@ OPTIONS: dict[str, Option] = {
         Option(
             "log_level", lambda value: value in ("debug", "info", "warning", "error"), "debug, info, warning or error"
         ),
+        Option("wait_replicas", _is_number, "how many replicas confirm a push", on_wire=False),
         Option("queue_namespace", _is_text, "the part of the queue's name before the colon", on_wire=False),
         Option("max_retries_after_interruption", _is_count, "how often a forced stop may interrupt it", on_wire=False),
         Option("retry_in", callable, "a function (count, error, payload) → seconds, DISCARD or KILL", on_wire=False),
@@ -108,9 +113,10 @@ class HasPerform(Protocol[P, R]):
 class Enqueuer(Generic[P, R]):
     """The verbs of a job, with options overridden for some of its pushes.  Cheap to make, safe to keep."""
 
-    def __init__(self, definition: Definition, options: Mapping[str, JSON]) -> None:
+    def __init__(self, definition: Definition, options: Mapping[str, JSON], wait_replicas: int | None = None) -> None:
         self.definition = definition
         self.options = options
+        self.wait_replicas = definition.local.get("wait_replicas", 0) if wait_replicas is None else wait_replicas
 
     @property
     def queue(self) -> str:
@@ -121,10 +127,11 @@ class Enqueuer(Generic[P, R]):
     def set(self, **options: Any) -> Enqueuer[P, R]:
         """Return the same verbs with options replaced: `Thumbnail.set(queue="critical").perform_async(…)`."""
         checked = check_options(options, self.definition.name)
+        wait_replicas = checked.pop("wait_replicas", self.wait_replicas)
         for name in checked:
             if not OPTIONS[name].on_wire:
                 raise JobDefinitionError(f"{name} belongs to the definition of {self.definition.name}, not to one push")
-        return Enqueuer(self.definition, {**self.options, **checked})
+        return Enqueuer(self.definition, {**self.options, **checked}, wait_replicas)
 
     def perform_async(self, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
         """Enqueue the job; return its jid, or None when client middleware stopped it.
@@ -146,7 +153,13 @@ class Enqueuer(Generic[P, R]):
 
         Raises InvalidArguments before anything is enqueued; StoreError, whose `enqueued` are the jids that are.
         """
-        return Client().enqueue_bulk(self.definition.name, self.options, argument_lists, definition=self.definition)
+        return Client().enqueue_bulk(
+            self.definition.name,
+            self.options,
+            argument_lists,
+            definition=self.definition,
+            wait_replicas=self.wait_replicas,
+        )
 
     def perform_inline(self, *args: P.args, **kwargs: P.kwargs) -> R | None:
         """Run the job here and now, through both middleware chains and a round trip through JSON.
@@ -173,7 +186,7 @@ class Enqueuer(Generic[P, R]):
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], at: float | timedelta | datetime | None
     ) -> Jid | None:
         arguments = self.definition.positional(args, kwargs)
-        return Client().enqueue(self.definition.name, self.options, arguments, at)
+        return Client().enqueue(self.definition.name, self.options, arguments, at, wait_replicas=self.wait_replicas)
 
 
 class JobFunction(Enqueuer[P, R]):

@@ -42,7 +42,7 @@ WORDING: dict[str, tuple[int, str]] = {
     "worker_stranded": (
         logging.ERROR,
         "Redis did not answer ({error}): {units} units stay in flight under {identity}; "
-        "they are given back when a worker starts on this host",
+        "they are given back when a worker starts on this host, or by any other after recover_after",
     ),
     "worker_left": (logging.INFO, "stopped"),
     "worker_orphaned": (logging.WARNING, "the supervisor is gone: finishing running jobs, then leaving"),
@@ -58,15 +58,14 @@ WORDING: dict[str, tuple[int, str]] = {
         logging.WARNING,
         "{problem}; set {remedy}, or jobs can be lost inside Redis (docs/reliability.md)",
     ),
-    "recovered": (logging.INFO, "recovered {units} units of {identity}, whose process is gone"),
-    "recovered_nothing": (logging.DEBUG, "{identity}, whose process is gone, held nothing"),
+    "recovered": (logging.INFO, "recovered {units} units of {identity}, {why}"),
+    "recovered_nothing": (logging.DEBUG, "{identity}, {why}, held nothing"),
     "queues_changed": (logging.INFO, "listening to {queues}"),
     "no_queues": (logging.WARNING, "{group} matches no queue yet; one thread waits for the first one to appear"),
     "service_crashed": (logging.ERROR, "{service} crashed ({error!r}) and is started again"),
     "threads": (logging.INFO, "threads of this process:\n{stacks}"),
     "unknown_signal": (logging.WARNING, "{signal}: not yet; rolling restart and reload come with a later release"),
     # jobs
-    "job_start": (logging.INFO, "start"),
     "job_done": (logging.INFO, "done in {elapsed:.3f} s"),
     "job_failed": (logging.WARNING, "{outcome}{detail}: {error} (ran {elapsed:.3f} s)"),
     "job_interrupted": (logging.INFO, "gave way after {elapsed:.3f} s; it runs again"),
@@ -91,7 +90,8 @@ WORDING: dict[str, tuple[int, str]] = {
     "cluster_gave_up": (logging.ERROR, "no slot ever became ready; exit {code} ({reason})"),
     "cluster_stranded": (
         logging.ERROR,
-        "what {identities} held is still in flight in Redis; it is given back when a worker starts on this host",
+        "what {identities} held is still in flight in Redis; it is given back when a worker starts on this host, "
+        "or by any other after recover_after",
     ),
     "cluster_stopped": (logging.INFO, "stopped, exit {code}"),
     "stop_overdue": (logging.ERROR, "slot {slot}: pid {child} did not leave in time and is killed"),
@@ -241,7 +241,7 @@ def adopt_root(job_levels: Iterable[str] = ()) -> None:
 
 def word_events(events: Events) -> None:
     """Log the events of this process."""
-    events.listen(_log)
+    events.listen(_log, lambda event: event in WORDING and LOGGER.isEnabledFor(WORDING[event][0]))
 
 
 def _log(event: str, fields: Fields) -> None:

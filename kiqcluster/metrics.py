@@ -57,26 +57,28 @@ class Histogram:
 class Tally:
     """What one processor counted for one job and queue."""
 
-    __slots__ = ("completion", "counters", "queueing")
+    __slots__ = ("completion", "counters", "done", "failed", "queueing")
 
     def __init__(self) -> None:
-        self.completion = {status: Histogram(COMPLETION_BUCKETS) for status in STATUSES}
+        self.done, self.failed = Histogram(COMPLETION_BUCKETS), Histogram(COMPLETION_BUCKETS)
+        self.completion = {"done": self.done, "fail": self.failed}
         self.queueing = Histogram(QUEUE_BUCKETS)
         self.counters = dict.fromkeys(COUNTERS, 0)
 
     def add(self, outcome: Outcome, seconds: float, waited: float | None, *, was_retried: bool) -> None:
         """Count one run.  seconds: how long it took.  waited: in its queue, None when that is not known."""
-        if isinstance(outcome, Done):
-            self.completion["done"].observe(seconds)
-        elif outcome.failed:
-            self.completion["fail"].observe(seconds)
-            self.counters["failed"] += 1
-        if name := COUNTED_OUTCOMES.get(type(outcome)):
-            self.counters[name] += 1
+        if type(outcome) is Done:
+            self.done.observe(seconds)
+        else:
+            if outcome.failed:
+                self.failed.observe(seconds)
+                self.counters["failed"] += 1
+            if name := COUNTED_OUTCOMES.get(type(outcome)):
+                self.counters[name] += 1
         if was_retried:
             self.counters["retried"] += 1
         if waited is not None:
-            self.queueing.observe(max(0.0, waited))
+            self.queueing.observe(waited if waited > 0.0 else 0.0)
 
 
 Tallies = dict[tuple[str, str], Tally]  # (job name, queue) → tally

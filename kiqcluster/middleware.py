@@ -24,54 +24,55 @@ class Chain(Generic[Subject, Result]):
     """An ordered list of links; the first is the outermost.
 
     Changed at set-up time, before threads start.  Links are named by themselves or by their class.
+    links: the tuple in force, replaced at each change.
     """
 
     def __init__(self) -> None:
-        self._links: tuple[Link[Subject, Result], ...] = ()
+        self.links: tuple[Link[Subject, Result], ...] = ()
 
     def __iter__(self) -> Iterator[Link[Subject, Result]]:
-        return iter(self._links)
+        return iter(self.links)
 
     def __len__(self) -> int:
-        return len(self._links)
+        return len(self.links)
 
     def add(self, link: Link[Subject, Result]) -> Link[Subject, Result]:
         """Put a link innermost.  Returns it, so that `@server_middleware.add` decorates a function."""
-        self._links = (*self._links, _made(link))
+        self.links = (*self.links, _made(link))
         return link
 
     def prepend(self, link: Link[Subject, Result]) -> Link[Subject, Result]:
         """Put a link outermost."""
-        self._links = (_made(link), *self._links)
+        self.links = (_made(link), *self.links)
         return link
 
     def insert_before(self, existing: object, link: Link[Subject, Result]) -> None:
         """Put a link just outside an existing one.  Raises UsageError when there is none."""
         at = self._find(existing)
-        self._links = (*self._links[:at], _made(link), *self._links[at:])
+        self.links = (*self.links[:at], _made(link), *self.links[at:])
 
     def insert_after(self, existing: object, link: Link[Subject, Result]) -> None:
         """Put a link just inside an existing one.  Raises UsageError when there is none."""
         at = self._find(existing) + 1
-        self._links = (*self._links[:at], _made(link), *self._links[at:])
+        self.links = (*self.links[:at], _made(link), *self.links[at:])
 
     def replace(self, existing: object, link: Link[Subject, Result]) -> None:
         """Put a link in the place of an existing one.  Raises UsageError when there is none."""
         at = self._find(existing)
-        self._links = (*self._links[:at], _made(link), *self._links[at + 1 :])
+        self.links = (*self.links[:at], _made(link), *self.links[at + 1 :])
 
     def remove(self, existing: object) -> None:
         """Take a link out.  Raises UsageError when there is none."""
         at = self._find(existing)
-        self._links = (*self._links[:at], *self._links[at + 1 :])
+        self.links = (*self.links[:at], *self.links[at + 1 :])
 
     def clear(self) -> None:
         """Take all links out."""
-        self._links = ()
+        self.links = ()
 
     def invoke(self, subject: Subject, last: Proceed[Result]) -> Result:
         """Run the links around `last` and return what the outermost returned."""
-        links = self._links
+        links = self.links
         if not links:
             return last()
 
@@ -83,10 +84,10 @@ class Chain(Generic[Subject, Result]):
         return step(0)
 
     def _find(self, wanted: object) -> int:
-        for at, link in enumerate(self._links):
+        for at, link in enumerate(self.links):
             if link is wanted or type(link) is wanted:
                 return at
-        names = ", ".join(getattr(link, "__name__", type(link).__name__) for link in self._links) or "no links"
+        names = ", ".join(getattr(link, "__name__", type(link).__name__) for link in self.links) or "no links"
         raise UsageError(f"{wanted!r} is not in the chain, which has {names}")
 
 

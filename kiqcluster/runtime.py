@@ -56,11 +56,14 @@ class JobContext:
     `stopping` turns true when the process stops and the job should come to an end (or raise Interrupted).
     """
 
-    jid: str
     payload: Payload
     queue: str
     name: str
     _stopping: threading.Event
+
+    @property
+    def jid(self) -> str:
+        return str(self.payload.get("jid", ""))
 
     @property
     def stopping(self) -> bool:

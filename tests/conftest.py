@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from kiqcluster.registry import Registry, using_registry
 from kiqcluster.runtime import Setup, using_setup
 from kiqcluster.store import Store
-from tests.kit import Cluster, RedisServer
+from tests.kit import Cluster, RedisServer, require, unavailable
 
 
 @pytest.fixture(scope="session")
@@ -18,6 +19,18 @@ def redis_server() -> Iterator[RedisServer]:
     server = RedisServer()
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def sidekiq_is_there() -> None:
+    """Skip loudly, or fail where everything is required, unless Ruby can load Sidekiq 6.4."""
+    require("ruby", "ruby-sidekiq")
+    answer = subprocess.run(
+        ["ruby", "-e", 'require "sidekiq"; print Sidekiq::VERSION'], capture_output=True, text=True, check=False
+    )
+    if not answer.stdout.startswith("6.4."):
+        found = answer.stdout or answer.stderr.partition("\n")[0]
+        unavailable(f"Ruby has no Sidekiq 6.4 but {found!r} (Debian: apt-get install ruby-sidekiq)")
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ class RedisServer:
     def stalled(self) -> Iterator[None]:
         """Stop the server in its tracks for a `with` block; what arrives meanwhile runs afterwards."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        freeze(self._process.pid)
         try:
             yield
         finally:
@@ -267,10 +267,23 @@ def http_get(port: int, path: str, method: str = "GET", headers: str = "") -> tu
 
 def is_alive(pid: int) -> bool:
     """Return whether a process lives; a zombie does not."""
+    return _state(Path(f"/proc/{pid}")) not in ("", "Z")
+
+
+def freeze(pid: int) -> None:
+    """Stop a process in its tracks, and wait until each of its threads stands still: the signal takes its time."""
+    os.kill(pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{pid}/task")
+    if tasks.exists():  # not on macOS
+        wait_until(lambda: all(_state(task) == "T" for task in tasks.iterdir()), f"process {pid} to stand still")
+
+
+def _state(process: Path) -> str:
+    """Return the state letter of a process or thread, given its folder in /proc; nothing for one that has ended."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return (process / "stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return False
+        return ""
 
 
 class ManualClock:

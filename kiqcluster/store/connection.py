@@ -8,6 +8,10 @@ timed-out LPUSH again (two copies of a job), so its retries are off, and every e
 
 Links are kept for reuse, checked before each use (a closed socket is seen without a round trip), never shared
 by threads, and forgotten after a fork.
+
+Behind Sentinel, the node is asked for at each connection, and believed only if it says itself that it is the primary.
+A server that turns out to be none any more (READONLY) is left: the connection is closed, and the next one finds the
+new primary.
 """
 
 from __future__ import annotations
@@ -16,36 +20,114 @@ import os
 import re
 import select
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qsl, unquote, urlencode
 
 import redis
 from redis.backoff import NoBackoff
-from redis.connection import Connection, parse_url
+from redis.connection import Connection, SSLConnection, parse_url
 from redis.retry import Retry
 
+from kiqcluster.clock import SystemClock
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost, StoreError, UsageError
 from kiqcluster.keys import Keys
 from kiqcluster.store import embedded
 
-__all__ = ["Command", "Link", "Node", "Store", "is_outage", "masked", "parse_address", "risks"]
+__all__ = [
+    "PRIMARY_ONLY",
+    "Command",
+    "Link",
+    "Node",
+    "Service",
+    "Store",
+    "is_outage",
+    "masked",
+    "parse_address",
+    "risks",
+]
 
 Command = Sequence[str | bytes | int | float]
 Reply = Any  # bytes, int, None, list of these, or RedisRefused
 Node = dict[str, Any]  # keyword arguments of redis-py's connection class, itself among them
+Place = tuple[str, int]  # host and port
 
+PRIMARY_ONLY = "primary_only"  # key of a Node: to be connected to only if it is a primary
 DEFAULT_TIMEOUT = 5.0  # seconds that one exchange, or the making of a connection, may take
+SENTINEL_TIMEOUT = 1.0  # seconds that one sentinel may take to answer, before the next one is asked
+SENTINEL_PORT = 26_379  # where an address has none
 # After `//user:` up to the last @ (a password may hold any character), or in the query (unix://PATH?password=…).
-PASSWORD = re.compile(r"(?<=//)([^:@/]*:).*(?=@)|([?&]password=)[^&]*")
-TRY_AGAIN_CODES = frozenset({"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "BUSY", "TRYAGAIN"})
+PASSWORD = re.compile(r"(?<=//)([^:@/]*:).*(?=@)|([?&](?:\w+_)?password=)[^&]*")
+SENTINEL_ADDRESS = re.compile(
+    r"(?P<scheme>rediss?)\+sentinel://((?P<login>[^/?#]*)@)?(?P<hosts>[^/?#@]+)"
+    r"/(?P<service>[^/?#]+)(/(?P<db>[0-9]*))?(\?(?P<options>.*))?"
+)
+HOST = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[^:\[\]\s]+)(:(?P<port>[0-9]+))?")
+# Of a server that is no primary, or not any more: another one may be.
+NO_PRIMARY_CODES = frozenset({"LOADING", "READONLY", "MASTERDOWN", "NOREPLICAS", "UNBLOCKED"})
+TRY_AGAIN_CODES = NO_PRIMARY_CODES | {"CLUSTERDOWN", "BUSY", "TRYAGAIN"}
 
 
-def parse_address(address: str) -> Node:
-    """Return what redis-py needs to connect to redis://, rediss://, unix:// or embedded:DIR.
+@dataclass(slots=True)
+class Service:
+    """A primary that sentinels know by a name.
 
+    hosts: the sentinels.  options: how to connect to them.  node: how to connect to the primary, but for its place.
+    first: the sentinel that is asked first, since it was right the last time.
+    """
+
+    name: str
+    hosts: tuple[Place, ...]
+    options: Node
+    node: Node
+    first: Place | None = None
+
+    def locate(self) -> Iterator[Node]:
+        """Yield where the primary is, by one sentinel after the other as long as they are wrong.
+
+        Raises RedisUnavailable when none knows, RedisRefused when one wants another password.  A round trip on a
+        connection of its own for each that is asked.
+        """
+        found: set[Place] = set()
+        complaints = []
+        for sentinel in sorted(self.hosts, key=lambda host: host != self.first):
+            try:
+                place = self._ask(sentinel)
+            except (RedisUnavailable, ReplyLost) as error:
+                complaints.append(str(error))
+                continue
+            if place is None:
+                complaints.append(f"{sentinel[0]}:{sentinel[1]} knows no {self.name!r}")
+            elif place not in found:
+                found.add(place)
+                self.first = sentinel  # it stays so, if the caller asks for no other
+                yield {**self.node, "host": place[0], "port": place[1], PRIMARY_ONLY: True}
+        if not found:
+            said = f"no sentinel says where {self.name!r} is ({'; '.join(complaints)}); nothing was sent"
+            raise RedisUnavailable(said)
+
+    def _ask(self, sentinel: Place) -> Place | None:
+        host, port = sentinel
+        link = Link(lambda: [{**self.options, "host": host, "port": port}], SENTINEL_TIMEOUT)
+        try:
+            (found,) = link.exchange([("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.name)])
+        finally:
+            link.close()
+        if isinstance(found, RedisRefused):
+            raise found
+        return None if found is None else (found[0].decode(), int(found[1]))
+
+
+def parse_address(address: str) -> Node | Service:
+    """Return what it takes to connect to redis://, rediss://, unix:// or embedded:DIR, or the service of sentinels.
+
+    Sentinels: redis+sentinel://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]…]/SERVICE[/DB][?sentinel_password=…].
     Raises UsageError that names the forms which work.
     """
+    if "+sentinel:" in address:
+        return _parse_service(address)
     if address.startswith(embedded.SCHEME):
         address = embedded.url_of(embedded.directory_of(address))
     try:
@@ -53,9 +135,39 @@ def parse_address(address: str) -> Node:
     except ValueError as error:
         raise UsageError(
             f"{masked(address)!r} is no Redis address ({error}); write redis://HOST:PORT/DB, rediss://…, "
-            "unix:///PATH?db=N or embedded:DIR"
+            "unix:///PATH?db=N, redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB or embedded:DIR"
         ) from error
     return node
+
+
+def _parse_service(address: str) -> Service:
+    """Return the service of redis+sentinel:// (rediss+sentinel://: TLS to sentinels and servers alike)."""
+    found = SENTINEL_ADDRESS.fullmatch(address)
+    hosts = [HOST.fullmatch(host) for host in (found["hosts"] if found else "").split(",")]
+    if found is None or None in hosts or any(int(host["port"] or 1) > 65_535 for host in hosts if host):
+        raise UsageError(
+            f"{masked(address)!r} is no address of sentinels; "
+            "write redis+sentinel://[USER:PASSWORD@]HOST:PORT,HOST:PORT/SERVICE/DB"
+        )
+    options: Node = {}
+    others = []
+    for name, value in parse_qsl(found["options"] or "", keep_blank_values=True):
+        if name in ("sentinel_username", "sentinel_password"):
+            options[name.removeprefix("sentinel_")] = value
+        elif name.startswith("sentinel"):
+            raise UsageError(
+                f"there is no option {name!r}; those of sentinels are sentinel_username, sentinel_password"
+            )
+        else:
+            others.append((name, value))
+    login = f"{found['login']}@" if found["login"] else ""
+    node = parse_address(f"{found['scheme']}://{login}localhost/{found['db'] or 0}?{urlencode(others)}")
+    assert isinstance(node, dict)
+    del node["host"]
+    if node.get("connection_class") is SSLConnection:
+        options |= {name: value for name, value in node.items() if name.startswith(("ssl_", "connection_class"))}
+    places = tuple((host["name"].strip("[]"), int(host["port"] or SENTINEL_PORT)) for host in hosts if host)
+    return Service(unquote(found["service"]), places, options, node)
 
 
 def masked(address: str) -> str:
@@ -64,13 +176,22 @@ def masked(address: str) -> str:
 
 
 class Link:
-    """One connection to Redis, used by one thread at a time."""
+    """One connection to Redis, used by one thread at a time.
 
-    def __init__(self, locate: Callable[[], Node], timeout: float) -> None:
+    connections: how many were made so far; when it grows, the one before had broken.
+    trust: seconds after an exchange for which the socket is taken to be open.  The look whether it is lets other
+    threads run, and under load the command would wait for its turn behind them.
+    """
+
+    def __init__(self, locate: Callable[[], Iterable[Node]], timeout: float, trust: float = 0.0) -> None:
         self._locate = locate
         self._timeout = timeout
+        self.connections = 0
         self._connection: Any = None
         self._poll: Any = None
+        self._is_left = False  # the server says that it is no primary any more
+        self._trust = trust
+        self._trusted_until = 0.0
 
     def exchange(self, commands: Sequence[Command], timeout: float | None = None) -> list[Reply]:
         """Send all commands in one write, and return their replies in order.
@@ -81,13 +202,16 @@ class Link:
         connection = self._ready()
         try:
             connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-            replies = [_read(connection, timeout) for _ in commands]
+            replies = [self._read(connection, timeout) for _ in commands]
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
             self.close()
             raise ReplyLost(f"Redis did not answer ({error}); the command may or may not have run") from error
         except BaseException:
             self.close()  # replies of this exchange must not be taken for those of the next one
             raise
+        if self._is_left:
+            self.close()
+        self._trusted_until = SystemClock.monotonic() + self._trust
         return replies
 
     def send(self, command: Command) -> None:
@@ -103,7 +227,10 @@ class Link:
         """Yield the replies that have arrived whole, without waiting.  Raises ReplyLost when the other side is gone."""
         while self._connection is not None:
             try:
-                yield _read(self._connection, 0)
+                reply = self._read(self._connection, 0)
+                if self._is_left:
+                    self.close()
+                yield reply
             except redis.TimeoutError:
                 return
             except (redis.ConnectionError, OSError) as error:
@@ -120,26 +247,41 @@ class Link:
 
     def close(self) -> None:
         """Close the socket; the next exchange connects anew."""
-        connection, self._connection, self._poll = self._connection, None, None
+        connection, self._connection, self._poll, self._is_left = self._connection, None, None, False
         if connection is not None:
             connection.disconnect()
 
     def _ready(self) -> Any:
         poll = self._poll  # another thread may close this link to wake the one that waits here
-        if self._connection is not None and poll is not None and poll.poll(0):
+        looks = self._trusted_until <= SystemClock.monotonic()
+        if self._connection is not None and poll is not None and looks and poll.poll(0):
             self.close()  # readable with nothing asked: closed by the server, or out of step
         if self._connection is None:
             self._connection, self._poll = self._connect()
+            self.connections += 1
         return self._connection
 
     def _connect(self) -> tuple[Any, Any]:
-        node = {**self._locate()}
-        make = node.pop("connection_class", Connection)
-        node.setdefault("socket_timeout", self._timeout)
-        node.setdefault("socket_connect_timeout", self._timeout)
-        connection = make(**node, protocol=2, retry=Retry(NoBackoff(), 0), health_check_interval=0)
+        """Connect to the first of the nodes that will do.  Raises the last one's RedisUnavailable."""
+        trouble = None
+        for node in self._locate():
+            try:
+                return self._connect_to({**node})
+            except RedisUnavailable as error:
+                trouble = error
+        assert trouble is not None  # where there is no node, locate raises
+        raise trouble
+
+    def _connect_to(self, node: Node) -> tuple[Any, Any]:
         try:
+            is_primary_wanted = node.pop(PRIMARY_ONLY, False)
+            make = node.pop("connection_class", Connection)
+            node.setdefault("socket_timeout", self._timeout)
+            node.setdefault("socket_connect_timeout", self._timeout)
+            connection = make(**node, protocol=2, retry=Retry(NoBackoff(), 0), health_check_interval=0)
             connection.connect()
+            if is_primary_wanted:
+                _check_primary(connection)
         except (redis.AuthenticationError, redis.ResponseError) as error:
             if _code(_wording(error)) in TRY_AGAIN_CODES:
                 raise RedisUnavailable(f"Redis is not ready ({error}); nothing was sent") from error
@@ -150,14 +292,27 @@ class Link:
         poll.register(connection._get_socket().fileno(), select.POLLIN)
         return connection, poll
 
+    def _read(self, connection: Any, timeout: float | None) -> Reply:
+        try:
+            if timeout is None:
+                return connection.read_response(disable_decoding=True)
+            return connection.read_response(disable_decoding=True, timeout=timeout, disconnect_on_error=False)
+        except (redis.ResponseError, redis.AuthenticationError, redis.exceptions.BusyLoadingError) as error:
+            refused = RedisRefused(_wording(error))  # the latter two are ConnectionErrors to redis-py
+            self._is_left = self._is_left or refused.code in NO_PRIMARY_CODES
+            return refused
 
-def _read(connection: Any, timeout: float | None) -> Reply:
+
+def _check_primary(connection: Any) -> None:
+    """Raise redis-py's ConnectionError when the server is a replica: sentinels may be behind.  One round trip."""
+    connection.send_command("ROLE", check_health=False)
     try:
-        if timeout is None:
-            return connection.read_response(disable_decoding=True)
-        return connection.read_response(disable_decoding=True, timeout=timeout, disconnect_on_error=False)
-    except (redis.ResponseError, redis.AuthenticationError, redis.exceptions.BusyLoadingError) as error:
-        return RedisRefused(_wording(error))  # the latter two are ConnectionErrors to redis-py
+        role, *_ = connection.read_response(disable_decoding=True)
+    except redis.ResponseError:
+        return  # it is forbidden; then the refusal of the first write tells
+    if role != b"master":
+        connection.disconnect()
+        raise redis.ConnectionError(f"{connection.host}:{connection.port} is a {role.decode()} now, not the primary")
 
 
 # redis-py cuts these codes off the server's words when it chooses a class for them.
@@ -202,27 +357,30 @@ class Store:
         name: str = "default",
         prefix: str = "",
         timeout: float = DEFAULT_TIMEOUT,
-        locate: Callable[[], Node] | None = None,
+        locate: Callable[[], Iterable[Node]] | None = None,
     ) -> None:
         """address: see parse_address.  name: how a routing rule calls it.  prefix: see Keys.
 
-        locate: returns the node to connect to, asked at each connection; None means the address itself.
+        locate: returns the nodes to try, asked at each connection; None means the address itself, or what its
+        sentinels say.  timeout: seconds that one exchange may take.
         """
         self.name = name
         self.keys = Keys(prefix)
         self.address = masked(address)
-        self._timeout = timeout
-        node = parse_address(address)
-        self._locate = locate or (lambda: node)
+        self.timeout = timeout
+        place = parse_address(address)
+        self._locate = locate or (place.locate if isinstance(place, Service) else lambda: [place])
         self._free: deque[Link] = deque()
         self._pid = os.getpid()
 
     def __repr__(self) -> str:
         return f"<Store {self.name} {self.address}>"
 
-    def link(self, timeout: float | None = None) -> Link:
-        """Return a connection of the caller's own, not yet connected.  timeout: seconds per exchange."""
-        return Link(self._locate, self._timeout if timeout is None else timeout)
+    def link(self, timeout: float | None = None, trust: float = 0.0) -> Link:
+        """Return a connection of the caller's own, not yet connected.  timeout: seconds per exchange.
+
+        trust: see Link.
+        """
 
     def call(self, *command: str | bytes | int | float) -> Reply:
         """Run one command and return its reply.  One round trip.  Raises StoreError."""

@@ -5,6 +5,7 @@ exchange   settle a batch and reserve a batch, in one round trip (R2, R4)
 settle     settle alone; may be sent again
 resync     after a lost reply: fence, and give back what the caller does not hold (R3)
 recover    end a membership, one's own or a dead one's, and give its units back (R7)
+beat       say that a process lives, and see who else does
 move_due   schedule and retry set → queues
 
 The worker decides when to call them; every loss and fence is theirs to see, so nothing here retries.
@@ -12,7 +13,7 @@ The worker decides when to call them; every loss and fence is theirs to see, so 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha1
 from typing import Any
@@ -22,11 +23,25 @@ from kiqcluster.errors import RedisRefused
 from kiqcluster.keys import STAT_TTL, Keys
 from kiqcluster.outcome import Dead, Deferred, Done, Effect, Interrupted, Outcome, Requeue, Retry
 from kiqcluster.store.connection import Link, Store
-from kiqcluster.store.scripts import JOIN, MOVE_DUE, RECOVER, RESERVE, RESYNC, SETTLE, Call, Word, run_scripts
+from kiqcluster.store.scripts import BEAT, JOIN, MOVE_DUE, RECOVER, RESERVE, RESYNC, SETTLE, Call, Word, run_scripts
 
-__all__ = ["ALL_SUSPECT", "DeadSetLimits", "Due", "Engine", "Member", "Refusals", "Reserved", "Settlement", "Unit"]
+__all__ = [
+    "ALL_SUSPECT",
+    "DeadSetLimits",
+    "Due",
+    "Engine",
+    "Limits",
+    "Member",
+    "Refusals",
+    "Reserved",
+    "Settlement",
+    "Unit",
+]
 
 Refusals = dict[str, str]  # token → Redis' words, of units that stay held
+# Queue, in the order of preference → how many units a batch may hold in all when one is taken from it: in its turn, and
+# once all queues have had theirs.  0 only empties its wake list.
+Limits = Mapping[str, tuple[int, int]]
 
 LARGEST_BATCH = 1_000_000  # bytes at which a reserve stops (it holds at least one unit)
 SUSPECT_TTL = 72 * 3_600  # seconds that suspects are remembered after the last death
@@ -58,6 +73,7 @@ class Unit:
     """A reserved payload.
 
     token: its place in the in-flight hash of `identity`.  deaths: processes that died while they ran it.
+    reserved_at: monotonic seconds, for whoever holds it.
     """
 
     queue: str
@@ -65,9 +81,10 @@ class Unit:
     token: str
     identity: str
     deaths: int = 0
+    reserved_at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Settlement:
     """A unit and its outcome."""
 
@@ -128,26 +145,25 @@ class Engine:
         link: Link,
         member: Member,
         call: int,
-        queues: Sequence[str],
-        wanted: int | None,
+        limits: Limits | None,
         done: Sequence[Settlement],
         now: float,
         *,
         may_suspect: bool = True,
     ) -> tuple[Refusals, Reserved | None]:
-        """Settle `done` and reserve up to `wanted` units from `queues`, in order of preference.
+        """Settle `done` and reserve units from the queues of `limits`, in its order.
 
-        call: a number that grows with each reserve of this epoch.  wanted: None skips the reserve, 0 empties
-        wake lists only.  may_suspect: whether a suspect may be among the units; it comes alone then.
+        call: a number that grows with each reserve of this epoch.  limits: see Limits; None skips the reserve.
+        may_suspect: whether a suspect may be among the units; it comes alone then.
         Returns what Redis refused to settle, and what was reserved: each stands for itself.
         One round trip, O(settlements + queues + units).  Raises RedisUnavailable, ReplyLost.
         """
         calls = [*self._settle_calls(done, now)]
         settles = len(calls)
-        if wanted is not None:
-            calls.append(self._reserve_call(member, call, queues, wanted, may_suspect))
+        if limits is not None:
+            calls.append(self._reserve_call(member, call, limits, may_suspect))
         replies = run_scripts(link, calls)
-        reserved = None if wanted is None else self._read_reserved(replies[-1], member, call, queues)
+        reserved = None if limits is None else _read_reserved(replies[-1], member, call, list(limits))
         refusals = _read_refusals(replies[:settles], done)
         return refusals, reserved
 
@@ -161,17 +177,19 @@ class Engine:
             raise RedisRefused(reason)
         return sum(reply[0] for reply in replies)
 
-    def resync(self, link: Link, member: Member, held: Iterable[str]) -> int | None:
+    def resync(self, link: Link, member: Member, raised: Member, held: Iterable[str]) -> int | None:
         """Raise the epoch and give back units that the caller does not hold.
 
-        Returns their number, or None when the member is fenced; the caller goes on with `member.raised()`.
-        May be sent again.  One round trip.
+        raised: the member with an epoch higher than that of every resync sent before, so that none of those can arrive
+        late and take away what was reserved since.
+        Returns the number of units, or None when the member is fenced; the caller goes on as `raised`.
+        May be sent again, as said.  One round trip.
         """
         keys = [self._keys.members, self._keys.inflight(member.identity)]
         arguments = [
             member.identity,
             member.padded_epoch,
-            member.raised().padded_epoch,
+            raised.padded_epoch,
             self._keys.queue(""),
             *held,
         ]
@@ -180,24 +198,37 @@ class Engine:
             raise reply
         return None if reply[0] == b"FENCED" else int(reply[1])
 
-    def recover(self, link: Link, identity: str, running: Iterable[str] = ()) -> int:
+    def recover(self, link: Link, identity: str, running: Iterable[str] = (), beat: str | None = None) -> int | None:
         """End a membership and give its units back; return how many.  One round trip per 1 000 units.
 
         running: tokens of the units that may have killed the process, ALL_SUSPECT where nobody knows.
+        beat: the one that was seen standing still, None where the process is known to be gone.
+        Returns None, and has changed nothing, when the beat has moved since.
         """
         recovered, left, refused, words = 0, 1, 0, b""
         keys = [self._keys.members, self._keys.inflight(identity), self._keys.beats, self._keys.suspects]
-        arguments: list[Word] = [identity, self._keys.queue(""), RECOVER_BATCH, SUSPECT_TTL, *running]
+        arguments: list[Word] = [identity, self._keys.queue(""), RECOVER_BATCH, SUSPECT_TTL, beat or "", *running]
         while left:
             call = Call(RECOVER, keys, arguments)
             (reply,) = run_scripts(link, [call])
             if isinstance(reply, RedisRefused):
                 raise reply
+            if reply[0] == b"ALIVE":
+                return None
             given, left, refused, words = reply
             recovered += given
         if refused:
             raise RedisRefused(f"{words.decode()} ({refused} units of {identity} stay in flight)")
         return recovered
+
+    def beat(self, link: Link, mine: Iterable[str]) -> dict[str, str]:
+        """Say that these processes live; return what moves while others do: identity → beat.  One round trip."""
+        call = Call(BEAT, [self._keys.members, self._keys.beats], list(mine))
+        (reply,) = run_scripts(link, [call])
+        if isinstance(reply, RedisRefused):
+            raise reply
+        words = [word.decode() for word in reply]
+        return dict(zip(words[::2], words[1::2], strict=True))
 
     def members(self) -> dict[str, str]:
         """Return identity → record of every member, epoch cut off.  One round trip."""
@@ -226,29 +257,13 @@ class Engine:
 
     # calls
 
-    def _reserve_call(self, member: Member, call: int, queues: Sequence[str], wanted: int, may_suspect: bool) -> Call:
+    def _reserve_call(self, member: Member, call: int, limits: Limits, may_suspect: bool) -> Call:
         keys = [self._keys.members, self._keys.inflight(member.identity), self._keys.paused, self._keys.suspects]
-        for queue in queues:
+        arguments: list[Word] = [member.identity, member.padded_epoch, f"{call:010d}", LARGEST_BATCH, int(may_suspect)]
+        for queue, (turn, rest) in limits.items():
             keys += (self._keys.wake(queue), self._keys.queue(queue))
-        return Call(
-            RESERVE,
-            keys,
-            [member.identity, member.padded_epoch, f"{call:010d}", wanted, LARGEST_BATCH, int(may_suspect), *queues],
-        )
-
-    def _read_reserved(self, reply: Any, member: Member, call: int, queues: Sequence[str]) -> Reserved:
-        if isinstance(reply, RedisRefused):
-            return Reserved([], frozenset(), refusal=str(reply))
-        if reply[0] == b"FENCED":
-            return Reserved([], frozenset(), fenced=True)
-        head, identity = f"{member.padded_epoch}.{call:010d}.", member.identity
-        units: list[Unit] = []
-        for at in range(4, len(reply), 2):
-            queue = queues[reply[at]]
-            for payload in reply[at + 1]:
-                units.append(Unit(queue, payload, f"{head}{len(units) + 1:05d}", identity, reply[3]))
-        refusal = next((f"{queues[at]}: {words.decode()}" for at, words in zip(*reply[1:3], strict=True) if words), "")
-        return Reserved(units, frozenset(queues[index] for index in reply[1]), refusal=refusal)
+            arguments += (queue, turn, rest)
+        return Call(RESERVE, keys, arguments)
 
     def _settle_calls(self, done: Sequence[Settlement], now: float) -> Iterator[Call]:
         """Yield one call per identity: units of a fenced identity may still be among those of its successor."""
@@ -301,6 +316,24 @@ class Engine:
     def _bury(self, payload: bytes, at: float, now: float) -> Effect:
         cutoff = repr(now - self._limits.timeout)
         return Effect("bury", self._keys.dead, (repr(at), payload, cutoff, self._limits.largest))
+
+
+def _read_reserved(reply: Any, member: Member, call: int, queues: Sequence[str]) -> Reserved:
+    if isinstance(reply, RedisRefused):
+        return Reserved([], frozenset(), refusal=str(reply))
+    if reply[0] == b"FENCED":
+        return Reserved([], frozenset(), fenced=True)
+    head, identity, deaths = f"{member.padded_epoch}.{call:010d}.", member.identity, reply[3]
+    units: list[Unit] = []
+    for at in range(4, len(reply), 2):
+        queue, payloads = queues[reply[at]], reply[at + 1]
+        first = len(units) + 1
+        units += [
+            Unit(queue, payload, f"{head}{index:05d}", identity, deaths)
+            for index, payload in enumerate(payloads, first)
+        ]
+    refusal = next((f"{queues[at]}: {words.decode()}" for at, words in zip(*reply[1:3], strict=True) if words), "")
+    return Reserved(units, frozenset(queues[index] for index in reply[1]), refusal=refusal)
 
 
 def _read_refusals(replies: Sequence[Any], done: Sequence[Settlement]) -> Refusals:

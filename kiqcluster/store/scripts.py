@@ -1,5 +1,7 @@
 """The Lua scripts: one file per operation, each with its KEYS, ARGV, returns and cost on top.
 
+What several of them do alike is in a file that they include (`-- include unit`).
+
 A script runs by its digest; a server that does not know it (restarted, failed over) is sent the text.  NOSCRIPT
 means that nothing ran, so sending the text is no repetition.
 """
@@ -7,15 +9,28 @@ means that nothing ran, so sending the text is no repetition.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
-from kiqcluster.store.connection import Link
+from kiqcluster.store.connection import Link, is_outage
 
-__all__ = ["JOIN", "MOVE_DUE", "RECOVER", "RESERVE", "RESYNC", "SETTLE", "Call", "Script", "Word", "run_scripts"]
+__all__ = [
+    "BEAT",
+    "JOIN",
+    "MOVE_DUE",
+    "RECOVER",
+    "RESERVE",
+    "RESYNC",
+    "SETTLE",
+    "Call",
+    "Script",
+    "Word",
+    "run_scripts",
+]
 
 Word = str | bytes | int | float
 
@@ -41,9 +56,16 @@ class Call:
         return [verb, script, len(self.keys), *self.keys, *self.arguments]
 
 
+INCLUDE = re.compile(r"^-- include (\w+)$", re.MULTILINE)  # a line that stands for another file's text
+
+
+def _read(name: str) -> str:
+    return files("kiqcluster.store").joinpath(f"lua/{name}.lua").read_text()
+
+
 def load(name: str) -> Script:
-    """Return the script in lua/<name>.lua."""
-    text = files("kiqcluster.store").joinpath(f"lua/{name}.lua").read_text()
+    """Return the script in lua/<name>.lua, with what it includes in place."""
+    text = INCLUDE.sub(lambda line: _read(line[1]).rstrip("\n"), _read(name))
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
@@ -52,6 +74,7 @@ RESERVE = load("reserve")
 SETTLE = load("settle")
 RESYNC = load("resync")
 RECOVER = load("recover")
+BEAT = load("beat")
 MOVE_DUE = load("move_due")
 
 
@@ -65,11 +88,20 @@ def _send_text(link: Link, call: Call) -> Any:
 def run_scripts(link: Link, calls: Sequence[Call]) -> list[Any]:
     """Run scripts in order and return their replies; refusals are RedisRefused among them.
 
-    Raises RedisUnavailable, ReplyLost.  One round trip; one more for each script that the server did not know.
+    Raises RedisUnavailable, ReplyLost; a server that says not now (READONLY, BUSY, …) is as good as none.
+    One round trip; one more for each script that the server did not know.
     """
     replies = link.exchange([call.command("EVALSHA", call.script.digest) for call in calls])
+    refusals = []
     for index, reply in enumerate(replies):
         if isinstance(reply, RedisRefused) and reply.code == "NOSCRIPT":
             call = calls[index]
-            replies[index] = _send_text(link, call)
-    return replies
+            replies[index] = reply = _send_text(link, call)
+        if isinstance(reply, RedisRefused) and is_outage(reply):
+            refusals.append(reply)
+    if not refusals:
+        return replies
+    if len(refusals) == len(replies):
+        raise RedisUnavailable(f"Redis turns everybody away ({refusals[0]}); nothing ran") from refusals[0]
+    # It changed its role in between: what the others did may be gone with the old one.
+    raise ReplyLost(f"Redis turned a part of this away ({refusals[0]})") from refusals[0]

@@ -13,6 +13,7 @@ Counterpart: sidekiq processor.rb dispatch and job_retry.rb.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +23,7 @@ from kiqcluster.job import DISCARD, KILL
 from kiqcluster.metrics import JobMetrics, Tally
 from kiqcluster.outcome import Dead, Deferred, Discard, Done, Effect, Outcome, Retry
 from kiqcluster.outcome import Interrupted as InterruptedOutcome
-from kiqcluster.payload import Payload, presentable, read, seconds, unwrap, wrap
+from kiqcluster.payload import INVALID_PAYLOAD, Payload, presentable, read, seconds, unwrap, wrap
 from kiqcluster.registry import Definition, Registry
 from kiqcluster.runtime import CURRENT_JOB, JobContext, Run, Runtime
 from kiqcluster.store.engine import Unit
@@ -49,6 +50,8 @@ class Execution:
         self._registry = registry
         self._stopping = stopping
         self._tallies = metrics.tallies()
+        self._says_done = runtime.events.is_heard("job_done")
+        self.seconds = 0.0  # that the last run took
         self._failure: BaseException | None = None  # of the run at hand, until it is said
         self._effects: list[Effect] = []  # that links want written with the run's outcome, whatever that is
 
@@ -68,19 +71,15 @@ class Execution:
         definition = self._registry.get(name)
         if unit.deaths and unit.deaths >= self._deaths_allowed(definition):
             return self._bury_killer(unit, payload, definition)
+        token = CURRENT_JOB.set(JobContext(payload, unit.queue, name, self._stopping))
         started = self._clock.monotonic()
-        context = JobContext(str(payload.get("jid", "")), payload, unit.queue, name, self._stopping)
-        token = CURRENT_JOB.set(context)
         try:
-            if definition is None:
-                outcome = self._unknown(unit, payload)
-            else:
-                self._runtime.events.emit("job_start")
-                outcome = self._run(unit, payload, definition)
+            outcome = self._unknown(unit, payload) if definition is None else self._run(unit, payload, definition)
             if self._effects:
                 outcome = replace(outcome, effects=(*outcome.effects, *self._effects))
                 self._effects.clear()
-            self._conclude(unit, name, payload, outcome, self._clock.monotonic() - started)
+            self.seconds = self._clock.monotonic() - started
+            self._conclude(unit, name, payload, outcome)
         finally:
             CURRENT_JOB.reset(token)
         return outcome
@@ -135,9 +134,8 @@ class Execution:
 
     def _read(self, unit: Unit) -> Payload:
         payload = read(unit.payload)
-        kept = unwrap(payload)
-        if kept is not None:  # somebody retries an entry of ours that holds bytes which were no job
-            unit.payload = kept
+        if payload["class"] == INVALID_PAYLOAD and (kept := unwrap(payload)) is not None:
+            unit.payload = kept  # somebody retries an entry of ours that holds bytes which were no job
             payload = read(kept)
         arguments = payload.get("args")
         if arguments is None:
@@ -184,28 +182,33 @@ class Execution:
 
     def _run(self, unit: Unit, payload: Payload, definition: Definition) -> Outcome:
         try:
-            misfit = definition.fits(payload["args"])
-            if misfit is not None:
+            arguments = payload["args"]
+            if not definition.fewest <= len(arguments) <= definition.most and (misfit := definition.fits(arguments)):
                 raise MisfitArguments(misfit)  # noqa: TRY301  # concluded like any error of the job
             instance, perform = definition.prepare()
-            chain = self._setup.server_middleware
-            if not len(chain):
-                perform(*payload["args"])
+            if not self._setup.server_middleware.links:
+                perform(*arguments)
                 return DONE
-
-            def last() -> Outcome | None:
-                perform(*payload["args"])
-                return None
-
-            run = Run(payload, unit.queue, definition, instance, self._effects, unit.identity, unit.token)
-            outcome = chain.invoke(run, last)
-            return outcome if isinstance(outcome, Outcome) else DONE
+            return self._run_within(unit, payload, definition, instance, perform)
         except Interrupted:
             return self._yielded(unit)
         except BaseException as error:  # noqa: BLE001  # a job may raise anything, sys.exit included; no thread dies of it
             if _was_interrupted(error):
                 return self._yielded(unit)
             return self._failed(unit, definition, error)
+
+    def _run_within(
+        self, unit: Unit, payload: Payload, definition: Definition, instance: object, perform: Callable[..., Any]
+    ) -> Outcome:
+        """Run a job inside the server middleware."""
+
+        def last() -> Outcome | None:
+            perform(*payload["args"])
+            return None
+
+        run = Run(payload, unit.queue, definition, instance, self._effects, unit.identity, unit.token)
+        outcome = self._setup.server_middleware.invoke(run, last)
+        return outcome if isinstance(outcome, Outcome) else DONE
 
     # 4. conclude
 
@@ -284,14 +287,16 @@ class Execution:
         mended = presentable({**rubyjson.decode(unit.payload), **changes}, unit.queue, now)
         return rubyjson.patch(unit.payload, {**changes, **mended}, without)
 
-    def _conclude(self, unit: Unit, name: str, payload: Payload, outcome: Outcome, elapsed: float) -> None:
+    def _conclude(self, unit: Unit, name: str, payload: Payload, outcome: Outcome) -> None:
         """Say and count what became of a unit."""
-        failure, self._failure = self._failure, None
-        if failure is not None:
+        elapsed = self.seconds
+        if outcome is DONE or type(outcome) is Done:
+            if self._says_done:
+                self._runtime.events.emit("job_done", elapsed=elapsed)
+        elif self._failure is not None:
+            failure, self._failure = self._failure, None
             detail = f", in {outcome.at - self._clock.now():.0f} s" if isinstance(outcome, Retry) else ""
             self._say_failed(OUTCOME_WORDS[type(outcome)], failure, elapsed, detail)
-        elif type(outcome) is Done:
-            self._runtime.events.emit("job_done", elapsed=elapsed)
         elif type(outcome) is InterruptedOutcome:
             self._runtime.events.emit("job_interrupted", elapsed=elapsed)
         enqueued_at = seconds(payload.get("enqueued_at"))
@@ -307,11 +312,11 @@ class Execution:
         )
 
     def _tally(self, name: str, queue: str) -> Tally:
-        # A name that nobody registered may be anything: as a label it would let Redis grow our series without end.
-        key = (name if self._registry.get(name) is not None else UNREGISTERED, queue)
-        tally = self._tallies.get(key)
+        tally = self._tallies.get((name, queue))
         if tally is None:
-            tally = self._tallies[key] = Tally()
+            # A name that nobody registered may be anything: as a label it would let Redis grow our series without end.
+            key = (name if self._registry.get(name) is not None else UNREGISTERED, queue)
+            tally = self._tallies[key] = self._tallies.get(key) or Tally()
         return tally
 
 

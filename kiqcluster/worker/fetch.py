@@ -1,8 +1,9 @@
 """Fetch: the engine's half in the worker, by rules R1 to R7 of docs/engine.md.
 
-Runs in: processor threads (`next`), the manager (`flush`, `ring`), the main thread (quiet, resume, leave).
-1. next       a finished unit's outcome in, the next unit out; when none is left the caller becomes leader
-2. lead       one settle + reserve in one round trip, for everybody; at most one is outstanding
+Runs in: processor threads (`next`), the manager (`tend`, `ring`), the main thread (quiet, resume, leave).
+1. next       a finished unit's outcome in, the next unit out: no lock while units are at hand
+2. lead       one settle + reserve in one round trip, for everybody; at most one is outstanding.  Whoever finds no
+              unit leads, and under load whoever finds few: the others run those meanwhile
 3. doubt      after a lost reply: resync first, then go on (R3)
 4. fenced     others have recovered this process: it goes on under a new identity (R1)
 
@@ -14,18 +15,22 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
 
 from kiqcluster.backoff import jittered
 from kiqcluster.errors import RedisRefused, ReplyLost, StoreError
 from kiqcluster.outcome import Requeue
 from kiqcluster.runtime import Runtime
-from kiqcluster.store.engine import Engine, Member, Refusals, Reserved, Settlement, Unit
+from kiqcluster.store.engine import Engine, Limits, Member, Refusals, Reserved, Settlement, Unit
+from kiqcluster.worker.pace import NOTHING, Appetite, Pace
 from kiqcluster.worker.queues import QueueOrder
 
 __all__ = ["ReliableFetch"]
 
 COMPANY = 0.02  # seconds that an outcome may wait for others to share its round trip
+FRESH = 0.1  # seconds after a round for which its connection is taken to be open; if it is not, R3 sees to that
+LONGEST_WAIT = 0.1  # seconds that a unit may wait here behind running jobs; then all that wait are given back
 REFUSED_PAUSE = 2.0  # seconds until an outcome that Redis refused is tried again
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between tries while Redis is away
 
@@ -33,7 +38,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between tries while Redis is a
 class ReliableFetch:
     """Reserves units and settles them.
 
-    Shared by all threads of a capsule; `_turn` guards every field below it.
+    Shared by all threads of a capsule; `_turn` guards every field below it, with two exceptions.  Processors take from
+    the left of `_units` and add to the right of `_finished` without it: a deque's pops and appends are atomic.
     on_member: told of a new membership before its first reserve.  poke: wakes the manager.
     """
 
@@ -52,20 +58,23 @@ class ReliableFetch:
         self._new_member = new_member
         self._on_member = on_member
         self._poke = poke
-        self._link = engine.store.link()
+        self._link = engine.store.link(trust=FRESH)
         self._ending = threading.Event()
         self._turn = threading.Condition(threading.Lock())
-        self.member = new_member()
-        self._units: deque[Unit] = deque()
-        self._outcomes: list[Settlement] = []
+        self.member = self._raised = new_member()  # _raised: with the highest epoch that a resync has carried
+        self._units: deque[Unit] = deque()  # at hand, the oldest first
+        self._finished: deque[Settlement] = deque()  # outcomes; only the leader takes some out
         self._oldest = 0.0  # when the first of them came in
-        self._alerted = False  # the manager knows that some are left behind
+        self._returned: list[Unit] = []  # never started, to be put back
+        self._is_tended = False  # the manager knows that something is left behind
         self._held: dict[str, Unit] = {}  # by token, until the settle is acknowledged
         self._suspect = ""  # token of the one unit held that processes have died of
         self._idle = 0  # processors parked on the condition
         self._leading = False
         self._due = True  # there may be work in Redis
-        self._hungry = False  # the last reserve brought less than was wanted
+        self._few = 0  # units at hand at which somebody leads ahead; 0 while none are taken ahead
+        self._hungry = False  # the last reserve brought less than idle processors wanted
+        self._pace = Pace()
         self._unsure = False  # a reply was lost: what Redis thinks that we hold is not known
         self._quiet = False
         self._ended = False
@@ -85,58 +94,99 @@ class ReliableFetch:
     def next(self, finished: Settlement | None = None) -> Unit | None:
         """Take an outcome in and return the next unit; None when the process ends.
 
-        One lock and no round trip while units are left.
+        No lock and no round trip while more than a few units are at hand.
         """
-        with self._turn:
-            if finished is not None:
-                if not self._outcomes:
-                    self._oldest = self._now()
-                self._outcomes.append(finished)
-                self._due = True
+        if finished is not None:
+            if not self._finished:
+                self._oldest = self._now()
+            self._finished.append(finished)
         while True:
-            with self._turn:
-                unit = self._wait()
-                if unit is not None or self._ended:
+            if len(self._units) > self._few or self._leading:
+                try:
+                    unit = self._units.popleft()
+                except IndexError:  # others were faster
+                    pass
+                else:
+                    if not self._is_tended:
+                        self._ask_to_tend()
                     return unit
+            with self._turn:
+                taken = self._wait()
+                if taken is not None or self._ended:
+                    return taken
                 self._leading = True
-            self._lead(reserve=True)
+                if self._units:
+                    self._turn.notify()  # somebody runs these meanwhile
+            self._lead(is_processor=True)
 
     def _wait(self) -> Unit | None:
         """Return a unit, or None when the caller should lead, or end.  Called with the lock."""
         while not self._ended:
-            if self._units:
-                if self._outcomes and not self._alerted:
-                    self._alerted = True
-                    self._poke()  # the caller may be busy for long: the manager settles what is left behind
-                return self._units.popleft()
-            if not self._leading and (self._outcomes or self._unsure or (self._due and not self._quiet)):
+            if self._should_lead():
                 return None
-            self._idle += 1
-            self._tell_of_hunger()
-            self._turn.wait()
-            self._idle -= 1
+            try:
+                unit = self._units.popleft()
+            except IndexError:
+                self._idle += 1
+                self._tell_of_hunger()
+                self._turn.wait()
+                self._idle -= 1
+            else:
+                self._ask_to_tend()
+                return unit
         return None
+
+    def _should_lead(self) -> bool:
+        if self._leading or len(self._units) > self._few:
+            return False
+        return bool(self._few or self._finished or self._unsure or (self._due and not self._quiet))
+
+    def _ask_to_tend(self) -> None:
+        """Have the manager look after what is left behind: the caller may be busy for long."""
+        if not self._is_tended and (self._finished or self._units):
+            self._is_tended = True
+            self._poke()
 
     # the manager
 
-    def flush_overdue(self) -> float | None:
-        """Settle what has waited for COMPANY; return the seconds until more is due, None for nothing."""
+    def tend(self, long_running: Iterable[str] = ()) -> float | None:
+        """Settle what has waited for COMPANY, give back units that have waited for LONGEST_WAIT.
+
+        long_running: queues of units that have run for long.  Returns seconds until the next look, None for a poke.
+        """
+        self._is_tended = False  # before the look: what comes after it pokes
+        if not (self._finished or self._units or self._returned or self._refused):
+            return None
+        self._is_tended = True
+        now = self._now()
+        if self._waited_since() <= now - LONGEST_WAIT:
+            with self._turn:
+                self._give_back_waiting()
+                self._pace.blame(long_running, now)
         if self._leading:
-            return COMPANY  # what comes in meanwhile may be left to us
-        if self._outcomes or self._refused:
-            left = (self._oldest if self._outcomes else self._refused_until - COMPANY) + COMPANY - self._now()
-            if left > 0:
-                return left
+            return COMPANY / 2  # that round does not see what came in since it began
+        due_in = COMPANY  # also when processors have taken everything since: what they finish must find us looking
+        if self._finished or self._refused:
+            due_in = max(0.0, (self._oldest if self._finished else self._refused_until - COMPANY) + COMPANY - now)
+        if due_in == 0 or self._returned:
             self.flush()
-        return None
+            due_in = COMPANY
+        return due_in
+
+    def _waited_since(self) -> float:
+        """Return when the oldest unit at hand was reserved."""
+        try:
+            return self._units[0].reserved_at
+        except IndexError:
+            return inf
 
     def flush(self) -> None:
         """Settle what is finished, if nobody leads."""
         with self._turn:
-            if self._leading or not (self._outcomes or self._refused):
+            if self._leading or not (self._finished or self._refused or self._returned):
                 return
             self._leading = True
-        self._lead(reserve=False)
+        self._lead(is_processor=False)
 
     def ring(self, queue: str | None = None) -> bool:
         """Say that there may be work; return whether somebody will look.
@@ -161,16 +211,15 @@ class ReliableFetch:
     def bounce(self, queues: Sequence[str]) -> None:
         """Put back what rang bells while nobody was idle; it rings the next process."""
         with self._engine.store.borrowed() as link:
-            self._engine.exchange(link, self.member, 0, queues, 0, [], self._runtime.clock.now())
+            self._engine.exchange(link, self.member, 0, dict.fromkeys(queues, (0, 0)), [], self._runtime.clock.now())
 
     # the main thread
 
     def quiet(self) -> int:
         """Fetch no more; give unstarted units back at once, in order.  Returns their number."""
         with self._turn:
-            self._quiet = True
-            returned = self._give_back(list(self._units))
-            self._units.clear()
+            self._quiet, self._few = True, 0
+            returned = self._give_back_waiting()
             self._oldest = 0.0  # no company to wait for
         self._poke()
         return returned
@@ -209,30 +258,29 @@ class ReliableFetch:
         interrupted: units that still run; they are put back with their outcome.  What Redis will not settle is put
         back with the rest.  seconds: for each of two round trips.  Raises StoreError.
         """
-        link, queues = self._engine.store.link(timeout=seconds), tuple(self._order.weights)
-        outcomes = [*self._on_wire, *self._outcomes, *self._refused, *interrupted]
-        now = self._runtime.clock.now()
-        refusals, _ = self._engine.exchange(link, self.member, 0, queues, 0 if queues else None, outcomes, now)
+        link, to_empty = self._engine.store.link(timeout=seconds), dict.fromkeys(self._order.weights, (0, 0))
+        outcomes = [*self._on_wire, *self._finished, *self._refused, *interrupted]
+        refusals, _ = self._engine.exchange(link, self.member, 0, to_empty or None, outcomes, self._runtime.clock.now())
         for reason in refusals.values():
             self._complain("an outcome", reason)
         self._engine.recover(link, self.member.identity)
 
     # leading
 
-    def _lead(self, *, reserve: bool) -> None:
+    def _lead(self, *, is_processor: bool) -> None:
         """Settle what is finished and reserve for everybody idle; afterwards nobody leads."""
         batch: list[Settlement] = []
-        is_processor = reserve
         try:
             if self._unsure:
                 self._resync()
             with self._turn:
+                finished = len(self._finished)
                 batch = self._take_outcomes()
-                reserve = reserve and self._due and not self._quiet and not self._ended
-                wanted = self._idle + 1 if reserve else None
-                self._due = self._due and not reserve
+                now = self._now()
+                self._pace.note(finished, now)
+                appetite, limits = self._decide(now, is_processor=is_processor)
                 self._call += 1
-            self._round(batch, wanted)
+            self._round(batch, appetite, limits)
         except StoreError as error:
             self._outage(error, batch)
         except Exception as error:  # noqa: BLE001  # an outcome that cannot be sent must not take others with it
@@ -249,13 +297,28 @@ class ReliableFetch:
 
     def _take_outcomes(self) -> list[Settlement]:
         """Return what is to be settled now.  Called with the lock."""
-        batch, self._outcomes = self._outcomes, []
-        self._alerted = False
+        batch = [self._finished.popleft() for _ in range(len(self._finished))]
         if self._refused and self._now() >= self._refused_until:
             batch += self._refused
             self._refused = []
+        # Newest first, so that the oldest is fetched next.
+        self._returned.sort(key=lambda unit: unit.token, reverse=True)
+        batch += [Settlement(unit, Requeue()) for unit in self._returned]
+        self._returned = []
         self._on_wire = batch
         return batch
+
+    def _decide(self, now: float, *, is_processor: bool) -> tuple[Appetite, Limits | None]:
+        """Return how much to reserve, in all and from each queue.  Called with the lock."""
+        if self._quiet or self._ended or not (is_processor or self._few):
+            return NOTHING, None
+        appetite = self._pace.appetite(self._idle + is_processor, len(self._units))
+        limits = self._pace.limits(self._order.draw(), appetite, now)
+        self._due = False
+        if not limits or appetite == NOTHING:
+            self._few = 0
+            return NOTHING, None
+        return appetite, limits
 
     def _tell_of_hunger(self) -> None:
         """Have the manager arm the bells: the queues are empty, and somebody is idle.  Called with the lock.
@@ -267,56 +330,62 @@ class ReliableFetch:
             self._hungry = False
             self._poke()
 
-    def _round(self, batch: list[Settlement], wanted: int | None) -> None:
-        queues = self._order.draw() if wanted is not None else []
-        if not queues:
-            wanted = None
-        if wanted is None and not batch:
+    def _round(self, batch: list[Settlement], appetite: Appetite, limits: Limits | None) -> None:
+        if limits is None and not batch:
             return
         refusals, reserved = self._engine.exchange(
             self._link,
             self.member,
             self._call,
-            queues,
-            wanted,
+            limits,
             batch,
             self._runtime.clock.now(),
             may_suspect=not self._suspect,
         )
-        self._release([each for each in batch if each.unit.token not in refusals])
+        self._release([each for each in batch if each.unit.token not in refusals] if refusals else batch)
         self._back()
         if refusals:
             self._keep_refused(batch, refusals)
         elif not self._refused and not (reserved is not None and reserved.refusal):
             self._complaint = ""
-        if reserved is not None and wanted is not None:
-            self._receive(reserved, wanted)
+        if reserved is not None:
+            self._receive(reserved, appetite)
 
-    def _receive(self, reserved: Reserved, wanted: int) -> None:
+    def _receive(self, reserved: Reserved, appetite: Appetite) -> None:
         if reserved.fenced:
             self._rejoin()
             return
         if reserved.refusal:
             self._complain("a reserve", reserved.refusal)
         self._is_refused = bool(reserved.refusal) and not reserved.resting
+        units, now = reserved.units, self._now()
         with self._turn:
             self._resting = reserved.resting
-            for unit in reserved.units:
+            for unit in units:
+                unit.reserved_at = now
                 self._held[unit.token] = unit
-                if unit.deaths:
-                    self._suspect = unit.token
+            is_alone = bool(units) and units[0].deaths > 0  # a suspect's batch is short for that
+            if is_alone:
+                self._suspect = units[0].token
             if self._quiet or self._ended:  # it was on its way when the process became quiet
-                self._give_back(reserved.units)
+                self._returned += units
+                self._poke()
                 return
-            self._units.extend(reserved.units)
-            is_alone = bool(reserved.units) and reserved.units[0].deaths > 0  # a suspect's batch is short for that
-            self._due = self._due or is_alone or len(reserved.units) == wanted
-            self._hungry = len(reserved.units) < wanted and not is_alone and not self._is_refused
+            self._units.extend(units)
+            self._due = self._due or is_alone or len(units) >= appetite.now
+            brought_all = len(units) == appetite.in_all > appetite.now
+            self._few = len(units) // 2 if brought_all else 0
+            self._hungry = len(units) < appetite.now and not is_alone and not self._is_refused
 
-    def _give_back(self, units: list[Unit]) -> int:
-        """Queue units to be put back, newest first so that the oldest is fetched next.  Called with the lock."""
-        self._outcomes += [Settlement(unit, Requeue()) for unit in reversed(units)]
-        return len(units)
+    def _give_back_waiting(self) -> int:
+        """Have all units that wait put back; return their number.  Called with the lock."""
+        before = len(self._returned)
+        while self._units:
+            try:
+                self._returned.append(self._units.pop())
+            except IndexError:  # a processor was faster
+                break
+        return len(self._returned) - before
 
     def _release(self, batch: list[Settlement]) -> None:
         for settlement in batch:
@@ -351,13 +420,14 @@ class ReliableFetch:
 
     def _resync(self) -> None:
         held = list(self._held)
-        if self._engine.resync(self._link, self.member, held) is None:
+        self._raised = self._raised.raised()
+        if self._engine.resync(self._link, self.member, self._raised, held) is None:
             self._rejoin()
             return
         with self._turn:
             self._unsure = False
             self._due = True
-            self.member = self.member.raised()
+            self.member = self._raised
 
     def _rejoin(self) -> None:
         """Go on under a new identity: what was held is others' now, and what still runs settles to nothing."""
@@ -370,8 +440,9 @@ class ReliableFetch:
             self._engine.recover(self._link, member.identity)
             return
         with self._turn:
-            self.member = member
+            self.member = self._raised = member
             self._units.clear()
+            self._returned.clear()
             self._held.clear()
             self._suspect = ""
             self._unsure, self._due = False, True
@@ -380,7 +451,7 @@ class ReliableFetch:
     def _outage(self, error: StoreError, batch: list[Settlement]) -> None:
         """Keep the outcomes, wait a little.  A settle may be sent again; a reserve never is (R3, R4)."""
         with self._turn:
-            self._outcomes = batch + self._outcomes
+            self._finished.extendleft(reversed(batch))
             self._due = True
             self._unsure = self._unsure or isinstance(error, ReplyLost)
         if isinstance(error, RedisRefused):

@@ -33,6 +33,7 @@ __all__ = ["BEAT", "Heartbeat", "Status", "withdrawal"]
 
 BEAT = 10.0  # seconds between beats (sidekiq launcher.rb, since 7.0)
 ECHO = 0.5  # seconds from a remote signal to the beat that shows what it has changed
+SHORTEST_WAIT = 0.001  # seconds; BLPOP takes 0 for ever
 LISTEN_MARGIN = 5.0  # seconds that a BLPOP's reply may be late
 RESYNC_BEATS = 6  # beats between checks of what Redis holds for us
 CLEANUP_SECONDS = 60  # between two prunings of `processes`, over the whole fleet
@@ -146,12 +147,11 @@ class Heartbeat(Service):
             ("EXISTS", keys.process(identity)),
             ("HSET", keys.process(identity), *self._fields(identity, len(running))),
             ("EXPIRE", keys.process(identity), HEARTBEAT_TTL),
-            ("HINCRBY", keys.beats, identity, 1),
         ]
         before = clock.monotonic()
         replies = self._store.transaction(commands)
         self._rtt_us = int((clock.monotonic() - before) * 1e6)
-        return not replies[-4]
+        return not replies[-3]
 
     def _work(self, running: Running) -> bytes:
         """Return a running job so that no busy page breaks on it, whatever is in its payload."""
@@ -228,7 +228,9 @@ class Heartbeat(Service):
             left = until - self._runtime.clock.monotonic()
             if left <= 0:
                 return
-            (reply,) = self._link.exchange([("BLPOP", key, f"{left:.3f}")], timeout=left + LISTEN_MARGIN)
+            (reply,) = self._link.exchange(
+                [("BLPOP", key, f"{max(left, SHORTEST_WAIT):.3f}")], timeout=left + LISTEN_MARGIN
+            )
             if isinstance(reply, Exception):
                 raise reply
             if reply is not None:

@@ -89,7 +89,9 @@ class Launcher:
         self._engine = Engine(runtime.store, limits)
         self._metrics = JobMetrics(concurrency, self._running_names)
         self.capsules = [self._make_capsule("default", QueueOrder(group, known_queues, runtime.rng))]
-        self._recovery = Recovery(runtime, self._engine, self._birth, callbacks.on_recovered, self._crashed)
+        self._recovery = Recovery(
+            runtime, self._engine, self._birth, self._identities, callbacks.on_recovered, self._crashed
+        )
         self._poller = Poller(runtime, self._engine, self._crashed)
         self._heartbeat = self._make_heartbeat()
 
@@ -277,6 +279,9 @@ class Launcher:
         )
 
     # telling
+
+    def _identities(self) -> list[str]:
+        return [capsule.fetch.member.identity for capsule in self.capsules]
 
     def _learn_queues(self) -> None:
         names: Sequence[bytes] = self._runtime.store.call("SMEMBERS", self._runtime.store.keys.queues)

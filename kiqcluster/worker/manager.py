@@ -3,8 +3,8 @@
 Runs in: its own thread (the loop), the main thread (start, stop, interrupt).
 1. replace    a processor that died
 2. arm        the bells of empty queues, while somebody is idle
-3. flush      outcomes that have waited for company for too long
-4. wait       for a bell, a poke, an overdue outcome or the next sweep
+3. tend       outcomes that have waited for company, units that have waited for a processor, for too long
+4. wait       for a bell, a poke, the next look at what is left behind, or the next sweep
 5. ring       wake an idle processor, or put back what rang while all were busy
 
 Counterpart: sidekiq manager.rb (8.1).
@@ -19,6 +19,7 @@ from kiqcluster.errors import StoreError
 from kiqcluster.service import Service
 from kiqcluster.store.engine import Settlement
 from kiqcluster.worker.bells import Bells
+from kiqcluster.worker.pace import LONG
 from kiqcluster.worker.processor import Processor, Running
 from kiqcluster.worker.strategy import FetchStrategy
 
@@ -57,8 +58,8 @@ class Manager(Service):
             while not self.stopping.is_set():
                 self._replace_dead()
                 self._arm()
-                overdue_in = self._fetch.flush_overdue()
-                rung = self._bells.wait(self._patience(overdue_in))
+                look_in = self._fetch.tend(self._long_running())
+                rung = self._bells.wait(self._patience(look_in))
                 self._ring(rung)
         finally:
             self._close_bells()
@@ -91,9 +92,14 @@ class Manager(Service):
         except StoreError:
             return  # Redis is away: the leader of the next round says so and waits; the bell is armed after that
 
-    def _patience(self, overdue_in: float | None) -> float:
+    def _long_running(self) -> list[str]:
+        """Return the queues of the units that have run for long."""
+        long_ago = self._clock.now() - LONG
+        return [each.unit.queue for each in self.running() if each.since < long_ago]
+
+    def _patience(self, look_in: float | None) -> float:
         until_sweep = max(0.0, self._next_sweep - self._clock.monotonic())
-        return until_sweep if overdue_in is None else min(until_sweep, overdue_in)
+        return until_sweep if look_in is None else min(until_sweep, look_in)
 
     def _ring(self, rung: list[str]) -> None:
         now = self._clock.monotonic()

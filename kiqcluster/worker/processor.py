@@ -23,7 +23,7 @@ from kiqcluster.worker.strategy import FetchStrategy
 __all__ = ["Processor", "Running"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Running:
     """A unit and when it was started, epoch seconds."""
 

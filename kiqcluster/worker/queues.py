@@ -47,16 +47,17 @@ class QueueOrder:
         """Return whether a queue is among them; None stands for any."""
         return queue is None or queue in self.weights
 
-    def draw(self) -> tuple[str, ...]:
-        """Return the queues in the order of one reserve."""
-        names = self._names
+    def draw(self) -> dict[str, float]:
+        """Return the queues in the order of one reserve, each with its share of what that brings."""
+        weights, names = self.weights, self._names
         if len(names) < 2 or self.group.strict:
-            return names
-        weights, rng = self.weights, self._rng
+            return dict.fromkeys(names, 1.0)
+        rng, total = self._rng, sum(weights.values())
         if self.mode == "random":
-            return tuple(rng.sample(names, len(names)))
+            return dict.fromkeys(rng.sample(names, len(names)), 1 / len(names))
         # Exponential clocks: sorted by Exp(weight), the first is each queue with probability weight / total.
-        return tuple(sorted(names, key=lambda name: rng.expovariate(weights.get(name, 1))))
+        drawn = sorted(names, key=lambda name: rng.expovariate(weights.get(name, 1)))
+        return {name: weights.get(name, 1) / total for name in drawn}
 
     def preferred(self) -> list[str]:
         """Return the queues, the heaviest first: they get the few bells that there are."""

@@ -5,7 +5,7 @@ ReliableFetch (fetch.py) is the strategy; its conformance to this is checked by 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from kiqcluster.store.engine import Settlement, Unit
@@ -20,8 +20,11 @@ class FetchStrategy(Protocol):
         """Take an outcome in; return the next unit, or None when it is time to end.  Waits."""
         ...
 
-    def flush_overdue(self) -> float | None:
-        """Settle what has waited long enough for company; return the seconds until there may be more to settle."""
+    def tend(self, long_running: Iterable[str] = ()) -> float | None:
+        """Settle what has waited long enough for company, give back what has waited too long for a processor.
+
+        long_running: queues of units that have run for long.  Returns seconds until the next look, None for a poke.
+        """
         ...
 
     def ring(self, queue: str | None = None) -> bool:

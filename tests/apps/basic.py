@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import time
 
@@ -67,22 +66,7 @@ class Nightly(Job, queue_namespace="cronjob"):
         note("nightly")
 
 
-@job()
-def killer(way: str) -> None:
-    """Ends its process, whatever it takes."""
-    note("kills by", way)
-    die(way)
-
-
 @job(max_retries_after_interruption=1)
 def killer_once(way: str) -> None:
     note("kills by", way)
-    die(way)
-
-
-def die(way: str) -> None:
-    if way == "exit":
-        os._exit(7)
-    if way == "segfault":
-        ctypes.string_at(0)
     os.kill(os.getpid(), 9)

@@ -31,7 +31,9 @@ def push(store: Store, queue: str, *payloads: str) -> None:
 
 def reserve(engine: Engine, wanted: int, *queues: str, call: int = 1, member: Member = ME) -> Reserved:
     with engine.store.borrowed() as link:
-        _, reserved = engine.exchange(link, member, call, queues or ("default",), wanted, [], NOW)
+        _, reserved = engine.exchange(
+            link, member, call, dict.fromkeys(queues or ("default",), (wanted, wanted)), [], NOW
+        )
     assert reserved is not None
     if reserved.refusal and not reserved.resting:
         raise RedisRefused(reserved.refusal)
@@ -143,6 +145,15 @@ class TestReserve:
 
         assert [unit.payload for unit in units] == hostile
         assert store.call("LRANGE", store.keys.queue("a:b"), 0, -1) == hostile[::-1]
+
+
+def test_a_join_that_arrives_late_lowers_no_epoch(engine: Engine, store: Store) -> None:
+    with store.borrowed() as link:
+        engine.resync(link, ME, ME.raised(), [])
+
+    engine.join(ME)
+
+    assert not reserve(engine, 1, member=ME.raised()).fenced
 
 
 class TestSettle:
@@ -271,7 +282,7 @@ class TestResync:
         units = reserve(engine, 3).units
 
         with store.borrowed() as link:
-            returned = engine.resync(link, ME, [units[1].token])
+            returned = engine.resync(link, ME, ME.raised(), [units[1].token])
 
         assert returned == 2
         assert queue(store) == ["d", "c", "a"]
@@ -281,16 +292,31 @@ class TestResync:
 
     def test_may_be_sent_again(self, engine: Engine, store: Store) -> None:
         with store.borrowed() as link:
-            engine.resync(link, ME, [])
-            again = engine.resync(link, ME, [])
+            engine.resync(link, ME, ME.raised(), [])
+            again = engine.resync(link, ME, ME.raised().raised(), [])
 
         assert again == 0
+
+    def test_one_that_arrives_after_its_caller_has_gone_on_takes_nothing_away(
+        self, engine: Engine, store: Store
+    ) -> None:
+        twice = ME.raised().raised()
+        push(store, "default", "a", "b")
+        with store.borrowed() as link:
+            engine.resync(link, ME, twice, [])
+            reserve(engine, 1, call=2, member=twice)
+
+            for late in (ME.raised(), twice):
+                assert engine.resync(link, ME, late, []) is None
+
+        assert inflight(store) == [b"7:defaulta"]
+        assert not reserve(engine, 1, call=3, member=twice).fenced
 
     def test_tells_a_member_that_was_recovered(self, engine: Engine, store: Store) -> None:
         with store.borrowed() as link:
             engine.recover(link, ME.identity)
 
-            assert engine.resync(link, ME, []) is None
+            assert engine.resync(link, ME, ME.raised(), []) is None
 
 
 class TestRecover:
@@ -319,6 +345,76 @@ class TestRecover:
 
         assert units == 2_300
         assert queue(store) == [f"{number:04d}" for number in reversed(range(2_300))]
+
+    def test_whose_beat_has_moved_is_left_alone(self, engine: Engine, store: Store) -> None:
+        push(store, "default", "a", "b")
+        reserve(engine, 1, call=1)
+        with store.borrowed() as link:
+            seen = engine.beat(link, [])[ME.identity]
+            engine.beat(link, [ME.identity])
+            before = everything(store)
+
+            assert engine.recover(link, ME.identity, ALL_SUSPECT, beat=seen) is None
+
+        assert everything(store) == before
+        assert not reserve(engine, 0, call=2).fenced
+
+    def test_whose_beat_stands_still_is_recovered(self, engine: Engine, store: Store) -> None:
+        push(store, "default", "a")
+        reserve(engine, 1, call=1)
+
+        with store.borrowed() as link:
+            assert engine.recover(link, ME.identity, beat=engine.beat(link, [])[ME.identity]) == 1
+
+        assert queue(store) == ["a"]
+        assert engine.members() == {}
+        assert store.call("EXISTS", store.keys.beats) == 0
+
+    def test_once_it_is_fenced_a_beat_changes_nothing_more(
+        self, engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("kiqcluster.store.engine.RECOVER_BATCH", 1)
+        push(store, "default", "a", "b")
+        reserve(engine, 2, call=1)
+        store.call("HSET", store.keys.members, ME.identity, f"fenced {ME.record}")
+
+        with store.borrowed() as link:
+            seen = engine.beat(link, [])[ME.identity]
+            engine.beat(link, [ME.identity])
+
+            assert seen == engine.beat(link, [])[ME.identity] == "fenced"
+            assert engine.recover(link, ME.identity, beat="1") == 2
+
+    def test_suspects_that_cannot_be_counted_make_no_copies(self, engine: Engine, store: Store) -> None:
+        push(store, "default", "a", "b")
+        reserve(engine, 2, call=1)
+        store.call("SET", store.keys.suspects, "no hash")
+
+        with store.borrowed() as link:
+            assert engine.recover(link, ME.identity, ALL_SUSPECT) == 2
+
+        assert queue(store) == ["b", "a"]
+        assert inflight(store) == []
+
+
+class TestBeat:
+    def test_counts_those_that_live_and_shows_everybody(self, engine: Engine, store: Store) -> None:
+        store.call("HSET", store.keys.members, "fenced", "fenced boot ns 2 2", "mute", "00000007 boot ns 3 3")
+        store.call("HSET", store.keys.beats, "left behind", 9, "fenced", 4)
+
+        with store.borrowed() as link:
+            engine.beat(link, [ME.identity])
+            seen = engine.beat(link, [ME.identity])
+
+        assert seen == {ME.identity: "3", "fenced": "fenced", "mute": "0", "left behind": "9"}
+
+    def test_a_beat_is_taken_by_a_full_server(self, engine: Engine, store: Store) -> None:
+        store.call("CONFIG", "SET", "maxmemory", "1")
+        try:
+            with store.borrowed() as link:
+                assert engine.beat(link, [ME.identity]) == {ME.identity: "2"}
+        finally:
+            store.call("CONFIG", "SET", "maxmemory", "0")
 
 
 class TestMoveDue:
@@ -382,7 +478,7 @@ def scene_resync(engine: Engine, store: Store) -> Callable[[], object]:
 
     def run() -> object:
         with store.borrowed() as link:
-            return engine.resync(link, ME, [units[0].token])
+            return engine.resync(link, ME, ME.raised(), [units[0].token])
 
     return run
 
@@ -394,6 +490,17 @@ def scene_recover(engine: Engine, store: Store) -> Callable[[], object]:
     def run() -> object:
         with store.borrowed() as link:
             return engine.recover(link, ME.identity)
+
+    return run
+
+
+def scene_sweep(engine: Engine, store: Store) -> Callable[[], object]:
+    push(store, "default", "job-1", "job-2", "job-3")
+    reserve(engine, 3)
+
+    def run() -> object:
+        with store.borrowed() as link:
+            return engine.recover(link, ME.identity, ALL_SUSPECT, beat="1")
 
     return run
 
@@ -410,6 +517,7 @@ SCENES = [
     Scene("settle", SETTLE, scene_settle),
     Scene("resync", RESYNC, scene_resync),
     Scene("recover", RECOVER, scene_recover),
+    Scene("sweep", RECOVER, scene_sweep),
     Scene("move_due", MOVE_DUE, scene_move_due),
 ]
 MOST_CALLS = 200
@@ -545,7 +653,7 @@ def test_a_counter_that_cannot_be_written_keeps_no_unit(engine: Engine, store: S
     (unit,) = reserve(engine, 1).units
 
     with store.borrowed() as link:
-        refusals, reserved = engine.exchange(link, ME, 2, ["default"], 1, [Settlement(unit, Done())], NOW)
+        refusals, reserved = engine.exchange(link, ME, 2, {"default": (1, 1)}, [Settlement(unit, Done())], NOW)
 
     assert refusals == {}
     assert reserved is not None
@@ -560,7 +668,7 @@ def test_what_is_reserved_beside_a_refused_settle_is_not_lost(
     sabotage(SETTLE, 0)
 
     with store.borrowed() as link:
-        refusals, reserved = engine.exchange(link, ME, 2, ["default"], 1, [Settlement(unit, Done())], NOW)
+        refusals, reserved = engine.exchange(link, ME, 2, {"default": (1, 1)}, [Settlement(unit, Done())], NOW)
 
     assert "injected fault" in refusals[unit.token]
     assert reserved is not None
@@ -597,7 +705,9 @@ class TestSuspects:
 
     def take(self, engine: Engine, call: int, *, may_suspect: bool = True, wanted: int = 10) -> list[tuple[str, int]]:
         with engine.store.borrowed() as link:
-            _, reserved = engine.exchange(link, ME, call, ["default"], wanted, [], NOW, may_suspect=may_suspect)
+            _, reserved = engine.exchange(
+                link, ME, call, {"default": (wanted, wanted)}, [], NOW, may_suspect=may_suspect
+            )
         assert reserved is not None
         return [(unit.payload.decode(), unit.deaths) for unit in reserved.units]
 
@@ -628,7 +738,7 @@ class TestSuspects:
     def test_an_end_without_a_death_clears_the_count(self, engine: Engine, store: Store, outcome: Outcome) -> None:
         self.take(engine, 1)
         with store.borrowed() as link:
-            _, reserved = engine.exchange(link, ME, 2, ["default"], 1, [], NOW)
+            _, reserved = engine.exchange(link, ME, 2, {"default": (1, 1)}, [], NOW)
         assert reserved is not None
 
         settle(engine, (reserved.units[0], outcome))
@@ -638,7 +748,7 @@ class TestSuspects:
     def test_one_that_was_only_given_back_stays_suspect(self, engine: Engine, store: Store) -> None:
         self.take(engine, 1)
         with store.borrowed() as link:
-            _, reserved = engine.exchange(link, ME, 2, ["default"], 1, [], NOW)
+            _, reserved = engine.exchange(link, ME, 2, {"default": (1, 1)}, [], NOW)
         assert reserved is not None
 
         settle(engine, (reserved.units[0], Requeue()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,21 +10,9 @@ import pytest
 
 from kiqcluster.store import Store
 from tests.interop.programs import RubyClient, RubyProgram, RubyServer
-from tests.kit import RedisServer, require, unavailable, wait_until
+from tests.kit import RedisServer, wait_until
 
 Echo = dict[str, Any]  # what an Echo job received: by ("python" or "ruby"), jid, args, payload
-
-
-@pytest.fixture(scope="session")
-def sidekiq_is_there() -> None:
-    """Skip loudly, or fail where everything is required, unless Ruby can load Sidekiq 6.4."""
-    require("ruby", "ruby-sidekiq")
-    answer = subprocess.run(
-        ["ruby", "-e", 'require "sidekiq"; print Sidekiq::VERSION'], capture_output=True, text=True, check=False
-    )
-    if not answer.stdout.startswith("6.4."):
-        found = answer.stdout or answer.stderr.partition("\n")[0]
-        unavailable(f"Ruby has no Sidekiq 6.4 but {found!r} (Debian: apt-get install ruby-sidekiq)")
 
 
 @pytest.fixture(scope="session")

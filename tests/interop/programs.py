@@ -6,6 +6,7 @@ import json
 import os
 import select
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,16 +78,24 @@ class RubyClient:
 
 
 class RubyServer:
-    """A real Sidekiq server process with the jobs of `ruby/server.rb`, on the queue `ruby`."""
+    """A real Sidekiq server process; by default with the jobs of `ruby/server.rb`, on the queue `ruby`."""
 
-    def __init__(self, redis_url: str) -> None:
+    def __init__(
+        self,
+        redis_url: str,
+        application: Path = FOLDER / "server.rb",
+        *,
+        queue: str = "ruby",
+        threads: int = 3,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
         start = "require 'sidekiq/cli'; cli = Sidekiq::CLI.instance; cli.parse; cli.run"
-        options = ["-r", str(FOLDER / "server.rb"), "-c", "3", "-q", "ruby", "-e", "test"]
+        options = ["-r", str(application), "-c", str(threads), "-q", queue, "-e", "test"]
         self._process = subprocess.Popen(
             ["ruby", "-e", start, "--", *options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            env={**os.environ, "REDIS_URL": redis_url, "LANG": "C.UTF-8"},
+            env={**os.environ, "REDIS_URL": redis_url, "LANG": "C.UTF-8", **(environ or {})},
         )
 
     @property

@@ -20,6 +20,12 @@ def push(store: Store, name: str, *args: Any, **options: Any) -> str:
     return jid
 
 
+def push_many(store: Store, name: str, arguments: list[list[Any]], **options: Any) -> list[str]:
+    """Enqueue a job for each list of arguments and return their jids."""
+    jids = Client(store, Setup(config=Config())).push_bulk({"class": name, "args": arguments, **options})
+    return [jid for jid in jids if jid is not None]
+
+
 def ledger(store: Store) -> list[str]:
     """Return what the jobs have noted (tests/apps/basic.py), in order."""
     return [line.decode() for line in store.call("LRANGE", "ledger", 0, -1)]

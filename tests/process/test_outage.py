@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from kiqcluster.store import Store
 from tests.kit import Cluster, RedisServer, http_get, wait_until
-from tests.process.stage import ledger, push, queued, readiness, wait_noted, wait_only_live, wait_settled
+from tests.process.stage import (
+    identities,
+    ledger,
+    pid_of,
+    push,
+    queued,
+    readiness,
+    wait_noted,
+    wait_only_live,
+    wait_settled,
+)
 
 RunCluster = Callable[..., Cluster]
 Application = Callable[[str], str]
@@ -44,6 +56,11 @@ def runs(directory: Path, word: str) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
 
+def beats(store: Store) -> dict[str, int]:
+    flat = store.call("HGETALL", "kiq:beats")
+    return {name.decode(): int(count) for name, count in zip(flat[::2], flat[1::2], strict=True)}
+
+
 def test_jobs_that_run_while_redis_restarts_finish_once_and_nothing_is_lost(
     run_cluster: RunCluster, durable_server: RedisServer, application: Application, tmp_path: Path
 ) -> None:
@@ -76,6 +93,34 @@ def test_jobs_that_run_while_redis_restarts_finish_once_and_nothing_is_lost(
     assert cluster.pids() == {0: pid}
     assert cluster.stop() == 0
     wait_only_live(store)
+
+
+def test_an_outage_longer_than_others_wait_costs_no_worker_its_jobs(
+    run_cluster: RunCluster, durable_server: RedisServer, application: Application, tmp_path: Path
+) -> None:
+    server, store = durable_server, durable_server.store()
+    limits = {"KIQ_RECOVER_AFTER": "1.5", "KIQ_SILENCE_TIMEOUT": "0"}
+    options = ("-c", "1", "--directory", str(tmp_path), f"--redis={server.url}")
+    clusters = [run_cluster("default", *options, app=application(HOLD), **limits) for _ in range(2)]
+    pids = {cluster.wait_ready()[0] for cluster in clusters}
+    push(store, "hold", "a")
+    push(store, "hold", "b")
+    wait_until(lambda: runs(tmp_path, "a") and runs(tmp_path, "b"), "the jobs to run")
+    members = identities(store)
+
+    server.kill()
+    back_at = time.monotonic() + 3 * float(limits["KIQ_RECOVER_AFTER"])
+    wait_until(lambda: time.monotonic() > back_at, "the time to pass after which others may recover")
+    server.start()
+    said = beats(store)
+    wait_until(lambda: all(beats(store)[name] > said[name] + 9 for name in members), "everybody to look for a while")
+    (tmp_path / "release").touch()
+
+    wait_until(lambda: store.call("GET", "stat:processed") == b"2", "both jobs to be settled")
+    assert runs(tmp_path, "a") == runs(tmp_path, "b") == ["began", "ended"]
+    assert identities(store) == members
+    assert {pid_of(name) for name in members} == pids
+    assert not any(cluster.seen("recovered") or cluster.seen("worker_fenced") for cluster in clusters)
 
 
 def test_a_stop_while_redis_is_away_ends_and_the_next_cluster_runs_what_was_held(

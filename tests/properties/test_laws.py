@@ -151,7 +151,7 @@ def test_a_draw_is_a_permutation_of_the_queues(weights: dict[str, int], seed: in
     words = list(weights) if strict else [f"{name}={weight}" for name, weight in weights.items()]
     order = QueueOrder(parse_group(",".join(words), strict=strict), [], Random(seed))
 
-    drawn = order.draw()
+    drawn = tuple(order.draw())
 
     assert sorted(drawn) == sorted(weights)
     assert not strict or drawn == tuple(weights)

@@ -54,7 +54,7 @@ def test_a_links_effects_are_written_with_any_outcome_and_with_that_run_only(
         )
 
     with store.borrowed() as link:
-        _, reserved = engine.exchange(link, ME, 1, ["default"], 2, [], NOW)
+        _, reserved = engine.exchange(link, ME, 1, {"default": (2, 2)}, [], NOW)
         assert reserved is not None
         first, second = (Settlement(unit, execution.execute(unit)) for unit in reserved.units)
         engine.settle(link, [first], NOW)

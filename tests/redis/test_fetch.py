@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from math import inf
 
 import pytest
 
@@ -96,18 +97,36 @@ def test_quiet_gives_unstarted_units_back_in_order(bench: Bench) -> None:
     bench.push(*"abcd")
     running = bench.next()
     with bench.fetch._turn:  # as if prefetched for processors that are not idle any more
-        reserved = bench.engine.exchange(bench.fetch._link, bench.fetch.member, 99, ["default"], 2, [], 0.0)[1]
+        reserved = bench.engine.exchange(bench.fetch._link, bench.fetch.member, 99, {"default": (2, 2)}, [], 0.0)[1]
         assert reserved is not None
         bench.fetch._units.extend(reserved.units)
 
     returned = bench.fetch.quiet()
     assert bench.pokes  # the manager is told to settle at once
-    bench.fetch.flush_overdue()
+    bench.fetch.tend()
 
     assert returned == 2
     assert bench.queued() == ["d", "c", "b"]
     assert bench.inflight() == 1
     assert running.payload == b"a"
+
+
+def test_a_look_that_finds_all_units_taken_meanwhile_is_followed_by_another(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a look is under way nobody pokes: the outcomes of those units would wait for the next sweep."""
+    bench.push("a", "b")
+    bench.fetch._units.extend(bench.next() for _ in range(2))
+
+    def processors_are_faster() -> float:
+        bench.fetch._units.clear()
+        return inf
+
+    monkeypatch.setattr(bench.fetch, "_waited_since", processors_are_faster)
+
+    assert bench.fetch.tend() is not None
+    assert bench.fetch.tend() is None
+    assert not bench.fetch._is_tended
 
 
 def test_a_quiet_process_settles_but_fetches_nothing_until_it_resumes(bench: Bench) -> None:
@@ -190,7 +209,7 @@ def test_leaving_puts_back_what_is_held_and_ends_the_membership(bench: Bench) ->
     first = bench.next()
     second = bench.next()
     with bench.fetch._turn:
-        bench.fetch._outcomes.append(Settlement(first, Done()))
+        bench.fetch._finished.append(Settlement(first, Done()))
 
     bench.fetch.end()
     bench.fetch.leave([], 1.0)
@@ -206,7 +225,7 @@ def test_a_refused_settle_holds_up_no_other_unit_and_is_tried_again(bench: Bench
     units = [bench.next() for _ in range(2)]
     bench.store.call("SET", bench.store.keys.retry, "not a zset")
     with bench.fetch._turn:
-        bench.fetch._outcomes += [Settlement(units[0], Retry(b"again", 5.0)), Settlement(units[1], Done())]
+        bench.fetch._finished += [Settlement(units[0], Retry(b"again", 5.0)), Settlement(units[1], Done())]
 
     bench.fetch.flush()
 
@@ -214,6 +233,6 @@ def test_a_refused_settle_holds_up_no_other_unit_and_is_tried_again(bench: Bench
     assert int(bench.store.call("GET", bench.store.keys.processed)) == 1
     bench.store.call("DEL", bench.store.keys.retry)
     bench.fetch._refused_until = 0.0  # the pause is over
-    bench.fetch.flush_overdue()
+    bench.fetch.tend()
     assert bench.inflight() == 0
     assert bench.store.call("ZRANGE", bench.store.keys.retry, 0, -1) == [b"again"]

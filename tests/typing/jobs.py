@@ -151,6 +151,7 @@ def clients() -> None:
     client = Client()
     assert_type(client.push({"class": Thumbnail, "args": ["a.png", 80]}), Jid | None)
     assert_type(client.push_bulk({"class": "Acme::Mail", "args": [[1], [2]]}), list[Jid | None])
+    client.push({"class": Thumbnail, "args": ["a.png", 80]}, wait_replicas=1)
     client.push("Acme::Mail")  # type: ignore[arg-type]
 
 

@@ -177,6 +177,7 @@ class TestOptions:
             ("tags", [""]),
             ("log_level", "INFO"),
             ("log_level", 10),
+            ("wait_replicas", True),
             ("queue_namespace", ""),
             ("max_retries_after_interruption", -1),
             ("retry_in", 60),

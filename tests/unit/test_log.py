@@ -42,7 +42,7 @@ def as_json(made: logging.LogRecord) -> dict[str, Any]:
 @pytest.fixture
 def in_job() -> Iterator[JobContext]:
     """A job that this thread runs."""
-    context = JobContext("a" * 24, {}, "mails", "Acme::Mail", threading.Event())
+    context = JobContext({"jid": "a" * 24}, "mails", "Acme::Mail", threading.Event())
     token = CURRENT_JOB.set(context)
     yield context
     CURRENT_JOB.reset(token)

@@ -7,10 +7,12 @@
 -- KEYS[4]  kiq:suspects           hash    SHA-1 of a payload -> processes that died while they ran it
 -- KEYS[5+2i], KEYS[6+2i]          lists   kiq:wake:<queue>, queue:<queue>, in the order of preference
 -- ARGV[1]  identity   ARGV[2] epoch   ARGV[3] number of this call   (epoch and call are zero-padded)
--- ARGV[4]  k, 0 to only empty the wake lists   ARGV[5] bytes at which the batch stops (at least one unit)
--- ARGV[6]  1 if the caller may take a suspect, 0 while it holds one
--- ARGV[7+i] names of the queues
+-- ARGV[4]  bytes at which the batch stops (at least one unit)
+-- ARGV[5]  1 if the caller may take a suspect, 0 while it holds one
+-- ARGV[6+3i], ARGV[7+3i], ARGV[8+3i]  name of a queue, and how many units the batch may hold in all when one is taken from
+--          it: in its turn, and once all queues have had theirs (k; 0 to only empty its wake list)
 --
+-- A queue that may give fewer than others, and has more, holds back those after it: they are not preferred to it.
 -- Returns {"FENCED"} when the member was recovered or its epoch raised, and then changes nothing; else
 -- {"OK", {indexes of queues left alone}, {reasons}, deaths, index, {payloads}, index, {payloads}, ...}, oldest
 -- payload first; the n-th payload has the token "<epoch>.<call>.<n, 5 digits>".  A queue is left alone when it is paused
@@ -29,9 +31,11 @@ end
 local paused = {}
 for _, name in ipairs(redis.call('SMEMBERS', KEYS[3])) do paused[name] = true end
 
-local room, bytes_left, taken_units = tonumber(ARGV[4]), tonumber(ARGV[5]), 0
-local has_suspects, may_suspect, deaths = redis.call('EXISTS', KEYS[4]) == 1, ARGV[6] == '1', 0
+local room, bytes_left, taken_units, is_alone = 0, tonumber(ARGV[4]), 0, false
+local has_suspects, may_suspect, deaths = redis.call('EXISTS', KEYS[4]) == 1, ARGV[5] == '1', 0
 local token_head = ARGV[2] .. '.' .. ARGV[3] .. '.'
+local largest = 0
+for at = 8, #ARGV, 3 do largest = math.max(largest, tonumber(ARGV[at])) end
 
 local function deaths_of(payload)
   return has_suspects and redis.call('HGET', KEYS[4], redis.sha1hex(payload))
@@ -49,7 +53,7 @@ local function take(list, record_head, payloads, rotations)
       if room == count or (bytes_left <= 0 and taken_units > 0) then break end
       suspect = deaths_of(batch[i])
       if suspect and may_suspect and taken_units == 0 then
-        deaths, room, suspect = tonumber(suspect), 1, false -- alone
+        deaths, room, suspect, is_alone = tonumber(suspect), 1, false, true
       end
       if suspect then break end
       taken_units = taken_units + 1
@@ -73,30 +77,47 @@ local function take(list, record_head, payloads, rotations)
   end
 end
 
-local reply, idle_indexes, reasons = {'OK', false, false, false}, {}, {}
-for i = 7, #ARGV do
-  local name = ARGV[i]
-  local wake, queue = KEYS[5 + 2 * (i - 7)], KEYS[6 + 2 * (i - 7)]
-  local payloads, record_head = {}, #name .. ':' .. name
-  local length = redis.pcall('LLEN', queue)
-  local refusal = type(length) == 'table' and length.err or nil
-  if not refusal and not paused[name] then
-    refusal = take(wake, record_head, payloads, 0)
+local reply, idle_indexes, reasons, left_alone = {'OK', false, false, false}, {}, {}, {}
+local ceiling = math.huge
+
+-- Takes what a queue may give in its turn (pass 1) or afterwards (pass 2).
+local function visit(at, pass)
+  local name, index, wake, queue = ARGV[at], (at - 6) / 3, KEYS[5 + 2 * (at - 6) / 3], KEYS[6 + 2 * (at - 6) / 3]
+  local most = tonumber(ARGV[at + 2])
+  local payloads, record_head, refusal = {}, #name .. ':' .. name, nil
+  room = is_alone and 0 or math.min(tonumber(ARGV[at + pass]), ceiling) - taken_units
+  if pass == 1 then
+    local length = redis.pcall('LLEN', queue)
+    refusal = type(length) == 'table' and length.err or nil
+    if not refusal and not paused[name] then
+      refusal = take(wake, record_head, payloads, 0)
+    end
+    -- What rang the bell and is not taken goes back to the front of its queue, newest first, and rings the next waiter.
+    while not refusal and redis.call('LLEN', wake) > 0 do
+      redis.call('LMOVE', wake, queue, 'LEFT', 'RIGHT')
+    end
+    if refusal or paused[name] then
+      idle_indexes[#idle_indexes + 1] = index
+      reasons[#reasons + 1] = refusal or ''
+      left_alone[at] = true
+    end
   end
-  -- What rang the bell and is not taken goes back to the front of its queue, newest first, and rings the next waiter.
-  while not refusal and redis.call('LLEN', wake) > 0 do
-    redis.call('LMOVE', wake, queue, 'LEFT', 'RIGHT')
-  end
-  if not refusal and not paused[name] then
+  if left_alone[at] then return end
+  if room > 0 then
     take(queue, record_head, payloads, math.min(SLICE, redis.call('LLEN', queue) - 1))
   end
-  if refusal or paused[name] then
-    idle_indexes[#idle_indexes + 1] = i - 7
-    reasons[#reasons + 1] = refusal or ''
+  if most < largest and redis.call('LLEN', queue) > 0 then
+    ceiling = math.min(ceiling, most)
   end
   if #payloads > 0 then
-    reply[#reply + 1] = i - 7
+    reply[#reply + 1] = index
     reply[#reply + 1] = payloads
+  end
+end
+
+for pass = 1, 2 do
+  for at = 6, #ARGV, 3 do
+    if pass == 1 or taken_units < math.min(largest, ceiling) and not is_alone then visit(at, pass) end
   end
 end
 reply[2], reply[3], reply[4] = idle_indexes, reasons, deaths

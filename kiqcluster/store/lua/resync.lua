@@ -3,18 +3,22 @@
 --
 -- KEYS[1]  kiq:members            hash    identity -> "epoch ..."
 -- KEYS[2]  kiq:inflight:<id>      hash    token -> "<length of queue>:<queue><payload>"
--- ARGV[1]  identity   ARGV[2] epoch that the caller knows   ARGV[3] epoch to go on with, one higher
+-- ARGV[1]  identity   ARGV[2] epoch that the caller knows
+-- ARGV[3]  epoch to go on with, higher than that of every resync which the caller has sent before
 -- ARGV[4]  prefix of queue keys, "queue:" included
 -- ARGV[5+] tokens that the caller holds
 --
--- Returns {"FENCED"} when the member was recovered; else {"OK", number of units given back}.  A unit that its
+-- Returns {"FENCED"} when the member was recovered, or has gone on; else {"OK", number of units given back}.  A unit that its
 -- queue's key refuses stays where it is until the next resync.
--- May be sent again: an epoch that is already raised is accepted.
+-- May be sent again, with a higher epoch: one that was raised by a try before is accepted.  The try itself, should it
+-- arrive only after its caller has gone on, finds its own epoch reached and takes nothing away.
 -- Cost: O(units in flight + tokens held), both at most a few thousand.
+
+-- include unit
 
 local record = redis.call('HGET', KEYS[1], ARGV[1])
 local epoch = record and string.match(record, '^%d+')
-if epoch ~= ARGV[2] and epoch ~= ARGV[3] then
+if not epoch or tonumber(epoch) < tonumber(ARGV[2]) or tonumber(epoch) >= tonumber(ARGV[3]) then
   return {'FENCED'}
 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[3] .. string.sub(record, #epoch + 1))
@@ -27,13 +31,6 @@ end
 table.sort(strays)
 
 for i = #strays, 1, -1 do -- newest first, so that the oldest is fetched next
-  local unit = redis.call('HGET', KEYS[2], strays[i])
-  local length = string.match(unit, '^%d+')
-  local name_from = #length + 2
-  local payload_from = name_from + tonumber(length)
-  local queue, payload = string.sub(unit, name_from, payload_from - 1), string.sub(unit, payload_from)
-  if pcall(redis.call, 'RPUSH', ARGV[4] .. queue, payload) then
-    redis.call('HDEL', KEYS[2], strays[i])
-  end
+  put_back(KEYS[2], strays[i], ARGV[4])
 end
 return {'OK', #strays}

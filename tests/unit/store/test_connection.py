@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from redis.connection import SSLConnection
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost, StoreError, UsageError
 from kiqcluster.store import Store
-from kiqcluster.store.connection import is_outage, masked, parse_address
+from kiqcluster.store.connection import Service, is_outage, masked, parse_address
 
 
 @pytest.mark.parametrize(
@@ -24,6 +26,8 @@ from kiqcluster.store.connection import is_outage, masked, parse_address
         ("unix:///run/redis.sock?password=s3cret&db=1", "unix:///run/redis.sock?password=***&db=1"),
         ("unix:///run/redis.sock?db=1&password=s3cret", "unix:///run/redis.sock?db=1&password=***"),
         ("unix://ann@/run/redis.sock?password=s3@cret", "unix://ann@/run/redis.sock?password=***"),
+        ("redis+sentinel://ann:s3cret@a:1,b:2/jobs/0", "redis+sentinel://ann:***@a:1,b:2/jobs/0"),
+        ("redis+sentinel://a,b/jobs?sentinel_password=s3cret", "redis+sentinel://a,b/jobs?sentinel_password=***"),
     ],
 )
 def test_the_password_of_an_address_is_hidden_and_nothing_else(address: str, shown: str) -> None:
@@ -39,6 +43,9 @@ def test_the_password_of_an_address_is_hidden_and_nothing_else(address: str, sho
         "redis://:s3cret@[::1",
         "http://ann:s3cret@host",
         "redis://ann:s3cret@host:port/0",
+        "redis+sentinel://ann:s3cret@host:port/jobs",
+        "redis+sentinel://ann:s3/cret@host/jobs",
+        "redis+sentinel://host?sentinel_password=s3cret",
     ],
 )
 def test_the_password_of_an_address_that_cannot_be_used_is_hidden_too(address: str) -> None:
@@ -54,8 +61,62 @@ def test_an_address_that_is_none_is_refused_with_the_forms_that_work(address: st
         parse_address(address)
 
 
+SENTINELS = [
+    ("redis+sentinel://a:1,b/jobs/2", (("a", 1), ("b", 26_379)), "jobs", {}, {"db": 2}),
+    ("redis+sentinel://[::1]:5,10.0.0.1:6/a%20b", (("::1", 5), ("10.0.0.1", 6)), "a b", {}, {"db": 0}),
+    (
+        "redis+sentinel://ann:s3%2Fcret@a/jobs/0?sentinel_username=eve&sentinel_password=p%26w&socket_keepalive=yes",
+        (("a", 26_379),),
+        "jobs",
+        {"username": "eve", "password": "p&w"},
+        {"db": 0, "username": "ann", "password": "s3/cret", "socket_keepalive": True},
+    ),
+    (
+        "rediss+sentinel://:s3cret@a/jobs?ssl_ca_certs=/etc/ca.pem",
+        (("a", 26_379),),
+        "jobs",
+        {"connection_class": SSLConnection, "ssl_ca_certs": "/etc/ca.pem"},
+        {"db": 0, "password": "s3cret", "connection_class": SSLConnection, "ssl_ca_certs": "/etc/ca.pem"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("address", "hosts", "name", "options", "node"), SENTINELS)
+def test_an_address_of_sentinels_names_them_and_the_service(
+    address: str, hosts: Any, name: str, options: Any, node: Any
+) -> None:
+    assert parse_address(address) == Service(name, hosts, options, node)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "redis+sentinel://",
+        "redis+sentinel://a:1",
+        "redis+sentinel://a:1/",
+        "redis+sentinel://a:1,/jobs",
+        "redis+sentinel://a:x/jobs",
+        "redis+sentinel://a:99999/jobs",
+        "redis+sentinel://a/jobs/x",
+        "redis+sentinel://a/jobs/0/1",
+        "unix+sentinel://a/jobs",
+    ],
+)
+def test_an_address_of_sentinels_that_is_none_is_refused_with_its_form(address: str) -> None:
+    with pytest.raises(UsageError, match=r"redis\+sentinel://\[USER:PASSWORD@\]HOST:PORT,HOST:PORT/SERVICE/DB"):
+        parse_address(address)
+
+
+def test_an_option_that_sentinels_do_not_have_is_refused() -> None:
+    with pytest.raises(UsageError, match="no option 'sentinel_user'"):
+        parse_address("redis+sentinel://a/jobs?sentinel_user=ann")
+
+
 def test_the_embedded_server_is_reached_through_its_socket(tmp_path: Path) -> None:
-    assert parse_address(f"embedded:{tmp_path}")["path"] == str(tmp_path / "redis.sock")
+    node = parse_address(f"embedded:{tmp_path}")
+
+    assert isinstance(node, dict)
+    assert node["path"] == str(tmp_path / "redis.sock")
 
 
 def test_a_store_shows_no_secret_and_opens_nothing_by_itself() -> None:
@@ -73,6 +134,8 @@ def test_a_store_shows_no_secret_and_opens_nothing_by_itself() -> None:
         (RedisRefused("LOADING Redis is loading the dataset in memory"), True),
         (RedisRefused("READONLY You can't write against a read only replica."), True),
         (RedisRefused("MASTERDOWN Link with MASTER is down"), True),
+        (RedisRefused("NOREPLICAS Not enough good replicas to write."), True),
+        (RedisRefused("UNBLOCKED force unblock from blocking operation, instance state changed"), True),
         (RedisRefused("WRONGPASS invalid username-password pair"), False),
         (RedisRefused("NOAUTH Authentication required."), False),
         (RedisRefused("OOM command not allowed"), False),

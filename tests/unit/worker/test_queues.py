@@ -19,7 +19,7 @@ def order(text: str, known: tuple[str, ...] = (), *, strict: bool = False, seed:
 
 def firsts(queues: QueueOrder) -> dict[str, float]:
     """Return how often each queue came first."""
-    counts = Counter(queues.draw()[0] for _ in range(DRAWS))
+    counts = Counter(next(iter(queues.draw())) for _ in range(DRAWS))
     return {name: count / DRAWS for name, count in counts.items()}
 
 
@@ -31,7 +31,7 @@ class TestDraw:
     def test_strict_is_the_order_written_each_time(self) -> None:
         queues = order("c,a,b", strict=True)
 
-        assert {queues.draw() for _ in range(50)} == {("c", "a", "b")}
+        assert {tuple(queues.draw()) for _ in range(50)} == {("c", "a", "b")}
 
     def test_random_puts_each_queue_first_equally_often(self) -> None:
         shares = firsts(order("a,b,c,d"))
@@ -47,7 +47,7 @@ class TestDraw:
 
     def test_what_comes_second_is_weighted_too(self) -> None:
         queues = order("a=50,b=5,c")
-        after_a = Counter(drawn[1] for drawn in (queues.draw() for _ in range(DRAWS)) if drawn[0] == "a")
+        after_a = Counter(drawn[1] for drawn in (tuple(queues.draw()) for _ in range(DRAWS)) if drawn[0] == "a")
 
         assert after_a["b"] / after_a.total() == pytest.approx(5 / 6, abs=0.03)
 
@@ -55,7 +55,7 @@ class TestDraw:
     def test_one_queue_or_none_is_drawn_as_it_is(self, text: str) -> None:
         queues = order(text)
 
-        assert queues.draw() == tuple(queues.weights)
+        assert tuple(queues.draw()) == tuple(queues.weights)
 
 
 class TestLearn:
@@ -80,9 +80,9 @@ class TestLearn:
     def test_a_group_may_begin_with_nothing(self) -> None:
         queues = order("billing:*")
 
-        assert queues.draw() == ()
+        assert tuple(queues.draw()) == ()
         assert queues.learn(["billing:x"]) is True
-        assert queues.draw() == ("billing:x",)
+        assert tuple(queues.draw()) == ("billing:x",)
 
     def test_the_mode_follows_the_queues(self) -> None:
         queues = order("a=3,b:*")
@@ -97,7 +97,7 @@ class TestSetQueues:
         queues = order("a,b")
 
         assert queues.set_queues({"c": 1}) is True
-        assert queues.draw() == ("c",)
+        assert tuple(queues.draw()) == ("c",)
 
     def test_other_weights_are_a_change(self) -> None:
         assert order("a,b").set_queues({"a": 9, "b": 1}) is True
@@ -109,7 +109,7 @@ class TestSetQueues:
         queues = order("a,b", strict=True)
 
         assert queues.set_queues({"b": 1, "a": 1}) is True
-        assert queues.draw() == ("b", "a")
+        assert tuple(queues.draw()) == ("b", "a")
 
 
 def test_the_heaviest_get_the_bells_first() -> None:

@@ -1,0 +1,78 @@
+"""Workers of another host that fall silent: any worker elsewhere gives their jobs back."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+from kiqcluster.store import Store
+from tests.kit import Cluster, wait_until
+from tests.process.stage import (
+    holders,
+    identities,
+    ledger,
+    push,
+    queued,
+    release,
+    wait_gone,
+    wait_noted,
+    wait_only_live,
+    wait_settled,
+    words,
+)
+
+Run = Callable[..., Cluster]
+SOON = {"KIQ_RECOVER_AFTER": "1.5", "KIQ_SILENCE_TIMEOUT": "0"}
+
+
+def move_to_another_host(store: Store, identity: str) -> None:
+    """Make a member's record one of a machine that cannot be seen from here."""
+    store.call("HSET", "kiq:members", identity, "00000001 another-boot another-namespace 1 0")
+
+
+def test_the_jobs_of_a_host_that_is_gone_run_on_another(run_cluster: Run, store: Store) -> None:
+    lost = run_cluster("default", "-c", "1", **SOON)
+    survivor = run_cluster("other", "-c", "1", **SOON)
+    pids = lost.wait_ready()[0], survivor.wait_ready()[0]
+    push(store, "stubborn", "a")
+    push(store, "stubborn", "b")
+    wait_noted(store, "began a")
+    (old,) = holders(store)
+    move_to_another_host(store, old)
+
+    for pid in (lost.pid, pids[0]):
+        os.kill(pid, signal.SIGKILL)
+    wait_gone(pids[0])
+
+    survivor.wait_for("recovered", identity=old, units=1)
+    wait_only_live(store, pids[1])
+    assert words(queued(store)) == ["a", "b"]
+    release(store)
+    run_cluster("default", "-c", "1", **SOON)
+    wait_noted(store, "ended a", "ended b")
+    wait_settled(store)
+    assert store.call("EXISTS", "kiq:suspects") == 0
+
+
+def test_a_frozen_worker_is_swept_and_changes_nothing_when_it_wakes(run_cluster: Run, store: Store) -> None:
+    sleeper = run_cluster("default", "-c", "1", **SOON)
+    pid = sleeper.wait_ready()[0]
+    push(store, "stubborn", "a", retry=3)
+    wait_noted(store, "began a")
+    (old,) = identities(store)
+
+    os.kill(pid, signal.SIGSTOP)
+    other = run_cluster("default", "-c", "1", **SOON)
+    other.wait_for("recovered", identity=old, units=1)
+    wait_until(lambda: ledger(store).count("began a") == 2, "the job to run elsewhere")
+    release(store)
+    wait_until(lambda: store.call("GET", "stat:processed") == b"1", "its end there to be settled")
+    os.kill(pid, signal.SIGCONT)
+
+    sleeper.wait_for("worker_fenced", old=old)
+    wait_only_live(store, pid, other.wait_ready()[0])
+    wait_settled(store)
+    assert store.call("GET", "stat:processed") == b"1"
+    assert queued(store) == []
+    assert store.call("ZCARD", "retry") == 0

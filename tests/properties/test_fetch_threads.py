@@ -1,0 +1,292 @@
+"""The fetch strategy under real threads that are switched at every turn: no unit and no thread is ever stuck.
+
+A real engine on a real server, behind links that nap, lose replies and let commands arrive late.  What the manager does
+is played here, but without its look once a second, which would hide a wake-up that was lost: a burst of jobs that is
+not done in time is one.  KIQ_SEED=<n> repeats the choices (not the threads' luck), KIQ_CHAOS=full goes on for longer.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+
+import pytest
+
+from kiqcluster.clock import SystemClock
+from kiqcluster.config import Config
+from kiqcluster.errors import RedisUnavailable, ReplyLost, StoreError
+from kiqcluster.events import Events
+from kiqcluster.groups import parse_group
+from kiqcluster.outcome import Done, Effect, Interrupted, Outcome
+from kiqcluster.runtime import Runtime, Setup
+from kiqcluster.store import Store
+from kiqcluster.store.connection import Link
+from kiqcluster.store.engine import ALL_SUSPECT, DeadSetLimits, Engine, Settlement, Unit
+from kiqcluster.worker.fetch import ReliableFetch
+from kiqcluster.worker.identity import Birth, new_member
+from kiqcluster.worker.queues import QueueOrder
+from tests.chaos.scale import sized
+from tests.kit import PATIENCE, PAUSE, RedisServer
+
+pytestmark = pytest.mark.timeout(sized(120, 3_600))
+
+SECONDS = sized(0.8, 60.0)  # of bursts, for each rig
+ENDED = "test:ended"
+QUEUE = "default"
+SWITCH = 5e-6  # seconds until the interpreter lets another thread run
+
+
+class FaultyLink(Link):
+    """A link to which everything happens.  Thread by thread, as any link."""
+
+    rig: Rig
+
+    def exchange(self, commands: Sequence[Any], timeout: float | None = None) -> list[Any]:
+        rig = self.rig
+        luck = rig.rng.random() if rig.is_faulty else 1.0
+        if luck < 0.02:
+            raise RedisUnavailable("away")
+        rig.nap()
+        if luck < 0.03:
+            rig.late.append(list(commands))
+            raise ReplyLost("late")
+        replies = super().exchange(commands, timeout)
+        rig.nap()
+        if luck < 0.06:
+            raise ReplyLost("lost")
+        return replies
+
+
+class FaultyStore(Store):
+    """A store whose links are faulty."""
+
+    rig: Rig
+
+    def link(self, *arguments: Any, **options: Any) -> Link:
+        link = super().link(*arguments, **options)
+        link.__class__ = FaultyLink
+        vars(link)["rig"] = self.rig
+        return link
+
+
+class Rig:
+    """A fetch strategy with its processors and what stands in for the manager."""
+
+    def __init__(self, server: RedisServer, setup: Setup, processors: int, rng: Random, *, is_faulty: bool) -> None:
+        self.rng = rng
+        self.is_faulty = is_faulty
+        self.late: list[list[Any]] = []
+        self.store = server.store()
+        self.crashes: list[BaseException] = []
+        self.runs: Counter[bytes] = Counter()
+        self.pushed: list[bytes] = []
+        self.poked = threading.Event()
+        self.is_over = False
+        self.is_armed = False
+        self.meeting = threading.Barrier(processors + 1)
+        store = FaultyStore(f"unix://{server.socket}")
+        store.rig = self
+        self.engine = Engine(store, DeadSetLimits(100, 1_000.0))
+        runtime = Runtime(Config(), store, setup, Events(), SystemClock(), Random(rng.random()))
+        order = QueueOrder(parse_group(QUEUE), [QUEUE], runtime.rng)
+        birth = Birth.of_this_process()
+        self.fetch = ReliableFetch(
+            runtime, self.engine, order, lambda: new_member(birth), lambda member: None, self.poked.set
+        )
+        self._without_fault(lambda: self.engine.join(self.fetch.member))
+        bodies = [self._processor] * processors + [self._manager]
+        self.threads = [threading.Thread(target=self._guarded, args=(body,), daemon=True) for body in bodies]
+        for thread in self.threads:
+            thread.start()
+
+    # threads
+
+    def nap(self) -> None:
+        luck = self.rng.random()
+        if luck < 0.3:
+            PAUSE.wait(luck * 0.003)
+
+    def _guarded(self, body: Callable[[], None]) -> None:
+        try:
+            body()
+        except BaseException as error:
+            self.crashes.append(error)
+
+    def _processor(self) -> None:
+        finished = None
+        while (unit := self.fetch.next(finished)) is not None:
+            self.runs[unit.payload] += 1
+            if unit.payload.startswith(b"meet"):
+                self.meeting.wait(PATIENCE)
+            self.nap()
+            finished = Settlement(unit, self._outcome(unit))
+
+    def _outcome(self, unit: Unit) -> Outcome:
+        if unit.payload.startswith(b"job") and self.rng.random() < 0.1 and self.runs[unit.payload] < 3:
+            return Interrupted(unit.payload)
+        return Done(effects=(Effect("lpush", ENDED, (unit.payload,)),))
+
+    def _manager(self) -> None:
+        """Arm bells, ring for what comes, settle what is overdue; never look for its own sake."""
+        while not self.is_over:
+            self.is_armed = self.is_armed or bool(self.fetch.bells_wanted())
+            if self.is_armed and self.store.call("LLEN", f"queue:{QUEUE}"):
+                self.is_armed = False
+                self.fetch.ring(QUEUE)
+                continue
+            left = self.fetch.tend(self.rng.choice([(), (QUEUE,)]))
+            self.poked.wait(left)
+            self.poked.clear()
+
+    # the main thread
+
+    def burst(self, most: int) -> None:
+        """Push a few jobs, with what may happen to a worker in between."""
+        for _ in range(self.rng.randint(1, most)):
+            self._push("job")
+            self.nap()
+            self._happen(self.rng.random())
+        self._let_late_commands_arrive()
+
+    def meet(self) -> None:
+        """Push a short job and as many as there are processors; these end once all run and the short one is settled."""
+        ended = self._ended()
+        self._push("short")
+        for _ in range(self.meeting.parties - 1):
+            self._push("meet")
+        self._wait(lambda: self._ended() > ended, "an outcome to be settled while all are busy")
+        self.meeting.wait(PATIENCE)
+
+    def _push(self, kind: str) -> None:
+        self.pushed.append(f"{kind}-{len(self.pushed)}".encode())
+        self.store.call("LPUSH", f"queue:{QUEUE}", self.pushed[-1])
+        self._heard()
+
+    def _happen(self, luck: float) -> None:
+        if luck < 0.05:
+            self.fetch.quiet()
+            self.nap()
+            self.fetch.resume()
+        elif luck < 0.10:
+            self.fetch.doubt()
+        elif luck < 0.13:
+            self.fetch.ring()
+        elif luck < 0.14 and self.is_faulty:
+            self._without_fault(lambda: self._recover(self.fetch.member.identity))
+
+    def _let_late_commands_arrive(self) -> None:
+        while self.late:
+            self.store.pipeline(self.late.pop(0))
+
+    def _recover(self, identity: str) -> None:
+        """As another process does that takes this one for dead."""
+        with self.store.borrowed() as link:
+            running = self.rng.choice([(), ALL_SUSPECT])
+            Engine(self.store, DeadSetLimits(100, 1_000.0)).recover(link, identity, running)
+        self._heard()
+
+    def _heard(self) -> None:
+        """Wake the manager as its armed wait would: something has come into the queue."""
+        if self.is_armed:
+            self.poked.set()
+
+    def _without_fault(self, action: Callable[[], object]) -> None:
+        while True:
+            try:
+                action()
+                return
+            except StoreError:
+                continue
+
+    def wait_done(self) -> None:
+        """Wait until every job pushed so far has ended."""
+        self._wait(lambda: self._ended() >= len(self.pushed), "every job to end")
+
+    def _wait(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait; fail with what is where."""
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            if self.crashes:
+                raise self.crashes[0]
+            if time.monotonic() > deadline:
+                pytest.fail(f"stuck, waiting for {what}: {self.describe()}")
+            PAUSE.wait(0.001)
+            self._let_late_commands_arrive()
+
+    def _ended(self) -> int:
+        count: int = self.store.call("LLEN", ENDED)
+        return count
+
+    def describe(self) -> str:
+        queued = self.store.call("LRANGE", f"queue:{QUEUE}", 0, -1)
+        flat = [self.store.call("HGETALL", key) for key in self.store.call("KEYS", "kiq:inflight:*")]
+        plain = (bool, int, float, str, list, dict, deque)
+        fields = {name: value for name, value in vars(self.fetch).items() if isinstance(value, plain)}
+        return f"queued {queued}, in flight {flat}, armed {self.is_armed}, poked {self.poked.is_set()}, {fields}"
+
+    def stop(self) -> None:
+        """End as a worker does: the processors end, the last outcomes are settled, the membership is over."""
+        self.fetch.quiet()
+        self._wait(lambda: self.fetch.running() <= 0, "everything to be settled")
+        self.fetch.end()
+        self.is_over = True
+        self.poked.set()
+        for thread in self.threads:
+            thread.join(PATIENCE)
+        assert not any(thread.is_alive() for thread in self.threads), f"a thread is stuck: {self.describe()}"
+        self._without_fault(lambda: self.fetch.leave([], 1.0))
+
+
+@pytest.fixture(autouse=True)
+def _many_switches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    import kiqcluster.worker.fetch as fetch_module
+
+    for name in ("FIRST_PAUSE", "LONGEST_PAUSE"):  # so that thousands of outages fit in a second
+        monkeypatch.setattr(fetch_module, name, 0.002, raising=False)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH)
+    yield
+    sys.setswitchinterval(before)
+
+
+@contextmanager
+def rig(server: RedisServer, setup: Setup, processors: int, seed: str, *, is_faulty: bool) -> Iterator[Rig]:
+    print(f"KIQ_SEED={seed}")
+    rig = Rig(server, setup, processors, Random(f"{seed} {processors} {is_faulty}"), is_faulty=is_faulty)
+    try:
+        yield rig
+    finally:
+        rig.is_over = True
+        rig.fetch.end()
+        rig.poked.set()
+
+
+@pytest.mark.parametrize("is_faulty", [False, True], ids=["fine", "faulty"])
+@pytest.mark.parametrize("processors", [1, 3, 9])
+def test_every_burst_is_done_and_every_thread_ends(
+    store: Store, redis_server: RedisServer, setup: Setup, seed: str, processors: int, is_faulty: bool
+) -> None:
+    with rig(redis_server, setup, processors, seed, is_faulty=is_faulty) as worker:
+        until = time.monotonic() + SECONDS
+        bursts = 0
+        while time.monotonic() < until:
+            worker.burst(3 * processors + 2)
+            worker.wait_done()
+            if not is_faulty:
+                worker.meet()
+                worker.wait_done()
+            bursts += 1
+        worker.stop()
+
+    ended = Counter(store.call("LRANGE", ENDED, 0, -1))
+    print(f"{bursts} bursts, {len(worker.pushed)} jobs, {sum(worker.runs.values())} runs")
+    assert ended == Counter(worker.pushed)
+    assert not worker.crashes
+    assert store.call("KEYS", "kiq:inflight:*") == []
+    assert store.call("LLEN", f"queue:{QUEUE}") == 0

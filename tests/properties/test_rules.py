@@ -1,0 +1,209 @@
+"""The rules of docs/engine.md under walks at random: freeze, kill, lost reply, late command, outage, fail-over, sweep.
+
+They strand, lose and double nothing; with any one of R1, R2, R3, R4 and R6 taken out, they do.
+KIQ_SEED=<n> repeats a run, KIQ_CHAOS=full walks further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from kiqcluster.store import Store
+from tests.chaos.scale import sized
+from tests.properties.model import KINDS, QUEUES, SMALL_BATCH, Fault, Process, Violation, World
+
+pytestmark = pytest.mark.timeout(sized(120, 3_600))
+WALK = 100  # steps until the faults end and everything must come to rest
+FLEET = 3  # processes that are awake at the most
+BUDGET = 100_000  # steps within which a missing rule must show; it does after some hundred, R1 after some thousand
+CHECK = 5  # steps between two looks at the whole
+
+
+@pytest.fixture(autouse=True)
+def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kiqcluster.store.engine.RECOVER_BATCH", SMALL_BATCH)
+
+
+class Walk:
+    """One row of random steps from an empty server."""
+
+    def __init__(self, store: Store, rng: Random, without: str = "") -> None:
+        self.rng = rng
+        self.world = World(store, without)
+        self.names: list[str] = []
+        self.steps: dict[Callable[[], None], float] = {
+            self.push: 8,
+            self.round: 34,
+            self.finish: 24,
+            self.arm: 4,
+            self.ring: 7,
+            self.arrive: 6,
+            self.forget: 6,
+            self.freeze: 2,
+            self.thaw: 3,
+            self.kill: 1.5,
+            self.stop: 1.5,
+            self.spawn: 4,
+            self.sweep: 5,
+            self.quiet: 1,
+            self.resume: 2,
+            self.doubt: 4,
+            self.poll: 3,
+            self.outage: 1,
+            self.replicate: 2,
+            self.fail_over: 0.3,
+        }
+
+        if without == "R4":  # a settle that ignores who holds what brings back what a fail-over has lost, too
+            del self.steps[self.fail_over]
+
+    def go(self, steps: int) -> None:
+        """Walk, and come to rest.  Raises Violation."""
+        choices = self.rng.choices(list(self.steps), list(self.steps.values()), k=steps)
+        for number, step in enumerate(choices):
+            self.names.append(step.__name__)
+            step()
+            if number % CHECK == 0:
+                self.world.check()
+        self.names.append("calm")
+        self.world.calm(self.rng)
+
+    def somebody(self) -> Process | None:
+        awake = self.world.awake()
+        return self.rng.choice(awake) if awake else None
+
+    def fault(self) -> Fault:
+        return self.rng.choice(list(Fault)) if self.rng.random() < 0.2 else Fault.NONE
+
+    # steps
+
+    def push(self) -> None:
+        self.world.push(self.rng.randint(1, 4), self.rng.choice(QUEUES))
+
+    def round(self) -> None:
+        if process := self.somebody():
+            process.round(self.rng.choice((None, 0, 1, 2, 4)), self.fault())
+
+    def finish(self) -> None:
+        process = self.somebody()
+        if process and (tokens := process.unfinished()):
+            process.finish(self.rng.choice(tokens), self.rng.choice(KINDS))
+
+    def arm(self) -> None:
+        if process := self.somebody():
+            process.arm(self.rng.choice(QUEUES))
+
+    def ring(self) -> None:
+        if self.world.armed:
+            self.world.ring(self.rng.randrange(len(self.world.armed)))
+
+    def arrive(self) -> None:
+        if self.world.late:
+            self.world.arrive(self.rng.randrange(len(self.world.late)))
+
+    def forget(self) -> None:
+        if self.world.to_forget:
+            self.world.forget(self.rng.randrange(len(self.world.to_forget)))
+
+    def freeze(self) -> None:
+        if process := self.somebody():
+            process.is_frozen = True
+
+    def thaw(self) -> None:
+        frozen = [process for process in self.world.processes if process.is_alive and process.is_frozen]
+        if frozen:
+            self.rng.choice(frozen).is_frozen = False
+
+    def kill(self) -> None:
+        if process := self.somebody():
+            process.die()
+
+    def stop(self) -> None:
+        if process := self.somebody():
+            process.stop(self.fault())
+
+    def spawn(self) -> None:
+        if len(self.world.awake()) < FLEET:
+            self.world.spawn()
+
+    def sweep(self) -> None:
+        """Recover a member: one that is gone or frozen, sometimes one that is only slow."""
+        process = self.somebody()
+        if not process:
+            return
+        awake = {each.member.identity for each in self.world.awake()}
+        everybody = process.engine.beat(process.wire, ()) if not self.world.is_away else {}
+        candidates = [name for name in everybody if name not in awake or self.rng.random() < 0.25]
+        if candidates:
+            identity = self.rng.choice(candidates)
+            process.sweep(identity, self.fault(), self.rng.choice((None, everybody[identity], "0")))
+
+    def quiet(self) -> None:
+        if process := self.somebody():
+            process.give_back()
+
+    def resume(self) -> None:
+        if process := self.somebody():
+            process.quiet = False
+
+    def doubt(self) -> None:
+        if process := self.somebody():
+            process.unsure = True
+
+    def poll(self) -> None:
+        if process := self.somebody():
+            process.poll(self.fault())
+
+    def outage(self) -> None:
+        self.world.is_away = not self.world.is_away
+
+    def replicate(self) -> None:
+        self.world.replicate()
+
+    def fail_over(self) -> None:
+        if self.world.replica:
+            self.world.fail_over()
+
+
+def walk_until(store: Store, seed: str, steps: int, without: str = "") -> int:
+    """Walk so many steps in all, from an empty server each time; return how many.  Raises Violation."""
+    walked = 0
+    while walked < steps:
+        walk = Walk(store, Random(f"{seed} {walked}"), without)
+        try:
+            walk.go(WALK)
+        except Violation as error:
+            walked += len(walk.names)
+            raise Violation(f"{error} (after {walked} steps; the last ones: {', '.join(walk.names[-12:])})") from error
+        walked += len(walk.names)
+    return walked
+
+
+def test_the_rules_strand_lose_and_double_nothing(store: Store, seed: str) -> None:
+    print(f"KIQ_SEED={seed}")
+
+    walked = walk_until(store, seed, sized(40_000, 2_000_000))
+
+    print(f"{walked} steps")
+
+
+@pytest.mark.parametrize(
+    ("rule", "harm"),
+    [
+        ("R1", "stranded"),
+        ("R2", "stranded"),
+        ("R3", "stranded"),
+        ("R4", "in several places|are gone"),
+        ("R6", "stranded"),
+    ],
+)
+def test_without_one_rule_something_is_stranded_lost_or_doubled(store: Store, seed: str, rule: str, harm: str) -> None:
+    print(f"KIQ_SEED={seed}")
+
+    with pytest.raises(Violation, match=harm) as caught:
+        walk_until(store, seed, BUDGET, without=rule)
+
+    print(f"without {rule}: {caught.value}")

@@ -1,0 +1,128 @@
+"""Pushes that wait for replicas: confirmed is on a replica; not confirmed raises, and says that the job is there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kiqcluster import Client, Job, job
+from kiqcluster.errors import InvalidPush, JobDefinitionError, NotReplicated, StoreError
+from kiqcluster.registry import Registry
+from kiqcluster.runtime import Setup
+from kiqcluster.store import Store
+from tests.kit import RedisServer, wait_until
+
+pytestmark = pytest.mark.usefixtures("setup")
+
+ITEM = {"class": "Any", "args": [1]}
+
+
+@pytest.fixture(scope="module")
+def replica(redis_server: RedisServer) -> Iterator[RedisServer]:
+    """A replica of the test's server."""
+    primary, replica = redis_server.store(), RedisServer()
+    primary.call("CONFIG", "SET", "repl-diskless-sync-delay", "0")
+    replica.store().call("REPLICAOF", "127.0.0.1", redis_server.port)
+    wait_until(lambda: replica.store().call("ROLE")[3] == b"connected", "the replica to follow")
+    yield replica
+    replica.close()
+
+
+@pytest.fixture
+def client(store: Store, setup: Setup, redis_server: RedisServer) -> Client:
+    """A client that waits for replicas for a fifth of a second."""
+    return Client(Store(redis_server.url, timeout=0.4), setup)
+
+
+def jids(store: Store, queue: str = "default") -> list[str]:
+    return [json.loads(raw)["jid"] for raw in reversed(store.call("LRANGE", f"queue:{queue}", 0, -1))]
+
+
+def test_a_confirmed_push_is_on_the_replica(client: Client, replica: RedisServer) -> None:
+    for _ in range(100):
+        jid = client.push(ITEM, wait_replicas=1)
+        assert jids(replica.store())[-1] == jid
+
+
+def test_one_that_is_not_confirmed_raises_and_is_enqueued_once(
+    client: Client, store: Store, replica: RedisServer
+) -> None:
+    client.push(ITEM, wait_replicas=1)
+    with replica.stalled(), pytest.raises(NotReplicated, match="stored, but 0 of 1 replicas") as caught:
+        client.push(ITEM, wait_replicas=1)
+
+    error = caught.value
+    assert isinstance(error, StoreError)
+    assert (error.wanted, error.confirmed, error.jids) == (1, 0, error.enqueued)
+    assert jids(store)[1:] == list(error.jids)
+    wait_until(lambda: jids(replica.store()) == jids(store), "the replica to get it after all")
+
+
+def test_more_replicas_than_there_are_confirm_nothing(client: Client, store: Store, replica: RedisServer) -> None:
+    with pytest.raises(NotReplicated, match="stored, but 1 of 2 replicas") as caught:
+        client.push(ITEM, wait_replicas=2)
+
+    assert (caught.value.confirmed, jids(store)) == (1, list(caught.value.jids))
+
+
+def test_a_bulk_push_ends_with_the_first_round_trip_that_is_not_confirmed(
+    client: Client, store: Store, replica: RedisServer
+) -> None:
+    many = {"class": "Any", "args": [[number] for number in range(2_500)]}
+    assert len(client.push_bulk(many, wait_replicas=1)) == 2_500 == store.call("LLEN", "queue:default")
+    store.call("DEL", "queue:default")
+
+    with replica.stalled(), pytest.raises(NotReplicated) as caught:
+        client.push_bulk(many, wait_replicas=1)
+
+    assert jids(store) == list(caught.value.jids) == list(caught.value.enqueued)
+    assert len(caught.value.jids) == 1_000
+
+
+def test_a_job_may_want_it_for_all_its_pushes_or_for_one(
+    registry: Registry, setup: Setup, client: Client, store: Store, replica: RedisServer, redis_server: RedisServer
+) -> None:
+    setup.store = Store(redis_server.url, timeout=0.4)
+
+    class Payment(Job, wait_replicas=1):
+        def perform(self, number: int) -> None: ...
+
+    @job()
+    def mail(number: int) -> None: ...
+
+    mail.set(wait_replicas=1).perform_async(1)
+    Payment.perform_async(1)
+    pushes: list[Any] = [
+        lambda: Payment.perform_async(2),
+        lambda: Payment.perform_in(60, 2),
+        lambda: Payment.perform_bulk([[2]]),
+        lambda: Payment.set(queue="low").perform_async(2),
+        lambda: mail.set(wait_replicas=1).perform_async(2),
+        lambda: mail.set(wait_replicas=1).set(queue="low").perform_async(2),
+        lambda: client.push({"class": "Payment", "args": [2]}),
+    ]
+    with replica.stalled():
+        for push in pushes:
+            with pytest.raises(NotReplicated):
+                push()
+        mail.perform_async(3)
+        Payment.set(wait_replicas=0).perform_async(3)
+        client.push({"class": "Payment", "args": [3]}, wait_replicas=0)
+
+    stored = [*store.call("LRANGE", "queue:default", 0, -1), *store.call("ZRANGE", "schedule", 0, -1)]
+    assert len(stored) == 10
+    assert all(b"wait_replicas" not in raw for raw in stored)
+
+
+@pytest.mark.parametrize("wrong", [-1, True, "1", 1.5])
+def test_what_is_no_number_of_replicas_is_refused(client: Client, store: Store, registry: Registry, wrong: Any) -> None:
+    with pytest.raises(InvalidPush, match="wait_replicas"):
+        client.push(ITEM, wait_replicas=wrong)
+    with pytest.raises(JobDefinitionError, match="wait_replicas"):
+        job(wait_replicas=wrong)(lambda: None)
+    with pytest.raises(InvalidPush, match=r"push\(item, wait_replicas=1\)"):
+        client.push({**ITEM, "wait_replicas": 1})
+    assert jids(store) == []

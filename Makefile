@@ -1,6 +1,8 @@
 # make demo      everything set up, the example application running, work being done
 # make test      the tests (short form of every promise)
 # make test-all  the long forms as well
+# make chaos     kills, freezes, stops and hostile input at full size; every job is accounted for
+# make bench     kiqcluster beside its peers, and what each figure has to reach (BENCH="noop --rounds 1" for a part)
 # make check     format, lint, types, floors
 #
 # Needs python3 (3.11 or newer), python3-venv and make; no root, no Docker, no running server.
@@ -9,7 +11,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-all check format clean
+.PHONY: demo test test-all chaos bench check format clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -24,6 +26,12 @@ test: $(VENV)/.dev
 
 test-all: $(VENV)/.dev
 	$(BIN)/python -m pytest $(TESTS)
+
+chaos: $(VENV)/.dev
+	KIQ_CHAOS=full $(BIN)/python -m pytest $(or $(TESTS),tests/chaos)
+
+bench: $(VENV)/.bench
+	$(BIN)/python -m benchmarks $(or $(BENCH),--json benchmarks/results/latest.json)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -46,6 +54,10 @@ $(VENV)/.demo: pyproject.toml | $(BIN)/pip
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/pip
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.bench: pyproject.toml | $(BIN)/pip
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	@touch $@
 
 $(BIN)/pip:

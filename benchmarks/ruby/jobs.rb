@@ -1,0 +1,74 @@
+# frozen_string_literal: true
+
+# The jobs in Ruby's Sidekiq: `sidekiq -r jobs.rb`, and what pusher.rb enqueues.  See apps/jobs.py and ledger.py.
+
+require "sidekiq"
+
+# The faster of the two drivers, where it is installed (Debian: ruby-hiredis).
+begin
+  require "redis/connection/hiredis"
+  DRIVER = :hiredis
+rescue LoadError
+  DRIVER = :ruby
+end
+
+LEDGER = File.open(ENV.fetch("BENCH_LEDGER"), File::WRONLY | File::APPEND | File::CREAT)
+
+def now
+  Process.clock_gettime(Process::CLOCK_MONOTONIC)
+end
+
+def note(event, *facts)
+  LEDGER.syswrite("#{[event, Process.pid, now, *facts].join(" ")}\n")
+end
+
+Sidekiq.configure_server do |config|
+  config.redis = {driver: DRIVER}
+  config.logger.level = (ENV["BENCH_LOG_LEVEL"] == "info") ? Logger::INFO : Logger::WARN
+end
+
+Sidekiq.configure_client do |config|
+  config.redis = {driver: DRIVER}
+end
+
+class Noop
+  include Sidekiq::Job
+
+  def perform
+  end
+end
+
+class Mark
+  include Sidekiq::Job
+
+  def perform(seconds = 0)
+    note("mark")
+    sleep(seconds) if seconds.positive?
+  end
+end
+
+class Sleep
+  include Sidekiq::Job
+
+  def perform(seconds)
+    sleep(seconds)
+  end
+end
+
+class Stamp
+  include Sidekiq::Job
+
+  def perform(sent)
+    note("stamp", sent)
+  end
+end
+
+class Tick
+  include Sidekiq::Job
+
+  def perform(number, seconds)
+    note("start", number)
+    sleep(seconds)
+    note("end", number)
+  end
+end

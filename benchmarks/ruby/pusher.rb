@@ -1,0 +1,43 @@
+# frozen_string_literal: true
+
+# Enqueues Sidekiq jobs as it is told, a JSON line for a JSON line.  pusher.py says what the lines are.
+
+require "json"
+require_relative "jobs"
+
+BULK = 1_000 # jobs in one push_bulk
+JOBS = {"noop" => Noop, "mark" => Mark, "sleep" => Sleep, "stamp" => Stamp, "tick" => Tick}.freeze
+
+def timed
+  began = now
+  yield
+  now - began
+end
+
+def push(job, arguments, count)
+  timed { count.times { JOBS.fetch(job).perform_async(*arguments) } }
+end
+
+def push_bulk(job, arguments, count)
+  timed do
+    0.step(count - 1, BULK) do |done|
+      Sidekiq::Client.push_bulk("class" => JOBS.fetch(job), "args" => [arguments] * [BULK, count - done].min)
+    end
+  end
+end
+
+def stamp
+  Stamp.perform_async(now)
+  nil
+end
+
+def answer(value)
+  puts JSON.generate(value)
+  $stdout.flush
+end
+
+answer("#{Sidekiq::VERSION}, Ruby #{RUBY_VERSION}, redis-rb #{Redis::VERSION} with driver #{DRIVER}")
+$stdin.each_line do |line|
+  verb, *arguments = JSON.parse(line)
+  answer(send(verb, *arguments))
+end

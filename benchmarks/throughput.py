@@ -1,0 +1,154 @@
+"""Throughput: jobs per second and what they cost, of workers and of clients; and how the cost grows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from benchmarks.measure import Figures, Filled, Scale, disturbance, fill, observe, rate_of
+from benchmarks.peers import SPREAD, Peer, Shape
+from benchmarks.stage import Failed, Stage
+
+__all__ = [
+    "LATENCY",
+    "NAP",
+    "SPREAD_CLASSES",
+    "SPREAD_QUEUES",
+    "enqueue",
+    "growth",
+    "naps",
+    "noop",
+    "noop_bound",
+    "noop_far",
+    "noop_in_two",
+    "noop_logged",
+]
+
+LATENCY = 0.001  # seconds that the slow way to Redis adds to a round trip
+NAP = 0.005  # seconds that a `sleep` job takes
+WARM_UP = 20  # pushes that are not counted: the first ones pay for connections
+SPREAD_QUEUES, SPREAD_CLASSES = 1_000, 200
+HANDFUL = 10  # jobs of one kind in a row, where there are many kinds
+
+
+def run_filled(stage: Stage, peer: Peer, shape: Shape, filled: Filled, url: str | None = None) -> Figures:
+    """Run what was enqueued; return its rate and costs."""
+    with stage.workers(peer, shape, url) as workers:
+        costs = observe(stage, workers, 1, filled.marks, filled.jobs(filled.marks))
+    return {"rate": rate_of(filled, stage.ledger.entries("mark")), **costs}
+
+
+def noop_jobs(stage: Stage, peer: Peer, scale: Scale, shape: Shape, url: str | None = None) -> Figures:
+    stage.clear()
+    with stage.pusher(peer) as pusher:
+        filled = fill(pusher, "noop", count=int(peer.pace * scale.seconds * shape.processes))
+    return run_filled(stage, peer, shape, filled, url)
+
+
+def noop(stage: Stage, peer: Peer, scale: Scale) -> Figures:
+    return noop_jobs(stage, peer, scale, Shape())
+
+
+def noop_in_two(stage: Stage, peer: Peer, scale: Scale) -> Figures:
+    return noop_jobs(stage, peer, scale, Shape(processes=2))
+
+
+def noop_bound(stage: Stage, peer: Peer, scale: Scale) -> Figures:
+    """One process, bound to the last core."""
+    return noop_jobs(stage, peer, scale, Shape(cpus=str(max(os.sched_getaffinity(0)))))
+
+
+def noop_logged(stage: Stage, peer: Peer, scale: Scale) -> Figures:
+    return noop_jobs(stage, peer, scale, Shape(log_level="info"))
+
+
+def noop_far(stage: Stage, peer: Peer, scale: Scale) -> Figures:
+    """The same jobs close to Redis, through a proxy, and through one that takes its time."""
+    near = noop_jobs(stage, peer, scale, Shape())
+    with stage.server.far_away(0.0) as url:
+        proxied = noop_jobs(stage, peer, scale, Shape(), url)
+    with stage.server.far_away(LATENCY) as url:
+        far = noop_jobs(stage, peer, scale, Shape(), url)
+    return {
+        **far,
+        "near": near["rate"],
+        "proxied": proxied["rate"],
+        "kept": far["rate"] / near["rate"],
+        "kept_of_proxied": far["rate"] / proxied["rate"],
+    }
+
+
+def naps(stage: Stage, peer: Peer, scale: Scale) -> Figures:
+    shape = Shape(concurrency=25)
+    ideal = shape.concurrency / NAP
+    stage.clear()
+    with stage.pusher(peer) as pusher:
+        filled = fill(pusher, "sleep", NAP, count=int(min(peer.pace, ideal) * scale.seconds))
+    figures = run_filled(stage, peer, shape, filled)
+    return {**figures, "of_ideal": figures["rate"] / ideal}
+
+
+def enqueue(stage: Stage, peer: Peer, scale: Scale) -> Figures:
+    """Push while no worker runs, and make sure that all has arrived."""
+    stage.clear()
+    single, bulk = int(6_000 * scale.seconds), int(peer.bulk_pace * scale.seconds)
+    with stage.pusher(peer) as pusher:
+        pusher.push_bulk("noop", count=WARM_UP)
+        pusher.push("noop", count=WARM_UP)
+        with disturbance() as figures:
+            figures["single"] = single / pusher.push("noop", count=single)
+            if bulk:
+                figures["bulk"] = bulk / pusher.push_bulk("noop", count=bulk)
+    if (stored := stage.queued(peer)) != 2 * WARM_UP + single + bulk:
+        raise Failed(f"only {stored} of {2 * WARM_UP + single + bulk} jobs were enqueued")
+    return figures
+
+
+def growth(stage: Stage, peer: Peer, scale: Scale) -> Figures:
+    """CPU per job, the worker's and Redis' together: over that of a short queue, of one queue, of one class."""
+    count = int(peer.pace * scale.seconds)
+    queues = [(f"noop@queue{number}", f"mark@queue{number}") for number in range(SPREAD_QUEUES)]
+    classes = [(f"noop_{number}", "mark") for number in range(SPREAD_CLASSES)]
+    one = spread(stage, classes[:1], count, Shape())
+    return {
+        "depth": deep(stage, peer, scale),
+        "queues": spread(stage, queues, count, Shape(queues=",".join(f"queue{n}" for n in range(SPREAD_QUEUES)))) / one,
+        "classes": spread(stage, classes, count, Shape()) / one,
+        "one": one,
+    }
+
+
+def deep(stage: Stage, peer: Peer, scale: Scale) -> float:
+    """Return what a job costs while the queue is deepest, over what it costs in the last tenth of it."""
+    stage.clear()
+    with stage.pusher(peer) as pusher:
+        filled = fill(pusher, "noop", count=scale.depth)
+    tenth = filled.marks // 10
+    with stage.workers(peer, Shape()) as workers:
+        deepest = observe(stage, workers, 1, 1 + tenth, filled.every * tenth)
+        shallow = observe(stage, workers, filled.marks - tenth, filled.marks, filled.every * tenth)
+    return cost(deepest) / cost(shallow)
+
+
+def spread(stage: Stage, kinds: Sequence[tuple[str, str]], count: int, shape: Shape) -> float:
+    """Return what a job costs when `count` of them are of many kinds, well mixed.
+
+    kinds: names of no-op jobs, and of the mark that goes first and last where the job goes.
+    """
+    stage.clear()
+    with stage.pusher(SPREAD) as pusher:
+        for _, mark in kinds:
+            pusher.push(mark)
+        rounds = max(1, count // (len(kinds) * HANDFUL))
+        for _ in range(rounds):
+            for job, _ in kinds:
+                pusher.push_bulk(job, count=HANDFUL)
+        for _, mark in kinds:
+            pusher.push(mark)
+    with stage.workers(SPREAD, shape) as workers:
+        marks = 2 * len(kinds)
+        return cost(observe(stage, workers, 1, marks, rounds * len(kinds) * HANDFUL + marks))
+
+
+def cost(figures: Figures) -> float:
+    return figures["worker_cpu"] + figures["redis_cpu"]

@@ -1,0 +1,140 @@
+"""Workloads: the table of what is measured, for whom, and what of it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from benchmarks import conduct, throughput
+from benchmarks.measure import FULL, Figures, Scale
+from benchmarks.peers import PEERS, Peer
+from benchmarks.stage import Stage
+
+__all__ = ["WORKLOADS", "Column", "Workload"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A figure in the report.  form: how it is printed, as format() takes it."""
+
+    figure: str
+    heading: str
+    form: str = ",.0f"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is run for whom, and what of it is shown."""
+
+    title: str
+    run: Callable[[Stage, Peer, Scale], Figures]
+    peers: Sequence[str]
+    columns: Sequence[Column]
+
+
+RATE = Column("rate", "jobs/s")
+COSTS = (
+    Column("worker_cpu", "worker CPU ms/1 000", ".1f"),
+    Column("redis_cpu", "Redis CPU ms/1 000", ".1f"),
+    Column("commands", "commands/job", ".2f"),
+    Column("round_trips", "round trips/job", ".3f"),
+)
+EVERYBODY = tuple(PEERS)
+SYSTEMS = tuple(name for name in PEERS if name != "bare-loop")
+TWO = ("kiqcluster", "sidekiq")
+OURS = ("kiqcluster",)
+
+WORKLOADS = {
+    "noop": Workload("No-op jobs, 1 process, concurrency 10", throughput.noop, EVERYBODY, (RATE, *COSTS)),
+    "noop-2": Workload("No-op jobs, 2 processes", throughput.noop_in_two, EVERYBODY, (RATE, *COSTS)),
+    "noop-bound": Workload(
+        "No-op jobs, 1 process bound to one core",
+        throughput.noop_bound,
+        ("kiqcluster", "bare-loop", "sidekiq"),
+        (RATE, *COSTS),
+    ),
+    "noop-far": Workload(
+        f"No-op jobs, {1e3 * throughput.LATENCY:g} ms further from Redis",
+        throughput.noop_far,
+        TWO,
+        (
+            RATE,
+            Column("near", "jobs/s directly"),
+            Column("proxied", "jobs/s, proxy without latency"),
+            Column("kept", "÷ directly", ".2f"),
+            Column("kept_of_proxied", "÷ proxy", ".2f"),
+        ),
+    ),
+    "noop-logged": Workload("No-op jobs, INFO logs on, to a file", throughput.noop_logged, TWO, (RATE, *COSTS[:2])),
+    "sleep": Workload(
+        f"{1e3 * throughput.NAP:g} ms sleep, concurrency 25",
+        throughput.naps,
+        SYSTEMS,
+        (RATE, Column("of_ideal", "of ideal", ".1%"), *COSTS[:2]),
+    ),
+    "enqueue": Workload(
+        "Enqueue",
+        throughput.enqueue,
+        SYSTEMS,
+        (Column("single", "one by one, jobs/s"), Column("bulk", "bulk of 1 000, jobs/s")),
+    ),
+    "latency": Workload(
+        "Idle enqueue → start, ms",
+        conduct.latency,
+        SYSTEMS,
+        tuple(Column(name, name, ".2f") for name in ("p50", "p95", "p99", "worst")),
+    ),
+    "idle": Workload(
+        "An idle worker",
+        conduct.idle,
+        SYSTEMS,
+        (
+            Column("commands", "Redis commands/s", ".1f"),
+            Column("reads", "round trips/s", ".1f"),
+            Column("cpu", "CPU %", ".1f"),
+        ),
+    ),
+    "memory": Workload(
+        "Memory of idle workers, PSS in MB",
+        conduct.memory,
+        SYSTEMS,
+        (
+            Column("worker", "worker", ".1f"),
+            Column("supervisor", "supervisor", ".1f"),
+            Column("total", "together", ".1f"),
+            Column("further", "each further worker", ".1f"),
+        ),
+    ),
+    "kill": Workload(
+        "kill -9 at half of 2 000 jobs of 20 ms",
+        conduct.kill,
+        SYSTEMS,
+        (
+            Column("lost", f"not done after {FULL.patience:g} s of silence"),
+            Column("started_twice", "started twice"),
+            Column("ended_twice", "ended twice"),
+            Column("back", "back in the queue, s", ".2f"),
+            Column("done", "last job done, s", ".1f"),
+        ),
+    ),
+    "fairness": Workload(
+        f"Wait of {1e3 * conduct.SHORT:g} ms jobs beside {conduct.LONG:g} s jobs, 2 processes, idle threads, ms",
+        conduct.fairness,
+        OURS,
+        (
+            *(Column(name, name, ".0f") for name in ("p50", "p95", "p99", "worst")),
+            Column("shorts", "short jobs"),
+            Column("longs", "long jobs"),
+        ),
+    ),
+    "growth": Workload(
+        "Growth: CPU per job, over that of the small case",
+        throughput.growth,
+        OURS,
+        (
+            Column("depth", f"first tenth of a queue of {FULL.depth:,} / last", ".2f"),
+            Column("queues", f"{throughput.SPREAD_QUEUES:,} queues / 1", ".2f"),
+            Column("classes", f"{throughput.SPREAD_CLASSES} classes / 1", ".2f"),
+        ),
+    ),
+}

@@ -1,0 +1,38 @@
+"""The benchmarks run, and say what they could not run; what they measure is not judged here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.report import Results, render
+from tests.kit import ROOT
+
+
+def bench(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("KIQ_", "REDIS_"))}
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks", *arguments],
+        cwd=ROOT, env={**clean, **environ}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_a_run_prints_a_table_and_saves_what_it_is_made_of(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+
+    done = bench("noop", "--quick", "--peers", "kiqcluster,bare-loop", "--json", str(file))
+
+    assert done.returncode == 0, done.stderr
+    assert "| noop | jobs/s ÷ the bare loop's |" in done.stdout
+    assert render(Results.from_json(json.loads(file.read_text()))) == done.stdout
+
+
+def test_a_peer_that_is_not_installed_is_said_and_the_others_are_measured(tmp_path: Path) -> None:
+    done = bench("enqueue", "--quick", "--peers", "kiqcluster,sidekiq", PATH=str(tmp_path))
+
+    assert done.returncode == 0, done.stderr
+    assert "| sidekiq | not run: ruby is not installed |" in done.stdout
+    assert "\n| kiqcluster | " in done.stdout

@@ -1,0 +1,59 @@
+"""One payload in fifty is broken, hostile or huge: each ends where it belongs, and every job beside them completes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from kiqcluster.store import Store
+from tests.chaos.ledger import Ledger, remains
+from tests.chaos.scale import sized
+from tests.interop.bad_input import CASES, Case, marked
+from tests.kit import Cluster, wait_until
+from tests.process.stage import push_many
+
+Run = Callable[..., Cluster]
+Report = Callable[[dict[str, Any]], None]
+
+JOBS = sized(1_000, 20_000)
+ONE_IN = 50
+LONGEST = 10  # milliseconds that a job takes
+HUGE = sized((1_000_000, 5_000_000), (1_000_000, 5_000_000, 20_000_000, 20_000_000))  # characters in an argument
+THREADS = 10
+KINDS = {
+    **CASES,
+    "much of nothing": Case(b"\x00" * 2_000_000, "dead", "no JSON"),
+    "a deep hole": Case(b'{"class":"Work","args":[' + b"[" * 200_000 + b"]" * 200_000 + b"]}", "dead", "no JSON"),
+    "an unfinished one": Case(b'{"class":"Work","args":[' + b'{"a":' * 50_000, "dead", "no JSON"),
+    "a name to import": Case(b'{"class":"os.system","args":["exit 1"],"retry":true}', "schedule", "unknown_class"),
+    "a name to evaluate": Case(b'{"class":"__import__(\'os\')","args":[],"retry":true}', "schedule", "unknown_class"),
+    "a pickle": Case(b"\x80\x04\x95\x1d\x00\x00\x00\x00\x00\x00\x00\x8c\x05posix\x94.", "dead", "no JSON"),
+}
+
+
+def test_broken_and_hostile_payloads_hold_no_job_up(
+    run: Run, store: Store, ledger: Ledger, rng: Random, report: Report
+) -> None:
+    # Prepared and shuffled by hand, for no client would push them.
+    jids = push_many(store, "Work", [[rng.uniform(0, LONGEST)] for _ in range(JOBS)])
+    jids += push_many(store, "Work", [[0, "x" * size] for size in HUGE])
+    kinds = [rng.choice(sorted(KINDS)) for _ in range(JOBS // ONE_IN)]
+    bad = [marked(f"{kind} {number}", KINDS[kind].raw) for number, kind in enumerate(kinds)]
+    mixed = [*store.call("LRANGE", "queue:default", 0, -1), *bad]
+    rng.shuffle(mixed)
+    store.call("DEL", "queue:default")
+    for raw in mixed:
+        store.call("LPUSH", "queue:default", raw)
+    expected = Counter(KINDS[kind].ends_in for kind in kinds)
+
+    cluster = run("default", "default", "-c", str(THREADS))
+
+    wait_until(lambda: ledger.has_ended(jids), "every job to complete", seconds=300)
+    wait_until(lambda: remains(store) == expected, f"all else to end in {dict(expected)}")
+    audit = ledger.audit(jids)
+    report({**audit.counts(), "hostile": len(bad), **expected})
+    assert audit.lost == audit.strangers == audit.repeated.keys() == set()
+    assert not cluster.seen("service_crashed")
+    assert not cluster.seen("child_died")

@@ -1,0 +1,148 @@
+"""Workers are killed at random while jobs of mixed length run, and their supervisor as well; beside Ruby, too."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from kiqcluster.store import Store
+from tests.chaos.ledger import Audit, Ledger, remains
+from tests.chaos.scale import sized
+from tests.interop.programs import RubyServer
+from tests.kit import PAUSE, Cluster, RedisServer, is_alive, wait_until
+from tests.process.stage import dead, push_many
+
+Run = Callable[..., Cluster]
+Report = Callable[[dict[str, Any]], None]
+
+JOBS, SHARED_JOBS = sized((1_000, 600), (20_000, 20_000))
+LONGEST = 100  # milliseconds that a job takes
+INTERVAL = 0.3  # seconds between kills
+THREADS = 15
+PATIENCE = sized(50, 1_800)  # seconds
+DEATHS = 3  # max_retries_after_interruption
+
+
+class Storm:
+    """Kills a random worker of a cluster every INTERVAL."""
+
+    def __init__(self, cluster: Cluster, ledger: Ledger, rng: Random) -> None:
+        self.cluster = cluster
+        self.kills = 0
+        self._ledger = ledger
+        self._rng = rng
+
+    def rage(self, until: Callable[[], bool]) -> None:
+        """Kill, until something is so."""
+
+        def struck() -> bool:
+            if until():
+                return True
+            PAUSE.wait(INTERVAL)
+            self.strike()
+            return False
+
+        wait_until(struck, "what the storm waits for", PATIENCE)
+
+    def kill(self, pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)
+        self._ledger.died(pid)
+        self.kills += 1
+
+    def strike(self) -> None:
+        """Kill one of those that are ready."""
+        victims = sorted(pid for pid in self.cluster.pids().values() if is_alive(pid))
+        if victims:
+            self.kill(self._rng.choice(victims))
+
+
+def push_work(store: Store, rng: Random, count: int) -> list[str]:
+    """Enqueue jobs that take from nothing to LONGEST."""
+    return push_many(store, "Work", [[rng.uniform(0, LONGEST)] for _ in range(count)])
+
+
+def nothing_waits(store: Store) -> bool:
+    """Return whether no job waits, runs or is due again."""
+    return remains(store).keys() <= {"dead", "kiq:suspects"}
+
+
+def buried_in_the_storm(store: Store) -> set[str]:
+    """Return the jids of jobs that were buried for what they were not: killers of their processes."""
+    buried = dead(store)
+    assert {entry["interrupted_count"] for entry in buried} <= {DEATHS}
+    return {entry["jid"] for entry in buried}
+
+
+def assert_nothing_is_lost(audit: Audit, buried: set[str], ledger: Ledger, kills: int) -> None:
+    begun = ledger.begun()
+    assert audit.lost == audit.strangers == set()
+    assert audit.unexplained == set()
+    assert audit.broken_off <= kills * THREADS
+    assert min([begun[jid] for jid in buried], default=DEATHS) >= DEATHS - 1  # one death may precede the first line
+
+
+def test_no_job_is_lost_while_workers_are_killed_and_the_supervisor_as_well(
+    run: Run, store: Store, ledger: Ledger, rng: Random, report: Report
+) -> None:
+    jids = push_work(store, rng, JOBS)
+    first = run("default", "default", "-c", str(THREADS))
+    first.wait_ready(2)
+    storm = Storm(first, ledger, rng)
+    storm.rage(until=lambda: len(ledger.ended()) >= JOBS / 2)
+
+    os.kill(first.pid, signal.SIGKILL)
+    storm.strike()  # nobody is left who knows of it; the other worker finishes its jobs and leaves
+    storm.cluster = run("default", "default", "-c", str(THREADS))
+    storm.rage(until=lambda: nothing_waits(store))
+
+    buried = buried_in_the_storm(store)
+    audit = ledger.audit(jids, buried=buried)
+    report({"kills": storm.kills, **audit.counts()})
+    assert_nothing_is_lost(audit, buried, ledger, storm.kills)
+    assert remains(store).keys() <= {"dead"}
+
+
+@pytest.fixture
+def ruby_beside(sidekiq_is_there: None, redis_server: RedisServer, ledger: Ledger) -> Iterator[RubyServer]:
+    """A Sidekiq server process on the queue `default`."""
+    application = Path(__file__).with_name("server.rb")
+    server = RubyServer(redis_server.url, application, queue="default", threads=5, environ=ledger.environ)
+    yield server
+    server.close()
+
+
+@pytest.mark.ruby
+def test_no_job_is_lost_while_ours_are_killed_beside_ruby(
+    run: Run, store: Store, ledger: Ledger, rng: Random, report: Report, ruby_beside: RubyServer
+) -> None:
+    jids = push_work(store, rng, 1)
+    wait_until(lambda: ledger.has_ended(jids), "Ruby to serve the queue")
+    jids += push_work(store, rng, SHARED_JOBS)
+
+    cluster = run("default", "default", "-c", str(THREADS))
+    cluster.wait_ready(2)
+    storm = Storm(cluster, ledger, rng)
+    storm.rage(until=lambda: nothing_waits(store))
+
+    buried = buried_in_the_storm(store)
+    audit = ledger.audit(jids, buried=buried)
+    ended_in_ruby = {entry.jid for entry in ledger.entries() if entry.word == "end" and entry.pid == ruby_beside.pid}
+    left_suspect = store.call("HLEN", "kiq:suspects")
+    report(
+        {
+            "kills": storm.kills,
+            **audit.counts(),
+            "ended in Ruby": len(ended_in_ruby),
+            "left suspect": left_suspect,
+        }
+    )
+    assert_nothing_is_lost(audit, buried, ledger, storm.kills)
+    assert 0 < len(ended_in_ruby) < len(jids)
+    assert remains(store).keys() <= {"dead", "kiq:suspects"}
+    assert left_suspect <= storm.kills * THREADS  # Ruby knows of none: one that ended there is counted until it expires

@@ -1,0 +1,134 @@
+"""Promptness: a quiet process gives back at once what it has not started, and outcomes are written soon."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from random import Random
+from statistics import median
+from typing import Any
+
+from kiqcluster.store import Store
+from tests.chaos.ledger import Ledger, remains
+from tests.chaos.scale import sized
+from tests.kit import Cluster, wait_until
+from tests.process.stage import holders, push_many, queued
+
+Run = Callable[..., Cluster]
+Report = Callable[[dict[str, Any]], None]
+
+THREADS = 4
+STAGE = "stage"  # a queue that nobody serves
+
+# quiet
+QUIETS = sized(3, 50)
+AT_ONCE = 0.1  # seconds in which what was not started is back in its queue
+QUICK, BEHIND = 1_000, 600  # jobs that make the worker prefetch, and jobs behind the ones that hold its threads
+PREFETCHED = 200  # units at least that a worker holds then, beside those that run
+
+# outcomes
+ROUNDS, BUSY = sized((3, 0.4), (20, 3.0))  # BUSY: seconds for which all threads are, once a round
+SHORT = 20  # jobs before those
+SOON = 0.05  # seconds within which an outcome is in Redis; of nine in ten, for the machine has other things to do
+LATEST = 0.3  # of the slowest; below BUSY
+
+
+def fresh_queues(count: int) -> list[str]:
+    """Return names; nothing is prefetched from a queue that has had a long job of late."""
+    return [f"queue{number}" for number in range(count)]
+
+
+def raise_curtain(store: Store, queue: str) -> None:
+    """Have all that was pushed to STAGE lie in a queue at once."""
+    store.call("RENAME", f"queue:{STAGE}", f"queue:{queue}")
+
+
+def test_a_quiet_worker_gives_all_that_it_has_not_started_back_at_once_and_in_order(
+    run: Run, store: Store, ledger: Ledger, report: Report
+) -> None:
+    queues = fresh_queues(QUIETS)
+    cluster = run(",".join(queues), "-c", str(THREADS))
+    pid = cluster.wait_ready()[0]
+    prefetched, seconds, pushed = [], [], 0
+
+    for queue in queues:
+        gate = f"gate of {queue}"
+        push_many(store, "Work", [[0]] * QUICK, queue=STAGE)
+        holding = push_many(store, "hold", [[gate]] * THREADS, queue=STAGE)
+        behind = push_many(store, "Work", [[0]] * BEHIND, queue=STAGE)
+        raise_curtain(store, queue)
+        pushed += QUICK + THREADS + BEHIND
+        wait_until(lambda jids=set(holding): ledger.begun().keys() >= jids, "every thread to be busy")
+        (holder,) = holders(store)
+        prefetched.append(store.call("HLEN", f"kiq:inflight:{holder}") - THREADS)
+
+        since = time.monotonic()
+        os.kill(pid, signal.SIGTSTP)
+        wait_until(
+            lambda holder=holder: store.call("HLEN", f"kiq:inflight:{holder}") == THREADS,
+            "what was not started to be given back",
+        )
+        seconds.append(time.monotonic() - since)
+
+        assert [payload["jid"] for payload in queued(store, queue)] == behind
+        ledger.open_gate(gate)
+        os.kill(pid, signal.SIGCONT)
+        wait_until(lambda count=pushed: len(ledger.ended()) == count and not remains(store), "all to complete")
+
+    report(
+        {
+            "quiets": QUIETS,
+            "prefetched": f"{min(prefetched)} to {max(prefetched)}",
+            "seconds": f"{median(seconds):.3f}, at most {max(seconds):.3f}",
+        }
+    )
+    assert median(seconds) <= AT_ONCE
+    assert min(prefetched) >= PREFETCHED
+    assert set(ledger.ended().values()) == {1}
+
+
+class Watch:
+    """Sees outcomes arrive in Redis."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._arrivals: list[float] = []  # when the n-th outcome was seen to be there
+
+    def count(self) -> int:
+        """Return how many there are."""
+        found = int(self._store.call("GET", "stat:processed") or 0)
+        self._arrivals += [time.monotonic()] * (found - len(self._arrivals))
+        return found
+
+    def lateness(self, ledger: Ledger) -> list[float]:
+        """Return seconds between the n-th end of a job and the n-th outcome, sorted."""
+        ends = sorted(entry.at for entry in ledger.entries() if entry.word == "end")
+        return sorted(arrival - end for end, arrival in zip(ends, self._arrivals, strict=True))
+
+
+def test_an_outcome_is_written_soon_after_its_job_ends_while_all_threads_are_busy(
+    run: Run, store: Store, ledger: Ledger, rng: Random, report: Report
+) -> None:
+    queues = fresh_queues(ROUNDS)
+    run(",".join(queues), "-c", str(THREADS)).wait_ready()
+    watch = Watch(store)
+    pushed = 0
+
+    for queue in queues:
+        gate = f"gate of {queue}"
+        short = push_many(store, "Work", [[rng.uniform(0, 20)] for _ in range(SHORT)], queue=STAGE)
+        holding = set(push_many(store, "hold", [[gate]] * THREADS, queue=STAGE))
+        raise_curtain(store, queue)
+        pushed += len(short) + len(holding)
+        wait_until(lambda jids=holding: watch.count() >= 0 and ledger.begun().keys() >= jids, "every thread to be busy")
+        idle_at = time.monotonic() + BUSY
+        wait_until(lambda at=idle_at: watch.count() >= 0 and time.monotonic() >= at, "them to have been busy for long")
+        ledger.open_gate(gate)
+        wait_until(lambda count=pushed: watch.count() == count, "all outcomes")
+
+    lateness = watch.lateness(ledger)
+    report({"outcomes": pushed, "seconds": f"{median(lateness):.3f}, at most {lateness[-1]:.3f}"})
+    assert lateness[len(lateness) * 9 // 10] <= SOON
+    assert lateness[-1] <= LATEST

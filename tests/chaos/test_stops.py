@@ -1,0 +1,102 @@
+"""Stops under load: long jobs that do not fit into the timeout, short ones, and pushes all the while."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from kiqcluster.store import Store
+from tests.chaos.ledger import Ledger, remains
+from tests.chaos.scale import sized
+from tests.kit import PAUSE, Cluster, RedisServer, wait_until
+from tests.process.stage import holders, identities, push_many, queued
+
+Run = Callable[..., Cluster]
+Report = Callable[[dict[str, Any]], None]
+
+STOPS = sized(4, 50)
+TIMEOUT = "1"  # second that running jobs get
+LONG_JOBS = 4  # that hold a thread until the last stop is over
+THREADS = 10
+LONGEST = 50  # milliseconds that a short job takes
+ABOUT_TIMEOUT, SHARE = (900, 1_100), 0.005  # milliseconds of a few that end about when the time is up; how many
+PUSH_PAUSE = 0.04  # seconds between pushes
+
+
+class Stream(threading.Thread):
+    """Enqueues short jobs, a few at a time, until it is told to stop; jids: those that were pushed."""
+
+    def __init__(self, store: Store, rng: Random) -> None:
+        super().__init__(daemon=True)
+        self.jids: list[str] = []
+        self._store = store
+        self._rng = rng
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        while not self._over.is_set():
+            count = self._rng.randrange(1, 10)
+            self.jids += push_many(self._store, "Work", [[self._length()] for _ in range(count)])
+            PAUSE.wait(PUSH_PAUSE)
+
+    def _length(self) -> float:
+        shortest, longest = ABOUT_TIMEOUT if self._rng.random() < SHARE else (0, LONGEST)
+        return self._rng.uniform(shortest, longest)
+
+    def end(self) -> list[str]:
+        self._over.set()
+        self.join()
+        return self.jids
+
+
+def begun_in(ledger: Ledger, pid: int) -> set[str]:
+    """Return the jobs that began in a process."""
+    return {entry.jid for entry in ledger.entries() if entry.pid == pid}
+
+
+@pytest.fixture
+def stream(store: Store, redis_server: RedisServer, rng: Random) -> Iterator[Stream]:
+    """Pushes all the while, on a connection of its own."""
+    stream = Stream(redis_server.store(), rng)
+    stream.start()
+    yield stream
+    stream.end()
+
+
+def test_stops_with_long_jobs_lose_nothing_of_what_runs_waits_or_is_pushed_meanwhile(
+    run: Run, store: Store, ledger: Ledger, report: Report, stream: Stream
+) -> None:
+    long_jobs = set(push_many(store, "hold", [["gate"]] * LONG_JOBS))
+    pushed_meanwhile = 0
+
+    for number in range(1, STOPS + 1):
+        cluster = run("default", "-c", str(THREADS), "-t", TIMEOUT)
+        pid = cluster.wait_ready()[0]
+        wait_until(lambda pid=pid: begun_in(ledger, pid) > long_jobs, "long jobs and short ones to run")
+        pushed = len(stream.jids)
+        assert cluster.stop() == 0
+        ledger.died(pid)
+        pushed_meanwhile += len(stream.jids) - pushed
+
+        waiting = queued(store)
+        assert {
+            each["jid"]: each["interrupted_count"] for each in waiting if each["jid"] in long_jobs
+        } == dict.fromkeys(long_jobs, number)
+        assert holders(store) == identities(store) == set()
+
+    jids = long_jobs | set(stream.end())
+    ledger.open_gate("gate")
+    last = run("default", "-c", str(5 * THREADS), "-t", TIMEOUT)
+    wait_until(lambda: ledger.has_ended(jids), "all to complete", seconds=120)
+    wait_until(lambda: not remains(store), "all to be settled")
+    assert last.stop() == 0
+    audit = ledger.audit(jids)
+    report({"stops": STOPS, "pushed during shutdowns": pushed_meanwhile, **audit.counts()})
+    assert audit.lost == audit.strangers == audit.unexplained == set()
+    assert not audit.repeated.keys() & long_jobs
+    assert pushed_meanwhile > STOPS
+    assert int(store.call("GET", "stat:processed")) == len(jids)

@@ -381,6 +381,7 @@ class Store:
 
         trust: see Link.
         """
+        return Link(self._locate, self.timeout if timeout is None else timeout, trust)
 
     def call(self, *command: str | bytes | int | float) -> Reply:
         """Run one command and return its reply.  One round trip.  Raises StoreError."""

@@ -10,6 +10,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+WALKS  := $(addprefix tests/properties/,test_rules.py test_engine_states.py test_fetch_threads.py)
 
 .PHONY: demo test test-all chaos bench check format clean
 .DEFAULT_GOAL := help
@@ -28,7 +29,7 @@ test-all: $(VENV)/.dev
 	$(BIN)/python -m pytest $(TESTS)
 
 chaos: $(VENV)/.dev
-	KIQ_CHAOS=full $(BIN)/python -m pytest $(or $(TESTS),tests/chaos)
+	KIQ_CHAOS=full $(BIN)/python -m pytest $(or $(TESTS),tests/chaos $(WALKS))
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks $(or $(BENCH),--json benchmarks/results/latest.json)

@@ -27,6 +27,7 @@ from kiqcluster.store.scripts import BEAT, JOIN, MOVE_DUE, RECOVER, RESERVE, RES
 
 __all__ = [
     "ALL_SUSPECT",
+    "ISOLATED",
     "DeadSetLimits",
     "Due",
     "Engine",
@@ -45,6 +46,7 @@ Limits = Mapping[str, tuple[int, int]]
 
 LARGEST_BATCH = 1_000_000  # bytes at which a reserve stops (it holds at least one unit)
 SUSPECT_TTL = 72 * 3_600  # seconds that suspects are remembered after the last death
+ISOLATED = 2  # deaths from which on a unit comes alone (reserve.lua)
 ALL_SUSPECT = ("*",)  # where nobody knows which units were running
 RECOVER_BATCH = 1_000  # units that one recover script gives back
 
@@ -154,7 +156,7 @@ class Engine:
         """Settle `done` and reserve units from the queues of `limits`, in its order.
 
         call: a number that grows with each reserve of this epoch.  limits: see Limits; None skips the reserve.
-        may_suspect: whether a suspect may be among the units; it comes alone then.
+        may_suspect: whether a unit with ISOLATED deaths may be among them; it comes alone then.
         Returns what Redis refused to settle, and what was reserved: each stands for itself.
         One round trip, O(settlements + queues + units).  Raises RedisUnavailable, ReplyLost.
         """
@@ -323,15 +325,14 @@ def _read_reserved(reply: Any, member: Member, call: int, queues: Sequence[str])
         return Reserved([], frozenset(), refusal=str(reply))
     if reply[0] == b"FENCED":
         return Reserved([], frozenset(), fenced=True)
-    head, identity, deaths = f"{member.padded_epoch}.{call:010d}.", member.identity, reply[3]
+    head, identity = f"{member.padded_epoch}.{call:010d}.", member.identity
     units: list[Unit] = []
     for at in range(4, len(reply), 2):
         queue, payloads = queues[reply[at]], reply[at + 1]
         first = len(units) + 1
-        units += [
-            Unit(queue, payload, f"{head}{index:05d}", identity, deaths)
-            for index, payload in enumerate(payloads, first)
-        ]
+        units += [Unit(queue, payload, f"{head}{index:05d}", identity) for index, payload in enumerate(payloads, first)]
+    for number, deaths in zip(reply[3][::2], reply[3][1::2], strict=True):
+        units[number - 1].deaths = deaths
     refusal = next((f"{queues[at]}: {words.decode()}" for at, words in zip(*reply[1:3], strict=True) if words), "")
     return Reserved(units, frozenset(queues[index] for index in reply[1]), refusal=refusal)
 

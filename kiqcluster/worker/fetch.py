@@ -22,8 +22,8 @@ from kiqcluster.backoff import jittered
 from kiqcluster.errors import RedisRefused, ReplyLost, StoreError
 from kiqcluster.outcome import Requeue
 from kiqcluster.runtime import Runtime
-from kiqcluster.store.engine import Engine, Limits, Member, Refusals, Reserved, Settlement, Unit
-from kiqcluster.worker.pace import NOTHING, Appetite, Pace
+from kiqcluster.store.engine import ISOLATED, Engine, Limits, Member, Refusals, Reserved, Settlement, Unit
+from kiqcluster.worker.pace import MOST_QUEUES, NOTHING, Appetite, Pace
 from kiqcluster.worker.queues import QueueOrder
 
 __all__ = ["ReliableFetch"]
@@ -186,6 +186,7 @@ class ReliableFetch:
             if self._leading or not (self._finished or self._refused or self._returned):
                 return
             self._leading = True
+            self._due = True  # who handed these in finds nothing left to settle, and must look for work all the same
         self._lead(is_processor=False)
 
     def ring(self, queue: str | None = None) -> bool:
@@ -313,7 +314,7 @@ class ReliableFetch:
         if self._quiet or self._ended or not (is_processor or self._few):
             return NOTHING, None
         appetite = self._pace.appetite(self._idle + is_processor, len(self._units))
-        limits = self._pace.limits(self._order.draw(), appetite, now)
+        limits = self._pace.limits(self._order.draw(MOST_QUEUES if self._few else None), appetite, now)
         self._due = False
         if not limits or appetite == NOTHING:
             self._few = 0
@@ -324,9 +325,9 @@ class ReliableFetch:
         """Have the manager arm the bells: the queues are empty, and somebody is idle.  Called with the lock.
 
         A leader that finds them empty is not idle yet, and bells are armed for idle processors only: it tells when it
-        parks.
+        parks.  And they are armed only while nobody leads: who parks before its round is over leaves the telling to it.
         """
-        if self._hungry and self._idle:
+        if self._hungry and self._idle and not self._leading:
             self._hungry = False
             self._poke()
 
@@ -364,7 +365,7 @@ class ReliableFetch:
             for unit in units:
                 unit.reserved_at = now
                 self._held[unit.token] = unit
-            is_alone = bool(units) and units[0].deaths > 0  # a suspect's batch is short for that
+            is_alone = bool(units) and units[0].deaths >= ISOLATED  # its batch is short for that
             if is_alone:
                 self._suspect = units[0].token
             if self._quiet or self._ended:  # it was on its way when the process became quiet

@@ -47,16 +47,20 @@ class QueueOrder:
         """Return whether a queue is among them; None stands for any."""
         return queue is None or queue in self.weights
 
-    def draw(self) -> dict[str, float]:
-        """Return the queues in the order of one reserve, each with its share of what that brings."""
+    def draw(self, most: int | None = None) -> dict[str, float]:
+        """Return the queues in the order of one reserve, each with its share of what that brings.
+
+        most: how many of them, unless their order is strict; None for all.
+        """
         weights, names = self.weights, self._names
         if len(names) < 2 or self.group.strict:
             return dict.fromkeys(names, 1.0)
-        rng, total = self._rng, sum(weights.values())
         if self.mode == "random":
-            return dict.fromkeys(rng.sample(names, len(names)), 1 / len(names))
+            drawn = self._rng.sample(names, min(most or len(names), len(names)))
+            return dict.fromkeys(drawn, 1 / len(drawn))
         # Exponential clocks: sorted by Exp(weight), the first is each queue with probability weight / total.
-        drawn = sorted(names, key=lambda name: rng.expovariate(weights.get(name, 1)))
+        drawn = sorted(names, key=lambda name: self._rng.expovariate(weights.get(name, 1)))[:most]
+        total = sum(weights.get(name, 1) for name in drawn)
         return {name: weights.get(name, 1) / total for name in drawn}
 
     def preferred(self) -> list[str]:

@@ -53,9 +53,10 @@ def test_a_job_that_kills_its_process_is_buried_and_all_others_complete(
 
 
 @pytest.mark.full
-def test_many_killers_are_buried_and_all_others_complete(
+def test_many_killers_at_once_are_buried_and_hardly_anybody_with_them(
     run: Run, store: Store, ledger: Ledger, rng: Random, report: Report
 ) -> None:
+    """Until a killer has killed twice nobody knows it: who runs beside three new ones is buried too."""
     killers, others = [], []
     for _ in range(KILLERS):
         others += push_neighbours(store, rng, rng.randrange(2 * NEIGHBOURS))
@@ -63,11 +64,12 @@ def test_many_killers_are_buried_and_all_others_complete(
 
     cluster = run("default", "default", "-c", str(THREADS))
 
-    wait_until(lambda: ledger.has_ended(others), "all others to complete", seconds=300)
-    wait_until(lambda: remains(store).keys() <= {"dead"}, "all to be settled", seconds=300)
+    wait_until(lambda: remains(store).keys() <= {"dead"}, "all to be settled", seconds=90)
     buried = {entry["jid"] for entry in dead(store)}
+    bystanders = buried - set(killers)
     ledger.deaths |= {entry.pid: entry.at for entry in ledger.entries() if entry.jid in killers}
     audit = ledger.audit([*killers, *others], buried=buried)
-    report({"deaths": len(cluster.seen("child_died")), **audit.counts()})
+    report({"deaths": len(cluster.seen("child_died")), "bystanders buried": len(bystanders), **audit.counts()})
     assert audit.lost == audit.strangers == audit.unexplained == set()
-    assert buried == set(killers)
+    assert set(killers) <= buried
+    assert len(bystanders) <= len(others) / 100

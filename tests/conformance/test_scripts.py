@@ -692,68 +692,84 @@ def test_a_full_server_can_be_drained(engine: Engine, store: Store) -> None:
 
 
 class TestSuspects:
-    """Poison isolation: a unit that processes have died of is handed out alone, one at a time per process."""
+    """Poison isolation: from its second death on a unit is handed out alone, one at a time per process."""
 
     @pytest.fixture(autouse=True)
     def killer(self, engine: Engine, store: Store) -> None:
         """`k` was running when its process died; `a` and `b` were held beside it."""
         push(store, "default", "a", "k", "b")
+        self.die_of_k(engine)
+
+    def die_of_k(self, engine: Engine) -> None:
+        """Reserve everything, and die while `k` runs."""
         units = reserve(engine, 3).units
-        with store.borrowed() as link:
-            engine.recover(link, ME.identity, [units[1].token])
+        with engine.store.borrowed() as link:
+            engine.recover(link, ME.identity, [unit.token for unit in units if unit.payload == b"k"])
         engine.join(ME)
 
-    def take(self, engine: Engine, call: int, *, may_suspect: bool = True, wanted: int = 10) -> list[tuple[str, int]]:
+    def take(self, engine: Engine, call: int, *, may_suspect: bool = True, wanted: int = 10) -> list[Unit]:
         with engine.store.borrowed() as link:
             _, reserved = engine.exchange(
                 link, ME, call, {"default": (wanted, wanted)}, [], NOW, may_suspect=may_suspect
             )
         assert reserved is not None
-        return [(unit.payload.decode(), unit.deaths) for unit in reserved.units]
+        return reserved.units
 
     def test_only_what_was_running_counts(self, store: Store) -> None:
         assert store.call("HVALS", store.keys.suspects) == [b"1"]
         assert 0 < store.call("TTL", store.keys.suspects) <= 72 * 3_600
 
-    def test_a_suspect_comes_alone_and_its_neighbours_without_it(self, engine: Engine) -> None:
-        assert self.take(engine, 1) == [("a", 0)]
-        assert self.take(engine, 2) == [("k", 1)]
-        assert self.take(engine, 3) == [("b", 0)]
+    def test_after_one_death_it_runs_beside_others_and_is_known(self, engine: Engine) -> None:
+        """That death may have hit anybody: one crash must not make all that ran wait for each other."""
+        assert deaths(self.take(engine, 1)) == [("a", 0), ("k", 1), ("b", 0)]
 
-    def test_who_holds_a_suspect_gets_no_second_one_but_what_is_behind_it(self, engine: Engine, store: Store) -> None:
-        assert self.take(engine, 1, may_suspect=False) == [("a", 0), ("b", 0)]
+    def test_after_two_it_comes_alone_and_its_neighbours_without_it(self, engine: Engine) -> None:
+        self.die_of_k(engine)
+
+        assert deaths(self.take(engine, 1)) == [("a", 0)]
+        assert deaths(self.take(engine, 2)) == [("k", 2)]
+        assert deaths(self.take(engine, 3)) == [("b", 0)]
+
+    def test_who_holds_such_a_one_gets_no_second_but_what_is_behind_it(self, engine: Engine, store: Store) -> None:
+        self.die_of_k(engine)
+
+        assert deaths(self.take(engine, 1, may_suspect=False)) == [("a", 0), ("b", 0)]
         assert queue(store) == ["k"]
         assert self.take(engine, 2, may_suspect=False) == []
         assert queue(store) == ["k"]
 
     def test_where_nobody_knows_what_ran_all_are_suspect(self, engine: Engine, store: Store) -> None:
-        for call in range(1, 4):
-            self.take(engine, call)
+        self.take(engine, 1)
         with store.borrowed() as link:
             engine.recover(link, ME.identity, ALL_SUSPECT)
 
         assert sorted(store.call("HVALS", store.keys.suspects)) == [b"1", b"1", b"2"]
 
+    def test_counts_that_nobody_takes_back_do_not_grow_for_ever(self, engine: Engine, store: Store) -> None:
+        store.call("HSET", store.keys.suspects, *(word for n in range(10_001) for word in (n, 1)))
+
+        self.die_of_k(engine)
+
+        assert store.call("HVALS", store.keys.suspects) == [b"1"]
+
     @pytest.mark.parametrize("outcome", [Done(), Discard(), Retry(b"x", NOW), Dead(b"x", NOW), Interrupted(b"k")])
     def test_an_end_without_a_death_clears_the_count(self, engine: Engine, store: Store, outcome: Outcome) -> None:
-        self.take(engine, 1)
-        with store.borrowed() as link:
-            _, reserved = engine.exchange(link, ME, 2, {"default": (1, 1)}, [], NOW)
-        assert reserved is not None
+        suspect = self.take(engine, 1)[1]
 
-        settle(engine, (reserved.units[0], outcome))
+        settle(engine, (suspect, outcome))
 
         assert store.call("EXISTS", store.keys.suspects) == 0
 
     def test_one_that_was_only_given_back_stays_suspect(self, engine: Engine, store: Store) -> None:
-        self.take(engine, 1)
-        with store.borrowed() as link:
-            _, reserved = engine.exchange(link, ME, 2, {"default": (1, 1)}, [], NOW)
-        assert reserved is not None
+        suspect = self.take(engine, 1)[1]
 
-        settle(engine, (reserved.units[0], Requeue()))
+        settle(engine, (suspect, Requeue()))
 
         assert store.call("HVALS", store.keys.suspects) == [b"1"]
+
+
+def deaths(units: list[Unit]) -> list[tuple[str, int]]:
+    return [(unit.payload.decode(), unit.deaths) for unit in units]
 
 
 def test_a_refused_effect_leaves_those_before_it_unwritten(engine: Engine, store: Store) -> None:

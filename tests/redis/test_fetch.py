@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from math import inf
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from kiqcluster.store.engine import DeadSetLimits, Engine, Member, Settlement, U
 from kiqcluster.worker.fetch import ReliableFetch
 from kiqcluster.worker.identity import Birth, new_member
 from kiqcluster.worker.queues import QueueOrder
-from tests.kit import RedisServer, wait_until
+from tests.kit import PATIENCE, RedisServer, wait_until
 
 
 class Bench:
@@ -127,6 +128,69 @@ def test_a_look_that_finds_all_units_taken_meanwhile_is_followed_by_another(
     assert bench.fetch.tend() is not None
     assert bench.fetch.tend() is None
     assert not bench.fetch._is_tended
+
+
+def test_who_finds_its_outcome_settled_by_the_manager_looks_for_work_all_the_same(bench: Bench) -> None:
+    bench.push("a")
+    first = bench.next()
+    bench.fetch._due = False  # nobody has reason to look, but for this outcome
+    bench.fetch._finished.append(Settlement(first, Done()))  # handed in; the manager is faster than its processor
+    bench.fetch.flush()
+    bench.push("b")
+    got: list[bytes] = []
+
+    threading.Thread(target=lambda: got.append(bench.next().payload), daemon=True).start()
+
+    wait_until(lambda: got == [b"b"], "the next unit, without a bell")
+
+
+def test_hunger_is_told_when_bells_can_be_armed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who parks before an empty round is over must not tell of it too early: the manager would arm nothing."""
+    armed: list[list[str]] = []
+    told = threading.Event()
+    receive = bench.fetch._receive
+
+    def receive_while_another_parks(*arguments: Any) -> None:
+        receive(*arguments)
+        threading.Thread(target=bench.fetch.next, daemon=True).start()
+        wait_until(lambda: bench.fetch._idle == 1, "the other to park")
+        wait_until(lambda: not told.is_set(), "the manager to have looked, if it was told")
+
+    monkeypatch.setattr(bench.fetch, "_receive", receive_while_another_parks)
+    monkeypatch.setattr(bench.fetch, "_poke", told.set)
+
+    def manage() -> None:
+        while told.wait(PATIENCE):
+            armed.append(bench.fetch.bells_wanted())
+            told.clear()
+
+    threading.Thread(target=manage, daemon=True).start()
+    threading.Thread(target=bench.fetch.next, daemon=True).start()
+
+    wait_until(lambda: armed and armed[-1] == ["default"], "the bell to be armed")
+
+
+def test_what_was_on_its_way_when_the_process_became_quiet_goes_back_at_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.push("a")
+    receive = bench.fetch._receive
+    pokes: list[int] = []
+
+    def become_quiet_and_receive(*arguments: Any) -> None:
+        bench.fetch.quiet()
+        pokes.append(bench.pokes)
+        receive(*arguments)
+
+    monkeypatch.setattr(bench.fetch, "_receive", become_quiet_and_receive)
+
+    threading.Thread(target=bench.fetch.next, daemon=True).start()
+
+    wait_until(lambda: pokes and bench.pokes > pokes[0], "the manager to be told once more")
+    wait_until(lambda: bench.fetch._idle, "the round to be over")
+    bench.fetch.tend()
+    assert bench.queued() == ["a"]
+    assert bench.inflight() == 0
 
 
 def test_a_quiet_process_settles_but_fetches_nothing_until_it_resumes(bench: Bench) -> None:

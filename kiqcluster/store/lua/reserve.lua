@@ -14,14 +14,16 @@
 --
 -- A queue that may give fewer than others, and has more, holds back those after it: they are not preferred to it.
 -- Returns {"FENCED"} when the member was recovered or its epoch raised, and then changes nothing; else
--- {"OK", {indexes of queues left alone}, {reasons}, deaths, index, {payloads}, index, {payloads}, ...}, oldest
--- payload first; the n-th payload has the token "<epoch>.<call>.<n, 5 digits>".  A queue is left alone when it is paused
--- (reason "") or is no list (reason: Redis' words); it holds up no other.
--- A suspect is handed out alone in its batch, so that it takes no neighbour with it; `deaths` is then its count, else
--- 0.  To a caller that holds one already, another goes to the back of its queue.
+-- {"OK", {indexes of queues left alone}, {reasons}, {n, deaths, n, deaths, ...}, index, {payloads}, index, {payloads},
+-- ...}, oldest payload first; the n-th payload has the token "<epoch>.<call>.<n, 5 digits>".  A queue is left alone when
+-- it is paused (reason "") or is no list (reason: Redis' words); it holds up no other.  `deaths` are of the suspects
+-- among the payloads: processes that died while they ran it.
+-- One with ISOLATED deaths or more is alone in its batch, so that it takes no neighbour with it; to a caller that holds
+-- such a one already, another goes to the back of its queue.
 -- Cost: O(queues + k).  Only the tails of the lists are touched, whatever their length.
 
 local SLICE = 100 -- payloads read at once: the byte limit is checked between slices
+local ISOLATED = 2 -- deaths from which on a unit is alone in its batch: the first one may have hit anybody
 
 local record = redis.call('HGET', KEYS[1], ARGV[1])
 if not record or string.match(record, '^%d+') ~= ARGV[2] then
@@ -32,13 +34,13 @@ local paused = {}
 for _, name in ipairs(redis.call('SMEMBERS', KEYS[3])) do paused[name] = true end
 
 local room, bytes_left, taken_units, is_alone = 0, tonumber(ARGV[4]), 0, false
-local has_suspects, may_suspect, deaths = redis.call('EXISTS', KEYS[4]) == 1, ARGV[5] == '1', 0
+local has_suspects, may_suspect, deaths = redis.call('EXISTS', KEYS[4]) == 1, ARGV[5] == '1', {}
 local token_head = ARGV[2] .. '.' .. ARGV[3] .. '.'
 local largest = 0
 for at = 8, #ARGV, 3 do largest = math.max(largest, tonumber(ARGV[at])) end
 
 local function deaths_of(payload)
-  return has_suspects and redis.call('HGET', KEYS[4], redis.sha1hex(payload))
+  return has_suspects and tonumber(redis.call('HGET', KEYS[4], redis.sha1hex(payload)) or nil)
 end
 
 -- Moves units from the tail of a list; appends their payloads to `payloads`.  Records before it removes.
@@ -46,18 +48,22 @@ end
 local function take(list, record_head, payloads, rotations)
   while room > 0 and (bytes_left > 0 or taken_units == 0) do
     local wanted = math.min(room, SLICE)
-    local batch = redis.pcall('LRANGE', list, -wanted, -1)
-    if batch.err then return batch.err end
+    local batch = redis.call('LRANGE', list, -wanted, -1)
     local fields, count, suspect = {}, 0, false
     for i = #batch, 1, -1 do
       if room == count or (bytes_left <= 0 and taken_units > 0) then break end
-      suspect = deaths_of(batch[i])
+      local found = deaths_of(batch[i])
+      suspect = found and found >= ISOLATED
       if suspect and may_suspect and taken_units == 0 then
-        deaths, room, suspect, is_alone = tonumber(suspect), 1, false, true
+        room, suspect, is_alone = 1, false, true
       end
       if suspect then break end
       taken_units = taken_units + 1
       count = count + 1
+      if found then
+        deaths[#deaths + 1] = taken_units
+        deaths[#deaths + 1] = found
+      end
       bytes_left = bytes_left - #batch[i]
       fields[2 * count - 1] = token_head .. string.format('%05d', taken_units)
       fields[2 * count] = record_head .. batch[i]
@@ -89,12 +95,16 @@ local function visit(at, pass)
   if pass == 1 then
     local length = redis.pcall('LLEN', queue)
     refusal = type(length) == 'table' and length.err or nil
-    if not refusal and not paused[name] then
-      refusal = take(wake, record_head, payloads, 0)
-    end
-    -- What rang the bell and is not taken goes back to the front of its queue, newest first, and rings the next waiter.
-    while not refusal and redis.call('LLEN', wake) > 0 do
-      redis.call('LMOVE', wake, queue, 'LEFT', 'RIGHT')
+    local rung = redis.pcall('LLEN', wake)
+    refusal = refusal or type(rung) == 'table' and rung.err or nil
+    if not refusal and rung > 0 then
+      if not paused[name] then take(wake, record_head, payloads, 0) end
+      -- What rang and is not taken goes back to the front of its queue, newest first, and rings the next waiter.
+      while redis.call('LLEN', wake) > 0 do
+        redis.call('LMOVE', wake, queue, 'LEFT', 'RIGHT')
+      end
+    elseif length == 0 and not paused[name] then
+      return
     end
     if refusal or paused[name] then
       idle_indexes[#idle_indexes + 1] = index
@@ -104,7 +114,7 @@ local function visit(at, pass)
   end
   if left_alone[at] then return end
   if room > 0 then
-    take(queue, record_head, payloads, math.min(SLICE, redis.call('LLEN', queue) - 1))
+    take(queue, record_head, payloads, may_suspect and 0 or math.min(SLICE, redis.call('LLEN', queue) - 1))
   end
   if most < largest and redis.call('LLEN', queue) > 0 then
     ceiling = math.min(ceiling, most)

@@ -6,6 +6,7 @@
 4. write      SADD queues + LPUSH queue:<name>, or ZADD schedule, in one round trip
 
 A bulk push passes steps 1 to 3 as a whole before its first write, so what can be refused enqueues none of it.
+Where no link is installed, nobody sees its payloads one by one: what they share is then encoded once (payload.Stencil).
 A push that timed out is never sent again here: ReplyLost names its jids, and the caller decides.
 Counterpart: sidekiq client.rb.
 """
@@ -13,12 +14,14 @@ Counterpart: sidekiq client.rb.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from functools import partial
+from itertools import repeat
+from typing import Any, NamedTuple, TypeVar
 
 from kiqcluster import rubyjson
 from kiqcluster.clock import SystemClock
@@ -32,17 +35,30 @@ from kiqcluster.errors import (
     StoreError,
     UsageError,
 )
-from kiqcluster.payload import MALFORMED, Jid, build, check_arguments, check_queue_name, new_jid, presentable
+from kiqcluster.payload import (
+    MALFORMED,
+    Jid,
+    Stencil,
+    are_plain,
+    build,
+    check_arguments,
+    check_queue_name,
+    new_jid,
+    new_jids,
+    presentable,
+)
 from kiqcluster.registry import Definition, current_registry
 from kiqcluster.rubyjson import JSON
 from kiqcluster.runtime import Push, Setup, current_setup
 from kiqcluster.store import Store
+from kiqcluster.store.connection import Command
 
 __all__ = ["BULK_CHUNK", "Client", "due_at"]
 
 BULK_CHUNK = 1_000  # jobs in one round trip (sidekiq client.rb)
 REPLICA_PATIENCE = 1.0  # seconds that replicas get to confirm a push; never more than half of what a call may take
 DEFAULT_OPTIONS: Mapping[str, JSON] = {"retry": True, "queue": "default"}
+ARRAYS = frozenset({list, tuple})  # types of an entry of a bulk push
 RESERVED_KEYS = frozenset({"class", "args", "jid", "created_at", "enqueued_at", "at"})
 
 T = TypeVar("T")
@@ -50,8 +66,7 @@ U = TypeVar("U")
 VIA: ContextVar[Store | None] = ContextVar("kiqcluster_via", default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(NamedTuple):
     """A job with nothing but its write to come.  at: epoch seconds, None for one that is due."""
 
     jid: Jid
@@ -140,7 +155,6 @@ class Client:
 
         options: payload keys, retry and queue among them.  at: None, or a time as due_at takes it.
         """
-        check_queue_name(options["queue"])
         ready = self._prepare(name, options, arguments, None if at is None else _due(at, self._clock.now()), jid)
         if ready is None:
             return None
@@ -169,8 +183,10 @@ class Client:
             )
         entries = list(argument_lists)
         times = self._times(at, len(entries))
-        lists = _each(entries, lambda entry: _positions(name, definition, entry))  # all, before a link hears of any
-        jobs = _each(zip(lists, times, strict=True), lambda job: self._prepare(name, options, *job))
+        lists = _all_positions(name, definition, entries)  # all, before a link hears of any
+        jobs: Sequence[Ready | None] | None = self._prepare_alike(name, options, lists, times)
+        if jobs is None:
+            jobs = _each(zip(lists, times, strict=True), lambda job: self._prepare(name, options, *job))
         self._write([job for job in jobs if job is not None], wait_replicas)
         return [None if job is None else job.jid for job in jobs]
 
@@ -188,18 +204,20 @@ class Client:
         self, name: str, options: Mapping[str, JSON], arguments: Sequence[JSON], at: float | None, jid: str | None
     ) -> Push | None:
         """Return the push after middleware and checks, or None when a link stopped it."""
+        queue = check_queue_name(options["queue"])
         payload = build(name, arguments, options, Jid(jid or new_jid()), self._clock.now())
         draft = Push(payload, at)
         push = self._setup.client_middleware.invoke(draft, lambda: draft)
         if push is not None:
-            check_queue_name(push.payload["queue"])
+            if push.payload["queue"] is not queue:
+                check_queue_name(push.payload["queue"])
             self._check(name, push.payload["args"])
         return push
 
     def _check(self, name: str, arguments: JSON) -> None:
         """Check arguments in the configured mode: raise, warn or off."""
         mode = self._setup.current_config().strict_args
-        complain = {"raise": _raise, "warn": lambda error: _warn(name, error), "off": None}[mode]
+        complain = _raise if mode == "raise" else partial(_warn, name) if mode == "warn" else None
         try:
             check_arguments(arguments, complain)
         except InvalidArguments as error:
@@ -225,6 +243,26 @@ class Client:
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidPush(f"{name}: the payload holds what JSON cannot ({error})") from error
         return Ready(push.payload["jid"], push.queue, push.at, encoded)
+
+    def _prepare_alike(
+        self, name: str, options: Mapping[str, JSON], lists: Sequence[list[JSON]], times: Sequence[float | None]
+    ) -> list[Ready] | None:
+        """Return what `_prepare` would of each job, made at once, or None where they have to be prepared one by one.
+
+        They have to when a link wants to see them, and when something in them is no everyday JSON or none at all.
+        """
+        encoded = None if self._setup.client_middleware.links else rubyjson.encode_arrays(lists)
+        if encoded is None:
+            return None
+        try:
+            stencil = Stencil(name, options, self._clock.now())
+        except (TypeError, ValueError, RecursionError):
+            return None
+        if not are_plain(lists):
+            _each(lists, lambda arguments: self._check(name, arguments))
+        jids = new_jids(len(lists))
+        rows = zip(jids, repeat(options["queue"]), times, stencil.fill(encoded, jids, times))
+        return list(map(Ready._make, rows))
 
     def _write(self, jobs: Sequence[Ready], wait_replicas: int = 0) -> None:
         """Write jobs, BULK_CHUNK in a round trip.  Raises StoreError that says which are certainly enqueued."""
@@ -252,25 +290,27 @@ def _write_chunk(store: Store, jobs: Sequence[Ready], enqueued: list[Jid], wait_
     by_queue: dict[str | None, list[Ready]] = {}  # under None those that are scheduled
     for job in jobs:
         by_queue.setdefault(job.queue if job.at is None else None, []).append(job)
-    batch: list[tuple[Sequence[str | bytes | int], list[Ready]]] = []
+    batch: list[tuple[Command, list[Ready]]] = []
     for queue, group in by_queue.items():
         if queue is None:
-            pairs = (word for job in group for word in (repr(job.at), job.encoded))
+            pairs = [word for job in group for word in (repr(job.at), job.encoded)]
             batch.append((("ZADD", store.keys.schedule, *pairs), group))
         else:
             batch.append((("SADD", store.keys.queues, queue), []))
-            batch.append((("LPUSH", store.keys.queue(queue), *(job.encoded for job in group)), group))
+            batch.append((("LPUSH", store.keys.queue(queue), *[job.encoded for job in group]), group))
     if wait_replicas:
         patience = min(REPLICA_PATIENCE, store.timeout / 2)
         batch.append((("WAIT", wait_replicas, int(patience * 1_000)), []))
     with store.borrowed() as link:
         replies = link.exchange([command for command, _ in batch])
+    refusals = []
     for reply, (_, group) in zip(replies, batch, strict=True):
-        if not isinstance(reply, RedisRefused):
-            enqueued += (job.jid for job in group)
-    for reply in replies:
         if isinstance(reply, RedisRefused):
-            raise reply
+            refusals.append(reply)
+        else:
+            enqueued += [job.jid for job in group]
+    if refusals:
+        raise refusals[0]
     if wait_replicas and replies[-1] < wait_replicas:
         said = f"stored, but {replies[-1]} of {wait_replicas} replicas have confirmed it within {patience:g} s"
         raise NotReplicated(said, tuple(job.jid for job in jobs), wait_replicas, replies[-1])
@@ -308,6 +348,14 @@ def _positions(name: str, definition: Definition | None, arguments: Any) -> list
     if not isinstance(arguments, list | tuple):
         raise InvalidArguments(f"{name}: the arguments of a job are a list, not {type(arguments).__name__}")
     return list(arguments) if definition is None else definition.positional(tuple(arguments), {})
+
+
+def _all_positions(name: str, definition: Definition | None, entries: Sequence[Any]) -> list[list[JSON]]:
+    """Return `_positions` of each entry of a bulk push."""
+    fewest, most = (0, sys.maxsize) if definition is None else (definition.fewest, definition.most)
+    if ARRAYS.issuperset(map(type, entries)) and all(fewest <= length <= most for length in set(map(len, entries))):
+        return list(map(list, entries))
+    return _each(entries, lambda entry: _positions(name, definition, entry))
 
 
 def _read_item(item: Mapping[str, Any]) -> tuple[str, Definition | None, dict[str, JSON]]:

@@ -1,6 +1,7 @@
 """The payload: the JSON hash that travels through Redis, as Sidekiq defines it.
 
 1. build      a new payload from a job's name, arguments and options, keys in Ruby's order
+   Stencil    the same as bytes, for many jobs that differ in arguments and jid only
 2. check      arguments are JSON-native, or an error says where they are not
 3. read       bytes → dict, or MalformedPayload with the reason
 4. presentable   what must be true of an entry so that no page of Ruby's web UI breaks on it
@@ -15,9 +16,11 @@ from __future__ import annotations
 import base64
 import binascii
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from math import isfinite
 from os import urandom
+from types import NoneType
 from typing import NewType
 
 from kiqcluster import rubyjson
@@ -31,12 +34,15 @@ __all__ = [
     "Jid",
     "Payload",
     "QueueName",
+    "Stencil",
+    "are_plain",
     "build",
     "check_arguments",
     "check_queue_name",
     "decode_backtrace",
     "encode_backtrace",
     "new_jid",
+    "new_jids",
     "peek",
     "presentable",
     "read",
@@ -50,11 +56,13 @@ Jid = NewType("Jid", str)
 QueueName = NewType("QueueName", str)
 Payload = dict[str, JSON]
 
+JID_BYTES = 12  # each of them two hex digits of a jid
 DEEPEST_NESTING = 99  # levels, the payload itself being the first; Ruby's parser stops at 100
 INVALID_PAYLOAD = "Kiqcluster::InvalidPayload"  # class of an entry that holds bytes which are no job
 WRAPPERS = ("ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper", "Sidekiq::ActiveJob::Wrapper")  # to 7, from 8
 MALFORMED = "kiq_malformed"  # key that keeps the values which a Ruby page could not show
 GROUP_SYNTAX = frozenset(" ,=*")  # what separates, weighs and matches the names of a queue group (groups.py)
+PLAIN = frozenset({str, int, bool, NoneType})  # types whose every value is JSON, but for half surrogate pairs
 LATEST_SECOND = 1e11  # epoch; larger numbers are milliseconds (Sidekiq 8) or nonsense
 CONVERSIONS = {
     "datetime": "pass value.isoformat() or value.timestamp()",
@@ -73,7 +81,13 @@ CONVERSIONS = {
 
 def new_jid() -> Jid:
     """Return 24 lowercase hex digits, unique for the life of a fleet."""
-    return Jid(urandom(12).hex())
+    return Jid(urandom(JID_BYTES).hex())
+
+
+def new_jids(count: int) -> list[Jid]:
+    """Return so many jids, for one call to the system."""
+    digits, length = urandom(JID_BYTES * count).hex(), 2 * JID_BYTES
+    return [Jid(digits[at : at + length]) for at in range(0, count * length, length)]
 
 
 def check_queue_name(name: object) -> QueueName:
@@ -99,6 +113,27 @@ def build(name: str, arguments: Sequence[JSON], options: Mapping[str, JSON], jid
     return payload
 
 
+class Stencil:
+    """What the payloads of many jobs have in common, as the bytes that `build` and an encoder would make of it.
+
+    options: none of the keys that the client writes.  Raises TypeError, ValueError, RecursionError as rubyjson does.
+    """
+
+    def __init__(self, name: str, options: Mapping[str, JSON], now: float) -> None:
+        self._head = rubyjson.encode({**options, "args": []}).removesuffix(b"[]}")
+        self._middle = b"," + rubyjson.encode({"class": name, "jid": ""}).removeprefix(b"{").removesuffix(b'"}')
+        self._scheduled = b'",' + rubyjson.encode({"created_at": now}).removeprefix(b"{")
+        self._due = b'",' + rubyjson.encode({"created_at": now, "enqueued_at": now}).removeprefix(b"{")
+
+    def fill(self, arguments: Iterable[bytes], jids: Iterable[Jid], times: Iterable[float | None]) -> list[bytes]:
+        """Return a payload for each array of arguments.  times: when they are due, None for those that are."""
+        head, middle, due, scheduled = self._head, self._middle, self._due, self._scheduled
+        return [
+            b"".join((head, array, middle, jid.encode(), due if at is None else scheduled))
+            for array, jid, at in zip(arguments, jids, times, strict=True)
+        ]
+
+
 def _copied(value: JSON) -> JSON:
     if isinstance(value, list):
         return [_copied(each) for each in value]
@@ -108,6 +143,11 @@ def _copied(value: JSON) -> JSON:
 
 
 # arguments
+
+
+def are_plain(arrays: Iterable[list[JSON]]) -> bool:
+    """Return whether check_arguments has nothing to look for in these lists but half surrogate pairs."""
+    return PLAIN.issuperset(map(type, chain.from_iterable(arrays)))
 
 
 def check_arguments(arguments: object, complain: Callable[[InvalidArguments], None] | None) -> None:

@@ -11,13 +11,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
 import msgspec
 
-__all__ = ["JSON", "Undecodable", "decode", "encode", "is_unicode", "patch", "ruby_float", "ruby_reads"]
+__all__ = [
+    "JSON",
+    "Undecodable",
+    "decode",
+    "encode",
+    "encode_arrays",
+    "is_unicode",
+    "patch",
+    "ruby_float",
+    "ruby_reads",
+]
 
 JSON = Any  # what a decoded payload holds: dict, list, str, int, float, bool or None, nested
 
@@ -26,13 +36,15 @@ INT_DIGITS_LIMIT = 4_300  # CPython refuses str ↔ int beyond this many digits 
 
 RUBY_NESTING = 100  # levels at which Ruby's parser stops
 
-# Numbers that msgspec may print unlike Ruby.  A string may hold such text too: that only costs the slow path.
-EXTREME_NUMBER = re.compile(rb"(?:^|[:,\[])-?(?:\d+(?:\.\d+)?e-?\d|\d{16,}\.|0\.0000)")
+# Numbers in an array or object that msgspec may print unlike Ruby.  A string may hold such text too: that only costs
+# the slow path.  Every payload is searched, so a match begins at few bytes and never goes back over a number.
+EXTREME_NUMBER = re.compile(rb"[:,\[]-?(?:0\.0000|[0-9]{16,}+\.|[0-9]++(?:\.[0-9]++)?+e)")
 
 # Between the members of an object that is known to be well-formed; each always matches.
 SPACE, COLON, COMMA = re.compile(r"\s*"), re.compile(r"\s*:\s*"), re.compile(r"\s*,?\s*")
 
 encode_fast = msgspec.json.Encoder().encode
+encode_lines_fast = msgspec.json.Encoder().encode_lines
 decode_fast = msgspec.json.Decoder().decode
 decode_raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -50,8 +62,20 @@ def encode(value: JSON) -> bytes:
         encoded = encode_fast(value)
     except (ValueError, OverflowError):  # an integer beyond the digit limit, or a lone surrogate
         return _encode_slowly(value).encode()
-    if EXTREME_NUMBER.search(encoded):
+    if EXTREME_NUMBER.search(encoded) or isinstance(value, float):
         return _encode_slowly(msgspec.to_builtins(value)).encode()
+    return encoded
+
+
+def encode_arrays(arrays: Sequence[list[JSON]]) -> list[bytes] | None:
+    """Return `encode` of each array, made all at once; None when one of them takes more than msgspec."""
+    try:
+        lines = encode_lines_fast(arrays)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return None
+    encoded = lines.split(b"\n")[:-1]  # in JSON, a line break within a string is an escape
+    if len(encoded) != len(arrays) or EXTREME_NUMBER.search(lines):  # msgspec.Raw may hold anything
+        return None
     return encoded
 
 

@@ -12,6 +12,9 @@ by threads, and forgotten after a fork.
 Behind Sentinel, the node is asked for at each connection, and believed only if it says itself that it is the primary.
 A server that turns out to be none any more (READONLY) is left: the connection is closed, and the next one finds the
 new primary.
+
+redis-py makes the connections (TLS, passwords, database); what goes over them is packed and parsed by hiredis, whose
+caller here is Wire: redis-py's layers in between would make an exchange a third dearer.
 """
 
 from __future__ import annotations
@@ -21,11 +24,14 @@ import re
 import select
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from ssl import SSLWantReadError
+from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode
 
+import hiredis
 import redis
 from redis.backoff import NoBackoff
 from redis.connection import Connection, SSLConnection, parse_url
@@ -57,6 +63,8 @@ Place = tuple[str, int]  # host and port
 PRIMARY_ONLY = "primary_only"  # key of a Node: to be connected to only if it is a primary
 DEFAULT_TIMEOUT = 5.0  # seconds that one exchange, or the making of a connection, may take
 SENTINEL_TIMEOUT = 1.0  # seconds that one sentinel may take to answer, before the next one is asked
+READ_SIZE = 65_536  # bytes that one read takes at most
+INCOMPLETE = object()  # what the parser returns while a reply has not arrived whole
 SENTINEL_PORT = 26_379  # where an address has none
 # After `//user:` up to the last @ (a password may hold any character), or in the query (unix://PATH?password=…).
 PASSWORD = re.compile(r"(?<=//)([^:@/]*:).*(?=@)|([?&](?:\w+_)?password=)[^&]*")
@@ -175,6 +183,70 @@ def masked(address: str) -> str:
     return PASSWORD.sub(r"\1\2***", address)
 
 
+class Wire:
+    """An open connection: commands are written to it, replies are read from it in their order.
+
+    connection: redis-py's, which made the socket and ends it.  poll: tells whether there is something to read.
+    """
+
+    __slots__ = ("_reader", "_socket", "connection", "poll")
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self.poll = select.poll()
+        self._socket = connection._get_socket()
+        self.poll.register(self._socket, select.POLLIN)
+        self._reader = hiredis.Reader(
+            protocolError=redis.exceptions.InvalidResponse, replyError=_refusal, notEnoughData=INCOMPLETE
+        )
+
+    def fileno(self) -> int:
+        number: int = self._socket.fileno()
+        return number
+
+    def write(self, packed: bytes) -> None:
+        self._socket.sendall(packed)
+
+    def read(self, count: int, timeout: float | None) -> list[Reply]:
+        """Return so many replies, after waiting for them.  timeout: seconds between two pieces; None: the usual."""
+        if timeout is not None:
+            with self._patience(timeout):
+                return self.read(count, None)
+        replies: list[Reply] = []
+        while len(replies) < count:
+            reply = self._reader.gets()
+            if reply is INCOMPLETE:
+                self._feed()
+            else:
+                replies.append(reply)
+        return replies
+
+    def read_arrived(self) -> Reply:
+        """Return the next reply if it has arrived whole, else INCOMPLETE."""
+        with self._patience(0):
+            try:
+                while (reply := self._reader.gets()) is INCOMPLETE:
+                    self._feed()
+            except (BlockingIOError, SSLWantReadError):
+                return INCOMPLETE
+            return reply
+
+    def _feed(self) -> None:
+        data = self._socket.recv(READ_SIZE)
+        if not data:
+            raise ConnectionResetError("the server has closed the connection")
+        self._reader.feed(data)
+
+    @contextmanager
+    def _patience(self, seconds: float) -> Iterator[None]:
+        usual = self._socket.gettimeout()
+        self._socket.settimeout(seconds)
+        try:
+            yield
+        finally:
+            self._socket.settimeout(usual)
+
+
 class Link:
     """One connection to Redis, used by one thread at a time.
 
@@ -187,9 +259,7 @@ class Link:
         self._locate = locate
         self._timeout = timeout
         self.connections = 0
-        self._connection: Any = None
-        self._poll: Any = None
-        self._is_left = False  # the server says that it is no primary any more
+        self._wire: Wire | None = None
         self._trust = trust
         self._trusted_until = 0.0
 
@@ -199,43 +269,44 @@ class Link:
         timeout: seconds to wait for the replies, when a blocking command needs longer than usual.
         Error replies are returned as RedisRefused.  Raises RedisUnavailable, ReplyLost.  One round trip.
         """
-        connection = self._ready()
+        packed = b"".join(map(_packed, commands))
+        wire = self._ready()
         try:
-            connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-            replies = [self._read(connection, timeout) for _ in commands]
-        except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+            wire.write(packed)
+            replies = wire.read(len(commands), timeout)
+        except OSError as error:
             self.close()
             raise ReplyLost(f"Redis did not answer ({error}); the command may or may not have run") from error
         except BaseException:
             self.close()  # replies of this exchange must not be taken for those of the next one
             raise
-        if self._is_left:
+        if any(map(_says_no_primary, replies)):
             self.close()
         self._trusted_until = SystemClock.monotonic() + self._trust
         return replies
 
     def send(self, command: Command) -> None:
         """Send one command whose reply is read later, by `receive`.  Raises RedisUnavailable, ReplyLost."""
-        connection = self._ready()
+        wire = self._ready()
         try:
-            connection.send_packed_command(connection.pack_command(*command), check_health=False)
-        except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+            wire.write(_packed(command))
+        except OSError as error:
             self.close()
             raise ReplyLost(f"Redis closed the connection ({error})") from error
 
     def receive(self) -> Iterator[Reply]:
         """Yield the replies that have arrived whole, without waiting.  Raises ReplyLost when the other side is gone."""
-        while self._connection is not None:
+        while (wire := self._wire) is not None:
             try:
-                reply = self._read(self._connection, 0)
-                if self._is_left:
-                    self.close()
-                yield reply
-            except redis.TimeoutError:
-                return
-            except (redis.ConnectionError, OSError) as error:
+                reply = wire.read_arrived()
+            except OSError as error:
                 self.close()
                 raise ReplyLost(f"Redis closed the connection ({error})") from error
+            if reply is INCOMPLETE:
+                return
+            if _says_no_primary(reply):
+                self.close()
+            yield reply
 
     def connect(self) -> None:
         """Connect now, if not connected.  Raises RedisUnavailable, or RedisRefused (authentication)."""
@@ -243,25 +314,25 @@ class Link:
 
     def fileno(self) -> int:
         """Return the socket's descriptor, for a selector; -1 when not connected."""
-        return -1 if self._connection is None else int(self._connection._get_socket().fileno())
+        return -1 if self._wire is None else self._wire.fileno()
 
     def close(self) -> None:
-        """Close the socket; the next exchange connects anew."""
-        connection, self._connection, self._poll, self._is_left = self._connection, None, None, False
-        if connection is not None:
-            connection.disconnect()
+        """Close the socket; the next exchange connects anew.  From another thread, it wakes the one that waits here."""
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.connection.disconnect()
 
-    def _ready(self) -> Any:
-        poll = self._poll  # another thread may close this link to wake the one that waits here
-        looks = self._trusted_until <= SystemClock.monotonic()
-        if self._connection is not None and poll is not None and looks and poll.poll(0):
+    def _ready(self) -> Wire:
+        wire = self._wire
+        if wire is not None and self._trusted_until <= SystemClock.monotonic() and wire.poll.poll(0):
             self.close()  # readable with nothing asked: closed by the server, or out of step
-        if self._connection is None:
-            self._connection, self._poll = self._connect()
+            wire = None
+        if wire is None:
+            wire = self._wire = self._connect()
             self.connections += 1
-        return self._connection
+        return wire
 
-    def _connect(self) -> tuple[Any, Any]:
+    def _connect(self) -> Wire:
         """Connect to the first of the nodes that will do.  Raises the last one's RedisUnavailable."""
         trouble = None
         for node in self._locate():
@@ -272,7 +343,7 @@ class Link:
         assert trouble is not None  # where there is no node, locate raises
         raise trouble
 
-    def _connect_to(self, node: Node) -> tuple[Any, Any]:
+    def _connect_to(self, node: Node) -> Wire:
         try:
             is_primary_wanted = node.pop(PRIMARY_ONLY, False)
             make = node.pop("connection_class", Connection)
@@ -288,19 +359,7 @@ class Link:
             raise RedisRefused(_wording(error)) from error
         except (redis.RedisError, OSError) as error:
             raise RedisUnavailable(f"cannot reach Redis ({error}); nothing was sent") from error
-        poll = select.poll()
-        poll.register(connection._get_socket().fileno(), select.POLLIN)
-        return connection, poll
-
-    def _read(self, connection: Any, timeout: float | None) -> Reply:
-        try:
-            if timeout is None:
-                return connection.read_response(disable_decoding=True)
-            return connection.read_response(disable_decoding=True, timeout=timeout, disconnect_on_error=False)
-        except (redis.ResponseError, redis.AuthenticationError, redis.exceptions.BusyLoadingError) as error:
-            refused = RedisRefused(_wording(error))  # the latter two are ConnectionErrors to redis-py
-            self._is_left = self._is_left or refused.code in NO_PRIMARY_CODES
-            return refused
+        return Wire(connection)
 
 
 def _check_primary(connection: Any) -> None:
@@ -313,6 +372,21 @@ def _check_primary(connection: Any) -> None:
     if role != b"master":
         connection.disconnect()
         raise redis.ConnectionError(f"{connection.host}:{connection.port} is a {role.decode()} now, not the primary")
+
+
+def _packed(command: Command) -> bytes:
+    packed: bytes = hiredis.pack_command(tuple(command))  # type: ignore[arg-type]  # its types know of one argument
+    return packed
+
+
+def _refusal(message: str) -> RedisRefused:
+    """Return the error reply that says this; a code is put before the words of one that has none."""
+    return RedisRefused(message if message.split(" ", 1)[0].isupper() else f"ERR {message}")
+
+
+def _says_no_primary(reply: Reply) -> bool:
+    """Return whether this reply makes its connection useless: the server is no primary, or not any more."""
+    return isinstance(reply, RedisRefused) and reply.code in NO_PRIMARY_CODES
 
 
 # redis-py cuts these codes off the server's words when it chooses a class for them.
@@ -341,6 +415,22 @@ def _wording(error: Exception) -> str:
 
 def _code(message: str) -> str:
     return message.split(" ", 1)[0]
+
+
+class Loan:
+    """A link that goes back to where the free ones are.  Written out, since each push pays for a generator."""
+
+    __slots__ = ("_home", "_link")
+
+    def __init__(self, link: Link, home: deque[Link]) -> None:
+        self._link = link
+        self._home = home
+
+    def __enter__(self) -> Link:
+        return self._link
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._home.append(self._link)
 
 
 class Store:
@@ -404,8 +494,7 @@ class Store:
         replies: list[Reply] = self.pipeline([("MULTI",), *commands, ("EXEC",)])[-1]
         return replies
 
-    @contextmanager
-    def borrowed(self) -> Iterator[Link]:
+    def borrowed(self) -> AbstractContextManager[Link]:
         """Lend a link that is kept for reuse afterwards."""
         if self._pid != os.getpid():
             self._pid, self._free = os.getpid(), deque()
@@ -413,10 +502,7 @@ class Store:
             link = self._free.pop()
         except IndexError:
             link = self.link()
-        try:
-            yield link
-        finally:
-            self._free.append(link)
+        return Loan(link, self._free)
 
     def check(self) -> dict[str, str]:
         """Return INFO's fields, after making sure that this server will do.

@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kiqcluster.rubyjson import decode, encode, patch, ruby_float
+from kiqcluster import rubyjson
+from kiqcluster.rubyjson import decode, encode, encode_arrays, patch, ruby_float
 
 floats = st.floats(allow_nan=False, allow_infinity=False)
 any_text = st.text(alphabet=st.characters(codec=None, exclude_categories=()), max_size=10)
@@ -39,6 +40,24 @@ def test_what_was_read_is_written_with_the_same_bytes(value: Any) -> None:
     encoded = encode(value)
 
     assert encode(decode(encoded)) == encoded
+
+
+extreme = st.floats(1e14, 1e18) | st.floats(-1e18, -1e14) | st.floats(1e-7, 1e-3) | st.sampled_from([1e15, 1e16, 1e-4])
+around_extremes = st.recursive(
+    floats | extreme | st.integers() | st.sampled_from(["1e5", ":1e5", "[-0.00001", "1234567890123456.0"]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("e1:[,", max_size=4), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(values | around_extremes)
+def test_the_quick_way_writes_what_the_careful_one_does(value: Any) -> None:
+    assert encode(value) == rubyjson._encode_slowly(value).encode()
+
+
+@given(st.lists(st.lists(values | around_extremes, max_size=4), max_size=6))
+def test_arrays_are_written_at_once_as_one_by_one_or_not_at_all(arrays: list[list[Any]]) -> None:
+    assert encode_arrays(arrays) in (None, [encode(array) for array in arrays])
 
 
 @given(floats)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 
 import pytest
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost, UsageError
 from kiqcluster.store import Store, parse_address
 from kiqcluster.store.scripts import RESERVE, Call, run_scripts
-from tests.kit import RedisServer, free_port, wait_until
+from tests.kit import PATIENCE, RedisServer, free_port, wait_until
 
 
 def test_a_server_that_is_not_there_is_unavailable_and_nothing_was_sent() -> None:
@@ -46,6 +47,88 @@ def test_an_error_reply_has_its_code_and_the_other_commands_have_run(store: Stor
 
     assert refusal.value.code == "WRONGTYPE"
     assert store.call("GET", "after") == b"z"
+
+
+def test_replies_larger_than_one_read_arrive_whole_and_in_order(store: Store) -> None:
+    large = os.urandom(300_000)
+
+    replies = store.pipeline([("SET", "large", large), *[("GET", "large"), ("INCR", "n")] * 5])
+
+    assert replies == [b"OK", *(reply for number in range(1, 6) for reply in (large, number))]
+
+
+def test_a_command_that_cannot_be_written_is_not_sent_and_leaves_the_link_as_it_was(store: Store) -> None:
+    mine = store.call("CLIENT", "ID")
+
+    for word in (None, object(), "\ud800"):
+        with pytest.raises((TypeError, UnicodeEncodeError)):
+            store.pipeline([("INCR", "n"), ("SET", "key", word)])  # type: ignore[list-item]
+
+    assert store.call("EXISTS", "n", "key") == 0
+    assert store.call("CLIENT", "ID") == mine
+
+
+def test_an_error_without_a_code_gets_one(store: Store) -> None:
+    with pytest.raises(RedisRefused) as refusal:
+        store.call("EVAL", "return redis.error_reply('my own words')", 0)
+
+    assert refusal.value.code == "ERR"
+    assert "my own words" in str(refusal.value)
+
+
+def test_a_longer_wait_holds_for_one_exchange(redis_server: RedisServer) -> None:
+    link = Store(redis_server.url, timeout=0.2).link()
+
+    assert link.exchange([("BLPOP", "nothing", 0.4)], timeout=5.0) == [None]
+    with pytest.raises(ReplyLost):
+        link.exchange([("BLPOP", "nothing", 5)])
+    link.close()
+
+
+def test_a_connection_that_ends_before_its_last_reply_is_a_lost_reply(store: Store) -> None:
+    with pytest.raises(ReplyLost):
+        store.pipeline([("INCR", "n"), ("QUIT",), ("INCR", "n")])
+
+    link = store.link()
+    link.send(("QUIT",))
+    with pytest.raises(ReplyLost):
+        wait_until(lambda: [reply for reply in link.receive() if reply != b"OK"], "the end")
+
+    assert store.call("GET", "n") == b"1"
+    assert link.fileno() == -1
+
+
+def test_closing_a_link_wakes_the_thread_that_waits_at_it(store: Store) -> None:
+    link, ends = store.link(timeout=60.0), list[BaseException]()
+
+    def wait() -> None:
+        try:
+            link.exchange([("BLPOP", "nothing", 0)])
+        except ReplyLost as error:
+            ends.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    wait_until(lambda: b"cmd=blpop" in store.call("CLIENT", "LIST"), "the wait")
+    link.close()
+
+    thread.join(PATIENCE)
+    assert len(ends) == 1
+
+
+def test_what_is_read_later_is_there_when_it_has_arrived_whole(redis_server: RedisServer, store: Store) -> None:
+    link = store.link()
+    link.send(("BLPOP", "list", 0))
+    before = list(link.receive())
+    store.call("LPUSH", "list", "x" * 300_000)
+
+    arrived: list[object] = []
+    wait_until(lambda: arrived.extend(link.receive()) or arrived, "the reply")  # type: ignore[func-returns-value]
+
+    assert before == []
+    assert arrived == [[b"list", b"x" * 300_000]]
+    assert link.exchange([("ECHO", "next")]) == [b"next"]
+    link.close()
 
 
 def test_a_transaction_returns_the_replies_of_its_commands(store: Store) -> None:
@@ -126,8 +209,9 @@ def test_a_missing_password_is_refused_whatever_the_database(store: Store, redis
     store.call("CONFIG", "SET", "requirepass", "secret")
     try:
         for address in (redis_server.url, redis_server.url.replace("/0", "/1")):
-            with pytest.raises(RedisRefused) as refusal:
-                Store(address).call("PING")
-            assert refusal.value.code == "NOAUTH"
+            for commands in ([("PING",)], [("SADD", "set", "x"), ("LPUSH", "list", "x")]):
+                with pytest.raises(RedisRefused) as refusal:
+                    Store(address).pipeline(commands)
+                assert refusal.value.code == "NOAUTH"
     finally:
         Store(redis_server.url.replace("//", "//:secret@")).call("CONFIG", "SET", "requirepass", "")

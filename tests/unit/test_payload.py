@@ -21,12 +21,15 @@ from kiqcluster.payload import (
     DEEPEST_NESTING,
     INVALID_PAYLOAD,
     Jid,
+    Stencil,
+    are_plain,
     build,
     check_arguments,
     check_queue_name,
     decode_backtrace,
     encode_backtrace,
     new_jid,
+    new_jids,
     presentable,
     read,
     seconds,
@@ -201,6 +204,12 @@ class TestArguments:
         assert "99 levels" in str(refusal([endless]))
 
 
+@pytest.mark.parametrize("value", [1.5, float("nan"), [], [1], {}, (1,), b"x", Decimal(1), IntEnum("N", "a")(1)])
+def test_what_has_to_be_looked_at_is_not_plain(value: object) -> None:
+    assert are_plain([[], [1, "x", None, True]])
+    assert not are_plain([[1], ["x", value], []])
+
+
 class TestNames:
     @pytest.mark.parametrize("name", ["default", "cronjob:nightly", "a.b-c_d", "ünïcode", "a/b", "mails!"])
     def test_printable_names_are_queue_names(self, name: str) -> None:
@@ -222,11 +231,28 @@ class TestNames:
         assert len(jids) == 1_000
         assert all(len(jid) == 24 and set(jid) <= set("0123456789abcdef") for jid in jids)
 
+    @pytest.mark.parametrize("count", [0, 1, 1_000])
+    def test_so_are_many_that_are_made_at_once(self, count: int) -> None:
+        jids = new_jids(count)
+
+        assert len(set(jids)) == len(jids) == count
+        assert all(len(jid) == 24 and set(jid) <= set("0123456789abcdef") for jid in jids)
+
 
 def test_a_payload_is_built_in_rubys_order() -> None:
     payload = build("OkJob", [1], {"retry": True, "queue": "default", "tags": ["a"]}, Jid("0" * 24), NOW)
 
     assert list(payload) == ["retry", "queue", "tags", "args", "class", "jid", "created_at"]
+
+
+@pytest.mark.parametrize("options", [{}, {"retry": 5, "queue": "a:é", "tags": ["x"], "custom": {"n": 1e20}}])
+def test_a_stencil_leaves_the_bytes_that_an_encoder_would_make_of_the_payload(options: dict[str, Any]) -> None:
+    jid, name = Jid("0123456789abcdef01234567"), 'Acme::"Mäil"\\'
+
+    filled = Stencil(name, options, NOW).fill([b"[1]", b"[]"], [jid, jid], [None, NOW + 60])
+
+    due, scheduled = (build(name, arguments, options, jid, NOW) for arguments in ([1], []))
+    assert filled == [rubyjson.encode({**due, "enqueued_at": NOW}), rubyjson.encode(scheduled)]
 
 
 class TestRead:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import datetime
 import sys
 
+import msgspec
 import pytest
 
 from kiqcluster import rubyjson
-from kiqcluster.rubyjson import Undecodable, decode, encode, patch, ruby_float
+from kiqcluster.rubyjson import Undecodable, decode, encode, encode_arrays, patch, ruby_float
 
 RUBY_PRINTS = [
     (0.0, "0.0"),
@@ -140,6 +141,17 @@ def test_half_a_surrogate_pair_is_written_as_an_escape_and_comes_back() -> None:
 def test_what_is_no_json_is_undecodable(raw: bytes) -> None:
     with pytest.raises(Undecodable, match=r"\w+: "):
         decode(raw)
+
+
+def test_everyday_arrays_are_written_at_once() -> None:
+    arrays = [[], [1, "a\nb"], [1.5, 10**18, None], [{"a": ["é"]}]]
+
+    assert encode_arrays(arrays) == [b"[]", b'[1,"a\\nb"]', b"[1.5,1000000000000000000,null]", '[{"a":["é"]}]'.encode()]
+
+
+def test_arrays_are_not_written_at_once_when_one_holds_what_takes_a_closer_look() -> None:
+    for value in (1e16, 1e-5, 10**5_000, "\ud800", object(), msgspec.Raw(b"[1,\n2]")):
+        assert encode_arrays([[1], [value], [2]]) is None
 
 
 def test_values_of_other_libraries_are_written_alike_with_and_without_extreme_floats() -> None:

@@ -41,7 +41,11 @@ class Events:
 
     def is_heard(self, event: str) -> bool:
         """Return whether emitting the event has any effect: for hot paths, asked once at set-up."""
-        return any(hears(event) for _, hears in self._listeners)
+        return bool(self.hearers(event))
+
+    def hearers(self, event: str) -> list[Listener]:
+        """Return the listeners that do something with an event."""
+        return [listener for listener, hears in self._listeners if hears(event)]
 
 
 class Hooks:

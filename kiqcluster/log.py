@@ -12,6 +12,7 @@ import select
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import lru_cache
 from math import isfinite
 from typing import TextIO
 
@@ -19,11 +20,14 @@ from kiqcluster import rubyjson
 from kiqcluster.events import Events, Fields
 from kiqcluster.runtime import current_job
 
-__all__ = ["LOGGER", "DroppingHandler", "adopt_root", "configure", "word_events"]
+__all__ = ["LOGGER", "DoneLine", "DroppingHandler", "Shortcut", "adopt_root", "configure", "dropped", "word_events"]
 
 LOGGER = logging.getLogger("kiqcluster")
 PATIENCE = 0.1  # seconds that a reader gets to take the next piece, once; until it has, later lines wait for nothing
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+# A job that is done, until its line is made: epoch seconds of its end, thread, jid, class, queue, seconds that it ran.
+DoneLine = tuple[float, int, str, str, str, float]
 
 # event → level, wording.  Fact, consequence, what to do.  Events without a line here are not logged.
 WORDING: dict[str, tuple[int, str]] = {
@@ -119,8 +123,11 @@ class JobLevel(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         job = current_job()
-        declared = None if job is None else job.payload.get("log_level")
-        return record.levelno >= (LEVELS.get(declared, self._level) if isinstance(declared, str) else self._level)
+        return self.passes(record.levelno, None if job is None else job.payload.get("log_level"))
+
+    def passes(self, level: int, declared: object) -> bool:
+        """Return whether a line of that level comes out, given what the job's payload says."""
+        return level >= (LEVELS.get(declared, self._level) if isinstance(declared, str) else self._level)
 
 
 class PrettyFormatter(logging.Formatter):
@@ -146,6 +153,15 @@ class PrettyFormatter(logging.Formatter):
             line = f"{line}\n{trace.rstrip()}"
         return f"\x1b[{self.COLOURS.get(record.levelno, '0')}m{line}\x1b[0m" if self._coloured else line
 
+    def done(self, lines: Iterable[DoneLine]) -> list[str]:
+        """Return what `format` makes of job_done, of many jobs at once."""
+        pid = os.getpid()
+        start, end = (f"\x1b[{self.COLOURS[logging.INFO]}m", "\x1b[0m") if self._coloured else ("", "")
+        return [
+            f"{start}{_time(ended)} {pid} info [{name} {jid}] done in {elapsed:.3f} s{end}"
+            for ended, _, jid, name, _, elapsed in lines
+        ]
+
 
 class JsonFormatter(logging.Formatter):
     """One JSON object a line: ts, pid, tid, lvl, msg, ctx (jid, class, queue), event and its fields."""
@@ -166,6 +182,16 @@ class JsonFormatter(logging.Formatter):
             line.update((name, value) for name, value in fields.items() if name not in line)
         return rubyjson.encode({key: _plain(value) for key, value in line.items()}).decode()
 
+    def done(self, lines: Iterable[DoneLine]) -> list[str]:
+        """Return what `format` makes of job_done, of many jobs at once; `elapsed` to the microsecond."""
+        pid = os.getpid()
+        return [
+            f'{{"ts":"{_time(ended)}","pid":{pid},"tid":{thread},"lvl":"INFO","msg":"done in {elapsed:.3f} s",'
+            f'"ctx":{{"jid":{_quoted(jid)},{_kind(name, queue)}}},'
+            f'"event":"job_done","elapsed":{elapsed:.6f}}}'
+            for ended, thread, jid, name, queue, elapsed in lines
+        ]
+
 
 class DroppingHandler(logging.StreamHandler[TextIO]):
     """Never waits for a reader that has stopped reading: the supervisor's loop must turn (invariant 3).
@@ -183,12 +209,8 @@ class DroppingHandler(logging.StreamHandler[TextIO]):
         self._torn = False  # the last line was cut off, without its end
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self._dropped:
-            fields = {"event": "lines_dropped", "lines": self._dropped}
-            text = f"{self._dropped} lines were dropped: nobody read them; jobs are not affected"
-            note = {"levelno": logging.WARNING, "levelname": "WARNING", "msg": text, "event_fields": fields}
-            if self._write(logging.makeLogRecord(note)):
-                self._dropped = 0
+        if self._dropped and self._write(dropped(self._dropped)):
+            self._dropped = 0
         if not self._write(record):
             self._dropped += 1
 
@@ -204,6 +226,70 @@ class DroppingHandler(logging.StreamHandler[TextIO]):
         if len(left) < len(data):
             self._torn = bool(left)
         return not left
+
+
+class Shortcut:
+    """The way around logging for job_done: the line that our handler would write, without a record for each.
+
+    It leads to the same only while nothing of the application's stands in between; is_open says so, job by job.
+    """
+
+    def __init__(
+        self, handler: logging.StreamHandler[TextIO], level: JobLevel, formatter: PrettyFormatter | JsonFormatter
+    ) -> None:
+        self.handler = handler
+        self.formatter = formatter
+        self.descriptor = handler.stream.fileno()
+        self.encoding: str = getattr(handler.stream, "encoding", None) or "utf-8"
+        self._stream = handler.stream
+        self._level = level
+        self._handlers, self._filters = [handler], [level]
+
+    @classmethod
+    def find(cls, events: Events) -> Shortcut | None:
+        """Return the shortcut, or None where job_done goes by records: others listen, or the handler is not ours."""
+        if events.hearers("job_done") != [_log] or len(LOGGER.handlers) != 1:
+            return None
+        handler = LOGGER.handlers[0]
+        if type(handler) is not logging.StreamHandler or len(handler.filters) != 1:
+            return None
+        level, formatter = handler.filters[0], handler.formatter
+        if not isinstance(level, JobLevel) or not isinstance(formatter, PrettyFormatter | JsonFormatter):
+            return None
+        try:
+            return cls(handler, level, formatter)
+        except (OSError, ValueError):  # a stream in memory, or a closed one
+            return None
+
+    def is_open(self) -> bool:
+        """Return whether a record would meet our handler as we have made it, and nothing else."""
+        handler = self.handler
+        return (
+            LOGGER.handlers == self._handlers
+            and not LOGGER.filters
+            and not LOGGER.propagate
+            and handler.filters == self._filters
+            and handler.formatter is self.formatter
+            and handler.stream is self._stream
+            and handler.level <= logging.INFO
+            and LOGGER.isEnabledFor(logging.INFO)
+        )
+
+    def wants(self, declared: object) -> bool:
+        """Return whether the line comes out.  declared: the job's log_level."""
+        return self._level.passes(logging.INFO, declared)
+
+
+def dropped(lines: int) -> logging.LogRecord:
+    """Return the record that tells of lines which were not written."""
+    fields = {"event": "lines_dropped", "lines": lines}
+    text = f"{lines} lines were dropped: nobody read them; jobs are not affected"
+    return logging.makeLogRecord({
+        "levelno": logging.WARNING,
+        "levelname": "WARNING",
+        "msg": text,
+        "event_fields": fields,
+    })  # fmt: skip
 
 
 def configure(
@@ -258,7 +344,30 @@ def _message(formatter: logging.Formatter, record: logging.LogRecord) -> str:
 
 
 def _timestamp(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    return _time(record.created)
+
+
+def _time(now: float) -> str:
+    return _instant(int(now * 1_000))
+
+
+# Caches: many jobs end in the same millisecond, and they are of few kinds.
+
+
+@lru_cache(maxsize=16)
+def _instant(milliseconds: int) -> str:
+    second, rest = divmod(milliseconds, 1_000)
+    return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%dT%H:%M:%S}.{rest:03d}Z"
+
+
+@lru_cache(maxsize=1_024)
+def _kind(name: str, queue: str) -> str:
+    """Return class and queue as members of a JSON object."""
+    return f'"class":{_quoted(name)},"queue":{_quoted(queue)}'
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"' if text.isalnum() else rubyjson.encode(text).decode()
 
 
 def _plain(value: object) -> object:

@@ -28,7 +28,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from ssl import SSLWantReadError
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import parse_qsl, unquote, urlencode
 
 import hiredis
@@ -262,6 +262,7 @@ class Link:
         self._wire: Wire | None = None
         self._trust = trust
         self._trusted_until = 0.0
+        self._begun: tuple[Wire, int] | None = None  # how many replies are awaited, and where
 
     def exchange(self, commands: Sequence[Command], timeout: float | None = None) -> list[Reply]:
         """Send all commands in one write, and return their replies in order.
@@ -269,14 +270,30 @@ class Link:
         timeout: seconds to wait for the replies, when a blocking command needs longer than usual.
         Error replies are returned as RedisRefused.  Raises RedisUnavailable, ReplyLost.  One round trip.
         """
+        self.begin(commands)
+        return self.finish(timeout)
+
+    def begin(self, commands: Sequence[Command]) -> None:
+        """Send all commands in one write; `finish` comes next, from whichever thread.  Raises as exchange does."""
         packed = b"".join(map(_packed, commands))
         wire = self._ready()
+        self._begun = wire, len(commands)
         try:
             wire.write(packed)
-            replies = wire.read(len(commands), timeout)
         except OSError as error:
+            self._lose(error)
+        except BaseException:
             self.close()
-            raise ReplyLost(f"Redis did not answer ({error}); the command may or may not have run") from error
+            raise
+
+    def finish(self, timeout: float | None = None) -> list[Reply]:
+        """Return the replies to what was begun, in order.  See exchange."""
+        assert self._begun is not None
+        wire, awaited = self._begun
+        try:
+            replies = wire.read(awaited, timeout)
+        except OSError as error:
+            self._lose(error)
         except BaseException:
             self.close()  # replies of this exchange must not be taken for those of the next one
             raise
@@ -284,6 +301,10 @@ class Link:
             self.close()
         self._trusted_until = SystemClock.monotonic() + self._trust
         return replies
+
+    def _lose(self, error: Exception) -> NoReturn:
+        self.close()
+        raise ReplyLost(f"Redis did not answer ({error}); the command may or may not have run") from error
 
     def send(self, command: Command) -> None:
         """Send one command whose reply is read later, by `receive`.  Raises RedisUnavailable, ReplyLost."""

@@ -2,6 +2,7 @@
 
 join       become a member, before the first reserve (R1)
 exchange   settle a batch and reserve a batch, in one round trip (R2, R4)
+has_work   look whether a reserve would be of use
 settle     settle alone; may be sent again
 resync     after a lost reply: fence, and give back what the caller does not hold (R3)
 recover    end a membership, one's own or a dead one's, and give its units back (R7)
@@ -23,14 +24,27 @@ from kiqcluster.errors import RedisRefused
 from kiqcluster.keys import STAT_TTL, Keys
 from kiqcluster.outcome import Dead, Deferred, Done, Effect, Interrupted, Outcome, Requeue, Retry
 from kiqcluster.store.connection import Link, Store
-from kiqcluster.store.scripts import BEAT, JOIN, MOVE_DUE, RECOVER, RESERVE, RESYNC, SETTLE, Call, Word, run_scripts
+from kiqcluster.store.scripts import (
+    BEAT,
+    JOIN,
+    MOVE_DUE,
+    RECOVER,
+    RESERVE,
+    RESYNC,
+    SETTLE,
+    Call,
+    Word,
+    begin_scripts,
+    finish_scripts,
+    run_scripts,
+)
 
 __all__ = [
     "ALL_SUSPECT",
-    "ISOLATED",
     "DeadSetLimits",
     "Due",
     "Engine",
+    "Exchange",
     "Limits",
     "Member",
     "Refusals",
@@ -45,8 +59,8 @@ Refusals = dict[str, str]  # token → Redis' words, of units that stay held
 Limits = Mapping[str, tuple[int, int]]
 
 LARGEST_BATCH = 1_000_000  # bytes at which a reserve stops (it holds at least one unit)
+LOOK_TIMEOUT = 1.0  # seconds that a look at the queues may take; who leads after it waits for longer
 SUSPECT_TTL = 72 * 3_600  # seconds that suspects are remembered after the last death
-ISOLATED = 2  # deaths from which on a unit comes alone (reserve.lua)
 ALL_SUSPECT = ("*",)  # where nobody knows which units were running
 RECOVER_BATCH = 1_000  # units that one recover script gives back
 
@@ -109,6 +123,17 @@ class Reserved:
 
 
 @dataclass(frozen=True, slots=True)
+class Exchange:
+    """A settle and reserve that was sent, and what it takes to read its replies."""
+
+    calls: Sequence[Call]
+    done: Sequence[Settlement]
+    member: Member
+    call: int
+    limits: Limits | None
+
+
+@dataclass(frozen=True, slots=True)
 class Due:
     """A due entry and what becomes of it.  verb: push, bury, drop or defer (move_due.lua)."""
 
@@ -156,18 +181,48 @@ class Engine:
         """Settle `done` and reserve units from the queues of `limits`, in its order.
 
         call: a number that grows with each reserve of this epoch.  limits: see Limits; None skips the reserve.
-        may_suspect: whether a unit with ISOLATED deaths may be among them; it comes alone then.
+        may_suspect: whether a suspect may be among the units; it comes alone then.
         Returns what Redis refused to settle, and what was reserved: each stands for itself.
         One round trip, O(settlements + queues + units).  Raises RedisUnavailable, ReplyLost.
         """
+        return self.finish(link, self.begin(link, member, call, limits, done, now, may_suspect=may_suspect))
+
+    def begin(
+        self,
+        link: Link,
+        member: Member,
+        call: int,
+        limits: Limits | None,
+        done: Sequence[Settlement],
+        now: float,
+        *,
+        may_suspect: bool = True,
+    ) -> Exchange:
+        """Send an exchange; `finish` comes next on that link, from whichever thread."""
         calls = [*self._settle_calls(done, now)]
-        settles = len(calls)
         if limits is not None:
             calls.append(self._reserve_call(member, call, limits, may_suspect))
-        replies = run_scripts(link, calls)
-        reserved = None if limits is None else _read_reserved(replies[-1], member, call, list(limits))
-        refusals = _read_refusals(replies[:settles], done)
-        return refusals, reserved
+        begin_scripts(link, calls)
+        return Exchange(calls, done, member, call, limits)
+
+    def finish(self, link: Link, sent: Exchange) -> tuple[Refusals, Reserved | None]:
+        """Return what an exchange that was sent has brought."""
+        replies = finish_scripts(link, sent.calls)
+        if sent.limits is None:
+            return _read_refusals(replies, sent.done), None
+        reserved = _read_reserved(replies.pop(), sent.member, sent.call, list(sent.limits))
+        return _read_refusals(replies, sent.done), reserved
+
+    def has_work(self, queues: Iterable[str]) -> bool:
+        """Return whether anything lies in these queues or in their wake lists.  One command.  Raises StoreError."""
+        keys = [key for queue in queues for key in (self._keys.queue(queue), self._keys.wake(queue))]
+        if not keys:
+            return False
+        with self.store.borrowed() as link:
+            (found,) = link.exchange([("EXISTS", *keys)], timeout=LOOK_TIMEOUT)
+        if isinstance(found, RedisRefused):
+            raise found
+        return bool(found)
 
     def settle(self, link: Link, done: Sequence[Settlement], now: float) -> int:
         """Write outcomes; return how many tokens were still held.  May be sent again.  One round trip.
@@ -331,8 +386,8 @@ def _read_reserved(reply: Any, member: Member, call: int, queues: Sequence[str])
         queue, payloads = queues[reply[at]], reply[at + 1]
         first = len(units) + 1
         units += [Unit(queue, payload, f"{head}{index:05d}", identity) for index, payload in enumerate(payloads, first)]
-    for number, deaths in zip(reply[3][::2], reply[3][1::2], strict=True):
-        units[number - 1].deaths = deaths
+    if units:
+        units[0].deaths = reply[3]
     refusal = next((f"{queues[at]}: {words.decode()}" for at, words in zip(*reply[1:3], strict=True) if words), "")
     return Reserved(units, frozenset(queues[index] for index in reply[1]), refusal=refusal)
 

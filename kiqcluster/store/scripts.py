@@ -29,6 +29,8 @@ __all__ = [
     "Call",
     "Script",
     "Word",
+    "begin_scripts",
+    "finish_scripts",
     "run_scripts",
 ]
 
@@ -91,7 +93,18 @@ def run_scripts(link: Link, calls: Sequence[Call]) -> list[Any]:
     Raises RedisUnavailable, ReplyLost; a server that says not now (READONLY, BUSY, …) is as good as none.
     One round trip; one more for each script that the server did not know.
     """
-    replies = link.exchange([call.command("EVALSHA", call.script.digest) for call in calls])
+    begin_scripts(link, calls)
+    return finish_scripts(link, calls)
+
+
+def begin_scripts(link: Link, calls: Sequence[Call]) -> None:
+    """Send scripts; `finish_scripts` comes next on that link.  Raises RedisUnavailable, ReplyLost."""
+    link.begin([call.command("EVALSHA", call.script.digest) for call in calls])
+
+
+def finish_scripts(link: Link, calls: Sequence[Call]) -> list[Any]:
+    """Return the replies to what was begun.  See run_scripts."""
+    replies = link.finish()
     refusals = []
     for index, reply in enumerate(replies):
         if isinstance(reply, RedisRefused) and reply.code == "NOSCRIPT":

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from kiqcluster.clock import Clock
 from kiqcluster.errors import RedisRefused, ReplyLost, StoreError
-from kiqcluster.store import Link, Store
+from kiqcluster.store import Link, Store, is_outage
 
 __all__ = ["MOST_BELLS", "Bells"]
 
@@ -36,7 +36,7 @@ class Bells:
         self._links: dict[str, Link] = {}
         self._armed_at: dict[str, float] = {}
         self._not_before: dict[str, float] = {}
-        self._client_ids: dict[str, int] = {}
+        self._client_ids: dict[str, tuple[int, int]] = {}  # queue → number of its link's connection, and id of that
         self._poked, self._poker = socket.socketpair()
         for end in (self._poked, self._poker):
             end.setblocking(False)
@@ -58,7 +58,7 @@ class Bells:
                 continue
             link = self._links.setdefault(queue, self._store.link())
             try:
-                (self._client_ids[queue],) = link.exchange([("CLIENT", "ID")])  # it changes with each connection
+                self._learn_client_id(queue, link)
                 link.send(self._command(queue))
             except StoreError:
                 self._not_before[queue] = now + RECONNECT_PAUSE
@@ -91,7 +91,7 @@ class Bells:
 
     def end_on_server(self) -> None:
         """Have the server forget our waits; from any thread.  Raises StoreError."""
-        ids = [each for queue in list(self._armed) if isinstance(each := self._client_ids.get(queue), int)]
+        ids = [known[1] for queue in list(self._armed) if (known := self._client_ids.get(queue))]
         if ids:
             with self._store.borrowed() as link:
                 link.exchange([("CLIENT", "KILL", "ID", each) for each in ids])  # a refusal means that it has ended
@@ -103,6 +103,15 @@ class Bells:
                 link = self._armed[queue]
                 self._disarm(queue, link.fileno())
                 link.close()
+
+    def _learn_client_id(self, queue: str, link: Link) -> None:
+        link.connect()
+        if self._client_ids.get(queue, (0, 0))[0] != link.connections:
+            (client_id,) = link.exchange([("CLIENT", "ID")])
+            if isinstance(client_id, RedisRefused):
+                self._client_ids.pop(queue, None)
+            else:
+                self._client_ids[queue] = (link.connections, client_id)
 
     def _command(self, queue: str) -> tuple[str | int, ...]:
         keys = self._store.keys
@@ -116,7 +125,7 @@ class Bells:
                 self._disarm(queue, fd)
                 if isinstance(reply, RedisRefused):
                     self._not_before[queue] = self._clock.monotonic() + RECONNECT_PAUSE
-                    return False
+                    return is_outage(reply)  # a primary that is a replica now: who leads finds that out and says so
                 return reply is not None
         except ReplyLost:
             self._disarm(queue, fd)

@@ -84,6 +84,8 @@ def run_child(spec: ChildSpec) -> int:
     except Exception:  # noqa: BLE001  # the top of the process
         log.LOGGER.exception("slot %d: the main loop failed; the supervisor starts another", spec.slot)
         return ExitCode.UNEXPECTED
+    finally:
+        child.end_log()
 
 
 class Child:
@@ -331,6 +333,11 @@ class Child:
         while self._channel.pending and not self._channel.closed and self._clock.monotonic() < deadline:
             self._selector.select(STOP_POLL)
             self._channel.flush()
+
+    def end_log(self) -> None:
+        """Write what the log still holds back; the process ends without waiting for any thread."""
+        if self._launcher is not None:
+            self._launcher.end_job_log()
 
     def _hello(self, member: Member) -> None:
         """Tell the supervisor an identity before its first reserve."""

@@ -37,20 +37,29 @@ YIELD_DELAY = 1.0  # seconds that a job waits which raised Interrupted although 
 UNREGISTERED = "(unknown)"  # label of jobs whose class is not registered here
 TRANSIENT_KEYS = ("at", "enqueued_at")  # that entries of the schedule set do not have
 DONE = Done()
+SayDone = Callable[[Payload, str, str, float], None]  # payload, class, queue, seconds that it ran
 OUTCOME_WORDS = {Retry: "failed, will be retried", Dead: "failed, buried", Discard: "failed, discarded"}
 
 
 class Execution:
     """Runs units for one processor; one per thread, so its tallies have one writer."""
 
-    def __init__(self, runtime: Runtime, registry: Registry, metrics: JobMetrics, stopping: threading.Event) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        registry: Registry,
+        metrics: JobMetrics,
+        stopping: threading.Event,
+        say_done: SayDone | None = None,
+    ) -> None:
+        """say_done: says job_done, instead of an event; called within the job's context."""
         self._runtime = runtime
         self._clock = runtime.clock
         self._setup = runtime.setup
         self._registry = registry
         self._stopping = stopping
         self._tallies = metrics.tallies()
-        self._says_done = runtime.events.is_heard("job_done")
+        self._say_done = (say_done or self._emit_done) if runtime.events.is_heard("job_done") else None
         self.seconds = 0.0  # that the last run took
         self._failure: BaseException | None = None  # of the run at hand, until it is said
         self._effects: list[Effect] = []  # that links want written with the run's outcome, whatever that is
@@ -291,8 +300,8 @@ class Execution:
         """Say and count what became of a unit."""
         elapsed = self.seconds
         if outcome is DONE or type(outcome) is Done:
-            if self._says_done:
-                self._runtime.events.emit("job_done", elapsed=elapsed)
+            if self._say_done is not None:
+                self._say_done(payload, name, unit.queue, elapsed)
         elif self._failure is not None:
             failure, self._failure = self._failure, None
             detail = f", in {outcome.at - self._clock.now():.0f} s" if isinstance(outcome, Retry) else ""
@@ -302,6 +311,9 @@ class Execution:
         enqueued_at = seconds(payload.get("enqueued_at"))
         waited = None if enqueued_at is None else self._clock.now() - elapsed - enqueued_at
         self._tally(name, unit.queue).add(outcome, elapsed, waited, was_retried="retry_count" in payload)
+
+    def _emit_done(self, _payload: Payload, _name: str, _queue: str, elapsed: float) -> None:
+        self._runtime.events.emit("job_done", elapsed=elapsed)
 
     def _say_failed(self, outcome: str, error: BaseException, elapsed: float = 0.0, detail: str = "") -> None:
         described = retry.describe_error(error)

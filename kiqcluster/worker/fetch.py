@@ -1,9 +1,9 @@
 """Fetch: the engine's half in the worker, by rules R1 to R7 of docs/engine.md.
 
-Runs in: processor threads (`next`), the manager (`tend`, `ring`), the main thread (quiet, resume, leave).
+Runs in: processor threads (`next`), the manager (`tend`, `ring`, `look`), the main thread (quiet, resume, leave).
 1. next       a finished unit's outcome in, the next unit out: no lock while units are at hand
-2. lead       one settle + reserve in one round trip, for everybody; at most one is outstanding.  Whoever finds no
-              unit leads, and under load whoever finds few: the others run those meanwhile
+2. lead       one settle + reserve in one round trip, for everybody; at most one is outstanding.  Whoever finds no unit
+              leads; under load whoever finds few sends a round and runs on: who finds none then takes in what it brings
 3. doubt      after a lost reply: resync first, then go on (R3)
 4. fenced     others have recovered this process: it goes on under a new identity (R1)
 
@@ -16,13 +16,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from math import inf
 
 from kiqcluster.backoff import jittered
 from kiqcluster.errors import RedisRefused, ReplyLost, StoreError
 from kiqcluster.outcome import Requeue
 from kiqcluster.runtime import Runtime
-from kiqcluster.store.engine import ISOLATED, Engine, Limits, Member, Refusals, Reserved, Settlement, Unit
+from kiqcluster.store.engine import Engine, Exchange, Limits, Member, Refusals, Reserved, Settlement, Unit
 from kiqcluster.worker.pace import MOST_QUEUES, NOTHING, Appetite, Pace
 from kiqcluster.worker.queues import QueueOrder
 
@@ -31,8 +32,23 @@ __all__ = ["ReliableFetch"]
 COMPANY = 0.02  # seconds that an outcome may wait for others to share its round trip
 FRESH = 0.1  # seconds after a round for which its connection is taken to be open; if it is not, R3 sees to that
 LONGEST_WAIT = 0.1  # seconds that a unit may wait here behind running jobs; then all that wait are given back
+SUSPECT_LEAD = 1.0  # seconds by which a suspect starts before the next one: who kills does so early, as a rule
 REFUSED_PAUSE = 2.0  # seconds until an outcome that Redis refused is tried again
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between tries while Redis is away
+
+
+@dataclass(slots=True)
+class Round:
+    """One settle + reserve, from its beginning to its end.
+
+    sent: None until it is.  is_processor: whether a processor leads it, which goes on with a unit itself.
+    """
+
+    batch: list[Settlement] = field(default_factory=list)
+    appetite: Appetite = NOTHING
+    sent: Exchange | None = None
+    begun_at: float = 0.0
+    is_processor: bool = False
 
 
 class ReliableFetch:
@@ -68,9 +84,10 @@ class ReliableFetch:
         self._returned: list[Unit] = []  # never started, to be put back
         self._is_tended = False  # the manager knows that something is left behind
         self._held: dict[str, Unit] = {}  # by token, until the settle is acknowledged
-        self._suspect = ""  # token of the one unit held that processes have died of
+        self._suspect: Unit | None = None  # held, and the latest of those that processes have died of
         self._idle = 0  # processors parked on the condition
-        self._leading = False
+        self._leading = False  # somebody ends a round, or one is on the air
+        self._on_air: Round | None = None  # sent ahead of need; ended by whoever finds no unit, or by the manager
         self._due = True  # there may be work in Redis
         self._few = 0  # units at hand at which somebody leads ahead; 0 while none are taken ahead
         self._hungry = False  # the last reserve brought less than idle processors wanted
@@ -87,7 +104,7 @@ class ReliableFetch:
         self._call = 0
         self._failures = 0
         self._lost_at = 0.0
-        self.progress = 0  # rounds led; stands still only if every processor is busy or stuck
+        self.progress = 0  # rounds led, looks that found nothing; stands still only if every processor is busy or stuck
 
     # processors
 
@@ -114,10 +131,8 @@ class ReliableFetch:
                 taken = self._wait()
                 if taken is not None or self._ended:
                     return taken
-                self._leading = True
-                if self._units:
-                    self._turn.notify()  # somebody runs these meanwhile
-            self._lead(is_processor=True)
+                turn = self._take_lead(is_processor=True)
+            self._lead(turn, ahead=bool(self._units))
 
     def _wait(self) -> Unit | None:
         """Return a unit, or None when the caller should lead, or end.  Called with the lock."""
@@ -133,17 +148,21 @@ class ReliableFetch:
                 self._idle -= 1
             else:
                 self._ask_to_tend()
+                if self._units or self._due or self._on_air:
+                    self._turn.notify()  # each wakes the next: had all been woken, they would contend for no gain
                 return unit
         return None
 
     def _should_lead(self) -> bool:
-        if self._leading or len(self._units) > self._few:
+        if self._leading:
+            return self._on_air is not None and not self._units
+        if len(self._units) > self._few:
             return False
         return bool(self._few or self._finished or self._unsure or (self._due and not self._quiet))
 
     def _ask_to_tend(self) -> None:
         """Have the manager look after what is left behind: the caller may be busy for long."""
-        if not self._is_tended and (self._finished or self._units):
+        if not self._is_tended and (self._finished or self._units or self._on_air):
             self._is_tended = True
             self._poke()
 
@@ -155,7 +174,8 @@ class ReliableFetch:
         long_running: queues of units that have run for long.  Returns seconds until the next look, None for a poke.
         """
         self._is_tended = False  # before the look: what comes after it pokes
-        if not (self._finished or self._units or self._returned or self._refused):
+        on_air = self._on_air
+        if not (self._finished or self._units or on_air or self._returned or self._refused):
             return None
         self._is_tended = True
         now = self._now()
@@ -163,6 +183,8 @@ class ReliableFetch:
             with self._turn:
                 self._give_back_waiting()
                 self._pace.blame(long_running, now)
+        if on_air and (self._quiet or now >= on_air.begun_at + COMPANY):
+            self._end_round()
         if self._leading:
             return COMPANY / 2  # that round does not see what came in since it began
         due_in = COMPANY  # also when processors have taken everything since: what they finish must find us looking
@@ -185,9 +207,17 @@ class ReliableFetch:
         with self._turn:
             if self._leading or not (self._finished or self._refused or self._returned):
                 return
-            self._leading = True
             self._due = True  # who handed these in finds nothing left to settle, and must look for work all the same
-        self._lead(is_processor=False)
+            turn = self._take_lead(is_processor=False)
+        self._lead(turn)
+
+    def _end_round(self) -> None:
+        """Take in what a round has brought that nobody was in need of."""
+        with self._turn:
+            if self._on_air is None:
+                return
+            turn = self._take_lead(is_processor=False)
+        self._lead(turn)
 
     def ring(self, queue: str | None = None) -> bool:
         """Say that there may be work; return whether somebody will look.
@@ -200,6 +230,24 @@ class ReliableFetch:
             self._due = True
             self._turn.notify()
             return True
+
+    def look(self) -> None:
+        """Ring if any of the queues holds anything, bells included; one command, where a reserve runs a dozen.
+
+        What only a reserve can tell is left to one: whether a queue still rests, what Redis still refuses, and how long
+        it is away.
+        """
+        with self._turn:
+            if self._quiet or self._ended or self._due or self._leading or not self._idle:
+                return
+            is_calm = not (self._resting or self._is_refused)
+        try:
+            if is_calm and not self._engine.has_work(self._order.weights):
+                self.progress += 1
+                return
+        except StoreError:
+            pass  # as said
+        self.ring()
 
     def bells_wanted(self) -> list[str]:
         """Return the queues whose bells should be armed, the preferred first."""
@@ -268,33 +316,65 @@ class ReliableFetch:
 
     # leading
 
-    def _lead(self, *, is_processor: bool) -> None:
-        """Settle what is finished and reserve for everybody idle; afterwards nobody leads."""
-        batch: list[Settlement] = []
+    def _take_lead(self, *, is_processor: bool) -> Round:
+        """Return the round that the caller has to end from now on, begun or new.  Called with the lock."""
+        turn, self._on_air = self._on_air or Round(), None
+        turn.is_processor = is_processor
+        self._leading = True
+        return turn
+
+    def _lead(self, turn: Round, *, ahead: bool = False) -> None:
+        """Settle what is finished and reserve for everybody idle; afterwards nobody leads.
+
+        ahead: there are units at hand.  What the round brings is left on the air then, for whoever needs it first.
+        """
+        is_left = False
         try:
-            if self._unsure:
-                self._resync()
-            with self._turn:
-                finished = len(self._finished)
-                batch = self._take_outcomes()
-                now = self._now()
-                self._pace.note(finished, now)
-                appetite, limits = self._decide(now, is_processor=is_processor)
-                self._call += 1
-            self._round(batch, appetite, limits)
+            if turn.sent is None:
+                self._begin(turn, ahead=ahead)
+                is_left = ahead and turn.sent is not None
+            if turn.sent is not None and not is_left:
+                self._finish(turn, turn.sent)
         except StoreError as error:
-            self._outage(error, batch)
+            self._outage(error, turn.batch)
         except Exception as error:  # noqa: BLE001  # an outcome that cannot be sent must not take others with it
-            self._settle_singly(batch, error)
+            self._settle_singly(turn.batch, error)
         finally:
             with self._turn:
-                self._leading, self._on_wire = False, []
-                self.progress += 1
-                self._tell_of_hunger()
-                # A leading processor goes on with a unit itself, or leads again; the manager does neither.
-                # If there may be more, somebody else leads on: who parked during this round was not counted in it.
-                leads_on = not is_processor or (self._due and bool(self._units))
-                self._turn.notify(max(0, len(self._units) - is_processor) + leads_on)
+                if is_left:
+                    self._on_air = turn
+                    self._ask_to_tend()
+                else:
+                    self._end(turn)
+
+    def _end(self, turn: Round) -> None:
+        """Lead no more, and see to it that somebody runs what there is, or leads on.  Called with the lock."""
+        self._leading, self._on_wire = False, []
+        self.progress += 1
+        self._tell_of_hunger()
+        # A leading processor goes on with a unit itself, or leads again; the manager does neither.
+        # If there may be more, somebody else leads on: who parked during this round was not counted in it.
+        if len(self._units) > turn.is_processor or (self._due and self._units) or not turn.is_processor:
+            self._turn.notify()
+
+    def _begin(self, turn: Round, *, ahead: bool) -> None:
+        """Send what is finished, and what is wanted; nothing, if there is neither."""
+        if self._unsure:
+            self._resync()
+        with self._turn:
+            turn.begun_at = self._now()
+            turn.appetite, limits = self._decide(turn)
+            if limits is None and ahead:
+                return
+            self._pace.note(len(self._finished), turn.begun_at)
+            turn.batch = self._take_outcomes()
+            self._call += 1
+        if limits is None and not turn.batch:
+            return
+        now = self._runtime.clock.now()
+        turn.sent = self._engine.begin(
+            self._link, self.member, self._call, limits, turn.batch, now, may_suspect=self._may_suspect()
+        )
 
     def _take_outcomes(self) -> list[Settlement]:
         """Return what is to be settled now.  Called with the lock."""
@@ -309,17 +389,17 @@ class ReliableFetch:
         self._on_wire = batch
         return batch
 
-    def _decide(self, now: float, *, is_processor: bool) -> tuple[Appetite, Limits | None]:
+    def _decide(self, turn: Round) -> tuple[Appetite, Limits | None]:
         """Return how much to reserve, in all and from each queue.  Called with the lock."""
-        if self._quiet or self._ended or not (is_processor or self._few):
+        if self._quiet or self._ended or not (turn.is_processor or self._few):
             return NOTHING, None
-        appetite = self._pace.appetite(self._idle + is_processor, len(self._units))
-        limits = self._pace.limits(self._order.draw(MOST_QUEUES if self._few else None), appetite, now)
-        self._due = False
-        if not limits or appetite == NOTHING:
+        appetite = self._pace.appetite(self._idle + turn.is_processor, len(self._units))
+        if appetite == NOTHING:  # enough is at hand; if a look is due, it stays so for who takes the last of it
             self._few = 0
             return NOTHING, None
-        return appetite, limits
+        self._due = False
+        limits = self._pace.limits(self._order.draw(MOST_QUEUES if self._few else None), appetite, turn.begun_at)
+        return appetite, limits or None
 
     def _tell_of_hunger(self) -> None:
         """Have the manager arm the bells: the queues are empty, and somebody is idle.  Called with the lock.
@@ -331,18 +411,19 @@ class ReliableFetch:
             self._hungry = False
             self._poke()
 
-    def _round(self, batch: list[Settlement], appetite: Appetite, limits: Limits | None) -> None:
-        if limits is None and not batch:
-            return
-        refusals, reserved = self._engine.exchange(
-            self._link,
-            self.member,
-            self._call,
-            limits,
-            batch,
-            self._runtime.clock.now(),
-            may_suspect=not self._suspect,
-        )
+    def _may_suspect(self) -> bool:
+        """Return whether a job that a process has died of may start here.
+
+        One that was there once starts a while after the one before it: it may just have been beside.  Where one runs
+        that was there more often, no other does.
+        """
+        suspect = self._suspect
+        return suspect is None or (suspect.deaths == 1 and self._now() >= suspect.reserved_at + SUSPECT_LEAD)
+
+    def _finish(self, turn: Round, sent: Exchange) -> None:
+        """Take in what a round has brought."""
+        refusals, reserved = self._engine.finish(self._link, sent)
+        batch = turn.batch
         self._release([each for each in batch if each.unit.token not in refusals] if refusals else batch)
         self._back()
         if refusals:
@@ -350,7 +431,7 @@ class ReliableFetch:
         elif not self._refused and not (reserved is not None and reserved.refusal):
             self._complaint = ""
         if reserved is not None:
-            self._receive(reserved, appetite)
+            self._receive(reserved, turn.appetite)
 
     def _receive(self, reserved: Reserved, appetite: Appetite) -> None:
         if reserved.fenced:
@@ -365,9 +446,9 @@ class ReliableFetch:
             for unit in units:
                 unit.reserved_at = now
                 self._held[unit.token] = unit
-            is_alone = bool(units) and units[0].deaths >= ISOLATED  # its batch is short for that
+            is_alone = bool(units) and units[0].deaths > 0  # a suspect's batch is short for that
             if is_alone:
-                self._suspect = units[0].token
+                self._suspect = units[0]
             if self._quiet or self._ended:  # it was on its way when the process became quiet
                 self._returned += units
                 self._poke()
@@ -375,7 +456,7 @@ class ReliableFetch:
             self._units.extend(units)
             self._due = self._due or is_alone or len(units) >= appetite.now
             brought_all = len(units) == appetite.in_all > appetite.now
-            self._few = len(units) // 2 if brought_all else 0
+            self._few = self._pace.depth // 2 if brought_all else 0
             self._hungry = len(units) < appetite.now and not is_alone and not self._is_refused
 
     def _give_back_waiting(self) -> int:
@@ -391,8 +472,8 @@ class ReliableFetch:
     def _release(self, batch: list[Settlement]) -> None:
         for settlement in batch:
             self._held.pop(settlement.unit.token, None)
-            if settlement.unit.token == self._suspect:
-                self._suspect = ""
+            if settlement.unit is self._suspect:
+                self._suspect = None
 
     def _keep_refused(self, batch: list[Settlement], refusals: Refusals) -> None:
         """Keep what Redis refused to write: it stays held, and is tried again later."""
@@ -445,7 +526,7 @@ class ReliableFetch:
             self._units.clear()
             self._returned.clear()
             self._held.clear()
-            self._suspect = ""
+            self._suspect = None
             self._unsure, self._due = False, True
         self._runtime.events.emit("worker_fenced", old=old.identity, new=member.identity)
 

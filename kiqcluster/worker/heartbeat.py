@@ -2,8 +2,10 @@
 
 Runs in: its own thread, independent of jobs; one beat every 10 s.
 1. publish    `processes`, `<identity>` and the running jobs, in every spelling that 6.4, 7 and 8 read
-2. watch      the server's run id (a fail-over brings settled units back), the set of queue names
+2. watch      the set of queue names; the connection, for a fail-over comes with a new one and brings settled units back
 3. listen     BLPOP on `<identity>-signals` until the next beat, so that a button acts at once
+
+An idle fleet beats as well, so a beat sends no more than it must: running jobs only while there are any, or were.
 
 Counterpart: sidekiq launcher.rb.
 """
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import psutil
@@ -35,7 +37,7 @@ BEAT = 10.0  # seconds between beats (sidekiq launcher.rb, since 7.0)
 ECHO = 0.5  # seconds from a remote signal to the beat that shows what it has changed
 SHORTEST_WAIT = 0.001  # seconds; BLPOP takes 0 for ever
 LISTEN_MARGIN = 5.0  # seconds that a BLPOP's reply may be late
-RESYNC_BEATS = 6  # beats between checks of what Redis holds for us
+CHECK_BEATS = 6  # beats between checks of what Redis holds for us, and between tries to prune
 CLEANUP_SECONDS = 60  # between two prunings of `processes`, over the whole fleet
 
 
@@ -70,7 +72,7 @@ class Status:
 
 class Heartbeat(Service):
     """on_signal: told the name of a remote signal.  on_names: told the queue names that Redis knows.
-    on_failover: told when another server answers than before.
+    on_doubt: told when Redis may hold other units for us than we think.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class Heartbeat(Service):
         status: Status,
         on_signal: Callable[[str], None],
         on_names: Callable[[Sequence[str]], None],
-        on_failover: Callable[[], None],
+        on_doubt: Callable[[], None],
         on_crash: Callable[[str, Exception], None],
     ) -> None:
         super().__init__("heartbeat", on_crash)
@@ -89,14 +91,15 @@ class Heartbeat(Service):
         self._status = status
         self._on_signal = on_signal
         self._on_names = on_names
-        self._on_failover = on_failover
-        self._link = store.link(timeout=BEAT + LISTEN_MARGIN)
+        self._on_doubt = on_doubt
+        self._link = store.link()
         self._started_at = runtime.clock.now()
         self._process = psutil.Process()
-        self._run_id: str | None = None
+        self._connection = 0  # number of the link's at the last beat
         self._rtt_us = 0
         self._beats = 0
         self._published: str | None = None
+        self._has_shown_work = False  # there may be running jobs of ours in Redis
 
     def run(self) -> None:
         while not self.stopping.is_set():
@@ -109,14 +112,21 @@ class Heartbeat(Service):
                 self.pause(1.0)
 
     def beat(self) -> None:
-        """Publish this process, and look at what others have published.  Three round trips."""
+        """Publish this process, and look at what others have published.  One round trip, now and then a few more."""
         identity = self._status.identity()
         if self._published not in (None, identity):
             self._withdraw(str(self._published))
-        is_new = self._publish(identity)
-        self._published = identity
-        self._watch()
-        self._prune()
+        is_new, names = self._publish(identity)
+        is_known, self._published = self._published == identity, identity
+        self._on_names([name.decode(errors="replace") for name in names])
+        is_check_due = self._beats % CHECK_BEATS == 0
+        self._beats += 1
+        is_reconnected = self._is_reconnected()
+        # If it is new again, nobody has seen us for a minute, and others may have recovered us.
+        if is_reconnected or (is_known and (is_new or (is_check_due and self._holds_units(identity)))):
+            self._on_doubt()
+        if is_check_due:
+            self._prune()
         self._runtime.fire("beat")
         if is_new:
             self._runtime.fire("heartbeat")
@@ -130,28 +140,39 @@ class Heartbeat(Service):
 
     # 1. publish
 
-    def _publish(self, identity: str) -> bool:
-        """Write the registry's keys; return whether they were not there before."""
+    def _publish(self, identity: str) -> tuple[bool, list[bytes]]:
+        """Write the registry's keys; return whether they were not there before, and the queue names that Redis has.
+
+        A process is listed after it has its fields: others drop one without.
+        """
         keys, clock = self._store.keys, self._runtime.clock
         running = self._status.running()
-        work: list[str | bytes] = []
-        for number, each in enumerate(running):
-            work += (f"{number:x}", self._work(each))
-        commands: list[Sequence[Any]] = []
-        for key in (keys.work(identity), keys.workers(identity)):
-            commands.append(("UNLINK", key))
-            if work:
-                commands += [("HSET", key, *work), ("EXPIRE", key, HEARTBEAT_TTL)]
-        commands += [
-            ("SADD", keys.processes, identity),
-            ("EXISTS", keys.process(identity)),
+        commands: list[Command] = [
             ("HSET", keys.process(identity), *self._fields(identity, len(running))),
             ("EXPIRE", keys.process(identity), HEARTBEAT_TTL),
+            ("SADD", keys.processes, identity),
+            ("SMEMBERS", keys.queues),
         ]
+        if running or self._has_shown_work:
+            self._has_shown_work = True
+            commands += self._work_commands(identity, running)
         before = clock.monotonic()
-        replies = self._store.transaction(commands)
+        replies = self._ask(commands)
         self._rtt_us = int((clock.monotonic() - before) * 1e6)
-        return not replies[-3]
+        self._has_shown_work = bool(running)
+        return replies[0] > 0, replies[3]
+
+    def _work_commands(self, identity: str, running: Sequence[Running]) -> Iterator[Command]:
+        """Yield what replaces the running jobs in one step: a page is never shown half of them."""
+        keys = self._store.keys
+        work = [word for number, each in enumerate(running) for word in (f"{number:x}", self._work(each))]
+        yield ("MULTI",)
+        for key in (keys.work(identity), keys.workers(identity)):
+            yield ("UNLINK", key)
+            if work:
+                yield ("HSET", key, *work)
+                yield ("EXPIRE", key, HEARTBEAT_TTL)
+        yield ("EXEC",)
 
     def _work(self, running: Running) -> bytes:
         """Return a running job so that no busy page breaks on it, whatever is in its payload."""
@@ -193,21 +214,18 @@ class Heartbeat(Service):
 
     # 2. watch
 
-    def _watch(self) -> None:
-        with self._store.borrowed() as link:
-            names, info = link.exchange([("SMEMBERS", self._store.keys.queues), ("INFO", "server")])
-        if isinstance(names, RedisRefused):
-            raise names
-        self._on_names([name.decode(errors="replace") for name in names])
-        lines = [] if isinstance(info, RedisRefused) else info.decode().splitlines()  # some hosts rename INFO
-        run_id = next((line[7:] for line in lines if line.startswith("run_id:")), "")
-        self._beats += 1
-        if self._run_id not in (None, run_id) or self._beats % RESYNC_BEATS == 0:
-            self._on_failover()
-        self._run_id = run_id
+    def _is_reconnected(self) -> bool:
+        """Return whether another server may answer than at the last beat: on the same connection none does."""
+        before, self._connection = self._connection, self._link.connections
+        return before not in (0, self._connection)
+
+    def _holds_units(self, identity: str) -> bool:
+        """Return whether Redis holds units for us.  If we hold none, a proxy has changed servers behind our back."""
+        (found,) = self._ask([("EXISTS", self._store.keys.inflight(identity))])
+        return bool(found)
 
     def _prune(self) -> None:
-        """Drop identities whose heartbeat has expired; once a minute over the whole fleet."""
+        """Drop identities whose heartbeat has expired; about once a minute over the whole fleet."""
         keys = self._store.keys
         if not self._store.call("SET", keys.process_cleanup, "1", "NX", "EX", CLEANUP_SECONDS):
             return
@@ -218,6 +236,14 @@ class Heartbeat(Service):
         dead = [identity for identity, info in zip(identities, infos, strict=True) if info is None]
         if dead:
             self._store.call("SREM", keys.processes, *dead)
+
+    def _ask(self, commands: Sequence[Command]) -> list[Any]:
+        """Run commands on the heartbeat's own connection; raises the first refusal."""
+        replies = self._link.exchange(commands)
+        for reply in replies:
+            if isinstance(reply, RedisRefused):
+                raise reply
+        return replies
 
     # 3. listen
 

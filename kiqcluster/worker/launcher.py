@@ -31,6 +31,7 @@ from kiqcluster.worker.execution import Execution
 from kiqcluster.worker.fetch import ReliableFetch
 from kiqcluster.worker.heartbeat import Heartbeat, Status
 from kiqcluster.worker.identity import Birth, new_member
+from kiqcluster.worker.joblog import JobLog
 from kiqcluster.worker.manager import Manager
 from kiqcluster.worker.poller import Poller
 from kiqcluster.worker.processor import Processor
@@ -88,6 +89,7 @@ class Launcher:
         limits = DeadSetLimits(runtime.config.dead_max_jobs, runtime.config.dead_timeout)
         self._engine = Engine(runtime.store, limits)
         self._metrics = JobMetrics(concurrency, self._running_names)
+        self._job_log = JobLog(runtime.events, runtime.clock, self._crashed)
         self.capsules = [self._make_capsule("default", QueueOrder(group, known_queues, runtime.rng))]
         self._recovery = Recovery(
             runtime, self._engine, self._birth, self._identities, callbacks.on_recovered, self._crashed
@@ -127,6 +129,7 @@ class Launcher:
         jobs = ((definition.name, definition.queue) for definition in self._registry)
         self._metrics.start_at_zero((name, queue) for name, queue in jobs if queue in names)
         REGISTRY.register(self._metrics)
+        self._job_log.start()
         for capsule in self.capsules:
             capsule.manager.start()
         for service in (self._recovery, self._heartbeat, self._poller):
@@ -134,8 +137,8 @@ class Launcher:
 
     def revive(self) -> None:
         """Start services again that have crashed; called at each tick of the main loop."""
-        services = (*(capsule.manager for capsule in self.capsules), self._recovery, self._heartbeat, self._poller)
-        for service in services:
+        others = (self._recovery, self._heartbeat, self._poller, self._job_log)
+        for service in (*(capsule.manager for capsule in self.capsules), *others):
             if not service.is_alive:
                 service.start()
 
@@ -215,8 +218,13 @@ class Launcher:
         has_left = True
         for capsule in self.capsules:
             has_left &= self._leave(capsule)
+        self.end_job_log()
         self._runtime.fire("exit")
         return has_left
+
+    def end_job_log(self) -> None:
+        """Write the lines of jobs that are done, if somebody reads them."""
+        self._job_log.end()
 
     def _leave(self, capsule: Capsule) -> bool:
         """Put back what a capsule holds; return whether Redis took it before the grace was used up."""
@@ -256,7 +264,7 @@ class Launcher:
         return Capsule(name, order, fetch, bells, manager)
 
     def _make_execution(self) -> Execution:
-        return Execution(self._runtime, self._registry, self._metrics, self._stopping)
+        return Execution(self._runtime, self._registry, self._metrics, self._stopping, self._job_log.say)
 
     def _make_heartbeat(self) -> Heartbeat:
         capsule = self.capsule
@@ -274,7 +282,7 @@ class Launcher:
             status,
             on_signal=self._callbacks.on_signal,
             on_names=self.learn_queues,
-            on_failover=capsule.fetch.doubt,
+            on_doubt=capsule.fetch.doubt,
             on_crash=self._crashed,
         )
 

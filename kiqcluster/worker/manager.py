@@ -6,6 +6,7 @@ Runs in: its own thread (the loop), the main thread (start, stop, interrupt).
 3. tend       outcomes that have waited for company, units that have waited for a processor, for too long
 4. wait       for a bell, a poke, the next look at what is left behind, or the next sweep
 5. ring       wake an idle processor, or put back what rang while all were busy
+6. sweep      look whether anything lies in the queues that no bell has told of
 
 Counterpart: sidekiq manager.rb (8.1).
 """
@@ -26,6 +27,8 @@ from kiqcluster.worker.strategy import FetchStrategy
 __all__ = ["Manager"]
 
 SWEEP = 1.0  # seconds between looks at the queues while somebody is idle: what no bell tells of is seen by then
+FROZEN = 10.0  # seconds by which a sweep is late when the process has stood still: others may have recovered it since
+HUSH = 0.001  # seconds for which the loop only listens after it has rung: a job that has the interpreter begins sooner
 
 
 class Manager(Service):
@@ -59,8 +62,8 @@ class Manager(Service):
                 self._replace_dead()
                 self._arm()
                 look_in = self._fetch.tend(self._long_running())
-                rung = self._bells.wait(self._patience(look_in))
-                self._ring(rung)
+                self._listen(self._patience(look_in))
+                self._sweep()
         finally:
             self._close_bells()
 
@@ -101,11 +104,23 @@ class Manager(Service):
         until_sweep = max(0.0, self._next_sweep - self._clock.monotonic())
         return until_sweep if look_in is None else min(until_sweep, look_in)
 
-    def _ring(self, rung: list[str]) -> None:
-        now = self._clock.monotonic()
-        if now >= self._next_sweep:
-            self._next_sweep = now + SWEEP
+    def _listen(self, seconds: float) -> None:
+        rung = self._bells.wait(seconds)
+        while rung:
+            self._ring(rung)
+            rung = self._bells.wait(HUSH)
+
+    def _sweep(self) -> None:
+        late = self._clock.monotonic() - self._next_sweep
+        if late < 0:
+            return
+        self._next_sweep = self._clock.monotonic() + SWEEP
+        if late < FROZEN:
+            self._fetch.look()
+        else:  # only a reserve tells whether we are a member still
             self._fetch.ring()
+
+    def _ring(self, rung: list[str]) -> None:
         unheard = [queue for queue in rung if not self._fetch.ring(queue)]
         if unheard:
             self._bounce(unheard)

@@ -45,11 +45,15 @@ NOTHING = Appetite(0, 0)
 
 
 class Pace:
-    """What this process has learned of its queues."""
+    """What this process has learned of its queues.
+
+    depth: units that may wait in the process.
+    """
 
     def __init__(self) -> None:
-        self._depth = 0  # units that may wait in the process
+        self.depth = 0
         self._unserved = 0  # what the last appetite began with
+        self._ran = 0  # since then
         self._noted_at = 0.0
         self._blamed: dict[str, tuple[float, float]] = {}  # queue → until when, for how long
 
@@ -58,17 +62,20 @@ class Pace:
 
         The depth begins with the number of idle processors and doubles, as long as they keep up.
         """
+        self._ran += finished
         elapsed = now - self._noted_at
-        if finished or elapsed > AHEAD:
-            self._noted_at = now
-            self._depth = min(2 * max(self._depth, self._unserved), int(finished / max(elapsed, 1e-6) * AHEAD), MOST)
+        if self._ran < self.depth and elapsed < AHEAD:
+            return  # too little to tell
+        done_in_a_moment = int(self._ran / max(elapsed, 1e-6) * AHEAD)
+        self.depth = min(2 * max(self.depth, self._unserved), done_in_a_moment, MOST)
+        self._ran, self._noted_at = 0, now
 
     def blame(self, queues: Iterable[str], now: float) -> None:
         """Take nothing ahead from these queues for a while, and begin anew with the others.
 
         A stall of the machine looks the same as a long job: the first time costs a second, the next ones more.
         """
-        self._depth = 0
+        self.depth = 0
         for queue in queues:
             until, length = self._blamed.get(queue, (-LONGEST_GRUDGE, 0.0))
             length = min(4 * length, LONGEST_GRUDGE) if now < until + LONGEST_GRUDGE else SHORTEST_GRUDGE
@@ -77,7 +84,7 @@ class Pace:
     def appetite(self, idle: int, waiting: int) -> Appetite:
         """Return how much to reserve for `idle` processors when `waiting` units are at hand already."""
         self._unserved = max(0, idle - waiting)
-        return Appetite(self._unserved, max(self._unserved, self._depth - waiting))
+        return Appetite(self._unserved, max(self._unserved, self.depth - waiting))
 
     def limits(self, shares: Mapping[str, float], appetite: Appetite, now: float) -> Limits:
         """Return how many units to take from each queue, given its share of the batch."""

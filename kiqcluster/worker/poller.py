@@ -2,7 +2,7 @@
 
 Runs in: its own thread; it goes on while the process is quiet, so a quiet fleet misses nothing.
 1. wait       a random time, so that a fleet polls once per `average_scheduled_poll_interval` without coordination
-2. read       the entries that are due, at most 100 at a time
+2. read       the entries that are due in both sets, at most 100 at a time
 3. prepare    client middleware, as for any push; bytes that are no job go to the dead set with their reason
 4. move       one script, which moves only what is still there and due (a second poller may be Ruby's)
 
@@ -60,16 +60,21 @@ class Poller(Service):
             self.pause(pause)
 
     def poll(self) -> int:
-        """Move all that is due now; return how many entries.  One read and one script per 100."""
+        """Move all that is due now; return how many entries.  One read, and one of a set and one script per 100."""
+        sources = (self._keys.retry, self._keys.schedule)
         moved = 0
-        for source in (self._keys.retry, self._keys.schedule):
-            while not self.stopping.is_set():
+        for source, due in zip(sources, self._read_due(*sources), strict=True):
+            while due and not self.stopping.is_set():
                 now = self._runtime.clock.now()
-                due = self._engine.store.call("ZRANGEBYSCORE", source, "-inf", repr(now), "LIMIT", 0, BATCH)
-                if not due:
-                    break
                 moved += self._engine.move_due(source, [self._prepare(entry, now) for entry in due], now)
+                (due,) = self._read_due(source)
         return moved
+
+    def _read_due(self, *sources: str) -> list[list[bytes]]:
+        now = repr(self._runtime.clock.now())
+        return self._engine.store.pipeline(
+            [("ZRANGEBYSCORE", source, "-inf", now, "LIMIT", 0, BATCH) for source in sources]
+        )
 
     def _processes(self) -> int:
         count: int = self._engine.store.call("SCARD", self._keys.processes)

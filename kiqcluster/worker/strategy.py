@@ -31,6 +31,10 @@ class FetchStrategy(Protocol):
         """Say that there may be work (in a queue, or anywhere); return whether somebody will look."""
         ...
 
+    def look(self) -> None:
+        """Look whether there is work that no bell has told of, and ring if so."""
+        ...
+
     def bounce(self, queues: Sequence[str]) -> None:
         """Put back what rang bells while nobody was idle."""
         ...

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import select
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +105,24 @@ def readiness(cluster: Cluster) -> tuple[int, str]:
     """Return status and reason."""
     status, _, body = http_get(cluster.port, "/readiness")
     return status, rubyjson.decode(body).get("reason", "")
+
+
+def is_ready(port: int) -> bool:
+    """Return whether the cluster that listens there is ready."""
+    try:
+        return http_get(port, "/readiness")[0] == 200
+    except OSError:  # it does not listen yet
+        return False
+
+
+def fill_output(pid: int) -> None:
+    """Fill the pipe that a process writes its log to."""
+    writer = os.open(f"/proc/{pid}/fd/1", os.O_WRONLY | os.O_NONBLOCK)
+    try:
+        while True:
+            os.write(writer, b"x" * select.PIPE_BUF)
+    except BlockingIOError:
+        os.close(writer)
 
 
 def sockets(pid: int) -> set[str]:

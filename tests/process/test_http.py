@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -18,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from kiqcluster.store import Store
 from tests.kit import ROOT, Cluster, RedisServer, free_port, http_get, require, wait_until
 from tests.kit import cluster as running_cluster
-from tests.process.stage import children, metric, push, readiness, release, wait_noted
+from tests.process.stage import children, fill_output, is_ready, metric, push, readiness, release, wait_noted
 
 RunCluster = Callable[..., Cluster]
 Application = Callable[[str], str]
@@ -322,14 +321,14 @@ def test_a_log_that_nobody_reads_holds_up_neither_probes_nor_respawns_nor_a_stop
         cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     try:
-        wait_until(lambda: _is_ready(port), "the cluster to be ready")
+        wait_until(lambda: is_ready(port), "the cluster to be ready")
         fill_output(process.pid)
 
         for count in (1, 2, 3):
             os.kill(children(process.pid)[0], signal.SIGKILL)  # the supervisor has something to say
             sample = f'kiqcluster_child_restarts_total{{reason="killed",slot="0"}} {count}.0'
             wait_until(lambda line=sample: line in http_get(port, "/metrics")[2].decode(), "the death to be seen")
-            wait_until(lambda: _is_ready(port), "the replacement to be ready")
+            wait_until(lambda: is_ready(port), "the replacement to be ready")
         assert http_get(port, "/liveness")[0] == 200
 
         process.send_signal(signal.SIGTERM)
@@ -340,23 +339,6 @@ def test_a_log_that_nobody_reads_holds_up_neither_probes_nor_respawns_nor_a_stop
         process.kill()
         process.communicate()
         server.close()
-
-
-def _is_ready(port: int) -> bool:
-    try:
-        return http_get(port, "/readiness")[0] == 200
-    except OSError:  # it does not listen yet
-        return False
-
-
-def fill_output(pid: int) -> None:
-    """Fill the pipe that a process writes its log to."""
-    writer = os.open(f"/proc/{pid}/fd/1", os.O_WRONLY | os.O_NONBLOCK)
-    try:
-        while True:
-            os.write(writer, b"x" * select.PIPE_BUF)
-    except BlockingIOError:
-        os.close(writer)
 
 
 def test_a_unix_socket_serves_the_same(run_cluster: RunCluster, store: Store, tmp_path: Path) -> None:

@@ -300,6 +300,12 @@ class Wire:
         self.fault = Fault.NONE
         self.before: list[Command] = []  # without R4: what makes every token look held
 
+    def begin(self, commands: Sequence[Command]) -> None:
+        self.replies = self.exchange(commands)
+
+    def finish(self, timeout: float | None = None) -> list[Any]:
+        return self.replies
+
     def exchange(self, commands: Sequence[Command], timeout: float | None = None) -> list[Any]:
         fault, self.fault = self.fault, Fault.NONE
         extra, self.before = self.before, []
@@ -542,12 +548,12 @@ class WithoutR1(Engine):
 class WithoutR4(Engine):
     """Settle writes what it is told, whether the token is held or not."""
 
-    def exchange(self, link: Any, *arguments: Any, **options: Any) -> Any:
+    def begin(self, link: Any, *arguments: Any, **options: Any) -> Any:
         done: Sequence[Settlement] = arguments[3]
         for unit in (settlement.unit for settlement in done):
             record = f"{len(unit.queue)}:{unit.queue}".encode() + unit.payload
             link.before.append(("HSETNX", f"kiq:inflight:{unit.identity}", unit.token, record))
-        return super().exchange(link, *arguments, **options)
+        return super().begin(link, *arguments, **options)
 
 
 def engine_for(world: World, wire: Wire, name: str) -> Engine:

@@ -47,7 +47,7 @@ class FaultyLink(Link):
 
     rig: Rig
 
-    def exchange(self, commands: Sequence[Any], timeout: float | None = None) -> list[Any]:
+    def begin(self, commands: Sequence[Any]) -> None:
         rig = self.rig
         luck = rig.rng.random() if rig.is_faulty else 1.0
         if luck < 0.02:
@@ -56,9 +56,13 @@ class FaultyLink(Link):
         if luck < 0.03:
             rig.late.append(list(commands))
             raise ReplyLost("late")
-        replies = super().exchange(commands, timeout)
+        super().begin(commands)
+
+    def finish(self, timeout: float | None = None) -> list[Any]:
+        rig = self.rig
+        replies = super().finish(timeout)
         rig.nap()
-        if luck < 0.06:
+        if rig.is_faulty and rig.rng.random() < 0.03:
             raise ReplyLost("lost")
         return replies
 

@@ -18,6 +18,7 @@ from kiqcluster.store import Store
 from kiqcluster.store.engine import DeadSetLimits, Engine, Member, Settlement, Unit
 from kiqcluster.worker.fetch import ReliableFetch
 from kiqcluster.worker.identity import Birth, new_member
+from kiqcluster.worker.pace import Pace
 from kiqcluster.worker.queues import QueueOrder
 from tests.kit import PATIENCE, RedisServer, wait_until
 
@@ -193,6 +194,59 @@ def test_what_was_on_its_way_when_the_process_became_quiet_goes_back_at_once(
     assert bench.inflight() == 0
 
 
+class TestAhead:
+    """A round that is sent before its units are needed."""
+
+    JOBS = 100
+
+    @pytest.fixture(autouse=True)
+    def on_air(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        """50 units are taken at once; with 25 of them left, the next round is on the air."""
+        monkeypatch.setattr(Pace, "note", lambda *_: None)  # it stays as it is set here, however slow the machine
+        bench.push(*(f"{number:03}" for number in range(self.JOBS)))
+        bench.fetch._pace.depth = 50
+        self.taken = [bench.next() for _ in range(26)]
+        assert bench.fetch._on_air is not None
+        assert len(bench.fetch._units) == 24
+
+    def test_it_is_taken_in_by_who_finds_no_unit(self, bench: Bench) -> None:
+        rest = [bench.next() for _ in range(self.JOBS - len(self.taken))]
+
+        assert [unit.payload for unit in self.taken + rest] == [b"%03d" % number for number in range(self.JOBS)]
+        assert bench.inflight() == self.JOBS
+
+    def test_what_nobody_needs_the_manager_takes_in(self, bench: Bench) -> None:
+        wait_until(lambda: bench.inflight() > 50, "the round to have run")
+
+        wait_until(lambda: bench.fetch.tend() and bench.fetch._on_air is None, "the round to be ended")
+
+        assert len(bench.fetch._units) == bench.inflight() - len(self.taken)
+
+    def test_quiet_gives_it_back_with_the_rest_in_order(self, bench: Bench) -> None:
+        wait_until(lambda: bench.inflight() > 50, "the round to have run")
+
+        bench.fetch.quiet()
+
+        wait_until(lambda: bench.fetch.tend() is None, "everything to be given back")
+        assert bench.inflight() == len(self.taken)
+        assert bench.queued() == [f"{number:03}" for number in reversed(range(len(self.taken), self.JOBS))]
+
+    def test_leaving_gives_it_back_as_well(self, bench: Bench) -> None:
+        bench.fetch.quiet()
+        bench.fetch.end()
+
+        bench.fetch.leave([], 5.0)
+
+        assert bench.queued() == [f"{number:03}" for number in reversed(range(self.JOBS))]
+
+    def test_when_its_reply_is_lost_nothing_is(self, bench: Bench, redis_server: RedisServer) -> None:
+        redis_server.store().call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+        rest = [bench.next() for _ in range(self.JOBS - len(self.taken))]
+
+        assert sorted(unit.payload for unit in self.taken + rest) == [b"%03d" % number for number in range(self.JOBS)]
+
+
 def test_a_quiet_process_settles_but_fetches_nothing_until_it_resumes(bench: Bench) -> None:
     bench.push("a", "b")
     first = bench.next()
@@ -300,3 +354,39 @@ def test_a_refused_settle_holds_up_no_other_unit_and_is_tried_again(bench: Bench
     bench.fetch.tend()
     assert bench.inflight() == 0
     assert bench.store.call("ZRANGE", bench.store.keys.retry, 0, -1) == [b"again"]
+
+
+@pytest.mark.parametrize("key", ["queue:default", "kiq:wake:default"])
+def test_a_look_rings_for_what_lies_in_a_queue_or_its_wake_list(bench: Bench, key: str) -> None:
+    got: list[bytes] = []
+    threading.Thread(target=lambda: got.append(bench.next().payload), daemon=True).start()
+    wait_until(lambda: bench.fetch._idle == 1, "a parked processor")
+    bench.store.call("LPUSH", key, "a")
+
+    bench.fetch.look()
+
+    wait_until(lambda: got == [b"a"], "the unit")
+
+
+def test_a_look_at_empty_queues_wakes_nobody_and_counts_as_progress(bench: Bench) -> None:
+    threading.Thread(target=bench.fetch.next, daemon=True).start()
+    wait_until(lambda: bench.fetch._idle == 1, "a parked processor")
+    calls, progress = bench.fetch._call, bench.fetch.progress
+
+    bench.fetch.look()
+
+    assert bench.fetch.progress == progress + 1
+    assert bench.fetch._call == calls
+    assert not bench.fetch._due
+
+
+def test_a_look_leaves_it_to_a_reserve_whether_a_queue_still_rests(bench: Bench) -> None:
+    bench.store.call("SADD", "paused", "default")
+    threading.Thread(target=bench.fetch.next, daemon=True).start()
+    wait_until(lambda: bench.fetch._idle == 1, "a parked processor")
+    assert bench.fetch.bells_wanted() == []
+    bench.store.call("SREM", "paused", "default")
+
+    bench.fetch.look()
+
+    wait_until(lambda: bench.fetch.bells_wanted() == ["default"], "the queue to be listened to again")

@@ -119,6 +119,12 @@ class Torn:
     def __init__(self, replica: Store, primary: Store) -> None:
         self.replica, self.primary = replica.link(), primary.link()
 
+    def begin(self, commands: Sequence[Command]) -> None:
+        self.commands = commands
+
+    def finish(self) -> list[Any]:
+        return self.exchange(self.commands)
+
     def exchange(self, commands: Sequence[Command]) -> list[Any]:
         rest = self.primary.exchange(commands[1:]) if commands[1:] else []
         return [*self.replica.exchange(commands[:1]), *rest]

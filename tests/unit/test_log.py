@@ -10,7 +10,7 @@ import os
 import select
 import string
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -20,7 +20,7 @@ import pytest
 import kiqcluster
 from kiqcluster import log, rubyjson
 from kiqcluster.events import Events
-from kiqcluster.log import WORDING, JsonFormatter, PrettyFormatter
+from kiqcluster.log import WORDING, DoneLine, JsonFormatter, PrettyFormatter
 from kiqcluster.runtime import CURRENT_JOB, JobContext
 
 BASE_KEYS = {"ts", "pid", "tid", "lvl", "msg"}
@@ -164,6 +164,144 @@ class TestConfigure:
         events.emit("nobody_has_words_for_this", odd=1)
 
         assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["worker_orphaned"]
+
+
+class TestDone:
+    """What is said once per job is formatted many at a time; the lines must be those that a record would have made."""
+
+    LINE = (1_795_168_740.5, 4_711, "a" * 24, "Acme::Mail", "mails", 12.345678)
+    ODD = ("", 'a"b\\', "two\nlines", "é", "\ud800", "\x00", "²", "%s {} %")
+
+    @staticmethod
+    def by_record(formatter: logging.Formatter, line: DoneLine) -> str:
+        """Return what the formatter makes of the event that the job emits."""
+        ended, thread, jid, name, queue, elapsed = line
+        made = record(f"done in {elapsed:.3f} s", event_fields={"event": "job_done", "elapsed": elapsed})
+        made.created, made.thread = ended, thread
+        token = CURRENT_JOB.set(JobContext({"jid": jid}, queue, name, threading.Event()))
+        try:
+            return formatter.format(made)
+        finally:
+            CURRENT_JOB.reset(token)
+
+    @pytest.mark.parametrize(
+        "formatter", [JsonFormatter(), PrettyFormatter(coloured=True), PrettyFormatter(coloured=False)]
+    )
+    def test_a_line_is_what_the_record_would_have_made(self, formatter: JsonFormatter | PrettyFormatter) -> None:
+        assert formatter.done([self.LINE]) == [self.by_record(formatter, self.LINE)]
+
+    @pytest.mark.parametrize("place", [2, 3, 4], ids=["jid", "class", "queue"])
+    @pytest.mark.parametrize("odd", ODD)
+    def test_odd_names_make_the_same_line_too(self, place: int, odd: str) -> None:
+        line: Any = (*self.LINE[:place], odd, *self.LINE[place + 1 :])
+
+        for formatter in (JsonFormatter(), PrettyFormatter(coloured=False)):
+            assert formatter.done([line]) == [self.by_record(formatter, line)]
+
+    @pytest.mark.parametrize("elapsed", [0.0, 2.5e-06, 4e-07, 0.00012, 59.9999996, 86_400.125])
+    def test_elapsed_is_a_number_to_the_microsecond(self, elapsed: float) -> None:
+        (text,) = JsonFormatter().done([(*self.LINE[:5], elapsed)])
+
+        assert json.loads(text)["elapsed"] == pytest.approx(elapsed, abs=5.1e-07)
+
+    def test_lines_keep_their_order_and_times(self) -> None:
+        texts = JsonFormatter().done([(second / 4, *self.LINE[1:]) for second in range(6)])
+
+        assert [json.loads(text)["ts"][17:] for text in texts] == [
+            "00.000Z", "00.250Z", "00.500Z", "00.750Z", "01.000Z", "01.250Z",
+        ]  # fmt: skip
+
+
+def add_handler(handler: logging.StreamHandler[TextIO]) -> None:
+    log.LOGGER.addHandler(logging.NullHandler())
+
+
+def add_filter(handler: logging.StreamHandler[TextIO]) -> None:
+    log.LOGGER.addFilter(lambda _: True)
+
+
+def propagate(handler: logging.StreamHandler[TextIO]) -> None:
+    log.LOGGER.propagate = True
+
+
+def raise_level(handler: logging.StreamHandler[TextIO]) -> None:
+    log.LOGGER.setLevel("WARNING")
+
+
+def disable(handler: logging.StreamHandler[TextIO]) -> None:
+    log.LOGGER.disabled = True
+
+
+class TestShortcut:
+    """The way around logging is open only while it leads to the same."""
+
+    @pytest.fixture
+    def stream(self, logger: logging.Logger, tmp_path: Path) -> Iterator[TextIO]:
+        with (tmp_path / "log").open("w") as stream:
+            yield stream
+        logger.filters.clear()
+        logger.disabled = False
+
+    @staticmethod
+    def find() -> log.Shortcut | None:
+        events = Events()
+        log.word_events(events)
+        return log.Shortcut.find(events)
+
+    def test_it_is_open_while_only_our_handler_is_there(self, stream: TextIO) -> None:
+        log.configure("json", "info", stream)
+
+        found = self.find()
+
+        assert found is not None
+        assert found.is_open()
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            add_handler,
+            add_filter,
+            propagate,
+            raise_level,
+            disable,
+            lambda handler: handler.addFilter(lambda _: True),
+            lambda handler: handler.setFormatter(logging.Formatter()),
+            lambda handler: handler.setLevel("ERROR"),
+            lambda handler: handler.setStream(io.StringIO()),
+        ],
+        ids=[
+            "handler", "filter", "propagation", "level", "disabled",
+            "handler's filter", "formatter", "handler's level", "stream",
+        ],
+    )  # fmt: skip
+    def test_whatever_the_application_changes_closes_it(
+        self, logger: logging.Logger, stream: TextIO, change: Callable[[logging.StreamHandler[TextIO]], object]
+    ) -> None:
+        log.configure("json", "info", stream)
+        found = self.find()
+        assert found is not None
+
+        change(found.handler)
+
+        assert not found.is_open()
+
+    def test_there_is_none_where_others_listen(self, stream: TextIO) -> None:
+        log.configure("json", "info", stream)
+        events = Events()
+        log.word_events(events)
+        events.listen(lambda event, fields: None)
+
+        assert log.Shortcut.find(events) is None
+
+    def test_there_is_none_without_a_descriptor(self, logger: logging.Logger) -> None:
+        log.configure("json", "info", io.StringIO())
+
+        assert self.find() is None
+
+    def test_there_is_none_where_nobody_wants_the_line(self, stream: TextIO) -> None:
+        log.configure("json", "warning", stream)
+
+        assert self.find() is None
 
 
 class TestDropping:

@@ -8,22 +8,20 @@
 -- KEYS[5+2i], KEYS[6+2i]          lists   kiq:wake:<queue>, queue:<queue>, in the order of preference
 -- ARGV[1]  identity   ARGV[2] epoch   ARGV[3] number of this call   (epoch and call are zero-padded)
 -- ARGV[4]  bytes at which the batch stops (at least one unit)
--- ARGV[5]  1 if the caller may take a suspect, 0 while it holds one
+-- ARGV[5]  1 if the caller may take a suspect
 -- ARGV[6+3i], ARGV[7+3i], ARGV[8+3i]  name of a queue, and how many units the batch may hold in all when one is taken from
 --          it: in its turn, and once all queues have had theirs (k; 0 to only empty its wake list)
 --
 -- A queue that may give fewer than others, and has more, holds back those after it: they are not preferred to it.
 -- Returns {"FENCED"} when the member was recovered or its epoch raised, and then changes nothing; else
--- {"OK", {indexes of queues left alone}, {reasons}, {n, deaths, n, deaths, ...}, index, {payloads}, index, {payloads},
--- ...}, oldest payload first; the n-th payload has the token "<epoch>.<call>.<n, 5 digits>".  A queue is left alone when
--- it is paused (reason "") or is no list (reason: Redis' words); it holds up no other.  `deaths` are of the suspects
--- among the payloads: processes that died while they ran it.
--- One with ISOLATED deaths or more is alone in its batch, so that it takes no neighbour with it; to a caller that holds
--- such a one already, another goes to the back of its queue.
+-- {"OK", {indexes of queues left alone}, {reasons}, deaths, index, {payloads}, index, {payloads}, ...}, oldest payload
+-- first; the n-th payload has the token "<epoch>.<call>.<n, 5 digits>".  A queue is left alone when it is paused (reason
+-- "") or is no list (reason: Redis' words); it holds up no other.
+-- A suspect is handed out alone in its batch, so that it takes no neighbour with it; `deaths` is then its count, else
+-- 0.  To a caller that may not have one, it goes to the back of its queue.
 -- Cost: O(queues + k).  Only the tails of the lists are touched, whatever their length.
 
 local SLICE = 100 -- payloads read at once: the byte limit is checked between slices
-local ISOLATED = 2 -- deaths from which on a unit is alone in its batch: the first one may have hit anybody
 
 local record = redis.call('HGET', KEYS[1], ARGV[1])
 if not record or string.match(record, '^%d+') ~= ARGV[2] then
@@ -34,7 +32,7 @@ local paused = {}
 for _, name in ipairs(redis.call('SMEMBERS', KEYS[3])) do paused[name] = true end
 
 local room, bytes_left, taken_units, is_alone = 0, tonumber(ARGV[4]), 0, false
-local has_suspects, may_suspect, deaths = redis.call('EXISTS', KEYS[4]) == 1, ARGV[5] == '1', {}
+local has_suspects, may_suspect, deaths = redis.call('EXISTS', KEYS[4]) == 1, ARGV[5] == '1', 0
 local token_head = ARGV[2] .. '.' .. ARGV[3] .. '.'
 local largest = 0
 for at = 8, #ARGV, 3 do largest = math.max(largest, tonumber(ARGV[at])) end
@@ -52,18 +50,13 @@ local function take(list, record_head, payloads, rotations)
     local fields, count, suspect = {}, 0, false
     for i = #batch, 1, -1 do
       if room == count or (bytes_left <= 0 and taken_units > 0) then break end
-      local found = deaths_of(batch[i])
-      suspect = found and found >= ISOLATED
+      suspect = deaths_of(batch[i])
       if suspect and may_suspect and taken_units == 0 then
-        room, suspect, is_alone = 1, false, true
+        deaths, room, suspect, is_alone = suspect, 1, false, true
       end
       if suspect then break end
       taken_units = taken_units + 1
       count = count + 1
-      if found then
-        deaths[#deaths + 1] = taken_units
-        deaths[#deaths + 1] = found
-      end
       bytes_left = bytes_left - #batch[i]
       fields[2 * count - 1] = token_head .. string.format('%05d', taken_units)
       fields[2 * count] = record_head .. batch[i]

@@ -1,0 +1,113 @@
+"""A worker without work: what it costs Redis, what it finds all the same, and that it counts as alive."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+
+from kiqcluster.store import Store
+from tests.kit import Cluster, RedisServer, wait_until
+from tests.process.stage import identities, push, readiness, wait_noted, wait_settled
+
+RunCluster = Callable[..., Cluster]
+
+WATCHED = 6.0  # seconds
+A_SECOND = 3  # commands that an idle worker may cost Redis
+# What it does now and then may fall into a short watch more often than its share: a beat, a poll, a look at the other
+# members, and bells that are armed anew.
+NOW_AND_THEN = 15
+
+
+def commands(store: Store) -> int:
+    """Return how many commands the server has run, those of scripts and transactions among them."""
+    return int(re.search(rb"total_commands_processed:(\d+)", store.call("INFO", "stats"))[1])  # type: ignore[index]
+
+
+def wait_armed(store: Store, bells: int = 1) -> None:
+    """Wait until that many connections wait at a queue."""
+    waiting = re.compile(rb"flags=b .*cmd=blmove")
+    wait_until(lambda: len(waiting.findall(store.call("CLIENT", "LIST"))) == bells, "the bells to be armed")
+
+
+def wait_for_moment(at: float, what: str) -> None:
+    """Wait until a moment of the monotonic clock."""
+    wait_until(lambda: time.monotonic() >= at, what)
+
+
+def test_an_idle_worker_costs_redis_few_commands(run_cluster: RunCluster, store: Store) -> None:
+    run_cluster("default", "-c", "10").wait_ready()
+    push(store, "record", "a")
+    wait_noted(store, "ran a")
+    wait_settled(store)
+    wait_armed(store)
+
+    began, before = time.monotonic(), commands(store)
+    wait_for_moment(began + WATCHED, "some seconds of idleness")
+    ran = commands(store) - before - 1
+
+    assert ran >= WATCHED // 2  # it does look
+    assert ran <= A_SECOND * (time.monotonic() - began) + NOW_AND_THEN
+
+
+def test_what_lies_in_a_wake_list_without_a_bell_is_found(run_cluster: RunCluster, store: Store) -> None:
+    run_cluster("default", "-c", "1").wait_ready()
+    wait_armed(store)
+    push(store, "record", "a", queue="elsewhere")
+
+    store.call("RENAME", "queue:elsewhere", "kiq:wake:default")  # as one leaves it that dies when its bell has rung
+
+    wait_noted(store, "ran a")
+    wait_settled(store)
+
+
+def test_a_worker_that_is_idle_for_long_is_not_taken_for_silent(run_cluster: RunCluster, store: Store) -> None:
+    silence = 2.0
+    cluster = run_cluster("default", "-c", "1", KIQ_SILENCE_TIMEOUT=str(silence))
+    pids = cluster.wait_ready()
+
+    wait_for_moment(time.monotonic() + 2 * silence, "it to be idle for longer than it may be silent")
+
+    assert cluster.seen("child_exited") == []
+    push(store, "record", "a")
+    wait_noted(store, "ran a")
+    assert cluster.pids() == pids
+
+
+def test_an_idle_worker_notices_that_redis_is_away_and_back(run_cluster: RunCluster) -> None:
+    server = RedisServer(durable=True)
+    try:
+        cluster = run_cluster("default", "-c", "2", f"--redis={server.url}")
+        cluster.wait_ready()
+        wait_armed(server.store())
+
+        server.kill()
+
+        cluster.wait_for("redis_lost")
+        wait_until(lambda: readiness(cluster) == (503, "slot 0 cannot reach Redis"), "readiness to say so")
+
+        server.start()
+
+        cluster.wait_for("redis_back")
+        wait_until(lambda: readiness(cluster)[0] == 200, "the cluster to be ready")
+        push(server.store(), "record", "a")
+        wait_noted(server.store(), "ran a")
+    finally:
+        server.close()
+
+
+def test_an_idle_worker_notices_that_redis_has_become_a_replica(run_cluster: RunCluster) -> None:
+    server = RedisServer(durable=True)
+    try:
+        cluster = run_cluster("default", "-c", "2", f"--redis={server.url}")
+        cluster.wait_ready()
+        wait_armed(server.store())
+
+        server.store().call("REPLICAOF", "127.0.0.1", 1)  # of nobody: reads go on working
+
+        cluster.wait_for("redis_lost")
+        server.store().call("REPLICAOF", "NO", "ONE")
+        cluster.wait_for("redis_back")
+        assert len(identities(server.store())) == 1
+    finally:
+        server.close()

@@ -1,0 +1,145 @@
+"""The log of a real cluster: a line for each job, in its place, whoever reads it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from kiqcluster.store import Store
+from tests.kit import ROOT, Cluster, RedisServer, free_port, wait_until
+from tests.process.stage import children, fill_output, is_ready, push, push_many
+
+RunCluster = Callable[..., Cluster]
+Application = Callable[[str], str]
+
+MANY = 20_000  # more lines than a pipe and the job log hold
+TALKER = """
+    import logging
+    from kiqcluster import job
+
+    @job()
+    def talk(word):
+        logging.getLogger("app").info("at work: %s", word)
+
+    @job()
+    def nothing():
+        pass
+"""
+
+
+def processed(store: Store) -> int:
+    return int(store.call("GET", "stat:processed") or 0)
+
+
+def done_jids(lines: list[dict[str, Any]]) -> list[str]:
+    return [line["ctx"]["jid"] for line in lines if line.get("event") == "job_done"]
+
+
+def test_every_job_that_is_done_has_its_line_when_a_worker_has_left(
+    run_cluster: RunCluster, application: Application, store: Store
+) -> None:
+    cluster = run_cluster("default", "default", app=application(TALKER))
+    cluster.wait_ready(2)
+
+    jids = push_many(store, "nothing", [[]] * 2_000)
+    wait_until(lambda: processed(store) == len(jids), "the jobs to be done")
+    assert cluster.stop() == 0
+    cluster.close()
+
+    assert sorted(done_jids(cluster.events)) == sorted(jids)
+    last = {
+        pid: [each["event"] for each in cluster.events if each["pid"] == pid][-1] for pid in cluster.pids().values()
+    }
+    assert set(last.values()) == {"worker_left"}
+
+
+def test_lines_come_out_while_the_worker_is_idle_and_a_jobs_own_stand_before_its_last(
+    run_cluster: RunCluster, application: Application, store: Store
+) -> None:
+    cluster = run_cluster("default", app=application(TALKER))
+    cluster.wait_ready()
+
+    jids = push_many(store, "talk", [[f"w{number}"] for number in range(50)])
+    cluster.wait_for("job_done", count=len(jids))
+
+    lines = [json.loads(line) for line in cluster.lines]
+    for jid in jids:
+        own = [line.get("event", line["msg"]) for line in lines if line.get("ctx", {}).get("jid") == jid]
+        assert len(own) == 2
+        assert own[0].startswith("at work")
+        assert own[1] == "job_done"
+
+
+def test_a_worker_whose_main_thread_fails_still_writes_what_its_jobs_have_done(
+    run_cluster: RunCluster, application: Application, store: Store
+) -> None:
+    source = """
+        import os, signal, threading
+        from kiqcluster import job, on
+        from kiqcluster.runtime import current_setup
+
+        @job()
+        def nothing():
+            pass
+
+        @job()
+        def end_the_worker():
+            if current_setup().current_store().call("INCR", "runs") == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+                threading.Event().wait(10)
+
+        @on("quiet")
+        def fail():
+            raise SystemExit(3)
+    """
+    jids = push_many(store, "nothing", [[]] * 20)
+    push(store, "end_the_worker")
+
+    cluster = run_cluster("default", "-c", "1", app=application(source))
+    pid = cluster.wait_for("child_died", slot=0)["child"]
+
+    assert done_jids([each for each in cluster.events if each["pid"] == pid]) == jids
+
+
+def test_a_log_that_nobody_reads_stops_no_job_and_what_is_dropped_is_counted(application: Application) -> None:
+    server = RedisServer(durable=True)
+    store, port = server.store(), free_port()
+    arguments = ["-r", application(TALKER), "--redis", server.url, "--listen", f"127.0.0.1:{port}"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kiqcluster", *arguments, "--log-format", "json", "default"],
+        cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    output: list[bytes] = []
+    assert process.stdout is not None
+    reader = threading.Thread(target=lambda: output.extend(process.stdout or []), daemon=True)
+    try:
+        wait_until(lambda: is_ready(port), "the cluster to be ready")
+        fill_output(process.pid)
+
+        jids = push_many(store, "nothing", [[]] * MANY)
+        wait_until(lambda: processed(store) == MANY, "the jobs to be done although nobody reads", 30)
+
+        reader.start()
+        wait_until(lambda: any(b"lines_dropped" in line for line in output), "the drop to be told")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        reader.join(10)
+    finally:
+        for pid in children(process.pid) if process.poll() is None else ():
+            os.kill(pid, signal.SIGKILL)
+        process.kill()
+        process.wait()
+        server.close()
+
+    lines = [json.loads(line[line.index(b"{") :]) for line in output if b"{" in line]
+    written, dropped = done_jids(lines), sum(line.get("lines", 0) for line in lines)
+    assert set(written) <= set(jids)
+    assert len(set(written)) == len(written)
+    assert dropped > 0
+    assert len(written) + dropped == MANY

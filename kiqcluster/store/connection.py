@@ -183,6 +183,10 @@ def masked(address: str) -> str:
     return PASSWORD.sub(r"\1\2***", address)
 
 
+class Garbled(ConnectionError):
+    """What has arrived is no reply: the connection is of no use any more."""
+
+
 class Wire:
     """An open connection: commands are written to it, replies are read from it in their order.
 
@@ -196,9 +200,7 @@ class Wire:
         self.poll = select.poll()
         self._socket = connection._get_socket()
         self.poll.register(self._socket, select.POLLIN)
-        self._reader = hiredis.Reader(
-            protocolError=redis.exceptions.InvalidResponse, replyError=_refusal, notEnoughData=INCOMPLETE
-        )
+        self._reader = hiredis.Reader(protocolError=Garbled, replyError=_refusal, notEnoughData=INCOMPLETE)
 
     def fileno(self) -> int:
         number: int = self._socket.fileno()
@@ -276,6 +278,8 @@ class Link:
     def begin(self, commands: Sequence[Command]) -> None:
         """Send all commands in one write; `finish` comes next, from whichever thread.  Raises as exchange does."""
         packed = b"".join(map(_packed, commands))
+        if self._begun is not None:
+            self.close()  # whoever began it was torn away by an exception, and its replies would be taken for ours
         wire = self._ready()
         self._begun = wire, len(commands)
         try:
@@ -292,6 +296,7 @@ class Link:
         wire, awaited = self._begun
         try:
             replies = wire.read(awaited, timeout)
+            self._begun = None
         except OSError as error:
             self._lose(error)
         except BaseException:

@@ -20,19 +20,21 @@ from dataclasses import dataclass, field
 from math import inf
 
 from kiqcluster.backoff import jittered
-from kiqcluster.errors import RedisRefused, ReplyLost, StoreError
+from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost, StoreError
 from kiqcluster.outcome import Requeue
 from kiqcluster.runtime import Runtime
 from kiqcluster.store.engine import Engine, Exchange, Limits, Member, Refusals, Reserved, Settlement, Unit
 from kiqcluster.worker.pace import MOST_QUEUES, NOTHING, Appetite, Pace
 from kiqcluster.worker.queues import QueueOrder
 
-__all__ = ["ReliableFetch"]
+__all__ = ["ReliableFetch", "Round"]
 
 COMPANY = 0.02  # seconds that an outcome may wait for others to share its round trip
 FRESH = 0.1  # seconds after a round for which its connection is taken to be open; if it is not, R3 sees to that
 LONGEST_WAIT = 0.1  # seconds that a unit may wait here behind running jobs; then all that wait are given back
-SUSPECT_LEAD = 1.0  # seconds by which a suspect starts before the next one: who kills does so early, as a rule
+SUSPECT_LEAD = 0.9  # seconds by which a suspect starts before the next one: who kills does so early, as a rule.  Less
+# than between two sweeps, which find the next one
+STALE = 10.0  # seconds after which a round's reply is not believed: others may have recovered a frozen process since
 REFUSED_PAUSE = 2.0  # seconds until an outcome that Redis refused is tried again
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between tries while Redis is away
 
@@ -42,6 +44,7 @@ class Round:
     """One settle + reserve, from its beginning to its end.
 
     sent: None until it is.  is_processor: whether a processor leads it, which goes on with a unit itself.
+    is_heard: whether a bell has asked for it.
     """
 
     batch: list[Settlement] = field(default_factory=list)
@@ -49,6 +52,7 @@ class Round:
     sent: Exchange | None = None
     begun_at: float = 0.0
     is_processor: bool = False
+    is_heard: bool = False
 
 
 class ReliableFetch:
@@ -222,14 +226,20 @@ class ReliableFetch:
     def ring(self, queue: str | None = None) -> bool:
         """Say that there may be work; return whether somebody will look.
 
-        queue: the one whose bell rang, None for a look at all.
+        queue: the one whose bell rang, None for a look at all.  After a bell the round is sent at once, and ended by
+        the processor that is woken while Redis runs it.
         """
         with self._turn:
             if self._quiet or self._ended or not self._idle or not self._order.serves(queue):
                 return False
             self._due = True
-            self._turn.notify()
-            return True
+            if queue is None or self._leading or self._unsure:
+                self._turn.notify()
+                return True
+            turn = self._take_lead(is_processor=False)
+            turn.is_heard = True
+        self._lead(turn, ahead=True)
+        return True
 
     def look(self) -> None:
         """Ring if any of the queues holds anything, bells included; one command, where a reserve runs a dozen.
@@ -293,6 +303,10 @@ class ReliableFetch:
         """
         return len(self._held) - len(self._refused)
 
+    def is_sure(self) -> bool:
+        """Return whether no unit can be in flight that is not known here: no reserve is out, none was lost."""
+        return not (self._leading or self._unsure)
+
     def end(self) -> None:
         """Let every processor end at its next turn."""
         with self._turn:
@@ -326,7 +340,8 @@ class ReliableFetch:
     def _lead(self, turn: Round, *, ahead: bool = False) -> None:
         """Settle what is finished and reserve for everybody idle; afterwards nobody leads.
 
-        ahead: there are units at hand.  What the round brings is left on the air then, for whoever needs it first.
+        ahead: there are units at hand, or it is for another to go on.  What the round brings is left on the air then,
+        for whoever needs it first.
         """
         is_left = False
         try:
@@ -343,7 +358,9 @@ class ReliableFetch:
             with self._turn:
                 if is_left:
                     self._on_air = turn
-                    self._ask_to_tend()
+                    if not turn.is_heard:
+                        self._ask_to_tend()
+                    self._turn.notify()  # who was woken for a unit leads instead; the next one need not wait for that
                 else:
                     self._end(turn)
 
@@ -373,12 +390,15 @@ class ReliableFetch:
             return
         now = self._runtime.clock.now()
         turn.sent = self._engine.begin(
-            self._link, self.member, self._call, limits, turn.batch, now, may_suspect=self._may_suspect()
+            self._link, self.member, self._call, limits, turn.batch, now, may_suspect=self._may_suspect(turn.batch)
         )
 
     def _take_outcomes(self) -> list[Settlement]:
         """Return what is to be settled now.  Called with the lock."""
-        batch = [self._finished.popleft() for _ in range(len(self._finished))]
+        # What leaves one place is in another before: a hard stop looks at both, without the lock.
+        self._on_wire = batch = list(self._finished)
+        for _ in batch:
+            self._finished.popleft()
         if self._refused and self._now() >= self._refused_until:
             batch += self._refused
             self._refused = []
@@ -386,12 +406,11 @@ class ReliableFetch:
         self._returned.sort(key=lambda unit: unit.token, reverse=True)
         batch += [Settlement(unit, Requeue()) for unit in self._returned]
         self._returned = []
-        self._on_wire = batch
         return batch
 
     def _decide(self, turn: Round) -> tuple[Appetite, Limits | None]:
         """Return how much to reserve, in all and from each queue.  Called with the lock."""
-        if self._quiet or self._ended or not (turn.is_processor or self._few):
+        if self._quiet or self._ended or not (turn.is_processor or turn.is_heard or self._few):
             return NOTHING, None
         appetite = self._pace.appetite(self._idle + turn.is_processor, len(self._units))
         if appetite == NOTHING:  # enough is at hand; if a look is due, it stays so for who takes the last of it
@@ -399,6 +418,8 @@ class ReliableFetch:
             return NOTHING, None
         self._due = False
         limits = self._pace.limits(self._order.draw(MOST_QUEUES if self._few else None), appetite, turn.begun_at)
+        if not limits:
+            self._few = 0
         return appetite, limits or None
 
     def _tell_of_hunger(self) -> None:
@@ -411,14 +432,17 @@ class ReliableFetch:
             self._hungry = False
             self._poke()
 
-    def _may_suspect(self) -> bool:
+    def _may_suspect(self, batch: Sequence[Settlement]) -> bool:
         """Return whether a job that a process has died of may start here.
 
-        One that was there once starts a while after the one before it: it may just have been beside.  Where one runs
-        that was there more often, no other does.
+        One starts when the one before it has ended (batch: settled with this round, before the reserve), or after a
+        while if that was there once: it may just have been beside.  While one runs that was there more often, no other
+        starts.  Only the latest is remembered.
         """
         suspect = self._suspect
-        return suspect is None or (suspect.deaths == 1 and self._now() >= suspect.reserved_at + SUSPECT_LEAD)
+        if suspect is None or any(each.unit is suspect for each in batch):
+            return True
+        return suspect.deaths == 1 and self._now() >= suspect.reserved_at + SUSPECT_LEAD
 
     def _finish(self, turn: Round, sent: Exchange) -> None:
         """Take in what a round has brought."""
@@ -431,20 +455,25 @@ class ReliableFetch:
         elif not self._refused and not (reserved is not None and reserved.refusal):
             self._complaint = ""
         if reserved is not None:
-            self._receive(reserved, turn.appetite)
+            self._receive(reserved, turn)
 
-    def _receive(self, reserved: Reserved, appetite: Appetite) -> None:
+    def _receive(self, reserved: Reserved, turn: Round) -> None:
         if reserved.fenced:
             self._rejoin()
+            return
+        now, appetite = self._now(), turn.appetite
+        if now > turn.begun_at + STALE:
+            with self._turn:
+                self._unsure = self._due = True
             return
         if reserved.refusal:
             self._complain("a reserve", reserved.refusal)
         self._is_refused = bool(reserved.refusal) and not reserved.resting
-        units, now = reserved.units, self._now()
+        units = reserved.units
         with self._turn:
             self._resting = reserved.resting
             for unit in units:
-                unit.reserved_at = now
+                unit.reserved_at = turn.begun_at
                 self._held[unit.token] = unit
             is_alone = bool(units) and units[0].deaths > 0  # a suspect's batch is short for that
             if is_alone:
@@ -485,10 +514,15 @@ class ReliableFetch:
     def _settle_singly(self, batch: list[Settlement], error: Exception) -> None:
         """Settle one by one what cannot be sent together; what cannot be sent at all stays held."""
         self._complain("a batch", repr(error))
-        for settlement in batch:
+        with self._turn:
+            self._unsure = self._due = True  # what was reserved with them is not known
+        for number, settlement in enumerate(batch):
             try:
                 self._engine.settle(self._link, [settlement], self._runtime.clock.now())
                 self._release([settlement])
+            except (RedisUnavailable, ReplyLost) as outage:
+                self._outage(outage, batch[number:])
+                return
             except Exception as reason:  # noqa: BLE001  # as above
                 self._keep_refused([settlement], {settlement.unit.token: repr(reason)})
 

@@ -243,9 +243,10 @@ class Launcher:
                     self._stopping_pause.wait(LEAVE_PAUSE)
                     continue
                 identity, units = capsule.fetch.member.identity, max(capsule.fetch.running(), len(interrupted))
-                if units:
+                has_all = not units and capsule.fetch.is_sure()
+                if not has_all:
                     self._runtime.events.emit("worker_stranded", identity=identity, units=units, error=str(error))
-                return not units
+                return has_all
             else:
                 return True
 

@@ -26,7 +26,7 @@ STAGE = "stage"  # a queue that nobody serves
 QUIETS = sized(3, 50)
 AT_ONCE = 0.1  # seconds in which what was not started is back in its queue
 QUICK, BEHIND = 1_000, 600  # jobs that make the worker prefetch, and jobs behind the ones that hold its threads
-PREFETCHED = 200  # units at least that a worker holds then, beside those that run
+PREFETCHED = 200  # units that a worker holds then as a rule, beside those that run
 
 # outcomes
 ROUNDS, BUSY = sized((3, 0.4), (20, 3.0))  # BUSY: seconds for which all threads are, once a round
@@ -36,7 +36,7 @@ LATEST = 0.3  # of the slowest; below BUSY
 
 
 def fresh_queues(count: int) -> list[str]:
-    """Return names; nothing is prefetched from a queue that has had a long job of late."""
+    """Return names: less is taken ahead from a queue whose jobs have made units wait."""
     return [f"queue{number}" for number in range(count)]
 
 
@@ -85,7 +85,8 @@ def test_a_quiet_worker_gives_all_that_it_has_not_started_back_at_once_and_in_or
         }
     )
     assert median(seconds) <= AT_ONCE
-    assert min(prefetched) >= PREFETCHED
+    assert median(prefetched) >= PREFETCHED
+    assert min(prefetched) > 0
     assert set(ledger.ended().values()) == {1}
 
 

@@ -28,8 +28,9 @@ from kiqcluster.runtime import Runtime, Setup
 from kiqcluster.store import Store
 from kiqcluster.store.connection import Link
 from kiqcluster.store.engine import ALL_SUSPECT, DeadSetLimits, Engine, Settlement, Unit
-from kiqcluster.worker.fetch import ReliableFetch
+from kiqcluster.worker.fetch import ReliableFetch, Round
 from kiqcluster.worker.identity import Birth, new_member
+from kiqcluster.worker.pace import Pace
 from kiqcluster.worker.queues import QueueOrder
 from tests.chaos.scale import sized
 from tests.kit import PATIENCE, PAUSE, RedisServer
@@ -104,6 +105,8 @@ class Rig:
             runtime, self.engine, order, lambda: new_member(birth), lambda member: None, self.poked.set
         )
         self._without_fault(lambda: self.engine.join(self.fetch.member))
+        self.ahead = 0  # rounds that were sent before their units were needed
+        self._lead, self.fetch._lead = self.fetch._lead, self._counted  # type: ignore[method-assign]
         bodies = [self._processor] * processors + [self._manager]
         self.threads = [threading.Thread(target=self._guarded, args=(body,), daemon=True) for body in bodies]
         for thread in self.threads:
@@ -121,6 +124,11 @@ class Rig:
             body()
         except BaseException as error:
             self.crashes.append(error)
+
+    def _counted(self, turn: Round, *, ahead: bool = False) -> None:
+        was_sent = turn.sent is not None
+        self._lead(turn, ahead=ahead)
+        self.ahead += ahead and not was_sent and turn.sent is not None
 
     def _processor(self) -> None:
         finished = None
@@ -153,7 +161,8 @@ class Rig:
     def burst(self, most: int) -> None:
         """Push a few jobs, with what may happen to a worker in between."""
         for _ in range(self.rng.randint(1, most)):
-            self._push("job")
+            for _ in range(self.rng.choice((1, 1, 20))):
+                self._push("job")
             self.nap()
             self._happen(self.rng.random())
         self._let_late_commands_arrive()
@@ -248,9 +257,12 @@ class Rig:
 
 
 @pytest.fixture(autouse=True)
-def _many_switches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _many_switches(monkeypatch: pytest.MonkeyPatch, seed: str) -> Iterator[None]:
     import kiqcluster.worker.fetch as fetch_module
 
+    rng = Random(seed)
+    # Deep at random: rounds are sent ahead now and then, which single jobs would never bring about.
+    monkeypatch.setattr(Pace, "note", lambda pace, *_: setattr(pace, "depth", rng.choice((0, 2, 4, 8, 16))))
     for name in ("FIRST_PAUSE", "LONGEST_PAUSE"):  # so that thousands of outages fit in a second
         monkeypatch.setattr(fetch_module, name, 0.002, raising=False)
     before = sys.getswitchinterval()
@@ -289,7 +301,11 @@ def test_every_burst_is_done_and_every_thread_ends(
         worker.stop()
 
     ended = Counter(store.call("LRANGE", ENDED, 0, -1))
-    print(f"{bursts} bursts, {len(worker.pushed)} jobs, {sum(worker.runs.values())} runs")
+    counts = (
+        f"{bursts} bursts, {len(worker.pushed)} jobs, {sum(worker.runs.values())} runs, {worker.ahead} rounds ahead"
+    )
+    print(counts)
+    assert worker.ahead
     assert ended == Counter(worker.pushed)
     assert not worker.crashes
     assert store.call("KEYS", "kiq:inflight:*") == []

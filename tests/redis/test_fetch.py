@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from hashlib import sha1
 from math import inf
 from typing import Any
 
@@ -239,6 +240,17 @@ class TestAhead:
 
         assert bench.queued() == [f"{number:03}" for number in reversed(range(self.JOBS))]
 
+    def test_after_a_freeze_its_reply_is_not_believed(self, bench: Bench) -> None:
+        """Others may have recovered its units since: a resync tells."""
+        assert bench.fetch._on_air is not None
+        bench.fetch._on_air.begun_at -= 60
+        epoch = bench.fetch.member.epoch
+
+        rest = [bench.next() for _ in range(self.JOBS - len(self.taken))]
+
+        assert bench.fetch.member.epoch == epoch + 1
+        assert sorted(unit.payload for unit in self.taken + rest) == [b"%03d" % number for number in range(self.JOBS)]
+
     def test_when_its_reply_is_lost_nothing_is(self, bench: Bench, redis_server: RedisServer) -> None:
         redis_server.store().call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
@@ -390,3 +402,76 @@ def test_a_look_leaves_it_to_a_reserve_whether_a_queue_still_rests(bench: Bench)
     bench.fetch.look()
 
     wait_until(lambda: bench.fetch.bells_wanted() == ["default"], "the queue to be listened to again")
+
+
+def test_a_bell_sends_the_round_at_once_and_the_woken_processor_ends_it(bench: Bench) -> None:
+    got: list[bytes] = []
+    threading.Thread(target=lambda: got.append(bench.next().payload), daemon=True).start()
+    wait_until(lambda: bench.fetch._idle == 1, "a parked processor")
+    bench.push("a")
+    with bench.fetch._turn:
+        calls = bench.fetch._call
+
+    assert bench.fetch.ring("default")
+
+    assert bench.fetch._call == calls + 1  # sent by who rang
+    wait_until(lambda: got == [b"a"], "the unit")
+    wait_until(lambda: not bench.fetch._leading, "the round to be over")
+    assert bench.fetch._on_air is None
+
+
+def test_who_is_woken_for_a_unit_and_leads_instead_wakes_the_next(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pace, "note", lambda *_: None)
+    started: list[bytes] = []
+    gate = threading.Event()
+
+    def work() -> None:
+        started.append(bench.next().payload)
+        gate.wait(20)
+
+    for _ in range(4):
+        threading.Thread(target=work, daemon=True).start()
+    wait_until(lambda: bench.fetch._idle == 4, "four parked processors")
+    bench.push(*(str(number) for number in range(60)))
+    reserved = bench.engine.exchange(bench.fetch._link, bench.fetch.member, 99, {"default": (10, 10)}, [], 0.0)[1]
+    assert reserved is not None
+
+    with bench.fetch._turn:
+        bench.fetch._held.update((unit.token, unit) for unit in reserved.units)
+        bench.fetch._units.extend(reserved.units)
+        bench.fetch._few, bench.fetch._pace.depth = 25, 50  # few enough to lead ahead
+        bench.fetch._turn.notify()
+
+    wait_until(lambda: len(started) == 4, "all four to run")
+    gate.set()
+
+
+class TestSuspects:
+    @pytest.fixture(autouse=True)
+    def pair(self, bench: Bench) -> None:
+        """Two jobs that have been there at two deaths."""
+        for payload in (b"first", b"second"):
+            bench.store.call("HSET", bench.store.keys.suspects, sha1(payload).hexdigest(), 2)
+        bench.push("first", "second")
+        self.first = bench.next()
+
+    def test_the_next_one_starts_with_the_round_that_settles_the_one_before(self, bench: Bench) -> None:
+        calls = bench.fetch._call
+
+        assert bench.next(Settlement(self.first, Done())).payload == b"second"
+
+        assert bench.fetch._call == calls + 1
+
+    def test_one_that_must_wait_rings_no_bells(self, bench: Bench) -> None:
+        """Its queue is not empty: a bell there would ring at once, for a reserve that may not take it, for ever."""
+        other = threading.Thread(target=bench.fetch.next, daemon=True)
+        other.start()
+
+        wait_until(lambda: bench.fetch._idle == 1 and not bench.fetch._leading, "the other processor to be idle")
+
+        assert bench.fetch.bells_wanted() == []
+        assert bench.queued() == ["second"]
+        bench.fetch.end()
+        other.join()

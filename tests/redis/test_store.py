@@ -215,3 +215,24 @@ def test_a_missing_password_is_refused_whatever_the_database(store: Store, redis
                 assert refusal.value.code == "NOAUTH"
     finally:
         Store(redis_server.url.replace("//", "//:secret@")).call("CONFIG", "SET", "requirepass", "")
+
+
+def test_what_is_no_reply_counts_as_a_lost_one(store: Store) -> None:
+    link = store.link()
+    link.exchange([("PING",)])
+    assert link._wire is not None
+    link._wire._reader.feed(b"no protocol at all\r\n")
+
+    with pytest.raises(ReplyLost):
+        link.exchange([("PING",)])
+
+    assert link.exchange([("PING",)]) == [b"PONG"]
+
+
+def test_replies_that_nobody_has_read_are_not_taken_for_those_of_the_next_call(store: Store) -> None:
+    """A signal handler that raises may tear a caller away between sending and reading."""
+    link = store.link(trust=5.0)
+    link.exchange([("PING",)])
+    link.begin([("ECHO", "first")])
+
+    assert link.exchange([("ECHO", "second")]) == [b"second"]

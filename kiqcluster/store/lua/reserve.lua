@@ -15,8 +15,8 @@
 -- A queue that may give fewer than others, and has more, holds back those after it: they are not preferred to it.
 -- Returns {"FENCED"} when the member was recovered or its epoch raised, and then changes nothing; else
 -- {"OK", {indexes of queues left alone}, {reasons}, deaths, index, {payloads}, index, {payloads}, ...}, oldest payload
--- first; the n-th payload has the token "<epoch>.<call>.<n, 5 digits>".  A queue is left alone when it is paused (reason
--- "") or is no list (reason: Redis' words); it holds up no other.
+-- first; the n-th payload has the token "<epoch>.<call>.<n, 5 digits>".  A queue is left alone when it is paused or
+-- holds only suspects that must wait (reason ""), or is no list (reason: Redis' words); it holds up no other.
 -- A suspect is handed out alone in its batch, so that it takes no neighbour with it; `deaths` is then its count, else
 -- 0.  To a caller that may not have one, it goes to the back of its queue.
 -- Cost: O(queues + k).  Only the tails of the lists are touched, whatever their length.
@@ -37,6 +37,7 @@ local token_head = ARGV[2] .. '.' .. ARGV[3] .. '.'
 local largest = 0
 for at = 8, #ARGV, 3 do largest = math.max(largest, tonumber(ARGV[at])) end
 
+local withheld = false -- a suspect was met that the caller may not take
 local function deaths_of(payload)
   return has_suspects and tonumber(redis.call('HGET', KEYS[4], redis.sha1hex(payload)) or nil)
 end
@@ -54,7 +55,10 @@ local function take(list, record_head, payloads, rotations)
       if suspect and may_suspect and taken_units == 0 then
         deaths, room, suspect, is_alone = suspect, 1, false, true
       end
-      if suspect then break end
+      if suspect then
+        withheld = not may_suspect
+        break
+      end
       taken_units = taken_units + 1
       count = count + 1
       bytes_left = bytes_left - #batch[i]
@@ -106,8 +110,13 @@ local function visit(at, pass)
     end
   end
   if left_alone[at] then return end
+  withheld = false
   if room > 0 then
     take(queue, record_head, payloads, may_suspect and 0 or math.min(SLICE, redis.call('LLEN', queue) - 1))
+  end
+  if withheld and #payloads == 0 then
+    idle_indexes[#idle_indexes + 1] = index
+    reasons[#reasons + 1] = ''
   end
   if most < largest and redis.call('LLEN', queue) > 0 then
     ceiling = math.min(ceiling, most)

@@ -25,7 +25,7 @@ __all__ = ["LONG", "MOST_QUEUES", "NOTHING", "Appetite", "Pace"]
 LONG = 0.05  # seconds: units wait for a job that has run for longer
 SHORTEST_GRUDGE, LONGEST_GRUDGE = 1.0, 60.0  # seconds for which a queue is blamed: the first time, and again and again
 AHEAD = 0.05  # seconds of work that may wait in the process
-MOST = 1_000  # units, whatever their pace
+MOST = 2_000  # units, whatever their pace: enough for a network that is a millisecond away
 MOST_QUEUES = 100  # that share a batch, as long as they fill it: a thousand queues do not cost a thousand visits
 
 

@@ -63,7 +63,7 @@ def encode(value: JSON) -> bytes:
     except (ValueError, OverflowError):  # an integer beyond the digit limit, or a lone surrogate
         return _encode_slowly(value).encode()
     if EXTREME_NUMBER.search(encoded) or isinstance(value, float):
-        return _encode_slowly(msgspec.to_builtins(value)).encode()
+        return _encode_slowly(msgspec.to_builtins(value, str_keys=True)).encode()
     return encoded
 
 

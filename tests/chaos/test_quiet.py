@@ -86,7 +86,6 @@ def test_a_quiet_worker_gives_all_that_it_has_not_started_back_at_once_and_in_or
     )
     assert median(seconds) <= AT_ONCE
     assert median(prefetched) >= PREFETCHED
-    assert min(prefetched) > 0
     assert set(ledger.ended().values()) == {1}
 
 

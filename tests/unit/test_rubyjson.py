@@ -222,3 +222,7 @@ class TestPatch:
 
 def test_the_digit_limit_is_that_of_the_interpreter() -> None:
     assert sys.int_info.default_max_str_digits == rubyjson.INT_DIGITS_LIMIT
+
+
+def test_keys_that_are_numbers_become_text_beside_extreme_floats_too() -> None:
+    assert rubyjson.encode({"args": [{5: 1}], "custom": 1e16}) == b'{"args":[{"5":1}],"custom":1.0e+16}'

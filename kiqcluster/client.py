@@ -51,11 +51,13 @@ from kiqcluster.registry import Definition, current_registry
 from kiqcluster.rubyjson import JSON
 from kiqcluster.runtime import Push, Setup, current_setup
 from kiqcluster.store import Store
-from kiqcluster.store.connection import Command
+from kiqcluster.store.wire import Command
 
 __all__ = ["BULK_CHUNK", "Client", "due_at"]
 
 BULK_CHUNK = 1_000  # jobs in one round trip (sidekiq client.rb)
+BULK_BYTES = 10_000_000  # … and bytes, unless one job has more: they are in memory thrice, and must get there in time
+LARGEST_PAYLOAD = 512 << 20  # bytes; Redis hangs up on more (proto-max-bulk-len), and a push would count as lost
 REPLICA_PATIENCE = 1.0  # seconds that replicas get to confirm a push; never more than half of what a call may take
 DEFAULT_OPTIONS: Mapping[str, JSON] = {"retry": True, "queue": "default"}
 ARRAYS = frozenset({list, tuple})  # types of an entry of a bulk push
@@ -134,7 +136,7 @@ class Client:
 
         wait_replicas: see push; each round trip waits for them, and the first that is not confirmed ends the push.
         Returns a jid per job, in order, None where middleware stopped it.  Raises as `enqueue_bulk` does.
-        One round trip per 1 000 jobs.
+        One round trip per 1 000 jobs or 10 MB.
         """
         name, definition, options = _read_item(item)
         if item.get("jid") is not None:
@@ -242,6 +244,11 @@ class Client:
             encoded = rubyjson.encode(push.payload)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidPush(f"{name}: the payload holds what JSON cannot ({error})") from error
+        if len(encoded) > LARGEST_PAYLOAD:
+            raise InvalidPush(
+                f"{name}: the payload has {len(encoded)} bytes, and Redis takes {LARGEST_PAYLOAD} at most; "
+                "store the data elsewhere, and pass where it is"
+            )
         return Ready(push.payload["jid"], push.queue, push.at, encoded)
 
     def _prepare_alike(
@@ -261,15 +268,16 @@ class Client:
         if not are_plain(lists):
             _each(lists, lambda arguments: self._check(name, arguments))
         jids = new_jids(len(lists))
-        rows = zip(jids, repeat(options["queue"]), times, stencil.fill(encoded, jids, times))
-        return list(map(Ready._make, rows))
+        filled = stencil.fill(encoded, jids, times)
+        if max(map(len, filled), default=0) > LARGEST_PAYLOAD:
+            return None
+        return list(map(Ready._make, zip(jids, repeat(options["queue"]), times, filled)))
 
     def _write(self, jobs: Sequence[Ready], wait_replicas: int = 0) -> None:
-        """Write jobs, BULK_CHUNK in a round trip.  Raises StoreError that says which are certainly enqueued."""
+        """Write jobs, a chunk in a round trip.  Raises StoreError that says which are certainly enqueued."""
         store = self._store or VIA.get() or self._setup.current_store()
         enqueued: list[Jid] = []
-        for start in range(0, len(jobs), BULK_CHUNK):
-            chunk = jobs[start : start + BULK_CHUNK]
+        for chunk in _chunks(jobs):
             try:
                 _write_chunk(store, chunk, enqueued, wait_replicas)
             except StoreError as error:
@@ -283,6 +291,19 @@ class Client:
                     said.append(f"certainly enqueued: {len(enqueued)} of {len(jobs)} jobs (error.enqueued)")
                 error.args = ("; ".join(said),)
                 raise
+
+
+def _chunks(jobs: Sequence[Ready]) -> Iterator[Sequence[Ready]]:
+    """Yield the jobs in parts of at most BULK_CHUNK jobs, and of BULK_BYTES unless a single one has more."""
+    for start in range(0, len(jobs), BULK_CHUNK):
+        part = jobs[start : start + BULK_CHUNK]
+        first = size = 0
+        for at, job in enumerate(part):
+            size += len(job.encoded)
+            if size > BULK_BYTES and at > first:
+                yield part[first:at]
+                first, size = at, len(job.encoded)
+        yield part[first:]
 
 
 def _write_chunk(store: Store, jobs: Sequence[Ready], enqueued: list[Jid], wait_replicas: int) -> None:

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from kiqcluster.errors import UsageError
 from kiqcluster.store import embedded
-from kiqcluster.store.connection import masked, parse_address
+from kiqcluster.store.address import masked, parse_address
 
 __all__ = [
     "STOP_GRACE",

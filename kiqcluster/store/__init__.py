@@ -2,6 +2,8 @@
 
 Read in this order:
 connection   Store (a shard: address, keys, links) and Link (one connection, one exchange at a time)
+address      what an address means, and which server Sentinel's answers lead to
+wire         commands and replies as bytes, and what an error reply means
 scripts      the .lua files, one per operation, called by digest
 engine       what a worker asks of Redis: join, reserve, settle, resync, recover, move_due
 embedded     the private server of `--embedded`, its address and its command line
@@ -9,6 +11,8 @@ embedded     the private server of `--embedded`, its address and its command lin
 Nothing here retries: whether a command may run twice is known only to its caller (rules R2 to R4).
 """
 
-from kiqcluster.store.connection import Link, Store, is_outage, parse_address, risks
+from kiqcluster.store.address import parse_address
+from kiqcluster.store.connection import Link, Store, risks
+from kiqcluster.store.wire import is_outage
 
 __all__ = ["Link", "Store", "is_outage", "parse_address", "risks"]

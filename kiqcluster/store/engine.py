@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha1
+from math import inf
 from typing import Any
 
 from kiqcluster.clock import utc_date
@@ -89,7 +90,7 @@ class Unit:
     """A reserved payload.
 
     token: its place in the in-flight hash of `identity`.  deaths: processes that died while they ran it.
-    reserved_at: monotonic seconds, for whoever holds it.
+    reserved_at: monotonic seconds, for whoever holds it; until then, just now.
     """
 
     queue: str
@@ -97,7 +98,7 @@ class Unit:
     token: str
     identity: str
     deaths: int = 0
-    reserved_at: float = 0.0
+    reserved_at: float = inf
 
 
 @dataclass(slots=True)

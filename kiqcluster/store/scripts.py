@@ -16,7 +16,8 @@ from importlib.resources import files
 from typing import Any
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
-from kiqcluster.store.connection import Link, is_outage
+from kiqcluster.store.connection import Link
+from kiqcluster.store.wire import is_outage
 
 __all__ = [
     "BEAT",

@@ -37,7 +37,7 @@ from kiqcluster.supervisor.guardian import Guardian
 from kiqcluster.supervisor.metrics import ClusterMetrics
 from kiqcluster.supervisor.pidfile import Pidfile
 from kiqcluster.supervisor.probes import Probes, why_not_ready
-from kiqcluster.supervisor.signals import SIGNAL_ACTIONS, SignalInbox
+from kiqcluster.supervisor.signals import SignalInbox
 from kiqcluster.version import VERSION
 
 __all__ = ["Birth", "Supervisor"]
@@ -206,8 +206,8 @@ class Supervisor:
     # signals
 
     def _on_signals(self) -> None:
-        for number in self._inbox.read():
-            self._act(SIGNAL_ACTIONS.get(number, ""), number.name)
+        for action, name in self._inbox.take():
+            self._act(action, name)
 
     def _act(self, action: str, name: str) -> None:
         match action:
@@ -452,7 +452,7 @@ class Supervisor:
                 if self._clock.monotonic() >= deadline:
                     os.killpg(self._guardian.pid, signal.SIGKILL)
                 self._selector.select(LONGEST_TURN / 20)
-                self._inbox.read()
+                self._inbox.take()
         if self._probes is not None:
             self._probes.close()
             if self._config.listen.startswith("unix:"):

@@ -27,7 +27,7 @@ from kiqcluster.payload import shown
 from kiqcluster.runtime import Runtime
 from kiqcluster.service import Service
 from kiqcluster.store import Store
-from kiqcluster.store.connection import Command
+from kiqcluster.store.wire import Command
 from kiqcluster.version import VERSION
 from kiqcluster.worker.processor import Running
 

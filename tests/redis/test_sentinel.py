@@ -9,9 +9,10 @@ import pytest
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
 from kiqcluster.store import Store, is_outage, parse_address
-from kiqcluster.store.connection import PRIMARY_ONLY, Command
+from kiqcluster.store.address import PRIMARY_ONLY
 from kiqcluster.store.engine import DeadSetLimits, Engine, Member
 from kiqcluster.store.scripts import JOIN, Call, run_scripts
+from kiqcluster.store.wire import Command
 from tests.kit import RedisServer, free_port, wait_until
 from tests.sentinel import SERVICE, SentinelGroup
 

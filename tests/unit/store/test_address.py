@@ -9,8 +9,8 @@ import pytest
 from redis.connection import SSLConnection
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost, StoreError, UsageError
-from kiqcluster.store import Store
-from kiqcluster.store.connection import Service, is_outage, masked, parse_address
+from kiqcluster.store import Store, is_outage, parse_address
+from kiqcluster.store.address import Service, masked
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,18 @@ def test_the_password_of_an_address_that_cannot_be_used_is_hidden_too(address: s
     assert "cret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("address", ["", "localhost", "http://host", "redis://host:port", "redis://[::1"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("", "localhost", "http://host", "redis://host:port", "redis://[::1"),
+        *("redis://host?nonsense=1", "redis://host?ssl_ca_certs=ca.pem", "redis://host?protocol=3"),
+        *(
+            "rediss://host?ssl_ca_cert=ca.pem",
+            "rediss://host?ssl_cert_reqs=perhaps",
+            "redis+sentinel://host/jobs?ssl=1",
+        ),
+    ],
+)
 def test_an_address_that_is_none_is_refused_with_the_forms_that_work(address: str) -> None:
     with pytest.raises(UsageError, match=r"redis://HOST:PORT/DB"):
         parse_address(address)

@@ -1,0 +1,144 @@
+"""Addresses: what they mean, and what of them may be shown.
+
+parse_address   redis://, rediss://, unix://, embedded:DIR → Node; redis+sentinel:// → Service
+Service         a primary that sentinels know by a name: which of them is asked next, and what to make of their answers
+masked          an address without its password
+
+Never: opens a connection.  Service.locate is handed the way to ask a sentinel by who can (connection.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlencode
+
+from redis.connection import Connection, SSLConnection, parse_url
+from redis.exceptions import RedisError
+
+from kiqcluster.errors import RedisUnavailable, ReplyLost, UsageError
+from kiqcluster.store import embedded
+
+__all__ = ["PRIMARY_ONLY", "Node", "Place", "Service", "masked", "parse_address"]
+
+Node = dict[str, Any]  # keyword arguments of redis-py's connection class, itself among them
+Place = tuple[str, int]  # host and port
+Ask = Callable[[Node, str], Place | None]  # how to connect to a sentinel, a service's name → where the primary is
+
+PRIMARY_ONLY = "primary_only"  # key of a Node: to be connected to only if it is a primary
+SENTINEL_PORT = 26_379  # where an address has none
+# After `//user:` up to the last @ (a password may hold any character), or in the query (unix://PATH?password=…).
+PASSWORD = re.compile(r"(?<=//)([^:@/]*:).*(?=@)|([?&](?:\w+_)?password=)[^&]*")
+SENTINEL_ADDRESS = re.compile(
+    r"(?P<scheme>rediss?)\+sentinel://((?P<login>[^/?#]*)@)?(?P<hosts>[^/?#@]+)"
+    r"/(?P<service>[^/?#]+)(/(?P<db>[0-9]*))?(\?(?P<options>.*))?"
+)
+HOST = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[^:\[\]\s]+)(:(?P<port>[0-9]+))?")
+
+
+@dataclass(slots=True)
+class Service:
+    """A primary that sentinels know by a name.
+
+    hosts: the sentinels.  options: how to connect to them.  node: how to connect to the primary, but for its place.
+    first: the sentinel that is asked first, since it was right the last time.
+    """
+
+    name: str
+    hosts: tuple[Place, ...]
+    options: Node
+    node: Node
+    first: Place | None = None
+
+    def locate(self, ask: Ask) -> Iterator[Node]:
+        """Yield where the primary is, by one sentinel after the other as long as they are wrong.
+
+        ask: what it raises as RedisUnavailable or ReplyLost makes the next one be asked; all else is passed on.
+        Raises RedisUnavailable when none knows.
+        """
+        found: set[Place] = set()
+        complaints = []
+        for sentinel in sorted(self.hosts, key=lambda host: host != self.first):
+            try:
+                place = ask({**self.options, "host": sentinel[0], "port": sentinel[1]}, self.name)
+            except (RedisUnavailable, ReplyLost) as error:
+                complaints.append(str(error))
+                continue
+            if place is None:
+                complaints.append(f"{sentinel[0]}:{sentinel[1]} knows no {self.name!r}")
+            elif place not in found:
+                found.add(place)
+                self.first = sentinel  # it stays so, if the caller asks for no other
+                yield {**self.node, "host": place[0], "port": place[1], PRIMARY_ONLY: True}
+        if not found:
+            said = f"no sentinel says where {self.name!r} is ({'; '.join(complaints)}); nothing was sent"
+            raise RedisUnavailable(said)
+
+
+def parse_address(address: str) -> Node | Service:
+    """Return what it takes to connect to redis://, rediss://, unix:// or embedded:DIR, or the service of sentinels.
+
+    Sentinels: redis+sentinel://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]…]/SERVICE[/DB][?sentinel_password=…].
+    Raises UsageError that names the forms which work.
+    """
+    if "+sentinel:" in address:
+        return _parse_service(address)
+    if address.startswith(embedded.SCHEME):
+        address = embedded.url_of(embedded.directory_of(address))
+    try:
+        node: Node = parse_url(address)  # type: ignore[no-untyped-call]  # redis-py has no types here
+        _check_options(node)
+    except ValueError as error:
+        raise UsageError(
+            f"{masked(address)!r} is no Redis address ({error}); write redis://HOST:PORT/DB, rediss://…, "
+            "unix:///PATH?db=N, redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB or embedded:DIR"
+        ) from error
+    return node
+
+
+def _check_options(node: Node) -> None:
+    """Raise ValueError for an option that connections do not take; it is found by making one, which opens nothing."""
+    options = {name: value for name, value in node.items() if name != "connection_class"}
+    try:
+        node.get("connection_class", Connection)(**options, protocol=2, retry=None, health_check_interval=0)
+    except TypeError as error:
+        raise ValueError(f"it has no option {str(error).rpartition(' ')[2]}") from error
+    except RedisError as error:
+        raise ValueError(str(error)) from error
+
+
+def _parse_service(address: str) -> Service:
+    """Return the service of redis+sentinel:// (rediss+sentinel://: TLS to sentinels and servers alike)."""
+    found = SENTINEL_ADDRESS.fullmatch(address)
+    hosts = [HOST.fullmatch(host) for host in (found["hosts"] if found else "").split(",")]
+    if found is None or None in hosts or any(int(host["port"] or 1) > 65_535 for host in hosts if host):
+        raise UsageError(
+            f"{masked(address)!r} is no address of sentinels; "
+            "write redis+sentinel://[USER:PASSWORD@]HOST:PORT,HOST:PORT/SERVICE/DB"
+        )
+    options: Node = {}
+    others = []
+    for name, value in parse_qsl(found["options"] or "", keep_blank_values=True):
+        if name in ("sentinel_username", "sentinel_password"):
+            options[name.removeprefix("sentinel_")] = value
+        elif name.startswith("sentinel"):
+            raise UsageError(
+                f"there is no option {name!r}; those of sentinels are sentinel_username, sentinel_password"
+            )
+        else:
+            others.append((name, value))
+    login = f"{found['login']}@" if found["login"] else ""
+    node = parse_address(f"{found['scheme']}://{login}localhost/{found['db'] or 0}?{urlencode(others)}")
+    assert isinstance(node, dict)
+    del node["host"]
+    if node.get("connection_class") is SSLConnection:
+        options |= {name: value for name, value in node.items() if name.startswith(("ssl_", "connection_class"))}
+    places = tuple((host["name"].strip("[]"), int(host["port"] or SENTINEL_PORT)) for host in hosts if host)
+    return Service(unquote(found["service"]), places, options, node)
+
+
+def masked(address: str) -> str:
+    """Return the address with its password hidden, for logs and error messages; it need not be a sound one."""
+    return PASSWORD.sub(r"\1\2***", address)

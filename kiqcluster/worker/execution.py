@@ -1,7 +1,7 @@
 """Execution: a unit goes in, an outcome comes out.  It never raises, and writes nothing.
 
 Runs in: processor threads.
-1. read        bytes → payload; what is no job is wrapped for the dead set
+1. read        bytes → payload; what is no job is wrapped for the dead set; what was reserved long ago is put back
 2. resolve     name → definition; an unknown one is deferred, for a rolling deploy may bring it
 3. run         server middleware around perform, within the job's context
 4. conclude    return or error → outcome, by retry.py and the job's hooks
@@ -21,13 +21,14 @@ from kiqcluster import rubyjson
 from kiqcluster.errors import CannotRun, Interrupted, MalformedPayload, MisfitArguments, UnknownJob
 from kiqcluster.job import DISCARD, KILL
 from kiqcluster.metrics import JobMetrics, Tally
-from kiqcluster.outcome import Dead, Deferred, Discard, Done, Effect, Outcome, Retry
+from kiqcluster.outcome import Dead, Deferred, Discard, Done, Effect, Outcome, Requeue, Retry
 from kiqcluster.outcome import Interrupted as InterruptedOutcome
 from kiqcluster.payload import INVALID_PAYLOAD, Payload, presentable, read, seconds, unwrap, wrap
 from kiqcluster.registry import Definition, Registry
 from kiqcluster.runtime import CURRENT_JOB, JobContext, Run, Runtime
 from kiqcluster.store.engine import Unit
 from kiqcluster.worker import retry
+from kiqcluster.worker.holdings import STALE
 
 __all__ = ["Execution"]
 
@@ -37,6 +38,7 @@ YIELD_DELAY = 1.0  # seconds that a job waits which raised Interrupted although 
 UNREGISTERED = "(unknown)"  # label of jobs whose class is not registered here
 TRANSIENT_KEYS = ("at", "enqueued_at")  # that entries of the schedule set do not have
 DONE = Done()
+REQUEUE = Requeue()
 SayDone = Callable[[Payload, str, str, float], None]  # payload, class, queue, seconds that it ran
 OUTCOME_WORDS = {Retry: "failed, will be retried", Dead: "failed, buried", Discard: "failed, discarded"}
 
@@ -58,6 +60,7 @@ class Execution:
         self._setup = runtime.setup
         self._registry = registry
         self._stopping = stopping
+        self._stale = min(STALE, runtime.config.recover_after / 2)  # seconds; below what others wait for, by far
         self._tallies = metrics.tallies()
         self._say_done = (say_done or self._emit_done) if runtime.events.is_heard("job_done") else None
         self.seconds = 0.0  # that the last run took
@@ -76,12 +79,14 @@ class Execution:
             payload = self._read(unit)
         except MalformedPayload as error:
             return self._bury_unreadable(unit, error)
+        started = self._clock.monotonic()
+        if started > unit.reserved_at + self._stale:  # this process was frozen: others may run it by now
+            return REQUEUE
         name = payload["class"]
         definition = self._registry.get(name)
         if unit.deaths and unit.deaths >= self._deaths_allowed(definition):
             return self._bury_killer(unit, payload, definition)
         token = CURRENT_JOB.set(JobContext(payload, unit.queue, name, self._stopping))
-        started = self._clock.monotonic()
         try:
             outcome = self._unknown(unit, payload) if definition is None else self._run(unit, payload, definition)
             if self._effects:

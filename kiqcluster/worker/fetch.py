@@ -19,24 +19,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from kiqcluster.backoff import jittered
-from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost, StoreError
-from kiqcluster.outcome import Requeue
+from kiqcluster.errors import RedisUnavailable, ReplyLost, StoreError
 from kiqcluster.runtime import Runtime
 from kiqcluster.store.engine import Engine, Exchange, Limits, Member, Refusals, Reserved, Settlement, Unit
+from kiqcluster.worker.holdings import STALE, Holdings
 from kiqcluster.worker.pace import MOST_QUEUES, NOTHING, Appetite, Pace
 from kiqcluster.worker.queues import QueueOrder
+from kiqcluster.worker.reach import Reach
 
 __all__ = ["ReliableFetch", "Round"]
 
 COMPANY = 0.02  # seconds that an outcome may wait for others to share its round trip
 FRESH = 0.1  # seconds after a round for which its connection is taken to be open; if it is not, R3 sees to that
 LONGEST_WAIT = 0.1  # seconds that a unit may wait here behind running jobs; then all that wait are given back
-SUSPECT_LEAD = 0.9  # seconds by which a suspect starts before the next one: who kills does so early, as a rule.  Less
-# than between two sweeps, which find the next one
-STALE = 10.0  # seconds after which a round's reply is not believed: others may have recovered a frozen process since
-REFUSED_PAUSE = 2.0  # seconds until an outcome that Redis refused is tried again
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between tries while Redis is away
 
 
 @dataclass(slots=True)
@@ -83,12 +78,10 @@ class ReliableFetch:
         self._turn = threading.Condition(threading.Lock())
         self.member = self._raised = new_member()  # _raised: with the highest epoch that a resync has carried
         self._units: deque[Unit] = deque()  # at hand, the oldest first
-        self._finished: deque[Settlement] = deque()  # outcomes; only the leader takes some out
         self._oldest = 0.0  # when the first of them came in
-        self._returned: list[Unit] = []  # never started, to be put back
         self._is_tended = False  # the manager knows that something is left behind
-        self._held: dict[str, Unit] = {}  # by token, until the settle is acknowledged
-        self._suspect: Unit | None = None  # held, and the latest of those that processes have died of
+        self._holdings = Holdings()
+        self._finished = self._holdings.finished  # what processors hand in
         self._idle = 0  # processors parked on the condition
         self._leading = False  # somebody ends a round, or one is on the air
         self._on_air: Round | None = None  # sent ahead of need; ended by whoever finds no unit, or by the manager
@@ -96,18 +89,13 @@ class ReliableFetch:
         self._few = 0  # units at hand at which somebody leads ahead; 0 while none are taken ahead
         self._hungry = False  # the last reserve brought less than idle processors wanted
         self._pace = Pace()
+        self._reach = Reach(runtime)
         self._unsure = False  # a reply was lost: what Redis thinks that we hold is not known
         self._quiet = False
         self._ended = False
         self._resting: frozenset[str] = frozenset()  # queues that are paused or broken
-        self._on_wire: list[Settlement] = []  # outcomes whose settle is not acknowledged yet
-        self._refused: list[Settlement] = []  # outcomes that Redis would not write, and when they are tried again
-        self._refused_until = 0.0
         self._is_refused = False  # the last reserve, as a whole
-        self._complaint = ""
         self._call = 0
-        self._failures = 0
-        self._lost_at = 0.0
         self.progress = 0  # rounds led, looks that found nothing; stands still only if every processor is busy or stuck
 
     # processors
@@ -179,7 +167,7 @@ class ReliableFetch:
         """
         self._is_tended = False  # before the look: what comes after it pokes
         on_air = self._on_air
-        if not (self._finished or self._units or on_air or self._returned or self._refused):
+        if not (self._units or on_air or self._holdings.is_waiting):
             return None
         self._is_tended = True
         now = self._now()
@@ -192,9 +180,11 @@ class ReliableFetch:
         if self._leading:
             return COMPANY / 2  # that round does not see what came in since it began
         due_in = COMPANY  # also when processors have taken everything since: what they finish must find us looking
-        if self._finished or self._refused:
-            due_in = max(0.0, (self._oldest if self._finished else self._refused_until - COMPANY) + COMPANY - now)
-        if due_in == 0 or self._returned:
+        if self._finished:
+            due_in = max(0.0, self._oldest + COMPANY - now)
+        elif self._holdings.refused:
+            due_in = max(0.0, self._holdings.refused_until - now)
+        if due_in == 0 or self._holdings.returned:
             self.flush()
             due_in = COMPANY
         return due_in
@@ -209,7 +199,7 @@ class ReliableFetch:
     def flush(self) -> None:
         """Settle what is finished, if nobody leads."""
         with self._turn:
-            if self._leading or not (self._finished or self._refused or self._returned):
+            if self._leading or not self._holdings.is_waiting:
                 return
             self._due = True  # who handed these in finds nothing left to settle, and must look for work all the same
             turn = self._take_lead(is_processor=False)
@@ -301,7 +291,7 @@ class ReliableFetch:
 
         Those whose outcome Redis refuses do not count: nobody need wait for them.
         """
-        return len(self._held) - len(self._refused)
+        return len(self._holdings) - len(self._holdings.refused)
 
     def is_sure(self) -> bool:
         """Return whether no unit can be in flight that is not known here: no reserve is out, none was lost."""
@@ -322,10 +312,10 @@ class ReliableFetch:
         back with the rest.  seconds: for each of two round trips.  Raises StoreError.
         """
         link, to_empty = self._engine.store.link(timeout=seconds), dict.fromkeys(self._order.weights, (0, 0))
-        outcomes = [*self._on_wire, *self._finished, *self._refused, *interrupted]
+        outcomes = [*self._holdings.left(), *interrupted]
         refusals, _ = self._engine.exchange(link, self.member, 0, to_empty or None, outcomes, self._runtime.clock.now())
         for reason in refusals.values():
-            self._complain("an outcome", reason)
+            self._reach.refused("an outcome", reason)
         self._engine.recover(link, self.member.identity)
 
     # leading
@@ -366,7 +356,8 @@ class ReliableFetch:
 
     def _end(self, turn: Round) -> None:
         """Lead no more, and see to it that somebody runs what there is, or leads on.  Called with the lock."""
-        self._leading, self._on_wire = False, []
+        self._leading = False
+        self._holdings.acknowledge()
         self.progress += 1
         self._tell_of_hunger()
         # A leading processor goes on with a unit itself, or leads again; the manager does neither.
@@ -384,29 +375,15 @@ class ReliableFetch:
             if limits is None and ahead:
                 return
             self._pace.note(len(self._finished), turn.begun_at)
-            turn.batch = self._take_outcomes()
+            turn.batch = self._holdings.take(turn.begun_at)
+            may_suspect = self._holdings.may_suspect(turn.batch, turn.begun_at)
             self._call += 1
         if limits is None and not turn.batch:
             return
         now = self._runtime.clock.now()
         turn.sent = self._engine.begin(
-            self._link, self.member, self._call, limits, turn.batch, now, may_suspect=self._may_suspect(turn.batch)
+            self._link, self.member, self._call, limits, turn.batch, now, may_suspect=may_suspect
         )
-
-    def _take_outcomes(self) -> list[Settlement]:
-        """Return what is to be settled now.  Called with the lock."""
-        # What leaves one place is in another before: a hard stop looks at both, without the lock.
-        self._on_wire = batch = list(self._finished)
-        for _ in batch:
-            self._finished.popleft()
-        if self._refused and self._now() >= self._refused_until:
-            batch += self._refused
-            self._refused = []
-        # Newest first, so that the oldest is fetched next.
-        self._returned.sort(key=lambda unit: unit.token, reverse=True)
-        batch += [Settlement(unit, Requeue()) for unit in self._returned]
-        self._returned = []
-        return batch
 
     def _decide(self, turn: Round) -> tuple[Appetite, Limits | None]:
         """Return how much to reserve, in all and from each queue.  Called with the lock."""
@@ -432,28 +409,16 @@ class ReliableFetch:
             self._hungry = False
             self._poke()
 
-    def _may_suspect(self, batch: Sequence[Settlement]) -> bool:
-        """Return whether a job that a process has died of may start here.
-
-        One starts when the one before it has ended (batch: settled with this round, before the reserve), or after a
-        while if that was there once: it may just have been beside.  While one runs that was there more often, no other
-        starts.  Only the latest is remembered.
-        """
-        suspect = self._suspect
-        if suspect is None or any(each.unit is suspect for each in batch):
-            return True
-        return suspect.deaths == 1 and self._now() >= suspect.reserved_at + SUSPECT_LEAD
-
     def _finish(self, turn: Round, sent: Exchange) -> None:
         """Take in what a round has brought."""
         refusals, reserved = self._engine.finish(self._link, sent)
         batch = turn.batch
-        self._release([each for each in batch if each.unit.token not in refusals] if refusals else batch)
-        self._back()
+        self._holdings.settle([each for each in batch if each.unit.token not in refusals] if refusals else batch)
+        self._reach.back()
         if refusals:
             self._keep_refused(batch, refusals)
-        elif not self._refused and not (reserved is not None and reserved.refusal):
-            self._complaint = ""
+        elif not self._holdings.refused and not (reserved is not None and reserved.refusal):
+            self._reach.agreed()
         if reserved is not None:
             self._receive(reserved, turn)
 
@@ -467,19 +432,15 @@ class ReliableFetch:
                 self._unsure = self._due = True
             return
         if reserved.refusal:
-            self._complain("a reserve", reserved.refusal)
+            self._reach.refused("a reserve", reserved.refusal)
         self._is_refused = bool(reserved.refusal) and not reserved.resting
         units = reserved.units
         with self._turn:
             self._resting = reserved.resting
-            for unit in units:
-                unit.reserved_at = turn.begun_at
-                self._held[unit.token] = unit
+            self._holdings.reserve(units, turn.begun_at)
             is_alone = bool(units) and units[0].deaths > 0  # a suspect's batch is short for that
-            if is_alone:
-                self._suspect = units[0]
             if self._quiet or self._ended:  # it was on its way when the process became quiet
-                self._returned += units
+                self._holdings.returned += units
                 self._poke()
                 return
             self._units.extend(units)
@@ -490,52 +451,39 @@ class ReliableFetch:
 
     def _give_back_waiting(self) -> int:
         """Have all units that wait put back; return their number.  Called with the lock."""
-        before = len(self._returned)
+        returned = self._holdings.returned
+        before = len(returned)
         while self._units:
             try:
-                self._returned.append(self._units.pop())
+                returned.append(self._units.pop())
             except IndexError:  # a processor was faster
                 break
-        return len(self._returned) - before
-
-    def _release(self, batch: list[Settlement]) -> None:
-        for settlement in batch:
-            self._held.pop(settlement.unit.token, None)
-            if settlement.unit is self._suspect:
-                self._suspect = None
+        return len(returned) - before
 
     def _keep_refused(self, batch: list[Settlement], refusals: Refusals) -> None:
-        """Keep what Redis refused to write: it stays held, and is tried again later."""
-        self._complain("an outcome", next(iter(refusals.values())))
+        self._reach.refused("an outcome", next(iter(refusals.values())))
         with self._turn:
-            self._refused += [each for each in batch if each.unit.token in refusals]
-            self._refused_until = self._now() + REFUSED_PAUSE
+            self._holdings.refuse(batch, refusals, self._now())
 
     def _settle_singly(self, batch: list[Settlement], error: Exception) -> None:
         """Settle one by one what cannot be sent together; what cannot be sent at all stays held."""
-        self._complain("a batch", repr(error))
+        self._reach.refused("a batch", repr(error))
         with self._turn:
             self._unsure = self._due = True  # what was reserved with them is not known
         for number, settlement in enumerate(batch):
             try:
                 self._engine.settle(self._link, [settlement], self._runtime.clock.now())
-                self._release([settlement])
+                self._holdings.settle([settlement])
             except (RedisUnavailable, ReplyLost) as outage:
                 self._outage(outage, batch[number:])
                 return
             except Exception as reason:  # noqa: BLE001  # as above
                 self._keep_refused([settlement], {settlement.unit.token: repr(reason)})
 
-    def _complain(self, operation: str, reason: str) -> None:
-        """Say what Redis refuses; once, until it refuses something else or nothing."""
-        if reason != self._complaint:
-            self._complaint = reason
-            self._runtime.events.emit("redis_refused", operation=operation, error=reason)
-
     # trouble
 
     def _resync(self) -> None:
-        held = list(self._held)
+        held = self._holdings.tokens
         self._raised = self._raised.raised()
         if self._engine.resync(self._link, self.member, self._raised, held) is None:
             self._rejoin()
@@ -558,39 +506,23 @@ class ReliableFetch:
         with self._turn:
             self.member = self._raised = member
             self._units.clear()
-            self._returned.clear()
-            self._held.clear()
-            self._suspect = None
+            self._holdings.forget()
             self._unsure, self._due = False, True
         self._runtime.events.emit("worker_fenced", old=old.identity, new=member.identity)
 
     def _outage(self, error: StoreError, batch: list[Settlement]) -> None:
         """Keep the outcomes, wait a little.  A settle may be sent again; a reserve never is (R3, R4)."""
         with self._turn:
-            self._finished.extendleft(reversed(batch))
+            self._holdings.put_back(batch)
             self._due = True
             self._unsure = self._unsure or isinstance(error, ReplyLost)
-        if isinstance(error, RedisRefused):
-            self._complain("a round", str(error))
-        elif not self._lost_at:
-            self._lost_at = self._runtime.clock.monotonic()
-            self._runtime.events.emit("redis_lost", error=str(error))
-        self._pause()
-
-    def _pause(self) -> None:
-        self._ending.wait(jittered(self._failures, FIRST_PAUSE, LONGEST_PAUSE, self._runtime.rng))
-        self._failures += 1
-
-    def _back(self) -> None:
-        self._failures = 0
-        if self._lost_at:
-            self._runtime.events.emit("redis_back", seconds=self._runtime.clock.monotonic() - self._lost_at)
-            self._lost_at = 0.0
+        self._reach.failed("a round", error)
+        self._reach.pause(self._ending)
 
     @property
     def is_connected(self) -> bool:
         """Whether the last round reached Redis, and was not refused as a whole."""
-        return not self._lost_at and not self._is_refused
+        return self._reach.is_there and not self._is_refused
 
     def _now(self) -> float:
         return self._runtime.clock.monotonic()

@@ -216,6 +216,13 @@ class TestAhead:
         assert [unit.payload for unit in self.taken + rest] == [b"%03d" % number for number in range(self.JOBS)]
         assert bench.inflight() == self.JOBS
 
+    def test_nobody_is_sure_what_is_held_until_it_is_taken_in(self, bench: Bench) -> None:
+        assert not bench.fetch.is_sure()
+
+        bench.fetch._end_round()
+
+        assert bench.fetch.is_sure()
+
     def test_what_nobody_needs_the_manager_takes_in(self, bench: Bench) -> None:
         wait_until(lambda: bench.inflight() > 50, "the round to have run")
 
@@ -311,27 +318,25 @@ def test_after_a_lost_reply_nothing_is_lost_and_nothing_is_held_twice(bench: Ben
     assert "redis_back" in bench.events
 
 
-def test_outcomes_are_kept_while_redis_is_away_and_settled_when_it_is_back(setup: Setup) -> None:
-    server = RedisServer(durable=True)
-    try:
-        bench = Bench(server.store(), setup)
-        bench.push("a", "b")
-        unit = bench.next()
-        server.kill()
-        got: list[bytes] = []
-        thread = threading.Thread(target=lambda: got.append(bench.next(Settlement(unit, Done())).payload), daemon=True)
-        thread.start()
-        wait_until(lambda: "redis_lost" in bench.events, "the outage to be noticed")
+def test_outcomes_are_kept_while_redis_is_away_and_settled_when_it_is_back(
+    setup: Setup, durable_server: RedisServer
+) -> None:
+    bench = Bench(durable_server.store(), setup)
+    bench.push("a", "b")
+    unit = bench.next()
+    durable_server.kill()
+    got: list[bytes] = []
+    thread = threading.Thread(target=lambda: got.append(bench.next(Settlement(unit, Done())).payload), daemon=True)
+    thread.start()
+    wait_until(lambda: "redis_lost" in bench.events, "the outage to be noticed")
 
-        server.start()
+    durable_server.start()
 
-        wait_until(lambda: got == [b"b"], "the next unit")
-        assert bench.inflight() == 1
-        assert int(bench.store.call("GET", bench.store.keys.processed)) == 1
-        assert bench.events.count("redis_lost") == 1
-        bench.fetch.end()
-    finally:
-        server.close()
+    wait_until(lambda: got == [b"b"], "the next unit")
+    assert bench.inflight() == 1
+    assert int(bench.store.call("GET", bench.store.keys.processed)) == 1
+    assert bench.events.count("redis_lost") == 1
+    bench.fetch.end()
 
 
 def test_leaving_puts_back_what_is_held_and_ends_the_membership(bench: Bench) -> None:
@@ -362,7 +367,7 @@ def test_a_refused_settle_holds_up_no_other_unit_and_is_tried_again(bench: Bench
     assert bench.inflight() == 1
     assert int(bench.store.call("GET", bench.store.keys.processed)) == 1
     bench.store.call("DEL", bench.store.keys.retry)
-    bench.fetch._refused_until = 0.0  # the pause is over
+    bench.fetch._holdings.refused_until = 0.0  # the pause is over
     bench.fetch.tend()
     assert bench.inflight() == 0
     assert bench.store.call("ZRANGE", bench.store.keys.retry, 0, -1) == [b"again"]
@@ -439,7 +444,7 @@ def test_who_is_woken_for_a_unit_and_leads_instead_wakes_the_next(
     assert reserved is not None
 
     with bench.fetch._turn:
-        bench.fetch._held.update((unit.token, unit) for unit in reserved.units)
+        bench.fetch._holdings.reserve(reserved.units, 0.0)
         bench.fetch._units.extend(reserved.units)
         bench.fetch._few, bench.fetch._pace.depth = 25, 50  # few enough to lead ahead
         bench.fetch._turn.notify()

@@ -14,7 +14,7 @@ from kiqcluster import DISCARD, KILL, Interrupted, Job, current_job, job
 from kiqcluster.config import Config
 from kiqcluster.events import Events, Fields
 from kiqcluster.metrics import JobMetrics
-from kiqcluster.outcome import Dead, Deferred, Discard, Done, Outcome, Retry
+from kiqcluster.outcome import Dead, Deferred, Discard, Done, Outcome, Requeue, Retry
 from kiqcluster.outcome import Interrupted as InterruptedOutcome
 from kiqcluster.payload import INVALID_PAYLOAD, decode_backtrace, presentable
 from kiqcluster.registry import Registry
@@ -22,6 +22,7 @@ from kiqcluster.rubyjson import decode, encode
 from kiqcluster.runtime import Run, Runtime, Setup
 from kiqcluster.store.engine import Unit
 from kiqcluster.worker.execution import DEFERRAL, MOST_DEFERRALS, UNREGISTERED, YIELD_DELAY, Execution
+from kiqcluster.worker.fetch import STALE
 from tests.kit import ManualClock
 
 JID = "a" * 24
@@ -741,6 +742,27 @@ class TestMiddleware:
 
         assert isinstance(outcome, Retry)
         assert entry(outcome)["class"] == "nothing"
+
+
+def test_a_unit_that_was_reserved_long_ago_is_put_back_unrun(worker: Worker) -> None:
+    """The process was frozen meanwhile: others may have recovered it, and run the job."""
+    ran: list[float] = []
+    ages = (0.0, STALE - 0.1, STALE + 0.1, 3_600.0)
+
+    @job()
+    def note(age: float) -> None:
+        ran.append(age)
+
+    outcomes = [
+        worker.execution.execute(
+            Unit("default", encode({"class": "note", "args": [age]}), "token", "me", 0, worker.clock.monotonic() - age)
+        )
+        for age in ages
+    ]
+
+    assert outcomes == [Done(), Done(), Requeue(), Requeue()]
+    assert ran == list(ages[:2])
+    assert worker.counted() == {("note", "default"): {"done": 2}}
 
 
 def test_outcomes_are_said_once_each(worker: Worker) -> None:

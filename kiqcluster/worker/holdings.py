@@ -1,0 +1,128 @@
+"""Holdings: the units that a process holds, from the reserve until Redis has written what became of them.
+
+1. reserved     units come in, and are held by token
+2. finished     an outcome waits for the next round (`returned`: a unit that nobody has started, to be put back)
+3. take         a round takes all of that with it
+4. settle       Redis has written it: held no more.  What Redis refused stays, and is tried again after a pause
+
+No I/O, and no lock of its own: fetch's lock guards it, but for two things.  `finished` is added to without it, since a
+deque's appends are atomic; and a hard stop reads all with `left` while nobody may be able to let go of the lock.  So
+what leaves one place is in another before; what is seen twice is settled once, since a token is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from kiqcluster.outcome import Requeue
+from kiqcluster.store.engine import Refusals, Settlement, Unit
+
+__all__ = ["REFUSED_PAUSE", "STALE", "SUSPECT_LEAD", "Holdings"]
+
+REFUSED_PAUSE = 2.0  # seconds until an outcome that Redis refused is tried again
+STALE = 10.0  # seconds after which a round's reply is not believed, and a unit not started: others may have recovered
+# a process that was frozen since
+SUSPECT_LEAD = 0.9  # seconds by which a suspect starts before the next one: who kills does so early, as a rule.  Less
+# than between two sweeps, which find the next one
+
+
+class Holdings:
+    """What one process holds.
+
+    finished: outcomes, the oldest first; only a round takes some out.  returned: units to be put back, never started.
+    refused: outcomes that Redis would not write, which are tried again at `refused_until`, monotonic seconds.
+    """
+
+    def __init__(self) -> None:
+        self.finished: deque[Settlement] = deque()
+        self.returned: list[Unit] = []
+        self.refused: list[Settlement] = []
+        self.refused_until = 0.0
+        self._held: dict[str, Unit] = {}  # by token
+        self._taken: list[Settlement] = []  # by a round that is not acknowledged yet
+        self._suspect: Unit | None = None  # the latest of those that processes have died of
+
+    def __len__(self) -> int:
+        """Return the number of units that are held, in any state."""
+        return len(self._held)
+
+    @property
+    def tokens(self) -> list[str]:
+        return list(self._held)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether anything waits for a round."""
+        return bool(self.finished or self.refused or self.returned)
+
+    def reserve(self, units: Iterable[Unit], at: float) -> None:
+        """Take units in.  at: monotonic seconds at which their round was begun."""
+        for unit in units:
+            unit.reserved_at = at
+            self._held[unit.token] = unit
+            if unit.deaths:
+                self._suspect = unit
+
+    def take(self, now: float) -> list[Settlement]:
+        """Return what is to be settled now."""
+        self._taken = batch = list(self.finished)
+        for _ in batch:
+            self.finished.popleft()
+        if self.refused and now >= self.refused_until:
+            batch += self.refused
+            self.refused = []
+        # Newest first, so that the oldest is fetched next.
+        self.returned.sort(key=lambda unit: unit.token, reverse=True)
+        batch += [Settlement(unit, Requeue()) for unit in self.returned]
+        self.returned = []
+        return batch
+
+    def settle(self, batch: Iterable[Settlement]) -> None:
+        """Let go of what Redis has written."""
+        for settlement in batch:
+            self._held.pop(settlement.unit.token, None)
+            if settlement.unit is self._suspect:
+                self._suspect = None
+
+    def refuse(self, batch: Iterable[Settlement], refusals: Refusals, now: float) -> None:
+        """Keep what Redis refused to write: it stays held, and is tried again later."""
+        self.refused += [each for each in batch if each.unit.token in refusals]
+        self.refused_until = now + REFUSED_PAUSE
+
+    def put_back(self, batch: Iterable[Settlement]) -> None:
+        """Have what a round had taken wait for the next one: whether Redis has written it is not known."""
+        outcomes = []
+        for settlement in batch:
+            if type(settlement.outcome) is Requeue:
+                self.returned.append(settlement.unit)  # in its order among those that are returned since
+            else:
+                outcomes.append(settlement)
+        self.finished.extendleft(reversed(outcomes))
+
+    def acknowledge(self) -> None:
+        """Forget what the round had taken: it is settled, or waits again."""
+        self._taken = []
+
+    def left(self) -> list[Settlement]:
+        """Return the outcomes that are not acknowledged; from any thread, without the lock."""
+        # Twice, since they go from there to `_taken`, and after a lost reply back.
+        return [*self.finished, *self._taken, *self.refused, *self.finished]
+
+    def forget(self) -> None:
+        """Hold nothing: others have recovered what was held.  Its outcomes are still sent; they settle to nothing."""
+        self._held.clear()
+        self.returned.clear()
+        self._suspect = None
+
+    def may_suspect(self, batch: Sequence[Settlement], now: float) -> bool:
+        """Return whether a job that a process has died of may start here.
+
+        One starts when the one before it has ended (batch: settled with this round, before the reserve), or after a
+        while if that was there once: it may just have been beside.  While one runs that was there more often, no other
+        starts.  Only the latest is remembered.
+        """
+        suspect = self._suspect
+        if suspect is None or any(each.unit is suspect for each in batch):
+            return True
+        return suspect.deaths == 1 and now >= suspect.reserved_at + SUSPECT_LEAD

@@ -1,0 +1,114 @@
+"""Holdings: nothing that is held is out of sight at any moment, and what comes back keeps its order."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from kiqcluster.outcome import Done, Requeue
+from kiqcluster.store.engine import Settlement, Unit
+from kiqcluster.worker.holdings import REFUSED_PAUSE, SUSPECT_LEAD, Holdings
+
+
+def units(*numbers: int, deaths: int = 0) -> list[Unit]:
+    return [Unit("default", b"%d" % number, f"1.1.{number:05d}", "me", deaths) for number in numbers]
+
+
+def payloads(batch: list[Settlement]) -> list[bytes]:
+    return [settlement.unit.payload for settlement in batch]
+
+
+@pytest.fixture
+def holdings() -> Holdings:
+    return Holdings()
+
+
+@pytest.fixture
+def eager_switches() -> Iterator[None]:
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual)
+
+
+def test_a_unit_is_held_until_redis_has_written_its_outcome(holdings: Holdings) -> None:
+    holdings.reserve(units(1, 2), at=5.0)
+    first, _ = held = units(1, 2)
+    holdings.finished.append(Settlement(first, Done()))
+
+    batch = holdings.take(now=6.0)
+
+    assert holdings.tokens == [unit.token for unit in held]
+    holdings.settle(batch)
+    assert holdings.tokens == ["1.1.00002"]
+
+
+def test_what_a_lost_round_had_taken_waits_again_in_its_order(holdings: Holdings) -> None:
+    holdings.finished += [Settlement(unit, Done()) for unit in units(1, 2)]
+    holdings.returned += units(6, 5)
+    lost = holdings.take(now=0.0)
+    holdings.finished += [Settlement(unit, Done()) for unit in units(3)]
+    holdings.returned += units(4, 7)
+
+    holdings.put_back(lost)
+
+    again = holdings.take(now=0.0)
+    assert payloads(again) == [b"1", b"2", b"3", b"7", b"6", b"5", b"4"]  # the oldest returned one is put back last
+    assert [type(each.outcome) for each in again] == [Done] * 3 + [Requeue] * 4
+
+
+def test_a_refused_outcome_is_tried_again_after_its_pause_only(holdings: Holdings) -> None:
+    batch = [Settlement(unit, Done()) for unit in units(1, 2)]
+    holdings.refuse(batch, {"1.1.00002": "WRONGTYPE"}, now=10.0)
+
+    assert holdings.take(now=10.0 + REFUSED_PAUSE / 2) == []
+    assert payloads(holdings.take(now=10.0 + REFUSED_PAUSE)) == [b"2"]
+
+
+@pytest.mark.usefixtures("eager_switches")
+def test_a_hard_stop_sees_every_outcome_whatever_a_round_does_meanwhile(holdings: Holdings) -> None:
+    holdings.finished.append(Settlement(units(1)[0], Done()))
+    is_over = threading.Event()
+
+    def rounds() -> None:
+        while not is_over.is_set():
+            holdings.put_back(holdings.take(now=0.0))
+            holdings.acknowledge()
+            is_over.wait(1e-5)  # a lost round pauses for far longer
+
+    leader = threading.Thread(target=rounds)
+    leader.start()
+    seen = [len(holdings.left()) for _ in range(20_000)]
+    is_over.set()
+    leader.join()
+
+    assert min(seen) >= 1
+
+
+def test_after_a_fence_nothing_is_held_but_outcomes_are_still_sent(holdings: Holdings) -> None:
+    holdings.reserve(units(1, 2, deaths=3), at=0.0)
+    holdings.returned += units(2)
+    holdings.finished.append(Settlement(units(1)[0], Done()))
+
+    holdings.forget()
+
+    assert len(holdings) == 0
+    assert payloads(holdings.take(now=0.0)) == [b"1"]
+    assert holdings.may_suspect([], now=0.0)
+
+
+@pytest.mark.parametrize(("deaths", "may_later"), [(1, True), (2, False)])
+def test_the_next_suspect_starts_when_the_one_before_has_ended_or_after_its_lead(
+    holdings: Holdings, deaths: int, *, may_later: bool
+) -> None:
+    (suspect,) = units(1, deaths=deaths)
+    holdings.reserve([suspect], at=100.0)
+
+    assert not holdings.may_suspect([], now=100.0 + SUSPECT_LEAD / 2)
+    assert holdings.may_suspect([], now=100.0 + SUSPECT_LEAD) is may_later
+    assert holdings.may_suspect([Settlement(suspect, Done())], now=100.0)
+    holdings.settle([Settlement(suspect, Done())])
+    assert holdings.may_suspect([], now=100.0)

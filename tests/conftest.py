@@ -21,6 +21,22 @@ def redis_server() -> Iterator[RedisServer]:
     server.close()
 
 
+@pytest.fixture
+def own_server() -> Iterator[RedisServer]:
+    """A server that the test may stop, start, lock and demote."""
+    server = RedisServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def durable_server() -> Iterator[RedisServer]:
+    """The same, and it forgets nothing when it is killed."""
+    server = RedisServer(durable=True)
+    yield server
+    server.close()
+
+
 @pytest.fixture(scope="session")
 def sidekiq_is_there() -> None:
     """Skip loudly, or fail where everything is required, unless Ruby can load Sidekiq 6.4."""

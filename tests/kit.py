@@ -58,15 +58,20 @@ def unavailable(message: str) -> NoReturn:
 
 
 class RedisServer:
-    """A server of our own on a unix socket and a TCP port, in a folder of its own; started and killed at will."""
+    """A server of our own on a unix socket and a TCP port, in a folder of its own; started and killed at will.
 
-    def __init__(self, *, durable: bool = False, program: str | None = None) -> None:
+    durable: whatever it has acknowledged is on disk, and there again when it is started after a kill.
+    settings: further words of its command line.
+    """
+
+    def __init__(self, *, durable: bool = False, program: str | None = None, settings: Sequence[str] = ()) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="kiq-redis-"))
         self.socket = self.directory / "redis.sock"
         self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._program = program or embedded.find_server()
         self._durable = durable
+        self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
@@ -78,7 +83,9 @@ class RedisServer:
             *("--dir", str(self.directory)),
             *("--save", ""),
             *("--appendonly", "yes" if self._durable else "no"),
+            *("--appendfsync", "always"),
             *("--logfile", str(self.directory / "log")),
+            *self._settings,
         ]
         self._process = subprocess.Popen([self._program, *settings], stdout=subprocess.DEVNULL)
         wait_until(self._answers, "the Redis server to answer")

@@ -5,14 +5,17 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from urllib.parse import quote
 
 from kiqcluster.errors import StoreError
 from kiqcluster.store import Store, embedded
 from tests.kit import RedisServer, free_port, wait_until
 from tests.proxy import Proxy
+from tests.tls import LockedServer, Locks
 
 __all__ = ["SERVICE", "SentinelGroup"]
 
@@ -27,14 +30,21 @@ class SentinelGroup:
 
     servers: the first primary and its replica.
     is_far: the replica follows through `link`, so that a test can let it fall behind.
+    locks: TLS and passwords, between all three and for whoever comes.
     """
 
-    def __init__(self, *, is_far: bool = False) -> None:
-        self.servers = [RedisServer(durable=True), RedisServer(durable=True)]
+    def __init__(self, *, is_far: bool = False, locks: Locks | None = None) -> None:
+        self.servers = [RedisServer(durable=True) if locks is None else LockedServer(locks) for _ in range(2)]
         self.link = Proxy(("127.0.0.1", self.servers[0].port))
         self.port = free_port()
         self._is_far = is_far
+        self._locks = locks
+        self._own_url = f"redis://127.0.0.1:{self.port}/"  # of the sentinel
         self.url = f"redis+sentinel://127.0.0.1:{self.port}/{SERVICE}/0"
+        if locks is not None:
+            self._own_url = f"rediss://:{quote(locks.sentinel_password)}@127.0.0.1:{self.port}/{locks.query()}"
+            secret = locks.query(sentinel_password=locks.sentinel_password)
+            self.url = f"rediss+sentinel://{locks.login}127.0.0.1:{self.port}/{SERVICE}/0{secret}"
         self._directory = Path(tempfile.mkdtemp(prefix="kiq-sentinel-"))
         self._sentinel: subprocess.Popen[bytes] | None = None
 
@@ -68,7 +78,7 @@ class SentinelGroup:
 
     def ask(self, *words: str | int) -> Any:
         """Ask the sentinel."""
-        return Store(f"redis://127.0.0.1:{self.port}/").call("SENTINEL", *words)
+        return Store(self._own_url).call("SENTINEL", *words)
 
     def primary_port(self) -> int:
         """Return where the sentinel says that the primary is."""
@@ -90,20 +100,28 @@ class SentinelGroup:
         return store
 
     def _start_sentinel(self) -> None:
-        settings = self._directory / "sentinel.conf"
-        settings.write_text(
-            f"port {self.port}\ndir {self._directory}\nlogfile {self._directory / 'log'}\n"
-            f"sentinel monitor {SERVICE} 127.0.0.1 {self.servers[0].port} 1\n"
-            f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER}\n"
-            f"sentinel failover-timeout {SERVICE} 5000\n"
-        )
-        command = [embedded.find_server(), str(settings), "--sentinel"]
+        settings, locks = self._directory / "sentinel.conf", self._locks
+        settings.write_text("".join(f"{line}\n" for line in self._settings()))
+        command = [embedded.find_server() if locks is None else locks.program, str(settings), "--sentinel"]
         self._sentinel = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        wait_until(lambda: answers(Store(f"redis://127.0.0.1:{self.port}/")), "the sentinel to answer")
+        wait_until(lambda: answers(Store(self._own_url)), "the sentinel to answer")
         for name, milliseconds in PACE.items():
             self.ask("DEBUG", name, milliseconds)
         if self._is_far:  # after four of these periods it would have the replica follow directly
             self.ask("DEBUG", "publish-period", HARDLY_EVER)
+
+    def _settings(self) -> Iterator[str]:
+        locks = self._locks
+        yield from (f"dir {self._directory}", f"logfile {self._directory / 'log'}")
+        yield f"port {self.port if locks is None else 0}"
+        if locks is not None:
+            yield from (f"tls-port {self.port}", "tls-replication yes", f'requirepass "{locks.sentinel_password}"')
+            yield from (f"{name} {file}" for name, file in locks.files.items())
+        yield f"sentinel monitor {SERVICE} 127.0.0.1 {self.servers[0].port} 1"
+        yield f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER}"
+        yield f"sentinel failover-timeout {SERVICE} 5000"
+        if locks is not None:
+            yield f'sentinel auth-pass {SERVICE} "{locks.password}"'
 
     def _knows_replica(self) -> bool:
         for flat in self.ask("REPLICAS", SERVICE):

@@ -5,7 +5,7 @@ No worker dies here, so nothing has an excuse for running twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -29,15 +29,6 @@ OUTAGE = 1.2 * RECOVER_AFTER
 LONG_JOBS = 50
 
 
-@pytest.fixture
-def durable_server() -> Iterator[RedisServer]:
-    """A server that has on disk whatever it has acknowledged."""
-    server = RedisServer(durable=True)
-    server.store().call("CONFIG", "SET", "appendfsync", "always")
-    yield server
-    server.close()
-
-
 def test_no_job_is_lost_or_repeated_when_redis_is_killed_and_started_again_under_load(
     run: Run, durable_server: RedisServer, ledger: Ledger, rng: Random, report: Report
 ) -> None:
@@ -53,7 +44,6 @@ def test_no_job_is_lost_or_repeated_when_redis_is_killed_and_started_again_under
             server.kill()
             PAUSE.wait(rng.uniform(0.0, 0.3))
             server.start()
-            server.store().call("CONFIG", "SET", "appendfsync", "always")
         ended = len(ledger.ended())
         wait_until(lambda: len(ledger.ended()) > ended + 20, "jobs to run again")
     wait_until(lambda: ledger.has_ended(pusher.certain), "all jobs to end")

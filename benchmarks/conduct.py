@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from random import Random
 
 from benchmarks import processes
 from benchmarks.ledger import Entry
 from benchmarks.measure import Figures, Scale, disturbance, quantiles, run_first_jobs
 from benchmarks.peers import Peer, Shape
-from benchmarks.stage import Failed, Stage, Workers, wait_until
+from benchmarks.stage import Failed, Pusher, Stage, Workers, wait_until
 from kiqcluster.keys import Keys
 
 __all__ = ["DOOMED", "LONG", "SHORT", "fairness", "idle", "kill", "latency", "memory"]
@@ -26,18 +27,24 @@ CALM_BURSTS = 3  # without a long job, so that workers learn to prefetch first
 SPARE_THREADS = 4  # that never have a long job
 
 
-def latency(stage: Stage, peer: Peer, scale: Scale) -> Figures:
-    """From the beginning of a push to the first line of the job, in milliseconds."""
+@contextmanager
+def idle_workers(stage: Stage, peer: Peer, scale: Scale, shape: Shape) -> Iterator[tuple[Pusher, Workers]]:
+    """Run a pusher and workers for a `with` block; it begins when these have run a few jobs and are idle."""
     stage.clear()
-    rng = Random(scale.samples)
-    with stage.pusher(peer) as pusher, stage.workers(peer, Shape()) as workers:
+    with stage.pusher(peer) as pusher, stage.workers(peer, shape) as workers:
         run_first_jobs(stage, pusher, workers)
         time.sleep(scale.settle)
-        with disturbance() as figures:
-            for _ in range(scale.samples):
-                time.sleep(rng.uniform(*PAUSES))
-                pusher.stamp()
-            stage.wait_for_lines(1 + scale.samples, workers)
+        yield pusher, workers
+
+
+def latency(stage: Stage, peer: Peer, scale: Scale) -> Figures:
+    """From the beginning of a push to the first line of the job, in milliseconds."""
+    rng = Random(scale.samples)
+    with idle_workers(stage, peer, scale, Shape()) as (pusher, workers), disturbance() as figures:
+        for _ in range(scale.samples):
+            time.sleep(rng.uniform(*PAUSES))
+            pusher.stamp()
+        stage.wait_for_lines(1 + scale.samples, workers)
     return {**quantiles(waits(stage)), **figures}
 
 
@@ -48,10 +55,7 @@ def waits(stage: Stage) -> list[float]:
 
 def idle(stage: Stage, peer: Peer, scale: Scale) -> Figures:
     """What a worker without work asks of Redis and of the machine, per second."""
-    stage.clear()
-    with stage.pusher(peer) as pusher, stage.workers(peer, Shape()) as workers:
-        run_first_jobs(stage, pusher, workers)
-        time.sleep(scale.settle)
+    with idle_workers(stage, peer, scale, Shape()) as (_, workers):
         cpu, counters, began = processes.cpu_seconds(workers.processes()), stage.server.counters(), time.monotonic()
         time.sleep(scale.idle)
         cpu = processes.cpu_seconds(workers.processes()) - cpu
@@ -135,12 +139,9 @@ def wait_for_rest(stage: Stage, jobs: int, patience: float) -> set[float]:
 
 def fairness(stage: Stage, peer: Peer, scale: Scale) -> Figures:
     """Bursts of short jobs with a long one among them, in two processes that always have idle threads."""
-    stage.clear()
     rng, shape = Random(BURST), Shape(processes=2)
     most_long = shape.processes * shape.concurrency - SPARE_THREADS
-    with stage.pusher(peer) as pusher, stage.workers(peer, shape) as workers:
-        run_first_jobs(stage, pusher, workers)
-        time.sleep(scale.settle)
+    with idle_workers(stage, peer, scale, shape) as (pusher, workers):
         ends, bursts, longs = time.monotonic() + scale.fair, 0, 0
         while time.monotonic() < ends:
             before = rng.randrange(1, BURST)

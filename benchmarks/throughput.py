@@ -31,6 +31,13 @@ SPREAD_QUEUES, SPREAD_CLASSES = 1_000, 200
 HANDFUL = 10  # jobs of one kind in a row, where there are many kinds
 
 
+def enqueued(stage: Stage, peer: Peer, job: str, *arguments: float, count: int) -> Filled:
+    """Enqueue about `count` jobs of one kind, with marks among them, and nothing else; no worker runs yet."""
+    stage.clear()
+    with stage.pusher(peer) as pusher:
+        return fill(pusher, job, *arguments, count=count)
+
+
 def run_filled(stage: Stage, peer: Peer, shape: Shape, filled: Filled, url: str | None = None) -> Figures:
     """Run what was enqueued; return its rate and costs."""
     with stage.workers(peer, shape, url) as workers:
@@ -39,9 +46,7 @@ def run_filled(stage: Stage, peer: Peer, shape: Shape, filled: Filled, url: str 
 
 
 def noop_jobs(stage: Stage, peer: Peer, scale: Scale, shape: Shape, url: str | None = None) -> Figures:
-    stage.clear()
-    with stage.pusher(peer) as pusher:
-        filled = fill(pusher, "noop", count=int(peer.pace * scale.seconds * shape.processes))
+    filled = enqueued(stage, peer, "noop", count=int(peer.pace * scale.seconds * shape.processes))
     return run_filled(stage, peer, shape, filled, url)
 
 
@@ -81,9 +86,7 @@ def noop_far(stage: Stage, peer: Peer, scale: Scale) -> Figures:
 def naps(stage: Stage, peer: Peer, scale: Scale) -> Figures:
     shape = Shape(concurrency=25)
     ideal = shape.concurrency / NAP
-    stage.clear()
-    with stage.pusher(peer) as pusher:
-        filled = fill(pusher, "sleep", NAP, count=int(min(peer.pace, ideal) * scale.seconds))
+    filled = enqueued(stage, peer, "sleep", NAP, count=int(min(peer.pace, ideal) * scale.seconds))
     figures = run_filled(stage, peer, shape, filled)
     return {**figures, "of_ideal": figures["rate"] / ideal}
 
@@ -120,9 +123,7 @@ def growth(stage: Stage, peer: Peer, scale: Scale) -> Figures:
 
 def deep(stage: Stage, peer: Peer, scale: Scale) -> float:
     """Return what a job costs while the queue is deepest, over what it costs in the last tenth of it."""
-    stage.clear()
-    with stage.pusher(peer) as pusher:
-        filled = fill(pusher, "noop", count=scale.depth)
+    filled = enqueued(stage, peer, "noop", count=scale.depth)
     tenth = filled.marks // 10
     with stage.workers(peer, Shape()) as workers:
         deepest = observe(stage, workers, 1, 1 + tenth, filled.every * tenth)

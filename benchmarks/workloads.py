@@ -12,6 +12,8 @@ from benchmarks.stage import Stage
 
 __all__ = ["WORKLOADS", "Column", "Workload"]
 
+WHOLE = ",.0f"
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -19,7 +21,7 @@ class Column:
 
     figure: str
     heading: str
-    form: str = ",.0f"
+    form: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,17 @@ class Workload:
     columns: Sequence[Column]
 
 
-RATE = Column("rate", "jobs/s")
+def columns(form: str, **headings: str) -> tuple[Column, ...]:
+    """Return columns of one form: `columns(".1f", figure="heading")`."""
+    return tuple(Column(figure, heading, form) for figure, heading in headings.items())
+
+
+def waits(form: str) -> tuple[Column, ...]:
+    """Return the columns of what measure.quantiles returns."""
+    return tuple(Column(name, name, form) for name in ("p50", "p95", "p99", "worst"))
+
+
+RATE = Column("rate", "jobs/s", WHOLE)
 COSTS = (
     Column("worker_cpu", "worker CPU ms/1 000", ".1f"),
     Column("redis_cpu", "Redis CPU ms/1 000", ".1f"),
@@ -59,10 +71,8 @@ WORKLOADS = {
         TWO,
         (
             RATE,
-            Column("near", "jobs/s directly"),
-            Column("proxied", "jobs/s, proxy without latency"),
-            Column("kept", "÷ directly", ".2f"),
-            Column("kept_of_proxied", "÷ proxy", ".2f"),
+            *columns(WHOLE, near="jobs/s directly", proxied="jobs/s, proxy without latency"),
+            *columns(".2f", kept="÷ directly", kept_of_proxied="÷ proxy"),
         ),
     ),
     "noop-logged": Workload("No-op jobs, INFO logs on, to a file", throughput.noop_logged, TWO, (RATE, *COSTS[:2])),
@@ -76,43 +86,32 @@ WORKLOADS = {
         "Enqueue",
         throughput.enqueue,
         SYSTEMS,
-        (Column("single", "one by one, jobs/s"), Column("bulk", "bulk of 1 000, jobs/s")),
+        columns(WHOLE, single="one by one, jobs/s", bulk="bulk of 1 000, jobs/s"),
     ),
-    "latency": Workload(
-        "Idle enqueue → start, ms",
-        conduct.latency,
-        SYSTEMS,
-        tuple(Column(name, name, ".2f") for name in ("p50", "p95", "p99", "worst")),
-    ),
+    "latency": Workload("Idle enqueue → start, ms", conduct.latency, SYSTEMS, waits(".2f")),
     "idle": Workload(
         "An idle worker",
         conduct.idle,
         SYSTEMS,
-        (
-            Column("commands", "Redis commands/s", ".1f"),
-            Column("reads", "round trips/s", ".1f"),
-            Column("cpu", "CPU %", ".1f"),
-        ),
+        columns(".1f", commands="Redis commands/s", reads="round trips/s", cpu="CPU %"),
     ),
     "memory": Workload(
         "Memory of idle workers, PSS in MB",
         conduct.memory,
         SYSTEMS,
-        (
-            Column("worker", "worker", ".1f"),
-            Column("supervisor", "supervisor", ".1f"),
-            Column("total", "together", ".1f"),
-            Column("further", "each further worker", ".1f"),
-        ),
+        columns(".1f", worker="worker", supervisor="supervisor", total="together", further="each further worker"),
     ),
     "kill": Workload(
         "kill -9 at half of 2 000 jobs of 20 ms",
         conduct.kill,
         SYSTEMS,
         (
-            Column("lost", f"not done after {FULL.patience:g} s of silence"),
-            Column("started_twice", "started twice"),
-            Column("ended_twice", "ended twice"),
+            *columns(
+                WHOLE,
+                lost=f"not done after {FULL.patience:g} s of silence",
+                started_twice="started twice",
+                ended_twice="ended twice",
+            ),
             Column("back", "back in the queue, s", ".2f"),
             Column("done", "last job done, s", ".1f"),
         ),
@@ -121,20 +120,17 @@ WORKLOADS = {
         f"Wait of {1e3 * conduct.SHORT:g} ms jobs beside {conduct.LONG:g} s jobs, 2 processes, idle threads, ms",
         conduct.fairness,
         OURS,
-        (
-            *(Column(name, name, ".0f") for name in ("p50", "p95", "p99", "worst")),
-            Column("shorts", "short jobs"),
-            Column("longs", "long jobs"),
-        ),
+        (*waits(".0f"), *columns(WHOLE, shorts="short jobs", longs="long jobs")),
     ),
     "growth": Workload(
         "Growth: CPU per job, over that of the small case",
         throughput.growth,
         OURS,
-        (
-            Column("depth", f"first tenth of a queue of {FULL.depth:,} / last", ".2f"),
-            Column("queues", f"{throughput.SPREAD_QUEUES:,} queues / 1", ".2f"),
-            Column("classes", f"{throughput.SPREAD_CLASSES} classes / 1", ".2f"),
+        columns(
+            ".2f",
+            depth=f"first tenth of a queue of {FULL.depth:,} / last",
+            queues=f"{throughput.SPREAD_QUEUES:,} queues / 1",
+            classes=f"{throughput.SPREAD_CLASSES} classes / 1",
         ),
     ),
 }

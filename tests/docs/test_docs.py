@@ -26,36 +26,31 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
+def output(script: Path, server: RedisServer) -> str:
+    """Run a script in its folder; return what it prints."""
+    done = subprocess.run(
+        [sys.executable, script.name],
+        cwd=script.parent,
+        env={"REDIS_URL": server.url, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_the_readmes_examples_run(tmp_path: Path, redis_server: RedisServer) -> None:
     declaration, use = blocks(ROOT / "README.md", "python")
     (tmp_path / "app.py").write_text(declaration)
     (tmp_path / "use.py").write_text(use)
 
-    done = subprocess.run(
-        [sys.executable, "use.py"],
-        cwd=tmp_path,
-        env={"REDIS_URL": redis_server.url, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "welcome, 7\n"
+    assert output(tmp_path / "use.py", redis_server) == "welcome, 7\n"
 
 
 def test_the_examples_about_jobs_run(tmp_path: Path, redis_server: RedisServer) -> None:
     (tmp_path / "page.py").write_text("\n".join(blocks(ROOT / "docs/jobs.md", "python")))
 
-    done = subprocess.run(
-        [sys.executable, "page.py"],
-        cwd=tmp_path,
-        env={"REDIS_URL": redis_server.url, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "invoice for 7 in EUR\nwelcome, 8\n"
+    assert output(tmp_path / "page.py", redis_server) == "invoice for 7 in EUR\nwelcome, 8\n"
 
 
 @pytest.mark.parametrize("page", ["docs/running.md"])

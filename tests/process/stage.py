@@ -5,6 +5,11 @@ from __future__ import annotations
 import os
 import re
 import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +17,7 @@ from kiqcluster import Client, rubyjson
 from kiqcluster.config import Config
 from kiqcluster.runtime import Setup
 from kiqcluster.store import Store
-from tests.kit import Cluster, http_get, is_alive, wait_until
+from tests.kit import ROOT, Cluster, free_port, http_get, is_alive, wait_until
 
 
 def push(store: Store, name: str, *args: Any, **options: Any) -> str:
@@ -36,6 +41,13 @@ def ledger(store: Store) -> list[str]:
 def wait_noted(store: Store, *lines: str) -> None:
     """Wait until the jobs have noted these lines, among others."""
     wait_until(lambda: set(lines) <= set(ledger(store)), f"the ledger to hold {lines}")
+
+
+def occupy(cluster: Cluster, store: Store, slots: int = 1) -> dict[int, int]:
+    """Have the job a run in slot 0 until `release`; return slot → pid once that many slots are ready."""
+    push(store, "stubborn", "a")
+    wait_noted(store, "began a")
+    return cluster.wait_ready(slots)
 
 
 def release(store: Store) -> None:
@@ -123,6 +135,27 @@ def fill_output(pid: int) -> None:
             os.write(writer, b"x" * select.PIPE_BUF)
     except BlockingIOError:
         os.close(writer)
+
+
+@contextmanager
+def unread_cluster(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Run a cluster whose output nobody reads; yield it and its port once it is ready and its output full."""
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kiqcluster", *arguments, "--listen", f"127.0.0.1:{port}"],
+        cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        wait_until(lambda: is_ready(port), "the cluster to be ready")
+        fill_output(process.pid)
+        yield process, port
+    finally:
+        for pid in children(process.pid) if process.poll() is None else ():
+            os.kill(pid, signal.SIGKILL)
+        process.kill()
+        process.wait()
+        process.stdout.close()
 
 
 def sockets(pid: int) -> set[str]:

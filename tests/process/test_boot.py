@@ -20,14 +20,6 @@ RunCluster = Callable[..., Cluster]
 Application = Callable[[str], str]
 
 
-@pytest.fixture
-def own_server() -> Iterator[RedisServer]:
-    """A server that the test may stop, start and lock."""
-    server = RedisServer()
-    yield server
-    server.close()
-
-
 # the application
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from kiqcluster.store import Store
 from kiqcluster.version import VERSION
-from tests.kit import ROOT, Cluster, free_port, wait_until
+from tests.kit import PATIENCE, ROOT, Cluster, RedisServer, free_port
 from tests.process.stage import push, sockets, wait_noted
 
 RunCluster = Callable[..., Cluster]
@@ -458,10 +458,9 @@ def test_listen_off_opens_no_listener(run_cluster: RunCluster, store: Store) -> 
     assert cluster.stop() == 0
 
 
-def test_the_configuration_file_alone_is_enough(store: Store, redis_server: object, tmp_path: Path) -> None:
-    url = redis_server.url  # type: ignore[attr-defined]
-    port = free_port()
-    text = f'groups = ["default"]\nrequire = ["tests.apps.basic"]\nredis = "{url}"\nlisten = "127.0.0.1:{port}"\n'
+def test_the_configuration_file_alone_is_enough(store: Store, redis_server: RedisServer, tmp_path: Path) -> None:
+    address, listen = redis_server.url, f"127.0.0.1:{free_port()}"
+    text = f'groups = ["default"]\nrequire = ["tests.apps.basic"]\nredis = "{address}"\nlisten = "{listen}"\n'
     (tmp_path / "pyproject.toml").write_text(f"[tool.kiqcluster]\n{text}")
     clean = {name: value for name, value in os.environ.items() if name != "REDIS_URL"}
     push(store, "record", "a")
@@ -474,5 +473,4 @@ def test_the_configuration_file_alone_is_enough(store: Store, redis_server: obje
             wait_noted(store, "ran a")
         finally:
             process.send_signal(signal.SIGTERM)
-
-    wait_until(lambda: process.returncode == 0, "the supervisor to leave with 0")
+        assert process.wait(PATIENCE) == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -79,51 +79,44 @@ def process_key(store: Store) -> str:
     return "none yet"
 
 
-def test_redis_away_at_boot_is_said_and_so_is_its_return(run_cluster: Run) -> None:
-    server = RedisServer()
-    server.kill()
-    try:
-        cluster = run_cluster("default", "--redis", server.url)
-        cluster.wait_for("redis_awaited")
+def test_redis_away_at_boot_is_said_and_so_is_its_return(run_cluster: Run, own_server: RedisServer) -> None:
+    own_server.kill()
+    cluster = run_cluster("default", "--redis", own_server.url)
+    cluster.wait_for("redis_awaited")
+    assert cluster.seen("redis_back") == []
 
-        server.start()
+    own_server.start()
 
-        cluster.wait_for("redis_back")
-        cluster.wait_ready()
-    finally:
-        server.close()
-
-
-def test_a_stop_beside_a_hung_server_leaves_within_its_grace(run_cluster: Run) -> None:
-    server = RedisServer()
-    try:
-        cluster = run_cluster("default", "-t", "1", "--redis", server.url)
-        cluster.wait_ready()
-
-        with server.stalled():
-            assert cluster.stop() == 0
-    finally:
-        server.close()
+    cluster.wait_ready()
+    cluster.wait_for("redis_back")
+    assert cluster.seen("redis_lost") == []  # it has never been there
+    assert cluster.stop() == 0
 
 
-def test_units_that_cannot_be_put_back_are_told_and_recovered_at_the_next_start(run_cluster: Run) -> None:
-    server = RedisServer()
-    try:
-        store = server.store()
-        cluster = run_cluster("default", "-t", "1", "--redis", server.url)
-        cluster.wait_ready()
-        push(store, "stubborn", "x")
-        wait_until(lambda: store.call("LRANGE", "ledger", 0, -1) == [b"began x"], "the job to run")
+def test_a_stop_beside_a_hung_server_leaves_within_its_grace(run_cluster: Run, own_server: RedisServer) -> None:
+    cluster = run_cluster("default", "-t", "1", "--redis", own_server.url)
+    cluster.wait_ready()
 
-        with server.stalled():
-            assert cluster.stop() == 1
-        assert cluster.seen("cluster_stranded")
+    with own_server.stalled():
+        assert cluster.stop() == 0
 
-        store.call("RPUSH", "release", "now")
-        run_cluster("default", "--redis", server.url)
-        wait_until(lambda: b"ended x" in store.call("LRANGE", "ledger", 0, -1), "the job to run again")
-    finally:
-        server.close()
+
+def test_units_that_cannot_be_put_back_are_told_and_recovered_at_the_next_start(
+    run_cluster: Run, own_server: RedisServer
+) -> None:
+    store = own_server.store()
+    cluster = run_cluster("default", "-t", "1", "--redis", own_server.url)
+    cluster.wait_ready()
+    push(store, "stubborn", "x")
+    wait_until(lambda: store.call("LRANGE", "ledger", 0, -1) == [b"began x"], "the job to run")
+
+    with own_server.stalled():
+        assert cluster.stop() == 1
+    assert cluster.seen("cluster_stranded")
+
+    store.call("RPUSH", "release", "now")
+    run_cluster("default", "--redis", own_server.url)
+    wait_until(lambda: b"ended x" in store.call("LRANGE", "ledger", 0, -1), "the job to run again")
 
 
 def test_a_worker_killed_during_the_stop_leaves_its_units_to_a_sibling(run_cluster: Run, store: Store) -> None:
@@ -170,17 +163,10 @@ def test_an_outcome_that_redis_refuses_is_put_back_at_the_stop(run_cluster: Run,
     assert len(cluster.seen("redis_refused")) == 1
 
 
-@pytest.fixture
-def server_without_info() -> Iterator[RedisServer]:
-    server = RedisServer()
-    server.store().call("ACL", "SETUSER", "default", "-info")
-    yield server
-    server.close()
-
-
-def test_a_server_without_info_is_served_all_the_same(run_cluster: Run, server_without_info: RedisServer) -> None:
-    store = server_without_info.store()
-    cluster = run_cluster("default", "--redis", server_without_info.url)
+def test_a_server_without_info_is_served_all_the_same(run_cluster: Run, own_server: RedisServer) -> None:
+    store = own_server.store()
+    store.call("ACL", "SETUSER", "default", "-info")
+    cluster = run_cluster("default", "--redis", own_server.url)
     cluster.wait_ready()
     push(store, "record", "x")
     wait_until(lambda: store.call("LRANGE", "ledger", 0, -1) == [b"ran x"], "the job to run")
@@ -189,12 +175,3 @@ def test_a_server_without_info_is_served_all_the_same(run_cluster: Run, server_w
     store.call("LPUSH", f"{identity}-signals", "TSTP")
 
     wait_until(lambda: store.call("HGET", identity, "quiet") == b"true", "the remote signal to be heard")
-
-
-def test_a_missing_password_ends_the_boot_with_exit_5(run_cluster: Run) -> None:
-    server = RedisServer()
-    try:
-        server.store().call("CONFIG", "SET", "requirepass", "secret")
-        assert run_cluster("default", "--redis", server.url).wait() == 5
-    finally:
-        server.close()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,9 +15,20 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from kiqcluster.store import Store
-from tests.kit import ROOT, Cluster, RedisServer, free_port, http_get, require, wait_until
+from kiqcluster.supervisor.http import MOST_CONNECTIONS
+from tests.kit import PATIENCE, Cluster, RedisServer, http_get, require, wait_until
 from tests.kit import cluster as running_cluster
-from tests.process.stage import children, fill_output, is_ready, metric, push, readiness, release, wait_noted
+from tests.process.stage import (
+    children,
+    is_ready,
+    metric,
+    occupy,
+    push,
+    readiness,
+    release,
+    unread_cluster,
+    wait_noted,
+)
 
 RunCluster = Callable[..., Cluster]
 Application = Callable[[str], str]
@@ -182,11 +193,26 @@ def test_clients_that_do_not_read_or_write_hold_nobody_up(served: Cluster) -> No
 
 
 def test_more_clients_than_allowed_are_turned_away_and_the_others_served(served: Cluster) -> None:
-    crowd = [socket.create_connection(("127.0.0.1", served.port), 5) for _ in range(80)]
-    for sock in crowd:
-        sock.close()
+    surplus = 16
+    crowd = [socket.create_connection(("127.0.0.1", served.port), 5) for _ in range(MOST_CONNECTIONS + surplus)]
+    try:
+        wait_until(lambda: len(readable(crowd)) == surplus, "the surplus to be turned away")
+        turned_away = readable(crowd)
+        others = [sock for sock in crowd if sock not in turned_away]
+        for sock in others:
+            sock.sendall(b"GET /liveness HTTP/1.1\r\n\r\n")
 
+        assert [sock.recv(1) for sock in turned_away] == [b""] * surplus
+        assert {sock.recv(65_536).partition(b"\r\n")[0] for sock in others} == {b"HTTP/1.1 200 OK"}
+    finally:
+        for sock in crowd:
+            sock.close()
     wait_until(lambda: _serves(served.port), "the listener to serve again")
+
+
+def readable(sockets: list[socket.socket]) -> list[socket.socket]:
+    """Return those that have something to read, or have been closed by the other side."""
+    return select.select(sockets, [], [], 0)[0]
 
 
 def _serves(port: int) -> bool:
@@ -232,9 +258,7 @@ def not_less(now: dict[tuple[str, str], float], before: dict[tuple[str, str], fl
 
 def test_what_a_child_counted_last_survives_its_orderly_end(run_cluster: RunCluster, store: Store) -> None:
     cluster = run_cluster("default", "-c", "1")
-    push(store, "stubborn", "a")
-    wait_noted(store, "began a")
-    pid = cluster.wait_ready()[0]
+    pid = occupy(cluster, store)[0]
     os.kill(pid, signal.SIGTERM)
     release(store)
 
@@ -312,18 +336,9 @@ def test_the_probes_answer_while_every_child_is_stopped_in_its_tracks(run_cluste
         os.kill(pid, signal.SIGCONT)
 
 
-def test_a_log_that_nobody_reads_holds_up_neither_probes_nor_respawns_nor_a_stop() -> None:
-    server = RedisServer(durable=True)  # with nothing to warn of, the workers write nothing
-    port = free_port()
-    arguments = ["-r", "tests.apps.basic", "--redis", server.url, "--listen", f"127.0.0.1:{port}"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "kiqcluster", *arguments, "--log-level", "warning", "default"],
-        cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
-    try:
-        wait_until(lambda: is_ready(port), "the cluster to be ready")
-        fill_output(process.pid)
-
+def test_a_log_that_nobody_reads_holds_up_neither_probes_nor_respawns_nor_a_stop(durable_server: RedisServer) -> None:
+    quiet = ("--log-level", "warning")  # with nothing to warn of, on that server, the workers write nothing
+    with unread_cluster("-r", "tests.apps.basic", "--redis", durable_server.url, *quiet, "default") as (process, port):
         for count in (1, 2, 3):
             os.kill(children(process.pid)[0], signal.SIGKILL)  # the supervisor has something to say
             sample = f'kiqcluster_child_restarts_total{{reason="killed",slot="0"}} {count}.0'
@@ -332,13 +347,7 @@ def test_a_log_that_nobody_reads_holds_up_neither_probes_nor_respawns_nor_a_stop
         assert http_get(port, "/liveness")[0] == 200
 
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
-    finally:
-        for pid in children(process.pid) if process.poll() is None else ():
-            os.kill(pid, signal.SIGKILL)
-        process.kill()
-        process.communicate()
-        server.close()
+        assert process.wait(PATIENCE) == 0
 
 
 def test_a_unix_socket_serves_the_same(run_cluster: RunCluster, store: Store, tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ import re
 import time
 from collections.abc import Callable
 
+import pytest
+
 from kiqcluster.store import Store
 from tests.kit import Cluster, RedisServer, wait_until
-from tests.process.stage import identities, push, readiness, wait_noted, wait_settled
+from tests.process.stage import push, readiness, wait_noted, wait_only_live, wait_settled
 
 RunCluster = Callable[..., Cluster]
 
@@ -17,6 +19,7 @@ A_SECOND = 3  # commands that an idle worker may cost Redis
 # What it does now and then may fall into a short watch more often than its share: a beat, a poll, a look at the other
 # members, and bells that are armed anew.
 NOW_AND_THEN = 15
+AWAY = (503, "slot 0 cannot reach Redis")
 
 
 def commands(store: Store) -> int:
@@ -33,6 +36,25 @@ def wait_armed(store: Store, bells: int = 1) -> None:
 def wait_for_moment(at: float, what: str) -> None:
     """Wait until a moment of the monotonic clock."""
     wait_until(lambda: time.monotonic() >= at, what)
+
+
+@pytest.fixture
+def idle(run_cluster: RunCluster, durable_server: RedisServer) -> Cluster:
+    """A worker that waits for work, on the durable server."""
+    cluster = run_cluster("default", "-c", "2", f"--redis={durable_server.url}")
+    cluster.wait_ready()
+    wait_armed(durable_server.store())
+    return cluster
+
+
+def wait_serves_again(cluster: Cluster, store: Store) -> None:
+    """Wait until the same worker runs jobs; that Redis was away has been said once, and so has its return."""
+    wait_until(lambda: readiness(cluster)[0] == 200, "the cluster to be ready")
+    push(store, "record", "a")
+    wait_noted(store, "ran a")
+    wait_only_live(store, cluster.pids()[0])
+    cluster.wait_for("redis_back")
+    assert [len(cluster.seen(name)) for name in ("child_ready", "redis_lost", "redis_back")] == [1, 1, 1]
 
 
 def test_an_idle_worker_costs_redis_few_commands(run_cluster: RunCluster, store: Store) -> None:
@@ -74,40 +96,20 @@ def test_a_worker_that_is_idle_for_long_is_not_taken_for_silent(run_cluster: Run
     assert cluster.pids() == pids
 
 
-def test_an_idle_worker_notices_that_redis_is_away_and_back(run_cluster: RunCluster) -> None:
-    server = RedisServer(durable=True)
-    try:
-        cluster = run_cluster("default", "-c", "2", f"--redis={server.url}")
-        cluster.wait_ready()
-        wait_armed(server.store())
+def test_an_idle_worker_notices_that_redis_is_away_and_back(idle: Cluster, durable_server: RedisServer) -> None:
+    durable_server.kill()
+    wait_until(lambda: readiness(idle) == AWAY, "readiness to say so")
 
-        server.kill()
+    durable_server.start()
 
-        cluster.wait_for("redis_lost")
-        wait_until(lambda: readiness(cluster) == (503, "slot 0 cannot reach Redis"), "readiness to say so")
-
-        server.start()
-
-        cluster.wait_for("redis_back")
-        wait_until(lambda: readiness(cluster)[0] == 200, "the cluster to be ready")
-        push(server.store(), "record", "a")
-        wait_noted(server.store(), "ran a")
-    finally:
-        server.close()
+    wait_serves_again(idle, durable_server.store())
 
 
-def test_an_idle_worker_notices_that_redis_has_become_a_replica(run_cluster: RunCluster) -> None:
-    server = RedisServer(durable=True)
-    try:
-        cluster = run_cluster("default", "-c", "2", f"--redis={server.url}")
-        cluster.wait_ready()
-        wait_armed(server.store())
+def test_an_idle_worker_notices_that_redis_has_become_a_replica(idle: Cluster, durable_server: RedisServer) -> None:
+    store = durable_server.store()
+    store.call("REPLICAOF", "127.0.0.1", 1)  # of nobody: reads go on working
+    wait_until(lambda: readiness(idle) == AWAY, "readiness to say so")
 
-        server.store().call("REPLICAOF", "127.0.0.1", 1)  # of nobody: reads go on working
+    store.call("REPLICAOF", "NO", "ONE")
 
-        cluster.wait_for("redis_lost")
-        server.store().call("REPLICAOF", "NO", "ONE")
-        cluster.wait_for("redis_back")
-        assert len(identities(server.store())) == 1
-    finally:
-        server.close()
+    wait_serves_again(idle, store)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from kiqcluster.config import STOP_GRACE
 from kiqcluster.store import Store
 from tests.kit import Cluster, is_alive, wait_until
 from tests.process.stage import (
@@ -17,6 +19,7 @@ from tests.process.stage import (
     holders,
     identities,
     ledger,
+    occupy,
     push,
     queued,
     release,
@@ -86,9 +89,7 @@ def test_what_a_dead_child_ran_goes_before_what_was_queued_behind_it(run_cluster
 
 def test_the_replacement_recovers_on_the_word_of_the_supervisor_alone(run_cluster: RunCluster, store: Store) -> None:
     cluster = run_cluster("default", "-c", "1")
-    push(store, "stubborn", "a")
-    wait_noted(store, "began a")
-    pid = cluster.wait_ready()[0]
+    pid = occupy(cluster, store)[0]
     (identity,) = identities(store)
     store.call("HSET", "kiq:members", identity, "00000001 another-host another-namespace 1 0.00")  # unseen from here
 
@@ -96,6 +97,7 @@ def test_the_replacement_recovers_on_the_word_of_the_supervisor_alone(run_cluste
 
     cluster.wait_for("recovered", identity=identity, units=1)
     wait_only_live(store, cluster.wait_for("child_ready", count=2)["child"])
+    wait_until(lambda: ledger(store) == ["began a", "began a"], "the job to run again")
 
 
 def test_a_sibling_recovers_the_units_of_a_slot_that_cannot_boot_again(
@@ -107,9 +109,7 @@ def test_a_sibling_recovers_the_units_of_a_slot_that_cannot_boot_again(
         assert not pathlib.Path("broken").exists()
     """)
     cluster = run_cluster("default", "other", "-c", "1", "--directory", str(tmp_path), app=app)
-    push(store, "stubborn", "a")
-    wait_noted(store, "began a")
-    pids = cluster.wait_ready(2)
+    pids = occupy(cluster, store, 2)
     (tmp_path / "broken").touch()
 
     os.kill(pids[0], signal.SIGKILL)
@@ -133,9 +133,7 @@ def test_a_sibling_recovers_while_the_replacement_still_imports(
             time.sleep(0.01)
     """)
     cluster = run_cluster("default", "other", "-c", "1", "--directory", str(tmp_path), app=app)
-    push(store, "stubborn", "a")
-    wait_noted(store, "began a")
-    pids = cluster.wait_ready(2)
+    pids = occupy(cluster, store, 2)
     (tmp_path / "slow").touch()
 
     os.kill(pids[0], signal.SIGKILL)
@@ -220,9 +218,7 @@ def test_when_the_supervisor_is_killed_running_jobs_finish_and_nothing_is_left(
     run_cluster: RunCluster, store: Store
 ) -> None:
     cluster = run_cluster("default", "other", "-c", "1")
-    push(store, "stubborn", "a")
-    wait_noted(store, "began a")
-    pids = cluster.wait_ready(2)
+    pids = occupy(cluster, store, 2)
 
     os.kill(cluster.pid, signal.SIGKILL)
     cluster.wait_for("worker_orphaned", pid=pids[0])
@@ -313,7 +309,7 @@ def test_when_the_supervisor_is_killed_a_child_whose_startup_handler_hangs_ends(
 
 @pytest.mark.full
 def test_when_the_supervisor_is_killed_a_child_whose_shutdown_handler_hangs_ends_after_the_grace(
-    run_cluster: RunCluster, store: Store, application: Application
+    run_cluster: RunCluster, application: Application, tmp_path: Path
 ) -> None:
     app = application("""
         import time
@@ -321,14 +317,19 @@ def test_when_the_supervisor_is_killed_a_child_whose_shutdown_handler_hangs_ends
 
         @on("shutdown")
         def hang():
+            open("stopping", "w").close()
             time.sleep(600)
     """)
-    cluster = run_cluster("default", "-t", "0.3", app=app)
+    timeout = 0.3
+    cluster = run_cluster("default", "-t", str(timeout), "--directory", str(tmp_path), app=app)
     pid = cluster.wait_ready()[0]
+    killed = time.monotonic()
 
     os.kill(cluster.pid, signal.SIGKILL)
 
+    wait_until((tmp_path / "stopping").exists, "the shutdown handler to hang")
     wait_gone(pid)
+    assert time.monotonic() - killed >= timeout + STOP_GRACE
 
 
 # silence

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from kiqcluster.store import Store
-from tests.kit import ROOT, Cluster, RedisServer, free_port, wait_until
-from tests.process.stage import children, fill_output, is_ready, push, push_many
+from tests.kit import PATIENCE, Cluster, RedisServer, wait_until
+from tests.process.stage import push, push_many, unread_cluster
 
 RunCluster = Callable[..., Cluster]
 Application = Callable[[str], str]
@@ -107,35 +104,22 @@ def test_a_worker_whose_main_thread_fails_still_writes_what_its_jobs_have_done(
     assert done_jids([each for each in cluster.events if each["pid"] == pid]) == jids
 
 
-def test_a_log_that_nobody_reads_stops_no_job_and_what_is_dropped_is_counted(application: Application) -> None:
-    server = RedisServer(durable=True)
-    store, port = server.store(), free_port()
-    arguments = ["-r", application(TALKER), "--redis", server.url, "--listen", f"127.0.0.1:{port}"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "kiqcluster", *arguments, "--log-format", "json", "default"],
-        cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+def test_a_log_that_nobody_reads_stops_no_job_and_what_is_dropped_is_counted(
+    application: Application, durable_server: RedisServer
+) -> None:
+    store = durable_server.store()
+    arguments = ("-r", application(TALKER), "--redis", durable_server.url, "--log-format", "json", "default")
     output: list[bytes] = []
-    assert process.stdout is not None
-    reader = threading.Thread(target=lambda: output.extend(process.stdout or []), daemon=True)
-    try:
-        wait_until(lambda: is_ready(port), "the cluster to be ready")
-        fill_output(process.pid)
-
+    with unread_cluster(*arguments) as (process, _):
         jids = push_many(store, "nothing", [[]] * MANY)
         wait_until(lambda: processed(store) == MANY, "the jobs to be done although nobody reads", 30)
 
+        reader = threading.Thread(target=lambda: output.extend(process.stdout or []), daemon=True)
         reader.start()
         wait_until(lambda: any(b"lines_dropped" in line for line in output), "the drop to be told")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE) == 0
         reader.join(10)
-    finally:
-        for pid in children(process.pid) if process.poll() is None else ():
-            os.kill(pid, signal.SIGKILL)
-        process.kill()
-        process.wait()
-        server.close()
 
     lines = [json.loads(line[line.index(b"{") :]) for line in output if b"{" in line]
     written, dropped = done_jids(lines), sum(line.get("lines", 0) for line in lines)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from kiqcluster.store import Store
 from tests.kit import Cluster, RedisServer, http_get, wait_until
@@ -40,15 +38,6 @@ HOLD = """
         with open(f"runs-{word}", "a") as runs:
             runs.write("ended\\n")
 """
-
-
-@pytest.fixture
-def durable_server() -> Iterator[RedisServer]:
-    """A server that forgets nothing when it is killed."""
-    server = RedisServer(durable=True)
-    server.store().call("CONFIG", "SET", "appendfsync", "always")
-    yield server
-    server.close()
 
 
 def runs(directory: Path, word: str) -> list[str]:
@@ -142,18 +131,14 @@ def test_a_stop_while_redis_is_away_ends_and_the_next_cluster_runs_what_was_held
     wait_only_live(store, second.wait_ready()[0])
 
 
-def test_a_redis_that_lost_everything_is_joined_again(run_cluster: RunCluster) -> None:
-    server = RedisServer()
-    try:
-        cluster = run_cluster("default", "-c", "2", "--redis=" + server.url)
-        pid = cluster.wait_ready()[0]
+def test_a_redis_that_lost_everything_is_joined_again(run_cluster: RunCluster, own_server: RedisServer) -> None:
+    cluster = run_cluster("default", "-c", "2", "--redis=" + own_server.url)
+    pid = cluster.wait_ready()[0]
 
-        server.kill()
-        server.start()
-        store = server.store()
-        push(store, "record", "a")
+    own_server.kill()
+    own_server.start()
+    store = own_server.store()
+    push(store, "record", "a")
 
-        wait_noted(store, "ran a")
-        wait_only_live(store, pid)
-    finally:
-        server.close()
+    wait_noted(store, "ran a")
+    wait_only_live(store, pid)

@@ -90,9 +90,10 @@ def test_a_group_without_a_queue_yet_waits_for_the_first(run_cluster: RunCluster
 def test_a_queue_that_only_redis_knows_is_served_from_the_start(run_cluster: RunCluster, store: Store) -> None:
     push(store, "record", "a", queue="cronjob:old")
 
-    run_cluster("cronjob:*", "-c", "1")
+    cluster = run_cluster("cronjob:*", "-c", "1")
 
     wait_noted(store, "ran a")
+    assert "cronjob:old" in cluster.wait_for("worker_ready")["queues"].split(",")  # no beat had to bring it
 
 
 def test_other_queues_are_left_alone(run_cluster: RunCluster, store: Store) -> None:

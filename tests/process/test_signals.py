@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from tests.process.stage import (
     identities,
     ledger,
     metric,
+    occupy,
     pid_of,
     push,
     queued,
@@ -47,9 +49,7 @@ def armed_bells(store: Store) -> int:
 @pytest.mark.parametrize("number", [signal.SIGTSTP, signal.SIGUSR1])
 def test_quiet_stops_fetching_and_cont_resumes(run_cluster: RunCluster, store: Store, number: signal.Signals) -> None:
     cluster = run_cluster("default", "-c", "2")
-    push(store, "stubborn", "a")
-    wait_noted(store, "began a")
-    pid = cluster.wait_ready()[0]
+    pid = occupy(cluster, store)[0]
 
     cluster.signal(number)
     cluster.wait_for("worker_quiet")
@@ -116,9 +116,7 @@ def test_a_quiet_cluster_still_moves_due_jobs_to_their_queues(run_cluster: RunCl
 
 def test_cont_after_term_does_nothing(run_cluster: RunCluster, store: Store) -> None:
     cluster = run_cluster("default", "-c", "2")
-    push(store, "stubborn", "a")
-    wait_noted(store, "began a")
-    pid = cluster.wait_ready()[0]
+    pid = occupy(cluster, store)[0]
     cluster.signal(signal.SIGTERM)
     cluster.wait_for("worker_quiet")
 
@@ -159,9 +157,7 @@ def test_cont_without_quiet_changes_nothing(run_cluster: RunCluster, store: Stor
 
 def test_ttin_dumps_the_threads_and_work_goes_on(run_cluster: RunCluster, store: Store) -> None:
     cluster = run_cluster("default", "other", "-c", "2")
-    push(store, "stubborn", "a")
-    wait_noted(store, "began a")
-    pids = cluster.wait_ready(2)
+    pids = occupy(cluster, store, 2)
 
     cluster.signal(signal.SIGTTIN)
 
@@ -205,6 +201,31 @@ def test_a_signal_that_means_nothing_ends_no_process(
     assert cluster.stop() == 0
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="no real-time signals here")
+def test_a_signal_that_the_application_handles_itself_is_its_own(
+    run_cluster: RunCluster, store: Store, application: Callable[[str], str], tmp_path: Path
+) -> None:
+    """A real-time signal: it has a number, but no name."""
+    app = application("""
+        import signal
+        from kiqcluster import on
+
+        @on("startup")
+        def listen():
+            signal.signal(signal.SIGRTMIN + 1, lambda *_: open("heard", "w").close())
+    """)
+    cluster = run_cluster("default", "-c", "1", "--directory", str(tmp_path), app=app)
+    pid = cluster.wait_ready()[0]
+
+    os.kill(pid, signal.SIGRTMIN + 1)
+
+    wait_until((tmp_path / "heard").exists, "the application's handler to run")
+    push(store, "record", "a")
+    wait_noted(store, "ran a")
+    assert cluster.stop() == 0
+    assert cluster.pids() == {0: pid}
+
+
 # one child
 
 
@@ -226,9 +247,7 @@ def test_term_for_one_child_drains_it_and_it_is_replaced(
     run_cluster: RunCluster, store: Store, send: Callable[[Store, int, str], None]
 ) -> None:
     cluster = run_cluster("default", "other", "-c", "1")
-    push(store, "stubborn", "a")
-    wait_noted(store, "began a")
-    pids = cluster.wait_ready(2)
+    pids = occupy(cluster, store, 2)
 
     send(store, pids[0], "TERM")
     cluster.wait_for("worker_stopping", pid=pids[0])

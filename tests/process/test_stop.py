@@ -16,6 +16,7 @@ from tests.process.stage import (
     holders,
     identities,
     ledger,
+    occupy,
     push,
     queued,
     readiness,
@@ -109,9 +110,7 @@ def test_a_job_interrupted_more_often_than_its_class_allows_is_buried(
 
 def test_a_second_term_is_harmless(run_cluster: RunCluster, store: Store) -> None:
     cluster = run_cluster("default", "-c", "1")
-    push(store, "stubborn", "a")
-    wait_noted(store, "began a")
-    pid = cluster.wait_ready()[0]
+    pid = occupy(cluster, store)[0]
 
     cluster.signal(signal.SIGTERM)
     cluster.wait_for("worker_quiet")
@@ -156,9 +155,7 @@ def test_quit_after_term_shortens_the_wait(run_cluster: RunCluster, store: Store
 
 def test_nothing_is_respawned_while_it_stops(run_cluster: RunCluster, store: Store) -> None:
     cluster = run_cluster("default", "other", "-c", "1")
-    push(store, "stubborn", "a")
-    wait_noted(store, "began a")
-    pids = cluster.wait_ready(2)
+    pids = occupy(cluster, store, 2)
     cluster.signal(signal.SIGTERM)
     cluster.wait_for("child_left", slot=1)
 
@@ -176,9 +173,7 @@ def test_a_child_that_misses_its_stop_is_killed_after_the_grace_and_the_exit_cod
     run_cluster: RunCluster, store: Store
 ) -> None:
     cluster = run_cluster("default", "other", "-c", "1", "-t", "0.2", KIQ_SILENCE_TIMEOUT="0")
-    push(store, "stubborn", "a")
-    wait_noted(store, "began a")
-    pids = cluster.wait_ready(2)
+    pids = occupy(cluster, store, 2)
     os.kill(pids[0], signal.SIGSTOP)
 
     assert cluster.stop() == 9

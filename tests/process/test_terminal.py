@@ -11,7 +11,7 @@ import pytest
 
 from kiqcluster.store import Store
 from tests.kit import Cluster, RedisServer, is_alive
-from tests.process.stage import identities, ledger, push, queued, release, wait_gone, wait_noted, words
+from tests.process.stage import identities, ledger, occupy, push, queued, release, wait_gone, wait_noted, words
 
 CTRL_C, CTRL_Z, CTRL_BACKSLASH = b"\x03", b"\x1a", b"\x1c"
 # Makes the terminal on standard input the controlling one of a new session, as a login does; then becomes the command.
@@ -53,9 +53,7 @@ def open_terminal(store: Store, redis_server: RedisServer) -> Iterator[Callable[
 
 def test_ctrl_c_once_stops_cleanly(open_terminal: Callable[..., Terminal], store: Store) -> None:
     terminal = open_terminal("default", "other", "-c", "1")
-    push(store, "stubborn", "a")
-    wait_noted(store, "began a")
-    terminal.cluster.wait_ready(2)
+    occupy(terminal.cluster, store, 2)
 
     terminal.press(CTRL_C)
     terminal.cluster.wait_for("cluster_stopping", signal="SIGINT")
@@ -68,9 +66,7 @@ def test_ctrl_c_once_stops_cleanly(open_terminal: Callable[..., Terminal], store
 
 def test_an_impatient_second_ctrl_c_loses_nothing(open_terminal: Callable[..., Terminal], store: Store) -> None:
     terminal = open_terminal("default", "-c", "1")
-    push(store, "stubborn", "a")
-    wait_noted(store, "began a")
-    terminal.cluster.wait_ready()
+    occupy(terminal.cluster, store)
 
     terminal.press(CTRL_C)
     terminal.cluster.wait_for("worker_quiet")
@@ -83,9 +79,7 @@ def test_an_impatient_second_ctrl_c_loses_nothing(open_terminal: Callable[..., T
 
 def test_ctrl_backslash_puts_running_jobs_back_at_once(open_terminal: Callable[..., Terminal], store: Store) -> None:
     terminal = open_terminal("default", "-c", "1", "-t", "600")
-    push(store, "stubborn", "a")
-    wait_noted(store, "began a")
-    terminal.cluster.wait_ready()
+    occupy(terminal.cluster, store)
 
     terminal.press(CTRL_BACKSLASH)
 
@@ -111,9 +105,7 @@ def test_ctrl_z_quiets_and_the_second_resumes(open_terminal: Callable[..., Termi
 
 def test_a_terminal_that_is_closed_stops_the_cluster(open_terminal: Callable[..., Terminal], store: Store) -> None:
     terminal = open_terminal("default", "-c", "1")
-    push(store, "stubborn", "a")
-    wait_noted(store, "began a")
-    pid = terminal.cluster.wait_ready()[0]
+    pid = occupy(terminal.cluster, store)[0]
 
     terminal.shut()
     terminal.cluster.wait_for("cluster_stopping", signal="SIGHUP")

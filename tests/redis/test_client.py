@@ -301,13 +301,11 @@ def test_a_bulk_push_that_fails_before_its_first_write_enqueues_nothing(mail: An
     assert store.call("DBSIZE") == 0
 
 
-def test_a_bulk_push_that_loses_redis_half_way_says_what_is_enqueued(mail: Any, drafted: list[str]) -> None:
-    server = RedisServer()
-    try:
-        with Client.via(Faltering(server.url, server.kill)), pytest.raises(RedisUnavailable) as caught:
-            mail.perform_bulk([[number] for number in range(2_500)])
-    finally:
-        server.close()
+def test_a_bulk_push_that_loses_redis_half_way_says_what_is_enqueued(
+    mail: Any, drafted: list[str], own_server: RedisServer
+) -> None:
+    with Client.via(Faltering(own_server.url, own_server.kill)), pytest.raises(RedisUnavailable) as caught:
+        mail.perform_bulk([[number] for number in range(2_500)])
 
     assert list(caught.value.enqueued) == drafted[:1_000]
     assert len(drafted) == 2_500

@@ -27,7 +27,7 @@ def test_a_living_process_is_not_gone_and_a_dead_one_is() -> None:
     assert is_gone(replace(birth, created="1"), mine)  # its pid was used again
     process.kill()
     wait_until(lambda: is_gone(birth, mine), "the zombie to count as gone")
-    process.wait()
+    process.communicate()
     assert is_gone(birth, mine)
 
 

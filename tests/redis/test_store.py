@@ -192,17 +192,17 @@ def test_a_password_never_shows() -> None:
         ([], ("LPUSH",), "ERR"),
     ],
 )
-def test_a_refusal_keeps_the_servers_code(prepare: list[tuple[str, ...]], command: tuple[str, ...], code: str) -> None:
-    server = RedisServer()
-    try:
-        store = server.store()
-        for each in prepare:
-            store.call(*each)
-        with pytest.raises(RedisRefused) as refusal:
-            store.call(*command)
-        assert refusal.value.code == code
-    finally:
-        server.close()
+def test_a_refusal_keeps_the_servers_code(
+    own_server: RedisServer, prepare: list[tuple[str, ...]], command: tuple[str, ...], code: str
+) -> None:
+    store = own_server.store()
+    for each in prepare:
+        store.call(*each)
+
+    with pytest.raises(RedisRefused) as refusal:
+        store.call(*command)
+
+    assert refusal.value.code == code
 
 
 def test_a_missing_password_is_refused_whatever_the_database(store: Store, redis_server: RedisServer) -> None:

@@ -391,7 +391,10 @@ class TestValues:
         ],
     )
     def test_values_at_the_edge_work(self, loaded: Loader, values: dict[str, Any]) -> None:
-        loaded(configured=values)
+        config, origins = loaded(configured=values)
+
+        assert {name: getattr(config, name) for name in values} == values
+        assert all(origins[name] == "configure()" for name in values)
 
 
 class TestDescribe:

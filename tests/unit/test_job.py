@@ -145,12 +145,17 @@ class TestOptions:
             ("log_level", "debug"),
             ("queue_namespace", "cronjob"),
             ("max_retries_after_interruption", 0),
+            ("wait_replicas", 1),
             ("retry_in", lambda count, error, payload: 5),
             ("retries_exhausted", lambda payload, error: None),
         ],
     )
     def test_a_value_that_fits_is_taken(self, option: str, value: Any) -> None:
-        declare(**{option: value})
+        definition = declare(**{option: value}).definition
+
+        taken = {**definition.options, **definition.local}[option]
+        assert taken == value
+        assert type(taken) is type(value)  # True is no 1
 
     @pytest.mark.parametrize(
         ("option", "value"),
@@ -445,7 +450,7 @@ class TestSet:
 
     @pytest.mark.parametrize("options", [{"quue": "x"}, {"queue": ""}, {"tags": "vip"}, {"retry": -1}])
     def test_what_a_declaration_refuses_it_refuses(self, options: dict[str, Any]) -> None:
-        refusal(lambda: declare().set(**options))
+        assert refusal(lambda: declare().set(**options)) == refusal(lambda: declare(**options))
 
     @pytest.mark.parametrize(
         "options", [{"queue_namespace": "a"}, {"retry_in": print}, {"max_retries_after_interruption": 1}]

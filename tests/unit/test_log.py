@@ -376,12 +376,16 @@ class TestDropping:
         assert (lines[0], lines[2][-7:], lines[3]) == ("", "written", "")
         assert "1 lines" in lines[1]
 
-    def test_a_reader_that_has_gone_is_no_error(self, logger: logging.Logger, pipe: tuple[int, TextIO]) -> None:
+    def test_a_reader_that_has_gone_is_no_error(
+        self, logger: logging.Logger, pipe: tuple[int, TextIO], capfd: pytest.CaptureFixture[str]
+    ) -> None:
         reader, stream = pipe
         log.configure("json", "info", stream, log.DroppingHandler)
         os.close(reader)
 
         logger.info("nobody hears this")
+
+        assert capfd.readouterr().err == ""  # where logging tells of handlers that fail
 
 
 def emitted() -> list[tuple[str, str, set[str]]]:

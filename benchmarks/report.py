@@ -61,11 +61,18 @@ class Results:
 
 
 def render(results: Results) -> str:
-    parts = ["# Benchmarks", "", *target_table(results)]
+    parts = ["# Benchmarks", "", *warnings(results), *target_table(results)]
     for name in WORKLOADS:
         if any(run.workload == name for run in results.runs):
             parts += ["", *workload_table(results, name)]
     return "\n".join([*parts, "", *how(results), ""])
+
+
+def warnings(results: Results) -> Iterator[str]:
+    """Yield what has to be known before a figure is read."""
+    for name in ("beware", "interrupted"):
+        if name in results.conditions:
+            yield from (f"**{name.capitalize()}**: {results.conditions[name]}.", "")
 
 
 def target_table(results: Results) -> Iterator[str]:

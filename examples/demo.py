@@ -33,6 +33,7 @@ def main() -> int:
     command = [python(), "-m", "kiqcluster", *options, "cronjob:*", "default,mailers"]
     print("$", *(f"{name}={value}" for name, value in SETTINGS.items()), shlex.join(command), flush=True)
     cluster = subprocess.Popen(command, env={**os.environ, **SETTINGS})
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of `finally`: the cluster would stay behind
     try:
         return watch(cluster, port)
     except KeyboardInterrupt:  # the cluster got the same Ctrl-C and is stopping
@@ -52,12 +53,13 @@ def watch(cluster: subprocess.Popen[bytes], port: int) -> int:
     jids = enqueue(ADDRESS)
     store = Store(ADDRESS)
     is_done = wait_until_done(cluster, store, jids, deadline)
-    print("\n" + "\n".join(completed(port, len(jids))))
+    print("\n" + "\n".join(completed(port, len(jids))), flush=True)
     if not is_done:
         print(f"\nNot all of the {len(jids)} jobs were done within {LIMIT:.0f} s; the log above says why.", flush=True)
         return 1
     print(
-        f"\nAll {len(jids)} jobs are done: mails, a nightly job, a report, and an import that failed and was retried."
+        f"\nAll {len(jids)} jobs are done: mails, a nightly job, a report, and an import that failed and was retried.",
+        flush=True,
     )
     if sys.stdout.isatty():
         advise(port, cluster.pid, worker_pids(store))

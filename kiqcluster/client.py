@@ -297,6 +297,9 @@ def _chunks(jobs: Sequence[Ready]) -> Iterator[Sequence[Ready]]:
     """Yield the jobs in parts of at most BULK_CHUNK jobs, and of BULK_BYTES unless a single one has more."""
     for start in range(0, len(jobs), BULK_CHUNK):
         part = jobs[start : start + BULK_CHUNK]
+        if sum([len(job.encoded) for job in part]) <= BULK_BYTES:
+            yield part
+            continue
         first = size = 0
         for at, job in enumerate(part):
             size += len(job.encoded)

@@ -96,6 +96,10 @@ class ReliableFetch:
         self._resting: frozenset[str] = frozenset()  # queues that are paused or broken
         self._is_refused = False  # the last reserve, as a whole
         self._call = 0
+        self.round_trips, self.round_trip_seconds = (
+            0,
+            0.0,
+        )  # rounds whose replies came, and how long they were waited for
         self.progress = 0  # rounds led, looks that found nothing; stands still only if every processor is busy or stuck
 
     # processors
@@ -125,6 +129,11 @@ class ReliableFetch:
                     return taken
                 turn = self._take_lead(is_processor=True)
             self._lead(turn, ahead=bool(self._units))
+
+    def hand_in(self, finished: Settlement) -> None:
+        """Take an outcome in from a thread that asks for no other unit."""
+        self._finished.append(finished)
+        self._ask_to_tend()
 
     def _wait(self) -> Unit | None:
         """Return a unit, or None when the caller should lead, or end.  Called with the lock."""
@@ -293,6 +302,10 @@ class ReliableFetch:
         """
         return len(self._holdings) - len(self._holdings.refused)
 
+    def prefetched(self) -> int:
+        """Return the number of units that wait here for a processor."""
+        return len(self._units)
+
     def is_sure(self) -> bool:
         """Return whether no unit can be in flight that is not known here: no reserve is out, none was lost."""
         return not (self._leading or self._unsure)
@@ -411,7 +424,10 @@ class ReliableFetch:
 
     def _finish(self, turn: Round, sent: Exchange) -> None:
         """Take in what a round has brought."""
+        waited_since = self._now()
         refusals, reserved = self._engine.finish(self._link, sent)
+        self.round_trips += 1
+        self.round_trip_seconds += self._now() - waited_since
         batch = turn.batch
         self._holdings.settle([each for each in batch if each.unit.token not in refusals] if refusals else batch)
         self._reach.back()

@@ -54,7 +54,11 @@ class Processor(Service):
     def run(self) -> None:
         finished = None
         while (unit := self._fetch.next(finished)) is not None:
-            finished = self._run_one(unit)
+            try:
+                finished = self._run_one(unit)
+            except BaseException:  # this thread ends, for want of memory perhaps; its unit does not wait
+                self._fetch.hand_in(Settlement(unit, Requeue()))
+                raise
 
     def interrupt(self) -> Settlement | None:
         """Return what becomes of the unit that still runs when the process must go; None when it runs none."""

@@ -20,6 +20,10 @@ class FetchStrategy(Protocol):
         """Take an outcome in; return the next unit, or None when it is time to end.  Waits."""
         ...
 
+    def hand_in(self, finished: Settlement) -> None:
+        """Take an outcome in from a thread that asks for no other unit."""
+        ...
+
     def tend(self, long_running: Iterable[str] = ()) -> float | None:
         """Settle what has waited long enough for company, give back what has waited too long for a processor.
 

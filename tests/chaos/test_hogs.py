@@ -1,6 +1,6 @@
 """Jobs that take all the memory there is: they fail, or die with their process, and all others complete.
 
-The limit is the process' own (RLIMIT_AS, `ulimit -v`), and who kills the fattest is the test, as oomd does: the
+The limit is the process' own (RLIMIT_AS, `ulimit -v`), and who kills the fattest is the test, as earlyoom does: the
 kernel's own killer would take a control group, or the whole machine.
 """
 

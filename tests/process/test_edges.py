@@ -12,6 +12,7 @@ import pytest
 from kiqcluster import Client
 from kiqcluster.store import Store
 from tests.kit import PAUSE, Cluster, RedisServer, wait_until
+from tests.process.stage import wait_noted, wait_settled
 
 Run = Callable[..., Cluster]
 
@@ -175,3 +176,29 @@ def test_a_server_without_info_is_served_all_the_same(run_cluster: Run, own_serv
     store.call("LPUSH", f"{identity}-signals", "TSTP")
 
     wait_until(lambda: store.call("HGET", identity, "quiet") == b"true", "the remote signal to be heard")
+
+
+def test_a_job_whose_thread_dies_before_it_begins_runs_in_another(
+    run_cluster: Run, store: Store, application: Callable[[str], str]
+) -> None:
+    path = application(
+        """
+        from kiqcluster.board import Board
+
+        start = Board.start
+
+        def starve(*_):
+            Board.start = start
+            raise MemoryError
+
+        Board.start = starve
+        """
+    )
+    cluster = run_cluster("default", "-c", "1", app=path)
+    pids = cluster.wait_ready()
+
+    push(store, "record", "a")
+
+    wait_noted(store, "ran a")
+    wait_settled(store)
+    assert cluster.pids() == pids

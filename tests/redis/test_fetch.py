@@ -81,6 +81,20 @@ def test_an_outcome_and_the_next_unit_share_one_round_trip(bench: Bench) -> None
     assert bench.inflight() == 1
 
 
+def test_round_trips_are_counted_and_the_units_that_wait_here(bench: Bench) -> None:
+    bench.push("a", "b", "c")
+
+    first = bench.next()
+    bench.next(Settlement(first, Done()))
+
+    assert bench.fetch.round_trips == 2
+    assert 0 < bench.fetch.round_trip_seconds < PATIENCE
+    assert bench.fetch.prefetched() == 0
+    bench.fetch._units.append(first)  # as if taken ahead
+    assert bench.fetch.prefetched() == 1
+    bench.fetch._units.clear()
+
+
 def test_as_many_units_are_reserved_as_processors_are_idle(bench: Bench) -> None:
     taken: list[bytes] = []
     threads = [threading.Thread(target=lambda: taken.append(bench.next().payload), daemon=True) for _ in range(4)]

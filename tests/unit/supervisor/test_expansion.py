@@ -68,6 +68,9 @@ class TestListing:
     )
     def test_anything_else_is_a_group(self, arguments: list[str], listing: list[str]) -> None:
         refuse_listing(arguments, listing)
+        groups = groups_from(arguments, ["one-more"], Config())
+
+        assert [group.text for group in groups] == [*arguments, "one-more"]
 
 
 class TestPlans:

@@ -7,6 +7,7 @@ It imports the worker's modules, never the application, before the first fork, s
 from __future__ import annotations
 
 import dataclasses
+import http.client
 import json
 import os
 import sys
@@ -17,21 +18,27 @@ from typing import Any, TypeVar, get_type_hints
 import click
 
 from kiqcluster import config as configuration
-from kiqcluster import log
+from kiqcluster import localhttp, log
 from kiqcluster.clock import SystemClock
 from kiqcluster.config import Config, Origins
-from kiqcluster.errors import KiqError, UsageError
+from kiqcluster.errors import ExitCode, KiqError, UsageError
 from kiqcluster.events import Events
+from kiqcluster.groups import Group
 from kiqcluster.runtime import leave
 from kiqcluster.store import embedded
 from kiqcluster.supervisor import catalogue, expansion
-from kiqcluster.supervisor.supervisor import Birth, Supervisor
+from kiqcluster.supervisor.crew import Birth
+from kiqcluster.supervisor.renewal import Reread
+from kiqcluster.supervisor.supervisor import Supervisor
 from kiqcluster.version import VERSION
 from kiqcluster.worker.child import ChildSpec, run_child
 
 __all__ = ["main"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+PAGES = ("liveness", "readiness", "startup")
+CHECK_TIMEOUT = 5.0  # seconds that the answer to --check may take
 
 HELP = """Run a worker process for each GROUP of queues.
 
@@ -109,6 +116,15 @@ def _option(each: dataclasses.Field[Any], kind: Any) -> Callable[[F], F]:
 @click.option("--json", "as_json", is_flag=True, help="with --dryrun: as JSON")
 @click.option("--list-queues", is_flag=True, help="print the queues of all groups, a name a line, and start nothing")
 @click.option("--print-config", is_flag=True, help="print every setting with its origin, and start nothing")
+@click.option(
+    "--check",
+    "page",
+    is_flag=False,
+    flag_value=PAGES[0],
+    type=click.Choice(PAGES),
+    metavar="[PAGE]",
+    help=f"ask the cluster that listens here, exit 0 when all is well: {', '.join(PAGES)}  [{PAGES[0]}]",
+)
 @click.version_option(VERSION, message="kiqcluster %(version)s")
 def command(
     groups: tuple[str, ...],
@@ -118,17 +134,21 @@ def command(
     as_json: bool,
     list_queues: bool,
     print_config: bool,
+    page: str | None,
     **flags: Any,
 ) -> None:
     """Load the configuration and do what the flags say."""
     try:
         given = {name: value for name, value in flags.items() if value not in (None, ())}
+        place = Config().known_directory()  # by its logical path: a reload finds the file of the release of then
         config, origins = configuration.load(given, file=config_file)
         if warning := configuration.missing_section(config, origins, config_file):
             click.echo(f"kiqcluster: {warning}", err=True)
         if print_config:
             show_config(config, origins)
             return
+        if page is not None:
+            leave(check(config, page))
         if dryrun and list_queues:
             raise UsageError("--dryrun and --list-queues are two commands; give one of them")
         if as_json and not dryrun:
@@ -145,14 +165,37 @@ def command(
             if dryrun and not as_json:
                 show_unheard_of(plans, known)
             return
-        code = run_cluster(config, origins, parsed)
+
+        def reread() -> tuple[Config, Sequence[Group]]:
+            os.chdir(place)  # what is relative means what it meant at the start
+            file = None if config_file is None else str(place / config_file)
+            again, fresh = configuration.load(given, file=file, directory=place)
+            again = settle_directory(again)
+            origins.update(fresh)
+            return again, expansion.groups_from(groups, queue_options, again)
+
+        code = run_cluster(config, origins, parsed, reread)
     except KiqError as error:
         click.echo(f"kiqcluster: {error}", err=True)
         leave(error.exit_code)
     leave(code)
 
 
-def run_cluster(config: Config, origins: Origins, groups: Sequence[Any]) -> int:
+def check(config: Config, page: str) -> ExitCode:
+    """Ask the cluster of this configuration; return 0 when it answers that all is well.  Raises UsageError."""
+    place = configuration.parse_listen(config.listen) or config.known_control()
+    if place is None:
+        raise UsageError("--check has nobody to ask: with --listen off, name the --pidfile or the control socket")
+    try:
+        status, body = localhttp.request(place, "GET", f"/{page}", CHECK_TIMEOUT)
+    except (OSError, http.client.HTTPException) as error:
+        click.echo(f"kiqcluster: no answer from {place} ({error})", err=True)
+        return ExitCode.UNEXPECTED
+    click.echo(body.decode(errors="replace").rstrip())
+    return ExitCode.STOPPED if status == http.HTTPStatus.OK else ExitCode.UNEXPECTED
+
+
+def run_cluster(config: Config, origins: Origins, groups: Sequence[Any], reread: Reread) -> int:
     """Run a supervisor until it ends; return its exit code."""
     os.environ["KIQ_ENV"] = config.environment
     if config.embedded is not None:
@@ -167,7 +210,7 @@ def run_cluster(config: Config, origins: Origins, groups: Sequence[Any]) -> int:
         return run_child(
             ChildSpec(
                 slot=birth.plan.slot,
-                config=config,
+                config=birth.config,
                 origins=origins,
                 group=birth.plan.group,
                 known_queues=birth.known_queues,
@@ -180,7 +223,7 @@ def run_cluster(config: Config, origins: Origins, groups: Sequence[Any]) -> int:
             )
         )
 
-    return Supervisor(config, groups, run, events).run()
+    return Supervisor(config, groups, run, events, os.environ, reread).run()
 
 
 def settle_directory(config: Config) -> Config:
@@ -191,10 +234,13 @@ def settle_directory(config: Config) -> Config:
     os.chdir(directory)
     folder = None if config.embedded is None else str(embedded.directory_of(config.embedded))
     pidfile = None if config.pidfile is None else str(Path(config.pidfile).absolute())
+    control = None if config.control is None else str(Path(config.control).absolute())
     listen = config.listen
     if listen.startswith("unix:"):
         listen = f"unix:{Path(listen.removeprefix('unix:')).absolute()}"
-    return dataclasses.replace(config, directory=directory, embedded=folder, pidfile=pidfile, listen=listen)
+    return dataclasses.replace(
+        config, directory=directory, embedded=folder, pidfile=pidfile, control=control, listen=listen
+    )
 
 
 def known_queues(config: Config) -> frozenset[str]:

@@ -105,6 +105,23 @@ class Config:
     )
     strict: bool = setting(False, "take queues in the order written, the next only when the one before is empty")
     negate: bool = setting(False, "each group is every known queue except those named")
+    drain: bool = setting(False, "end once the queues are empty and nothing runs")
+    watch: bool = setting(False, "start the workers anew when a source file changes; for development")
+    preload: bool = setting(False, "import the application before forking: less memory, but no renewal without restart")
+    fail_fast: bool = setting(False, "end the cluster, with exit code 8, when any worker dies")
+    quiet_lease: float = setting(3_600.0, "seconds after which a quiet ends by itself; 0 = never", metavar="SECONDS")
+    max_jobs: int = setting(0, "jobs after which a worker process is replaced; 0 = never", metavar="N")
+    max_rss: int = setting(
+        0, "MB of memory beyond which a worker process is replaced when it stays there; 0 = never", metavar="MB"
+    )
+    max_rss_hard: int = setting(0, "MB beyond which it is replaced at once; 0 = never", flag=False)
+    min_serving: int | None = setting(
+        None, "workers that go on while others are replaced; default: all but one", flag=False
+    )
+    ready_quorum: int | None = setting(
+        None, "workers that must be ready for the cluster to be; default: all", flag=False
+    )
+    control: str | None = setting(None, "path of the control socket; default: the pidfile's with .sock", flag=False)
     queues: tuple[str, ...] = setting((), "queue names to know of, beside those of the job classes", flag=False)
     directory: str | None = setting(None, "directory to work in, by its logical path; default $PWD", metavar="DIR")
     tag: str | None = setting(
@@ -152,6 +169,20 @@ class Config:
         logical = Path(os.environ.get("PWD", ""))
         is_true = logical.is_absolute() and logical.is_dir() and logical.samefile(Path.cwd())
         return (logical if is_true else Path.cwd()) / (self.directory or "")
+
+    def known_control(self) -> str | None:
+        """Return the path of the control socket, absolute: as given, else the pidfile's with .sock; None without both.
+
+        A supervisor that has neither listens in $XDG_RUNTIME_DIR, under a name that has its pid.
+        """
+        if self.control is not None:
+            return str(Path(self.control).absolute())
+        return None if self.pidfile is None else f"{Path(self.pidfile).absolute()}.sock"
+
+    def default_control(self) -> str | None:
+        """Return where the control socket of this process is when nothing says where; None where there is no place."""
+        folder = os.environ.get("XDG_RUNTIME_DIR", "")
+        return f"{folder}/kiqcluster-{os.getpid()}.sock" if Path(folder).is_absolute() else None
 
     def known_tag(self) -> str:
         """Return the process tag: as given, else the directory's name (the release's parent for Capistrano)."""
@@ -387,6 +418,14 @@ def _validate(config: Config) -> None:
             "raise TimeoutStopSec or terminationGracePeriodSeconds, or lower --timeout",
         ),
         (config.respawn_burst >= 1, "respawn_burst must be at least 1"),
+        (config.quiet_lease >= 0, "quiet_lease cannot be negative; 0 = no end"),
+        (min(config.max_jobs, config.max_rss, config.max_rss_hard) >= 0, "max_jobs and max_rss cannot be negative"),
+        (
+            not (config.max_rss and config.max_rss_hard) or config.max_rss_hard >= config.max_rss,
+            "max_rss_hard must not be below max_rss",
+        ),
+        (config.ready_quorum is None or config.ready_quorum >= 1, "ready_quorum must be at least 1"),
+        (config.min_serving is None or config.min_serving >= 0, "min_serving cannot be negative"),
         (config.max_retries >= 0, "max_retries cannot be negative"),
         (config.max_retries_after_interruption >= 1, "max_retries_after_interruption must be at least 1"),
         (config.dead_max_jobs >= 1 and config.dead_timeout > 0, "dead_max_jobs and dead_timeout must be positive"),

@@ -48,7 +48,7 @@ __all__ = [
 
 
 class ExitCode(IntEnum):
-    """What a supervisor or a worker process exits with; docs/exit_codes.md explains each."""
+    """What a supervisor or a worker process exits with; docs/running.md explains each."""
 
     STOPPED = 0
     UNEXPECTED = 1

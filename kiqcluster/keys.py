@@ -95,6 +95,14 @@ class Keys:
         """string: jobs failed on a UTC date (YYYY-MM-DD)."""
         return f"{self.prefix}stat:failed:{date}"
 
+    def deploys(self, day: str) -> str:
+        """hash: minute of a deploy (ISO 8601) → its label, 90 days; drawn by Sidekiq ≥ 7.  day: YYYYMMDD, UTC."""
+        return f"{self.prefix}{day}-marks"
+
+    def deploy_lock(self, label: str) -> str:
+        """string: guard of a label, so that a deploy that many announce is marked once, 60 s."""
+        return f"{self.prefix}deploylock-{label}"
+
     # ours
 
     @property
@@ -115,6 +123,10 @@ class Keys:
     def inflight(self, identity: str) -> str:
         """hash: token → `length:queue` + payload, the units a process holds."""
         return f"{self.prefix}kiq:inflight:{identity}"
+
+    def control(self, identity: str) -> str:
+        """list: control messages (fleet.py) for a process or, through it, for its supervisor; 60 s."""
+        return f"{self.prefix}kiq:control:{identity}"
 
     def wake(self, queue: str) -> str:
         """list: payloads that rang the bell of an idle process; belongs to the queue, never to a process (R6)."""

@@ -1,42 +1,124 @@
-"""Metrics of a worker: plain numbers added on the job's path, shown as prometheus-client metrics.
+"""Metrics of a worker's jobs: plain numbers added on the job's path, read once a second.
 
+Family      name, type and help of a metric, and how the supervisor makes one of what several processes say
+Row         the values of one set of labels: all samples of a histogram, for example
 Tally       what one processor counted for one job and queue; one writer, so no lock
-JobMetrics  collects the tallies of all processors; registered in prometheus-client's default registry
-Snapshot    the series that changed since the last frame to the supervisor, ours and the application's alike
+JobMetrics  the rows of all processors; registered in prometheus-client's default registry, so that the application
+            sees them there too
 
-Names and buckets are GitLab's, so that existing dashboards fit.
+Names and buckets are GitLab's, so that existing dashboards fit; its base labels are there where a job declares them.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
-from math import isfinite
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from kiqcluster.outcome import Dead, Deferred, Done, Interrupted, Outcome
 
-__all__ = ["JobMetrics", "Snapshot", "Tally"]
+__all__ = [
+    "BRIEF",
+    "DEFERRED",
+    "DROPPED",
+    "PLAIN",
+    "Exemplars",
+    "Family",
+    "JobMetrics",
+    "Labels",
+    "Layout",
+    "Row",
+    "Tally",
+    "attribute_labels",
+]
 
 COMPLETION_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 300.0, 600.0)  # seconds
 QUEUE_BUCKETS = (0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0)
-LABELS = ("worker", "queue")
-COUNTERS = {
-    "failed": "Jobs that failed",
-    "retried": "Runs of jobs that had failed before",
-    "interrupted": "Jobs put back because the process stopped",
-    "dead": "Jobs that were buried",
-    "deferred": "Jobs put off without being run",
-}
-COUNTED_OUTCOMES: dict[type[Outcome], str] = {Dead: "dead", Deferred: "deferred", Interrupted: "interrupted"}
-# What prometheus-client registers about the process itself: the supervisor reports that for each slot.
-NOT_FORWARDED = ("python_", "process_")
+CPU_BUCKETS = (0.1, 0.5, 1.0, 2.5)
+BRIEF = 1e-4  # seconds below which a run counts with its duration as its CPU time: reading that clock costs 0.5 µs
 STATUSES = ("done", "fail")
+DROPPED, DEFERRED = "dropped", "deferred"  # what middleware did with a job that it did not let run
+
+Labels = tuple[tuple[str, str], ...]
+Layout = tuple[tuple[str, Labels], ...]  # for each value of a row: suffix of the sample's name, labels of its own
+Exemplars = Mapping[int, tuple[Labels, float, float | None]]  # place in the row → labels, value, epoch seconds
+PLAIN: Layout = (("", ()),)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A metric.  mode: how gauges of several processes become one: sum, min, max, mostrecent; all tells them apart."""
+
+    name: str
+    kind: str
+    text: str
+    unit: str = ""
+    mode: str = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Values are in the order of the layout.  Cumulative, but for gauges."""
+
+    family: Family
+    labels: Labels
+    layout: Layout
+    values: list[float]
+    exemplars: Exemplars = field(default_factory=dict)
+
+
+def _histogram(*parts: tuple[Labels, tuple[float, ...]]) -> Layout:
+    """Return the layout of histograms side by side, each with labels of its own."""
+    cells: list[tuple[str, Labels]] = []
+    for labels, bounds in parts:
+        cells += (("_bucket", (*labels, ("le", _bound(bound)))) for bound in (*bounds, float("inf")))
+        cells += (("_count", labels), ("_sum", labels))
+    return tuple(cells)
+
+
+def _bound(bound: float) -> str:
+    return str(floatToGoString(bound))  # type: ignore[no-untyped-call]  # untyped there
+
+
+def _by_status(bounds: tuple[float, ...]) -> Layout:
+    return _histogram(*(((("job_status", status),), bounds) for status in STATUSES))
+
+
+COMPLETION = Family("sidekiq_jobs_completion_seconds", "histogram", "Seconds that jobs ran")
+QUEUEING = Family("sidekiq_jobs_queue_duration_seconds", "histogram", "Seconds that jobs waited in their queue")
+CPU = Family("sidekiq_jobs_cpu_seconds", "histogram", "Seconds of CPU that jobs used in their thread")
+COUNTERS = {
+    "failed": Family("sidekiq_jobs_failed", "counter", "Jobs that failed"),
+    "retried": Family("sidekiq_jobs_retried", "counter", "Runs of jobs that had failed before"),
+    "interrupted": Family("sidekiq_jobs_interrupted", "counter", "Jobs put back because the process stopped"),
+    "dead": Family("sidekiq_jobs_dead", "counter", "Jobs that were buried"),
+    "deferred": Family("sidekiq_jobs_deferred", "counter", "Jobs put off without being run"),
+}
+SKIPPED = Family("sidekiq_jobs_skipped", "counter", "Jobs that middleware did not let run")
+RUNNING = Family("sidekiq_running_jobs", "gauge", "Jobs that run now", mode="sum")
+CONCURRENCY = Family("sidekiq_concurrency", "gauge", "Threads that run jobs", mode="sum")
+
+COMPLETION_LAYOUT, CPU_LAYOUT = _by_status(COMPLETION_BUCKETS), _by_status(CPU_BUCKETS)
+QUEUEING_LAYOUT = _histogram(((), QUEUE_BUCKETS))
+COUNTER_LAYOUT: Layout = (("_total", ()),)
+SKIPPED_LAYOUT: Layout = tuple(("_total", (("action", action),)) for action in (DEFERRED, DROPPED))
+
+COUNTED_OUTCOMES: dict[type[Outcome], str] = {Dead: "dead", Deferred: "deferred", Interrupted: "interrupted"}
+ATTRIBUTES = {"urgency": "urgency", "feature_category": "feature_category", "resource_boundary": "boundary"}
+
+
+def attribute_labels(options: Mapping[str, Any]) -> Labels:
+    """Return GitLab's base labels for the attributes that a job declares; an empty label is one that is not there."""
+    labels = [(label, options[name]) for name, label in ATTRIBUTES.items() if options.get(name, "unknown") != "unknown"]
+    if "has_external_dependencies" in options:
+        labels.append(("external_dependencies", "yes" if options["has_external_dependencies"] else "no"))
+    return tuple(labels)
 
 
 class Histogram:
@@ -53,24 +135,70 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
+    def add(self, other: Histogram) -> None:
+        self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
+        self.total += other.total
 
-class Tally:
-    """What one processor counted for one job and queue."""
+    def values(self) -> list[float]:
+        """Return cumulative buckets, count and sum: what _histogram lays out."""
+        cumulative, values = 0, []
+        for count in self.counts:
+            cumulative += count
+            values.append(cumulative)
+        return [*values, cumulative, self.total]
 
-    __slots__ = ("completion", "counters", "done", "failed", "queueing")
+
+class Measured(Histogram):
+    """CPU seconds of the runs that were long enough to be measured.  lasted: seconds that these took."""
+
+    __slots__ = ("lasted",)
 
     def __init__(self) -> None:
+        super().__init__(CPU_BUCKETS)
+        self.lasted = 0.0
+
+    def measure(self, used: float, seconds: float) -> None:
+        self.observe(used)
+        self.lasted += seconds
+
+    def with_brief(self, runs: Histogram) -> Histogram:
+        """Return the CPU seconds of all `runs`: those that were not measured count with their duration."""
+        whole = Histogram(CPU_BUCKETS)
+        whole.add(self)
+        whole.counts[0] += max(0, sum(runs.counts) - sum(self.counts))
+        whole.total += max(0.0, runs.total - self.lasted)
+        return whole
+
+
+class Tally:
+    """What one processor counted for one job and queue.  changed: since JobMetrics has looked."""
+
+    __slots__ = ("changed", "counters", "cpu_done", "cpu_failed", "done", "failed", "queueing", "skipped")
+
+    def __init__(self) -> None:
+        self.changed = True
         self.done, self.failed = Histogram(COMPLETION_BUCKETS), Histogram(COMPLETION_BUCKETS)
-        self.completion = {"done": self.done, "fail": self.failed}
+        self.cpu_done, self.cpu_failed = Measured(), Measured()
         self.queueing = Histogram(QUEUE_BUCKETS)
         self.counters = dict.fromkeys(COUNTERS, 0)
+        self.skipped = {DEFERRED: 0, DROPPED: 0}
 
-    def add(self, outcome: Outcome, seconds: float, waited: float | None, *, was_retried: bool) -> None:
-        """Count one run.  seconds: how long it took.  waited: in its queue, None when that is not known."""
+    def add(
+        self, outcome: Outcome, seconds: float, waited: float | None, *, was_retried: bool, used: float | None = None
+    ) -> None:
+        """Count one run.
+
+        seconds: how long it took.  waited: in its queue, None when that is not known.  used: CPU seconds, None for a
+        run of less than BRIEF.
+        """
         if type(outcome) is Done:
+            if used is not None:
+                self.cpu_done.measure(used, seconds)
             self.done.observe(seconds)
         else:
             if outcome.failed:
+                if used is not None:
+                    self.cpu_failed.measure(used, seconds)
                 self.failed.observe(seconds)
                 self.counters["failed"] += 1
             if name := COUNTED_OUTCOMES.get(type(outcome)):
@@ -79,6 +207,29 @@ class Tally:
             self.counters["retried"] += 1
         if waited is not None:
             self.queueing.observe(waited if waited > 0.0 else 0.0)
+        self.changed = True  # last: whoever looks meanwhile looks again
+
+    def count(self, name: str) -> None:
+        """Count what is no run."""
+        self.counters[name] += 1
+        self.changed = True
+
+    def skip(self, action: str) -> None:
+        """Count a run that middleware did not let happen."""
+        self.skipped[action] += 1
+        self.changed = True
+
+    def merge(self, other: Tally) -> None:
+        """Add what another processor counted."""
+        for name in ("done", "failed", "queueing"):
+            getattr(self, name).add(getattr(other, name))
+        for name in ("cpu_done", "cpu_failed"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            mine.add(theirs)
+            mine.lasted += theirs.lasted
+        for counts, others in ((self.counters, other.counters), (self.skipped, other.skipped)):
+            for name, value in others.items():
+                counts[name] += value
 
 
 Tallies = dict[tuple[str, str], Tally]  # (job name, queue) → tally
@@ -87,13 +238,24 @@ Tallies = dict[tuple[str, str], Tally]  # (job name, queue) → tally
 class JobMetrics(Collector):
     """The job series of one process.
 
-    running: returns (job name, queue) of each running job, for the gauge.
+    running: returns (job name, queue) of each running job, for the gauge.  attributes: returns the labels for what a
+    job of that name declares.  `changed` belongs to one thread; `collect` may run in any.
     """
 
-    def __init__(self, concurrency: int, running: Callable[[], list[tuple[str, str]]]) -> None:
+    def __init__(
+        self,
+        concurrency: int,
+        running: Callable[[], list[tuple[str, str]]],
+        attributes: Callable[[str], Labels] = lambda _: (),
+    ) -> None:
         self._concurrency = concurrency
         self._running = running
+        self._attributes = attributes
         self._by_processor: list[Tallies] = []
+        self._known = self.tallies()  # zeros, so that series are there before the first run
+        self._cpu: dict[tuple[str, str], list[float]] = {}  # as last told: see _rows
+        self._ran: Counter[tuple[str, str]] = Counter()
+        self._has_told = False
 
     def tallies(self) -> Tallies:
         """Return a new set of tallies, for one processor to write."""
@@ -101,102 +263,70 @@ class JobMetrics(Collector):
         self._by_processor.append(tallies)
         return tallies
 
-    def start_at_zero(self, jobs: Iterator[tuple[str, str]]) -> None:
+    def processed(self) -> int:
+        """Return how many runs have ended, done or failed, since the process started."""
+        return sum(
+            sum(tally.done.counts) + sum(tally.failed.counts)
+            for tallies in self._by_processor
+            for tally in list(tallies.values())
+        )
+
+    def start_at_zero(self, jobs: Iterable[tuple[str, str]]) -> None:
         """Make the series of known jobs appear before their first run, so that rate() sees it."""
-        tallies = self.tallies()
         for key in jobs:
-            tallies[key] = Tally()
+            if key not in self._known:
+                self._known[key] = Tally()
 
-    def collect(self) -> Iterator[Metric]:
-        merged = self._merged()
-        completion = HistogramMetricFamily(
-            "sidekiq_jobs_completion_seconds", "Seconds that jobs ran", labels=(*LABELS, "job_status")
-        )
-        queueing = HistogramMetricFamily(
-            "sidekiq_jobs_queue_duration_seconds", "Seconds that jobs waited in their queue", labels=LABELS
-        )
-        counters = {
-            name: CounterMetricFamily(f"sidekiq_jobs_{name}", text, labels=LABELS) for name, text in COUNTERS.items()
-        }
-        for key, tally in merged.items():
-            for status in STATUSES:
-                _add_histogram(completion, (*key, status), tally.completion[status])
-            _add_histogram(queueing, key, tally.queueing)
-            for name, value in tally.counters.items():
-                counters[name].add_metric(key, value)
-        running = GaugeMetricFamily("sidekiq_running_jobs", "Jobs that run now", labels=LABELS)
-        counts = dict.fromkeys(merged, 0)
-        for key in self._running():
-            counts[key] = counts.get(key, 0) + 1
-        for key, count in counts.items():
-            running.add_metric(key, count)
-        concurrency = GaugeMetricFamily("sidekiq_concurrency", "Threads that run jobs")
-        concurrency.add_metric((), self._concurrency)
-        yield from (completion, queueing, *counters.values(), running, concurrency)
-
-    def _merged(self) -> Tallies:
-        merged: Tallies = {}
+    def changed(self) -> list[Row]:
+        """Return the rows that may have changed since the last call."""
+        keys: dict[tuple[str, str], None] = {}
         for tallies in self._by_processor:
             for key, tally in list(tallies.items()):
-                into = merged.setdefault(key, Tally())
-                for status in STATUSES:
-                    _merge(into.completion[status], tally.completion[status])
-                _merge(into.queueing, tally.queueing)
-                for name, value in tally.counters.items():
-                    into.counters[name] += value
-        return merged
+                if tally.changed:
+                    tally.changed = False  # first: what is counted from here on is looked at again
+                    keys[key] = None
+        rows = [row for key in keys for row in self._rows(key)]
+        ran, self._ran = self._ran, Counter(self._running())
+        touched = {key for key in ran | self._ran if ran[key] != self._ran[key]}
+        rows += [self._row(RUNNING, key, PLAIN, [self._ran[key]]) for key in touched | (keys.keys() - self._ran.keys())]
+        if not self._has_told:
+            self._has_told = True
+            rows.append(Row(CONCURRENCY, (), PLAIN, [self._concurrency]))
+        return rows
 
+    def collect(self) -> Iterator[Metric]:
+        """Yield all of it, as prometheus-client has it."""
+        keys = dict.fromkeys(key for tallies in self._by_processor for key in list(tallies))
+        running = Counter(self._running())
+        rows = [row for key in keys for row in self._rows(key)]
+        rows += [self._row(RUNNING, key, PLAIN, [running[key]]) for key in {**keys, **running}]
+        rows.append(Row(CONCURRENCY, (), PLAIN, [self._concurrency]))
+        metrics: dict[str, Metric] = {}
+        for family in (COMPLETION, QUEUEING, CPU, *COUNTERS.values(), SKIPPED, RUNNING, CONCURRENCY):
+            metrics[family.name] = Metric(family.name, family.text, family.kind)
+        for row in rows:
+            for (suffix, labels), value in zip(row.layout, row.values, strict=True):
+                metrics[row.family.name].add_sample(row.family.name + suffix, dict((*row.labels, *labels)), value)
+        yield from metrics.values()
 
-def _merge(into: Histogram, other: Histogram) -> None:
-    into.counts = [mine + theirs for mine, theirs in zip(into.counts, other.counts, strict=True)]
-    into.total += other.total
+    def _rows(self, key: tuple[str, str]) -> Iterator[Row]:
+        whole = Tally()
+        for tallies in self._by_processor:
+            if (tally := tallies.get(key)) is not None:
+                whole.merge(tally)
+        yield self._row(COMPLETION, key, COMPLETION_LAYOUT, [*whole.done.values(), *whole.failed.values()])
+        yield self._row(QUEUEING, key, QUEUEING_LAYOUT, whole.queueing.values())
+        done, failed = whole.cpu_done.with_brief(whole.done), whole.cpu_failed.with_brief(whole.failed)
+        # A run that is being counted at this moment may look brief first and measured afterwards.
+        before = self._cpu.get(key, ())
+        used = [*done.values(), *failed.values()]
+        used = self._cpu[key] = list(map(max, before, used)) if before else used
+        yield self._row(CPU, key, CPU_LAYOUT, used)
+        for name, value in whole.counters.items():
+            yield self._row(COUNTERS[name], key, COUNTER_LAYOUT, [value])
+        yield self._row(SKIPPED, key, SKIPPED_LAYOUT, list(whole.skipped.values()))
 
-
-def _add_histogram(family: HistogramMetricFamily, labels: tuple[str, ...], histogram: Histogram) -> None:
-    cumulative, buckets = 0, []
-    for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
-        cumulative += count
-        buckets.append((str(floatToGoString(bound)), cumulative))  # type: ignore[no-untyped-call]  # untyped there
-    family.add_metric(labels, buckets, histogram.total)
-
-
-class Snapshot:
-    """The series of a registry that changed, as frames carry them.
-
-    A family is `{name, type, help, samples: [[sample name, labels, value], …]}`; values are cumulative, so a
-    frame may be dropped as long as its series stay dirty.  NaN and infinity travel as text.
-    """
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-        self._sent: dict[tuple[str, tuple[tuple[str, str], ...]], float | str] = {}
-
-    def changed(self) -> list[dict[str, Any]]:
-        """Return the changed families, and take them as sent."""
-        families = []
-        for metric in self._registry.collect():
-            if metric.name.startswith(NOT_FORWARDED):
-                continue
-            samples = [
-                [sample.name, sample.labels, _as_json(sample.value)]
-                for sample in metric.samples
-                if not sample.name.endswith("_created")
-                and self._is_new(sample.name, sample.labels, _as_json(sample.value))
-            ]
-            if samples:
-                families.append(
-                    {"name": metric.name, "type": metric.type, "help": metric.documentation, "samples": samples}
-                )
-        return families
-
-    def _is_new(self, name: str, labels: dict[str, str], value: float | str) -> bool:
-        key = (name, tuple(sorted(labels.items())))
-        if self._sent.get(key) == value:
-            return False
-        self._sent[key] = value
-        return True
-
-
-def _as_json(value: float) -> float | str:
-    """Return a value that a frame can carry: JSON has no NaN and no infinity, gauges may be both."""
-    return value if isfinite(value) else str(value)
+    def _row(self, family: Family, key: tuple[str, str], layout: Layout, values: list[float]) -> Row:
+        name, queue = key
+        labels = (("queue", queue), ("worker", name), *self._attributes(name))
+        return Row(family, labels, layout, values)

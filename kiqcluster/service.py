@@ -7,7 +7,10 @@ import threading
 import traceback
 from collections.abc import Callable
 
-__all__ = ["Service", "thread_stacks"]
+__all__ = ["OnCrash", "Service", "thread_stacks"]
+
+
+OnCrash = Callable[[str, Exception], None]  # told a service's name and what ended it
 
 
 class Service:
@@ -19,7 +22,7 @@ class Service:
     on_crash: called in the dying thread with the error that `run` let out.
     """
 
-    def __init__(self, name: str, on_crash: Callable[[str, Exception], None]) -> None:
+    def __init__(self, name: str, on_crash: OnCrash) -> None:
         self.name = name
         self.stopping = threading.Event()
         self._on_crash = on_crash

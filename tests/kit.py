@@ -294,13 +294,17 @@ def _state(process: Path) -> str:
 
 
 class ManualClock:
-    """A clock that stands still until a test moves it."""
+    """A clock that stands still until a test moves it.  used: CPU seconds."""
 
     def __init__(self, now: float = 1_795_168_740.5) -> None:
         self.time = now
+        self.used = 0.0
 
     def now(self) -> float:
         return self.time
 
     def monotonic(self) -> float:
         return self.time
+
+    def cpu(self) -> float:
+        return self.used

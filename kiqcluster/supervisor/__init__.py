@@ -1,7 +1,10 @@
 """The supervisor: one process, one thread, one select loop.  No Redis, no code of the application.
 
-Processes: supervisor → one child per slot, a short-lived catalogue child, the guardian of an embedded server.
+Processes: supervisor → one child per slot (two while one is replaced), short-lived catalogue children, a watch for
+changed files, the guardian of an embedded server.
 
-Read in this order: supervisor (the loop), children (what is known of each slot), fork, signals, respawn (pure),
-expansion (pure).  Then catalogue, metrics, probes, http, guardian, pidfile.
+Read in this order: supervisor (the loop), state and children (what is known), crew (their processes), fork, signals,
+respawn (pure), rollout (who is replaced, and when), renewal (roll and reload), releases, reload (pure), quiet (pure).
+Then catalogue, expansion (pure), commands (pure), watch, notify, guardian, pidfile; the pages: http, probes, status,
+metrics, families, figures, exposition.
 """

@@ -12,6 +12,7 @@ import signal
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from kiqcluster import application
@@ -20,15 +21,20 @@ from kiqcluster.config import Config
 from kiqcluster.errors import ApplicationError, ExitCode, KiqError
 from kiqcluster.frames import Channel
 from kiqcluster.supervisor.fork import fork_with_socket
+from kiqcluster.version import VERSION
 
 __all__ = ["Catalogue", "CatalogueChild", "ask"]
 
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """Names and queues of the registered jobs."""
+    """What an application has.
+
+    jobs: (name, queue) of each.  version: of the kiqcluster that is installed now, which may be another than runs.
+    """
 
     jobs: tuple[tuple[str, str], ...]
+    version: str = VERSION
 
     def known_queues(self, config: Config) -> frozenset[str]:
         """Return the queue names of the jobs and of the configuration."""
@@ -54,7 +60,8 @@ class CatalogueChild:
             if frame["type"] == "catalogue":
                 if "error" in frame:
                     raise ApplicationError(frame["error"])
-                return Catalogue(tuple((job["name"], job["queue"]) for job in frame["jobs"]))
+                jobs = tuple((job["name"], job["queue"]) for job in frame["jobs"])
+                return Catalogue(jobs, frame.get("version", VERSION))
         if self.channel.closed:
             raise ApplicationError("the process that imports the application died before it was done")
         return None
@@ -92,7 +99,7 @@ def _tell(config: Config, directory: Path, parent: socket.socket) -> int:
         channel.send("catalogue", error=str(error))
         _drain(channel)
         return ExitCode.APPLICATION
-    channel.send("catalogue", jobs=jobs)
+    channel.send("catalogue", jobs=jobs, version=_installed_version())
     _drain(channel)
     return ExitCode.STOPPED
 
@@ -102,3 +109,11 @@ def _drain(channel: Channel) -> None:
     while channel.pending:
         select.select([], [channel], [])
         channel.flush()
+
+
+def _installed_version() -> str:
+    """Return the version that a new supervisor would be; ours, where nothing is installed."""
+    try:
+        return metadata.version("kiqcluster")
+    except metadata.PackageNotFoundError:
+        return VERSION

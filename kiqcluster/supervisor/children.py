@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 from collections import Counter
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
+from typing import Any
 
 from kiqcluster.board import Board
 from kiqcluster.errors import ExitCode
@@ -14,6 +17,8 @@ from kiqcluster.supervisor.expansion import SlotPlan
 from kiqcluster.supervisor.respawn import History
 
 __all__ = ["Child", "Death", "Slot", "restart_reason"]
+
+PAGE = resource.getpagesize()  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +54,16 @@ class Death:
         return ""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Child:
-    """A process in a slot.  Times are monotonic seconds.
+    """A process in a slot.  Times are monotonic seconds, but for last_beat_epoch.
 
-    identities: who it was in Redis, by its own word; last_beat: the last that counted as progress.
+    board: shared with it, made before it.  generation: of the rolling restart that it was started by.
+    identities: who it was in Redis, by its own word.  last_beat: the last that counted as progress.
+    processed, prefetched, round_trips, round_trip_seconds: by its last beat, since it was started.
+    drained_since: when it began to say that its queues are empty and that it holds nothing.
+    quiet_until: end of a quiet that is its own and not the cluster's.  leave_by: when it is killed, once it was told
+    to leave.  leaves_for: why it was told to.  doomed: why it was killed, once it was.
     """
 
     pid: int
@@ -61,15 +71,27 @@ class Child:
     channel: Channel
     started_at: float
     last_beat: float
+    board: Board = field(default_factory=lambda: Board(0))
+    generation: int = 0
+    job_limit: float = inf
     identities: list[str] = field(default_factory=list)
     ready_at: float | None = None
+    last_beat_epoch: float = 0.0
     waits_for: str = ""
     busy: int = 0
-    rss: int = 0  # bytes at its last beat, for the death report
+    processed: int = 0
+    prefetched: int = 0
+    round_trips: int = 0
+    round_trip_seconds: float = 0.0
+    rss: int = 0  # bytes at its last beat
     redis: bool = False
     quiet: bool = False
+    quiet_until: float = inf
+    drained_since: float = inf
     left: bool = False
-    doomed: str = ""  # why it was killed, once it was
+    leave_by: float = inf
+    leaves_for: str = ""
+    doomed: str = ""
 
     @property
     def is_ready(self) -> bool:
@@ -86,22 +108,40 @@ class Child:
             fields = Path(f"/proc/{self.pid}/statm").read_text().split()
         except OSError:
             return None
-        return int(fields[1]) * 4_096
+        return int(fields[1]) * PAGE
+
+    def unshared_bytes(self) -> int:
+        """Return the memory that it would free: its proportional share where that is known, else all that it uses."""
+        try:
+            for line in Path(f"/proc/{self.pid}/smaps_rollup").read_text().splitlines():
+                if line.startswith("Pss:"):
+                    return int(line.split()[1]) * 1_024
+        except OSError:
+            pass  # another system, or not ours to read
+        return self.rss
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Slot:
     """A stable place for a child.
 
+    successor: boots to take the child's place.  leaving: have been replaced, and finish what they run.
+    retires: it is not in the configuration any more, and goes with its last process.
     orphans: identities of its dead children that nobody has recovered yet, with the tokens that were running.
+    strikes: looks in a row at which the child used too much memory.  weigh_at: the next look, monotonic seconds.
     """
 
     plan: SlotPlan
-    board: Board
     child: Child | None = None
+    successor: Child | None = None
+    leaving: list[Child] = field(default_factory=list)
+    retires: bool = False
     history: History = field(default_factory=History)
     orphans: dict[str, tuple[str, ...]] = field(default_factory=dict)
     restarts: Counter[str] = field(default_factory=Counter)
+    last_death: dict[str, Any] | None = None
+    strikes: int = 0
+    weigh_at: float = 0.0
 
     @property
     def number(self) -> int:
@@ -112,17 +152,21 @@ class Slot:
         """One word for it: ready, booting, quiet, stopping or backoff."""
         if self.child is None:
             return "backoff"
-        if self.child.doomed or self.child.left:
+        if self.child.doomed or self.child.left or self.child.leave_by < inf:
             return "stopping"
         if not self.child.is_ready:
             return "booting"
         return "quiet" if self.child.quiet else "ready"
 
+    def children(self) -> list[Child]:
+        """Return every process of the slot: what serves, what will, and what did."""
+        return [*filter(None, (self.child, self.successor)), *self.leaving]
+
 
 def restart_reason(child: Child, death: Death) -> str:
     """Return the label of kiqcluster_child_restarts_total for a death that nobody asked for."""
-    if child.doomed == "silent":
-        return "silent"
+    if child.doomed == "silent" or child.leaves_for:
+        return child.leaves_for or "silent"
     if not child.is_ready:
         return "boot"
     if death.signal is not None:

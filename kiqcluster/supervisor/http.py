@@ -1,39 +1,62 @@
-"""HTTP: a responder inside the supervisor's loop, for scrapers and probes.  It never blocks and never waits.
+"""HTTP: a responder inside the supervisor's loop, for scrapers, probes and kiqctl.  It never blocks and never waits.
 
-GET and HEAD of a few fixed paths; one request per connection; a connection that is slow, talks too much or is
-one too many is closed.
+1. read     a request, within PATIENCE and LONGEST_REQUEST
+2. work     on the answer, where that takes longer than a moment: in steps, whenever the loop has time
+3. write    the answer, and close: one request per connection
+
+At most MOST_CONNECTIONS are open.  One more, and the one goes that has been idle for longest: whoever only connects
+keeps nobody out.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 from kiqcluster.clock import Clock
 from kiqcluster.config import parse_listen
 from kiqcluster.errors import ExitCode, UsageError
 
-__all__ = ["Connection", "Handler", "Listener", "Report", "Response", "open_listener"]
+__all__ = [
+    "MOST_CONNECTIONS",
+    "Connection",
+    "Handler",
+    "Listener",
+    "Report",
+    "Request",
+    "Response",
+    "Routes",
+    "Work",
+    "open_listener",
+]
 
 MOST_CONNECTIONS = 64
-LONGEST_REQUEST = 8_192  # bytes
+BACKLOG = 1_024  # connections that the kernel holds for us; it drops what is beyond, and a scraper with it
+LONGEST_REQUEST = 8_192  # bytes, of the head and of the body
 PATIENCE = 10.0  # seconds from accept to the last byte sent
-REASONS = {
-    200: "OK",
-    400: "Bad Request",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    500: "Internal Server Error",
-    503: "Service Unavailable",
-}
+PRIVATE = 0o177  # umask of a socket that is its owner's alone
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked.  query and headers: of several of one name the last; headers in lower case."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a path answers."""
+    """What is answered."""
 
     status: int
     body: bytes
@@ -41,28 +64,47 @@ class Response:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-Handler = Callable[[Mapping[str, str]], Response]  # request headers, lower case → response
+Work = Generator[None, None, Response]  # yields after every millisecond or so
+Handler = Callable[[Request], Response | Work]
+Routes = Mapping[str, Mapping[str, Handler]]  # path → method → handler; whoever answers GET answers HEAD
 Report = Callable[[str, Exception], None]  # told the path and what its handler raised
 
 
-def open_listener(address: str) -> socket.socket | None:
+class Malformed(Exception):
+    """What was sent is no request that we take."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.response = _plain(status, reason)
+
+
+def _plain(status: int, text: str, **headers: str) -> Response:
+    return Response(status, f"{text}\n".encode(), "text/plain", headers)
+
+
+# sockets
+
+
+def open_listener(address: str, *, is_control: bool = False) -> socket.socket | None:
     """Return a listening socket for HOST:PORT or unix:PATH, None for `off`.
 
+    is_control: it is the control socket, where only its owner may connect.
     Raises UsageError: exit 7 for an address in use, exit 2 for one that cannot be used at all.
     """
     place = parse_listen(address)
     if place is None:
         return None
+    name, remedy = f"--listen {address}", "name another address, or --listen off"
+    if is_control:
+        name, remedy = f"the control socket {place}", "set `control` to another path"
     try:
-        sock = _open_unix(place) if isinstance(place, str) else _open_tcp(*place)
-        sock.listen(MOST_CONNECTIONS)
+        sock = _open_unix(place, is_private=is_control) if isinstance(place, str) else _open_tcp(*place)
+        sock.listen(BACKLOG)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            advice = "another process has it, perhaps another supervisor; name another address, or --listen off"
-            raise UsageError(f"--listen {address} is in use: {advice}", ExitCode.ADDRESS_IN_USE) from error
-        raise UsageError(
-            f"--listen {address} cannot be used ({error.strerror or error}); name another address, or --listen off"
-        ) from error
+            reason = "another process has it, perhaps another supervisor"
+            raise UsageError(f"{name} is in use: {reason}; {remedy}", ExitCode.ADDRESS_IN_USE) from error
+        raise UsageError(f"{name} cannot be used ({error.strerror or error}); {remedy}") from error
     sock.setblocking(False)
     return sock
 
@@ -79,18 +121,29 @@ def _open_tcp(host: str, port: int) -> socket.socket:
     return sock
 
 
-def _open_unix(path: str) -> socket.socket:
+def _open_unix(path: str, *, is_private: bool) -> socket.socket:
     if Path(path).is_socket() and not _answers(path):
         Path(path).unlink()  # left behind by a supervisor that was killed
     elif Path(path).exists() and not Path(path).is_socket():
         raise FileExistsError(errno.EEXIST, "a file of that name is there, and it is no socket")
     sock = socket.socket(socket.AF_UNIX)
     try:
-        sock.bind(path)
+        with _umask(PRIVATE) if is_private else nullcontext():
+            sock.bind(path)
     except OSError:
         sock.close()
         raise
     return sock
+
+
+@contextmanager
+def _umask(mask: int) -> Iterator[None]:
+    """Make files with this umask.  The process has one thread, so nobody else makes any meanwhile."""
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def _answers(path: str) -> bool:
@@ -103,70 +156,40 @@ def _answers(path: str) -> bool:
         return True
 
 
-class Connection:
-    """One client: reads a request, writes a response."""
+# requests
 
-    def __init__(self, sock: socket.socket, routes: Mapping[str, Handler], report: Report, deadline: float) -> None:
-        sock.setblocking(False)
-        self.socket = sock
-        self.deadline = deadline
-        self._routes = routes
-        self._report = report
-        self._incoming = bytearray()
-        self._outgoing = b""
 
-    @property
-    def is_writing(self) -> bool:
-        return bool(self._outgoing)
+def _parse(head: bytes) -> Request:
+    """Return the request of a head.  Raises Malformed."""
+    lines = head.decode("latin-1").split("\r\n")
+    words = lines[0].split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+        raise Malformed(400, "not an HTTP request")
+    path, _, query = words[1].partition("?")
+    pairs = (line.partition(":") for line in lines[1:])
+    headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+    return Request(words[0], path, dict(parse_qsl(query, keep_blank_values=True)), headers)
 
-    def advance(self) -> bool:
-        """Read or write what can be; return False when the connection is done."""
-        try:
-            if not self._outgoing and not self._read():
-                return False
-            if self._outgoing:
-                self._outgoing = self._outgoing[self.socket.send(self._outgoing) :]
-                return bool(self._outgoing)
-        except BlockingIOError:
-            return True
-        except OSError:  # the client has gone
-            return False
-        return True
 
-    def _read(self) -> bool:
-        data = self.socket.recv(LONGEST_REQUEST)
-        if not data:
-            return False
-        self._incoming += data
-        head, end, _ = bytes(self._incoming).partition(b"\r\n\r\n")
-        if end:
-            self._outgoing = self._respond(head)
-        elif len(self._incoming) > LONGEST_REQUEST:
-            self._outgoing = _serialize(Response(400, b"request too long\n", "text/plain"), with_body=True)
-        return True
+def _body_length(request: Request) -> int:
+    """Return how many bytes follow the head; nothing reads them, but who closes before loses the answer."""
+    text = request.headers.get("content-length", "0")
+    if not (text.isascii() and text.isdigit()):
+        raise Malformed(400, "Content-Length is no number")
+    if len(text) > 9 or int(text) > LONGEST_REQUEST:
+        raise Malformed(413, "nothing here takes that much")
+    return int(text)
 
-    def _respond(self, head: bytes) -> bytes:
-        lines = head.decode("latin-1").split("\r\n")
-        words = lines[0].split(" ")
-        if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            return _serialize(Response(400, b"not an HTTP request\n", "text/plain"), with_body=True)
-        method, path = words[0], words[1].partition("?")[0]
-        if method not in ("GET", "HEAD"):
-            response = Response(405, b"GET and HEAD only\n", "text/plain", {"Allow": "GET, HEAD"})
-            return _serialize(response, with_body=True)
-        handler = self._routes.get(path)
-        if handler is None:
-            paths = ", ".join(self._routes)
-            return _serialize(Response(404, f"try {paths}\n".encode(), "text/plain"), with_body=method == "GET")
-        headers = {
-            name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])
-        }
-        try:
-            response = handler(headers)
-        except Exception as error:  # noqa: BLE001  # a page that fails must not end the loop that watches the children
-            self._report(path, error)
-            response = Response(500, b"it failed; the log says how\n", "text/plain")
-        return _serialize(response, with_body=method == "GET")
+
+def _find(routes: Routes, request: Request) -> Handler | Response:
+    """Return who answers a request, or why nobody does."""
+    here = routes.get(request.path)
+    methods = sorted({method for each in (routes.values() if here is None else (here,)) for method in each})
+    wanted = "GET" if request.method == "HEAD" else request.method
+    if wanted not in methods:
+        allowed = ", ".join("GET, HEAD" if method == "GET" else method for method in methods)
+        return _plain(405, f"{allowed} only", Allow=allowed)
+    return _plain(404, f"try {', '.join(routes)}") if here is None else here[wanted]
 
 
 def _serialize(response: Response, *, with_body: bool) -> bytes:
@@ -176,32 +199,152 @@ def _serialize(response: Response, *, with_body: bool) -> bytes:
         "Connection": "close",
         **response.headers,
     }
-    lines = [f"HTTP/1.1 {response.status} {REASONS[response.status]}", *(f"{k}: {v}" for k, v in headers.items())]
+    phrase = HTTPStatus(response.status).phrase
+    lines = [f"HTTP/1.1 {response.status} {phrase}", *(f"{name}: {value}" for name, value in headers.items())]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + (response.body if with_body else b"")
+
+
+class Connection:
+    """One client: reads a request, writes a response.  active_at: when bytes last moved."""
+
+    def __init__(self, sock: socket.socket, routes: Routes, report: Report, clock: Clock) -> None:
+        sock.setblocking(False)
+        self.socket = sock
+        self.active_at = clock.monotonic()
+        self.deadline = self.active_at + PATIENCE
+        self._routes = routes
+        self._report = report
+        self._clock = clock
+        self._incoming = bytearray()
+        self._request: Request | None = None
+        self._work: Work | None = None
+        self._outgoing = memoryview(b"")
+
+    @property
+    def is_working(self) -> bool:
+        return self._work is not None
+
+    @property
+    def is_writing(self) -> bool:
+        return bool(self._outgoing)
+
+    @property
+    def worth(self) -> tuple[bool, float]:
+        """What is lost if it is closed: more if it has asked for something, and if it is active."""
+        return self.is_working or self.is_writing, self.active_at
+
+    def advance(self) -> bool:
+        """Read or write what can be; return False when the connection is done."""
+        try:
+            if not self._outgoing and not self.is_working and not self._read():
+                return False
+            if self._outgoing:
+                self._outgoing = self._outgoing[self.socket.send(self._outgoing) :]
+                self.active_at = self._clock.monotonic()
+                return bool(self._outgoing)
+        except BlockingIOError:
+            return True
+        except OSError:  # the client has gone
+            return False
+        return True
+
+    def work(self, until: float) -> bool:
+        """Work on the answer until a moment of the monotonic clock; return whether it is ready."""
+        assert self._work is not None
+        assert self._request is not None
+        try:
+            while self._clock.monotonic() < until:
+                next(self._work)
+        except StopIteration as end:
+            self._answer(end.value)
+        except Exception as error:  # noqa: BLE001  # as in _start
+            self._fail(error)
+        else:
+            return False
+        self._work = None
+        return True
+
+    def expire(self) -> None:
+        """Say that its time is over, to whoever has begun a request."""
+        if self._incoming and not self._outgoing and not self.is_working:
+            self._answer(_plain(408, f"a request has {PATIENCE:g} s"))
+            self.advance()
+
+    def _read(self) -> bool:
+        data = self.socket.recv(LONGEST_REQUEST)
+        if not data:
+            return False
+        self.active_at = self._clock.monotonic()
+        self._incoming += data
+        try:
+            if self._is_complete():
+                self._start()
+        except Malformed as error:
+            self._answer(error.response)
+        return True
+
+    def _is_complete(self) -> bool:
+        """Return whether a whole request has come.  Raises Malformed."""
+        end = self._incoming.find(b"\r\n\r\n")
+        if end < 0 or end > LONGEST_REQUEST:
+            if len(self._incoming) > LONGEST_REQUEST:
+                raise Malformed(431, f"a request has at most {LONGEST_REQUEST} bytes")
+            return False
+        if self._request is None:
+            self._request = _parse(bytes(self._incoming[:end]))
+        return len(self._incoming) >= end + 4 + _body_length(self._request)
+
+    def _start(self) -> None:
+        """Answer the request, or begin to work on the answer."""
+        assert self._request is not None
+        found = _find(self._routes, self._request)
+        try:
+            answer = found if isinstance(found, Response) else found(self._request)
+        except Exception as error:  # noqa: BLE001  # a page that fails must not end the loop that watches the children
+            self._fail(error)
+            return
+        if isinstance(answer, Response):
+            self._answer(answer)
+        else:
+            self._work = answer
+
+    def _fail(self, error: Exception) -> None:
+        assert self._request is not None
+        self._report(self._request.path, error)
+        self._answer(_plain(500, "it failed; the log says how"))
+
+    def _answer(self, response: Response) -> None:
+        is_head = self._request is not None and self._request.method == "HEAD"
+        self._outgoing = memoryview(_serialize(response, with_body=not is_head))
 
 
 class Listener:
     """The listening socket and its connections."""
 
-    def __init__(self, sock: socket.socket, routes: Mapping[str, Handler], report: Report, clock: Clock) -> None:
+    def __init__(self, sock: socket.socket, routes: Routes, report: Report, clock: Clock) -> None:
         self.socket = sock
         self._routes = routes
         self._report = report
         self._clock = clock
+        self._path = sock.getsockname() if sock.family == socket.AF_UNIX else ""
+        self._inode = _inode(self._path)
         self.connections: list[Connection] = []
 
     def accept(self) -> Connection | None:
-        """Return a new connection; None when there is none, or one too many (it is closed)."""
+        """Return a new connection, None when there is none.  There is room for it: see surplus."""
         try:
             sock, _ = self.socket.accept()
-        except OSError:  # it went away between the loop's select and this
+        except OSError:  # it went away between the loop's select and this; or there is no descriptor left
             return None
-        if len(self.connections) >= MOST_CONNECTIONS:
-            sock.close()
-            return None
-        connection = Connection(sock, self._routes, self._report, self._clock.monotonic() + PATIENCE)
+        connection = Connection(sock, self._routes, self._report, self._clock)
         self.connections.append(connection)
         return connection
+
+    def surplus(self) -> Connection | None:
+        """Return the connection to close when there is one too many; never the newest."""
+        if len(self.connections) <= MOST_CONNECTIONS:
+            return None
+        return min(self.connections[:-1], key=lambda connection: connection.worth)
 
     def overdue(self) -> list[Connection]:
         """Return the connections whose patience has run out."""
@@ -218,3 +361,15 @@ class Listener:
             connection.socket.close()
         self.connections.clear()
         self.socket.close()
+
+    def remove(self) -> None:
+        """Remove the socket's file, unless another has taken its place."""
+        if self._path and self._inode == _inode(self._path):
+            Path(self._path).unlink(missing_ok=True)
+
+
+def _inode(path: str) -> int:
+    try:
+        return Path(path).stat().st_ino if path else 0
+    except OSError:
+        return 0

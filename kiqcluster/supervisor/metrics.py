@@ -1,128 +1,170 @@
-"""Metrics: the series of all slots, summed, and the cluster's own, as one prometheus-client collector.
+"""Metrics: what the children report and what the supervisor knows itself, as one page.
 
-Children send cumulative values; the last ones are kept per slot, and the totals of the dead are folded into
-`retired`, so counters never go back and nothing grows, whatever children do (invariant 7).
+1. take_in    frames of a child are kept for later
+2. catch_up   … applied, for a few milliseconds a turn; so are the farewells of dead children
+3. scrape     the page, in steps as short
+
+Nothing here waits, and nothing grows with respawns.  Counterpart: worker/snapshot.py, which has the form of frames.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Generator, Iterator
 from typing import Any
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import generate_latest as encode_text
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
-from prometheus_client.openmetrics.exposition import generate_latest as encode_openmetrics
-from prometheus_client.registry import Collector
-
-from kiqcluster.supervisor.children import Slot
-from kiqcluster.version import VERSION
+from kiqcluster import rubyjson
+from kiqcluster.clock import Clock
+from kiqcluster.supervisor.children import Child, Slot
+from kiqcluster.supervisor.exposition import END, Format
+from kiqcluster.supervisor.families import Family, Layout, Source
+from kiqcluster.supervisor.figures import Figures
+from kiqcluster.supervisor.state import ClusterState
 
 __all__ = ["ClusterMetrics"]
 
-STATES = ("ready", "booting", "quiet", "stopping", "backoff")
-OPENMETRICS = "application/openmetrics-text"
-CUMULATIVE = frozenset({"counter", "histogram", "summary"})
-OURS = "sidekiq_"  # gauges of that prefix are sums over the slots; an application's gauges get the label `slot`
+BATCH = 200  # entries of a frame that are applied between two looks at the time
+MOST_ROWS = 50_000  # of all children together: an application with labels that never repeat must not fill our memory
+OURS = "kiqcluster_"  # names that no child may use
 
-SampleKey = tuple[str, tuple[tuple[str, str], ...]]  # sample name, sorted labels
-
-
-class Family:
-    """One metric of the children."""
-
-    def __init__(self, name: str, kind: str, text: str) -> None:
-        self.name = name
-        self.kind = kind
-        self.text = text
-        self.retired: Counter[SampleKey] = Counter()
-        self.by_slot: dict[int, dict[SampleKey, float]] = {}
-
-    def fold(self, slot: int) -> None:
-        """Take leave of a slot's child: totals stay, gauges go."""
-        values = self.by_slot.pop(slot, {})
-        if self.kind in CUMULATIVE:
-            for key, value in values.items():
-                self.retired[key] += value  # type: ignore[assignment]  # a Counter may count in floats
-
-    def metric(self) -> Metric:
-        """Return the family with one sample per series."""
-        metric = Metric(self.name, self.text, self.kind)
-        if self.kind in CUMULATIVE or self.name.startswith(OURS):
-            total: dict[SampleKey, float] = dict(self.retired)
-            for values in self.by_slot.values():
-                for key, value in values.items():
-                    total[key] = total.get(key, 0.0) + value
-            for (name, labels), value in total.items():
-                metric.add_sample(name, dict(labels), value)
-        else:
-            for slot, values in sorted(self.by_slot.items()):
-                for (name, labels), value in values.items():
-                    metric.add_sample(name, {**dict(labels), "slot": str(slot)}, value)
-        return metric
+Frame = dict[str, Any]
 
 
-class ClusterMetrics(Collector):
-    """slots: returns the slots at the time of a scrape.  is_quiet: whether the cluster is."""
+class ClusterMetrics:
+    """The series of all children and the cluster's own."""
 
-    def __init__(self, slots: Callable[[], Sequence[Slot]], is_quiet: Callable[[], bool]) -> None:
-        self._slots = slots
-        self._is_quiet = is_quiet
+    def __init__(self, state: ClusterState, clock: Clock) -> None:
+        self._clock = clock
+        self._figures = Figures(state, clock)
         self._families: dict[str, Family] = {}
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
+        self._sources: dict[int, Source] = {}  # by pid
+        self._layouts: dict[Layout, Layout] = {}  # one object for each, so that comparing them is cheap
+        self._backlog: deque[Iterator[None]] = deque()
+        self._room = MOST_ROWS
 
-    def apply(self, slot: int, families: Sequence[dict[str, Any]]) -> None:
-        """Take in the series that a child says have changed."""
-        for each in families:
-            family = self._families.get(each["name"])
-            if family is None:
-                family = self._families[each["name"]] = Family(each["name"], each["type"], each["help"])
-            values = family.by_slot.setdefault(slot, {})
-            for name, labels, value in each["samples"]:
-                values[name, tuple(sorted(labels.items()))] = float(value)  # NaN and infinity come as text
+    # in
 
-    def fold(self, slot: int) -> None:
-        """Take leave of a slot's child."""
-        for family in self._families.values():
-            family.fold(slot)
+    def take_in(self, slot: Slot, child: Child, frame: Frame) -> None:
+        """Keep a frame of a child, to be applied by catch_up."""
+        self._backlog.append(self._apply(slot.number, child.pid, frame["raw"]))
 
-    def render(self, accept: str) -> tuple[str, bytes]:
-        """Return content type and text: OpenMetrics when an Accept header names it, of whatever version, else text.
+    def fold(self, slot: Slot, child: Child) -> None:
+        """Take leave of a child, after its last frame."""
+        self._figures.fold(slot, child)
+        self._backlog.append(self._leave(child.pid))
 
-        Decided here: prometheus-client raises at versions that are none, and would escape names as clients wish.
-        """
-        wanted = {each.partition(";")[0].strip().lower() for each in accept.split(",")}
-        if OPENMETRICS in wanted:
-            return f"{OPENMETRICS}; version=1.0.0; charset=utf-8", encode_openmetrics(self._registry)  # type: ignore[no-untyped-call]
-        return "text/plain; version=0.0.4; charset=utf-8", encode_text(self._registry)
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is something to catch up with."""
+        return bool(self._backlog)
 
-    def collect(self) -> Iterator[Metric]:
-        yield from self._own()
-        for family in self._families.values():
-            yield family.metric()
+    def catch_up(self, until: float) -> None:
+        """Apply what has come in, until a moment of the monotonic clock."""
+        while self._backlog:
+            for _ in self._backlog[0]:
+                if self._clock.monotonic() >= until:
+                    return
+            self._backlog.popleft()
 
-    def describe(self) -> list[Metric]:
-        """Return nothing: what there is to collect depends on the children."""
-        return []
+    def turned(self, seconds: float) -> None:
+        """Take note of how long a turn of the loop has taken."""
+        self._figures.turned(seconds)
 
-    def _own(self) -> Iterator[Metric]:
-        slots = self._slots()
-        states = Counter(slot.state for slot in slots)
-        children = GaugeMetricFamily("kiqcluster_children", "Slots by the state of their child", labels=("state",))
-        for state in STATES:
-            children.add_metric((state,), states[state])
-        restarts = CounterMetricFamily(
-            "kiqcluster_child_restarts",
-            "Children replaced after a death that nobody asked for",
-            labels=("slot", "reason"),
-        )
-        for slot in slots:
-            for reason, count in slot.restarts.items():
-                restarts.add_metric((str(slot.number), reason), count)
-        quiet = GaugeMetricFamily("kiqcluster_quiet", "Whether the cluster is quiet")
-        quiet.add_metric((), float(self._is_quiet()))
-        build = InfoMetricFamily("kiqcluster_build", "The version that runs")
-        build.add_metric((), {"version": VERSION})
-        yield from (children, restarts, quiet, build)
+    # out
+
+    def scrape(self, form: Format) -> Generator[None, None, bytes]:
+        """Return the page; yields after every millisecond or so."""
+        while self._backlog:  # whoever scrapes after a job has ended, or a child, wants to see it
+            yield
+        page = [(yield from self._figures.page(form))]
+        for family in list(self._families.values()):
+            yield from family.render()
+            page.append(family.body(form))
+        yield
+        return "".join(page).encode(errors="replace") + END[form]
+
+    # applying
+
+    def _apply(self, slot: int, pid: int, raw: bytes) -> Iterator[None]:
+        frame: Frame = rubyjson.decode(raw)
+        yield
+        source = self._sources.get(pid)
+        if source is None:
+            source = self._sources[pid] = Source(slot)
+        for ident, *about in frame.get("families", ()):
+            source.families[ident] = self._family(*about)
+        for ident, cells in frame.get("layouts", ()):
+            layout = tuple((suffix, _pairs(own)) for suffix, *own in cells)
+            source.layouts[ident] = self._layouts.setdefault(layout, layout)
+        self._room = MOST_ROWS - sum(len(family.rows) for family in self._families.values())
+        for kind, apply in (
+            ("rows", self._define),
+            ("values", self._report),
+            ("odd", self._report_odd),
+            ("exemplars", self._mark),
+            ("gone", self._forget),
+        ):
+            entries = frame.get(kind, ())
+            for at in range(0, len(entries), BATCH):
+                for entry in entries[at : at + BATCH]:
+                    apply(source, entry)
+                yield
+
+    def _family(self, name: str, kind: str, text: str, unit: str, mode: str) -> Family:
+        """Return the metric of that name.  The newest release decides what it is."""
+        family = self._families.get(name)
+        if family is None or family.kind != kind:
+            family = Family(name, kind, text, unit, mode)
+            if not name.startswith(OURS):
+                self._families[name] = family
+        return family
+
+    def _define(self, source: Source, entry: list[Any]) -> None:
+        ident, family_ident, layout, *labels = entry
+        family = source.families[family_ident]
+        if self._families.get(family.name) is not family:
+            return
+        pairs = tuple(sorted(_pairs(labels)))
+        if pairs not in family.rows:
+            if self._room <= 0:
+                self._figures.refused += 1
+                return
+            self._room -= 1
+        row = source.rows[ident] = family.row(pairs, source.layouts[layout])
+        family.report(row, source, (0,) * len(row.layout))
+
+    def _report(self, source: Source, entry: list[float]) -> None:
+        row = source.rows.get(entry[0])  # type: ignore[call-overload]  # the number of a row is an integer
+        if row is not None:
+            row.family.report(row, source, tuple(entry[1:]))
+
+    def _report_odd(self, source: Source, entry: list[Any]) -> None:
+        self._report(source, [entry[0], *map(float, entry[1:])])
+
+    def _mark(self, source: Source, entry: list[Any]) -> None:
+        ident, place, value, at, *labels = entry
+        row = source.rows.get(ident)
+        if row is not None:
+            row.family.mark(row, place, _pairs(labels), value, at)
+
+    def _forget(self, source: Source, ident: int) -> None:
+        """Forget a row that the application has removed, unless other children have it."""
+        row = source.rows.pop(ident, None)
+        if row is not None:
+            row.family.leave(row, source)
+            row.family.drop_empty(row)
+
+    def _leave(self, pid: int) -> Iterator[None]:
+        source = self._sources.pop(pid, None)
+        rows = [] if source is None else list(source.rows.values())
+        for at in range(0, len(rows), BATCH):
+            for row in rows[at : at + BATCH]:
+                assert source is not None
+                row.family.leave(row, source)
+                if not row.family.is_cumulative:
+                    row.family.drop_empty(row)
+            yield
+
+
+def _pairs(words: list[str]) -> tuple[tuple[str, str], ...]:
+    return tuple(zip(words[::2], words[1::2], strict=True))

@@ -1,95 +1,211 @@
-"""Probes: what the supervisor answers on /metrics, /liveness and /readiness.
+"""Probes: the pages of a cluster: /metrics, the probes and /status for everybody, orders on the control socket.
 
 Runs in: the supervisor's loop.  It registers its own sockets with the loop's selector; nothing here waits.
+1. open      the listener of --listen, and the control socket, which is its owner's alone
+2. accept    … and read, answer, close
+3. advance   once a turn: frames that wait to be taken in, then the page that has been asked for first
+
+While `is_busy`, the loop should not sleep.
 """
 
 from __future__ import annotations
 
 import selectors
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+import zlib
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
+from functools import partial
+from itertools import count
 
 from kiqcluster import rubyjson
 from kiqcluster.clock import Clock
+from kiqcluster.durations import parse_duration
+from kiqcluster.errors import UsageError
 from kiqcluster.events import Events
-from kiqcluster.supervisor.children import Slot
-from kiqcluster.supervisor.http import Connection, Handler, Listener, Response, open_listener
+from kiqcluster.supervisor.exposition import CONTENT_TYPES, Format, accepts_gzip, choose_format
+from kiqcluster.supervisor.http import (
+    MOST_CONNECTIONS,
+    Connection,
+    Handler,
+    Listener,
+    Request,
+    Response,
+    Routes,
+    open_listener,
+)
 from kiqcluster.supervisor.metrics import ClusterMetrics
+from kiqcluster.supervisor.state import ClusterState
+from kiqcluster.supervisor.status import is_started, status_document, why_not_ready
 
-__all__ = ["Probes", "why_not_ready"]
+__all__ = ["Control", "Probes"]
 
+SLICE = 0.005  # seconds of each turn for frames and pages
+PIECE = 131_072  # bytes that are compressed in one step
 OK = b'{"status":"ok"}\n'
+ORDERS = {"quiet": 200, "resume": 200, "dump": 200, "roll": 202, "reload": 202, "stop": 202}  # action → status
 
-
-def why_not_ready(slots: Sequence[Slot], *, is_quiet: bool, is_stopping: bool) -> str | None:
-    """Return why the cluster should get no traffic, None when it is ready.  Pure."""
-    if is_stopping:
-        return "stopping"
-    if not slots:
-        return "the application is being imported"
-    for slot in slots:
-        child = slot.child
-        if child is None or not child.is_ready:
-            waits_for = f": {child.waits_for}" if child is not None and child.waits_for else ""
-            return f"slot {slot.number} is in {slot.state}{waits_for}"
-        if child.quiet or is_quiet:
-            return f"slot {slot.number} is quiet"
-        if not child.redis:
-            return f"slot {slot.number} cannot reach Redis"
-    return None
+Control = Callable[[Mapping[str, object]], str | None]  # does what a message says; returns why not
 
 
 class Probes:
-    """The listener of --listen and its connections.
+    """The listeners and their connections.
 
-    Raises UsageError (exit 2 or 7) when the address cannot be used.  not_ready: returns the reason, or None.
+    supervisor: its name in Redis.  quorum: returns how many slots must be ready, None for all.  control: takes orders.
     """
 
     def __init__(
         self,
-        address: str,
+        state: ClusterState,
+        supervisor: str,
+        quorum: Callable[[], int | None],
+        metrics: ClusterMetrics,
+        control: Control,
         selector: selectors.BaseSelector,
         clock: Clock,
-        metrics: ClusterMetrics,
-        not_ready: Callable[[], str | None],
         events: Events,
     ) -> None:
-        self._selector = selector
+        self._state = state
+        self._supervisor = supervisor
+        self._quorum = quorum
         self._metrics = metrics
-        self._not_ready = not_ready
+        self._control = control
+        self._selector = selector
+        self._clock = clock
         self._events = events
+        self._has_started = False
+        self._orders = count(1)
         self._faulty: set[str] = set()  # paths whose failure has been told: scrapers come back every few seconds
-        sock = open_listener(address)
-        self._listener = None if sock is None else Listener(sock, self._routes(), self._report, clock)
-        if sock is not None:
-            selector.register(sock, selectors.EVENT_READ, self._accept)
+        self._listeners: list[Listener] = []
+        self._waiting: deque[tuple[Listener, Connection]] = deque()  # whose answers are worked on
 
-    def drop_overdue(self) -> None:
-        """Close connections that take too long."""
-        for connection in self._listener.overdue() if self._listener is not None else ():
-            self._drop(connection)
+    # open
+
+    def listen(self, address: str) -> None:
+        """Serve the pages there.  Raises UsageError (exit 2 or 7) when the address cannot be used."""
+        self._add(address, self._pages(), is_control=False)
+
+    def take_orders(self, path: str, *, is_required: bool) -> None:
+        """Serve pages and orders on a control socket.
+
+        is_required: raise UsageError if it cannot be had; otherwise that is only said.
+        """
+        try:
+            self._add(f"unix:{path}", {**self._pages(), **self._order_routes()}, is_control=True)
+        except UsageError as error:
+            if is_required:
+                raise
+            self._events.emit("control_off", path=path, error=str(error))
+
+    def _add(self, address: str, routes: Routes, *, is_control: bool) -> None:
+        sock = open_listener(address, is_control=is_control)
+        if sock is not None:
+            listener = Listener(sock, routes, self._report, self._clock)
+            self._listeners.append(listener)
+            self._selector.register(sock, selectors.EVENT_READ, partial(self._accept, listener))
 
     def close(self) -> None:
-        """Close everything; in a child this leaves the supervisor's own descriptors alone."""
-        if self._listener is not None:
-            self._listener.close()
+        """Close everything; in a child this leaves the supervisor's own descriptors and files alone."""
+        for listener in self._listeners:
+            listener.close()
 
-    def _routes(self) -> dict[str, Handler]:
-        return {
+    def remove(self) -> None:
+        """Remove the files of sockets, at the supervisor's end."""
+        for listener in self._listeners:
+            listener.remove()
+
+    # a turn
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is something to do that no descriptor tells of."""
+        return self._metrics.is_behind or bool(self._waiting)
+
+    def advance(self) -> None:
+        """Do what waits, for a few milliseconds; close connections that take too long."""
+        until = self._clock.monotonic() + SLICE
+        self._metrics.catch_up(until)
+        while self._waiting and self._clock.monotonic() < until:
+            listener, connection = self._waiting[0]
+            if connection.work(until):
+                self._waiting.popleft()
+                self._selector.register(
+                    connection.socket, selectors.EVENT_WRITE, partial(self._advance, listener, connection)
+                )
+        for listener in self._listeners:
+            for connection in listener.overdue():
+                connection.expire()
+                self._drop(listener, connection)
+
+    def _accept(self, listener: Listener) -> None:
+        for _ in range(MOST_CONNECTIONS):  # then the loop goes on; who else has connected waits a turn
+            connection = listener.accept()
+            if connection is None:
+                return
+            self._selector.register(
+                connection.socket, selectors.EVENT_READ, partial(self._advance, listener, connection)
+            )
+            self._advance(listener, connection)  # most have sent their request by now
+            if (surplus := listener.surplus()) is not None:
+                self._drop(listener, surplus)
+
+    def _advance(self, listener: Listener, connection: Connection) -> None:
+        if not connection.advance():
+            self._drop(listener, connection)
+        elif connection.is_working:
+            self._selector.unregister(connection.socket)
+            self._waiting.append((listener, connection))
+        else:
+            wanted = selectors.EVENT_WRITE if connection.is_writing else selectors.EVENT_READ
+            self._selector.modify(connection.socket, wanted, partial(self._advance, listener, connection))
+
+    def _drop(self, listener: Listener, connection: Connection) -> None:
+        if connection.is_working:
+            self._waiting.remove((listener, connection))
+        else:
+            self._selector.unregister(connection.socket)
+        listener.drop(connection)
+
+    # pages
+
+    def _pages(self) -> dict[str, dict[str, Handler]]:
+        pages: dict[str, Handler] = {
             "/metrics": self._answer_metrics,
             "/liveness": lambda _: Response(200, OK),  # whoever reads this answer has seen the loop turn
             "/readiness": self._answer_readiness,
+            "/startup": self._answer_startup,
+            "/status": lambda _: self._answer_status(200),
         }
+        return {path: {"GET": handler} for path, handler in pages.items()}
 
-    def _answer_metrics(self, headers: Mapping[str, str]) -> Response:
-        content_type, text = self._metrics.render(headers.get("accept", ""))
-        return Response(200, text, content_type)
+    def _answer_metrics(self, request: Request) -> Generator[None, None, Response]:
+        form = choose_format(request.headers.get("accept", ""))
+        return self._scrape(form, is_compressed=accepts_gzip(request.headers.get("accept-encoding", "")))
 
-    def _answer_readiness(self, _headers: Mapping[str, str]) -> Response:
-        reason = self._not_ready()
-        if reason is None:
+    def _scrape(self, form: Format, *, is_compressed: bool) -> Generator[None, None, Response]:
+        body = yield from self._metrics.scrape(form)
+        if not is_compressed:
+            return Response(200, body, CONTENT_TYPES[form])
+        deflate = zlib.compressobj(1, wbits=31)
+        pieces = []
+        for at in range(0, len(body), PIECE):
+            pieces.append(deflate.compress(body[at : at + PIECE]))
+            yield
+        return Response(200, b"".join((*pieces, deflate.flush())), CONTENT_TYPES[form], {"Content-Encoding": "gzip"})
+
+    def _answer_readiness(self, _request: Request) -> Response:
+        reason = why_not_ready(self._state, self._quorum())
+        return Response(200, OK) if reason is None else _refusal("not ready", reason)
+
+    def _answer_startup(self, _request: Request) -> Response:
+        self._has_started = self._has_started or is_started(self._state.slots, self._quorum())
+        if self._has_started:
             return Response(200, OK)
-        return Response(503, rubyjson.encode({"status": "not ready", "reason": reason}) + b"\n")
+        return _refusal("starting", why_not_ready(self._state, self._quorum()) or "a slot has never been ready")
+
+    def _answer_status(self, status: int) -> Response:
+        document = status_document(self._state, self._supervisor, self._quorum(), self._clock.monotonic())
+        return Response(status, rubyjson.encode(document) + b"\n")
 
     def _report(self, path: str, error: Exception) -> None:
         if path not in self._faulty:
@@ -97,19 +213,30 @@ class Probes:
             trace = "".join(traceback.format_exception(error))
             self._events.emit("page_failed", path=path, error=repr(error), traceback=trace)
 
-    def _accept(self) -> None:
-        connection = None if self._listener is None else self._listener.accept()
-        if connection is not None:
-            self._selector.register(connection.socket, selectors.EVENT_READ, lambda: self._advance(connection))
+    # orders
 
-    def _advance(self, connection: Connection) -> None:
-        if not connection.advance():
-            self._drop(connection)
-            return
-        wanted = selectors.EVENT_WRITE if connection.is_writing else selectors.EVENT_READ
-        self._selector.modify(connection.socket, wanted, lambda: self._advance(connection))
+    def _order_routes(self) -> dict[str, dict[str, Handler]]:
+        return {f"/{action}": {"POST": partial(self._order, action)} for action in ORDERS}
 
-    def _drop(self, connection: Connection) -> None:
-        if self._listener is not None:
-            self._selector.unregister(connection.socket)
-            self._listener.drop(connection)
+    def _order(self, action: str, request: Request) -> Response:
+        """Do what is asked, and answer with the status that is then."""
+        text = request.query.get("lease", "")
+        try:
+            lease = parse_duration(text) if text else None
+        except ValueError as error:
+            return Response(400, rubyjson.encode({"error": f"lease: {error}"}) + b"\n")
+        message = {
+            "action": action,
+            "scope": "cluster",
+            "lease": lease,
+            "by": request.query.get("by") or "control socket",
+            "id": request.query.get("id") or f"order-{next(self._orders)}",
+        }
+        why_not = self._control(message)
+        if why_not is not None:
+            return Response(409, rubyjson.encode({"error": why_not}) + b"\n")
+        return self._answer_status(ORDERS[action])
+
+
+def _refusal(status: str, reason: str) -> Response:
+    return Response(503, rubyjson.encode({"status": status, "reason": reason}) + b"\n")

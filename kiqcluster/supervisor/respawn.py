@@ -34,6 +34,10 @@ class History:
     ever_ready: bool = False
     last_code: int | None = None
 
+    def hurried(self) -> History:
+        """Return it without the wait: what stood in the way may have been mended."""
+        return replace(self, not_before=0.0)
+
     @property
     def why_waiting(self) -> str:
         """Return what the wait until not_before is for, in words."""

@@ -2,90 +2,113 @@
 
 Runs in: the process' only thread.
 1. open       signals, pidfile, listener, guardian of the embedded server: what can be refused is refused first
-2. catalogue  a child imports the application and says which queues there are; then the slots are planned
-3. loop       select → signals, frames, HTTP; then reap, deadlines, spawn
+2. loop       select → signals, frames, HTTP; then reap, deadlines, spawn, replace
+3. command    quiet, resume, roll, reload, stop: by signal, over the control socket, or by kiqctl through a child
 4. stop       quiet, wait, kill what is overdue, reap, leave with a code that says how it went
 
-Never: talks to Redis, imports the application, starts a thread, waits for a child.
+Its processes are in crew.py, what they run and how that changes in renewal.py.
+Never: talks to Redis, imports the application (but for --preload), starts a thread, waits for a child.
 """
 
 from __future__ import annotations
 
+import gc
 import os
+import secrets
 import selectors
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+import threading
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from math import inf
 from random import Random
 
-from kiqcluster.board import Board
+from kiqcluster import application
 from kiqcluster.clock import Clock, SystemClock
 from kiqcluster.config import STOP_GRACE, Config
-from kiqcluster.errors import ApplicationError, ExitCode, UsageError
+from kiqcluster.errors import ApplicationError, ExitCode, KiqError, UsageError
 from kiqcluster.events import Events
-from kiqcluster.frames import Channel, Frame
 from kiqcluster.groups import Group
 from kiqcluster.supervisor import respawn
-from kiqcluster.supervisor.catalogue import Catalogue, CatalogueChild
-from kiqcluster.supervisor.children import Child, Death, Slot, restart_reason
-from kiqcluster.supervisor.expansion import SlotPlan, plan_slots
-from kiqcluster.supervisor.fork import fork_with_socket, reap, reap_adopted
+from kiqcluster.supervisor.children import Slot
+from kiqcluster.supervisor.commands import Command, parse_command
+from kiqcluster.supervisor.crew import Birth, Crew
+from kiqcluster.supervisor.fork import reap, reap_adopted
 from kiqcluster.supervisor.guardian import Guardian
 from kiqcluster.supervisor.metrics import ClusterMetrics
+from kiqcluster.supervisor.notify import Notifier, unknown_limit
 from kiqcluster.supervisor.pidfile import Pidfile
-from kiqcluster.supervisor.probes import Probes, why_not_ready
+from kiqcluster.supervisor.probes import Probes
+from kiqcluster.supervisor.quiet import BY_SIGNAL
+from kiqcluster.supervisor.releases import Releases
+from kiqcluster.supervisor.renewal import Renewal, Reread
 from kiqcluster.supervisor.signals import SignalInbox
+from kiqcluster.supervisor.state import ClusterState
+from kiqcluster.supervisor.watch import Watch
 from kiqcluster.version import VERSION
 
-__all__ = ["Birth", "Supervisor"]
+__all__ = ["Supervisor"]
 
+CALM = 2.5  # seconds for which all queues must have been empty, before --drain believes it: two looks of every worker
 LONGEST_TURN = 1.0  # seconds that the loop sleeps at most: deadlines are looked at after that
 GUARDIAN_PATIENCE = 15.0  # seconds that the embedded server gets at the end
-
-
-@dataclass(frozen=True, slots=True)
-class Birth:
-    """What a new worker process is told; the cli turns it into the worker's own words."""
-
-    plan: SlotPlan
-    known_queues: tuple[str, ...]
-    quiet: bool
-    board: Board
-    parent: socket.socket
-    orphans: dict[str, tuple[str, ...]]
-    directory: Path = field(default_factory=Path.cwd)
+TELL_EVERY = 10.0  # seconds between two tellings of the cluster's state to children, for who looks into Redis
+MOST_ANSWERS = 16  # to messages, that are shown in Redis
 
 
 class Supervisor:
-    """run_child: runs a worker in a forked process and returns its exit code (worker.child, handed over by the cli)."""
+    """run_child: runs a worker in a forked process and returns its exit code (worker.child, handed over by the cli).
+
+    environ: where systemd leaves word; what is the supervisor's alone is taken out.  reread: see Renewal.
+    """
 
     def __init__(
-        self, config: Config, groups: Sequence[Group], run_child: Callable[[Birth], int], events: Events
+        self,
+        config: Config,
+        groups: Sequence[Group],
+        run_child: Callable[[Birth], int],
+        events: Events,
+        environ: MutableMapping[str, str],
+        reread: Reread | None = None,
     ) -> None:
-        self._config = config
-        self._groups = groups
-        self._run_child = run_child
+        self._config = config  # as it was at the start; what a reload may change is the crew's
         self._events = events
         self._clock: Clock = SystemClock()
-        self._rng = Random()
         self._selector = selectors.DefaultSelector()
         self._inbox = SignalInbox()
+        self._unknown_limit = unknown_limit(config.platform_timeout, environ)
+        self._notifier = Notifier(environ, self._clock)
         self._pidfile = Pidfile(config.pidfile) if config.pidfile else None
-        self._directory = config.known_directory()
         self._probes: Probes | None = None
         self._guardian: Guardian | None = None
-        self._catalogue: CatalogueChild | None = None
+        self._watch: Watch | None = None
         self._ending: set[int] = set()  # pids that are done and not reaped yet
         self._had_terminal = sys.stdin is not None and sys.stdin.isatty()
-        self._known_queues: tuple[str, ...] = ()
-        self.slots: list[Slot] = []
-        self.is_quiet = False
-        self._stop_by: float | None = None  # when what is left is killed
         self._exit_code = ExitCode.STOPPED
-        self._metrics = ClusterMetrics(lambda: self.slots, lambda: self.is_quiet)
+        self._said: dict[str, object] = {}
+        self._say_again_at = 0.0
+        self._answers: dict[str, str | None] = {}  # message id → None, or why not; the latest
+        self._name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(6)}"
+        self.state = ClusterState(self._clock.monotonic(), self._clock.now())
+        self._metrics = ClusterMetrics(self.state, self._clock)
+        self._releases = Releases(config.known_directory(), self._selector, self._clock, self._forget, self._ending.add)
+        self._crew = Crew(
+            config,
+            self.state,
+            self._metrics,
+            lambda birth: self._run(run_child, birth),
+            self._forget,
+            self._releases.enter,
+            self._selector,
+            events,
+            self._clock,
+            Random(),
+        )
+        self._crew.watcher = self
+        self._renewal = Renewal(
+            config, groups, self.state, self._crew, self._releases, reread, self._cannot_start, events, self._clock
+        )
 
     def run(self) -> int:
         """Run until stopped; return the exit code.  Raises UsageError for what is refused at the start."""
@@ -95,7 +118,9 @@ class Supervisor:
                 self._turn()
         finally:
             self._close()
-        stranded = [identity for slot in self.slots for identity in slot.orphans]
+        if self.state.killed_at_stop:
+            self._exit_code = self._exit_code or ExitCode.KILLED_AT_STOP
+        stranded = [identity for slot in self.state.slots for identity in slot.orphans]
         if stranded:
             self._events.emit("cluster_stranded", identities=", ".join(stranded))
             self._exit_code = self._exit_code or ExitCode.UNEXPECTED
@@ -109,101 +134,201 @@ class Supervisor:
         self._selector.register(self._inbox.fileno(), selectors.EVENT_READ, self._on_signals)
         if self._pidfile is not None:
             self._pidfile.acquire()
-        self._probes = Probes(
-            self._config.listen, self._selector, self._clock, self._metrics, self._why_not_ready, self._events
-        )
+        self._probes = self._open_probes()
         if self._config.embedded is not None:
-            self._guardian = Guardian(self._config.embedded, self._forget, self._events, self._clock, self._rng)
+            self._guardian = Guardian(self._config.embedded, self._forget, self._events, self._clock, Random())
             self._guardian.keep()
             self._events.emit("embedded_started", directory=self._guardian.directory, pid=self._guardian.pid)
-        self._start_catalogue()
+        if self._unknown_limit is not None:
+            self._events.emit("limit_unknown", problem=self._unknown_limit)
+        if self._config.preload:
+            self._preload()
+        # No collection looks at what is there by now, which would hold up the loop for tens of milliseconds, or touches
+        # it, which would copy what workers share with us.
+        gc.freeze()
+        self._renewal.start()
+        if self._config.watch:
+            directory = self._config.known_directory()
+            self._watch = Watch(directory, self._selector, self._forget, self._on_changed_file, self._ending.add)
+
+    def _open_probes(self) -> Probes:
+        probes = Probes(
+            self.state,
+            self._name,
+            lambda: self._crew.config.ready_quorum,
+            self._metrics,
+            self.command,
+            self._selector,
+            self._clock,
+            self._events,
+        )
+        probes.listen(self._config.listen)
+        if path := self._config.known_control() or self._config.default_control():
+            probes.take_orders(path, is_required=self._config.control is not None)
+        return probes
+
+    def _preload(self) -> None:
+        """Import the application here, so that workers share its memory.  Raises ApplicationError."""
+        application.load(self._config.require, self._releases.enter())
+        self._inbox.install()  # again: the application may have set handlers of its own
+        threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+        if threads:
+            raise ApplicationError(
+                f"--preload cannot be used: the application starts threads when it is imported ({', '.join(threads)}), "
+                "which do not survive a fork; start them in a startup handler, or leave --preload out"
+            )
 
     def _forget(self) -> None:
         """Close, in a child, what is the supervisor's.  The pipe to the guardian stays: it is held on purpose."""
         self._selector.close()
         self._inbox.close()
+        self._notifier.close()
         if self._probes is not None:
             self._probes.close()
-        for slot in self.slots:
-            if slot.child is not None:
-                slot.child.channel.close()
-        if self._catalogue is not None:
-            self._catalogue.channel.close()
+        self._crew.close_in_child()
+        self._releases.close_in_child()
+        if self._watch is not None:
+            self._watch.close_in_child()
         if self._pidfile is not None:
             self._pidfile.forget()
 
-    def _enter_directory(self) -> None:
-        """Follow the logical path again, so that a `current` link that was moved is seen."""
-        try:
-            os.chdir(self._directory)
-        except OSError as error:
-            raise ApplicationError(f"the directory {self._directory} is gone ({error.strerror})") from error
+    def _run(self, run_child: Callable[[Birth], int], birth: Birth) -> int:
+        """Run a worker.  In the child."""
+        if self._guardian is not None:
+            self._guardian.forget_reader()
+        return run_child(birth)
 
-    # 2. catalogue
+    def _on_changed_file(self, path: str) -> None:
+        self._events.emit("file_changed", path=path)
+        if refusal := self._renewal.roll(secrets.token_hex(6)):
+            self._events.emit("command_refused", command="roll", reason=refusal)
 
-    def _start_catalogue(self) -> None:
-        self._enter_directory()
-        child = CatalogueChild(self._config, self._directory, self._clock, self._forget)
-        self._catalogue = child
-        self._selector.register(child.channel, selectors.EVENT_READ, self._on_catalogue)
-
-    def _on_catalogue(self) -> None:
-        assert self._catalogue is not None
-        try:
-            catalogue = self._catalogue.result()
-            if catalogue is not None:
-                self._end_catalogue()
-                self._plan(catalogue)
-        except (ApplicationError, UsageError) as error:
-            self._catalogue_failed(error)
-
-    def _end_catalogue(self) -> None:
-        if self._catalogue is not None:
-            self._selector.unregister(self._catalogue.channel)
-            self._catalogue.channel.close()
-            self._ending.add(self._catalogue.pid)
-            self._catalogue = None
-
-    def _catalogue_failed(self, error: ApplicationError | UsageError) -> None:
-        self._events.emit("catalogue_failed", error=error)
-        self._end_catalogue()
-        self._exit_code = error.exit_code
-        self._stop_by = self._clock.monotonic()
-
-    def _plan(self, catalogue: Catalogue) -> None:
-        known = catalogue.known_queues(self._config)
-        self._known_queues = tuple(sorted(known))
-        plans = plan_slots(self._groups, known, self._config)
-        self._events.emit(
-            "supervisor_started", version=VERSION, pid=os.getpid(), slots=len(plans), listen=self._config.listen
-        )
-        for plan in plans:
-            queues = ",".join(plan.weights) or "(none yet)"
-            self._events.emit("slot_group", slot=plan.slot, queues=queues, mode=plan.mode, concurrency=plan.concurrency)
-            if unheard_of := plan.group.unheard_of(known):
-                self._events.emit("queue_unknown", slot=plan.slot, queues=",".join(unheard_of))
-            self.slots.append(Slot(plan, Board(plan.concurrency)))
-
-    # 3. loop
+    # 2. loop
 
     def _turn(self) -> None:
-        for key, _ in self._selector.select(LONGEST_TURN if not self._is_stopping else LONGEST_TURN / 10):
+        ready = self._selector.select(self._patience())
+        began = self._clock.monotonic()
+        for key, _ in ready:
             key.data()
-        self._reap_all()
+        self._reap()
         self._look_at_deadlines()
-        self._spawn_due()
-        for slot in self.slots:
-            if slot.child is not None:
-                slot.child.channel.flush()  # what a full socket left behind
+        if not self.state.is_stopping:
+            if self._guardian is not None:
+                self._guardian.keep()
+            self._crew.spawn_due()
+            self._renewal.turn()
+            self._drain()
+        self._crew.flush()
+        self._tell_state()
+        self._notify()
+        if self._probes is not None:
+            self._probes.advance()
+        self._metrics.turned(self._clock.monotonic() - began)
 
-    @property
-    def _is_stopping(self) -> bool:
-        return self._stop_by is not None
+    def _patience(self) -> float:
+        """Return the seconds that the loop may sleep."""
+        if self._probes is not None and self._probes.is_busy:
+            return 0.0
+        longest = LONGEST_TURN / 10 if self.state.is_stopping else LONGEST_TURN
+        return max(0.0, min(longest, self._notifier.next_due() - self._clock.monotonic()))
+
+    def _notify(self) -> None:
+        is_reloading = self._releases.is_asking and bool(self.state.slots) and not self._renewal.rollout.is_rolling
+        is_up = self.state.is_up(self._crew.config.ready_quorum)
+        self._notifier.report(self.state, is_up, reloading=is_reloading)
 
     def _is_over(self) -> bool:
-        return self._is_stopping and self._catalogue is None and all(slot.child is None for slot in self.slots)
+        return self.state.is_stopping and not self._releases.is_asking and self._crew.is_gone
 
-    # signals
+    def _reap(self) -> None:
+        self._crew.reap()
+        self._ending -= {pid for pid in self._ending if reap(pid) is not None}
+        if os.getpid() == 1:
+            known = {child.pid for _, child in self._crew.children()} | self._ending
+            reap_adopted(known | {self._guardian.pid if self._guardian is not None else 0})
+
+    def _look_at_deadlines(self) -> None:
+        self._crew.look_at_deadlines()
+        by = self.state.quiet.by
+        if self.state.quiet.expire(self._clock.monotonic()):
+            self._events.emit("quiet_expired", by=by)
+            self._crew.tell_all("resume")
+        if self.state.is_stopping:
+            self._releases.give_up()
+        else:
+            self._releases.look_at_deadline()
+
+    def _drain(self) -> None:
+        """End, if that is asked for, once every worker has seen its queues empty."""
+        slots = self.state.slots
+        if not self._crew.config.drain or not slots:
+            return
+        since = max(inf if slot.child is None else slot.child.drained_since for slot in slots)
+        if self._clock.monotonic() >= since + CALM:
+            self._stop("drained", self._crew.config.timeout)
+
+    def _tell_state(self) -> None:
+        """Tell the children what the cluster is at, when that has changed, and now and then: they show it in Redis."""
+        now = self._clock.monotonic()
+        ready = [child.pid for _, child in self._crew.children() if child.is_ready]  # whoever is new knows nothing yet
+        said = {**self._shown(), "lease_remaining": self.state.quiet.until, "ready": ready}
+        if said == self._said and now < self._say_again_at:
+            return
+        self._said, self._say_again_at = said, now + TELL_EVERY
+        self._crew.tell_all("cluster", state={**self._shown(), "at": self._clock.now()})
+
+    def _shown(self) -> dict[str, object]:
+        state, quiet = self.state, self.state.quiet
+        return {
+            "supervisor": self._name,
+            "slots": len(state.slots),
+            "quiet_by": quiet.by,
+            "quiet_since": quiet.since_epoch if quiet else None,
+            "lease_remaining": quiet.remaining(self._clock.monotonic()),
+            "roll": None if state.roll is None else state.roll.as_json(),
+            "stopping": state.is_stopping,
+            "version": VERSION,
+            "restart_needed": state.restart_needed,
+            "answers": self._answers,
+        }
+
+    # what the crew tells
+
+    def on_promoted(self, slot: Slot) -> None:
+        self._renewal.rollout.on_promoted(slot)
+
+    def on_successor_died(self, slot: Slot, how: str) -> None:
+        self._renewal.rollout.on_failure(slot, how)
+
+    def on_death(self, slot: Slot, how: str) -> None:
+        self._renewal.rollout.on_death(slot, how)
+        code = respawn.give_up_code([each.history for each in self.state.slots])
+        if code is not None:
+            self._events.emit("cluster_gave_up", code=int(code), reason=how)
+            self._end_with(code, "boot failure")
+        elif self._crew.config.fail_fast:
+            self._events.emit("cluster_failed_fast", reason=how)
+            self._end_with(ExitCode.FAIL_FAST, "fail fast")
+
+    def on_control(self, message: Mapping[str, object]) -> None:
+        ident = str(message.get("id") or "unnamed")
+        if ident in self._answers and message.get("id"):  # it came by two processes
+            return
+        refusal = self.command(message)
+        self._answers = dict([*self._answers.items(), (ident, refusal)][-MOST_ANSWERS:])
+        if refusal is not None:
+            self._events.emit("command_refused", command=message.get("action"), reason=refusal)
+
+    def _end_with(self, code: ExitCode, why: str) -> None:
+        self._exit_code = self._exit_code or code
+        self._stop(why, 0.0 if code is not ExitCode.FAIL_FAST else self._crew.config.timeout)
+
+    def _cannot_start(self, error: Exception) -> None:
+        self._events.emit("catalogue_failed", error=error)
+        self._exit_code = error.exit_code if isinstance(error, KiqError) else ExitCode.UNEXPECTED
+        self.state.stop_by = self._clock.monotonic()
+
+    # 3. command
 
     def _on_signals(self) -> None:
         for action, name in self._inbox.take():
@@ -212,250 +337,101 @@ class Supervisor:
     def _act(self, action: str, name: str) -> None:
         match action:
             case "stop":
-                self._stop(name, self._config.timeout)
+                self._stop(name, self._crew.config.timeout)
             case "stop_now":
                 self._stop(name, 0.0)
-            case "quiet":
+            case "quiet" if name == "SIGTSTP" and self._had_terminal and self.state.quiet:
                 # At a terminal there is no shell to bring us back with `fg`: the second Ctrl-Z does it.
-                at_terminal = name == "SIGTSTP" and self._had_terminal
-                self._set_quiet(not (at_terminal and self.is_quiet), name)
-            case "resume":
-                self._set_quiet(False, name)
-            case "dump":
-                self._tell_all("dump")
-            case "reload" if self._had_terminal and not os.isatty(0):  # the terminal has been closed
-                self._stop(name, self._config.timeout)
-            case "reload" | "roll":
-                self._events.emit("unknown_signal", signal=name)
-
-    def _set_quiet(self, quiet: bool, name: str) -> None:
-        if self._is_stopping or quiet == self.is_quiet:
-            return
-        self.is_quiet = quiet
-        self._events.emit("cluster_quiet" if quiet else "cluster_resumed", signal=name)
-        self._tell_all("quiet" if quiet else "resume")
-
-    def _tell_all(self, kind: str, **fields: object) -> None:
-        for slot in self.slots:
-            if slot.child is not None:
-                slot.child.channel.send(kind, **fields)
-
-    # frames
-
-    def _on_frames(self, slot: Slot, child: Child) -> None:
-        for frame in child.channel.receive():
-            self._take_in(slot, child, frame)
-        if child.channel.closed:
-            self._selector.unregister(child.channel.socket)
-            child.channel.socket.close()
-
-    def _take_in(self, slot: Slot, child: Child, frame: Frame) -> None:
-        now = self._clock.monotonic()
-        match frame["type"]:
-            case "hello":
-                if frame["identity"] not in child.identities:  # said again whenever a join is tried again
-                    child.identities.append(frame["identity"])
-            case "booting":
-                child.last_beat, child.waits_for = now, frame["reason"]
-            case "ready":
-                child.ready_at = child.last_beat = now
-                child.waits_for = ""
-                slot.history = respawn.after_ready(slot.history)
-                self._events.emit("child_ready", slot=slot.number, child=child.pid, seconds=now - child.started_at)
-                self._ask_sibling()
-            case "beat":
-                child.busy, child.redis, child.quiet = frame["busy"], frame["redis"], frame["quiet"]
-                child.rss = child.resident_bytes() or child.rss
-                if frame["progress"]:
-                    child.last_beat = now
+                self._resume(BY_SIGNAL, name)
             case "quiet":
-                child.quiet = frame["quiet"]
-            case "metrics":
-                self._metrics.apply(slot.number, frame["families"])
-            case "recovered":
-                self._forget_orphan(frame["identity"])
-            case "bye":
-                child.left = True
-                child.identities.clear()
+                self._be_quiet(BY_SIGNAL, None, name)
+            case "resume":
+                self._resume(BY_SIGNAL, name)
+            case "dump":
+                self._crew.tell_all("dump")
+            case "reload" if self._had_terminal and not os.isatty(0):  # the terminal has been closed
+                self._stop(name, self._crew.config.timeout)
+            case "reload" | "roll":
+                refusal = self._renewal.reload() if action == "reload" else self._renewal.roll(secrets.token_hex(6))
+                if refusal is not None:
+                    self._events.emit("command_refused", command=action, reason=refusal)
 
-    def _forget_orphan(self, identity: str) -> None:
-        for slot in self.slots:
-            slot.orphans.pop(identity, None)
-
-    # reaping
-
-    def _reap_all(self) -> None:
-        for slot in self.slots:
-            child = slot.child
-            if child is not None and (status := reap(child.pid)) is not None:
-                self._bury(slot, child, Death.of(status))
-        self._ending = {pid for pid in self._ending if reap(pid) is None}
-        if os.getpid() == 1:
-            children = {slot.child.pid for slot in self.slots if slot.child is not None}
-            reap_adopted(children | {self._guardian.pid if self._guardian is not None else 0})
-
-    def _bury(self, slot: Slot, child: Child, death: Death) -> None:
-        """Take leave of a dead child: its last words, its totals, its units; then the slot's next step."""
-        now = self._clock.monotonic()
-        if not child.channel.closed:
-            for frame in child.channel.receive():
-                self._take_in(slot, child, frame)
-            self._selector.unregister(child.channel.socket)
-            child.channel.close()
-        running = slot.board.running()
-        slot.board.clear()
-        slot.child = None
-        slot.orphans.update(dict.fromkeys(child.identities, tuple(running)))
-        self._metrics.fold(slot.number)
-        if self._is_stopping:
-            self._events.emit("child_left", slot=slot.number, child=child.pid)
-            self._ask_sibling()
-            return
-        reason = restart_reason(child, death)
-        slot.restarts[reason] += 1
-        report = child.report(death, now, len(running))
-        self._events.emit(
-            "child_died", slot=slot.number, child=child.pid, death=death, report=report, reason=reason, running=running
-        )
-        self._count_death(slot, None if child.ready_at is None else now - child.ready_at, death.code, now)
-        code = respawn.give_up_code([each.history for each in self.slots])
-        if code is not None:
-            self._events.emit("cluster_gave_up", code=int(code), reason=f"the last child {death}")
-            self._exit_code = code
-            self._stop("boot failure", 0.0)
-            return
-        wait, why = slot.history.not_before - now, slot.history.why_waiting
-        if wait > 0:
-            failures = slot.history.failures
-            self._events.emit("child_backoff", slot=slot.number, seconds=wait, why=why, failures=failures)
-        self._ask_sibling()
-
-    def _count_death(self, slot: Slot, ready_for: float | None, code: int | None, now: float) -> None:
-        burst = self._config.respawn_burst
-        slot.history = respawn.after_death(
-            slot.history, ready_for=ready_for, code=code, now=now, burst=burst, rng=self._rng
-        )
-
-    def _ask_sibling(self) -> None:
-        """Have a ready child give back what dead ones held: their replacements do, too, but may be long in coming."""
-        orphans = {key: running for slot in self.slots if slot.child is None for key, running in slot.orphans.items()}
-        for slot in self.slots:
-            if orphans and slot.child is not None and slot.state in ("ready", "quiet"):
-                slot.child.channel.send("recover", orphans=orphans)
-                return
-
-    # deadlines
-
-    def _look_at_deadlines(self) -> None:
-        now = self._clock.monotonic()
-        for slot in self.slots:
-            child = slot.child
-            if child is None or child.doomed:
-                continue
-            if self._stop_by is not None and now >= self._stop_by:
-                self._events.emit("stop_overdue", slot=slot.number, child=child.pid)
-                self._exit_code = self._exit_code or ExitCode.KILLED_AT_STOP
-                self._kill(child, "overdue")
-            elif not child.is_ready and now >= child.last_beat + self._config.boot_timeout:
-                reason = f"was not ready within {self._config.boot_timeout:g} s (boot_timeout)"
-                self._events.emit("child_overdue", slot=slot.number, child=child.pid, reason=reason)
-                self._kill(child, "boot")
-            elif self._is_silent(child, now):
-                reason = f"made no progress for {self._config.silence_timeout:g} s (silence_timeout)"
-                self._events.emit("child_overdue", slot=slot.number, child=child.pid, reason=reason)
-                self._kill(child, "silent")
-        if self._catalogue is not None and (now >= self._catalogue.deadline or self._is_stopping):
-            error = self._catalogue.expire()
-            if self._is_stopping:
-                self._end_catalogue()
-            else:
-                self._catalogue_failed(error)
-        if self._probes is not None:
-            self._probes.drop_overdue()
-
-    def _is_silent(self, child: Child, now: float) -> bool:
-        limit = self._config.silence_timeout
-        return bool(limit) and child.is_ready and not self._is_stopping and now >= child.last_beat + limit
-
-    def _kill(self, child: Child, reason: str) -> None:
-        """Kill a child with everything that it has started."""
-        child.doomed = reason
+    def command(self, message: Mapping[str, object]) -> str | None:
+        """Do what somebody asks for; return why not, None when it is accepted.  See docs/operate.md for the words."""
         try:
-            os.killpg(child.pid, signal.SIGKILL)
-        except ProcessLookupError:  # it has not made its group yet, or is dead and not reaped
-            os.kill(child.pid, signal.SIGKILL)
+            command = parse_command(message)
+        except UsageError as error:
+            return str(error)
+        return self._obey(command)
 
-    # spawning
+    def _obey(self, command: Command) -> str | None:
+        if self.state.is_stopping and command.action != "dump":
+            return "the cluster is stopping"
+        match command.action:
+            case "quiet":
+                self._be_quiet(command.by, command.lease, command.by)
+            case "resume":
+                self._resume(command.by, command.by)
+            case "roll":
+                return self._renewal.roll(command.ident)
+            case "reload":
+                return self._renewal.reload()
+            case "stop":
+                self._stop(command.by, self._crew.config.timeout)
+            case "dump":
+                self._crew.tell_all("dump")
+        return None
 
-    def _spawn_due(self) -> None:
-        if self._is_stopping:
+    def _be_quiet(self, by: str, lease: float | None, name: str) -> None:
+        """Fetch nothing more.  lease: seconds, None for quiet_lease.  name: of the signal, or who asks."""
+        if self.state.is_stopping:
             return
-        if self._guardian is not None:
-            self._guardian.keep()
-        now = self._clock.monotonic()
-        for slot in self.slots:
-            if slot.child is None and now >= slot.history.not_before:
-                self._spawn(slot, now)
+        lease = self._crew.config.quiet_lease if lease is None else lease
+        is_new = self.state.quiet.begin(by, lease, self._clock.monotonic(), self._clock.now())
+        self._events.emit("cluster_quiet", signal=name, lease=f"for {lease:g} s" if lease else "until somebody resumes")
+        if is_new:
+            self._crew.tell_all("quiet")
 
-    def _spawn(self, slot: Slot, now: float) -> None:
-        def run(parent: socket.socket) -> int:
-            if self._guardian is not None:
-                self._guardian.forget_reader()
-            return self._run_child(
-                Birth(
-                    plan=slot.plan,
-                    known_queues=self._known_queues,
-                    quiet=self.is_quiet,
-                    board=slot.board,
-                    parent=parent,
-                    orphans=dict(slot.orphans),
-                    directory=self._directory,
-                )
-            )
-
-        try:
-            self._enter_directory()
-            pid, ours = fork_with_socket(run, self._forget, f"slot {slot.number}")
-        except (OSError, ApplicationError) as error:
-            self._events.emit("fork_failed", slot=slot.number, error=error)
-            self._count_death(slot, None, None, now)
+    def _resume(self, by: str, name: str) -> None:
+        if self.state.is_stopping:
             return
-        child = Child(pid, slot.number, Channel(ours), started_at=now, last_beat=now)
-        slot.child = child
-        self._selector.register(ours, selectors.EVENT_READ, lambda: self._on_frames(slot, child))
-        self._events.emit("child_started", slot=slot.number, child=pid)
+        if self.state.quiet.end(by):
+            self._events.emit("cluster_resumed", signal=name)
+        elif self.state.quiet:
+            self._events.emit("command_refused", command="resume", reason=f"{self.state.quiet.by} asked for this quiet")
+            return
+        self._crew.tell_all("resume")  # also those that a button has quieted
 
     # 4. stop
 
     def _stop(self, name: str, seconds: float) -> None:
         """Begin to stop; a second call can only bring the end nearer.  Nothing is respawned from here on."""
         by = self._clock.monotonic() + seconds + STOP_GRACE
-        if self._stop_by is not None and by >= self._stop_by:
-            running = sum(len(slot.board.running()) for slot in self.slots)
+        if self.state.stop_by is not None and by >= self.state.stop_by:
+            running = sum(len(child.board.running()) for _, child in self._crew.children())
             self._events.emit("cluster_waits", signal=name, running=running)
             return
-        self._stop_by = by
+        self.state.stop_by = by
+        self._renewal.rollout.abandon()
         self._events.emit("cluster_stopping", signal=name, seconds=seconds)
-        self._tell_all("stop", seconds=seconds)
-        for slot in self.slots:
-            if slot.child is not None and not slot.child.identities:  # it still imports, and reads no frames
-                os.kill(slot.child.pid, signal.SIGTERM)
-
-    def _why_not_ready(self) -> str | None:
-        return why_not_ready(self.slots, is_quiet=self.is_quiet, is_stopping=self._is_stopping)
+        self._crew.stop(seconds)
 
     def _close(self) -> None:
         if self._guardian is not None:
-            self._guardian.release()
-            deadline = self._clock.monotonic() + GUARDIAN_PATIENCE
-            while self._guardian.pid and self._guardian.reap() is None:
-                if self._clock.monotonic() >= deadline:
-                    os.killpg(self._guardian.pid, signal.SIGKILL)
-                self._selector.select(LONGEST_TURN / 20)
-                self._inbox.take()
+            self._wait_for(self._guardian)
+        if self._watch is not None:
+            self._watch.end()
         if self._probes is not None:
             self._probes.close()
-            if self._config.listen.startswith("unix:"):
-                Path(self._config.listen.removeprefix("unix:")).unlink(missing_ok=True)
+            self._probes.remove()
         if self._pidfile is not None:
             self._pidfile.release()
+
+    def _wait_for(self, guardian: Guardian) -> None:
+        guardian.release()
+        deadline = self._clock.monotonic() + GUARDIAN_PATIENCE
+        while guardian.pid and guardian.reap() is None:
+            if self._clock.monotonic() >= deadline:
+                os.killpg(guardian.pid, signal.SIGKILL)
+            self._selector.select(LONGEST_TURN / 20)
+            self._inbox.take()

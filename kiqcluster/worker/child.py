@@ -2,7 +2,8 @@
 
 Runs in: the main thread of the worker, from just after the fork until `leave`.
 1. boot       signals, the application, Redis (waited for while it is away), startup handlers, launcher
-2. loop       signals and frames of the supervisor → quiet, resume, stop, recover, queues, dump
+2. loop       signals, frames of the supervisor and messages from Redis → quiet, resume, stop, recover, queues, dump;
+              messages for the cluster go up
 3. tick       once a second: a beat that counts only when jobs can run, the metrics that changed
 4. stop       wait for running jobs until the deadline, then put back and leave
 
@@ -21,17 +22,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from prometheus_client import REGISTRY
-
 from kiqcluster import application, log
 from kiqcluster.board import Board
 from kiqcluster.clock import SystemClock
 from kiqcluster.config import STOP_GRACE, Config, Origins, with_configured
 from kiqcluster.errors import ExitCode, KiqError, RedisRefused, StoreError
 from kiqcluster.events import Events
+from kiqcluster.fleet import Message
 from kiqcluster.frames import Channel, Frame
 from kiqcluster.groups import Group
-from kiqcluster.metrics import Snapshot
 from kiqcluster.registry import current_registry
 from kiqcluster.runtime import Runtime, current_setup
 from kiqcluster.service import thread_stacks
@@ -98,12 +97,12 @@ class Child:
         self._selector = selectors.DefaultSelector()
         self._inbox = Inbox()
         self._launcher: Launcher | None = None
-        self._snapshot = Snapshot(REGISTRY)
         self._is_ready = False  # until then nothing is started, so nothing ticks
         self._next_tick = 0.0
         self._waits_since = 0.0  # for Redis, while booting
         self._said_waiting = False
         self._progress = 0
+        self._occupied = 0  # at the last tick
         self._said_hello = ""
         self._stop_at: float | None = None
         self._events = Events()
@@ -121,7 +120,8 @@ class Child:
         os.environ["KIQ_SLOT"] = os.environ["SIDEKIQ_WORKER_ID"] = str(spec.slot)
         setup = current_setup()
         setup.config = spec.config
-        application.load(spec.config.require, spec.directory)
+        if not spec.config.preload:  # the supervisor has done it; a function that is called twice sets up all twice
+            application.load(spec.config.require, spec.directory)
         self._inbox.trap()
         config = setup.config = with_configured(spec.config, spec.origins, setup.settings)
         setup.store = Store(config.known_redis())
@@ -141,6 +141,7 @@ class Child:
                     lambda: self._channel.send("recovered", identity=identity)
                 ),
                 on_signal=lambda name: self._inbox.post(lambda: self._act_on_remote(name)),
+                on_message=lambda message: self._inbox.post(lambda: self._act_on_message(message)),
             ),
         )
         self._reach_redis(setup.store)
@@ -250,7 +251,9 @@ class Child:
     def _obey(self, frame: Frame) -> None:
         match frame["type"]:
             case "quiet" | "resume" | "dump" as action:
-                self._act(action, "supervisor")
+                self._act(action, "supervisor", is_own=False)
+            case "cluster":
+                self.launcher.show_cluster(frame["state"])
             case "stop":
                 self._begin_stop(frame["seconds"])
             case "recover":
@@ -261,7 +264,18 @@ class Child:
     def _act_on_remote(self, name: str) -> None:
         self._act(REMOTE_ACTIONS.get(name, "unknown"), name)
 
-    def _act(self, action: str, cause: str) -> None:
+    def _act_on_message(self, message: Message) -> None:
+        """Do what kiqctl asks of this process; what it asks of the cluster is for the supervisor."""
+        if message.scope == "cluster":
+            self._channel.send("control", message=message.as_json())
+        else:
+            self._act(message.action, message.by, lease=message.lease)
+
+    def _act(self, action: str, cause: str, *, lease: float | None = None, is_own: bool = True) -> None:
+        """cause: a signal's name, or who has sent a message.  lease: see Message.
+
+        is_own: this process is meant alone; the supervisor has not asked for it.
+        """
         match action:
             case "stop":
                 self._begin_stop(self._spec.config.timeout)
@@ -269,7 +283,8 @@ class Child:
                 self._begin_stop(0.0)
             case "quiet" | "resume" if self._launcher is not None:
                 self._launcher.quiet() if action == "quiet" else self._launcher.resume()
-                self._channel.send("quiet", quiet=self._launcher.is_quiet)
+                # The end of a quiet is the supervisor's affair, also of one that is this process' own.
+                self._channel.send("quiet", quiet=self._launcher.is_quiet, own=is_own, lease=lease, by=cause)
             case "dump":
                 self._events.emit("threads", stacks=thread_stacks())
             case _:
@@ -282,23 +297,26 @@ class Child:
         if self._stop_at is None:  # a stop has a deadline of its own
             be_killed_in(self._spec.config.silence_timeout)
         self.launcher.revive()
-        busy, progress = self.launcher.busy(), self.launcher.progress()
+        busy, occupied, progress = self.launcher.busy(), self.launcher.occupied(), self.launcher.progress()
         moved, self._progress = progress != self._progress, progress
         self._channel.send(
             "beat",
             progress=moved or busy >= self._spec.concurrency or self.launcher.is_quiet,
-            busy=busy,
+            busy=occupied,
             redis=self.launcher.is_connected,
             quiet=self.launcher.is_quiet,
+            **self.launcher.tally(),
         )
+        before, self._occupied = self._occupied, occupied
+        if self.launcher.is_quiet and occupied != before:  # somebody may wait for the last job to end
+            self.launcher.show_busy()
         self._send_metrics()
 
-    def _send_metrics(self) -> None:
-        if self._channel.pending:  # the supervisor has not read the last ones: what changed stays dirty until then
+    def _send_metrics(self, *, is_last: bool = False) -> None:
+        if self._channel.pending and not is_last:  # the supervisor has not read the last ones: what changes can wait
             return
-        families = self._snapshot.changed()
-        if families:
-            self._channel.send("metrics", families=families)
+        for frame in self.launcher.changed_metrics(is_last=is_last):
+            self._channel.send("metrics", **frame)
 
     # 4. stop
 
@@ -319,7 +337,7 @@ class Child:
         while self.launcher.running() and self._stop_at is not None and self._clock.monotonic() < self._stop_at:
             self._turn(STOP_POLL)
         has_left = self.launcher.finish_stop()
-        self._send_metrics()
+        self._send_metrics(is_last=True)
         if not has_left:  # no bye: the supervisor has somebody else give its units back, if anybody is left
             return ExitCode.UNEXPECTED
         self.say_bye()

@@ -20,7 +20,7 @@ from typing import Any
 from kiqcluster import rubyjson
 from kiqcluster.errors import CannotRun, Interrupted, MalformedPayload, MisfitArguments, UnknownJob
 from kiqcluster.job import DISCARD, KILL
-from kiqcluster.metrics import JobMetrics, Tally
+from kiqcluster.metrics import BRIEF, DEFERRED, DROPPED, JobMetrics, Tally
 from kiqcluster.outcome import Dead, Deferred, Discard, Done, Effect, Outcome, Requeue, Retry
 from kiqcluster.outcome import Interrupted as InterruptedOutcome
 from kiqcluster.payload import INVALID_PAYLOAD, Payload, presentable, read, seconds, unwrap, wrap
@@ -64,6 +64,8 @@ class Execution:
         self._tallies = metrics.tallies()
         self._say_done = (say_done or self._emit_done) if runtime.events.is_heard("job_done") else None
         self.seconds = 0.0  # that the last run took
+        self._cpu = 0.0  # this thread's CPU seconds, as last read
+        self._cpu_due = 0.0  # when that is too old to begin a run with
         self._failure: BaseException | None = None  # of the run at hand, until it is said
         self._effects: list[Effect] = []  # that links want written with the run's outcome, whatever that is
 
@@ -86,6 +88,8 @@ class Execution:
         definition = self._registry.get(name)
         if unit.deaths and unit.deaths >= self._deaths_allowed(definition):
             return self._bury_killer(unit, payload, definition)
+        if started >= self._cpu_due:
+            self._cpu, self._cpu_due = self._clock.cpu(), started + BRIEF
         token = CURRENT_JOB.set(JobContext(payload, unit.queue, name, self._stopping))
         try:
             outcome = self._unknown(unit, payload) if definition is None else self._run(unit, payload, definition)
@@ -135,7 +139,7 @@ class Execution:
         before = payload.get("interrupted_count")
         count = (before if type(before) is int and before >= 0 else 0) + 1
         definition = self._registry.get(payload["class"])
-        self._tally(payload["class"], unit.queue).counters["interrupted"] += 1
+        self._tally(payload["class"], unit.queue).count("interrupted")
         limit = definition.local.get("max_retries_after_interruption") if definition is not None else None
         now = self._clock.now()
         if definition is not None and limit is not None and count > limit:
@@ -216,12 +220,18 @@ class Execution:
     ) -> Outcome:
         """Run a job inside the server middleware."""
 
+        has_run = False
+
         def last() -> Outcome | None:
+            nonlocal has_run
+            has_run = True
             perform(*payload["args"])
             return None
 
         run = Run(payload, unit.queue, definition, instance, self._effects, unit.identity, unit.token)
         outcome = self._setup.server_middleware.invoke(run, last)
+        if not has_run:
+            self._tally(definition.name, unit.queue).skip(DEFERRED if isinstance(outcome, Deferred) else DROPPED)
         return outcome if isinstance(outcome, Outcome) else DONE
 
     # 4. conclude
@@ -315,7 +325,14 @@ class Execution:
             self._runtime.events.emit("job_interrupted", elapsed=elapsed)
         enqueued_at = seconds(payload.get("enqueued_at"))
         waited = None if enqueued_at is None else self._clock.now() - elapsed - enqueued_at
-        self._tally(name, unit.queue).add(outcome, elapsed, waited, was_retried="retry_count" in payload)
+        used = None if elapsed < BRIEF else self._read_cpu(elapsed)
+        self._tally(name, unit.queue).add(outcome, elapsed, waited, was_retried="retry_count" in payload, used=used)
+
+    def _read_cpu(self, elapsed: float) -> float:
+        """Return the CPU seconds of a run that took `elapsed`, too much by BRIEF at most (docs/metrics.md)."""
+        before, self._cpu = self._cpu, self._clock.cpu()
+        self._cpu_due = self._clock.monotonic() + BRIEF
+        return min(self._cpu - before, elapsed)
 
     def _emit_done(self, _payload: Payload, _name: str, _queue: str, elapsed: float) -> None:
         self._runtime.events.emit("job_done", elapsed=elapsed)

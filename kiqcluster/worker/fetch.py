@@ -306,6 +306,10 @@ class ReliableFetch:
         """Return the number of units that wait here for a processor."""
         return len(self._units)
 
+    def is_drained(self) -> bool:
+        """Return whether the queues were empty, or at rest, at the last look, and nothing is held."""
+        return bool(self._idle) and not (self._due or self._leading or self._unsure or len(self._holdings))
+
     def is_sure(self) -> bool:
         """Return whether no unit can be in flight that is not known here: no reserve is out, none was lost."""
         return not (self._leading or self._unsure)

@@ -1,9 +1,10 @@
-"""Heartbeat: how this process shows in Sidekiq's process registry, and hears from its web pages.
+"""Heartbeat: how this process shows in Sidekiq's process registry, and hears from its web pages and from kiqctl.
 
-Runs in: its own thread, independent of jobs; one beat every 10 s.
-1. publish    `processes`, `<identity>` and the running jobs, in every spelling that 6.4, 7 and 8 read
+Runs in: its own thread, independent of jobs; one beat every 10 s, or at once when it is rung.
+1. publish    `processes`, `<identity>` and the running jobs, in every spelling that 6.4, 7 and 8 read; what the
+              supervisor is doing, for kiqctl
 2. watch      the set of queue names; the connection, for a fail-over comes with a new one and brings settled units back
-3. listen     BLPOP on `<identity>-signals` until the next beat, so that a button acts at once
+3. listen     BLPOP on control messages and `<identity>-signals` until the next beat, so that a button acts at once
 
 An idle fleet beats as well, so a beat sends no more than it must: running jobs only while there are any, or were.
 
@@ -13,22 +14,25 @@ Counterpart: sidekiq launcher.rb.
 from __future__ import annotations
 
 import os
+import select
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import psutil
 
 from kiqcluster import rubyjson
-from kiqcluster.errors import RedisRefused, StoreError
+from kiqcluster.errors import RedisRefused, ReplyLost, StoreError
+from kiqcluster.fleet import CLUSTER_FIELD, Message
 from kiqcluster.groups import Mode
 from kiqcluster.keys import HEARTBEAT_TTL, Keys
 from kiqcluster.payload import shown
 from kiqcluster.runtime import Runtime
 from kiqcluster.service import Service
 from kiqcluster.store import Store
-from kiqcluster.store.wire import Command
+from kiqcluster.store.wire import Command, Reply
 from kiqcluster.version import VERSION
+from kiqcluster.wakeup import Wakeup
 from kiqcluster.worker.processor import Running
 
 __all__ = ["BEAT", "Heartbeat", "Status", "withdrawal"]
@@ -39,6 +43,10 @@ SHORTEST_WAIT = 0.001  # seconds; BLPOP takes 0 for ever
 LISTEN_MARGIN = 5.0  # seconds that a BLPOP's reply may be late
 CHECK_BEATS = 6  # beats between checks of what Redis holds for us, and between tries to prune
 CLEANUP_SECONDS = 60  # between two prunings of `processes`, over the whole fleet
+SHOWN_OF_MESSAGE = 100  # bytes of a malformed one that the log shows
+RUNS_DOWN = "lease_remaining"  # member of a cluster's state that changes by itself
+
+Ask = Callable[[Sequence[Command]], list[Any]]
 
 
 def withdrawal(keys: Keys, identity: str) -> list[Command]:
@@ -57,6 +65,7 @@ class Status:
         self,
         identity: Callable[[], str],
         running: Callable[[], Sequence[Running]],
+        busy: Callable[[], int],
         is_quiet: Callable[[], bool],
         queues: Callable[[], tuple[dict[str, int], Mode]],
         concurrency: int,
@@ -64,6 +73,7 @@ class Status:
     ) -> None:
         self.identity = identity
         self.running = running
+        self.busy = busy
         self.is_quiet = is_quiet
         self.queues = queues
         self.concurrency = concurrency
@@ -71,7 +81,8 @@ class Status:
 
 
 class Heartbeat(Service):
-    """on_signal: told the name of a remote signal.  on_names: told the queue names that Redis knows.
+    """on_signal: told the name of a remote signal.  on_message: told a control message.
+    on_names: told the queue names that Redis knows.
     on_doubt: told when Redis may hold other units for us than we think.
     """
 
@@ -81,6 +92,7 @@ class Heartbeat(Service):
         store: Store,
         status: Status,
         on_signal: Callable[[str], None],
+        on_message: Callable[[Message], None],
         on_names: Callable[[Sequence[str]], None],
         on_doubt: Callable[[], None],
         on_crash: Callable[[str, Exception], None],
@@ -90,6 +102,7 @@ class Heartbeat(Service):
         self._store = store
         self._status = status
         self._on_signal = on_signal
+        self._on_message = on_message
         self._on_names = on_names
         self._on_doubt = on_doubt
         self._link = store.link()
@@ -100,6 +113,8 @@ class Heartbeat(Service):
         self._beats = 0
         self._published: str | None = None
         self._has_shown_work = False  # there may be running jobs of ours in Redis
+        self._bell = Wakeup()
+        self._cluster: tuple[Mapping[str, Any], float] | None = None  # its state, and when we were told, monotonic
 
     def run(self) -> None:
         while not self.stopping.is_set():
@@ -110,20 +125,34 @@ class Heartbeat(Service):
             except StoreError as error:
                 self._runtime.trouble("heartbeat", error)
                 self.pause(1.0)
+        self._link.close()  # what waits on the server must take no message any more
 
     def beat(self) -> None:
         """Publish this process, and look at what others have published.  One round trip, now and then a few more."""
+        self._beat(self._ask)
+
+    def ring(self) -> None:
+        """Beat soon; from any thread."""
+        self._bell.ring()
+
+    def show_cluster(self, state: Mapping[str, Any]) -> None:
+        """Publish what the supervisor is doing: at once if that is new, else with the next beat; from any thread."""
+        before, self._cluster = self._cluster, (state, self._runtime.clock.monotonic())
+        if before is None or {**before[0], RUNS_DOWN: None} != {**state, RUNS_DOWN: None}:
+            self.ring()
+
+    def _beat(self, ask: Ask) -> None:
         identity = self._status.identity()
         if self._published not in (None, identity):
             self._withdraw(str(self._published))
-        is_new, names = self._publish(identity)
+        is_new, names = self._publish(identity, ask)
         is_known, self._published = self._published == identity, identity
         self._on_names([name.decode(errors="replace") for name in names])
         is_check_due = self._beats % CHECK_BEATS == 0
         self._beats += 1
         is_reconnected = self._is_reconnected()
         # If it is new again, nobody has seen us for a minute, and others may have recovered us.
-        if is_reconnected or (is_known and (is_new or (is_check_due and self._holds_units(identity)))):
+        if is_reconnected or (is_known and (is_new or (is_check_due and self._holds_units(identity, ask)))):
             self._on_doubt()
         if is_check_due:
             self._prune()
@@ -132,6 +161,7 @@ class Heartbeat(Service):
             self._runtime.fire("heartbeat")
 
     def wake(self) -> None:
+        self._bell.ring()
         self._link.close()
 
     def withdraw(self, seconds: float) -> None:
@@ -140,15 +170,16 @@ class Heartbeat(Service):
 
     # 1. publish
 
-    def _publish(self, identity: str) -> tuple[bool, list[bytes]]:
+    def _publish(self, identity: str, ask: Ask) -> tuple[bool, list[bytes]]:
         """Write the registry's keys; return whether they were not there before, and the queue names that Redis has.
 
         A process is listed after it has its fields: others drop one without.
         """
         keys, clock = self._store.keys, self._runtime.clock
         running = self._status.running()
+        fields = self._fields(identity)
         commands: list[Command] = [
-            ("HSET", keys.process(identity), *self._fields(identity, len(running))),
+            ("HSET", keys.process(identity), *fields),
             ("EXPIRE", keys.process(identity), HEARTBEAT_TTL),
             ("SADD", keys.processes, identity),
             ("SMEMBERS", keys.queues),
@@ -157,10 +188,10 @@ class Heartbeat(Service):
             self._has_shown_work = True
             commands += self._work_commands(identity, running)
         before = clock.monotonic()
-        replies = self._ask(commands)
+        replies = ask(commands)
         self._rtt_us = int((clock.monotonic() - before) * 1e6)
         self._has_shown_work = bool(running)
-        return replies[0] > 0, replies[3]
+        return 2 * replies[0] == len(fields), replies[3]
 
     def _work_commands(self, identity: str, running: Sequence[Running]) -> Iterator[Command]:
         """Yield what replaces the running jobs in one step: a page is never shown half of them."""
@@ -180,7 +211,7 @@ class Heartbeat(Service):
         payload = shown(unit.payload, unit.queue, running.since)
         return rubyjson.encode({"queue": unit.queue, "payload": payload.decode(), "run_at": int(running.since)})
 
-    def _fields(self, identity: str, busy: int) -> list[str | bytes | int]:
+    def _fields(self, identity: str) -> list[str | bytes | int]:
         """Return the fields of `<identity>`; each is read by some version of Sidekiq (reference §2.5)."""
         weights, mode = self._status.queues()
         concurrency = self._status.concurrency
@@ -202,12 +233,21 @@ class Heartbeat(Service):
         return [
             *("info", rubyjson.encode(info)),
             *("concurrency", concurrency),
-            *("busy", busy),
+            *("busy", self._status.busy()),
             *("beat", repr(self._runtime.clock.now())),
             *("quiet", "true" if self._status.is_quiet() else "false"),
             *("rss", self._process.memory_info().rss // 1024),
             *("rtt_us", self._rtt_us),
+            *self._cluster_field(),
         ]
+
+    def _cluster_field(self) -> tuple[str | bytes, ...]:
+        if self._cluster is None:
+            return ()
+        state, told_at = self._cluster
+        if (left := state.get(RUNS_DOWN)) is not None:
+            state = {**state, RUNS_DOWN: max(0.0, left - (self._runtime.clock.monotonic() - told_at))}
+        return CLUSTER_FIELD, rubyjson.encode(state)
 
     def _withdraw(self, identity: str) -> None:
         self._store.pipeline(withdrawal(self._store.keys, identity))
@@ -219,9 +259,9 @@ class Heartbeat(Service):
         before, self._connection = self._connection, self._link.connections
         return before not in (0, self._connection)
 
-    def _holds_units(self, identity: str) -> bool:
+    def _holds_units(self, identity: str, ask: Ask) -> bool:
         """Return whether Redis holds units for us.  If we hold none, a proxy has changed servers behind our back."""
-        (found,) = self._ask([("EXISTS", self._store.keys.inflight(identity))])
+        (found,) = ask([("EXISTS", self._store.keys.inflight(identity))])
         return bool(found)
 
     def _prune(self) -> None:
@@ -248,17 +288,49 @@ class Heartbeat(Service):
     # 3. listen
 
     def _listen(self, until: float) -> None:
-        """Wait for remote signals until the next beat is due."""
-        key = self._store.keys.signals(self._status.identity())
-        while not self.stopping.is_set():
-            left = until - self._runtime.clock.monotonic()
-            if left <= 0:
-                return
-            (reply,) = self._link.exchange(
-                [("BLPOP", key, f"{max(left, SHORTEST_WAIT):.3f}")], timeout=left + LISTEN_MARGIN
-            )
-            if isinstance(reply, Exception):
-                raise reply
+        """Wait for messages and remote signals until the next beat is due."""
+        keys, clock, identity = self._store.keys, self._runtime.clock, self._status.identity()
+        control, signals = keys.control(identity), keys.signals(identity)
+        while (left := until - clock.monotonic()) > 0 and not self.stopping.is_set():
+            self._link.send(("BLPOP", control, signals, f"{max(left, SHORTEST_WAIT):.3f}"))
+            reply = self._await_reply(clock.monotonic() + left + LISTEN_MARGIN)
             if reply is not None:
-                self._on_signal(reply[1].decode(errors="replace"))
-                until = min(until, self._runtime.clock.monotonic() + ECHO)  # who pressed the button looks at the page
+                name, word = reply
+                self._on_signal(word.decode(errors="replace")) if name == signals.encode() else self._hear(word)
+                until = min(until, clock.monotonic() + ECHO)  # who pressed the button looks at the page
+
+    def _await_reply(self, deadline: float) -> Reply:
+        """Return the reply to what was sent; None when there is none, for this thread is to stop.
+
+        If it is rung meanwhile it beats, over another connection.
+        """
+        while not self.stopping.is_set():
+            left = deadline - self._runtime.clock.monotonic()
+            if left <= 0:
+                self._link.close()
+                raise ReplyLost("Redis did not answer in time")
+            self._wait_for_either(left)
+            if self._bell.was_rung():
+                self._beat(self._store.pipeline)
+            for reply in self._link.receive():
+                if isinstance(reply, Exception):
+                    raise reply
+                return reply
+        return None
+
+    def _wait_for_either(self, seconds: float) -> None:
+        """Wait until something arrives, or the bell rings."""
+        poll = select.poll()
+        for number in (self._bell.fileno(), self._link.fileno()):
+            if number >= 0:  # the link may be closed by now, to stop us
+                poll.register(number, select.POLLIN)
+        poll.poll(seconds * 1_000)
+
+    def _hear(self, raw: bytes) -> None:
+        """Pass a control message on; what is none is said and dropped: nobody's job is in it."""
+        try:
+            message = Message.read(raw)
+        except ValueError as error:
+            self._runtime.events.emit("control_malformed", error=str(error), raw=repr(raw[:SHOWN_OF_MESSAGE]))
+        else:
+            self._on_message(message)

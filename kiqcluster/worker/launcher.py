@@ -12,21 +12,25 @@ Counterpart: sidekiq launcher.rb.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Event
+from typing import Any
 
 from prometheus_client import REGISTRY
 
 from kiqcluster.board import Board
 from kiqcluster.errors import StoreError
+from kiqcluster.fleet import Message
 from kiqcluster.groups import Group
-from kiqcluster.metrics import JobMetrics
+from kiqcluster.metrics import JobMetrics, Labels, attribute_labels
 from kiqcluster.payload import peek
 from kiqcluster.registry import Registry
 from kiqcluster.runtime import Runtime
+from kiqcluster.service import Service
 from kiqcluster.store.engine import DeadSetLimits, Engine, Member
 from kiqcluster.worker.bells import Bells
+from kiqcluster.worker.collectors import Collectors
 from kiqcluster.worker.execution import Execution
 from kiqcluster.worker.fetch import ReliableFetch
 from kiqcluster.worker.heartbeat import Heartbeat, Status
@@ -37,10 +41,12 @@ from kiqcluster.worker.poller import Poller
 from kiqcluster.worker.processor import Processor
 from kiqcluster.worker.queues import QueueOrder
 from kiqcluster.worker.recovery import Recovery
+from kiqcluster.worker.snapshot import Frame, Snapshot
 
 __all__ = ["Callbacks", "Capsule", "Launcher"]
 
 LEAVE_PATIENCE, LEAVE_PAUSE = 4.0, 0.1  # seconds for leaving, while Redis does not answer; between tries
+LAST_LOOK = 0.5  # seconds that the application's metrics get at the end
 LAST_ROUND = 1.5  # seconds for each of the last steps; they must fit into the supervisor's grace
 
 
@@ -51,6 +57,7 @@ class Callbacks:
     on_member: Callable[[Member], None]
     on_recovered: Callable[[str], None]
     on_signal: Callable[[str], None]
+    on_message: Callable[[Message], None]
 
 
 @dataclass(slots=True)
@@ -88,7 +95,9 @@ class Launcher:
         self._is_quiet = False
         limits = DeadSetLimits(runtime.config.dead_max_jobs, runtime.config.dead_timeout)
         self._engine = Engine(runtime.store, limits)
-        self._metrics = JobMetrics(concurrency, self._running_names)
+        self._metrics = JobMetrics(concurrency, self._running_names, self._attributes)
+        self._collectors = Collectors(REGISTRY, self._metrics, runtime.clock, runtime.events, self._crashed)
+        self._snapshot = Snapshot()
         self._job_log = JobLog(runtime.events, runtime.clock, self._crashed)
         self.capsules = [self._make_capsule("default", QueueOrder(group, known_queues, runtime.rng))]
         self._recovery = Recovery(
@@ -125,9 +134,7 @@ class Launcher:
 
     def start(self) -> None:
         """Start the threads: from here on jobs run, and may end this process."""
-        names = self.capsule.order.weights
-        jobs = ((definition.name, definition.queue) for definition in self._registry)
-        self._metrics.start_at_zero((name, queue) for name, queue in jobs if queue in names)
+        self._start_at_zero()
         REGISTRY.register(self._metrics)
         self._job_log.start()
         for capsule in self.capsules:
@@ -137,7 +144,8 @@ class Launcher:
 
     def revive(self) -> None:
         """Start services again that have crashed; called at each tick of the main loop."""
-        others = (self._recovery, self._heartbeat, self._poller, self._job_log)
+        others: tuple[Service, ...] = (self._recovery, self._heartbeat, self._poller, self._job_log)
+        others = (*others, self._collectors) if self._collectors.is_needed else others
         for service in (*(capsule.manager for capsule in self.capsules), *others):
             if not service.is_alive:
                 service.start()
@@ -152,6 +160,7 @@ class Launcher:
             return
         self._is_quiet = True
         returned = sum(capsule.fetch.quiet() for capsule in self.capsules)
+        self._heartbeat.ring()
         self._runtime.events.emit("worker_quiet", returned=returned)
         self._runtime.fire("quiet")
 
@@ -162,6 +171,7 @@ class Launcher:
         self._is_quiet = False
         for capsule in self.capsules:
             capsule.fetch.resume()
+        self._heartbeat.ring()
         self._runtime.events.emit("worker_resumed")
         self._runtime.fire("resume")
 
@@ -170,6 +180,7 @@ class Launcher:
         for capsule in self.capsules:
             if capsule.order.learn(known):
                 self._runtime.events.emit("queues_changed", queues=",".join(capsule.order.weights))
+                self._start_at_zero()
                 capsule.fetch.ring()
 
     def set_queues(self, weights: dict[str, int]) -> None:
@@ -177,6 +188,7 @@ class Launcher:
         for capsule in self.capsules:
             if capsule.order.set_queues(weights):
                 self._runtime.events.emit("queues_changed", queues=",".join(weights))
+                self._start_at_zero()
                 capsule.fetch.ring()
 
     def begin_stop(self) -> None:
@@ -197,6 +209,37 @@ class Launcher:
     def busy(self) -> int:
         """Return the number of jobs that run at this moment."""
         return sum(len(capsule.manager.running()) for capsule in self.capsules)
+
+    def occupied(self) -> int:
+        """Return the number of jobs that run; while quiet, of all units that are held: at 0 none will run here."""
+        return self.running() if self._is_quiet else self.busy()
+
+    def tally(self) -> dict[str, float]:
+        """Return what the supervisor is told with each beat: counts since the start, and the units at hand now."""
+        fetches = [capsule.fetch for capsule in self.capsules]
+        return {
+            "processed": self._metrics.processed(),
+            "prefetched": sum(fetch.prefetched() for fetch in fetches),
+            "round_trips": sum(fetch.round_trips for fetch in fetches),
+            "round_trip_seconds": sum(fetch.round_trip_seconds for fetch in fetches),
+            "drained": all(fetch.is_drained() for fetch in fetches),
+        }
+
+    def changed_metrics(self, *, is_last: bool = False) -> Iterator[Frame]:
+        """Yield the frames that tell the supervisor which series have changed; each is to be sent."""
+        if is_last:
+            self._collectors.ask(LAST_LOOK)
+        rows, is_whole = self._collectors.latest()
+        ours, whole = self._metrics.changed(), rows if is_whole else None
+        yield from self._snapshot.changed(ours if is_whole else [*ours, *rows], whole=whole)
+
+    def show_cluster(self, state: Mapping[str, Any]) -> None:
+        """Publish what the supervisor is doing."""
+        self._heartbeat.show_cluster(state)
+
+    def show_busy(self) -> None:
+        """Publish how many jobs run, before the next beat is due."""
+        self._heartbeat.ring()
 
     def finish_stop(self) -> bool:
         """Put back what still runs, settle, leave the membership and the registry.
@@ -272,6 +315,7 @@ class Launcher:
         status = Status(
             identity=lambda: capsule.fetch.member.identity,
             running=capsule.manager.running,
+            busy=self.occupied,
             is_quiet=lambda: self._is_quiet,
             queues=lambda: (capsule.order.weights, capsule.order.mode),
             concurrency=self._concurrency,
@@ -282,12 +326,23 @@ class Launcher:
             self._runtime.store,
             status,
             on_signal=self._callbacks.on_signal,
+            on_message=self._callbacks.on_message,
             on_names=self.learn_queues,
             on_doubt=capsule.fetch.doubt,
             on_crash=self._crashed,
         )
 
     # telling
+
+    def _start_at_zero(self) -> None:
+        """Have the series of all jobs of our queues, before their first run."""
+        names = {name for capsule in self.capsules for name in capsule.order.weights}
+        jobs = ((definition.name, definition.queue) for definition in self._registry)
+        self._metrics.start_at_zero((name, queue) for name, queue in jobs if queue in names)
+
+    def _attributes(self, name: str) -> Labels:
+        definition = self._registry.get(name)
+        return () if definition is None else attribute_labels(definition.local)
 
     def _identities(self) -> list[str]:
         return [capsule.fetch.member.identity for capsule in self.capsules]

@@ -8,6 +8,8 @@ from textwrap import dedent
 
 import pytest
 
+from tests.process.stage import Releases
+
 
 @pytest.fixture
 def application(tmp_path: Path) -> Callable[[str], str]:
@@ -19,3 +21,11 @@ def application(tmp_path: Path) -> Callable[[str], str]:
         return str(path)
 
     return write
+
+
+@pytest.fixture
+def releases(tmp_path: Path) -> Releases:
+    """A place for releases; the first is deployed."""
+    releases = Releases(tmp_path)
+    releases.deploy("1")
+    return releases

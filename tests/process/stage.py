@@ -8,16 +8,18 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
-from kiqcluster import Client, rubyjson
+from kiqcluster import Client, fleet, rubyjson
 from kiqcluster.config import Config
 from kiqcluster.runtime import Setup
 from kiqcluster.store import Store
-from tests.kit import ROOT, Cluster, free_port, http_get, is_alive, wait_until
+from tests.kit import PAUSE, ROOT, Cluster, free_port, http_get, is_alive, wait_until
 
 
 def push(store: Store, name: str, *args: Any, **options: Any) -> str:
@@ -113,6 +115,23 @@ def restarts(cluster: Cluster, reason: str, slot: int = 0) -> float:
     return metric(cluster, f'kiqcluster_child_restarts_total{{reason="{reason}",slot="{slot}"}}')
 
 
+def told(store: Store) -> list[Mapping[str, Any]]:
+    """Return what supervisors are doing, as each of their processes shows it in Redis."""
+    return [process.cluster for process in fleet.processes(store) if process.cluster is not None]
+
+
+def wait_told(store: Store, what: str, condition: Callable[[Mapping[str, Any]], Any]) -> Mapping[str, Any]:
+    """Wait until a process shows that its supervisor is at something; return what it shows."""
+    return wait_until(lambda: next(filter(condition, told(store)), None), what)
+
+
+def wait_roll(store: Store, state: str) -> Mapping[str, Any]:
+    """Wait until the latest rolling restart shows as rolling, done or failed; return its report."""
+    is_there = wait_told(store, f"a roll to be {state}", lambda each: each["roll"] and each["roll"]["state"] == state)
+    report: Mapping[str, Any] = is_there["roll"]
+    return report
+
+
 def readiness(cluster: Cluster) -> tuple[int, str]:
     """Return status and reason."""
     status, _, body = http_get(cluster.port, "/readiness")
@@ -176,3 +195,74 @@ def descriptors(pid: int) -> int:
 def children(pid: int) -> list[int]:
     """Return the pids of a process' children, zombies included."""
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+class Capacity:
+    """Looks at a cluster for a `with` block: how few slots were ready, how many processes there were at most."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.fewest_ready, self.most_processes, self.looks = 1_000.0, 0, 0
+        self._cluster = cluster
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def _look(self) -> None:
+        while not self._over.is_set():
+            self.fewest_ready = min(self.fewest_ready, metric(self._cluster, 'kiqcluster_children{state="ready"}'))
+            self.most_processes = max(self.most_processes, len(_workers(self._cluster)))
+            self.looks += 1
+            PAUSE.wait(0.01)
+
+    def __enter__(self) -> Capacity:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def _workers(cluster: Cluster) -> set[int]:
+    """Return the pids of the workers that live; not the processes that look at the application."""
+    return {each["child"] for each in cluster.seen("child_started")} & {
+        pid for pid in children(cluster.pid) if is_alive(pid)
+    }
+
+
+class Releases:
+    """Releases of an application side by side, and the link `current` to one of them, as Capistrano has them.
+
+    Each is a module `shop`; a job of it, `release`, notes the release that runs it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.current = directory / "current"
+        self._directory = directory / "releases"
+
+    def deploy(self, name: str, source: str = "") -> None:
+        """Write a release and move the link to it."""
+        place = self._directory / name
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "shop.py").write_text(f"{HEAD.format(name=name)}\n{dedent(source)}")
+        link = self._directory / "next"
+        link.symlink_to(place)
+        link.rename(self.current)
+
+    def run(self, run_cluster: Callable[..., Cluster], *arguments: str, **environ: str) -> Cluster:
+        """Start a cluster on what `current` leads to."""
+        return run_cluster(*arguments, "--directory", str(self.current), app="shop", **environ)
+
+
+HEAD = """
+import os, pathlib, threading, time
+from kiqcluster import job, on
+from tests.apps.basic import nap, note, record, stubborn
+
+@job()
+def release():
+    note("release", {name!r})
+
+@job()
+def where():
+    note("slot", os.environ["KIQ_SLOT"], "pid", os.getpid())
+"""

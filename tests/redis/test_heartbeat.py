@@ -1,20 +1,23 @@
-"""The heartbeat: what a beat writes, how little it asks, and when it doubts what Redis holds for this process."""
+"""The heartbeat: what a beat writes, how little it asks, when it doubts what Redis holds for us, and what it hears."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from kiqcluster import fleet, rubyjson
 from kiqcluster.config import Config
 from kiqcluster.events import Events
+from kiqcluster.fleet import Message
 from kiqcluster.runtime import Runtime, Setup
 from kiqcluster.store import Store
 from kiqcluster.store.engine import Unit
 from kiqcluster.worker.heartbeat import CHECK_BEATS, Heartbeat, Status
 from kiqcluster.worker.processor import Running
-from tests.kit import ManualClock
+from tests.kit import ManualClock, wait_until
 
 IDENTITY = "host:1:abc"
 PAYLOAD = b'{"class":"X","queue":"default","args":[],"jid":"a"}'
@@ -29,17 +32,30 @@ class Bench:
         self.running: list[Running] = []
         self.names: list[str] = []
         self.doubts = 0
+        self.heard: list[str | Message] = []
+        self.events: list[str] = []
+        self.clock = ManualClock()
         status = Status(
             identity=lambda: self.identity,
             running=lambda: self.running,
+            busy=lambda: len(self.running),
             is_quiet=lambda: False,
             queues=lambda: ({"default": 1}, "random"),
             concurrency=3,
             tag="",
         )
-        runtime = Runtime(Config(), store, setup, Events(), ManualClock())
+        events = Events()
+        events.listen(lambda event, fields: self.events.append(event))
+        runtime = Runtime(Config(), store, setup, events, self.clock)
         self.heartbeat = Heartbeat(
-            runtime, store, status, lambda name: None, self._learn, self._doubt, lambda name, error: None
+            runtime,
+            store,
+            status,
+            on_signal=self.heard.append,
+            on_message=self.heard.append,
+            on_names=self._learn,
+            on_doubt=self._doubt,
+            on_crash=lambda name, error: None,
         )
 
     def _learn(self, names: object) -> None:
@@ -52,6 +68,11 @@ class Bench:
         for _ in range(times):
             self.heartbeat.beat()
 
+    def cluster(self) -> Any:
+        """Return what is published of the supervisor."""
+        raw = self.store.call("HGET", self.store.keys.process(self.identity), "kiq_cluster")
+        return None if raw is None else rubyjson.decode(raw)
+
     def commands(self) -> dict[str, int]:
         """Return command → how often the server ran it, so far; but INFO."""
         text = self.store.call("INFO", "commandstats").decode()
@@ -63,7 +84,16 @@ class Bench:
 def bench(store: Store, setup: Setup) -> Iterator[Bench]:
     bench = Bench(store, setup)
     yield bench
-    bench.heartbeat.wake()
+    bench.heartbeat.stop()
+    bench.heartbeat.join(5)
+
+
+@pytest.fixture
+def listening(bench: Bench) -> Bench:
+    """One whose thread runs, and waits: by its clock, which stands still, the next beat is never due."""
+    bench.heartbeat.start()
+    wait_until(lambda: bench.commands().get("blpop"), "the heartbeat to listen")
+    return bench
 
 
 def test_a_beat_without_work_asks_for_no_more_than_it_must(bench: Bench) -> None:
@@ -153,3 +183,112 @@ def test_a_new_identity_takes_the_old_one_off_the_registry_and_doubts_nothing(be
     assert store.call("SMEMBERS", store.keys.processes) == [b"host:1:def"]
     assert store.call("EXISTS", store.keys.process(IDENTITY)) == 0
     assert bench.doubts == 0
+
+
+# what the supervisor is doing
+
+
+def test_what_the_supervisor_does_is_published_with_each_beat(bench: Bench) -> None:
+    bench.beat()
+    assert bench.cluster() is None
+
+    bench.heartbeat.show_cluster({"supervisor": "host:9:a", "lease_remaining": None})
+    bench.beat()
+    bench.store.call("DEL", bench.store.keys.process(IDENTITY))
+    bench.beat()
+
+    assert bench.cluster() == {"supervisor": "host:9:a", "lease_remaining": None}
+
+
+def test_a_lease_runs_down_between_the_supervisors_words(bench: Bench) -> None:
+    bench.heartbeat.show_cluster({"supervisor": "host:9:a", "lease_remaining": 20.0})
+
+    bench.clock.time += 8
+    bench.beat()
+    assert bench.cluster()["lease_remaining"] == 12.0
+    bench.clock.time += 13
+    bench.beat()
+
+    assert bench.cluster()["lease_remaining"] == 0.0
+
+
+def test_the_first_word_of_the_supervisor_is_no_reason_to_doubt(bench: Bench) -> None:
+    """It is a new field of a hash that is there: the process has not vanished meanwhile."""
+    bench.beat(2)
+    bench.heartbeat.show_cluster({"supervisor": "host:9:a"})
+
+    bench.beat()
+
+    assert bench.doubts == 0
+
+
+def test_news_is_published_at_once(listening: Bench) -> None:
+    listening.heartbeat.show_cluster({"supervisor": "host:9:a", "slots": 2})
+    wait_until(lambda: listening.cluster() == {"supervisor": "host:9:a", "slots": 2}, "the news to be there")
+
+    listening.heartbeat.show_cluster({"supervisor": "host:9:a", "slots": 3})
+
+    wait_until(lambda: listening.cluster()["slots"] == 3, "the later news to be there")
+    assert listening.doubts == 0
+
+
+def test_a_lease_that_runs_down_is_no_news(listening: Bench) -> None:
+    listening.heartbeat.show_cluster({"supervisor": "host:9:a", "lease_remaining": 20.0})
+    wait_until(listening.cluster, "the first word to be there")
+    before = listening.commands()["hset"]
+
+    listening.heartbeat.show_cluster({"supervisor": "host:9:a", "lease_remaining": 10.0})
+    fleet.send(listening.store, IDENTITY, Message("dump", id="after it"))
+    wait_until(lambda: listening.heard, "what came after it to be heard")
+
+    assert listening.commands()["hset"] == before
+
+
+def test_whoever_rings_has_a_beat_at_once(listening: Bench, store: Store) -> None:
+    listening.running = [Running(Unit("default", PAYLOAD, "1", IDENTITY), 5.0)]
+
+    listening.heartbeat.ring()
+
+    wait_until(lambda: store.call("HGET", store.keys.process(IDENTITY), "busy") == b"1", "the beat")
+
+
+# listening
+
+
+def test_messages_and_signals_are_heard_while_it_waits(listening: Bench, store: Store) -> None:
+    fleet.send(store, IDENTITY, Message("quiet", scope="process", lease=5.0, by="me", id="1"))
+    wait_until(lambda: len(listening.heard) == 1, "the message to be heard")
+    store.call("LPUSH", store.keys.signals(IDENTITY), "TSTP")
+    wait_until(lambda: len(listening.heard) == 2, "the signal to be heard")
+
+    assert listening.heard == [Message("quiet", scope="process", lease=5.0, by="me", id="1"), "TSTP"]
+
+
+def test_what_was_sent_together_is_heard_in_order(listening: Bench, store: Store) -> None:
+    messages = [Message("quiet", id=str(number)) for number in range(20)]
+    store.call("RPUSH", store.keys.control(IDENTITY), *(message.encode() for message in messages))
+
+    wait_until(lambda: len(listening.heard) == 20, "all messages to be heard")
+
+    assert listening.heard == messages
+
+
+@pytest.mark.parametrize("junk", [b"", b"TSTP", b"\xff", b"[]", b'{"action":"explode"}', b"{" * 100_000])
+def test_what_is_no_message_is_dropped_and_the_next_one_heard(listening: Bench, store: Store, junk: bytes) -> None:
+    store.call("RPUSH", store.keys.control(IDENTITY), junk, Message("resume").encode())
+
+    wait_until(lambda: listening.heard, "the message behind it to be heard")
+
+    assert listening.heard == [Message("resume")]
+    assert listening.events == ["control_malformed"]
+    assert listening.heartbeat.is_alive
+
+
+def test_a_heartbeat_that_is_stopped_takes_no_message_any_more(listening: Bench, store: Store) -> None:
+    listening.heartbeat.stop()
+    assert listening.heartbeat.join(5)
+
+    fleet.send(store, IDENTITY, Message("quiet"))
+
+    assert store.call("LLEN", store.keys.control(IDENTITY)) == 1
+    assert listening.heard == []

@@ -87,7 +87,7 @@ class TestFullPipe:
     ) -> None:
         text = "x" * 100_000
         for number in range(20):
-            pair[0].send("metrics", number=number, text=text)
+            pair[0].send("letter", number=number, text=text)
         assert pair[0].pending > 0
 
         received = []
@@ -97,6 +97,24 @@ class TestFullPipe:
 
         assert [each["number"] for each in received] == list(range(20))
         assert pair[0].pending == 0
+
+    def test_metrics_are_handed_on_as_they_came(self, pair: tuple[Channel, Channel]) -> None:
+        """They are large, and the supervisor decodes them when it has time."""
+        pair[0].send("metrics", values=[[1, 0.000001, 1e17]])
+        pair[0].send("metrics2", values=[])
+
+        assert pair[1].receive() == [
+            {"type": "metrics", "raw": b'{"type":"metrics","values":[[1,1e-6,1e17]]}'},
+            {"type": "metrics2", "values": []},
+        ]
+
+    @pytest.mark.parametrize("odd", ["\ud800", 10**5_000], ids=["surrogate", "integer"])
+    def test_what_the_fast_encoder_refuses_is_sent_all_the_same(
+        self, pair: tuple[Channel, Channel], odd: object
+    ) -> None:
+        pair[0].send("letter", odd=odd)
+
+        assert pair[1].receive() == [{"type": "letter", "odd": odd}]
 
     def test_nothing_waits_when_the_other_side_reads(self, pair: tuple[Channel, Channel]) -> None:
         pair[0].send("beat")

@@ -25,7 +25,7 @@ MAKES_CHANCE = {
 }
 TOUCHES_ENVIRONMENT = {
     "config.py": "reads it",
-    "cli.py": "hands KIQ_ENV and REDIS_URL to the application",
+    "cli.py": "hands KIQ_ENV and REDIS_URL to the application, and what systemd says to the supervisor",
     "worker/child.py": "hands KIQ_SLOT and SIDEKIQ_WORKER_ID to the application",
     "worker/identity.py": "DYNO, which takes the host's place in an identity as in Sidekiq",
     "worker/heartbeat.py": "DYNO again, for the process list",

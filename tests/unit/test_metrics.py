@@ -1,125 +1,213 @@
-"""Metrics of a worker: what is counted, and which series a frame carries."""
+"""Metrics of a worker: what is counted, and how it is shown."""
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import pytest
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
-from kiqcluster import rubyjson
-from kiqcluster.metrics import JobMetrics, Snapshot, Tally
+from kiqcluster.metrics import DEFERRED, DROPPED, JobMetrics, Labels, Row, Tally, attribute_labels
+from kiqcluster.outcome import Dead, Deferred, Discard, Done, Interrupted, Outcome, Retry
+
+DONE = Done()
+KEY = ("Mail", "mails")
 
 
-def samples(families: list[dict[str, Any]]) -> dict[tuple[str, tuple[tuple[str, str], ...]], Any]:
-    return {
-        (name, tuple(sorted(labels.items()))): value for family in families for name, labels, value in family["samples"]
-    }
+def text(metrics: JobMetrics) -> list[str]:
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    return generate_latest(registry).decode().splitlines()
 
 
-class TestSnapshot:
-    @pytest.fixture
-    def registry(self) -> CollectorRegistry:
-        return CollectorRegistry()
-
-    def test_the_first_one_has_every_series_and_the_next_only_what_changed(self, registry: CollectorRegistry) -> None:
-        counter = Counter("mails", "sent", ["kind"], registry=registry)
-        counter.labels("a").inc()
-        counter.labels("b").inc(2)
-        snapshot = Snapshot(registry)
-
-        first, second = snapshot.changed(), snapshot.changed()
-        counter.labels("b").inc()
-        third = snapshot.changed()
-
-        assert samples(first) == {("mails_total", (("kind", "a"),)): 1, ("mails_total", (("kind", "b"),)): 2}
-        assert second == []
-        assert samples(third) == {("mails_total", (("kind", "b"),)): 3}
-
-    def test_a_family_says_name_type_and_help(self, registry: CollectorRegistry) -> None:
-        Histogram("size", "of mails", registry=registry).observe(1)
-
-        (family,) = Snapshot(registry).changed()
-
-        assert (family["name"], family["type"], family["help"]) == ("size", "histogram", "of mails")
-
-    def test_creation_times_and_the_interpreters_own_series_stay_here(self, registry: CollectorRegistry) -> None:
-        Counter("mails", "sent", registry=registry)
-        Gauge("python_info", "x", registry=registry)
-        Gauge("process_open_fds", "x", registry=registry)
-
-        assert list(samples(Snapshot(registry).changed())) == [("mails_total", ())]
-
-    @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e300, 0.1, -0.0])
-    def test_every_value_of_a_gauge_survives_a_frame(self, registry: CollectorRegistry, value: float) -> None:
-        Gauge("odd", "x", registry=registry).set(value)
-        Gauge("large", "x", registry=registry).set(1e17)
-
-        frame = rubyjson.decode(rubyjson.encode(Snapshot(registry).changed()))
-
-        assert repr(float(samples(frame)["odd", ()])) == repr(value)
-
-    def test_a_value_that_is_no_number_is_sent_once(self, registry: CollectorRegistry) -> None:
-        Gauge("odd", "x", registry=registry).set(math.nan)
-        snapshot = Snapshot(registry)
-
-        assert snapshot.changed() != []
-        assert snapshot.changed() == []
+def value(metrics: JobMetrics, sample: str) -> float:
+    (line,) = [line for line in text(metrics) if line.startswith(f"{sample} ")]
+    return float(line.rpartition(" ")[2])
 
 
-class TestJobMetrics:
-    def text(self, metrics: JobMetrics) -> list[str]:
-        registry = CollectorRegistry()
-        registry.register(metrics)
-        return generate_latest(registry).decode().splitlines()
+@pytest.fixture
+def metrics() -> JobMetrics:
+    """The metrics of a worker without jobs."""
+    return JobMetrics(2, list)
 
-    def test_the_tallies_of_all_processors_are_one_series(self) -> None:
-        metrics = JobMetrics(2, list)
+
+@pytest.fixture
+def tally(metrics: JobMetrics) -> Tally:
+    """What its only processor counts."""
+    tally = metrics.tallies()[KEY] = Tally()
+    return tally
+
+
+class TestCounting:
+    def test_the_tallies_of_all_processors_are_one_series(self, metrics: JobMetrics) -> None:
         for seconds in (0.2, 700.0):
-            tally = metrics.tallies()["Mail", "mails"] = Tally()
-            tally.completion["done"].observe(seconds)
-            tally.counters["failed"] += 1
-
-        lines = self.text(metrics)
+            tally = metrics.tallies()[KEY] = Tally()
+            tally.add(DONE, seconds, None, was_retried=True)
 
         labels = 'job_status="done",queue="mails",worker="Mail"'
-        assert 'sidekiq_jobs_completion_seconds_bucket{job_status="done",le="0.1",queue="mails",worker="Mail"} 0.0' in (
-            lines
-        )
-        assert (
-            'sidekiq_jobs_completion_seconds_bucket{job_status="done",le="0.25",queue="mails",worker="Mail"} 1.0'
-            in (lines)
-        )
-        assert (
-            'sidekiq_jobs_completion_seconds_bucket{job_status="done",le="+Inf",queue="mails",worker="Mail"} 2.0'
-            in (lines)
-        )
-        assert f"sidekiq_jobs_completion_seconds_sum{{{labels}}} 700.2" in lines
-        assert 'sidekiq_jobs_failed_total{queue="mails",worker="Mail"} 2.0' in lines
+        buckets = [
+            value(metrics, f'sidekiq_jobs_completion_seconds_bucket{{job_status="done",le="{bound}",{labels[18:]}}}')
+            for bound in ("0.1", "0.25", "600.0", "+Inf")
+        ]
+        assert buckets == [0, 1, 1, 2]
+        assert value(metrics, f"sidekiq_jobs_completion_seconds_sum{{{labels}}}") == 700.2
+        assert value(metrics, 'sidekiq_jobs_retried_total{queue="mails",worker="Mail"}') == 2
 
-    def test_a_known_job_has_its_series_before_it_ran(self) -> None:
-        metrics = JobMetrics(2, list)
-        metrics.start_at_zero(iter([("Mail", "mails")]))
+    @pytest.mark.parametrize(
+        ("outcome", "counted"),
+        [
+            (DONE, set()),
+            (Retry(b"", 0.0), {"failed"}),
+            (Dead(b"", 0.0), {"failed", "dead"}),
+            (Dead(b"", 0.0, counted=False), {"dead"}),
+            (Discard(), {"failed"}),
+            (Interrupted(b""), {"interrupted"}),
+            (Deferred(b"", 0.0), {"deferred"}),
+        ],
+        ids=["done", "retry", "dead", "unreadable", "discard", "interrupted", "deferred"],
+    )
+    def test_each_outcome_counts_as_what_it_is(
+        self, metrics: JobMetrics, tally: Tally, outcome: Outcome, counted: set[str]
+    ) -> None:
+        tally.add(outcome, 1.0, None, was_retried=False)
 
-        lines = self.text(metrics)
+        assert {name for name, count in tally.counters.items() if count} == counted
+        for name in tally.counters:
+            sample = f'sidekiq_jobs_{name}_total{{queue="mails",worker="Mail"}}'
+            assert value(metrics, sample) == (name in counted)
 
-        assert 'sidekiq_jobs_failed_total{queue="mails",worker="Mail"} 0.0' in lines
-        assert 'sidekiq_running_jobs{queue="mails",worker="Mail"} 0.0' in lines
+    @pytest.mark.parametrize("action", [DEFERRED, DROPPED])
+    def test_what_middleware_skips_is_told_by_what_it_did(self, metrics: JobMetrics, tally: Tally, action: str) -> None:
+        tally.skip(action)
 
-    def test_running_jobs_and_threads_are_shown(self) -> None:
-        lines = self.text(JobMetrics(5, lambda: [("Mail", "mails"), ("Mail", "mails")]))
-
-        assert 'sidekiq_running_jobs{queue="mails",worker="Mail"} 2.0' in lines
-        assert "sidekiq_concurrency 5.0" in lines
+        skipped = {each: value(metrics, f'sidekiq_jobs_skipped_total{{action="{each}",queue="mails",worker="Mail"}}')
+                   for each in (DEFERRED, DROPPED)}  # fmt: skip
+        assert skipped == {DEFERRED: action == DEFERRED, DROPPED: action == DROPPED}
 
     @pytest.mark.parametrize(("seconds", "bucket"), [(0.0, "0.1"), (0.1, "0.1"), (0.1001, "0.25"), (600.0, "600.0")])
-    def test_a_bucket_takes_in_its_bound(self, seconds: float, bucket: str) -> None:
-        metrics = JobMetrics(1, list)
-        tally = metrics.tallies()["Mail", "mails"] = Tally()
-        tally.completion["done"].observe(seconds)
+    def test_a_bucket_takes_in_its_bound(self, metrics: JobMetrics, tally: Tally, seconds: float, bucket: str) -> None:
+        tally.add(DONE, seconds, None, was_retried=False)
 
-        ones = [line for line in self.text(metrics) if 'job_status="done",le=' in line and line.endswith(" 1.0")]
+        ones = [line for line in text(metrics) if 'completion_seconds_bucket{job_status="done",le=' in line]
+        assert next(line for line in ones if line.endswith(" 1.0")).count(f'le="{bucket}"') == 1
 
-        assert f'le="{bucket}"' in ones[0]
+    def test_a_wait_that_clocks_make_negative_counts_as_none(self, metrics: JobMetrics, tally: Tally) -> None:
+        tally.add(DONE, 0.0, -5.0, was_retried=False)
+
+        assert value(metrics, 'sidekiq_jobs_queue_duration_seconds_sum{queue="mails",worker="Mail"}') == 0
+        assert value(metrics, 'sidekiq_jobs_queue_duration_seconds_count{queue="mails",worker="Mail"}') == 1
+
+    def test_what_ran_is_counted_whatever_came_of_it(self, metrics: JobMetrics, tally: Tally) -> None:
+        tally.add(DONE, 1.0, None, was_retried=False)
+        tally.add(Retry(b"", 0.0), 1.0, None, was_retried=False)
+        tally.add(Deferred(b"", 0.0), 1.0, None, was_retried=False)
+
+        assert metrics.processed() == 2
+
+
+class TestCpu:
+    def cpu(self, metrics: JobMetrics, status: str = "done") -> tuple[float, float, float]:
+        """Return count, sum and how many are in the first bucket."""
+        labels = f'job_status="{status}",queue="mails",worker="Mail"'
+        first = f'job_status="{status}",le="0.1",queue="mails",worker="Mail"'
+        name = "sidekiq_jobs_cpu_seconds"
+        return (
+            value(metrics, f"{name}_count{{{labels}}}"),
+            value(metrics, f"{name}_sum{{{labels}}}"),
+            value(metrics, f"{name}_bucket{{{first}}}"),
+        )
+
+    def test_a_run_counts_with_what_was_measured(self, metrics: JobMetrics, tally: Tally) -> None:
+        tally.add(DONE, 3.0, None, was_retried=False, used=0.75)
+
+        assert self.cpu(metrics) == (1, 0.75, 0)
+
+    def test_a_brief_run_counts_with_its_duration(self, metrics: JobMetrics, tally: Tally) -> None:
+        tally.add(DONE, 3.0, None, was_retried=False, used=0.75)
+        tally.add(DONE, 0.00005, None, was_retried=False)
+
+        assert self.cpu(metrics) == (2, pytest.approx(0.75005), 1)
+
+    def test_failures_count_apart(self, metrics: JobMetrics, tally: Tally) -> None:
+        tally.add(Retry(b"", 0.0), 3.0, None, was_retried=False, used=0.05)
+
+        assert self.cpu(metrics, "fail") == (1, 0.05, 1)
+        assert self.cpu(metrics, "done") == (0, 0, 0)
+
+    def test_what_is_told_while_a_run_is_being_counted_is_never_taken_back(
+        self, metrics: JobMetrics, tally: Tally
+    ) -> None:
+        """The parts of a run are counted one after the other, and whoever looks in between sees one of them."""
+        tally.done.observe(3.0)
+        between = self.cpu(metrics)
+        tally.cpu_done.measure(0.75, 3.0)
+        after = self.cpu(metrics)
+
+        assert all(now >= then for now, then in zip(after, between, strict=True))
+
+
+class TestSeries:
+    def test_a_known_job_has_all_its_series_before_it_ran(self, metrics: JobMetrics) -> None:
+        metrics.start_at_zero([KEY])
+
+        zeros = [line for line in text(metrics) if 'queue="mails"' in line and line.endswith(" 0.0")]
+        assert len(zeros) == 58
+        assert not [line for line in text(metrics) if 'queue="mails"' in line and not line.endswith(" 0.0")]
+
+    def test_running_jobs_and_threads_are_shown(self) -> None:
+        metrics = JobMetrics(5, lambda: [KEY, KEY])
+
+        assert value(metrics, 'sidekiq_running_jobs{queue="mails",worker="Mail"}') == 2
+        assert value(metrics, "sidekiq_concurrency") == 5
+
+    def test_what_a_job_declares_is_a_label_of_its_series(self) -> None:
+        declared: dict[str, Labels] = {"Mail": (("urgency", "high"),)}
+        metrics = JobMetrics(1, list, lambda name: declared[name])
+        metrics.start_at_zero([KEY])
+
+        assert 'sidekiq_jobs_failed_total{queue="mails",urgency="high",worker="Mail"} 0.0' in text(metrics)
+
+    @pytest.mark.parametrize(
+        ("options", "labels"),
+        [
+            ({}, {}),
+            ({"urgency": "high"}, {"urgency": "high"}),
+            ({"feature_category": "mail", "retry": 3}, {"feature_category": "mail"}),
+            ({"resource_boundary": "cpu"}, {"boundary": "cpu"}),
+            ({"resource_boundary": "unknown"}, {}),
+            ({"has_external_dependencies": True}, {"external_dependencies": "yes"}),
+            ({"has_external_dependencies": False}, {"external_dependencies": "no"}),
+        ],
+    )
+    def test_attributes_have_gitlabs_labels(self, options: dict[str, object], labels: dict[str, str]) -> None:
+        assert dict(attribute_labels(options)) == labels
+
+
+class TestChanges:
+    def changed(self, metrics: JobMetrics) -> dict[str, Row]:
+        return {row.family.name: row for row in metrics.changed()}
+
+    def test_at_first_all_is_told_and_then_only_what_was_counted_since(self, metrics: JobMetrics) -> None:
+        metrics.start_at_zero([KEY])
+        assert {"sidekiq_jobs_failed", "sidekiq_running_jobs", "sidekiq_concurrency"} <= self.changed(metrics).keys()
+        assert self.changed(metrics) == {}
+
+        tally = metrics.tallies()[KEY] = Tally()
+        self.changed(metrics)
+        tally.count("interrupted")
+        changed = self.changed(metrics)
+
+        assert changed["sidekiq_jobs_interrupted"].values == [1]
+        assert "sidekiq_concurrency" not in changed
+
+    def test_the_gauge_of_running_jobs_follows_them(self) -> None:
+        running: list[tuple[str, str]] = []
+        metrics = JobMetrics(1, lambda: running)
+        metrics.start_at_zero([KEY])
+        metrics.changed()
+        told = []
+
+        for now in ([KEY], [KEY], [], []):
+            running[:] = now
+            told.append([row.values for row in metrics.changed()])
+
+        assert told == [[[1]], [], [[0]], []]

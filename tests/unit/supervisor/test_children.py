@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from kiqcluster.board import Board
 from kiqcluster.frames import Channel
 from kiqcluster.groups import parse_group
 from kiqcluster.supervisor.children import Child, Death, Slot, restart_reason
@@ -79,7 +78,7 @@ def test_a_death_that_nobody_asked_for_has_one_reason(
     ],
 )
 def test_a_slot_has_one_word_for_its_state(child: Child, changes: dict[str, object], state: str) -> None:
-    slot = Slot(SlotPlan(0, parse_group("*"), {}, "random", 1), Board(1))
+    slot = Slot(SlotPlan(0, parse_group("*"), {}, "random", 1))
     assert slot.state == "backoff"
 
     slot.child = child

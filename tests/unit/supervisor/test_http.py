@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping
+import stat
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,25 +16,50 @@ from kiqcluster.supervisor.http import (
     PATIENCE,
     Connection,
     Listener,
+    Request,
     Response,
+    Routes,
     open_listener,
 )
 from tests.kit import ManualClock
 
 
-def hello(headers: Mapping[str, str]) -> Response:
-    return Response(200, f"hello {headers.get('x-name', 'nobody')}\n".encode(), "text/plain")
+def hello(request: Request) -> Response:
+    return Response(200, f"hello {request.headers.get('x-name', 'nobody')}\n".encode(), "text/plain")
 
 
-def large(headers: Mapping[str, str]) -> Response:
+def echo(request: Request) -> Response:
+    return Response(200, repr(dict(request.query)).encode(), "text/plain")
+
+
+def large(request: Request) -> Response:
     return Response(503, b"x" * 2_000_000, headers={"Retry-After": "1"})
 
 
-def faulty(headers: Mapping[str, str]) -> Response:
+def faulty(request: Request) -> Response:
     raise ZeroDivisionError("on purpose")
 
 
-ROUTES = {"/hello": hello, "/large": large, "/faulty": faulty}
+def slow(request: Request) -> Generator[None, None, Response]:
+    yield
+    yield
+    return Response(200, b"at last", "text/plain")
+
+
+def faulty_in_the_end(request: Request) -> Generator[None, None, Response]:
+    yield
+    raise ZeroDivisionError("on purpose")
+
+
+ROUTES: Routes = {
+    "/hello": {"GET": hello},
+    "/echo": {"GET": echo, "POST": echo},
+    "/large": {"GET": large},
+    "/faulty": {"GET": faulty},
+    "/slow": {"GET": slow},
+    "/late": {"GET": faulty_in_the_end},
+    "/order": {"POST": echo},
+}
 
 
 def ignore(path: str, error: Exception) -> None:
@@ -47,8 +73,9 @@ class Client:
         self.socket, server = socket.socketpair()
         self.socket.setblocking(False)
         self.failures: list[tuple[str, str]] = []
+        self.clock = ManualClock(100.0)
         self.connection = Connection(
-            server, ROUTES, lambda path, error: self.failures.append((path, str(error))), deadline=10.0
+            server, ROUTES, lambda path, error: self.failures.append((path, str(error))), self.clock
         )
 
     def exchange(self, request: bytes) -> tuple[int, dict[str, str], bytes]:
@@ -56,9 +83,11 @@ class Client:
         self.socket.sendall(request)
         data = b""
         while self.connection.advance():
-            data += self._available()
+            if self.connection.is_working:
+                self.connection.work(self.clock.monotonic() + 1)
+            data += self.available()
         self.connection.socket.close()
-        while chunk := self._available():
+        while chunk := self.available():
             data += chunk
         head, _, body = data.partition(b"\r\n\r\n")
         first, *lines = head.decode().split("\r\n")
@@ -66,7 +95,7 @@ class Client:
         assert version == "HTTP/1.1"
         return int(status), dict(line.split(": ", 1) for line in lines), body
 
-    def _available(self) -> bytes:
+    def available(self) -> bytes:
         try:
             return self.socket.recv(1 << 20)
         except BlockingIOError:
@@ -105,6 +134,11 @@ class TestRequests:
     def test_a_query_does_not_matter(self, client: Client) -> None:
         assert client.exchange(b"GET /hello?x=1&y=? HTTP/1.1\r\n\r\n")[0] == 200
 
+    def test_a_query_reaches_the_handler_decoded(self, client: Client) -> None:
+        body = client.exchange(b"GET /echo?lease=15m&by=Ann%20B+C&x&y=1&y=2 HTTP/1.1\r\n\r\n")[2]
+
+        assert body == b"{'lease': '15m', 'by': 'Ann B C', 'x': '', 'y': '2'}"
+
     @pytest.mark.parametrize("path", ["/", "/hello/", "/HELLO", "/%2e", "hello", "*"])
     def test_another_path_is_not_found_and_told_which_there_are(self, client: Client, path: str) -> None:
         status, _, body = client.exchange(f"GET {path} HTTP/1.1\r\n\r\n".encode())
@@ -120,6 +154,23 @@ class TestRequests:
         status, headers, _ = client.exchange(f"{method} /hello HTTP/1.1\r\n\r\n".encode())
 
         assert (status, headers["Allow"]) == (405, "GET, HEAD")
+
+    @pytest.mark.parametrize(
+        ("request_line", "status", "allowed"),
+        [
+            ("GET /order", 405, "POST"),
+            ("HEAD /order", 405, "POST"),
+            ("PUT /echo", 405, "GET, HEAD, POST"),
+            ("POST /order", 200, ""),
+            ("POST /echo", 200, ""),
+            ("POST /nowhere", 404, ""),
+            ("PUT /nowhere", 405, "GET, HEAD, POST"),
+        ],
+    )
+    def test_every_path_has_its_methods(self, client: Client, request_line: str, status: int, allowed: str) -> None:
+        answer = client.exchange(f"{request_line} HTTP/1.1\r\n\r\n".encode())
+
+        assert (answer[0], answer[1].get("Allow", "")) == (status, allowed)
 
     @pytest.mark.parametrize(
         "request_line",
@@ -138,10 +189,27 @@ class TestRequests:
     def test_what_is_no_http_is_a_bad_request(self, client: Client, request_line: bytes) -> None:
         assert client.exchange(request_line + b"\r\n\r\n")[0] == 400
 
-    def test_a_request_that_is_too_long_is_one_too(self, client: Client) -> None:
+    def test_a_head_that_is_too_long_is_refused(self, client: Client) -> None:
         status, _, body = client.exchange(b"GET /hello HTTP/1.1\r\nX: " + b"x" * LONGEST_REQUEST)
 
-        assert (status, body) == (400, b"request too long\n")
+        assert (status, body) == (431, b"a request has at most 8192 bytes\n")
+
+    @pytest.mark.parametrize(("length", "status"), [("5", 200), ("0", 200), ("-1", 400), ("x", 400), ("²", 400)])
+    def test_a_body_is_read_and_ignored(self, client: Client, length: str, status: int) -> None:
+        head = f"POST /echo HTTP/1.1\r\nContent-Length: {length}\r\n\r\n".encode()
+
+        assert client.exchange(head + b"a b=c"[: 5 if length == "5" else 0])[0] == status
+
+    @pytest.mark.parametrize("length", [LONGEST_REQUEST + 1, 10**30])
+    def test_a_body_that_is_too_long_is_refused_before_it_comes(self, client: Client, length: int) -> None:
+        assert client.exchange(f"POST /echo HTTP/1.1\r\nContent-Length: {length}\r\n\r\n".encode())[0] == 413
+
+    def test_the_answer_waits_for_the_end_of_the_body(self, client: Client) -> None:
+        client.socket.sendall(b"POST /echo HTTP/1.1\r\nContent-Length: 3\r\n\r\nab")
+        assert client.connection.advance() is True
+        assert not client.connection.is_writing
+
+        assert client.exchange(b"c")[0] == 200
 
     def test_a_response_has_its_status_and_headers(self, client: Client) -> None:
         status, headers, body = client.exchange(b"GET /large HTTP/1.1\r\n\r\n")
@@ -193,12 +261,62 @@ class TestPace:
         assert client.connection.advance() is False
 
 
+class TestWork:
+    """Answers that take longer than a moment."""
+
+    def test_it_goes_on_in_steps_until_its_time_is_over(self, client: Client) -> None:
+        client.socket.sendall(b"GET /slow HTTP/1.1\r\n\r\n")
+        assert client.connection.advance() is True
+        assert client.connection.is_working
+
+        assert client.connection.work(client.clock.monotonic()) is False
+        assert client.connection.advance() is True
+        assert not client.connection.is_writing
+        assert client.connection.work(client.clock.monotonic() + 1) is True
+        assert client.exchange(b"")[::2] == (200, b"at last")
+
+    def test_a_failure_is_reported_and_answered(self, client: Client) -> None:
+        assert client.exchange(b"GET /late HTTP/1.1\r\n\r\n")[0] == 500
+        assert client.failures == [("/late", "on purpose")]
+
+    def test_a_head_has_the_length_and_no_body(self, client: Client) -> None:
+        status, headers, body = client.exchange(b"HEAD /slow HTTP/1.1\r\n\r\n")
+
+        assert (status, headers["Content-Length"], body) == (200, "7", b"")
+
+
+class TestExpiry:
+    def test_who_has_begun_a_request_is_told(self, client: Client) -> None:
+        client.socket.sendall(b"GET /hel")
+        client.connection.advance()
+        client.connection.expire()
+
+        assert client.available().startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+
+    def test_who_has_said_nothing_is_told_nothing(self, client: Client) -> None:
+        client.connection.advance()
+        client.connection.expire()
+
+        assert client.available() == b""
+
+    def test_who_reads_too_slowly_gets_no_second_answer(self, client: Client) -> None:
+        client.socket.sendall(b"GET /large HTTP/1.1\r\n\r\n")
+        client.connection.advance()
+        client.connection.expire()
+
+        assert b"408" not in client.available()
+
+
 class TestListener:
     @pytest.fixture
-    def listener(self, tmp_path: Path) -> Iterator[Listener]:
+    def clock(self) -> ManualClock:
+        return ManualClock(100.0)
+
+    @pytest.fixture
+    def listener(self, tmp_path: Path, clock: ManualClock) -> Iterator[Listener]:
         sock = open_listener(f"unix:{tmp_path / 'http.sock'}")
         assert sock is not None
-        listener = Listener(sock, ROUTES, ignore, ManualClock(100.0))
+        listener = Listener(sock, ROUTES, ignore, clock)
         yield listener
         listener.close()
 
@@ -268,19 +386,74 @@ class TestListener:
     def test_nobody_there_is_no_connection(self, listener: Listener) -> None:
         assert listener.accept() is None
 
-    def test_one_too_many_is_closed_at_once(self, listener: Listener) -> None:
+    def test_nobody_is_surplus_while_there_is_room(self, listener: Listener) -> None:
         clients = [self.connect(listener) for _ in range(MOST_CONNECTIONS)]
         assert all(listener.accept() is not None for _ in clients)
 
-        extra = self.connect(listener)
-        assert listener.accept() is None
-        assert extra.recv(1) == b""
-
-        listener.drop(listener.connections[0])
-        next_one = self.connect(listener)
-        assert listener.accept() is not None
-        for sock in (*clients, extra, next_one):
+        assert listener.surplus() is None
+        for sock in clients:
             sock.close()
+
+    def test_of_one_too_many_the_one_that_is_idle_for_longest_goes(
+        self, listener: Listener, clock: ManualClock
+    ) -> None:
+        clients = [self.connect(listener) for _ in range(MOST_CONNECTIONS + 1)]
+        connections = []
+        for _ in clients:
+            connection = listener.accept()
+            assert connection is not None
+            connections.append(connection)
+            clock.time += 0.01
+        clients[0].sendall(b"GET /large HTTP/1.1\r\n\r\n")  # it has asked
+        clients[1].sendall(b"GET /l")  # it says something
+        for connection in connections[:2]:
+            connection.advance()
+
+        assert listener.surplus() is connections[2]
+        for sock in clients:
+            sock.close()
+
+    def test_the_newest_is_never_surplus(self, listener: Listener, clock: ManualClock) -> None:
+        clients = [self.connect(listener) for _ in range(MOST_CONNECTIONS + 1)]
+        connections = []
+        for sock in clients:
+            if sock is not clients[-1]:
+                sock.sendall(b"GET /large HTTP/1.1\r\n\r\n")
+            connection = listener.accept()
+            assert connection is not None
+            connections.append(connection)
+            if sock is not clients[-1]:
+                connection.advance()
+            clock.time += 0.01
+
+        assert listener.surplus() is connections[0]
+        for sock in clients:
+            sock.close()
+
+    def test_a_control_socket_is_its_owners_alone(self, tmp_path: Path) -> None:
+        path = tmp_path / "control.sock"
+        sock = open_listener(f"unix:{path}", is_control=True)
+
+        assert sock is not None
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        sock.close()
+
+    def test_a_listener_removes_its_file_and_no_other(self, listener: Listener, tmp_path: Path) -> None:
+        path = tmp_path / "http.sock"
+        path.unlink()
+        with socket.socket(socket.AF_UNIX) as another:
+            another.bind(str(path))
+            listener.remove()
+            assert path.exists()
+
+        path.unlink()
+        sock = open_listener(f"unix:{path}")
+        assert sock is not None
+        ours = Listener(sock, ROUTES, ignore, ManualClock())
+        ours.close()
+        assert path.exists()
+        ours.remove()
+        assert not path.exists()
 
     def test_a_slow_client_is_overdue_when_its_patience_has_run_out(self, tmp_path: Path) -> None:
         clock = ManualClock(100.0)

@@ -13,7 +13,7 @@ import pytest
 from kiqcluster import DISCARD, KILL, Interrupted, Job, current_job, job
 from kiqcluster.config import Config
 from kiqcluster.events import Events, Fields
-from kiqcluster.metrics import JobMetrics
+from kiqcluster.metrics import BRIEF, JobMetrics
 from kiqcluster.outcome import Dead, Deferred, Discard, Done, Outcome, Requeue, Retry
 from kiqcluster.outcome import Interrupted as InterruptedOutcome
 from kiqcluster.payload import INVALID_PAYLOAD, decode_backtrace, presentable
@@ -52,6 +52,17 @@ class Worker:
     def run(self, name: str, *args: Any, **keys: Any) -> Outcome:
         payload = {"retry": True, "queue": "default", "args": list(args), "class": name, "jid": JID, **keys}
         return self.run_bytes(encode(payload))
+
+    def sample(self, suffix: str, name: str, **labels: str) -> float:
+        """Return the value of a series of a job."""
+        for family in self.metrics.collect():
+            for sample in family.samples:
+                if (
+                    sample.name == f"sidekiq_jobs_{suffix}"
+                    and {**labels, "worker": name}.items() <= sample.labels.items()
+                ):
+                    return sample.value
+        return 0.0
 
     def counted(self) -> dict[tuple[str, str], dict[str, float]]:
         """Return (job, queue) → counters that are not zero, runs by status among them."""
@@ -682,6 +693,51 @@ class TestMalformed:
         assert ran == [1.5]
 
 
+class TestCpu:
+    """CPU seconds; the clock for them is read as seldom as will do."""
+
+    @pytest.fixture
+    def worker(self, worker: Worker) -> Worker:
+        @job()
+        def spin(seconds: float, used: float) -> None:
+            worker.clock.time += seconds
+            worker.clock.used += used
+
+        return worker
+
+    def used(self, worker: Worker) -> tuple[float, float]:
+        """Return how many runs were counted, and with how many CPU seconds in all."""
+        labels = {"job_status": "done"}
+        return worker.sample("cpu_seconds_count", "spin", **labels), worker.sample("cpu_seconds_sum", "spin", **labels)
+
+    def test_a_run_counts_with_what_its_thread_used(self, worker: Worker) -> None:
+        worker.run("spin", 2.0, 0.5)
+        worker.clock.used += 7.0  # others' work, between two runs
+        worker.clock.time += 9.0
+        worker.run("spin", 2.0, 0.25)
+
+        assert self.used(worker) == (2, 0.75)
+
+    def test_a_brief_run_counts_with_its_duration(self, worker: Worker) -> None:
+        worker.run("spin", BRIEF / 4, 0.0)
+
+        assert self.used(worker) == (1, pytest.approx(BRIEF / 4, abs=1e-6))
+
+    def test_brief_runs_before_a_long_one_add_no_more_than_they_took(self, worker: Worker) -> None:
+        for _ in range(100):
+            worker.run("spin", BRIEF / 4, BRIEF / 4)
+        worker.run("spin", 1.0, 0.5)
+
+        count, used = self.used(worker)
+        assert count == 101
+        assert 0.5 + 25 * BRIEF <= used <= 0.5 + 26.5 * BRIEF
+
+    def test_nobody_uses_more_than_there_was(self, worker: Worker) -> None:
+        worker.run("spin", 1.0, 5.0)
+
+        assert self.used(worker) == (1, 1.0)
+
+
 class TestMiddleware:
     def test_links_are_around_the_job_and_may_end_it_with_an_outcome(self, worker: Worker) -> None:
         ran: list[str] = []
@@ -720,6 +776,20 @@ class TestMiddleware:
         worker.setup.server_middleware.add(lambda run, proceed: None)
 
         assert worker.run("broken") == Done()
+
+    @pytest.mark.parametrize(
+        ("answer", "action"), [(None, "dropped"), (Discard(), "dropped"), (Deferred(b"{}", 5.0), "deferred")]
+    )
+    def test_what_a_link_does_not_let_run_counts_as_skipped(
+        self, worker: Worker, answer: Outcome | None, action: str
+    ) -> None:
+        job(name="nothing")(lambda: None)
+        worker.setup.server_middleware.add(lambda run, proceed: answer if run.payload.get("skip") else proceed())
+        worker.run("nothing", skip=True)
+        worker.run("nothing")
+
+        assert worker.sample("skipped_total", "nothing", action=action) == 1
+        assert worker.counted()["nothing", "default"]["skipped"] == 1
 
     def test_an_error_of_a_link_is_one_of_the_job(self, worker: Worker) -> None:
         job(name="nothing")(lambda: None)

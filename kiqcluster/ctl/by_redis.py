@@ -1,0 +1,258 @@
+"""By Redis: messages go to the list of one worker process of each supervisor, answers come with what that publishes.
+
+1. find     the clusters that are meant
+2. carry    an errand per supervisor; if its carrier dies or stays silent, another process of that supervisor is asked
+3. call off what nobody has read by the deadline, so that it does not surprise anybody later
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from kiqcluster.clock import SystemClock
+from kiqcluster.ctl.waiting import NEVER, POLL
+from kiqcluster.ctl.ways import Answer, NobodyThere, View, Worker
+from kiqcluster.errors import StoreError
+from kiqcluster.fleet import Cluster, Message, Process, clusters, is_waiting, processes, send, take_back
+from kiqcluster.store import Store, is_outage
+
+__all__ = ["RedisWay", "is_among", "view_of", "worker_of"]
+
+ANSWER = 10.0  # seconds within which a supervisor must have answered
+PATIENCE = 3.0  # seconds after which another process is asked to carry the message
+NEWBORN = 3.0  # seconds that a process which has just started may take to learn of its supervisor
+
+
+def is_among(host: str, hosts: Collection[str]) -> bool:
+    """Return whether a host is meant, by its name or the first part of that; all are where none is named."""
+    return not hosts or not {host, host.partition(".")[0]}.isdisjoint(hosts)
+
+
+class RedisWay:
+    """To the supervisors on these hosts, all if there are none; or to the process that `identity` names."""
+
+    def __init__(self, store: Store, hosts: Sequence[str] = (), identity: str | None = None) -> None:
+        self._store = store
+        self._hosts = hosts
+        self._identity = identity
+        self._about: str | None = None  # the identity in full, once it is found
+        self._clock = SystemClock()
+
+    def tell(self, message: Message) -> Sequence[Answer]:
+        """See Way."""
+        everybody = self._find()
+        if self._identity is not None:
+            process = self._one(everybody)
+            message = replace(message, scope="process")
+            return self._carry([ProcessErrand(self._store, process.identity, message)])
+        known = self._meant(everybody)
+        lost = [Answer(each.identity, UNATTACHED) for each in _unattached(everybody) if self._is_meant(each.host)]
+        if not known and not lost:
+            raise NobodyThere(self._nobody(everybody))
+        return [*self._carry([Errand(self._store, each.supervisor, message) for each in known]), *lost]
+
+    def look(self) -> Mapping[str, View]:
+        """See Way."""
+        everybody = processes(self._store)
+        if self._identity is not None:
+            meant = [each for each in everybody if each.identity == self._about] if self._about else []
+            return {each.identity: _view_of_process(each) for each in meant}
+        return {each.supervisor: view_of(each) for each in self._meant(everybody)}
+
+    # 1. find
+
+    def _find(self) -> list[Process]:
+        """Return everybody, once all of ours know their supervisor, or have had time to."""
+        deadline = self._clock.monotonic() + NEWBORN
+        while True:
+            everybody = processes(self._store)
+            if not _unattached(everybody) or self._clock.monotonic() >= deadline:
+                return everybody
+            NEVER.wait(POLL)
+
+    def _one(self, everybody: Sequence[Process]) -> Process:
+        """Return the process that is meant: by its identity, or the beginning of it."""
+        assert self._identity is not None
+        found = [each for each in everybody if f"{each.identity}:".startswith(f"{self._identity}:")]
+        if len(found) != 1:
+            others = ", ".join(each.identity for each in found or everybody if each.is_ours) or "none at all"
+            what = "several processes are" if found else "no process is"
+            raise NobodyThere(f"{what} called {self._identity}; there are {others}")
+        if not found[0].is_ours:
+            raise NobodyThere(f"{found[0].identity} is a process of Ruby's Sidekiq, which reads no messages of kiqctl")
+        self._about = found[0].identity
+        return found[0]
+
+    def _meant(self, everybody: Sequence[Process]) -> list[Cluster]:
+        return [each for each in clusters(everybody) if any(self._is_meant(p.host) for p in each.processes)]
+
+    def _is_meant(self, host: str) -> bool:
+        return is_among(host, self._hosts)
+
+    def _nobody(self, everybody: Sequence[Process]) -> str:
+        ours = sorted({each.host for each in everybody if each.is_ours})
+        if ours:
+            return f"no kiqcluster process is on {', '.join(self._hosts)}; there are some on {', '.join(ours)}"
+        ruby = f" ({len(everybody)} of Ruby's Sidekiq are)" if everybody else ""
+        return f"no kiqcluster process is registered at {self._store.address}{ruby}; is that the right Redis?"
+
+    # 2. carry
+
+    def _carry(self, errands: Sequence[Carried]) -> list[Answer]:
+        """Run errands until each has its answer, or the deadline; an outage of Redis meanwhile is waited for."""
+        deadline = self._clock.monotonic() + ANSWER
+        pending, trouble = list(errands), ""
+        while pending and self._clock.monotonic() < deadline:
+            try:
+                everybody = processes(self._store)
+                pending = [each for each in pending if not each.step(everybody, self._clock.monotonic())]
+            except StoreError as error:
+                if not is_outage(error):
+                    raise
+                trouble = f" ({error})"
+            if pending:
+                NEVER.wait(POLL)
+        for each in pending:
+            each.call_off(f"did not answer within {ANSWER:.0f} s{trouble}")
+        return [Answer(each.name, each.error) for each in errands]
+
+
+UNATTACHED = "does not say which supervisor it belongs to; it was not told"
+
+
+def _unattached(everybody: Sequence[Process]) -> list[Process]:
+    """Return those of ours that have not been told of their supervisor."""
+    return [each for each in everybody if each.is_ours and each.supervisor is None]
+
+
+class Carried(Protocol):
+    """A message on its way.  error: why it came to nothing, once that is known."""
+
+    name: str
+    error: str | None
+
+    def step(self, everybody: Sequence[Process], now: float, /) -> bool:
+        """Do what is next; return whether the answer is there."""
+        ...
+
+    def call_off(self, error: str) -> None: ...
+
+
+class Errand:
+    """One message to one supervisor, carried by one of its processes at a time.
+
+    A message that nobody has read is taken back before another process gets it.  One that was read may be on its way:
+    its id makes it harmless that it comes twice.
+    """
+
+    def __init__(self, store: Store, supervisor: str, message: Message) -> None:
+        self.name = supervisor
+        self.error: str | None = None
+        self._store = store
+        self._message = message
+        self._carrier: str | None = None
+        self._since = 0.0
+        self._asked: list[str] = []  # in order; whoever was asked longest ago is asked again first
+
+    def step(self, everybody: Sequence[Process], now: float) -> bool:
+        """See Carried."""
+        mine = sorted((each for each in everybody if each.supervisor == self.name), key=lambda each: each.age)
+        for process in mine:
+            answers = (process.cluster or {}).get("answers")
+            if isinstance(answers, dict) and self._message.id in answers:
+                self.error = answers[self._message.id]
+                return True
+        carriers = [each.identity for each in mine]
+        if carriers and (self._carrier not in carriers or now >= self._since + PATIENCE):
+            self._hand_to(carriers, now)
+        return False
+
+    def call_off(self, error: str) -> None:
+        """See Carried."""
+        self.error = error
+        try:
+            self._take_back()
+        except StoreError:
+            self.error = f"{error}; what was sent is void after a minute"
+
+    def _hand_to(self, carriers: Sequence[str], now: float) -> None:
+        self._take_back()
+        carrier = min(carriers, key=lambda each: self._asked.index(each) if each in self._asked else -1)
+        self._carrier, self._since = carrier, now
+        self._asked = [*(each for each in self._asked if each != carrier), carrier]
+        send(self._store, carrier, self._message)
+
+    def _take_back(self) -> None:
+        if self._carrier is not None:
+            take_back(self._store, self._carrier, self._message)
+
+
+class ProcessErrand:
+    """One message to one process: it is done when it was read, and shows."""
+
+    def __init__(self, store: Store, identity: str, message: Message) -> None:
+        self.name = identity
+        self.error: str | None = None
+        self._store = store
+        self._message = message
+        self._is_sent = False
+
+    def step(self, everybody: Sequence[Process], _now: float) -> bool:
+        """See Carried."""
+        if not self._is_sent:
+            self._is_sent = True
+            send(self._store, self.name, self._message)
+            return False
+        process = next((each for each in everybody if each.identity == self.name), None)
+        if process is None:
+            self.error = "is gone"
+            return True
+        wanted = {"quiet": True, "resume": False}.get(self._message.action, process.quiet)
+        return process.quiet == wanted and not is_waiting(self._store, self.name, self._message)
+
+    def call_off(self, error: str) -> None:
+        """See Carried."""
+        self.error = error
+        try:
+            take_back(self._store, self.name, self._message)
+        except StoreError:
+            self.error = f"{error}; what was sent is void after a minute"
+
+
+def view_of(cluster: Cluster) -> View:
+    """Return what a cluster is doing, by what its processes have published."""
+    state = cluster.state
+    age = cluster.latest.age
+    lease = state.get("lease_remaining")
+    return View(
+        name=cluster.supervisor,
+        host=cluster.host,
+        version=str(state.get("version", "")),
+        slots=int(state.get("slots", len(cluster.processes))),
+        workers=tuple(worker_of(each) for each in sorted(cluster.processes, key=lambda each: each.identity)),
+        quiet_by=str(state.get("quiet_by") or ""),
+        lease_remaining=None if lease is None else max(0.0, float(lease) - age),
+        roll=state.get("roll"),
+        stopping=bool(state.get("stopping")),
+        restart_needed=str(state.get("restart_needed") or ""),
+    )
+
+
+def _view_of_process(process: Process) -> View:
+    return View(process.identity, process.host, process.version, 1, (worker_of(process),))
+
+
+def worker_of(process: Process) -> Worker:
+    """Return what is known of a process."""
+    return Worker(
+        identity=process.identity,
+        pid=process.pid,
+        queues=process.queues,
+        concurrency=process.concurrency,
+        busy=process.busy,
+        quiet=process.quiet,
+        rss=process.rss,
+        age=process.age,
+    )

@@ -1,0 +1,108 @@
+"""By the control socket: HTTP to one supervisor on this host; Redis may be away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from http.client import HTTPException
+from math import inf
+from typing import Any
+from urllib.parse import urlencode
+
+from kiqcluster import localhttp, rubyjson
+from kiqcluster.clock import SystemClock
+from kiqcluster.ctl.ways import Answer, NobodyThere, View, Worker
+from kiqcluster.errors import KiqError, UsageError
+from kiqcluster.fleet import Message
+
+__all__ = ["SocketWay"]
+
+TIMEOUT = 10.0  # seconds that one request may take
+
+
+class SocketWay:
+    """To the supervisor that listens at a path."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._was_there = False
+        self._told_at = inf
+        self._clock = SystemClock()
+
+    def tell(self, message: Message) -> Sequence[Answer]:
+        """See Way."""
+        fields = {"lease": message.lease, "by": message.by, "id": message.id}
+        query = urlencode({name: f"{value:g}" if isinstance(value, float) else value
+                           for name, value in fields.items() if value not in (None, "")})  # fmt: skip
+        status, document = self._ask("POST", f"/{message.action}?{query}")
+        self._told_at = self._clock.monotonic()
+        error = None if status in (200, 202) else str(document.get("error") or f"it answered {status}")
+        name = str(document.get("supervisor") or self._path)
+        return [Answer(name, error)]
+
+    def look(self) -> Mapping[str, View]:
+        """See Way."""
+        try:
+            status, document = self._ask("GET", "/status")
+        except NobodyThere:
+            if not self._was_there:
+                raise
+            return {}  # it has ended since
+        if status != 200:
+            raise KiqError(f"{self._path} answered {status} to GET /status: is it the socket of kiqcluster?")
+        view = _view_of(document, self._path, self._clock.monotonic() - self._told_at)
+        return {view.name: view}
+
+    def _ask(self, method: str, target: str) -> tuple[int, dict[str, Any]]:
+        """Return status and JSON object.  Raises NobodyThere, KiqError."""
+        try:
+            status, body = localhttp.request(self._path, method, target, TIMEOUT)
+            document = rubyjson.decode(body or b"{}")
+        except (FileNotFoundError, ConnectionError) as error:
+            raise NobodyThere(
+                f"nobody answers at {self._path} ({error}); is the supervisor running, and its `control` that path?"
+            ) from error
+        except TimeoutError as error:
+            raise KiqError(f"{self._path} did not answer within {TIMEOUT:.0f} s") from error
+        except OSError as error:
+            raise UsageError(f"{self._path} cannot be used as a control socket ({error.strerror or error})") from error
+        except (HTTPException, rubyjson.Undecodable) as error:
+            raise KiqError(f"what listens at {self._path} is no supervisor ({error!r})") from error
+        self._was_there = True
+        return status, document if isinstance(document, dict) else {}
+
+
+def _view_of(status: Mapping[str, Any], path: str, since: float) -> View:
+    """Return what GET /status says.
+
+    since: seconds since something was asked for.  A beat from before says nothing of what that has led to: until there
+    is one from afterwards, a worker counts as one that still fetches.
+    """
+    quiet = status.get("quiet") or {}
+    slots = status.get("slots") or []
+    return View(
+        name=str(status.get("supervisor") or path),
+        host=str(status.get("host") or ""),
+        version=str(status.get("version") or ""),
+        slots=len(slots),
+        workers=tuple(_worker_of(slot, since) for slot in slots if slot.get("pid")),
+        quiet_by=str(quiet.get("by") or ""),
+        lease_remaining=quiet.get("lease_remaining"),
+        roll=status.get("roll"),
+        stopping=status.get("state") == "stopping",
+        restart_needed=str(status.get("restart_needed") or ""),
+    )
+
+
+def _worker_of(slot: Mapping[str, Any], since: float) -> Worker:
+    age = float(slot.get("last_beat_ago") or 0.0)
+    has_beaten = slot.get("last_beat_ago") is not None and (age < since or since < 0)
+    return Worker(
+        identity=str(slot.get("identity") or ""),
+        pid=int(slot.get("pid") or 0),
+        queues=tuple(slot.get("queues") or ()),
+        concurrency=int(slot.get("concurrency") or 0),
+        busy=int(slot.get("busy") or 0),
+        quiet=bool(slot.get("quiet")) and has_beaten,
+        rss=int(slot.get("rss") or 0),
+        age=age,
+    )

@@ -1,0 +1,141 @@
+"""quiet, resume, roll, reload: what whole clusters are asked to do."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+
+import click
+
+from kiqcluster.ctl.options import (
+    DURATION,
+    SETTINGS,
+    Output,
+    identity_option,
+    json_option,
+    timeout_option,
+    way_options,
+)
+from kiqcluster.ctl.waiting import Problems, Watch
+from kiqcluster.ctl.ways import Answer, View, Way
+from kiqcluster.errors import ExitCode, UsageError
+from kiqcluster.fleet import Message
+
+__all__ = ["agreed", "message", "quiet", "reload", "report", "resume", "roll", "rolling"]
+
+
+def message(action: str, lease: float | None = None) -> Message:
+    """Return a message that can be told from any other."""
+    return Message(action, lease=lease, by=f"kiqctl@{socket.gethostname()}", id=secrets.token_hex(8))
+
+
+def report(
+    output: Output, what: Message, answers: Sequence[Answer], problems: Problems, views: Mapping[str, View]
+) -> int:
+    """Print how it went; return the exit code."""
+    errors = {**{each.name: each.error for each in answers if each.error}, **problems}
+    for name, error in sorted(errors.items()):
+        output.complain(f"{name}: {error}")
+    clusters = []
+    for each in answers:
+        view = views.get(each.name)
+        if each.name not in errors:
+            output.say(f"{each.name}: {view.in_words() if view is not None else 'has ended'}")
+        shown = view.as_json() if view is not None else {"name": each.name}
+        clusters.append({**shown, "error": errors.get(each.name)})
+    output.document({"action": what.action, "id": what.id, "ok": not errors, "clusters": clusters})
+    return ExitCode.UNEXPECTED if errors else ExitCode.STOPPED
+
+
+def agreed(answers: Sequence[Answer]) -> list[str]:
+    """Return the names of those that do it."""
+    return [each.name for each in answers if each.error is None]
+
+
+def rolling(way: Way, output: Output, what: Message, *, wait: bool, timeout: float | None) -> int:
+    """Have clusters replace their workers; with wait, until that has ended.  Returns the exit code."""
+    answers = way.tell(what)
+    problems = Watch().until_rolled(way, agreed(answers), what.id, timeout, output.say) if wait else {}
+    return report(output, what, answers, problems, way.look())
+
+
+@click.command(context_settings=SETTINGS)
+@click.option(
+    "--lease", type=DURATION, help="after which it ends by itself; 0 = never  [the supervisor's quiet_lease, 1h]"
+)
+@click.option("--wait", is_flag=True, help="until nothing runs any more, showing how many jobs still do")
+@timeout_option("how long to wait at most  [as long as it takes]")
+@identity_option
+@way_options
+@json_option
+@click.pass_context
+def quiet(ctx: click.Context, way: Way, output: Output, lease: float | None, wait: bool, timeout: float | None) -> None:
+    """Fetch nothing more; jobs that run go on, and due ones still move to their queues.
+
+    It is the cluster that is quiet: a worker that is replaced meanwhile boots quiet.  It ends by `kiqctl resume`, or by
+    itself with its lease.
+
+    \b
+      kiqctl quiet --lease 15m --wait
+      kiqctl quiet --host app-1 --json
+      kiqctl quiet --socket /run/kiqcluster.sock      while Redis is away
+    """
+    if timeout is not None and not wait:
+        raise UsageError("--timeout goes with --wait")
+    what = message("quiet", lease)
+    answers = way.tell(what)
+    problems = Watch().until_drained(way, agreed(answers), timeout, output.say) if wait else {}
+    ctx.exit(report(output, what, answers, problems, way.look()))
+
+
+@click.command(context_settings=SETTINGS)
+@identity_option
+@way_options
+@json_option
+@click.pass_context
+def resume(ctx: click.Context, way: Way, output: Output) -> None:
+    """Fetch again, whoever has made it quiet.
+
+    \b
+      kiqctl resume
+      kiqctl resume --host app-1
+    """
+    what = message("resume")
+    answers = way.tell(what)
+    ctx.exit(report(output, what, answers, {}, way.look()))
+
+
+@click.command(context_settings=SETTINGS)
+@click.option("--wait", is_flag=True, help="until every worker is replaced; exit code 1 if one could not be")
+@timeout_option("how long to wait at most  [as long as it takes]")
+@way_options
+@json_option
+@click.pass_context
+def roll(ctx: click.Context, way: Way, output: Output, wait: bool, timeout: float | None) -> None:
+    """Replace every worker process by one that runs the code that is there now, one after the other.
+
+    Each is replaced once its successor is ready.  If that does not boot, the old one stays, and the roll ends there.
+
+    \b
+      kiqctl roll --wait
+      kiqctl roll --wait --timeout 10m --host app-1
+    """
+    if timeout is not None and not wait:
+        raise UsageError("--timeout goes with --wait")
+    ctx.exit(rolling(way, output, message("roll"), wait=wait, timeout=timeout))
+
+
+@click.command(context_settings=SETTINGS)
+@way_options
+@json_option
+@click.pass_context
+def reload(ctx: click.Context, way: Way, output: Output) -> None:
+    """Read configuration and queue groups anew; workers whose group has not changed go on.
+
+    \b
+      kiqctl reload
+    """
+    what = message("reload")
+    answers = way.tell(what)
+    ctx.exit(report(output, what, answers, {}, way.look()))

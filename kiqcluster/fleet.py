@@ -1,0 +1,250 @@
+"""Fleet: the processes that show in Redis, the supervisors that they belong to, and messages to these.
+
+processes   everybody in Sidekiq's registry, Ruby's processes too
+clusters    ours by their supervisor; each of its processes publishes what that is doing (field `kiq_cluster`)
+Message     what a supervisor, or one process, is asked to do; any live process of a supervisor carries it up
+send        leave a message in a process' list; its heartbeat waits there
+take_back   have it not be read any more
+
+What becomes of a message shows in the cluster's state under `answers`: message id → None, or why not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import isfinite
+from typing import Any
+
+from kiqcluster import rubyjson
+from kiqcluster.keys import HEARTBEAT_TTL
+from kiqcluster.store import Store
+
+__all__ = [
+    "CLUSTER_FIELD",
+    "Cluster",
+    "Message",
+    "Process",
+    "clusters",
+    "is_waiting",
+    "processes",
+    "send",
+    "take_back",
+]
+
+ACTIONS = ("quiet", "resume", "roll", "reload", "stop", "dump")
+ONLY_CLUSTERS = frozenset({"roll", "reload"})  # what no process can do for itself
+CLUSTER_FIELD = "kiq_cluster"  # of a process' hash: JSON of what its supervisor is doing
+MESSAGE_TTL = 60  # seconds; what nobody has read by then must not surprise anybody later
+LONGEST_TEXT = 200  # characters of a name or id in a message: they go to logs and pages
+BATCH = 500  # processes asked for in one round trip
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """scope: cluster, for the supervisor and all its slots, or process, for the one that reads it.
+
+    lease: seconds that a quiet lasts, 0 for no end, None for what the supervisor is set to.  by: who asks, for people.
+    id: whoever asked finds the answer by it; a message that comes twice is done once.
+    """
+
+    action: str
+    scope: str = "cluster"
+    lease: float | None = None
+    by: str = ""
+    id: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def encode(self) -> bytes:
+        return rubyjson.encode(self.as_json())
+
+    @classmethod
+    def read(cls, raw: bytes) -> Message:
+        """Return the message in `raw`.  Raises ValueError that says why it is none."""
+        fields = rubyjson.decode(raw)
+        if not isinstance(fields, dict):
+            raise ValueError(f"it is no JSON object but {type(fields).__name__}")  # noqa: TRY004  # as all the others
+        message = cls(
+            action=_one_of(ACTIONS, "action", fields.get("action")),
+            scope=_one_of(("cluster", "process"), "scope", fields.get("scope", "cluster")),
+            lease=_lease(fields.get("lease")),
+            by=_text("by", fields.get("by", "")),
+            id=_text("id", fields.get("id", "")),
+        )
+        if message.scope == "process" and message.action in ONLY_CLUSTERS:
+            raise ValueError(f"{message.action} is for a whole cluster; its scope cannot be process")
+        return message
+
+
+def _one_of(words: Sequence[str], field: str, value: object) -> str:
+    if not isinstance(value, str) or value not in words:
+        raise ValueError(f"its {field} is {value!r:.50}; known are {', '.join(words)}")
+    return value
+
+
+def _lease(value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9 or not isfinite(value):
+        raise ValueError(f"its lease is {value!r:.50}; it takes seconds, or null")
+    return float(value)
+
+
+def _text(field: str, value: object) -> str:
+    if not isinstance(value, str) or not value.isprintable() or len(value) > LONGEST_TEXT:
+        raise ValueError(f"its {field} is no line of text of at most {LONGEST_TEXT} characters")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A live process.
+
+    age: seconds since its last beat, by Redis' clock.  beat: the same by its own, epoch seconds.  rss: bytes.
+    is_ours: kiqcluster's, not Ruby's.  cluster: what its supervisor is doing; None while it has not been told, or has
+    none.  queues: by name only.
+    """
+
+    identity: str
+    host: str
+    pid: int
+    tag: str
+    version: str
+    queues: tuple[str, ...]
+    concurrency: int
+    busy: int
+    quiet: bool
+    rss: int
+    beat: float
+    age: float
+    is_ours: bool
+    cluster: Mapping[str, Any] | None = None
+
+    @property
+    def supervisor(self) -> str | None:
+        """Who it belongs to, as `host:pid:nonce`."""
+        return None if self.cluster is None else str(self.cluster["supervisor"])
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A supervisor, seen through its processes, of which there is at least one."""
+
+    supervisor: str
+    processes: tuple[Process, ...]
+
+    @property
+    def host(self) -> str:
+        return self.supervisor.rsplit(":", 2)[0]
+
+    @property
+    def latest(self) -> Process:
+        """The process that knows best: its news is the newest, or else its beat.  They share a host, and so a clock."""
+        return max(self.processes, key=lambda process: (_number((process.cluster or {}).get("at")), process.beat))
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """What the supervisor is doing, by the latest news."""
+        return self.latest.cluster or {}
+
+
+def processes(store: Store) -> list[Process]:
+    """Return everybody who has beaten within a minute, by identity.  Two round trips, one more per BATCH processes."""
+    identities = sorted(name.decode(errors="replace") for name in store.call("SMEMBERS", store.keys.processes))
+    found = []
+    for at in range(0, len(identities), BATCH):
+        batch = identities[at : at + BATCH]
+        replies = _ask(store, batch)
+        for identity, fields, left in zip(batch, replies[::2], replies[1::2], strict=True):
+            # Anything may be in a set that others write to: a name whose key is no hash is nobody.
+            if isinstance(fields, list) and fields[0] is not None and isinstance(left, int):
+                found.append(_read_process(identity, fields, left / 1_000))
+    return found
+
+
+def clusters(everybody: Iterable[Process]) -> list[Cluster]:
+    """Return the supervisors by name, those of their processes that have beaten most lately first."""
+    by_supervisor: dict[str, list[Process]] = {}
+    for process in sorted(everybody, key=lambda process: process.age):
+        if process.supervisor is not None:
+            by_supervisor.setdefault(process.supervisor, []).append(process)
+    return [Cluster(name, tuple(by_supervisor[name])) for name in sorted(by_supervisor)]
+
+
+def send(store: Store, identity: str, message: Message) -> None:
+    """Leave a message for a process.  One round trip.  Raises StoreError."""
+    key = store.keys.control(identity)
+    store.transaction([("RPUSH", key, message.encode()), ("EXPIRE", key, MESSAGE_TTL)])
+
+
+def take_back(store: Store, identity: str, message: Message) -> bool:
+    """Remove a message that nobody has read; return whether it was still there.  One round trip.  Raises StoreError."""
+    return bool(store.call("LREM", store.keys.control(identity), 0, message.encode()))
+
+
+def is_waiting(store: Store, identity: str, message: Message) -> bool:
+    """Return whether a message has not been read yet.  One round trip.  Raises StoreError."""
+    return store.call("LPOS", store.keys.control(identity), message.encode()) is not None
+
+
+FIELDS = ("info", "busy", "quiet", "rss", "beat", "concurrency", CLUSTER_FIELD)
+
+
+def _ask(store: Store, identities: Iterable[str]) -> list[Any]:
+    """Return for each identity its fields and the milliseconds until it expires, or a refusal instead of either."""
+    commands: list[tuple[str, ...]] = []
+    for identity in identities:
+        key = store.keys.process(identity)
+        commands += [("HMGET", key, *FIELDS), ("PTTL", key)]
+    with store.borrowed() as link:
+        return link.exchange(commands)
+
+
+def _read_process(identity: str, fields: Sequence[bytes | None], left: float) -> Process:
+    """Return a process from its hash; whatever is missing or odd in it reads as nothing."""
+    info, busy, quiet, rss, beat, concurrency, cluster = fields
+    about = _object(info)
+    host, pid, _ = (*identity.rsplit(":", 2), "", "")[:3]
+    labels, state = about.get("labels"), _object(cluster)
+    return Process(
+        identity=identity,
+        host=str(about.get("hostname") or host),
+        pid=int(_number(about.get("pid", pid))),
+        tag=str(about.get("tag") or ""),
+        version=str(about.get("version") or ""),
+        queues=_queues(about),
+        concurrency=int(_number(concurrency) or _number(about.get("concurrency"))),
+        busy=int(_number(busy)),
+        quiet=quiet == b"true",
+        rss=int(_number(rss)) * 1_024,
+        beat=_number(beat),
+        age=max(0.0, HEARTBEAT_TTL - left) if left >= 0 else 0.0,
+        is_ours=isinstance(labels, list) and "kiqcluster" in labels,
+        cluster=state if isinstance(state.get("supervisor"), str) else None,
+    )
+
+
+def _queues(about: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the queues by name, in whichever form this version of Sidekiq has them."""
+    queues, capsules = about.get("queues"), about.get("capsules")
+    if not isinstance(queues, list) and isinstance(capsules, dict):
+        queues = [name for each in capsules.values() if isinstance(each, dict) for name in each.get("weights", ())]
+    return tuple(dict.fromkeys(map(str, queues))) if isinstance(queues, list) else ()
+
+
+def _object(raw: bytes | None) -> dict[str, Any]:
+    try:
+        value = rubyjson.decode(raw or b"{}")
+    except rubyjson.Undecodable:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _number(value: object) -> float:
+    try:
+        number = float(value)  # type: ignore[arg-type]  # what is no number is caught
+    except (TypeError, ValueError, OverflowError):
+        return 0.0
+    return number if isfinite(number) else 0.0

@@ -1,0 +1,35 @@
+"""Commands: what somebody may ask of a cluster, read from a control message.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+
+from kiqcluster.errors import UsageError
+
+__all__ = ["ACTIONS", "Command", "parse_command"]
+
+ACTIONS = ("quiet", "resume", "roll", "reload", "stop", "dump")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """lease: seconds of a quiet, None for the cluster's own.  ident: what the answer is found by."""
+
+    action: str
+    by: str
+    ident: str
+    lease: float | None = None
+
+
+def parse_command(message: Mapping[str, object]) -> Command:
+    """Return the command of a message.  Raises UsageError that says what is wrong with it."""
+    action, lease = message.get("action"), message.get("lease")
+    if action not in ACTIONS:
+        raise UsageError(f"there is no command {action!r}; those are {', '.join(ACTIONS)}")
+    is_number = isinstance(lease, int | float) and not isinstance(lease, bool) and isfinite(lease) and lease >= 0
+    if lease is not None and not is_number:
+        raise UsageError(f"a lease is a number of seconds, 0 for no end, not {lease!r}")
+    seconds = float(lease) if isinstance(lease, int | float) else None
+    return Command(str(action), str(message.get("by") or "somebody"), str(message.get("id") or "unnamed"), seconds)

@@ -1,0 +1,98 @@
+"""Status: what the cluster says of itself: ready or why not, and the document of /status.  Pure."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+from kiqcluster.supervisor.children import Slot
+from kiqcluster.supervisor.state import ClusterState
+from kiqcluster.version import VERSION
+
+__all__ = ["is_started", "status_document", "why_not_ready"]
+
+
+def why_not_ready(state: ClusterState, quorum: int | None) -> str | None:
+    """Return why the cluster should get no traffic, None when it is ready.
+
+    quorum: slots that must be ready, None for all.
+    """
+    if state.is_stopping:
+        return "stopping"
+    if not state.slots:
+        return "the application is being imported"
+    reasons = [reason for slot in state.slots if (reason := _why_slot_is_not(slot, is_quiet=bool(state.quiet)))]
+    wanted = _wanted(state.slots, quorum)
+    ready = len(state.slots) - len(reasons)
+    if ready >= wanted:
+        return None
+    return reasons[0] if wanted == len(state.slots) else f"{ready} of {wanted} slots are ready: {reasons[0]}"
+
+
+def is_started(slots: Sequence[Slot], quorum: int | None) -> bool:
+    """Return whether enough slots have been ready at least once."""
+    return bool(slots) and sum(slot.history.ever_ready for slot in slots) >= _wanted(slots, quorum)
+
+
+def _wanted(slots: Sequence[Slot], quorum: int | None) -> int:
+    return len(slots) if quorum is None else min(quorum, len(slots))
+
+
+def _why_slot_is_not(slot: Slot, *, is_quiet: bool) -> str | None:
+    child = slot.child
+    if child is None or not child.is_ready:
+        waits_for = f": {child.waits_for}" if child is not None and child.waits_for else ""
+        return f"slot {slot.number} is in {slot.state}{waits_for}"
+    if child.quiet or is_quiet:
+        return f"slot {slot.number} is quiet"
+    if not child.redis:
+        return f"slot {slot.number} cannot reach Redis"
+    return None
+
+
+def status_document(state: ClusterState, supervisor: str, quorum: int | None, now: float) -> dict[str, Any]:
+    """Return what /status answers.  supervisor: its name in Redis.  now: monotonic seconds."""
+    reason, quiet = why_not_ready(state, quorum), state.quiet
+    lease = quiet.remaining(now)
+    return {
+        "version": VERSION,
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "supervisor": supervisor,
+        "started_at": state.started_epoch,
+        "state": "stopping" if state.is_stopping else "running" if is_started(state.slots, quorum) else "starting",
+        "ready": reason is None,
+        "reason": reason,
+        "quiet": {"by": quiet.by, "since": quiet.since_epoch, "lease_remaining": lease} if quiet else None,
+        "generation": state.generation,
+        "roll": None if state.roll is None else state.roll.as_json(),
+        "restart_needed": state.restart_needed,
+        "slots": [_slot_document(slot, now) for slot in state.slots],
+    }
+
+
+def _slot_document(slot: Slot, now: float) -> dict[str, Any]:
+    child, plan = slot.child, slot.plan
+    return {
+        "slot": slot.number,
+        "state": slot.state,
+        "generation": child.generation if child else None,
+        "pid": child.pid if child else None,
+        "identity": child.identities[-1] if child and child.identities else None,
+        "queues": dict(plan.weights),
+        "mode": plan.mode,
+        "concurrency": plan.concurrency,
+        "busy": child.busy if child else 0,
+        "processed": child.processed if child else 0,
+        "prefetched": child.prefetched if child else 0,
+        "quiet": child.quiet if child else False,
+        "rss": child.rss if child else 0,
+        "uptime": round(now - child.started_at, 3) if child else None,
+        "last_beat_ago": round(now - child.last_beat, 3) if child else None,
+        "backoff": 0.0 if child else round(max(0.0, slot.history.not_before - now), 3),
+        "waits_for": child.waits_for if child else "",
+        "restarts": dict(slot.restarts),
+        "last_death": slot.last_death,
+    }

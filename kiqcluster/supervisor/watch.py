@@ -1,0 +1,103 @@
+"""Watch: a process of its own that looks for changed source files, for `--watch` in development.
+
+It looks at the modification times of *.py and *.toml under the working directory twice a second; scanning a large tree
+would hold up the supervisor's loop.  It ends when its socket does.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import selectors
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from kiqcluster.frames import Channel
+from kiqcluster.supervisor.fork import fork_with_socket
+
+__all__ = ["Watch", "snapshot"]
+
+PERIOD = 0.5  # seconds between looks
+SUFFIXES = (".py", ".toml")
+FOREIGN = frozenset({"node_modules", "__pycache__", "site-packages"})  # folders with no source of the application
+
+
+class Watch:
+    """The supervisor's side.  Raises OSError.
+
+    changed: told the path of a file that has changed.  ended: told the pid when the process is to be reaped.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        selector: selectors.BaseSelector,
+        forget: Callable[[], None],
+        changed: Callable[[str], None],
+        ended: Callable[[int], None],
+    ) -> None:
+        def run(parent: socket.socket) -> int:
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            return _look(directory, Channel(parent))
+
+        self.pid, ours = fork_with_socket(run, forget, "watch")
+        self.channel = Channel(ours)
+        self._selector = selector
+        self._changed = changed
+        self._ended = ended
+        selector.register(self.channel, selectors.EVENT_READ, self._on_frames)
+
+    def _on_frames(self) -> None:
+        for frame in self.channel.receive():
+            self._changed(frame["path"])
+        if self.channel.closed:
+            self._selector.unregister(self.channel)
+            self.channel.close()
+            self._ended(self.pid)
+
+    def close_in_child(self) -> None:
+        """Close, in a fork, what is the supervisor's."""
+        self.channel.close()
+
+    def end(self) -> None:
+        """End the process; it has nothing to lose."""
+        if not self.channel.closed:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            self.channel.close()
+
+
+def _look(directory: Path, channel: Channel) -> int:
+    before = snapshot(directory)
+    while not select.select([channel], [], [], PERIOD)[0]:  # nothing is ever sent to it: readable is EOF
+        now = snapshot(directory)
+        changed = sorted(path for path in now.keys() | before.keys() if now.get(path) != before.get(path))
+        if changed:
+            channel.send("changed", path=changed[0])
+        before = now
+    return 0
+
+
+def snapshot(directory: Path) -> dict[str, int]:
+    """Return path → modification time in ns of the source files below a directory."""
+    return dict(_times(str(directory)))
+
+
+def _times(directory: str) -> Iterator[tuple[str, int]]:
+    try:
+        entries = list(os.scandir(directory))
+    except OSError:  # it has gone, or is not ours to read
+        return
+    if any(entry.name == "pyvenv.cfg" for entry in entries):
+        return
+    for entry in entries:
+        try:
+            if entry.is_dir(follow_symlinks=False):
+                if not entry.name.startswith(".") and entry.name not in FOREIGN:
+                    yield from _times(entry.path)
+            elif entry.name.endswith(SUFFIXES):
+                yield entry.path, entry.stat().st_mtime_ns
+        except OSError:  # it went away between the listing and the look
+            continue

@@ -1,0 +1,38 @@
+"""A worker process alone: `python -m tests.apps.lone_worker FD REDIS`.
+
+FD is its end of a socketpair; whoever holds the other end is its supervisor.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+from kiqcluster import log
+from kiqcluster.board import Board
+from kiqcluster.config import Config
+from kiqcluster.groups import parse_group
+from kiqcluster.runtime import leave
+from kiqcluster.worker.child import ChildSpec, run_child
+
+
+def main() -> None:
+    parent = socket.socket(fileno=int(sys.argv[1]))
+    config = Config(require=("tests.apps.basic",), redis=sys.argv[2], timeout=5.0)
+    log.configure("json", "debug")
+    spec = ChildSpec(
+        slot=0,
+        config=config,
+        group=parse_group("default"),
+        known_queues=("default",),
+        concurrency=2,
+        quiet=False,
+        board=Board(2),
+        parent=parent,
+        origins={"redis": "flag"},
+    )
+    leave(run_child(spec))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,415 @@
+"""Deploys, from end to end: what a person on call does on such a day, and what goes wrong then (D1 to D12)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kiqcluster.store import Store
+from tests.kit import PAUSE, Cluster, RedisServer, http_get, is_alive, require, unavailable, wait_until
+from tests.process.stage import (
+    Capacity,
+    Releases,
+    children,
+    dead,
+    holders,
+    identities,
+    ledger,
+    metric,
+    occupy,
+    pid_of,
+    push,
+    queued,
+    readiness,
+    release,
+    restarts,
+    wait_gone,
+    wait_noted,
+    wait_only_live,
+    wait_roll,
+    wait_settled,
+    words,
+)
+
+RunCluster = Callable[..., Cluster]
+Application = Callable[[str], str]
+
+
+class Load:
+    """A thread that enqueues for a `with` block, a job for each queue at a time; each notes a word of its own."""
+
+    def __init__(self, store: Store, *queues: str) -> None:
+        self.words: list[str] = []
+        self._store = store
+        self._queues = queues
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._push, daemon=True)
+
+    def _push(self) -> None:
+        while not self._over.is_set():
+            number = len(self.words)
+            for queue in self._queues:
+                word = f"{queue}-{number}"
+                push(self._store, "nap", word, 0.02 if number % 5 else 0.2, queue=queue)
+                self.words.append(word)
+            PAUSE.wait(0.02)
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def check(self) -> None:
+        """Assert that each job ran to its end, once, and that nothing of any is left."""
+        ends = {f"ended {word}" for word in self.words}
+        wait_until(lambda: ends <= set(ledger(self._store)), "all jobs to have run")
+        wait_settled(self._store)
+        times = Counter(ledger(self._store))
+        lines = [f"{verb} {word}" for word in self.words for verb in ("began", "ended")]
+        assert {line: times[line] for line in lines if times[line] != 1} == {}
+
+
+# D1
+
+
+def test_d01_quiet_early_stop_late(run_cluster: RunCluster, store: Store) -> None:
+    cluster = run_cluster("default", "-c", "2", "-t", "600")
+    pid = occupy(cluster, store)[0]
+
+    cluster.signal(signal.SIGTSTP)
+    cluster.wait_for("worker_quiet")
+    push(store, "record", "b")
+    release(store)
+    wait_noted(store, "ended a")  # what runs goes on
+    wait_until(lambda: words(queued(store)) == ["b"], "what is new to stay in its queue")
+    wait_settled(store)
+    assert is_alive(pid)
+
+    assert cluster.stop() == 0  # at once: nothing runs
+    assert ledger(store) == ["began a", "ended a"]
+    assert words(queued(store)) == ["b"]
+
+
+# D2
+
+
+@pytest.mark.parametrize("ends_by", ["resume", "lease"])
+def test_d02_a_deploy_script_that_dies_half_way_leaves_no_fleet_quiet(
+    run_cluster: RunCluster, store: Store, ends_by: str
+) -> None:
+    lease = "2" if ends_by == "lease" else "600"
+    cluster = run_cluster("default", "other", "-c", "2", "--quiet-lease", lease)
+    pids = occupy(cluster, store, 2)
+    steps = f"kill -TSTP {cluster.pid}; sleep 600; kill -TERM {cluster.pid}"
+    script = subprocess.Popen(["sh", "-c", steps], start_new_session=True)
+    cluster.wait_for("worker_quiet", count=2)
+    push(store, "record", "b")
+    push(store, "record", "c", queue="other")
+
+    os.killpg(script.pid, signal.SIGKILL)
+    script.wait()
+    if ends_by == "resume":
+        cluster.signal(signal.SIGCONT)
+
+    wait_noted(store, "ran b", "ran c")
+    release(store)
+    wait_noted(store, "ended a")
+    assert Counter(ledger(store))["began a"] == 1  # what ran has noticed nothing
+    assert {slot: each for slot, each in cluster.pids().items() if is_alive(each)} == pids
+    assert [restarts(cluster, reason, slot) for slot in pids for reason in ("killed", "rolling", "crash")] == [0] * 6
+    wait_until(lambda: readiness(cluster)[0] == 200, "the cluster to be ready")
+
+
+# D3
+
+
+def test_d03_a_roll_under_load_loses_nothing_and_runs_nothing_twice(
+    run_cluster: RunCluster, store: Store, releases: Releases
+) -> None:
+    cluster = releases.run(run_cluster, "default", "other", "third", "-c", "2")
+    before = cluster.wait_ready(3)
+
+    with Load(store, "default", "other", "third") as load, Capacity(cluster) as capacity:
+        wait_until(lambda: len(ledger(store)) > 20, "work to be done")
+        releases.deploy("2")
+        cluster.signal(signal.SIGUSR2)
+        cluster.wait_for("roll_done")
+
+    load.check()
+    assert len(load.words) > 60
+    assert (capacity.fewest_ready, capacity.most_processes) == (3, 4)
+    assert set(before.values()).isdisjoint(cluster.pids().values())
+    wait_only_live(store, *cluster.pids().values())
+    assert cluster.stop() == 0
+
+
+# D4
+
+
+def test_d04_a_release_that_does_not_boot_costs_nothing(
+    run_cluster: RunCluster, store: Store, releases: Releases
+) -> None:
+    cluster = releases.run(run_cluster, "default", "other", "-c", "2")
+    pids = cluster.wait_ready(2)
+
+    with Load(store, "default", "other") as load, Capacity(cluster) as capacity:
+        cluster.signal(signal.SIGTSTP)
+        releases.deploy("2", "@on('startup')\ndef connect(): raise RuntimeError('no database')")
+        cluster.signal(signal.SIGUSR2)
+        cluster.wait_for("roll_failed")
+        wait_until(lambda: len(ledger(store)) > 20, "the old release to go on")
+
+    report = wait_roll(store, "failed")
+    assert (report["done"], report["of"]) == (0, 2)
+    assert "slot 0" in report["error"]
+    assert {slot: each for slot, each in cluster.pids().items() if is_alive(each)} == pids
+    assert capacity.most_processes == 3
+    load.check()
+    os.kill(pids[0], signal.SIGKILL)
+    push(store, "release")
+    wait_noted(store, "release 1")
+    assert cluster.stop() == 0
+
+
+# D5
+
+
+def test_d05_a_reload_changes_what_has_changed_and_nothing_else(
+    run_cluster: RunCluster, store: Store, tmp_path: Path
+) -> None:
+    file = tmp_path / "kiqcluster.toml"
+    file.write_text('groups = ["default", "stays", "goes"]\nconcurrency = 1')
+    cluster = run_cluster("-C", str(file))
+    pids = cluster.wait_ready(3)
+    push(store, "stubborn", "on the one that goes", queue="goes")
+    push(store, "stubborn", "on the one that stays", queue="stays")
+    wait_noted(store, "began on the one that goes", "began on the one that stays")
+    file.write_text('groups = ["stays", "comes", "default"]\nconcurrency = 1')
+
+    cluster.signal(signal.SIGHUP)
+    push(store, "record", "a", queue="comes")
+    wait_noted(store, "ran a")
+    assert is_alive(pids[2])  # it has a job to finish
+    release(store)
+
+    wait_noted(store, "ended on the one that goes", "ended on the one that stays")
+    wait_gone(pids[2])
+    assert len(ledger(store)) == 5
+    (added,) = {each["child"] for each in cluster.seen("child_ready")} - set(pids.values())
+    wait_only_live(store, pids[0], pids[1], added)
+
+
+# D6
+
+
+def test_d06_a_job_that_outlasts_every_deploy_is_put_back_and_buried_when_it_has_had_its_chances(
+    run_cluster: RunCluster, store: Store, releases: Releases
+) -> None:
+    releases.deploy(
+        "1", "@job(max_retries_after_interruption=1)\ndef endless(word):\n    note('began', word)\n    time.sleep(600)"
+    )
+    cluster = releases.run(run_cluster, "default", "-c", "1", "-t", "0.2")
+    push(store, "endless", "a")
+    wait_noted(store, "began a")
+
+    cluster.signal(signal.SIGUSR2)
+    wait_until(lambda: ledger(store) == ["began a", "began a"], "the job to run again")
+    cluster.wait_for("roll_done")
+    assert dead(store) == []
+    cluster.signal(signal.SIGUSR2)
+    cluster.wait_for("roll_done", count=2)
+
+    wait_until(lambda: dead(store), "the job to be buried")
+    assert (words(dead(store)), dead(store)[0]["interrupted_count"]) == (["a"], 2)
+    assert queued(store) == []
+    assert ledger(store) == ["began a", "began a"]
+
+
+# D7
+
+
+def test_d07_the_job_of_a_killed_child_runs_on_its_sibling(
+    run_cluster: RunCluster, store: Store, releases: Releases
+) -> None:
+    """The slot itself cannot boot: the release has been removed under its feet."""
+    releases.deploy("1", "assert not pathlib.Path('../../broken').exists()")
+    cluster = releases.run(run_cluster, "default", "default", "-c", "1")
+    pids = cluster.wait_ready(2)
+    push(store, "stubborn", "a")
+    wait_noted(store, "began a")
+    killed = wait_until(lambda: [pid_of(name) for name in holders(store)], "somebody to hold the job")[0]
+    (releases.current.parent / "broken").touch()
+
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: ledger(store) == ["began a", "began a"], "the sibling to run it")
+    release(store)
+
+    wait_noted(store, "ended a")
+    wait_only_live(store, *set(pids.values()) - {killed})
+
+
+# D8
+
+
+@pytest.mark.parametrize("seconds", [2, pytest.param(61, marks=pytest.mark.full)])
+def test_d08_a_redis_that_is_away_is_waited_for_and_no_process_is_replaced(
+    run_cluster: RunCluster, own_server: RedisServer, application: Application, tmp_path: Path, seconds: float
+) -> None:
+    """It comes back empty, as after a fail-over to nothing: everybody shows up again."""
+    app = application("""
+        import pathlib
+        from kiqcluster import on
+        from tests.apps.basic import nap
+
+        @on("heartbeat")
+        def note_it():
+            with pathlib.Path("heartbeats").open("a") as file:
+                file.write("x")
+    """)
+    limits = {"KIQ_BOOT_TIMEOUT": "1", "KIQ_SILENCE_TIMEOUT": "1.5"}
+    options = ("default", "other", "-c", "1", "--directory", str(tmp_path), "--redis", own_server.url)
+    cluster = run_cluster(*options, app=app, **limits)
+    pids = cluster.wait_ready(2)
+    wait_until(lambda: heartbeats(tmp_path) == 2, "both workers to show")
+
+    own_server.kill()
+    until = time.monotonic() + seconds
+    wait_until(lambda: http_get(cluster.port, "/readiness")[0] == 503, "the cluster not to be ready")
+    assert http_get(cluster.port, "/liveness")[0] == 200
+    wait_until(lambda: time.monotonic() > until, "the outage to be over", seconds + 5)
+    own_server.start()
+    store = own_server.store()
+    push(store, "record", "a")
+    push(store, "record", "b", queue="other")
+
+    wait_noted(store, "ran a", "ran b")
+    wait_until(lambda: heartbeats(tmp_path) == 4, "both workers to show again")
+    wait_only_live(store, *pids.values())
+    assert {pid_of(name.decode()) for name in store.call("SMEMBERS", "processes")} == set(pids.values())
+    assert len(cluster.seen("child_started")) == 2
+
+
+def heartbeats(directory: Path) -> int:
+    file = directory / "heartbeats"
+    return len(file.read_text()) if file.exists() else 0
+
+
+# D9
+
+
+def press(store: Store, pid: int, name: str) -> None:
+    """Ruby's web page and API push the name to the process' list."""
+    identity = next(each for each in identities(store) if pid_of(each) == pid)
+    store.call("LPUSH", f"{identity}-signals", name)
+
+
+def test_d09_the_buttons_of_the_web_page_reach_one_process(run_cluster: RunCluster, store: Store) -> None:
+    cluster = run_cluster("default", "other", "-c", "1")
+    pids = occupy(cluster, store, 2)
+
+    press(store, pids[0], "TSTP")
+    cluster.wait_for("worker_quiet", pid=pids[0])
+    push(store, "record", "b")
+    push(store, "record", "c", queue="other")
+    wait_noted(store, "ran c")
+    wait_until(lambda: readiness(cluster) == (503, "slot 0 is quiet"), "readiness to name the slot")
+    press(store, pids[0], "TERM")
+    release(store)
+
+    wait_noted(store, "ended a", "ran b")  # by its replacement
+    assert restarts(cluster, "remote_stop") == 1
+    assert Counter(ledger(store))["began a"] == 1
+    wait_only_live(store, cluster.pids()[0], pids[1])
+    wait_until(lambda: readiness(cluster)[0] == 200, "the cluster to be ready")
+
+
+# D11
+
+
+@contextmanager
+def own_pid_namespace() -> Iterator[tuple[str, ...]]:
+    """Yield the command by which a cluster becomes process 1, as in a container."""
+    unshare = (require("unshare", "util-linux"), "-pf", "--mount-proc", "--kill-child")
+    if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
+        unavailable("this machine lets us make no pid namespace (it takes root, or user namespaces)")
+    yield unshare
+
+
+def test_d11_as_process_1_it_buries_the_dead_that_others_leave_and_counts_them_as_nobodys(
+    store: Store, redis_server: RedisServer, application: Application
+) -> None:
+    app = application("""
+        import subprocess
+        from kiqcluster import job
+        from tests.apps.basic import note
+
+        @job()
+        def leave_somebody_behind():
+            subprocess.run(["sh", "-c", "setsid sleep 600 & exec true"])
+            note("left somebody behind")
+    """)
+    words = ("-r", app, "default", "other", "-c", "1", "--redis", redis_server.url)
+    with own_pid_namespace() as unshare:
+        cluster = Cluster(words, through=unshare)
+    try:
+        cluster.wait_ready(2)
+        (supervisor,) = children(cluster.pid)
+        workers = set(children(supervisor))
+        push(store, "leave_somebody_behind")
+        wait_noted(store, "left somebody behind")
+        (adopted,) = wait_until(lambda: set(children(supervisor)) - workers, "process 1 to adopt it")
+
+        os.kill(adopted, signal.SIGTERM)
+
+        wait_until(lambda: set(children(supervisor)) == workers, "it to be buried")
+        assert sum(metric(cluster, f'kiqcluster_children{{state="{state}"}}') for state in ("ready", "backoff")) == 2
+        assert len(cluster.seen("child_started")) == 2
+        os.kill(supervisor, signal.SIGTERM)
+        assert cluster.wait() == 0
+    finally:
+        cluster.close()
+
+
+# D12
+
+
+@pytest.mark.parametrize(
+    ("slots", "rolls"), [(3, 2), pytest.param(10, 10, marks=[pytest.mark.full, pytest.mark.timeout(600)])]
+)
+def test_d12_roll_after_roll_leaves_no_orphan_no_zombie_and_no_stranger(
+    run_cluster: RunCluster, store: Store, releases: Releases, slots: int, rolls: int
+) -> None:
+    queues = [f"queue{number}" for number in range(slots)]
+    cluster = releases.run(run_cluster, *queues, "-c", "2")
+    cluster.wait_ready(slots)
+
+    with Load(store, *queues) as load, Capacity(cluster) as capacity:
+        for count in range(1, rolls + 1):
+            releases.deploy(f"next-{count}")
+            cluster.signal(signal.SIGUSR2)
+            cluster.wait_for("roll_done", seconds=120, count=count)
+
+    load.check()
+    pids = sorted(cluster.pids().values())
+    assert len(pids) == slots
+    assert capacity.fewest_ready >= slots - 1
+    assert capacity.most_processes <= slots + 1
+    assert len(cluster.seen("child_started")) == slots * (rolls + 1)
+    wait_until(lambda: sorted(children(cluster.pid)) == pids, "everybody else to be gone")
+    wait_gone(*{each["child"] for each in cluster.seen("child_started")} - set(pids))
+    wait_only_live(store, *pids)
+    assert sorted(pid_of(name.decode()) for name in store.call("SMEMBERS", "processes")) == pids
+    assert cluster.stop() == 0
+    assert identities(store) == holders(store) == set()

@@ -1,0 +1,603 @@
+"""kiqctl by Redis: whom it asks, what it makes of the answers, and how it ends; supervisors are played by stand-ins."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kiqcluster.ctl.command import command
+from kiqcluster.ctl.deploy import mark
+from kiqcluster.store import Store
+from tests.kit import ROOT, RedisServer, free_port, wait_until
+from tests.process.kiqctl import Kiqctl
+from tests.standin import StandIn, publish
+
+RUBY = "rails-1:7:cccccccccccc"
+
+
+@pytest.fixture
+def kiqctl(store: Store, redis_server: RedisServer) -> Iterator[Kiqctl]:
+    """Run kiqctl on an empty database."""
+    running = Kiqctl(redis_server.url)
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def stand_in(store: Store) -> Iterator[Callable[..., StandIn]]:
+    """Make stand-ins: `stand_in("app-1", workers=2)`."""
+    made: list[StandIn] = []
+
+    def make(*arguments: Any, **options: Any) -> StandIn:
+        made.append(StandIn(store, *arguments, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def unread(store: Store) -> list[str]:
+    """Return the lists that still hold messages."""
+    return [key.decode() for key in store.call("KEYS", "kiq:control:*")]
+
+
+class TestWhom:
+    def test_every_supervisor_is_asked_once_by_one_of_its_processes(
+        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]
+    ) -> None:
+        here, there = stand_in("app-1", workers=3), stand_in("app-2", workers=3)
+
+        done = kiqctl("quiet", "--lease", "15m")
+
+        assert done.returncode == 0, done.stderr
+        assert here.actions == there.actions == ["quiet"]
+        ((_, message),) = here.received
+        assert (message.scope, message.lease) == ("cluster", 900.0)
+        assert message.by.startswith("kiqctl@")
+        assert here.state["quiet_by"] == message.by
+
+    def test_two_supervisors_of_one_host_are_two(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
+        one, other = stand_in("app-1", pid=100), stand_in("app-1", pid=200)
+
+        assert kiqctl("resume").returncode == 0
+
+        assert one.actions == other.actions == ["resume"]
+
+    def test_without_a_lease_the_supervisors_own_holds(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
+        here = stand_in()
+
+        kiqctl("quiet")
+
+        assert here.received[0][1].lease is None
+
+    def test_zero_is_a_quiet_without_an_end(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
+        here = stand_in()
+
+        kiqctl("quiet", "--lease", "0")
+
+        assert here.received[0][1].lease == 0
+
+    @pytest.mark.parametrize("name", ["app-1.example.com", "app-1"])
+    def test_a_host_narrows_it_to_its_supervisors(
+        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn], name: str
+    ) -> None:
+        here, there = stand_in("app-1.example.com"), stand_in("app-2.example.com")
+
+        assert kiqctl("quiet", "--host", name).returncode == 0
+
+        assert (here.actions, there.actions) == (["quiet"], [])
+
+    def test_several_hosts_may_be_named(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
+        hosts = [stand_in(f"app-{number}", workers=1) for number in (1, 2, 3)]
+
+        kiqctl("quiet", "--host", "app-1", "--host", "app-3")
+
+        assert [each.actions for each in hosts] == [["quiet"], [], ["quiet"]]
+
+    def test_a_host_without_processes_is_an_error_that_names_those_that_have_some(
+        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]
+    ) -> None:
+        here = stand_in("app-1")
+
+        done = kiqctl("quiet", "--host", "app-7")
+
+        assert done.returncode == 1
+        assert "app-7" in done.stderr
+        assert "app-1" in done.stderr
+        assert here.received == []
+
+    def test_an_identity_is_that_one_process(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
+        here = stand_in(workers=3)
+        here.obeys_alone = True
+
+        done = kiqctl("quiet", "--identity", here.workers[1], "--lease", "60")
+
+        assert done.returncode == 0, done.stderr
+        ((worker, message),) = here.received
+        assert (worker, message.action, message.scope, message.lease) == (here.workers[1], "quiet", "process", 60.0)
+
+    def test_host_and_pid_are_enough(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
+        here = stand_in(workers=2)
+        here.obeys_alone = True
+
+        done = kiqctl("quiet", "--identity", here.workers[1].rpartition(":")[0], "--json")
+
+        assert done.returncode == 0, done.stderr
+        assert [each["name"] for each in json.loads(done.stdout)["clusters"]] == [here.workers[1]]
+
+    @pytest.mark.parametrize("identity", ["app-1:10", "app-1:999", "nobody", "", "app-1"])
+    def test_an_identity_that_is_no_process_or_several_is_an_error(
+        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn], identity: str
+    ) -> None:
+        here = stand_in(workers=2)
+
+        done = kiqctl("quiet", "--identity", identity)
+
+        assert done.returncode == 1
+        assert here.workers[0] in done.stderr
+        assert here.received == []
+
+    def test_a_process_of_rubys_is_not_asked(self, kiqctl: Kiqctl, store: Store) -> None:
+        publish(store, RUBY, labels=[])
+
+        done = kiqctl("quiet", "--identity", RUBY)
+
+        assert done.returncode == 1
+        assert "Ruby" in done.stderr
+        assert unread(store) == []
+
+    def test_nobody_there_is_an_error(self, kiqctl: Kiqctl, store: Store) -> None:
+        publish(store, RUBY, labels=[])
+
+        for words in (["quiet"], ["resume"], ["roll", "--wait"], ["reload"], ["deploy", "begin"], ["ps"]):
+            done = kiqctl(*words)
+            assert done.returncode == 1, words
+            assert "no kiqcluster process" in done.stderr, words
+        assert unread(store) == []
+
+    def test_a_process_that_has_not_been_told_of_its_supervisor_is_waited_for(
+        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn], store: Store
+    ) -> None:
+        here = stand_in(workers=1)
+        store.call("HDEL", here.workers[0], "kiq_cluster")
+
+        looks = kiqctl.looks(store)
+        running = kiqctl.start("quiet")
+        wait_until(lambda: kiqctl.looks(store) > looks + 1, "kiqctl to have looked")
+        here.publish()
+
+        assert kiqctl.end(running).returncode == 0
+        assert here.actions == ["quiet"]
+
+    def test_one_that_never_is_is_named(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn], store: Store) -> None:
+        here = stand_in()
+        publish(store, "app-9:1:dddddddddddd")
+
+        done = kiqctl("quiet")
+
+        assert done.returncode == 1
+        assert "app-9:1:dddddddddddd" in done.stderr
+        assert here.actions == ["quiet"]  # the others are
+
+
+class TestAnswers:
+    def test_a_process_that_reads_nothing_is_passed_over_and_its_message_taken_back(
+        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn], store: Store
+    ) -> None:
+        here = stand_in(workers=2)
+        here.deaf = {here.workers[0]}
+
+        done = kiqctl("quiet")
+
+        assert done.returncode == 0, done.stderr
+        assert [worker for worker, _ in here.received] == [here.workers[1]]
+        assert unread(store) == []
+
+    def test_a_process_that_dies_of_the_message_is_replaced_by_another(
+        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]
+    ) -> None:
+        here = stand_in(workers=3)
+        here.mortal = {here.workers[0]}
+
+        done = kiqctl("quiet")
+
+        assert done.returncode == 0, done.stderr
+        assert here.actions == ["quiet"]
+
+    def test_a_refusal_is_an_error_with_its_reason_and_the_others_go_on(
+        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]
+    ) -> None:
+        here, there = stand_in("app-1"), stand_in("app-2")
+        here.answer = lambda _: "the cluster is stopping"
+
+        done = kiqctl("roll", "--json")
+
+        assert done.returncode == 1
+        document = json.loads(done.stdout)
+        assert {each["name"]: each["error"] for each in document["clusters"]} == {
+            here.name: "the cluster is stopping",
+            there.name: None,
+        }
+        assert document["ok"] is False
+
+    def test_who_does_not_answer_is_named_and_reads_nothing_later(
+        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn], store: Store
+    ) -> None:
+        deaf, silent, sound = stand_in("app-1"), stand_in("app-2", workers=1), stand_in("app-3")
+        deaf.deaf = set(deaf.workers)
+        silent.is_silent = True
+
+        done = kiqctl("quiet")
+
+        assert done.returncode == 1
+        for each in (deaf, silent):
+            assert f"{each.name}: did not answer" in done.stderr
+        assert sound.name not in done.stderr
+        assert sound.actions == ["quiet"]
+        assert unread(store) == []
+        assert len({message.id for _, message in silent.received}) == 1  # asked again, but for one thing
+
+
+class TestWaiting:
+    def test_it_ends_when_nothing_runs_and_says_how_much_does(
+        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]
+    ) -> None:
+        here = stand_in(workers=2)
+        here.run_jobs(2, 1)
+
+        running = kiqctl.start("quiet", "--wait")
+        kiqctl.wait_said(running, "3 jobs still run")
+        here.run_jobs(1, 0)
+        kiqctl.wait_said(running, "1 job still runs")
+        here.run_jobs(0, 0)
+
+        assert kiqctl.end(running).returncode == 0
+
+    def test_a_timeout_is_an_error_and_the_cluster_stays_quiet(
+        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]
+    ) -> None:
+        here = stand_in(workers=1)
+        here.run_jobs(1)
+
+        done = kiqctl("quiet", "--wait", "--timeout", "0.5s")
+
+        assert done.returncode == 1
+        assert f"{here.name}: not within" in done.stderr
+        assert here.state["quiet_by"]
+
+    def test_one_process_is_waited_for_alone(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
+        here = stand_in(workers=2)
+        here.obeys_alone = True
+        here.run_jobs(0, 3)
+
+        assert kiqctl("quiet", "--identity", here.workers[0], "--wait").returncode == 0
+
+    def test_redis_may_be_away_meanwhile(self, own_server: RedisServer) -> None:
+        kiqctl, here = Kiqctl(own_server.url), StandIn(own_server.store(), workers=1)
+        here.run_jobs(1)
+        running = kiqctl.start("quiet", "--wait")
+        kiqctl.wait_said(running, "1 job still runs")
+
+        own_server.kill()
+        own_server.start()
+        here.run_jobs(0)  # it publishes all anew
+
+        assert kiqctl.end(running).returncode == 0
+        here.close()
+
+
+class TestRoll:
+    def test_it_is_asked_for_and_not_waited_for(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
+        here = stand_in()
+
+        assert kiqctl("roll").returncode == 0
+
+        assert here.state["roll"]["state"] == "rolling"
+
+    def test_with_wait_it_ends_with_the_last_of_them(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
+        here, there = stand_in("app-1"), stand_in("app-2")
+        running = kiqctl.start("roll", "--wait")
+        wait_until(lambda: here.state["roll"] and there.state["roll"], "both to roll")
+
+        here.end_roll()
+        there.change(roll={**there.state["roll"], "done": 1})
+        kiqctl.wait_said(running, f"{there.name}: 1 of 2 workers replaced")
+        there.end_roll()
+
+        assert kiqctl.end(running).returncode == 0
+
+    def test_one_that_fails_is_an_error_and_the_others_are_waited_for(
+        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]
+    ) -> None:
+        here, there = stand_in("app-1"), stand_in("app-2")
+        running = kiqctl.start("roll", "--wait", "--json")
+        wait_until(lambda: here.state["roll"] and there.state["roll"], "both to roll")
+
+        here.end_roll("failed", "slot 0: pid 5 exited with 3")
+        there.end_roll()
+        done = kiqctl.end(running)
+
+        assert done.returncode == 1
+        errors = {each["name"]: each["error"] for each in json.loads(done.stdout)["clusters"]}
+        assert errors == {here.name: "slot 0: pid 5 exited with 3", there.name: None}
+
+    def test_reload_is_answered(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
+        here = stand_in()
+
+        assert kiqctl("reload").returncode == 0
+        here.answer = lambda _: "kiqcluster.toml is no TOML"
+        done = kiqctl("reload")
+
+        assert (done.returncode, here.actions) == (1, ["reload", "reload"])
+        assert "kiqcluster.toml is no TOML" in done.stderr
+
+
+class TestDeploy:
+    def test_begin_is_a_quiet_with_a_lease_and_a_mark(
+        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn], store: Store
+    ) -> None:
+        """The mark's keys and values are those of Sidekiq's Deploy (reference: deploy.rb of 7.0)."""
+        here = stand_in()
+
+        done = kiqctl("deploy", "begin", "--label", "v42")
+
+        assert done.returncode == 0, done.stderr
+        assert [(each.action, each.lease) for _, each in here.received] == [("quiet", 900.0)]
+        (key,) = store.call("KEYS", "*-marks")
+        ((minute, label),) = marks(store, key).items()
+        assert key == f"{minute[:10].replace('-', '')}-marks".encode()
+        assert (minute[13:14], minute[16:]) == (":", ":00Z")
+        assert label == "v42"
+        assert 0 < 7_776_000 - store.call("TTL", key) + 1 < 60
+        assert store.call("GET", "deploylock-v42").decode() == minute
+        assert 0 < store.call("TTL", "deploylock-v42") <= 60
+
+    def test_a_deploy_that_many_begin_is_marked_once(
+        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn], store: Store
+    ) -> None:
+        stand_in()
+
+        for _ in range(2):
+            assert kiqctl("deploy", "begin", "--label", "v42").returncode == 0
+
+        assert sum(len(marks(store, key)) for key in store.call("KEYS", "*-marks")) == 1
+
+    def test_of_the_deploys_of_a_minute_the_first_is_marked(self, store: Store) -> None:
+        at = 1_795_168_740.5  # 2026-11-20 09:59:00 UTC
+
+        assert mark(store, "v42", at)
+        assert mark(store, "v43", at + 59)
+        assert not mark(store, "v43", at + 60)  # its label was used within a minute
+        assert mark(store, "v44", at + 60)
+
+        assert marks(store, b"20261120-marks") == {"2026-11-20T09:59:00Z": "v42", "2026-11-20T10:00:00Z": "v44"}
+
+    def test_without_a_label_it_is_gits_last_commit(
+        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn], store: Store, tmp_path: Path
+    ) -> None:
+        stand_in()
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
+        subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+        subprocess.run(["git", *identity, "commit", "-qm", "Ship it", "--allow-empty"], cwd=tmp_path, check=True)
+
+        kiqctl("deploy", "begin", cwd=tmp_path)
+
+        (key,) = store.call("KEYS", "*-marks")
+        assert next(iter(marks(store, key).values())).endswith(" Ship it")
+
+    def test_one_that_does_not_begin_everywhere_is_no_deploy(
+        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn], store: Store
+    ) -> None:
+        stand_in("app-1").answer = lambda _: "the cluster is stopping"
+        stand_in("app-2")
+
+        assert kiqctl("deploy", "begin").returncode == 1
+
+        assert store.call("KEYS", "*-marks") == []
+
+    def test_begin_can_wait_until_nothing_runs(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
+        here = stand_in(workers=1)
+        here.run_jobs(1)
+
+        running = kiqctl.start("deploy", "begin", "--wait", "--lease", "5m")
+        kiqctl.wait_said(running, "1 job still runs")
+        here.run_jobs(0)
+
+        assert kiqctl.end(running).returncode == 0
+
+    def test_commit_rolls_every_supervisor_and_fails_when_one_does(
+        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]
+    ) -> None:
+        here, there = stand_in("app-1"), stand_in("app-2")
+
+        running = kiqctl.start("deploy", "commit")
+        wait_until(lambda: here.state["roll"] and there.state["roll"], "both to roll")
+        here.end_roll()
+        there.end_roll("failed", "it did not boot")
+        done = kiqctl.end(running)
+
+        assert done.returncode == 1
+        assert f"{there.name}: it did not boot" in done.stderr
+
+    def test_commit_is_fine_when_all_are(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
+        here = stand_in()
+
+        running = kiqctl.start("deploy", "commit")
+        wait_until(lambda: here.state["roll"], "it to roll")
+        here.end_roll()
+
+        assert kiqctl.end(running).returncode == 0
+
+    def test_abort_resumes(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
+        here, there = stand_in("app-1"), stand_in("app-2")
+        kiqctl("deploy", "begin", "--host", "app-1")
+
+        assert kiqctl("deploy", "abort").returncode == 0
+
+        assert (here.actions, there.actions) == (["quiet", "resume"], ["resume"])
+        assert here.state["quiet_by"] == ""
+
+
+class TestPs:
+    def test_processes_are_shown_by_supervisor(
+        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn], store: Store
+    ) -> None:
+        here, there = stand_in("app-1", workers=2), stand_in("app-2", workers=1)
+        here.run_jobs(2, 1)
+        here.change(quiet_by="kiqctl@x", lease_remaining=900.0)
+        there.change(
+            roll={"id": "1", "state": "rolling", "done": 1, "of": 3, "error": ""}, restart_needed="0.2 is there"
+        )
+        publish(store, RUBY, labels=[])
+
+        done = kiqctl("ps", "--json")
+        shown, plain = json.loads(done.stdout), kiqctl("ps").stdout
+
+        assert done.returncode == 0
+        first, second = shown["clusters"]
+        assert (first["name"], first["slots"], first["busy"], first["concurrency"]) == (here.name, 2, 3, 10)
+        assert (first["quiet_by"], first["quiet"]) == ("kiqctl@x", True)
+        assert 880 < first["lease_remaining"] <= 900
+        assert [worker["identity"] for worker in first["workers"]] == here.workers
+        assert (second["roll"]["done"], second["restart_needed"], second["quiet"]) == (1, "0.2 is there", False)
+        assert [each["identity"] for each in shown["others"]] == [RUBY]
+        for word in (here.name, there.name, "quiet by kiqctl@x", "rolling 1 of 3", "0.2 is there", "101", "2/5"):
+            assert word in plain
+
+    def test_what_is_left_of_a_lease_runs_down_with_the_age_of_the_news(
+        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn], store: Store
+    ) -> None:
+        here = stand_in(workers=1)
+        here.change(quiet_by="kiqctl@x", lease_remaining=900.0)
+        store.call("EXPIRE", here.workers[0], 20)  # it has beaten 40 s ago
+
+        (shown,) = json.loads(kiqctl("ps", "--json").stdout)["clusters"]
+
+        assert 840 < shown["lease_remaining"] <= 860
+        assert 40 <= shown["workers"][0]["age"] < 60
+
+    def test_a_host_narrows_it(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
+        stand_in("app-1")
+        there = stand_in("app-2")
+
+        shown = json.loads(kiqctl("ps", "--json", "--host", "app-2").stdout)
+
+        assert [each["name"] for each in shown["clusters"]] == [there.name]
+
+    def test_lines_fit_the_terminal(self, kiqctl: Kiqctl, store: Store) -> None:
+        queues = [f"queue-{number}" for number in range(200)]
+        publish(store, RUBY, labels=[], queues=queues)
+
+        lines = kiqctl("ps", COLUMNS="90").stdout.splitlines()
+
+        assert max(map(len, lines)) <= 90
+        assert any(line.endswith("…") for line in lines)
+
+
+class TestFailures:
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ["quiet", "--lease", "soon"],
+            ["quiet", "--lease", "-5"],
+            ["quiet", "--timeout", "5m"],
+            ["roll", "--timeout", "5m"],
+            ["roll", "--identity", "app-1:1:a"],
+            ["quiet", "--socket", "x.sock", "--host", "app-1"],
+            ["ps", "--socket", "x.sock", "--host", "app-1"],
+            ["quiet", "--redis", "http://x"],
+            ["quiet", "-C", "missing.toml"],
+            ["deploy", "start"],
+            ["explode"],
+        ],
+    )
+    def test_what_cannot_be_used_is_exit_2(self, kiqctl: Kiqctl, words: list[str]) -> None:
+        done = kiqctl(*words)
+
+        assert done.returncode == 2, done.stderr
+        assert "Traceback" not in done.stderr
+
+    def test_a_redis_that_is_away_is_exit_1_and_says_so(self) -> None:
+        done = Kiqctl(f"redis://127.0.0.1:{free_port()}/0")("ps")
+
+        assert done.returncode == 1
+        assert "cannot reach Redis" in done.stderr
+        assert "Traceback" not in done.stderr
+
+    def test_a_password_that_is_wrong_is_exit_5(self, own_server: RedisServer) -> None:
+        own_server.store().call("CONFIG", "SET", "requirepass", "secret")
+
+        done = Kiqctl(own_server.url)("ps")
+
+        assert done.returncode == 5
+        assert "NOAUTH" in done.stderr
+
+    def test_redis_is_found_as_kiqcluster_finds_it(
+        self, redis_server: RedisServer, stand_in: Callable[..., StandIn], tmp_path: Path
+    ) -> None:
+        stand_in()
+        (tmp_path / "kiqcluster.toml").write_text(f'[env.staging]\nredis = "{redis_server.url}"\n')
+        elsewhere = Kiqctl(None)
+
+        assert elsewhere("ps", cwd=tmp_path, REDIS_URL=redis_server.url).returncode == 0
+        assert elsewhere("ps", "--redis", redis_server.url, cwd=tmp_path).returncode == 0
+        assert elsewhere("ps", "-e", "staging", cwd=tmp_path).returncode == 0
+        assert elsewhere("ps", cwd=tmp_path, REDIS_URL=f"redis://127.0.0.1:{free_port()}/0").returncode == 1
+
+
+def marks(store: Store, key: bytes) -> dict[str, str]:
+    words = [word.decode() for word in store.call("HGETALL", key)]
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+# help
+
+
+def all_commands() -> dict[str, Any]:
+    """Return every command by its words."""
+    found: dict[str, Any] = {}
+    for name, each in command.commands.items():
+        found |= {f"{name} {sub}": inner for sub, inner in getattr(each, "commands", {}).items()} or {name: each}
+    return found
+
+
+def examples(text: str, words: str) -> list[list[str]]:
+    """Return the lines of a help text that are calls of that command."""
+    lines = [line.strip().partition("    ")[0] for line in text.splitlines()]
+    return [line.replace("'", "").split() for line in lines if line.startswith(f"kiqctl {words}")]
+
+
+@pytest.mark.parametrize("words", sorted(all_commands()))
+def test_the_help_of_every_command_has_examples_that_it_takes(words: str) -> None:
+    each = all_commands()[words]
+    calls = examples(each.help, words)
+
+    assert calls
+    for call in calls:
+        each.make_context("kiqctl", call[1 + len(words.split()) :])  # raises for what the command does not know
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_the_commands_on_the_pages_are_such_that_it_takes(page: Path) -> None:
+    known = all_commands()
+    for line in re.findall(r"(?:^\$ |`)(kiqctl [a-z][^`\n]+)", page.read_text(), re.MULTILINE):
+        words = shlex.split(line, comments=True)[1:]
+        name = " ".join(words[:2]) if words[0] == "deploy" else words[0]
+        known[name].make_context("kiqctl", words[1 + name.count(" ") :])
+
+
+def test_kiqctl_is_a_module_too() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "kiqcluster.ctl", "--version"], capture_output=True, text=True, cwd=ROOT
+    )
+
+    assert (done.returncode, done.stdout.split()[0]) == (0, "kiqctl")

@@ -1,0 +1,275 @@
+"""kiqctl and real clusters: what it asks for comes true in every slot, and ends when it should."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kiqcluster.store import Store
+from tests.kit import Cluster, RedisServer, wait_until
+from tests.process.kiqctl import Kiqctl
+from tests.process.stage import (
+    identities,
+    ledger,
+    metric,
+    occupy,
+    pid_of,
+    push,
+    queued,
+    release,
+    wait_noted,
+    words,
+)
+
+RunCluster = Callable[..., Cluster]
+
+
+@pytest.fixture
+def kiqctl(store: Store, redis_server: RedisServer) -> Iterator[Kiqctl]:
+    running = Kiqctl(redis_server.url)
+    yield running
+    running.close()
+
+
+def listed(kiqctl: Kiqctl) -> list[Any]:
+    """Return what ps shows of the clusters."""
+    clusters: list[Any] = json.loads(kiqctl("ps", "--json").stdout)["clusters"]
+    return clusters
+
+
+def identity_of(store: Store, pid: int) -> str:
+    return next(name for name in identities(store) if pid_of(name) == pid)
+
+
+def quiet_workers(kiqctl: Kiqctl) -> list[tuple[int, bool]]:
+    """Return pid of every worker that ps shows, and whether it is quiet."""
+    return [(worker["pid"], worker["quiet"]) for cluster in listed(kiqctl) for worker in cluster["workers"]]
+
+
+def wait_queued(store: Store, word: str, queue: str = "default") -> None:
+    """Wait until that job, and no other, lies in the queue: a bell of the quiet worker may hold it for a moment."""
+    wait_until(lambda: words(queued(store, queue)) == [word], f"{word} to lie in {queue}")
+
+
+class TestQuiet:
+    def test_it_reaches_every_slot_and_resume_ends_it(
+        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store
+    ) -> None:
+        cluster = run_cluster("default", "other", "-c", "1")
+        cluster.wait_ready(2)
+
+        assert kiqctl("quiet", "--lease", "10m").returncode == 0
+        (shown,) = listed(kiqctl)
+        assert shown["quiet_by"].startswith("kiqctl@")
+        assert 580 < shown["lease_remaining"] <= 600
+        wait_until(lambda: listed(kiqctl)[0]["quiet"], "both workers to show that they are quiet")
+        for queue in ("default", "other"):
+            push(store, "record", queue, queue=queue)
+        assert metric(cluster, "kiqcluster_quiet") == 1
+        for queue in ("default", "other"):
+            wait_queued(store, queue, queue)
+        assert ledger(store) == []
+
+        assert kiqctl("resume").returncode == 0
+
+        wait_noted(store, "ran default", "ran other")
+        assert listed(kiqctl)[0]["quiet_by"] == ""
+
+    def test_a_worker_that_is_replaced_meanwhile_boots_quiet(
+        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store
+    ) -> None:
+        cluster = run_cluster("default", "-c", "1")
+        first = cluster.wait_ready()[0]
+        assert kiqctl("quiet").returncode == 0
+
+        os.kill(first, signal.SIGKILL)
+        second = cluster.wait_for("child_ready", count=2)["child"]
+        push(store, "record", "a")
+
+        wait_until(lambda: (second, True) in quiet_workers(kiqctl), "the replacement to show that it is quiet")
+        wait_queued(store, "a")
+
+    def test_it_ends_by_itself_with_its_lease(self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store) -> None:
+        """As when the script that began it was killed half-way."""
+        cluster = run_cluster("default", "-c", "1")
+        cluster.wait_ready()
+
+        assert kiqctl("quiet", "--lease", "1s").returncode == 0
+        push(store, "record", "a")
+
+        wait_noted(store, "ran a")
+        assert cluster.seen("quiet_expired")
+
+    def test_with_wait_it_ends_when_the_last_job_has(
+        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store
+    ) -> None:
+        cluster = run_cluster("default", "-c", "2")
+        occupy(cluster, store)
+
+        running = kiqctl.start("quiet", "--wait")
+        kiqctl.wait_said(running, "1 job still runs")
+        push(store, "record", "b")
+        release(store)
+
+        assert kiqctl.end(running).returncode == 0
+        assert ledger(store) == ["began a", "ended a"]
+        wait_queued(store, "b")
+
+    def test_one_process_alone_is_quiet_until_its_lease_ends(
+        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store
+    ) -> None:
+        cluster = run_cluster("default", "other", "-c", "1")
+        pids = cluster.wait_ready(2)
+
+        done = kiqctl("quiet", "--identity", identity_of(store, pids[0]), "--lease", "3s")
+        assert done.returncode == 0, done.stderr
+        push(store, "record", "a")
+        push(store, "record", "b", queue="other")
+
+        wait_noted(store, "ran b")
+        assert ledger(store) == ["ran b"]
+        wait_noted(store, "ran a")
+        assert cluster.pids() == pids
+
+    def test_every_cluster_on_the_redis_is_reached(self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store) -> None:
+        clusters = [run_cluster("default", "-c", "1"), run_cluster("other", "-c", "1")]
+        for cluster in clusters:
+            cluster.wait_ready()
+
+        assert kiqctl("quiet").returncode == 0
+
+        assert [metric(cluster, "kiqcluster_quiet") for cluster in clusters] == [1, 1]
+
+    def test_a_cluster_that_stops_says_that_it_does(
+        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store
+    ) -> None:
+        cluster = run_cluster("default", "-c", "1")
+        occupy(cluster, store)
+        cluster.signal(signal.SIGTERM)
+        cluster.wait_for("worker_stopping")
+
+        done = kiqctl("quiet")
+
+        assert done.returncode == 1
+        assert "stopping" in done.stderr
+        release(store)
+        assert cluster.wait() == 0
+
+
+class TestRoll:
+    def test_every_worker_is_replaced_and_no_job_is_lost(
+        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store
+    ) -> None:
+        cluster = run_cluster("default", "other", "-c", "1")
+        before = cluster.wait_ready(2)
+        for number in range(50):
+            push(store, "record", str(number))
+
+        done = kiqctl("roll", "--wait")
+
+        assert done.returncode == 0, done.stderr
+        assert not set(before.values()) & set(cluster.pids().values())
+        wait_until(lambda: len(ledger(store)) == 50, "every job to run")
+        assert len(set(ledger(store))) == 50
+
+    def test_a_release_that_does_not_boot_is_an_error_and_the_one_before_goes_on(
+        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store, application: Callable[[str], str]
+    ) -> None:
+        app = application("")
+        cluster = run_cluster("default", "-c", "1", "--directory", str(Path(app).parent), app=app)
+        before = cluster.wait_ready()
+        application("raise RuntimeError('a broken release')")
+
+        done = kiqctl("deploy", "commit")
+
+        assert done.returncode == 1
+        assert listed(kiqctl)[0]["roll"]["state"] == "failed"
+        assert listed(kiqctl)[0]["roll"]["error"] in done.stderr
+        push(store, "record", "a")
+        wait_noted(store, "ran a")
+        assert cluster.pids() == before
+
+    def test_the_quiet_of_a_deploy_ends_with_its_roll(
+        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store
+    ) -> None:
+        cluster = run_cluster("default", "-c", "1")
+        before = cluster.wait_ready()
+        assert kiqctl("deploy", "begin", "--wait").returncode == 0
+        push(store, "record", "a")
+        wait_queued(store, "a")
+
+        assert kiqctl("deploy", "commit").returncode == 0
+
+        wait_noted(store, "ran a")
+        assert cluster.pids() != before
+        assert listed(kiqctl)[0]["quiet_by"] == ""
+
+    def test_a_deploy_that_is_called_off_resumes(self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store) -> None:
+        cluster = run_cluster("default", "-c", "1")
+        before = cluster.wait_ready()
+        assert kiqctl("deploy", "begin").returncode == 0
+        push(store, "record", "a")
+
+        assert kiqctl("deploy", "abort").returncode == 0
+
+        wait_noted(store, "ran a")
+        assert cluster.pids() == before
+
+    def test_reload_is_done_or_says_why_not(
+        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store, tmp_path: Path
+    ) -> None:
+        file = tmp_path / "kiqcluster.toml"
+        file.write_text('groups = ["default"]\n')
+        cluster = run_cluster("-C", str(file), "-c", "1")
+        pids = cluster.wait_ready()
+
+        file.write_text('groups = ["default", "other"]\n')
+        assert kiqctl("reload").returncode == 0
+        cluster.wait_ready(2)
+        assert cluster.pids()[0] == pids[0]
+
+        file.write_text("groups = [\n")
+        done = kiqctl("reload")
+
+        assert done.returncode == 1
+        assert "TOML" in done.stderr
+
+
+class TestSocket:
+    def test_quiet_and_resume_work_while_redis_is_away(
+        self, run_cluster: RunCluster, own_server: RedisServer, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "control.sock"
+        cluster = run_cluster("default", "-c", "1", "--redis", own_server.url, KIQ_CONTROL=str(path))
+        cluster.wait_ready()
+        own_server.kill()
+        kiqctl = Kiqctl(own_server.url)
+
+        done = kiqctl("quiet", "--lease", "5m", "--wait", "--socket", str(path))
+        assert done.returncode == 0, done.stderr
+        assert metric(cluster, "kiqcluster_quiet") == 1
+
+        done = kiqctl("resume", "--socket", str(path))
+
+        assert done.returncode == 0, done.stderr
+        assert metric(cluster, "kiqcluster_quiet") == 0
+
+    def test_roll_and_ps_work_there_too(
+        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "control.sock"
+        cluster = run_cluster("default", "-c", "1", KIQ_CONTROL=str(path))
+        before = cluster.wait_ready()
+
+        done = kiqctl("roll", "--wait", "--socket", str(path))
+
+        assert done.returncode == 0, done.stderr
+        assert cluster.pids() != before
+        (shown,) = json.loads(kiqctl("ps", "--json", "--socket", str(path)).stdout)["clusters"]
+        assert [worker["pid"] for worker in shown["workers"]] == list(cluster.pids().values())

@@ -1,0 +1,151 @@
+"""kiqctl by the control socket: one supervisor, no Redis; a stand-in answers."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kit import free_port, wait_until
+from tests.process.kiqctl import Kiqctl
+from tests.standin import Door, door
+
+
+@pytest.fixture
+def kiqctl() -> Iterator[Kiqctl]:
+    """Run kiqctl where no Redis is."""
+    running = Kiqctl(f"redis://127.0.0.1:{free_port()}/0")
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Iterator[Door]:
+    with door(tmp_path / "control.sock") as supervisor:
+        yield supervisor
+
+
+def test_quiet_is_a_post_with_lease_and_name(kiqctl: Kiqctl, supervisor: Door) -> None:
+    done = kiqctl("quiet", "--lease", "15m", "--socket", str(supervisor.path))
+
+    assert done.returncode == 0, done.stderr
+    method, path, query = supervisor.asked[0]
+    assert (method, path, query["lease"]) == ("POST", "/quiet", "900")
+    assert query["by"].startswith("kiqctl@")
+    assert "15m left" in done.stdout
+
+
+def test_without_a_lease_the_supervisors_own_holds(kiqctl: Kiqctl, supervisor: Door) -> None:
+    assert kiqctl("quiet", "--socket", str(supervisor.path)).returncode == 0
+
+    assert "lease" not in supervisor.asked[0][2]
+
+
+@pytest.mark.parametrize("action", ["resume", "reload", "roll"])
+def test_the_others_are_posts_too(kiqctl: Kiqctl, supervisor: Door, action: str) -> None:
+    assert kiqctl(action, "--socket", str(supervisor.path)).returncode == 0
+
+    assert supervisor.asked[0][:2] == ("POST", f"/{action}")
+
+
+def test_a_refusal_is_an_error_with_its_reason(kiqctl: Kiqctl, supervisor: Door) -> None:
+    supervisor.refusal = "the cluster is stopping"
+
+    done = kiqctl("roll", "--wait", "--json", "--socket", str(supervisor.path))
+
+    assert done.returncode == 1
+    (cluster,) = json.loads(done.stdout)["clusters"]
+    assert cluster["error"] == "the cluster is stopping"
+
+
+def test_with_wait_quiet_ends_when_nothing_runs(kiqctl: Kiqctl, supervisor: Door) -> None:
+    supervisor.set_slots(busy=2, last_beat_ago=0.0)
+
+    running = kiqctl.start("quiet", "--wait", "--socket", str(supervisor.path))
+    kiqctl.wait_said(running, "4 jobs still run")
+    supervisor.set_slots(busy=0)
+
+    assert kiqctl.end(running).returncode == 0
+
+
+def test_beats_from_before_the_quiet_do_not_count(kiqctl: Kiqctl, supervisor: Door) -> None:
+    """A job may have begun since: only a beat from afterwards knows."""
+    supervisor.set_slots(busy=0, last_beat_ago=60.0)
+
+    running = kiqctl.start("quiet", "--wait", "--socket", str(supervisor.path))
+    supervisor.wait_asked("GET", "/status", times=5)
+    assert running.process.poll() is None
+    supervisor.set_slots(last_beat_ago=0.0)
+
+    assert kiqctl.end(running).returncode == 0
+
+
+def test_with_wait_roll_ends_with_the_roll_of_that_id(kiqctl: Kiqctl, supervisor: Door) -> None:
+    supervisor.document["roll"] = {"id": "earlier", "state": "done", "done": 2, "of": 2, "error": ""}
+
+    running = kiqctl.start("roll", "--wait", "--socket", str(supervisor.path))
+    wait_until(lambda: supervisor.document["roll"]["state"] == "rolling", "it to roll")
+    supervisor.document["roll"] = {**supervisor.document["roll"], "state": "done", "done": 2}
+
+    assert kiqctl.end(running).returncode == 0
+
+
+def test_a_roll_that_fails_is_an_error(kiqctl: Kiqctl, supervisor: Door) -> None:
+    running = kiqctl.start("roll", "--wait", "--socket", str(supervisor.path))
+    wait_until(lambda: supervisor.document["roll"], "it to roll")
+    supervisor.document["roll"] = {**supervisor.document["roll"], "state": "failed", "error": "it did not boot"}
+    done = kiqctl.end(running)
+
+    assert done.returncode == 1
+    assert "it did not boot" in done.stderr
+
+
+def test_ps_shows_what_status_says(kiqctl: Kiqctl, supervisor: Door) -> None:
+    supervisor.set_slots(busy=2)
+    supervisor.document["slots"][1]["pid"] = None  # it waits for its next try
+
+    (shown,) = json.loads(kiqctl("ps", "--json", "--socket", str(supervisor.path)).stdout)["clusters"]
+
+    assert (shown["name"], shown["slots"], shown["busy"]) == (supervisor.document["supervisor"], 2, 2)
+    assert [worker["pid"] for worker in shown["workers"]] == [101]
+    assert shown["workers"][0]["queues"] == ["default"]
+
+
+@pytest.mark.parametrize("words", [["quiet"], ["ps"], ["roll", "--wait"]])
+def test_nobody_at_that_path_is_an_error(kiqctl: Kiqctl, tmp_path: Path, words: list[str]) -> None:
+    left_behind = tmp_path / "left.sock"
+    with socket.socket(socket.AF_UNIX) as once:
+        once.bind(str(left_behind))
+
+    for path in (left_behind, tmp_path / "missing.sock"):
+        done = kiqctl(*words, "--socket", str(path))
+        assert done.returncode == 1
+        assert str(path) in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_exit_2(kiqctl: Kiqctl, tmp_path: Path) -> None:
+    done = kiqctl("quiet", "--socket", str(tmp_path / ("x" * 200)))
+
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_what_listens_there_may_be_something_else(kiqctl: Kiqctl, tmp_path: Path) -> None:
+    path = tmp_path / "other.sock"
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen()
+        running = kiqctl.start("quiet", "--socket", str(path))
+        client, _ = other.accept()
+        client.recv(65_536)
+        client.sendall(b"-ERR unknown command\r\n")
+        client.close()
+        done = kiqctl.end(running)
+
+    assert done.returncode == 1
+    assert "no supervisor" in done.stderr
+    assert "Traceback" not in done.stderr

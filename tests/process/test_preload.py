@@ -1,0 +1,119 @@
+"""--preload: the application is imported once, in the supervisor, and shared; what cannot be shared is refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from kiqcluster.store import Store
+from tests.kit import Cluster
+from tests.process.stage import Releases, ledger, push, wait_noted, wait_only_live
+
+RunCluster = Callable[..., Cluster]
+
+COUNTED = "(pathlib.Path('../..') / 'imports').open('a').write(f'{os.getpid()}\\n')"
+
+
+def importers(releases: Releases) -> list[int]:
+    """Return the pids of the processes that have imported the application, in order."""
+    return [int(line) for line in (releases.current.parent / "imports").read_text().split()]
+
+
+def test_the_application_is_imported_once_for_all(run_cluster: RunCluster, store: Store, releases: Releases) -> None:
+    releases.deploy("1", COUNTED)
+    cluster = releases.run(run_cluster, "default", "other", "-c", "1", "--preload")
+    pids = cluster.wait_ready(2)
+
+    os.kill(pids[0], signal.SIGKILL)
+    cluster.wait_for("child_ready", slot=0, count=2)
+    push(store, "release")
+    push(store, "release", queue="other")
+
+    wait_noted(store, "release 1")
+    assert importers(releases) == [cluster.pid]
+    wait_only_live(store, *cluster.pids().values())
+
+
+def test_a_function_that_sets_the_jobs_up_is_not_called_again_in_a_worker(
+    run_cluster: RunCluster, store: Store, releases: Releases
+) -> None:
+    """What it adds, middleware for one, would be there twice."""
+    releases.deploy("1", f"def set_up(): {COUNTED}")
+    cluster = run_cluster("default", "--preload", "--directory", str(releases.current), app="shop:set_up")
+
+    pids = cluster.wait_ready()
+
+    assert importers(releases)[0] == cluster.pid
+    assert pids[0] not in importers(releases)
+
+
+def test_without_it_every_process_imports_for_itself_and_the_supervisor_never(
+    run_cluster: RunCluster, store: Store, releases: Releases
+) -> None:
+    releases.deploy("1", COUNTED)
+    cluster = releases.run(run_cluster, "default", "-c", "1")
+
+    pids = cluster.wait_ready()
+
+    assert importers(releases)[-1] == pids[0]
+    assert cluster.pid not in importers(releases)
+
+
+def test_what_all_share_is_not_copied(run_cluster: RunCluster, store: Store, releases: Releases) -> None:
+    """60 MB in two workers: their own share of it is a small part."""
+    releases.deploy("1", "ballast = [bytes(1_000) for _ in range(60_000)]")
+    cluster = releases.run(run_cluster, "default", "other", "-c", "1", "--preload")
+
+    pids = cluster.wait_ready(2)
+
+    for pid in pids.values():
+        assert psutil.Process(pid).memory_full_info().uss < 40e6
+
+
+def test_a_roll_renews_the_processes_but_not_what_was_preloaded(
+    run_cluster: RunCluster, store: Store, releases: Releases
+) -> None:
+    cluster = releases.run(run_cluster, "default", "-c", "1", "--preload")
+    first = cluster.wait_ready()[0]
+    releases.deploy("2")
+
+    cluster.signal(signal.SIGUSR2)
+    cluster.wait_for("roll_done")
+    push(store, "release")
+
+    wait_noted(store, "release 1")
+    assert cluster.pids()[0] != first
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "threading.Thread(target=threading.Event().wait, daemon=True).start()",
+        "raise RuntimeError('no database')",
+        "import no_such_module",
+    ],
+)
+def test_an_application_that_cannot_be_preloaded_is_exit_3_and_starts_nothing(
+    run_cluster: RunCluster, store: Store, releases: Releases, source: str
+) -> None:
+    releases.deploy("1", source)
+
+    cluster = releases.run(run_cluster, "default", "--preload")
+
+    assert cluster.wait() == 3
+    assert cluster.seen("child_started") == []
+    assert ledger(store) == []
+
+
+def test_signals_that_the_application_takes_while_it_is_imported_reach_the_supervisor(
+    run_cluster: RunCluster, store: Store, releases: Releases
+) -> None:
+    releases.deploy("1", "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)")
+    cluster = releases.run(run_cluster, "default", "-c", "1", "--preload")
+    cluster.wait_ready()
+
+    assert cluster.stop() == 0

@@ -1,0 +1,344 @@
+"""Reloads: configuration and queues are read anew; who is still wanted goes on, and what is broken changes nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kiqcluster import rubyjson
+from kiqcluster.store import Store
+from tests.kit import ROOT, Cluster, RedisServer, wait_until
+from tests.kit import cluster as run
+from tests.process.stage import (
+    Releases,
+    children,
+    holders,
+    identities,
+    ledger,
+    metric,
+    occupy,
+    pid_of,
+    push,
+    queued,
+    release,
+    wait_gone,
+    wait_noted,
+    wait_only_live,
+    wait_roll,
+    words,
+)
+
+RunCluster = Callable[..., Cluster]
+
+
+class Configured:
+    """A cluster whose groups are in its configuration file."""
+
+    def __init__(self, run_cluster: RunCluster, directory: Path, *arguments: str) -> None:
+        self.file = directory / "kiqcluster.toml"
+        self._run = lambda: run_cluster("-C", str(self.file), *arguments)
+
+    def write(self, *groups: str, **settings: Any) -> None:
+        lines = [f"{name} = {rubyjson.encode(value).decode()}" for name, value in settings.items()]
+        self.file.write_text("\n".join([f"groups = {list(groups)!r}", *lines]))
+
+    def start(self, *groups: str, **settings: Any) -> Cluster:
+        self.write(*groups, **settings)
+        return self._run()
+
+
+@pytest.fixture
+def configured(run_cluster: RunCluster, tmp_path: Path) -> Configured:
+    return Configured(run_cluster, tmp_path)
+
+
+def reload(cluster: Cluster, count: int = 1) -> dict[str, Any]:
+    """Send HUP and wait for its end."""
+    cluster.signal(signal.SIGHUP)
+    return cluster.wait_for("reloaded", count=count)
+
+
+def listened(store: Store, pid: int) -> set[str]:
+    """Return the queues that a process' heartbeat shows."""
+    infos = [store.call("HGET", name, "info") for name in identities(store) if pid_of(name) == pid]
+    return set(rubyjson.decode(infos[0])["queues"]) if infos and infos[0] else set()
+
+
+# what may change
+
+
+def test_a_slot_that_is_added_serves_and_the_others_keep_their_processes(configured: Configured, store: Store) -> None:
+    cluster = configured.start("default", "other")
+    before = occupy(cluster, store, 2)
+    push(store, "record", "b", queue="third")
+    configured.write("other", "third", "default")  # in whatever order
+
+    reload(cluster)
+
+    wait_noted(store, "ran b")
+    assert {slot: pid for slot, pid in cluster.pids().items() if slot in before} == before
+    assert ledger(store) == ["began a", "ran b"]
+    wait_only_live(store, *cluster.wait_ready(3).values())
+
+
+def test_a_slot_that_is_removed_finishes_what_it_runs_and_leaves(configured: Configured, store: Store) -> None:
+    cluster = configured.start("default", "other")
+    pids = occupy(cluster, store, 2)
+    configured.write("other")
+
+    reload(cluster)
+    cluster.wait_for("worker_quiet", pid=pids[0])
+    push(store, "record", "b")
+    release(store)
+
+    wait_gone(pids[0])
+    wait_only_live(store, pids[1])
+    assert ledger(store) == ["began a", "ended a"]
+    assert words(queued(store)) == ["b"]
+    wait_until(lambda: children(cluster.pid) == [pids[1]], "the process to be reaped")
+    assert metric(cluster, 'kiqcluster_children{state="ready"}') == 1
+    configured.write("other", "default")
+    reload(cluster, 2)
+    wait_noted(store, "ran b")  # the number of the slot that went may be had again
+
+
+def test_a_slot_with_another_number_of_threads_gets_a_new_process(configured: Configured, store: Store) -> None:
+    cluster = configured.start("default", concurrency=1)
+    first = cluster.wait_ready()[0]
+    configured.write("default", concurrency=2)
+
+    reload(cluster)
+
+    wait_gone(first)
+    cluster.wait_for("worker_ready", concurrency=2)
+    push(store, "stubborn", "a")
+    push(store, "stubborn", "b")
+    wait_noted(store, "began a", "began b")
+
+
+def test_limits_of_the_supervisor_hold_from_then_on(configured: Configured, store: Store) -> None:
+    cluster = configured.start("default", concurrency=1, quiet_lease=600)
+    pids = cluster.wait_ready()
+    configured.write("default", concurrency=1, quiet_lease=0.2)
+
+    reload(cluster)
+    cluster.signal(signal.SIGTSTP)
+
+    cluster.wait_for("quiet_expired")
+    assert cluster.pids() == pids
+
+
+def test_new_queues_of_the_application_reach_running_workers(
+    run_cluster: RunCluster, store: Store, releases: Releases
+) -> None:
+    """Redis, which a worker asks now and then, has not heard of them."""
+    cluster = releases.run(run_cluster, "cronjob", "-c", "1")
+    pid = cluster.wait_ready()[0]
+    releases.deploy("2", "@job(queue='cronjob:new')\ndef nightly(): pass")
+
+    reload(cluster)
+
+    cluster.wait_for("queues_changed", pid=pid)
+    store.call("LPUSH", "queue:cronjob:new", '{"class":"record","args":["a"],"jid":"aaaaaaaaaaaaaaaaaaaaaaaa"}')
+    wait_noted(store, "ran a")
+    assert cluster.pids() == {0: pid}
+
+
+def test_a_quiet_stays_and_holds_for_added_slots_too(configured: Configured, store: Store) -> None:
+    cluster = configured.start("default")
+    cluster.wait_ready()
+    cluster.signal(signal.SIGTSTP)
+    cluster.wait_for("worker_quiet")
+    push(store, "record", "a")
+    push(store, "record", "b", queue="other")
+    configured.write("default", "other")
+
+    reload(cluster)
+
+    cluster.wait_for("worker_quiet", count=2)
+    cluster.wait_ready(2)
+    wait_until(lambda: words(queued(store)) == ["a"] and words(queued(store, "other")) == ["b"], "the jobs to stay")
+    cluster.signal(signal.SIGCONT)
+    wait_noted(store, "ran a", "ran b")
+
+
+# what may not
+
+
+def test_settings_that_are_read_once_wait_for_a_new_supervisor(
+    store: Store, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """A worker that dies meanwhile must not serve another Redis than the rest."""
+    file = tmp_path / "kiqcluster.toml"
+    file.write_text(f'groups = ["default"]\nredis = "{redis_server.url}"')
+    with run("-r", "tests.apps.basic", "-C", str(file), "-c", "1") as cluster:
+        first = cluster.wait_ready()[0]
+        file.write_text(f'groups = ["default", "other"]\nredis = "redis://127.0.0.1:{redis_server.port}/1"')
+
+        assert "redis" in reload(cluster)["restart"]
+        os.kill(first, signal.SIGKILL)
+        push(store, "record", "a")
+        push(store, "record", "b", queue="other")
+
+        wait_noted(store, "ran a", "ran b")
+        assert "redis" in reload(cluster, 2)["restart"]  # it still is what is asked for
+
+
+def test_groups_of_the_command_line_stay(run_cluster: RunCluster, store: Store, tmp_path: Path) -> None:
+    configured = Configured(run_cluster, tmp_path, "default")
+    cluster = configured.start("never")
+    pids = cluster.wait_ready()
+    configured.write("other", "third")
+
+    reload(cluster)
+
+    assert cluster.pids() == pids
+    push(store, "record", "a")
+    wait_noted(store, "ran a")
+    assert len(cluster.seen("child_started")) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "groups = [",
+        'groups = ["other"]\nconcurency = 2',
+        'groups = ["other"]\ntimeout = -1',
+        "groups = []",
+        "groups = ['a=x']",
+    ],
+)
+def test_a_configuration_that_cannot_be_used_changes_nothing(configured: Configured, store: Store, text: str) -> None:
+    cluster = configured.start("default")
+    pids = cluster.wait_ready()
+    configured.file.write_text(text)
+
+    cluster.signal(signal.SIGHUP)
+    cluster.wait_for("reload_failed")
+
+    push(store, "record", "a")
+    wait_noted(store, "ran a")
+    assert cluster.pids() == pids
+    configured.write("default", "other")
+    reload(cluster)
+    assert cluster.wait_ready(2)[0] == pids[0]
+
+
+def test_a_configuration_file_that_is_gone_changes_nothing(configured: Configured, store: Store) -> None:
+    cluster = configured.start("default")
+    pids = cluster.wait_ready()
+    configured.file.unlink()
+
+    cluster.signal(signal.SIGHUP)
+    cluster.wait_for("reload_failed")
+
+    push(store, "record", "a")
+    wait_noted(store, "ran a")
+    assert cluster.pids() == pids
+
+
+@pytest.mark.parametrize("source", ["raise RuntimeError('no database')", "os._exit(0)", "def broken(:"])
+def test_an_application_that_does_not_load_changes_nothing(
+    run_cluster: RunCluster, store: Store, releases: Releases, source: str
+) -> None:
+    cluster = releases.run(run_cluster, "default", "-c", "1")
+    pids = cluster.wait_ready()
+    releases.deploy("2", source)
+
+    cluster.signal(signal.SIGHUP)
+    cluster.wait_for("reload_failed")
+
+    push(store, "release")
+    wait_noted(store, "release 1")
+    assert cluster.pids() == pids
+
+
+# beside rolls and stops
+
+
+def test_a_reload_within_a_roll_is_refused_and_the_roll_goes_on(configured: Configured, store: Store) -> None:
+    cluster = configured.start("default", concurrency=1)
+    occupy(cluster, store)
+    cluster.signal(signal.SIGUSR2)
+    cluster.wait_for("child_replaced")
+    configured.write("default", "other", concurrency=1)
+
+    cluster.signal(signal.SIGHUP)
+    cluster.wait_for("command_refused", command="reload")
+    release(store)
+
+    cluster.wait_for("roll_done")
+    assert list(cluster.pids()) == [0]
+    reload(cluster)
+    cluster.wait_ready(2)
+
+
+def test_a_roll_right_after_a_reload_comes_first_and_the_reload_is_not_passed_over_in_silence(
+    run_cluster: RunCluster, store: Store, releases: Releases
+) -> None:
+    releases.deploy("1", "time.sleep(0.2)")
+    cluster = releases.run(run_cluster, "default", "-c", "1")
+    cluster.wait_ready()
+
+    cluster.signal(signal.SIGHUP)
+    wait_until(lambda: len(children(cluster.pid)) == 2, "the application to be asked")
+    cluster.signal(signal.SIGUSR2)
+
+    cluster.wait_for("reload_failed")
+    assert wait_roll(store, "done")["of"] == 1
+
+
+def test_a_stop_while_a_reload_asks_the_application_leaves_nothing_behind(
+    run_cluster: RunCluster, store: Store, releases: Releases
+) -> None:
+    cluster = releases.run(run_cluster, "default", "-c", "1")
+    pids = cluster.wait_ready()
+    releases.deploy("2", "time.sleep(60)")
+    cluster.signal(signal.SIGHUP)
+    wait_until(lambda: len(children(cluster.pid)) == 2, "the application to be asked")
+    asked = {*children(cluster.pid)} - {*pids.values()}
+
+    assert cluster.stop() == 0
+
+    wait_gone(*asked, *pids.values())
+    assert identities(store) == holders(store) == set()
+
+
+# where files are
+
+
+def test_paths_mean_what_they_meant_at_the_start(store: Store, redis_server: RedisServer, tmp_path: Path) -> None:
+    """The supervisor has moved to --directory since."""
+    (tmp_path / "work").mkdir()
+    file = tmp_path / "kiq.toml"
+    file.write_text('groups = ["default"]\npidfile = "run.pid"')
+    words = ("-C", "kiq.toml", "--directory", "work", "--redis", redis_server.url)
+    with run("-r", "tests.apps.basic", *words, cwd=tmp_path, environ={"PYTHONPATH": str(ROOT)}) as cluster:
+        pids = cluster.wait_ready()
+        file.write_text('groups = ["default", "other"]\npidfile = "run.pid"')
+
+        reloaded = reload(cluster)
+
+        assert (reloaded["kept"], reloaded["added"], reloaded["restart"]) == (1, 1, "")
+        assert cluster.wait_ready(2)[0] == pids[0]
+
+
+def test_the_configuration_of_a_new_release_is_found_where_the_link_leads(
+    store: Store, redis_server: RedisServer, releases: Releases
+) -> None:
+    (releases.current / "kiqcluster.toml").write_text('groups = ["default"]\nrequire = ["shop"]')
+    environ = {"PYTHONPATH": str(ROOT), "PWD": str(releases.current)}
+    with run("--redis", redis_server.url, cwd=releases.current, environ=environ) as cluster:
+        pids = cluster.wait_ready()
+        releases.deploy("2")
+        (releases.current / "kiqcluster.toml").write_text('groups = ["default", "other"]\nrequire = ["shop"]')
+
+        reloaded = reload(cluster)
+
+        assert (reloaded["kept"], reloaded["added"], reloaded["restart"]) == (1, 1, "")
+        assert cluster.wait_ready(2)[0] == pids[0]

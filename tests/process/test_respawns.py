@@ -1,0 +1,76 @@
+"""Invariant 7: whatever children do, no counter goes back and nothing grows."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+from kiqcluster.store import Store
+from tests.kit import Cluster, wait_until
+from tests.process.stage import descriptors, push_many, wait_settled
+from tests.prometheus import prometheus
+
+Run = Callable[..., Cluster]
+
+SLOTS = 2
+SCRAPED = 'job="kiqcluster"'
+# With their names as a label: resets() drops that of the metric, and then could not tell them apart.
+CUMULATIVE = f'label_replace({{__name__=~".+_(total|count|sum|bucket)",{SCRAPED}}}, "series", "$1", "__name__", "(.+)")'
+
+
+def killings(cluster: Cluster, count: int) -> Iterator[int]:
+    """Kill that many children, each when all are ready; yield how many it were."""
+    cluster.wait_ready(SLOTS)
+    for number in range(count):
+        slot = number % SLOTS
+        pid = cluster.pids()[slot]
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda slot=slot, pid=pid: cluster.pids().get(slot, pid) != pid, "the next child to be ready")
+        yield number + 1
+
+
+@pytest.mark.parametrize("kills", [20, pytest.param(200, marks=pytest.mark.full)])
+def test_prometheus_sees_no_counter_go_back_and_no_series_come_through_respawns(
+    run_cluster: Run, store: Store, kills: int
+) -> None:
+    cluster = run_cluster("default", "other", "-c", "2", KIQ_RESPAWN_BURST="1000")
+    with prometheus(cluster.port) as scrapes:
+        for number in killings(cluster, kills):
+            push_many(store, "record", [["x"]] * 50)
+            push_many(store, "record", [["x"]] * 50, queue="other")
+            if number == kills // 4:
+                wait_until(lambda: scrapes.value(f"sum(kiqcluster_child_restarts_total{{{SCRAPED}}})"), "a scrape")
+                before = scrapes.series(f"{{{SCRAPED}}}")
+        wait_settled(store)
+        wait_until(lambda: store.call("LLEN", "queue:default") + store.call("LLEN", "queue:other") == 0, "all to run")
+        restarts = f"sum(kiqcluster_child_restarts_total{{{SCRAPED}}})"
+        wait_until(lambda: scrapes.value(restarts) == kills, "every restart to be scraped")
+
+        assert {
+            str(each["metric"]): each["value"][1] for each in scrapes.query(f"resets({CUMULATIVE}[10m:250ms]) > 0")
+        } == {}
+        assert scrapes.series(f"{{{SCRAPED}}}") == before
+        assert scrapes.value(f"min_over_time(up{{{SCRAPED}}}[1h])") == 1
+
+
+@pytest.mark.parametrize(("kills", "warm_up"), [(60, 20), pytest.param(1_000, 100, marks=pytest.mark.full)])
+def test_the_supervisor_does_not_grow_with_the_children_that_it_replaces(
+    run_cluster: Run, store: Store, kills: int, warm_up: int, record_property: Callable[[str, object], None]
+) -> None:
+    cluster = run_cluster("default", "other", "-c", "2", KIQ_RESPAWN_BURST="2000")
+    supervisor = psutil.Process(cluster.pid)
+    for number in killings(cluster, kills):
+        if number == warm_up:
+            size, files = supervisor.memory_full_info().uss, descriptors(cluster.pid)
+
+    grown = supervisor.memory_full_info().uss - size
+    record_property("grown_bytes", grown)
+    print(f"{kills - warm_up} respawns: the supervisor grew by {grown / 1e6:.2f} MB")
+    assert descriptors(cluster.pid) == files
+    assert grown <= 1_000_000
+    assert supervisor.status() != psutil.STATUS_ZOMBIE
+    assert [each for each in supervisor.children(recursive=True) if each.status() == psutil.STATUS_ZOMBIE] == []

@@ -1,0 +1,97 @@
+"""--watch: a source file that changes rolls the workers; for development."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from kiqcluster.store import Store
+from tests.kit import Cluster, is_alive, wait_until
+from tests.process.stage import Releases, children, ledger, push, wait_gone, wait_noted
+
+RunCluster = Callable[..., Cluster]
+
+
+def change(releases: Releases, before: str, after: str) -> None:
+    """Edit the application in place."""
+    file = releases.current / "shop.py"
+    file.write_text(file.read_text().replace(before, after))
+
+
+def test_a_changed_file_renews_the_workers(run_cluster: RunCluster, store: Store, releases: Releases) -> None:
+    cluster = releases.run(run_cluster, "default", "-c", "1", "--watch")
+    first = cluster.wait_ready()[0]
+    push(store, "release")
+    wait_noted(store, "release 1")
+
+    change(releases, "'1'", "'edited'")
+    cluster.wait_for("roll_done")
+    push(store, "release")
+
+    wait_noted(store, "release edited")
+    wait_gone(first)
+    (releases.current / "new_module.py").write_text("")
+    cluster.wait_for("roll_done", count=2)
+
+
+def test_a_file_that_is_broken_while_it_is_edited_stops_nothing(
+    run_cluster: RunCluster, store: Store, releases: Releases
+) -> None:
+    cluster = releases.run(run_cluster, "default", "-c", "1", "--watch")
+    first = cluster.wait_ready()[0]
+
+    change(releases, "def release", "def rel(")
+    cluster.wait_for("roll_failed")
+    push(store, "record", "a")
+    wait_noted(store, "ran a")
+    assert is_alive(first)
+    change(releases, "def rel(", "def release")
+
+    cluster.wait_for("roll_done")
+    push(store, "release")
+    wait_noted(store, "release 1")
+
+
+def test_what_is_no_source_renews_nothing(run_cluster: RunCluster, store: Store, releases: Releases) -> None:
+    cluster = releases.run(run_cluster, "default", "-c", "1", "--watch")
+    cluster.wait_ready()
+    environment = releases.current / "venv"
+    for place in (releases.current, releases.current / ".git", environment, releases.current / "node_modules"):
+        place.mkdir(exist_ok=True)
+    (environment / "pyvenv.cfg").touch()
+    (releases.current / "data.json").write_text("{}")
+    for place in (releases.current / ".git", environment, releases.current / "node_modules"):
+        (place / "some.py").write_text("")
+    (releases.current / "last.py").write_text("")
+
+    assert Path(cluster.wait_for("file_changed")["path"]).name == "last.py"
+    cluster.wait_for("roll_done")
+    assert len(cluster.seen("roll_started")) == 1
+
+
+def test_the_process_that_watches_ends_with_the_cluster(
+    run_cluster: RunCluster, store: Store, releases: Releases
+) -> None:
+    cluster = releases.run(run_cluster, "default", "-c", "1", "--watch")
+    worker = cluster.wait_ready()[0]
+    wait_until(lambda: len(children(cluster.pid)) == 2, "a worker and the one that watches")
+    processes = children(cluster.pid)
+
+    assert cluster.stop() == 0
+
+    assert worker in processes
+    wait_gone(*processes)
+    assert ledger(store) == []
+
+
+def test_the_process_that_watches_ends_with_a_killed_supervisor(
+    run_cluster: RunCluster, store: Store, releases: Releases
+) -> None:
+    cluster = releases.run(run_cluster, "default", "-c", "1", "--watch")
+    cluster.wait_ready()
+    wait_until(lambda: len(children(cluster.pid)) == 2, "a worker and the one that watches")
+    processes = children(cluster.pid)
+
+    cluster.process.kill()
+
+    wait_gone(*processes)

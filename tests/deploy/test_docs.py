@@ -1,0 +1,143 @@
+"""docs/deploy.md: what it shows runs, and what it lists is there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kiqcluster.config import STOP_GRACE, Config
+from kiqcluster.store import Store
+from tests.deploy.stage import need
+from tests.kit import ROOT, Cluster, RedisServer, require
+from tests.process.stage import metric
+
+PAGE = ROOT / "docs" / "deploy.md"
+# What changes a machine or asks a daemon: shown, never run here.
+ELSEWHERE = {"cp", "useradd", "mkdir", "editor", "systemctl", "docker", "kubectl"}
+# What the checks by hand need, and the Debian package or our extra that has it.
+PACKAGES = {"promtool": "prometheus", "systemd-analyze": "systemd", "shellcheck": "shellcheck"}
+LIBRARIES = {"kubernetes-validate": "kubernetes_validate", "check-jsonschema": "check_jsonschema"}
+
+
+def commands() -> list[list[str]]:
+    """Return the page's commands, as words."""
+    blocks = re.findall(r"^```console\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return [shlex.split(line.removeprefix("$ ")) for block in blocks for line in block.splitlines()]
+
+
+def of(*programs: str) -> list[list[str]]:
+    return [words for words in commands() if words[0] in programs]
+
+
+def test_every_command_is_run_or_known_to_belong_elsewhere() -> None:
+    known = ELSEWHERE | PACKAGES.keys() | LIBRARIES.keys() | {"kiqctl", "deploy/rolling-deploy"}
+
+    assert {words[0] for words in commands()} == known
+
+
+@pytest.mark.parametrize("words", of(*PACKAGES, *LIBRARIES), ids=" ".join)
+def test_the_checks_by_hand_find_no_fault(words: list[str]) -> None:
+    name = words[0]
+    if name in LIBRARIES:
+        need(LIBRARIES[name])
+        words = [sys.executable, "-m", LIBRARIES[name], *words[1:]]
+    else:
+        require(name, PACKAGES[name])
+
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("words", of("cp", "docker", "kubectl"), ids=" ".join)
+def test_the_files_that_the_others_name_are_there(words: list[str]) -> None:
+    for word in words:
+        if word.startswith("deploy/"):
+            assert (ROOT / word).exists()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a path short enough for a socket in it."""
+    folder = Path(tempfile.mkdtemp(prefix="kiq-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def cluster(run_cluster: Callable[..., Cluster], folder: Path, store: Store) -> Cluster:
+    """A cluster that takes orders in that folder."""
+    cluster = run_cluster("default", "-c", "1", KIQ_CONTROL=str(folder / "control.sock"))
+    cluster.wait_ready()
+    return cluster
+
+
+def test_kiqctl_does_what_the_page_says(cluster: Cluster, folder: Path) -> None:
+    quiet = []
+    for words in of("kiqctl"):
+        there = [word.replace("/run/kiqcluster/shop", str(folder)) for word in words[1:]]
+        assert str(folder) in " ".join(there)
+        done = subprocess.run(
+            [sys.executable, "-m", "kiqcluster.ctl", *there], cwd=ROOT, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        quiet.append((words[1], metric(cluster, "kiqcluster_quiet")))
+
+    assert quiet == [("roll", 0), ("quiet", 1), ("resume", 0)]
+    assert metric(cluster, 'kiqcluster_rolls_total{result="done"}') == 1
+
+
+def test_the_script_is_called_as_the_page_says(cluster: Cluster, folder: Path, redis_server: RedisServer) -> None:
+    require("bash", "bash")
+    for name, text in (
+        ("release.sh", 'ln -sfn "releases/$1" current'),
+        ("kiqctl", f'exec {sys.executable} -m kiqcluster.ctl "$@"'),
+    ):
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    environ = {
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "REDIS_URL": redis_server.url,
+    }
+    (words,) = of("deploy/rolling-deploy")
+
+    done = subprocess.run([str(ROOT / words[0]), *words[1:]], cwd=folder, env=environ, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert str((folder / "current").readlink()) == "releases/42"
+    assert metric(cluster, 'kiqcluster_rolls_total{result="done"}') == 1
+
+
+def test_every_alert_is_in_the_table() -> None:
+    listed = re.findall(r"`(Kiq\w+)`", PAGE.read_text())
+    text = (ROOT / "deploy/prometheus/alerts.yml").read_text()
+
+    assert sorted(listed) == sorted(re.findall(r"- alert: (\w+)", text))
+
+
+def test_the_deadlines_are_those_of_the_files() -> None:
+    unit = re.search(r"TimeoutStopSec=(\d+)", (ROOT / "deploy/systemd/kiqcluster@.service").read_text())
+    compose = re.search(r"stop_grace_period: (\d+)s", (ROOT / "deploy/docker/compose.yaml").read_text())
+    pod = re.search(r"terminationGracePeriodSeconds: (\d+)", (ROOT / "deploy/kubernetes/worker.yaml").read_text())
+    assert unit and compose and pod  # noqa: PT018
+
+    rows = re.findall(
+        r"^\| (?:systemd|Docker|Kubernetes) \| (\d+) s.*? \| (\d+) s \| (\d+) s \|", PAGE.read_text(), re.M
+    )
+
+    stop = f"{Config.timeout + STOP_GRACE:.0f}"
+    assert rows == [
+        (f"{Config.timeout:.0f}", stop, unit[1]),
+        (f"{Config.timeout:.0f}", stop, compose[1]),
+        (f"{Config.timeout:.0f}", f"{60 + Config.timeout + STOP_GRACE:.0f}", pod[1]),
+    ]

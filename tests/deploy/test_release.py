@@ -1,0 +1,142 @@
+"""deploy/rolling-deploy with the real kiqctl and a real cluster: whatever becomes of a release, jobs run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kiqcluster.store import Store
+from tests.kit import ROOT, Cluster, RedisServer, require, wait_until
+from tests.process.stage import is_ready, metric, push, wait_noted
+
+SCRIPT = ROOT / "deploy" / "rolling-deploy"
+APPLICATION = """
+from kiqcluster import job
+from tests.apps.basic import note
+
+@job()
+def tell(word):
+    note(word, {release!r})
+"""
+BROKEN = "raise RuntimeError('this release does not boot')\n"
+
+RunCluster = Callable[..., Cluster]
+
+
+class Site:
+    """Releases in folders, a link to the current one, and a cluster of two workers that runs it."""
+
+    def __init__(self, folder: Path, cluster: Cluster, redis: str) -> None:
+        self.folder = folder
+        self.cluster = cluster
+        kiqctl = folder / "kiqctl"
+        kiqctl.write_text(f'#!/bin/sh\nexec {sys.executable} -m kiqcluster.ctl "$@"\n')
+        kiqctl.chmod(0o755)
+        self._environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "REDIS_URL": redis, "KIQCTL": str(kiqctl)}
+
+    def deploy(self, *words: str) -> subprocess.Popen[str]:
+        """Start the script."""
+        return subprocess.Popen(
+            [SCRIPT, *words], cwd=self.folder, env=self._environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def release(self, name: str) -> tuple[str, ...]:
+        """Return the command that makes a release the current one, and holds on until there is a file `go`."""
+        return "sh", "-c", f"touch begun; while [ ! -e go ]; do sleep 0.05; done; ln -sfn releases/{name} current"
+
+    def is_quiet(self) -> bool:
+        return metric(self.cluster, "kiqcluster_quiet") == 1
+
+
+def finish(script: subprocess.Popen[str], code: int) -> None:
+    """Wait for the script to end, and see with which code."""
+    output, _ = script.communicate(timeout=60)
+    assert script.returncode == code, output
+
+
+@pytest.fixture
+def site(run_cluster: RunCluster, redis_server: RedisServer, store: Store, tmp_path: Path) -> Site:
+    """Release 1 runs; 2 is there too; 3 does not boot."""
+    require("bash", "bash")
+    for name in "123":
+        (tmp_path / "releases" / name).mkdir(parents=True)
+        source = BROKEN if name == "3" else APPLICATION.format(release=f"release {name}")
+        (tmp_path / "releases" / name / "app.py").write_text(source)
+    (tmp_path / "current").symlink_to("releases/1")
+    words = ["default", "default", "-c", "1", "--directory", str(tmp_path / "current")]
+    cluster = run_cluster(*words, app="app", PYTHONPATH=str(ROOT))
+    cluster.wait_ready(2)
+    return Site(tmp_path, cluster, redis_server.url)
+
+
+def test_jobs_wait_during_the_release_and_run_with_the_new_code(site: Site, store: Store) -> None:
+    script = site.deploy("--", *site.release("2"))
+    wait_until((site.folder / "begun").exists, "the release to begin")
+    assert site.is_quiet()
+    push(store, "tell", "pushed during the deploy")
+
+    (site.folder / "go").touch()
+
+    finish(script, 0)
+    wait_noted(store, "pushed during the deploy release 2")
+    assert not site.is_quiet()
+    assert metric(site.cluster, 'kiqcluster_rolls_total{result="done"}') == 1
+    assert site.cluster.stop() == 0
+
+
+def test_a_release_that_fails_leaves_the_old_code_running_in_the_same_processes(site: Site, store: Store) -> None:
+    before = site.cluster.pids()
+
+    finish(site.deploy("--", "sh", "-c", "exit 7"), 7)
+
+    push(store, "tell", "after")
+    wait_noted(store, "after release 1")
+    assert not site.is_quiet()
+    assert site.cluster.pids() == before
+
+
+def test_a_release_that_does_not_boot_takes_no_slot_and_is_undone(site: Site, store: Store) -> None:
+    before = site.cluster.pids()
+    (site.folder / "go").touch()
+
+    finish(site.deploy("--undo", "ln -sfn releases/1 current", "--", *site.release("3")), 1)
+
+    push(store, "tell", "after")
+    wait_noted(store, "after release 1")
+    assert not site.is_quiet()
+    assert site.cluster.pids() == before
+    assert (site.folder / "current").resolve().name == "1"
+
+
+def test_a_script_that_is_terminated_resumes_the_fleet(site: Site, store: Store) -> None:
+    script = site.deploy("--", *site.release("2"))
+    wait_until((site.folder / "begun").exists, "the release to begin")
+    push(store, "tell", "pushed during the deploy")
+
+    script.send_signal(signal.SIGTERM)
+
+    finish(script, 128 + signal.SIGTERM)
+    wait_noted(store, "pushed during the deploy release 1")
+    assert not site.is_quiet()
+
+
+def test_a_script_that_is_killed_strands_nobody(site: Site, store: Store) -> None:
+    script = site.deploy("--lease", "3s", "--", *site.release("2"))
+    wait_until((site.folder / "begun").exists, "the release to begin")
+    push(store, "tell", "pushed during the deploy")
+    assert site.is_quiet()
+
+    script.kill()
+    (site.folder / "go").touch()  # what it had started goes on by itself
+
+    wait_noted(store, "pushed during the deploy release 1")
+    wait_until(lambda: is_ready(site.cluster.port), "the cluster to be ready again")
+    assert metric(site.cluster, "kiqcluster_quiet_lease_expirations_total") == 1
+    script.communicate()

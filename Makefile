@@ -4,6 +4,7 @@
 # make chaos     kills, freezes, stops and hostile input at full size; every job is accounted for
 # make bench     kiqcluster beside its peers, and what each figure has to reach (BENCH="noop --rounds 1" for a part)
 # make check     format, lint, types, floors
+# make docs      docs/ as a site, in build/docs; a warning is an error
 #
 # Needs python3 (3.11 or newer), python3-venv and make; no root, no Docker, no running server.
 
@@ -12,7 +13,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 WALKS  := $(addprefix tests/properties/,test_rules.py test_engine_states.py test_fetch_threads.py)
 
-.PHONY: demo test test-all chaos bench check format clean
+.PHONY: demo test test-all chaos bench check docs format clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -40,6 +41,10 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
+docs: $(VENV)/.docs
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --fresh-env --quiet docs build/docs
+	@echo "the site is in build/docs/index.html"
+
 format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -59,6 +64,10 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/pip
 
 $(VENV)/.bench: pyproject.toml | $(BIN)/pip
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@touch $@
+
+$(VENV)/.docs: pyproject.toml | $(BIN)/pip
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@
 
 $(BIN)/pip:

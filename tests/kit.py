@@ -259,9 +259,19 @@ def cluster(*arguments: str, environ: dict[str, str] | None = None, cwd: Path = 
         running.close()
 
 
-def http_get(port: int, path: str, method: str = "GET", headers: str = "") -> tuple[int, dict[str, str], bytes]:
-    """Return status, headers and body of one request."""
-    with socket.create_connection(("127.0.0.1", port), 5) as sock:
+def connect(where: int | Path) -> socket.socket:
+    """Connect to a port of this host, or to a unix socket."""
+    if isinstance(where, int):
+        return socket.create_connection(("127.0.0.1", where), 5)
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(5)
+    sock.connect(str(where))
+    return sock
+
+
+def http_get(where: int | Path, path: str, method: str = "GET", headers: str = "") -> tuple[int, dict[str, str], bytes]:
+    """Return status, headers and body of one request.  where: see connect."""
+    with connect(where) as sock:
         sock.sendall(f"{method} {path} HTTP/1.1\r\nHost: x\r\n{headers}\r\n".encode())
         data = b""
         while chunk := sock.recv(65_536):

@@ -30,10 +30,10 @@ class SocketWay:
 
     def tell(self, message: Message) -> Sequence[Answer]:
         """See Way."""
-        fields = {"lease": message.lease, "by": message.by, "id": message.id}
-        query = urlencode({name: f"{value:g}" if isinstance(value, float) else value
-                           for name, value in fields.items() if value not in (None, "")})  # fmt: skip
-        status, document = self._ask("POST", f"/{message.action}?{query}")
+        fields = {"by": message.by, "id": message.id}
+        if message.lease is not None:
+            fields["lease"] = f"{message.lease:.3f}"
+        status, document = self._ask("POST", f"/{message.action}?{urlencode(fields)}")
         self._told_at = self._clock.monotonic()
         error = None if status in (200, 202) else str(document.get("error") or f"it answered {status}")
         name = str(document.get("supervisor") or self._path)

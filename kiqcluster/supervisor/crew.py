@@ -377,7 +377,7 @@ class Crew:
                 self._events.emit("stop_overdue", slot=slot.number, child=child.pid)
                 self._state.killed_at_stop |= self._state.is_stopping
                 self._kill(child, "overdue")
-            elif not child.is_ready and now >= child.last_beat + self.config.boot_timeout:
+            elif self._is_still_booting(slot, child) and now >= child.last_beat + self.config.boot_timeout:
                 reason = f"was not ready within {self.config.boot_timeout:g} s (boot_timeout)"
                 self._events.emit("child_overdue", slot=slot.number, child=child.pid, reason=reason)
                 self._kill(child, "boot")
@@ -385,10 +385,15 @@ class Crew:
                 reason = f"made no progress for {self.config.silence_timeout:g} s (silence_timeout)"
                 self._events.emit("child_overdue", slot=slot.number, child=child.pid, reason=reason)
                 self._kill(child, "silent")
-            elif now >= child.quiet_until and not self._state.quiet:  # within the cluster's, the end of that one counts
+            elif now >= child.quiet_until:
                 child.quiet_until = inf
-                self._events.emit("child_quiet_expired", slot=slot.number, child=child.pid)
-                child.channel.send("resume")
+                if not self._state.quiet:  # else that one's end counts
+                    self._events.emit("child_quiet_expired", slot=slot.number, child=child.pid)
+                    child.channel.send("resume")
+
+    def _is_still_booting(self, slot: Slot, child: Child) -> bool:
+        """Return whether it has to get somewhere yet: a successor that is ready has to fetch as well."""
+        return not child.is_ready or child is slot.successor
 
     def _is_silent(self, child: Child, now: float) -> bool:
         limit = self.config.silence_timeout

@@ -234,7 +234,7 @@ class Figures:
             [
                 ("_total", (("reason", reason), ("slot", str(slot.number))), slot.restarts[reason])
                 for slot in state.slots
-                for reason in REASONS
+                for reason in dict.fromkeys((*REASONS, *slot.restarts))
             ],
         )
         for name, text, counts in (

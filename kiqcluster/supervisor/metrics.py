@@ -59,11 +59,18 @@ class ClusterMetrics:
         return bool(self._backlog)
 
     def catch_up(self, until: float) -> None:
-        """Apply what has come in, until a moment of the monotonic clock."""
+        """Apply what has come in, until a moment of the monotonic clock.
+
+        Raises what a frame that makes no sense leads to; that one is dropped.
+        """
         while self._backlog:
-            for _ in self._backlog[0]:
-                if self._clock.monotonic() >= until:
-                    return
+            try:
+                for _ in self._backlog[0]:
+                    if self._clock.monotonic() >= until:
+                        return
+            except Exception:
+                self._backlog.popleft()
+                raise
             self._backlog.popleft()
 
     def turned(self, seconds: float) -> None:

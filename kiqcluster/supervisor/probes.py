@@ -36,12 +36,13 @@ from kiqcluster.supervisor.http import (
 )
 from kiqcluster.supervisor.metrics import ClusterMetrics
 from kiqcluster.supervisor.state import ClusterState
-from kiqcluster.supervisor.status import is_started, status_document, why_not_ready
+from kiqcluster.supervisor.status import status_document, why_not_ready, why_not_started
 
 __all__ = ["Control", "Probes"]
 
 SLICE = 0.005  # seconds of each turn for frames and pages
 PIECE = 131_072  # bytes that are compressed in one step
+LONGEST_TEXT = 200  # characters of a name or id
 OK = b'{"status":"ok"}\n'
 ORDERS = {"quiet": 200, "resume": 200, "dump": 200, "roll": 202, "reload": 202, "stop": 202}  # action → status
 
@@ -124,7 +125,10 @@ class Probes:
     def advance(self) -> None:
         """Do what waits, for a few milliseconds; close connections that take too long."""
         until = self._clock.monotonic() + SLICE
-        self._metrics.catch_up(until)
+        try:
+            self._metrics.catch_up(until)
+        except Exception as error:  # noqa: BLE001  # a child that sends nonsense must not end the loop that watches it
+            self._report("/metrics", error)
         while self._waiting and self._clock.monotonic() < until:
             listener, connection = self._waiting[0]
             if connection.work(until):
@@ -198,10 +202,9 @@ class Probes:
         return Response(200, OK) if reason is None else _refusal("not ready", reason)
 
     def _answer_startup(self, _request: Request) -> Response:
-        self._has_started = self._has_started or is_started(self._state.slots, self._quorum())
-        if self._has_started:
-            return Response(200, OK)
-        return _refusal("starting", why_not_ready(self._state, self._quorum()) or "a slot has never been ready")
+        reason = None if self._has_started else why_not_started(self._state.slots, self._quorum())
+        self._has_started = reason is None
+        return Response(200, OK) if reason is None else _refusal("starting", reason)
 
     def _answer_status(self, status: int) -> Response:
         document = status_document(self._state, self._supervisor, self._quorum(), self._clock.monotonic())
@@ -229,13 +232,18 @@ class Probes:
             "action": action,
             "scope": "cluster",
             "lease": lease,
-            "by": request.query.get("by") or "control socket",
-            "id": request.query.get("id") or f"order-{next(self._orders)}",
+            "by": _line(request.query.get("by")) or "control socket",
+            "id": _line(request.query.get("id")) or f"order-{next(self._orders)}",
         }
         why_not = self._control(message)
         if why_not is not None:
             return Response(409, rubyjson.encode({"error": why_not}) + b"\n")
         return self._answer_status(ORDERS[action])
+
+
+def _line(text: str | None) -> str:
+    """Return a text that logs and pages can show: it is whatever somebody has sent."""
+    return "".join(filter(str.isprintable, text or ""))[:LONGEST_TEXT]
 
 
 def _refusal(status: str, reason: str) -> Response:

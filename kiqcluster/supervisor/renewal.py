@@ -147,10 +147,17 @@ class Renewal:
             self._releases.pin()
         else:
             self._releases.approve()
+            self._warn_of_preload()
         if self.rollout.ends_quiet:
             self._state.quiet.end("roll")
             self._events.emit("cluster_resumed", signal="rolling restart")
             self._crew.tell_all("resume")
+
+    def _warn_of_preload(self) -> None:
+        """Say that new processes are no new release: the application was imported before they were forked."""
+        if self._config.preload and not self._state.restart_needed:
+            self._state.restart_needed = "with --preload, processes have the application as it was at the start"
+            self._events.emit("restart_needed", reason=self._state.restart_needed)
 
     # 3. reload
 

@@ -11,7 +11,7 @@ from kiqcluster.supervisor.children import Slot
 from kiqcluster.supervisor.state import ClusterState
 from kiqcluster.version import VERSION
 
-__all__ = ["is_started", "status_document", "why_not_ready"]
+__all__ = ["status_document", "why_not_ready", "why_not_started"]
 
 
 def why_not_ready(state: ClusterState, quorum: int | None) -> str | None:
@@ -31,9 +31,12 @@ def why_not_ready(state: ClusterState, quorum: int | None) -> str | None:
     return reasons[0] if wanted == len(state.slots) else f"{ready} of {wanted} slots are ready: {reasons[0]}"
 
 
-def is_started(slots: Sequence[Slot], quorum: int | None) -> bool:
-    """Return whether enough slots have been ready at least once."""
-    return bool(slots) and sum(slot.history.ever_ready for slot in slots) >= _wanted(slots, quorum)
+def why_not_started(slots: Sequence[Slot], quorum: int | None) -> str | None:
+    """Return why the cluster still starts, None once enough slots have been ready at least once."""
+    if not slots:
+        return "the application is being imported"
+    never = [slot for slot in slots if not slot.history.ever_ready]
+    return _why_no_child_serves(never[0]) if len(slots) - len(never) < _wanted(slots, quorum) else None
 
 
 def _wanted(slots: Sequence[Slot], quorum: int | None) -> int:
@@ -43,13 +46,17 @@ def _wanted(slots: Sequence[Slot], quorum: int | None) -> int:
 def _why_slot_is_not(slot: Slot, *, is_quiet: bool) -> str | None:
     child = slot.child
     if child is None or not child.is_ready:
-        waits_for = f": {child.waits_for}" if child is not None and child.waits_for else ""
-        return f"slot {slot.number} is in {slot.state}{waits_for}"
+        return _why_no_child_serves(slot)
     if child.quiet or is_quiet:
         return f"slot {slot.number} is quiet"
     if not child.redis:
         return f"slot {slot.number} cannot reach Redis"
     return None
+
+
+def _why_no_child_serves(slot: Slot) -> str:
+    waits_for = f": {slot.child.waits_for}" if slot.child is not None and slot.child.waits_for else ""
+    return f"slot {slot.number} is in {slot.state}{waits_for}"
 
 
 def status_document(state: ClusterState, supervisor: str, quorum: int | None, now: float) -> dict[str, Any]:
@@ -62,7 +69,7 @@ def status_document(state: ClusterState, supervisor: str, quorum: int | None, no
         "host": socket.gethostname(),
         "supervisor": supervisor,
         "started_at": state.started_epoch,
-        "state": "stopping" if state.is_stopping else "running" if is_started(state.slots, quorum) else "starting",
+        "state": "stopping" if state.is_stopping else "starting" if why_not_started(state.slots, quorum) else "running",
         "ready": reason is None,
         "reason": reason,
         "quiet": {"by": quiet.by, "since": quiet.since_epoch, "lease_remaining": lease} if quiet else None,

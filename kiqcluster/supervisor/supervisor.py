@@ -200,8 +200,7 @@ class Supervisor:
 
     def _on_changed_file(self, path: str) -> None:
         self._events.emit("file_changed", path=path)
-        if refusal := self._renewal.roll(secrets.token_hex(6)):
-            self._events.emit("command_refused", command="roll", reason=refusal)
+        self._act("reload" if path.endswith(".toml") else "roll", "a changed file")
 
     # 2. loop
 

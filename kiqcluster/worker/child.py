@@ -137,8 +137,8 @@ class Child:
             spec.board,
             Callbacks(
                 on_member=lambda member: self._hello(member),
-                on_recovered=lambda identity: self._inbox.post(
-                    lambda: self._channel.send("recovered", identity=identity)
+                on_recovered=lambda identity, units: self._inbox.post(
+                    lambda: self._channel.send("recovered", identity=identity, units=units)
                 ),
                 on_signal=lambda name: self._inbox.post(lambda: self._act_on_remote(name)),
                 on_message=lambda message: self._inbox.post(lambda: self._act_on_message(message)),

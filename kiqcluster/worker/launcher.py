@@ -55,7 +55,7 @@ class Callbacks:
     """What a launcher tells the process around it; each may come from any thread."""
 
     on_member: Callable[[Member], None]
-    on_recovered: Callable[[str], None]
+    on_recovered: Callable[[str, int], None]
     on_signal: Callable[[str], None]
     on_message: Callable[[Message], None]
 
@@ -180,7 +180,6 @@ class Launcher:
         for capsule in self.capsules:
             if capsule.order.learn(known):
                 self._runtime.events.emit("queues_changed", queues=",".join(capsule.order.weights))
-                self._start_at_zero()
                 capsule.fetch.ring()
 
     def set_queues(self, weights: dict[str, int]) -> None:
@@ -188,7 +187,6 @@ class Launcher:
         for capsule in self.capsules:
             if capsule.order.set_queues(weights):
                 self._runtime.events.emit("queues_changed", queues=",".join(weights))
-                self._start_at_zero()
                 capsule.fetch.ring()
 
     def begin_stop(self) -> None:

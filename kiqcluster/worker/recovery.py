@@ -38,7 +38,10 @@ GONE, SILENT = "whose process is gone", "whose process gave no sign of life for 
 
 
 class Recovery(Service):
-    """mine: returns the identities of this process: those that beat.  on_recovered: told each identity that is done."""
+    """mine: returns the identities of this process: those that beat.
+
+    on_recovered: told each identity that is done, and how many units it held.
+    """
 
     def __init__(
         self,
@@ -46,7 +49,7 @@ class Recovery(Service):
         engine: Engine,
         birth: Birth,
         mine: Callable[[], Iterable[str]],
-        on_recovered: Callable[[str], None],
+        on_recovered: Callable[[str, int], None],
         on_crash: Callable[[str, Exception], None],
     ) -> None:
         super().__init__("recovery", on_crash)
@@ -164,7 +167,7 @@ class Recovery(Service):
         self._runtime.events.emit(
             "recovered" if units else "recovered_nothing", identity=identity, units=units, why=why
         )
-        self._on_recovered(identity)
+        self._on_recovered(identity, units)
 
     def _now(self) -> float:
         return self._runtime.clock.monotonic()

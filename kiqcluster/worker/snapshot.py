@@ -45,7 +45,8 @@ OWN_LABELS = {  # by type and suffix: the label that tells the samples of one ro
     ("histogram", "_bucket"): "le",
     ("gaugehistogram", "_bucket"): "le",
 }
-ILLEGAL = re.compile(r"[^a-zA-Z0-9_:]")  # older scrapers read no others
+# What older scrapers do not read, in names of metrics and of labels.
+ILLEGAL, ILLEGAL_IN_LABEL = re.compile(r"[^a-zA-Z0-9_:]"), re.compile(r"[^a-zA-Z0-9_]")
 
 Key = tuple[Family, Labels, Layout]
 Frame = dict[str, list[Any]]
@@ -70,24 +71,29 @@ def rows_of(metric: Metric, mode: str = "all") -> list[Row]:
         if suffix not in SUFFIXES[kind]:
             home, suffix = Family(_legal(sample.name), "unknown", metric.documentation), ""
         own = metric.name if kind == "stateset" else OWN_LABELS.get((home.kind, suffix))
-        labels = tuple((_legal(label), value) for label, value in sample.labels.items() if label != own)
-        cell = ((_legal(own), sample.labels[own]),) if own is not None and own in sample.labels else ()
-        grouped.setdefault((home, labels), {})[suffix, cell] = sample
+        given = {_legal(label, ILLEGAL_IN_LABEL): str(value) for label, value in sample.labels.items()}
+        told = given.pop(_legal(own, ILLEGAL_IN_LABEL), None) if own is not None else None
+        cell = () if own is None or told is None else ((_legal(own, ILLEGAL_IN_LABEL), told),)
+        grouped.setdefault((home, tuple(given.items())), {})[suffix, cell] = sample
     return [_row(family, labels, cells) for (family, labels), cells in grouped.items()]
 
 
-def _legal(name: str) -> str:
-    name = ILLEGAL.sub("_", name)
+def _legal(name: str, illegal: re.Pattern[str] = ILLEGAL) -> str:
+    name = illegal.sub("_", name)
     return f"_{name}" if name[:1].isdigit() else name
 
 
 def _row(family: Family, labels: Labels, cells: dict[tuple[str, Labels], Sample]) -> Row:
     exemplars: Exemplars = {
-        place: (tuple(sample.exemplar.labels.items()), sample.exemplar.value, _seconds(sample.exemplar.timestamp))
+        place: (
+            tuple(sample.exemplar.labels.items()),
+            float(sample.exemplar.value),
+            _seconds(sample.exemplar.timestamp),
+        )
         for place, sample in enumerate(cells.values())
         if sample.exemplar is not None
     }
-    return Row(family, labels, tuple(cells), [sample.value for sample in cells.values()], exemplars)
+    return Row(family, labels, tuple(cells), [float(sample.value) for sample in cells.values()], exemplars)
 
 
 def _seconds(timestamp: Any) -> float | None:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from benchmarks.report import Results, render
 from tests.kit import ROOT
 
@@ -36,3 +38,16 @@ def test_a_peer_that_is_not_installed_is_said_and_the_others_are_measured(tmp_pa
     assert done.returncode == 0, done.stderr
     assert "| sidekiq | not run: ruby is not installed |" in done.stdout
     assert "\n| kiqcluster | " in done.stdout
+
+
+@pytest.mark.full
+def test_what_preload_saves_is_a_table_with_and_without_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.preload", "--workers", "1"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    rows = [line.split(" | ")[0] for line in done.stdout.splitlines()[2:]]
+    states = ("idle", "1 % read", "all read")
+    assert rows == [f"| {option}, {state}" for option in ("without", "--preload") for state in states]

@@ -18,7 +18,7 @@ from kiqcluster.middleware import Chain
 from kiqcluster.store import Store
 from tests.kit import ROOT, RedisServer
 
-PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(page: Path, language: str) -> list[str]:

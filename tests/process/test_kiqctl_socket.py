@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kiqcluster.durations import parse_duration
 from tests.kit import free_port, wait_until
 from tests.process.kiqctl import Kiqctl
 from tests.standin import Door, door
@@ -33,9 +34,18 @@ def test_quiet_is_a_post_with_lease_and_name(kiqctl: Kiqctl, supervisor: Door) -
 
     assert done.returncode == 0, done.stderr
     method, path, query = supervisor.asked[0]
-    assert (method, path, query["lease"]) == ("POST", "/quiet", "900")
+    assert (method, path, parse_duration(query["lease"])) == ("POST", "/quiet", 900)
     assert query["by"].startswith("kiqctl@")
     assert "15m left" in done.stdout
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("0", 0), ("0.5", 0.5), ("30d", 2_592_000), ("1157d", 99_964_800)])
+def test_every_lease_is_sent_in_a_form_that_a_supervisor_reads(
+    kiqctl: Kiqctl, supervisor: Door, text: str, seconds: float
+) -> None:
+    kiqctl("quiet", "--lease", text, "--socket", str(supervisor.path))
+
+    assert parse_duration(supervisor.asked[0][2]["lease"]) == seconds
 
 
 def test_without_a_lease_the_supervisors_own_holds(kiqctl: Kiqctl, supervisor: Door) -> None:

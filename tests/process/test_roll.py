@@ -291,6 +291,39 @@ def test_a_second_usr2_begins_again_and_nothing_of_the_first_is_left(run_cluster
     assert wait_roll(store, "done")["of"] == 2
 
 
+def test_a_successor_that_is_given_up_once_it_runs_jobs_finishes_them(
+    run_cluster: RunCluster, store: Store, application: Callable[[str], str]
+) -> None:
+    path = application(
+        """
+        import time
+        from kiqcluster import on
+        from kiqcluster.runtime import current_setup
+
+        @on("ready")
+        def hold_the_second_back():  # it fetches already, and its main thread does not beat yet
+            store = current_setup().current_store()
+            if store.call("INCR", "boots") == 2:
+                while not store.call("LLEN", "go"):
+                    time.sleep(0.01)
+        """
+    )
+    cluster = run_cluster("default", "-c", "1", app=path)
+    occupy(cluster, store)
+    cluster.signal(signal.SIGUSR2)
+    cluster.wait_for("child_ready", count=2)
+    push(store, "stubborn", "b")
+    wait_noted(store, "began b")
+
+    cluster.signal(signal.SIGUSR2)
+    cluster.wait_for("child_ready", count=3)
+    store.call("RPUSH", "go", "now")
+    release(store)
+    cluster.wait_for("roll_done")
+
+    assert sorted(ledger(store)) == ["began a", "began b", "ended a", "ended b"]
+
+
 def test_a_roll_takes_over_from_a_recycling(run_cluster: RunCluster, store: Store, releases: Releases) -> None:
     cluster = releases.run(run_cluster, "default", "-c", "1", "--max-jobs", "5")
     first = cluster.wait_ready()[0]

@@ -34,7 +34,12 @@ class Watcher:
         runtime = Runtime(Config(recover_after=LIMIT), store, setup, events, self.clock)
         birth = Birth.of_this_process()
         self.recovery = Recovery(
-            runtime, self.engine, birth, lambda: [self.identity], self.recovered.append, lambda *_: None
+            runtime,
+            self.engine,
+            birth,
+            lambda: [self.identity],
+            lambda identity, _: self.recovered.append(identity),
+            lambda *_: None,
         )
 
     def look(self, after: float = 10.0) -> list[str]:

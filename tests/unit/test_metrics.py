@@ -193,11 +193,17 @@ class TestChanges:
 
         tally = metrics.tallies()[KEY] = Tally()
         self.changed(metrics)
-        tally.count("interrupted")
-        changed = self.changed(metrics)
-
-        assert changed["sidekiq_jobs_interrupted"].values == [1]
-        assert "sidekiq_concurrency" not in changed
+        for count in (
+            lambda: tally.count("interrupted"),
+            lambda: tally.skip(DROPPED),
+            lambda: tally.add(DONE, 1.0, None, was_retried=False),
+        ):
+            assert self.changed(metrics) == {}
+            count()
+            told = self.changed(metrics)
+            assert {"sidekiq_jobs_interrupted", "sidekiq_jobs_completion_seconds"} <= told.keys()
+            assert "sidekiq_concurrency" not in told
+        assert (told["sidekiq_jobs_interrupted"].values, told["sidekiq_jobs_skipped"].values) == ([1], [0, 1])
 
     def test_the_gauge_of_running_jobs_follows_them(self) -> None:
         running: list[tuple[str, str]] = []

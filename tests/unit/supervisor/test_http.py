@@ -398,16 +398,16 @@ class TestListener:
         self, listener: Listener, clock: ManualClock
     ) -> None:
         clients = [self.connect(listener) for _ in range(MOST_CONNECTIONS + 1)]
+        clients[0].sendall(b"GET /large HTTP/1.1\r\n\r\n")  # it has asked
         connections = []
         for _ in clients:
             connection = listener.accept()
             assert connection is not None
+            connection.advance()
             connections.append(connection)
             clock.time += 0.01
-        clients[0].sendall(b"GET /large HTTP/1.1\r\n\r\n")  # it has asked
         clients[1].sendall(b"GET /l")  # it says something
-        for connection in connections[:2]:
-            connection.advance()
+        connections[1].advance()
 
         assert listener.surplus() is connections[2]
         for sock in clients:

@@ -228,6 +228,15 @@ class TestGauges:
 
         assert stage.shown()["pool"] == expected
 
+    def test_the_most_recent_is_whoever_has_set_it_last(self, stage: Stage) -> None:
+        first, second = stage.worker(0), stage.worker(1)
+        shown = []
+        for worker, value in ((first, 1), (second, 2), (first, 3)):
+            worker.gauge(value, "pool", "mostrecent")
+            shown.append(stage.shown()["pool"])
+
+        assert shown == [1, 2, 3]
+
     @pytest.mark.parametrize("mode", ["all", "sum", "min", "max", "mostrecent"])
     def test_those_of_a_dead_child_go(self, stage: Stage, mode: str) -> None:
         worker = stage.worker()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -176,7 +177,18 @@ class TestRows:
 
     def test_names_that_only_new_scrapers_read_are_mended(self) -> None:
         metric = Metric("mails.sent-today", "x", "gauge")
-        metric.add_sample("mails.sent-today", {"kind of": "a.b"}, 1.0)
+        metric.add_sample("mails.sent-today", {"kind of": "a.b", "x:y": "c", "x.y": "d", "1st": "e"}, 1.0)
 
         (found,) = rows_of(metric)
-        assert (found.family.name, found.labels) == ("mails_sent_today", (("kind_of", "a.b"),))
+        assert found.family.name == "mails_sent_today"
+        assert found.labels == (("kind_of", "a.b"), ("x_y", "d"), ("_1st", "e"))  # no label is there twice
+
+    def test_values_and_labels_of_other_types_are_made_what_they_must_be(self) -> None:
+        metric = Metric("pool", "x", "gauge")
+        metric.add_sample("pool", {"number": 5}, Decimal("1.5"))  # type: ignore[arg-type]  # an application's slip
+        metric.add_sample("pool", {"number": 6}, True)
+
+        assert [(row.labels, row.values) for row in rows_of(metric)] == [
+            ((("number", "5"),), [1.5]),
+            ((("number", "6"),), [1.0]),
+        ]

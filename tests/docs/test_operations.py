@@ -1,0 +1,171 @@
+"""The pages for whoever runs a cluster: their commands work on one, and their tables say what the code says."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import kiqcluster
+from kiqcluster import config, log
+from kiqcluster.supervisor import reload, signals
+from kiqcluster.worker import inbox
+from tests.kit import ROOT, Cluster, RedisServer, http_get, require, wait_until
+
+DOCS = ROOT / "docs"
+HOME = "/run/kiqcluster/shop"  # of the pages
+ADDRESS = "127.0.0.1:8082"
+TOO_LONG = "python -m benchmarks"
+UNCATCHABLE = {"KILL", "STOP"}
+
+
+def examples(text: str) -> list[tuple[str, str]]:
+    """Return the commands of a page in order, each with what it prints; "" where the page does not show that."""
+    blocks = re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [found for block in blocks for found in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)]
+
+
+def is_as_shown(printed: str, shown: str) -> bool:
+    """Return whether it is what the page shows: … stands for anything, and columns may be wider."""
+    pattern = re.escape(" ".join(shown.split())).replace("…", ".*")
+    return re.fullmatch(pattern, " ".join(printed.split())) is not None
+
+
+class Site:
+    """A cluster of two groups as the pages have it, and a shell beside it."""
+
+    def __init__(self, run_cluster: Callable[..., Cluster], server: RedisServer, folder: Path) -> None:
+        self._folder = folder
+        for name, module in (("kiqcluster", "kiqcluster"), ("kiqctl", "kiqcluster.ctl")):
+            program = folder / name
+            program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
+            program.chmod(0o755)
+        self.cluster = run_cluster(
+            "default", "mailers", KIQ_PIDFILE=str(folder / "pid"), KIQ_CONTROL=str(folder / "control.sock")
+        )
+        self._environ = {
+            **os.environ,
+            "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "REDIS_URL": server.url,
+            "KIQ_LISTEN": f"127.0.0.1:{self.cluster.port}",
+        }
+
+    def is_ready(self) -> bool:
+        return http_get(self.cluster.port, "/readiness")[0] == 200
+
+    def run(self, command: str) -> str:
+        """Run a command of a page, which has to succeed; return what it prints."""
+        here = command.replace(HOME, str(self._folder)).replace(ADDRESS, f"127.0.0.1:{self.cluster.port}")
+        here = here.replace("kiqcluster -r app.jobs", "KIQ_LISTEN=off kiqcluster -r tests.apps.basic")
+        here = here.replace("./release.sh", "true")
+        done = subprocess.run(["bash", "-c", here], cwd=ROOT, env=self._environ, capture_output=True, text=True)
+        assert done.returncode == 0, f"{here}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+
+@pytest.fixture
+def site(run_cluster: Callable[..., Cluster], redis_server: RedisServer) -> Iterator[Site]:
+    require("curl", "curl")
+    with tempfile.TemporaryDirectory(prefix="kiq-") as name:  # short: a unix socket's path may not be long
+        yield Site(run_cluster, redis_server, Path(name))
+
+
+def section(page: Path, heading: str) -> str:
+    found = re.search(rf"^{heading}$(.*?)(?=^{heading.split()[0]} |\Z)", page.read_text(), re.MULTILINE | re.DOTALL)
+    assert found is not None, heading
+    return found[1]
+
+
+PAGES = {
+    "operate": lambda: (DOCS / "operate.md").read_text(),
+    "signals": lambda: (DOCS / "signals.md").read_text(),
+    "readme": lambda: section(ROOT / "README.md", "## Deploy"),
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_of_the_page_work_one_after_the_other(site: Site, page: str) -> None:
+    site.cluster.wait_ready(2)
+    wait_until(site.is_ready, "the cluster to be ready")
+
+    for command, shown in examples(PAGES[page]()):
+        if not command.startswith(TOO_LONG):
+            printed = site.run(command)
+            assert not shown or is_as_shown(printed, shown), f"{command} printed\n{printed}"
+
+    wait_until(site.is_ready, "the cluster to be ready again")
+    site.cluster.signal(signal.SIGTERM)
+    assert site.cluster.wait() == 0
+
+
+def test_the_settings_that_the_page_shows_are_accepted(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```toml\n(.*?)^```", (DOCS / "operate.md").read_text(), re.MULTILINE | re.DOTALL)
+    file = tmp_path / "kiqcluster.toml"
+    file.write_text("\n".join(blocks))
+
+    loaded, origins = config.load({}, file=str(file), environ={})
+
+    assert origins["max_jobs"] == f"file ({file})"
+    assert (loaded.max_rss, loaded.max_rss_hard) == (800, 1_500)
+
+
+def first_column(text: str) -> set[str]:
+    """Return the capitalised words in the first column of tables."""
+    rows = re.findall(r"^\| (.*?) \|", text, re.MULTILINE)
+    return {word for row in rows for word in re.findall(r"\b[A-Z][A-Z0-9]+\b", row)}
+
+
+def names(caught: object) -> set[str]:
+    return {signal.Signals(number).name.removeprefix("SIG") for number in caught}  # type: ignore[attr-defined]
+
+
+def test_every_signal_to_the_supervisor_is_in_the_table() -> None:
+    handled = names(signals.SIGNAL_ACTIONS) | names(signals.IGNORED)
+
+    assert first_column(section(DOCS / "signals.md", "## To the supervisor")) == handled | UNCATCHABLE
+
+
+def test_every_signal_to_a_worker_is_in_the_table() -> None:
+    assert first_column(section(DOCS / "signals.md", "## To a worker")) == names(inbox.SIGNAL_ACTIONS) | UNCATCHABLE
+
+
+def test_what_a_reload_heeds_at_once_and_what_it_cannot_is_in_the_list() -> None:
+    text = section(DOCS / "signals.md", "### Reload")
+    (at_once,) = re.findall(r"^- at once: (.*?);\n- ", text, re.MULTILINE | re.DOTALL)
+    (fixed,) = re.findall(r"^- with a new supervisor only: (.*?);\n- ", text, re.MULTILINE | re.DOTALL)
+
+    assert set(re.findall(r"`(\w+)`", at_once)) == reload.AT_ONCE
+    assert set(re.findall(r"`(\w+)`", fixed)) == reload.FIXED
+
+
+def test_every_event_of_the_log_is_in_the_table() -> None:
+    rows = re.findall(r"^\| (`.*?) \|", section(DOCS / "operate.md", "## What the log says"), re.MULTILINE)
+
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == {*log.WORDING, "lines_dropped"}
+
+
+def test_every_alert_has_an_entry_in_the_runbook_and_no_other_has() -> None:
+    alerts = re.findall(r"^ +- alert: (\w+)$", (ROOT / "deploy/prometheus/alerts.yml").read_text(), re.MULTILINE)
+    headings = re.findall(r"^### (Kiq.*)$", (DOCS / "operate.md").read_text(), re.MULTILINE)
+
+    assert sorted(name for heading in headings for name in heading.split(", ")) == sorted(alerts)
+
+
+def test_every_public_name_is_on_the_page_of_the_api() -> None:
+    page = (DOCS / "api.md").read_text()
+
+    assert [name for name in kiqcluster.__all__ if not re.search(rf"\b{name}\b", page)] == ["__version__"]
+
+
+def test_every_page_is_in_the_table_of_contents() -> None:
+    listed = set(re.findall(r"^(\w+)$", (DOCS / "index.md").read_text(), re.MULTILINE))
+
+    assert {page.stem for page in DOCS.glob("*.md")} == listed | {"index"}

@@ -4,7 +4,7 @@ A frame is a JSON object with a `type`, preceded by its length (4 bytes, big-end
 what the socket does not take stays in the buffer until `flush` is called again.
 
 Up:   hello(identity)  booting(reason)  ready(queues, concurrency)
-      beat(progress, busy, redis, quiet, processed, prefetched, round_trips, round_trip_seconds, drained)
+      beat(progress, busy, redis, quiet, processed, prefetched, round_trips, round_trip_seconds, drained, pss)
       metrics(see worker/snapshot.py)  quiet(quiet, own, lease, by)  control(message)  recovered(identity, units)  bye()
       catalogue(jobs | error)
 Down: quiet(until)  resume()  stop(seconds)  recover(orphans)  queues(known)  dump()  cluster(state)

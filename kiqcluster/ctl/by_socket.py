@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from http.client import HTTPException
 from math import inf
 from typing import Any
@@ -84,13 +84,21 @@ def _view_of(status: Mapping[str, Any], path: str, since: float) -> View:
         host=str(status.get("host") or ""),
         version=str(status.get("version") or ""),
         slots=len(slots),
-        workers=tuple(_worker_of(slot, since) for slot in slots if slot.get("pid")),
+        workers=tuple(_worker_of(process, since) for slot in slots for process in _processes_of(slot)),
         quiet_by=str(quiet.get("by") or ""),
         lease_remaining=quiet.get("lease_remaining"),
         roll=status.get("roll"),
         stopping=status.get("state") == "stopping",
         restart_needed=str(status.get("restart_needed") or ""),
     )
+
+
+def _processes_of(slot: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the processes of a slot: what serves, what will, and what was replaced and still runs something."""
+    shared = {name: slot.get(name) for name in ("queues", "concurrency")}
+    for process in (slot, slot.get("successor") or {}, *slot.get("leaving", ())):
+        if process.get("pid"):
+            yield {**process, **shared}
 
 
 def _worker_of(slot: Mapping[str, Any], since: float) -> Worker:

@@ -84,11 +84,13 @@ class Child:
     round_trips: int = 0
     round_trip_seconds: float = 0.0
     rss: int = 0  # bytes at its last beat
+    pss: int | None = None  # bytes, by its own word; None where it has not looked
     redis: bool = False
     quiet: bool = False
     quiet_until: float = inf
     drained_since: float = inf
     left: bool = False
+    is_dead: bool = False
     leave_by: float = inf
     leaves_for: str = ""
     doomed: str = ""
@@ -112,13 +114,7 @@ class Child:
 
     def unshared_bytes(self) -> int:
         """Return the memory that it would free: its proportional share where that is known, else all that it uses."""
-        try:
-            for line in Path(f"/proc/{self.pid}/smaps_rollup").read_text().splitlines():
-                if line.startswith("Pss:"):
-                    return int(line.split()[1]) * 1_024
-        except OSError:
-            pass  # another system, or not ours to read
-        return self.rss
+        return self.rss if self.pss is None else min(self.pss, self.rss)
 
 
 @dataclass(slots=True, eq=False)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
 
 from kiqcluster.errors import UsageError
+from kiqcluster.supervisor.quiet import BY_SIGNAL
 
 __all__ = ["ACTIONS", "Command", "parse_command"]
 
 ACTIONS = ("quiet", "resume", "roll", "reload", "stop", "dump")
+LONGEST_LEASE = 1e9  # seconds; larger numbers are slips, and some are no floats
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """lease: seconds of a quiet, None for the cluster's own.  ident: what the answer is found by."""
+    """lease: seconds of a quiet, None for the cluster's own.  ident: what the answer is found by, if anybody looks."""
 
     action: str
     by: str
@@ -28,8 +29,10 @@ def parse_command(message: Mapping[str, object]) -> Command:
     action, lease = message.get("action"), message.get("lease")
     if action not in ACTIONS:
         raise UsageError(f"there is no command {action!r}; those are {', '.join(ACTIONS)}")
-    is_number = isinstance(lease, int | float) and not isinstance(lease, bool) and isfinite(lease) and lease >= 0
+    is_number = isinstance(lease, int | float) and not isinstance(lease, bool) and 0 <= lease < LONGEST_LEASE
     if lease is not None and not is_number:
         raise UsageError(f"a lease is a number of seconds, 0 for no end, not {lease!r}")
     seconds = float(lease) if isinstance(lease, int | float) else None
-    return Command(str(action), str(message.get("by") or "somebody"), str(message.get("id") or "unnamed"), seconds)
+    by = str(message.get("by") or "somebody")
+    by = "somebody" if by == BY_SIGNAL else by  # only a signal is one
+    return Command(str(action), by, str(message.get("id") or ""), seconds)

@@ -207,6 +207,7 @@ class Crew:
         child.ready_at = child.last_beat = now
         child.last_beat_epoch = self._clock.now()
         child.waits_for = ""
+        self._state.was_up = True
         slot.history = respawn.after_ready(slot.history)
         self._events.emit("child_ready", slot=slot.number, child=child.pid, seconds=now - child.started_at)
         self.ask_sibling()
@@ -222,9 +223,10 @@ class Crew:
         elif child.drained_since == inf:
             child.drained_since = self._clock.monotonic()
         child.rss = child.resident_bytes() or child.rss
+        child.pss = frame["pss"]
         if frame["progress"]:
             child.last_beat, child.last_beat_epoch = self._clock.monotonic(), self._clock.now()
-            is_sound = not child.doomed and not self._state.is_stopping
+            is_sound = not child.doomed and not child.is_dead and not self._state.is_stopping
             if child is slot.successor and is_sound:  # it does not only boot, it works
                 self._promote(slot)
 
@@ -285,10 +287,12 @@ class Crew:
         gone = [slot for slot in slots if slot.retires and not slot.children()]
         slots[:] = [slot for slot in slots if slot not in gone]
         for slot in gone:
+            self._state.retired_restarts[slot.number] = slot.restarts
             if slots:
                 slots[0].orphans.update(slot.orphans)
 
     def _bury(self, slot: Slot, child: Child, death: Death) -> None:
+        child.is_dead = True  # its last words may not make it take a place
         if not child.channel.closed:
             for frame in child.channel.receive():
                 self._take_in(slot, child, frame)

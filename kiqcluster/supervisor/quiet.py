@@ -18,6 +18,7 @@ class Quiet:
     """The quiet of one cluster.  Times are monotonic seconds, but for since_epoch.
 
     by: BY_SIGNAL, or who asked for it; empty while there is none.  until: when the lease ends.
+    asked_at: when somebody last asked for it.
     expirations: leases that ran out, since the supervisor's start.
     """
 
@@ -25,6 +26,7 @@ class Quiet:
     since: float = 0.0
     since_epoch: float = 0.0
     until: float = inf
+    asked_at: float = 0.0
     expirations: int = field(default=0, kw_only=True)
 
     def __bool__(self) -> bool:
@@ -41,6 +43,7 @@ class Quiet:
             self.since, self.since_epoch = now, epoch
         if is_new or by != BY_SIGNAL:
             self.by = by
+        self.asked_at = now
         self.until = now + lease if lease else inf
         return is_new
 

@@ -60,6 +60,7 @@ class Renewal:
         self._cannot_start = cannot_start
         self._events = events
         self._clock = clock
+        self._reloads_after_roll = False
         self._is_roll_open = False  # its end has not been acted upon
 
     # 1. start
@@ -95,6 +96,7 @@ class Renewal:
         self._events.emit("slot_group", slot=plan.slot, queues=queues, mode=plan.mode, concurrency=plan.concurrency)
         if unheard_of := plan.group.unheard_of(self._crew.known_queues):
             self._events.emit("queue_unknown", slot=plan.slot, queues=",".join(unheard_of))
+        slot.restarts = self._state.retired_restarts.pop(slot.number, slot.restarts)  # no counter goes back
         self._state.slots.append(slot)
 
     # 2. roll
@@ -152,6 +154,9 @@ class Renewal:
             self._state.quiet.end("roll")
             self._events.emit("cluster_resumed", signal="rolling restart")
             self._crew.tell_all("resume")
+        if self._reloads_after_roll:
+            self._reloads_after_roll = False
+            self.reload()
 
     def _warn_of_preload(self) -> None:
         """Say that new processes are no new release: the application was imported before they were forked."""
@@ -162,12 +167,16 @@ class Renewal:
     # 3. reload
 
     def reload(self) -> str | None:
-        """Read configuration and catalogue again; return why not, None when that is under way."""
+        """Read configuration and catalogue again; return why not, None when that is under way.
+
+        One that comes during a roll is done after it; one during another begins anew, for the file may have changed.
+        """
         refusal = self._refusal()
-        if refusal is None and (self._releases.is_asking or self.rollout.is_rolling):
-            refusal = "a rolling restart or another reload is under way"
         if refusal is not None or self._reread is None:
             return refusal
+        if self.rollout.is_rolling:
+            self._reloads_after_roll = True
+            return None
         try:
             config, groups = self._reread()
             self._releases.ask(

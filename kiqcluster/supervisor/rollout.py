@@ -48,8 +48,7 @@ class Rollout:
 
     def begin_roll(self, ident: str) -> None:
         """Announce a roll; `roll` follows when the new release has told what it has.  One under way gives way."""
-        if self._state.roll is not None and self._state.roll.state == ROLLING:
-            self._state.roll.state, self._state.roll.error = "failed", f"superseded by {ident}"
+        self.fail_roll(f"superseded by {ident}")
         self._clear()
         self._state.generation += 1
         self._has_begun = False
@@ -83,7 +82,7 @@ class Rollout:
     @property
     def ends_quiet(self) -> bool:
         """Whether there is a quiet that the latest roll came in: replacements serve, and it ends with the roll."""
-        return bool(self._state.quiet) and self._state.quiet.since < self._began_at
+        return bool(self._state.quiet) and self._state.quiet.asked_at < self._began_at
 
     def abandon(self) -> None:
         """Replace nothing any more: the cluster stops."""
@@ -134,9 +133,10 @@ class Rollout:
         if config.max_rss_hard and size > config.max_rss_hard and self._may_lose_one():
             self._events.emit("child_outgrown", slot=slot.number, child=child.pid, size=size, limit=config.max_rss_hard)
             self._crew.dismiss(child, 0.0, "max_rss")
-        elif slot.strikes >= STRIKES or (config.max_rss_hard and size > config.max_rss_hard):
+            return
+        is_too_large = slot.strikes >= STRIKES or (config.max_rss_hard and size > config.max_rss_hard)
+        if is_too_large and self._recycle(slot, "max_rss"):
             self._events.emit("child_outgrown", slot=slot.number, child=child.pid, size=size, limit=config.max_rss)
-            self._recycle(slot, "max_rss")
 
     def _may_lose_one(self) -> bool:
         """Return whether enough others serve."""
@@ -144,12 +144,15 @@ class Rollout:
         floor = len(self._state.slots) - 1 if floor is None else floor
         return sum(slot.state == "ready" for slot in self._state.slots) - 1 >= floor
 
-    def _recycle(self, slot: Slot, reason: str) -> None:
+    def _recycle(self, slot: Slot, reason: str) -> bool:
+        """Put a slot in line; return whether that is new."""
         is_known = any(slot is each for each, _ in self._waiting) or (
             self._current is not None and self._current[0] is slot
         )
-        if not is_known and self._clock.monotonic() >= self._not_before.get(slot.number, 0.0):
-            self._waiting.append((slot, reason))
+        if is_known or self._clock.monotonic() < self._not_before.get(slot.number, 0.0):
+            return False
+        self._waiting.append((slot, reason))
+        return True
 
     # 3. turn
 

@@ -37,6 +37,7 @@ class ClusterState:
     stop_by: when what is left is killed; None until the stop.  restart_needed: why a new supervisor is needed, if so.
     jobs: (name, queue) of every job class that the catalogue knows.  recovered: units given back for dead children.
     fenced: memberships that were lost while their process lived.  killed_at_stop: whether somebody did not leave.
+    was_up: whether a child was ever ready.  retired_restarts: those of slots that have gone, by number.
     """
 
     started_at: float = 0.0
@@ -53,6 +54,8 @@ class ClusterState:
     recovered: int = 0
     fenced: int = 0
     killed_at_stop: bool = False
+    was_up: bool = False
+    retired_restarts: dict[int, Counter[str]] = field(default_factory=dict)
 
     @property
     def is_stopping(self) -> bool:

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from kiqcluster.supervisor.children import Slot
+from kiqcluster.supervisor.children import Child, Slot
 from kiqcluster.supervisor.state import ClusterState
 from kiqcluster.version import VERSION
 
@@ -81,16 +81,27 @@ def status_document(state: ClusterState, supervisor: str, quorum: int | None, no
 
 
 def _slot_document(slot: Slot, now: float) -> dict[str, Any]:
-    child, plan = slot.child, slot.plan
+    plan = slot.plan
     return {
         "slot": slot.number,
         "state": slot.state,
-        "generation": child.generation if child else None,
-        "pid": child.pid if child else None,
-        "identity": child.identities[-1] if child and child.identities else None,
+        **_process_document(slot.child, now),
         "queues": dict(plan.weights),
         "mode": plan.mode,
         "concurrency": plan.concurrency,
+        "backoff": 0.0 if slot.child else round(max(0.0, slot.history.not_before - now), 3),
+        "restarts": dict(slot.restarts),
+        "last_death": slot.last_death,
+        "successor": None if slot.successor is None else _process_document(slot.successor, now),
+        "leaving": [_process_document(child, now) for child in slot.leaving],
+    }
+
+
+def _process_document(child: Child | None, now: float) -> dict[str, Any]:
+    return {
+        "generation": child.generation if child else None,
+        "pid": child.pid if child else None,
+        "identity": child.identities[-1] if child and child.identities else None,
         "busy": child.busy if child else 0,
         "processed": child.processed if child else 0,
         "prefetched": child.prefetched if child else 0,
@@ -98,8 +109,5 @@ def _slot_document(slot: Slot, now: float) -> dict[str, Any]:
         "rss": child.rss if child else 0,
         "uptime": round(now - child.started_at, 3) if child else None,
         "last_beat_ago": round(now - child.last_beat, 3) if child else None,
-        "backoff": 0.0 if child else round(max(0.0, slot.history.not_before - now), 3),
         "waits_for": child.waits_for if child else "",
-        "restarts": dict(slot.restarts),
-        "last_death": slot.last_death,
     }

@@ -260,7 +260,9 @@ class Supervisor:
     def _drain(self) -> None:
         """End, if that is asked for, once every worker has seen its queues empty."""
         slots = self.state.slots
-        if not self._crew.config.drain or not slots:
+        if not self._crew.config.drain or not slots or self._renewal.rollout.is_rolling:
+            return
+        if any(slot.leaving or slot.successor is not None or slot.orphans for slot in slots):
             return
         since = max(inf if slot.child is None else slot.child.drained_since for slot in slots)
         if self._clock.monotonic() >= since + CALM:
@@ -301,7 +303,7 @@ class Supervisor:
 
     def on_death(self, slot: Slot, how: str) -> None:
         self._renewal.rollout.on_death(slot, how)
-        code = respawn.give_up_code([each.history for each in self.state.slots])
+        code = None if self.state.was_up else respawn.give_up_code([each.history for each in self.state.slots])
         if code is not None:
             self._events.emit("cluster_gave_up", code=int(code), reason=how)
             self._end_with(code, "boot failure")
@@ -372,7 +374,7 @@ class Supervisor:
             case "resume":
                 self._resume(command.by, command.by)
             case "roll":
-                return self._renewal.roll(command.ident)
+                return self._renewal.roll(command.ident or secrets.token_hex(6))
             case "reload":
                 return self._renewal.reload()
             case "stop":
@@ -386,10 +388,9 @@ class Supervisor:
         if self.state.is_stopping:
             return
         lease = self._crew.config.quiet_lease if lease is None else lease
-        is_new = self.state.quiet.begin(by, lease, self._clock.monotonic(), self._clock.now())
+        self.state.quiet.begin(by, lease, self._clock.monotonic(), self._clock.now())
         self._events.emit("cluster_quiet", signal=name, lease=f"for {lease:g} s" if lease else "until somebody resumes")
-        if is_new:
-            self._crew.tell_all("quiet")
+        self._crew.tell_all("quiet")  # also when it is not new: one may have been resumed by itself
 
     def _resume(self, by: str, name: str) -> None:
         if self.state.is_stopping:

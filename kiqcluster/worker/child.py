@@ -38,9 +38,11 @@ from kiqcluster.store import Store, is_outage, risks
 from kiqcluster.store.engine import Member
 from kiqcluster.worker.inbox import REMOTE_ACTIONS, Inbox, be_killed_in
 from kiqcluster.worker.launcher import Callbacks, Launcher
+from kiqcluster.worker.memory import proportional_bytes
 
 __all__ = ["ChildSpec", "run_child"]
 
+WEIGH_PERIOD = 2.0  # seconds between looks at the memory
 TICK = 1.0  # seconds between beats to the supervisor
 STOP_POLL = 0.02  # seconds between looks at the last running jobs
 BOOT_POLL = 0.1  # seconds between tries to reach Redis while booting
@@ -99,6 +101,8 @@ class Child:
         self._launcher: Launcher | None = None
         self._is_ready = False  # until then nothing is started, so nothing ticks
         self._next_tick = 0.0
+        self._weigh_at = 0.0
+        self._last_pss: int | None = None
         self._waits_since = 0.0  # for Redis, while booting
         self._said_waiting = False
         self._progress = 0
@@ -144,12 +148,12 @@ class Child:
                 on_message=lambda message: self._inbox.post(lambda: self._act_on_message(message)),
             ),
         )
+        if spec.quiet:  # before Redis is waited for: it may be over by then
+            self._launcher.quiet()
         self._reach_redis(setup.store)
         runtime.fire("fork")
         self._start_up(runtime)
         gc.freeze()  # what boot has made lives as long as the process; collections need not look at it
-        if spec.quiet:
-            self._launcher.quiet()
         self._join()
         self._turn(0.0)  # a quiet or a stop that came during the boot holds from the first reserve on
         if self._stop_at is not None:
@@ -305,12 +309,21 @@ class Child:
             busy=occupied,
             redis=self.launcher.is_connected,
             quiet=self.launcher.is_quiet,
+            pss=self._pss(),
             **self.launcher.tally(),
         )
         before, self._occupied = self._occupied, occupied
         if self.launcher.is_quiet and occupied != before:  # somebody may wait for the last job to end
             self.launcher.show_busy()
         self._send_metrics()
+
+    def _pss(self) -> int | None:
+        """Return the memory that this process has to itself, where there is a limit to it."""
+        config, now = self._spec.config, self._clock.monotonic()
+        if (config.max_rss or config.max_rss_hard) and now >= self._weigh_at:
+            self._weigh_at = now + WEIGH_PERIOD
+            self._last_pss = proportional_bytes()
+        return self._last_pss
 
     def _send_metrics(self, *, is_last: bool = False) -> None:
         if self._channel.pending and not is_last:  # the supervisor has not read the last ones: what changes can wait

@@ -15,6 +15,9 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+
 from kiqcluster import Client, fleet, rubyjson
 from kiqcluster.config import Config
 from kiqcluster.runtime import Setup
@@ -109,6 +112,13 @@ def metric(cluster: Cluster, sample: str) -> float:
     text = http_get(cluster.port, "/metrics")[2].decode()
     found = re.search(rf"^{re.escape(sample)} (\S+)$", text, re.MULTILINE)
     return float(found[1]) if found else 0.0
+
+
+def families(cluster: Cluster) -> dict[str, Metric]:
+    """Return the metrics of a scrape by name, as their samples have it."""
+    page = http_get(cluster.port, "/metrics", headers="Accept: application/openmetrics-text\r\n")[2].decode()
+    added = {"counter": "_total", "info": "_info"}
+    return {family.name + added.get(family.type, ""): family for family in parse_openmetrics(page)}
 
 
 def restarts(cluster: Cluster, reason: str, slot: int = 0) -> float:

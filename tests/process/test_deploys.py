@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from kiqcluster.store import Store
+from tests.deploy.stage import Manager
 from tests.kit import PAUSE, Cluster, RedisServer, http_get, is_alive, require, unavailable, wait_until
 from tests.process.stage import (
     Capacity,
@@ -109,7 +111,7 @@ def test_d01_quiet_early_stop_late(run_cluster: RunCluster, store: Store) -> Non
 def test_d02_a_deploy_script_that_dies_half_way_leaves_no_fleet_quiet(
     run_cluster: RunCluster, store: Store, ends_by: str
 ) -> None:
-    lease = "2" if ends_by == "lease" else "600"
+    lease = "1" if ends_by == "lease" else "600"
     cluster = run_cluster("default", "other", "-c", "2", "--quiet-lease", lease)
     pids = occupy(cluster, store, 2)
     steps = f"kill -TSTP {cluster.pid}; sleep 600; kill -TERM {cluster.pid}"
@@ -263,7 +265,7 @@ def test_d07_the_job_of_a_killed_child_runs_on_its_sibling(
 # D8
 
 
-@pytest.mark.parametrize("seconds", [2, pytest.param(61, marks=pytest.mark.full)])
+@pytest.mark.parametrize("seconds", [1, pytest.param(61, marks=pytest.mark.full)])
 def test_d08_a_redis_that_is_away_is_waited_for_and_no_process_is_replaced(
     run_cluster: RunCluster, own_server: RedisServer, application: Application, tmp_path: Path, seconds: float
 ) -> None:
@@ -333,6 +335,36 @@ def test_d09_the_buttons_of_the_web_page_reach_one_process(run_cluster: RunClust
     assert Counter(ledger(store))["began a"] == 1
     wait_only_live(store, cluster.pids()[0], pids[1])
     wait_until(lambda: readiness(cluster)[0] == 200, "the cluster to be ready")
+
+
+# D10
+
+
+def test_d10_systemd_hears_of_each_step(run_cluster: RunCluster, store: Store) -> None:
+    """When each is said, and what happens when it cannot be: tests/deploy/test_notify.py."""
+    with tempfile.TemporaryDirectory(prefix="kiq-") as folder:  # the path of a socket must be short
+        manager = Manager(f"{folder}/notify")
+        cluster = run_cluster("default", "other", "-c", "1", NOTIFY_SOCKET=f"{folder}/notify", WATCHDOG_USEC="400000")
+        wait_until(lambda: manager.words() == ["READY"], "systemd to hear of the start")
+        assert len(cluster.seen("child_ready")) == 2
+        occupy(cluster, store, 2)
+
+        cluster.signal(signal.SIGUSR2)
+        wait_until(lambda: manager.words() == ["READY", "RELOADING"], "systemd to hear of the roll")
+        release(store)
+        wait_until(lambda: manager.words() == ["READY", "RELOADING", "READY"], "systemd to hear of its end")
+        store.call("DEL", "release")
+        push(store, "stubborn", "b")
+        wait_noted(store, "began b")
+        so_far = manager.count("EXTEND_TIMEOUT_USEC"), manager.count("WATCHDOG")
+        cluster.signal(signal.SIGTERM)
+
+        wait_until(lambda: manager.words()[3:] == ["STOPPING"], "systemd to hear of the stop")
+        wait_until(lambda: manager.count("EXTEND_TIMEOUT_USEC") > so_far[0], "systemd to be asked for time")
+        wait_until(lambda: manager.count("WATCHDOG") > so_far[1], "a sign of life while jobs are waited for")
+        release(store)
+        assert cluster.wait() == 0
+        manager.close()
 
 
 # D11

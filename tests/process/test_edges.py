@@ -172,6 +172,7 @@ def test_a_server_without_info_is_served_all_the_same(run_cluster: Run, own_serv
     push(store, "record", "x")
     wait_until(lambda: store.call("LRANGE", "ledger", 0, -1) == [b"ran x"], "the job to run")
 
+    wait_until(lambda: store.call("SCARD", "processes"), "the first heartbeat")
     identity = process_key(store)
     store.call("LPUSH", f"{identity}-signals", "TSTP")
 

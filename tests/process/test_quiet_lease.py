@@ -165,7 +165,7 @@ def by_kiqctl(store: Store, pid: int, name: str) -> None:
     ask(store, {"TSTP": "quiet", "CONT": "resume"}[name], "process", pid=pid)
 
 
-@pytest.mark.parametrize("tell", [by_button, by_kiqctl])
+@pytest.mark.parametrize("tell", [by_button, pytest.param(by_kiqctl, marks=pytest.mark.full)])
 def test_a_process_that_was_quieted_by_itself_resumes_with_the_lease_too(
     run_cluster: RunCluster, store: Store, tell: Callable[[Store, int, str], None]
 ) -> None:

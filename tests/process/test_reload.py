@@ -290,7 +290,7 @@ def test_a_roll_right_after_a_reload_comes_first_and_the_reload_is_not_passed_ov
     cluster.signal(signal.SIGUSR2)
 
     cluster.wait_for("reload_failed")
-    assert wait_roll(store, "done")["of"] == 1
+    assert wait_roll(store, "rolling")["of"] == 1
 
 
 def test_a_stop_while_a_reload_asks_the_application_leaves_nothing_behind(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from kiqcluster.store import Store
 from tests.kit import Cluster, is_alive, wait_until
 from tests.process.stage import Releases, children, ledger, push, wait_gone, wait_noted
@@ -34,6 +36,7 @@ def test_a_changed_file_renews_the_workers(run_cluster: RunCluster, store: Store
     cluster.wait_for("roll_done", count=2)
 
 
+@pytest.mark.full
 def test_a_file_that_is_broken_while_it_is_edited_stops_nothing(
     run_cluster: RunCluster, store: Store, releases: Releases
 ) -> None:

@@ -6,88 +6,13 @@ import math
 from collections.abc import Callable, Iterator
 
 import pytest
-from prometheus_client import CollectorRegistry, Counter, Enum, Gauge, Histogram, Info
+from prometheus_client import Counter, Enum, Gauge, Histogram, Info
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from kiqcluster import rubyjson
-from kiqcluster.groups import parse_group
-from kiqcluster.metrics import Family, Labels, Row
 from kiqcluster.supervisor import metrics as module
-from kiqcluster.supervisor.children import Child, Slot
-from kiqcluster.supervisor.expansion import SlotPlan
 from kiqcluster.supervisor.exposition import OPENMETRICS, TEXT
-from kiqcluster.supervisor.metrics import ClusterMetrics
-from kiqcluster.supervisor.state import ClusterState
-from kiqcluster.worker.snapshot import Snapshot, rows_of
-from tests.kit import ManualClock
-
-NOBODY = 1 << 22  # beyond every pid
-
-
-class Stage:
-    """A cluster's metrics, and workers that report to them."""
-
-    def __init__(self) -> None:
-        self.state = ClusterState()
-        self.clock = ManualClock(100.0)
-        self.metrics = ClusterMetrics(self.state, self.clock)
-        self._pids = iter(range(NOBODY, 2 * NOBODY))
-
-    def worker(self, slot: int = 0) -> Worker:
-        """Return a new worker in a slot."""
-        return Worker(self, slot, next(self._pids))
-
-    def catch_up(self) -> None:
-        self.metrics.catch_up(math.inf)
-
-    def page(self, form: str = TEXT) -> str:
-        self.catch_up()
-        steps = self.metrics.scrape(form)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                return end.value.decode()
-
-    def shown(self) -> dict[str, float]:
-        """Return series → value of a scrape."""
-        lines = [line for line in self.page().splitlines() if not line.startswith("#")]
-        return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
-
-
-class Worker:
-    """A child with metrics of its own; what it reports goes through the form that frames have."""
-
-    def __init__(self, stage: Stage, slot: int, pid: int) -> None:
-        self._stage = stage
-        self.registry = CollectorRegistry()
-        self.slot = Slot(SlotPlan(slot, parse_group("*"), {}, "random", 1))
-        self.child = Child(pid, slot, None, started_at=0.0, last_beat=0.0)  # type: ignore[arg-type]  # it has no socket
-        self._snapshot = Snapshot()
-
-    def report(self) -> None:
-        rows = [
-            row
-            for collector in list(self.registry._collector_to_names)
-            for metric in collector.collect()
-            for row in rows_of(metric, getattr(collector, "_multiprocess_mode", "all"))
-        ]
-        self._send(self._snapshot.changed((), whole=rows))
-
-    def count(self, value: float, name: str = "sidekiq_jobs_failed", labels: Labels = (("worker", "Mail"),)) -> None:
-        self._send(self._snapshot.changed([Row(Family(name, "counter", "help"), labels, (("_total", ()),), [value])]))
-
-    def gauge(self, value: float, name: str, mode: str = "all") -> None:
-        self._send(self._snapshot.changed([Row(Family(name, "gauge", "help", mode=mode), (), (("", ()),), [value])]))
-
-    def die(self) -> None:
-        self._stage.metrics.fold(self.slot, self.child)
-
-    def _send(self, frames: Iterator[dict[str, list[object]]]) -> None:
-        for frame in frames:
-            raw = rubyjson.encode({"type": "metrics", **frame})
-            self._stage.metrics.take_in(self.slot, self.child, {"type": "metrics", "raw": raw})
+from tests.reports import Stage
 
 
 @pytest.fixture

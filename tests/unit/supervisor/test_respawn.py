@@ -99,6 +99,35 @@ class TestNeverReady:
         assert died(history, ready_for=None).not_before <= 1_000.0 + LONGEST_BACKOFF
 
 
+class TestHurry:
+    """A new release may have mended what stood in the way."""
+
+    def test_the_wait_is_over_and_nothing_else_is_forgotten(self) -> None:
+        waiting = died(died(after_ready(History()), ready_for=None, code=3), ready_for=None, code=3)
+
+        hurried = waiting.hurried()
+
+        assert waiting.not_before > 1_000.0 >= hurried.not_before
+        assert (hurried.failures, hurried.ever_ready, hurried.last_code) == (2, True, 3)
+
+    def test_what_fails_again_waits_longer_than_before(self) -> None:
+        waiting = died(died(History(), ready_for=None), ready_for=None)
+
+        again = died(waiting.hurried(), ready_for=None)
+
+        assert again.not_before - 1_000.0 >= 4 * 0.75
+        assert again.failures == 3
+
+    def test_nobody_gets_more_respawns_a_minute_by_it(self) -> None:
+        history = History()
+        for second in range(3):
+            history = died(history, 1_000.0 + second, ready_for=1.0, burst=3)
+
+        history = died(history.hurried(), 1_003.0, ready_for=1.0, burst=3)
+
+        assert history.not_before == 1_000.0 + WINDOW
+
+
 class TestGivingUp:
     def failed(self, code: int | None = 1, *, ever_ready: bool = False) -> History:
         return History(failures=1, last_code=code, ever_ready=ever_ready)

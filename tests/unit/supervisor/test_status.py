@@ -116,7 +116,7 @@ class TestDocument:
             "slot": 0, "state": "ready", "generation": 4, "pid": 100, "identity": "me", "queues": {"a": 2, "b": 1},
             "mode": "weighted", "concurrency": 5, "busy": 2, "processed": 7, "prefetched": 3, "quiet": False,
             "rss": 5_000, "uptime": 35.0, "last_beat_ago": 5.0, "backoff": 0.0, "waits_for": "",
-            "restarts": {"killed": 1}, "last_death": death,
+            "restarts": {"killed": 1}, "last_death": death, "successor": None, "leaving": [],
         }  # fmt: skip
         assert (document["supervisor"], document["started_at"], document["ready"]) == ("here:1:abc", 1_000.0, True)
 

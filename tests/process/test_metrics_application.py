@@ -1,0 +1,141 @@
+"""The application's own metrics on /metrics of a real cluster, whatever they are and whoever dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+from kiqcluster.store import Store
+from tests.kit import Cluster, wait_until
+from tests.process.stage import families, metric, push, readiness, release, wait_noted
+
+RunCluster = Callable[..., Cluster]
+Application = Callable[[str], str]
+
+
+def test_every_type_of_metric_is_there_with_nothing_to_configure(
+    run_cluster: RunCluster, store: Store, application: Application
+) -> None:
+    cluster = run_cluster("default", "other", "-c", "1", app="tests.apps.shop")
+    cluster.wait_ready(2)
+    push(store, "sell", "a", 2.0)
+    wait_until(lambda: metric(cluster, 'shop_all{slot="0"}') == 2, "the first slot's")
+    push(store, "sell", "a", 3.0, queue="other")
+    wait_until(lambda: metric(cluster, 'shop_sold_total{thing="a"}') == 2, "the sum over both slots")
+
+    told = families(cluster)
+    values = {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for name, family in told.items()
+        if name.startswith("shop")
+        for sample in family.samples
+    }
+    assert [values["shop_size_bucket", bound] for bound in ("1.0", "5.0", "+Inf")] == [0, 2, 2]
+    assert (values["shop_size_count",], values["shop_size_sum",]) == (2, 5)
+    assert (values["shop_took_seconds_count",], values["shop_took_seconds_sum",]) == (2, 5)
+    assert [values[f"shop_{mode}", slot] for mode in ("all", "liveall") for slot in "01"] == [2, 3, 2, 3]
+    one_of_each = [values[f"shop_{mode}",] for mode in ("sum", "livesum", "min", "max", "mostrecent")]
+    assert one_of_each == [5, 5, 2, 3, 3]
+    assert values["shop_info", "Rome"] == 1
+    assert (values["shop_door", "1", "shut"], values["shop_door", "1", "open"]) == (1, 0)
+    exemplars = {
+        s.name: s.exemplar.labels for n in ("shop_sold_total", "shop_size") for s in told[n].samples if s.exemplar
+    }
+    assert exemplars == {"shop_sold_total": {"trace_id": "t1"}, "shop_size_bucket": {"trace_id": "t2"}}
+
+
+def test_gauges_of_the_dead_go_and_their_totals_stay(
+    run_cluster: RunCluster, store: Store, application: Application
+) -> None:
+    cluster = run_cluster("default", "other", "-c", "1", app="tests.apps.shop")
+    pids = cluster.wait_ready(2)
+    for queue, value in (("default", 2.0), ("other", 3.0)):
+        push(store, "sell", "a", value, queue=queue)
+    wait_until(lambda: metric(cluster, 'shop_sold_total{thing="a"}') == 2, "the sum over both slots")
+    wait_until(lambda: metric(cluster, "shop_sum") == 5, "the gauges of both slots")
+
+    os.kill(pids[0], signal.SIGKILL)
+    cluster.wait_for("child_ready", slot=0, count=2)
+
+    # The replacement has the metrics as they are before a job has run.
+    wait_until(lambda: metric(cluster, "shop_sum") == 3, "the gauges to be those of the living")
+    assert metric(cluster, 'shop_sold_total{thing="a"}') == 2
+    assert metric(cluster, "shop_size_count") == 2
+    assert metric(cluster, 'shop_all{slot="1"}') == 3
+
+
+def test_a_collector_that_hangs_or_fails_harms_only_its_own_figures(
+    run_cluster: RunCluster, store: Store, application: Application
+) -> None:
+    app = application("""
+        import threading
+        from kiqcluster import job
+        from prometheus_client import Counter, REGISTRY
+        from prometheus_client.registry import Collector
+
+        ran = Counter("shop_ran", "x")
+
+        class Bad(Collector):
+            def describe(self):
+                return []
+
+        class Hanging(Bad):
+            def collect(self):
+                threading.Event().wait()
+
+        class Failing(Bad):
+            def collect(self):
+                raise OSError("no database")
+
+        REGISTRY.register(Failing())
+
+        @job()
+        def sell(hang):
+            ran.inc()
+            if hang:
+                REGISTRY.register(Hanging())
+    """)
+    cluster = run_cluster("default", "-c", "1", app=app)
+    cluster.wait_ready()
+    push(store, "sell", False)
+    wait_until(lambda: metric(cluster, "shop_ran_total") == 1, "the others' figures")
+    push(store, "sell", True)
+    done = 'sidekiq_jobs_completion_seconds_count{job_status="done",queue="default",worker="sell"}'
+    wait_until(lambda: metric(cluster, done) == 2, "the second job")
+
+    beat = 'kiqcluster_child_last_beat_timestamp_seconds{slot="0"}'
+    before = metric(cluster, beat)
+    push(store, "sell", False)
+    wait_until(lambda: metric(cluster, done) == 3, "another job")
+    wait_until(lambda: metric(cluster, beat) > before, "another beat")
+    assert readiness(cluster) == (200, "")
+    assert len(cluster.seen("collector_failed")) == 1
+    assert cluster.stop() == 0
+
+
+def test_what_the_application_counted_last_survives_its_orderly_end(
+    run_cluster: RunCluster, store: Store, application: Application
+) -> None:
+    app = application("""
+        from kiqcluster import job
+        from prometheus_client import Counter
+        from tests.apps.basic import stubborn
+
+        ran = Counter("shop_ran", "x")
+
+        @job()
+        def last(word):
+            stubborn(word)
+            ran.inc()
+    """)
+    cluster = run_cluster("default", "-c", "1", app=app)
+    pid = cluster.wait_ready()[0]
+    push(store, "last", "a")
+    wait_noted(store, "began a")
+    os.kill(pid, signal.SIGTERM)
+    release(store)
+
+    cluster.wait_for("child_died", child=pid)
+
+    assert metric(cluster, "shop_ran_total") == 1

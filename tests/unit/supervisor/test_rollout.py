@@ -1,0 +1,467 @@
+"""Rollout: whose turn it is to be replaced, and when a roll goes on, ends or stops.  Its crew is a stand-in."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from kiqcluster.config import Config
+from kiqcluster.events import Events
+from kiqcluster.frames import Channel
+from kiqcluster.groups import parse_group
+from kiqcluster.supervisor.children import Child, Slot
+from kiqcluster.supervisor.expansion import SlotPlan
+from kiqcluster.supervisor.respawn import History
+from kiqcluster.supervisor.rollout import LOOK, SECOND_TRY, STRIKES, Rollout
+from kiqcluster.supervisor.state import ClusterState
+from tests.kit import ManualClock
+
+
+class StandInCrew:
+    """Starts nobody: a successor is there when it is asked for, and does what the test says."""
+
+    def __init__(self, state: ClusterState, clock: ManualClock) -> None:
+        self.config = Config()
+        self.can_fork = True
+        self.begun: list[tuple[int, bool]] = []  # slot and whether it was to be quiet
+        self.dismissed: list[tuple[int, float, str]] = []
+        self.dropped: list[int] = []
+        self._state = state
+        self._clock = clock
+        self._sockets: list[socket.socket] = []
+
+    def child(self, slot: Slot, *, ready: bool) -> Child:
+        ours, theirs = socket.socketpair()
+        self._sockets += [ours, theirs]
+        now = self._clock.monotonic()
+        child = Child(os.getpid(), slot.number, Channel(ours), now, now, generation=self._state.generation)
+        child.ready_at = now if ready else None
+        return child
+
+    def begin_succession(self, slot: Slot, *, quiet: bool) -> bool:
+        if self.can_fork:
+            self.begun.append((slot.number, quiet))
+            slot.successor = self.child(slot, ready=False)
+        return self.can_fork
+
+    def drop_successor(self, slot: Slot) -> None:
+        if slot.successor is not None:
+            self.dropped.append(slot.number)
+            slot.successor = None
+
+    def dismiss(self, child: Child, seconds: float, reason: str = "") -> None:
+        child.leave_by = self._clock.monotonic() + seconds
+        self.dismissed.append((child.slot, seconds, reason))
+
+    def close(self) -> None:
+        for sock in self._sockets:
+            sock.close()
+
+
+class Stage:
+    """Slots with children that are ready, and a rollout over them."""
+
+    def __init__(self, slots: int) -> None:
+        self.clock = ManualClock(1_000.0)
+        self.state = ClusterState()
+        self.crew = StandInCrew(self.state, self.clock)
+        self.happened: list[str] = []
+        events = Events()
+        events.listen(lambda event, _: self.happened.append(event))
+        self.rollout = Rollout(self.crew, self.state, events, self.clock)
+        for number in range(slots):
+            slot = Slot(SlotPlan(number, parse_group("default"), {"default": 1}, "random", 1), weigh_at=inf)
+            slot.child = self.crew.child(slot, ready=True)
+            self.state.slots.append(slot)
+
+    def roll(self, ident: str = "one") -> None:
+        self.rollout.begin_roll(ident)
+        self.rollout.roll()
+        self.rollout.turn()
+
+    @property
+    def begun(self) -> list[int]:
+        """Return the slots for which a successor was started, in order."""
+        return [number for number, _ in self.crew.begun]
+
+    def promote(self, number: int) -> None:
+        """Have a slot's successor work, so that the one before it is to leave."""
+        slot = self.state.slots[number]
+        assert slot.child is not None
+        assert slot.successor is not None
+        slot.successor.ready_at = self.clock.monotonic()
+        slot.leaving.append(slot.child)
+        slot.child, slot.successor = slot.successor, None
+        self.rollout.on_promoted(slot)
+        self.rollout.turn()
+
+    def leave(self, number: int) -> None:
+        """Have the one that was replaced be gone."""
+        self.state.slots[number].leaving.clear()
+        self.rollout.turn()
+
+    def renew(self, number: int) -> None:
+        self.promote(number)
+        self.leave(number)
+
+    def fail(self, number: int) -> None:
+        """Have a slot's successor die."""
+        self.state.slots[number].successor = None
+        self.rollout.on_failure(self.state.slots[number], "exited with 1")
+        self.rollout.turn()
+
+    def die(self, number: int) -> None:
+        """Have a slot's child die; nobody is there yet in its place."""
+        self.state.slots[number].child = None
+        self.rollout.on_death(self.state.slots[number], "was killed")
+        self.rollout.turn()
+
+    def respawn(self, number: int, *, ready: bool = True) -> None:
+        slot = self.state.slots[number]
+        slot.child = self.crew.child(slot, ready=ready)
+        self.rollout.turn()
+
+    def report(self) -> tuple[str, int, int]:
+        roll = self.state.roll
+        assert roll is not None
+        return roll.state, roll.done, roll.of
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    stage = Stage(3)
+    yield stage
+    stage.crew.close()
+
+
+class TestRoll:
+    def test_slots_have_their_turn_one_after_the_other_once_the_one_before_has_left(self, stage: Stage) -> None:
+        stage.roll()
+        assert (stage.begun, stage.report()) == ([0], ("rolling", 0, 3))
+
+        stage.promote(0)
+        assert stage.begun == [0]
+        stage.leave(0)
+        assert (stage.begun, stage.report()) == ([0, 1], ("rolling", 1, 3))
+        stage.renew(1)
+        stage.renew(2)
+
+        assert stage.begun == [0, 1, 2]
+        assert stage.report() == ("done", 3, 3)
+        assert stage.state.rolls == {"done": 1}
+        assert [slot.restarts["rolling"] for slot in stage.state.slots] == [1, 1, 1]
+
+    def test_nothing_is_replaced_before_the_new_release_has_told_what_it_has(self, stage: Stage) -> None:
+        stage.rollout.begin_roll("one")
+
+        stage.rollout.turn()
+
+        assert stage.begun == []
+        assert stage.report()[0] == "rolling"
+
+    def test_a_release_that_does_not_tell_ends_it_with_every_slot_as_it_was(self, stage: Stage) -> None:
+        stage.rollout.begin_roll("one")
+        stage.rollout.fail_roll("no module named shop")
+        stage.rollout.turn()
+
+        assert stage.report() == ("failed", 0, 3)
+        assert stage.begun == []
+        assert stage.state.roll is not None
+        assert stage.state.roll.error == "no module named shop"
+
+    def test_a_successor_that_fails_ends_it_and_what_was_replaced_stays(self, stage: Stage) -> None:
+        stage.roll()
+        stage.renew(0)
+        stage.fail(1)
+
+        assert stage.report() == ("failed", 1, 3)
+        assert stage.begun == [0, 1]
+        assert stage.state.rolls == {"failed": 1}
+        assert stage.happened[-1] == "roll_failed"
+        assert stage.state.roll is not None
+        assert stage.state.roll.error == "slot 1: exited with 1"
+
+    def test_when_no_process_can_be_started_it_ends_too(self, stage: Stage) -> None:
+        stage.crew.can_fork = False
+
+        stage.roll()
+
+        assert stage.report() == ("failed", 0, 3)
+
+    def test_a_slot_without_a_child_is_hurried_and_waited_for(self, stage: Stage) -> None:
+        stage.state.slots[0].child = None
+        stage.state.slots[0].history = History(failures=3, not_before=1e9)
+        stage.roll()
+        assert stage.state.slots[0].history.not_before == 0.0
+        assert stage.begun == []
+
+        stage.respawn(0, ready=False)
+        assert stage.begun == []
+        stage.respawn(0)
+
+        assert stage.begun == [1]
+        assert stage.report() == ("rolling", 1, 3)
+
+    def test_a_slot_without_a_child_that_fails_again_ends_it(self, stage: Stage) -> None:
+        stage.state.slots[0].child = None
+        stage.roll()
+
+        stage.die(0)
+
+        assert stage.report() == ("failed", 0, 3)
+
+    def test_one_that_dies_before_its_turn_and_comes_back_renewed_is_not_renewed_again(self, stage: Stage) -> None:
+        stage.roll()
+        stage.die(2)
+        stage.respawn(2)
+        stage.renew(0)
+        stage.renew(1)
+        stage.rollout.turn()
+
+        assert stage.begun == [0, 1]
+        assert stage.report() == ("done", 3, 3)
+
+    def test_the_death_of_another_slot_does_not_end_it(self, stage: Stage) -> None:
+        stage.roll()
+
+        stage.die(2)
+
+        assert stage.report()[0] == "rolling"
+
+    def test_a_slot_that_goes_meanwhile_is_passed_over(self, stage: Stage) -> None:
+        stage.roll()
+        stage.state.slots[1].retires = True
+        stage.renew(0)
+        assert stage.begun == [0, 2]
+
+        del stage.state.slots[2]
+        stage.rollout.turn()
+
+        assert stage.report()[0] == "done"
+
+    def test_the_next_one_takes_over_and_begins_with_the_first_slot(self, stage: Stage) -> None:
+        stage.roll("one")
+        stage.renew(0)
+        assert stage.begun == [0, 1]
+        first = stage.state.roll
+
+        stage.roll("two")
+
+        assert first is not None
+        assert (first.state, "two" in first.error) == ("failed", True)
+        assert stage.crew.dropped == [1]
+        assert stage.begun == [0, 1, 0]
+        for number in range(3):
+            stage.renew(number)
+        assert stage.report() == ("done", 3, 3)
+
+    def test_a_stop_ends_it_and_nothing_more_is_begun(self, stage: Stage) -> None:
+        stage.roll()
+
+        stage.rollout.abandon()
+        stage.state.stop_by = 2_000.0
+        stage.rollout.turn()
+
+        assert stage.report()[0] == "failed"
+        assert stage.crew.dropped == [0]
+        assert stage.begun == [0]
+
+    def test_without_slots_it_is_done(self) -> None:
+        stage = Stage(0)
+
+        stage.roll()
+
+        assert stage.report() == ("done", 0, 0)
+
+
+class TestQuiet:
+    def test_replacements_of_a_quiet_cluster_serve(self, stage: Stage) -> None:
+        stage.state.quiet.begin("signal", 60.0, 999.0, 0.0)
+
+        stage.roll()
+
+        assert stage.rollout.ends_quiet
+        assert stage.crew.begun == [(0, False)]
+
+    def test_a_quiet_that_began_later_holds_for_them(self, stage: Stage) -> None:
+        stage.roll()
+        stage.clock.time += 1
+        stage.state.quiet.begin("signal", 60.0, stage.clock.time, 0.0)
+        stage.renew(0)
+
+        assert not stage.rollout.ends_quiet
+        assert stage.crew.begun == [(0, False), (1, True)]
+
+    def test_who_is_recycled_stays_quiet(self, stage: Stage) -> None:
+        stage.state.quiet.begin("signal", 60.0, 999.0, 0.0)
+        child = stage.state.slots[0].child
+        assert child is not None
+        child.job_limit = 0
+
+        stage.rollout.turn()
+
+        assert stage.crew.begun == [(0, True)]
+
+    def test_without_a_roll_there_is_nothing_that_ends_it(self, stage: Stage) -> None:
+        stage.state.quiet.begin("signal", 60.0, 999.0, 0.0)
+
+        assert not stage.rollout.ends_quiet
+
+
+class TestMaxJobs:
+    @pytest.fixture(autouse=True)
+    def _two_have_run_enough(self, stage: Stage) -> None:
+        for slot in stage.state.slots[:2]:
+            assert slot.child is not None
+            slot.child.job_limit, slot.child.processed = 10.5, 11
+
+    def test_who_has_run_enough_is_replaced_one_at_a_time(self, stage: Stage) -> None:
+        stage.rollout.turn()
+        stage.rollout.turn()
+        assert stage.begun == [0]
+        stage.promote(0)
+        assert stage.begun == [0]
+
+        stage.leave(0)
+        assert stage.begun == [0, 1]
+        stage.renew(1)
+
+        assert stage.begun == [0, 1]
+        assert [slot.restarts["max_jobs"] for slot in stage.state.slots] == [1, 1, 0]
+        assert stage.state.roll is None
+
+    def test_who_has_not_stays(self, stage: Stage) -> None:
+        for slot in stage.state.slots[:2]:
+            assert slot.child is not None
+            slot.child.processed = 10
+
+        stage.rollout.turn()
+
+        assert stage.begun == []
+
+    def test_after_a_failure_the_next_has_its_turn_and_the_slot_waits(self, stage: Stage) -> None:
+        stage.rollout.turn()
+        stage.fail(0)
+        assert stage.begun == [0, 1]
+        stage.renew(1)
+        stage.clock.time += SECOND_TRY - 1
+        stage.rollout.turn()
+        assert stage.begun == [0, 1]
+
+        stage.clock.time += 1
+        stage.rollout.turn()
+
+        assert stage.begun == [0, 1, 0]
+        assert stage.happened.count("recycle_failed") == 1
+
+    @pytest.mark.parametrize(
+        "change", [{"doomed": "silent"}, {"leave_by": 2_000.0}, {"left": True}, {"ready_at": None}]
+    )
+    def test_who_is_on_the_way_in_or_out_is_left_alone(self, stage: Stage, change: dict[str, object]) -> None:
+        for slot in stage.state.slots:
+            for name, value in change.items():
+                setattr(slot.child, name, value)
+
+        stage.rollout.turn()
+
+        assert stage.begun == []
+
+    def test_a_roll_takes_over(self, stage: Stage) -> None:
+        stage.rollout.turn()
+
+        stage.roll()
+
+        assert stage.crew.dropped == [0]
+        assert stage.begun == [0, 0]
+        for number in range(3):
+            stage.renew(number)
+        assert stage.report() == ("done", 3, 3)
+        assert [slot.restarts["rolling"] for slot in stage.state.slots] == [1, 1, 1]
+
+
+ONE_MEGABYTE = 1
+PLENTY = 1_000_000
+
+
+class TestMemory:
+    """Each child uses 5 MB, and would free 3 of them."""
+
+    def look(self, stage: Stage, times: int = 1, **limits: int) -> None:
+        """Have each slot be weighed so many times."""
+        stage.crew.config = replace(stage.crew.config, **limits)
+        for _ in range(times):
+            for slot in stage.state.slots:
+                if slot.child is not None:
+                    slot.child.rss, slot.child.pss = 5_000_000, 3_000_000
+                slot.weigh_at = min(slot.weigh_at, stage.clock.time)
+            for _ in stage.state.slots:
+                stage.rollout.turn()
+            stage.clock.time += LOOK
+
+    def test_beyond_the_soft_limit_it_is_replaced_after_so_many_looks_in_a_row(self, stage: Stage) -> None:
+        self.look(stage, STRIKES - 1, max_rss=ONE_MEGABYTE)
+        assert stage.begun == []
+
+        self.look(stage)
+
+        assert stage.begun == [0]
+        assert stage.crew.dismissed == []
+        stage.renew(0)
+        assert stage.state.slots[0].restarts == {"max_rss": 1}
+        assert stage.begun == [0, 1]
+
+    def test_one_look_below_it_begins_the_count_anew(self, stage: Stage) -> None:
+        self.look(stage, STRIKES - 1, max_rss=ONE_MEGABYTE)
+        self.look(stage, 1, max_rss=PLENTY)
+        self.look(stage, STRIKES - 1, max_rss=ONE_MEGABYTE)
+
+        assert stage.begun == []
+
+    def test_looks_are_some_seconds_apart(self, stage: Stage) -> None:
+        self.look(stage, max_rss=ONE_MEGABYTE)
+        stage.clock.time -= 1
+        for _ in range(20):
+            stage.rollout.turn()
+
+        assert [slot.strikes for slot in stage.state.slots] == [1, 1, 1]
+
+    def test_beyond_the_hard_limit_one_is_sent_away_at_once_and_the_others_are_succeeded(self, stage: Stage) -> None:
+        """The floor is all but one."""
+        self.look(stage, max_rss_hard=ONE_MEGABYTE)
+
+        assert stage.crew.dismissed == [(0, 0.0, "max_rss")]
+        assert stage.begun == [1]
+
+    @pytest.mark.parametrize(("floor", "sent_away"), [(0, [0, 1, 2]), (1, [0, 1]), (2, [0]), (3, [])])
+    def test_as_many_serve_as_min_serving_says(self, stage: Stage, floor: int, sent_away: list[int]) -> None:
+        self.look(stage, max_rss_hard=ONE_MEGABYTE, min_serving=floor)
+
+        assert [slot for slot, _, _ in stage.crew.dismissed] == sent_away
+
+    def test_below_the_limits_nothing_happens(self, stage: Stage) -> None:
+        self.look(stage, STRIKES, max_rss=PLENTY, max_rss_hard=PLENTY)
+
+        assert stage.begun == []
+        assert stage.crew.dismissed == []
+
+    def test_without_limits_nobody_is_weighed(self, stage: Stage) -> None:
+        self.look(stage, STRIKES)
+
+        assert [slot.strikes for slot in stage.state.slots] == [0, 0, 0]
+
+    def test_a_replacement_that_failed_is_tried_again_later(self, stage: Stage) -> None:
+        del stage.state.slots[1:]
+        self.look(stage, STRIKES, max_rss=ONE_MEGABYTE)
+        stage.fail(0)
+
+        self.look(stage, STRIKES)
+        assert stage.begun == [0]
+        stage.clock.time += SECOND_TRY
+        self.look(stage)
+
+        assert stage.begun == [0, 0]

@@ -151,7 +151,8 @@ def test_d03_a_roll_under_load_loses_nothing_and_runs_nothing_twice(
 
     load.check()
     assert len(load.words) > 60
-    assert (capacity.fewest_ready, capacity.most_processes) == (3, 4)
+    assert capacity.fewest_ready == 3
+    assert capacity.most_processes <= 4
     assert set(before.values()).isdisjoint(cluster.pids().values())
     wait_only_live(store, *cluster.pids().values())
     assert cluster.stop() == 0
@@ -177,7 +178,7 @@ def test_d04_a_release_that_does_not_boot_costs_nothing(
     assert (report["done"], report["of"]) == (0, 2)
     assert "slot 0" in report["error"]
     assert {slot: each for slot, each in cluster.pids().items() if is_alive(each)} == pids
-    assert capacity.most_processes == 3
+    assert capacity.most_processes <= 3
     load.check()
     os.kill(pids[0], signal.SIGKILL)
     push(store, "release")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kiqcluster import fleet
 from kiqcluster.store import Store
 from tests.kit import Cluster, RedisServer, wait_until
 from tests.process.kiqctl import Kiqctl
@@ -57,12 +58,19 @@ def wait_queued(store: Store, word: str, queue: str = "default") -> None:
     wait_until(lambda: words(queued(store, queue)) == [word], f"{word} to lie in {queue}")
 
 
+def wait_listed(cluster: Cluster, store: Store, slots: int = 1) -> dict[int, int]:
+    """Wait until every slot is ready and has said so in Redis, where kiqctl looks; return slot → pid."""
+    pids = cluster.wait_ready(slots)
+    wait_until(lambda: {each.pid for each in fleet.processes(store)} >= set(pids.values()), "all to be listed")
+    return pids
+
+
 class TestQuiet:
     def test_it_reaches_every_slot_and_resume_ends_it(
         self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store
     ) -> None:
         cluster = run_cluster("default", "other", "-c", "1")
-        cluster.wait_ready(2)
+        wait_listed(cluster, store, 2)
 
         assert kiqctl("quiet", "--lease", "10m").returncode == 0
         (shown,) = listed(kiqctl)
@@ -85,7 +93,7 @@ class TestQuiet:
         self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store
     ) -> None:
         cluster = run_cluster("default", "-c", "1")
-        first = cluster.wait_ready()[0]
+        first = wait_listed(cluster, store)[0]
         assert kiqctl("quiet").returncode == 0
 
         os.kill(first, signal.SIGKILL)
@@ -98,7 +106,7 @@ class TestQuiet:
     def test_it_ends_by_itself_with_its_lease(self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store) -> None:
         """As when the script that began it was killed half-way."""
         cluster = run_cluster("default", "-c", "1")
-        cluster.wait_ready()
+        wait_listed(cluster, store)
 
         assert kiqctl("quiet", "--lease", "1s").returncode == 0
         push(store, "record", "a")
@@ -125,7 +133,7 @@ class TestQuiet:
         self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store
     ) -> None:
         cluster = run_cluster("default", "other", "-c", "1")
-        pids = cluster.wait_ready(2)
+        pids = wait_listed(cluster, store, 2)
 
         done = kiqctl("quiet", "--identity", identity_of(store, pids[0]), "--lease", "3s")
         assert done.returncode == 0, done.stderr
@@ -140,7 +148,7 @@ class TestQuiet:
     def test_every_cluster_on_the_redis_is_reached(self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store) -> None:
         clusters = [run_cluster("default", "-c", "1"), run_cluster("other", "-c", "1")]
         for cluster in clusters:
-            cluster.wait_ready()
+            wait_listed(cluster, store)
 
         assert kiqctl("quiet").returncode == 0
 
@@ -167,7 +175,7 @@ class TestRoll:
         self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store
     ) -> None:
         cluster = run_cluster("default", "other", "-c", "1")
-        before = cluster.wait_ready(2)
+        before = wait_listed(cluster, store, 2)
         for number in range(50):
             push(store, "record", str(number))
 
@@ -183,7 +191,7 @@ class TestRoll:
     ) -> None:
         app = application("")
         cluster = run_cluster("default", "-c", "1", "--directory", str(Path(app).parent), app=app)
-        before = cluster.wait_ready()
+        before = wait_listed(cluster, store)
         application("raise RuntimeError('a broken release')")
 
         done = kiqctl("deploy", "commit")
@@ -199,7 +207,7 @@ class TestRoll:
         self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store
     ) -> None:
         cluster = run_cluster("default", "-c", "1")
-        before = cluster.wait_ready()
+        before = wait_listed(cluster, store)
         assert kiqctl("deploy", "begin", "--wait").returncode == 0
         push(store, "record", "a")
         wait_queued(store, "a")
@@ -212,7 +220,7 @@ class TestRoll:
 
     def test_a_deploy_that_is_called_off_resumes(self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store) -> None:
         cluster = run_cluster("default", "-c", "1")
-        before = cluster.wait_ready()
+        before = wait_listed(cluster, store)
         assert kiqctl("deploy", "begin").returncode == 0
         push(store, "record", "a")
 
@@ -227,11 +235,11 @@ class TestRoll:
         file = tmp_path / "kiqcluster.toml"
         file.write_text('groups = ["default"]\n')
         cluster = run_cluster("-C", str(file), "-c", "1")
-        pids = cluster.wait_ready()
+        pids = wait_listed(cluster, store)
 
         file.write_text('groups = ["default", "other"]\n')
         assert kiqctl("reload").returncode == 0
-        cluster.wait_ready(2)
+        wait_listed(cluster, store, 2)
         assert cluster.pids()[0] == pids[0]
 
         file.write_text("groups = [\n")
@@ -265,7 +273,7 @@ class TestSocket:
     ) -> None:
         path = tmp_path / "control.sock"
         cluster = run_cluster("default", "-c", "1", KIQ_CONTROL=str(path))
-        before = cluster.wait_ready()
+        before = wait_listed(cluster, store)
 
         done = kiqctl("roll", "--wait", "--socket", str(path))
 

@@ -187,14 +187,13 @@ def test_a_process_that_was_quieted_by_itself_resumes_with_the_lease_too(
 
 
 def test_the_lease_of_one_process_does_not_end_the_clusters_quiet(run_cluster: RunCluster, store: Store) -> None:
-    cluster = run_cluster("default", "-c", "1", "--quiet-lease", "0")
+    cluster = run_cluster("default", "-c", "1", "--quiet-lease", "1.5")
     pid = cluster.wait_ready()[0]
     cluster.signal(signal.SIGTSTP)
     cluster.wait_for("worker_quiet")
     push(store, "record", "a")
-    ask(store, "quiet", "process", pid=pid, lease=0.2)
 
-    ask(store, "quiet", lease=1.5)
+    ask(store, "quiet", "process", pid=pid, lease=0.1)
     cluster.wait_for("quiet_expired")
 
     wait_noted(store, "ran a")

@@ -119,7 +119,7 @@ class Rollout:
             if slot.state in ("ready", "quiet") and slot.child is not None:
                 if slot.child.processed >= slot.child.job_limit:
                     self._recycle(slot, "max_jobs")
-                if self._clock.monotonic() >= slot.weigh_at:
+                if slot.child.rss and self._clock.monotonic() >= slot.weigh_at:  # it has told how large it is
                     slot.weigh_at = self._clock.monotonic() + LOOK
                     self._weigh(slot, slot.child)
                     return  # one at a turn: a look takes a millisecond or more

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from kiqcluster.config import STOP_GRACE, load
 from kiqcluster.store import Store
 from tests.deploy.stage import need
-from tests.kit import ROOT, RedisServer, free_port, http_get, require, unavailable, wait_until
+from tests.kit import ROOT, RedisServer, free_port, http_get, is_alive, require, unavailable, wait_until
 from tests.process.stage import children, push
 
 DOCKERFILE = ROOT / "deploy" / "docker" / "Dockerfile"
@@ -189,8 +190,16 @@ def container(image: Image, redis_server: RedisServer, store: Store, tmp_path: P
         wait_until(container.is_ready, "the cluster to be ready")
         yield container
     finally:
-        process.kill()  # --kill-child takes process 1 along, and the kernel all that is left in there
+        inside = (
+            [each.pid for each in psutil.Process(process.pid).children(recursive=True)]
+            if process.poll() is None
+            else []
+        )
+        process.kill()  # --kill-child takes process 1 along, and the kernel all that is left in there, a moment later
         process.wait()
+        wait_until(
+            lambda: not any(map(is_alive, inside)), "all of it to be gone, or it writes to the next test's Redis"
+        )
 
 
 def program(name: str, *words: str) -> list[str]:

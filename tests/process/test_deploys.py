@@ -150,7 +150,6 @@ def test_d03_a_roll_under_load_loses_nothing_and_runs_nothing_twice(
         cluster.wait_for("roll_done")
 
     load.check()
-    assert len(load.words) > 60
     assert capacity.fewest_ready == 3
     assert capacity.most_processes <= 4
     assert set(before.values()).isdisjoint(cluster.pids().values())

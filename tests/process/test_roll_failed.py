@@ -1,0 +1,145 @@
+"""Rolling restarts that fail: what works goes on working, the roll says why it stopped, and nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from kiqcluster.store import Store
+from tests.kit import Cluster, is_alive, wait_until
+from tests.process.stage import (
+    Capacity,
+    Releases,
+    children,
+    push,
+    restarts,
+    wait_noted,
+    wait_only_live,
+    wait_roll,
+)
+
+RunCluster = Callable[..., Cluster]
+
+BROKEN = {
+    "does not import": "raise RuntimeError('no database')",
+    "imports in no worker": "assert 'KIQ_SLOT' not in os.environ",
+    "ends while it imports": "if 'KIQ_SLOT' in os.environ: os._exit(0)",
+    "has a startup handler that fails": "@on('startup')\ndef fail(): raise RuntimeError('no database')",
+    "dies when it is ready": "@on('ready')\ndef die(): os._exit(1)",
+}
+
+
+@pytest.mark.parametrize("source", BROKEN.values(), ids=BROKEN)
+def test_a_release_that_does_not_boot_never_takes_a_slot(
+    run_cluster: RunCluster, store: Store, releases: Releases, source: str
+) -> None:
+    cluster = releases.run(run_cluster, "default", "other", "-c", "1")
+    pids = cluster.wait_ready(2)
+    wait_only_live(store, *pids.values())
+    releases.deploy("2", source)
+
+    with Capacity(cluster) as capacity:
+        cluster.signal(signal.SIGUSR2)
+        cluster.wait_for("roll_failed")
+
+    report = wait_roll(store, "failed")
+    assert (report["done"], report["of"]) == (0, 2)
+    assert report["error"]
+    assert all(is_alive(pid) for pid in pids.values())
+    assert capacity.fewest_ready == 2
+    push(store, "release")
+    wait_noted(store, "release 1")
+    wait_only_live(store, *pids.values())
+    assert sorted(children(cluster.pid)) == sorted(pids.values())
+
+
+def test_after_a_failed_roll_a_killed_worker_is_replaced_by_one_of_the_old_release(
+    run_cluster: RunCluster, store: Store, releases: Releases
+) -> None:
+    cluster = releases.run(run_cluster, "default", "other", "-c", "1")
+    pids = cluster.wait_ready(2)
+    releases.deploy("2", BROKEN["imports in no worker"])
+    cluster.signal(signal.SIGUSR2)
+    cluster.wait_for("roll_failed")
+
+    os.kill(pids[1], signal.SIGKILL)
+    push(store, "release", queue="other")
+
+    wait_noted(store, "release 1")
+    assert restarts(cluster, "killed", 1) == 1
+    releases.deploy("3")
+    cluster.signal(signal.SIGUSR2)
+    cluster.wait_for("roll_done")
+    push(store, "release", queue="other")
+    wait_noted(store, "release 3")
+
+
+def test_a_roll_that_fails_half_way_leaves_what_it_has_replaced(
+    run_cluster: RunCluster, store: Store, releases: Releases
+) -> None:
+    cluster = releases.run(run_cluster, "default", "other", "-c", "1")
+    pids = cluster.wait_ready(2)
+    releases.deploy("2", "assert os.environ.get('KIQ_SLOT') != '1'")
+
+    cluster.signal(signal.SIGUSR2)
+    cluster.wait_for("roll_failed")
+
+    assert wait_roll(store, "failed")["done"] == 1
+    assert is_alive(pids[1])
+    push(store, "release")
+    push(store, "release", queue="other")
+    wait_noted(store, "release 2", "release 1")
+
+
+def test_a_successor_that_is_killed_ends_the_roll_and_the_old_process_stays(
+    run_cluster: RunCluster, store: Store, releases: Releases
+) -> None:
+    cluster = releases.run(run_cluster, "default", "-c", "1")
+    pids = cluster.wait_ready()
+    releases.deploy("2", "if 'KIQ_SLOT' in os.environ: time.sleep(60)")
+    cluster.signal(signal.SIGUSR2)
+    successor = cluster.wait_for("child_started", count=2)["child"]
+
+    os.kill(successor, signal.SIGKILL)
+    cluster.wait_for("roll_failed")
+
+    push(store, "release")
+    wait_noted(store, "release 1")
+    wait_only_live(store, *pids.values())
+
+
+def test_a_successor_that_never_becomes_ready_is_given_up_after_the_boot_timeout(
+    run_cluster: RunCluster, store: Store, releases: Releases
+) -> None:
+    cluster = releases.run(run_cluster, "default", "-c", "1", KIQ_BOOT_TIMEOUT="1")
+    pids = cluster.wait_ready()
+    releases.deploy("2", "@on('startup')\ndef hang(): threading.Event().wait()")
+
+    cluster.signal(signal.SIGUSR2)
+    cluster.wait_for("roll_failed")
+
+    push(store, "release")
+    wait_noted(store, "release 1")
+    wait_only_live(store, *pids.values())
+    wait_until(lambda: sorted(children(cluster.pid)) == sorted(pids.values()), "the hanging one to be gone")
+
+
+def test_a_slot_that_backs_off_and_cannot_boot_the_new_release_either_ends_the_roll(
+    run_cluster: RunCluster, store: Store, releases: Releases
+) -> None:
+    releases.deploy("1", "assert os.environ.get('KIQ_SLOT') != '0'")
+    cluster = releases.run(run_cluster, "default", "other", "-c", "1")
+    other = cluster.wait_for("child_ready", slot=1)["child"]
+    cluster.wait_for("child_backoff", slot=0)
+    releases.deploy("2", "assert os.environ.get('KIQ_SLOT') != '0'")
+
+    cluster.signal(signal.SIGUSR2)
+    cluster.wait_for("roll_failed")
+
+    assert wait_roll(store, "failed")["done"] == 0
+    push(store, "release", queue="other")
+    wait_noted(store, "release 1")
+    assert is_alive(other)

@@ -1,0 +1,127 @@
+"""A rollout over slots whose processes do what a test says: nobody is forked."""
+
+from __future__ import annotations
+
+import os
+import socket
+from math import inf
+
+from kiqcluster.config import Config
+from kiqcluster.events import Events
+from kiqcluster.frames import Channel
+from kiqcluster.groups import parse_group
+from kiqcluster.supervisor.children import Child, Slot
+from kiqcluster.supervisor.expansion import SlotPlan
+from kiqcluster.supervisor.rollout import Rollout
+from kiqcluster.supervisor.state import ClusterState
+from tests.kit import ManualClock
+
+
+class StandInCrew:
+    """Starts nobody: a successor is there when it is asked for, and does what the test says."""
+
+    def __init__(self, state: ClusterState, clock: ManualClock) -> None:
+        self.config = Config()
+        self.can_fork = True
+        self.begun: list[tuple[int, bool]] = []  # slot and whether it was to be quiet
+        self.dismissed: list[tuple[int, float, str]] = []
+        self.dropped: list[int] = []
+        self._state = state
+        self._clock = clock
+        self._sockets: list[socket.socket] = []
+
+    def child(self, slot: Slot, *, ready: bool) -> Child:
+        ours, theirs = socket.socketpair()
+        self._sockets += [ours, theirs]
+        now = self._clock.monotonic()
+        child = Child(os.getpid(), slot.number, Channel(ours), now, now, generation=self._state.generation)
+        child.ready_at = now if ready else None
+        return child
+
+    def begin_succession(self, slot: Slot, *, quiet: bool) -> bool:
+        if self.can_fork:
+            self.begun.append((slot.number, quiet))
+            slot.successor = self.child(slot, ready=False)
+        return self.can_fork
+
+    def drop_successor(self, slot: Slot) -> None:
+        if slot.successor is not None:
+            self.dropped.append(slot.number)
+            slot.successor = None
+
+    def dismiss(self, child: Child, seconds: float, reason: str = "") -> None:
+        child.leave_by = self._clock.monotonic() + seconds
+        self.dismissed.append((child.slot, seconds, reason))
+
+    def close(self) -> None:
+        for sock in self._sockets:
+            sock.close()
+
+
+class Stage:
+    """Slots with children that are ready, and a rollout over them."""
+
+    def __init__(self, slots: int) -> None:
+        self.clock = ManualClock(1_000.0)
+        self.state = ClusterState()
+        self.crew = StandInCrew(self.state, self.clock)
+        self.happened: list[str] = []
+        events = Events()
+        events.listen(lambda event, _: self.happened.append(event))
+        self.rollout = Rollout(self.crew, self.state, events, self.clock)
+        for number in range(slots):
+            slot = Slot(SlotPlan(number, parse_group("default"), {"default": 1}, "random", 1), weigh_at=inf)
+            slot.child = self.crew.child(slot, ready=True)
+            self.state.slots.append(slot)
+
+    def roll(self, ident: str = "one") -> None:
+        self.rollout.begin_roll(ident)
+        self.rollout.roll()
+        self.rollout.turn()
+
+    @property
+    def begun(self) -> list[int]:
+        """Return the slots for which a successor was started, in order."""
+        return [number for number, _ in self.crew.begun]
+
+    def promote(self, number: int) -> None:
+        """Have a slot's successor work, so that the one before it is to leave."""
+        slot = self.state.slots[number]
+        assert slot.child is not None
+        assert slot.successor is not None
+        slot.successor.ready_at = self.clock.monotonic()
+        slot.leaving.append(slot.child)
+        slot.child, slot.successor = slot.successor, None
+        self.rollout.on_promoted(slot)
+        self.rollout.turn()
+
+    def leave(self, number: int) -> None:
+        """Have the one that was replaced be gone."""
+        self.state.slots[number].leaving.clear()
+        self.rollout.turn()
+
+    def renew(self, number: int) -> None:
+        self.promote(number)
+        self.leave(number)
+
+    def fail(self, number: int) -> None:
+        """Have a slot's successor die."""
+        self.state.slots[number].successor = None
+        self.rollout.on_failure(self.state.slots[number], "exited with 1")
+        self.rollout.turn()
+
+    def die(self, number: int) -> None:
+        """Have a slot's child die; nobody is there yet in its place."""
+        self.state.slots[number].child = None
+        self.rollout.on_death(self.state.slots[number], "was killed")
+        self.rollout.turn()
+
+    def respawn(self, number: int, *, ready: bool = True) -> None:
+        slot = self.state.slots[number]
+        slot.child = self.crew.child(slot, ready=ready)
+        self.rollout.turn()
+
+    def report(self) -> tuple[str, int, int]:
+        roll = self.state.roll
+        assert roll is not None
+        return roll.state, roll.done, roll.of

@@ -159,11 +159,7 @@ def command(
             raise UsageError("no application given: name the module or file that defines the jobs, as in -r app.jobs")
         parsed = expansion.groups_from(groups, queue_options, config)
         if dryrun or list_queues:
-            known = known_queues(config)
-            plans = expansion.plan_slots(parsed, known, config)
-            show_plans(plans, as_json=as_json, names_only=list_queues)
-            if dryrun and not as_json:
-                show_unheard_of(plans, known)
+            show_slots(config, parsed, as_json=as_json, names_only=list_queues)
             return
 
         def reread() -> tuple[Config, Sequence[Group]]:
@@ -247,6 +243,15 @@ def known_queues(config: Config) -> frozenset[str]:
     """Return the queues of the catalogue and the configuration; Redis is not asked."""
     directory = Path(config.directory or Path.cwd())
     return catalogue.ask(config, directory, SystemClock()).known_queues(config)
+
+
+def show_slots(config: Config, groups: Sequence[Group], *, as_json: bool, names_only: bool) -> None:
+    """Print what would be started."""
+    known = known_queues(config)
+    plans = expansion.plan_slots(groups, known, config)
+    show_plans(plans, as_json=as_json, names_only=names_only)
+    if not names_only and not as_json:
+        show_unheard_of(plans, known)
 
 
 def show_plans(plans: Sequence[expansion.SlotPlan], *, as_json: bool, names_only: bool) -> None:

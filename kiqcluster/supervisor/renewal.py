@@ -115,7 +115,8 @@ class Renewal:
         roll = self._state.roll
         if refusal is not None or (roll is not None and roll.ident == ident):
             return refusal
-        self._releases.interrupt("a rolling restart came")
+        self._reloads_after_roll |= self._releases.is_asking and not self.rollout.is_rolling  # it is a reload that asks
+        self._releases.interrupt("a rolling restart came first; it is tried again after that")
         self._releases.unpin()
         self._is_roll_open = True
         self.rollout.begin_roll(ident)

@@ -132,22 +132,7 @@ class Child:
         levels = (definition.options.get("log_level") for definition in current_registry())
         log.adopt_root(level for level in levels if level is not None)
         runtime = Runtime(config, setup.store, setup, self._events, self._clock, rng)
-        self._launcher = Launcher(
-            runtime,
-            current_registry(),
-            spec.group,
-            spec.known_queues,
-            spec.concurrency,
-            spec.board,
-            Callbacks(
-                on_member=lambda member: self._hello(member),
-                on_recovered=lambda identity, units: self._inbox.post(
-                    lambda: self._channel.send("recovered", identity=identity, units=units)
-                ),
-                on_signal=lambda name: self._inbox.post(lambda: self._act_on_remote(name)),
-                on_message=lambda message: self._inbox.post(lambda: self._act_on_message(message)),
-            ),
-        )
+        self._launcher = self._make_launcher(runtime)
         if spec.quiet:  # before Redis is waited for: it may be over by then
             self._launcher.quiet()
         self._reach_redis(setup.store)
@@ -167,6 +152,25 @@ class Child:
         self._launcher.start()
         self._events.emit("worker_ready", concurrency=spec.concurrency, queues=",".join(order.weights) or "(none yet)")
         runtime.fire("ready")
+
+    def _make_launcher(self, runtime: Runtime) -> Launcher:
+        spec, post = self._spec, self._inbox.post
+        return Launcher(
+            runtime,
+            current_registry(),
+            spec.group,
+            spec.known_queues,
+            spec.concurrency,
+            spec.board,
+            Callbacks(
+                on_member=lambda member: self._hello(member),
+                on_recovered=lambda identity, units: post(
+                    lambda: self._channel.send("recovered", identity=identity, units=units)
+                ),
+                on_signal=lambda name: post(lambda: self._act_on_remote(name)),
+                on_message=lambda message: post(lambda: self._act_on_message(message)),
+            ),
+        )
 
     def _start_up(self, runtime: Runtime) -> None:
         """Run the startup handlers.  The kernel ends a process whose handlers hang: the supervisor may be gone."""

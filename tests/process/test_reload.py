@@ -280,7 +280,7 @@ def test_a_reload_within_a_roll_is_done_after_it(configured: Configured, store: 
     wait_noted(store, "ran c")
 
 
-def test_a_roll_right_after_a_reload_comes_first_and_the_reload_is_not_passed_over_in_silence(
+def test_a_roll_right_after_a_reload_comes_first_and_the_reload_after_it(
     run_cluster: RunCluster, store: Store, releases: Releases
 ) -> None:
     releases.deploy("1", "time.sleep(0.2)")
@@ -293,6 +293,8 @@ def test_a_roll_right_after_a_reload_comes_first_and_the_reload_is_not_passed_ov
 
     cluster.wait_for("reload_failed")
     assert wait_roll(store, "rolling")["of"] == 1
+    cluster.wait_for("roll_done")
+    cluster.wait_for("reloaded")
 
 
 def test_a_stop_while_a_reload_asks_the_application_leaves_nothing_behind(

@@ -92,7 +92,7 @@ def test_the_quiet_button_quiets_that_one_process(store, run_cluster, processes,
     assert processes()["low"]["quiet"] == "false"
     kept = Echo.perform_async("kept")
     echo_of(Echo.set(queue="low").perform_async("runs"))  # the other process goes on
-    assert store.call("LLEN", "queue:default") == 1
+    wait_until(lambda: store.call("LLEN", "queue:default") == 1, "what rang its bell to be back in the queue")
 
     press("stop!", "default")
     assert echo_of(kept)["args"] == ["kept"]  # its replacement is not quiet

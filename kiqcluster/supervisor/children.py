@@ -84,6 +84,7 @@ class Child:
     round_trips: int = 0
     round_trip_seconds: float = 0.0
     rss: int = 0  # bytes at its last beat
+    cpu: float = 0.0  # seconds of its whole life, once it is dead
     pss: int | None = None  # bytes, by its own word; None where it has not looked
     redis: bool = False
     quiet: bool = False

@@ -277,8 +277,9 @@ class Crew:
     def reap(self) -> None:
         """Take leave of those that have died."""
         for slot, child in self.children():
-            if (status := reap(child.pid)) is not None:
-                self._bury(slot, child, Death.of(status))
+            if (reaped := reap(child.pid)) is not None:
+                child.cpu = reaped.cpu
+                self._bury(slot, child, Death.of(reaped.status))
         self._drop_retired()
 
     def _drop_retired(self) -> None:

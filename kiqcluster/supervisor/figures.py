@@ -73,7 +73,7 @@ class Retired:
     round_trip_seconds: float = 0.0
 
     def add(self, child: Child, usage: Usage) -> None:
-        self.cpu += usage.cpu
+        self.cpu += max(usage.cpu, child.cpu)  # of a dead one the kernel tells the whole
         self.round_trips += child.round_trips
         self.round_trip_seconds += child.round_trip_seconds
 

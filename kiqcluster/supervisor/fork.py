@@ -16,12 +16,13 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from typing import NamedTuple
 
 from kiqcluster.errors import ExitCode
 from kiqcluster.runtime import flush_output, leave
 from kiqcluster.supervisor.signals import blocked, reset_in_child
 
-__all__ = ["die_with_parent", "fork", "fork_with_socket", "reap", "reap_adopted"]
+__all__ = ["Reaped", "die_with_parent", "fork", "fork_with_socket", "reap", "reap_adopted"]
 
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None)  # opened before any fork, so that children share it
@@ -96,13 +97,20 @@ def die_with_parent(number: int) -> None:
         LIBC.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
-def reap(pid: int) -> int | None:
-    """Return a dead child's wait status, None while it lives."""
+class Reaped(NamedTuple):
+    """A dead child.  status: as wait has it.  cpu: seconds that it has used, with what it has waited for."""
+
+    status: int
+    cpu: float = 0.0
+
+
+def reap(pid: int) -> Reaped | None:
+    """Take leave of a dead child, and return how it ended; None while it lives."""
     try:
-        found, status = os.waitpid(pid, os.WNOHANG)
+        found, status, usage = os.wait4(pid, os.WNOHANG)
     except ChildProcessError:  # somebody else reaped it; how it ended is not known
-        return 0
-    return status if found else None
+        return Reaped(0)
+    return Reaped(status, usage.ru_utime + usage.ru_stime) if found else None
 
 
 def reap_adopted(known: set[int]) -> None:

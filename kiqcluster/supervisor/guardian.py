@@ -107,11 +107,11 @@ class Guardian:
 
     def reap(self) -> Death | None:
         """Take leave of a guardian that has died; return how, None when none has."""
-        status = reap(self.pid) if self.pid else None
-        if status is None:
+        reaped = reap(self.pid) if self.pid else None
+        if reaped is None:
             return None
         self.pid = 0
-        return Death.of(status)
+        return Death.of(reaped.status)
 
     def release(self) -> None:
         """Let go of the pipe: the server stops once the workers have, too."""

@@ -80,6 +80,11 @@ class Releases:
     def is_asking(self) -> bool:
         return self._child is not None
 
+    @property
+    def asked(self) -> CatalogueChild | None:
+        """Who is being asked, if anybody is."""
+        return self._child
+
     def ask(self, config: Config, then: Then, failed: Failed) -> None:
         """Have the application tell what it has; one of the two is called later.  Raises ApplicationError, OSError."""
         self.interrupt("another question came before the answer")

@@ -243,8 +243,13 @@ class Supervisor:
         self._crew.reap()
         self._ending -= {pid for pid in self._ending if reap(pid) is not None}
         if os.getpid() == 1:
-            known = {child.pid for _, child in self._crew.children()} | self._ending
-            reap_adopted(known | {self._guardian.pid if self._guardian is not None else 0})
+            reap_adopted(self._own_pids())
+
+    def _own_pids(self) -> set[int]:
+        """Return the processes of this cluster, whose ends others want to know."""
+        pids = {child.pid for _, child in self._crew.children()} | self._ending
+        helpers = (self._guardian, self._watch, self._releases.asked)
+        return pids | {helper.pid for helper in helpers if helper is not None}
 
     def _look_at_deadlines(self) -> None:
         self._crew.look_at_deadlines()

@@ -15,11 +15,13 @@ from kiqcluster.supervisor.children import Child, Slot
 from kiqcluster.supervisor.expansion import SlotPlan
 from kiqcluster.supervisor.exposition import TEXT
 from kiqcluster.supervisor.figures import FRESH, REASONS, WINDOW, Figures
+from kiqcluster.supervisor.fork import reap
 from kiqcluster.supervisor.quiet import BY_SIGNAL
 from kiqcluster.supervisor.state import ClusterState, RollReport
-from tests.kit import ManualClock
+from tests.kit import ManualClock, wait_until
 
 NOBODY = 1 << 22  # beyond every pid
+BURNT = 0.3  # CPU seconds
 
 
 class Stage:
@@ -133,6 +135,21 @@ class TestProcesses:
         assert (stage.of_slot("child_cpu_seconds_total") or 0) >= before > 0
         assert stage.of_slot("fetch_round_trips_total") == 7
         assert stage.of_slot("fetch_round_trip_seconds_total") == 0.75
+
+    def test_what_a_process_used_after_the_last_look_counts_once_it_is_dead(self, stage: Stage) -> None:
+        burns = f"try: input()\nexcept EOFError: pass\nimport time\nwhile time.process_time() < {BURNT}: pass"
+        process = subprocess.Popen([sys.executable, "-c", burns], stdin=subprocess.PIPE)
+        assert process.stdin is not None
+        child = stage.child(process.pid)
+        before = stage.of_slot("child_cpu_seconds_total") or 0
+
+        process.stdin.close()
+        child.cpu = wait_until(lambda: reap(process.pid), "it to end").cpu
+        process.wait()
+        stage.state.slots[0].child = None
+        stage.figures.fold(stage.state.slots[0], child)
+
+        assert before < BURNT <= (stage.of_slot("child_cpu_seconds_total") or 0)
 
     def test_in_a_rolling_restart_all_processes_of_a_slot_count(self, stage: Stage) -> None:
         slot = stage.state.slots[0]

@@ -22,6 +22,7 @@ POLL = 0.1  # seconds between two looks
 # Seconds for which something must be wrong before it counts: processes are replaced, and one may tell older news than
 # another.
 SETTLE = 10.0
+NO_ROLL = "tells nothing of this roll"
 AWAY = 60.0  # seconds for which Redis may be away
 NEVER = Event()  # never set: waiting for it is how a look pauses, and Ctrl-C ends it
 
@@ -125,7 +126,8 @@ def _judge_rolled(view: View | None, ident: str) -> Verdict:
         return Verdict(False, "is gone")
     roll = view.roll or {}
     if roll.get("id") != ident:
-        return Verdict(False, "tells nothing of this roll")
+        other = roll.get("id")
+        return Verdict(False, f"tells of another roll, {other}: it has taken this one's place" if other else NO_ROLL)
     if roll.get("state") == "failed":
         return Verdict(True, str(roll.get("error") or "the roll failed"))
     return ARRIVED if roll.get("state") == "done" else GOES_ON

@@ -132,7 +132,9 @@ class TestRolled:
         assert script.took < SETTLE + 3
 
     def test_another_roll_is_not_ours(self) -> None:
-        assert await_roll(Script(roll("done", ident="theirs"))) == {NAME: "tells nothing of this roll"}
+        assert await_roll(Script(roll("done", ident="theirs"))) == {
+            NAME: "tells of another roll, theirs: it has taken this one's place"
+        }
 
 
 class TestOutage:

@@ -11,7 +11,7 @@ import http.client
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -38,6 +38,7 @@ __all__ = ["main"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 PAGES = ("liveness", "readiness", "startup")
+PLACE = frozenset({"listen", "control", "pidfile", "environment"})  # the settings that say where a cluster listens
 CHECK_TIMEOUT = 5.0  # seconds that the answer to --check may take
 
 HELP = """Run a worker process for each GROUP of queues.
@@ -140,6 +141,8 @@ def command(
     """Load the configuration and do what the flags say."""
     try:
         given = {name: value for name, value in flags.items() if value not in (None, ())}
+        if page is not None:
+            leave(check(given, config_file, page))
         place = Config().known_directory()  # by its logical path: a reload finds the file of the release of then
         config, origins = configuration.load(given, file=config_file)
         if warning := configuration.missing_section(config, origins, config_file):
@@ -147,8 +150,6 @@ def command(
         if print_config:
             show_config(config, origins)
             return
-        if page is not None:
-            leave(check(config, page))
         if dryrun and list_queues:
             raise UsageError("--dryrun and --list-queues are two commands; give one of them")
         if as_json and not dryrun:
@@ -177,8 +178,14 @@ def command(
     leave(code)
 
 
-def check(config: Config, page: str) -> ExitCode:
-    """Ask the cluster of this configuration; return 0 when it answers that all is well.  Raises UsageError."""
+def check(flags: Mapping[str, Any], config_file: str | None, page: str) -> ExitCode:
+    """Ask the cluster of this configuration; return 0 when it answers that all is well.  Raises UsageError.
+
+    A slip in another setting does not make a cluster unhealthy that runs.
+    """
+    config, slip = configuration.load_part(PLACE, flags, file=config_file)
+    if slip:
+        click.echo(f"kiqcluster: a start would fail now: {slip}", err=True)
     place = configuration.parse_listen(config.listen) or config.known_control()
     if place is None:
         raise UsageError("--check has nobody to ask: with --listen off, name the --pidfile or the control socket")

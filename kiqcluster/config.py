@@ -32,6 +32,7 @@ __all__ = [
     "check_configurable",
     "describe",
     "load",
+    "load_part",
     "missing_section",
     "parse_listen",
     "settings",
@@ -212,12 +213,58 @@ def load(
     of pyproject.toml, in `directory`.  Raises UsageError that names the source of what is wrong.
     """
     environ = os.environ if environ is None else environ
-    directory = directory or Path.cwd()
-    path, document = _read_file(file, directory)
-    from_flags = {name: (value, "flag") for name, value in flags.items()}
+    path, document = _read_file(file, directory or Path.cwd())
     _check_variables(environ)
+    return _merged(flags, environ, path, document, configured or {})
+
+
+def load_part(
+    names: frozenset[str],
+    flags: Mapping[str, Any],
+    *,
+    file: str | None = None,
+    environ: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+) -> tuple[Config, str]:
+    """Return a configuration in which only these settings count, and what is wrong with another one ("" if nothing).
+
+    For tools that steer what runs already: a slip in a setting that they do not need must not take them away.
+    Raises UsageError for what is wrong with these.
+    """
+    try:
+        return load(flags, file=file, environ=environ, directory=directory)[0], ""
+    except UsageError as error:
+        slip = error
+    variables = {each.name: {f"KIQ_{each.name.upper()}", each.metadata["variable"]} for each in settings()}
+    wanted = {variable for name in names for variable in variables[name]}
+    environ = {name: value for name, value in (environ or os.environ).items() if name in wanted}
+    try:
+        path, document = _read_file(file, directory or Path.cwd())
+    except UsageError:
+        if file is not None or not (names & flags.keys() or environ):  # it might have said what is needed
+            raise
+        path, document = "", {}
+    sections = document.get("env")
+    part = {name: value for name, value in document.items() if name in names}
+    if isinstance(sections, dict):
+        tables = {name: values for name, values in sections.items() if isinstance(values, dict)}
+        part["env"] = {
+            name: {key: value for key, value in values.items() if key in names} for name, values in tables.items()
+        }
+    return _merged(flags, environ, path, part, {})[0], str(slip)
+
+
+def _merged(
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str],
+    path: str,
+    document: dict[str, Any],
+    configured: Mapping[str, Any],
+) -> tuple[Config, Origins]:
+    """Return the configuration by all sources, the closest first."""
+    from_flags = {name: (value, "flag") for name, value in flags.items()}
     from_environ = dict(_from_environ(environ))
-    from_code = {name: (value, "configure()") for name, value in (configured or {}).items()}
+    from_code = {name: (value, "configure()") for name, value in configured.items()}
     named = {**from_code, **{name: (value, "file") for name, value in document.items()}, **from_environ, **from_flags}
     environment = named.get("environment", (Config.environment, "default"))[0]
     from_file = dict(_from_file(document, str(environment), path))

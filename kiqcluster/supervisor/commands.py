@@ -16,12 +16,16 @@ LONGEST_LEASE = 1e9  # seconds; larger numbers are slips, and some are no floats
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """lease: seconds of a quiet, None for the cluster's own.  ident: what the answer is found by, if anybody looks."""
+    """lease: seconds of a quiet, None for the cluster's own.  ident: what the answer is found by, if anybody looks.
+
+    whose: a resume ends only a quiet that somebody of this name has begun (`deploy` for deploy@host); empty: anybody's.
+    """
 
     action: str
     by: str
     ident: str
     lease: float | None = None
+    whose: str = ""
 
 
 def parse_command(message: Mapping[str, object]) -> Command:
@@ -35,4 +39,4 @@ def parse_command(message: Mapping[str, object]) -> Command:
     seconds = float(lease) if isinstance(lease, int | float) else None
     by = str(message.get("by") or "somebody")
     by = "somebody" if by == BY_SIGNAL else by  # only a signal is one
-    return Command(str(action), by, str(message.get("id") or ""), seconds)
+    return Command(str(action), by, str(message.get("id") or ""), seconds, str(message.get("whose") or ""))

@@ -54,6 +54,10 @@ class Quiet:
         self.by, self.until = "", inf
         return True
 
+    def is_of(self, whose: str) -> bool:
+        """Return whether somebody of this name has begun it; nobody's name is everybody's."""
+        return not whose or self.by.partition("@")[0] == whose
+
     def expire(self, now: float) -> bool:
         """End it if its lease has run out; return whether it has."""
         if not self.by or now < self.until:

@@ -14,6 +14,7 @@ from kiqcluster.config import (
     Origins,
     describe,
     load,
+    load_part,
     missing_section,
     parse_listen,
     settings,
@@ -488,3 +489,47 @@ def test_redis_on_the_command_line_beats_an_embedded_server_of_the_file(tmp_path
     config, _ = load({"redis": "redis://other:1/0"}, environ={}, directory=tmp_path)
 
     assert config.known_redis() == "redis://other:1/0"
+
+
+class TestPart:
+    """What a tool needs that steers what runs already: a slip elsewhere does not take it away."""
+
+    NEEDED = frozenset({"redis", "environment"})
+
+    def part(
+        self, directory: Path, toml: str, flags: Mapping[str, Any] | None = None, **environ: str
+    ) -> tuple[str, str]:
+        (directory / "kiqcluster.toml").write_text(toml)
+        config, slip = load_part(self.NEEDED, flags or {}, environ={"PATH": "", **environ}, directory=directory)
+        return config.redis, slip
+
+    def test_where_all_is_well_nothing_is_said(self, tmp_path: Path) -> None:
+        assert self.part(tmp_path, 'redis = "redis://file/0"') == ("redis://file/0", "")
+
+    @pytest.mark.parametrize(
+        ("toml", "environ", "word"),
+        [
+            ('redis = "redis://here/0"\nmax_concurency = 2', {}, "max_concurrency"),
+            ('redis = "redis://here/0"\ntimeout = "long"', {}, "timeout"),
+            ('redis = "redis://here/0"\ntimeout = -1', {}, "timeout"),
+            ('redis = "redis://here/0"', {"KIQ_TIMEOUT": "abc"}, "timeout"),
+            ('redis = "redis://here/0"', {"KIQ_TIMEOUTT": "1"}, "KIQ_TIMEOUT"),
+            ('[env.development]\nredis = "redis://here/0"\nbogus = 1', {}, "bogus"),
+            ("not toml", {"REDIS_URL": "redis://here/0"}, "TOML"),
+        ],
+    )
+    def test_a_slip_in_another_setting_is_said_and_left_aside(
+        self, tmp_path: Path, toml: str, environ: dict[str, str], word: str
+    ) -> None:
+        address, slip = self.part(tmp_path, toml, **environ)
+
+        assert address == "redis://here/0"
+        assert word in slip
+
+    @pytest.mark.parametrize("toml", ["not toml", "redis = 1", 'redis = "http://x"'])
+    def test_a_slip_in_one_that_is_needed_is_refused(self, tmp_path: Path, toml: str) -> None:
+        with pytest.raises(UsageError):
+            self.part(tmp_path, toml)
+
+    def test_a_flag_needs_no_file(self, tmp_path: Path) -> None:
+        assert self.part(tmp_path, "not toml", {"redis": "redis://flag/0"})[0] == "redis://flag/0"

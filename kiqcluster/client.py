@@ -21,9 +21,10 @@ from contextvars import ContextVar
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import repeat
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from kiqcluster import rubyjson
+from kiqcluster.activejob import unwrapped
 from kiqcluster.clock import SystemClock
 from kiqcluster.errors import (
     InvalidArguments,
@@ -49,11 +50,11 @@ from kiqcluster.payload import (
 )
 from kiqcluster.registry import Definition, current_registry
 from kiqcluster.rubyjson import JSON
-from kiqcluster.runtime import Push, Setup, current_setup
+from kiqcluster.runtime import Push, Ready, Setup, current_setup
 from kiqcluster.store import Store
 from kiqcluster.store.wire import Command
 
-__all__ = ["BULK_CHUNK", "Client", "due_at"]
+__all__ = ["BULK_CHUNK", "VIA", "Client", "due_at"]
 
 BULK_CHUNK = 1_000  # jobs in one round trip (sidekiq client.rb)
 BULK_BYTES = 10_000_000  # … and bytes, unless one job has more: they are in memory thrice, and must get there in time
@@ -66,15 +67,6 @@ RESERVED_KEYS = frozenset({"class", "args", "jid", "created_at", "enqueued_at", 
 T = TypeVar("T")
 U = TypeVar("U")
 VIA: ContextVar[Store | None] = ContextVar("kiqcluster_via", default=None)
-
-
-class Ready(NamedTuple):
-    """A job with nothing but its write to come.  at: epoch seconds, None for one that is due."""
-
-    jid: Jid
-    queue: str
-    at: float | None
-    encoded: bytes
 
 
 def due_at(when: float | timedelta | datetime, now: float) -> float:
@@ -128,8 +120,9 @@ class Client:
         """
         name, definition, options = _read_item(item)
         arguments = _positions(name, definition, item.get("args", []))
+        _check_presentable(item, name, options, arguments)
         replicas = _replicas(definition, wait_replicas)
-        return self.enqueue(name, options, arguments, item.get("at"), item.get("jid"), replicas)
+        return self.enqueue(name, options, arguments, item.get("at"), item.get("jid"), replicas, definition)
 
     def push_bulk(self, item: Mapping[str, Any], *, wait_replicas: int | None = None) -> list[Jid | None]:
         """Push many jobs of one class: `args` is a list of argument lists, `at` a time or a list of times.
@@ -139,10 +132,12 @@ class Client:
         One round trip per 1 000 jobs or 10 MB.
         """
         name, definition, options = _read_item(item)
+        lists = item.get("args", [])
+        _check_presentable(item, name, options, lists[0] if isinstance(lists, list) and lists else [])
         if item.get("jid") is not None:
             raise InvalidPush("a jid belongs to one job; leave it out of push_bulk")
         replicas = _replicas(definition, wait_replicas)
-        return self.enqueue_bulk(name, options, item.get("args", []), item.get("at"), definition, replicas)
+        return self.enqueue_bulk(name, options, lists, item.get("at"), definition, replicas)
 
     def enqueue(
         self,
@@ -152,11 +147,16 @@ class Client:
         at: Any = None,
         jid: str | None = None,
         wait_replicas: int = 0,
+        definition: Definition | None = None,
     ) -> Jid | None:
         """Push one job; what `push` and the verbs of jobs end in.
 
         options: payload keys, retry and queue among them.  at: None, or a time as due_at takes it.
+        definition: which says in what form the job travels.
         """
+        if definition is not None and definition.enveloped is not None:
+            name, options, envelop = definition.enveloping(options, self._clock.now())
+            arguments = envelop(arguments)
         ready = self._prepare(name, options, arguments, None if at is None else _due(at, self._clock.now()), jid)
         if ready is None:
             return None
@@ -174,7 +174,8 @@ class Client:
     ) -> list[Jid | None]:
         """Push jobs of one class; what `push_bulk` and `perform_bulk` end in.
 
-        at: None, a time, or one per job.  definition: whose signature the lists have to fit.
+        at: None, a time, or one per job.  definition: whose signature the lists have to fit; which says in what form
+        the jobs travel.
         Raises PushError, which names the first entry that will not do, before anything is enqueued; StoreError,
         whose `enqueued` are the jids that were written before it.
         """
@@ -186,6 +187,9 @@ class Client:
         entries = list(argument_lists)
         times = self._times(at, len(entries))
         lists = _all_positions(name, definition, entries)  # all, before a link hears of any
+        if definition is not None and definition.enveloped is not None:
+            name, options, envelop = definition.enveloping(options, self._clock.now())
+            lists = _each(lists, envelop)
         jobs: Sequence[Ready | None] | None = self._prepare_alike(name, options, lists, times)
         if jobs is None:
             jobs = _each(zip(lists, times, strict=True), lambda job: self._prepare(name, options, *job))
@@ -219,11 +223,11 @@ class Client:
     def _check(self, name: str, arguments: JSON) -> None:
         """Check arguments in the configured mode: raise, warn or off."""
         mode = self._setup.current_config().strict_args
-        complain = _raise if mode == "raise" else partial(_warn, name) if mode == "warn" else None
+        complain = _raise if mode == "raise" else partial(_warn, name, arguments) if mode == "warn" else None
         try:
             check_arguments(arguments, complain)
         except InvalidArguments as error:
-            error.args = (f"{name}: {error}",)
+            error.args = (f"{_job_name(name, arguments)}: {error}",)
             raise
 
     def _prepare(
@@ -275,7 +279,11 @@ class Client:
 
     def _write(self, jobs: Sequence[Ready], wait_replicas: int = 0) -> None:
         """Write jobs, a chunk in a round trip.  Raises StoreError that says which are certainly enqueued."""
-        store = self._store or VIA.get() or self._setup.current_store()
+        store = self._store or VIA.get()
+        if self._setup.delivery is not None:  # a test's
+            self._setup.delivery.deliver(jobs, store)
+            return
+        store = store or self._setup.current_store()
         enqueued: list[Jid] = []
         for chunk in _chunks(jobs):
             try:
@@ -395,18 +403,30 @@ def _read_item(item: Mapping[str, Any]) -> tuple[str, Definition | None, dict[st
         raise InvalidPush(f"class is a job or the name of one, not {job!r}")
     defaults = definition.options if definition is not None else DEFAULT_OPTIONS
     options = {**defaults, **{key: value for key, value in item.items() if key not in RESERVED_KEYS}}
-    if misfits := presentable({"args": [], "class": name, "jid": item.get("jid", "-"), **options}, "default", 0.0):
-        key = next(key for key in misfits if key != MALFORMED)
-        raise InvalidPush(f"{key} = {item[key]!r} does not fit: a page of Sidekiq's web UI would break on it")
     if not isinstance(options["retry"], bool | int | None):
         raise InvalidPush(f"retry = {options['retry']!r} does not fit; it takes True, False, or how many retries")
     return name, definition, options
+
+
+def _check_presentable(item: Mapping[str, Any], name: str, options: Mapping[str, JSON], arguments: Any) -> None:
+    """Raise InvalidPush for a key that Ruby's pages could not show.  arguments: of the job, or of the first of many."""
+    arguments = arguments if isinstance(arguments, list) else []  # what is none is refused with more words
+    payload = {"args": arguments, "class": name, "jid": item.get("jid", "-"), **options}
+    if misfits := presentable(payload, "default", 0.0):
+        key = next(key for key in misfits if key != MALFORMED)
+        raise InvalidPush(f"{key} = {item.get(key)!r} does not fit: a page of Sidekiq's web UI would break on it")
 
 
 def _raise(error: InvalidArguments) -> None:
     raise error
 
 
-def _warn(name: str, error: InvalidArguments) -> None:
+def _warn(name: str, arguments: JSON, error: InvalidArguments) -> None:
     message = "%s: %s; it is stored as msgspec writes it (strict_args = warn)"
-    logging.getLogger("kiqcluster").warning(message, name, error)
+    logging.getLogger("kiqcluster").warning(message, _job_name(name, arguments), error)
+
+
+def _job_name(name: str, arguments: JSON) -> str:
+    """Return the name by which people know a job."""
+    envelope = unwrapped({"class": name, "args": arguments})
+    return name if envelope is None else envelope.job_class

@@ -7,6 +7,7 @@ KiqError
 ├── PushError                  a job was not enqueued
 │   ├── InvalidPush            an item is no job: it lacks a class, its queue has no name, …
 │   └── InvalidArguments       arguments do not fit `perform`, or are not JSON-native (`path` says where)
+├── JobKilled                  somebody has buried a job by hand; what death handlers are told
 ├── StoreError                 Redis did not do what was asked
 │   ├── RedisUnavailable       nothing was sent: the command did certainly not run
 │   ├── ReplyLost              it was sent, no answer came: it may or may not have run
@@ -15,6 +16,7 @@ KiqError
 └── CannotRun                  a payload that this worker cannot run: dead set in the end, with this as its reason
     ├── MalformedPayload       no JSON, no object, no class, no list of arguments
     ├── MisfitArguments        `perform` cannot be called with them; also an InvalidArguments
+    ├── CannotDeserialize      ActiveJob's arguments hold what means nothing in Python (a GlobalID, say)
     └── UnknownJob             no job of that name is registered here (a rolling deploy may bring it)
 
 Control flow derives from BaseException, so that `except Exception` in a job cannot eat it:
@@ -27,12 +29,14 @@ from enum import IntEnum
 
 __all__ = [
     "ApplicationError",
+    "CannotDeserialize",
     "CannotRun",
     "ExitCode",
     "Interrupted",
     "InvalidArguments",
     "InvalidPush",
     "JobDefinitionError",
+    "JobKilled",
     "KiqError",
     "MalformedPayload",
     "MisfitArguments",
@@ -109,6 +113,10 @@ class InvalidArguments(PushError, TypeError):
         self.path = path
 
 
+class JobKilled(KiqError):
+    """Somebody has moved the job to the dead set; death handlers are told it in the process that did so."""
+
+
 class StoreError(KiqError):
     """Redis did not do what was asked.
 
@@ -147,9 +155,14 @@ class NotReplicated(StoreError):
 
 
 class RedisRefused(StoreError):
-    """Redis answered with an error; code is its first word (WRONGTYPE, NOAUTH, OOM, READONLY, …)."""
+    """Redis answered with an error; code is its first word (WRONGTYPE, NOAUTH, OOM, READONLY, …).
+
+    moved, left: where entries were to be moved, how many were, and how many of them Redis would not let go.
+    """
 
     exit_code = ExitCode.REDIS_REFUSED
+    moved = 0
+    left = 0
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -168,13 +181,20 @@ class MisfitArguments(CannotRun, InvalidArguments):
     """A payload's arguments do not fit the signature that this worker knows."""
 
 
-class UnknownJob(CannotRun):
-    """No job of this name is registered in this process."""
+class CannotDeserialize(CannotRun):
+    """Arguments in ActiveJob's envelope that Python cannot have; the message says where they are."""
 
-    def __init__(self, name: str) -> None:
+
+class UnknownJob(CannotRun):
+    """No job of this name is registered in this process.
+
+    options: those that its definition has to have, as they are written.
+    """
+
+    def __init__(self, name: str, options: str = "") -> None:
         super().__init__(
-            f"no job named {name!r} is registered in this worker; it is not run. "
-            f"Import the module that defines it (-r), or give the definition name={name!r}."
+            f"no job named {name!r}{options and f' with {options}'} is registered in this worker; it is not run. "
+            f"Import the module that defines it (-r), or give the definition name={name!r}{options and f', {options}'}."
         )
         self.name = name
 

@@ -71,3 +71,7 @@ class Hooks:
         """Return the handlers in the order in which they run."""
         hooks = self._hooks[event]
         return hooks[::-1] if event in REVERSED else list(hooks)
+
+    def keep(self, event: str, hooks: list[Hook]) -> None:
+        """Have these handlers and no others, in the order in which `of` gives them; for tests."""
+        self._hooks[event] = hooks[::-1] if event in REVERSED else list(hooks)

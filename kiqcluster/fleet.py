@@ -1,6 +1,7 @@
 """Fleet: the processes that show in Redis, the supervisors that they belong to, and messages to these.
 
 processes   everybody in Sidekiq's registry, Ruby's processes too
+prune       drop from the registry who is not there any more
 clusters    ours by their supervisor; each of its processes publishes what that is doing (field `kiq_cluster`)
 Message     what a supervisor, or one process, is asked to do; any live process of a supervisor carries it up
 send        leave a message in a process' list; its heartbeat waits there
@@ -11,24 +12,31 @@ What becomes of a message shows in the cluster's state under `answers`: message 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
 from kiqcluster import rubyjson
-from kiqcluster.keys import HEARTBEAT_TTL
+from kiqcluster.keys import HEARTBEAT_TTL, Keys
 from kiqcluster.store import Store
 
 __all__ = [
     "CLUSTER_FIELD",
+    "MESSAGE_TTL",
+    "ONLY_CLUSTERS",
+    "Capsule",
     "Cluster",
     "Message",
     "Process",
     "clusters",
     "is_waiting",
     "processes",
+    "prune",
+    "questions",
+    "read_process",
     "send",
+    "served_queues",
     "take_back",
 ]
 
@@ -38,6 +46,7 @@ CLUSTER_FIELD = "kiq_cluster"  # of a process' hash: JSON of what its supervisor
 MESSAGE_TTL = 60  # seconds; what nobody has read by then must not surprise anybody later
 LONGEST_TEXT = 200  # characters of a name or id in a message: they go to logs and pages
 BATCH = 500  # processes asked for in one round trip
+PRUNE_PERIOD = 60  # seconds between two prunings, over the whole fleet (sidekiq api.rb)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +55,7 @@ class Message:
 
     lease: seconds that a quiet lasts, 0 for no end, None for what the supervisor is set to.  by: who asks, for people.
     id: whoever asked finds the answer by it; a message that comes twice is done once.
+    whose: a resume ends only a quiet that somebody of this name has begun (`deploy` for deploy@host); empty: anybody's.
     """
 
     action: str
@@ -53,6 +63,7 @@ class Message:
     lease: float | None = None
     by: str = ""
     id: str = ""
+    whose: str = ""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -72,6 +83,7 @@ class Message:
             lease=_lease(fields.get("lease")),
             by=_text("by", fields.get("by", "")),
             id=_text("id", fields.get("id", "")),
+            whose=_text("whose", fields.get("whose", "")),
         )
         if message.scope == "process" and message.action in ONLY_CLUSTERS:
             raise ValueError(f"{message.action} is for a whole cluster; its scope cannot be process")
@@ -99,12 +111,27 @@ def _text(field: str, value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Capsule:
+    """Queues with threads of their own.
+
+    threads: 0 where the process does not say (Sidekiq 7 with several capsules).  mode: strict, weighted or random; ""
+    where it does not say (Sidekiq 6).
+    """
+
+    name: str
+    threads: int
+    mode: str
+    weights: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Process:
     """A live process.
 
     age: seconds since its last beat, by Redis' clock.  beat: the same by its own, epoch seconds.  rss: bytes.
     is_ours: kiqcluster's, not Ruby's.  cluster: what its supervisor is doing; None while it has not been told, or has
-    none.  queues: by name only.
+    none.  queues: by name only.  started_at: epoch seconds.  rtt_us: microseconds that Redis took for its last beat.
+    is_embedded: it runs inside of another program, which alone can quiet and stop it.
     """
 
     identity: str
@@ -115,12 +142,17 @@ class Process:
     queues: tuple[str, ...]
     concurrency: int
     busy: int
-    quiet: bool
+    is_quiet: bool
     rss: int
     beat: float
     age: float
     is_ours: bool
     cluster: Mapping[str, Any] | None = None
+    started_at: float = 0.0
+    rtt_us: int = 0
+    is_embedded: bool = False
+    labels: tuple[str, ...] = ()
+    capsules: tuple[Capsule, ...] = ()
 
     @property
     def supervisor(self) -> str | None:
@@ -156,11 +188,11 @@ def processes(store: Store) -> list[Process]:
     found = []
     for at in range(0, len(identities), BATCH):
         batch = identities[at : at + BATCH]
-        replies = _ask(store, batch)
+        with store.borrowed() as link:
+            replies = link.exchange([command for each in batch for command in questions(store.keys, each)])
         for identity, fields, left in zip(batch, replies[::2], replies[1::2], strict=True):
-            # Anything may be in a set that others write to: a name whose key is no hash is nobody.
-            if isinstance(fields, list) and fields[0] is not None and isinstance(left, int):
-                found.append(_read_process(identity, fields, left / 1_000))
+            if (process := read_process(identity, fields, left)) is not None:
+                found.append(process)
     return found
 
 
@@ -189,25 +221,45 @@ def is_waiting(store: Store, identity: str, message: Message) -> bool:
     return store.call("LPOS", store.keys.control(identity), message.encode()) is not None
 
 
-FIELDS = ("info", "busy", "quiet", "rss", "beat", "concurrency", CLUSTER_FIELD)
+def prune(store: Store) -> int:
+    """Drop identities whose heartbeat has expired; return how many.  About once a minute over the whole fleet.
+
+    One round trip, three when it is time; one more per BATCH processes.  Raises StoreError.
+    """
+    keys = store.keys
+    if not store.call("SET", keys.process_cleanup, "1", "NX", "EX", PRUNE_PERIOD):
+        return 0
+    identities: list[bytes] = store.call("SMEMBERS", keys.processes)
+    gone: list[bytes] = []
+    for at in range(0, len(identities), BATCH):
+        batch = identities[at : at + BATCH]
+        with store.borrowed() as link:
+            infos = link.exchange([("HGET", keys.process(name.decode(errors="replace")), "info") for name in batch])
+        gone += [name for name, info in zip(batch, infos, strict=True) if not isinstance(info, bytes)]
+    return int(store.call("SREM", keys.processes, *gone)) if gone else 0
 
 
-def _ask(store: Store, identities: Iterable[str]) -> list[Any]:
-    """Return for each identity its fields and the milliseconds until it expires, or a refusal instead of either."""
-    commands: list[tuple[str, ...]] = []
-    for identity in identities:
-        key = store.keys.process(identity)
-        commands += [("HMGET", key, *FIELDS), ("PTTL", key)]
-    with store.borrowed() as link:
-        return link.exchange(commands)
+FIELDS = ("info", "busy", "quiet", "rss", "beat", "concurrency", "rtt_us", CLUSTER_FIELD)
 
 
-def _read_process(identity: str, fields: Sequence[bytes | None], left: float) -> Process:
-    """Return a process from its hash; whatever is missing or odd in it reads as nothing."""
-    info, busy, quiet, rss, beat, concurrency, cluster = fields
+def questions(keys: Keys, identity: str) -> list[tuple[str, ...]]:
+    """Return the two commands whose replies `read_process` reads, for whoever asks for more in one round trip."""
+    key = keys.process(identity)
+    return [("HMGET", key, *FIELDS), ("PTTL", key)]
+
+
+def read_process(identity: str, fields: Any, left: Any) -> Process | None:
+    """Return a process from its hash and the milliseconds until that expires; whatever is odd in it reads as nothing.
+
+    None for nobody: anything may be in a set that others write to, also a name whose key is no hash.
+    """
+    if not isinstance(fields, list) or fields[0] is None or not isinstance(left, int):
+        return None
+    info, busy, quiet, rss, beat, concurrency, rtt_us, cluster = fields
     about = _object(info)
     host, pid, _ = (*identity.rsplit(":", 2), "", "")[:3]
     labels, state = about.get("labels"), _object(cluster)
+    threads = int(_number(concurrency) or _number(about.get("concurrency")))
     return Process(
         identity=identity,
         host=str(about.get("hostname") or host),
@@ -215,23 +267,66 @@ def _read_process(identity: str, fields: Sequence[bytes | None], left: float) ->
         tag=str(about.get("tag") or ""),
         version=str(about.get("version") or ""),
         queues=_queues(about),
-        concurrency=int(_number(concurrency) or _number(about.get("concurrency"))),
+        concurrency=threads,
         busy=int(_number(busy)),
-        quiet=quiet == b"true",
+        is_quiet=quiet == b"true",
         rss=int(_number(rss)) * 1_024,
         beat=_number(beat),
-        age=max(0.0, HEARTBEAT_TTL - left) if left >= 0 else 0.0,
+        age=max(0.0, HEARTBEAT_TTL - left / 1_000) if left >= 0 else 0.0,
         is_ours=isinstance(labels, list) and "kiqcluster" in labels,
         cluster=state if isinstance(state.get("supervisor"), str) else None,
+        started_at=_number(about.get("started_at")),
+        rtt_us=int(_number(rtt_us)),
+        is_embedded=about.get("embedded") is True,
+        labels=tuple(map(str, labels)) if isinstance(labels, list) else (),
+        capsules=tuple(_capsules(about, threads)),
     )
+
+
+def served_queues(info: bytes | None) -> tuple[str, ...]:
+    """Return the queues that a process fetches from, by what it says about itself (field `info` of its hash)."""
+    return _queues(_object(info))
 
 
 def _queues(about: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the queues by name, in whichever form this version of Sidekiq has them."""
     queues, capsules = about.get("queues"), about.get("capsules")
     if not isinstance(queues, list) and isinstance(capsules, dict):
-        queues = [name for each in capsules.values() if isinstance(each, dict) for name in each.get("weights", ())]
+        queues = [
+            name for each in capsules.values() if isinstance(each, dict) for name in _weights(each.get("weights"))
+        ]
     return tuple(dict.fromkeys(map(str, queues))) if isinstance(queues, list) else ()
+
+
+def _capsules(about: Mapping[str, Any], threads: int) -> Iterator[Capsule]:
+    """Yield the capsules; before 8.0.9 there are weights without names, before 7.0.2 queues without weights."""
+    capsules = about.get("capsules")
+    if isinstance(capsules, dict):
+        for name, each in capsules.items():
+            told = each if isinstance(each, dict) else {}
+            weights = _weights(told.get("weights"))
+            yield Capsule(name, int(_number(told.get("concurrency"))), str(told.get("mode") or _mode(weights)), weights)
+        return
+    told_weights = about.get("weights")
+    if not isinstance(told_weights, list | dict):
+        yield Capsule("default", threads, "", dict.fromkeys(_queues(about), 1))
+        return
+    several = told_weights if isinstance(told_weights, list) else [told_weights]
+    for number, each in enumerate(several, 1):
+        weights = _weights(each)
+        name = "default" if number == 1 else str(number)
+        yield Capsule(name, threads if len(several) == 1 else 0, _mode(weights), weights)
+
+
+def _weights(told: object) -> dict[str, int]:
+    return {str(name): int(_number(weight)) for name, weight in told.items()} if isinstance(told, dict) else {}
+
+
+def _mode(weights: Mapping[str, int]) -> str:
+    """Return what weights mean (sidekiq capsule.rb)."""
+    if not any(weights.values()):
+        return "strict"
+    return "random" if all(weight == 1 for weight in weights.values()) else "weighted"
 
 
 def _object(raw: bytes | None) -> dict[str, Any]:

@@ -14,17 +14,18 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from kiqcluster import rubyjson
 from kiqcluster.client import Client, due_at
+from kiqcluster.clock import SystemClock
 from kiqcluster.errors import InvalidPush, JobDefinitionError
 from kiqcluster.outcome import Outcome
 from kiqcluster.payload import Jid, check_queue_name
-from kiqcluster.registry import Definition, current_registry
+from kiqcluster.registry import BY_KEYWORD, Definition, current_registry
 from kiqcluster.rubyjson import JSON
 from kiqcluster.runtime import Run, current_setup
 
@@ -92,6 +93,7 @@ OPTIONS: dict[str, Option] = {
         Option(
             "log_level", lambda value: value in ("debug", "info", "warning", "error"), "debug, info, warning or error"
         ),
+        Option("active_job", lambda value: isinstance(value, bool), "True or False", on_wire=False),
         Option("wait_replicas", _is_number, "how many replicas confirm a push", on_wire=False),
         Option("queue_namespace", _is_text, "the part of the queue's name before the colon", on_wire=False),
         Option("urgency", lambda value: value in ("high", "low", "throttled"), "high, low or throttled", on_wire=False),
@@ -175,13 +177,17 @@ class Enqueuer(Generic[P, R]):
 
         Returns what it returned; None when middleware stopped it.  Errors come out as they are.
         """
-        arguments = self.definition.positional(args, kwargs)
-        push = Client().draft(self.definition.name, self.options, arguments, None, None)
+        definition, name, options = self.definition, self.definition.name, self.options
+        arguments = definition.positional(args, kwargs)
+        if definition.enveloped is not None:
+            name, options, envelop = definition.enveloping(options, SystemClock().now())
+            definition, arguments = definition.enveloped, envelop(arguments)
+        push = Client().draft(name, options, arguments, None, None)
         if push is None:
             return None
         payload = rubyjson.decode(rubyjson.encode(push.payload))
-        instance, perform = self.definition.prepare()
-        run = Run(payload, push.queue, self.definition, instance)
+        instance, perform = definition.prepare()
+        run = Run(payload, push.queue, definition, instance)
         returned: list[R] = []
 
         def last() -> Outcome | None:
@@ -194,8 +200,10 @@ class Enqueuer(Generic[P, R]):
     def _enqueue(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], at: float | timedelta | datetime | None
     ) -> Jid | None:
-        arguments = self.definition.positional(args, kwargs)
-        return Client().enqueue(self.definition.name, self.options, arguments, at, wait_replicas=self.wait_replicas)
+        definition = self.definition
+        arguments = definition.positional(args, kwargs)
+        replicas = self.wait_replicas
+        return Client().enqueue(definition.name, self.options, arguments, at, None, replicas, definition)
 
 
 class JobFunction(Enqueuer[P, R]):
@@ -344,8 +352,9 @@ def define(
     """Register a job and return its definition.  Raises JobDefinitionError for what cannot work."""
     if not name or not name.isprintable():
         raise JobDefinitionError(f"{name!r} is no name for a job; use a class name like Acme::WelcomeMail")
-    _check_signature(name, signature, target)
     checked = check_options(options, name)
+    is_active_job = checked.get("active_job", False)
+    _check_signature(name, signature, target, () if is_active_job else BY_KEYWORD)
     queue = queue_for(name, checked)
     wire = {key: value for key, value in checked.items() if OPTIONS[key].on_wire and key != "queue"}
     definition = Definition(
@@ -359,6 +368,8 @@ def define(
         retries_exhausted=checked.get("retries_exhausted"),
         local={key: value for key, value in checked.items() if not OPTIONS[key].on_wire},
     )
+    if is_active_job:
+        definition = definition.with_envelope()
     current_registry().add(definition)
     return definition
 
@@ -399,7 +410,9 @@ def underscored(name: str) -> str:
     return name.lower().replace("/", "_")
 
 
-def _check_signature(name: str, signature: inspect.Signature, target: Any) -> None:
+def _check_signature(
+    name: str, signature: inspect.Signature, target: Any, refused: Collection[inspect._ParameterKind]
+) -> None:
     perform = getattr(target, "perform", target)
     if inspect.iscoroutinefunction(perform):
         raise JobDefinitionError(
@@ -408,7 +421,7 @@ def _check_signature(name: str, signature: inspect.Signature, target: Any) -> No
     if inspect.isgeneratorfunction(perform):
         raise JobDefinitionError(f"{name} has a yield in it, so calling it would run nothing; return instead")
     for parameter in signature.parameters.values():
-        if parameter.kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD):
+        if parameter.kind in refused:
             raise JobDefinitionError(
                 f"{name}: {parameter} can only be passed by keyword, and a payload has positions only; "
                 "make it an ordinary parameter"

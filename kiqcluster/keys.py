@@ -7,11 +7,14 @@ has one (a hash tag for Redis Cluster), and a prefix ends compatibility with Rub
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
-__all__ = ["HEARTBEAT_TTL", "STAT_TTL", "Keys"]
+__all__ = ["HEARTBEAT_TTL", "MINUTE_TTL", "ROLLUP_TTL", "STAT_TTL", "Keys"]
 
 HEARTBEAT_TTL = 60  # seconds that `<identity>` and `<identity>:work` outlive their last beat (sidekiq launcher.rb)
 STAT_TTL = 157_680_000  # seconds that a day's counters are kept: 5 years (sidekiq launcher.rb)
+MINUTE_TTL = 28_800  # seconds that a minute's executions and histograms are kept (sidekiq metrics/tracking.rb)
+ROLLUP_TTL = 259_200  # seconds that ten minutes' executions are kept (same, since 8.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,11 @@ class Keys:
         """string: guard of the pruning of `processes`, 60 s."""
         return f"{self.prefix}process_cleanup"
 
+    @property
+    def leader(self) -> str:
+        """string: identity of the leader among the processes of Sidekiq Enterprise."""
+        return f"{self.prefix}dear-leader"
+
     def process(self, identity: str) -> str:
         """hash: one process' heartbeat, 60 s."""
         return f"{self.prefix}{identity}"
@@ -103,6 +111,28 @@ class Keys:
         """string: guard of a label, so that a deploy that many announce is marked once, 60 s."""
         return f"{self.prefix}deploylock-{label}"
 
+    # Sidekiq's executions; at: UTC.  Versions differ, and the spelling without a number is the younger one's.
+
+    def executions(self, at: datetime) -> str:
+        """hash: `<class>|p` runs, `|f` failures, `|ms` of those that succeeded, of a minute; 8 h, Sidekiq 8."""
+        return f"{self.prefix}j|{at:%y%m%d}|{at.hour}:{at.minute:02d}"
+
+    def executions_7(self, at: datetime) -> str:
+        """hash: the same under the name that Sidekiq 7 reads."""
+        return f"{self.prefix}j|{at:%Y%m%d}|{at.hour}:{at.minute}"
+
+    def executions_rollup(self, at: datetime) -> str:
+        """hash: the same of ten minutes; 3 days, Sidekiq 8."""
+        return f"{self.prefix}j|{at:%y%m%d}|{at.hour}:{at.minute // 10}"
+
+    def histogram(self, name: str, at: datetime) -> str:
+        """string: bitfield u16, how many runs of a class fell into each bucket in a minute; 8 h, Sidekiq 8."""
+        return f"{self.prefix}h|{name}-{at.day}-{at.hour}:{at.minute}"
+
+    def histogram_7(self, name: str, at: datetime) -> str:
+        """string: the same under the name that Sidekiq 7 reads."""
+        return f"{self.prefix}{name}-{at:%d-%H}:{at.minute}"
+
     # ours
 
     @property
@@ -127,6 +157,10 @@ class Keys:
     def control(self, identity: str) -> str:
         """list: control messages (fleet.py) for a process or, through it, for its supervisor; 60 s."""
         return f"{self.prefix}kiq:control:{identity}"
+
+    def executions_written(self, identity: str) -> str:
+        """string: number of the latest batch of executions that a process has written, 1 h."""
+        return f"{self.prefix}kiq:executions:{identity}"
 
     def wake(self, queue: str) -> str:
         """list: payloads that rang the bell of an idle process; belongs to the queue, never to a process (R6)."""

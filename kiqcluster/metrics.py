@@ -3,6 +3,7 @@
 Family      name, type and help of a metric, and how the supervisor makes one of what several processes say
 Row         the values of one set of labels: all samples of a histogram, for example
 Tally       what one processor counted for one job and queue; one writer, so no lock
+Executions  what Sidekiq's metrics page shows of a job's runs (worker/executions.py, api/executions.py)
 JobMetrics  the rows of all processors; registered in prometheus-client's default registry, so that the application
             sees them there too
 
@@ -15,6 +16,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import Any
 
 from prometheus_client.metrics_core import Metric
@@ -27,7 +29,9 @@ __all__ = [
     "BRIEF",
     "DEFERRED",
     "DROPPED",
+    "EXECUTION_BUCKETS",
     "PLAIN",
+    "Executions",
     "Exemplars",
     "Family",
     "JobMetrics",
@@ -41,6 +45,13 @@ __all__ = [
 COMPLETION_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 300.0, 600.0)  # seconds
 QUEUE_BUCKETS = (0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0)
 CPU_BUCKETS = (0.1, 0.5, 1.0, 2.5)
+EXECUTION_BUCKETS = (  # milliseconds; one more is for what took longer (sidekiq metrics/shared.rb)
+    *(20, 30, 45, 65, 100, 150, 225, 335, 500, 750, 1_100, 1_700, 2_500, 3_800, 5_750, 8_500),
+    *(13_000, 20_000, 30_000, 45_000, 65_000, 100_000, 150_000, 225_000, 335_000),
+)
+FINE_BUCKETS = tuple(sorted({*COMPLETION_BUCKETS, *(bound / 1_000 for bound in EXECUTION_BUCKETS)}))  # seconds
+PLACES = tuple(FINE_BUCKETS.index(bound) + 1 for bound in COMPLETION_BUCKETS)  # in FINE_BUCKETS, after each bound
+SIDEKIQS_PLACES = tuple(FINE_BUCKETS.index(bound / 1_000) + 1 for bound in EXECUTION_BUCKETS)
 BRIEF = 1e-4  # seconds below which a run counts with its duration as its CPU time: reading that clock costs 0.5 µs
 STATUSES = ("done", "fail")
 DROPPED, DEFERRED = "dropped", "deferred"  # what middleware did with a job that it did not let run
@@ -139,13 +150,15 @@ class Histogram:
         self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
         self.total += other.total
 
-    def values(self) -> list[float]:
-        """Return cumulative buckets, count and sum: what _histogram lays out."""
-        cumulative, values = 0, []
-        for count in self.counts:
-            cumulative += count
-            values.append(cumulative)
-        return [*values, cumulative, self.total]
+    def values(self, places: tuple[int, ...] = ()) -> list[float]:
+        """Return cumulative buckets, count and sum: what _histogram lays out.  places: see coarse; () for all."""
+        cumulative = list(accumulate(self.coarse(places) if places else self.counts))
+        return [*cumulative, cumulative[-1], self.total]
+
+    def coarse(self, places: tuple[int, ...]) -> list[int]:
+        """Return the counts up to each of these places among the bounds, and beyond the last."""
+        counts = self.counts.copy()  # of one moment
+        return [sum(counts[low:high]) for low, high in pairwise((0, *places, len(counts)))]
 
 
 class Measured(Histogram):
@@ -177,7 +190,8 @@ class Tally:
 
     def __init__(self) -> None:
         self.changed = True
-        self.done, self.failed = Histogram(COMPLETION_BUCKETS), Histogram(COMPLETION_BUCKETS)
+        # So fine that one look-up per run serves our buckets and Sidekiq's.  No subclass: that slows `observe` by 20 %.
+        self.done, self.failed = Histogram(FINE_BUCKETS), Histogram(COMPLETION_BUCKETS)
         self.cpu_done, self.cpu_failed = Measured(), Measured()
         self.queueing = Histogram(QUEUE_BUCKETS)
         self.counters = dict.fromkeys(COUNTERS, 0)
@@ -235,6 +249,29 @@ class Tally:
 Tallies = dict[tuple[str, str], Tally]  # (job name, queue) → tally
 
 
+@dataclass(frozen=True, slots=True)
+class Executions:
+    """Runs of a job, over all its queues.
+
+    processed: all that ended, interrupted ones too.  ms, buckets: of those that were done, by EXECUTION_BUCKETS.
+    """
+
+    processed: int = 0
+    failed: int = 0
+    ms: int = 0
+    buckets: tuple[int, ...] = (0,) * (len(EXECUTION_BUCKETS) + 1)
+
+    @classmethod
+    def of(cls, tallies: Iterable[Tally]) -> Executions:
+        done, failed, interrupted = Histogram(FINE_BUCKETS), 0, 0
+        for tally in tallies:
+            done.add(tally.done)
+            failed += tally.counters["failed"]
+            interrupted += tally.counters["interrupted"]
+        runs = sum(done.counts) + failed + interrupted
+        return cls(runs, failed, round(1_000 * done.total), tuple(done.coarse(SIDEKIQS_PLACES)))
+
+
 class JobMetrics(Collector):
     """The job series of one process.
 
@@ -270,6 +307,14 @@ class JobMetrics(Collector):
             for tallies in self._by_processor
             for tally in list(tallies.values())
         )
+
+    def executions(self) -> dict[str, Executions]:
+        """Return job name → its runs since the process started."""
+        by_name: dict[str, list[Tally]] = {}
+        for tallies in self._by_processor:
+            for (name, _), tally in list(tallies.items()):
+                by_name.setdefault(name, []).append(tally)
+        return {name: Executions.of(tallies) for name, tallies in by_name.items()}
 
     def start_at_zero(self, jobs: Iterable[tuple[str, str]]) -> None:
         """Make the series of known jobs appear before their first run, so that rate() sees it."""
@@ -314,7 +359,8 @@ class JobMetrics(Collector):
         for tallies in self._by_processor:
             if (tally := tallies.get(key)) is not None:
                 whole.merge(tally)
-        yield self._row(COMPLETION, key, COMPLETION_LAYOUT, [*whole.done.values(), *whole.failed.values()])
+        runs = [*whole.done.values(PLACES), *whole.failed.values()]
+        yield self._row(COMPLETION, key, COMPLETION_LAYOUT, runs)
         yield self._row(QUEUEING, key, QUEUEING_LAYOUT, whole.queueing.values())
         done, failed = whole.cpu_done.with_brief(whole.done), whole.cpu_failed.with_brief(whole.failed)
         # A run that is being counted at this moment may look brief first and measured afterwards.

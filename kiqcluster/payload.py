@@ -31,6 +31,7 @@ __all__ = [
     "DEEPEST_NESTING",
     "INVALID_PAYLOAD",
     "MALFORMED",
+    "WRAPPERS",
     "Jid",
     "Payload",
     "QueueName",
@@ -61,6 +62,7 @@ DEEPEST_NESTING = 99  # levels, the payload itself being the first; Ruby's parse
 INVALID_PAYLOAD = "Kiqcluster::InvalidPayload"  # class of an entry that holds bytes which are no job
 WRAPPERS = ("ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper", "Sidekiq::ActiveJob::Wrapper")  # to 7, from 8
 MALFORMED = "kiq_malformed"  # key that keeps the values which a Ruby page could not show
+LARGEST_BACKTRACE = 10_000_000  # bytes that a stored one may unpack to: who wrote it, nobody knows
 GROUP_SYNTAX = frozenset(" ,=*")  # what separates, weighs and matches the names of a queue group (groups.py)
 PLAIN = frozenset({str, int, bool, NoneType})  # types whose every value is JSON, but for half surrogate pairs
 LATEST_SECOND = 1e11  # epoch; larger numbers are milliseconds (Sidekiq 8) or nonsense
@@ -319,7 +321,11 @@ def decode_backtrace(stored: JSON) -> list[str] | None:
     if not isinstance(stored, str):
         return None
     try:
-        lines = rubyjson.decode(zlib.decompress(base64.b64decode(stored)))
+        unpacker = zlib.decompressobj()
+        text = unpacker.decompress(base64.b64decode(stored), LARGEST_BACKTRACE)
+        if not unpacker.eof:
+            return None
+        lines = rubyjson.decode(text)
     except (binascii.Error, zlib.error, ValueError):
         return None
     return lines if isinstance(lines, list) and all(isinstance(line, str) for line in lines) else None
@@ -338,7 +344,7 @@ def wrap(raw: bytes, queue: str, reason: Exception, now: float) -> bytes:
     except UnicodeDecodeError:
         kept, encoding = base64.b64encode(raw).decode(), "base64"
     entry: Payload = {
-        "retry": False,
+        "retry": 0,  # not false: a Ruby process that somebody has try it again would drop it
         "queue": queue,
         "args": [kept],
         "class": INVALID_PAYLOAD,

@@ -6,19 +6,24 @@ does; anything else that claims a taken name is an error that names both.
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from inspect import Parameter, Signature
 from typing import Any
 
+from kiqcluster import activejob
 from kiqcluster.errors import InvalidArguments, JobDefinitionError
+from kiqcluster.payload import Payload
 from kiqcluster.rubyjson import JSON
 
-__all__ = ["Definition", "Registry", "current_registry", "using_registry"]
+__all__ = ["BY_KEYWORD", "Definition", "Registry", "current_registry", "using_registry"]
 
 Perform = Callable[..., Any]
+BY_KEYWORD = (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)  # kinds of parameters that no position reaches
+ENVELOPE = Signature([Parameter("envelope", Parameter.POSITIONAL_ONLY)])
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -26,26 +31,33 @@ class Definition:
     """A job: its name on the wire, its options, and how it is run.
 
     options: those that travel in the payload, retry and queue first.  prepare: returns the instance (None for a
-    function) and its bound perform, for one run.  origin: module and qualified name.
+    function) and its bound perform, for one run.  origin: module and qualified name.  enveloped: the same job, with
+    one of ActiveJob's envelopes as its argument; None for a job that does not travel in them.
     """
 
     name: str
     queue: str
     options: Mapping[str, JSON]
     prepare: Callable[[], tuple[object, Perform]]
-    signature: inspect.Signature
+    signature: Signature
     origin: tuple[str, str]
     retry_in: Callable[..., Any] | None = None
     retries_exhausted: Callable[..., Any] | None = None
     local: Mapping[str, Any] = field(default_factory=dict)  # options that stay in the process
+    enveloped: Definition | None = None
     fewest: int = field(init=False)  # arguments that perform takes, so that the hot path compares two numbers
     most: int = field(init=False)
 
     def __post_init__(self) -> None:
-        parameters = self.signature.parameters.values()
-        positions = [each for each in parameters if each.kind is not inspect.Parameter.VAR_POSITIONAL]
-        object.__setattr__(self, "fewest", sum(each.default is inspect.Parameter.empty for each in positions))
-        object.__setattr__(self, "most", len(positions) if len(positions) == len(parameters) else sys.maxsize)
+        parameters = list(self.signature.parameters.values())
+        rest = [each for each in parameters if each.kind is Parameter.VAR_POSITIONAL]
+        keywords = [each for each in parameters if each.kind in BY_KEYWORD]
+        positions = [each for each in parameters if each not in rest + keywords]
+        fewest = sum(each.default is Parameter.empty for each in positions)
+        if any(each.kind is Parameter.KEYWORD_ONLY and each.default is Parameter.empty for each in keywords):
+            fewest = sys.maxsize  # no number of positions will do
+        object.__setattr__(self, "fewest", fewest)
+        object.__setattr__(self, "most", sys.maxsize if rest else len(positions))
 
     def __repr__(self) -> str:
         return f"<job {self.name}{self.signature} on {self.queue}>"
@@ -53,7 +65,8 @@ class Definition:
     def positional(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """Return the arguments as the list that travels: keywords bound to positions, trailing defaults left off.
 
-        Raises InvalidArguments when they do not fit `perform`.
+        What `perform` takes by keyword only, which needs an envelope, is at the end.  Raises InvalidArguments when
+        they do not fit `perform`.
         """
         if not kwargs and self.fewest <= len(args) <= self.most:
             return list(args)
@@ -65,15 +78,46 @@ class Definition:
             ) from error
         positions: list[Any] = []
         gap: list[Any] = []  # defaults that travel only if an argument after them does
+        keywords = activejob.Keywords()
         for name, parameter in self.signature.parameters.items():
-            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            if parameter.kind is Parameter.VAR_POSITIONAL:
                 positions += bound.arguments.get(name, ())
-            elif name in bound.arguments:
+            elif parameter.kind is Parameter.VAR_KEYWORD:
+                keywords.update(bound.arguments.get(name, {}))
+            elif name not in bound.arguments:
+                gap.append(parameter.default)
+            elif parameter.kind is Parameter.KEYWORD_ONLY:
+                keywords[name] = bound.arguments[name]
+            else:
                 positions += (*gap, bound.arguments[name])
                 gap = []
-            else:
-                gap.append(parameter.default)
-        return positions
+        return [*positions, keywords] if keywords else positions
+
+    def enveloping(
+        self, options: Mapping[str, JSON], now: float
+    ) -> tuple[str, Mapping[str, JSON], Callable[[list[Any]], list[JSON]]]:
+        """Return class and options of payloads with an envelope, and what makes one of a list of arguments.
+
+        That raises InvalidArguments for what ActiveJob has no form for.
+        """
+        queue = options["queue"]
+
+        def envelop(arguments: list[Any]) -> list[JSON]:
+            try:
+                return [activejob.enveloped(self.name, queue, arguments, now)]
+            except InvalidArguments as error:
+                error.args = (f"{self.name}: {error}",)
+                raise
+
+        return activejob.WRAPPER, {**options, "wrapped": self.name}, envelop
+
+    def with_envelope(self) -> Definition:
+        """Return the same job, which travels in ActiveJob's envelopes and runs them."""
+        return replace(self, enveloped=replace(self, signature=ENVELOPE, prepare=self._prepare_enveloped))
+
+    def _prepare_enveloped(self) -> tuple[object, Perform]:
+        instance, perform = self.prepare()
+        return instance, partial(activejob.run, self.name, self.signature, perform)
 
     def fits(self, arguments: list[JSON]) -> str | None:
         """Return None when `perform` can be called with these arguments, else the reason why not."""
@@ -104,6 +148,19 @@ class Registry:
 
     def get(self, name: str) -> Definition | None:
         return self._definitions.get(name)
+
+    def find(self, payload: Payload) -> tuple[str, Definition | None]:
+        """Return the name of a payload's job, and what runs that payload here.
+
+        Where ActiveJob has wrapped the job, the name is that of its own class.
+        """
+        name: str = payload["class"]
+        definition = self._definitions.get(name)
+        if definition is None and (envelope := activejob.unwrapped(payload)) is not None:
+            name = envelope.job_class
+            wrapped = self._definitions.get(name)
+            definition = None if wrapped is None else wrapped.enveloped
+        return name, definition
 
     def __iter__(self) -> Iterator[Definition]:
         return iter(list(self._definitions.values()))

@@ -10,12 +10,12 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 from kiqcluster import config as configuration
 from kiqcluster.clock import Clock, SystemClock
@@ -24,13 +24,15 @@ from kiqcluster.errors import ApplicationError, StoreError
 from kiqcluster.events import Events, Hooks
 from kiqcluster.middleware import Chain
 from kiqcluster.outcome import Effect, Outcome
-from kiqcluster.payload import Payload
+from kiqcluster.payload import Jid, Payload
 from kiqcluster.store import Store, is_outage
 
 __all__ = [
     "CURRENT_JOB",
+    "Delivery",
     "JobContext",
     "Push",
+    "Ready",
     "Run",
     "Runtime",
     "Setup",
@@ -94,6 +96,22 @@ class Push:
         return queue
 
 
+class Ready(NamedTuple):
+    """A job with nothing but its write to come.  at: epoch seconds, None for one that is due."""
+
+    jid: Jid
+    queue: str
+    at: float | None
+    encoded: bytes
+
+
+class Delivery(Protocol):
+    """What takes jobs in Redis' place; kiqcluster.testing has some."""
+
+    def deliver(self, jobs: Sequence[Ready], store: Store | None) -> None:
+        """Take jobs of one push, in order.  store: the shard that the caller has named, None for the default."""
+
+
 @dataclass(slots=True)
 class Run:
     """What a server link sees: a job about to run.
@@ -119,7 +137,10 @@ class Run:
 
 @dataclass
 class Setup:
-    """Settings, middleware, handlers and hooks that the application declares."""
+    """Settings, middleware, handlers and hooks that the application declares.
+
+    delivery: where pushes go instead of to Redis, for tests; None means Redis.
+    """
 
     settings: dict[str, Any] = field(default_factory=dict)
     client_middleware: Chain[Push, Push | None] = field(default_factory=Chain)
@@ -129,6 +150,7 @@ class Setup:
     hooks: Hooks = field(default_factory=Hooks)
     config: Config | None = None
     store: Store | None = None
+    delivery: Delivery | None = None
     _loaded: Config | None = None
 
     def configure(self, **settings: Any) -> None:

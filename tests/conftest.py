@@ -14,11 +14,9 @@ from tests.kit import Cluster, RedisServer, require, unavailable
 
 
 @pytest.fixture(scope="session")
-def redis_server() -> Iterator[RedisServer]:
+def redis_server(kiq_server: RedisServer) -> RedisServer:
     """One server for the whole run."""
-    server = RedisServer()
-    yield server
-    server.close()
+    return kiq_server
 
 
 @pytest.fixture
@@ -50,10 +48,9 @@ def sidekiq_is_there() -> None:
 
 
 @pytest.fixture
-def store(redis_server: RedisServer) -> Iterator[Store]:
-    """An empty database."""
-    store = redis_server.store()
-    store.call("FLUSHALL")
+def store(kiq_redis: RedisServer) -> Iterator[Store]:
+    """An empty database; it is the one of the test's set-up only where that asks for it."""
+    store = kiq_redis.store()
     yield store
     store.close()
 

@@ -18,7 +18,7 @@ from kiqcluster.errors import StoreError
 from kiqcluster.fleet import Cluster, Message, Process, clusters, is_waiting, processes, send, take_back
 from kiqcluster.store import Store, is_outage
 
-__all__ = ["RedisWay", "is_among", "view_of", "worker_of"]
+__all__ = ["RedisWay", "is_among", "uptime", "view_of", "view_of_process", "worker_of"]
 
 ANSWER = 10.0  # seconds within which a supervisor must have answered
 PATIENCE = 3.0  # seconds after which another process is asked to carry the message
@@ -31,12 +31,22 @@ def is_among(host: str, hosts: Collection[str]) -> bool:
 
 
 class RedisWay:
-    """To the supervisors on these hosts, all if there are none; or to the process that `identity` names."""
+    """To the supervisors on these hosts, all if there are none; or to the process that `identity` names.
 
-    def __init__(self, store: Store, hosts: Sequence[str] = (), identity: str | None = None) -> None:
+    supervisors: those that are meant alone, by their names in full.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        hosts: Sequence[str] = (),
+        identity: str | None = None,
+        supervisors: Collection[str] = (),
+    ) -> None:
         self._store = store
         self._hosts = hosts
         self._identity = identity
+        self._supervisors = supervisors
         self._about: str | None = None  # the identity in full, once it is found
         self._clock = SystemClock()
 
@@ -48,7 +58,7 @@ class RedisWay:
             message = replace(message, scope="process")
             return self._carry([ProcessErrand(self._store, process.identity, message)])
         known = self._meant(everybody)
-        lost = [Answer(each.identity, UNATTACHED) for each in _unattached(everybody) if self._is_meant(each.host)]
+        lost = [Answer(each.identity, UNATTACHED) for each in self._unattached(everybody)]
         if not known and not lost:
             raise NobodyThere(self._nobody(everybody))
         return [*self._carry([Errand(self._store, each.supervisor, message) for each in known]), *lost]
@@ -58,7 +68,7 @@ class RedisWay:
         everybody = processes(self._store)
         if self._identity is not None:
             meant = [each for each in everybody if each.identity == self._about] if self._about else []
-            return {each.identity: _view_of_process(each) for each in meant}
+            return {each.identity: view_of_process(each) for each in meant}
         return {each.supervisor: view_of(each) for each in self._meant(everybody)}
 
     # 1. find
@@ -68,7 +78,7 @@ class RedisWay:
         deadline = self._clock.monotonic() + NEWBORN
         while True:
             everybody = processes(self._store)
-            if not _unattached(everybody) or self._clock.monotonic() >= deadline:
+            if not self._unattached(everybody) or self._clock.monotonic() >= deadline:
                 return everybody
             NEVER.wait(POLL)
 
@@ -86,13 +96,23 @@ class RedisWay:
         return found[0]
 
     def _meant(self, everybody: Sequence[Process]) -> list[Cluster]:
+        if self._supervisors:
+            return [each for each in clusters(everybody) if each.supervisor in self._supervisors]
         return [each for each in clusters(everybody) if any(self._is_meant(p.host) for p in each.processes)]
+
+    def _unattached(self, everybody: Sequence[Process]) -> list[Process]:
+        """Return those of ours that are meant and have not been told of their supervisor."""
+        if self._supervisors:
+            return []
+        return [each for each in everybody if each.is_ours and each.supervisor is None and self._is_meant(each.host)]
 
     def _is_meant(self, host: str) -> bool:
         return is_among(host, self._hosts)
 
     def _nobody(self, everybody: Sequence[Process]) -> str:
         ours = sorted({each.host for each in everybody if each.is_ours})
+        if self._supervisors:
+            return f"{', '.join(self._supervisors)} left before anything could be asked"
         if ours:
             return f"no kiqcluster process is on {', '.join(self._hosts)}; there are some on {', '.join(ours)}"
         ruby = f" ({len(everybody)} of Ruby's Sidekiq are)" if everybody else ""
@@ -120,11 +140,6 @@ class RedisWay:
 
 
 UNATTACHED = "does not say which supervisor it belongs to; it was not told"
-
-
-def _unattached(everybody: Sequence[Process]) -> list[Process]:
-    """Return those of ours that have not been told of their supervisor."""
-    return [each for each in everybody if each.is_ours and each.supervisor is None]
 
 
 class Carried(Protocol):
@@ -165,6 +180,8 @@ class Errand:
                 self.error = answers[self._message.id]
                 return True
         carriers = [each.identity for each in mine]
+        if not mine and self._message.action == "stop" and self._was_read():
+            return True  # its workers left before they could publish the answer
         if carriers and (self._carrier not in carriers or now >= self._since + PATIENCE):
             self._hand_to(carriers, now)
         return False
@@ -183,6 +200,9 @@ class Errand:
         self._carrier, self._since = carrier, now
         self._asked = [*(each for each in self._asked if each != carrier), carrier]
         send(self._store, carrier, self._message)
+
+    def _was_read(self) -> bool:
+        return self._carrier is not None and not is_waiting(self._store, self._carrier, self._message)
 
     def _take_back(self) -> None:
         if self._carrier is not None:
@@ -207,10 +227,11 @@ class ProcessErrand:
             return False
         process = next((each for each in everybody if each.identity == self.name), None)
         if process is None:
-            self.error = "is gone"
+            has_obeyed = self._message.action == "stop" and not is_waiting(self._store, self.name, self._message)
+            self.error = None if has_obeyed else "is gone"
             return True
-        wanted = {"quiet": True, "resume": False}.get(self._message.action, process.quiet)
-        return process.quiet == wanted and not is_waiting(self._store, self.name, self._message)
+        wanted = {"quiet": True, "resume": False}.get(self._message.action, process.is_quiet)
+        return process.is_quiet == wanted and not is_waiting(self._store, self.name, self._message)
 
     def call_off(self, error: str) -> None:
         """See Carried."""
@@ -240,7 +261,7 @@ def view_of(cluster: Cluster) -> View:
     )
 
 
-def _view_of_process(process: Process) -> View:
+def view_of_process(process: Process) -> View:
     return View(process.identity, process.host, process.version, 1, (worker_of(process),))
 
 
@@ -252,7 +273,14 @@ def worker_of(process: Process) -> Worker:
         queues=process.queues,
         concurrency=process.concurrency,
         busy=process.busy,
-        quiet=process.quiet,
+        quiet=process.is_quiet,
         rss=process.rss,
         age=process.age,
+        uptime=uptime(process),
+        version=process.version,
     )
+
+
+def uptime(process: Process) -> float | None:
+    """Return how long a process has run, seconds: until its last beat by its own clock, and since then by Redis'."""
+    return max(0.0, process.beat - process.started_at) + process.age if process.started_at else None

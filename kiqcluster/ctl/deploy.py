@@ -6,11 +6,10 @@ Whatever happens to the script, the quiet that `begin` has begun ends with its l
 from __future__ import annotations
 
 import subprocess
-from datetime import UTC, datetime
 
 import click
 
-from kiqcluster.clock import SystemClock
+from kiqcluster.api.deploys import mark
 from kiqcluster.ctl.by_redis import RedisWay
 from kiqcluster.ctl.options import DURATION, SETTINGS, Output, host_option, json_option, redis_options, timeout_option
 from kiqcluster.ctl.steer import agreed, message, report, rolling
@@ -18,11 +17,10 @@ from kiqcluster.ctl.waiting import Watch
 from kiqcluster.errors import UsageError
 from kiqcluster.store import Store
 
-__all__ = ["deploy", "mark"]
+__all__ = ["deploy"]
 
+NAME = "deploy"  # who asks, as far as the supervisors know
 LEASE = 900.0  # seconds
-MARK_TTL = 90 * 86_400  # seconds that a mark is kept (sidekiq deploy.rb)
-LOCK_TTL = 60  # seconds in which a label is marked once, however many say it (sidekiq deploy.rb)
 GIT_PATIENCE = 5.0  # seconds
 
 
@@ -62,11 +60,11 @@ def begin(
     """
     if timeout is not None and not wait:
         raise UsageError("--timeout goes with --wait")
-    way, what = RedisWay(store, hosts), message("quiet", lease)
+    way, what = RedisWay(store, hosts), message("quiet", lease, name=NAME)
     answers = way.tell(what)
     names = agreed(answers)
     if len(names) == len(answers):
-        mark(store, label or git_label(), SystemClock.now())
+        mark(label or git_label(), store=store)
     problems = Watch().until_drained(way, names, timeout, output.say) if wait else {}
     ctx.exit(report(output, what, answers, problems, way.look()))
 
@@ -95,27 +93,14 @@ def commit(ctx: click.Context, store: Store, output: Output, timeout: float | No
 @json_option
 @click.pass_context
 def abort(ctx: click.Context, store: Store, output: Output, hosts: tuple[str, ...]) -> None:
-    """Resume: the release is not to be.
+    """Resume: the release is not to be.  A quiet that no deploy has begun goes on; `kiqctl resume` ends it.
 
     \b
       kiqctl deploy abort
     """
-    way, what = RedisWay(store, hosts), message("resume")
+    way, what = RedisWay(store, hosts), message("resume", name=NAME, whose=NAME)
     answers = way.tell(what)
     ctx.exit(report(output, what, answers, {}, way.look()))
-
-
-def mark(store: Store, label: str, now: float) -> bool:
-    """Write a deploy mark as Sidekiq's Deploy does; return whether this label had none within a minute.
-
-    Two round trips.  Raises StoreError.  Source: sidekiq deploy.rb (7.0).
-    """
-    minute = datetime.fromtimestamp(now, UTC).replace(second=0, microsecond=0)
-    stamp, key = f"{minute:%Y-%m-%dT%H:%M:%SZ}", store.keys.deploys(f"{minute:%Y%m%d}")
-    if not store.call("SET", store.keys.deploy_lock(label), stamp, "NX", "EX", LOCK_TTL):
-        return False
-    store.transaction([("HSETNX", key, stamp, label), ("EXPIRE", key, MARK_TTL)])
-    return True
 
 
 def git_label() -> str:

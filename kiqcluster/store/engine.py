@@ -7,7 +7,7 @@ settle     settle alone; may be sent again
 resync     after a lost reply: fence, and give back what the caller does not hold (R3)
 recover    end a membership, one's own or a dead one's, and give its units back (R7)
 beat       say that a process lives, and see who else does
-move_due   schedule and retry set → queues
+move_due   schedule and retry set → queues (moves.py)
 
 The worker decides when to call them; every loss and fence is theirs to see, so nothing here retries.
 """
@@ -25,10 +25,10 @@ from kiqcluster.errors import RedisRefused
 from kiqcluster.keys import STAT_TTL, Keys
 from kiqcluster.outcome import Dead, Deferred, Done, Effect, Interrupted, Outcome, Requeue, Retry
 from kiqcluster.store.connection import Link, Store
+from kiqcluster.store.moves import DeadSetLimits, Move, move_entries
 from kiqcluster.store.scripts import (
     BEAT,
     JOIN,
-    MOVE_DUE,
     RECOVER,
     RESERVE,
     RESYNC,
@@ -42,8 +42,8 @@ from kiqcluster.store.scripts import (
 
 __all__ = [
     "ALL_SUSPECT",
+    "DEFERRAL",
     "DeadSetLimits",
-    "Due",
     "Engine",
     "Exchange",
     "Limits",
@@ -64,6 +64,7 @@ LOOK_TIMEOUT = 1.0  # seconds that a look at the queues may take; who leads afte
 SUSPECT_TTL = 72 * 3_600  # seconds that suspects are remembered after the last death
 ALL_SUSPECT = ("*",)  # where nobody knows which units were running
 RECOVER_BATCH = 1_000  # units that one recover script gives back
+DEFERRAL = 60.0  # seconds until a due entry is looked at again that its queue refuses
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,24 +133,6 @@ class Exchange:
     member: Member
     call: int
     limits: Limits | None
-
-
-@dataclass(frozen=True, slots=True)
-class Due:
-    """A due entry and what becomes of it.  verb: push, bury, drop or defer (move_due.lua)."""
-
-    old: bytes
-    verb: str
-    queue: str
-    new: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class DeadSetLimits:
-    """largest: entries kept, less one, as Sidekiq does.  timeout: seconds that an entry is kept."""
-
-    largest: int
-    timeout: float
 
 
 class Engine:
@@ -294,24 +277,16 @@ class Engine:
         pairs = zip(flat[::2], flat[1::2], strict=True)
         return {identity.decode(): record.decode().partition(" ")[2] for identity, record in pairs}
 
-    def move_due(self, source: str, entries: Sequence[Due], now: float) -> int:
-        """Move due entries; return how many were still there and due.  One round trip."""
-        keys = [source, self._keys.queues, self._keys.dead]
-        index_by_queue: dict[str, int] = {}
-        arguments: list[Word] = [repr(now)]
-        for entry in entries:
-            if entry.queue not in index_by_queue:
-                keys.append(self._keys.queue(entry.queue))
-                index_by_queue[entry.queue] = len(keys)
-            arguments += [entry.old, entry.verb, index_by_queue[entry.queue], entry.queue, entry.new]
-        with self.store.borrowed() as link:
-            (reply,) = run_scripts(link, [Call(MOVE_DUE, keys, arguments)])
-        if isinstance(reply, RedisRefused):
-            raise reply
-        moved, refused = reply
-        for words in refused:
-            raise RedisRefused(words.decode(errors="replace"))
-        return int(moved)
+    def move_due(self, source: str, entries: Sequence[Move], now: float) -> int:
+        """Move entries that are still there and due; return how many.  One round trip.
+
+        Raises StoreError; after a RedisRefused, those that were not refused have moved all the same.
+        """
+        later = now + DEFERRAL
+        moved, refusals = move_entries(self.store, source, entries, now, self._limits, highest=now, refused_until=later)
+        for words in refusals:
+            raise RedisRefused(words)
+        return len(moved)
 
     # calls
 

@@ -22,7 +22,10 @@ from kiqcluster.store.wire import is_outage
 __all__ = [
     "BEAT",
     "JOIN",
-    "MOVE_DUE",
+    "MOVE_ENTRIES",
+    "MOVE_JOBS",
+    "ONCE",
+    "READ_QUEUE",
     "RECOVER",
     "RESERVE",
     "RESYNC",
@@ -73,12 +76,15 @@ def load(name: str) -> Script:
 
 
 JOIN = load("join")
+ONCE = load("once")
 RESERVE = load("reserve")
 SETTLE = load("settle")
 RESYNC = load("resync")
 RECOVER = load("recover")
 BEAT = load("beat")
-MOVE_DUE = load("move_due")
+MOVE_ENTRIES = load("move_entries")
+MOVE_JOBS = load("move_jobs")
+READ_QUEUE = load("read_queue")
 
 
 def _send_text(link: Link, call: Call) -> Any:

@@ -30,7 +30,7 @@ from kiqcluster.store.engine import Unit
 from kiqcluster.worker import retry
 from kiqcluster.worker.holdings import STALE
 
-__all__ = ["Execution"]
+__all__ = ["UNREGISTERED", "Execution"]
 
 DEFERRAL = 30.0  # seconds until a job of an unknown class is looked at again
 MOST_DEFERRALS = 10  # then it fails the normal way
@@ -84,15 +84,14 @@ class Execution:
         started = self._clock.monotonic()
         if started > unit.reserved_at + self._stale:  # this process was frozen: others may run it by now
             return REQUEUE
-        name = payload["class"]
-        definition = self._registry.get(name)
+        name, definition = self._registry.find(payload)
         if unit.deaths and unit.deaths >= self._deaths_allowed(definition):
-            return self._bury_killer(unit, payload, definition)
+            return self._bury_killer(unit, payload, name, definition)
         if started >= self._cpu_due:
             self._cpu, self._cpu_due = self._clock.cpu(), started + BRIEF
         token = CURRENT_JOB.set(JobContext(payload, unit.queue, name, self._stopping))
         try:
-            outcome = self._unknown(unit, payload) if definition is None else self._run(unit, payload, definition)
+            outcome = self._unknown(unit, payload, name) if definition is None else self._run(unit, payload, definition)
             if self._effects:
                 outcome = replace(outcome, effects=(*outcome.effects, *self._effects))
                 self._effects.clear()
@@ -106,7 +105,7 @@ class Execution:
         limit = None if definition is None else definition.local.get("max_retries_after_interruption")
         return self._runtime.config.max_retries_after_interruption if limit is None else int(limit)
 
-    def _bury_killer(self, unit: Unit, payload: Payload, definition: Definition | None) -> Outcome:
+    def _bury_killer(self, unit: Unit, payload: Payload, name: str, definition: Definition | None) -> Outcome:
         """Return Dead for a job that has killed as many processes as it may, without running it."""
         now = self._clock.now()
         error = CannotRun(
@@ -120,7 +119,7 @@ class Execution:
             "interrupted_count": unit.deaths,
         }
         self._say_failed("killed its processes, buried", error)
-        self._tally(payload["class"], unit.queue).add(Dead(b"", now), 0.0, None, was_retried=False)
+        self._tally(name, unit.queue).add(Dead(b"", now), 0.0, None, was_retried=False)
         self._setup.report(error, {"context": "job", "job": payload, "queue": unit.queue})
         return self._exhausted(unit, payload, definition, error, changes, now)
 
@@ -138,8 +137,8 @@ class Execution:
             return self._bury_unreadable(unit, error)
         before = payload.get("interrupted_count")
         count = (before if type(before) is int and before >= 0 else 0) + 1
-        definition = self._registry.get(payload["class"])
-        self._tally(payload["class"], unit.queue).count("interrupted")
+        name, definition = self._registry.find(payload)
+        self._tally(name, unit.queue).count("interrupted")
         limit = definition.local.get("max_retries_after_interruption") if definition is not None else None
         now = self._clock.now()
         if definition is not None and limit is not None and count > limit:
@@ -185,8 +184,8 @@ class Execution:
 
     # 2. resolve
 
-    def _unknown(self, unit: Unit, payload: Payload) -> Outcome:
-        error = UnknownJob(payload["class"])
+    def _unknown(self, unit: Unit, payload: Payload, name: str) -> Outcome:
+        error = UnknownJob(name, "" if payload["class"] == name else "active_job=True")
         before = payload.get("deferred_count")
         count = (before if type(before) is int and before >= 0 else 0) + 1
         now = self._clock.now()

@@ -4,7 +4,8 @@ Runs in: its own thread, independent of jobs; one beat every 10 s, or at once wh
 1. publish    `processes`, `<identity>` and the running jobs, in every spelling that 6.4, 7 and 8 read; what the
               supervisor is doing, for kiqctl
 2. watch      the set of queue names; the connection, for a fail-over comes with a new one and brings settled units back
-3. listen     BLPOP on control messages and `<identity>-signals` until the next beat, so that a button acts at once
+3. tell       what jobs' runs add up to (executions.py)
+4. listen     BLPOP on control messages and `<identity>-signals` until the next beat, so that a button acts at once
 
 An idle fleet beats as well, so a beat sends no more than it must: running jobs only while there are any, or were.
 
@@ -23,7 +24,7 @@ import psutil
 
 from kiqcluster import rubyjson
 from kiqcluster.errors import RedisRefused, ReplyLost, StoreError
-from kiqcluster.fleet import CLUSTER_FIELD, Message
+from kiqcluster.fleet import CLUSTER_FIELD, Message, prune
 from kiqcluster.groups import Mode
 from kiqcluster.keys import HEARTBEAT_TTL, Keys
 from kiqcluster.payload import shown
@@ -42,7 +43,6 @@ ECHO = 0.5  # seconds from a remote signal to the beat that shows what it has ch
 SHORTEST_WAIT = 0.001  # seconds; BLPOP takes 0 for ever
 LISTEN_MARGIN = 5.0  # seconds that a BLPOP's reply may be late
 CHECK_BEATS = 6  # beats between checks of what Redis holds for us, and between tries to prune
-CLEANUP_SECONDS = 60  # between two prunings of `processes`, over the whole fleet
 SHOWN_OF_MESSAGE = 100  # bytes of a malformed one that the log shows
 RUNS_DOWN = "lease_remaining"  # member of a cluster's state that changes by itself
 
@@ -83,7 +83,7 @@ class Status:
 class Heartbeat(Service):
     """on_signal: told the name of a remote signal.  on_message: told a control message.
     on_names: told the queue names that Redis knows.
-    on_doubt: told when Redis may hold other units for us than we think.
+    on_doubt: told when Redis may hold other units for us than we think.  on_beat: does what is due at each beat.
     """
 
     def __init__(
@@ -96,6 +96,7 @@ class Heartbeat(Service):
         on_names: Callable[[Sequence[str]], None],
         on_doubt: Callable[[], None],
         on_crash: Callable[[str, Exception], None],
+        on_beat: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__("heartbeat", on_crash)
         self._runtime = runtime
@@ -105,6 +106,7 @@ class Heartbeat(Service):
         self._on_message = on_message
         self._on_names = on_names
         self._on_doubt = on_doubt
+        self._on_beat = on_beat
         self._link = store.link()
         self._started_at = runtime.clock.now()
         self._process = psutil.Process()
@@ -155,7 +157,8 @@ class Heartbeat(Service):
         if is_reconnected or (is_known and (is_new or (is_check_due and self._holds_units(identity, ask)))):
             self._on_doubt()
         if is_check_due:
-            self._prune()
+            prune(self._store)
+        self._on_beat()
         self._runtime.fire("beat")
         if is_new:
             self._runtime.fire("heartbeat")
@@ -264,19 +267,6 @@ class Heartbeat(Service):
         (found,) = ask([("EXISTS", self._store.keys.inflight(identity))])
         return bool(found)
 
-    def _prune(self) -> None:
-        """Drop identities whose heartbeat has expired; about once a minute over the whole fleet."""
-        keys = self._store.keys
-        if not self._store.call("SET", keys.process_cleanup, "1", "NX", "EX", CLEANUP_SECONDS):
-            return
-        identities = self._store.call("SMEMBERS", keys.processes)
-        if not identities:
-            return
-        infos = self._store.pipeline([("HGET", keys.process(identity.decode()), "info") for identity in identities])
-        dead = [identity for identity, info in zip(identities, infos, strict=True) if info is None]
-        if dead:
-            self._store.call("SREM", keys.processes, *dead)
-
     def _ask(self, commands: Sequence[Command]) -> list[Any]:
         """Run commands on the heartbeat's own connection; raises the first refusal."""
         replies = self._link.exchange(commands)
@@ -285,7 +275,7 @@ class Heartbeat(Service):
                 raise reply
         return replies
 
-    # 3. listen
+    # 4. listen
 
     def _listen(self, until: float) -> None:
         """Wait for messages and remote signals until the next beat is due."""

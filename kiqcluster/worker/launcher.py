@@ -20,11 +20,11 @@ from typing import Any
 from prometheus_client import REGISTRY
 
 from kiqcluster.board import Board
-from kiqcluster.errors import StoreError
+from kiqcluster.errors import MalformedPayload, StoreError
 from kiqcluster.fleet import Message
 from kiqcluster.groups import Group
 from kiqcluster.metrics import JobMetrics, Labels, attribute_labels
-from kiqcluster.payload import peek
+from kiqcluster.payload import peek, read
 from kiqcluster.registry import Registry
 from kiqcluster.runtime import Runtime
 from kiqcluster.service import Service
@@ -32,6 +32,7 @@ from kiqcluster.store.engine import DeadSetLimits, Engine, Member
 from kiqcluster.worker.bells import Bells
 from kiqcluster.worker.collectors import Collectors
 from kiqcluster.worker.execution import Execution
+from kiqcluster.worker.executions import ExecutionWriter
 from kiqcluster.worker.fetch import ReliableFetch
 from kiqcluster.worker.heartbeat import Heartbeat, Status
 from kiqcluster.worker.identity import Birth, new_member
@@ -103,6 +104,8 @@ class Launcher:
         self._recovery = Recovery(
             runtime, self._engine, self._birth, self._identities, callbacks.on_recovered, self._crashed
         )
+        sender = self.capsule.fetch.member.identity
+        self._executions = ExecutionWriter(runtime, runtime.store.keys, self._metrics.executions, sender)
         self._poller = Poller(runtime, self._engine, self._crashed)
         self._heartbeat = self._make_heartbeat()
 
@@ -259,6 +262,8 @@ class Launcher:
         has_left = True
         for capsule in self.capsules:
             has_left &= self._leave(capsule)
+        if has_left and not self._heartbeat.is_alive:  # else Redis is away, or the heartbeat is at it
+            self._executions.finish(self._runtime.store.link(timeout=LAST_ROUND))
         self.end_job_log()
         self._runtime.fire("exit")
         return has_left
@@ -328,9 +333,14 @@ class Launcher:
             on_names=self.learn_queues,
             on_doubt=capsule.fetch.doubt,
             on_crash=self._crashed,
+            on_beat=self._write_executions,
         )
 
     # telling
+
+    def _write_executions(self) -> None:
+        with self._runtime.store.borrowed() as link:
+            self._executions.flush(link)
 
     def _start_at_zero(self) -> None:
         """Have the series of all jobs of our queues, before their first run."""
@@ -357,8 +367,11 @@ class Launcher:
         named = []
         for capsule in self.capsules:
             for running in capsule.manager.running():
-                name = peek(running.unit.payload)[0]
-                if self._registry.get(name) is not None:
+                try:
+                    name, definition = self._registry.find(read(running.unit.payload))
+                except MalformedPayload:
+                    continue
+                if definition is not None:
                     named.append((name, running.unit.queue))
         return named
 

@@ -3,7 +3,7 @@
 Runs in: its own thread; it goes on while the process is quiet, so a quiet fleet misses nothing.
 1. wait       a random time, so that a fleet polls once per `average_scheduled_poll_interval` without coordination
 2. read       the entries that are due in both sets, at most 100 at a time
-3. prepare    client middleware, as for any push; bytes that are no job go to the dead set with their reason
+3. prepare    client middleware, as for any push (entries.py); what is no job goes to the dead set with its reason
 4. move       one script, which moves only what is still there and due (a second poller may be Ruby's)
 
 Counterpart: sidekiq scheduled.rb; its window between ZREM and LPUSH is closed here.
@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from kiqcluster import rubyjson
+from kiqcluster.entries import DEFAULT_QUEUE, enqueued
 from kiqcluster.errors import MalformedPayload, StoreError
-from kiqcluster.payload import Payload, read, wrap
-from kiqcluster.runtime import Push, Runtime
+from kiqcluster.payload import read, wrap
+from kiqcluster.runtime import Runtime
 from kiqcluster.service import Service
-from kiqcluster.store.engine import Due, Engine
+from kiqcluster.store.engine import DEFERRAL, Engine
+from kiqcluster.store.moves import Move
 
 __all__ = ["Poller", "poll_pause"]
 
@@ -80,38 +81,13 @@ class Poller(Service):
         count: int = self._engine.store.call("SCARD", self._keys.processes)
         return count
 
-    def _prepare(self, old: bytes, now: float) -> Due:
+    def _prepare(self, old: bytes, now: float) -> Move:
         """Return what becomes of a due entry."""
         try:
-            payload = read(old)
-            pristine = read(old)
+            return enqueued(self._runtime.setup, old, now)
         except MalformedPayload as error:
-            return self._bury(old, error, now)
-        queue = payload.get("queue")
-        if not isinstance(queue, str) or not queue:
-            payload["queue"] = "default"
-        draft = Push(payload)
-        try:
-            push = self._runtime.setup.client_middleware.invoke(draft, lambda: draft)
+            self._runtime.setup.report(error, {"context": "malformed payload", "payload": old})
+            return Move(old, "bury", "", wrap(old, DEFAULT_QUEUE, error, now))
         except Exception as error:  # noqa: BLE001  # the application's code must not stop the poller
-            self._runtime.setup.report(error, {"context": "client middleware", "job": payload})
-            return Due(old, "defer", payload["queue"], b"")  # the link may work the next time
-        if push is None:
-            return Due(old, "drop", payload["queue"], b"")
-        changes = {**_changed(push.payload, pristine), "enqueued_at": now}
-        removed = pristine.keys() - push.payload.keys()
-        return Due(old, "push", push.queue, rubyjson.patch(old, changes, {*removed, "at"}))
-
-    def _bury(self, old: bytes, error: MalformedPayload, now: float) -> Due:
-        self._runtime.setup.report(error, {"context": "malformed payload", "payload": old})
-        return Due(old, "bury", "", wrap(old, "default", error, now))
-
-
-def _changed(payload: Payload, pristine: Payload) -> Payload:
-    """Return the keys that middleware added or changed; the others keep their bytes."""
-    missing = object()
-    return {
-        key: value
-        for key, value in payload.items()
-        if (before := pristine.get(key, missing)) != value or type(before) is not type(value)
-    }
+            self._runtime.setup.report(error, {"context": "client middleware", "job": read(old)})
+            return Move(old, "defer", "", repr(now + DEFERRAL).encode())  # the link may work the next time

@@ -11,8 +11,20 @@ from kiqcluster.errors import RedisRefused
 from kiqcluster.outcome import Dead, Deferred, Discard, Done, Effect, Interrupted, Outcome, Requeue, Retry
 from kiqcluster.store import Store
 from kiqcluster.store import scripts as script_module
-from kiqcluster.store.engine import ALL_SUSPECT, DeadSetLimits, Due, Engine, Member, Reserved, Settlement, Unit
-from kiqcluster.store.scripts import MOVE_DUE, RECOVER, RESERVE, RESYNC, SETTLE, Script
+from kiqcluster.store.engine import ALL_SUSPECT, DeadSetLimits, Engine, Member, Reserved, Settlement, Unit
+from kiqcluster.store.moves import Move, move_entries, move_jobs, read_queue
+from kiqcluster.store.scripts import (
+    MOVE_ENTRIES,
+    MOVE_JOBS,
+    ONCE,
+    RECOVER,
+    RESERVE,
+    RESYNC,
+    SETTLE,
+    Call,
+    Script,
+    run_scripts,
+)
 
 NOW = 1_795_168_740.25
 ME = Member("host:1:aaaaaaaaaaaa", 1, "boot ns 1 2.00")
@@ -417,10 +429,60 @@ class TestBeat:
             store.call("CONFIG", "SET", "maxmemory", "0")
 
 
-class TestMoveDue:
+class TestOnce:
+    COUNT = ("INCRBY", 2, 1, 3)
+    LIST = ("RPUSH", 3, 2, "a", "b")
+
+    def run(self, store: Store, number: int, *commands: tuple[object, ...]) -> tuple[int, list[bytes]]:
+        arguments = [number, 60, *(word for command in commands for word in command)]
+        with store.borrowed() as link:
+            (reply,) = run_scripts(link, [Call(ONCE, ["record", "count", "list"], arguments)])
+        if isinstance(reply, RedisRefused):
+            raise reply
+        return reply[0], reply[1]
+
+    def test_runs_each_command_with_its_words(self, store: Store) -> None:
+        assert self.run(store, 1, self.COUNT, self.LIST, ("PERSIST", 2, 0)) == (1, [])
+
+        assert store.call("GET", "count") == b"3"
+        assert store.call("LRANGE", "list", 0, -1) == [b"a", b"b"]
+        assert 0 < store.call("TTL", "record") <= 60
+
+    @pytest.mark.parametrize("late", [7, 6, 1])
+    def test_a_number_that_has_run_or_was_passed_runs_no_more(self, store: Store, late: int) -> None:
+        self.run(store, 7, self.COUNT)
+
+        assert self.run(store, late, self.COUNT) == (0, [])
+        assert self.run(store, 10, self.COUNT) == (1, [])
+        assert store.call("GET", "count") == b"6"
+
+    def test_a_refused_command_is_left_out_for_good_and_the_others_run(self, store: Store) -> None:
+        store.call("SET", "list", "no list")
+
+        ran, (refusal,) = self.run(store, 1, self.LIST, self.COUNT)
+
+        assert (ran, refusal.split()[0]) == (1, b"WRONGTYPE")
+        assert self.run(store, 1, self.LIST, self.COUNT) == (0, [])
+        assert store.call("GET", "count") == b"3"
+
+    def test_a_full_server_refuses_the_whole_so_that_it_can_be_sent_again(self, store: Store) -> None:
+        store.call("CONFIG", "SET", "maxmemory", "1")
+        try:
+            with pytest.raises(RedisRefused):
+                self.run(store, 1, self.COUNT)
+        finally:
+            store.call("CONFIG", "SET", "maxmemory", "0")
+
+        assert self.run(store, 1, self.COUNT) == (1, [])
+
+
+LIMITS = DeadSetLimits(largest=100, timeout=1_000.0)
+
+
+class TestMoveEntries:
     def test_moves_what_is_due_and_only_once(self, engine: Engine, store: Store) -> None:
         store.call("ZADD", store.keys.schedule, NOW - 1, "old", NOW + 60, "later")
-        entries_due = [Due(b"old", "push", "default", b"new"), Due(b"later", "push", "default", b"too early")]
+        entries_due = [Move(b"old", "push", "default", b"new"), Move(b"later", "push", "default", b"too early")]
 
         first = engine.move_due(store.keys.schedule, entries_due, NOW)
         second = engine.move_due(store.keys.schedule, entries_due, NOW)
@@ -430,13 +492,165 @@ class TestMoveDue:
         assert store.call("SMEMBERS", store.keys.queues) == [b"default"]
         assert entries(store, store.keys.schedule) == {"later": NOW + 60}
 
-    def test_buries_and_drops(self, engine: Engine, store: Store) -> None:
-        store.call("ZADD", store.keys.retry, NOW, "bad", NOW, "unwanted")
+    def test_without_a_highest_score_it_moves_whatever_is_there(self, store: Store) -> None:
+        store.call("ZADD", store.keys.retry, NOW + 60, "a", "+inf", "b")
+        moves = [Move(name, "push", "default", name) for name in (b"a", b"gone", b"b")]
 
-        engine.move_due(store.keys.retry, [Due(b"bad", "bury", "", b"wrapped"), Due(b"unwanted", "drop", "", b"")], NOW)
+        moved, refusals = move_entries(store, store.keys.retry, moves, NOW, LIMITS)
 
-        assert entries(store, store.keys.retry) == {}
+        assert (moved, refusals) == ([0, 2], [])
+        assert queue(store) == ["b", "a"]
+
+    def test_buries_drops_and_defers(self, store: Store) -> None:
+        store.call("ZADD", store.keys.retry, NOW, "bad", NOW, "unwanted", NOW, "not now")
+        moves = [
+            Move(b"bad", "bury", "", b"wrapped"),
+            Move(b"unwanted", "drop"),
+            Move(b"not now", "defer", "", repr(NOW + 7.5).encode()),
+        ]
+
+        moved, _ = move_entries(store, store.keys.retry, moves, NOW, LIMITS)
+
+        assert moved == [0, 1, 2]
+        assert entries(store, store.keys.retry) == {"not now": NOW + 7.5}
         assert entries(store, store.keys.dead) == {"wrapped": NOW}
+
+    def test_renames_where_they_are_in_their_time(self, store: Store) -> None:
+        store.call("ZADD", store.keys.retry, NOW + 0.1, "a", "+inf", "b", NOW, "c")
+        moves = [Move(b"a", "rename", "", b"a2"), Move(b"b", "rename", "", b"b2"), Move(b"gone", "rename", "", b"x")]
+
+        moved, _ = move_entries(store, store.keys.retry, [*moves, Move(b"c", "rename", "", b"c")], NOW, LIMITS)
+
+        assert moved == [0, 1, 3]
+        assert entries(store, store.keys.retry) == {"a2": NOW + 0.1, "b2": float("inf"), "c": NOW}
+
+    def test_two_of_which_a_rename_would_make_one_are_left_alone(self, store: Store) -> None:
+        store.call("ZADD", store.keys.retry, NOW, "a", NOW + 1, "a2")
+
+        assert move_entries(store, store.keys.retry, [Move(b"a", "rename", "", b"a2")], NOW, LIMITS) == ([], [])
+
+        assert entries(store, store.keys.retry) == {"a": NOW, "a2": NOW + 1}
+
+    def test_what_is_buried_trims_the_dead_set_as_settle_does(self, store: Store) -> None:
+        old = [word for n in range(150) for word in (NOW - n, f"e{n}")]
+        store.call("ZADD", store.keys.dead, NOW - 2_000, "too old", *old)
+        store.call("ZADD", store.keys.retry, NOW, "bad")
+
+        move_entries(store, store.keys.retry, [Move(b"bad", "bury", "", b"bad")], NOW + 1, LIMITS)
+
+        dead = entries(store, store.keys.dead)
+        assert len(dead) == 99
+        assert dead["bad"] == NOW + 1
+        assert not {"too old", "e149"} & dead.keys()
+
+    def test_nothing_is_trimmed_when_nothing_was_buried(self, store: Store) -> None:
+        store.call("ZADD", store.keys.dead, 1, "ancient", NOW, "other")
+
+        move_entries(store, store.keys.dead, [Move(b"other", "drop")], NOW, LIMITS)
+
+        assert entries(store, store.keys.dead) == {"ancient": 1.0}
+
+    def test_what_is_buried_where_it_lies_stays(self, store: Store) -> None:
+        store.call("ZADD", store.keys.dead, NOW - 9, "dead", NOW - 8, "bare")
+        moves = [Move(b"dead", "bury", "", b"dead"), Move(b"bare", "bury", "", b"wrapped")]
+
+        move_entries(store, store.keys.dead, moves, NOW, LIMITS)
+
+        assert entries(store, store.keys.dead) == {"dead": NOW, "wrapped": NOW}
+
+    def test_an_entry_that_is_refused_stays_as_it_is_unless_a_score_says_otherwise(self, store: Store) -> None:
+        store.call("SET", store.keys.queue("broken"), "no list")
+        store.call("ZADD", store.keys.retry, NOW, "a", NOW, "b")
+        moves = [Move(b"a", "push", "broken", b"a"), Move(b"b", "push", "default", b"b")]
+
+        moved, refusals = move_entries(store, store.keys.retry, moves, NOW, LIMITS)
+
+        assert moved == [1]
+        assert "WRONGTYPE" in refusals[0]
+        assert entries(store, store.keys.retry) == {"a": NOW}
+
+
+class TestMoveJobs:
+    def test_moves_to_the_back_of_the_other_queue_in_the_order_given(self, store: Store) -> None:
+        push(store, "default", "a", "b", "c", "d")
+        push(store, "other", "x")
+
+        moved = move_jobs(store, "default", "other", [(b"a", b"a2"), (b"gone", b""), (b"c", b"c2")], (99, 0), b"mark")
+
+        assert moved == [0, 2]
+        assert queue(store) == ["d", "b"]
+        assert queue(store, "other") == ["c2", "a2", "x"]
+        assert store.call("SMEMBERS", store.keys.queues) == [b"other"]
+
+    def test_the_wake_list_is_the_tail_of_its_queue(self, store: Store) -> None:
+        push(store, "default", "c", "d")
+        store.call("LPUSH", store.keys.wake("default"), "a", "b")
+
+        moved = move_jobs(store, "default", "other", [(b"b", b"b"), (b"c", b"c")], (2, 1), b"mark")
+
+        assert moved == [0, 1]
+        assert queue(store) == ["d"]
+        assert store.call("LRANGE", store.keys.wake("default"), 0, -1) == [b"a"]
+
+    def test_looks_only_where_it_is_told_to(self, store: Store) -> None:
+        push(store, "default", "a", "b", "c", "d")
+        every = [(name, name) for name in (b"a", b"b", b"c", b"d")]
+
+        assert move_jobs(store, "default", "other", every, (2, 1), b"mark") == [1, 2]
+        assert move_jobs(store, "default", "other", every, (9, 2), b"mark") == []
+        assert move_jobs(store, "default", "other", every, (-1, 0), b"mark") == []
+
+    def test_of_jobs_with_the_same_bytes_as_many_go_as_are_named(self, store: Store) -> None:
+        push(store, "default", "a", "b", "a", "a")
+
+        moved = move_jobs(store, "default", "", [(b"a", b""), (b"a", b"")], (9, 0), b"mark")
+
+        assert moved == [0, 1]
+        assert queue(store) == ["a", "b"]
+        assert store.call("KEYS", "*") == [b"queue:default"]
+
+    def test_a_key_that_is_no_list_takes_none(self, store: Store) -> None:
+        push(store, "default", "a", "b")
+        store.call("SET", store.keys.queue("broken"), "no list")
+
+        with pytest.raises(RedisRefused, match="WRONGTYPE"):
+            move_jobs(store, "default", "broken", [(b"a", b"a")], (9, 0), b"mark")
+
+        assert queue(store) == ["b", "a"]
+
+
+class TestReadQueue:
+    @pytest.mark.parametrize(
+        ("first", "last", "start", "names"),
+        [
+            (0, -1, 0, "edcba"),
+            (0, 1, 0, "ed"),
+            (2, 3, 2, "cb"),
+            (3, 9, 3, "ba"),
+            (-2, -1, 3, "ba"),
+            (-99, -4, 0, "ed"),
+            (-3, -3, 2, "c"),
+            (5, 9, 5, ""),
+            (2, 1, 2, ""),
+            (-99, -90, 0, ""),
+        ],
+    )
+    def test_reads_queue_and_wake_list_as_one(
+        self, store: Store, first: int, last: int, start: int, names: str
+    ) -> None:
+        push(store, "default", "c", "d", "e")
+        store.call("LPUSH", store.keys.wake("default"), "a", "b")
+
+        part = read_queue(store, "default", first, last)
+
+        assert part == (5, start, [name.encode() for name in names])
+
+    @pytest.mark.parametrize("key", ["queue", "wake"])
+    def test_either_list_may_be_missing(self, store: Store, key: str) -> None:
+        store.call("LPUSH", getattr(store.keys, key)("default"), "a", "b")
+
+        assert read_queue(store, "default", 0, 9) == (2, 0, [b"b", b"a"])
+        assert read_queue(store, "nothing", 0, 9) == (0, 0, [])
 
 
 # rule R5: a script that fails after any of its calls has lost nothing
@@ -507,8 +721,31 @@ def scene_sweep(engine: Engine, store: Store) -> Callable[[], object]:
 
 def scene_move_due(engine: Engine, store: Store) -> Callable[[], object]:
     store.call("ZADD", store.keys.schedule, NOW, "job-1", NOW, "job-2")
-    due = [Due(b"job-1", "push", "default", b"job-1"), Due(b"job-2", "bury", "", b"job-2")]
+    due = [Move(b"job-1", "push", "default", b"job-1"), Move(b"job-2", "bury", "", b"job-2")]
     return lambda: engine.move_due(store.keys.schedule, due, NOW)
+
+
+def scene_move_by_hand(engine: Engine, store: Store) -> Callable[[], object]:
+    store.call("ZADD", store.keys.dead, NOW, "job-1", NOW, "job-2", NOW, "job-3", NOW, "job-4")
+    moves = [
+        Move(b"job-1", "push", "default", b"job-1"),
+        Move(b"job-2", "bury", "", b"job-2"),
+        Move(b"job-3", "defer", "", repr(NOW + 7).encode()),
+        Move(b"job-4", "rename", "", b"job-4 of another queue"),
+    ]
+
+    def run() -> None:
+        for words in move_entries(store, store.keys.dead, moves, NOW, LIMITS)[1]:
+            raise RedisRefused(words)
+
+    return run
+
+
+def scene_move_jobs(engine: Engine, store: Store) -> Callable[[], object]:
+    push(store, "default", "job-3", "job-4", "job-5")
+    store.call("LPUSH", store.keys.wake("default"), "job-1", "job-2")
+    jobs = [(name, name) for name in (b"job-2", b"job-3", b"job-5")]
+    return lambda: move_jobs(store, "default", "other", jobs, (9, 0), b"mark")
 
 
 SCENES = [
@@ -518,7 +755,9 @@ SCENES = [
     Scene("resync", RESYNC, scene_resync),
     Scene("recover", RECOVER, scene_recover),
     Scene("sweep", RECOVER, scene_sweep),
-    Scene("move_due", MOVE_DUE, scene_move_due),
+    Scene("move_due", MOVE_ENTRIES, scene_move_due),
+    Scene("move_by_hand", MOVE_ENTRIES, scene_move_by_hand),
+    Scene("move_jobs", MOVE_JOBS, scene_move_jobs),
 ]
 MOST_CALLS = 200
 
@@ -544,11 +783,12 @@ def failing_after(script: Script, calls: int) -> Script:
 @pytest.fixture
 def sabotage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Script, int], None]]:
     """Make a script fail after so many calls; the Lua text itself is what changes."""
-    from kiqcluster.store import engine as engine_module
+    from kiqcluster.store import engine, moves
 
     def apply(script: Script, calls: int) -> None:
         name = next(name for name, value in vars(script_module).items() if value is script)
-        monkeypatch.setattr(engine_module, name, failing_after(script, calls))
+        user = engine if hasattr(engine, name) else moves
+        monkeypatch.setattr(user, name, failing_after(script, calls))
 
     yield apply
     monkeypatch.undo()
@@ -565,7 +805,7 @@ def test_a_script_that_fails_after_any_of_its_calls_loses_no_job(
         engine = Engine(store, DeadSetLimits(largest=100, timeout=1_000.0))
         engine.join(ME)
         run = scene.prepare(engine, store)
-        jobs = {word for word in everything(store) if word.startswith("job-")}
+        jobs = jobs_of(store)
         sabotage(scene.script, calls)
 
         try:
@@ -577,11 +817,16 @@ def test_a_script_that_fails_after_any_of_its_calls_loses_no_job(
         else:
             break
 
-        assert {word for word in everything(store) if word.startswith("job-")} == jobs
+        assert jobs_of(store) == jobs
     else:
         pytest.fail("the script never ran to its end")
     assert failures >= 3, "the faults were injected"
-    assert {word for word in everything(store) if word.startswith("job-")} == jobs
+    assert jobs_of(store) == jobs
+
+
+def jobs_of(store: Store) -> set[str]:
+    """Return the jobs that lie anywhere, whatever else their bytes say by now."""
+    return {word.partition(" ")[0] for word in everything(store) if word.startswith("job-")}
 
 
 def everything(store: Store) -> list[str]:
@@ -623,7 +868,7 @@ def test_a_due_entry_of_a_broken_queue_is_deferred_and_holds_up_no_other(engine:
 
     with pytest.raises(RedisRefused, match="WRONGTYPE"):
         engine.move_due(
-            store.keys.schedule, [Due(b"a", "push", "broken", b"a"), Due(b"b", "push", "default", b"b")], NOW
+            store.keys.schedule, [Move(b"a", "push", "broken", b"a"), Move(b"b", "push", "default", b"b")], NOW
         )
 
     assert queue(store) == ["b"]
@@ -683,7 +928,7 @@ def test_a_full_server_can_be_drained(engine: Engine, store: Store) -> None:
         (unit,) = reserve(engine, 1).units
         assert settle(engine, (unit, Retry(b"again", NOW))) == 1
         assert entries(store, store.keys.retry) == {"again": NOW}
-        assert engine.move_due(store.keys.retry, [Due(b"again", "push", "default", b"again")], NOW) == 1
+        assert engine.move_due(store.keys.retry, [Move(b"again", "push", "default", b"again")], NOW) == 1
         with store.borrowed() as link:
             engine.recover(link, ME.identity)
     finally:
@@ -800,7 +1045,7 @@ def test_a_member_is_remembered_until_everything_it_held_is_back(engine: Engine,
 def test_a_broken_set_makes_no_copies_and_blocks_no_other_entry(engine: Engine, store: Store, broken: str) -> None:
     store.call("SET", getattr(store.keys, broken), "wrong type")
     store.call("ZADD", store.keys.schedule, NOW - 1, "bad", NOW, "good")
-    due = [Due(b"bad", "bury", "", b"wrapped"), Due(b"good", "push", "default", b"good")]
+    due = [Move(b"bad", "bury", "", b"wrapped"), Move(b"good", "push", "default", b"good")]
 
     for _ in range(3):
         try:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kiqcluster import config, errors
+from kiqcluster import api, config, errors
 from kiqcluster.errors import ExitCode
 from kiqcluster.events import LIFECYCLE
 from kiqcluster.job import OPTIONS
@@ -51,6 +51,26 @@ def test_the_examples_about_jobs_run(tmp_path: Path, redis_server: RedisServer) 
     (tmp_path / "page.py").write_text("\n".join(blocks(ROOT / "docs/jobs.md", "python")))
 
     assert output(tmp_path / "page.py", redis_server) == "invoice for 7 in EUR\nwelcome, 8\n"
+
+
+def test_the_examples_about_inspection_print_what_the_page_says(
+    tmp_path: Path, store: Store, redis_server: RedisServer
+) -> None:
+    page = ROOT / "docs/inspection.md"
+    (tmp_path / "page.py").write_text("\n".join(blocks(page, "python")))
+
+    printed = output(tmp_path / "page.py", redis_server)
+
+    shown = re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    assert printed == "".join(text for language, text in shown if not language)
+
+
+def test_the_page_about_inspection_names_all_that_is_public() -> None:
+    named = set(re.findall(r"\w+", (ROOT / "docs/inspection.md").read_text()))
+
+    public = {each for name in api.__all__ for each in (name, *vars(getattr(api, name))) if not each.startswith("_")}
+
+    assert public - named == set()
 
 
 @pytest.mark.parametrize("page", ["docs/running.md"])

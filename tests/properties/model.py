@@ -29,7 +29,8 @@ from kiqcluster.outcome import Dead, Deferred, Discard, Done, Effect, Interrupte
 from kiqcluster.store import Store
 from kiqcluster.store import engine as engine_module
 from kiqcluster.store.connection import Link
-from kiqcluster.store.engine import ALL_SUSPECT, DeadSetLimits, Due, Engine, Member, Reserved, Settlement, Unit
+from kiqcluster.store.engine import ALL_SUSPECT, DeadSetLimits, Engine, Member, Reserved, Settlement, Unit
+from kiqcluster.store.moves import Move
 from kiqcluster.store.scripts import RECOVER, RESERVE, Script, Word
 
 QUEUES = ("high", "low")
@@ -434,7 +435,7 @@ class Process:
             for source in ("retry", "schedule"):
                 due = self.world.link.exchange([("ZRANGE", source, 0, 4)])[0]
                 if due and not isinstance(due, RedisRefused):
-                    moved += self.engine.move_due(source, [Due(old, "push", QUEUES[0], old) for old in due], NOW + 100)
+                    moved += self.engine.move_due(source, [Move(old, "push", QUEUES[0], old) for old in due], NOW + 100)
         self.wire.fault = Fault.NONE
         return moved
 

@@ -15,7 +15,9 @@ from uuid import uuid4
 import pytest
 
 from kiqcluster import Client, Job, Outcome, Push, Run, client, job
+from kiqcluster.activejob import WRAPPER
 from kiqcluster.errors import (
+    CannotDeserialize,
     InvalidArguments,
     InvalidPush,
     JobDefinitionError,
@@ -44,6 +46,86 @@ def mail(registry: Registry) -> Any:
         return f"{user} {subject} {urgent}"
 
     return mail
+
+
+class TestActiveJob:
+    @pytest.fixture
+    def sample(self, registry: Registry) -> Any:
+        @job(name="SampleJob", active_job=True, queue="low", retry=5)
+        def sample(number: int, *, word: str = "x") -> tuple[int, str]:
+            return number, word
+
+        return sample
+
+    def test_every_verb_wraps_it(self, sample: Any, store: Store) -> None:
+        sample.perform_async(1, word="y")
+        sample.set(queue="high").perform_async(1)
+        sample.perform_bulk([[1], [2]])
+        Client().push({"class": "SampleJob", "args": [1]})
+        Client().push_bulk({"class": sample, "args": [[1]]})
+        sample.perform_in(60, 1)
+
+        (at,) = store.call("ZRANGE", "schedule", 0, -1)
+        found = [*payloads(store, "low"), *payloads(store, "high"), json.loads(at)]
+        envelopes = [each["args"][0] for each in found]
+        assert {(each["class"], each["wrapped"], each["retry"]) for each in found} == {(WRAPPER, "SampleJob", 5)}
+        assert [(each["queue_name"], each["arguments"]) for each in envelopes] == [
+            ("low", [1, {"word": "y", "_aj_ruby2_keywords": ["word"]}]),
+            ("low", [1]),
+            ("low", [2]),
+            ("low", [1]),
+            ("low", [1]),
+            ("high", [1]),
+            ("low", [1]),
+        ]
+        assert {each["job_class"] for each in envelopes} == {"SampleJob"}
+        assert len({each["job_id"] for each in envelopes}) == len(envelopes)
+
+    def test_bytes_are_those_that_activejob_writes(self, sample: Any, store: Store) -> None:
+        sample.perform_async(1)
+
+        (raw,) = store.call("LRANGE", "queue:low", 0, -1)
+        pattern = (
+            r'\{"retry":5,"queue":"low","wrapped":"SampleJob","args":\[\{"job_class":"SampleJob","job_id":"[0-9a-f-]{36}",'
+            r'"provider_job_id":null,"queue_name":"low","priority":null,"arguments":\[1\],"executions":0,'
+            r'"exception_executions":\{\},"locale":null,"timezone":null,"enqueued_at":"[0-9T:.-]+Z"\}\],'
+            r'"class":"ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper","jid":"[0-9a-f]{24}",'
+            r'"created_at":[\d.]+,"enqueued_at":[\d.]+\}'
+        )
+        assert re.fullmatch(pattern, raw.decode())
+
+    def test_a_payload_that_is_wrapped_already_travels_as_it_is(self, sample: Any, store: Store) -> None:
+        item = {"class": WRAPPER, "wrapped": "SampleJob", "args": [{"job_class": "SampleJob", "arguments": []}]}
+
+        Client().push(item)
+
+        (found,) = payloads(store)
+        assert {key: found[key] for key in item} == item
+
+    def test_run_inline_it_goes_through_its_envelope_and_the_links(self, sample: Any, setup: Setup) -> None:
+        seen: list[Any] = []
+        setup.client_middleware.add(lambda push, proceed: (seen.append(push.payload["class"]), proceed())[1])
+        setup.server_middleware.add(lambda run, proceed: (seen.append(run.job.name), proceed())[1])
+
+        assert sample.perform_inline(1, word="y") == (1, "y")
+        assert seen == [WRAPPER, "SampleJob"]
+
+    def test_types_that_it_has_a_form_for_reach_the_job(self, registry: Registry) -> None:
+        @job(active_job=True)
+        def sample(*args: Any) -> Any:
+            return args
+
+        values = (
+            datetime(2026, 1, 2, tzinfo=UTC),
+            timedelta(1),
+            Decimal("1.50"),
+            {"a": [datetime(1, 1, 1, tzinfo=UTC)]},
+        )
+        assert sample.perform_inline(*values) == values
+
+    def test_a_record_of_ruby_is_not_for_python(self, sample: Any) -> None:
+        with pytest.raises(CannotDeserialize):
+            sample.perform_inline({"_aj_globalid": "gid://shop/Account/42"})
 
 
 def test_a_push_is_what_ruby_would_have_written(mail: Any, store: Store) -> None:

@@ -27,7 +27,7 @@ class TestProcesses:
 
         assert (process.identity, process.host, process.pid, process.tag) == (HERE, "app-1", 101, "shop")
         assert (process.queues, process.concurrency, process.busy) == (("default", "low"), 5, 3)
-        assert (process.quiet, process.rss, process.version) == (True, 40_960_000, "0.1.0")
+        assert (process.is_quiet, process.rss, process.version) == (True, 40_960_000, "0.1.0")
         assert (process.is_ours, process.supervisor) == (True, "app-1:100:a")
         assert process.cluster == {"supervisor": "app-1:100:a", "slots": 2}
 

@@ -84,6 +84,22 @@ def test_client_middleware_sees_due_jobs_and_its_changes_are_written(
     assert store.call("ZCARD", store.keys.dead) == 0
 
 
+def test_a_link_that_makes_a_payload_unwritable_stops_no_other_job(poller: Poller, store: Store, setup: Setup) -> None:
+    @setup.client_middleware.add
+    def spoil(push: Push, proceed: Any) -> Push | None:
+        if push.payload["class"] == "Spoilt":
+            push.payload["weight"] = float("nan")
+        return proceed()  # type: ignore[no-any-return]
+
+    for name in ("Spoilt", "Fine"):
+        due(store, store.keys.retry, json.dumps({"class": name, "queue": "q", "args": [], "jid": name}))
+
+    poller.poll()
+
+    assert [json.loads(raw)["class"] for raw in store.call("LRANGE", "queue:q", 0, -1)] == ["Fine"]
+    assert store.call("ZCARD", store.keys.retry) == 1
+
+
 def test_a_thousand_due_jobs_move_in_one_poll(poller: Poller, store: Store) -> None:
     words = [word for n in range(1_000) for word in (n, f'{{"class":"X","queue":"q","args":[],"jid":"{n}"}}')]
     store.call("ZADD", store.keys.schedule, *words)

@@ -52,6 +52,15 @@ def welcome(user_id: int, template: str = "hello") -> str:
 def gather(*paths: str) -> None: ...
 
 
+@job(name="RemindJob", active_job=True)
+def remind(customer: int, *, after: timedelta = timedelta(0)) -> None: ...
+
+
+class SampleJob(Job, active_job=True):
+    def perform(self, when: datetime) -> str:
+        return ""
+
+
 @job
 def bare(user_id: int) -> str:
     return ""
@@ -102,6 +111,15 @@ def function_form() -> None:
     assert_type(bare(7), str)
     assert_type(bare.perform_async(7), Jid | None)
     assert_type(bare.perform_inline(user_id=7), str | None)
+
+
+def active_jobs() -> None:
+    assert_type(remind.perform_async(7, after=timedelta(days=1)), Jid | None)
+    assert_type(remind.perform_in(60, 7), Jid | None)
+    assert_type(SampleJob.perform_inline(datetime.now(UTC)), str | None)
+    remind.perform_async(7, timedelta(days=1))  # type: ignore[call-arg]
+    remind.perform_async(7, after=1)  # type: ignore[arg-type]
+    SampleJob.perform_async("2026-01-02")  # type: ignore[arg-type]
 
 
 def wrong_calls_of_the_function_form() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kiqcluster import Client, Job
+from kiqcluster import Client, Job, job
 from kiqcluster.client import due_at
 from kiqcluster.config import Config
 from kiqcluster.errors import InvalidArguments, InvalidPush, UsageError
@@ -80,8 +80,8 @@ class TestItems:
         class Mail(Job, name="Acme::Mail", queue="mails", retry=3):
             def perform(self, user: int) -> None: ...
 
-        for job in (Mail, "Acme::Mail"):
-            Client().push({"class": job, "args": [1]})
+        for each in (Mail, "Acme::Mail"):
+            Client().push({"class": each, "args": [1]})
         Client().push({"class": "Ruby::Job", "args": [1]})
 
         assert [(each.payload["class"], each.queue, each.payload["retry"]) for each in pushes] == [
@@ -162,11 +162,11 @@ class TestItems:
         class Mail(Job, name="Acme::Mail"):
             def perform(self, user: int) -> None: ...
 
-        for job in (Mail, "Acme::Mail"):
+        for each in (Mail, "Acme::Mail"):
             with pytest.raises(InvalidArguments, match="Acme::Mail"):
-                Client().push({"class": job, "args": args})
+                Client().push({"class": each, "args": args})
             with pytest.raises(InvalidArguments, match="entry 1: Acme::Mail"):
-                Client().push_bulk({"class": job, "args": [[1], args]})
+                Client().push_bulk({"class": each, "args": [[1], args]})
 
         assert pushes == []
 
@@ -199,6 +199,18 @@ class TestItems:
             Client().push_bulk({"class": "X", "args": [[1], [{"a": Decimal(1)}]]})
 
         assert caught.value.path == "args[0]['a']"
+
+    def test_a_value_that_cannot_travel_in_an_envelope_is_named_like_others(self, setup: Setup) -> None:
+        @job(name="SampleJob", active_job=True)
+        def sample(value: object) -> None: ...
+
+        naive = datetime(2026, 1, 2)  # noqa: DTZ001
+        with pytest.raises(InvalidArguments, match=r"SampleJob: args\[0\]\['arguments'\]\[0\] is of type set"):
+            sample.perform_async({1})
+        with pytest.raises(InvalidArguments, match=r"entry 1: SampleJob: args\[0\] is .* no time zone"):
+            sample.perform_bulk([[1], [naive]])
+        with pytest.raises(InvalidArguments, match=r"entry 1: SampleJob was not enqueued"):
+            Client().push_bulk({"class": "SampleJob", "args": [[1], [1, 2]]})
 
     def test_a_time_that_is_none_is_named_with_its_entry(self, pushes: list[Push]) -> None:
         with pytest.raises(InvalidPush, match="entry 1: "):

@@ -22,6 +22,7 @@ MAKES_CHANCE = {
     "supervisor/supervisor.py": "the one generator of the supervisor",
     "worker/child.py": "the one of a worker, seeded after the fork",
     "supervisor/fork.py": "reseeds the application's own, which the fork has copied",
+    "testing/running.py": "the one of jobs that tests run, seeded so that their retries fall on the same seconds",
 }
 TOUCHES_ENVIRONMENT = {
     "config.py": "reads it",
@@ -29,13 +30,14 @@ TOUCHES_ENVIRONMENT = {
     "worker/child.py": "hands KIQ_SLOT and SIDEKIQ_WORKER_ID to the application",
     "worker/identity.py": "DYNO, which takes the host's place in an identity as in Sidekiq",
     "worker/heartbeat.py": "DYNO again, for the process list",
+    "testing/cluster.py": "hands it to the cluster of a test",
 }
 ENDS_PROCESSES = {"runtime.py"}
 FORKS = {"supervisor/fork.py"}
 STARTS_THREADS = {"service.py"}
 
 # Spellings that only keys.py knows.
-KEY = re.compile(r"^(queue:|kiq:|stat:)|:(work|workers)$|-signals$")
+KEY = re.compile(r"^(queue:|kiq:|stat:|[jh]\|)|:(work|workers)$|-(signals|marks)$")
 # The home of one person, or the workshop of one machine.
 MACHINE_PATH = re.compile(r"(?<![\w.$}])/(?:home|Users|root|work|workspace)/[\w.-]+|[A-Z]:\\Users\\")
 NOT_OURS = {".git", ".venv", "dist", "build", "__pycache__", ".hypothesis", "node_modules"}

@@ -360,6 +360,17 @@ class TestRefused:
         assert "b: 'int' = 1 can only be passed by keyword" in refusal(by_keyword)
         assert "**options" in refusal(by_any_keyword)
 
+    def test_an_active_job_has_them_for_its_envelope_has_keywords(self, registry: Registry) -> None:
+        @job(active_job=True)
+        def sample(a: int, *, b: int = 1, **options: int) -> tuple[Any, ...]:
+            return a, b, options
+
+        assert sample.perform_inline(1) == (1, 1, {})
+        assert sample.perform_inline(a=1, b=2, c=3) == (1, 2, {"c": 3})
+        for wrong in (lambda: sample.perform_inline(), lambda: sample.perform_inline(1, 2)):  # type: ignore[call-arg]
+            with pytest.raises(InvalidArguments, match="sample was not enqueued"):
+                wrong()
+
     def test_async_jobs_which_would_never_run(self) -> None:
         def function() -> None:
             @job()

@@ -6,7 +6,16 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
-from kiqcluster.metrics import DEFERRED, DROPPED, JobMetrics, Labels, Row, Tally, attribute_labels
+from kiqcluster.metrics import (
+    DEFERRED,
+    DROPPED,
+    EXECUTION_BUCKETS,
+    JobMetrics,
+    Labels,
+    Row,
+    Tally,
+    attribute_labels,
+)
 from kiqcluster.outcome import Dead, Deferred, Discard, Done, Interrupted, Outcome, Retry
 
 DONE = Done()
@@ -143,6 +152,48 @@ class TestCpu:
         after = self.cpu(metrics)
 
         assert all(now >= then for now, then in zip(after, between, strict=True))
+
+
+class TestExecutions:
+    @pytest.mark.parametrize("slot", range(len(EXECUTION_BUCKETS) + 1))
+    def test_each_run_that_succeeds_falls_into_its_bucket(self, metrics: JobMetrics, tally: Tally, slot: int) -> None:
+        ms = [*EXECUTION_BUCKETS, 400_000][slot]
+
+        tally.add(DONE, (ms - 0.5) / 1_000, None, was_retried=False)
+
+        buckets = metrics.executions()["Mail"].buckets
+        assert [at for at, count in enumerate(buckets) if count] == [slot]
+        assert len(buckets) == 26
+
+    @pytest.mark.parametrize(
+        ("outcome", "counted"),
+        [
+            (DONE, (1, 0, 1_500)),
+            (Retry(b"", 0.0), (1, 1, 0)),
+            (Dead(b"", 0.0), (1, 1, 0)),
+            (Discard(), (1, 1, 0)),
+            (Interrupted(b""), (1, 0, 0)),
+            (Dead(b"", 0.0, counted=False), (0, 0, 0)),
+            (Deferred(b"", 0.0), (0, 0, 0)),
+        ],
+        ids=["done", "retry", "dead", "discard", "interrupted", "unreadable", "deferred"],
+    )
+    def test_only_failures_fail_and_only_successes_have_a_duration(
+        self, metrics: JobMetrics, tally: Tally, outcome: Outcome, counted: tuple[int, int, int]
+    ) -> None:
+        tally.add(outcome, 1.5, None, was_retried=False)
+
+        found = metrics.executions()["Mail"]
+        assert (found.processed, found.failed, found.ms) == counted
+        assert sum(found.buckets) == (counted[2] > 0)
+
+    def test_they_are_of_all_queues_and_processors_together(self, metrics: JobMetrics) -> None:
+        for queue in ("mails", "bulk", "mails"):
+            tally = metrics.tallies()["Mail", queue] = Tally()
+            tally.add(DONE, 0.001, None, was_retried=False)
+
+        found = metrics.executions()
+        assert {name: (each.processed, each.ms) for name, each in found.items()} == {"Mail": (3, 3)}
 
 
 class TestSeries:

@@ -463,7 +463,8 @@ class TestWrap:
         assert entry["class"] == INVALID_PAYLOAD
         assert entry["queue"] == "mails"
         assert (entry["error_class"], entry["error_message"]) == ("MalformedPayload", "it is no JSON")
-        assert (entry["failed_at"], entry["retry_count"], entry["retry"]) == (NOW, 0, False)
+        assert (entry["failed_at"], entry["retry_count"], entry["retry"]) == (NOW, 0, 0)
+        assert entry["retry"] is not False
 
     @pytest.mark.parametrize(
         "payload",

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kiqcluster.activejob import WRAPPER, Keywords
 from kiqcluster.errors import InvalidArguments, JobDefinitionError
 from kiqcluster.registry import Definition, Registry, current_registry, using_registry
 
@@ -28,6 +29,8 @@ def two(a: int, b: int) -> None: ...
 def optional(a: int, b: int = 2, c: int = 3, d: int = 4) -> None: ...
 def many(a: int, b: int = 2, *rest: int) -> None: ...
 def positional_only(a: int, b: int = 2, /, c: int = 3) -> None: ...
+def by_keyword(a: int, b: int = 2, *, c: int = 3) -> None: ...
+def some_by_keyword(a: int, *rest: int, c: int, **more: int) -> None: ...
 
 
 class TestPositions:
@@ -50,6 +53,11 @@ class TestPositions:
             (many, (1, 2, 3, 4), {}, [1, 2, 3, 4]),
             (many, (), {"b": 5, "a": 1}, [1, 5]),
             (positional_only, (1,), {"c": 5}, [1, 2, 5]),
+            (by_keyword, (1,), {}, [1]),
+            (by_keyword, (1, 3), {}, [1, 3]),
+            (by_keyword, (1,), {"c": 5}, [1, Keywords(c=5)]),
+            (by_keyword, (), {"c": 5, "a": 1, "b": 2}, [1, 2, Keywords(c=5)]),
+            (some_by_keyword, (1, 2), {"c": 3, "d": 4}, [1, 2, Keywords(c=3, d=4)]),
         ],
     )
     def test_keywords_take_their_positions_and_gaps_their_defaults(
@@ -70,6 +78,9 @@ class TestPositions:
             (many, (), {}),
             (many, (1,), {"rest": [2]}),
             (positional_only, (), {"a": 1}),
+            (by_keyword, (1, 2, 3), {}),
+            (some_by_keyword, (1,), {}),
+            (some_by_keyword, (1, 2, 3), {}),
         ],
     )
     def test_what_does_not_fit_is_refused_with_the_signature(
@@ -105,6 +116,9 @@ class TestFits:
             (many, 0, False),
             (many, 1, True),
             (many, 1_000, True),
+            (by_keyword, 2, True),
+            (by_keyword, 3, False),
+            (some_by_keyword, 1, False),
         ],
     )
     def test_a_payload_fits_when_perform_could_be_called_with_it(
@@ -141,6 +155,19 @@ class TestNames:
 
         assert registry.get("X") is new
         assert len(registry) == 1
+
+    def test_a_payload_is_run_by_the_job_that_it_names_or_wraps(self) -> None:
+        registry = Registry()
+        plain, active = define(two, "Plain", ("app", "Plain")), define(two, "Active", ("app", "Active")).with_envelope()
+        registry.add(plain)
+        registry.add(active)
+
+        assert registry.find({"class": "Plain"}) == ("Plain", plain)
+        assert registry.find({"class": "Active"}) == ("Active", active)
+        assert registry.find({"class": WRAPPER, "wrapped": "Active"}) == ("Active", active.enveloped)
+        assert registry.find({"class": WRAPPER, "wrapped": "Plain"}) == ("Plain", None)
+        assert registry.find({"class": WRAPPER, "wrapped": "Other"}) == ("Other", None)
+        assert registry.find({"class": WRAPPER}) == (WRAPPER, None)
 
     @pytest.mark.parametrize("origin", [("app.jobs", "Y"), ("app.other", "X")])
     def test_another_place_that_claims_the_name_is_an_error_that_names_both(self, origin: tuple[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import sys
 import threading
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any, NoReturn
 import pytest
 
 from kiqcluster import DISCARD, KILL, Interrupted, Job, current_job, job
+from kiqcluster.activejob import WRAPPER
 from kiqcluster.config import Config
 from kiqcluster.events import Events, Fields
 from kiqcluster.metrics import BRIEF, JobMetrics
@@ -630,6 +632,133 @@ class TestUnknown:
             worker.run(f"Nobody{number}")
 
         assert list(worker.counted()) == [(UNREGISTERED, "default")]
+
+
+class TestActiveJob:
+    """What ActiveJob has wrapped is, to everybody who is told, a job of its own class."""
+
+    def run(self, worker: Worker, *arguments: Any, wrapped: str = "SampleJob", **keys: Any) -> Outcome:
+        envelope = {"job_class": wrapped, "arguments": list(arguments), "executions": 3}
+        return worker.run(WRAPPER, envelope, wrapped=wrapped, **keys)
+
+    def test_it_runs_with_the_arguments_in_its_envelope(self, worker: Worker) -> None:
+        ran: list[Any] = []
+        names: list[str] = []
+
+        @job(name="SampleJob", active_job=True)
+        def sample(*args: Any, **keywords: Any) -> None:
+            ran.append((args, keywords))
+            running = current_job()
+            assert running is not None
+            names.append(running.name)
+            assert running.payload["class"] == WRAPPER
+
+        date = {"_aj_serialized": "ActiveJob::Serializers::DateSerializer", "value": "2026-01-02"}
+        outcome = self.run(worker, 1, [date], {"key": "x", "_aj_ruby2_keywords": ["key"]})
+
+        assert type(outcome) is Done
+        assert ran == [((1, [datetime.date(2026, 1, 2)]), {"key": "x"})]
+        assert names == ["SampleJob"]
+        assert worker.counted() == {("SampleJob", "default"): {"done": 1}}
+
+    def test_a_class_may_take_it_too(self, worker: Worker) -> None:
+        ran: list[object] = []
+
+        class SampleJob(Job, active_job=True):
+            def perform(self, number: int) -> None:
+                ran.append((type(self), number))
+
+        worker.setup.server_middleware.add(lambda run, proceed: (ran.append(run.job.name), proceed())[1])
+
+        assert type(self.run(worker, 7)) is Done
+        assert ran == ["SampleJob", (SampleJob, 7)]
+
+    def test_a_payload_without_an_envelope_runs_as_it_is(self, worker: Worker) -> None:
+        ran: list[object] = []
+        job(name="SampleJob", active_job=True)(lambda *args: ran.append(args))
+
+        assert type(worker.run("SampleJob", {"job_class": "SampleJob", "arguments": []})) is Done
+        assert ran == [({"job_class": "SampleJob", "arguments": []},)]
+
+    def test_its_failure_goes_by_its_options_and_hooks_and_keeps_its_bytes(self, worker: Worker) -> None:
+        told: list[Any] = []
+        hooks = {"retry_in": lambda count, error, payload: told.append((count, payload["wrapped"])) or 1_000}
+        job(name="SampleJob", active_job=True, **hooks)(fail)
+
+        outcome = self.run(worker, 1, failed_at=1.5, retry_count=1)
+
+        assert isinstance(outcome, Retry)
+        kept = entry(outcome)
+        assert (kept["class"], kept["wrapped"], kept["retry_count"]) == (WRAPPER, "SampleJob", 2)
+        assert kept["args"] == [{"job_class": "SampleJob", "arguments": [1], "executions": 3}]
+        assert told == [(2, "SampleJob")]
+        assert worker.counted() == {("SampleJob", "default"): {"failed": 1, "fail": 1, "retried": 1}}
+
+    @pytest.mark.parametrize(
+        ("retry", "kind"), [(True, Retry), (0, Dead), (False, Dead)], ids=["retried", "buried", "never forgotten"]
+    )
+    def test_what_python_cannot_mean_fails_with_that_reason(
+        self, worker: Worker, retry: Any, kind: type[Outcome]
+    ) -> None:
+        job(name="SampleJob", active_job=True)(lambda account: None)
+
+        outcome = self.run(worker, {"_aj_globalid": "gid://shop/Account/42"}, retry=retry)
+
+        assert type(outcome) is kind
+        assert entry(outcome)["error_class"] == "kiqcluster.errors.CannotDeserialize"
+        assert "arguments[0] is the GlobalID gid://shop/Account/42" in entry(outcome)["error_message"]
+
+    def test_arguments_that_do_not_fit_are_never_forgotten(self, worker: Worker) -> None:
+        job(name="SampleJob", active_job=True)(lambda a, b: None)
+
+        outcome = self.run(worker, 1, retry=False)
+
+        assert type(outcome) is Dead
+        assert entry(outcome)["error_class"] == "kiqcluster.errors.MisfitArguments"
+        assert "SampleJob(a, b): missing a required argument: 'b'" in entry(outcome)["error_message"]
+
+    @pytest.mark.parametrize("args", [[], [None], [{}], [{"arguments": {}}], [1, 2]])
+    def test_an_envelope_that_is_none_fails(self, worker: Worker, args: list[Any]) -> None:
+        job(name="SampleJob", active_job=True)(fail)
+
+        outcome = worker.run(WRAPPER, *args, wrapped="SampleJob")
+
+        assert type(outcome) is Retry
+        assert entry(outcome)["error_class"].startswith("kiqcluster.errors.")
+
+    @pytest.mark.parametrize("is_declared", [False, True], ids=["no such job", "not as an ActiveJob"])
+    def test_an_unknown_one_is_deferred_under_its_own_name(self, worker: Worker, is_declared: bool) -> None:
+        if is_declared:
+            job(name="SampleJob")(fail)
+
+        outcome = self.run(worker, 1)
+
+        assert type(outcome) is Deferred
+        ((error, _),) = [(fields["error"], fields) for event, fields in worker.events if event == "job_failed"]
+        assert "no job named 'SampleJob' with active_job=True" in error
+
+    def test_a_wrapper_around_nothing_is_unknown(self, worker: Worker) -> None:
+        outcome = worker.run(WRAPPER, "x", wrapped=None)
+
+        assert type(outcome) is Deferred
+
+    def test_a_forced_stop_counts_for_it(self, worker: Worker) -> None:
+        job(name="SampleJob", active_job=True, max_retries_after_interruption=0)(fail)
+        raw = encode({"class": WRAPPER, "wrapped": "SampleJob", "args": [{"arguments": []}], "jid": JID})
+
+        outcome = worker.execution.interrupt(Unit("default", raw, "token", "me"))
+
+        assert type(outcome) is Dead
+        assert worker.counted() == {("SampleJob", "default"): {"interrupted": 1}}
+
+    def test_a_killer_is_buried_under_its_own_name(self, worker: Worker) -> None:
+        job(name="SampleJob", active_job=True)(fail)
+        raw = encode({"class": WRAPPER, "wrapped": "SampleJob", "args": [{"arguments": []}], "jid": JID})
+
+        outcome = worker.execution.execute(Unit("default", raw, "token", "me", deaths=3))
+
+        assert type(outcome) is Dead
+        assert list(worker.counted()) == [("SampleJob", "default")]
 
 
 class TestMalformed:

@@ -1,0 +1,37 @@
+"""Inspection: what lies in a Redis that Sidekiq's processes share, ours and Ruby's, and changes to it.
+
+Read in this order: records (a job), queues and sets (where jobs lie), then stats, processes, executions, deploys.
+_store says where all of them look, _pages how queues and sets of any size are read.
+"""
+
+from kiqcluster.api.deploys import Mark, mark, marks
+from kiqcluster.api.executions import ExecutionCount, ExecutionMetrics, JobExecutions
+from kiqcluster.api.processes import Process, ProcessSet, Work, WorkSet
+from kiqcluster.api.queues import Queue, QueueSummary, summaries
+from kiqcluster.api.records import JobRecord
+from kiqcluster.api.sets import DeadSet, JobSet, RetrySet, ScheduledSet, SortedEntry
+from kiqcluster.api.stats import History, Stats
+
+__all__ = [
+    "DeadSet",
+    "ExecutionCount",
+    "ExecutionMetrics",
+    "History",
+    "JobExecutions",
+    "JobRecord",
+    "JobSet",
+    "Mark",
+    "Process",
+    "ProcessSet",
+    "Queue",
+    "QueueSummary",
+    "RetrySet",
+    "ScheduledSet",
+    "SortedEntry",
+    "Stats",
+    "Work",
+    "WorkSet",
+    "mark",
+    "marks",
+    "summaries",
+]

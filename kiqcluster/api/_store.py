@@ -1,0 +1,17 @@
+"""Where the classes of this package look: the shard that a caller names, that of its `Client.via`, or the default."""
+
+from __future__ import annotations
+
+from kiqcluster.client import VIA
+from kiqcluster.clock import Clock, SystemClock
+from kiqcluster.runtime import current_setup
+from kiqcluster.store import Store
+
+__all__ = ["CLOCK", "store_in_force"]
+
+CLOCK: Clock = SystemClock()  # the default wherever a clock is passed in
+
+
+def store_in_force(store: Store | None) -> Store:
+    """Return the store that was given, else that of `Client.via` around the call, else the configured one."""
+    return store or VIA.get() or current_setup().current_store()

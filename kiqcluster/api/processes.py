@@ -1,0 +1,205 @@
+"""Processes: who works, what they run, and what they can be asked to do; Ruby's processes like ours.
+
+ProcessSet   a look at all processes: quiet one, stop one, dump the stacks of its threads
+WorkSet      the jobs that run, by the latest heartbeats: up to 10 s old
+
+Counterpart: sidekiq api.rb ProcessSet, WorkSet.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from kiqcluster import fleet, rubyjson
+from kiqcluster.api._store import store_in_force
+from kiqcluster.api.records import JobRecord
+from kiqcluster.errors import UsageError
+from kiqcluster.fleet import MESSAGE_TTL, Message
+from kiqcluster.keys import Keys
+from kiqcluster.store import Store
+
+__all__ = ["Process", "ProcessSet", "Work", "WorkSet", "questions", "read_work"]
+
+BATCH = 500  # processes asked for in one round trip
+SIGNALS = {"quiet": "TSTP", "stop": "TERM", "dump": "TTIN"}  # what Ruby's processes are sent instead of words
+
+
+@dataclass(frozen=True, slots=True)
+class Process(fleet.Process):
+    """A live process, and what it can be asked to do.
+
+    It is asked through Redis and acts within a moment; Ruby's Sidekiq at its next heartbeat, up to 10 s later.  Each
+    request is one round trip.  Raises StoreError, and UsageError for what this process cannot do.
+    """
+
+    store: Store = field(kw_only=True, repr=False, compare=False)
+
+    def quiet(self, lease: float | None = None) -> None:
+        """Have it fetch nothing more; what it runs goes on.
+
+        lease: seconds after which that ends by itself, 0 for never, None for what it is set to.  Ruby's are quiet
+        until they stop.
+        """
+        if lease is not None and not self.is_ours:
+            raise UsageError(f"{self.identity} is Ruby's Sidekiq: once quiet, it stays so; leave the lease out")
+        self._ask("quiet", lease)
+
+    def resume(self) -> None:
+        """End its quiet."""
+        if not self.is_ours:
+            raise UsageError(f"{self.identity} is Ruby's Sidekiq, which cannot end a quiet; stop it and start another")
+        self._ask("resume")
+
+    def stop(self) -> None:
+        """Have it end: what still runs at its deadline is put back.  A supervisor starts another in its place."""
+        self._ask("stop")
+
+    def dump(self) -> None:
+        """Have it write the stacks of its threads to its log."""
+        self._ask("dump")
+
+    def _ask(self, action: str, lease: float | None = None) -> None:
+        if self.is_embedded:
+            raise UsageError(f"{self.identity} runs inside of another program, which alone can {action} it")
+        if self.is_ours:
+            message = Message(action, scope="process", lease=lease, by="kiqcluster.api", id=secrets.token_hex(8))
+            fleet.send(self.store, self.identity, message)
+            return
+        key = self.store.keys.signals(self.identity)
+        self.store.transaction([("LPUSH", key, SIGNALS[action]), ("EXPIRE", key, MESSAGE_TTL)])
+
+
+class ProcessSet:
+    """A look at the live processes, by identity: what it says is as of the moment it was made.
+
+    Two round trips when it is made, one more for each 500 processes.  Raises StoreError.
+    """
+
+    def __init__(self, *, store: Store | None = None) -> None:
+        self._store = store_in_force(store)
+        found = fleet.processes(self._store)
+        names = [each.name for each in fields(fleet.Process)]
+        self._by_identity = {
+            each.identity: Process(**{name: getattr(each, name) for name in names}, store=self._store) for each in found
+        }
+
+    def __iter__(self) -> Iterator[Process]:
+        return iter(self._by_identity.values())
+
+    def __len__(self) -> int:
+        return len(self._by_identity)
+
+    def __getitem__(self, identity: str) -> Process:
+        """Return the process of that identity.  Raises KeyError."""
+        return self._by_identity[identity]
+
+    def __contains__(self, process: object) -> bool:
+        """Return whether a process, or the process of an identity, was there."""
+        identity = process.identity if isinstance(process, fleet.Process) else process
+        return identity in self._by_identity
+
+    @property
+    def total_concurrency(self) -> int:
+        """Threads of all processes."""
+        return sum(each.concurrency for each in self)
+
+    @property
+    def total_rss(self) -> int:
+        """Bytes that all processes occupy; what they share counts for each."""
+        return sum(each.rss for each in self)
+
+    @property
+    def leader(self) -> str | None:
+        """Identity of Sidekiq Enterprise's leader, None where there is none.  One round trip, now."""
+        leader = self._store.call("GET", self._store.keys.leader)
+        return leader.decode(errors="replace") if leader else None
+
+    def cleanup(self) -> int:
+        """Drop from the registry who has not been heard of for a minute; return how many.
+
+        Processes do it by themselves, about once a minute over the whole fleet; within a minute of the last time this
+        returns 0.  One round trip, three when it is time.
+        """
+        return fleet.prune(self._store)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A job that runs.  tid: the thread's name within its process.  run_at: since when, epoch seconds."""
+
+    identity: str
+    tid: str
+    queue: str
+    run_at: float
+    job: JobRecord
+
+
+class WorkSet:
+    """The jobs that run, as processes tell with their heartbeats, longest first.
+
+    Shorter jobs than the time between two heartbeats, 10 s, mostly do not show.  Raises StoreError.
+    """
+
+    def __init__(self, *, store: Store | None = None) -> None:
+        self._store = store_in_force(store)
+
+    def __iter__(self) -> Iterator[Work]:
+        """Look.  Two round trips, one more for each 500 processes."""
+        identities = _names(self._store.call("SMEMBERS", self._store.keys.processes))
+        found: list[Work] = []
+        for at in range(0, len(identities), BATCH):
+            found += self._look(identities[at : at + BATCH])
+        return iter(sorted(found, key=lambda work: work.run_at))
+
+    def __len__(self) -> int:
+        """Return how many jobs run, as the processes count them.  Round trips as iteration."""
+        return sum(each.busy for each in fleet.processes(self._store))
+
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
+    def find_work(self, jid: str) -> Work | None:
+        """Return where a job runs, None if nowhere.  Round trips as iteration."""
+        return next((work for work in self if work.job.jid == jid), None)
+
+    def _look(self, identities: list[str]) -> Iterator[Work]:
+        with self._store.borrowed() as link:
+            replies = link.exchange([command for each in identities for command in questions(self._store.keys, each)])
+        for identity, *both in zip(identities, replies[::2], replies[1::2], strict=True):
+            yield from read_work(identity, *both)
+
+
+def questions(keys: Keys, identity: str) -> list[tuple[str, str]]:
+    """Return the two commands whose replies `read_work` reads, for whoever asks for more in one round trip."""
+    return [("HGETALL", keys.work(identity)), ("HGETALL", keys.workers(identity))]
+
+
+def read_work(identity: str, work: Any, workers: Any) -> Iterator[Work]:
+    """Yield what a process runs: the younger form, else that of 6.4.1."""
+    flat = work if isinstance(work, list) and work else workers
+    if isinstance(flat, list):
+        for tid, raw in zip(flat[::2], flat[1::2], strict=True):
+            if (found := _read(identity, tid, raw)) is not None:
+                yield found
+
+
+def _read(identity: str, tid: bytes, raw: bytes) -> Work | None:
+    """Return what a thread runs; None for what cannot be read."""
+    try:
+        told = rubyjson.decode(raw)
+    except rubyjson.Undecodable:
+        return None
+    if not isinstance(told, dict):
+        return None
+    payload, queue, run_at = told.get("payload"), told.get("queue"), told.get("run_at")
+    raw_job = payload.encode(errors="surrogatepass") if isinstance(payload, str) else rubyjson.encode(payload)
+    job = JobRecord(raw_job, queue if isinstance(queue, str) else None)
+    since = float(run_at) if isinstance(run_at, int | float) else 0.0
+    return Work(identity, tid.decode(errors="replace"), job.queue, since, job)
+
+
+def _names(reply: Any) -> list[str]:
+    return sorted(name.decode(errors="replace") for name in reply)

@@ -1,0 +1,285 @@
+"""Queues: what waits to be fetched, and changes to it.
+
+What has rung the bell of an idle worker, and lies in the queue's wake list for a moment, counts as the queue's next.
+Iterating, finding, moving and deleting are made for queues of any size: nothing reads one as a whole.
+Counterpart: sidekiq api.rb Queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from kiqcluster import fleet
+from kiqcluster.api._pages import LARGEST_PAGE, Order, Placed, batches, page_size, walk_queue
+from kiqcluster.api._store import CLOCK, store_in_force
+from kiqcluster.api.records import JobRecord, renamed
+from kiqcluster.clock import Clock
+from kiqcluster.errors import UsageError
+from kiqcluster.keys import Keys
+from kiqcluster.payload import check_queue_name, new_jid
+from kiqcluster.store import Store
+from kiqcluster.store.moves import move_jobs, read_queue
+from kiqcluster.store.wire import Command, Reply
+
+__all__ = ["Queue", "QueueSummary", "read_summary", "summaries", "summary_questions"]
+
+WIDEST_LOOK = 4 * LARGEST_PAGE  # places between the farthest and the nearest job that one script looks for
+SLACK = 100  # places beyond these: so many jobs may have been fetched or put back since they were read
+LOOKS_AT_ONCE = 20  # jobs that are looked for in the whole queue in one round trip
+
+Span = tuple[int, int]  # places, the farthest from the end that is fetched next, and the nearest
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSummary:
+    """latency: seconds that the next job has waited, 0 when there is none.  processes: live ones that fetch from it."""
+
+    name: str
+    size: int
+    latency: float
+    is_paused: bool
+    processes: int
+
+
+class QueuedJob(JobRecord):
+    """A job of a queue.  place: how many were to be fetched before it, when it was read; None where nobody knows."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, raw: bytes, queue: str, place: int | None) -> None:
+        super().__init__(raw, queue)
+        self.place = place
+
+
+class Queue:
+    """One queue by its name, whether it is there or not.
+
+    Iteration is newest first, `reversed()` oldest first; both go on while others push, fetch and delete.
+    """
+
+    def __init__(self, name: str = "default", *, store: Store | None = None, clock: Clock = CLOCK) -> None:
+        self.name = name
+        self._store = store_in_force(store)
+        self._clock = clock
+
+    @classmethod
+    def all(cls, *, store: Store | None = None) -> list[Queue]:
+        """Return the queues that were ever pushed to, by name.  One round trip."""
+        shard = store_in_force(store)
+        names = sorted(name.decode(errors="replace") for name in shard.call("SMEMBERS", shard.keys.queues))
+        return [cls(name, store=shard) for name in names]
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name}>"
+
+    # looking
+
+    def __len__(self) -> int:
+        """Return how many jobs wait.  One round trip."""
+        return sum(self._store.pipeline([("LLEN", key) for key in self._lists]))
+
+    def __iter__(self) -> Iterator[JobRecord]:
+        """Yield the jobs, newest first.  One round trip per page of 500."""
+        return map(self._record, walk_queue(self._store, self.name, Order.NEWEST_FIRST))
+
+    def __reversed__(self) -> Iterator[JobRecord]:
+        """Yield the jobs, the next to be fetched first.  One round trip per page of 500."""
+        return map(self._record, walk_queue(self._store, self.name, Order.OLDEST_FIRST))
+
+    def page(self, start: int, count: int) -> list[JobRecord]:
+        """Return `count` jobs from the `start`-th newest on, which is 0.  One round trip."""
+        if start < 0 or count <= 0:
+            return []
+        part = read_queue(self._store, self.name, start, start + count - 1)
+        nearest = part.length - 1 - part.first
+        return [QueuedJob(payload, self.name, nearest - at) for at, payload in enumerate(part.payloads)]
+
+    def find_job(self, jid: str) -> JobRecord | None:
+        """Return the job of this id.  It has to look through the queue: one round trip per page of 500."""
+        sought = jid.encode() if jid.isalnum() else b""  # no JSON has it without these bytes
+        return next((job for job in self if sought in job.raw and job.jid == jid), None)
+
+    def latency(self) -> float:
+        """Return the seconds that the next job has waited, 0 when there is none.  One round trip."""
+        replies = self._store.pipeline([("LINDEX", key, -1) for key in self._lists])
+        return _latency(self.name, replies, self._clock.now())
+
+    def is_paused(self) -> bool:
+        """Return whether workers leave it alone.  One round trip."""
+        return bool(self._store.call("SISMEMBER", self._store.keys.paused, self.name))
+
+    # changing
+
+    def pause(self) -> bool:
+        """Have workers leave it alone: ours, and those of Sidekiq Pro.  Return whether that is new.  One round trip.
+
+        What they hold already is run.  Sidekiq without Pro goes on fetching from it.
+        """
+        return bool(self._store.call("SADD", self._store.keys.paused, self.name))
+
+    def resume(self) -> bool:
+        """End a pause; return whether there was one.  One round trip."""
+        return bool(self._store.call("SREM", self._store.keys.paused, self.name))
+
+    def clear(self) -> int:
+        """Delete all jobs, and the queue's name from the set of queues; return how many.  One round trip.
+
+        A pause stays.
+        """
+        lists = self._lists
+        *lengths, _, _ = self._store.transaction(
+            [
+                *(("LLEN", key) for key in lists),
+                ("UNLINK", *lists),
+                ("SREM", self._store.keys.queues, self.name),
+            ]
+        )
+        return sum(lengths)
+
+    def delete(self, record: JobRecord) -> bool:
+        """Delete a job by its exact bytes; return False when somebody was faster.  One round trip, rarely more."""
+        return self.delete_all([record]) == 1
+
+    def delete_all(self, records: Iterable[JobRecord]) -> int:
+        """Delete jobs of this queue; return how many were still there.
+
+        One or two round trips per 500, more for scattered ones.
+        """
+        return self._move(records, "")
+
+    def move(self, records: Iterable[JobRecord], to: str) -> int:
+        """Move jobs of this queue to the back of another one; return how many were still there.
+
+        Pass them oldest first (`reversed(queue)`) to keep their order.  Their payload names the new queue then.
+        One or two round trips per 500, more for scattered ones.  Raises InvalidPush for a name that is none.
+        """
+        if check_queue_name(to) == self.name:
+            raise UsageError(f"the jobs are in {to} already; name another queue to move them to")
+        return self._move(records, to)
+
+    def _move(self, records: Iterable[JobRecord], to: str) -> int:
+        moved, nearest = 0, inf
+        for batch in batches(map(self._placed, records), _are_close):
+            span = _span(batch)
+            if span is not None and moved and span[0] > nearest:  # what we took from before them has shifted them
+                span = self._span_now(batch, span)
+            moved += self._move_batch(batch, to, span)
+            nearest = nearest if span is None else min(nearest, span[1])
+        return moved
+
+    def _placed(self, record: JobRecord) -> QueuedJob:
+        place = record.place if isinstance(record, QueuedJob) and record.queue == self.name else None
+        return QueuedJob(record.raw, self.name, place)
+
+    def _move_batch(self, jobs: Sequence[QueuedJob], to: str, span: Span | None) -> int:
+        """Move jobs that lie close together; those that are not found where they were are looked for everywhere."""
+        missing = jobs
+        if span is not None:
+            missing = self._move_within(span, jobs, to)
+            if len(missing) > LOOKS_AT_ONCE:  # others have shifted them
+                missing = self._move_within(self._span_now(missing, span), missing, to)
+        moved = len(jobs) - len(missing)
+        for at in range(0, len(missing), LOOKS_AT_ONCE):
+            for job in self._located(missing[at : at + LOOKS_AT_ONCE]):
+                moved += 1 - len(self._move_within(_span([job]) or span or (0, 0), [job], to))
+        return moved
+
+    def _move_within(self, span: Span, jobs: Sequence[QueuedJob], to: str) -> Sequence[QueuedJob]:
+        """Move jobs that lie about there; return the others.  One round trip."""
+        slack = min(SLACK, page_size([job.raw for job in jobs]))
+        pairs = [(job.raw, renamed(job.raw, to) if to else b"") for job in jobs]
+        mark = f"moved by kiqcluster {new_jid()}".encode()
+        moved = set(move_jobs(self._store, self.name, to, pairs, (span[0] + slack, max(0, span[1] - slack)), mark))
+        return [job for at, job in enumerate(jobs) if at not in moved]
+
+    def _span_now(self, jobs: Sequence[QueuedJob], span: Span) -> Span:
+        """Return a span put right by where three of its jobs are now.  One round trip; a walk through it for each."""
+        known = {job.raw: job.place for job in (jobs[0], jobs[len(jobs) // 2], jobs[-1]) if job.place is not None}
+        found = self._located([QueuedJob(raw, self.name, place) for raw, place in known.items()])
+        shifts = [known[job.raw] - job.place for job in found if job.place is not None]
+        return (span[0] - min(shifts), span[1] - max(shifts)) if shifts else span
+
+    def _located(self, jobs: Sequence[QueuedJob]) -> list[QueuedJob]:
+        """Return those of the jobs that are there, with their places.  One round trip; a walk through it each."""
+        lists = self._lists
+        sought = [("LPOS", key, job.raw, "RANK", -1) for job in jobs for key in lists]
+        queued, rung, *found = self._store.pipeline([*(("LLEN", key) for key in lists), *sought])
+        located = []
+        for job, in_queue, in_wake in zip(jobs, found[::2], found[1::2], strict=True):
+            if in_wake is not None:
+                located.append(QueuedJob(job.raw, self.name, rung - 1 - in_wake))
+            elif in_queue is not None:
+                located.append(QueuedJob(job.raw, self.name, rung + queued - 1 - in_queue))
+        return located
+
+    @property
+    def _lists(self) -> tuple[str, str]:
+        return self._store.keys.queue(self.name), self._store.keys.wake(self.name)
+
+    def _record(self, placed: Placed) -> JobRecord:
+        return QueuedJob(placed.payload, self.name, placed.place)
+
+
+def summaries(*, store: Store | None = None, clock: Clock = CLOCK) -> list[QueueSummary]:
+    """Return all queues by name: those ever pushed to, and those paused.
+
+    Two round trips.  A key that is no queue counts as an empty one.
+    """
+    shard = store_in_force(store)
+    keys = shard.keys
+    pushed, paused, identities = shard.pipeline(
+        [("SMEMBERS", key) for key in (keys.queues, keys.paused, keys.processes)]
+    )
+    names = sorted({name.decode(errors="replace") for name in (*pushed, *paused)})
+    commands = [command for name in names for command in summary_questions(keys, name)]
+    processes = [("HGET", keys.process(identity.decode(errors="replace")), "info") for identity in identities]
+    with shard.borrowed() as link:
+        replies = link.exchange([*commands, *processes]) if commands or processes else []
+    now, served = clock.now(), _served(replies[len(commands) :])
+    return [
+        read_summary(name, replies[at : at + 4], now, is_paused=name.encode() in paused, processes=served.get(name, 0))
+        for name, at in zip(names, range(0, len(commands), 4), strict=True)
+    ]
+
+
+def summary_questions(keys: Keys, name: str) -> list[Command]:
+    """Return the four commands whose replies `read_summary` reads, for whoever asks for more in one round trip."""
+    lists = keys.queue(name), keys.wake(name)
+    return [*(("LLEN", key) for key in lists), *(("LINDEX", key, -1) for key in lists)]
+
+
+def read_summary(name: str, replies: Sequence[Reply], now: float, *, is_paused: bool, processes: int) -> QueueSummary:
+    """Return the summary of a queue; what is no queue counts as an empty one."""
+    size = sum(length for length in replies[:2] if isinstance(length, int))
+    return QueueSummary(name, size, _latency(name, replies[2:4], now), is_paused, processes)
+
+
+def _served(replies: Sequence[Reply]) -> dict[str, int]:
+    """Return queue → number of processes that fetch from it, from what these say about themselves."""
+    counts: dict[str, int] = {}
+    for info in replies:
+        for name in fleet.served_queues(info if isinstance(info, bytes) else None):
+            counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def _latency(name: str, tails: Sequence[Reply], now: float) -> float:
+    """Return the latency of a queue from the last entries of its list and of its wake list."""
+    in_queue, in_wake = tails
+    oldest = in_wake if isinstance(in_wake, bytes) else in_queue
+    return JobRecord(oldest, name).latency(now) if isinstance(oldest, bytes) else 0.0
+
+
+def _span(jobs: Sequence[QueuedJob]) -> Span | None:
+    """Return between which places the jobs were, the farthest first; None where nobody knows."""
+    places = [job.place for job in jobs if job.place is not None]
+    return (max(places), min(places)) if places else None
+
+
+def _are_close(first: QueuedJob, job: QueuedJob) -> bool:
+    """Return whether one script may look for both; jobs of unknown places are looked for one by one anyway."""
+    if first.place is None or job.place is None:
+        return first.place is job.place
+    return abs(first.place - job.place) <= WIDEST_LOOK * min(1.0, page_size([job.raw]) / LARGEST_PAGE)

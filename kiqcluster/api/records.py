@@ -1,0 +1,176 @@
+"""Records: a job as it lies in Redis, read without ever raising, whatever its bytes are.
+
+What Ruby's web UI shows of a job is what these show: the class and the arguments inside of ActiveJob's envelope,
+mailers as `Mailer#method`, an encrypted argument masked, and bytes that are no job as their only argument.
+Counterpart: sidekiq api.rb JobRecord.
+"""
+
+from __future__ import annotations
+
+from kiqcluster import rubyjson
+from kiqcluster.activejob import unwrapped
+from kiqcluster.payload import Payload, decode_backtrace, seconds
+from kiqcluster.rubyjson import JSON
+
+__all__ = ["JobRecord", "renamed"]
+
+NO_JOB = "(no job)"  # shown as the class of what has none
+MASK = "[encrypted data]"  # shown as the last argument of a job with `encrypt` (sidekiq api.rb)
+
+
+class JobRecord:
+    """A job's bytes, and what they say.
+
+    raw: exactly as they lie in Redis; by them the job is found again, to be deleted or moved.  queue: where they were
+    found; None means the queue that the payload names.  Nothing is decoded before it is asked for.
+    """
+
+    __slots__ = ("_payload", "_place", "raw")
+
+    def __init__(self, raw: bytes, queue: str | None = None) -> None:
+        self.raw = raw
+        self._place = queue
+        self._payload: Payload | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.display_class} {self.jid or '(no jid)'} in {self.queue or '(no queue)'}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, JobRecord) and (self.raw, self._place) == (other.raw, other._place)
+
+    def __hash__(self) -> int:
+        return hash(self.raw)
+
+    def __getitem__(self, key: str) -> JSON:
+        """Return any key of the payload, None where it is missing."""
+        return self.payload.get(key)
+
+    @property
+    def payload(self) -> Payload:
+        """The JSON object; {} where the bytes are none.  A caller that changes it changes what this record says."""
+        if self._payload is None:
+            try:
+                decoded = rubyjson.decode(self.raw)
+            except rubyjson.Undecodable:
+                decoded = None
+            self._payload = decoded if isinstance(decoded, dict) else {}
+        return self._payload
+
+    @property
+    def is_job(self) -> bool:
+        """Whether a worker could run it: a JSON object that names a class."""
+        return bool(self.name)
+
+    # what it runs
+
+    @property
+    def name(self) -> str:
+        """The class in the payload, the wrapper's for ActiveJob; "" where it names none."""
+        return _text(self["class"]) or ""
+
+    @property
+    def display_class(self) -> str:
+        """What people call it: ActiveJob's class instead of its wrapper's, `Mailer#method` for a mail."""
+        chosen = _text(self["display_class"])
+        if chosen:
+            return chosen
+        envelope = unwrapped(self.payload)
+        return (self.name if envelope is None else envelope.name) or NO_JOB
+
+    @property
+    def display_args(self) -> list[JSON]:
+        """The arguments for people: ActiveJob's own, GlobalIDs as they are, an encrypted one masked."""
+        envelope = unwrapped(self.payload)
+        if envelope is not None:
+            return list(envelope.display_args)
+        arguments = self.args
+        if self["encrypt"] and arguments:
+            return [*arguments[:-1], MASK]
+        return arguments
+
+    @property
+    def args(self) -> list[JSON]:
+        """The arguments as they travel; of bytes that are no JSON object, the bytes as text."""
+        if not self.payload:
+            return [self.raw.decode(errors="replace")]
+        arguments = self["args"]
+        if isinstance(arguments, list):
+            return arguments
+        return [] if arguments is None else [arguments]
+
+    # what it is
+
+    @property
+    def jid(self) -> str:
+        """Its id; "" where it has none."""
+        value = self["jid"]
+        return value if isinstance(value, str) else str(value) if type(value) is int else ""
+
+    @property
+    def queue(self) -> str:
+        """Where it was found, else where it goes; "" where neither is known."""
+        return self._place if self._place is not None else _text(self["queue"]) or ""
+
+    @property
+    def tags(self) -> list[str]:
+        tags = self["tags"]
+        return [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
+
+    # what happened to it
+
+    @property
+    def retry_count(self) -> int | None:
+        """Retries that have failed: 0 after the first failure, None before it."""
+        value = self["retry_count"]
+        return value if type(value) is int else None
+
+    @property
+    def error_class(self) -> str | None:
+        return _text(self["error_class"])
+
+    @property
+    def error_message(self) -> str | None:
+        return _text(self["error_message"])
+
+    @property
+    def error_backtrace(self) -> list[str]:
+        """The stored lines, innermost first; [] where none were kept."""
+        stored = self["error_backtrace"]
+        if isinstance(stored, list):  # as Sidekiq before 6.0.1 stored them
+            return [line for line in stored if isinstance(line, str)]
+        return decode_backtrace(stored) or []
+
+    # when: epoch seconds, whichever Sidekiq wrote them
+
+    @property
+    def created_at(self) -> float | None:
+        return seconds(self["created_at"])
+
+    @property
+    def enqueued_at(self) -> float | None:
+        return seconds(self["enqueued_at"])
+
+    @property
+    def failed_at(self) -> float | None:
+        return seconds(self["failed_at"])
+
+    @property
+    def retried_at(self) -> float | None:
+        return seconds(self["retried_at"])
+
+    def latency(self, now: float) -> float:
+        """Return the seconds since it was enqueued (created, where it says no more); 0 where it does not say."""
+        since = self.enqueued_at or self.created_at
+        return 0.0 if since is None else max(0.0, now - since)
+
+
+def renamed(raw: bytes, to: str) -> bytes:
+    """Return a job's bytes with the name of another queue; what is no JSON object names none, and stays as it is."""
+    try:
+        return rubyjson.patch(raw, {"queue": to})
+    except rubyjson.Undecodable:
+        return raw
+
+
+def _text(value: JSON) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,294 @@
+"""Sets: the jobs that wait for a time (schedule, retry) and those that wait for nothing any more (dead).
+
+What is done to entries is done by their bytes, in scripts: each is at any time in one place, and whoever comes second
+changes nothing.  Iterating and the verbs for all are made for sets of any size.
+Counterpart: sidekiq api.rb JobSet, SortedEntry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import takewhile
+
+from kiqcluster import rubyjson
+from kiqcluster.api._pages import LARGEST_PAGE, Order, batches, read_entries, walk_set
+from kiqcluster.api._store import CLOCK, store_in_force
+from kiqcluster.api.records import JobRecord, renamed
+from kiqcluster.client import due_at
+from kiqcluster.clock import Clock
+from kiqcluster.entries import DEFAULT_QUEUE, added, retried
+from kiqcluster.errors import JobKilled, RedisRefused, UsageError
+from kiqcluster.payload import Payload, check_queue_name, presentable
+from kiqcluster.rubyjson import JSON
+from kiqcluster.runtime import current_setup
+from kiqcluster.store import Store
+from kiqcluster.store.moves import DeadSetLimits, Move, move_entries
+
+__all__ = ["DeadSet", "JobSet", "RetrySet", "ScheduledSet", "SortedEntry"]
+
+GLOB = frozenset("*?[")  # what makes a pattern of a text
+KILLED = "the job was moved to the dead set by hand; it runs again only if somebody retries it there"
+
+
+class SortedEntry(JobRecord):
+    """A job of a set.  score: epoch seconds.  Its verbs return False when somebody was faster; one round trip each."""
+
+    __slots__ = ("_set", "score")
+
+    def __init__(self, raw: bytes, score: float, job_set: JobSet) -> None:
+        super().__init__(raw)
+        self.score = score
+        self._set = job_set
+
+    @property
+    def at(self) -> datetime:
+        """The time that its score says, in UTC; the first or last that there is for one beyond."""
+        try:
+            return datetime.fromtimestamp(self.score, UTC)
+        except (OverflowError, ValueError, OSError):
+            return datetime.max.replace(tzinfo=UTC) if self.score > 0 else datetime.min.replace(tzinfo=UTC)
+
+    @property
+    def id(self) -> str:
+        """`score|jid`, as Ruby's pages call it."""
+        is_finite = self.score - self.score == 0
+        return f"{rubyjson.ruby_float(self.score) if is_finite else self.score}|{self.jid}"
+
+    def delete(self) -> bool:
+        return self._set.delete([self]) == 1
+
+    def reschedule(self, at: float | timedelta | datetime) -> bool:
+        """Give it another time."""
+        return self._set.reschedule([self], at) == 1
+
+    def add_to_queue(self) -> bool:
+        """Have it run now, as it is."""
+        return self._set.add_to_queue([self]) == 1
+
+    def retry(self) -> bool:
+        """Have it run now, and not count the failure that brought it here as a retry."""
+        return self._set.retry([self]) == 1
+
+    def kill(self) -> bool:
+        """Move it to the dead set, and tell the death handlers."""
+        return self._set.kill([self]) == 1
+
+
+class JobSet:
+    """A sorted set of jobs; see ScheduledSet, RetrySet and DeadSet.
+
+    Iteration begins with the highest score, `reversed()` with the lowest; both go on while others add and take.
+    """
+
+    key_name = ""  # of the key in keys.py
+
+    def __init__(self, *, store: Store | None = None, clock: Clock = CLOCK) -> None:
+        self._store = store_in_force(store)
+        self._clock = clock
+        self._key: str = getattr(self._store.keys, self.key_name)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
+
+    # looking
+
+    def __len__(self) -> int:
+        """Return how many entries there are.  One round trip."""
+        return int(self._store.call("ZCARD", self._key))
+
+    def __iter__(self) -> Iterator[SortedEntry]:
+        """Yield the entries, highest score first.  One round trip per page of 500."""
+        return (SortedEntry(*entry, self) for entry in walk_set(self._store, self._key, Order.NEWEST_FIRST))
+
+    def __reversed__(self) -> Iterator[SortedEntry]:
+        """Yield the entries, lowest score first.  One round trip per page of 500."""
+        return (SortedEntry(*entry, self) for entry in walk_set(self._store, self._key, Order.OLDEST_FIRST))
+
+    def page(self, start: int, count: int) -> list[SortedEntry]:
+        """Return `count` entries from the `start`-th on, which is 0; highest score first.  One round trip."""
+        if start < 0:
+            return []
+        entries = read_entries(self._store, self._key, Order.NEWEST_FIRST, start, count)
+        return [SortedEntry(*entry, self) for entry in entries]
+
+    def scan(self, pattern: str) -> Iterator[SortedEntry]:
+        """Yield the entries whose bytes match, in no order; while the set changes, one may come twice.
+
+        pattern: a glob (`*`, `?`, `[…]`), or a text without these that they hold somewhere.
+        One round trip per 500 entries of the set.
+        """
+        if GLOB.isdisjoint(pattern):
+            pattern = f"*{_literal(pattern)}*"
+        cursor = b"0"
+        while True:
+            cursor, flat = self._store.call("ZSCAN", self._key, cursor, "MATCH", pattern, "COUNT", LARGEST_PAGE)
+            for payload, score in zip(flat[::2], flat[1::2], strict=True):
+                yield SortedEntry(payload, float(score), self)
+            if cursor == b"0":
+                return
+
+    def find_job(self, jid: str) -> SortedEntry | None:
+        """Return the entry of this id.  It has to look through the set: one round trip per 500 entries."""
+        return next((entry for entry in self.scan(f"*{_literal(jid)}*") if entry.jid == jid), None)
+
+    def fetch(self, score: float | tuple[float, float], jid: str | None = None) -> list[SortedEntry]:
+        """Return the entries of a score, or of a range with both its ends; of this id only.
+
+        Two round trips, one more per 500 entries.
+        """
+        low, high = score if isinstance(score, tuple) else (score, score)
+        within = takewhile(lambda entry: entry[1] <= high, walk_set(self._store, self._key, Order.OLDEST_FIRST, low))
+        entries = [SortedEntry(*entry, self) for entry in within if entry[1] >= low]
+        return [entry for entry in entries if jid is None or entry.jid == jid]
+
+    # changing: entries that are still there.  Each verb returns how many were, one script per 500 entries.
+
+    def delete(self, entries: Iterable[SortedEntry]) -> int:
+        """Delete entries; return how many were still there.  One round trip per 500."""
+        return self._apply(entries, lambda entry, _: Move(entry.raw, "drop"))
+
+    def reschedule(self, entries: Iterable[SortedEntry], at: float | timedelta | datetime) -> int:
+        """Give entries another time: epoch seconds, a delay or an aware datetime.  Bytes stay as they are.
+
+        Returns how many were still there.  One round trip per 500.  Raises InvalidPush for what is no time.
+        """
+        score = repr(due_at(at, self._clock.now())).encode()
+        return self._apply(entries, lambda entry, _: Move(entry.raw, "defer", "", score))
+
+    def move(self, entries: Iterable[SortedEntry], to: str) -> int:
+        """Give entries another queue, to which they go in their time; return how many were still there.
+
+        Nothing else of them changes.  One round trip per 500.  Raises InvalidPush for a name that is none.
+        """
+        name = check_queue_name(to)
+        return self._apply(entries, lambda entry, _: Move(entry.raw, "rename", "", renamed(entry.raw, name)))
+
+    def add_to_queue(self, entries: Iterable[SortedEntry]) -> int:
+        """Push entries to their queues through client middleware; return how many were still there.
+
+        What a link stops is deleted and counts.  Raises what a link raises; its batch of 500 has not moved then.
+        One round trip per 500.
+        """
+        return self._apply(entries, lambda entry, now: added(current_setup(), entry.raw, now))
+
+    def retry(self, entries: Iterable[SortedEntry]) -> int:
+        """Do the same, with one retry fewer on the jobs' account, as Ruby does.  One round trip per 500."""
+        return self._apply(entries, lambda entry, now: retried(current_setup(), entry.raw, now))
+
+    def kill(self, entries: Iterable[SortedEntry]) -> int:
+        """Move entries to the dead set with their bytes, which is trimmed; return how many were still there.
+
+        The death handlers of this process are told of each job, with JobKilled.  One round trip per 500.
+        """
+        return self._apply(entries, lambda entry, _: Move(entry.raw, "bury", "", entry.raw), _mourn)
+
+    def clear(self) -> int:
+        """Delete all entries; return how many.  One round trip, whatever their number."""
+        count, _ = self._store.transaction([("ZCARD", self._key), ("UNLINK", self._key)])
+        return int(count)
+
+    def delete_all(self) -> int:
+        """Do the same as clear."""
+        return self.clear()
+
+    def retry_all(self) -> int:
+        """Retry all entries; return how many.  Two round trips per 500.  Those that come meanwhile may stay."""
+        return self.retry(self)
+
+    def add_all_to_queue(self) -> int:
+        """Push all entries to their queues; return how many.  Two round trips per 500."""
+        return self.add_to_queue(self)
+
+    def kill_all(self) -> int:
+        """Kill all entries; return how many.  Two round trips per 500."""
+        return self.kill(self)
+
+    def _apply(
+        self,
+        entries: Iterable[SortedEntry],
+        plan: Callable[[SortedEntry, float], Move],
+        tell: Callable[[SortedEntry], object] | None = None,
+    ) -> int:
+        """Move entries batch by batch; return how many were still there.
+
+        An entry that Redis will not let go holds up no other: RedisRefused is raised when all others have moved.
+        """
+        count, left, reason = 0, 0, ""
+        for batch in batches(entries):
+            now = self._clock.now()
+            moves = [plan(entry, now) for entry in batch]
+            moved, refusals = move_entries(self._store, self._key, moves, now, _limits())
+            count += len(moved)
+            if tell is not None:
+                for index in moved:
+                    tell(batch[index])
+            left, reason = left + len(refusals), next(iter(refusals), reason)
+        if left:
+            error = RedisRefused(f"{reason} ({left} entries of {self._key} stay; {count} were moved)")
+            error.moved, error.left = count, left
+            raise error
+        return count
+
+
+class ScheduledSet(JobSet):
+    """Jobs that are not due yet; score: when they are."""
+
+    key_name = "schedule"
+
+
+class RetrySet(JobSet):
+    """Jobs that failed and will be tried again; score: when."""
+
+    key_name = "retry"
+
+
+class DeadSet(JobSet):
+    """Jobs that failed for good; score: time of death.  They can be retried, which takes them out."""
+
+    key_name = "dead"
+
+    def kill(self, entries: Iterable[SortedEntry]) -> int:  # noqa: ARG002  # as in every set
+        """Raise UsageError: they are dead already."""
+        raise UsageError("what lies in the dead set is dead already; retry it, or delete it")
+
+    def bury(self, job: bytes | Mapping[str, JSON]) -> None:
+        """Put a job into the dead set as of now, which is trimmed, and tell the death handlers.
+
+        job: bytes, which stay as they are, or a payload, which gets what Ruby's pages need.  One round trip.
+        """
+        now = self._clock.now()
+        if isinstance(job, bytes):
+            raw = job
+        else:
+            payload: Payload = dict(job)
+            raw = rubyjson.encode({**payload, **presentable(payload, DEFAULT_QUEUE, now)})
+        self._store.transaction([("ZADD", self._key, repr(now), raw), *self._trimming(now)])
+        _mourn(JobRecord(raw))
+
+    def trim(self) -> int:
+        """Drop what is too old or too much (`dead_timeout`, `dead_max_jobs`); return how many.  One round trip."""
+        return sum(self._store.transaction(self._trimming(self._clock.now())))
+
+    def _trimming(self, now: float) -> Sequence[tuple[str | int, ...]]:
+        limits = _limits()
+        return (
+            ("ZREMRANGEBYSCORE", self._key, "-inf", repr(now - limits.timeout)),
+            ("ZREMRANGEBYRANK", self._key, 0, -limits.largest),
+        )
+
+
+def _limits() -> DeadSetLimits:
+    config = current_setup().current_config()
+    return DeadSetLimits(config.dead_max_jobs, config.dead_timeout)
+
+
+def _mourn(job: JobRecord) -> None:
+    """Tell the death handlers of a job that was killed; bytes that are none have nobody to mourn them."""
+    if job.payload:
+        current_setup().mourn(job.payload, JobKilled(KILLED))
+
+
+def _literal(text: str) -> str:
+    """Return a pattern that matches this text."""
+    return "".join(f"\\{character}" if character in "*?[]\\" else character for character in text)

@@ -1,0 +1,1 @@
+"""Glue to other libraries; each module needs an extra of its name."""

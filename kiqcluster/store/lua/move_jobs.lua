@@ -1,0 +1,47 @@
+#!lua flags=allow-oom
+-- move_jobs: move jobs from a queue to another one, or out of it.
+--
+-- KEYS[1]  queue:<from>           list
+-- KEYS[2]  kiq:wake:<from>        list    what rang a bell there: the tail part of the queue
+-- KEYS[3]  queues                 set     queue names
+-- KEYS[4]  queue:<to>             list    only where they are moved
+-- ARGV[1]  name of the other queue, '' to delete them
+-- ARGV[2]  a mark that is nobody's payload, for the places that fall empty
+-- ARGV[3], ARGV[4]  where to look, counted from the end that is fetched next, 0 being the next: farthest and nearest
+-- then for each job: its bytes, and those that it gets in the other queue
+--
+-- A job that is not found there is left alone.  The others go to the back of the other queue in the order given.
+-- Returns the index of each job moved, from 1.
+-- Cost: O(length of the queue + jobs); only what lies between the two places is read.
+
+local is_moved = ARGV[1] ~= ''
+local lengths = {redis.call('LLEN', KEYS[1]), redis.call('LLEN', KEYS[2])}
+local total = lengths[1] + lengths[2]
+local first, last = math.max(0, total - 1 - tonumber(ARGV[3])), total - 1 - tonumber(ARGV[4])
+
+-- payload -> its places, {list, index} each, the last one being the nearest to the end that is fetched next
+local places = {}
+local function look(list, from, to)
+  for offset, payload in ipairs(to < from and {} or redis.call('LRANGE', KEYS[list], from, to)) do
+    places[payload] = places[payload] or {}
+    table.insert(places[payload], {list, from + offset - 1})
+  end
+end
+look(1, first, math.min(last, lengths[1] - 1))
+look(2, math.max(0, first - lengths[1]), last - lengths[1])
+
+local moved, marks = {}, {0, 0}
+for at = 5, #ARGV, 2 do
+  local place = places[ARGV[at]] and table.remove(places[ARGV[at]])
+  if place then
+    if is_moved then redis.call('LPUSH', KEYS[4], ARGV[at + 1]) end -- refused, if at all, before any is marked
+    redis.call('LSET', KEYS[place[1]], place[2], ARGV[2])
+    marks[place[1]] = marks[place[1]] + 1
+    moved[#moved + 1] = (at - 3) / 2
+  end
+end
+for list, count in ipairs(marks) do
+  if count > 0 then redis.call('LREM', KEYS[list], -count, ARGV[2]) end
+end
+if is_moved and #moved > 0 then pcall(redis.call, 'SADD', KEYS[3], ARGV[1]) end -- without it they run all the same
+return moved

@@ -1,0 +1,60 @@
+"""The testing kit: for tests of applications, and our own.
+
+modes         fake, inline, real; and what is said of the mode in force: assert_enqueued, drain, …
+  memory      what is behind them    jobs: what is in it    running: a worker's Execution, without Redis
+clock         a clock that stands still
+idempotency   run_twice
+declarations  jobs and middleware that end with a test
+server        a Redis server of a test's own    cluster: a real cluster    waiting: for a state, with a deadline
+plugin        all of it as fixtures; pytest finds it by itself
+
+Only plugin imports pytest: the rest serves any test runner.
+"""
+
+from kiqcluster.testing.clock import FrozenClock, frozen_clock
+from kiqcluster.testing.cluster import Cluster
+from kiqcluster.testing.declarations import forgetting_declarations, forgetting_local_jobs
+from kiqcluster.testing.idempotency import run_twice
+from kiqcluster.testing.jobs import EnqueuedJob, PerformedJob
+from kiqcluster.testing.memory import Fake, Inline
+from kiqcluster.testing.modes import (
+    assert_enqueued,
+    current_fake,
+    dead,
+    drain,
+    enqueued,
+    fake,
+    inline,
+    performed,
+    real,
+    refute_enqueued,
+    retries,
+)
+from kiqcluster.testing.server import RedisServer
+from kiqcluster.testing.waiting import wait_until
+
+__all__ = [
+    "Cluster",
+    "EnqueuedJob",
+    "Fake",
+    "FrozenClock",
+    "Inline",
+    "PerformedJob",
+    "RedisServer",
+    "assert_enqueued",
+    "current_fake",
+    "dead",
+    "drain",
+    "enqueued",
+    "fake",
+    "forgetting_declarations",
+    "forgetting_local_jobs",
+    "frozen_clock",
+    "inline",
+    "performed",
+    "real",
+    "refute_enqueued",
+    "retries",
+    "run_twice",
+    "wait_until",
+]

@@ -1,0 +1,52 @@
+"""A clock that stands still: for tests of schedules and retries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+from kiqcluster.client import due_at
+from kiqcluster.clock import SystemClock
+
+__all__ = ["FrozenClock", "frozen_clock"]
+
+
+class FrozenClock:
+    """The time that kiqcluster goes by in this process: it stands still until a test moves it."""
+
+    def __init__(self, now: float) -> None:
+        self._now = now
+
+    def __repr__(self) -> str:
+        return f"<FrozenClock {datetime.fromtimestamp(self._now, UTC).isoformat()}>"
+
+    def now(self) -> float:
+        """Return the epoch second."""
+        return self._now
+
+    def move(self, by: float | timedelta) -> None:
+        """Move it on by seconds or a timedelta, or back by a negative one."""
+        self._now += by.total_seconds() if isinstance(by, timedelta) else by
+
+    def set(self, at: float | datetime) -> None:
+        """Set it to an epoch second or an aware datetime."""
+        self._now = due_at(at, self._now)
+
+
+@contextmanager
+def frozen_clock(at: float | datetime | None = None) -> Iterator[FrozenClock]:
+    """Stop kiqcluster's clock for a `with` block, at a time or now.  Nests.
+
+    It is the time at which jobs are created, scheduled, due and retried.  What the application itself asks for the
+    time goes on, and so do durations, deadlines and other processes, a `kiq_cluster` among them.
+    """
+    clock = FrozenClock(SystemClock.now())
+    if at is not None:
+        clock.set(at)
+    before = SystemClock.now
+    SystemClock.now = staticmethod(clock.now)
+    try:
+        yield clock
+    finally:
+        SystemClock.now = staticmethod(before)

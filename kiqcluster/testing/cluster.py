@@ -1,0 +1,189 @@
+"""A real cluster: the command `kiqcluster` with its worker processes, watched through its log."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from kiqcluster.clock import SystemClock
+from kiqcluster.service import Service
+from kiqcluster.testing.server import free_port
+from kiqcluster.testing.waiting import PATIENCE
+
+__all__ = ["Cluster"]
+
+TAIL = 40  # lines of the log that a failure shows
+LAST_WORDS = 5.0  # seconds that the processes get to let go of the log, after they were killed
+LOG = ("--log-format", "json", "--log-level", "debug")
+
+
+class Cluster:
+    """`kiqcluster ARGUMENTS…` as a process of its own, with real workers; it runs once it is made.
+
+    arguments: those of the command, `-r APP`, `--redis URL` and the groups of queues among them; where it listens and
+    how it logs is added.  environ: variables on top of this process'.  cwd: its directory, ours by default.
+    through: a program that the command is handed to.
+
+    `events` are what its log says so far, `{"event": name, "pid": …, …}` (docs/logs.md has the names), `lines` the log
+    as it is, with what jobs print.  `port` serves /metrics and the probes.  A `with` block closes it.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        environ: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        stdin: int = subprocess.DEVNULL,
+        through: Sequence[str] = (),
+    ) -> None:
+        self.port = free_port()
+        self.events: list[dict[str, Any]] = []
+        self.lines: list[str] = []
+        self._changed = threading.Condition()  # guards both lists
+        is_told = any(word.startswith("--listen") for word in arguments)
+        listen = [] if is_told else ["--listen", f"127.0.0.1:{self.port}"]
+        self.process = subprocess.Popen(
+            [*through, sys.executable, "-m", "kiqcluster", *arguments, *listen, *LOG],
+            cwd=cwd, env={**os.environ, **(environ or {})}, stdin=stdin, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        self._reader = _Reader(self)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """Of the supervisor."""
+        return self.process.pid
+
+    def note(self, line: str) -> None:
+        """Take a line of the log, and wake who waits for an event."""
+        with self._changed:
+            self.lines.append(line)
+            try:
+                fields = json.loads(line)
+            except ValueError:  # printed by a job
+                fields = {}
+            if isinstance(fields, dict) and "event" in fields:
+                self.events.append(fields)
+            self._changed.notify_all()
+
+    # what has happened
+
+    def seen(self, event: str, **fields: Any) -> list[dict[str, Any]]:
+        """Return the events of that name and with those fields, so far.
+
+        A job's jid, class and queue, which its events have under "ctx", are fields as well.
+        """
+        with self._changed:
+            named = [each for each in self.events if each["event"] == event]
+        return [each for each in named if fields.items() <= {**each.get("ctx", {}), **each}.items()]
+
+    def wait_for(self, event: str, seconds: float = PATIENCE, count: int = 1, **fields: Any) -> dict[str, Any]:
+        """Return the `count`-th event of that name and with those fields.
+
+        Raises AssertionError with the end of the log after the deadline, or when the cluster has ended without it.
+        """
+        __tracebackhide__ = True
+        deadline = SystemClock.monotonic() + seconds
+        while True:
+            has_ended = not self._reader.is_alive and self.process.poll() is not None  # looked at before the events are
+            found = self.seen(event, **fields)
+            if len(found) >= count:
+                return found[count - 1]
+            left = deadline - SystemClock.monotonic()
+            if left <= 0 or has_ended:
+                self._fail(f"waited in vain for event {event} {fields} ({len(found)}/{count})")
+            with self._changed:
+                self._changed.wait(min(left, 0.1))
+
+    def wait_done(self, jid: str | None, seconds: float = PATIENCE) -> dict[str, Any]:
+        """Wait until the job of that jid has run without an error; return its event.
+
+        A job with a log_level above info says nothing when it is done, and cannot be waited for.
+        """
+        __tracebackhide__ = True
+        if jid is None:
+            raise AssertionError("there is no job to wait for: middleware has stopped the push, which returned None")
+        return self.wait_for("job_done", seconds, jid=jid)
+
+    def wait_ready(self, slots: int | None = None) -> dict[int, int]:
+        """Wait until so many slots are ready, all by default; return slot → pid of its latest worker process."""
+        __tracebackhide__ = True
+        if slots is None:
+            slots = self.wait_for("supervisor_started")["slots"]
+        for slot in range(slots):
+            self.wait_for("child_ready", slot=slot)
+        return self.pids()
+
+    def pids(self) -> dict[int, int]:
+        """Return slot → pid of the worker process that got ready last."""
+        return {each["slot"]: each["child"] for each in self.seen("child_ready")}
+
+    # its end
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send the supervisor a signal (docs/signals.md)."""
+        self.process.send_signal(number)
+
+    def wait(self, seconds: float = PATIENCE) -> int:
+        """Return the exit code; raise AssertionError when the supervisor does not end in time."""
+        __tracebackhide__ = True
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._fail(f"the supervisor did not end within {seconds:g} s")
+
+    def stop(self) -> int:
+        """Send TERM, on which running jobs may finish; return the exit code."""
+        __tracebackhide__ = True
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave nothing behind, whatever the test did: whoever still runs is killed."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        killed: set[int] = set()
+        deadline = SystemClock.monotonic() + LAST_WORDS
+        while self._reader.is_alive and SystemClock.monotonic() < deadline:  # while anybody holds its output
+            for pid in {each["child"] for each in self.seen("child_started")} - killed:
+                killed.add(pid)
+                with suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+            self._reader.join(0.01)
+        if not self._reader.is_alive and self.process.stdout is not None:
+            self.process.stdout.close()
+
+    def _fail(self, said: str) -> NoReturn:
+        __tracebackhide__ = True
+        tail = "\n".join(self.lines[-TAIL:])
+        raise AssertionError(f"{said}; the log ends:\n{tail}")
+
+
+class _Reader(Service):
+    """Hands each line of a cluster's log on, until all its processes have closed it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__("log reader", lambda name, error: cluster.note(f"{name} crashed: {error!r}"))
+        self._cluster = cluster
+
+    def run(self) -> None:
+        output = self._cluster.process.stdout
+        assert output is not None
+        for raw in output:
+            self._cluster.note(raw.decode(errors="replace").rstrip())

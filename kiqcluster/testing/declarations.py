@@ -1,0 +1,60 @@
+"""Declarations: jobs, middleware, handlers and settings that a test makes, and that end with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kiqcluster.events import LIFECYCLE
+from kiqcluster.registry import Registry, current_registry, using_registry
+from kiqcluster.runtime import Setup, current_setup
+
+__all__ = ["forgetting_declarations", "forgetting_local_jobs"]
+
+LOCAL = "<locals>"  # in the qualified name of what is defined within a function
+
+
+@contextmanager
+def forgetting_local_jobs() -> Iterator[Registry]:
+    """Have jobs that are defined within functions end with a `with` block, so that the next test may use their names.
+
+    Those of modules stay: a module that is imported in the block is not imported again after it.
+    """
+    before = current_registry()
+    registry = Registry()
+    for definition in before:
+        registry.add(definition)
+    try:
+        with using_registry(registry):
+            yield registry
+    finally:
+        for definition in registry:
+            if LOCAL not in definition.origin[1]:
+                before.add(definition)
+
+
+@contextmanager
+def forgetting_declarations() -> Iterator[Setup]:
+    """Have middleware, handlers, hooks and settings that are added in a `with` block end with it.
+
+    What a module adds when it is first imported in the block ends as well: import the application before.
+    """
+    setup = current_setup()
+    chains = {chain: chain.links for chain in (setup.client_middleware, setup.server_middleware)}
+    error_handlers, death_handlers = list(setup.error_handlers), list(setup.death_handlers)
+    hooks = {event: setup.hooks.of(event) for event in LIFECYCLE}
+    settings, config, store = dict(setup.settings), setup.config, setup.store
+    try:
+        with forgetting_local_jobs():
+            yield setup
+    finally:
+        for chain, links in chains.items():
+            chain.links = links
+        setup.error_handlers[:] = error_handlers
+        setup.death_handlers[:] = death_handlers
+        for event, kept in hooks.items():
+            setup.hooks.keep(event, kept)
+        if setup.settings != settings:
+            setup.settings.clear()
+            setup.configure(**settings)
+        setup.config, setup.store = config, store

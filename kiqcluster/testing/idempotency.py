@@ -1,0 +1,72 @@
+"""Idempotency: what a job does when it runs twice, which any job may (docs/reliability.md)."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import replace
+from pprint import pformat
+from typing import Any
+
+from kiqcluster.client import Client
+from kiqcluster.job import Enqueuer, Job
+from kiqcluster.runtime import current_setup
+from kiqcluster.testing.memory import Fake
+from kiqcluster.testing.running import perform
+
+__all__ = ["run_twice"]
+
+MOST_LINES = 40  # of the difference that a message shows
+
+
+def run_twice(job: Enqueuer[Any, Any] | type[Job], *args: Any, state: Callable[[], object]) -> None:
+    """Run a job twice under one jid, as after a crash; raise AssertionError when the second run changes the state.
+
+    Both runs go through client middleware (once), JSON and server middleware, and raise what the job raises.  state:
+    returns what the job is to leave alone the second time, in a form that can be compared: rows, files, mails, jobs
+    enqueued.  It is called, and its answer copied, after each run.
+    """
+    __tracebackhide__ = True
+    caught = Fake()
+    options = job.options if isinstance(job, Enqueuer) else {}
+    Client(setup=replace(current_setup(), delivery=caught)).push({**options, "class": job, "args": list(args)})
+    shown = f"{job.definition.name}({', '.join(map(repr, args))})"
+    if not (pushed := caught.enqueued()):
+        raise AssertionError(f"{shown} did not run: client middleware has stopped it")
+    states = []
+    for which in ("first", "second"):
+        with _told_which(shown, which):
+            error = perform(pushed[0].raw, pushed[0].queue)[1]
+            if error is not None:
+                raise error
+        states.append(deepcopy(state()))
+    if states[0] != states[1]:
+        difference = "\n".join(_difference(*states))
+        raise AssertionError(f"{shown} is not idempotent: its second run has changed the state\n{difference}")
+
+
+@contextmanager
+def _told_which(shown: str, which: str) -> Iterator[None]:
+    """Have an error say in which of the runs it was raised."""
+    __tracebackhide__ = True
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"raised by the {which} run of {shown}")
+        raise
+
+
+def _difference(first: object, second: object) -> Iterator[str]:
+    lines = list(
+        difflib.unified_diff(
+            pformat(first).splitlines(), pformat(second).splitlines(), "after the first run", "after the second run",
+            lineterm="",
+        )
+    )  # fmt: skip
+    yield from lines[:MOST_LINES]
+    if not lines:
+        yield "(the two look alike and are not equal: do their types compare by value?)"
+    elif len(lines) > MOST_LINES:
+        yield f"… and {len(lines) - MOST_LINES} lines more"

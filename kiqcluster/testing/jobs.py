@@ -1,0 +1,190 @@
+"""Jobs as a test sees them: what was enqueued, what has run, and which of them a test means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from kiqcluster.activejob import unwrapped
+from kiqcluster.api.records import JobRecord
+from kiqcluster.client import due_at
+from kiqcluster.clock import SystemClock
+from kiqcluster.errors import InvalidArguments, UsageError
+from kiqcluster.job import Enqueuer, Job
+from kiqcluster.outcome import Outcome
+from kiqcluster.payload import Payload
+from kiqcluster.registry import Definition, current_registry
+from kiqcluster.rubyjson import JSON
+
+__all__ = ["UNSAID", "EnqueuedJob", "JobLike", "PerformedJob", "Unsaid", "Wanted", "code_name", "listed", "name_of"]
+
+JobLike = Enqueuer[Any, Any] | type[Job] | str  # a job, or the name of one that only Ruby may have
+NEARBY = 1.0  # seconds that times may differ and still be the one that a test means
+MOST_LISTED = 20  # jobs that a message lists
+LONGEST_SHOWN = 200  # characters of a job's arguments in a message
+
+
+class Unsaid:
+    """What a test says nothing about."""
+
+    def __repr__(self) -> str:
+        return "…"
+
+
+UNSAID = Unsaid()
+
+
+class EnqueuedJob(JobRecord):
+    """A job that was pushed while a test kept jobs from Redis.
+
+    It has what every JobRecord has (`name`, `args`, `jid`, `queue`, `tags`, `payload`, …).  at: the epoch second at
+    which it is due, None for at once.  shard: the name of the store that `Client.via` or its client led to.
+    """
+
+    __slots__ = ("at", "shard")
+
+    def __init__(self, raw: bytes, queue: str, at: float | None, shard: str) -> None:
+        super().__init__(raw, queue)
+        self.at = at
+        self.shard = shard
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self}>"
+
+    def __str__(self) -> str:
+        """Return it as messages show it: `Welcome(7) on mailers, in 60 s`."""
+        when = "" if self.at is None else f", {_words(self.at - (self.created_at or SystemClock.now()))}"
+        return f"{code_name(self.payload)}({_shown(arguments_of(self))}) on {self.queue}{when}"
+
+
+class PerformedJob(EnqueuedJob):
+    """A run of a job.  outcome: what became of it (Done, Retry, Dead, …).  error: what it raised."""
+
+    __slots__ = ("error", "outcome")
+
+    def __init__(self, job: EnqueuedJob, outcome: Outcome, error: BaseException | None) -> None:
+        super().__init__(job.raw, job.queue, None, job.shard)
+        self.outcome = outcome
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a test says of a job; None and UNSAID say nothing.
+
+    args: positions as they travel, none for whatever they are.  queue: its name.  at: when it is due, None for at once.
+    in_: the delay with which it was pushed.  tags: some of its tags.  payload: some of its payload's keys and values.
+    """
+
+    job: JobLike | None = None
+    args: Sequence[Any] = ()
+    queue: str | None = None
+    at: float | datetime | Unsaid | None = UNSAID
+    in_: float | timedelta | None = None
+    tags: Iterable[str] = ()
+    payload: Mapping[str, JSON] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.tags, str):
+            raise UsageError(f"tags is a list of strings, not the string {self.tags!r}")
+        object.__setattr__(self, "tags", tuple(self.tags))
+
+    def check(self) -> None:
+        """Raise for what no job can ever be, so that no assertion holds for that reason alone."""
+        definition = None if self.job is None else definition_of(self.job)
+        if definition is None or definition.enveloped is not None or not self.args:
+            return
+        if (misfit := definition.fits(list(self.args))) is not None:
+            raise InvalidArguments(f"no such job can be enqueued: {misfit}")
+
+    def fits(self, job: EnqueuedJob) -> bool:
+        """Return whether the job is one that the test means."""
+        return (
+            (self.job is None or name_of(self.job) in (job.name, code_name(job.payload)))
+            and (not self.args or _alike(list(self.args), arguments_of(job)))
+            and (self.queue is None or self.queue == job.queue)
+            and self._is_due(job)
+            and set(self.tags) <= set(job.tags)
+            and all(key in job.payload and _alike(value, job.payload[key]) for key, value in self.payload.items())
+        )
+
+    def _is_due(self, job: EnqueuedJob) -> bool:
+        if self.in_ is not None:
+            delay = self.in_.total_seconds() if isinstance(self.in_, timedelta) else self.in_
+            if job.at is None or abs(job.at - (job.created_at or 0.0) - delay) > NEARBY:
+                return False
+        if isinstance(self.at, Unsaid):
+            return True
+        if self.at is None or job.at is None:
+            return self.at is job.at
+        return abs(job.at - due_at(self.at, 0.0)) <= NEARBY
+
+    def said(self, verb: str) -> str:
+        """Return it as a sentence: `Welcome(7) was enqueued on mailers`.  verb: the words in the middle."""
+        name = "at all" if self.job is None else name_of(self.job)
+        words = [f"{name}({_shown(self.args)})" if self.args else name, verb]
+        words += [f"on {self.queue}"] if self.queue is not None else []
+        if self.in_ is not None:
+            words.append(f"in {self.in_ if isinstance(self.in_, timedelta) else f'{self.in_:g} s'}")
+        if not isinstance(self.at, Unsaid):
+            words.append("for at once" if self.at is None else f"for {self.at}")
+        words += [f"with tags {sorted(self.tags)}"] if set(self.tags) else []
+        words += [f"with {key} = {value!r}" for key, value in self.payload.items()]
+        return " ".join(words)
+
+
+def definition_of(job: JobLike) -> Definition | None:
+    """Return the definition of a job; None for a name that is not registered here."""
+    if isinstance(job, str):
+        return current_registry().get(job)
+    definition = getattr(job, "definition", None)
+    if not isinstance(definition, Definition):
+        raise UsageError(f"{job!r} is no job; pass a job, or the name of one")
+    return definition
+
+
+def name_of(job: JobLike) -> str:
+    """Return a job's name on the wire."""
+    definition = definition_of(job)
+    return job if definition is None and isinstance(job, str) else definition.name  # type: ignore[union-attr]
+
+
+def code_name(payload: Payload) -> str:
+    """Return the name of what runs: of an ActiveJob its own class, not the wrapper's."""
+    envelope = unwrapped(payload)
+    return str(payload.get("class")) if envelope is None else envelope.job_class
+
+
+def arguments_of(job: JobRecord) -> list[JSON]:
+    """Return the arguments that code gets: of an ActiveJob those inside of its envelope."""
+    return job.args if unwrapped(job.payload) is None else job.display_args
+
+
+def listed(jobs: Sequence[EnqueuedJob]) -> str:
+    """Return jobs as the lines of a message."""
+    lines = [f"  {job}" for job in jobs[:MOST_LISTED]]
+    if len(jobs) > MOST_LISTED:
+        lines.append(f"  … and {len(jobs) - MOST_LISTED} more")
+    return "\n".join(lines)
+
+
+def _alike(expected: Any, found: JSON) -> bool:
+    """Return whether a value is the expected one; True and 1 are none the same, in JSON as in Ruby."""
+    if isinstance(expected, list) and isinstance(found, list):
+        return len(expected) == len(found) and all(map(_alike, expected, found))
+    if isinstance(expected, dict) and isinstance(found, dict):
+        return expected.keys() == found.keys() and all(_alike(expected[key], found[key]) for key in expected)
+    if isinstance(found, bool) and isinstance(expected, int | float):
+        return expected is found
+    return not (isinstance(expected, bool) and not isinstance(found, bool)) and bool(expected == found)
+
+
+def _shown(arguments: Sequence[Any]) -> str:
+    text = ", ".join(map(repr, arguments))
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
+
+
+def _words(seconds: float) -> str:
+    return f"in {timedelta(seconds=round(seconds))}" if seconds >= 3_600 else f"in {round(seconds, 3):g} s"

@@ -1,0 +1,330 @@
+"""Memory: what jobs are delivered to instead of Redis, and run from (Fake, Inline).
+
+1. deliver   a push's jobs → memory, as the bytes that Redis would have got
+2. enqueued, retries, dead, performed   what is there, oldest first
+3. drain     due entries → queues through client middleware, as the poller does; then run what is queued, as a worker
+             does, until nothing is left; its outcome is kept here as settle would write it
+Inline drains what a push brings before the push returns.
+
+One list holds every job, with the place where it is: no second book to disagree with it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+from kiqcluster.clock import SystemClock
+from kiqcluster.entries import enqueued
+from kiqcluster.outcome import Dead, Deferred, Interrupted, Outcome, Requeue, Retry
+from kiqcluster.registry import current_registry
+from kiqcluster.rubyjson import JSON
+from kiqcluster.runtime import Ready, current_setup
+from kiqcluster.store import Store
+from kiqcluster.testing.jobs import (
+    UNSAID,
+    EnqueuedJob,
+    JobLike,
+    PerformedJob,
+    Unsaid,
+    Wanted,
+    code_name,
+    listed,
+    name_of,
+)
+from kiqcluster.testing.running import perform
+
+__all__ = ["MOST_RUNS", "Fake", "Inline"]
+
+MOST_RUNS = 10_000  # jobs that one drain, or one push while inline, may run: more is taken for an endless chain
+LINK_PAUSE = 1.0  # seconds until a due job is looked at again whose client middleware has failed
+QUEUE, SCHEDULE, RETRY, DEAD = "queue", "schedule", "retry", "dead"
+Chosen = Callable[[EnqueuedJob], bool]
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A job in memory, and where it is."""
+
+    job: EnqueuedJob
+    place: str
+
+
+class Fake:
+    """Keeps jobs in memory, for a test to look at and to run.  Thread-safe.
+
+    `_held` and `_performed` are guarded by `_lock`, which nobody holds while a job or a link runs.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: list[Held] = []
+        self._performed: list[PerformedJob] = []
+        self._thread = threading.local()  # is_running: whether it runs a job; pushed: what Inline has yet to run
+
+    def deliver(self, jobs: Sequence[Ready], store: Store | None) -> None:
+        """Take the jobs of a push; called by the client."""
+        self._keep(jobs, store)
+
+    def _keep(self, jobs: Sequence[Ready], store: Store | None) -> list[Held]:
+        shard = "default" if store is None else store.name
+        kept = [
+            Held(EnqueuedJob(job.encoded, job.queue, job.at, shard), QUEUE if job.at is None else SCHEDULE)
+            for job in jobs
+        ]
+        with self._lock:
+            self._held += kept
+        return kept
+
+    # what is there
+
+    def enqueued(
+        self, job: JobLike | None = None, *args: Any, queue: str | None = None, tags: Iterable[str] = ()
+    ) -> list[EnqueuedJob]:
+        """Return the jobs that wait in queues and in the schedule, in the order of their pushes.
+
+        job: of that job only.  args: with these arguments.  queue, tags: see assert_enqueued.
+        """
+        return self._matching(Wanted(job, args, queue, tags=tags), QUEUE, SCHEDULE)
+
+    def retries(self, job: JobLike | None = None, *args: Any) -> list[EnqueuedJob]:
+        """Return the jobs that have failed and will be tried again; `at` says when."""
+        return self._matching(Wanted(job, args), RETRY)
+
+    def dead(self, job: JobLike | None = None, *args: Any) -> list[EnqueuedJob]:
+        """Return the jobs that are buried; their payload says why."""
+        return self._matching(Wanted(job, args), DEAD)
+
+    def performed(self, job: JobLike | None = None, *args: Any) -> list[PerformedJob]:
+        """Return the runs so far, in order, each with its outcome and error."""
+        wanted = Wanted(job, args)
+        with self._lock:
+            return [each for each in self._performed if wanted.fits(each)]
+
+    def clear(self) -> None:
+        """Forget every job."""
+        with self._lock:
+            self._held.clear()
+            self._performed.clear()
+
+    def _matching(self, wanted: Wanted, *places: str) -> list[EnqueuedJob]:
+        wanted.check()
+        with self._lock:
+            return [held.job for held in self._held if held.place in places and wanted.fits(held.job)]
+
+    # assertions
+
+    def assert_enqueued(
+        self,
+        job: JobLike | None = None,
+        *args: Any,
+        queue: str | None = None,
+        at: float | datetime | Unsaid | None = UNSAID,
+        in_: float | timedelta | None = None,
+        count: int | None = None,
+        tags: Iterable[str] = (),
+        payload: Mapping[str, JSON] | None = None,
+    ) -> EnqueuedJob:
+        """Return the first enqueued job that fits; raise AssertionError, with those that there are, when none does.
+
+        job: a job, or the name of one.  args: its arguments as they travel, whatever they are when none is given;
+        `unittest.mock.ANY` stands for any.  queue: where it goes.  at: when it is due, None for at once.  in_: the
+        delay with which it was pushed; both give or take a second.  count: how many there have to be.  tags: tags that
+        it has.  payload: keys and values that its payload has.
+        """
+        __tracebackhide__ = True
+        wanted = Wanted(job, args, queue, at, in_, tags, payload or {})
+        found = self._matching(wanted, QUEUE, SCHEDULE)
+        if found and count in (None, len(found)):
+            return found[0]
+        if found:
+            said = f"{len(found)} jobs, not {count}: {wanted.said('was enqueued')}"
+        else:
+            said = f"no job {wanted.said('was enqueued')}"
+        raise AssertionError(said + self._instead(wanted))
+
+    def refute_enqueued(
+        self,
+        job: JobLike | None = None,
+        *args: Any,
+        queue: str | None = None,
+        at: float | datetime | Unsaid | None = UNSAID,
+        in_: float | timedelta | None = None,
+        tags: Iterable[str] = (),
+        payload: Mapping[str, JSON] | None = None,
+    ) -> None:
+        """Raise AssertionError, with those that there are, when an enqueued job fits.  See assert_enqueued."""
+        __tracebackhide__ = True
+        wanted = Wanted(job, args, queue, at, in_, tags, payload or {})
+        if found := self._matching(wanted, QUEUE, SCHEDULE):
+            raise AssertionError(f"no job {wanted.said('was to be enqueued')}; these were:\n{listed(found)}")
+
+    def _instead(self, wanted: Wanted) -> str:
+        """Return the end of a message: what there is instead."""
+        others = self._matching(Wanted(), QUEUE, SCHEDULE)
+        text = f"; enqueued were:\n{listed(others)}" if others else "; nothing was"
+        with self._lock:
+            ran = [each for each in self._performed if wanted.fits(each)]
+        return f"{text}\nit has run already, see performed():\n{listed(ran)}" if ran else text
+
+    # running
+
+    def drain(
+        self, *jobs_or_queues: JobLike, scheduled: bool = False, retries: bool = False, raise_errors: bool = True
+    ) -> int:
+        """Run jobs as a worker would until none is left, those included that they push; return how many runs that took.
+
+        jobs_or_queues: jobs (as objects) and queues (by name) to run, all by default.  Jobs of classes that are not
+        registered here stay: they are Ruby's.  Scheduled jobs and retries run when kiqcluster's clock says so, frozen
+        or not.  scheduled, retries: also those that are there now and due later.  raise_errors: raise the first error
+        of a job, after its outcome was kept; what has not run yet stays enqueued.  False keeps going as a worker does.
+        """
+        __tracebackhide__ = True
+        chosen = _chosen(jobs_or_queues)
+        ahead = {place for place, is_wanted in ((SCHEDULE, scheduled), (RETRY, retries)) if is_wanted}
+        self._release(chosen, ahead, raise_errors)
+        runs = 0
+        while True:
+            held = self._take(chosen)
+            if held is not None:
+                self._run(held, runs, raise_errors)
+                runs += 1
+            elif not self._release(chosen, (), raise_errors):
+                return runs
+
+    def _release(self, chosen: Chosen, ahead: Collection[str], raise_errors: bool) -> bool:
+        """Move to its queue what is due, and whatever is in the places `ahead`; return whether anything was moved."""
+        now = SystemClock.now()
+        with self._lock:
+            due = [
+                held
+                for held in self._held
+                if held.place in (SCHEDULE, RETRY)
+                and (held.place in ahead or (held.job.at or 0.0) <= now)
+                and chosen(held.job)
+            ]
+        has_moved = False
+        for held in sorted(due, key=lambda each: each.job.at or 0.0):
+            try:
+                move = enqueued(current_setup(), held.job.raw, now)
+            except Exception as error:
+                if raise_errors:
+                    raise
+                current_setup().report(error, {"context": "client middleware", "job": held.job.payload})
+                self._replace(held, held.job.raw, held.place, held.job.queue, now + LINK_PAUSE)
+                continue
+            if move.verb == "push":
+                self._replace(held, move.new, QUEUE, move.queue)
+                has_moved = True
+            else:
+                self._remove(held)
+        return has_moved
+
+    def _take(self, chosen: Chosen) -> Held | None:
+        """Take out the job that has been in its queue for longest."""
+        with self._lock:
+            for index, held in enumerate(self._held):
+                if held.place == QUEUE and chosen(held.job):
+                    return self._held.pop(index)
+        return None
+
+    def _run(self, held: Held, runs: int, raise_errors: bool) -> None:
+        """Run a job that was taken out, and keep what becomes of it.  runs: how many were before it."""
+        __tracebackhide__ = True
+        if runs >= MOST_RUNS:
+            raise AssertionError(
+                f"{runs} jobs have run, and {held.job} is still to come: a job that pushes itself never ends, and a "
+                "link that puts jobs back has to let them run some day"
+            )
+        is_within, self._thread.is_running = self.is_running, True
+        try:
+            outcome, error = perform(held.job.raw, held.job.queue)
+        finally:
+            self._thread.is_running = is_within
+        with self._lock:
+            self._performed.append(PerformedJob(held.job, outcome, error))
+        self._settle(held, outcome)
+        if error is not None and raise_errors:
+            raise error
+
+    @property
+    def is_running(self) -> bool:
+        """Whether this thread runs a job."""
+        return getattr(self._thread, "is_running", False)
+
+    def _settle(self, held: Held, outcome: Outcome) -> None:
+        match outcome:
+            case Retry(payload=payload, at=at):
+                self._replace(held, payload, RETRY, held.job.queue, at)
+            case Deferred(payload=payload, at=at):
+                self._replace(held, payload, SCHEDULE, held.job.queue, at)
+            case Dead(payload=payload, at=at):
+                self._replace(held, payload, DEAD, held.job.queue, at)
+            case Interrupted(payload=payload):
+                self._replace(held, payload, QUEUE, held.job.queue, first=True)
+            case Requeue():
+                self._replace(held, held.job.raw, QUEUE, held.job.queue, first=True)
+
+    def _replace(
+        self, held: Held, raw: bytes, place: str, queue: str, at: float | None = None, *, first: bool = False
+    ) -> None:
+        """Have a job in another place, as other bytes; last there, unless it is to be first."""
+        job = EnqueuedJob(raw, queue, at, held.job.shard)
+        if place != QUEUE and isinstance(named := job["queue"], str):
+            job = EnqueuedJob(raw, named, at, held.job.shard)  # a retry_queue, where there is one
+        with self._lock:
+            self._held = [each for each in self._held if each is not held]
+            self._held.insert(0 if first else len(self._held), Held(job, place))
+
+    def _remove(self, held: Held) -> None:
+        with self._lock:
+            self._held = [each for each in self._held if each is not held]
+
+
+class Inline(Fake):
+    """Runs what a push brings before the push returns; what is due later waits, as in Fake.
+
+    A job that fails raises its error where it was pushed; its retry is kept.  What a job pushes runs once that job has
+    ended, never within it.
+    """
+
+    def deliver(self, jobs: Sequence[Ready], store: Store | None) -> None:
+        """Take the jobs of a push and run those that are due; called by the client."""
+        __tracebackhide__ = True
+        kept = [held for held in self._keep(jobs, store) if held.place == QUEUE]
+        if self.is_running:
+            self._thread.pushed = [*getattr(self._thread, "pushed", ()), *kept]
+            return
+        self._thread.pushed = kept
+        runs = 0
+        while self._thread.pushed:
+            held, *self._thread.pushed = self._thread.pushed
+            if self._take(partial(_is_ours, held.job)) is not None:
+                self._run(held, runs, raise_errors=True)
+                runs += 1
+
+
+def _chosen(jobs_or_queues: Sequence[JobLike]) -> Chosen:
+    """Return what tells whether a job is to run."""
+    queues = {each for each in jobs_or_queues if isinstance(each, str)}
+    names = {name_of(each) for each in jobs_or_queues if not isinstance(each, str)}
+
+    def is_chosen(job: EnqueuedJob) -> bool:
+        is_meant = not jobs_or_queues or job.queue in queues or code_name(job.payload) in names
+        return is_meant and _is_here(job)
+
+    return is_chosen
+
+
+def _is_ours(mine: EnqueuedJob, job: EnqueuedJob) -> bool:
+    """Return whether a job is the one that this thread has pushed and can run."""
+    return job is mine and _is_here(job)
+
+
+def _is_here(job: EnqueuedJob) -> bool:
+    """Return whether this process has the code of a job."""
+    return current_registry().find(job.payload)[1] is not None

@@ -1,0 +1,61 @@
+"""Running: a job's bytes through what a worker does with them, in the thread that asks.
+
+The worker's own Execution runs it, so middleware, the job's options, its hooks and the handlers do what they do in
+production; nothing is written anywhere, since no Redis is needed.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from kiqcluster.events import Events
+from kiqcluster.metrics import JobMetrics
+from kiqcluster.outcome import Outcome
+from kiqcluster.registry import current_registry
+from kiqcluster.runtime import Runtime, current_setup
+from kiqcluster.store.engine import Unit
+from kiqcluster.worker.execution import Execution
+
+__all__ = ["perform"]
+
+ERRORS_OF_JOBS = ("job", "malformed payload")  # contexts in which handlers are told of them
+SEED = 0  # of the jitter of retries, so that they fall on the same seconds in every run of a test
+
+
+def perform(raw: bytes, queue: str) -> tuple[Outcome, BaseException | None]:
+    """Run a job; return what became of it, and what it raised.
+
+    What ends the test rather than the job is raised: Ctrl-C, and pytest's skip and fail.
+    """
+    raised: list[BaseException] = []
+
+    def note(error: Exception, context: dict[str, Any]) -> None:
+        if context.get("context") in ERRORS_OF_JOBS:
+            raised.append(_original(error))
+
+    def note_failure(_event: str, fields: dict[str, Any]) -> None:
+        said.append(f"{fields['outcome']}: {fields['error']}")
+
+    said: list[str] = []
+    events = Events()
+    events.listen(note_failure, lambda event: event == "job_failed")
+    setup = current_setup()
+    watched = replace(setup, error_handlers=[*setup.error_handlers, note])
+    runtime = Runtime(setup.current_config(), setup.current_store(), watched, events, rng=Random(SEED))
+    execution = Execution(runtime, current_registry(), JobMetrics(1, list), threading.Event())
+    outcome = execution.execute(Unit(queue, raw, token="", identity=""))
+    if not raised:
+        return outcome, RuntimeError(said[0]) if said else None
+    error = raised[0]
+    if not isinstance(error, Exception | SystemExit | GeneratorExit):
+        raise error
+    return outcome, error
+
+
+def _original(error: Exception) -> BaseException:
+    """Return what a job raised, where handlers are told of an Exception instead."""
+    cause = error.__cause__
+    return cause if type(error) is RuntimeError and cause is not None and not isinstance(cause, Exception) else error

@@ -1,0 +1,131 @@
+"""A Redis server of a test's own: started, stalled and killed at will."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from kiqcluster.errors import StoreError
+from kiqcluster.store import Store, embedded
+from kiqcluster.testing.waiting import wait_until
+
+__all__ = ["RedisServer", "free_port", "freeze", "is_alive"]
+
+
+class RedisServer:
+    """A server on a unix socket and a TCP port of this host, in a folder of its own; it runs once it is made.
+
+    `url` is where it listens (redis://127.0.0.1:PORT/0).  durable: whatever it has acknowledged is on disk, and there
+    again when it is started after a kill.  program: a server to run instead of the extra's or the one on PATH.
+    settings: further words of its command line.  A `with` block closes it.  Raises UsageError where there is no server
+    program.
+    """
+
+    def __init__(self, *, durable: bool = False, program: str | None = None, settings: Sequence[str] = ()) -> None:
+        self._program = program or embedded.find_server()
+        self.directory = Path(tempfile.mkdtemp(prefix="kiq-redis-"))
+        self.socket = self.directory / "redis.sock"
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._durable = durable
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Start it, again after a kill; return once it answers."""
+        settings = [
+            *("--port", str(self.port)),
+            *("--bind", "127.0.0.1"),
+            *("--unixsocket", str(self.socket)),
+            *("--dir", str(self.directory)),
+            *("--save", ""),
+            *("--appendonly", "yes" if self._durable else "no"),
+            *("--appendfsync", "always"),
+            *("--logfile", str(self.directory / "log")),
+            *self._settings,
+        ]
+        self._process = subprocess.Popen([self._program, *settings], stdout=subprocess.DEVNULL)
+        wait_until(self._answers, "the Redis server to answer")
+
+    def _answers(self) -> bool:
+        store = self.store()
+        try:
+            return bool(store.call("PING") == b"PONG")
+        except StoreError:
+            return False
+        finally:
+            store.close()
+
+    def store(self, db: int = 0) -> Store:
+        """Return a Store on one of its databases, by the socket."""
+        return Store(f"unix://{self.socket}?db={db}")
+
+    def clear(self) -> None:
+        """Forget all data of all databases.  One round trip."""
+        store = self.store()
+        store.call("FLUSHALL")
+        store.close()
+
+    @contextmanager
+    def stalled(self) -> Iterator[None]:
+        """Stop the server in its tracks for a `with` block; what arrives meanwhile runs afterwards."""
+        assert self._process is not None
+        freeze(self._process.pid)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End the server as a power cut does."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> RedisServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it and remove its folder."""
+        self.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def free_port() -> int:
+    """Return a TCP port of this host that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process lives; a zombie does not."""
+    return _state(Path(f"/proc/{pid}")) not in ("", "Z")
+
+
+def freeze(pid: int) -> None:
+    """Stop a process in its tracks, and wait until each of its threads stands still: the signal takes its time."""
+    os.kill(pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{pid}/task")
+    if tasks.exists():  # not on macOS
+        wait_until(lambda: all(_state(task) == "T" for task in tasks.iterdir()), f"process {pid} to stand still")
+
+
+def _state(process: Path) -> str:
+    """Return the state letter of a process or thread, given its folder in /proc; nothing for one that has ended."""
+    try:
+        return (process / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""

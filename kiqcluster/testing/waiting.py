@@ -1,0 +1,27 @@
+"""Waiting: for a stored state with a deadline, never for a length of time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from kiqcluster.clock import SystemClock
+
+__all__ = ["PATIENCE", "wait_until"]
+
+T = TypeVar("T")
+PATIENCE = 20.0  # seconds that a test waits for what should take a fraction of one
+LOOK = 0.01  # seconds between looks
+NEVER = threading.Event()  # waiting for it is how a look is put off
+
+
+def wait_until(condition: Callable[[], T], what: str, seconds: float = PATIENCE) -> T:
+    """Return the condition's first truthy value; raise AssertionError with `what` when the deadline has passed."""
+    __tracebackhide__ = True
+    deadline = SystemClock.monotonic() + seconds
+    while not (value := condition()):
+        if SystemClock.monotonic() >= deadline:
+            raise AssertionError(f"waited {seconds:g} s in vain for: {what}")
+        NEVER.wait(LOOK)
+    return value

@@ -1,0 +1,154 @@
+"""The cluster fixture: a real command with real workers, for jobs of an application in a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from kiqcluster import Client, Store
+from kiqcluster.testing import Cluster, RedisServer, wait_until
+from kiqcluster.testing.server import is_alive
+
+APPLICATION = """
+from kiqcluster import current_job, job
+from kiqcluster.runtime import current_setup
+
+@job(queue="notes")
+def note(value):
+    print("noted", value)
+    current_setup().current_store().call("SADD", "notes", value)
+
+@job(queue="notes", retry=5)
+def fail_once():
+    if "retry_count" not in current_job().payload:
+        raise ValueError("once")
+"""
+
+
+@pytest.fixture
+def start(kiq_cluster: Callable[..., Cluster], tmp_path: Path) -> Callable[..., Cluster]:
+    """Start a cluster with the application."""
+    (tmp_path / "app.py").write_text(dedent(APPLICATION))
+    return lambda *arguments, **more: kiq_cluster(*arguments, require="app", cwd=tmp_path, **more)
+
+
+def push(name: str, *args: object, **keys: object) -> str:
+    jid = Client().push({"class": name, "args": list(args), "queue": "notes", **keys})
+    assert jid is not None
+    return jid
+
+
+def test_a_pushed_job_runs_there(start, kiq_store: Store) -> None:
+    cluster = start("notes", "-c", "2")
+
+    jid = push("note", "a")
+    event = cluster.wait_done(jid)
+
+    assert event["ctx"]["jid"] == jid
+    assert kiq_store.call("SMEMBERS", "notes") == [b"a"]
+    assert "noted a" in cluster.lines
+    assert cluster.stop() == 0
+
+
+def test_it_is_ready_when_it_is_there_with_all_its_slots(start) -> None:
+    cluster = start("notes", "other,third")
+
+    pids = cluster.pids()
+
+    assert set(pids) == {0, 1}
+    assert all(map(is_alive, pids.values()))
+    assert len(cluster.seen("child_ready")) == 2
+
+
+def test_scheduled_jobs_run_when_they_are_due(start, kiq_store: Store) -> None:
+    cluster = start("notes")
+
+    cluster.wait_done(push("note", "later", at=kiq_now(kiq_store) + 0.5))
+
+    assert kiq_store.call("SMEMBERS", "notes") == [b"later"]
+
+
+def kiq_now(store: Store) -> float:
+    return float(store.call("TIME")[0])
+
+
+def test_a_failed_job_is_waited_for_by_its_event(start, kiq_store: Store) -> None:
+    cluster = start("notes")
+
+    jid = push("fail_once")
+    event = cluster.wait_for("job_failed", jid=jid)
+
+    assert "ValueError: once" in event["error"]
+    wait_until(lambda: kiq_store.call("ZCARD", "retry") == 1, "the retry to be written")
+
+
+def test_variables_and_settings_are_handed_on(start) -> None:
+    cluster = start("notes", environ={"KIQ_CONCURRENCY": "3"})
+
+    assert cluster.wait_for("worker_ready")["concurrency"] == 3
+
+
+def test_two_clusters_share_the_database(start) -> None:
+    first, second = start("notes"), start("others")
+
+    jid = push("note", "x")
+
+    first.wait_done(jid)
+    assert second.seen("job_done", jid=jid) == []
+
+
+def test_waiting_in_vain_shows_the_log_and_waiting_for_what_has_ended_does_not_last(start) -> None:
+    cluster = start("notes")
+
+    with pytest.raises(AssertionError, match=r"waited in vain for event never .*the log ends:\n") as caught:
+        cluster.wait_for("never", seconds=0.1)
+    assert "child_ready" in str(caught.value)
+
+    cluster.stop()
+    with pytest.raises(AssertionError, match="waited in vain for event never"):
+        cluster.wait_for("never", seconds=1_000)
+
+
+def test_a_push_that_was_stopped_is_not_waited_for(start) -> None:
+    with pytest.raises(AssertionError, match="middleware has stopped the push"):
+        start("notes").wait_done(None)
+
+
+def test_close_leaves_no_process_behind(start) -> None:
+    cluster = start("notes")
+    (worker,) = cluster.pids().values()
+    os.kill(worker, signal.SIGSTOP)  # it cannot even be asked
+
+    cluster.close()
+
+    wait_until(lambda: not is_alive(cluster.pid) and not is_alive(worker), "all processes to be gone")
+
+
+class TestServer:
+    def test_a_stalled_one_answers_afterwards_and_a_killed_one_when_it_is_started_again(self) -> None:
+        with RedisServer(durable=True) as server:
+            store = server.store()
+            store.call("SET", "a", 1)
+            with server.stalled():
+                link = store.link(timeout=0.1)
+                with pytest.raises(Exception, match=r"(did not answer|cannot reach)"):
+                    link.exchange([("GET", "a")])
+            server.kill()
+            server.start()
+
+            assert store.call("GET", "a") == b"1"
+
+        assert not server.directory.exists()
+
+    def test_clear_empties_every_database(self, kiq_server: RedisServer) -> None:
+        for db in (0, 3):
+            kiq_server.store(db).call("SET", "a", 1)
+
+        kiq_server.clear()
+
+        assert [kiq_server.store(db).call("DBSIZE") for db in (0, 3)] == [0, 0]

@@ -1,0 +1,267 @@
+"""The plugin: found by pytest itself, and nothing of one test is left for the next."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from textwrap import dedent
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+HEAD = """
+import os
+import pytest
+from kiqcluster import Client, job
+from kiqcluster.clock import SystemClock
+from kiqcluster.errors import UsageError
+from kiqcluster.registry import current_registry
+from kiqcluster.runtime import current_setup
+from kiqcluster.testing import assert_enqueued, drain, enqueued, performed, refute_enqueued
+"""
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
+    """Run the tests in a text as a suite of their own; returns its result."""
+    for variable in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "REDIS_URL"):
+        monkeypatch.delenv(variable, raising=False)
+
+    def run(source: str, *arguments: str, ini: str = "") -> pytest.RunResult:
+        pytester.makeini(f"[pytest]\nfilterwarnings = error\n{ini}")
+        pytester.makepyfile(HEAD + dedent(source))
+        return pytester.runpytest_subprocess("-p", "no:cacheprovider", "--strict-markers", *arguments, timeout=60)
+
+    return run
+
+
+class TestModes:
+    def test_fixtures_and_markers_put_a_test_in_a_mode(self, run) -> None:
+        result = run("""
+            ran = []
+
+            @job
+            def note(value): ran.append(value)
+
+            @pytest.fixture(autouse=True)
+            def forget(): ran.clear()
+
+            def test_fixture_fake(kiq_fake):
+                note.perform_async(1)
+                kiq_fake.assert_enqueued(note, 1)
+                assert kiq_fake.drain() == 1 and ran == [1]
+
+            def test_fixture_inline(kiq_inline):
+                note.perform_async(2)
+                assert ran == [2] and [run.args for run in kiq_inline.performed()] == [[2]]
+
+            @pytest.mark.kiq("fake")
+            def test_marker_fake():
+                note.perform_async(3)
+                assert_enqueued(note, 3)
+
+            @pytest.mark.kiq("inline")
+            class TestMarkerInline:
+                def test_one(self):
+                    note.perform_async(4)
+                    assert ran == [4]
+
+                @pytest.mark.kiq("fake")
+                def test_the_nearest_one_wins(self):
+                    note.perform_async(5)
+                    assert ran == []
+
+            def test_none():
+                with pytest.raises(UsageError):
+                    enqueued()
+        """)
+
+        result.assert_outcomes(passed=6)
+
+    def test_a_suite_has_a_mode_that_its_tests_may_leave(self, run) -> None:
+        result = run(
+            """
+            import unittest
+
+            @job
+            def note(value): ...
+
+            def test_of_the_suite():
+                note.perform_async(1)
+                assert_enqueued(note, 1)
+
+            class TestOldStyle(unittest.TestCase):
+                def test_of_the_suite_too(self):
+                    note.perform_async(1)
+                    assert_enqueued(note, 1)
+
+            @pytest.mark.kiq("real")
+            def test_real():
+                assert current_setup().delivery is None
+
+            def test_redis(kiq_store):
+                note.perform_async(1)
+                assert kiq_store.call("LLEN", "queue:default") == 1
+
+            def test_inline_on_top(kiq_inline):
+                note.perform_async(1)
+                assert len(performed(note)) == 1
+            """,
+            ini="kiq_mode = fake",
+        )
+
+        result.assert_outcomes(passed=5)
+
+    @pytest.mark.parametrize(
+        ("marker", "ini", "words"),
+        [
+            ("", "kiq_mode = fakes", "kiq_mode = 'fakes' is no mode; the modes are fake, inline, real"),
+            ("@pytest.mark.kiq('Inline')", "", "'Inline' is no mode"),
+            ("@pytest.mark.kiq", "", "is no mode"),
+        ],
+    )
+    def test_a_mode_that_there_is_not_is_refused(self, run, marker: str, ini: str, words: str) -> None:
+        result = run(f"{marker}\ndef test_it(): ...", ini=ini)
+
+        assert result.ret != 0
+        assert words in result.stdout.str() + result.stderr.str()
+
+
+class TestNothingIsLeft:
+    def test_jobs_modes_and_clocks_end_with_their_test_even_a_failing_one(self, run) -> None:
+        result = run("""
+            from kiqcluster.testing import fake
+
+            class TestNames:
+                def test_fails(self, kiq_fake, kiq_clock):
+                    @job
+                    def welcome(): ...
+                    welcome.perform_async()
+                    kiq_clock.move(1_000)
+                    1 / 0
+
+                def test_is_new(self, kiq_fake):
+                    @job
+                    def welcome(): ...
+                    assert enqueued() == []
+
+            def test_leaves_a_block_open():
+                fake().__enter__()
+
+            def test_is_not_in_it():
+                import time
+                assert current_setup().delivery is None
+                assert current_registry().get("welcome") is None
+                assert SystemClock.now is time.time
+        """)
+
+        result.assert_outcomes(passed=3, failed=1)
+
+    def test_what_a_test_adds_to_the_set_up_ends_with_it(self, run) -> None:
+        result = run("""
+            import kiqcluster
+
+            def test_adds(kiq_setup, kiq_fake):
+                kiqcluster.client_middleware.add(lambda push, proceed: None)
+                kiqcluster.configure(max_retries=1)
+                assert Client().push({"class": "X", "args": []}) is None
+
+            def test_does_not_see_it(kiq_fake):
+                Client().push({"class": "X", "args": []})
+                assert_enqueued("X")
+                assert current_setup().current_config().max_retries == 25
+        """)
+
+        result.assert_outcomes(passed=2)
+
+    def test_databases_are_empty_for_each_test_and_one_server_serves_the_run(self, run) -> None:
+        result = run("""
+            ports = set()
+
+            @job(queue="mailers")
+            def welcome(): ...
+
+            @pytest.mark.parametrize("number", [1, 2])
+            def test_it(kiq_redis, kiq_store, number):
+                ports.add(kiq_redis.port)
+                assert kiq_store.call("DBSIZE") == 0
+                welcome.perform_async()
+                assert kiq_redis.store().call("LLEN", "queue:mailers") == 1
+                assert len(ports) == 1
+
+            def test_the_store_of_the_application_is_back():
+                assert current_setup().store is None
+        """)
+
+        result.assert_outcomes(passed=3)
+
+    def test_processes_of_xdist_have_servers_of_their_own(self, run) -> None:
+        result = run(
+            """
+            @pytest.mark.parametrize("number", range(6))
+            def test_it(kiq_store, number):
+                for _ in range(200):
+                    kiq_store.call("INCR", "count")
+                assert kiq_store.call("GET", "count") == b"200"
+            """,
+            *("-n", "2"),
+        )
+
+        result.assert_outcomes(passed=6)
+
+
+class TestFailures:
+    def test_they_point_at_the_test_and_not_at_the_kit(self, run) -> None:
+        result = run("""
+            def test_it(kiq_fake):
+                assert_enqueued("Welcome", 7, queue="mailers")
+        """)
+
+        said = result.stdout.str()
+        assert "AssertionError: no job Welcome(7) was enqueued on mailers; nothing was" in said
+        assert "memory.py" not in said
+
+    def test_a_cluster_that_does_not_start_shows_its_log(self, run) -> None:
+        result = run("""
+            def test_it(kiq_cluster):
+                kiq_cluster("default", require="no_such_module")
+        """)
+
+        said = result.stdout.str()
+        assert "waited in vain for event" in said
+        assert "No module named 'no_such_module'" in said
+
+
+def test_its_fixtures_are_listed_with_what_they_do(run) -> None:
+    said = run("", "--fixtures").stdout.str()
+
+    for fixture in ("kiq_fake", "kiq_inline", "kiq_clock", "kiq_setup", "kiq_server", "kiq_redis", "kiq_store"):
+        assert fixture in said
+    assert "no docstring available" not in said
+
+
+def test_the_kit_is_to_be_had_without_pytest() -> None:
+    code = dedent("""
+        import sys
+        sys.modules["pytest"] = None  # importing it fails
+        from kiqcluster import job
+        from kiqcluster.testing import assert_enqueued, fake, drain
+
+        @job
+        def welcome(user_id): print("welcome", user_id)
+
+        with fake():
+            welcome.perform_async(7)
+            assert_enqueued(welcome, 7)
+            drain()
+        try:
+            with fake():
+                assert_enqueued(welcome)
+        except AssertionError as error:
+            print(error)
+    """)
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+    assert done.stdout == "welcome 7\nno job welcome was enqueued; nothing was\n", done.stderr

@@ -27,10 +27,10 @@ from prometheus_client.registry import Collector
 
 from kiqcluster.clock import Clock, SystemClock
 from kiqcluster.config import parse_listen
-from kiqcluster.ctl.gauges import look
+from kiqcluster.ctl.gauges import Gauges
 from kiqcluster.ctl.options import DURATION, SETTINGS, redis_options
 from kiqcluster.errors import ExitCode, StoreError, UsageError
-from kiqcluster.store import Store
+from kiqcluster.store import Store, is_outage
 
 __all__ = ["Exporter", "Page", "exporter", "serve"]
 
@@ -54,6 +54,7 @@ class Exporter(Collector):
         self, store: Store, clock: Clock, fresh: float, on_trouble: Callable[[StoreError | None], None]
     ) -> None:
         self._store = store
+        self._gauges = Gauges(store)
         self._clock = clock
         self._fresh = fresh
         self._on_trouble = on_trouble
@@ -92,7 +93,7 @@ class Exporter(Collector):
     def _look(self) -> None:
         before, trouble = self._clock.monotonic(), None
         try:
-            metrics = look(self._store, self._clock.now())
+            metrics = self._gauges.look(self._clock.now())
         except StoreError as error:
             metrics, trouble = [], error
             self._store.close()
@@ -210,9 +211,14 @@ def exporter(store: Store, listen: str, cache: float) -> None:
         click.echo(f"kiqctl: {word}", err=True)
 
     server = serve(Exporter(store, SystemClock(), cache, tell), listen)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    click.echo(f"kiqctl: /metrics of {store.address} at {listen}", err=True)
     try:
+        store.check()
+    except StoreError as error:
+        if not is_outage(error):  # a password that is wrong now is a slip; later, it may be on its way
+            raise
+    try:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        click.echo(f"kiqctl: /metrics of {store.address} at {listen}", err=True)
         server.serve_forever()
     except KeyboardInterrupt:  # also TERM
         server.server_close()

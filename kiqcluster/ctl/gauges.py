@@ -1,31 +1,42 @@
 """Gauges: what lies in Redis, as metrics under gitlab-exporter's names.
 
-1. sizes      of the sets, counters, the names of the queues                    one round trip
-2. fleet      who is there, what they listen to                                 two, and one more per 500 processes
-3. queues     how long, how late; paused, listened to                           one per 500 queues
+1. ask      sizes, names, and at once of everybody and everything that was there at the look before: one round trip
+2. ask on   of the processes that are new, then of the queues that are: one more each, if there are any
+3. tell     sizes, fleet, queues
 
-Nothing is read whole: of a queue its length and its oldest job, of a set its size and its first entry.  Ruby's queues
-read like ours.  A key of the wrong type costs its own series, and no other.
+A round trip asks of 500 at most.  Nothing is read whole: of a queue its length and its oldest job, of a set its size
+and its first entry.  Ruby's queues read like ours.  A key of the wrong type costs its own series, and no other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain, islice
+from typing import Any, NamedTuple
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from kiqcluster import rubyjson
-from kiqcluster.fleet import Process, processes
+from kiqcluster import fleet, rubyjson
+from kiqcluster.fleet import Process, read_process
+from kiqcluster.keys import Keys
 from kiqcluster.payload import seconds
 from kiqcluster.store import Store
 
-__all__ = ["look"]
+__all__ = ["Gauges"]
 
-BATCH = 500  # queues asked for in one round trip
+BATCH = 500  # queues and processes asked of in one round trip
 DEFAULT_QUEUE = "default"
 SORTED_SETS = ("schedule", "retry", "dead")
+
+Question = tuple[str, ...]  # a command
+
+
+class Subject(NamedTuple):
+    """Who or what is asked of.  questions: about one of that name."""
+
+    questions: Callable[[Keys, str], list[Question]]
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,39 +51,69 @@ class Queue:
     age: float | None
 
 
-def look(store: Store, now: float) -> list[Metric]:
-    """Return the metrics of this moment.  now: epoch seconds.  Raises StoreError."""
-    sizes = _Sizes(store, now)
-    fleet = processes(store)
-    listened = {name for process in fleet for name in process.queues}
-    names = sorted(sizes.queues | listened)
-    queues = dict(_read_queues(store, names, now))
-    return [*sizes.metrics(now), *_fleet_metrics(fleet), *_queue_metrics(queues, listened, sizes.paused)]
+class Gauges:
+    """Looks at a Redis, and remembers who and what was there."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: list[Subject] = []
+
+    def look(self, now: float) -> list[Metric]:
+        """Return the metrics of this moment.  now: epoch seconds.  Raises StoreError.
+
+        One round trip, if nobody and nothing is new and there are at most 500 of them.
+        """
+        heard: dict[Subject, list[Any]] = {}
+        sizes = _Sizes(self._ask(heard, self._known[:BATCH], _size_questions(self._store.keys, now)))
+        members = [Subject(fleet.questions, name) for name in sorted(sizes.processes)]
+        self._ask_on(heard, members)
+        everybody = [each for member in members if (each := read_process(member.name, *heard[member])) is not None]
+        listened = {name for process in everybody for name in process.queues}
+        lists = [Subject(_queue_questions, name) for name in sorted(sizes.queues | listened)]
+        self._ask_on(heard, lists)
+        self._known = [*members, *lists]
+        queues = {each.name: _read_queue(heard[each], now) for each in lists}
+        return [*sizes.metrics(now), *_fleet_metrics(everybody), *_queue_metrics(queues, listened, sizes.paused)]
+
+    def _ask_on(self, heard: dict[Subject, list[Any]], subjects: Iterable[Subject]) -> None:
+        unheard = iter([each for each in subjects if each not in heard])
+        while batch := list(islice(unheard, BATCH)):
+            self._ask(heard, batch, [])
+
+    def _ask(self, heard: dict[Subject, list[Any]], subjects: Sequence[Subject], first: list[Question]) -> list[Any]:
+        """Add what is said of each to `heard`; return the replies to the questions that come first.  One round trip."""
+        asked = [each.questions(self._store.keys, each.name) for each in subjects]
+        with self._store.borrowed() as link:
+            replies = iter(link.exchange([*first, *chain.from_iterable(asked)]))
+        answers = list(islice(replies, len(first)))
+        heard.update(
+            {each: list(islice(replies, len(questions))) for each, questions in zip(subjects, asked, strict=True)}
+        )
+        return answers
 
 
-# 1. sizes
+# sizes
+
+
+def _size_questions(keys: Keys, now: float) -> list[Question]:
+    questions: list[Question] = [
+        *(("SMEMBERS", key) for key in (keys.queues, keys.paused, keys.processes)),
+        *(("GET", key) for key in (keys.processed, keys.failed)),
+        *(("ZCARD", key) for key in (keys.schedule, keys.retry, keys.dead)),
+    ]
+    for key in (keys.schedule, keys.retry):
+        questions += [("ZCOUNT", key, "-inf", repr(now)), ("ZRANGE", key, "0", "0", "WITHSCORES")]
+    return questions
 
 
 class _Sizes:
-    """What one round trip brings."""
+    """What the replies to these say."""
 
-    def __init__(self, store: Store, now: float) -> None:
-        keys = store.keys
-        commands: list[tuple[str, ...]] = [
-            ("SMEMBERS", keys.queues),
-            ("SMEMBERS", keys.paused),
-            ("GET", keys.processed),
-            ("GET", keys.failed),
-            *(("ZCARD", key) for key in (keys.schedule, keys.retry, keys.dead)),
-        ]
-        for key in (keys.schedule, keys.retry):
-            commands += [("ZCOUNT", key, "-inf", repr(now)), ("ZRANGE", key, "0", "0", "WITHSCORES")]
-        with store.borrowed() as link:
-            replies = link.exchange(commands)
-        self.queues, self.paused = _names(replies[0]), _names(replies[1])
-        self._totals = replies[2:4]
-        self._cards = dict(zip(SORTED_SETS, replies[4:7], strict=True))
-        self._due = dict(zip(SORTED_SETS, zip(replies[7::2], replies[8::2], strict=True), strict=False))
+    def __init__(self, replies: Sequence[Any]) -> None:
+        self.queues, self.paused, self.processes = map(_names, replies[:3])
+        self._totals = replies[3:5]
+        self._cards = dict(zip(SORTED_SETS, replies[5:8], strict=True))
+        self._due = dict(zip(SORTED_SETS, zip(replies[8::2], replies[9::2], strict=True), strict=False))
 
     def metrics(self, now: float) -> Iterator[Metric]:
         for name, text, value in zip(
@@ -97,7 +138,7 @@ class _Sizes:
             yield GaugeMetricFamily(f"sidekiq_{name}_set_backlog_size", text, value=due)
 
 
-# 2. fleet
+# fleet
 
 
 def _fleet_metrics(fleet: Sequence[Process]) -> Iterator[Metric]:
@@ -106,22 +147,13 @@ def _fleet_metrics(fleet: Sequence[Process]) -> Iterator[Metric]:
     yield GaugeMetricFamily("sidekiq_workers_size", "Jobs that run, by the latest beats", value=busy)
 
 
-# 3. queues
+# queues
 
 
-def _read_queues(store: Store, names: Sequence[str], now: float) -> Iterator[tuple[str, Queue]]:
-    keys = store.keys
-    for at in range(0, len(names), BATCH):
-        batch = names[at : at + BATCH]
-        commands: list[tuple[str, ...]] = []
-        for name in batch:
-            # What has rung a bell is fetched first; with no worker there, it lies in the wake list.
-            for key in (keys.wake(name), keys.queue(name)):
-                commands += [("LLEN", key), ("LINDEX", key, "-1")]
-        with store.borrowed() as link:
-            replies = link.exchange(commands)
-        for number, name in enumerate(batch):
-            yield name, _read_queue(replies[4 * number : 4 * number + 4], now)
+def _queue_questions(keys: Keys, name: str) -> list[Question]:
+    # What has rung a bell is fetched first; with no worker there, it lies in the wake list.
+    lists = keys.wake(name), keys.queue(name)
+    return [question for key in lists for question in (("LLEN", key), ("LINDEX", key, "-1"))]
 
 
 def _read_queue(replies: Sequence[Any], now: float) -> Queue:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from kiqcluster.ctl.gauges import look
+from kiqcluster.ctl.gauges import Gauges
 from kiqcluster.store import Store
 from tests.interop.programs import RubyClient, RubyServer
 from tests.kit import wait_until
@@ -18,7 +18,7 @@ def gauges(store: Store) -> dict[tuple[str, str], float]:
     """Return the value of each sample by its name and, where it has one, the label `name`."""
     return {
         (sample.name, sample.labels.get("name", "")): sample.value
-        for metric in look(store, time.time())
+        for metric in Gauges(store).look(time.time())
         for sample in metric.samples
     }
 

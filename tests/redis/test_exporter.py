@@ -39,6 +39,7 @@ class Bench:
         self.store = store
         self.clock = Clock()
         self.told: list[StoreError | None] = []
+        self.asked = 0
         self.exporter = Exporter(store, self.clock, 5.0, self.told.append)
 
     def scrape(self) -> dict[str, float]:
@@ -50,6 +51,13 @@ class Bench:
         """Return how often the counters were read."""
         found = re.search(rb"cmdstat_get:calls=(\d+)", self.store.call("INFO", "commandstats"))
         return 0 if found is None else int(found[1]) // 2
+
+    def reads(self) -> int:
+        """Return how often the server has read from clients, but for this."""
+        found = re.search(rb"total_reads_processed:(\d+)", self.store.call("INFO", "stats"))
+        assert found is not None
+        self.asked += 1
+        return int(found[1]) - self.asked
 
     def push(self, queue: str, *jobs: bytes) -> None:
         self.store.pipeline([("SADD", "queues", queue), ("LPUSH", f"queue:{queue}", *jobs)])
@@ -243,6 +251,21 @@ class TestOddData:
 
 
 class TestSharing:
+    def test_a_look_at_what_is_known_costs_one_round_trip(self, bench: Bench) -> None:
+        publish(bench.store, "a:1:x", queues=("default", "low"))
+        bench.push("default", job(created_at=NOW))
+        bench.scrape()
+
+        before = bench.reads()
+        known = bench.scrape()
+        assert bench.reads() == before + 1
+
+        bench.push("new", job(created_at=NOW))
+        new = bench.scrape()
+        assert bench.reads() == before + 1 + 1 + 2  # the push; what is new is asked for by itself
+        assert new.keys() > known.keys()
+        assert new["sidekiq_queue_size{name=new}"] == 1
+
     def test_scrapes_within_a_few_seconds_share_a_look(self, bench: Bench) -> None:
         first = bench.exporter.page("", "")
         bench.push("default", job(enqueued_at=NOW))
@@ -435,3 +458,15 @@ def test_an_address_that_cannot_be_used_is_refused_with_its_code(
 
     assert done.returncode == code, done.stderr
     assert b"Traceback" not in done.stderr
+
+
+def test_a_password_that_is_wrong_at_the_start_is_refused_with_its_code(own_server: RedisServer) -> None:
+    own_server.store().call("CONFIG", "SET", "requirepass", "secret")
+    command = [sys.executable, "-m", "kiqcluster.ctl", "exporter", "--listen", f"127.0.0.1:{free_port()}"]
+
+    done = subprocess.run(
+        [*command, "--redis", own_server.url], capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE, check=False
+    )
+
+    assert done.returncode == ExitCode.REDIS_REFUSED
+    assert "redis://:PASSWORD@" in done.stderr

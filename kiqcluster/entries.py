@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from kiqcluster import rubyjson
 from kiqcluster.errors import MalformedPayload
-from kiqcluster.payload import INVALID_PAYLOAD, Payload, read, unwrap
+from kiqcluster.payload import INVALID_PAYLOAD, Payload, read, unwrap, wrap
 from kiqcluster.runtime import Push, Setup
 from kiqcluster.store.moves import Move
 
@@ -51,9 +51,19 @@ def _by_hand(setup: Setup, old: bytes, now: float, change: Callable[[Payload], P
     raw, queue = _kept(old)
     try:
         payload = read(raw)
-    except MalformedPayload:
-        return Move(old, "push", queue, raw)
+    except MalformedPayload as error:
+        return Move(old, "push", queue, _harmless(old, raw, queue, error, now))
     return _pushed(setup, old, raw, now, change(payload))
+
+
+def _harmless(old: bytes, raw: bytes, queue: str, error: MalformedPayload, now: float) -> bytes:
+    """Return bytes that are no job in a form that Ruby survives; our workers look inside (payload.unwrap).
+
+    JSON that is no object breaks every page of its web UI while it lies in a queue, and its workers lose it (trap 12).
+    """
+    if not rubyjson.ruby_reads(raw) or isinstance(rubyjson.decode(raw), dict):
+        return raw
+    return old if raw != old else wrap(raw, queue, error, now)
 
 
 def _kept(old: bytes) -> tuple[bytes, str]:
@@ -74,6 +84,7 @@ def _pushed(setup: Setup, old: bytes, raw: bytes, now: float, changes: Payload) 
     push = setup.client_middleware.invoke(draft, lambda: draft)
     if push is None:
         return Move(old, "drop")
+    push.payload["queue"] = _queue(push.payload)  # links may change it, too
     written = {**_changed(push.payload, pristine), "enqueued_at": now}
     removed = pristine.keys() - push.payload.keys()
     return Move(old, "push", push.queue, rubyjson.patch(raw, written, {*removed, "at"}))
@@ -81,7 +92,8 @@ def _pushed(setup: Setup, old: bytes, raw: bytes, now: float, changes: Payload) 
 
 def _queue(payload: Payload) -> str:
     queue = payload.get("queue")
-    return queue if isinstance(queue, str) and queue else DEFAULT_QUEUE
+    # No key can hold half a surrogate pair, and one such entry must not keep the others of its batch back.
+    return queue if isinstance(queue, str) and queue and rubyjson.is_unicode(queue) else DEFAULT_QUEUE
 
 
 def _changed(payload: Payload, pristine: Payload) -> Payload:

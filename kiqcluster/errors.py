@@ -121,9 +121,14 @@ class StoreError(KiqError):
     """Redis did not do what was asked.
 
     enqueued: where that was a push, the jids of its jobs that are certainly enqueued all the same.
+    moved, left, unknown: where jobs were to be moved or deleted, how many were, how many Redis would not let go, and of
+    how many more nobody knows.
     """
 
     enqueued: tuple[str, ...] = ()
+    moved: int = 0
+    left: int = 0
+    unknown: int = 0
 
 
 class RedisUnavailable(StoreError):
@@ -155,14 +160,9 @@ class NotReplicated(StoreError):
 
 
 class RedisRefused(StoreError):
-    """Redis answered with an error; code is its first word (WRONGTYPE, NOAUTH, OOM, READONLY, …).
-
-    moved, left: where entries were to be moved, how many were, and how many of them Redis would not let go.
-    """
+    """Redis answered with an error; code is its first word (WRONGTYPE, NOAUTH, OOM, READONLY, …)."""
 
     exit_code = ExitCode.REDIS_REFUSED
-    moved = 0
-    left = 0
 
     def __init__(self, message: str) -> None:
         super().__init__(message)

@@ -23,6 +23,7 @@ from kiqcluster.store import Store
 
 __all__ = [
     "CLUSTER_FIELD",
+    "LONGEST_LEASE",
     "MESSAGE_TTL",
     "ONLY_CLUSTERS",
     "Capsule",
@@ -44,6 +45,7 @@ ACTIONS = ("quiet", "resume", "roll", "reload", "stop", "dump")
 ONLY_CLUSTERS = frozenset({"roll", "reload"})  # what no process can do for itself
 CLUSTER_FIELD = "kiq_cluster"  # of a process' hash: JSON of what its supervisor is doing
 MESSAGE_TTL = 60  # seconds; what nobody has read by then must not surprise anybody later
+LONGEST_LEASE = 1e9  # seconds; beyond it is a mistake
 LONGEST_TEXT = 200  # characters of a name or id in a message: they go to logs and pages
 BATCH = 500  # processes asked for in one round trip
 PRUNE_PERIOD = 60  # seconds between two prunings, over the whole fleet (sidekiq api.rb)
@@ -99,7 +101,7 @@ def _one_of(words: Sequence[str], field: str, value: object) -> str:
 def _lease(value: object) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9 or not isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < LONGEST_LEASE:
         raise ValueError(f"its lease is {value!r:.50}; it takes seconds, or null")
     return float(value)
 
@@ -262,10 +264,10 @@ def read_process(identity: str, fields: Any, left: Any) -> Process | None:
     threads = int(_number(concurrency) or _number(about.get("concurrency")))
     return Process(
         identity=identity,
-        host=str(about.get("hostname") or host),
+        host=_name(about.get("hostname")) or host,
         pid=int(_number(about.get("pid", pid))),
-        tag=str(about.get("tag") or ""),
-        version=str(about.get("version") or ""),
+        tag=_name(about.get("tag")),
+        version=_name(about.get("version")),
         queues=_queues(about),
         concurrency=threads,
         busy=int(_number(busy)),
@@ -278,7 +280,7 @@ def read_process(identity: str, fields: Any, left: Any) -> Process | None:
         started_at=_number(about.get("started_at")),
         rtt_us=int(_number(rtt_us)),
         is_embedded=about.get("embedded") is True,
-        labels=tuple(map(str, labels)) if isinstance(labels, list) else (),
+        labels=_names(labels),
         capsules=tuple(_capsules(about, threads)),
     )
 
@@ -295,7 +297,7 @@ def _queues(about: Mapping[str, Any]) -> tuple[str, ...]:
         queues = [
             name for each in capsules.values() if isinstance(each, dict) for name in _weights(each.get("weights"))
         ]
-    return tuple(dict.fromkeys(map(str, queues))) if isinstance(queues, list) else ()
+    return tuple(dict.fromkeys(_names(queues)))
 
 
 def _capsules(about: Mapping[str, Any], threads: int) -> Iterator[Capsule]:
@@ -305,7 +307,9 @@ def _capsules(about: Mapping[str, Any], threads: int) -> Iterator[Capsule]:
         for name, each in capsules.items():
             told = each if isinstance(each, dict) else {}
             weights = _weights(told.get("weights"))
-            yield Capsule(name, int(_number(told.get("concurrency"))), str(told.get("mode") or _mode(weights)), weights)
+            yield Capsule(
+                name, int(_number(told.get("concurrency"))), _name(told.get("mode")) or _mode(weights), weights
+            )
         return
     told_weights = about.get("weights")
     if not isinstance(told_weights, list | dict):
@@ -327,6 +331,14 @@ def _mode(weights: Mapping[str, int]) -> str:
     if not any(weights.values()):
         return "strict"
     return "random" if all(weight == 1 for weight in weights.values()) else "weighted"
+
+
+def _name(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _names(value: object) -> tuple[str, ...]:
+    return tuple(name for name in value if isinstance(name, str)) if isinstance(value, list) else ()
 
 
 def _object(raw: bytes | None) -> dict[str, Any]:

@@ -24,6 +24,7 @@ __all__ = [
     "encode",
     "encode_arrays",
     "is_unicode",
+    "members",
     "patch",
     "ruby_float",
     "ruby_reads",
@@ -100,14 +101,7 @@ def patch(raw: bytes, changes: Mapping[str, JSON], without: Collection[str] = ()
     Values that are not named travel as the bytes they are, so floats and escapes of another producer survive.
     Raises Undecodable for what is no JSON object.
     """
-    try:
-        fields: dict[str, Any] = decode_raw_fields(raw)
-    except (
-        msgspec.MsgspecError,
-        ValueError,
-        RecursionError,
-    ):  # lone surrogates, 1e400: msgspec does not look past them
-        fields = _split_fields(raw)
+    fields = members(raw)
     for key in without:
         fields.pop(key, None)
     for key, value in changes.items():
@@ -116,6 +110,18 @@ def patch(raw: bytes, changes: Mapping[str, JSON], without: Collection[str] = ()
         return encode_fast(fields)
     except UnicodeEncodeError:  # a key with half a surrogate pair
         return b"{" + b",".join(encode(key) + b":" + bytes(value) for key, value in fields.items()) + b"}"
+
+
+def members(raw: bytes) -> dict[str, Any]:
+    """Return the members of the JSON object `raw`; bytes(…) of each is how it is written there.
+
+    Raises Undecodable for what is no JSON object.
+    """
+    try:
+        fields: dict[str, Any] = decode_raw_fields(raw)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        fields = _split_fields(raw)  # lone surrogates, 1e400: msgspec does not look past them
+    return fields
 
 
 def _split_fields(raw: bytes) -> dict[str, Any]:

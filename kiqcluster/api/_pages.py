@@ -21,7 +21,17 @@ from kiqcluster.api.records import JobRecord
 from kiqcluster.store import Store
 from kiqcluster.store.moves import Part, read_queue
 
-__all__ = ["LARGEST_PAGE", "Order", "Placed", "batches", "page_size", "read_entries", "walk_queue", "walk_set"]
+__all__ = [
+    "LARGEST_PAGE",
+    "PAGE_BYTES",
+    "Order",
+    "Placed",
+    "batches",
+    "page_size",
+    "read_entries",
+    "walk_queue",
+    "walk_set",
+]
 
 FIRST_PAGE = 50  # jobs that are read before it is known how large they are
 LARGEST_PAGE = 500

@@ -5,12 +5,13 @@ Counterpart: sidekiq deploy.rb.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from kiqcluster.api._store import CLOCK, store_in_force
 from kiqcluster.clock import Clock
-from kiqcluster.errors import UsageError
+from kiqcluster.errors import StoreError, UsageError
 from kiqcluster.store import Store
 
 __all__ = ["Mark", "mark", "marks"]
@@ -39,7 +40,12 @@ def mark(label: str, at: datetime | None = None, *, store: Store | None = None, 
     stamp, key = minute.strftime(FORMAT), store.keys.deploys(f"{minute:%Y%m%d}")
     if not store.call("SET", store.keys.deploy_lock(label), stamp, "NX", "EX", LOCK_TTL):
         return False
-    store.transaction([("HSETNX", key, stamp, label), ("EXPIRE", key, MARK_DAYS * 86_400)])
+    try:
+        store.transaction([("HSETNX", key, stamp, label), ("EXPIRE", key, MARK_DAYS * 86_400)])
+    except StoreError:
+        with suppress(StoreError):  # whoever tries again must not be told that it is marked
+            store.call("DEL", store.keys.deploy_lock(label))
+        raise
     return True
 
 

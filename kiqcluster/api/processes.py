@@ -17,8 +17,9 @@ from kiqcluster import fleet, rubyjson
 from kiqcluster.api._store import store_in_force
 from kiqcluster.api.records import JobRecord
 from kiqcluster.errors import UsageError
-from kiqcluster.fleet import MESSAGE_TTL, Message
+from kiqcluster.fleet import LONGEST_LEASE, MESSAGE_TTL, Message
 from kiqcluster.keys import Keys
+from kiqcluster.payload import seconds
 from kiqcluster.store import Store
 
 __all__ = ["Process", "ProcessSet", "Work", "WorkSet", "questions", "read_work"]
@@ -45,7 +46,9 @@ class Process(fleet.Process):
         """
         if lease is not None and not self.is_ours:
             raise UsageError(f"{self.identity} is Ruby's Sidekiq: once quiet, it stays so; leave the lease out")
-        self._ask("quiet", lease)
+        if lease is not None and not 0 <= lease < LONGEST_LEASE:  # it would drop the message, and nobody would know
+            raise UsageError(f"a lease is seconds, and 0 has no end; {lease} is none")
+        self._ask("quiet", None if lease is None else float(lease))
 
     def resume(self) -> None:
         """End its quiet."""
@@ -194,11 +197,13 @@ def _read(identity: str, tid: bytes, raw: bytes) -> Work | None:
         return None
     if not isinstance(told, dict):
         return None
-    payload, queue, run_at = told.get("payload"), told.get("queue"), told.get("run_at")
-    raw_job = payload.encode(errors="surrogatepass") if isinstance(payload, str) else rubyjson.encode(payload)
+    payload, queue = told.get("payload"), told.get("queue")
+    if isinstance(payload, str):
+        raw_job = payload.encode(errors="surrogatepass")
+    else:  # an object, until Sidekiq 6.5
+        raw_job = bytes(rubyjson.members(raw).get("payload", b""))
     job = JobRecord(raw_job, queue if isinstance(queue, str) else None)
-    since = float(run_at) if isinstance(run_at, int | float) else 0.0
-    return Work(identity, tid.decode(errors="replace"), job.queue, since, job)
+    return Work(identity, tid.decode(errors="replace"), job.queue, seconds(told.get("run_at")) or 0.0, job)
 
 
 def _names(reply: Any) -> list[str]:

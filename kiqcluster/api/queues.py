@@ -7,16 +7,17 @@ Counterpart: sidekiq api.rb Queue.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
 from kiqcluster import fleet
-from kiqcluster.api._pages import LARGEST_PAGE, Order, Placed, batches, page_size, walk_queue
+from kiqcluster.api._pages import LARGEST_PAGE, PAGE_BYTES, Order, Placed, batches, page_size, walk_queue
 from kiqcluster.api._store import CLOCK, store_in_force
-from kiqcluster.api.records import JobRecord, renamed
+from kiqcluster.api.records import JobRecord, is_verbatim, renamed
 from kiqcluster.clock import Clock
-from kiqcluster.errors import UsageError
+from kiqcluster.errors import StoreError, UsageError
 from kiqcluster.keys import Keys
 from kiqcluster.payload import check_queue_name, new_jid
 from kiqcluster.store import Store
@@ -27,7 +28,9 @@ __all__ = ["Queue", "QueueSummary", "read_summary", "summaries", "summary_questi
 
 WIDEST_LOOK = 4 * LARGEST_PAGE  # places between the farthest and the nearest job that one script looks for
 SLACK = 100  # places beyond these: so many jobs may have been fetched or put back since they were read
-LOOKS_AT_ONCE = 20  # jobs that are looked for in the whole queue in one round trip
+MOST_LOOKS = 10  # jobs that are looked for one by one: Redis walks through the whole queue for one that is gone
+MOST_LOST = 10 * LARGEST_PAGE  # jobs, and bytes of theirs, that one walk of ours looks for
+MOST_LOST_BYTES = 4 * PAGE_BYTES
 
 Span = tuple[int, int]  # places, the farthest from the end that is fetched next, and the nearest
 
@@ -98,7 +101,7 @@ class Queue:
 
     def find_job(self, jid: str) -> JobRecord | None:
         """Return the job of this id.  It has to look through the queue: one round trip per page of 500."""
-        sought = jid.encode() if jid.isalnum() else b""  # no JSON has it without these bytes
+        sought = jid.encode() if is_verbatim(jid) else b""
         return next((job for job in self if sought in job.raw and job.jid == jid), None)
 
     def latency(self) -> float:
@@ -145,7 +148,7 @@ class Queue:
     def delete_all(self, records: Iterable[JobRecord]) -> int:
         """Delete jobs of this queue; return how many were still there.
 
-        One or two round trips per 500, more for scattered ones.
+        One or two round trips per 500, more for scattered ones; one walk through the queue per 5 000 that are gone.
         """
         return self._move(records, "")
 
@@ -153,38 +156,82 @@ class Queue:
         """Move jobs of this queue to the back of another one; return how many were still there.
 
         Pass them oldest first (`reversed(queue)`) to keep their order.  Their payload names the new queue then.
-        One or two round trips per 500, more for scattered ones.  Raises InvalidPush for a name that is none.
+        Those whose place nobody knows any more go last.  One or two round trips per 500, more for scattered ones; one
+        walk through the queue per 5 000 that are gone.  Raises InvalidPush for a name that is none.
         """
         if check_queue_name(to) == self.name:
             raise UsageError(f"the jobs are in {to} already; name another queue to move them to")
         return self._move(records, to)
 
     def _move(self, records: Iterable[JobRecord], to: str) -> int:
-        moved, nearest = 0, inf
-        for batch in batches(map(self._placed, records), _are_close):
-            span = _span(batch)
-            if span is not None and moved and span[0] > nearest:  # what we took from before them has shifted them
-                span = self._span_now(batch, span)
-            moved += self._move_batch(batch, to, span)
-            nearest = nearest if span is None else min(nearest, span[1])
-        return moved
+        moved, nearest, at_stake = 0, inf, 0
+        lost: list[QueuedJob] = []  # not where they were: others have shifted them, or, far more often, taken them
+        size = 0
+        try:
+            for batch in batches(map(self._placed, records), _are_close):
+                span = _span(batch)
+                if span is not None and moved and span[0] > nearest:  # what we took from before them has shifted them
+                    span = self._span_now(batch, span)
+                at_stake = len(batch)
+                missing = batch if span is None else self._move_near(span, batch, to)
+                moved, at_stake = moved + len(batch) - len(missing), 0
+                nearest = nearest if span is None else min(nearest, span[1])
+                lost += missing
+                size += sum(len(job.raw) for job in missing)
+                if len(lost) >= MOST_LOST or size > MOST_LOST_BYTES:
+                    at_stake = len(lost)
+                    found = self._move_lost(lost, to)
+                    moved, at_stake = moved + found, 0
+                    nearest = -1 if found else nearest
+                    lost, size = [], 0
+            at_stake = len(lost)
+            return moved + self._move_lost(lost, to)
+        except StoreError as error:
+            error.moved, error.unknown = moved, at_stake
+            raise
 
     def _placed(self, record: JobRecord) -> QueuedJob:
         place = record.place if isinstance(record, QueuedJob) and record.queue == self.name else None
         return QueuedJob(record.raw, self.name, place)
 
-    def _move_batch(self, jobs: Sequence[QueuedJob], to: str, span: Span | None) -> int:
-        """Move jobs that lie close together; those that are not found where they were are looked for everywhere."""
-        missing = jobs
-        if span is not None:
-            missing = self._move_within(span, jobs, to)
-            if len(missing) > LOOKS_AT_ONCE:  # others have shifted them
+    def _move_near(self, span: Span, jobs: Sequence[QueuedJob], to: str) -> Sequence[QueuedJob]:
+        """Move jobs that lie close together, there or where they are now; return the others."""
+        missing = self._move_within(span, jobs, to)
+        if len(missing) > MOST_LOOKS:  # others have shifted them
+            missing = self._move_within(self._span_now(missing, span), missing, to)
+        return missing
+
+    def _move_lost(self, jobs: Sequence[QueuedJob], to: str) -> int:
+        """Move jobs that may lie anywhere; return how many there were.
+
+        Many are found by reading the queue ourselves, in pages: whoever has Redis look for each of them holds up
+        everybody else for as long.  They go in the order of the queue then.
+        """
+        if len(jobs) > MOST_LOOKS:
+            located = self._found(Counter(job.raw for job in jobs))
+        else:
+            located = (found for job in jobs for found in self._located([job]))
+        moved = 0
+        for batch in batches(located, _are_close):
+            farthest, nearest = _span(batch) or (0, 0)
+            # Since their page was read, up to two batches before them have left.
+            span = farthest, nearest - (2 * page_size([job.raw for job in batch]) if moved else 0)
+            missing = self._move_within(span, batch, to)
+            if missing:
                 missing = self._move_within(self._span_now(missing, span), missing, to)
-        moved = len(jobs) - len(missing)
-        for at in range(0, len(missing), LOOKS_AT_ONCE):
-            for job in self._located(missing[at : at + LOOKS_AT_ONCE]):
-                moved += 1 - len(self._move_within(_span([job]) or span or (0, 0), [job], to))
+            moved += len(batch) - len(missing)
         return moved
+
+    def _found(self, wanted: Counter[bytes]) -> Iterator[QueuedJob]:
+        """Yield those of the wanted payloads that are there, oldest first.  One round trip per page."""
+        left = wanted.total()
+        for payload, place in walk_queue(self._store, self.name, Order.OLDEST_FIRST):
+            if wanted[payload] > 0:
+                wanted[payload] -= 1
+                left -= 1
+                yield QueuedJob(payload, self.name, place)
+                if not left:
+                    return
 
     def _move_within(self, span: Span, jobs: Sequence[QueuedJob], to: str) -> Sequence[QueuedJob]:
         """Move jobs that lie about there; return the others.  One round trip."""
@@ -195,19 +242,19 @@ class Queue:
         return [job for at, job in enumerate(jobs) if at not in moved]
 
     def _span_now(self, jobs: Sequence[QueuedJob], span: Span) -> Span:
-        """Return a span put right by where three of its jobs are now.  One round trip; a walk through it for each."""
+        """Return a span put right by where three of its jobs are now.  Three round trips."""
         known = {job.raw: job.place for job in (jobs[0], jobs[len(jobs) // 2], jobs[-1]) if job.place is not None}
         found = self._located([QueuedJob(raw, self.name, place) for raw, place in known.items()])
         shifts = [known[job.raw] - job.place for job in found if job.place is not None]
         return (span[0] - min(shifts), span[1] - max(shifts)) if shifts else span
 
     def _located(self, jobs: Sequence[QueuedJob]) -> list[QueuedJob]:
-        """Return those of the jobs that are there, with their places.  One round trip; a walk through it each."""
+        """Return those of the jobs that are there, with their places.  One round trip each: Redis may walk for long."""
         lists = self._lists
-        sought = [("LPOS", key, job.raw, "RANK", -1) for job in jobs for key in lists]
-        queued, rung, *found = self._store.pipeline([*(("LLEN", key) for key in lists), *sought])
         located = []
-        for job, in_queue, in_wake in zip(jobs, found[::2], found[1::2], strict=True):
+        for job in jobs:
+            sought = [("LPOS", key, job.raw, "RANK", -1) for key in lists]
+            queued, rung, in_queue, in_wake = self._store.pipeline([*(("LLEN", key) for key in lists), *sought])
             if in_wake is not None:
                 located.append(QueuedJob(job.raw, self.name, rung - 1 - in_wake))
             elif in_queue is not None:

@@ -7,14 +7,17 @@ Counterpart: sidekiq api.rb JobRecord.
 
 from __future__ import annotations
 
+import re
+
 from kiqcluster import rubyjson
 from kiqcluster.activejob import unwrapped
 from kiqcluster.payload import Payload, decode_backtrace, seconds
 from kiqcluster.rubyjson import JSON
 
-__all__ = ["JobRecord", "renamed"]
+__all__ = ["JobRecord", "is_verbatim", "renamed"]
 
 NO_JOB = "(no job)"  # shown as the class of what has none
+VERBATIM = re.compile(r"[A-Za-z0-9_-]+")
 MASK = "[encrypted data]"  # shown as the last argument of a job with `encrypt` (sidekiq api.rb)
 
 
@@ -104,7 +107,8 @@ class JobRecord:
     def jid(self) -> str:
         """Its id; "" where it has none."""
         value = self["jid"]
-        return value if isinstance(value, str) else str(value) if type(value) is int else ""
+        # Not by str(), which refuses an integer of thousands of digits.
+        return value if isinstance(value, str) else rubyjson.encode(value).decode() if type(value) is int else ""
 
     @property
     def queue(self) -> str:
@@ -162,6 +166,11 @@ class JobRecord:
         """Return the seconds since it was enqueued (created, where it says no more); 0 where it does not say."""
         since = self.enqueued_at or self.created_at
         return 0.0 if since is None else max(0.0, now - since)
+
+
+def is_verbatim(jid: str) -> bool:
+    """Return whether JSON has an id by these very characters; others it may have as escapes."""
+    return VERBATIM.fullmatch(jid) is not None
 
 
 def renamed(raw: bytes, to: str) -> bytes:

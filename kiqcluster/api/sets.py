@@ -14,12 +14,12 @@ from itertools import takewhile
 from kiqcluster import rubyjson
 from kiqcluster.api._pages import LARGEST_PAGE, Order, batches, read_entries, walk_set
 from kiqcluster.api._store import CLOCK, store_in_force
-from kiqcluster.api.records import JobRecord, renamed
+from kiqcluster.api.records import JobRecord, is_verbatim, renamed
 from kiqcluster.client import due_at
 from kiqcluster.clock import Clock
 from kiqcluster.entries import DEFAULT_QUEUE, added, retried
-from kiqcluster.errors import JobKilled, RedisRefused, UsageError
-from kiqcluster.payload import Payload, check_queue_name, presentable
+from kiqcluster.errors import JobKilled, MalformedPayload, RedisRefused, ReplyLost, StoreError, UsageError
+from kiqcluster.payload import Payload, check_queue_name, presentable, wrap
 from kiqcluster.rubyjson import JSON
 from kiqcluster.runtime import current_setup
 from kiqcluster.store import Store
@@ -28,6 +28,7 @@ from kiqcluster.store.moves import DeadSetLimits, Move, move_entries
 __all__ = ["DeadSet", "JobSet", "RetrySet", "ScheduledSet", "SortedEntry"]
 
 GLOB = frozenset("*?[")  # what makes a pattern of a text
+UNREADABLE = "Ruby cannot read the payload: half a surrogate pair is in it, or it is nested too deep"
 KILLED = "the job was moved to the dead set by hand; it runs again only if somebody retries it there"
 
 
@@ -130,7 +131,8 @@ class JobSet:
 
     def find_job(self, jid: str) -> SortedEntry | None:
         """Return the entry of this id.  It has to look through the set: one round trip per 500 entries."""
-        return next((entry for entry in self.scan(f"*{_literal(jid)}*") if entry.jid == jid), None)
+        entries = self.scan(f"*{jid}*") if is_verbatim(jid) else iter(self)
+        return next((entry for entry in entries if entry.jid == jid), None)
 
     def fetch(self, score: float | tuple[float, float], jid: str | None = None) -> list[SortedEntry]:
         """Return the entries of a score, or of a range with both its ends; of this id only.
@@ -167,7 +169,7 @@ class JobSet:
     def add_to_queue(self, entries: Iterable[SortedEntry]) -> int:
         """Push entries to their queues through client middleware; return how many were still there.
 
-        What a link stops is deleted and counts.  Raises what a link raises; its batch of 500 has not moved then.
+        What a link stops is deleted and counts.  Raises what a link raises, once all others have moved.
         One round trip per 500.
         """
         return self._apply(entries, lambda entry, now: added(current_setup(), entry.raw, now))
@@ -212,22 +214,32 @@ class JobSet:
     ) -> int:
         """Move entries batch by batch; return how many were still there.
 
-        An entry that Redis will not let go holds up no other: RedisRefused is raised when all others have moved.
+        An entry that Redis will not let go, or that a link fails on, holds up no other: RedisRefused, or the link's
+        error, is raised when all others have moved.
         """
-        count, left, reason = 0, 0, ""
-        for batch in batches(entries):
-            now = self._clock.now()
-            moves = [plan(entry, now) for entry in batch]
-            moved, refusals = move_entries(self._store, self._key, moves, now, _limits())
-            count += len(moved)
-            if tell is not None:
-                for index in moved:
-                    tell(batch[index])
-            left, reason = left + len(refusals), next(iter(refusals), reason)
-        if left:
-            error = RedisRefused(f"{reason} ({left} entries of {self._key} stay; {count} were moved)")
-            error.moved, error.left = count, left
-            raise error
+        count, left, at_stake, reason = 0, 0, 0, ""
+        failures: list[Exception] = []
+        try:
+            for several in batches(entries):
+                now = self._clock.now()
+                batch, moves = _planned(several, plan, now, failures)
+                at_stake = len(batch)
+                moved, refusals = move_entries(self._store, self._key, moves, now, _limits())
+                at_stake, count, left = 0, count + len(moved), left + len(refusals)
+                reason = next(iter(refusals), reason)
+                if tell is not None:
+                    for index in moved:
+                        tell(batch[index])
+            if left:
+                raise RedisRefused(f"{reason} ({left} entries of {self._key} stay; {count} were moved)")
+        except StoreError as error:
+            error.moved, error.left, error.unknown = count, left, at_stake if isinstance(error, ReplyLost) else 0
+            raise
+        for failure in failures[:1]:
+            failure.add_note(
+                f"{len(failures)} entries of {self._key} stay, on which middleware failed; {count} were moved"
+            )
+            raise failure
         return count
 
 
@@ -255,7 +267,8 @@ class DeadSet(JobSet):
     def bury(self, job: bytes | Mapping[str, JSON]) -> None:
         """Put a job into the dead set as of now, which is trimmed, and tell the death handlers.
 
-        job: bytes, which stay as they are, or a payload, which gets what Ruby's pages need.  One round trip.
+        job: bytes, which stay as they are, or a payload, which gets what Ruby's pages need; what Ruby's parser cannot
+        read is kept inside of an entry that it can.  One round trip.
         """
         now = self._clock.now()
         if isinstance(job, bytes):
@@ -263,6 +276,8 @@ class DeadSet(JobSet):
         else:
             payload: Payload = dict(job)
             raw = rubyjson.encode({**payload, **presentable(payload, DEFAULT_QUEUE, now)})
+            if not rubyjson.ruby_reads(raw):
+                raw = wrap(raw, DEFAULT_QUEUE, MalformedPayload(UNREADABLE), now)
         self._store.transaction([("ZADD", self._key, repr(now), raw), *self._trimming(now)])
         _mourn(JobRecord(raw))
 
@@ -276,6 +291,23 @@ class DeadSet(JobSet):
             ("ZREMRANGEBYSCORE", self._key, "-inf", repr(now - limits.timeout)),
             ("ZREMRANGEBYRANK", self._key, 0, -limits.largest),
         )
+
+
+def _planned(
+    entries: Iterable[SortedEntry],
+    plan: Callable[[SortedEntry, float], Move],
+    now: float,
+    failures: list[Exception],
+) -> tuple[list[SortedEntry], list[Move]]:
+    """Return entries and what becomes of each, without those that a link fails on; its errors go to `failures`."""
+    batch, moves = [], []
+    for entry in entries:
+        try:
+            moves.append(plan(entry, now))
+            batch.append(entry)
+        except Exception as error:  # noqa: BLE001  # the application's code; it is raised when the others have moved
+            failures.append(error)
+    return batch, moves
 
 
 def _limits() -> DeadSetLimits:

@@ -101,7 +101,7 @@ class Stats:
 class History:
     """Runs and failures by UTC date, newest first; days without any count 0.
 
-    days: how many, at most 1 825.  start: the newest of them; None is today.
+    days: how many, at most 1 825.  start: the newest of them, of a datetime its day in UTC; None is today.
     One round trip, when it is made.  Raises UsageError, StoreError.
     """
 
@@ -116,7 +116,9 @@ class History:
         if not 1 <= days <= LONGEST_HISTORY:
             raise UsageError(f"a history has 1 to {LONGEST_HISTORY} days, not {days}")
         store = store_in_force(store)
-        newest = datetime.fromtimestamp(clock.now(), UTC).date() if start is None else start
+        newest = datetime.fromtimestamp(clock.now(), UTC) if start is None else start
+        if isinstance(newest, datetime):  # which is a date to Python and to mypy
+            newest = (newest.astimezone(UTC) if newest.tzinfo else newest).date()
         dates = [newest - timedelta(days=number) for number in range(days)]
         keys = store.keys
         processed, failed = _ask(

@@ -291,8 +291,14 @@ class Store:
         return replies
 
     def transaction(self, commands: Sequence[Command]) -> list[Reply]:
-        """Run commands in MULTI/EXEC and return their replies.  One round trip.  Raises StoreError."""
+        """Run commands in MULTI/EXEC and return their replies.  One round trip.
+
+        Raises StoreError; when Redis refused one of the commands as it ran, the others have run all the same.
+        """
         replies: list[Reply] = self.pipeline([("MULTI",), *commands, ("EXEC",)])[-1]
+        for reply in replies:
+            if isinstance(reply, RedisRefused):
+                raise reply
         return replies
 
     def borrowed(self) -> AbstractContextManager[Link]:

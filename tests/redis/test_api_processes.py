@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
 
+from kiqcluster import rubyjson
 from kiqcluster.api import Process, ProcessSet, WorkSet
-from kiqcluster.errors import UsageError
+from kiqcluster.errors import RedisRefused, UsageError
 from kiqcluster.fleet import BATCH, Capsule, Message
 from kiqcluster.store import Store
 from tests.standin import publish
 
 OURS, RUBYS = "app-1:101:bbbbbbbbbbbb", "rails-1:7:cccccccccccc"
+BEYOND_DIGITS = 10**5_000  # an integer of which str() makes no text
 CRITICAL = {"critical": 3, "default": 2, "mailers": 0, "cronjob:tidy": 0}
 # What Ruby's Sidekiq tells of one and the same process, version by version.
 COMMON: dict[str, Any] = {
@@ -39,7 +42,7 @@ WITH_CAPSULES = {
 def register(store: Store, identity: str, info: dict[str, Any], **fields: Any) -> None:
     """Have a process show that tells this of itself."""
     publish(store, identity, **fields)
-    store.call("HSET", identity, "info", json.dumps(info))
+    store.call("HSET", identity, "info", rubyjson.encode(info))
     if "concurrency" in info:  # until 8.1.1 nowhere else
         store.call("HDEL", identity, "concurrency")
     else:
@@ -96,6 +99,8 @@ class TestReading:
             {"capsules": 5, "weights": "x", "queues": "default", "labels": 1, "started_at": "now"},
             {"capsules": {"a": None, "b": {"weights": [1], "concurrency": "many", "mode": 5}}},
             {"weights": [None, 7]},
+            dict.fromkeys(("hostname", "tag", "version"), BEYOND_DIGITS),
+            {"queues": [BEYOND_DIGITS], "labels": [[BEYOND_DIGITS]]},
         ],
     )
     def test_what_is_odd_in_it_breaks_nothing(self, store: Store, odd: dict[str, Any]) -> None:
@@ -164,6 +169,24 @@ class TestAsking:
         only(store).quiet(lease=90)
 
         assert Message.read(store.call("LPOP", store.keys.control(OURS))).lease == 90.0
+
+    @pytest.mark.parametrize("lease", [-1, math.inf, math.nan, 1e10])
+    def test_a_lease_that_it_would_not_understand_is_refused(self, store: Store, lease: float) -> None:
+        publish(store, OURS)
+
+        with pytest.raises(UsageError, match="lease"):
+            only(store).quiet(lease)
+
+        assert store.call("EXISTS", store.keys.control(OURS)) == 0
+
+    @pytest.mark.parametrize("identity", [OURS, RUBYS])
+    def test_a_request_that_redis_does_not_take_raises(self, store: Store, identity: str) -> None:
+        publish(store, identity)
+        for key in (store.keys.control(identity), store.keys.signals(identity)):
+            store.call("SET", key, "no list")
+
+        with pytest.raises(RedisRefused, match="WRONGTYPE"):
+            only(store).stop()
 
     @pytest.mark.parametrize(("action", "signal"), [("quiet", b"TSTP"), ("stop", b"TERM"), ("dump", b"TTIN")])
     def test_rubys_are_left_a_signal(self, store: Store, action: str, signal: bytes) -> None:
@@ -250,6 +273,7 @@ class TestWorkSet:
         odd = [
             *("1", "no JSON", "2", "[]", "3", work(payload=None), "4", work(payload={"class": "Object"})),
             *("5", work(payload="no job"), "6", work(run_at="now", queue=7), b"\xff", work(run_at=None)),
+            *("8", '{"payload":{"class":"Far","args":[1e400]}}', "9", work(run_at=10**400)),
         ]
         store.call("HSET", f"{OURS}:work", *odd, "7", work())
         store.call("SET", f"{RUBYS}:work", "text")
@@ -259,9 +283,10 @@ class TestWorkSet:
 
         assert found["7"] == found["0"] == ("Shop::Slow", "mailers", 1_795_174_779.0)
         assert found["4"][0] == "Object"
-        assert found["6"] == ("Shop::Slow", "mailers", 0.0)
+        assert found["6"] == found["9"] == ("Shop::Slow", "mailers", 0.0)
+        assert found["8"][0] == "Far"
         assert "1" not in found
-        assert len(found) == 7
+        assert len(found) == 9
 
     def test_more_processes_than_fit_into_a_round_trip_are_all_asked(self, store: Store) -> None:
         identities = [f"app-1:{number}:x" for number in range(1, BATCH + 20)]

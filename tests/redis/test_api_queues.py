@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
+from collections.abc import Iterable
+from itertools import islice
 
 import pytest
 
@@ -88,6 +91,15 @@ class TestLooking:
         assert queue.find_job("j700") is None
         assert queue.find_job("") is None
         assert queue.find_job('odd "id"') is None
+
+    @pytest.mark.parametrize("jid", ["é1", 'a"b', "0-_9"])
+    def test_an_id_of_any_characters_is_found(self, queue: Queue, store: Store, jid: str) -> None:
+        store.call("LPUSH", "queue:default", json.dumps({"class": "X", "args": [7], "jid": jid}), job(2))
+
+        found = queue.find_job(jid)
+
+        assert found is not None
+        assert found.args == [7]
 
     def test_latency_is_that_of_the_next_job(self, store: Store, setup: Setup) -> None:
         clock = ManualClock(1_000.0)
@@ -225,6 +237,23 @@ class TestChanging:
 
         assert in_queue(store, "other") == [4, 5, 6, 7, 8, 9]  # as given: newest first
 
+    @pytest.mark.parametrize("is_by_hand", [False, True])
+    def test_jobs_that_others_have_taken_are_not_looked_for_one_by_one(
+        self, queue: Queue, store: Store, is_by_hand: bool
+    ) -> None:
+        """Redis, which walks through the whole queue for each of them, would do nothing else for seconds."""
+        fill_queue(store, range(6_000))
+        records = list(reversed(queue))
+        fetch(store, 3_000)
+        store.call("CONFIG", "RESETSTAT")
+
+        moved = queue.move([JobRecord(each.raw) for each in records] if is_by_hand else records, "other")
+
+        (looks,) = re.findall(rb"cmdstat_lpos:calls=([0-9]+)", store.call("INFO", "commandstats")) or [0]
+        assert int(looks) < 100
+        assert (moved, len(queue)) == (3_000, 0)
+        assert numbers(reversed(Queue("other"))) == list(range(3_000, 6_000))
+
     def test_jobs_that_others_have_shifted_are_moved_in_order_and_in_a_few_scripts(
         self, queue: Queue, store: Store
     ) -> None:
@@ -333,3 +362,19 @@ def test_a_tenth_of_200_000_is_moved_in_its_order(store: Store, queue: Queue) ->
     assert count == 20_000
     assert numbers(reversed(Queue("other"))) == list(range(0, 200_000, 10))
     assert len(queue) == 180_000
+
+
+@pytest.mark.full
+def test_the_newest_of_200_000_are_deleted_as_cheaply_as_the_oldest(store: Store, queue: Queue) -> None:
+    fill_queue(store, range(200_000))
+
+    def removing(records: Iterable[JobRecord]) -> float:
+        """Return the microseconds that Redis took to close the gaps."""
+        store.call("CONFIG", "RESETSTAT")
+        assert queue.delete_all(islice(records, 10_000)) == 10_000
+        (took,) = re.findall(rb"cmdstat_lrem:calls=[0-9]+,usec=([0-9]+)", store.call("INFO", "commandstats"))
+        return float(took)
+
+    oldest, newest = removing(reversed(queue)), removing(iter(queue))
+
+    assert newest < 10 * oldest

@@ -14,7 +14,7 @@ from kiqcluster import Client, Push
 from kiqcluster.api import DeadSet, JobSet, RetrySet, ScheduledSet, SortedEntry
 from kiqcluster.config import Config
 from kiqcluster.errors import InvalidPush, JobKilled, KiqError, RedisRefused, UsageError
-from kiqcluster.payload import INVALID_PAYLOAD, wrap
+from kiqcluster.payload import INVALID_PAYLOAD, unwrap, wrap
 from kiqcluster.runtime import Setup
 from kiqcluster.store import Store
 from tests.kit import ManualClock, RedisServer
@@ -50,6 +50,13 @@ def deaths(setup: Setup) -> list[tuple[dict[str, Any], Exception]]:
     told: list[tuple[dict[str, Any], Exception]] = []
     setup.death_handler(lambda payload, error: told.append((payload, error)))
     return told
+
+
+def misroute(push: Push, proceed: Callable[[], Push | None]) -> Push | None:
+    """A client link that sends some jobs to a queue that no key can name."""
+    if push.payload.get("astray"):
+        push.payload["queue"] = "\ud800"
+    return proceed()
 
 
 class TestLooking:
@@ -139,6 +146,28 @@ class TestLooking:
         assert retries.find_job("j77777") is None
         assert retries.find_job("j") is None
 
+    @pytest.mark.parametrize("jid", ["é1", 'a"b', "a*", "0-_9"])
+    def test_an_id_of_any_characters_is_found(self, retries: RetrySet, store: Store, jid: str) -> None:
+        add(store, "retry", (1, json.dumps({"class": "X", "args": [], "jid": jid}).encode()), (2, job(2)))
+
+        found = retries.find_job(jid)
+
+        assert found is not None
+        assert found.score == 1
+
+    @pytest.mark.parametrize("verb", ["retry", "add_to_queue"])
+    def test_a_queue_that_no_key_can_name_holds_up_no_other(
+        self, retries: RetrySet, store: Store, setup: Setup, verb: str
+    ) -> None:
+        setup.client_middleware.add(misroute)
+        add(store, "retry", (1, b'{"class":"X","args":[1],"queue":"\\ud800"}'), (2, job(2)), (3, job(3, astray=True)))
+
+        assert getattr(retries, verb)(retries) == 3
+
+        assert (
+            sorted(json.loads(raw)["queue"] for raw in store.call("LRANGE", "queue:default", 0, -1)) == ["default"] * 3
+        )
+
     def test_entries_are_fetched_by_score_range_and_id(self, retries: RetrySet, store: Store) -> None:
         add(store, "retry", (1.5, job(1)), (2.5, job(2)), (2.5, job(3)), (3.5, job(4)))
 
@@ -216,20 +245,23 @@ class TestRetry:
         assert [json.loads(raw)["seen"] for raw in queued(store)] == [4]
         assert len(retries) == 0
 
-    def test_a_link_that_fails_leaves_the_batch_where_it_is(
+    def test_an_entry_that_a_link_fails_on_stays_and_holds_up_no_other(
         self, retries: RetrySet, store: Store, setup: Setup
     ) -> None:
         @setup.client_middleware.add
         def fail(push: Push, proceed: Callable[[], Push | None]) -> Push | None:
-            raise ValueError("no")
+            if push.payload["args"] == [700]:
+                raise ValueError("no")
+            return proceed()
 
-        fill_set(store, "retry", range(3))
+        fill_set(store, "retry", range(1_200))  # three batches
 
-        with pytest.raises(ValueError, match="no"):
+        with pytest.raises(ValueError, match="no") as caught:
             retries.retry_all()
 
-        assert len(retries) == 3
-        assert queued(store) == []
+        assert caught.value.__notes__ == ["1 entries of retry stay, on which middleware failed; 1199 were moved"]
+        assert [entry.args for entry in retries] == [[700]]
+        assert len(queued(store)) == 1_199
 
     @pytest.mark.parametrize(
         ("entry", "queue", "pushed"),
@@ -250,6 +282,19 @@ class TestRetry:
 
         assert queued(store, queue) == [pushed]
         assert len(DeadSet()) == 0
+
+    @pytest.mark.parametrize("raw", [b"123", b"null", b"[]", b'"x"'])
+    @pytest.mark.parametrize("is_wrapped", [True, False])
+    def test_json_that_is_no_object_lies_in_no_queue_bare(
+        self, store: Store, setup: Setup, raw: bytes, is_wrapped: bool
+    ) -> None:
+        """It would break Ruby's pages, and its workers would lose it."""
+        add(store, "dead", (NOW, wrap(raw, "mailers", ValueError("x"), NOW) if is_wrapped else raw))
+
+        assert one(DeadSet()).retry()
+
+        (pushed,) = queued(store, "mailers" if is_wrapped else "default")
+        assert unwrap(json.loads(pushed)) == raw
 
     def test_a_job_that_only_ruby_could_not_read_is_retried_as_a_job(self, store: Store, setup: Setup) -> None:
         raw = b'{"class":"X","args":["\\ud800"],"jid":"a","queue":"q","retry_count":1}'
@@ -377,6 +422,17 @@ class TestDeadSet:
         assert payload["queue"] == "default"
         assert payload["tags"] == []
         assert [isinstance(error, JobKilled) for _, error in deaths] == [True]
+
+    def test_what_redis_does_not_take_is_not_mourned(
+        self, store: Store, setup: Setup, deaths: list[tuple[dict[str, Any], Exception]]
+    ) -> None:
+        store.call("SET", "dead", "no set")
+
+        for verb in (lambda: DeadSet().bury(job(1)), DeadSet().trim, DeadSet().clear):
+            with pytest.raises(RedisRefused, match="WRONGTYPE"):
+                verb()
+
+        assert deaths == []
 
     def test_trimming_drops_what_is_too_old_or_too_much(self, store: Store, setup: Setup, clock: ManualClock) -> None:
         setup.config = Config(dead_max_jobs=10, dead_timeout=1_000.0)

@@ -8,7 +8,7 @@ import pytest
 
 from kiqcluster import Client
 from kiqcluster.api import History, Mark, Stats, mark, marks
-from kiqcluster.errors import UsageError
+from kiqcluster.errors import RedisRefused, UsageError
 from kiqcluster.runtime import Setup
 from kiqcluster.store import Store
 from tests.kit import ManualClock
@@ -138,6 +138,14 @@ class TestHistory:
 
         assert history.processed == {date(2024, 3, 1): 0, date(2024, 2, 29): 4}
 
+    def test_it_ends_on_the_day_of_a_datetime_in_utc(self, store: Store) -> None:
+        store.call("SET", "stat:processed:2026-11-20", 5)
+        evening = datetime(2026, 11, 19, 22, tzinfo=timezone(timedelta(hours=-3)))
+
+        history = History(2, evening, store=store)
+
+        assert history.processed == {date(2026, 11, 20): 5, date(2026, 11, 19): 0}
+
     @pytest.mark.parametrize("days", [0, -1, 1_826])
     def test_it_is_no_longer_than_counters_are_kept(self, store: Store, days: int) -> None:
         with pytest.raises(UsageError):
@@ -179,6 +187,14 @@ class TestMarks:
         assert [each.label for each in marks(self.AT - timedelta(days=5), store=store, clock=CLOCK)] == ["üß", "today"]
         assert [each.label for each in marks(minute, store=store, clock=CLOCK)] == ["today"]
         assert marks(minute + timedelta(minutes=1), store=store, clock=CLOCK) == []
+
+    def test_a_mark_that_redis_did_not_take_can_be_tried_again(self, store: Store) -> None:
+        store.call("SET", "20261120-marks", "no hash")
+        with pytest.raises(RedisRefused):
+            mark("v1", self.AT, store=store)
+        store.call("DEL", "20261120-marks")
+
+        assert mark("v1", self.AT, store=store)
 
     def test_now_is_marked_where_no_time_is_given(self, store: Store) -> None:
         assert mark("v1", store=store)

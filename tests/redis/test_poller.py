@@ -56,6 +56,20 @@ def test_entries_that_are_no_jobs_are_buried_with_their_reason(poller: Poller, s
     assert all(each["error_message"] for each in dead)
 
 
+def test_an_entry_whose_queue_no_key_can_name_goes_to_default_and_holds_up_no_other(
+    poller: Poller, store: Store
+) -> None:
+    due(store, store.keys.schedule, '{"class":"X","queue":"\\ud800","args":[],"jid":"a"}')
+    due(store, store.keys.schedule, '{"class":"X","queue":"q","args":[],"jid":"b"}')
+
+    moved = poller.poll()
+
+    assert moved == 2
+    (pushed,) = store.call("LRANGE", "queue:default", 0, -1)
+    assert json.loads(pushed)["queue"] == "default"
+    assert store.call("LLEN", "queue:q") == 1
+
+
 def test_client_middleware_sees_due_jobs_and_its_changes_are_written(
     poller: Poller, store: Store, setup: Setup
 ) -> None:

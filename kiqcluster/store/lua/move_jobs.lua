@@ -12,7 +12,7 @@
 --
 -- A job that is not found there is left alone.  The others go to the back of the other queue in the order given.
 -- Returns the index of each job moved, from 1.
--- Cost: O(length of the queue + jobs); only what lies between the two places is read.
+-- Cost: O(jobs + how far they lie from the nearer end of the queue); only what lies between the two places is read.
 
 local is_moved = ARGV[1] ~= ''
 local lengths = {redis.call('LLEN', KEYS[1]), redis.call('LLEN', KEYS[2])}
@@ -30,18 +30,22 @@ end
 look(1, first, math.min(last, lengths[1] - 1))
 look(2, math.max(0, first - lengths[1]), last - lengths[1])
 
-local moved, marks = {}, {0, 0}
+local moved, marks, sums = {}, {0, 0}, {0, 0}
 for at = 5, #ARGV, 2 do
   local place = places[ARGV[at]] and table.remove(places[ARGV[at]])
   if place then
     if is_moved then redis.call('LPUSH', KEYS[4], ARGV[at + 1]) end -- refused, if at all, before any is marked
     redis.call('LSET', KEYS[place[1]], place[2], ARGV[2])
     marks[place[1]] = marks[place[1]] + 1
+    sums[place[1]] = sums[place[1]] + place[2]
     moved[#moved + 1] = (at - 3) / 2
   end
 end
 for list, count in ipairs(marks) do
-  if count > 0 then redis.call('LREM', KEYS[list], -count, ARGV[2]) end
+  if count > 0 then
+    local is_near_head = sums[list] / count < lengths[list] / 2 -- LREM ends at the last one that it is to remove
+    redis.call('LREM', KEYS[list], is_near_head and count or -count, ARGV[2])
+  end
 end
 if is_moved and #moved > 0 then pcall(redis.call, 'SADD', KEYS[3], ARGV[1]) end -- without it they run all the same
 return moved

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from kiqcluster import rubyjson
 from kiqcluster.api import JobRecord
 from kiqcluster.payload import WRAPPERS, encode_backtrace, wrap
 
@@ -18,7 +19,7 @@ NOW = 1_795_168_740.5
 
 
 def record(place: str | None = None, **payload: Any) -> JobRecord:
-    return JobRecord(json.dumps(payload).encode(), place)
+    return JobRecord(rubyjson.encode(payload), place)
 
 
 def everything(job: JobRecord) -> dict[str, Any]:
@@ -165,7 +166,7 @@ def test_a_backtrace_that_would_fill_the_memory_is_none() -> None:
     assert record(error_backtrace=bomb).error_backtrace == []
 
 
-ODD = [None, True, 5, -1, 2**70, 1.5, 1e308, "", "x", "\ud800", [], [None], ["x", 5], {}, {"a": {"b": []}}]
+ODD = [None, True, 5, -1, 2**70, 10**5_000, 1.5, 1e308, "", "x", "\ud800", [], [None], ["x", 5], {}, {"a": {"b": []}}]
 KEYS = [
     *("class", "args", "jid", "queue", "tags", "wrapped", "display_class", "encrypt", "retry_count", "error_class"),
     *("error_message", "error_backtrace", "created_at", "enqueued_at", "failed_at", "retried_at"),
@@ -182,6 +183,10 @@ def test_no_payload_makes_reading_raise(payload: dict[str, Any]) -> None:
     assert isinstance(told["display_args"], list)
     assert isinstance(job.latency(NOW), float)
     assert repr(job)
+
+
+def test_an_id_of_more_digits_than_python_prints_is_read() -> None:
+    assert record(jid=10**5_000).jid == "1" + 5_000 * "0"
 
 
 @given(some.binary())

@@ -22,7 +22,7 @@ from kiqcluster.errors import CannotDeserialize, InvalidArguments, MisfitArgumen
 from kiqcluster.payload import WRAPPERS, Payload
 from kiqcluster.rubyjson import JSON
 
-__all__ = ["WRAPPER", "Envelope", "Keywords", "enveloped", "run", "unwrapped"]
+__all__ = ["WRAPPER", "Envelope", "Keywords", "deserialized", "enveloped", "run", "unwrapped"]
 
 R = TypeVar("R")
 
@@ -95,12 +95,12 @@ def _shown(value: JSON) -> JSON:
 
 def run(name: str, signature: Signature, perform: Callable[..., R], envelope: JSON) -> R:
     """Call perform with the arguments in an envelope.  Raises CannotDeserialize, MisfitArguments."""
-    positions, keywords = _bound(name, signature, *_deserialized(envelope))
+    positions, keywords = _bound(name, signature, *deserialized(envelope))
     return perform(*positions, **keywords)
 
 
-def _deserialized(envelope: JSON) -> tuple[list[Any], dict[str, Any]]:
-    """Return positions and keywords."""
+def deserialized(envelope: JSON) -> tuple[list[Any], dict[str, Any]]:
+    """Return positions and keywords of an envelope, in Python's types.  Raises CannotDeserialize."""
     arguments = envelope.get("arguments") if isinstance(envelope, dict) else None
     if not isinstance(arguments, list):
         raise CannotDeserialize("args[0] is no envelope of ActiveJob: it has no list of arguments")

@@ -100,9 +100,23 @@ class PublishSpans:
         self._naming = naming
 
     def __call__(self, push: Push, proceed: Callable[[], Push | None]) -> Push | None:
+        begun = None
+        with HARMLESS:
+            begun = self._begin(push)
+        if begun is None:
+            return proceed()
+        span, context = begun
+        with _running(span, context):
+            with HARMLESS:
+                _mark(span, push.payload, "created_at")
+                propagate.inject(push.payload, context)
+            return proceed()
+
+    def _begin(self, push: Push) -> tuple[Span, Context] | None:
+        """Return a push's span, begun, and the context that has it; None for a job that has one already."""
         context, origin = _extract(push.payload)
         if origin is not None:
-            return proceed()
+            return None
         span = self._tracer.start_span(
             _name(push.payload, push.queue, self._naming, "publish"),
             context,
@@ -110,11 +124,7 @@ class PublishSpans:
             # It ends before the job is written: of the conventions' operations that is "create", not "send".
             _attributes(push.payload, push.queue, "publish", "create"),
         )
-        context = trace.set_span_in_context(span, context)
-        with _running(span, context):
-            _mark(span, push.payload, "created_at")
-            propagate.inject(push.payload, context)
-            return proceed()
+        return span, trace.set_span_in_context(span, context)
 
 
 class ProcessSpans:
@@ -134,6 +144,24 @@ class ProcessSpans:
         self._open: set[Span] = set()
 
     def __call__(self, run: Run, proceed: Callable[[], Outcome | None]) -> Outcome | None:
+        begun = None
+        with HARMLESS:
+            begun = self._begin(run)
+        if begun is None:
+            return proceed()
+        span, context = begun
+        self._open.add(span)
+        try:
+            with _running(span, context):
+                with HARMLESS:
+                    _mark(span, run.payload, "created_at")
+                    _mark(span, run.payload, "enqueued_at")
+                return proceed()
+        finally:
+            self._open.discard(span)
+
+    def _begin(self, run: Run) -> tuple[Span, Context]:
+        """Return a run's span, begun, and the context that has it."""
         ambient = trace.get_current_span()  # none in a worker; perform_inline may have one
         context, origin = _extract(run.payload)
         if self._propagation != "child":
@@ -145,20 +173,14 @@ class ProcessSpans:
             {**_attributes(run.payload, run.queue, "process", "process"), "messaging.operation": "process"},
             [Link(origin)] if origin is not None and self._propagation == "link" else None,
         )
-        self._open.add(span)
-        try:
-            with _running(span, trace.set_span_in_context(span, context)):
-                _mark(span, run.payload, "created_at")
-                _mark(span, run.payload, "enqueued_at")
-                return proceed()
-        finally:
-            self._open.discard(span)
+        return span, trace.set_span_in_context(span, context)
 
     def end(self) -> None:
         """End the spans of jobs that this process leaves unfinished, and send all that are not sent."""
         for span in list(self._open):
-            span.add_event("interrupted")
-            span.end()
+            with HARMLESS:
+                span.add_event("interrupted")
+                span.end()
         flush = _Flush(self._provider or trace.get_tracer_provider())
         flush.start()
         if not flush.join(FLUSH_PATIENCE):
@@ -188,6 +210,25 @@ def _end() -> None:
 # Spans
 
 
+class _Harmless:
+    """Reports what a block raises and goes on: a sampler, processor or propagator that fails is no failure of a job.
+
+    A job that has run would else run again, and one without retries be lost.  Never around the job itself.
+    """
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        current_setup().report(error, {"context": "otel"})
+        return True
+
+
+HARMLESS = _Harmless()
+
+
 @contextmanager
 def _running(span: Span, context: Context) -> Iterator[None]:
     """Make a context current until the block ends, and end the span with what came of it."""
@@ -195,22 +236,27 @@ def _running(span: Span, context: Context) -> Iterator[None]:
     try:
         yield
     except Interrupted:
-        span.add_event("interrupted")
+        with HARMLESS:
+            span.add_event("interrupted")
         raise
     except BaseException as raised:
-        span.set_attribute("error.type", _type_name(raised))
-        span.set_status(Status(StatusCode.ERROR, f"Unhandled exception of type: {type(raised).__name__}"))
-        try:
-            span.record_exception(raised)
-        except Exception as failure:  # noqa: BLE001  # its text cannot be had; what becomes of the job is not for spans to change
-            span.add_event(
-                "exception", {"exception.type": _type_name(raised), "exception.message": repr(type(failure))}
-            )
+        with HARMLESS:
+            _note_error(span, raised)
         raise
     finally:
         detach(token)
-        if span.is_recording():  # a forced stop may have ended it
-            span.end()
+        with HARMLESS:
+            if span.is_recording():  # a forced stop may have ended it
+                span.end()
+
+
+def _note_error(span: Span, raised: BaseException) -> None:
+    span.set_attribute("error.type", _type_name(raised))
+    span.set_status(Status(StatusCode.ERROR, f"Unhandled exception of type: {type(raised).__name__}"))
+    try:
+        span.record_exception(raised)
+    except Exception as failure:  # noqa: BLE001  # its text cannot be had
+        span.add_event("exception", {"exception.type": _type_name(raised), "exception.message": repr(type(failure))})
 
 
 def _name(payload: Payload, queue: str, naming: Naming, operation: str) -> str:

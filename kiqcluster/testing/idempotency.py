@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from pprint import pformat
 from typing import Any
 
@@ -14,7 +15,7 @@ from kiqcluster.client import Client
 from kiqcluster.job import Enqueuer, Job
 from kiqcluster.runtime import current_setup
 from kiqcluster.testing.memory import Fake
-from kiqcluster.testing.running import perform
+from kiqcluster.testing.running import beside_loops, perform
 
 __all__ = ["run_twice"]
 
@@ -38,7 +39,7 @@ def run_twice(job: Enqueuer[Any, Any] | type[Job], *args: Any, state: Callable[[
     states = []
     for which in ("first", "second"):
         with _told_which(shown, which):
-            error = perform(pushed[0].raw, pushed[0].queue)[1]
+            error = beside_loops(partial(perform, pushed[0].raw, pushed[0].queue))[1]
             if error is not None:
                 raise error
         states.append(deepcopy(state()))

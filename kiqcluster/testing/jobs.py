@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from kiqcluster.activejob import unwrapped
+from kiqcluster.activejob import deserialized, unwrapped
 from kiqcluster.api.records import JobRecord
 from kiqcluster.client import due_at
 from kiqcluster.clock import SystemClock
-from kiqcluster.errors import InvalidArguments, UsageError
+from kiqcluster.errors import CannotDeserialize, InvalidArguments, UsageError
 from kiqcluster.job import Enqueuer, Job
 from kiqcluster.outcome import Outcome
 from kiqcluster.payload import Payload
@@ -158,8 +158,17 @@ def code_name(payload: Payload) -> str:
 
 
 def arguments_of(job: JobRecord) -> list[JSON]:
-    """Return the arguments that code gets: of an ActiveJob those inside of its envelope."""
-    return job.args if unwrapped(job.payload) is None else job.display_args
+    """Return the arguments that code gets: of an ActiveJob those of its envelope, keywords as a dict at the end.
+
+    Those that Python cannot have are as they are displayed.
+    """
+    if unwrapped(job.payload) is None or not job.args:
+        return job.args
+    try:
+        positions, keywords = deserialized(job.args[0])
+    except (CannotDeserialize, RecursionError):
+        return job.display_args
+    return [*positions, keywords] if keywords else positions
 
 
 def listed(jobs: Sequence[EnqueuedJob]) -> str:

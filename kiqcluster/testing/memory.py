@@ -20,6 +20,7 @@ from typing import Any
 
 from kiqcluster.clock import SystemClock
 from kiqcluster.entries import enqueued
+from kiqcluster.errors import UsageError
 from kiqcluster.outcome import Dead, Deferred, Interrupted, Outcome, Requeue, Retry
 from kiqcluster.registry import current_registry
 from kiqcluster.rubyjson import JSON
@@ -36,7 +37,7 @@ from kiqcluster.testing.jobs import (
     listed,
     name_of,
 )
-from kiqcluster.testing.running import perform
+from kiqcluster.testing.running import beside_loops, perform
 
 __all__ = ["MOST_RUNS", "Fake", "Inline"]
 
@@ -137,6 +138,8 @@ class Fake:
         it has.  payload: keys and values that its payload has.
         """
         __tracebackhide__ = True
+        if count is not None and count < 1:
+            raise UsageError(f"count = {count} asks for no job; that there is none is said by refute_enqueued")
         wanted = Wanted(job, args, queue, at, in_, tags, payload or {})
         found = self._matching(wanted, QUEUE, SCHEDULE)
         if found and count in (None, len(found)):
@@ -178,14 +181,31 @@ class Fake:
     ) -> int:
         """Run jobs as a worker would until none is left, those included that they push; return how many runs that took.
 
-        jobs_or_queues: jobs (as objects) and queues (by name) to run, all by default.  Jobs of classes that are not
+        jobs_or_queues: jobs (as objects) and queues (by name) to run, all by default; UsageError for a name that only a
+        job has.  Jobs of classes that are not
         registered here stay: they are Ruby's.  Scheduled jobs and retries run when kiqcluster's clock says so, frozen
         or not.  scheduled, retries: also those that are there now and due later.  raise_errors: raise the first error
         of a job, after its outcome was kept; what has not run yet stays enqueued.  False keeps going as a worker does.
         """
         __tracebackhide__ = True
+        for each in jobs_or_queues:
+            self._refuse_slip(each)
         chosen = _chosen(jobs_or_queues)
         ahead = {place for place, is_wanted in ((SCHEDULE, scheduled), (RETRY, retries)) if is_wanted}
+        return beside_loops(partial(self._drain, chosen, ahead, raise_errors))
+
+    def _refuse_slip(self, wanted: JobLike) -> None:
+        """Raise UsageError for a job's name in the place of a queue's: it would run nothing, and say nothing."""
+        definition = current_registry().get(wanted) if isinstance(wanted, str) else None
+        with self._lock:
+            queues = {held.job.queue for held in self._held}
+        if definition is not None and wanted not in queues | {each.queue for each in current_registry()}:
+            raise UsageError(
+                f"drain({wanted!r}) means a queue, and {wanted} is a job: pass the job itself, or its queue"
+            )
+
+    def _drain(self, chosen: Chosen, ahead: Collection[str], raise_errors: bool) -> int:
+        __tracebackhide__ = True
         self._release(chosen, ahead, raise_errors)
         runs = 0
         while True:
@@ -299,6 +319,11 @@ class Inline(Fake):
         if self.is_running:
             self._thread.pushed = [*getattr(self._thread, "pushed", ()), *kept]
             return
+        beside_loops(partial(self._run_pushed, kept))
+
+    def _run_pushed(self, kept: list[Held]) -> None:
+        """Run the jobs of a push, and what they push."""
+        __tracebackhide__ = True
         self._thread.pushed = kept
         runs = 0
         while self._thread.pushed:

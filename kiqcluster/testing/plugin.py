@@ -10,6 +10,7 @@ kiq_cluster            real clusters on that database
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,14 @@ def _checked(mode: object, place: str) -> str:
     return str(mode)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _kiq_suite(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Put what is around the tests in the suite's mode too: setUpClass, fixtures of wider scopes, their ends."""
+    modes: dict[str, Callable[[], AbstractContextManager[object]]] = {"fake": fake, "inline": inline}
+    with modes.get(request.config.getini("kiq_mode"), nullcontext)():
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _kiq_mode(request: pytest.FixtureRequest) -> Iterator[None]:
     """Put the test in the mode of its marker or, failing that, of pytest.ini; leave it whatever the test did."""
@@ -74,7 +83,11 @@ def _kiq_mode(request: pytest.FixtureRequest) -> Iterator[None]:
         mode = "real"
     else:
         mode = request.config.getini("kiq_mode")
-    if mode != "real":
+        if mode == "real":
+            mode = None  # nobody says anything: a mode that a wider fixture is in stays
+    if mode == "real":
+        setup.delivery = None
+    elif mode is not None:
         request.getfixturevalue(f"kiq_{mode}")
     yield
     setup.delivery = before
@@ -149,7 +162,9 @@ def kiq_cluster(kiq_redis: RedisServer, kiq_store: Store) -> Iterator[Callable[.
     ) -> Cluster:
         applications = (require,) if isinstance(require, str) else require
         words = [word for each in applications for word in ("-r", each)]
-        cluster = Cluster(["--redis", kiq_redis.url, *words, *arguments], {**SOON, **(environ or {})}, cwd)
+        place = kiq_redis.directory / f"{len(running)}.pid"  # not the one that the application's settings name
+        settings = {**SOON, "KIQ_PIDFILE": str(place), "KIQ_CONTROL": f"{place}.sock", **(environ or {})}
+        cluster = Cluster(["--redis", kiq_redis.url, *words, *arguments], settings, cwd)
         running.append(cluster)
         cluster.wait_ready()
         return cluster

@@ -6,22 +6,28 @@ production; nothing is written anywhere, since no Redis is needed.
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections.abc import Callable
+from contextvars import copy_context
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from kiqcluster.events import Events
 from kiqcluster.metrics import JobMetrics
 from kiqcluster.outcome import Outcome
 from kiqcluster.registry import current_registry
 from kiqcluster.runtime import Runtime, current_setup
+from kiqcluster.service import Service
 from kiqcluster.store.engine import Unit
 from kiqcluster.worker.execution import Execution
 
-__all__ = ["perform"]
+__all__ = ["beside_loops", "perform"]
 
+T = TypeVar("T")
 ERRORS_OF_JOBS = ("job", "malformed payload")  # contexts in which handlers are told of them
+FOR_EVER = threading.TIMEOUT_MAX  # what an ordinary call waits for a job
 SEED = 0  # of the jitter of retries, so that they fall on the same seconds in every run of a test
 
 
@@ -59,3 +65,43 @@ def _original(error: Exception) -> BaseException:
     """Return what a job raised, where handlers are told of an Exception instead."""
     cause = error.__cause__
     return cause if type(error) is RuntimeError and cause is not None and not isinstance(cause, Exception) else error
+
+
+def beside_loops(run: Callable[[], T]) -> T:
+    """Call run: here, or in a thread of its own where an event loop runs in this one.
+
+    A worker's threads have no loop, and a job may call asyncio.run, which refuses to run within another.
+    """
+    __tracebackhide__ = True
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return run()
+    aside = _Aside(run)
+    aside.start()
+    aside.join(FOR_EVER)
+    return aside.returned()
+
+
+class _Aside(Service, Generic[T]):
+    """Calls a function, with the context variables of who asks."""
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        super().__init__("jobs of a test", lambda _name, _error: None)
+        self._function = function
+        self._context = copy_context()
+        self._returned: list[T] = []
+        self._raised: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._returned.append(self._context.run(self._function))
+        except BaseException as error:  # noqa: BLE001  # raised again where the call was
+            self._raised = error
+
+    def returned(self) -> T:
+        """Return what the function returned, or raise what it raised."""
+        __tracebackhide__ = True
+        if self._raised is not None:
+            raise self._raised
+        return self._returned[0]

@@ -18,6 +18,8 @@ from kiqcluster.testing.waiting import wait_until
 
 __all__ = ["RedisServer", "free_port", "freeze", "is_alive"]
 
+TAIL = 10  # lines of the log that a failure shows
+
 
 class RedisServer:
     """A server on a unix socket and a TCP port of this host, in a folder of its own; it runs once it is made.
@@ -37,10 +39,14 @@ class RedisServer:
         self._durable = durable
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
 
     def start(self) -> None:
-        """Start it, again after a kill; return once it answers."""
+        """Start it, again after a kill; return once it answers.  Raises AssertionError with its log when it ends."""
         settings = [
             *("--port", str(self.port)),
             *("--bind", "127.0.0.1"),
@@ -56,6 +62,12 @@ class RedisServer:
         wait_until(self._answers, "the Redis server to answer")
 
     def _answers(self) -> bool:
+        if self._process is not None and self._process.poll() is not None:
+            log = self.directory / "log"
+            tail = "\n".join(log.read_text(errors="replace").splitlines()[-TAIL:] if log.exists() else [])
+            raise AssertionError(
+                f"{self._program} did not start, exit {self._process.returncode}; its log ends:\n{tail}"
+            )
         store = self.store()
         try:
             return bool(store.call("PING") == b"PONG")
@@ -86,9 +98,9 @@ class RedisServer:
 
     def kill(self) -> None:
         """End the server as a power cut does."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
     def __enter__(self) -> RedisServer:
         return self

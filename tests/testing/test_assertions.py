@@ -141,6 +141,17 @@ class TestWhatHolds:
         drain(invoice)
         assert ran == [(7, "CHF")]
 
+    def test_arguments_of_a_job_of_rails_are_what_its_code_gets(self) -> None:
+        @job(name="ReminderJob", active_job=True)
+        def remind(customer: int, *, after: timedelta) -> None: ...
+
+        remind.perform_async(7, after=timedelta(hours=2))
+        remind.perform_async({"_aj_globalid": "gid://shop/Customer/7"}, after=1)  # type: ignore[arg-type]
+
+        assert_enqueued(remind, 7, {"after": timedelta(hours=2)}, count=1)
+        assert_enqueued(remind, "gid://shop/Customer/7", {"after": 1}, count=1)
+        refute_enqueued(remind, 7, {"after": timedelta(hours=3)})
+
     def test_enqueued_takes_the_same_words(self, welcome) -> None:
         welcome.perform_bulk([[1], [2]])
         Client().push({"class": "X", "args": []})
@@ -209,6 +220,10 @@ class TestWhatCanNeverBe:
     def test_what_is_no_job_is_refused(self) -> None:
         with pytest.raises(UsageError, match="is no job"):
             refute_enqueued(len)
+
+    def test_a_count_of_none_is_refused(self, welcome) -> None:
+        with pytest.raises(UsageError, match="refute_enqueued"):
+            assert_enqueued(welcome, count=0)
 
     def test_a_string_of_tags_is_refused(self, welcome) -> None:
         with pytest.raises(UsageError, match="a list of strings"):

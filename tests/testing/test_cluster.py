@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
@@ -11,8 +12,10 @@ from textwrap import dedent
 import pytest
 
 from kiqcluster import Client, Store
+from kiqcluster.clock import SystemClock
 from kiqcluster.testing import Cluster, RedisServer, wait_until
 from kiqcluster.testing.server import is_alive
+from kiqcluster.testing.waiting import PATIENCE
 
 APPLICATION = """
 from kiqcluster import current_job, job
@@ -119,6 +122,16 @@ def test_a_push_that_was_stopped_is_not_waited_for(start) -> None:
         start("notes").wait_done(None)
 
 
+def test_clusters_do_not_meet_at_the_places_that_the_applications_settings_name(start, tmp_path: Path) -> None:
+    places = (tmp_path / "app.pid", tmp_path / "app.sock")
+    (tmp_path / "kiqcluster.toml").write_text('pidfile = "{}"\ncontrol = "{}"\n'.format(*places))
+
+    first, second = start("notes"), start("notes")
+
+    assert first.stop() == second.stop() == 0
+    assert not any(place.exists() for place in places)
+
+
 def test_close_leaves_no_process_behind(start) -> None:
     cluster = start("notes")
     (worker,) = cluster.pids().values()
@@ -144,6 +157,18 @@ class TestServer:
             assert store.call("GET", "a") == b"1"
 
         assert not server.directory.exists()
+
+    def test_one_that_does_not_start_says_why_at_once_and_leaves_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        started = SystemClock.monotonic()
+
+        with pytest.raises(AssertionError, match="No such file or directory"):
+            RedisServer(settings=["--unixsocket", "/no/such/folder/redis.sock", "--aclfile", "/no/such/file"])
+
+        assert SystemClock.monotonic() - started < PATIENCE / 2
+        assert list(tmp_path.iterdir()) == []
 
     def test_clear_empties_every_database(self, kiq_server: RedisServer) -> None:
         for db in (0, 3):

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from kiqcluster import DISCARD, Client, Interrupted, Job, job
-from kiqcluster.errors import MisfitArguments
+from kiqcluster.errors import MisfitArguments, UsageError
 from kiqcluster.outcome import Dead, Deferred, Discard, Done, Requeue, Retry
 from kiqcluster.runtime import Push, Run, Setup, current_job
 from kiqcluster.testing import Fake, FrozenClock, dead, drain, enqueued, fake, frozen_clock, performed, retries
@@ -50,6 +50,14 @@ class TestWhatRuns:
         assert ran == ["a", "b", "c"]
         assert enqueued() == []
         assert drain() == 0
+
+    def test_the_name_of_a_job_in_the_place_of_a_queue_is_refused_for_it_would_run_nothing(self, note) -> None:
+        note.perform_async("a")
+
+        with pytest.raises(UsageError, match="pass the job itself"):
+            drain("note")
+        assert drain("notes") == 1
+        assert drain("nobody's queue") == 0
 
     def test_what_jobs_push_too(self, ran) -> None:
         @job

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from kiqcluster import Job, job
@@ -44,6 +46,24 @@ def test_both_runs_have_one_jid_and_arguments_of_their_own() -> None:
 
     assert seen[0] == seen[1]
     assert seen[0][1:] == ([1], "low")
+
+
+def test_a_test_that_is_a_coroutine_runs_jobs_that_have_a_loop_of_their_own() -> None:
+    rows = {}
+
+    @job
+    def save(key: str) -> None:
+        async def write() -> None:
+            rows[key] = 1
+
+        asyncio.run(write())
+
+    async def test() -> None:
+        run_twice(save, "a", state=lambda: rows)
+
+    asyncio.run(test())
+
+    assert rows == {"a": 1}
 
 
 def test_a_job_that_pushes_a_job_each_time_is_found_out() -> None:

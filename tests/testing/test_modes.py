@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import uuid
+from contextvars import ContextVar
 
 import pytest
 
 from kiqcluster import Client, Store, job
 from kiqcluster.errors import InvalidArguments, RedisUnavailable, UsageError
+from kiqcluster.job import JobFunction
 from kiqcluster.outcome import Retry
 from kiqcluster.registry import Registry, using_registry
 from kiqcluster.runtime import Push, Setup, current_job
@@ -253,6 +256,74 @@ class TestInline:
             pytest.raises(AssertionError, match=r"50 jobs have run, and again\(\) on default is still to come"),
         ):
             again.perform_async()
+
+
+class TestWhereAnEventLoopRuns:
+    """A worker's threads have none, so a job may call asyncio.run; a test that is a coroutine has one."""
+
+    @pytest.fixture
+    def ran(self) -> list[str]:
+        return []
+
+    @pytest.fixture
+    def fetch(self, ran: list[str]) -> JobFunction[[str], None]:
+        @job
+        def read(url: str) -> None:
+            ran.append(f"read {url}")
+
+        @job(retry=False)
+        def fetch(url: str) -> None:
+            async def get() -> None:
+                if not url:
+                    raise ValueError("no url")
+                read.perform_async(url)
+                ran.append(f"fetched {url}")
+
+            asyncio.run(get())
+
+        return fetch
+
+    def test_a_push_inline_runs_its_jobs(self, fetch: JobFunction[[str], None], ran: list[str]) -> None:
+        async def test() -> None:
+            with inline():
+                fetch.perform_async("a")
+
+        asyncio.run(test())
+
+        assert ran == ["fetched a", "read a"]
+
+    def test_a_drain_runs_its_jobs(self, fetch: JobFunction[[str], None], ran: list[str]) -> None:
+        async def test() -> int:
+            with fake():
+                fetch.perform_async("a")
+                return drain()
+
+        assert asyncio.run(test()) == 2
+        assert ran == ["fetched a", "read a"]
+
+    def test_a_jobs_error_comes_out(self, fetch: JobFunction[[str], None]) -> None:
+        async def test() -> None:
+            with inline():
+                fetch.perform_async("")
+
+        with pytest.raises(ValueError, match="no url"):
+            asyncio.run(test())
+
+    def test_jobs_see_the_tests_context(self, ran: list[str]) -> None:
+        tenant = ContextVar("tenant", default="nobody")
+
+        @job
+        def note() -> None:
+            ran.append(tenant.get())
+
+        async def test() -> None:
+            tenant.set("acme")
+            with inline():
+                note.perform_async()
+
+        asyncio.run(test())
+
+        assert ran == ["acme"]
 
 
 class TestReal:

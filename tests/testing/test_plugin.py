@@ -113,6 +113,65 @@ class TestModes:
 
         result.assert_outcomes(passed=5)
 
+    def test_what_is_around_the_tests_of_a_suite_is_in_its_mode_too(self, run) -> None:
+        result = run(
+            """
+            import unittest
+            current_setup().settings["redis"] = "redis://127.0.0.1:1/0"  # nobody is there
+
+            @job
+            def note(value): ...
+
+            @pytest.fixture(scope="session", autouse=True)
+            def seeds():
+                note.perform_async(1)
+                yield
+                note.perform_async(2)
+
+            class TestOldStyle(unittest.TestCase):
+                @classmethod
+                def setUpClass(cls):
+                    note.perform_async(3)
+
+                @classmethod
+                def tearDownClass(cls):
+                    note.perform_async(4)
+
+                def test_has_its_own_jobs(self):
+                    assert enqueued() == []
+
+            def test_redis(kiq_store):
+                note.perform_async(5)
+                assert kiq_store.call("LLEN", "queue:default") == 1
+            """,
+            ini="kiq_mode = fake",
+        )
+
+        result.assert_outcomes(passed=2)
+
+    def test_a_mode_of_a_wider_fixture_stays_where_the_suite_says_nothing(self, run) -> None:
+        result = run("""
+            from kiqcluster.testing import fake
+
+            @pytest.fixture(scope="session", autouse=True)
+            def all_fake():
+                with fake():
+                    yield
+
+            @job
+            def note(value): ...
+
+            def test_it():
+                note.perform_async(1)
+                assert_enqueued(note, 1)
+
+            def test_redis(kiq_store):
+                note.perform_async(2)
+                assert kiq_store.call("LLEN", "queue:default") == 1
+        """)
+
+        result.assert_outcomes(passed=2)
+
     @pytest.mark.parametrize(
         ("marker", "ini", "words"),
         [

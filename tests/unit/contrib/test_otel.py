@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from opentelemetry import baggage, trace
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, DEFAULT_ON
 from opentelemetry.semconv._incubating.attributes import messaging_attributes as conventions
 from opentelemetry.semconv.attributes import error_attributes
 from opentelemetry.trace import SpanKind, StatusCode
@@ -514,6 +514,52 @@ def python(source: str) -> subprocess.CompletedProcess[str]:
     """Run a program of its own."""
     lines = "\n".join(line.strip() for line in source.splitlines())
     return subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, check=False)
+
+
+class TestTracingThatFails:
+    """It is never the job's failure: one without retries would be lost, one that has run would run again."""
+
+    @pytest.fixture(params=["sampler", "on_start", "on_end", "extract", "inject"])
+    def told(
+        self, request: pytest.FixtureRequest, setup: Setup, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[list[str]]:
+        """What the error handlers are told, where that part of OpenTelemetry fails."""
+
+        def fail(*_args: Any, **_keywords: Any) -> Any:
+            raise RuntimeError(request.param)
+
+        told: list[str] = []
+        setup.error_handler(lambda error, context: told.append(f"{context['context']}: {error}"))
+        with instrumented() as spans:
+            processor = SpanProcessor()
+            spans.provider.add_span_processor(processor)
+            owner = {"sampler": DEFAULT_ON, "extract": otel.propagate, "inject": otel.propagate}.get(
+                request.param, processor
+            )
+            name = "should_sample" if request.param == "sampler" else request.param
+            monkeypatch.setattr(owner, name, fail)
+            yield told
+            monkeypatch.undo()
+
+    def test_a_push_goes_through(self, told: list[str]) -> None:
+        assert draft()["args"] == [7]
+
+        assert [each.partition(": ")[0] for each in told] == ["otel"]
+
+    def test_a_job_runs_once_and_is_done(
+        self, told: list[str], noted: list[Any], perform: Perform, request: pytest.FixtureRequest
+    ) -> None:
+        outcome = perform(spelt("Acme::Welcome", "7", retry="false"))
+
+        assert isinstance(outcome, Done)
+        assert len(noted) == 1
+        assert len(told) == (0 if request.node.callspec.params["told"] == "inject" else 1)
+
+    def test_a_jobs_own_error_stays_its_own(self, told: list[str], perform: Perform) -> None:
+        outcome = perform(spelt("broken"))
+
+        assert isinstance(outcome, Retry)
+        assert decode(outcome.payload)["error_class"] == "ZeroDivisionError"
 
 
 class TestEnd:

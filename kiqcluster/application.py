@@ -24,7 +24,8 @@ __all__ = ["describe", "load"]
 def load(requirements: Sequence[str], directory: Path) -> None:
     """Import the application.
 
-    Raises ApplicationError with the traceback of what failed, from the application's own frames on.
+    Raises ApplicationError: its first line says what failed, then comes the traceback from the application's own
+    frames on.
     """
     if str(directory) not in sys.path:
         sys.path.insert(0, str(directory))
@@ -37,7 +38,8 @@ def load(requirements: Sequence[str], directory: Path) -> None:
         except (Exception, SystemExit) as error:
             searched = f"\nThe working directory, where it looks first, is {directory}."
             hint = searched if isinstance(error, ModuleNotFoundError) else ""
-            raise ApplicationError(f"-r {requirement} failed to load:\n{_own_traceback(error)}{hint}") from error
+            gist = traceback.format_exception_only(error)[-1].partition("\n")[0]
+            raise ApplicationError(f"-r {requirement} failed to load: {gist}\n{_own_traceback(error)}{hint}") from error
 
 
 def describe(requirements: Sequence[str]) -> list[dict[str, str]]:

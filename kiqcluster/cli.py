@@ -40,6 +40,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 PAGES = ("liveness", "readiness", "startup")
 PLACE = frozenset({"listen", "control", "pidfile", "environment"})  # the settings that say where a cluster listens
 CHECK_TIMEOUT = 5.0  # seconds that the answer to --check may take
+NO_APPLICATION = "no application given: name the module or file that defines the jobs, as in -r app.jobs"
 
 HELP = """Run a worker process for each GROUP of queues.
 
@@ -90,7 +91,7 @@ def _option(each: dataclasses.Field[Any], kind: Any) -> Callable[[F], F]:
         return click.option(*names, multiple=True, metavar=each.metadata["metavar"], help=text)
     if each.default not in (None, ""):
         text = f"{text}  [{each.default:g}]" if isinstance(each.default, float) else f"{text}  [{each.default}]"
-    kinds: dict[Any, Any] = {float: click.FLOAT, int: click.INT, int | None: click.INT}
+    kinds: dict[Any, Any] = {int: click.INT, int | None: click.INT}  # durations are read with the other sources' values
     return click.option(
         *names, type=kinds.get(kind, click.STRING), default=None, metavar=each.metadata["metavar"], help=text
     )
@@ -143,8 +144,8 @@ def command(
         given = {name: value for name, value in flags.items() if value not in (None, ())}
         if page is not None:
             leave(check(given, config_file, page))
-        place = Config().known_directory()  # by its logical path: a reload finds the file of the release of then
         config, origins = configuration.load(given, file=config_file)
+        place = place_of_file(config)
         if warning := configuration.missing_section(config, origins, config_file):
             click.echo(f"kiqcluster: {warning}", err=True)
         if print_config:
@@ -157,17 +158,17 @@ def command(
         config = settle_directory(config)
         expansion.refuse_listing(groups, (path.name for path in Path.cwd().iterdir()))
         if not config.require:
-            raise UsageError("no application given: name the module or file that defines the jobs, as in -r app.jobs")
+            raise UsageError(NO_APPLICATION)
         parsed = expansion.groups_from(groups, queue_options, config)
         if dryrun or list_queues:
             show_slots(config, parsed, as_json=as_json, names_only=list_queues)
             return
 
         def reread() -> tuple[Config, Sequence[Group]]:
-            os.chdir(place)  # what is relative means what it meant at the start
-            file = None if config_file is None else str(place / config_file)
-            again, fresh = configuration.load(given, file=file, directory=place)
-            again = settle_directory(again)
+            again, fresh = read_again(given, config_file, place)
+            if not (groups or queue_options or again.groups):
+                gone = config_file or "kiqcluster.toml"
+                raise UsageError(f"no queue group is left: {place / gone} is gone, or names no groups")
             origins.update(fresh)
             return again, expansion.groups_from(groups, queue_options, again)
 
@@ -192,7 +193,10 @@ def check(flags: Mapping[str, Any], config_file: str | None, page: str) -> ExitC
     try:
         status, body = localhttp.request(place, "GET", f"/{page}", CHECK_TIMEOUT)
     except (OSError, http.client.HTTPException) as error:
-        click.echo(f"kiqcluster: no answer from {place} ({error})", err=True)
+        where = place if isinstance(place, str) else f"{place[0]}:{place[1]}"
+        reason = getattr(error, "strerror", None) or error
+        hint = "does the cluster run, and do `listen` and `control` here say what they say there (--print-config)?"
+        click.echo(f"kiqcluster: no answer from {where} ({reason}); {hint}", err=True)
         return ExitCode.UNEXPECTED
     click.echo(body.decode(errors="replace").rstrip())
     return ExitCode.STOPPED if status == http.HTTPStatus.OK else ExitCode.UNEXPECTED
@@ -229,6 +233,28 @@ def run_cluster(config: Config, origins: Origins, groups: Sequence[Any], reread:
     return Supervisor(config, groups, run, events, os.environ, reread).run()
 
 
+def read_again(flags: Mapping[str, Any], config_file: str | None, place: Path) -> tuple[Config, Origins]:
+    """Return the configuration as a start would read it now.  Raises UsageError."""
+    os.chdir(place)  # what is relative means what it meant at the start
+    file = None if config_file is None else str(place / config_file)
+    config, origins = configuration.load(flags, file=file, directory=place)
+    config = settle_directory(config)
+    if not config.require:
+        raise UsageError(NO_APPLICATION)
+    return config, origins
+
+
+def place_of_file(config: Config) -> Path:
+    """Return the directory in which the configuration file is looked for: this one, by its logical path.
+
+    A reload finds the file of the release of then.  Whoever starts us without a shell leaves no $PWD, but may say
+    by --directory how the place is called.
+    """
+    here = Config().known_directory()
+    named = config.known_directory()
+    return named if named.is_dir() and named.samefile(here) else here
+
+
 def settle_directory(config: Config) -> Config:
     """Enter the working directory; return the configuration with absolute paths, for processes that move."""
     directory = str(config.known_directory())
@@ -259,6 +285,8 @@ def show_slots(config: Config, groups: Sequence[Group], *, as_json: bool, names_
     show_plans(plans, as_json=as_json, names_only=names_only)
     if not names_only and not as_json:
         show_unheard_of(plans, known)
+        for problem in expansion.doubts(config, len(plans)):
+            click.echo(f"kiqcluster: {problem}", err=True)
 
 
 def show_plans(plans: Sequence[expansion.SlotPlan], *, as_json: bool, names_only: bool) -> None:

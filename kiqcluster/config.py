@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 from urllib.parse import urlsplit
 
+from kiqcluster.durations import parse_duration
 from kiqcluster.errors import UsageError
 from kiqcluster.store import embedded
 from kiqcluster.store.address import masked, parse_address
@@ -326,7 +327,7 @@ def describe(config: Config, origins: Origins) -> list[tuple[str, str, str]]:
         value = getattr(config, each.name)
         if each.name == "redis":
             value = masked(value)
-        shown.append((each.name, ",".join(value) if isinstance(value, tuple) else str(value), origins[each.name]))
+        shown.append((each.name, " ".join(value) if isinstance(value, tuple) else str(value), origins[each.name]))
     return shown
 
 
@@ -394,6 +395,7 @@ def _check_variables(environ: Mapping[str, str]) -> None:
 # values
 
 HINTS = get_type_hints(Config)
+A_DURATION = "it takes a number of seconds, or a duration as in 90s, 15m or 1h30m"
 TRUE_WORDS, FALSE_WORDS = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -422,8 +424,8 @@ def _as(kind: Any, raw: Any) -> Any:
         _require(word in TRUE_WORDS or word in FALSE_WORDS, "it takes true or false")
         return word in TRUE_WORDS
     if kind in (float, int, int | None):
-        wanted, complaint = (float, "it takes a number") if kind is float else (int, "it takes an integer")
-        whole = wanted is float or not isinstance(raw, float) or raw.is_integer()
+        wanted, complaint = (_seconds, A_DURATION) if kind is float else (int, "it takes an integer")
+        whole = kind is float or not isinstance(raw, float) or raw.is_integer()
         _require(not isinstance(raw, bool) and whole, complaint)
         try:
             number = wanted(raw)
@@ -433,6 +435,14 @@ def _as(kind: Any, raw: Any) -> Any:
         return number
     _require(isinstance(raw, str), "it takes a string")
     return raw
+
+
+def _seconds(raw: Any) -> float:
+    """Return the seconds of a number, or of a text like 15m: settings that are no whole numbers are all durations."""
+    try:
+        return float(raw)
+    except ValueError:
+        return parse_duration(raw)
 
 
 def _require(fine: bool, complaint: str) -> None:
@@ -473,6 +483,11 @@ def _validate(config: Config) -> None:
         ),
         (config.ready_quorum is None or config.ready_quorum >= 1, "ready_quorum must be at least 1"),
         (config.min_serving is None or config.min_serving >= 0, "min_serving cannot be negative"),
+        (
+            not (config.preload and config.watch),
+            "--watch is for changed code, and with --preload workers have the code of the start for ever: "
+            "leave one of them out",
+        ),
         (config.max_retries >= 0, "max_retries cannot be negative"),
         (config.max_retries_after_interruption >= 1, "max_retries_after_interruption must be at least 1"),
         (config.dead_max_jobs >= 1 and config.dead_timeout > 0, "dead_max_jobs and dead_timeout must be positive"),
@@ -484,6 +499,11 @@ def _validate(config: Config) -> None:
     for fine, complaint in checks:
         if not fine:
             raise UsageError(complaint)
+    for name in config.queues:
+        if not name.isprintable() or not name or set(" ,*=") & set(name):
+            raise UsageError(
+                f'{name!r} in `queues` is no name of a queue; write each as an item: ["default", "mailers"]'
+            )
     parse_listen(config.listen)
     parse_address(config.known_redis())
     _check_database(config.known_redis())

@@ -3,15 +3,16 @@
 A frame is a JSON object with a `type`, preceded by its length (4 bytes, big-endian).  Writing never blocks:
 what the socket does not take stays in the buffer until `flush` is called again.
 
-Up:   hello(identity)  booting(reason)  ready(queues, concurrency)
+Up:   hello(identity)  booting(reason)  ready(queues, concurrency, pss)
       beat(progress, busy, redis, quiet, processed, prefetched, round_trips, round_trip_seconds, drained, pss)
-      metrics(see worker/snapshot.py)  quiet(quiet, own, lease, by)  control(message)  recovered(identity, units)  bye()
-      catalogue(jobs | error)
+      metrics(see worker/snapshot.py)  quiet(quiet, own, lease, by)  control(message)  recovered(identity, units)
+      last_words(reason)  bye()
+      catalogue(jobs, version, outlook | error)
 Down: quiet(until)  resume()  stop(seconds)  recover(orphans)  queues(known)  dump()  cluster(state)
 
 quiet, up: own says that it was not the supervisor who asked for it; lease and by are those of a message, or None and
-the name of a signal.  control: a fleet.Message for the supervisor.  cluster: what the supervisor is doing, published by
-the worker's heartbeat.
+the name of a signal.  last_words: why the process ends, when nobody has told it to.  control: a fleet.Message for the
+supervisor.  cluster: what the supervisor is doing, published by the worker's heartbeat.
 """
 
 from __future__ import annotations

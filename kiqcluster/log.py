@@ -32,10 +32,10 @@ DoneLine = tuple[float, int, str, str, str, float]
 # event → level, wording.  Fact, consequence, what to do.  Events without a line here are not logged.
 WORDING: dict[str, tuple[int, str]] = {
     # worker
-    "worker_ready": (logging.INFO, "ready: {concurrency} threads on {queues}"),
+    "worker_ready": (logging.INFO, "ready; threads: {concurrency}, queues: {queues}"),
     "worker_quiet": (
         logging.INFO,
-        "quiet: running jobs finish, no new ones are fetched; {returned} reserved units given back",
+        "quiet: running jobs finish, no new ones are fetched; reserved units given back: {returned}",
     ),
     "worker_resumed": (logging.INFO, "resumed: fetching again"),
     "worker_stopping": (logging.INFO, "stopping: running jobs: {running}; they have {seconds:g} s to finish"),
@@ -45,8 +45,8 @@ WORDING: dict[str, tuple[int, str]] = {
     ),
     "worker_stranded": (
         logging.ERROR,
-        "Redis did not answer ({error}): {units} units stay in flight under {identity}; "
-        "they are given back when a worker starts on this host, or by any other after recover_after",
+        "Redis did not answer ({error}): what it held stays in flight under {identity} (units: {units}) and "
+        "is given back when a worker starts on this host, or by any other after recover_after",
     ),
     "worker_left": (logging.INFO, "stopped"),
     "worker_orphaned": (logging.WARNING, "the supervisor is gone: finishing running jobs, then leaving"),
@@ -62,7 +62,7 @@ WORDING: dict[str, tuple[int, str]] = {
         logging.WARNING,
         "{problem}; set {remedy}, or jobs can be lost inside Redis (docs/reliability.md)",
     ),
-    "recovered": (logging.INFO, "recovered {units} units of {identity}, {why}"),
+    "recovered": (logging.INFO, "recovered from {identity}, {why}; units: {units}"),
     "recovered_nothing": (logging.DEBUG, "{identity}, {why}, held nothing"),
     "queues_changed": (logging.INFO, "listening to {queues}"),
     "no_queues": (logging.WARNING, "{group} matches no queue yet; one thread waits for the first one to appear"),
@@ -81,18 +81,24 @@ WORDING: dict[str, tuple[int, str]] = {
     # supervisor
     "supervisor_started": (
         logging.INFO,
-        "kiqcluster {version}, pid {pid}, slots: {slots}, metrics and probes: {listen}",
+        "kiqcluster {version} ({environment}), pid {pid}, slots: {slots}, metrics and probes: {listen}, "
+        "control socket: {control}",
     ),
     "limit_unknown": (logging.WARNING, "{problem}"),
-    "slot_group": (logging.INFO, "slot {slot}: {queues} ({mode}, {concurrency} threads)"),
+    "setting_doubtful": (logging.WARNING, "{problem}"),
+    "slot_group": (logging.INFO, "slot {slot}: {queues} ({mode}, threads: {concurrency})"),
     "child_started": (logging.DEBUG, "slot {slot}: pid {child} started"),
+    "child_behind": (
+        logging.WARNING,
+        "slot {slot}: pid {child} is started from {release}, which booted last; the release to be is {wanted}",
+    ),
     "child_ready": (logging.INFO, "slot {slot}: pid {child} ready after {seconds:.1f} s"),
     "child_died": (logging.WARNING, "slot {slot}: pid {child} {death}{report}"),
     "child_left": (logging.INFO, "slot {slot}: pid {child} left"),
     "child_overdue": (logging.ERROR, "slot {slot}: pid {child} {reason}; it is killed and replaced"),
     "child_backoff": (logging.WARNING, "slot {slot}: next try in {seconds:.1f} s, after {why}"),
     "fork_failed": (logging.ERROR, "slot {slot}: fork failed ({error}); tried again"),
-    "cluster_quiet": (logging.INFO, "{signal}: quiet {lease}; CONT (or Ctrl-Z again), or `kiqctl resume`, ends it"),
+    "cluster_quiet": (logging.INFO, "{signal}: quiet {lease}; {way_out} ends it"),
     "quiet_expired": (logging.WARNING, "nobody ended the quiet of {by} before its lease did: fetching again"),
     "child_quiet_expired": (
         logging.WARNING,
@@ -100,22 +106,34 @@ WORDING: dict[str, tuple[int, str]] = {
     ),
     "command_refused": (logging.WARNING, "{command}: not done, {reason}"),
     "file_changed": (logging.INFO, "{path} has changed"),
-    "roll_started": (logging.INFO, "rolling restart {id}: {slots} slots, one at a time"),
-    "roll_done": (logging.INFO, "rolling restart {id}: all {slots} slots renewed"),
+    "roll_started": (logging.INFO, "rolling restart {id} begins, one slot at a time; slots: {slots}"),
+    "roll_done": (logging.INFO, "rolling restart {id} is done; slots renewed: {slots}"),
     "roll_failed": (
         logging.ERROR,
         "rolling restart {id} stopped after {done} of {slots} slots; the others stay as they are: {error}",
     ),
+    "roll_superseded": (
+        logging.INFO,
+        "rolling restart {id} gives way to another one, {by}, after {done} of {slots} slots",
+    ),
     "child_replaced": (logging.INFO, "slot {slot}: pid {child} takes over ({reason})"),
     "child_outgrown": (logging.WARNING, "slot {slot}: pid {child} uses {size:.0f} MB, more than {limit}"),
     "recycle_failed": (logging.ERROR, "slot {slot}: not replaced ({reason}), the new process failed: {error}"),
-    "reloaded": (logging.INFO, "reloaded: {kept} slots kept, {added} added, {removed} removed{restart}{roll}"),
+    "reloaded": (
+        logging.INFO,
+        "reloaded; slots kept: {kept}, added: {added}, removed: {removed}{resized}{restart}{roll}",
+    ),
+    "reload_superseded": (logging.INFO, "the reload under way is given up: {reason}"),
+    "reload_needed": (
+        logging.WARNING,
+        "the configuration of this release has other {settings}, which a rolling restart leaves alone: reload (HUP)",
+    ),
     "reload_failed": (logging.ERROR, "not reloaded, everything stays as it is: {error}"),
-    "restart_needed": (logging.WARNING, "{reason}: restart the supervisor to use it"),
+    "restart_needed": (logging.WARNING, "{reason}; that takes a restart of the supervisor"),
     "cluster_failed_fast": (logging.ERROR, "--fail-fast: {reason}"),
     "cluster_resumed": (logging.INFO, "{signal}: resumed"),
     "cluster_stopping": (logging.INFO, "{signal}: stopping; up to {seconds:g} s for running jobs"),
-    "cluster_waits": (logging.INFO, "{signal}: already stopping, {running} jobs still run; QUIT stops at once"),
+    "cluster_waits": (logging.INFO, "{signal}: already stopping; jobs that still run: {running}; QUIT stops at once"),
     "queue_unknown": (logging.WARNING, "slot {slot}: no registered job goes to {queues}; is that name right?"),
     "cluster_gave_up": (logging.ERROR, "no slot ever became ready; exit {code} ({reason})"),
     "cluster_stranded": (
@@ -125,7 +143,7 @@ WORDING: dict[str, tuple[int, str]] = {
     ),
     "cluster_stopped": (logging.INFO, "stopped, exit {code}"),
     "stop_overdue": (logging.ERROR, "slot {slot}: pid {child} did not leave in time and is killed"),
-    "catalogue_failed": (logging.ERROR, "the application did not load; nothing was started:\n{error}"),
+    "catalogue_failed": (logging.ERROR, "nothing was started: {error}"),
     "control_off": (logging.WARNING, "no control socket at {path}: {error}; kiqctl works through Redis only"),
     "page_failed": (logging.ERROR, "{path} failed ({error}) and answers 500; this is said once, the cluster goes on"),
     "embedded_started": (

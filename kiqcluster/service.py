@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 __all__ = ["OnCrash", "Service", "thread_stacks"]
 
@@ -35,11 +35,15 @@ class Service:
     def wake(self) -> None:
         """Interrupt whatever `run` waits for; called by stop."""
 
+    @property
+    def thread_name(self) -> str:
+        return f"kiq.{self.name}"
+
     def start(self) -> None:
         """Start the thread, unless it runs or was stopped; a crashed one starts anew."""
         with self._lock:
             if not self.is_alive and not self.stopping.is_set():
-                self._thread = threading.Thread(target=self._guarded, name=f"kiq.{self.name}", daemon=True)
+                self._thread = threading.Thread(target=self._guarded, name=self.thread_name, daemon=True)
                 self._thread.start()
 
     def stop(self) -> None:
@@ -70,11 +74,13 @@ class Service:
             self._on_crash(self.name, error)
 
 
-def thread_stacks() -> str:
-    """Return the stack of every thread of this process."""
+def thread_stacks(doings: Mapping[str, str] | None = None) -> str:
+    """Return the stack of every thread of this process.  doings: what threads are at, in words, by their names."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     stacks = []
     for ident, frame in sys._current_frames().items():
         lines = "".join(traceback.format_stack(frame)).rstrip()
-        stacks.append(f"--- {names.get(ident, ident)}\n{lines}")
+        name = str(names.get(ident, ident))
+        doing = f": {doings[name]}" if doings and name in doings else ""
+        stacks.append(f"--- {name}{doing}\n{lines}")
     return "\n".join(stacks)

@@ -11,7 +11,7 @@ import select
 import signal
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 
@@ -21,9 +21,12 @@ from kiqcluster.config import Config
 from kiqcluster.errors import ApplicationError, ExitCode, KiqError
 from kiqcluster.frames import Channel
 from kiqcluster.supervisor.fork import fork_with_socket
+from kiqcluster.supervisor.outlook import Judge, Outlook
 from kiqcluster.version import VERSION
 
-__all__ = ["Catalogue", "CatalogueChild", "ask"]
+__all__ = ["Catalogue", "CatalogueChild", "Foresee", "ask"]
+
+Foresee = Callable[[], Judge]  # reads the configuration; returns what judges it once the queues are known
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +34,12 @@ class Catalogue:
     """What an application has.
 
     jobs: (name, queue) of each.  version: of the kiqcluster that is installed now, which may be another than runs.
+    outlook: what its configuration would change, if that was asked for.
     """
 
     jobs: tuple[tuple[str, str], ...]
     version: str = VERSION
+    outlook: Outlook = field(default_factory=Outlook)
 
     def known_queues(self, config: Config) -> frozenset[str]:
         """Return the queue names of the jobs and of the configuration."""
@@ -44,10 +49,17 @@ class Catalogue:
 class CatalogueChild:
     """The child while it imports.  forget: closes in it what is the supervisor's."""
 
-    def __init__(self, config: Config, directory: Path, clock: Clock, forget: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        directory: Path,
+        clock: Clock,
+        forget: Callable[[], None],
+        foresee: Foresee | None = None,
+    ) -> None:
         def run(parent: socket.socket) -> int:
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            return _tell(config, directory, parent)
+            return _tell(config, directory, parent, foresee)
 
         self.pid, ours = fork_with_socket(run, forget, "catalogue")
         self.channel = Channel(ours)
@@ -61,7 +73,9 @@ class CatalogueChild:
                 if "error" in frame:
                     raise ApplicationError(frame["error"])
                 jobs = tuple((job["name"], job["queue"]) for job in frame["jobs"])
-                return Catalogue(jobs, frame.get("version", VERSION))
+                outlook = {name: tuple(value) for name, value in frame.get("outlook", {}).items() if name != "error"}
+                error = frame.get("outlook", {}).get("error", "")
+                return Catalogue(jobs, frame.get("version", VERSION), Outlook(error, **outlook))
         if self.channel.closed:
             raise ApplicationError("the process that imports the application died before it was done")
         return None
@@ -89,9 +103,13 @@ def ask(config: Config, directory: Path, clock: Clock) -> Catalogue:
         child.channel.close()
 
 
-def _tell(config: Config, directory: Path, parent: socket.socket) -> int:
+def _tell(config: Config, directory: Path, parent: socket.socket, foresee: Foresee | None) -> int:
     """Import the application and send what it declares.  Runs in the child."""
     channel = Channel(parent)
+    judge = None
+    if foresee is not None:
+        judge = foresee()
+        os.chdir(directory)
     try:
         application.load(config.require, directory)
         jobs = application.describe(config.require)
@@ -99,7 +117,9 @@ def _tell(config: Config, directory: Path, parent: socket.socket) -> int:
         channel.send("catalogue", error=str(error))
         _drain(channel)
         return ExitCode.APPLICATION
-    channel.send("catalogue", jobs=jobs, version=_installed_version())
+    known = Catalogue(tuple((job["name"], job["queue"]) for job in jobs))
+    outlook = Outlook() if judge is None else judge(known.known_queues)
+    channel.send("catalogue", jobs=jobs, version=_installed_version(), outlook=asdict(outlook))
     _drain(channel)
     return ExitCode.STOPPED
 

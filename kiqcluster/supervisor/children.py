@@ -58,12 +58,15 @@ class Death:
 class Child:
     """A process in a slot.  Times are monotonic seconds, but for last_beat_epoch.
 
-    board: shared with it, made before it.  generation: of the rolling restart that it was started by.
+    board: shared with it, made before it.  release: where the code lies that it runs.  generation: of the rolling
+    restart that brought that code.
     identities: who it was in Redis, by its own word.  last_beat: the last that counted as progress.
     processed, prefetched, round_trips, round_trip_seconds: by its last beat, since it was started.
     drained_since: when it began to say that its queues are empty and that it holds nothing.
     quiet_until: end of a quiet that is its own and not the cluster's.  leave_by: when it is killed, once it was told
-    to leave.  leaves_for: why it was told to.  doomed: why it was killed, once it was.
+    to leave.  leaves_for: why it was told to.  doomed: why it was killed, once it was.  last_words: why it ended, by
+    its own word, or was killed; empty if nobody said.
+    first_size: bytes that it had for itself before its first job; 0 where it has not looked.
     """
 
     pid: int
@@ -72,6 +75,7 @@ class Child:
     started_at: float
     last_beat: float
     board: Board = field(default_factory=lambda: Board(0))
+    release: str = ""
     generation: int = 0
     job_limit: float = inf
     identities: list[str] = field(default_factory=list)
@@ -95,15 +99,41 @@ class Child:
     leave_by: float = inf
     leaves_for: str = ""
     doomed: str = ""
+    last_words: str = ""
+    first_size: int = 0
+
+    @property
+    def state(self) -> str:
+        """One word for it: ready, booting, quiet or stopping."""
+        if self.doomed or self.left or self.leave_by < inf:
+            return "stopping"
+        if not self.is_ready:
+            return "booting"
+        return "quiet" if self.quiet else "ready"
+
+    @property
+    def reason(self) -> str:
+        """Why it ended, after a colon; empty if nobody said."""
+        return f": {self.last_words}" if self.last_words else ""
+
+    @property
+    def short_reason(self) -> str:
+        """The first line of that, which says most."""
+        return self.reason.partition("\n")[0]
 
     @property
     def is_ready(self) -> bool:
         return self.ready_at is not None
 
+    @property
+    def is_able(self) -> bool:
+        """Whether it can do something for the others."""
+        return self.is_ready and not (self.is_dead or self.doomed or self.left)
+
     def report(self, death: Death, now: float, running: int) -> str:
         """Return what the person on call wants to know of its end."""
         memory = f", {self.rss / 1e6:.0f} MB" if self.rss else ""
-        return f" after {now - self.started_at:.1f} s{memory}, {running} jobs were running{death.hint}"
+        return f" after {now - self.started_at:.1f} s{memory}, running jobs: {running}{death.hint}{self.short_reason}"
 
     def resident_bytes(self) -> int | None:
         """Return the memory it uses, while it lives; None where that cannot be read."""
@@ -147,13 +177,7 @@ class Slot:
     @property
     def state(self) -> str:
         """One word for it: ready, booting, quiet, stopping or backoff."""
-        if self.child is None:
-            return "backoff"
-        if self.child.doomed or self.child.left or self.child.leave_by < inf:
-            return "stopping"
-        if not self.child.is_ready:
-            return "booting"
-        return "quiet" if self.child.quiet else "ready"
+        return "backoff" if self.child is None else self.child.state
 
     def children(self) -> list[Child]:
         """Return every process of the slot: what serves, what will, and what did."""

@@ -8,10 +8,16 @@ from dataclasses import dataclass
 from kiqcluster.errors import UsageError
 from kiqcluster.supervisor.quiet import BY_SIGNAL
 
-__all__ = ["ACTIONS", "Command", "parse_command"]
+__all__ = ["ACTIONS", "Command", "Told", "parse_command"]
 
 ACTIONS = ("quiet", "resume", "roll", "reload", "stop", "dump")
 LONGEST_LEASE = 1e9  # seconds; larger numbers are slips, and some are no floats
+
+
+class Told(str):
+    """Why a command was not carried out, where the log has it already."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from kiqcluster.supervisor.children import Child, Death, Slot, restart_reason
 from kiqcluster.supervisor.expansion import SlotPlan
 from kiqcluster.supervisor.fork import fork_with_socket, reap
 from kiqcluster.supervisor.metrics import ClusterMetrics
+from kiqcluster.supervisor.releases import Start
 from kiqcluster.supervisor.state import ClusterState
 
 __all__ = ["Birth", "Crew", "Watcher"]
@@ -74,7 +75,8 @@ class Watcher(Protocol):
 class Crew:
     """run_child: runs a worker in a forked process and returns its exit code.
 
-    forget: closes in a child what is the supervisor's own.  enter_directory: goes to where the application is.
+    forget: closes in a child what is the supervisor's own.  enter: goes to where the application is, and says what a
+    process gets there; given the rolling restarts so far.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class Crew:
         metrics: ClusterMetrics,
         run_child: Callable[[Birth], int],
         forget: Callable[[], None],
-        enter_directory: Callable[[], Path],
+        enter: Callable[[int], Start],
         selector: selectors.BaseSelector,
         events: Events,
         clock: Clock,
@@ -97,7 +99,7 @@ class Crew:
         self._metrics = metrics
         self._run_child = run_child
         self._forget = forget
-        self._enter_directory = enter_directory
+        self._enter = enter
         self._selector = selector
         self._events = events
         self._clock = clock
@@ -142,11 +144,11 @@ class Crew:
         now = self._clock.monotonic()
         board = Board(slot.plan.concurrency)
         try:
-            directory = self._enter_directory()
+            start = self._enter(self._state.generation)
 
             def run(parent: socket.socket) -> int:
                 orphans = dict(slot.orphans)
-                birth = Birth(self.config, slot.plan, self.known_queues, quiet, board, parent, orphans, directory)
+                birth = Birth(self.config, slot.plan, self.known_queues, quiet, board, parent, orphans, start.directory)
                 return self._run_child(birth)
 
             pid, ours = fork_with_socket(run, self._forget, f"slot {slot.number}")
@@ -158,10 +160,12 @@ class Crew:
             return None
         child = Child(
             pid, slot.number, Channel(ours), started_at=now, last_beat=now, board=board,
-            generation=self._state.generation, job_limit=self._job_limit(),
+            release=start.release, generation=start.generation, job_limit=self._job_limit(),
         )  # fmt: skip
         self._selector.register(ours, selectors.EVENT_READ, lambda: self._on_frames(slot, child))
-        self._events.emit("child_started", slot=slot.number, child=pid)
+        self._events.emit("child_started", slot=slot.number, child=pid, release=start.release)
+        if start.wanted:
+            self._events.emit("child_behind", slot=slot.number, child=pid, release=start.release, wanted=start.wanted)
         return child
 
     def _job_limit(self) -> float:
@@ -186,6 +190,7 @@ class Crew:
             case "booting":
                 child.last_beat, child.waits_for = self._clock.monotonic(), frame["reason"]
             case "ready":
+                child.first_size = frame["pss"] or 0
                 self._on_ready(slot, child)
             case "beat":
                 self._on_beat(slot, child, frame)
@@ -198,6 +203,8 @@ class Crew:
                 self._forget_orphan(frame["identity"])
             case "control" if self.watcher is not None:
                 self.watcher.on_control(frame["message"])
+            case "last_words":
+                child.last_words = child.last_words or frame["reason"]
             case "bye":
                 child.left = True
                 child.identities.clear()
@@ -261,6 +268,14 @@ class Crew:
         if not child.identities and not child.is_ready:  # it still imports, and reads no frames
             os.kill(child.pid, signal.SIGTERM)
 
+    def empty(self, slot: Slot) -> None:
+        """Have the slot's processes leave, each when it has finished; the next one starts at once."""
+        self.drop_successor(slot)
+        if slot.child is not None:
+            before, slot.child = slot.child, None
+            slot.leaving.append(before)
+            self.dismiss(before, self.config.timeout)
+
     def drop_successor(self, slot: Slot) -> None:
         """Give a successor up: at once while it boots, as any other once it may run jobs."""
         successor, slot.successor = slot.successor, None
@@ -303,6 +318,7 @@ class Crew:
         child.board.close()
         slot.orphans.update(dict.fromkeys(child.identities, tuple(running)))
         self._metrics.fold(slot, child)
+        self.ask_sibling()  # before anybody else is told to leave for it
         if child is slot.successor:
             slot.successor = None
             self._lose_successor(slot, child, death, running)
@@ -312,14 +328,13 @@ class Crew:
         else:
             slot.leaving.remove(child)
             self._events.emit("child_left", slot=slot.number, child=child.pid)
-        self.ask_sibling()
 
     def _lose_successor(self, slot: Slot, child: Child, death: Death, running: list[str]) -> None:
         if self._state.is_stopping:
             return
         self._report(slot, child, death, "boot", running)
         if self.watcher is not None:
-            self.watcher.on_successor_died(slot, f"pid {child.pid} {death}")
+            self.watcher.on_successor_died(slot, f"pid {child.pid} {death}{child.reason}")
 
     def _lose_child(self, slot: Slot, child: Child, death: Death, running: list[str]) -> None:
         if self._state.is_stopping or slot.retires:
@@ -329,7 +344,10 @@ class Crew:
         reason = restart_reason(child, death)
         slot.restarts[reason] += 1
         slot.strikes = 0
-        self._report(slot, child, death, reason, running)
+        if child.leaves_for and not child.doomed:  # it did as it was told
+            self._events.emit("child_left", slot=slot.number, child=child.pid)
+        else:
+            self._report(slot, child, death, reason, running)
         self._count_death(slot, None if child.ready_at is None else now - child.ready_at, death.code, now)
         if slot.successor is not None:  # it boots already
             slot.child, slot.successor = slot.successor, None
@@ -339,7 +357,7 @@ class Crew:
                 failures=slot.history.failures,
             )  # fmt: skip
         if self.watcher is not None and not child.leaves_for:
-            self.watcher.on_death(slot, f"slot {slot.number}: pid {child.pid} {death}")
+            self.watcher.on_death(slot, f"pid {child.pid} {death}{child.reason}")
 
     def _report(self, slot: Slot, child: Child, death: Death, reason: str, running: list[str]) -> None:
         now = self._clock.monotonic()
@@ -349,11 +367,13 @@ class Crew:
             "reason": reason,
             "running": running,
             "uptime": now - child.started_at,
+            "error": child.last_words,
+            "release": child.release,
         }
-        report = child.report(death, now, len(running))
         self._events.emit(
-            "child_died", slot=slot.number, child=child.pid, death=death, report=report, reason=reason, running=running
-        )
+            "child_died", slot=slot.number, child=child.pid, death=death, reason=reason, running=running,
+            report=child.report(death, now, len(running)), error=child.last_words,
+        )  # fmt: skip
 
     def _count_death(self, slot: Slot, ready_for: float | None, code: int | None, now: float) -> None:
         burst = self.config.respawn_burst
@@ -366,7 +386,7 @@ class Crew:
         orphans = {key: running for slot in self._state.slots for key, running in slot.orphans.items()}
         if not orphans:
             return
-        able = [child for _, child in self.children() if child.is_ready and not child.doomed and not child.left]
+        able = [child for _, child in self.children() if child.is_able]
         for child in sorted(able, key=lambda each: each.leave_by < inf)[:1]:  # one that stays, if there is one
             child.channel.send("recover", orphans=orphans)
 
@@ -384,17 +404,20 @@ class Crew:
                 self._kill(child, "overdue")
             elif self._is_still_booting(slot, child) and now >= child.last_beat + self.config.boot_timeout:
                 reason = f"was not ready within {self.config.boot_timeout:g} s (boot_timeout)"
-                self._events.emit("child_overdue", slot=slot.number, child=child.pid, reason=reason)
-                self._kill(child, "boot")
+                self._overdue(slot, child, reason, "boot")
             elif self._is_silent(child, now):
                 reason = f"made no progress for {self.config.silence_timeout:g} s (silence_timeout)"
-                self._events.emit("child_overdue", slot=slot.number, child=child.pid, reason=reason)
-                self._kill(child, "silent")
+                self._overdue(slot, child, reason, "silent")
             elif now >= child.quiet_until:
                 child.quiet_until = inf
                 if not self._state.quiet:  # else that one's end counts
                     self._events.emit("child_quiet_expired", slot=slot.number, child=child.pid)
                     child.channel.send("resume")
+
+    def _overdue(self, slot: Slot, child: Child, reason: str, kind: str) -> None:
+        child.last_words = reason
+        self._events.emit("child_overdue", slot=slot.number, child=child.pid, reason=reason)
+        self._kill(child, kind)
 
     def _is_still_booting(self, slot: Slot, child: Child) -> bool:
         """Return whether it has to get somewhere yet: a successor that is ready has to fetch as well."""

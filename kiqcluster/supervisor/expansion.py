@@ -9,7 +9,7 @@ from kiqcluster.config import Config
 from kiqcluster.errors import UsageError
 from kiqcluster.groups import Group, Mode, concurrency_for, parse_group, parse_queue_option
 
-__all__ = ["SlotPlan", "groups_from", "listed_queues", "plan_slots", "refuse_listing"]
+__all__ = ["SlotPlan", "doubts", "groups_from", "listed_queues", "plan_slots", "refuse_listing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,24 @@ def plan_slots(groups: Sequence[Group], known: Iterable[str], config: Config) ->
         )
         plans.append(SlotPlan(slot, group, weights, group.mode(weights), concurrency))
     return plans
+
+
+def doubts(config: Config, slots: int) -> list[str]:
+    """Return what is odd about settings of numbers, for a cluster of so many slots."""
+    found = []
+    if config.concurrency is None and 0 < config.max_concurrency < config.min_concurrency:
+        found.append(
+            f"min_concurrency is {config.min_concurrency} and max_concurrency {config.max_concurrency}: "
+            "the second holds; 0 would be no limit"
+        )
+    if config.ready_quorum is not None and config.ready_quorum > slots:
+        found.append(f"ready_quorum is {config.ready_quorum}, of slots there are {slots}: all of them have to be ready")
+    if config.min_serving is not None and config.min_serving > slots:
+        found.append(
+            f"min_serving is {config.min_serving}, of slots there are {slots}: no worker beyond max_rss_hard is "
+            "stopped before another one serves in its place"
+        )
+    return found
 
 
 def listed_queues(plans: Sequence[SlotPlan]) -> list[str]:

@@ -24,7 +24,7 @@ __all__ = ["REASONS", "Figures", "Usage"]
 
 STATES = ("ready", "booting", "quiet", "stopping", "backoff")
 REASONS = ("crash", "killed", "boot", "silent", "max_jobs", "max_rss", "rolling", "remote_stop")
-RESULTS = ("done", "failed")
+RESULTS = ("done", "failed", "superseded")
 FRESH = 1.0  # seconds for which what a process uses is not read again
 WINDOW = 60.0  # seconds over which the longest turn is told, at least
 
@@ -136,7 +136,7 @@ SLOT_GAUGES: tuple[tuple[str, str, Callable[[View], float | None]], ...] = (
     ),
     (
         "kiqcluster_child_generation",
-        "Rolling restarts before the slot's process was started",
+        "The rolling restart that brought the code of the slot's process",
         lambda view: view.child.generation if view.child else None,
     ),
     (
@@ -278,7 +278,12 @@ class Figures:
         yield _counter("kiqcluster_supervisor_cpu_seconds", "CPU seconds of the supervisor", usage.cpu)
         yield _counter("kiqcluster_series_refused", "Series of children beyond what there is room for", self.refused)
         is_needed = bool(state.restart_needed)
-        yield "kiqcluster_restart_needed", "gauge", "Whether the installed version is another", [("", (), is_needed)]
+        yield (
+            "kiqcluster_restart_needed",
+            "gauge",
+            "Whether something waits for a new supervisor",
+            [("", (), is_needed)],
+        )
         version = (("version", VERSION),)
         yield "kiqcluster_build", "info", "The version that runs", [("_info", version, 1.0)]
 

@@ -10,6 +10,7 @@ While `is_busy`, the loop should not sleep.
 
 from __future__ import annotations
 
+import difflib
 import selectors
 import traceback
 import zlib
@@ -45,6 +46,9 @@ PIECE = 131_072  # bytes that are compressed in one step
 LONGEST_TEXT = 200  # characters of a name or id
 OK = b'{"status":"ok"}\n'
 ORDERS = {"quiet": 200, "resume": 200, "dump": 200, "roll": 202, "reload": 202, "stop": 202}  # action → status
+
+COMMON = ("by", "id")  # parameters of every order
+PARAMETERS = {"quiet": (*COMMON, "lease"), "resume": (*COMMON, "whose")}
 
 Control = Callable[[Mapping[str, object]], str | None]  # does what a message says; returns why not
 
@@ -86,10 +90,10 @@ class Probes:
         """Serve the pages there.  Raises UsageError (exit 2 or 7) when the address cannot be used."""
         self._add(address, self._pages(), is_control=False)
 
-    def take_orders(self, path: str, *, is_required: bool) -> None:
-        """Serve pages and orders on a control socket.
+    def take_orders(self, path: str, *, is_required: bool) -> bool:
+        """Serve pages and orders on a control socket; return whether it can be had.
 
-        is_required: raise UsageError if it cannot be had; otherwise that is only said.
+        is_required: raise UsageError if not; otherwise that is only said.
         """
         try:
             self._add(f"unix:{path}", {**self._pages(), **self._order_routes()}, is_control=True)
@@ -97,6 +101,8 @@ class Probes:
             if is_required:
                 raise
             self._events.emit("control_off", path=path, error=str(error))
+            return False
+        return True
 
     def _add(self, address: str, routes: Routes, *, is_control: bool) -> None:
         sock = open_listener(address, is_control=is_control)
@@ -223,11 +229,16 @@ class Probes:
 
     def _order(self, action: str, request: Request) -> Response:
         """Do what is asked, and answer with the status that is then."""
+        known = PARAMETERS.get(action, COMMON)
+        if (strange := next((name for name in request.query if name not in known), None)) is not None:
+            near = difflib.get_close_matches(strange, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(known)}"
+            return _malformed(f"/{action} has no parameter {_line(strange)!r}; {hint}")
         text = request.query.get("lease", "")
         try:
             lease = parse_duration(text) if text else None
         except ValueError as error:
-            return Response(400, rubyjson.encode({"error": f"lease: {error}"}) + b"\n")
+            return _malformed(f"lease: {error}")
         message = {
             "action": action,
             "scope": "cluster",
@@ -235,15 +246,21 @@ class Probes:
             "by": _line(request.query.get("by")) or "control socket",
             "id": _line(request.query.get("id")) or f"order-{next(self._orders)}",
         }
+        if whose := _line(request.query.get("whose")):
+            message["whose"] = whose
         why_not = self._control(message)
         if why_not is not None:
-            return Response(409, rubyjson.encode({"error": why_not}) + b"\n")
+            return Response(409, rubyjson.encode({"error": str(why_not)}) + b"\n")
         return self._answer_status(ORDERS[action])
 
 
 def _line(text: str | None) -> str:
     """Return a text that logs and pages can show: it is whatever somebody has sent."""
     return "".join(filter(str.isprintable, text or ""))[:LONGEST_TEXT]
+
+
+def _malformed(problem: str) -> Response:
+    return Response(400, rubyjson.encode({"error": problem}) + b"\n")
 
 
 def _refusal(status: str, reason: str) -> Response:

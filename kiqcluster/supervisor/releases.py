@@ -1,7 +1,8 @@
 """Releases: where the application is found, and what the next one has.
 
 1. enter      follow the logical path again before each fork, so that a `current` link that was moved is seen
-2. ask        a catalogue child imports the application and says which jobs there are, and which kiqcluster is installed
+2. ask        a catalogue child imports the application and says which jobs there are, and which kiqcluster is there;
+              for a roll, also whether a supervisor would start with it (outlook.py)
 3. pin        after a release that does not boot, processes that die are replaced from the one before, while it is there
 
 Runs in: the supervisor's loop.
@@ -12,17 +13,35 @@ from __future__ import annotations
 import os
 import selectors
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from kiqcluster.clock import Clock
 from kiqcluster.config import Config
 from kiqcluster.errors import ApplicationError, UsageError
-from kiqcluster.supervisor.catalogue import Catalogue, CatalogueChild
+from kiqcluster.supervisor.catalogue import Catalogue, CatalogueChild, Foresee
 
-__all__ = ["Releases"]
+__all__ = ["Releases", "Start", "Superseded"]
 
 Then = Callable[[Catalogue], None]
 Failed = Callable[[ApplicationError | UsageError], None]
+
+
+class Superseded(ApplicationError):
+    """Nobody waits for the answer any more: something else was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a process starts.  directory: by its logical path.  release: where the code lies that it gets.
+
+    generation: of the rolling restart that brought that code.  wanted: the release that it should get, if another.
+    """
+
+    directory: Path
+    release: str
+    generation: int
+    wanted: str = ""
 
 
 class Releases:
@@ -38,6 +57,8 @@ class Releases:
     ) -> None:
         self._logical = directory
         self._good: Path | None = None  # where the release lies that booted last
+        self._good_generation = 0
+        self._preloaded = ""  # where the one lies that all processes have, if they have it from us
         self._is_pinned = False
         self._selector = selector
         self._clock = clock
@@ -61,14 +82,37 @@ class Releases:
                 return directory
         raise ApplicationError(f"the directory {self._logical} is gone ({problem})")
 
-    def approve(self) -> None:
-        """Take note that what is there boots."""
+    def start(self, generation: int) -> Start:
+        """Go to the application, and say what a process gets there.  generation: of now.  Raises ApplicationError."""
+        directory = self.enter()
+        release, wanted = self._preloaded or str(Path.cwd()), self.newest
+        if self._is_pinned and directory == self._good:
+            generation = self._good_generation
+        return Start(directory, release, generation, "" if wanted == release else wanted)
+
+    @property
+    def newest(self) -> str:
+        """Where the path by which it is known leads at this moment."""
+        return os.path.realpath(self._logical)
+
+    def approve(self, generation: int = 0) -> None:
+        """Take note that what is there boots, and that this rolling restart has brought it."""
         self._is_pinned = False
-        self._good = Path(os.path.realpath(self._logical))
+        self._good, self._good_generation = Path(self.newest), generation
+
+    def preloaded(self) -> None:
+        """Take note that every process gets what is there now."""
+        self._preloaded = self.newest
+
+    def why_not_renewed(self) -> str | None:
+        """Return why processes that are started now do not have the newest release, None when they do."""
+        if not self._preloaded or self._preloaded == self.newest:
+            return None
+        return f"with --preload, processes have the application of {self._preloaded}, as it was at the start"
 
     def pin(self) -> None:
         """Stay with the release that booted last."""
-        self._is_pinned = self._good is not None and self._good != Path(os.path.realpath(self._logical))
+        self._is_pinned = self._good is not None and self._good != Path(self.newest)
 
     def unpin(self) -> None:
         """Look at the newest release again."""
@@ -85,11 +129,14 @@ class Releases:
         """Who is being asked, if anybody is."""
         return self._child
 
-    def ask(self, config: Config, then: Then, failed: Failed) -> None:
-        """Have the application tell what it has; one of the two is called later.  Raises ApplicationError, OSError."""
+    def ask(self, config: Config, then: Then, failed: Failed, foresee: Foresee | None = None) -> None:
+        """Have the application tell what it has; one of the two is called later.  Raises ApplicationError, OSError.
+
+        foresee: begins to judge the release's configuration, in the child.
+        """
         self.interrupt("another question came before the answer")
         directory = self.enter()
-        child = CatalogueChild(config, directory, self._clock, self._forget)
+        child = CatalogueChild(config, directory, self._clock, self._forget, foresee)
         self._child, self._then, self._failed = child, then, failed
         self._selector.register(child.channel, selectors.EVENT_READ, self._on_answer)
 
@@ -119,7 +166,7 @@ class Releases:
         """Ask no more, and say so to whoever waits for the answer."""
         if self._child is not None:
             self._child.expire()
-            self._fail(ApplicationError(why))
+            self._fail(Superseded(why))
 
     def give_up(self) -> None:
         """Ask no more; nobody is called."""

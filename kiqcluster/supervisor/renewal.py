@@ -1,10 +1,12 @@
 """Renewal: what the slots are to run, and how that changes while they run it.
 
 1. start      a catalogue child tells what the application has; then there are slots
-2. roll       (USR2) ask the newest release the same, then replace every process by one of it
+2. roll       (USR2) ask the newest release the same, and whether it could be started; then replace every process by
+              one of it
 3. reload     (HUP) read the configuration again and ask again; slots that are still wanted keep their process
 
 What is broken changes nothing: a release that does not load or boot, a configuration that cannot be used.
+What has changed and waits (for a reload, a roll, a new supervisor) is kept until that has come.
 Runs in: the supervisor's loop.
 """
 
@@ -15,24 +17,25 @@ from collections.abc import Callable, Sequence
 
 from kiqcluster.clock import Clock
 from kiqcluster.config import Config
-from kiqcluster.errors import KiqError
+from kiqcluster.errors import ApplicationError, KiqError, UsageError
 from kiqcluster.events import Events
 from kiqcluster.groups import Group
 from kiqcluster.supervisor.catalogue import Catalogue
 from kiqcluster.supervisor.children import Slot
+from kiqcluster.supervisor.commands import Told
 from kiqcluster.supervisor.crew import Crew
-from kiqcluster.supervisor.expansion import plan_slots
-from kiqcluster.supervisor.releases import Releases
-from kiqcluster.supervisor.reload import Change, compare, heeded, unheeded
+from kiqcluster.supervisor.expansion import SlotPlan, doubts, plan_slots
+from kiqcluster.supervisor.outlook import Outlook, Reread, prepare
+from kiqcluster.supervisor.releases import Releases, Superseded
+from kiqcluster.supervisor.reload import Change, compare, heeded, same_threads, unheeded
 from kiqcluster.supervisor.rollout import Rollout
 from kiqcluster.supervisor.state import ClusterState
 from kiqcluster.version import VERSION
 
 __all__ = ["Renewal", "Reread"]
 
-THREAD_SETTINGS = ("concurrency", "min_concurrency", "max_concurrency")
-
-Reread = Callable[[], tuple[Config, Sequence[Group]]]  # reads the configuration again; raises UsageError
+JOBS = "the application's jobs"
+NO_CONTROL = "none (`control` and -P say where)"
 
 
 class Renewal:
@@ -62,6 +65,8 @@ class Renewal:
         self._clock = clock
         self._reloads_after_roll = False
         self._is_roll_open = False  # its end has not been acted upon
+        self._restart_reasons: dict[str, str] = {}  # by what they are about
+        self._born: tuple[Config, tuple[tuple[str, str], ...]] = (config, ())  # what all workers have, and its jobs
 
     # 1. start
 
@@ -74,21 +79,36 @@ class Renewal:
         known = self._learn(catalogue)
         plans = plan_slots(self._groups, known, self._config)
         self._events.emit(
-            "supervisor_started", version=VERSION, pid=os.getpid(), slots=len(plans), listen=self._config.listen
-        )
+            "supervisor_started", version=VERSION, pid=os.getpid(), slots=len(plans), listen=self._config.listen,
+            environment=self._config.environment, control=self._state.control or NO_CONTROL,
+        )  # fmt: skip
+        self._doubt(plans)
         for plan in plans:
             self._add_slot(Slot(plan))
+        self._born = (self._config, catalogue.jobs)
         self._releases.approve()
+
+    def _doubt(self, plans: Sequence[SlotPlan]) -> None:
+        for problem in doubts(self._config, len(plans)):
+            self._events.emit("setting_doubtful", problem=problem)
 
     def _learn(self, catalogue: Catalogue) -> frozenset[str]:
         """Take in what the application has; return the names of all queues."""
         known = catalogue.known_queues(self._config)
         self._crew.known_queues = tuple(sorted(known))
         self._state.jobs = catalogue.jobs
-        if catalogue.version != VERSION and not self._state.restart_needed:
-            self._state.restart_needed = f"kiqcluster {catalogue.version} is installed, {VERSION} runs"
-            self._events.emit("restart_needed", reason=self._state.restart_needed)
+        is_other = catalogue.version != VERSION
+        self._want_restart(
+            "version", f"kiqcluster {catalogue.version} is installed, {VERSION} runs" if is_other else ""
+        )
         return known
+
+    def _want_restart(self, about: str, reason: str) -> None:
+        """Take note of why a new supervisor is needed, or no more; say what is new."""
+        if reason and self._restart_reasons.get(about) != reason:
+            self._events.emit("restart_needed", reason=reason)
+        self._restart_reasons[about] = reason
+        self._state.restart_needed = "; ".join(filter(None, self._restart_reasons.values()))
 
     def _add_slot(self, slot: Slot) -> None:
         plan = slot.plan
@@ -120,8 +140,14 @@ class Renewal:
         self._releases.unpin()
         self._is_roll_open = True
         self.rollout.begin_roll(ident)
+        if (stale := self._releases.why_not_renewed()) is not None:
+            self._want_restart("preload", stale)
+            self._cannot_roll(ApplicationError(f"{stale}; restart the supervisor for the new release"))
+            return None
+        reread, running = self._reread, self._config
+        foresee = None if reread is None else lambda: prepare(reread, self._state.slots, running)
         try:
-            self._releases.ask(self._config, self._replan, self._cannot_roll)
+            self._releases.ask(self._config, self._replan, self._cannot_roll, foresee)
         except (KiqError, OSError) as error:
             self._cannot_roll(error)
         return None
@@ -132,10 +158,24 @@ class Renewal:
         return None if self._state.slots else "the application is being imported"
 
     def _replan(self, catalogue: Catalogue) -> None:
+        """Begin to replace.  Raises UsageError for what would keep a supervisor from starting with that release."""
+        self._look_ahead(catalogue.outlook, is_ours=catalogue.version == VERSION)
         plans = plan_slots(self._groups, self._learn(catalogue), self._config)
         for slot, plan in compare(self._state.slots, plans, same_threads=True).kept:
             slot.plan = plan
         self.rollout.roll()
+
+    def _look_ahead(self, outlook: Outlook, *, is_ours: bool) -> None:
+        """Take note of what the release's configuration changes.  is_ours: it is for the kiqcluster that runs."""
+        if outlook.error and is_ours:
+            raise UsageError(f"a supervisor would not start with its configuration: {outlook.error}")
+        self._want_restart("settings", _settings_wait(outlook.restart))
+        if outlook.error:  # another version may know what we do not
+            self._want_restart("settings", f"the configuration is not for kiqcluster {VERSION} ({outlook.error})")
+        needed = ", ".join(outlook.reload)
+        if needed and needed != self._state.reload_needed:
+            self._events.emit("reload_needed", settings=needed)
+        self._state.reload_needed = needed
 
     def _cannot_roll(self, error: Exception) -> None:
         self.rollout.fail_roll(str(error))
@@ -149,7 +189,8 @@ class Renewal:
         if roll.state == "failed":
             self._releases.pin()
         else:
-            self._releases.approve()
+            self._releases.approve(self._state.generation)
+            self._born, self._state.roll_needed = (self._config, self._state.jobs), ""
             self._warn_of_preload()
         if self.rollout.ends_quiet:
             self._state.quiet.end("roll")
@@ -161,9 +202,8 @@ class Renewal:
 
     def _warn_of_preload(self) -> None:
         """Say that new processes are no new release: the application was imported before they were forked."""
-        if self._config.preload and not self._state.restart_needed:
-            self._state.restart_needed = "with --preload, processes have the application as it was at the start"
-            self._events.emit("restart_needed", reason=self._state.restart_needed)
+        if self._config.preload:
+            self._want_restart("preload", "with --preload, processes have the application as it was at the start")
 
     # 3. reload
 
@@ -185,32 +225,40 @@ class Renewal:
             )
         except (KiqError, OSError) as error:
             self._cannot_reload(error)
-            return str(error)
+            return Told(error)
         return None
 
     def _cannot_reload(self, error: Exception) -> None:
-        self._state.reloads["failed"] += 1
-        self._events.emit("reload_failed", error=error)
+        if isinstance(error, Superseded):
+            self._state.reloads["superseded"] += 1
+            self._events.emit("reload_superseded", reason=error)
+        else:
+            self._state.reloads["failed"] += 1
+            self._events.emit("reload_failed", error=error)
 
     def _change_to(self, config: Config, groups: Sequence[Group], catalogue: Catalogue) -> None:
         """Go by another configuration.  Raises UsageError when it leaves nothing to listen to."""
         plans = plan_slots(groups, catalogue.known_queues(config), config)
-        old, old_jobs = self._config, self._state.jobs
-        same_threads = all(getattr(old, name) == getattr(config, name) for name in THREAD_SETTINGS)
-        change = compare(self._state.slots, plans, same_threads=same_threads)
+        old = self._config
+        change = compare(self._state.slots, plans, same_threads=same_threads(old, config))
         self._config = self._crew.config = heeded(old, config)
         self._groups = groups
         self._learn(catalogue)
         self._apply(change)
+        self._doubt(plans)
         self._state.reloads["done"] += 1
-        restart, roll = unheeded(old, config)
-        if old_jobs != catalogue.jobs:
-            roll.append("the application's jobs")
+        restart, _ = unheeded(old, config)
+        born, jobs = self._born
+        _, roll = unheeded(born, config)
+        roll += [JOBS] if jobs != catalogue.jobs else []
+        self._state.reload_needed, self._state.roll_needed = "", ", ".join(roll)
         self._events.emit(
             "reloaded", added=len(change.added), removed=len(change.removed), kept=len(change.kept),
+            resized=f", with other threads: {len(change.resized)}" if change.resized else "",
             restart=f"; restart the supervisor for {', '.join(restart)}" if restart else "",
             roll=f"; roll (USR2) for {', '.join(roll)}" if roll else "",
         )  # fmt: skip
+        self._want_restart("settings", _settings_wait(restart))
 
     def _apply(self, change: Change) -> None:
         for slot, plan in change.kept:
@@ -219,7 +267,14 @@ class Renewal:
                 child.channel.send("queues", known=list(self._crew.known_queues))
         for plan in change.added:
             self._add_slot(Slot(plan))
+        for slot, plan in change.resized:
+            self._crew.empty(slot)
+            slot.plan = plan
         for slot in change.removed:
             slot.retires = True
             for child in slot.children():
                 self._crew.dismiss(child, self._config.timeout)
+
+
+def _settings_wait(names: Sequence[str]) -> str:
+    return f"the configuration has another {', '.join(names)} than is used" if names else ""

@@ -42,7 +42,7 @@ class History:
     def why_waiting(self) -> str:
         """Return what the wait until not_before is for, in words."""
         if self.failures:
-            return f"{self.failures} boots in a row that came to nothing"
+            return f"{'1 boot' if self.failures == 1 else f'{self.failures} boots in a row'} that came to nothing"
         return f"{len(self.respawned)} respawns within a minute"
 
 

@@ -43,12 +43,13 @@ class Rollout:
         self._waiting: deque[tuple[Slot, str]] = deque()  # with the reason
         self._current: tuple[Slot, str] | None = None
         self._not_before: dict[int, float] = {}  # slot number → when it may be recycled again
+        self._complained_of = 0  # the max_rss that was said to be too low
 
     # 1. roll
 
     def begin_roll(self, ident: str) -> None:
         """Announce a roll; `roll` follows when the new release has told what it has.  One under way gives way."""
-        self.fail_roll(f"superseded by {ident}")
+        self._supersede(ident)
         self._clear()
         self._state.generation += 1
         self._has_begun = False
@@ -67,13 +68,23 @@ class Rollout:
 
     def fail_roll(self, error: str) -> None:
         """Stop a roll: what has been replaced stays, and so does what has not."""
+        if (report := self._stop("failed", error)) is not None:
+            self._events.emit("roll_failed", id=report.ident, done=report.done, slots=report.of, error=error)
+
+    def _supersede(self, ident: str) -> None:
+        """Stop a roll for another one, which is no failure."""
+        if (report := self._stop("superseded", f"superseded by {ident}")) is not None:
+            self._events.emit("roll_superseded", id=report.ident, by=ident, done=report.done, slots=report.of)
+
+    def _stop(self, state: str, error: str) -> RollReport | None:
+        """End a roll before its end; return its report, None without one."""
         report = self._state.roll
         if report is None or report.state != ROLLING:
-            return
-        report.state, report.error = "failed", error
-        self._state.rolls["failed"] += 1
+            return None
+        report.state, report.error = state, error
+        self._state.rolls[state] += 1
         self._clear()
-        self._events.emit("roll_failed", id=report.ident, done=report.done, slots=report.of, error=error)
+        return report
 
     @property
     def is_rolling(self) -> bool:
@@ -129,7 +140,8 @@ class Rollout:
         if not config.max_rss and not config.max_rss_hard:
             return
         size = child.unshared_bytes() / MEGABYTE
-        slot.strikes = slot.strikes + 1 if config.max_rss and size > config.max_rss else 0
+        is_beyond = config.max_rss and size > config.max_rss and not self._is_born_beyond(child)
+        slot.strikes = slot.strikes + 1 if is_beyond else 0
         if config.max_rss_hard and size > config.max_rss_hard and self._may_lose_one():
             self._events.emit("child_outgrown", slot=slot.number, child=child.pid, size=size, limit=config.max_rss_hard)
             self._crew.dismiss(child, 0.0, "max_rss")
@@ -137,6 +149,17 @@ class Rollout:
         is_too_large = slot.strikes >= STRIKES or (config.max_rss_hard and size > config.max_rss_hard)
         if is_too_large and self._recycle(slot, "max_rss"):
             self._events.emit("child_outgrown", slot=slot.number, child=child.pid, size=size, limit=config.max_rss)
+
+    def _is_born_beyond(self, child: Child) -> bool:
+        """Return whether it was too large before it had done anything: so would be the next one, for ever."""
+        limit, size = self._crew.config.max_rss, child.first_size / MEGABYTE
+        if size > limit and self._complained_of != limit:
+            self._complained_of = limit
+            problem = (
+                f"max_rss is {limit} MB, and workers have {size:.0f} MB when they start: they are not replaced for it"
+            )
+            self._events.emit("setting_doubtful", problem=f"{problem}; raise it, or leave it out")
+        return size > limit
 
     def _may_lose_one(self) -> bool:
         """Return whether enough others serve."""

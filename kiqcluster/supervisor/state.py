@@ -16,7 +16,8 @@ __all__ = ["ClusterState", "RollReport"]
 class RollReport:
     """How the latest rolling restart goes, or went.
 
-    ident: whoever asked for it finds its end by that.  state: rolling, done or failed.  error: why it failed.
+    ident: whoever asked for it finds its end by that.  state: rolling, done, failed or superseded.  error: why it did
+    not come to its end; the first line says most.
     """
 
     ident: str
@@ -35,6 +36,8 @@ class ClusterState:
 
     generation: rolling restarts since the start; a child carries the one that it was started in.
     stop_by: when what is left is killed; None until the stop.  restart_needed: why a new supervisor is needed, if so.
+    reload_needed: settings of the release that runs which wait for a reload.  roll_needed: what waits for a roll.
+    control: path of the control socket, empty without one.
     jobs: (name, queue) of every job class that the catalogue knows.  recovered: units given back for dead children.
     fenced: memberships that were lost while their process lived.  killed_at_stop: whether somebody did not leave.
     was_up: whether a child was ever ready.  retired_restarts: those of slots that have gone, by number.
@@ -48,9 +51,12 @@ class ClusterState:
     generation: int = 0
     stop_by: float | None = None
     restart_needed: str = ""
+    reload_needed: str = ""
+    roll_needed: str = ""
+    control: str = ""
     jobs: tuple[tuple[str, str], ...] = ()
-    reloads: Counter[str] = field(default_factory=Counter)  # by result: done, failed
-    rolls: Counter[str] = field(default_factory=Counter)  # by result: done, failed
+    reloads: Counter[str] = field(default_factory=Counter)  # by result: done, failed, superseded
+    rolls: Counter[str] = field(default_factory=Counter)  # by result: done, failed, superseded
     recovered: int = 0
     fenced: int = 0
     killed_at_stop: bool = False

@@ -76,6 +76,8 @@ def status_document(state: ClusterState, supervisor: str, quorum: int | None, no
         "generation": state.generation,
         "roll": None if state.roll is None else state.roll.as_json(),
         "restart_needed": state.restart_needed,
+        "reload_needed": state.reload_needed,
+        "roll_needed": state.roll_needed,
         "slots": [_slot_document(slot, now) for slot in state.slots],
     }
 
@@ -99,6 +101,7 @@ def _slot_document(slot: Slot, now: float) -> dict[str, Any]:
 
 def _process_document(child: Child | None, now: float) -> dict[str, Any]:
     return {
+        "release": child.release if child else None,
         "generation": child.generation if child else None,
         "pid": child.pid if child else None,
         "identity": child.identities[-1] if child and child.identities else None,
@@ -106,6 +109,7 @@ def _process_document(child: Child | None, now: float) -> dict[str, Any]:
         "processed": child.processed if child else 0,
         "prefetched": child.prefetched if child else 0,
         "quiet": child.quiet if child else False,
+        "redis": child.redis if child else False,
         "rss": child.rss if child else 0,
         "uptime": round(now - child.started_at, 3) if child else None,
         "last_beat_ago": round(now - child.last_beat, 3) if child else None,

@@ -31,10 +31,11 @@ from kiqcluster.errors import ApplicationError, ExitCode, KiqError, UsageError
 from kiqcluster.events import Events
 from kiqcluster.groups import Group
 from kiqcluster.supervisor import respawn
+from kiqcluster.supervisor.bulletin import Bulletin
 from kiqcluster.supervisor.children import Slot
-from kiqcluster.supervisor.commands import Command, parse_command
+from kiqcluster.supervisor.commands import Command, Told, parse_command
 from kiqcluster.supervisor.crew import Birth, Crew
-from kiqcluster.supervisor.fork import reap, reap_adopted
+from kiqcluster.supervisor.fork import name_process, reap, reap_adopted
 from kiqcluster.supervisor.guardian import Guardian
 from kiqcluster.supervisor.metrics import ClusterMetrics
 from kiqcluster.supervisor.notify import Notifier, unknown_limit
@@ -46,15 +47,13 @@ from kiqcluster.supervisor.renewal import Renewal, Reread
 from kiqcluster.supervisor.signals import SignalInbox
 from kiqcluster.supervisor.state import ClusterState
 from kiqcluster.supervisor.watch import Watch
-from kiqcluster.version import VERSION
 
 __all__ = ["Supervisor"]
 
 CALM = 2.5  # seconds for which all queues must have been empty, before --drain believes it: two looks of every worker
 LONGEST_TURN = 1.0  # seconds that the loop sleeps at most: deadlines are looked at after that
+RESUME = "`kiqctl resume`"
 GUARDIAN_PATIENCE = 15.0  # seconds that the embedded server gets at the end
-TELL_EVERY = 10.0  # seconds between two tellings of the cluster's state to children, for who looks into Redis
-MOST_ANSWERS = 16  # to messages, that are shown in Redis
 
 
 class Supervisor:
@@ -86,9 +85,6 @@ class Supervisor:
         self._ending: set[int] = set()  # pids that are done and not reaped yet
         self._had_terminal = sys.stdin is not None and sys.stdin.isatty()
         self._exit_code = ExitCode.STOPPED
-        self._said: dict[str, object] = {}
-        self._say_again_at = 0.0
-        self._answers: dict[str, str | None] = {}  # message id → None, or why not; the latest
         self._name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(6)}"
         self.state = ClusterState(self._clock.monotonic(), self._clock.now())
         self._metrics = ClusterMetrics(self.state, self._clock)
@@ -99,19 +95,21 @@ class Supervisor:
             self._metrics,
             lambda birth: self._run(run_child, birth),
             self._forget,
-            self._releases.enter,
+            self._releases.start,
             self._selector,
             events,
             self._clock,
             Random(),
         )
         self._crew.watcher = self
+        self._bulletin = Bulletin(self._name, self.state, self._crew, self._clock)
         self._renewal = Renewal(
             config, groups, self.state, self._crew, self._releases, reread, self._cannot_start, events, self._clock
         )
 
     def run(self) -> int:
         """Run until stopped; return the exit code.  Raises UsageError for what is refused at the start."""
+        name_process("kiqcluster")
         try:
             self._open()
             while not self._is_over():
@@ -164,12 +162,14 @@ class Supervisor:
         )
         probes.listen(self._config.listen)
         if path := self._config.known_control() or self._config.default_control():
-            probes.take_orders(path, is_required=self._config.control is not None)
+            is_there = probes.take_orders(path, is_required=self._config.control is not None)
+            self.state.control = path if is_there else ""
         return probes
 
     def _preload(self) -> None:
         """Import the application here, so that workers share its memory.  Raises ApplicationError."""
         application.load(self._config.require, self._releases.enter())
+        self._releases.preloaded()
         self._inbox.install()  # again: the application may have set handlers of its own
         threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
         if threads:
@@ -218,7 +218,7 @@ class Supervisor:
             self._renewal.turn()
             self._drain()
         self._crew.flush()
-        self._tell_state()
+        self._bulletin.tell()
         self._notify()
         if self._probes is not None:
             self._probes.advance()
@@ -273,31 +273,6 @@ class Supervisor:
         if self._clock.monotonic() >= since + CALM:
             self._stop("drained", self._crew.config.timeout)
 
-    def _tell_state(self) -> None:
-        """Tell the children what the cluster is at, when that has changed, and now and then: they show it in Redis."""
-        now = self._clock.monotonic()
-        ready = [child.pid for _, child in self._crew.children() if child.is_ready]  # whoever is new knows nothing yet
-        said = {**self._shown(), "lease_remaining": self.state.quiet.until, "ready": ready}
-        if said == self._said and now < self._say_again_at:
-            return
-        self._said, self._say_again_at = said, now + TELL_EVERY
-        self._crew.tell_all("cluster", state={**self._shown(), "at": self._clock.now()})
-
-    def _shown(self) -> dict[str, object]:
-        state, quiet = self.state, self.state.quiet
-        return {
-            "supervisor": self._name,
-            "slots": len(state.slots),
-            "quiet_by": quiet.by,
-            "quiet_since": quiet.since_epoch if quiet else None,
-            "lease_remaining": quiet.remaining(self._clock.monotonic()),
-            "roll": None if state.roll is None else state.roll.as_json(),
-            "stopping": state.is_stopping,
-            "version": VERSION,
-            "restart_needed": state.restart_needed,
-            "answers": self._answers,
-        }
-
     # what the crew tells
 
     def on_promoted(self, slot: Slot) -> None:
@@ -308,22 +283,26 @@ class Supervisor:
 
     def on_death(self, slot: Slot, how: str) -> None:
         self._renewal.rollout.on_death(slot, how)
+        why = f"slot {slot.number}: {how}".partition("\n")[0]
         code = None if self.state.was_up else respawn.give_up_code([each.history for each in self.state.slots])
         if code is not None:
-            self._events.emit("cluster_gave_up", code=int(code), reason=how)
+            self._events.emit("cluster_gave_up", code=int(code), reason=why)
             self._end_with(code, "boot failure")
         elif self._crew.config.fail_fast:
-            self._events.emit("cluster_failed_fast", reason=how)
+            self._events.emit("cluster_failed_fast", reason=why)
             self._end_with(ExitCode.FAIL_FAST, "fail fast")
 
     def on_control(self, message: Mapping[str, object]) -> None:
         ident = str(message.get("id") or "unnamed")
-        if ident in self._answers and message.get("id"):  # it came by two processes
+        if ident in self._bulletin.answers and message.get("id"):  # it came by two processes
             return
         refusal = self.command(message)
-        self._answers = dict([*self._answers.items(), (ident, refusal)][-MOST_ANSWERS:])
-        if refusal is not None:
-            self._events.emit("command_refused", command=message.get("action"), reason=refusal)
+        self._bulletin.answer(ident, refusal)
+        self._say_refused(str(message.get("action")), refusal)
+
+    def _say_refused(self, command: str, refusal: str | None) -> None:
+        if refusal is not None and not isinstance(refusal, Told):
+            self._events.emit("command_refused", command=command, reason=refusal)
 
     def _end_with(self, code: ExitCode, why: str) -> None:
         self._exit_code = self._exit_code or code
@@ -359,8 +338,7 @@ class Supervisor:
                 self._stop(name, self._crew.config.timeout)
             case "reload" | "roll":
                 refusal = self._renewal.reload() if action == "reload" else self._renewal.roll(secrets.token_hex(6))
-                if refusal is not None:
-                    self._events.emit("command_refused", command=action, reason=refusal)
+                self._say_refused(action, refusal)
 
     def command(self, message: Mapping[str, object]) -> str | None:
         """Do what somebody asks for; return why not, None when it is accepted.  See docs/operate.md for the words."""
@@ -376,7 +354,7 @@ class Supervisor:
         match command.action:
             case "quiet":
                 self._be_quiet(command.by, command.lease, command.by)
-            case "resume":
+            case "resume" if self.state.quiet.is_of(command.whose):
                 self._resume(command.by, command.by)
             case "roll":
                 return self._renewal.roll(command.ident or secrets.token_hex(6))
@@ -394,7 +372,10 @@ class Supervisor:
             return
         lease = self._crew.config.quiet_lease if lease is None else lease
         self.state.quiet.begin(by, lease, self._clock.monotonic(), self._clock.now())
-        self._events.emit("cluster_quiet", signal=name, lease=f"for {lease:g} s" if lease else "until somebody resumes")
+        self._events.emit(
+            "cluster_quiet", signal=name, lease=f"for {lease:g} s" if lease else "until somebody resumes",
+            way_out="CONT (or Ctrl-Z again), or `kiqctl resume`," if self.state.quiet.by == BY_SIGNAL else RESUME,
+        )  # fmt: skip
         self._crew.tell_all("quiet")  # also when it is not new: one may have been resumed by itself
 
     def _resume(self, by: str, name: str) -> None:
@@ -403,7 +384,7 @@ class Supervisor:
         if self.state.quiet.end(by):
             self._events.emit("cluster_resumed", signal=name)
         elif self.state.quiet:
-            self._events.emit("command_refused", command="resume", reason=f"{self.state.quiet.by} asked for this quiet")
+            self._say_refused("resume", f"{self.state.quiet.by} asked for this quiet; {RESUME} ends it")
             return
         self._crew.tell_all("resume")  # also those that a button has quieted
 

@@ -46,6 +46,7 @@ WEIGH_PERIOD = 2.0  # seconds between looks at the memory
 TICK = 1.0  # seconds between beats to the supervisor
 STOP_POLL = 0.02  # seconds between looks at the last running jobs
 BOOT_POLL = 0.1  # seconds between tries to reach Redis while booting
+LONGEST_REASON = 4_000  # characters of last words; a traceback begins with what says most
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +81,16 @@ def run_child(spec: ChildSpec) -> int:
         return ExitCode.STOPPED
     except KiqError as error:
         log.LOGGER.error("slot %d cannot start: %s", spec.slot, error)  # the message says it all
+        child.say_last(str(error))
         child.say_bye()
         return error.exit_code
-    except Exception:  # noqa: BLE001  # the top of the process
+    except Exception as error:  # noqa: BLE001  # the top of the process
         log.LOGGER.exception("slot %d: the main loop failed; the supervisor starts another", spec.slot)
+        child.say_last(f"the main loop failed ({error!r})")
         return ExitCode.UNEXPECTED
+    except BaseException as error:  # the application has called sys.exit
+        child.say_last(f"{error!r} was raised")
+        raise
     finally:
         child.end_log()
 
@@ -146,7 +152,7 @@ class Child:
         self._is_ready = True
         order = self._launcher.capsule.order
         # Told before the first reserve: a job that kills this process must not look like a boot that failed.
-        self._channel.send("ready", queues=list(order.weights), concurrency=spec.concurrency)
+        self._channel.send("ready", queues=list(order.weights), concurrency=spec.concurrency, pss=self._pss())
         if self._said_waiting:
             self._events.emit("redis_back", seconds=self._clock.monotonic() - self._waits_since)
         self._launcher.start()
@@ -294,7 +300,8 @@ class Child:
                 # The end of a quiet is the supervisor's affair, also of one that is this process' own.
                 self._channel.send("quiet", quiet=self._launcher.is_quiet, own=is_own, lease=lease, by=cause)
             case "dump":
-                self._events.emit("threads", stacks=thread_stacks())
+                doings = {} if self._launcher is None else self._launcher.doings()
+                self._events.emit("threads", stacks=thread_stacks(doings), running=doings)
             case _:
                 self._events.emit("unknown_signal", signal=cause)
 
@@ -353,6 +360,7 @@ class Child:
     def _stop(self) -> int:
         while self.launcher.running() and self._stop_at is not None and self._clock.monotonic() < self._stop_at:
             self._turn(STOP_POLL)
+        self._turn(0.0)  # whom to give the jobs of back, of one that has died just now
         has_left = self.launcher.finish_stop()
         self._send_metrics(is_last=True)
         if not has_left:  # no bye: the supervisor has somebody else give its units back, if anybody is left
@@ -361,9 +369,17 @@ class Child:
         self._events.emit("worker_left")
         return ExitCode.STOPPED
 
+    def say_last(self, reason: str) -> None:
+        """Tell the supervisor why this process ends, and give it a moment to read that."""
+        self._say("last_words", reason=reason[:LONGEST_REASON])
+
     def say_bye(self) -> None:
         """Tell the supervisor that this process leaves nothing behind, and give it a moment to read that."""
-        self._channel.send("bye")
+        self._inbox.run_posted()  # what has been recovered since, for one
+        self._say("bye")
+
+    def _say(self, kind: str, **fields: object) -> None:
+        self._channel.send(kind, **fields)
         deadline = self._clock.monotonic() + TICK
         while self._channel.pending and not self._channel.closed and self._clock.monotonic() < deadline:
             self._selector.select(STOP_POLL)

@@ -39,7 +39,7 @@ from kiqcluster.worker.identity import Birth, new_member
 from kiqcluster.worker.joblog import JobLog
 from kiqcluster.worker.manager import Manager
 from kiqcluster.worker.poller import Poller
-from kiqcluster.worker.processor import Processor
+from kiqcluster.worker.processor import Processor, Running
 from kiqcluster.worker.queues import QueueOrder
 from kiqcluster.worker.recovery import Recovery
 from kiqcluster.worker.snapshot import Frame, Snapshot
@@ -253,7 +253,9 @@ class Launcher:
             capsule.fetch.end()
         self._heartbeat.stop()
         self._recovery.stop()
+        until = self._runtime.clock.monotonic() + LAST_ROUND
         self._heartbeat.join(LAST_ROUND)
+        self._recovery.join(max(0.0, until - self._runtime.clock.monotonic()))
         try:
             self._heartbeat.withdraw(LAST_ROUND)
         except StoreError as error:
@@ -361,6 +363,22 @@ class Launcher:
             capsule.order.learn(name.decode(errors="replace") for name in names)
             if not capsule.order.weights:
                 self._runtime.events.emit("no_queues", group=capsule.order.group.text)
+
+    def doings(self) -> dict[str, str]:
+        """Return what threads run at this moment, in words, by their names: class, jid, and for how long."""
+        now = self._runtime.clock.now()
+        found = {}
+        for processor in (each for capsule in self.capsules for each in capsule.manager.processors):
+            if (running := processor.running) is not None:
+                name, jid = self._named(running), peek(running.unit.payload)[1]
+                found[processor.thread_name] = f"{name} {jid}, for {max(0.0, now - running.since):.1f} s"
+        return found
+
+    def _named(self, running: Running) -> str:
+        try:
+            return self._registry.find(read(running.unit.payload))[0]
+        except MalformedPayload:
+            return peek(running.unit.payload)[0]
 
     def _running_names(self) -> list[tuple[str, str]]:
         """Return name and queue of each running job, for the gauge; the name is read from the payload's bytes."""

@@ -101,6 +101,8 @@ class Recovery(Service):
             if self._now() >= self._look_at:
                 self._look_at = self._now() + standstill.pause(self._recover_after, self._runtime.rng)
                 self._sweep()
+        if self._waiting:  # nobody else may be there to do it; one try
+            self._recover_waiting()
 
     def wake(self) -> None:
         self._more.set()

@@ -142,6 +142,12 @@ def wait_roll(store: Store, state: str) -> Mapping[str, Any]:
     return report
 
 
+def slots(cluster: Cluster) -> list[dict[str, Any]]:
+    """Return what /status says of each slot."""
+    found: list[dict[str, Any]] = rubyjson.decode(http_get(cluster.port, "/status")[2])["slots"]
+    return found
+
+
 def readiness(cluster: Cluster) -> tuple[int, str]:
     """Return status and reason."""
     status, _, body = http_get(cluster.port, "/readiness")
@@ -257,6 +263,9 @@ class Releases:
         link = self._directory / "next"
         link.symlink_to(place)
         link.rename(self.current)
+
+    def path(self, name: str) -> str:
+        return str((self._directory / name).resolve())
 
     def run(self, run_cluster: Callable[..., Cluster], *arguments: str, **environ: str) -> Cluster:
         """Start a cluster on what `current` leads to."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -115,6 +116,26 @@ def test_a_startup_handler_that_fails_in_every_child_is_exit_3(
     cluster = run_cluster("default", "other", app=app)
 
     assert cluster.wait() == 3
+
+
+def test_numbers_of_slots_that_there_are_not_are_said_to_be_odd(run_cluster: RunCluster) -> None:
+    cluster = run_cluster("default", KIQ_READY_QUORUM="5", KIQ_MIN_SERVING="9")
+    cluster.wait_ready()
+
+    problems = [each["problem"].split()[0] for each in cluster.seen("setting_doubtful")]
+
+    assert problems == ["ready_quorum", "min_serving"]
+    wait_until(lambda: readiness(cluster)[0] == 200, "the cluster to be ready all the same")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process cannot be given a name so cheaply")
+def test_the_system_can_tell_the_processes_of_a_cluster_apart(run_cluster: RunCluster) -> None:
+    cluster = run_cluster("default", "other")
+    pids = cluster.wait_ready(2)
+
+    names = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in (cluster.pid, *pids.values())}
+
+    assert names == {cluster.pid: "kiqcluster", pids[0]: "kiq slot 0", pids[1]: "kiq slot 1"}
 
 
 def test_a_slot_that_fails_to_boot_backs_off_while_the_others_serve(

@@ -65,6 +65,8 @@ REFUSED = [
     (*APP, "--strict", "a=2,b"),
     (*APP, "--strict", "a,b,a"),
     (*APP, "--strict", "-q", "a,2"),
+    (*APP, "--preload", "--watch", "default"),
+    (*APP, "--quiet-lease", "15 minutes", "default"),
     (*APP, "--negate", "*"),
     (*APP, "--negate", "--dryrun", "*"),
     (*APP, "--dryrun", "--list-queues", "default"),
@@ -241,6 +243,15 @@ def test_a_name_that_no_job_goes_to_is_noted_beside_the_slots() -> None:
     assert list(json.loads(as_json.stdout)[0]) == ["slot", "queues", "mode", "concurrency"]
 
 
+def test_numbers_that_do_not_go_together_are_noted_beside_the_slots() -> None:
+    done = kiqcluster(
+        *APP, "--dryrun", "--min-concurrency", "9", "--max-concurrency", "5", "default", KIQ_READY_QUORUM="3"
+    )
+
+    assert done.returncode == 0
+    assert [line.split()[1] for line in done.stderr.splitlines()] == ["min_concurrency", "ready_quorum"]
+
+
 def test_an_environment_that_the_file_has_no_section_for_is_noted(tmp_path: Path) -> None:
     (tmp_path / "kiqcluster.toml").write_text("[env.production]\ntimeout = 8\n")
 
@@ -279,6 +290,24 @@ def test_print_config_shows_every_origin_and_no_password(tmp_path: Path) -> None
     assert shown["strict"].endswith("default")
     assert "hunter2" not in done.stdout
     assert "redis.example" in shown["redis"]
+
+
+def test_seconds_may_be_written_as_durations_wherever_they_are_given(tmp_path: Path) -> None:
+    (tmp_path / "kiqcluster.toml").write_text('recover_after = "2m"')
+
+    done = kiqcluster("--print-config", "--quiet-lease", "15m", cwd=tmp_path, KIQ_TIMEOUT="1m30s")
+
+    shown = {line.split()[0]: line.split()[1] for line in done.stdout.splitlines() if len(line.split()) > 2}
+    assert [shown[name] for name in ("quiet_lease", "timeout", "recover_after")] == ["900.0", "90.0", "120.0"]
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:1", "unix:/nowhere/http.sock"])
+def test_a_check_of_a_cluster_that_is_not_there_names_the_place_and_what_to_look_at(listen: str) -> None:
+    done = kiqcluster("--check", KIQ_LISTEN=listen)
+
+    assert done.returncode == 1
+    assert f"no answer from {listen.removeprefix('unix:')} (" in done.stderr
+    assert "--print-config" in done.stderr
 
 
 def test_version_and_both_ways_to_call() -> None:

@@ -88,7 +88,7 @@ def test_a_message_for_the_cluster_goes_up_and_the_worker_does_nothing_itself(wo
 
     message = worker.wait_for("control")["message"]
 
-    assert message == {"action": "quiet", "scope": "cluster", "lease": 60.0, "by": "kiqctl@x", "id": "m1"}
+    assert message == {"action": "quiet", "scope": "cluster", "lease": 60.0, "by": "kiqctl@x", "id": "m1", "whose": ""}
     push(store, "record", "a")
     wait_noted(store, "ran a")
     assert "quiet" not in worker.kinds()

@@ -14,6 +14,7 @@ from tests.process.stage import (
     identities,
     ledger,
     occupy,
+    pid_of,
     push,
     queued,
     release,
@@ -43,6 +44,30 @@ def test_a_killed_worker_ends_the_cluster_with_8_and_the_others_finish_their_job
     wait_gone(*pids.values())
     assert identities(store) == holders(store) == set()
     assert len(cluster.seen("child_started")) == 2
+    assert cluster.seen("cluster_stranded") == []
+
+
+def test_what_a_dying_cluster_has_given_back_is_not_called_stranded(run_cluster: RunCluster, store: Store) -> None:
+    cluster = run_cluster("default", "other", "third", "-c", "1", "--fail-fast")
+    pids = occupy(cluster, store, 3)
+
+    os.kill(pids[0], signal.SIGKILL)
+
+    assert cluster.wait() == 8
+    assert words(queued(store)) == ["a"]
+    assert identities(store) == holders(store) == set()
+    assert cluster.seen("cluster_stranded") == []
+
+
+def test_what_nobody_is_there_to_give_back_is_called_stranded(run_cluster: RunCluster, store: Store) -> None:
+    cluster = run_cluster("default", "-c", "1", "--fail-fast")
+    pids = occupy(cluster, store)
+
+    os.kill(pids[0], signal.SIGKILL)
+
+    assert cluster.wait() == 8
+    assert {pid_of(name) for name in holders(store)} == {pids[0]}
+    cluster.wait_for("cluster_stranded")
 
 
 def test_what_the_dead_worker_ran_runs_once_the_cluster_is_started_anew(run_cluster: RunCluster, store: Store) -> None:

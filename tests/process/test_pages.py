@@ -152,6 +152,7 @@ def test_the_control_socket_is_beside_the_pidfile_and_its_owners_alone(
     cluster.wait_ready()
 
     assert stat.S_IMODE(control.stat().st_mode) == 0o600
+    assert cluster.wait_for("supervisor_started")["control"] == str(control)
     for path in ("/liveness", "/startup", "/status", "/metrics"):
         assert http_get(control, path)[0] == 200
     wait_until(lambda: http_get(control, "/readiness")[0] == 200, "readiness")
@@ -199,6 +200,7 @@ def test_where_nobody_named_it_a_cluster_does_without(run_cluster: RunCluster, s
     cluster.wait_ready()
 
     assert len(cluster.seen("control_off")) == 1
+    assert cluster.wait_for("supervisor_started")["control"].startswith("none")
     assert http_get(cluster.port, "/liveness")[0] == 200
 
 

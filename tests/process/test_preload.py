@@ -11,7 +11,7 @@ import pytest
 
 from kiqcluster.store import Store
 from tests.kit import Cluster
-from tests.process.stage import Releases, ledger, push, wait_noted, wait_only_live
+from tests.process.stage import Releases, ledger, push, slots, wait_noted, wait_only_live, wait_roll, wait_told
 
 RunCluster = Callable[..., Cluster]
 
@@ -79,7 +79,6 @@ def test_a_roll_renews_the_processes_but_not_what_was_preloaded(
 ) -> None:
     cluster = releases.run(run_cluster, "default", "-c", "1", "--preload")
     first = cluster.wait_ready()[0]
-    releases.deploy("2")
 
     cluster.signal(signal.SIGUSR2)
     cluster.wait_for("roll_done")
@@ -87,6 +86,28 @@ def test_a_roll_renews_the_processes_but_not_what_was_preloaded(
 
     wait_noted(store, "release 1")
     assert cluster.pids()[0] != first
+    assert "at the start" in wait_told(store, "a hint", lambda each: each["restart_needed"])["restart_needed"]
+
+
+def test_a_roll_to_another_release_than_was_preloaded_fails_for_it_would_run_none_of_it(
+    run_cluster: RunCluster, store: Store, releases: Releases
+) -> None:
+    cluster = releases.run(run_cluster, "default", "-c", "1", "--preload")
+    pids = cluster.wait_ready()
+    releases.deploy("2")
+
+    cluster.signal(signal.SIGUSR2)
+
+    report = wait_roll(store, "failed")
+    assert report["done"] == 0
+    assert "restart the supervisor" in report["error"]
+    assert slots(cluster)[0]["release"] == releases.path("1")
+    wait_only_live(store, *pids.values())
+    os.kill(pids[0], signal.SIGKILL)
+    behind = cluster.wait_for("child_behind")
+    assert (behind["release"], behind["wanted"]) == (releases.path("1"), releases.path("2"))
+    push(store, "release")
+    wait_noted(store, "release 1")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from tests.process.stage import (
     push_many,
     release,
     restarts,
+    slots,
     wait_gone,
     wait_noted,
     wait_only_live,
@@ -122,6 +123,19 @@ def test_a_process_beyond_the_hard_limit_is_replaced_at_once_and_its_job_runs_ag
     assert ledger(store).count("ended a") == 1
     assert ledger(store).count("began a") == 1 + restarts(cluster, "max_rss")
     wait_only_live(store, cluster.pids()[0])
+    assert cluster.seen("child_died") == []  # it did as it was told
+    assert slots(cluster)[0]["last_death"] is None
+
+
+def test_a_soft_limit_that_is_too_low_for_any_worker_replaces_none(run_cluster: RunCluster, store: Store) -> None:
+    cluster = run_cluster("default", "-c", "1", "--max-rss", "1")
+    first = cluster.wait_ready()[0]
+
+    assert "max_rss" in cluster.wait_for("setting_doubtful")["problem"]
+
+    push(store, "record", "a")
+    wait_noted(store, "ran a")
+    wait_only_live(store, first)
 
 
 @pytest.mark.full

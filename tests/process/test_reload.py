@@ -12,7 +12,7 @@ import pytest
 
 from kiqcluster import rubyjson
 from kiqcluster.store import Store
-from tests.kit import ROOT, Cluster, RedisServer, wait_until
+from tests.kit import ROOT, Cluster, RedisServer, is_alive, wait_until
 from tests.kit import cluster as run
 from tests.process.stage import (
     Releases,
@@ -30,6 +30,7 @@ from tests.process.stage import (
     wait_noted,
     wait_only_live,
     wait_roll,
+    wait_told,
     words,
 )
 
@@ -67,6 +68,10 @@ def listened(store: Store, pid: int) -> set[str]:
     """Return the queues that a process' heartbeat shows."""
     infos = [store.call("HGET", name, "info") for name in identities(store) if pid_of(name) == pid]
     return set(rubyjson.decode(infos[0])["queues"]) if infos and infos[0] else set()
+
+
+def reloads(cluster: Cluster, result: str) -> float:
+    return metric(cluster, f'kiqcluster_reloads_total{{result="{result}"}}')
 
 
 # what may change
@@ -107,18 +112,26 @@ def test_a_slot_that_is_removed_finishes_what_it_runs_and_leaves(configured: Con
     wait_noted(store, "ran b")  # the number of the slot that went may be had again
 
 
-def test_a_slot_with_another_number_of_threads_gets_a_new_process(configured: Configured, store: Store) -> None:
+def test_a_slot_with_another_number_of_threads_gets_a_new_process_and_keeps_its_number(
+    configured: Configured, store: Store
+) -> None:
     cluster = configured.start("default", concurrency=1)
-    first = cluster.wait_ready()[0]
+    first = occupy(cluster, store)[0]
     configured.write("default", concurrency=2)
 
     reload(cluster)
 
-    wait_gone(first)
     cluster.wait_for("worker_ready", concurrency=2)
-    push(store, "stubborn", "a")
     push(store, "stubborn", "b")
-    wait_noted(store, "began a", "began b")
+    push(store, "stubborn", "c")
+    wait_noted(store, "began b", "began c")  # while the one before finishes what it runs
+    assert is_alive(first)
+    release(store)
+    wait_gone(first)
+    assert {each["slot"] for each in cluster.seen("child_ready")} == {0}
+    assert metric(cluster, 'kiqcluster_children{state="ready"}') == 1
+    assert ledger(store).count("began a") == 1
+    wait_only_live(store, cluster.pids()[0])
 
 
 def test_limits_of_the_supervisor_hold_from_then_on(configured: Configured, store: Store) -> None:
@@ -189,6 +202,30 @@ def test_settings_that_are_read_once_wait_for_a_new_supervisor(
         assert "redis" in reload(cluster, 2)["restart"]  # it still is what is asked for
 
 
+def test_what_waits_for_a_roll_is_told_until_there_was_one(configured: Configured, store: Store) -> None:
+    cluster = configured.start("default", concurrency=1)
+    cluster.wait_ready()
+    configured.write("default", concurrency=1, max_retries=3)
+    assert "max_retries" in reload(cluster)["roll"]
+    configured.write("default", concurrency=1, max_retries=3, control="elsewhere.sock")
+
+    again = reload(cluster, 2)
+
+    assert "max_retries" in again["roll"]
+    assert "control" in again["restart"]
+    shown = wait_told(store, "what waits", lambda each: each["roll_needed"] and each["restart_needed"])
+    assert shown["roll_needed"] == "max_retries"
+    assert "control" in shown["restart_needed"]
+    assert metric(cluster, "kiqcluster_restart_needed") == 1
+    cluster.signal(signal.SIGUSR2)
+    cluster.wait_for("roll_done")
+    assert "max_retries" not in reload(cluster, 3)["roll"]
+    assert "control" in wait_told(store, "the roll to be over", lambda each: not each["roll_needed"])["restart_needed"]
+    configured.write("default", concurrency=1, max_retries=3)
+    reload(cluster, 4)
+    wait_told(store, "nothing to wait", lambda each: not each["restart_needed"])
+
+
 def test_groups_of_the_command_line_stay(run_cluster: RunCluster, store: Store, tmp_path: Path) -> None:
     configured = Configured(run_cluster, tmp_path, "default")
     cluster = configured.start("never")
@@ -235,11 +272,28 @@ def test_a_configuration_file_that_is_gone_changes_nothing(configured: Configure
     configured.file.unlink()
 
     cluster.signal(signal.SIGHUP)
-    cluster.wait_for("reload_failed")
+    failed = cluster.wait_for("reload_failed")
 
     push(store, "record", "a")
     wait_noted(store, "ran a")
     assert cluster.pids() == pids
+    assert str(configured.file) in failed["error"]
+    assert cluster.seen("command_refused") == []  # it is said once
+
+
+def test_a_release_without_a_configuration_file_says_that_no_group_is_left(
+    store: Store, redis_server: RedisServer, releases: Releases
+) -> None:
+    (releases.current / "kiqcluster.toml").write_text('groups = ["default"]')
+    environ = {"PYTHONPATH": str(ROOT), "PWD": str(releases.current)}
+    with run("-r", "shop", "--redis", redis_server.url, cwd=releases.current, environ=environ) as cluster:
+        cluster.wait_ready()
+        releases.deploy("2")
+
+        cluster.signal(signal.SIGHUP)
+
+        error = cluster.wait_for("reload_failed")["error"]
+        assert f"no queue group is left: {releases.current}/kiqcluster.toml is gone" in error
 
 
 @pytest.mark.parametrize("source", ["raise RuntimeError('no database')", "os._exit(0)", "def broken(:"])
@@ -291,10 +345,11 @@ def test_a_roll_right_after_a_reload_comes_first_and_the_reload_after_it(
     wait_until(lambda: len(children(cluster.pid)) == 2, "the application to be asked")
     cluster.signal(signal.SIGUSR2)
 
-    cluster.wait_for("reload_failed")
+    cluster.wait_for("reload_superseded")
     assert wait_roll(store, "rolling")["of"] == 1
     cluster.wait_for("roll_done")
     cluster.wait_for("reloaded")
+    assert [reloads(cluster, result) for result in ("done", "failed", "superseded")] == [1, 0, 1]
 
 
 def test_a_stop_while_a_reload_asks_the_application_leaves_nothing_behind(
@@ -332,12 +387,16 @@ def test_paths_mean_what_they_meant_at_the_start(store: Store, redis_server: Red
         assert cluster.wait_ready(2)[0] == pids[0]
 
 
+@pytest.mark.parametrize("named", ["by PWD", "by --directory"])
 def test_the_configuration_of_a_new_release_is_found_where_the_link_leads(
-    store: Store, redis_server: RedisServer, releases: Releases
+    store: Store, redis_server: RedisServer, releases: Releases, named: str
 ) -> None:
+    """Whoever starts us without a shell, as systemd does, may set no PWD."""
     (releases.current / "kiqcluster.toml").write_text('groups = ["default"]\nrequire = ["shop"]')
-    environ = {"PYTHONPATH": str(ROOT), "PWD": str(releases.current)}
-    with run("--redis", redis_server.url, cwd=releases.current, environ=environ) as cluster:
+    by_shell = named == "by PWD"
+    environ = {"PYTHONPATH": str(ROOT), "PWD": str(releases.current) if by_shell else ""}
+    words = () if by_shell else ("--directory", str(releases.current))
+    with run("--redis", redis_server.url, *words, cwd=releases.current, environ=environ) as cluster:
         pids = cluster.wait_ready()
         releases.deploy("2")
         (releases.current / "kiqcluster.toml").write_text('groups = ["default", "other"]\nrequire = ["shop"]')

@@ -11,7 +11,8 @@ import pytest
 from kiqcluster import fleet
 from kiqcluster.fleet import Message
 from kiqcluster.store import Store
-from tests.kit import Cluster, is_alive, wait_until
+from tests.kit import ROOT, Cluster, RedisServer, is_alive, wait_until
+from tests.kit import cluster as run
 from tests.process.stage import (
     Capacity,
     Releases,
@@ -46,6 +47,37 @@ def roll(cluster: Cluster, count: int = 1) -> None:
 
 
 # it works
+
+
+def test_a_roll_says_what_of_the_new_configuration_it_leaves_alone(
+    store: Store, redis_server: RedisServer, releases: Releases
+) -> None:
+    def configure(*lines: str) -> None:
+        (releases.current / "kiqcluster.toml").write_text("\n".join(['require = ["shop"]', *lines]))
+
+    configure('groups = ["default"]')
+    environ = {"PYTHONPATH": str(ROOT), "PWD": str(releases.current)}
+    with run("--redis", redis_server.url, cwd=releases.current, environ=environ) as cluster:
+        cluster.wait_ready()
+        releases.deploy("2")
+        configure('groups = ["default", "other"]', "max_retries = 3", 'log_format = "json"', 'tag = "x"')
+
+        roll(cluster)
+
+        shown = wait_told(store, "what waits", lambda each: each["reload_needed"])
+        assert shown["reload_needed"] == "groups, tag, max_retries"
+        assert shown["restart_needed"] == ""  # a flag says how it logs, and wins
+        assert len(cluster.pids()) == 1
+        cluster.signal(signal.SIGHUP)
+        assert cluster.wait_for("reloaded")["added"] == 1
+        cluster.wait_ready(2)
+        wait_told(store, "nothing to wait for a reload", lambda each: not each["reload_needed"])
+        configure('groups = ["default", "other"]', "max_retries = 3", 'tag = "x"', 'control = "control.sock"')
+        roll(cluster, 2)
+        assert (
+            "control"
+            in wait_told(store, "a restart to be needed", lambda each: each["restart_needed"])["restart_needed"]
+        )
 
 
 def test_a_roll_replaces_every_process_by_one_of_the_new_release(
@@ -215,6 +247,8 @@ def test_a_second_usr2_begins_again_and_nothing_of_the_first_is_left(run_cluster
     assert sorted(children(cluster.pid)) == sorted(after.values())
     assert len(cluster.seen("roll_started")) == 2
     assert wait_roll(store, "done")["of"] == 2
+    rolls = [metric(cluster, f'kiqcluster_rolls_total{{result="{each}"}}') for each in ("done", "failed", "superseded")]
+    assert rolls == [1, 0, 1]
 
 
 def test_a_successor_that_is_given_up_once_it_runs_jobs_finishes_them(

@@ -9,16 +9,20 @@ from collections.abc import Callable
 import pytest
 
 from kiqcluster.store import Store
-from tests.kit import Cluster, is_alive, wait_until
+from tests.kit import ROOT, Cluster, RedisServer, is_alive, wait_until
+from tests.kit import cluster as run
 from tests.process.stage import (
     Capacity,
     Releases,
     children,
+    ledger,
     push,
     restarts,
+    slots,
     wait_noted,
     wait_only_live,
     wait_roll,
+    wait_told,
 )
 
 RunCluster = Callable[..., Cluster]
@@ -47,13 +51,92 @@ def test_a_release_that_does_not_boot_never_takes_a_slot(
 
     report = wait_roll(store, "failed")
     assert (report["done"], report["of"]) == (0, 2)
-    assert report["error"]
+    first_line = report["error"].partition("\n")[0]
+    assert "no database" in first_line or "no database" not in source
     assert all(is_alive(pid) for pid in pids.values())
     assert capacity.fewest_ready == 2
     push(store, "release")
     wait_noted(store, "release 1")
     wait_only_live(store, *pids.values())
     assert sorted(children(cluster.pid)) == sorted(pids.values())
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("@on('startup')\ndef fail(): raise RuntimeError('no database')", "a startup handler failed (RuntimeError("),
+        ("if 'KIQ_SLOT' in os.environ: import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        (
+            "if 'KIQ_SLOT' in os.environ:\n  @on('startup')\n  def leave(): raise SystemExit('gone')",
+            "SystemExit('gone')",
+        ),
+        ("if 'KIQ_SLOT' in os.environ: time.sleep(60)", "boot_timeout"),
+    ],
+)
+def test_a_worker_that_does_not_boot_says_why(
+    run_cluster: RunCluster, store: Store, releases: Releases, source: str, why: str
+) -> None:
+    cluster = releases.run(run_cluster, "default", "-c", "1", KIQ_BOOT_TIMEOUT="3")
+    cluster.wait_ready()
+    releases.deploy("2", source)
+
+    cluster.signal(signal.SIGUSR2)
+
+    assert why in wait_roll(store, "failed")["error"].partition("\n")[0]
+    death = slots(cluster)[0]["last_death"]
+    assert why in death["error"]
+    assert death["release"] == releases.path("2")
+
+
+def test_a_release_whose_configuration_is_broken_is_refused_before_anything_is_replaced(
+    run_cluster: RunCluster, store: Store, releases: Releases, redis_server: RedisServer
+) -> None:
+    (releases.current / "kiqcluster.toml").write_text('groups = ["default"]\nrequire = ["shop"]')
+    environ = {"PYTHONPATH": str(ROOT), "PWD": str(releases.current)}
+    with run("--redis", redis_server.url, cwd=releases.current, environ=environ) as cluster:
+        pids = cluster.wait_ready()
+        releases.deploy("2")
+        (releases.current / "kiqcluster.toml").write_text('groups = ["default"]\nconcurency = 2\nrequire = ["shop"]')
+
+        cluster.signal(signal.SIGUSR2)
+
+        report = wait_roll(store, "failed")
+        assert "'concurency'" in report["error"]
+        assert report["done"] == 0
+        assert len(cluster.seen("child_started")) == 1
+        push(store, "release")
+        wait_noted(store, "release 1")
+        wait_only_live(store, *pids.values())
+        (releases.current / "kiqcluster.toml").write_text('groups = ["default"]\nrequire = ["shop"]')
+        cluster.signal(signal.SIGUSR2)
+        cluster.wait_for("roll_done")
+        push(store, "release")
+        wait_noted(store, "release 2")
+
+
+def test_after_a_failed_roll_each_process_shows_which_release_it_runs(
+    run_cluster: RunCluster, store: Store, releases: Releases
+) -> None:
+    cluster = releases.run(run_cluster, "default", "other", "-c", "1")
+    cluster.wait_ready(2)
+    releases.deploy("2", "assert os.environ.get('KIQ_SLOT') != '1'")
+    cluster.signal(signal.SIGUSR2)
+    cluster.wait_for("roll_failed")
+    old, new = releases.path("1"), releases.path("2")
+    assert [(slot["release"], slot["generation"]) for slot in slots(cluster)] == [(new, 1), (old, 0)]
+
+    os.kill(slots(cluster)[0]["pid"], signal.SIGKILL)
+    behind = cluster.wait_for("child_behind", slot=0)
+    cluster.wait_for("child_ready", child=behind["child"])
+
+    assert (behind["release"], behind["wanted"]) == (old, new)
+    assert [(slot["release"], slot["generation"]) for slot in slots(cluster)] == [(old, 0), (old, 0)]
+    wait_told(
+        store, "each process to be shown", lambda each: [row["release"] for row in each["children"]] == [old, old]
+    )
+    for slot in range(2):
+        push(store, "release", queue=("default", "other")[slot])
+    wait_until(lambda: ledger(store) == ["release 1"] * 2, "both to run the old release")
 
 
 def test_after_a_failed_roll_a_killed_worker_is_replaced_by_one_of_the_old_release(

@@ -157,13 +157,17 @@ def test_cont_without_quiet_changes_nothing(run_cluster: RunCluster, store: Stor
 
 def test_ttin_dumps_the_threads_and_work_goes_on(run_cluster: RunCluster, store: Store) -> None:
     cluster = run_cluster("default", "other", "-c", "2")
-    pids = occupy(cluster, store, 2)
+    jid = push(store, "stubborn", "a")
+    wait_noted(store, "began a")
+    pids = cluster.wait_ready(2)
 
     cluster.signal(signal.SIGTTIN)
 
     stacks = cluster.wait_for("threads", pid=pids[0])["stacks"]
     assert "in stubborn" in stacks  # what the job does at this moment
-    cluster.wait_for("threads", pid=pids[1])
+    assert re.search(rf"^--- kiq\.processor/\d: stubborn {jid}, for \d+\.\d s$", stacks, re.MULTILINE)
+    assert stacks.count(jid) == 1
+    assert cluster.wait_for("threads", pid=pids[1])["running"] == {}
     release(store)
     wait_noted(store, "ended a")
     assert cluster.pids() == pids

@@ -218,3 +218,13 @@ def test_a_look_costs_a_handful_of_commands(watcher: Watcher, other: Member, sto
     watcher.look()
 
     assert processed() - before - 1 <= 4  # the INFO itself
+
+
+def test_what_it_was_told_just_before_its_stop_is_still_done(watcher: Watcher, other: Member, store: Store) -> None:
+    watcher.recovery.recover({other.identity: ()})
+    watcher.recovery.stop()
+
+    watcher.recovery.run()
+
+    assert watcher.recovered == [other.identity]
+    assert queued(store) == ["c", "b", "a"]

@@ -294,6 +294,7 @@ class TestValues:
         ("variable", "value", "words"),
         [
             ("KIQ_TIMEOUT", "soon", "it takes a number"),
+            ("KIQ_TIMEOUT", "5 minutes", "90s, 15m"),
             ("KIQ_TIMEOUT", "9" * 400, "it takes a number"),
             ("KIQ_CONCURRENCY", "many", "it takes an integer"),
             ("KIQ_CONCURRENCY", "2.5", "it takes an integer"),
@@ -318,6 +319,9 @@ class TestValues:
         [
             ("concurrency = 3.0", "concurrency", 3),
             ("timeout = 3", "timeout", 3.0),
+            ('timeout = "1m30s"', "timeout", 90.0),
+            ('quiet_lease = "15m"', "quiet_lease", 900.0),
+            ('quiet_lease = "0"', "quiet_lease", 0.0),
             ('concurrency = "3"', "concurrency", 3),
             ('require = "a b"', "require", ("a", "b")),
             ('require = ["a b", "c"]', "require", ("a b", "c")),
@@ -338,6 +342,11 @@ class TestValues:
             ({"concurrency": -1}, "concurrency"),
             ({"min_concurrency": -1}, "min_concurrency"),
             ({"max_concurrency": -1}, "max_concurrency"),
+            ({"preload": True, "watch": True}, "leave one of them out"),
+            ({"queues": ("a b",)}, "'a b' in `queues`"),
+            ({"queues": ("",)}, "'' in `queues`"),
+            ({"queues": ("a,b",)}, "'a,b' in `queues`"),
+            ({"queues": ("cronjob:*",)}, "'cronjob:*' in `queues`"),
             ({"timeout": 0}, "timeout"),
             ({"timeout": -5}, "timeout"),
             ({"boot_timeout": 0}, "boot_timeout"),
@@ -376,6 +385,7 @@ class TestValues:
         [
             {"concurrency": 1},
             {"max_concurrency": 0},
+            {"queues": ("default", "cronjob:nightly", "a.b-c_d")},
             {"silence_timeout": 0},
             {"silence_timeout": 59.9},
             {"silence_timeout": 0, "recover_after": 0.5},
@@ -405,7 +415,7 @@ class TestDescribe:
         shown = {name: (value, origin) for name, value, origin in rows}
         assert list(shown) == [each.name for each in settings()]
         assert shown["concurrency"] == ("4", "flag")
-        assert shown["groups"][0] == "a,b,*"
+        assert shown["groups"][0] == "a,b *"  # as the variable takes it: which queues go together is to be seen
         assert shown["max_retries"] == ("25", "default")
 
     @pytest.mark.parametrize(

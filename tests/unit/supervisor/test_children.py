@@ -86,3 +86,23 @@ def test_a_slot_has_one_word_for_its_state(child: Child, changes: dict[str, obje
         setattr(child, name, value)
 
     assert slot.state == state
+
+
+@pytest.mark.parametrize(
+    ("words", "reason", "short"),
+    [
+        ("", "", ""),
+        ("no database", ": no database", ": no database"),
+        (
+            "-r shop failed to load: KeyError: 1\nTraceback …",
+            ": -r shop failed to load: KeyError: 1\nTraceback …",
+            None,
+        ),
+    ],
+)
+def test_why_it_ended_is_told_in_full_and_in_one_line(child: Child, words: str, reason: str, short: str | None) -> None:
+    child.last_words = words
+
+    assert child.reason == reason
+    assert child.short_reason == (": -r shop failed to load: KeyError: 1" if short is None else short)
+    assert child.report(Death(3, None), 1.0, 0) == f" after 1.0 s, running jobs: 0{child.short_reason}"

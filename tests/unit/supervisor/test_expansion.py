@@ -8,7 +8,7 @@ import pytest
 
 from kiqcluster.config import Config
 from kiqcluster.errors import ExitCode, UsageError
-from kiqcluster.supervisor.expansion import groups_from, listed_queues, plan_slots, refuse_listing
+from kiqcluster.supervisor.expansion import doubts, groups_from, listed_queues, plan_slots, refuse_listing
 
 KNOWN = ("cronjob:nightly", "default", "mailers")
 
@@ -117,6 +117,23 @@ class TestPlans:
             plan_slots(groups_from(["default", "*"], [], config), KNOWN, config)
         with pytest.raises(UsageError, match="none known"):
             plan_slots(groups_from(["default"], [], config), [], config)
+
+    @pytest.mark.parametrize(
+        ("config", "names"),
+        [
+            (Config(), []),
+            (Config(ready_quorum=2, min_serving=2), []),
+            (Config(ready_quorum=3), ["ready_quorum"]),
+            (Config(min_concurrency=9, max_concurrency=3), ["min_concurrency"]),
+            (Config(min_concurrency=21), ["min_concurrency"]),
+            (Config(min_concurrency=3, max_concurrency=3), []),
+            (Config(min_concurrency=9, max_concurrency=0), []),
+            (Config(min_concurrency=9, max_concurrency=3, concurrency=1), []),
+            (Config(ready_quorum=5, min_serving=9), ["ready_quorum", "min_serving"]),
+        ],
+    )
+    def test_numbers_that_do_not_go_together_are_odd(self, config: Config, names: list[str]) -> None:
+        assert [text.split(" ")[0] for text in doubts(config, 2)] == names
 
     def test_the_list_of_queues_is_the_sorted_union(self) -> None:
         plans = plan_slots(groups_from(["mailers,zeta", "*"], [], Config()), KNOWN, Config())

@@ -279,6 +279,24 @@ class TestOrders:
         assert "lease" in document["error"]
         assert supervisor.messages == []
 
+    @pytest.mark.parametrize(
+        ("path", "hint"),
+        [("/quiet?leese=3s", "did you mean lease?"), ("/roll?lease=3s", "by, id"), ("/resume?x%0A=1&by=Ann", "'x'")],
+    )
+    def test_a_parameter_that_there_is_not_is_refused_and_nothing_is_done(
+        self, supervisor: Supervisor, path: str, hint: str
+    ) -> None:
+        status, document = supervisor.order(path)
+
+        assert status == 400
+        assert hint in document["error"]
+        assert supervisor.messages == []
+
+    def test_whose_quiet_a_resume_may_end_is_handed_on(self, supervisor: Supervisor) -> None:
+        assert supervisor.order("/resume?whose=deploy")[0] == 200
+
+        assert supervisor.messages[0]["whose"] == "deploy"
+
     def test_what_cannot_be_done_is_a_conflict_that_says_why(self, supervisor: Supervisor) -> None:
         supervisor.refusal = "a roll is under way"
 

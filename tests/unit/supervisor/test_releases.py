@@ -100,6 +100,40 @@ def test_a_release_that_was_changed_in_place_cannot_be_gone_back_to(releases: Re
     assert releases.enter() == place.current
 
 
+def test_a_process_is_said_to_have_the_release_that_it_gets_and_its_generation(
+    releases: Releases, place: Place
+) -> None:
+    def what(generation: int) -> tuple[str, int, str]:
+        start = releases.start(generation)
+        return Path(start.release).name, start.generation, Path(start.wanted).name
+
+    assert what(0) == ("1", 0, "")
+    place.move("2")
+    assert what(0) == ("2", 0, "")  # before the roll; the link says where the code comes from
+
+    releases.pin()  # the roll has failed
+    assert what(1) == ("1", 0, "2")
+    releases.unpin()
+    releases.approve(2)
+    assert what(2) == ("2", 2, "")
+    place.move("3")
+    releases.pin()
+    assert what(3) == ("2", 2, "3")
+
+
+def test_what_was_preloaded_is_what_every_process_has(releases: Releases, place: Place) -> None:
+    releases.preloaded()
+    assert releases.why_not_renewed() is None
+
+    place.move("2")
+
+    start = releases.start(1)
+    assert (Path(start.release).name, Path(start.wanted).name) == ("1", "2")
+    assert str(place.directory / "1") in str(releases.why_not_renewed())
+    place.move("1")
+    assert releases.why_not_renewed() is None
+
+
 def test_nothing_to_go_back_to_before_anything_has_booted(place: Place) -> None:
     with selectors.DefaultSelector() as selector:
         releases = Releases(place.current, selector, ManualClock(), lambda: None, lambda pid: None)

@@ -95,7 +95,7 @@ class TestCompare:
         assert set(plan.weights) == {"cronjob:nightly", "cronjob:weekly", "cronjob:yearly"}
         assert plan.concurrency == before[0].plan.concurrency < more[0].concurrency
 
-    def test_other_settings_for_threads_replace_the_slots_that_get_others(self) -> None:
+    def test_a_slot_that_gets_other_threads_keeps_its_number_and_gets_another_process(self) -> None:
         before = slots("default", "default,mailers,cronjob")
 
         change = compare(
@@ -105,31 +105,36 @@ class TestCompare:
         )
 
         assert names(change.kept) == [(0, "default")]  # two threads, as before
-        assert [(plan.slot, plan.concurrency) for plan in change.added] == [(2, 2)]
-        assert change.removed == [before[1]]
+        assert names(change.resized) == [(1, "default,mailers,cronjob")]
+        assert [(plan.slot, plan.concurrency) for _, plan in change.resized] == [(1, 2)]
+        assert change.added == change.removed == []
 
 
 @given(
     st.lists(st.sampled_from(["a", "b", "c", "a,b", "a=2,b"]), max_size=6),
     st.lists(st.sampled_from(["a", "b", "c", "a,b", "a=2,b"]), max_size=6),
     st.sets(st.integers(0, 5)),
+    st.sampled_from([0, 1, 2, 3]),
 )
 def test_after_any_reload_there_is_one_slot_for_each_group_with_a_number_of_its_own(
-    old: list[str], new: list[str], retiring: set[int]
+    old: list[str], new: list[str], retiring: set[int], threads: int
 ) -> None:
     before = slots(*old)
     for number in retiring & set(range(len(before))):
         before[number].retires = True
+    config = Config(concurrency=threads) if threads else Config()
 
-    change = compare(before, plans(*new), same_threads=True)
+    change = compare(before, plans(*new, config=config), same_threads=not threads)
 
-    there = [slot.plan.group.text for slot, _ in change.kept] + [plan.group.text for plan in change.added]
+    stay = change.kept + change.resized
+    there = [slot.plan.group.text for slot, _ in stay] + [plan.group.text for plan in change.added]
     assert sorted(there) == sorted(new)
     leaving = [slot for slot in before if slot.retires] + change.removed
-    numbers = [slot.number for slot in leaving] + [plan.slot for _, plan in change.kept]
+    numbers = [slot.number for slot in leaving] + [plan.slot for _, plan in stay]
     numbers += [plan.slot for plan in change.added]
     assert len(set(numbers)) == len(numbers)
-    assert {id(slot) for slot, _ in change.kept}.isdisjoint(id(slot) for slot in leaving)
+    assert all(slot.number == plan.slot for slot, plan in stay)
+    assert {id(slot) for slot, _ in stay}.isdisjoint(id(slot) for slot in leaving)
 
 
 class TestSettings:
@@ -144,6 +149,11 @@ class TestSettings:
 
     def test_what_the_supervisor_goes_by_waits_for_nothing(self) -> None:
         assert unheeded(Config(), Config(timeout=5.0, max_jobs=10, quiet_lease=1.0)) == ([], [])
+
+    def test_what_nobody_has_reloaded_waits_for_that_whatever_it_is(self) -> None:
+        new = Config(timeout=5.0, max_retries=3, redis="redis://elsewhere")
+
+        assert unheeded(Config(), new, at_once=False) == (["redis"], ["timeout", "max_retries"])
 
     def test_a_new_configuration_holds_but_for_what_is_read_once(self) -> None:
         old = Config(redis="redis://here", pidfile="/run/a", timeout=25.0)

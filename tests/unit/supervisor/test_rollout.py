@@ -133,12 +133,14 @@ class TestRoll:
         stage.roll("two")
 
         assert first is not None
-        assert (first.state, "two" in first.error) == ("failed", True)
+        assert (first.state, "two" in first.error) == ("superseded", True)
         assert stage.crew.dropped == [1]
         assert stage.begun == [0, 1, 0]
         for number in range(3):
             stage.renew(number)
         assert stage.report() == ("done", 3, 3)
+        assert stage.state.rolls == {"superseded": 1, "done": 1}
+        assert "roll_failed" not in stage.happened
 
     def test_a_stop_ends_it_and_nothing_more_is_begun(self, stage: Stage) -> None:
         stage.roll()
@@ -301,6 +303,18 @@ class TestMemory:
         self.look(stage, STRIKES - 1, max_rss=ONE_MEGABYTE)
 
         assert stage.begun == []
+
+    def test_one_that_was_as_large_at_its_start_is_left_alone_for_the_next_would_be_too(self, stage: Stage) -> None:
+        for slot in stage.state.slots:
+            assert slot.child is not None
+            slot.child.first_size = 3_000_000
+
+        self.look(stage, STRIKES * 2, max_rss=ONE_MEGABYTE)
+
+        assert stage.begun == []
+        assert stage.happened == ["setting_doubtful"]
+        self.look(stage, STRIKES, max_rss=PLENTY)
+        assert stage.happened == ["setting_doubtful"]
 
     def test_one_that_has_not_told_yet_what_it_uses_is_looked_at_as_soon_as_it_has(self, stage: Stage) -> None:
         slot = stage.state.slots[0]

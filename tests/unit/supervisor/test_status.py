@@ -104,7 +104,7 @@ class TestDocument:
 
     def test_it_tells_of_every_slot(self, state: ClusterState) -> None:
         state.slots[0] = slot_of(
-            0, busy=2, processed=7, prefetched=3, rss=5_000, identities=["old", "me"], generation=4
+            0, busy=2, processed=7, prefetched=3, rss=5_000, identities=["old", "me"], generation=4, release="/r/4"
         )
         state.slots[0].restarts["killed"] = 1
         death = {"at": 5.0, "how": "exited with 1", "reason": "crash", "running": [], "uptime": 3.0}
@@ -113,9 +113,10 @@ class TestDocument:
         document = self.document(state)
 
         assert document["slots"][0] == {  # type: ignore[index]
-            "slot": 0, "state": "ready", "generation": 4, "pid": 100, "identity": "me", "queues": {"a": 2, "b": 1},
+            "slot": 0, "state": "ready", "release": "/r/4", "generation": 4, "pid": 100, "identity": "me",
+            "queues": {"a": 2, "b": 1},
             "mode": "weighted", "concurrency": 5, "busy": 2, "processed": 7, "prefetched": 3, "quiet": False,
-            "rss": 5_000, "uptime": 35.0, "last_beat_ago": 5.0, "backoff": 0.0, "waits_for": "",
+            "redis": True, "rss": 5_000, "uptime": 35.0, "last_beat_ago": 5.0, "backoff": 0.0, "waits_for": "",
             "restarts": {"killed": 1}, "last_death": death, "successor": None, "leaving": [],
         }  # fmt: skip
         assert (document["supervisor"], document["started_at"], document["ready"]) == ("here:1:abc", 1_000.0, True)
@@ -145,3 +146,14 @@ class TestDocument:
         assert self.document(state)["roll"] == {"id": "x", "state": "failed", "done": 1, "of": 3, "error": "no boot"}
         assert self.document(state)["state"] == "stopping"
         assert self.document(ClusterState())["state"] == "starting"
+
+    def test_it_tells_what_has_changed_and_waits(self, state: ClusterState) -> None:
+        state.reload_needed, state.roll_needed, state.restart_needed = "groups", "max_retries", "redis"
+
+        document = self.document(state)
+
+        assert [document[f"{what}_needed"] for what in ("reload", "roll", "restart")] == [
+            "groups",
+            "max_retries",
+            "redis",
+        ]

@@ -79,12 +79,13 @@ def _view_of(status: Mapping[str, Any], path: str, since: float) -> View:
     """
     quiet = status.get("quiet") or {}
     slots = status.get("slots") or []
+    version = str(status.get("version") or "")
     return View(
         name=str(status.get("supervisor") or path),
         host=str(status.get("host") or ""),
-        version=str(status.get("version") or ""),
+        version=version,
         slots=len(slots),
-        workers=tuple(_worker_of(process, since) for slot in slots for process in _processes_of(slot)),
+        workers=tuple(_worker_of(process, since, version) for slot in slots for process in _processes_of(slot)),
         quiet_by=str(quiet.get("by") or ""),
         lease_remaining=quiet.get("lease_remaining"),
         roll=status.get("roll"),
@@ -101,7 +102,7 @@ def _processes_of(slot: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
             yield {**process, **shared}
 
 
-def _worker_of(slot: Mapping[str, Any], since: float) -> Worker:
+def _worker_of(slot: Mapping[str, Any], since: float, version: str) -> Worker:
     age = float(slot.get("last_beat_ago") or 0.0)
     has_beaten = slot.get("last_beat_ago") is not None and (age < since or since < 0)
     return Worker(
@@ -113,4 +114,6 @@ def _worker_of(slot: Mapping[str, Any], since: float) -> Worker:
         quiet=bool(slot.get("quiet")) and has_beaten,
         rss=int(slot.get("rss") or 0),
         age=age,
+        uptime=slot.get("uptime"),
+        version=version,
     )

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import sys
+from io import TextIOWrapper
 from typing import Any
 
 import click
 
+from kiqcluster.ctl.busy import busy
 from kiqcluster.ctl.deploy import deploy
+from kiqcluster.ctl.enqueue import enqueue
+from kiqcluster.ctl.entries import dead, retries, scheduled
 from kiqcluster.ctl.exporter import exporter
+from kiqcluster.ctl.jobs import jobs
+from kiqcluster.ctl.migrate import migrate
+from kiqcluster.ctl.monitor import monitor
 from kiqcluster.ctl.options import SETTINGS
 from kiqcluster.ctl.ps import ps
+from kiqcluster.ctl.queues import queues
+from kiqcluster.ctl.signals import dump, signal
+from kiqcluster.ctl.stats import stats
 from kiqcluster.ctl.steer import quiet, reload, resume, roll
-from kiqcluster.errors import KiqError
+from kiqcluster.ctl.top import top
+from kiqcluster.errors import KiqError, RedisRefused
 from kiqcluster.version import VERSION
 
 __all__ = ["command", "main"]
@@ -19,15 +31,25 @@ __all__ = ["command", "main"]
 HELP = """Steer and watch the kiqcluster processes on a Redis.
 
 \b
-  kiqctl ps                       who is there, and what they do
+  kiqctl ps                       who is there, and what they do; live: kiqctl top
+  kiqctl busy                     which jobs run; at a glance, as sidekiqmon: kiqctl monitor
+  kiqctl enqueue SendInvoice 7    a job of any class, Python's or Ruby's
+  kiqctl queues                   what waits where, and who listens; its jobs: kiqctl jobs default
+  kiqctl retries                  what failed, will run later, is dead: kiqctl retries, scheduled, dead
+  kiqctl retries retry --all      … now; as others do, it says how many these are, and asks
+  kiqctl migrate --from low --to default   jobs of one queue, or class, to another queue
   kiqctl quiet --lease 15m --wait fetch nothing more, and wait until nothing runs
   kiqctl resume                   fetch again
   kiqctl roll --wait              replace every worker process, one after the other
   kiqctl deploy begin             quiet, and mark the deploy; then deploy commit, or deploy abort
+  kiqctl signal TTIN app-1:4243   what a signal means, for a process on any host; kiqctl dump is the same for all
 
 Redis is found as kiqcluster finds it: --redis, KIQ_REDIS or REDIS_URL, the configuration file.
 Exit codes: 0 done, 1 refused, unanswered or nobody there, 2 usage or configuration, 5 Redis refused.
 """
+
+IN_ADDRESS = " The password belongs into the address, as in redis://:PASSWORD@HOST:6379/0"
+REMEDIES = {"NOAUTH": IN_ADDRESS, "WRONGPASS": IN_ADDRESS}  # by the first word of what Redis says
 
 
 class Commands(click.Group):
@@ -37,7 +59,8 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except KiqError as error:
-            click.echo(f"kiqctl: {error}", err=True)
+            remedy = REMEDIES.get(error.code, "") if isinstance(error, RedisRefused) else ""
+            click.echo(f"kiqctl: {error}{remedy}", err=True)
             ctx.exit(int(error.exit_code))
 
 
@@ -47,10 +70,17 @@ def command() -> None:
     """See HELP."""
 
 
-for each in (ps, quiet, resume, roll, reload, deploy, exporter):
+LOOKING = (ps, top, busy, monitor, stats, exporter)
+JOBS = (enqueue, queues, jobs, retries, scheduled, dead, migrate)
+STEERING = (quiet, resume, roll, reload, deploy, signal, dump)
+
+for each in (*LOOKING, *JOBS, *STEERING):
     command.add_command(each)
 
 
 def main() -> None:
     """Run the command; leave with its code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # what the terminal's encoding lacks is shown as an escape
+            stream.reconfigure(errors="backslashreplace")
     command.main(prog_name="kiqctl")

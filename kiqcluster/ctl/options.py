@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
 
 from kiqcluster import config as configuration
+from kiqcluster.config import Config
 from kiqcluster.ctl.by_redis import RedisWay
 from kiqcluster.ctl.by_socket import SocketWay
+from kiqcluster.ctl.tables import Column, table, terminal_width
 from kiqcluster.ctl.ways import Way
 from kiqcluster.durations import parse_duration
 from kiqcluster.errors import UsageError
+from kiqcluster.runtime import Setup, using_setup
 from kiqcluster.store import Store
 
 __all__ = [
     "DURATION",
     "SETTINGS",
     "Output",
+    "address_options",
+    "burying_options",
     "host_option",
     "identity_option",
     "json_option",
+    "open_store",
     "redis_options",
     "socket_option",
     "timeout_option",
@@ -50,7 +57,7 @@ DURATION = Duration()
 
 
 class Output:
-    """What a command prints: lines while it works, a document at the end; with --json the document alone."""
+    """What a command prints: lines and tables while it works, a document at the end; with --json that alone."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
@@ -62,6 +69,16 @@ class Output:
             self._said = line
             click.echo(line)
 
+    def print(self, lines: Iterable[str]) -> None:
+        """Print lines for people as they are."""
+        if not self.as_json:
+            self._said = ""
+            click.echo("\n".join(lines))
+
+    def table(self, columns: Sequence[Column], rows: Iterable[Sequence[str]], indent: int = 2) -> None:
+        """Print a table for people, as wide as the terminal; whole where there is none."""
+        self.print(table(columns, rows, terminal_width(), indent))
+
     def complain(self, line: str) -> None:
         """Print what went wrong; a document has it as well."""
         if not self.as_json:
@@ -69,7 +86,17 @@ class Output:
 
     def document(self, document: Mapping[str, Any]) -> None:
         if self.as_json:
-            click.echo(json.dumps(document, ensure_ascii=False))
+            text = json.dumps(document, ensure_ascii=False)
+            click.echo(text if _can_be_printed(text) else json.dumps(document))
+
+
+def _can_be_printed(text: str) -> bool:
+    """Return whether standard output takes all characters; half a surrogate pair is in no encoding."""
+    try:
+        text.encode(sys.stdout.encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def json_option(function: F) -> F:
@@ -85,14 +112,25 @@ def json_option(function: F) -> F:
 
 def redis_options(function: F) -> F:
     """Add what says where Redis is; the command is given its Store, which connects when it is used."""
+    return _store_options(function, ADDRESS)
 
+
+def burying_options(function: F) -> F:
+    """Do the same for a command that buries jobs: with wrong limits of the dead set it would drop others from there."""
+    return _store_options(function, ADDRESS | {"dead_max_jobs", "dead_timeout"})
+
+
+def _store_options(function: F, names: frozenset[str]) -> F:
     @functools.wraps(function)
     def run(
         *arguments: Any, redis: str | None, config_file: str | None, environment: str | None, **options: Any
     ) -> Any:
-        return function(*arguments, store=open_store(redis, config_file, environment), **options)
+        config = _load(redis, config_file, environment, names)
+        store = Store(config.known_redis())
+        with using_setup(Setup(config=config, store=store)):  # for what the api asks the configuration
+            return function(*arguments, store=store, **options)
 
-    return _with_redis_options(run)  # type: ignore[return-value]  # as above
+    return address_options(run)  # type: ignore[return-value]  # as above
 
 
 def way_options(function: F) -> F:
@@ -117,7 +155,7 @@ def way_options(function: F) -> F:
             way = SocketWay(socket)
         return function(*arguments, way=way, **options)
 
-    return _with_redis_options(host_option(socket_option(run)))  # type: ignore[return-value]  # as above
+    return address_options(host_option(socket_option(run)))  # type: ignore[return-value]  # as above
 
 
 host_option = click.option(
@@ -132,7 +170,8 @@ def timeout_option(text: str) -> Callable[[F], F]:
     return click.option("--timeout", type=DURATION, help=text)
 
 
-def _with_redis_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def address_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what says where Redis is, as it was given; see open_store."""
     for option in (
         click.option("-e", "--environment", metavar="NAME", help="section [env.NAME] of the configuration"),
         click.option("-C", "--config", "config_file", metavar="FILE", help="configuration file"),
@@ -142,8 +181,18 @@ def _with_redis_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+ADDRESS = frozenset({"redis", "embedded", "environment"})  # the settings that say where Redis is
+
+
 def open_store(redis: str | None, config_file: str | None, environment: str | None) -> Store:
-    """Return the Redis that kiqcluster would use here.  Raises UsageError."""
+    """Return the Redis that kiqcluster would use here; a slip in other settings is said.  Raises UsageError."""
+    return Store(_load(redis, config_file, environment, ADDRESS).known_redis())
+
+
+def _load(redis: str | None, config_file: str | None, environment: str | None, names: frozenset[str]) -> Config:
+    """Return the configuration, in which these settings are right."""
     given = {name: value for name, value in (("redis", redis), ("environment", environment)) if value is not None}
-    config, _ = configuration.load(given, file=config_file)
-    return Store(config.known_redis())
+    config, slip = configuration.load_part(names, given, file=config_file)
+    if slip:
+        click.echo(f"kiqctl: going on, for this command does not need it: {slip}", err=True)
+    return config

@@ -25,9 +25,9 @@ from kiqcluster.fleet import Message
 __all__ = ["agreed", "message", "quiet", "reload", "report", "resume", "roll", "rolling"]
 
 
-def message(action: str, lease: float | None = None) -> Message:
-    """Return a message that can be told from any other."""
-    return Message(action, lease=lease, by=f"kiqctl@{socket.gethostname()}", id=secrets.token_hex(8))
+def message(action: str, lease: float | None = None, *, name: str = "kiqctl", whose: str = "") -> Message:
+    """Return a message that can be told from any other.  name: what asks.  whose: see Message."""
+    return Message(action, lease=lease, by=f"{name}@{socket.gethostname()}", id=secrets.token_hex(8), whose=whose)
 
 
 def report(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+from kiqcluster.ctl.tables import counted
 from kiqcluster.durations import show_duration
 from kiqcluster.errors import KiqError
 from kiqcluster.fleet import Message
@@ -27,7 +28,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One worker process.  age: seconds since its last beat.  rss: bytes."""
+    """One worker process.  age: seconds since its last beat.  uptime: seconds, None if unknown.  rss: bytes."""
 
     identity: str
     pid: int
@@ -37,6 +38,8 @@ class Worker:
     quiet: bool
     rss: int
     age: float
+    uptime: float | None = None
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,8 @@ class View:
 
     def in_words(self) -> str:
         """Return what it is doing, in one line."""
-        words = [f"{len(self.workers)} workers in {self.slots} slots", f"busy {self.busy} of {self.concurrency}"]
+        words = [f"{counted(len(self.workers), 'worker')} in {counted(self.slots, 'slot')}"]
+        words.append(f"busy {self.busy} of {self.concurrency}")
         if self.quiet_by:
             lease = "no end" if self.lease_remaining is None else f"{show_duration(self.lease_remaining)} left"
             words.append(f"quiet by {self.quiet_by} ({lease})")

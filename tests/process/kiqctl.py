@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -12,8 +13,26 @@ from typing import Any
 
 import pytest
 
+from kiqcluster.ctl.command import command
+from kiqcluster.ctl.listing import Listing
 from kiqcluster.store import Store
 from tests.kit import PATIENCE, ROOT, wait_until
+
+
+def all_commands() -> dict[str, Any]:
+    """Return every command by its words; a group that is a command by itself, too."""
+    found: dict[str, Any] = {}
+    for name, each in command.commands.items():
+        found |= {f"{name} {sub}": inner for sub, inner in getattr(each, "commands", {}).items()} or {name: each}
+        if isinstance(each, Listing):
+            found[name] = each
+    return found
+
+
+def examples(words: str) -> list[list[str]]:
+    """Return the calls of a command that its help has, each as the words after `kiqctl`."""
+    lines = [line.strip().partition("    ")[0] for line in all_commands()[words].help.splitlines()]
+    return [shlex.split(line)[1:] for line in lines if f"{line} ".startswith(f"kiqctl {words} ")]
 
 
 @dataclass(slots=True)
@@ -40,7 +59,8 @@ class Kiqctl:
         """Start it; what it prints is read as it comes."""
         known = {} if self._redis is None else {"REDIS_URL": self._redis}
         command = [sys.executable, "-m", "kiqcluster.ctl", *words]
-        clean = {name: value for name, value in os.environ.items() if name != "REDIS_URL"}
+        strange = ("REDIS_URL", "COLUMNS", "LINES")  # pytest-xdist tells its workers of its own terminal
+        clean = {name: value for name, value in os.environ.items() if name not in strange}
         process = subprocess.Popen(
             command, cwd=cwd, env={**clean, "PYTHONPATH": str(ROOT), **known, **environ},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

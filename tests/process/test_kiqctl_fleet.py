@@ -229,6 +229,22 @@ class TestRoll:
         wait_noted(store, "ran a")
         assert cluster.pids() == before
 
+    def test_calling_a_deploy_off_ends_no_quiet_of_somebody_else(
+        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store
+    ) -> None:
+        cluster = run_cluster("default", "-c", "1")
+        wait_listed(cluster, store)
+        assert kiqctl("quiet", "--lease", "10m").returncode == 0
+        assert kiqctl("deploy", "begin", "--lease", "bogus").returncode == 2
+
+        done = kiqctl("deploy", "abort")
+
+        assert done.returncode == 0
+        assert "quiet by kiqctl@" in done.stdout
+        assert metric(cluster, "kiqcluster_quiet") == 1
+        assert kiqctl("resume").returncode == 0
+        assert metric(cluster, "kiqcluster_quiet") == 0
+
     def test_reload_is_done_or_says_why_not(
         self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store, tmp_path: Path
     ) -> None:

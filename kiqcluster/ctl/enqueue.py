@@ -1,0 +1,141 @@
+"""enqueue: one job, of any class, from a shell."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import click
+
+from kiqcluster import rubyjson
+from kiqcluster.client import Client
+from kiqcluster.clock import SystemClock
+from kiqcluster.ctl.options import DURATION, SETTINGS, Output, json_option, redis_options
+from kiqcluster.ctl.tables import counted, moment
+from kiqcluster.errors import ExitCode, InvalidArguments, InvalidPush, UsageError
+from kiqcluster.fleet import processes
+from kiqcluster.rubyjson import JSON
+from kiqcluster.store import Store
+
+__all__ = ["MOMENT", "enqueue", "value_of"]
+
+SHOWN = 10  # names of queues in a warning
+FIXED = frozenset({"args", "at", "class", "created_at", "enqueued_at", "wait_replicas"})  # no business of --set
+
+
+def value_of(text: str) -> JSON:
+    """Return what a word of the command line means: JSON where it is that, else the text."""
+    try:
+        return rubyjson.decode(text.encode(errors="surrogateescape"))
+    except rubyjson.Undecodable:
+        return text
+
+
+class Moment(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
+    """Epoch seconds, or a date and time with its zone."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return float(value)
+        except ValueError:
+            pass
+        try:
+            at = datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value!r} is no time; write 2026-11-20T09:59Z, or epoch seconds", param, ctx)
+        if at.tzinfo is None:
+            self.fail(f"{value!r} has no zone; write {value}Z, or another one as in {value}+02:00", param, ctx)
+        return at.timestamp()
+
+
+MOMENT = Moment()
+
+
+@click.command(context_settings=SETTINGS)
+@click.argument("name")
+@click.argument("args", nargs=-1)
+@click.option("--queue", metavar="NAME", default="default", help="where it goes  [default]")
+@click.option("--in", "delay", type=DURATION, help="after which it is due, instead of at once")
+@click.option("--at", type=MOMENT, help="when it is due: 2026-11-20T09:59Z, or epoch seconds")
+@click.option("--retry", metavar="true|false|COUNT", help="whether, or how often, it is tried again  [true]")
+@click.option("--set", "settings", multiple=True, metavar="KEY=JSON", help="any other key of the payload; repeatable")
+@redis_options
+@json_option
+@click.pass_context
+def enqueue(
+    ctx: click.Context,
+    store: Store,
+    output: Output,
+    name: str,
+    args: tuple[str, ...],
+    queue: str,
+    delay: float | None,
+    at: float | None,
+    retry: str | None,
+    settings: tuple[str, ...],
+) -> None:
+    """Enqueue a job of the class NAME, which may be Python's or Ruby's, and print its jid.
+
+    Each of ARGS is JSON where it can be read as that, else text: 7 is a number, seven and '"7"' are texts.  After --,
+    nothing is an option any more, as -5 would be.
+
+    \b
+      kiqctl enqueue SendInvoice 7 EUR
+      kiqctl enqueue Reports::Yearly 2026 --queue reports --in 15m --retry false
+      kiqctl enqueue resize_image photo.png '{"width": 200}' --set 'tags=["by hand"]' --json
+      kiqctl enqueue Adjust --at 2030-01-01T09:00Z -- -5
+    """
+    if delay is not None and at is not None:
+        raise UsageError("--in and --at both say when; leave one out")
+    now = SystemClock.now()
+    due = at if delay is None else now + delay
+    item = {**_read_settings(settings), "class": name, "args": list(map(value_of, args)), "queue": queue}
+    if retry is not None:
+        item["retry"] = _read_retry(retry)
+    if due is not None:
+        item["at"] = due
+    warning = _warning(store, queue)  # before the push: nothing that fails may hide the jid
+    try:
+        jid = Client(store).push(item)
+    except (InvalidPush, InvalidArguments) as error:
+        raise UsageError(str(error)) from error
+    is_scheduled = due is not None and due > now
+    output.say(str(jid))
+    if warning:
+        output.complain(warning)
+    document = {"jid": jid, "class": name, "args": item["args"], "queue": queue, "at": due if is_scheduled else None}
+    output.document({**document, "due": moment(due) if is_scheduled else None, "warning": warning or None})
+    ctx.exit(ExitCode.STOPPED)
+
+
+def _read_retry(text: str) -> JSON:
+    value = value_of(text)
+    if isinstance(value, bool) or (isinstance(value, int) and value >= 0):
+        return value
+    raise UsageError(f"--retry {text}: it takes true, false, or how many retries")
+
+
+def _read_settings(settings: tuple[str, ...]) -> dict[str, JSON]:
+    """Return the keys of the payload that --set names.  Raises UsageError."""
+    found: dict[str, JSON] = {}
+    for each in settings:
+        key, equals, text = each.partition("=")
+        if not key or not equals:
+            raise UsageError(f"--set {each}: it takes KEY=JSON, as in --set 'tags=[\"vip\"]'")
+        if key in FIXED:
+            raise UsageError(f"--set {key}: that key is not for setting; NAME, ARGS, --in and --at say what it holds")
+        found[key] = value_of(text)
+    return found
+
+
+def _warning(store: Store, queue: str) -> str:
+    """Return what may keep the job from being run, as far as the fleet shows it.  Two round trips."""
+    fleet = processes(store)
+    if any(queue in process.queues for process in fleet):
+        return ""
+    listened = sorted({name for process in fleet for name in process.queues})
+    names = ", ".join(listened[:SHOWN]) + (" …" if len(listened) > SHOWN else "")
+    where = f"{counted(len(fleet), 'process', 'processes')} listening to {names}" if fleet else "there is none at all"
+    return f"no process listens to the queue {queue} ({where}); the job waits until one does"

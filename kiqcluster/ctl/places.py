@@ -1,0 +1,91 @@
+"""Places: which queues there are, and where a job is that was looked for elsewhere."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Iterator
+
+from kiqcluster import fleet
+from kiqcluster.api import DeadSet, JobRecord, JobSet, Queue, RetrySet, ScheduledSet, WorkSet, summaries
+from kiqcluster.api.records import is_verbatim
+from kiqcluster.ctl.tables import clean
+from kiqcluster.errors import KiqError
+from kiqcluster.store import Store
+
+__all__ = ["NotThere", "check_queues", "found", "listeners", "whereabouts"]
+
+SHOWN = 10  # names of queues in a message
+FEW = 8  # ids, up to which it is quicker to look for each in a job's bytes than to decode these
+SETS: dict[str, type[JobSet]] = {"the retry set": RetrySet, "the schedule": ScheduledSet, "the dead set": DeadSet}
+
+
+class NotThere(KiqError):
+    """What was named does not exist, or lies somewhere else."""
+
+
+def listeners(store: Store) -> dict[str, list[str]]:
+    """Return queue → identities of the processes that fetch from it, by name.  Two round trips."""
+    by_queue: dict[str, list[str]] = {}
+    for process in sorted(fleet.processes(store), key=lambda each: each.identity):
+        for queue in process.queues:
+            by_queue.setdefault(queue, []).append(process.identity)
+    return by_queue
+
+
+def check_queues(store: Store, names: Iterable[str]) -> None:
+    """Raise NotThere for a queue that nobody knows: never pushed to, not paused, listened to by no process.
+
+    One round trip per name where all is well.
+    """
+    for name in names:
+        is_known, queued, rung = store.pipeline(
+            [
+                ("SISMEMBER", store.keys.queues, name),
+                ("EXISTS", store.keys.queue(name)),
+                ("EXISTS", store.keys.wake(name)),
+            ]
+        )
+        if not (is_known or queued or rung):
+            _look_closer(store, name)
+
+
+def _look_closer(store: Store, name: str) -> None:
+    known = {each.name for each in summaries(store=store)} | listeners(store).keys()
+    if name in known:
+        return
+    near = difflib.get_close_matches(name, known, 3) or sorted(known)[:SHOWN]
+    more = " …" if len(near) == SHOWN else ""
+    there = f"there is {', '.join(map(clean, near))}{more}" if near else "there is none at all"
+    raise NotThere(f"there is no queue {clean(name)}; {there}")
+
+
+def found(records: Iterable[JobRecord], jids: Collection[str]) -> Iterator[JobRecord]:
+    """Yield the jobs with one of these ids, as far as they are looked for: until each was seen."""
+    wanted = set(jids)
+    sought = [jid.encode() if is_verbatim(jid) else b"" for jid in wanted] if len(wanted) <= FEW else [b""]
+    for record in records:
+        if any(each in record.raw for each in sought) and record.jid in wanted:
+            yield record
+            wanted.discard(record.jid)
+            if not wanted:
+                return
+
+
+def whereabouts(store: Store, jids: Collection[str]) -> dict[str, str]:
+    """Return in words where jobs are, as far as they are anywhere.  It looks everywhere: all sets, then all queues."""
+    places: dict[str, str] = {}
+    for where, records in _everywhere(store):
+        missing = set(jids) - places.keys()
+        if not missing:
+            break
+        places |= {record.jid: where for record in found(records, missing)}
+    return places
+
+
+def _everywhere(store: Store) -> Iterator[tuple[str, Iterable[JobRecord]]]:
+    for work in WorkSet(store=store):
+        yield f"running in {work.identity}", [work.job]
+    for words, kind in SETS.items():
+        yield f"in {words}", kind(store=store)
+    for queue in Queue.all(store=store):
+        yield f"in the queue {clean(queue.name)}", queue

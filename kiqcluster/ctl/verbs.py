@@ -1,0 +1,224 @@
+"""Verbs: what is done to entries of the sets, by their ids, or to all that a filter selects, or to --all.
+
+More than named ones are counted first, and whoever asks is asked.  Never: loads a set as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from kiqcluster.api import JobSet, SortedEntry
+from kiqcluster.clock import SystemClock
+from kiqcluster.ctl.bulk import Outcome, Task, carry_out, count, report
+from kiqcluster.ctl.confirm import confirm, yes_option
+from kiqcluster.ctl.enqueue import MOMENT
+from kiqcluster.ctl.kinds import EXAMPLE, Kind, elsewhere, walk
+from kiqcluster.ctl.options import DURATION, SETTINGS, Output, burying_options, json_option, redis_options
+from kiqcluster.ctl.places import found
+from kiqcluster.ctl.selection import Selection, entry_filters
+from kiqcluster.ctl.tables import counted
+from kiqcluster.errors import ExitCode, UsageError
+from kiqcluster.store import Store
+
+__all__ = ["ADD_TO_QUEUE", "DELETE", "KILL", "RESCHEDULE", "RETRY", "Verb", "command_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """What is done to entries.
+
+    what: for a question, as in `retry 5 entries`.  label, past: as in `retrying`, `retried`.  is_oldest_first: for an
+    order that matters; from the newest on, what comes back meanwhile is not met again and again.  all_at_once: a
+    quicker way for --all.  has_time: it takes --in or --at.
+    """
+
+    name: str
+    what: str
+    label: str
+    past: str
+    help: str
+    act: Callable[[JobSet, Iterable[SortedEntry], float], int]
+    is_oldest_first: bool = False
+    all_at_once: Callable[[JobSet], int] | None = None
+    has_time: bool = False
+
+
+RETRY = Verb(
+    "retry",
+    "retry",
+    "retrying",
+    "retried",
+    "Put jobs into their queues now; the failure that brought them here does not count as a retry.",
+    lambda job_set, entries, _: job_set.retry(entries),
+)
+ADD_TO_QUEUE = Verb(
+    "add-to-queue",
+    "put into their queues",
+    "queueing",
+    "put into their queues",
+    "Put jobs into their queues now, instead of in their time.",
+    lambda job_set, entries, _: job_set.add_to_queue(entries),
+    is_oldest_first=True,
+)
+KILL = Verb(
+    "kill",
+    "kill",
+    "killing",
+    "killed",
+    "Move jobs to the dead set, which is trimmed to its limits; they run again only if somebody retries them there.",
+    lambda job_set, entries, _: job_set.kill(entries),
+)
+DELETE = Verb(
+    "delete",
+    "delete",
+    "deleting",
+    "deleted",
+    "Delete jobs for good.",
+    lambda job_set, entries, _: job_set.delete(entries),
+    all_at_once=lambda job_set: job_set.clear(),
+)
+RESCHEDULE = Verb(
+    "reschedule",
+    "reschedule",
+    "rescheduling",
+    "rescheduled",
+    "Give jobs another time.",
+    lambda job_set, entries, at: job_set.reschedule(entries, at),
+    has_time=True,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What somebody wants done.  at: the new time, epoch seconds, of a verb that takes one."""
+
+    kind: Kind
+    verb: Verb
+    jids: Sequence[str]
+    selection: Selection
+    is_all: bool
+    at: float
+    yes: bool
+
+    def check(self) -> None:
+        """Raise UsageError unless it says whom it is about, in one way."""
+        ways = bool(self.jids) + self.selection.is_narrow + self.is_all
+        if ways == 0:
+            raise UsageError(f"{self.verb.name} which?  Name JIDs, or a filter (--class, --queue, …), or --all")
+        if ways > 1:
+            raise UsageError("name JIDs, or a filter, or say --all: these do not go together")
+
+    def document(self) -> dict[str, Any]:
+        return {"set": self.kind.name, "action": self.verb.name}
+
+
+def command_of(kind: Kind, verb: Verb) -> click.Command:
+    """Return the command that does it to entries of a set."""
+
+    @click.argument("jids", metavar="[JID]...", nargs=-1)
+    @entry_filters
+    @click.option("--all", "is_all", is_flag=True, help=f"all of {kind.words}")
+    @yes_option
+    @(burying_options if verb is KILL else redis_options)
+    @json_option
+    @click.pass_context
+    def run(
+        ctx: click.Context,
+        /,
+        store: Store,
+        output: Output,
+        delay: float | None = None,
+        at: float | None = None,
+        **options: Any,
+    ) -> None:
+        order = Order(kind, verb, at=_due(delay, at) if verb.has_time else 0.0, **options)
+        order.check()
+        job_set = kind.job_set(store=store)
+        ctx.exit(_to_named(order, store, job_set, output) if order.jids else _to_all(order, job_set, output))
+
+    if verb.has_time:
+        run = click.option("--at", type=MOMENT, help="when they are due: 2026-11-20T09:59Z, or epoch seconds")(run)
+        run = click.option("--in", "delay", type=DURATION, help="after which they are due, from now")(run)
+    return click.command(verb.name, help=_help(kind, verb), context_settings=SETTINGS)(run)
+
+
+def _help(kind: Kind, verb: Verb) -> str:
+    more = "" if not verb.has_time else " --in 15m"
+    last = "" if not verb.has_time else " --at 2036-11-20T09:59Z"
+    return f"""{verb.help}
+
+    Which: those of the JIDs, or all that fit every filter given, or --all.  For more than named ones it says how many
+    these are, and asks.  --older and --newer count {kind.age}.  One round trip per 500 to find them, and one to do it.
+
+    \b
+      kiqctl {kind.name} {verb.name} {EXAMPLE}{more}
+      kiqctl {kind.name} {verb.name} --class SendInvoice --queue default{more} --yes
+      kiqctl {kind.name} {verb.name} --text Invoice --older 1h{more} --yes
+      kiqctl {kind.name} {verb.name} --all{last} --yes --json
+    """
+
+
+def _due(delay: float | None, at: float | None) -> float:
+    if (delay is None) == (at is None):
+        raise UsageError("say when: --in, or --at")
+    return SystemClock.now() + delay if delay is not None else at or 0.0
+
+
+def _to_named(order: Order, store: Store, job_set: JobSet, output: Output) -> int:
+    """Do it to the entries of these ids; say of the others where they are."""
+    jids = list(dict.fromkeys(order.jids))
+    first = job_set.find_job(jids[0]) if len(jids) == 1 else None
+    entries = [first] if first is not None else [] if len(jids) == 1 else _found(job_set, jids)
+    there = {entry.jid for entry in entries}
+    missing = elsewhere(store, order.kind, [jid for jid in jids if jid not in there]) if len(there) < len(jids) else {}
+    verb = order.verb
+    task = Task(
+        verb.label, lambda: entries, len(entries), lambda _: True, lambda entries: verb.act(job_set, entries, order.at)
+    )
+    for words in missing.values():
+        output.complain(words)
+    outcome = carry_out(output, task)
+    document = {**order.document(), "missing": missing}
+    code = report(output, outcome, verb.past, order.kind.entries, document)
+    return code or (ExitCode.UNEXPECTED if missing or not outcome.done else ExitCode.STOPPED)
+
+
+def _found(job_set: JobSet, jids: Sequence[str]) -> list[SortedEntry]:
+    return [each for each in found(job_set, jids) if isinstance(each, SortedEntry)]
+
+
+def _to_all(order: Order, job_set: JobSet, output: Output) -> int:
+    """Do it to all that are selected, once that is confirmed."""
+    kind, verb = order.kind, order.verb
+    task = _task(order, job_set)
+    if not order.yes:
+        total = count(output, task) if order.selection.is_narrow else len(job_set)
+        if total:
+            confirm(output, f"{verb.what} {counted(total, *kind.entries)}", yes=False)
+    if order.is_all and verb.all_at_once is not None:
+        deleted = verb.all_at_once(job_set)
+        outcome = Outcome(found=deleted, done=deleted)
+    else:
+        outcome = carry_out(output, task)
+    return report(output, outcome, verb.past, kind.entries, order.document())
+
+
+def _task(order: Order, job_set: JobSet) -> Task[SortedEntry]:
+    now = SystemClock.now()
+
+    def is_meant(entry: SortedEntry) -> bool:
+        if order.verb.has_time and entry.score == order.at:  # met again after it got its time, or in need of nothing
+            return False
+        return order.selection.matches(entry, now, order.kind.since(entry))
+
+    return Task(
+        order.verb.label,
+        lambda: walk(job_set, order.selection, is_newest_first=not order.verb.is_oldest_first),
+        len(job_set),
+        is_meant,
+        lambda entries: order.verb.act(job_set, entries, order.at),
+    )

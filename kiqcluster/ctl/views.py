@@ -1,0 +1,203 @@
+"""Views: what `top` shows of a picture, as rows of words.  Pure; the screen and `--once` both show these."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kiqcluster.api import JobRecord, SortedEntry
+from kiqcluster.api.processes import Work
+from kiqcluster.ctl.by_redis import uptime, view_of
+from kiqcluster.ctl.picture import Picture, View
+from kiqcluster.ctl.tables import (
+    NOTHING,
+    Column,
+    ago,
+    clean,
+    counted,
+    cut,
+    duration,
+    left,
+    megabytes,
+    moment,
+    number,
+    right,
+)
+from kiqcluster.ctl.throughput import Rate
+from kiqcluster.fleet import Cluster, Process
+
+__all__ = ["COLUMNS", "ENTRIES", "Row", "arguments", "details", "entry_words", "headlines", "process_of", "rows"]
+
+LONGEST_CELL = 200  # cells of arguments or of a message: more fits no line
+
+QUEUES = (left("QUEUE", 12), right("SIZE"), right("LATENCY"), left("STATE"), right("PROCESSES"))
+PROCESSES = (
+    left("PROCESS", 16),
+    right("BUSY"),
+    left("STATE"),
+    right("RSS"),
+    right("UP"),
+    right("BEAT"),
+    left("VERSION"),
+    left("QUEUES", 10),
+)
+JOB = (left("QUEUE", 8), left("CLASS", 12), left("JID"), left("ARGS", 8))
+BUSY = (left("PROCESS", 12), left("TID"), right("SINCE"), *JOB)
+ENTRIES = (right("WHEN"), right("TRIES"), *JOB, left("ERROR", 8))
+COLUMNS: Mapping[View, Sequence[Column]] = {
+    View.QUEUES: QUEUES,
+    View.PROCESSES: PROCESSES,
+    View.BUSY: BUSY,
+    View.RETRIES: ENTRIES,
+    View.SCHEDULED: ENTRIES,
+    View.DEAD: ENTRIES,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """key: by which the row is found again in the next picture.  about: what it shows."""
+
+    key: str
+    words: tuple[str, ...]
+    about: Any
+
+
+def rows(picture: Picture, view: View) -> list[Row]:
+    """Return the rows of a view, in the order in which they are shown."""
+    return MAKERS[view](picture)
+
+
+def headlines(picture: Picture, rate: Rate) -> list[str]:
+    """Return what holds for the whole Redis, in three lines."""
+    per_second = [NOTHING if each is None else f"{each:,.1f}/s" for each in (rate.processed, rate.failed)]
+    return [
+        f"jobs  {per_second[0]} processed, {per_second[1]} failed; "
+        f"{number(picture.processed)} processed and {number(picture.failed)} failed in all",
+        f"busy  {number(picture.busy)} of {number(picture.concurrency)} threads "
+        f"in {counted(len(picture.processes), 'process', 'processes')}",
+        f"wait  {number(picture.enqueued)} in {counted(len(picture.queues), 'queue')}, "
+        f"{counted(picture.sizes[View.RETRIES], 'retry', 'retries')}, "
+        f"{number(picture.sizes[View.SCHEDULED])} scheduled, {number(picture.sizes[View.DEAD])} dead",
+    ]
+
+
+def details(about: object) -> list[str] | None:
+    """Return all that is known of the job behind a row, line by line; None where a row is about none."""
+    job = about.job if isinstance(about, Work) else about
+    if not isinstance(job, JobRecord):
+        return None
+    facts = {
+        "class": job.display_class,
+        "jid": job.jid,
+        "queue": job.queue,
+        "when": moment(job.score) if isinstance(job, SortedEntry) else "",
+        "created": moment(job.created_at),
+        "failed": moment(job.failed_at),
+        "retried": moment(job.retried_at),
+        "error": ": ".join(each for each in (job.error_class, job.error_message) if each),
+        "args": json.dumps(job.display_args, ensure_ascii=False),
+        "payload": json.dumps(job.payload, ensure_ascii=False) if job.is_job else "",
+    }
+    lines = [f"{name:<8} {words}" for name, words in facts.items() if words not in ("", NOTHING)]
+    return [*lines, *(f"         {line}" for line in job.error_backtrace)]
+
+
+def arguments(job: JobRecord) -> str:
+    """Return a job's arguments as one short line."""
+    text = ", ".join(json.dumps(each, ensure_ascii=False) for each in job.display_args)
+    return cut(clean(text), LONGEST_CELL)
+
+
+def process_of(process: Process) -> tuple[str, ...]:
+    """Return the words for a process, without its name."""
+    return (
+        f"{process.busy}/{process.concurrency}",
+        "quiet" if process.is_quiet else "serves",
+        megabytes(process.rss),
+        duration(uptime(process)),
+        duration(process.age),
+        process.version or NOTHING,
+        ", ".join(process.queues),
+    )
+
+
+def _queues(picture: Picture) -> list[Row]:
+    """Those that wait longest come first."""
+    return [
+        Row(
+            each.name,
+            (
+                each.name,
+                number(each.size),
+                duration(each.latency),
+                "paused" if each.is_paused else "",
+                number(each.processes) if each.processes else "nobody listens",
+            ),
+            each,
+        )
+        for each in sorted(picture.queues, key=lambda each: (-each.latency, -each.size, each.name))
+    ]
+
+
+def _processes(picture: Picture) -> list[Row]:
+    """Clusters with their workers below; then whoever belongs to none."""
+    found = []
+    for cluster in picture.clusters:
+        found.append(Row(cluster.supervisor, (cluster.supervisor, *_cluster_of(cluster)), cluster))
+        workers = sorted(cluster.processes, key=lambda each: each.pid)
+        found += [Row(each.identity, (f"  pid {each.pid}", *process_of(each)), each) for each in workers]
+    strangers = [each for each in picture.processes if each.supervisor is None]
+    return found + [Row(each.identity, (each.identity, *process_of(each)), each) for each in strangers]
+
+
+def _cluster_of(cluster: Cluster) -> tuple[str, ...]:
+    workers = cluster.processes
+    busy, concurrency = (sum(getattr(each, name) for each in workers) for name in ("busy", "concurrency"))
+    view = view_of(cluster)
+    left_of_it = "no end" if view.lease_remaining is None else f"{duration(view.lease_remaining)} left"
+    state = f"quiet by {view.quiet_by} ({left_of_it})" if view.quiet_by else "cluster"
+    rss = sum(each.rss for each in workers)
+    return f"{busy}/{concurrency}", state, megabytes(rss), "", "", str(cluster.state.get("version") or NOTHING), ""
+
+
+def _busy(picture: Picture) -> list[Row]:
+    """Those that run longest come first."""
+    return [_work(each, picture.at) for each in sorted(picture.work, key=lambda each: each.run_at)]
+
+
+def _work(work: Work, now: float) -> Row:
+    host_and_pid = work.identity.rpartition(":")[0]
+    words = (host_and_pid, work.tid, duration(now - work.run_at), work.queue, *_job(work.job))
+    return Row(f"{work.identity} {work.tid}", words, work)
+
+
+def _job(job: JobRecord) -> tuple[str, ...]:
+    return job.display_class, job.jid, arguments(job)
+
+
+def _entries(picture: Picture) -> list[Row]:
+    return [Row(each.id, entry_words(each, picture.at), each) for each in picture.entries]
+
+
+def entry_words(entry: SortedEntry, now: float) -> tuple[str, ...]:
+    """Return the words for an entry of a set, in the columns ENTRIES."""
+    tries = NOTHING if entry.retry_count is None else number(entry.retry_count + 1)
+    return ago(entry.score, now), tries, entry.queue, *_job(entry), _error(entry)
+
+
+def _error(entry: SortedEntry) -> str:
+    words = [each for each in (entry.error_class, entry.error_message) if each]
+    return cut(clean(": ".join(words)), LONGEST_CELL)
+
+
+MAKERS: Mapping[View, Callable[[Picture], list[Row]]] = {
+    View.QUEUES: _queues,
+    View.PROCESSES: _processes,
+    View.BUSY: _busy,
+    View.RETRIES: _entries,
+    View.SCHEDULED: _entries,
+    View.DEAD: _entries,
+}

@@ -1,0 +1,76 @@
+"""The commands on docs/kiqctl.md run, and print what the page says, but for ids, times and sizes.
+
+The fleet is the one of the page: app-1 with two workers, and a process of Ruby's; its jobs are those of all examples.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+import pytest
+
+from kiqcluster import rubyjson
+from kiqcluster.clock import SystemClock
+from kiqcluster.store import Store
+from tests.docs.test_docs import blocks
+from tests.kit import ROOT, RedisServer
+from tests.process.examples import EXAMPLE_JID, lay_out, run_example
+from tests.process.kiqctl import Kiqctl
+from tests.standin import StandIn, publish
+
+PAGE = ROOT / "docs/kiqctl.md"
+RUBY = "rails-1:7:cccccccccccc"
+UNSTEADY = [
+    (r"\b[0-9a-f]{24}\b", "JID"),
+    (r"\b\d+(\.\d+)?[dhms]( \d+[hms])?\b", "DURATION"),
+    (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "TIME"),
+    (r"\S+://\S+", "URL"),
+    (r"kiqctl@\S+", "NAME"),
+    (r" +", " "),
+]
+
+
+@pytest.fixture
+def kiqctl(store: Store, redis_server: RedisServer) -> Iterator[Kiqctl]:
+    running = Kiqctl(redis_server.url)
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def fleet(store: Store) -> Iterator[StandIn]:
+    """The fleet of the page, which runs three jobs."""
+    here = StandIn(store, workers=2)
+    here.obeys_alone = True
+    here.run_jobs(2, 1)
+    publish(store, RUBY, labels=[], version="6.4.1", queues=["mailers"])
+    job = rubyjson.encode({"class": "SendInvoice", "args": [7, "EUR"], "jid": EXAMPLE_JID}).decode()
+    told = {"queue": "mailers", "payload": job, "run_at": int(SystemClock.now()) - 3_600}
+    store.call("HSET", f"{here.workers[0]}:work", "k9x2", rubyjson.encode(told))
+    yield here
+    here.close()
+
+
+def steady(text: str) -> list[str]:
+    for pattern, word in UNSTEADY:
+        text = re.sub(pattern, word, text)
+    return [line.strip() for line in text.splitlines()]
+
+
+def test_the_commands_of_the_page_do_what_it_says(
+    kiqctl: Kiqctl, store: Store, fleet: StandIn, redis_server: RedisServer
+) -> None:
+    compared = 0
+    for block in blocks(PAGE, "console"):
+        lay_out(store)
+        fleet.quiet_alone = set()
+        fleet.publish()
+        for line, expected in re.findall(r"^\$ (kiqctl .*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
+            done = run_example(kiqctl, shlex.split(line, comments=True)[1:], redis_server.url)
+            assert done.returncode == 0, f"{line}\n{done.stderr}"
+            if expected:
+                assert steady(done.stdout) == steady(expected), line
+                compared += 1
+    assert compared >= 9

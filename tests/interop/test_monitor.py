@@ -1,0 +1,87 @@
+"""kiqctl monitor beside Debian's sidekiqmon, on the same Redis: the same figures, line by line."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kiqcluster import rubyjson
+from kiqcluster.clock import SystemClock
+from kiqcluster.store import Store
+from tests.kit import Cluster, RedisServer, require, wait_until
+from tests.process.kiqctl import Kiqctl
+from tests.process.stage import occupy, push, release
+from tests.standin import publish
+
+pytestmark = pytest.mark.ruby
+RUBY = "rails-1:7:cccccccccccc"
+
+
+@pytest.fixture
+def kiqctl(store: Store, redis_server: RedisServer) -> Iterator[Kiqctl]:
+    running = Kiqctl(redis_server.url)
+    yield running
+    running.close()
+
+
+def sidekiqmon(url: str) -> str:
+    """Return what Ruby's prints."""
+    require("sidekiqmon", "ruby-sidekiq")
+    done = subprocess.run(
+        ["sidekiqmon"],
+        env={**os.environ, "REDIS_URL": url, "LANG": "C.UTF-8"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def figures(text: str) -> dict[str, list[str]]:
+    """Return the lines by section, without what differs by nature: versions, times, words about times, columns."""
+    sections: dict[str, list[str]] = {}
+    name = ""
+    for line in text.splitlines():
+        head = re.fullmatch(r"---- (.*) ----", line)
+        if head:
+            name = head[1]
+        elif name and line.strip() and not line.startswith("  Started"):
+            sections.setdefault(name, []).append(re.sub(r"\d+\.\d\d$", "latency", " ".join(line.split())))
+    return sections
+
+
+def test_it_says_what_rubys_says(
+    sidekiq_is_there: None,
+    run_cluster: Callable[..., Cluster],
+    kiqctl: Kiqctl,
+    store: Store,
+    redis_server: RedisServer,
+) -> None:
+    cluster = run_cluster("default,low", "-c", "3")
+    occupy(cluster, store)
+    publish(store, RUBY, labels=["reliable"], busy=2, quiet="true", queues=[f"queue-{n:02}" for n in range(30)])
+    for queue, count in (("mailers", 3), ("empty", 0), ("reports", 12)):
+        store.call("SADD", "queues", queue)
+        for number in range(count):
+            push(store, "SendInvoice", number, queue=queue)
+    now = SystemClock.now()
+    for key, count in (("retry", 2), ("dead", 1), ("schedule", 4)):
+        for number in range(count):
+            job = {"class": "A", "args": [], "jid": f"{number}", "queue": "low"}
+            store.call("ZADD", key, now + 1e6 + number, rubyjson.encode(job))
+    store.pipeline([("SET", "stat:processed", 1_234_567), ("SET", "stat:failed", 1_234)])
+
+    def both() -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+        return figures(kiqctl("monitor").stdout), figures(sidekiqmon(redis_server.url))
+
+    wait_until(lambda: " (1 busy)" in kiqctl("monitor").stdout, "the running job to show")
+    ours, rubys = wait_until(lambda: (pair := both())[0] == pair[1] and pair, "both to say the same")
+
+    assert set(ours) == {"Overview", "Processes (2)", "Queues (4)"}
+    assert ours["Overview"][:3] == ["Processed: 1,234,567", "Failed: 1,234", "Busy: 3"]
+    assert len(rubys["Processes (2)"]) == len(ours["Processes (2)"]) > 6
+    release(store)

@@ -1,0 +1,60 @@
+"""Jobs that the examples of kiqctl name, in its help and on its page, and how such an example is run."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from kiqcluster import rubyjson
+from kiqcluster.store import Store
+from tests.kit import free_port
+from tests.process.kiqctl import Kiqctl
+from tests.process.stage import push
+from tests.process.terminal import Terminal
+
+EXAMPLE_JID = "b4a577edbccf1d805744efa9"
+NOW = 1_795_168_740.5  # epoch second at which the example jobs failed
+JOB_KEYS = ("queue:*", "queues", "paused", "schedule", "retry", "dead", "stat:*", "*-marks", "deploylock-*")
+
+
+def lay_out(store: Store) -> None:
+    """Have jobs lie where the examples look for them."""
+    found = [key for pattern in JOB_KEYS for key in store.call("KEYS", pattern)]
+    if found:
+        store.call("UNLINK", *found)
+    for queue in ("default", "mailers", "reports", "low"):
+        push(store, "SendInvoice", 7, "EUR", queue=queue, jid=EXAMPLE_JID)
+        push(store, "Reports::Yearly", 2026, queue=queue)
+    push(store, "SendInvoice", 7, at=NOW + 1e8, jid=EXAMPLE_JID)
+    failed = {"retry": True, "queue": "default", "args": [7], "class": "SendInvoice", "jid": EXAMPLE_JID}
+    error = {"created_at": NOW, "failed_at": NOW, "retry_count": 0, "error_class": "OSError", "error_message": "away"}
+    for key, score in (("retry", NOW + 1e8), ("dead", NOW)):
+        add(store, key, {**failed, **error}, score)
+        add(store, key, {**failed, **error, "class": "Reports::Yearly", "jid": "0" * 24}, score + 1)
+    store.pipeline([("SET", "stat:processed", 1_204), ("SET", "stat:failed", 12)])
+
+
+def add(store: Store, key: str, payload: dict[str, object], score: float) -> None:
+    store.call("ZADD", key, repr(score), rubyjson.encode(payload))
+
+
+def run_example(kiqctl: Kiqctl, call: Sequence[str], url: str) -> subprocess.CompletedProcess[str]:
+    """Run the words after `kiqctl`; what runs until somebody ends it is ended so."""
+    if call[0] == "top" and "--once" not in call and "--json" not in call:
+        terminal = Terminal([sys.executable, "-m", "kiqcluster.ctl", *call], REDIS_URL=url)
+        try:
+            terminal.wait_shown("jobs", "busy", "Queues")
+            terminal.press("q")
+            return subprocess.CompletedProcess(call, terminal.wait(), "", terminal.text)
+        finally:
+            terminal.close()
+    if call[0] == "exporter":
+        running = kiqctl.start(*call, "--listen", f"127.0.0.1:{free_port()}")
+        assert running.process.stderr is not None
+        said = running.process.stderr.readline()  # that it listens
+        running.process.send_signal(signal.SIGTERM)
+        done = kiqctl.end(running)
+        return subprocess.CompletedProcess(call, done.returncode, done.stdout, said + done.stderr)
+    return kiqctl(*call)

@@ -1,0 +1,104 @@
+"""A program in a terminal of a test's own, and what its screen shows (pyte reads what is written to it)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Mapping, Sequence
+
+import pyte
+import pytest
+
+from tests.kit import PATIENCE, ROOT, wait_until
+
+# Makes the terminal on standard input the controlling one of a new session, as a login does; then becomes the command.
+LOGIN = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+
+
+def without_size(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment that says nothing of a terminal's size: pytest-xdist tells its workers of its own."""
+    return {name: value for name, value in environ.items() if name not in ("COLUMNS", "LINES")}
+
+
+class Terminal:
+    """A pseudo-terminal with a program in it.  Shared with the thread that reads: `_screen`, under `_lock`."""
+
+    def __init__(self, command: Sequence[str], columns: int = 100, lines: int = 30, **environ: str) -> None:
+        self._keyboard, inside = pty.openpty()
+        self._screen = pyte.Screen(columns, lines)
+        self._stream = pyte.ByteStream(self._screen)
+        self._lock = threading.Lock()
+        self.resize(columns, lines)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", LOGIN, *command],
+            stdin=inside, stdout=inside, stderr=inside, start_new_session=True, cwd=ROOT,
+            env={**without_size(os.environ), "TERM": "xterm-256color", "PYTHONPATH": str(ROOT), **environ},
+        )  # fmt: skip
+        self._before = termios.tcgetattr(self._keyboard)
+        os.close(inside)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def lines(self) -> list[str]:
+        """What the screen shows, without the spaces at the ends."""
+        with self._lock:
+            return [line.rstrip() for line in self._screen.display]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    def press(self, keys: str) -> None:
+        os.write(self._keyboard, keys.encode())
+
+    def resize(self, columns: int, lines: int) -> None:
+        with self._lock:
+            self._screen.resize(lines, columns)
+        fcntl.ioctl(self._keyboard, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def wait_shown(self, *words: str) -> str:
+        """Wait until the screen shows all of these; return what it shows."""
+        try:
+            wait_until(lambda: all(word in self.text for word in words), f"the screen to show {words}")
+        except BaseException:
+            print(self.text)
+            raise
+        return self.text
+
+    def wait(self, seconds: float = PATIENCE) -> int:
+        """Return the program's exit code."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"the program did not end within {seconds:g} s; its screen shows\n{self.text}")
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    @property
+    def is_as_before(self) -> bool:
+        """Whether lines are edited and echoed again, as they were before the program began."""
+        return termios.tcgetattr(self._keyboard)[:4] == self._before[:4]
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reader.join(1)
+        os.close(self._keyboard)
+
+    def _read(self) -> None:
+        while True:
+            try:
+                data = os.read(self._keyboard, 65_536)
+            except OSError:  # nobody has the other end any more
+                return
+            with self._lock:
+                self._stream.feed(data)

@@ -1,0 +1,142 @@
+"""kiqctl enqueue: what lies in Redis afterwards, what runs, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from kiqcluster import rubyjson
+from kiqcluster.store import Store
+from tests.kit import Cluster, RedisServer
+from tests.process.kiqctl import Kiqctl
+from tests.process.stage import queued, wait_noted
+from tests.standin import publish
+
+
+@pytest.fixture
+def kiqctl(store: Store, redis_server: RedisServer) -> Iterator[Kiqctl]:
+    running = Kiqctl(redis_server.url)
+    yield running
+    running.close()
+
+
+def scheduled(store: Store) -> list[tuple[Any, float]]:
+    flat = store.call("ZRANGE", "schedule", 0, -1, "WITHSCORES")
+    return [(rubyjson.decode(raw), float(score)) for raw, score in zip(flat[::2], flat[1::2], strict=True)]
+
+
+def test_a_job_of_any_class_is_enqueued_and_its_jid_printed(kiqctl: Kiqctl, store: Store) -> None:
+    done = kiqctl("enqueue", "Reports::Yearly", "2026")
+
+    assert done.returncode == 0, done.stderr
+    (payload,) = queued(store)
+    assert done.stdout == f"{payload['jid']}\n"
+    assert list(payload) == ["retry", "queue", "args", "class", "jid", "created_at", "enqueued_at"]
+    assert (payload["class"], payload["args"], payload["retry"]) == ("Reports::Yearly", [2026], True)
+    assert store.call("SMEMBERS", "queues") == [b"default"]
+
+
+def test_it_runs(run_cluster: Callable[..., Cluster], kiqctl: Kiqctl, store: Store) -> None:
+    run_cluster("default", "-c", "1").wait_ready()
+
+    kiqctl("enqueue", "record", "a")
+
+    wait_noted(store, "ran a")
+
+
+def test_each_argument_is_json_where_it_is_that_and_text_where_it_is_not(kiqctl: Kiqctl, store: Store) -> None:
+    words = ["7", "7.5", "true", "null", "seven", '"7"', '{"a": [1]}', "{a}", "007", "NaN", "", "é 🚀", "1e3", "[1"]
+    digits = "9" * 30
+
+    assert kiqctl("enqueue", "A", *words, digits, "--", "-5", "--queue").returncode == 0
+
+    (payload,) = queued(store)
+    assert payload["args"] == [
+        7, 7.5, True, None, "seven", "7", {"a": [1]}, "{a}", "007", "NaN", "", "é 🚀", 1000.0, "[1",
+        int(digits), -5, "--queue",
+    ]  # fmt: skip
+
+
+def test_options_become_keys_of_the_payload(kiqctl: Kiqctl, store: Store) -> None:
+    options = ("--queue", "low", "--retry", "3", "--set", 'tags=["vip"]', "--set", "trace=a=b", "--set", "backtrace=5")
+
+    assert kiqctl("enqueue", "A", *options).returncode == 0
+
+    (payload,) = queued(store, "low")
+    assert (payload["retry"], payload["tags"], payload["trace"], payload["backtrace"]) == (3, ["vip"], "a=b", 5)
+
+
+def test_a_delay_and_a_time_schedule_it(kiqctl: Kiqctl, store: Store) -> None:
+    done = kiqctl("enqueue", "A", "--in", "15m", "--json")
+    assert kiqctl("enqueue", "B", "--at", "2096-11-20T09:59+02:00").returncode == 0
+    assert kiqctl("enqueue", "C", "--at", "5003545600.5").returncode == 0
+
+    first, second, third = scheduled(store)
+    assert 890 < first[1] - first[0]["created_at"] <= 900
+    assert (second[0]["class"], second[1]) == ("B", 4004236740.0)
+    assert (third[0]["class"], third[1]) == ("C", 5_003_545_600.5)
+    assert "enqueued_at" not in first[0]
+    assert json.loads(done.stdout)["at"] == first[1]
+    assert queued(store) == []
+
+
+def test_a_time_that_is_over_means_at_once(kiqctl: Kiqctl, store: Store) -> None:
+    done = kiqctl("enqueue", "A", "--at", "2020-01-01T00:00Z", "--json")
+
+    assert json.loads(done.stdout)["at"] is None
+    assert [each["class"] for each in queued(store)] == ["A"]
+
+
+def test_the_document_says_what_was_enqueued(kiqctl: Kiqctl, store: Store) -> None:
+    document = json.loads(kiqctl("enqueue", "A", "1", "b", "--queue", "low", "--json").stdout)
+
+    (payload,) = queued(store, "low")
+    assert document["jid"] == payload["jid"]
+    assert (document["class"], document["args"], document["queue"], document["at"]) == ("A", [1, "b"], "low", None)
+    assert "no process listens to the queue low" in document["warning"]
+
+
+def test_a_queue_that_nobody_listens_to_is_a_warning(kiqctl: Kiqctl, store: Store) -> None:
+    publish(store, "app-1:1:aaaaaaaaaaaa", queues=["default", "low"])
+
+    warned, fine = kiqctl("enqueue", "A", "--queue", "lwo"), kiqctl("enqueue", "A", "--queue", "low")
+
+    assert (warned.returncode, fine.returncode) == (0, 0)
+    assert "lwo" in warned.stderr
+    assert "default, low" in warned.stderr
+    assert fine.stderr == ""
+    assert len(queued(store, "lwo")) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["A", "--retry", "often"],
+        ["A", "--retry", "-1"],
+        ["A", "--set", "tags"],
+        ["A", "--set", "=1"],
+        ["A", "--set", "args=[1]"],
+        ["A", "--set", "at=5"],
+        ["A", "--set", "tags=vip"],
+        ["A", "--at", "soon"],
+        ["A", "--at", "2096-11-20T09:59"],
+        ["A", "--at", "nan"],
+        ["A", "--in", "soon"],
+        ["A", "--in", "5m", "--at", "2096-11-20T09:59Z"],
+        ["A", "--queue", "a b"],
+        ["A", "--qeue", "low"],
+        ["A", "-5"],
+        ["", "1"],
+    ],
+)
+def test_what_cannot_be_enqueued_is_exit_2_and_nothing_is(kiqctl: Kiqctl, store: Store, words: list[str]) -> None:
+    done = kiqctl("enqueue", *words)
+
+    assert done.returncode == 2, done.stdout
+    assert done.stderr
+    assert "Traceback" not in done.stderr
+    assert store.call("DBSIZE") == 0

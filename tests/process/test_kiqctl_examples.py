@@ -1,0 +1,90 @@
+"""The examples in the help of every command of kiqctl, run as they stand there against a real cluster with real data.
+
+What stands for something else is put in its place (Stage.stands_for).  Jobs, queues and ids are those of examples.py.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kiqcluster import fleet
+from kiqcluster.store import Store
+from tests.kit import Cluster, RedisServer, free_port, wait_until
+from tests.process.examples import lay_out, run_example
+from tests.process.kiqctl import Kiqctl, all_commands, examples
+from tests.process.stage import push
+
+COMMANDS_OF_CLUSTERS = {"quiet", "roll", "reload", "deploy", "signal"}
+
+
+@pytest.fixture
+def kiqctl(store: Store, redis_server: RedisServer) -> Iterator[Kiqctl]:
+    running = Kiqctl(redis_server.url)
+    yield running
+    running.close()
+
+
+class Stage:
+    """A cluster that is there for every example, also after one that has ended it."""
+
+    def __init__(self, run_cluster: Callable[..., Cluster], store: Store, control: Path) -> None:
+        self._run_cluster = run_cluster
+        self._store = store
+        self.control = control
+        self.cluster = self._run()
+
+    def _run(self) -> Cluster:
+        cluster = self._run_cluster("work", "work", "-c", "2", KIQ_CONTROL=str(self.control))
+        cluster.wait_ready(2)
+        self.worker(cluster)
+        return cluster
+
+    def prepare(self) -> None:
+        if self.cluster.process.poll() is not None:
+            self.cluster = self._run()
+        lay_out(self._store)
+        push(self._store, "nap", "a", 0.5, queue="work")
+
+    def worker(self, cluster: Cluster | None = None) -> str:
+        """Return host and pid of a worker that is listed, once all of them are."""
+        pids = set((cluster or self.cluster).pids().values())
+        wait_until(lambda: pids <= {each.pid for each in fleet.processes(self._store)}, "all workers to be listed")
+        return f"{socket.gethostname()}:{pids.pop()}"
+
+    def stands_for(self) -> dict[str, str]:
+        """Return what stands in the examples → what is there, in the order in which it is to be replaced."""
+        return {
+            "app-1:4243": self.worker(),
+            "app-1": socket.gethostname(),
+            "app-2": socket.gethostname(),
+            "/run/kiqcluster.sock": str(self.control),
+            "0.0.0.0:9168": f"127.0.0.1:{free_port()}",
+            "redis://redis-1/0": self._store.address,
+        }
+
+
+@pytest.mark.timeout(400)
+def test_every_example_of_every_command_does_what_it_says(
+    run_cluster: Callable[..., Cluster], kiqctl: Kiqctl, store: Store, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    stage = Stage(run_cluster, store, tmp_path / "control.sock")
+    failed: dict[str, str] = {}
+
+    for words in sorted(all_commands()):
+        for example in examples(words):
+            stage.prepare()
+            stands_for = stage.stands_for()
+            call = list(example)
+            for word, real in stands_for.items():
+                call = [each.replace(word, real) for each in call]
+            done = run_example(kiqctl, call, redis_server.url)
+            if done.returncode != 0 or "Traceback" in done.stderr:
+                failed[f"kiqctl {' '.join(example)}"] = f"exit {done.returncode}: {done.stderr}"
+            if call[0] in COMMANDS_OF_CLUSTERS and stage.cluster.process.poll() is None:
+                kiqctl("resume")
+
+    assert not failed, "\n".join(f"{call}\n  {why}" for call, why in failed.items())

@@ -1,0 +1,227 @@
+"""kiqctl ps, busy and monitor: what they show of processes and running jobs, ours and Ruby's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from kiqcluster import rubyjson
+from kiqcluster.store import Store
+from kiqcluster.version import VERSION
+from tests.kit import Cluster, RedisServer, wait_until
+from tests.process.kiqctl import Kiqctl
+from tests.process.stage import occupy, push, release
+from tests.standin import StandIn, publish
+
+OURS, RUBY = "app-1:5:aaaaaaaaaaaa", "rails-1:7:cccccccccccc"
+NOW = 1_795_168_740.5
+ACTIVE_JOB = "ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper"
+
+
+@pytest.fixture
+def kiqctl(store: Store, redis_server: RedisServer) -> Iterator[Kiqctl]:
+    running = Kiqctl(redis_server.url)
+    yield running
+    running.close()
+
+
+def run_job(store: Store, key: str, tid: str, name: str = "SendInvoice", queue: str = "mailers", **fields: Any) -> None:
+    """Have a job run, by what its process says."""
+    payload = rubyjson.encode({"class": name, "args": [7, "EUR"], "jid": f"{tid}-jid", "queue": queue, **fields})
+    told = {"queue": queue, "payload": payload.decode(), "run_at": int(NOW)}
+    store.call("HSET", key, tid, rubyjson.encode(told))
+
+
+@pytest.fixture
+def stand_in(store: Store) -> Iterator[StandIn]:
+    here = StandIn(store, workers=2)
+    yield here
+    here.close()
+
+
+class TestPs:
+    def test_it_says_how_long_processes_have_run_and_what_version_they_are(self, kiqctl: Kiqctl, store: Store) -> None:
+        here = StandIn(store, workers=1)
+        publish(store, RUBY, labels=[], version="6.4.1", started_at=NOW - 3 * 86_400, beat=NOW)
+        try:
+            shown, plain = json.loads(kiqctl("ps", "--json").stdout), kiqctl("ps").stdout
+        finally:
+            here.close()
+
+        (worker,) = shown["clusters"][0]["workers"]
+        (stranger,) = shown["others"]
+        assert (worker["version"], stranger["version"]) == ("0.1.0", "6.4.1")
+        assert 40 <= worker["uptime"] < 60  # the stand-in's heartbeat says so
+        assert 0 <= stranger["uptime"] - 3 * 86_400 < 60
+        for words in ("UP", "VERSION", "3d", "6.4.1", RUBY):
+            assert words in plain
+
+    def test_in_a_pipe_nothing_is_cut(self, kiqctl: Kiqctl, store: Store) -> None:
+        publish(store, RUBY, labels=[], queues=[f"queue-{number}" for number in range(200)])
+
+        assert "queue-0, queue-1, " in kiqctl("ps").stdout
+        assert "queue-199\n" in kiqctl("ps").stdout
+
+    def test_names_of_queues_cannot_command_the_terminal(self, kiqctl: Kiqctl, store: Store) -> None:
+        publish(store, RUBY, labels=[], queues=["a\x1b[2Jb"])
+
+        assert r"a\x1b[2Jb" in kiqctl("ps").stdout
+
+
+class TestBusy:
+    def test_running_jobs_are_shown_of_ours_and_of_rubys(self, kiqctl: Kiqctl, store: Store) -> None:
+        publish(store, OURS)
+        publish(store, RUBY, labels=[])
+        run_job(store, f"{OURS}:work", "one")
+        run_job(store, f"{RUBY}:workers", "two", "Reports::Yearly", "reports")
+
+        done, shown = kiqctl("busy"), json.loads(kiqctl("busy", "--json").stdout)
+
+        assert done.returncode == 0
+        for words in (
+            OURS,
+            RUBY,
+            "one",
+            "two-jid",
+            "SendInvoice",
+            "Reports::Yearly",
+            '7, "EUR"',
+            "2 jobs in 2 processes",
+        ):
+            assert words in done.stdout
+        assert shown["busy"] == 2
+        first = next(each for each in shown["jobs"] if each["tid"] == "one")
+        assert (first["identity"], first["queue"], first["jid"], first["run_at"]) == (
+            OURS,
+            "mailers",
+            "one-jid",
+            int(NOW),
+        )
+        assert (first["class"], first["args"]) == ("SendInvoice", [7, "EUR"])
+
+    @pytest.mark.parametrize(
+        ("words", "tids"),
+        [
+            (["--queue", "mailers"], ["one", "three"]),
+            (["--class", "Reports::Yearly"], ["two"]),
+            (["--class", "Greet"], ["three"]),
+            (["--class", ACTIVE_JOB], ["three"]),
+            (["--queue", "reports", "--class", "SendInvoice"], []),
+        ],
+    )
+    def test_a_queue_and_a_class_narrow_it(
+        self, kiqctl: Kiqctl, store: Store, words: list[str], tids: list[str]
+    ) -> None:
+        publish(store, OURS)
+        run_job(store, f"{OURS}:work", "one")
+        run_job(store, f"{OURS}:work", "two", "Reports::Yearly", "reports")
+        run_job(store, f"{OURS}:work", "three", ACTIVE_JOB, wrapped="Greet", args=[{"arguments": ["x"]}])
+
+        shown = json.loads(kiqctl("busy", *words, "--json").stdout)
+
+        assert sorted(each["tid"] for each in shown["jobs"]) == tids
+
+    def test_that_nothing_runs_is_no_error(self, kiqctl: Kiqctl) -> None:
+        done = kiqctl("busy")
+
+        assert (done.returncode, done.stdout) == (0, "nothing runs\n")
+
+    def test_a_job_of_a_real_cluster_shows(
+        self, run_cluster: Callable[..., Cluster], kiqctl: Kiqctl, store: Store
+    ) -> None:
+        cluster = run_cluster("default", "-c", "1")
+        pid = occupy(cluster, store)[0]
+
+        def shown() -> list[Any]:
+            jobs: list[Any] = json.loads(kiqctl("busy", "--json").stdout)["jobs"]
+            return jobs
+
+        (job,) = wait_until(shown, "the job to show")
+
+        assert (job["class"], job["args"], job["queue"]) == ("stubborn", ["a"], "default")
+        assert f":{pid}:" in job["identity"]
+        release(store)
+
+
+class TestMonitor:
+    def test_it_has_the_sections_of_sidekiqmon(self, kiqctl: Kiqctl, store: Store) -> None:
+        store.pipeline([("SET", "stat:processed", 1_234_567), ("SET", "stat:failed", 12), ("ZADD", "dead", 1, "x")])
+        store.pipeline([("SADD", "queues", "mailers"), ("LPUSH", "queue:mailers", "{}")])
+        publish(store, RUBY, labels=["reliable"], busy=2, queues=["low", "default"], quiet="true", tag="shop")
+
+        text = kiqctl("monitor").stdout
+
+        assert text.startswith(f"kiqcluster {VERSION}\n")
+        assert "---- Overview ----\n  Processed: 1,234,567\n     Failed: 12\n       Busy: 2\n   Enqueued: 1\n" in text
+        assert f"---- Processes (1) ----\n{RUBY} [shop] [reliable] [quiet]\n" in text
+        assert "  Threads: 5 (2 busy)\n   Queues: default, low\n" in text
+        assert "---- Queues (1) ----\nNAME     SIZE  LATENCY\nmailers     1     0.00\n" in text
+
+    def test_sections_may_be_chosen(self, kiqctl: Kiqctl, store: Store) -> None:
+        text = kiqctl("monitor", "queues", "overview").stdout
+        shown = json.loads(kiqctl("monitor", "overview", "--json").stdout)
+
+        assert text.index("Queues") < text.index("Overview")
+        assert "Processes" not in text
+        assert shown == {
+            "overview": dict.fromkeys(("processed", "failed", "busy", "enqueued", "retries", "scheduled", "dead"), 0)
+        }
+
+    def test_a_section_that_there_is_not_is_exit_2(self, kiqctl: Kiqctl) -> None:
+        assert kiqctl("monitor", "everything").returncode == 2
+
+
+class TestEncodings:
+    """What a terminal of another time lacks costs a character, never the command."""
+
+    def test_lines_have_escapes(self, kiqctl: Kiqctl, store: Store) -> None:
+        publish(store, RUBY, labels=[], queues=["キュー"], version="")
+
+        done = kiqctl("ps", PYTHONIOENCODING="latin-1")
+
+        assert "Traceback" not in done.stderr
+        assert r"\u30ad\u30e5\u30fc" in done.stdout
+
+    @pytest.mark.parametrize("encoding", ["ascii", "utf-8", "latin-1"])
+    def test_documents_are_json_all_the_same(self, kiqctl: Kiqctl, store: Store, encoding: str) -> None:
+        publish(store, OURS)
+        run_job(store, f"{OURS}:work", "one", args=["é 🚀"])
+        broken = rubyjson.encode({"queue": "low", "payload": '{"class":"A","args":["\\ud800"]}', "run_at": 1})
+        store.call("HSET", f"{OURS}:work", "two", broken)
+
+        done = kiqctl("busy", "--json", PYTHONIOENCODING=encoding)
+
+        shown = {each["tid"]: each["args"] for each in json.loads(done.stdout)["jobs"]}
+        assert shown == {"one": ["é 🚀"], "two": ["\ud800"]}
+
+
+class TestTopOnce:
+    def test_it_prints_what_the_screen_would_show(self, store: Store, kiqctl: Kiqctl, stand_in: StandIn) -> None:
+        stand_in.run_jobs(2, 1)
+        store.call("ZADD", "dead", NOW, "{}")
+        push(store, "SendInvoice", 7, queue="mailers")
+
+        done = kiqctl("top", "--once", "--interval", "0.1s")
+
+        assert done.returncode == 0, done.stderr
+        for words in ("0.0/s processed", "3 of 10 threads in 2 processes", "1 in 1 queue", "1 dead", "mailers"):
+            assert words in done.stdout
+        assert stand_in.name in done.stdout
+
+    def test_the_document_has_rates_sizes_and_processes(self, store: Store, kiqctl: Kiqctl, stand_in: StandIn) -> None:
+        store.pipeline([("SET", "stat:processed", 10), ("SET", "stat:failed", 1)])
+        store.call("ZADD", "retry", NOW, "{}")
+        push(store, "SendInvoice", 7, queue="mailers")
+        publish(store, RUBY, labels=[], queues=["mailers"])
+
+        shown = json.loads(kiqctl("top", "--json", "--interval", "0.1s").stdout)
+
+        assert (shown["processed"], shown["failed"], shown["processed_per_second"]) == (10, 1, 0.0)
+        assert (shown["retries"], shown["scheduled"], shown["dead"], shown["enqueued"]) == (1, 0, 0, 1)
+        (queue,) = shown["queues"]
+        assert (queue["name"], queue["size"], queue["processes"], queue["is_paused"]) == ("mailers", 1, 1, False)
+        assert [each["identity"] for each in shown["processes"]] == sorted([*stand_in.workers, RUBY])
+        assert [each["is_ours"] for each in shown["processes"]] == [True, True, False]

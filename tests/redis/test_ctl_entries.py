@@ -1,0 +1,381 @@
+"""kiqctl retries, scheduled, dead: what they show, whom they mean, and that they tell truly what was done."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kiqcluster.store import Store
+from kiqcluster.store.scripts import MOVE_ENTRIES
+from tests.kit import RedisServer
+from tests.proxy import Proxy
+from tests.redis.kiqctl import NOW, Kiqctl, add, fill, job, lying, numbers, queued
+from tests.standin import publish
+
+GROUPS = {"retries": "retry", "scheduled": "schedule", "dead": "dead"}
+PAST = {"retry": "retried", "add-to-queue": "put", "kill": "killed", "delete": "deleted", "reschedule": "rescheduled"}
+VERBS = [
+    ("retries", "retry"),
+    ("retries", "kill"),
+    ("retries", "delete"),
+    ("retries", "reschedule"),
+    ("scheduled", "add-to-queue"),
+    ("scheduled", "kill"),
+    ("scheduled", "delete"),
+    ("scheduled", "reschedule"),
+    ("dead", "retry"),
+    ("dead", "delete"),
+]
+WRAPPER = "Sidekiq::ActiveJob::Wrapper"
+
+
+def failed(number: int, **more: Any) -> bytes:
+    error = {"error_class": "OSError", "error_message": "away", "failed_at": NOW, "retry_count": 3}
+    return job(number, created_at=NOW - 100, **{**error, **more})
+
+
+def when(verb: str) -> tuple[str, ...]:
+    return ("--at", str(NOW + 9)) if verb == "reschedule" else ()
+
+
+def shown(kiqctl: Kiqctl, *words: str) -> list[Any]:
+    """Return the first arguments of the entries that are shown, in order."""
+    return [entry["args"][0] for entry in kiqctl.ask(*words)["entries"]]
+
+
+class TestList:
+    @pytest.mark.parametrize(
+        ("group", "expected"), [("retries", [1, 2, 3]), ("scheduled", [1, 2, 3]), ("dead", [3, 2, 1])]
+    )
+    def test_it_begins_with_what_is_due_next_or_has_died_last(
+        self, kiqctl: Kiqctl, store: Store, group: str, expected: list[int]
+    ) -> None:
+        add(store, GROUPS[group], (NOW + 2, job(2)), (NOW + 1, job(1)), (NOW + 3, job(3)))
+
+        assert shown(kiqctl, group, "list") == expected
+        assert shown(kiqctl, group) == expected, "it is what a group does without a command"
+        assert shown(kiqctl, group, "--limit", "2", "--page", "2") == expected[2:]
+        assert shown(kiqctl, group, "--limit", "2", "--page", "9") == []
+
+    def test_a_document_says_what_is_known_of_each(self, kiqctl: Kiqctl, store: Store) -> None:
+        add(store, "retry", (NOW, failed(1, tags=["vip"])), (float("inf"), b"no job"))
+
+        document = kiqctl.ask("retries")
+
+        assert (document["set"], document["size"], document["page"]) == ("retries", 2, 1)
+        first, second = document["entries"]
+        assert first == {
+            "jid": "j1",
+            "queue": "default",
+            "class": "Job",
+            "args": [1],
+            "score": NOW,
+            "at": "2026-11-20 09:59:00Z",
+            "retry_count": 3,
+            "error_class": "OSError",
+            "error_message": "away",
+            "created_at": NOW - 100,
+            "failed_at": NOW,
+            "tags": ["vip"],
+        }
+        assert (second["score"], second["args"]) == (None, ["no job"])
+
+    def test_lines_fit_the_terminal_and_hold_nothing_that_it_obeys(self, kiqctl: Kiqctl, store: Store) -> None:
+        add(store, "dead", (NOW, failed(1, args=["\x1b[2J\u202e" + "長" * 300], error_message="a\nb" * 300)))
+
+        result = kiqctl("dead", COLUMNS="100")
+
+        assert result.stdout.count("\n") == 3, "a head, the entry, and how many there are"
+        assert "\x1b" not in result.stdout
+        assert "\u202e" not in result.stdout
+
+    def test_an_empty_set_is_no_failure(self, kiqctl: Kiqctl) -> None:
+        result = kiqctl("retries")
+
+        assert (result.exit_code, result.stdout) == (0, "0 of 0 entries of the retry set\n")
+
+    def test_more_than_a_page_says_how_to_see_it(self, kiqctl: Kiqctl, store: Store) -> None:
+        add(store, "retry", *[(NOW + number, job(number)) for number in range(30)])
+
+        assert "25 of 30 entries of the retry set; for more: --page 2" in kiqctl("retries").stdout
+        assert kiqctl("retries", "list", "--count").stdout == "30\n"
+        assert kiqctl.ask("retries", "list", "--count", "--error", "x")["count"] == 0
+
+
+class TestFilters:
+    @pytest.mark.parametrize(
+        ("words", "expected"),
+        [
+            (["--class", "Job"], [1, 2, 3, 4, 5]),
+            (["--class", "Other"], [6]),
+            (["--class", WRAPPER], [7]),
+            (["--class", "Inner"], [7]),
+            (["--queue", "low"], [2]),
+            (["--error", "Timeout"], [3]),
+            (["--error", "Timeout: took"], [3]),
+            (["--error", "too long"], [3]),
+            (["--text", "needle"], [4]),
+            (["--text", "*ne?dle*"], [4]),
+            (["--text", "[x"], []),
+            (["--tag", "vip"], [5]),
+            (["--class", "Job", "--tag", "vip"], [5]),
+            (["--queue", "low", "--tag", "vip"], []),
+            (["--class", "(no job)"], ["junk"]),
+        ],
+    )
+    def test_selects(self, kiqctl: Kiqctl, store: Store, words: list[str], expected: list[Any]) -> None:
+        envelope = {"class": WRAPPER, "wrapped": "Inner", "args": [{"job_class": "Inner", "arguments": [7]}]}
+        add(
+            store,
+            "retry",
+            (NOW + 1, failed(1)),
+            (NOW + 2, failed(2, queue="low")),
+            (NOW + 3, failed(3, error_class="Net::ReadTimeout", error_message="took too long")),
+            (NOW + 4, failed(4, note="a needle")),
+            (NOW + 5, failed(5, tags=["vip", "x"])),
+            (NOW + 6, failed(6, **{"class": "Other"})),
+            (NOW + 7, failed(7, **envelope)),
+            (NOW + 8, b"junk"),
+        )
+
+        assert shown(kiqctl, "retries", "list", *words) == expected
+        assert kiqctl.ask("retries", "list", "--count", *words)["count"] == len(expected)
+        document = kiqctl.ask("retries", "delete", *words, "--yes")
+        assert (document["found"], document["done"]) == (len(expected), len(expected))
+        assert store.call("ZCARD", "retry") == 8 - len(expected)
+
+    @pytest.mark.parametrize("group", GROUPS)
+    def test_age_counts_from_what_happened_last(self, kiqctl: Kiqctl, store: Store, group: str) -> None:
+        (seconds, micros) = map(int, store.call("TIME"))
+        now, hour = seconds + micros / 1e6, 3_600
+        ages: dict[str, list[dict[str, Any]]] = {
+            "retries": [
+                {"failed_at": now - 9 * hour, "retried_at": now - hour},
+                {"failed_at": int(now * 1_000) - 9_000},
+            ],
+            "scheduled": [{"created_at": now - hour}, {"created_at": now - 9}],
+            "dead": [{}, {"failed_at": now - 9 * hour}],
+        }
+        old, young = ages[group]
+        scores = (now - hour, now - 9) if group == "dead" else (now + 1, now + 2)
+        add(store, GROUPS[group], (scores[0], job(1, **old)), (scores[1], job(2, **young)))
+
+        assert shown(kiqctl, group, "list", "--older", "30m") == [1]
+        assert shown(kiqctl, group, "list", "--newer", "30m") == [2]
+        assert shown(kiqctl, group, "list", "--older", "30m", "--newer", "50m") == []
+
+
+class TestShow:
+    def test_shows_a_job_in_full(self, kiqctl: Kiqctl, store: Store) -> None:
+        add(store, "dead", (NOW, failed(1, error_message="x" * 500, note="\x1b[2J")))
+
+        result = kiqctl("dead", "show", "j1")
+
+        assert "x" * 500 in result.stdout
+        assert "\x1b" not in result.stdout
+        document = kiqctl.ask("dead", "show", "j1")
+        assert document["payload"]["note"] == "\x1b[2J"
+
+    @pytest.mark.parametrize(
+        ("key", "where"),
+        [
+            ("schedule", "in the schedule"),
+            ("dead", "in the dead set"),
+            ("queue:low", "in the queue low"),
+            ("host:1:a:work", "running in host:1:a"),
+            ("", "nor anywhere else"),
+        ],
+    )
+    @pytest.mark.parametrize("words", [["show"], ["delete"], ["retry"]])
+    def test_a_job_that_lies_elsewhere_is_said_to(
+        self, kiqctl: Kiqctl, store: Store, key: str, where: str, words: list[str]
+    ) -> None:
+        if key.startswith("queue:"):
+            fill(store, [job(2), job(1), job(3)], "low")
+        elif key.startswith("host"):
+            publish(store, "host:1:a")
+            run = {"queue": "default", "payload": job(1).decode(), "run_at": NOW}
+            store.call("HSET", key, "tid", json.dumps(run))
+        elif key:
+            add(store, key, (NOW, job(1)))
+        before = store.call("DBSIZE")
+
+        result = kiqctl("retries", *words, "j1")
+
+        assert result.exit_code == 1
+        assert where in result.stderr
+        assert store.call("DBSIZE") == before
+
+
+class TestVerbs:
+    @pytest.mark.parametrize(("group", "verb"), VERBS)
+    def test_named_ones_are_done_and_no_others(self, kiqctl: Kiqctl, store: Store, group: str, verb: str) -> None:
+        add(store, GROUPS[group], *[(NOW + number, failed(number)) for number in range(5)])
+
+        document = kiqctl.ask(group, verb, "j1", "j3", "j1", *when(verb))
+
+        assert (document["ok"], document["done"], document["action"]) == (True, 2, verb)
+        self.check(store, group, verb, [1, 3], [0, 2, 4])
+
+    @pytest.mark.parametrize(("group", "verb"), VERBS)
+    def test_filtered_ones_are_done_and_no_others(self, kiqctl: Kiqctl, store: Store, group: str, verb: str) -> None:
+        mine = [(NOW + number, failed(number, **{"class": "Mine"})) for number in range(0, 1_500, 2)]
+        add(store, GROUPS[group], *mine, *[(NOW + number, failed(number)) for number in range(1, 1_500, 2)])
+
+        result = kiqctl(group, verb, "--class", "Mine", "--yes", *when(verb))
+
+        assert result.exit_code == 0, result.output
+        assert PAST[verb] in result.stdout
+        assert "750 entries" in result.stdout
+        self.check(store, group, verb, list(range(0, 1_500, 2)), list(range(1, 1_500, 2)))
+
+    @pytest.mark.parametrize(("group", "verb"), VERBS)
+    def test_all_are_done(self, kiqctl: Kiqctl, store: Store, group: str, verb: str) -> None:
+        add(store, GROUPS[group], *[(NOW + number, failed(number)) for number in range(1_200)])
+
+        document = kiqctl.ask(group, verb, "--all", "--yes", *when(verb))
+
+        skipped = int(verb == "reschedule")  # it has that time already
+        assert document["done"] == 1_200 - skipped
+        self.check(store, group, verb, list(range(1_200)), [])
+
+    @pytest.mark.parametrize(("group", "verb"), VERBS)
+    @pytest.mark.parametrize("filters", [["--all"], ["--class", "Job"], ["--text", "Job"]])
+    def test_without_a_yes_it_says_how_many_and_does_nothing(
+        self, kiqctl: Kiqctl, store: Store, group: str, verb: str, filters: list[str]
+    ) -> None:
+        add(store, GROUPS[group], *[(NOW + 99 + number, failed(number)) for number in range(3)])
+        before = lying(store, GROUPS[group])
+
+        result = kiqctl(group, verb, *filters, *when(verb))
+
+        assert result.exit_code == 2
+        assert " 3 entries of " in result.stderr
+        assert "nothing was done" in result.stderr
+        assert lying(store, GROUPS[group]) == before
+
+    @pytest.mark.parametrize(("group", "verb"), VERBS)
+    @pytest.mark.parametrize("words", [[], ["j1", "--all"], ["j1", "--class", "Job"], ["--all", "--tag", "x"]])
+    def test_whom_it_means_has_to_be_said_in_one_way(
+        self, kiqctl: Kiqctl, store: Store, group: str, verb: str, words: list[str]
+    ) -> None:
+        add(store, GROUPS[group], (NOW, failed(1, tags=["x"])))
+
+        assert kiqctl(group, verb, *words, "--yes", *when(verb)).exit_code == 2
+        assert store.call("ZCARD", GROUPS[group]) == 1
+
+    def check(self, store: Store, group: str, verb: str, done: list[int], others: list[int]) -> None:
+        """Assert that these went where the verb takes them, and the others stayed."""
+        there = lying(store, GROUPS[group])
+        if verb == "reschedule":
+            assert {json.loads(raw)["args"][0]: score for raw, score in there.items()} == {
+                **dict.fromkeys(done, NOW + 9),
+                **{number: NOW + number for number in others},
+            }
+            return
+        assert sorted(numbers(store, GROUPS[group])) == others
+        queue = queued(store) if store.call("EXISTS", "queue:default") else []
+        if verb in ("retry", "add-to-queue"):
+            assert sorted(queue) == done
+        elif verb == "kill":
+            assert sorted(numbers(store, "dead")) == done
+        else:
+            assert (queue, store.call("DBSIZE")) == ([], int(bool(others)))
+
+    def test_a_retry_does_not_count_as_one_and_goes_through_as_rubys_does(self, kiqctl: Kiqctl, store: Store) -> None:
+        add(store, "retry", (NOW, failed(1)))
+
+        kiqctl("retries", "retry", "j1")
+
+        payload = json.loads(store.call("LINDEX", "queue:default", 0))
+        assert payload["retry_count"] == 2
+        assert payload["enqueued_at"] > NOW
+        assert store.call("SMEMBERS", "queues") == [b"default"]
+
+    def test_scheduled_jobs_are_queued_in_the_order_of_their_times(self, kiqctl: Kiqctl, store: Store) -> None:
+        add(store, "schedule", *[(NOW + number, job(number)) for number in range(1_100)])
+
+        kiqctl("scheduled", "add-to-queue", "--all", "--yes")
+
+        assert queued(store) == list(range(1_100))
+
+    @pytest.mark.parametrize("words", [["--in", "5m", "--at", "2036-01-01T00:00Z"], [], ["--at", "2036-01-01"]])
+    def test_a_new_time_has_to_be_said_in_one_way(self, kiqctl: Kiqctl, store: Store, words: list[str]) -> None:
+        add(store, "retry", (NOW, failed(1)))
+
+        assert kiqctl("retries", "reschedule", "j1", *words).exit_code == 2
+        assert lying(store, "retry") == {failed(1): NOW}
+
+    def test_a_delay_counts_from_now(self, kiqctl: Kiqctl, store: Store) -> None:
+        add(store, "schedule", (NOW, job(1)), (NOW + 1e9, job(2)))
+        before = int(store.call("TIME")[0])
+
+        kiqctl("scheduled", "reschedule", "--all", "--in", "15m", "--yes")
+
+        assert all(before + 900 <= score <= before + 960 for score in lying(store, "schedule").values())
+
+    def test_killing_heeds_the_limits_of_the_configuration(self, kiqctl: Kiqctl, store: Store, tmp_path: Path) -> None:
+        config = tmp_path / "kiqcluster.toml"
+        config.write_text("dead_max_jobs = 11\n")
+        now = int(store.call("TIME")[0])
+        add(store, "dead", *[(now - 100 + number, job(100 + number)) for number in range(50)])
+        add(store, "retry", *[(NOW, failed(number)) for number in range(3)])
+
+        assert kiqctl("retries", "kill", "--all", "--yes", "-C", str(config)).exit_code == 0
+        assert sorted(numbers(store, "dead"))[:3] == [0, 1, 2]
+        assert store.call("ZCARD", "dead") == 10
+
+        config.write_text("dead_max_jobs = 'many'\n")
+        assert kiqctl("retries", "kill", "--all", "--yes", "-C", str(config)).exit_code == 2
+
+
+class TestTruth:
+    def test_what_redis_refuses_holds_up_no_other(self, kiqctl: Kiqctl, store: Store) -> None:
+        store.call("SET", "queue:broken", "x")
+        add(store, "retry", *[(NOW + number, failed(number, queue="broken")) for number in (1, 700, 1_400)])
+        add(store, "retry", *[(NOW + number + 0.5, failed(5_000 + number)) for number in range(1_500)])
+
+        document = kiqctl.ask("retries", "retry", "--all", "--yes", code=1)
+
+        assert (document["found"], document["done"], document["refused"], document["unknown"]) == (1_503, 1_500, 3, 0)
+        assert "WRONGTYPE" in document["error"]
+        assert numbers(store, "retry") == [1, 700, 1_400]
+        assert len(queued(store)) == 1_500
+
+    def test_a_lost_reply_is_no_success_and_no_failure(self, store: Store, redis_server: RedisServer) -> None:
+        add(store, "retry", *[(NOW + number, failed(number)) for number in range(1_200)])
+
+        with Proxy(("127.0.0.1", redis_server.port)) as proxy:
+            proxy.lose_replies(MOVE_ENTRIES.digest.encode())
+            kiqctl = Kiqctl(proxy.url)
+            document = kiqctl.ask("retries", "retry", "--all", "--yes", code=1)
+
+        moved = store.call("LLEN", "queue:default")
+        assert document["done"] <= moved <= document["done"] + document["unknown"]
+        assert 0 < document["unknown"] <= 500
+        assert not document["ok"]
+        assert Kiqctl(redis_server.url).ask("retries", "retry", "--all", "--yes")["done"] == 1_200 - moved
+        assert sorted(queued(store)) == list(range(1_200)), "each once"
+
+    def test_a_redis_that_goes_away_is_no_riddle(self, store: Store, redis_server: RedisServer) -> None:
+        add(store, "retry", (NOW, failed(1)))
+
+        with Proxy(("127.0.0.1", redis_server.port)) as proxy:
+            kiqctl = Kiqctl(proxy.url)
+            with proxy.away():
+                result = kiqctl("retries", "retry", "j1")
+
+        assert result.exit_code == 1
+        assert "cannot reach Redis" in result.stderr
+        assert numbers(store, "retry") == [1]
+
+    def test_a_key_of_the_wrong_type_is_said(self, kiqctl: Kiqctl, store: Store) -> None:
+        store.call("SET", "retry", "x")
+
+        for words in (["list"], ["show", "j1"], ["delete", "--all", "--yes"]):
+            result = kiqctl("retries", *words)
+            assert result.exit_code == 5
+            assert "WRONGTYPE" in result.stderr

@@ -1,0 +1,97 @@
+"""kiqctl on sets and queues of 100 000 jobs, and of a million: round trips by the page, memory by the page."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
+
+from kiqcluster.store import Store
+from tests.redis.kiqctl import NOW, Kiqctl, add, fill, job, queued
+
+MEMORY = 30_000_000  # bytes that a command may hold at a time; 100 000 of these jobs are 15 MB as bytes alone
+PAGE = 500
+SIZES = [100_000, pytest.param(1_000_000, marks=[pytest.mark.full, pytest.mark.timeout(900)])]
+
+
+def lay_retries(store: Store, count: int) -> None:
+    for at in range(0, count, 50_000):
+        add(store, "retry", *[(NOW + n, job(n, error_class="E" if n % 10 else "X")) for n in range(at, at + 50_000)])
+
+
+def lay_queue(store: Store, count: int) -> None:
+    for at in range(0, count, 50_000):
+        fill(
+            store,
+            [job(n, **{"class": "Job" if n % 10 else "Tenth", "queue": "old"}) for n in range(at, at + 50_000)],
+            "old",
+        )
+
+
+def calls(store: Store) -> int:
+    """Return how many commands that read or move jobs Redis has run."""
+    lines = store.call("INFO", "commandstats").decode().split()
+    names = ("evalsha", "zrange", "zscan", "lrange")
+    return sum(int(line.partition("calls=")[2].partition(",")[0]) for line in lines if line[8:].startswith(names))
+
+
+def measured(store: Store, run: Callable[[], object]) -> tuple[int, int]:
+    """Return how many round trips with jobs a command took, and how much memory at its peak."""
+    before = calls(store)
+    tracemalloc.start()
+    try:
+        run()
+        return calls(store) - before, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("count", SIZES)
+def test_a_set_is_filtered_counted_and_retried_by_the_page(kiqctl: Kiqctl, store: Store, count: int) -> None:
+    lay_retries(store, count)
+    pages = count // PAGE
+
+    def work() -> None:
+        assert kiqctl("retries", "retry", "--error", "X").exit_code == 2
+        assert kiqctl.ask("retries", "retry", "--error", "X", "--yes")["done"] == count // 10
+        assert kiqctl.ask("retries", "list", "--count")["count"] == count - count // 10
+
+    trips, memory = measured(store, work)
+
+    assert trips < 2.5 * pages, "a walk to count, another one to do it, and a tenth of that for the doing"
+    assert memory < MEMORY
+    assert store.call("LLEN", "queue:default") == count // 10
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("count", SIZES)
+def test_a_set_is_looked_through_by_redis_for_a_text(kiqctl: Kiqctl, store: Store, count: int) -> None:
+    lay_retries(store, count)
+
+    def work() -> None:
+        assert kiqctl.ask("retries", "kill", "--text", '"X"', "--yes")["done"] == count // 10
+        assert kiqctl.ask("retries", "show", f"j{count // 2 + 1}")["args"] == [count // 2 + 1]
+        assert kiqctl.ask("retries", "list", "--page", "1000", "--limit", "50")["page"] == 1_000
+
+    trips, memory = measured(store, work)
+
+    assert trips < 3 * (count // PAGE)
+    assert memory < MEMORY
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("count", SIZES)
+def test_a_queue_is_migrated_in_its_order_by_the_page(kiqctl: Kiqctl, store: Store, count: int) -> None:
+    lay_queue(store, count)
+
+    def work() -> None:
+        document = kiqctl.ask("migrate", "--class", "Tenth", "--from", "old", "--to", "new", "--yes")
+        assert document["done"] == count // 10
+        assert kiqctl.ask("jobs", "old", "--class", "Job", "--count")["count"] == count - count // 10
+
+    _, memory = measured(store, work)
+
+    assert memory < MEMORY
+    assert queued(store, "new") == list(range(0, count, 10))

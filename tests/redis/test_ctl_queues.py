@@ -1,0 +1,262 @@
+"""kiqctl queues, jobs and stats: what they show of queues of any kind, and what they change."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from kiqcluster.store import Store
+from tests.redis.kiqctl import NOW, Kiqctl, add, fill, job, queued
+from tests.standin import publish
+
+OURS, RUBYS = "app-1:100:aaaaaaaaaaaa", "rails-1:7:cccccccccccc"
+
+
+def now_of(store: Store) -> float:
+    seconds, micros = map(int, store.call("TIME"))
+    return seconds + micros / 1e6
+
+
+class TestQueues:
+    def test_shows_what_waits_where_and_who_listens(self, kiqctl: Kiqctl, store: Store) -> None:
+        now = now_of(store)
+        fill(store, [job(1, enqueued_at=now - 600), job(2, enqueued_at=int(now * 1_000))])
+        fill(store, [job(3, enqueued_at=now - 60)], "low")
+        store.call("LMOVE", "queue:low", "kiq:wake:low", "RIGHT", "LEFT")
+        store.call("SADD", "paused", "low")
+        publish(store, OURS, queues=["default", "low"])
+        publish(store, RUBYS, queues=["default"], labels=[])
+
+        default, low = kiqctl.ask("queues")["queues"]
+
+        assert (default["name"], default["size"], default["is_paused"]) == ("default", 2, False)
+        assert default["listeners"] == [OURS, RUBYS]
+        assert 600 <= default["latency"] < 660
+        assert (low["name"], low["size"], low["is_paused"], low["listeners"]) == ("low", 1, True, [OURS])
+        lines = kiqctl("queues").stdout.splitlines()
+        assert lines[1].split() == ["default", "2", "10m", "app-1:100,", "rails-1:7"]
+        assert lines[2].split()[3:] == ["paused", "app-1:100"]
+
+    def test_a_queue_that_nobody_listens_to_is_said_to_be_one(self, kiqctl: Kiqctl, store: Store) -> None:
+        fill(store, [job(1)], "forgotten")
+
+        assert kiqctl.ask("queues", "list")["queues"][0]["listeners"] == []
+        assert "nobody" in kiqctl("queues", "list").stdout
+
+    def test_no_queue_at_all_is_no_failure(self, kiqctl: Kiqctl) -> None:
+        assert kiqctl("queues").exit_code == 0
+        assert kiqctl("queues", "latency", "--warn", "1").exit_code == 0
+        assert kiqctl("stats").exit_code == 0
+
+    @pytest.mark.parametrize(
+        ("words", "code"),
+        [
+            ([], 0),
+            (["--warn", "30"], 1),
+            (["--warn", "5m"], 0),
+            (["low", "--warn", "30"], 0),
+            (["default", "--warn", "30"], 1),
+            (["low", "default", "--warn", "30"], 1),
+        ],
+    )
+    def test_latency_is_a_check(self, kiqctl: Kiqctl, store: Store, words: list[str], code: int) -> None:
+        fill(store, [job(1, enqueued_at=now_of(store) - 60)])
+        fill(store, [job(2, enqueued_at=now_of(store))], "low")
+
+        document = kiqctl.ask("queues", "latency", *words, code=code)
+
+        assert document["ok"] is (code == 0)
+        assert [each["name"] for each in document["queues"] if each["is_late"]] == ["default"][
+            : document["ok"] is False
+        ]
+
+    def test_pauses_and_resumes(self, kiqctl: Kiqctl, store: Store) -> None:
+        fill(store, [job(1)])
+        fill(store, [job(2)], "low")
+
+        assert kiqctl.ask("queues", "pause", "default", "low")["queues"] == [
+            {"name": "default", "changed": True},
+            {"name": "low", "changed": True},
+        ]
+        assert sorted(store.call("SMEMBERS", "paused")) == [b"default", b"low"]
+        assert kiqctl.ask("queues", "pause", "low")["queues"] == [{"name": "low", "changed": False}]
+        assert kiqctl.ask("queues", "resume", "low")["queues"] == [{"name": "low", "changed": True}]
+        assert store.call("SMEMBERS", "paused") == [b"default"]
+
+    def test_a_paused_queue_that_is_empty_can_be_resumed(self, kiqctl: Kiqctl, store: Store) -> None:
+        store.call("SADD", "paused", "gone")
+
+        assert kiqctl("queues", "resume", "gone").exit_code == 0
+        assert store.call("EXISTS", "paused") == 0
+
+    def test_a_queue_that_workers_listen_to_need_not_hold_a_job_yet(self, kiqctl: Kiqctl, store: Store) -> None:
+        publish(store, OURS, queues=["new"])
+
+        assert kiqctl("queues", "pause", "new").exit_code == 0
+        assert kiqctl("queues", "latency", "new").exit_code == 0
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ["queues", "pause", "malers"],
+            ["queues", "resume", "malers"],
+            ["queues", "clear", "malers", "--yes"],
+            ["queues", "latency", "malers"],
+            ["jobs", "malers"],
+            ["jobs", "malers", "--class", "Job", "--delete", "--yes"],
+            ["migrate", "--from", "malers", "--to", "default", "--yes"],
+            ["migrate", "--from", "malers", "--to", "default", "--dry-run"],
+        ],
+    )
+    def test_a_queue_that_is_none_is_answered_with_the_nearest_names(
+        self, kiqctl: Kiqctl, store: Store, words: list[str]
+    ) -> None:
+        fill(store, [job(1)], "mailers")
+        fill(store, [job(1)], "default")
+
+        result = kiqctl(*words)
+
+        assert result.exit_code == 1
+        assert "there is no queue malers; there is mailers" in result.stderr
+        assert store.call("EXISTS", "paused") == 0
+
+    def test_clears_what_waits_and_nothing_else(self, kiqctl: Kiqctl, store: Store) -> None:
+        fill(store, [job(number) for number in range(5)])
+        fill(store, [job(9)], "low")
+        store.call("LMOVE", "queue:default", "kiq:wake:default", "RIGHT", "LEFT")
+
+        refused = kiqctl("queues", "clear", "default")
+        assert (refused.exit_code, store.call("LLEN", "queue:default")) == (2, 4)
+        assert "5 jobs of the queue default" in refused.stderr
+
+        assert kiqctl.ask("queues", "clear", "default", "--yes")["done"] == 5
+        assert store.call("EXISTS", "queue:default", "kiq:wake:default") == 0
+        assert queued(store, "low") == [9]
+
+
+class TestJobs:
+    def args(self, kiqctl: Kiqctl, *words: str) -> list[Any]:
+        return [each["args"] for each in kiqctl.ask("jobs", "default", *words)["jobs"]]
+
+    def test_shows_pages_from_either_end(self, kiqctl: Kiqctl, store: Store) -> None:
+        fill(store, [job(number) for number in range(5)])
+        store.call("LMOVE", "queue:default", "kiq:wake:default", "RIGHT", "LEFT")
+
+        assert self.args(kiqctl) == [[4], [3], [2], [1], [0]]
+        assert self.args(kiqctl, "--oldest") == [[0], [1], [2], [3], [4]]
+        assert self.args(kiqctl, "--limit", "2", "--page", "2") == [[2], [1]]
+        assert self.args(kiqctl, "--limit", "2", "--page", "3", "--oldest") == [[4]]
+        assert self.args(kiqctl, "--page", "9", "--oldest") == []
+
+    @pytest.mark.parametrize(
+        ("words", "expected"),
+        [
+            (["--class", "Job"], [4, 2, 1]),
+            (["--class", "Other"], [3]),
+            (["--args-contain", '"EUR"'], [4]),
+            (["--args-contain", "EUR", "--class", "Other"], []),
+            (["--tag", "vip"], [2]),
+            (["--class", "(no job)"], ["junk"]),
+            (["--class", "Job", "--oldest", "--limit", "2"], [1, 2]),
+            (["--class", "Job", "--limit", "2", "--page", "2"], [1]),
+        ],
+    )
+    def test_filters(self, kiqctl: Kiqctl, store: Store, words: list[str], expected: list[Any]) -> None:
+        other = job(3, **{"class": "Other"})
+        fill(store, [job(1), job(2, tags=["vip"]), other, b"junk", job(4, args=[4, "EUR"])])
+
+        assert [each[0] for each in self.args(kiqctl, *words)] == expected
+
+    def test_counts(self, kiqctl: Kiqctl, store: Store) -> None:
+        fill(store, [job(number, **{"class": "Job" if number % 3 else "Other"}) for number in range(1_200)])
+
+        assert kiqctl("jobs", "default", "--count").stdout == "1200\n".replace("1200", "1,200")
+        assert kiqctl.ask("jobs", "default", "--class", "Other", "--count")["count"] == 400
+
+    def test_shows_one_in_full_or_where_it_is(self, kiqctl: Kiqctl, store: Store) -> None:
+        fill(store, [job(1, note="x" * 500), job(2)])
+        add(store, "dead", (NOW, job(3)))
+
+        assert "x" * 500 in kiqctl("jobs", "default", "--jid", "j1").stdout
+        assert kiqctl.ask("jobs", "default", "--jid", "j1")["payload"]["note"] == "x" * 500
+        missing = kiqctl("jobs", "default", "--jid", "j3")
+        assert missing.exit_code == 1
+        assert "in the dead set" in missing.stderr
+
+    def test_deletes_those_selected_once_it_is_told_to(self, kiqctl: Kiqctl, store: Store) -> None:
+        fill(store, [job(number, **{"class": "Job" if number % 3 else "Other"}) for number in range(1_200)])
+        store.call("LMOVE", "queue:default", "kiq:wake:default", "RIGHT", "LEFT")
+        words = ("jobs", "default", "--class", "Other", "--delete")
+
+        refused = kiqctl(*words)
+        assert refused.exit_code == 2
+        assert "delete 400 jobs of the queue default" in refused.stderr
+        assert store.call("LLEN", "queue:default") == 1_199
+
+        assert kiqctl.ask(*words, "--yes")["done"] == 400
+        assert queued(store) == [number for number in range(1_200) if number % 3]
+        assert store.call("EXISTS", "kiq:wake:default") == 0
+        assert kiqctl.ask("jobs", "default", "--jid", "j1", "--delete", "--yes")["done"] == 1
+
+    @pytest.mark.parametrize("words", [["--delete"], ["--class", "Job", "--delete", "--count"]])
+    def test_what_is_deleted_has_to_be_said(self, kiqctl: Kiqctl, store: Store, words: list[str]) -> None:
+        fill(store, [job(1)])
+
+        assert kiqctl("jobs", "default", *words, "--yes").exit_code == 2
+        assert queued(store) == [1]
+
+
+class TestStats:
+    def test_shows_counters_sizes_and_queues(self, kiqctl: Kiqctl, store: Store) -> None:
+        fill(store, [job(1, enqueued_at=now_of(store) - 600)])
+        for key, count in (("retry", 1), ("schedule", 2), ("dead", 3)):
+            add(store, key, *[(NOW, job(number)) for number in range(count)])
+        store.pipeline([("SET", "stat:processed", 1_204), ("SET", "stat:failed", 12)])
+        publish(store, OURS, busy=3)
+
+        document = kiqctl.ask("stats")
+
+        assert {name: value for name, value in document.items() if name not in ("queues", "history")} == {
+            "processed": 1_204,
+            "failed": 12,
+            "busy": 3,
+            "enqueued": 1,
+            "retries": 1,
+            "scheduled": 2,
+            "dead": 3,
+            "processes": 1,
+        }
+        (queue,) = document["queues"]
+        assert (queue["name"], queue["size"], queue["processes"]) == ("default", 1, 1)
+        assert 600 <= queue["latency"] < 660
+        lines = [line.split() for line in kiqctl("stats").stdout.splitlines()]
+        assert ["processed", "1,204"] in lines
+        assert ["default", "1", "10m"] in lines
+
+    def test_shows_the_last_days(self, kiqctl: Kiqctl, store: Store) -> None:
+        today = datetime.fromtimestamp(now_of(store), UTC).date()
+        yesterday = today - timedelta(days=1)
+        store.pipeline([("SET", f"stat:processed:{yesterday}", 7), ("SET", f"stat:failed:{yesterday}", 2)])
+
+        history = kiqctl.ask("stats", "--history", "3")["history"]
+
+        assert history[1] == {"day": str(yesterday), "processed": 7, "failed": 2}
+        assert [each["day"] for each in history] == [str(today - timedelta(days=number)) for number in range(3)]
+        assert kiqctl("stats", "--history", "0").exit_code == 2
+
+    @pytest.mark.parametrize(
+        ("words", "left"),
+        [(["--reset"], [b"0", b"0"]), (["--reset", "failed"], [b"9", b"0"]), (["--reset", "processed"], [b"0", b"5"])],
+    )
+    def test_resets_once_it_is_told_to(self, kiqctl: Kiqctl, store: Store, words: list[str], left: list[bytes]) -> None:
+        store.call("MSET", "stat:processed", 9, "stat:failed", 5, "stat:failed:2026-11-20", 5)
+
+        assert kiqctl("stats", *words).exit_code == 2
+        assert store.call("MGET", "stat:processed", "stat:failed") == [b"9", b"5"]
+
+        assert json.loads(kiqctl("stats", *words, "--yes", "--json").stdout)["ok"]
+        assert store.call("MGET", "stat:processed", "stat:failed") == left
+        assert store.call("GET", "stat:failed:2026-11-20") == b"5"

@@ -1,0 +1,219 @@
+"""The screen of kiqctl top without a terminal (textual's own driver of tests), and the pictures that it shows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import DataTable, Static
+
+from kiqcluster import rubyjson
+from kiqcluster.clock import SystemClock
+from kiqcluster.ctl.picture import PAGE, View, take
+from kiqcluster.ctl.screen import MOST_ROWS, Screen
+from kiqcluster.runtime import Setup
+from kiqcluster.store import Store
+from tests.kit import PATIENCE, ManualClock
+from tests.standin import StandIn, publish
+
+NOW = 1_795_168_740.5
+Scene = Callable[[Pilot[int]], Awaitable[None]]
+
+
+@pytest.fixture
+def stand_in(store: Store) -> Iterator[StandIn]:
+    here = StandIn(store, workers=2)
+    yield here
+    here.close()
+
+
+def add(store: Store, key: str, *scores: float, **fields: Any) -> None:
+    """Have jobs lie in a set."""
+    for score in scores:
+        payload = {"retry": True, "queue": "low", "args": [], "class": "SendInvoice", "jid": repr(score), **fields}
+        store.call("ZADD", key, repr(score), rubyjson.encode(payload))
+
+
+class TestPicture:
+    def test_it_takes_two_round_trips_whatever_there_is(self, store: Store, stand_in: StandIn, setup: Setup) -> None:
+        for number in range(200):
+            store.pipeline([("SADD", "queues", f"q{number}"), ("LPUSH", f"queue:q{number}", b"{}")])
+        add(store, "retry", *(NOW + number for number in range(300)))
+        counting = Counting(store)
+
+        picture = take(counting, ManualClock(NOW), View.RETRIES)
+
+        assert counting.exchanges == 2
+        assert (len(picture.queues), len(picture.processes), len(picture.entries)) == (200, 2, PAGE)
+
+    def test_it_says_what_there_is(self, store: Store, stand_in: StandIn, setup: Setup) -> None:
+        stand_in.run_jobs(2, 1)
+        store.pipeline([("SET", "stat:processed", 10), ("SET", "stat:failed", 1), ("SADD", "paused", "low")])
+        store.pipeline([("SADD", "queues", "default", "mailers"), ("LPUSH", "kiq:wake:mailers", b"{}")])
+        store.call("LPUSH", "queue:mailers", rubyjson.encode({"class": "A", "enqueued_at": NOW}))
+        add(store, "retry", NOW)
+        add(store, "dead", NOW, NOW + 1)
+
+        picture = take(store, ManualClock(NOW + 5))
+
+        assert (picture.processed, picture.failed, picture.enqueued) == (10, 1, 2)
+        assert picture.sizes == {View.RETRIES: 1, View.SCHEDULED: 0, View.DEAD: 2}
+        assert [(each.name, each.size, each.is_paused, each.processes) for each in picture.queues] == [
+            ("default", 0, False, 2),
+            ("low", 0, True, 0),
+            ("mailers", 2, False, 0),
+        ]
+        assert (picture.busy, picture.concurrency, len(picture.clusters)) == (3, 10, 1)
+
+    def test_of_the_dead_the_latest_come_first_and_of_the_others_those_that_are_due_next(
+        self, store: Store, setup: Setup
+    ) -> None:
+        for key in ("dead", "retry", "schedule"):
+            add(store, key, *(NOW + number for number in range(PAGE + 2)))
+
+        def first_and_last(view: View, offset: int = 0) -> tuple[float, float]:
+            entries = take(store, ManualClock(NOW), view, offset).entries
+            return entries[0].score - NOW, entries[-1].score - NOW
+
+        assert first_and_last(View.DEAD) == (PAGE + 1, 2)
+        assert first_and_last(View.RETRIES) == first_and_last(View.SCHEDULED) == (0, PAGE - 1)
+        assert first_and_last(View.RETRIES, PAGE) == (PAGE, PAGE + 1)
+
+    def test_what_runs_is_read_in_both_forms(self, store: Store, setup: Setup) -> None:
+        job = rubyjson.encode({"class": "SendInvoice", "args": [7], "jid": "a"}).decode()
+        told = rubyjson.encode({"queue": "low", "payload": job, "run_at": int(NOW)})
+        for identity, key in (("ours:1:a", "ours:1:a:work"), ("ruby:2:b", "ruby:2:b:workers")):
+            publish(store, identity)
+            store.call("HSET", key, "tid1", told)
+
+        work = take(store, ManualClock(NOW), View.BUSY).work
+
+        assert [(each.identity, each.tid, each.queue, each.job.display_class) for each in work] == [
+            ("ours:1:a", "tid1", "low", "SendInvoice"),
+            ("ruby:2:b", "tid1", "low", "SendInvoice"),
+        ]
+
+    def test_a_key_of_the_wrong_type_costs_its_own_figure(self, store: Store, setup: Setup) -> None:
+        store.pipeline(
+            [("SET", "retry", "x"), ("SET", "queue:odd", "x"), ("SADD", "queues", "odd"), ("SET", "a:1:b", 1)]
+        )
+        store.pipeline([("SADD", "processes", "a:1:b"), ("SET", "stat:processed", "odd"), ("SET", "stat:failed", 3)])
+
+        picture = take(store, ManualClock(NOW), View.RETRIES)
+
+        assert (picture.sizes[View.RETRIES], picture.entries, picture.processed, picture.failed) == (0, [], 0, 3)
+        assert [(each.name, each.size) for each in picture.queues] == [("odd", 0)]
+        assert picture.processes == []
+
+
+class Counting(Store):
+    """A store that counts its round trips."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self._locate = store._locate
+        self.exchanges = 0
+
+    def borrowed(self) -> Any:
+        counting, loan = self, super().borrowed()
+
+        class Counted:
+            def __enter__(self) -> Any:
+                self._link = loan.__enter__()
+                return self
+
+            def __exit__(self, *error: Any) -> None:
+                loan.__exit__(*error)
+
+            def exchange(self, *arguments: Any) -> Any:
+                counting.exchanges += 1
+                return self._link.exchange(*arguments)
+
+        return Counted()
+
+
+class TestScreen:
+    def test_the_table_follows_what_is_there_and_the_cursor_its_row(self, store: Store, setup: Setup) -> None:
+        add(store, "retry", *(NOW + 1e8 + number for number in range(5)))
+
+        async def scene(pilot: Pilot[int]) -> None:
+            table = pilot.app.query_one(DataTable)
+            await pilot.press("4")
+            await shown(pilot, lambda: table.row_count == 5)
+            await pilot.press("j", "j")
+            add(store, "retry", NOW + 1e7)
+            await shown(pilot, lambda: table.row_count == 6)
+            assert table.cursor_row == 3
+            store.call("ZPOPMIN", "retry", 4)  # the one that is selected too
+            await shown(pilot, lambda: table.row_count == 2)
+            assert 0 <= table.cursor_row < 2
+
+        play(store, scene)
+
+    def test_of_very_many_queues_those_that_wait_longest_are_shown(self, store: Store, setup: Setup) -> None:
+        names = [f"q{number:04}" for number in range(MOST_ROWS + 100)]
+        store.pipeline([("SADD", "queues", *names), ("LPUSH", "queue:q0555", b'{"enqueued_at": 1.5}')])
+
+        async def scene(pilot: Pilot[int]) -> None:
+            table = pilot.app.query_one(DataTable)
+            await shown(pilot, lambda: table.row_count == MOST_ROWS)
+            assert str(table.get_row_at(0)[0]) == "q0555"
+
+        play(store, scene)
+
+    def test_throughput_is_what_the_counters_gained(self, store: Store, setup: Setup) -> None:
+        store.call("SET", "stat:processed", 1_000)
+
+        async def scene(pilot: Pilot[int]) -> None:
+            head = pilot.app.query_one("#head", Static)
+            store.call("SET", "stat:processed", 2_000_000)
+            await shown(pilot, lambda: "2,000,000 processed" in str(head.content))
+            assert "jobs  0.0/s processed" not in str(head.content)
+
+        play(store, scene)
+
+    def test_the_keys_that_are_offered_are_those_of_the_view(self, store: Store, setup: Setup) -> None:
+        async def scene(pilot: Pilot[int]) -> None:
+            assert offered(pilot) == {"P"}
+            await pilot.press("2")
+            assert offered(pilot) == {"Q", "C"}
+            await pilot.press("4")
+            assert offered(pilot) == {"R", "K"}
+            await pilot.press("6")
+            assert offered(pilot) == {"R"}
+
+        play(store, scene)
+
+    def test_a_key_without_a_row_does_nothing(self, store: Store, setup: Setup) -> None:
+        async def scene(pilot: Pilot[int]) -> None:
+            await pilot.press("4", "R", "enter", "less_than_sign", "greater_than_sign", "j", "k", "space")
+            assert len(pilot.app.screen_stack) == 1
+
+        play(store, scene)
+
+
+def play(store: Store, scene: Scene) -> None:
+    """Run the screen, and a scene on it."""
+
+    async def run() -> None:
+        clock = SystemClock()
+        screen = Screen(store, clock, 0.1, take(store, clock))
+        async with screen.run_test(size=(120, 30)) as pilot:
+            await asyncio.wait_for(scene(pilot), PATIENCE)
+
+    asyncio.run(run())
+
+
+async def shown(pilot: Pilot[int], is_so: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    while not is_so():
+        await pilot.pause(0.01)
+
+
+def offered(pilot: Pilot[int]) -> set[str]:
+    """Return the keys in upper case on the line of keys."""
+    active = pilot.app.screen.active_bindings.values()
+    return {each.binding.key for each in active if each.enabled and each.binding.key.isupper()}

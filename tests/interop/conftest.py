@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from kiqcluster.runtime import Setup, using_setup
 from kiqcluster.store import Store
+from tests.interop.browser import Browser
 from tests.interop.programs import RubyClient, RubyProgram, RubyServer
-from tests.kit import RedisServer, wait_until
+from tests.kit import Cluster, RedisServer, cluster, wait_until
 
+JOB_KEYS = (b"queues", b"retry", b"schedule", b"dead", b"paused", b"echoes", b"began", b"release", b"mended")
 Echo = dict[str, Any]  # what an Echo job received: by ("python" or "ruby"), jid, args, payload
 
 
@@ -32,11 +36,24 @@ def ruby(sidekiq_is_there: None, redis_server: RedisServer) -> Iterator[Callable
 
 
 @pytest.fixture(scope="session")
-def ruby_web(sidekiq_is_there: None, redis_server: RedisServer) -> Iterator[Callable[..., dict[str, Any]]]:
-    """GET pages of Sidekiq::Web: `ruby_web("/busy")` → {"/busy": [200, None]}."""
+def web_program(sidekiq_is_there: None, redis_server: RedisServer) -> Iterator[RubyProgram]:
     program = RubyProgram("web.rb", redis_server.url)
-    yield lambda *paths: program.ask({"get": paths})
+    yield program
     program.close()
+
+
+@pytest.fixture(scope="session")
+def ruby_web(web_program: RubyProgram) -> Callable[..., dict[str, Any]]:
+    """GET pages of Sidekiq::Web: `ruby_web("/busy")` → {"/busy": [200, None]}."""
+    return lambda *paths: web_program.ask({"get": paths})
+
+
+@pytest.fixture
+def browser(web_program: RubyProgram, request: pytest.FixtureRequest) -> Iterator[Browser]:
+    """A browser on Sidekiq::Web; a test that says which buttons it presses (`presses`) has to have pressed them."""
+    browser = Browser(web_program.ask)
+    yield browser
+    assert browser.posted >= getattr(request.function, "presses", set())
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +63,39 @@ def ruby_server(sidekiq_is_there: None, redis_server: RedisServer) -> Iterator[R
     yield server
     server.close()
     redis_server.store().call("FLUSHALL")  # no process of other modules' tests
+
+
+@dataclass(frozen=True)
+class Site:
+    """A cluster that stands while a module's tests come and go, and its Redis."""
+
+    cluster: Cluster
+    store: Store
+
+
+@pytest.fixture(scope="module")
+def standing(redis_server: RedisServer) -> Iterator[Site]:
+    """A cluster with tests/apps/interop.py: one slot for `default`, one for `low`; it polls all the time."""
+    store = redis_server.store()
+    store.call("FLUSHALL")
+    app = ("-r", "tests.apps.interop", "--redis", redis_server.url)
+    often = {"KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL": "0.1"}
+    with cluster("default", "low", "-c", "2", *app, environ=often) as running, using_setup(Setup(store=store)):
+        running.wait_ready(2)
+        wait_until(lambda: store.call("SCARD", "processes") == 2, "both processes to register")
+        yield Site(running, store)
+    store.call("FLUSHALL")
+
+
+@pytest.fixture
+def site(standing: Site) -> Site:
+    """The standing cluster, with no job anywhere."""
+    wait_until(lambda: not standing.store.call("KEYS", "kiq:inflight:*"), "every unit to be settled")
+    keys = standing.store.call("KEYS", "*")
+    jobs = [key for key in keys if key in JOB_KEYS or key.startswith((b"queue:", b"kiq:wake:", b"stat:"))]
+    if jobs:
+        standing.store.call("DEL", *jobs)
+    return standing
 
 
 @pytest.fixture

@@ -70,11 +70,20 @@ class RubyClient:
 
     def __call__(self, verb: str, *arguments: Any, **more: Any) -> Any:
         """Call one of the verbs of the job class, and return what it returned."""
-        return self._program.ask({"class": "Echo", "verb": verb, "arguments": arguments, **more})
+        return self.of("Echo", verb, *arguments, **more)
+
+    def of(self, name: str, verb: str, *arguments: Any, **more: Any) -> Any:
+        """The same for another of its classes: Hold or Acme::Fragile."""
+        return self._program.ask({"class": name, "verb": verb, "arguments": arguments, **more})
 
     def push(self, item: dict[str, Any]) -> Any:
         """Push a payload as it is, and return its jid."""
         return self._program.ask({"push": item})
+
+    def push_bulk(self, item: dict[str, Any]) -> list[str]:
+        """Push a payload for each list in its `args`, and return their jids."""
+        jids: list[str] = self._program.ask({"push_bulk": item})
+        return jids
 
 
 class RubyServer:
@@ -87,10 +96,13 @@ class RubyServer:
         *,
         queue: str = "ruby",
         threads: int = 3,
+        timeout: int = 8,
         environ: Mapping[str, str] | None = None,
     ) -> None:
+        """queue: one, or several with commas.  timeout: seconds that running jobs get when it stops."""
         start = "require 'sidekiq/cli'; cli = Sidekiq::CLI.instance; cli.parse; cli.run"
-        options = ["-r", str(application), "-c", str(threads), "-q", queue, "-e", "test"]
+        queues = [word for name in queue.split(",") for word in ("-q", name)]
+        options = ["-r", str(application), "-c", str(threads), "-t", str(timeout), "-e", "test", *queues]
         self._process = subprocess.Popen(
             ["ruby", "-e", start, "--", *options],
             stdin=subprocess.DEVNULL,
@@ -101,6 +113,20 @@ class RubyServer:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def stop(self) -> int:
+        """Have it stop as a deploy does, by TERM; return its exit code."""
+        self._process.terminate()
+        return self.wait()
+
+    def wait(self) -> int:
+        try:
+            return self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            pytest.fail("the Ruby server does not end")
 
     def close(self) -> None:
         """End it at once: a polite end waits for its blocking pops, and nothing of it is needed any more."""

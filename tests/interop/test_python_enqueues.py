@@ -66,3 +66,14 @@ def test_ruby_sees_the_queue_that_python_pushed_to(store, ruby):
     ((name, size, first, latency),) = queues
     assert (name, size, first) == ("letters", 1, jid)
     assert 0 <= latency < 60
+
+
+def test_the_latency_of_the_default_queue_is_that_of_its_oldest_job(store, ruby):
+    before = time.time()
+    Echo.perform_async("oldest")
+    Echo.perform_async("newest")
+
+    latencies = ruby("[Sidekiq::Stats.new.default_queue_latency, Sidekiq::Queue.new.latency]")
+
+    for latency in latencies:
+        assert 0 < latency <= time.time() - before

@@ -6,13 +6,12 @@
 # The list `echoes` gets {"by": "ruby", "jid", …} for each job that ran.
 
 require "json"
-require "sidekiq"
+require_relative "quick"
 require "active_support/all"
 require "active_job"
 require "active_job/queue_adapters/sidekiq_adapter"
 require "global_id"
 
-Redis.silence_deprecations = true # 6.4 is older than the client beside it
 GlobalID.app = "shop"
 ActiveJob::Base.queue_adapter = :sidekiq
 ActiveJob::Base.logger = Logger.new($stderr, level: Logger::ERROR)

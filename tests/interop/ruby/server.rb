@@ -5,17 +5,7 @@
 # The list `echoes` gets {"by": "ruby", "jid", "args", "payload"} for each job that ran.
 
 require "json"
-require "sidekiq"
-
-Redis.silence_deprecations = true # 6.4 is older than the client beside it
-
-# How long a fleet waits before it polls is not what the tests are about.
-module PollsAtOnce
-  private
-
-  def initial_wait; end
-end
-Sidekiq::Scheduled::Poller.prepend(PollsAtOnce) if Sidekiq.server?
+require_relative "quick"
 
 # Hands a job the payload that it came with.
 class Payloads
@@ -26,8 +16,12 @@ class Payloads
 end
 
 Sidekiq.configure_server do |config|
-  config.options[:poll_interval_average] = 0.2
   config.server_middleware { |chain| chain.add(Payloads) }
+end
+
+def echo(job, *args, **more)
+  line = JSON.generate({by: "ruby", jid: job.jid, args: args, **more}, max_nesting: 0)
+  Sidekiq.redis { |connection| connection.rpush("echoes", line) }
 end
 
 class Echo
@@ -35,18 +29,32 @@ class Echo
   attr_accessor :payload
 
   def perform(*args)
-    echo = JSON.generate({by: "ruby", jid: jid, args: args, payload: payload}, max_nesting: 0)
-    Sidekiq.redis { |connection| connection.rpush("echoes", echo) }
+    echo(self, *args, payload: payload)
+  end
+end
+
+# Runs until the list `release` has something for it, or long enough for a test to look.
+class Hold
+  include Sidekiq::Worker
+
+  def perform(*args)
+    Sidekiq.redis do |connection|
+      connection.rpush("began", jid)
+      connection.blpop("release", timeout: 4)
+    end
+    echo(self, *args)
   end
 end
 
 module Acme
-  # Fails wherever it runs.
+  # Fails until the key `mended` exists.
   class Fragile
     include Sidekiq::Worker
 
-    def perform(*_args)
-      raise ArgumentError, "broken in Ruby ✗"
+    def perform(*args)
+      raise ArgumentError, "broken in Ruby ✗" unless Sidekiq.redis { |connection| connection.exists?("mended") }
+
+      echo(self, *args)
     end
   end
 end

@@ -1,0 +1,317 @@
+"""Every button of Ruby's pages about jobs does what it says on what we wrote, and our cluster goes on from there.
+
+The buttons are those of the pages' own forms (browser.py), with session and token.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from kiqcluster import Client
+from kiqcluster.rubyjson import decode
+from tests.apps.interop import Echo
+from tests.interop.programs import exact
+from tests.interop.stage import buried, entries, failed, jids, mend, presses, queued, ran, wait_ran
+from tests.interop.values import ALL_KINDS
+from tests.kit import wait_until
+
+pytestmark = pytest.mark.ruby
+
+LATER = 3_600
+
+
+def keys_of(page, *wanted):
+    """Return the check boxes of these jobs."""
+    return [key for key in page.choices if key.split("-", 1)[1] in wanted]
+
+
+# queues
+
+
+@presses("POST /queues/:name")
+def test_a_queue_is_deleted_and_comes_back_with_the_next_job(site, browser):
+    Echo.set(queue="waiting").perform_bulk([[1], [2]])
+    Echo.set(queue="kept").perform_async(3)
+
+    page = browser.press("/queues", "delete", "/queues/waiting")
+
+    assert [row.split()[0] for row in page.rows] == ["kept"]
+    assert queued(site.store, "waiting") == []
+    assert len(queued(site.store, "kept")) == 1
+    Echo.set(queue="waiting").perform_async(4)
+    assert [row.split()[:2] for row in browser.see("/queues").rows] == [["kept", "1"], ["waiting", "1"]]
+
+
+@presses("POST /queues/:name")
+def test_a_deleted_queue_is_still_served(site, browser):
+    wait_ran(site.store, [Echo.perform_async("before")])
+
+    browser.press("/queues", "delete", "/queues/default")
+
+    jid = Echo.perform_async("after")
+    wait_until(lambda: jid in ran(site.store), "a job of the deleted queue to run")
+
+
+@presses("POST /queues/:name/delete")
+def test_one_job_is_deleted_from_its_queue_whatever_its_arguments_are(site, browser):
+    before = Echo.set(queue="waiting").perform_async("before")
+    strange = Echo.set(queue="waiting", tags=["é"]).perform_async(*ALL_KINDS)
+    after = Echo.set(queue="waiting").perform_async("after")
+    (bytes_of_it,) = (raw for raw in site.store.call("LRANGE", "queue:waiting", 0, -1) if strange.encode() in raw)
+
+    browser.press("/queues/waiting", "delete", "/queues/waiting/delete", key_val=bytes_of_it.decode())
+
+    assert [payload["jid"] for payload in queued(site.store, "waiting")] == [before, after]
+
+
+# retries
+
+
+@presses("POST /retries/:key")
+def test_one_retry_runs_at_once(site, browser):
+    first, second = failed(site.store, 2)
+    mend(site.store)
+    (key,) = keys_of(browser.see("/retries"), first)
+
+    browser.press(f"/retries/{key}", "retry")
+
+    wait_ran(site.store, [first])
+    assert jids(site.store, "retry") == {second}
+
+
+@presses("POST /retries/:key")
+def test_one_retry_that_fails_again_has_used_up_no_attempt(site, browser):
+    (jid,) = failed(site.store, 1)
+    (key,) = keys_of(browser.see("/retries"), jid)
+
+    browser.press(f"/retries/{key}", "retry")
+
+    again = wait_until(lambda: "retried_at" in entries(site.store, "retry").get(jid, {}), "the second failure")
+    assert again
+    assert entries(site.store, "retry")[jid]["retry_count"] == 0
+
+
+@presses("POST /retries/:key")
+def test_one_retry_is_deleted(site, browser):
+    first, second = failed(site.store, 2)
+    (key,) = keys_of(browser.see("/retries"), first)
+
+    browser.press(f"/retries/{key}", "delete")
+
+    assert jids(site.store, "retry") == {second}
+    assert ran(site.store) == queued(site.store, "default") == []
+
+
+@presses("POST /retries/:key")
+def test_one_retry_is_killed_by_its_address_and_keeps_its_bytes(site, browser):
+    first, second = failed(site.store, 2)
+    (before,) = (raw for raw in site.store.call("ZRANGE", "retry", 0, -1) if first.encode() in raw)
+    (key,) = keys_of(browser.see("/retries"), first)
+
+    browser.post(f"/retries/{key}", [("authenticity_token", browser.token()), ("kill", "Kill")])
+
+    assert site.store.call("ZRANGE", "dead", 0, -1) == [before]
+    assert jids(site.store, "retry") == {second}
+
+
+@presses("POST /retries")
+@pytest.mark.parametrize("button", ["retry", "delete", "kill"])
+def test_the_chosen_retries_go_and_the_others_stay(button, site, browser):
+    every = failed(site.store, 6)
+    chosen, others = every[:3], set(every[3:])
+    mend(site.store)
+
+    browser.press("/retries", button, "/retries", chosen=keys_of(browser.see("/retries"), *chosen))
+
+    assert jids(site.store, "retry") == others
+    assert jids(site.store, "dead") == (set(chosen) if button == "kill" else set())
+    wait_ran(site.store, chosen if button == "retry" else [])
+
+
+@presses("POST /retries/all/retry")
+def test_all_retries_run_at_once(site, browser):
+    every = failed(site.store, 30)  # more than a page
+    mend(site.store)
+
+    browser.press("/retries", "retry", "/retries/all/retry")
+
+    wait_ran(site.store, every)
+    assert jids(site.store, "retry") == set()
+
+
+@presses("POST /retries/all/delete")
+def test_all_retries_are_deleted(site, browser):
+    failed(site.store, 30)
+
+    browser.press("/retries", "delete", "/retries/all/delete")
+
+    assert jids(site.store, "retry") == jids(site.store, "dead") == set()
+    assert ran(site.store) == queued(site.store, "default") == []
+
+
+@presses("POST /retries/all/kill")
+def test_all_retries_are_killed(site, browser):
+    every = failed(site.store, 30)
+
+    browser.press("/retries", "kill", "/retries/all/kill")
+
+    assert jids(site.store, "retry") == set()
+    assert jids(site.store, "dead") == set(every)
+
+
+def test_the_second_page_of_retries_is_where_the_reader_stays(site, browser):
+    failed(site.store, 30)
+    page = browser.see("/retries?page=2")
+
+    after = browser.press("/retries?page=2", "delete", "/retries", chosen=page.choices[:1])
+
+    assert after.path.endswith("/retries?page=2")
+    assert len(jids(site.store, "retry")) == 29
+
+
+# scheduled
+
+
+@presses("POST /scheduled/:key")
+def test_one_scheduled_job_runs_at_once(site, browser):
+    first, second = (Echo.perform_in(LATER, *ALL_KINDS), Echo.perform_in(LATER, "x"))
+    (key,) = keys_of(browser.see("/scheduled"), first)
+
+    browser.press(f"/scheduled/{key}", "add_to_queue")
+
+    wait_ran(site.store, [first])
+    assert jids(site.store, "schedule") == {second}
+    (echo,) = site.store.call("LRANGE", "echoes", 0, -1)
+    assert exact(decode(echo)["args"]) == exact(ALL_KINDS)
+
+
+@presses("POST /scheduled/:key")
+def test_one_scheduled_job_is_deleted(site, browser):
+    first, second = (Echo.perform_in(LATER, *ALL_KINDS), Echo.perform_in(LATER, "x"))
+    (key,) = keys_of(browser.see("/scheduled"), first)
+
+    browser.press(f"/scheduled/{key}", "delete")
+
+    assert jids(site.store, "schedule") == {second}
+
+
+@presses("POST /scheduled")
+@pytest.mark.parametrize("button", ["add_to_queue", "delete"])
+def test_the_chosen_scheduled_jobs_go_and_the_others_stay(button, site, browser):
+    at = 4_000_000_000.5  # the same for all: Ruby tells them apart by their jids
+    every = Client().push_bulk({"class": Echo, "args": [[number] for number in range(6)], "at": at})
+    chosen = every[:3]
+
+    browser.press("/scheduled", button, "/scheduled", chosen=keys_of(browser.see("/scheduled"), *chosen))
+
+    assert jids(site.store, "schedule") == set(every[3:])
+    wait_ran(site.store, chosen if button == "add_to_queue" else [])
+
+
+# morgue
+
+
+@presses("POST /morgue/:key")
+def test_one_dead_job_is_revived(site, browser):
+    first, second = buried(site.store, 2)
+    mend(site.store)
+    (key,) = keys_of(browser.see("/morgue"), first)
+
+    browser.press(f"/morgue/{key}", "retry")
+
+    wait_ran(site.store, [first])
+    assert jids(site.store, "dead") == {second}
+
+
+@presses("POST /morgue/:key")
+def test_one_dead_job_is_deleted(site, browser):
+    first, second = buried(site.store, 2)
+    (key,) = keys_of(browser.see("/morgue"), first)
+
+    browser.press(f"/morgue/{key}", "delete")
+
+    assert jids(site.store, "dead") == {second}
+
+
+@presses("POST /morgue")
+@pytest.mark.parametrize("button", ["retry", "delete"])
+def test_the_chosen_dead_jobs_go_and_the_others_stay(button, site, browser):
+    every = buried(site.store, 6)
+    chosen, others = every[:3], set(every[3:])
+    mend(site.store)
+
+    browser.press("/morgue", button, "/morgue", chosen=keys_of(browser.see("/morgue"), *chosen))
+
+    assert jids(site.store, "dead") == others
+    wait_ran(site.store, chosen if button == "retry" else [])
+
+
+@presses("POST /morgue/all/retry")
+def test_all_dead_jobs_are_revived(site, browser):
+    every = buried(site.store, 30)
+    mend(site.store)
+
+    browser.press("/morgue", "retry", "/morgue/all/retry")
+
+    wait_ran(site.store, every)
+    assert jids(site.store, "dead") == set()
+
+
+@presses("POST /morgue/all/delete")
+def test_all_dead_jobs_are_deleted(site, browser):
+    buried(site.store, 30)
+
+    browser.press("/morgue", "delete", "/morgue/all/delete")
+
+    assert jids(site.store, "dead") == set()
+    assert ran(site.store) == queued(site.store, "default") == []
+
+
+def test_a_dead_job_that_is_revived_too_early_is_buried_again(site, browser):
+    (jid,) = buried(site.store, 1)
+    before = entries(site.store, "dead")[jid]
+    (key,) = keys_of(browser.see("/morgue"), jid)
+
+    browser.press(f"/morgue/{key}", "retry")
+
+    wait_until(lambda: entries(site.store, "dead").get(jid, {}).get("retried_at"), "the second death")
+    after = entries(site.store, "dead")[jid]
+    assert after["failed_at"] == before["failed_at"] <= after["retried_at"]
+
+
+# what is refused, or asks for nothing
+
+
+@pytest.mark.parametrize("fields", [[], [("authenticity_token", "nonsense")], [("authenticity_token", "A" * 88)]])
+def test_without_its_token_no_button_does_anything(fields, site, browser):
+    failed(site.store, 1)
+
+    page = browser.post("/retries/all/delete", [*fields, ("delete", "Delete All")])
+
+    assert page.status == 403
+    assert len(jids(site.store, "retry")) == 1
+
+
+@pytest.mark.parametrize("name", ["retries", "scheduled", "morgue"])
+@pytest.mark.parametrize("key", ["1.5-nobody", "nonsense", "0"])
+def test_a_button_for_what_is_gone_changes_nothing(name, key, site, browser):
+    failed(site.store, 1)
+    buried(site.store, 1)
+    Echo.perform_in(LATER, "x")
+
+    for button in ("retry", "delete", "kill", "add_to_queue"):
+        page = browser.post(f"/{name}/{key}", [("authenticity_token", browser.token()), (button, "1")])
+        assert page.status == 302
+
+    assert [len(jids(site.store, each)) for each in ("retry", "schedule", "dead")] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("name", ["retries", "scheduled", "morgue"])
+def test_a_button_without_a_choice_changes_nothing(name, site, browser):
+    failed(site.store, 1)
+    buried(site.store, 1)
+    Echo.perform_in(LATER, "x")
+
+    browser.press(f"/{name}", "delete", f"/{name}")
+
+    assert [len(jids(site.store, each)) for each in ("retry", "schedule", "dead")] == [1, 1, 1]

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, get_type_hints
 import click
 
 from kiqcluster import config as configuration
-from kiqcluster import localhttp, log
+from kiqcluster import localhttp, log, sources
 from kiqcluster.clock import SystemClock
 from kiqcluster.config import Config, Origins
 from kiqcluster.errors import ExitCode, KiqError, UsageError
@@ -144,9 +144,9 @@ def command(
         given = {name: value for name, value in flags.items() if value not in (None, ())}
         if page is not None:
             leave(check(given, config_file, page))
-        config, origins = configuration.load(given, file=config_file)
+        config, origins = sources.load(given, file=config_file)
         place = place_of_file(config)
-        if warning := configuration.missing_section(config, origins, config_file):
+        if warning := sources.missing_section(config, origins, config_file):
             click.echo(f"kiqcluster: {warning}", err=True)
         if print_config:
             show_config(config, origins)
@@ -184,7 +184,7 @@ def check(flags: Mapping[str, Any], config_file: str | None, page: str) -> ExitC
 
     A slip in another setting does not make a cluster unhealthy that runs.
     """
-    config, slip = configuration.load_part(PLACE, flags, file=config_file)
+    config, slip = sources.load_part(PLACE, flags, file=config_file)
     if slip:
         click.echo(f"kiqcluster: a start would fail now: {slip}", err=True)
     place = configuration.parse_listen(config.listen) or config.known_control()
@@ -237,7 +237,7 @@ def read_again(flags: Mapping[str, Any], config_file: str | None, place: Path) -
     """Return the configuration as a start would read it now.  Raises UsageError."""
     os.chdir(place)  # what is relative means what it meant at the start
     file = None if config_file is None else str(place / config_file)
-    config, origins = configuration.load(flags, file=file, directory=place)
+    config, origins = sources.load(flags, file=file, directory=place)
     config = settle_directory(config)
     if not config.require:
         raise UsageError(NO_APPLICATION)

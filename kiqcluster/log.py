@@ -20,9 +20,20 @@ from kiqcluster import rubyjson
 from kiqcluster.events import Events, Fields
 from kiqcluster.runtime import current_job
 
-__all__ = ["LOGGER", "DoneLine", "DroppingHandler", "Shortcut", "adopt_root", "configure", "dropped", "word_events"]
+__all__ = [
+    "LOGGER",
+    "DoneLine",
+    "DroppingHandler",
+    "Shortcut",
+    "adopt_root",
+    "configure",
+    "dropped",
+    "tid",
+    "word_events",
+]
 
 LOGGER = logging.getLogger("kiqcluster")
+DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 PATIENCE = 0.1  # seconds that a reader gets to take the next piece, once; until it has, later lines wait for nothing
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -216,7 +227,7 @@ class JsonFormatter(logging.Formatter):
         line: dict[str, object] = {
             "ts": _timestamp(record),
             "pid": record.process,
-            "tid": record.thread,
+            "tid": tid(record.thread or 0),
             "lvl": record.levelname,
             "msg": _message(self, record),
         }
@@ -231,7 +242,7 @@ class JsonFormatter(logging.Formatter):
         """Return what `format` makes of job_done, of many jobs at once; `elapsed` to the microsecond."""
         pid = os.getpid()
         return [
-            f'{{"ts":"{_time(ended)}","pid":{pid},"tid":{thread},"lvl":"INFO","msg":"done in {elapsed:.3f} s",'
+            f'{{"ts":"{_time(ended)}","pid":{pid},"tid":"{tid(thread)}","lvl":"INFO","msg":"done in {elapsed:.3f} s",'
             f'"ctx":{{"jid":{_quoted(jid)},{_kind(name, queue)}}},'
             f'"event":"job_done","elapsed":{elapsed:.6f}}}'
             for ended, thread, jid, name, queue, elapsed in lines
@@ -403,6 +414,16 @@ def _time(now: float) -> str:
 def _instant(milliseconds: int) -> str:
     second, rest = divmod(milliseconds, 1_000)
     return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%dT%H:%M:%S}.{rest:03d}Z"
+
+
+@lru_cache(maxsize=1_024)
+def tid(thread: int) -> str:
+    """Return a thread's id in base 36, as Ruby's Sidekiq writes those: in the log, and where running jobs show."""
+    digits = ""
+    while thread:
+        thread, digit = divmod(thread, len(DIGITS))
+        digits = DIGITS[digit] + digits
+    return digits or "0"
 
 
 @lru_cache(maxsize=1_024)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
-from kiqcluster import config as configuration
+from kiqcluster import sources
 from kiqcluster.clock import Clock, SystemClock
 from kiqcluster.config import Config
 from kiqcluster.errors import ApplicationError, StoreError
@@ -158,8 +158,8 @@ class Setup:
 
         Raises UsageError for an unknown name or a value that cannot work.
         """
-        configuration.check_configurable(settings)
-        configuration.load({}, environ={}, configured=settings)
+        sources.check_configurable(settings)
+        sources.load({}, environ={}, configured=settings)
         self.settings.update(settings)
         self._loaded = None
         if self.config is None and settings.keys() & {"redis", "embedded"}:
@@ -180,7 +180,7 @@ class Setup:
         if self.config is not None:
             return self.config
         if self._loaded is None:
-            self._loaded = configuration.load({}, configured=self.settings)[0]
+            self._loaded = sources.load({}, configured=self.settings)[0]
         return self._loaded
 
     def current_store(self) -> Store:

@@ -39,6 +39,12 @@ class Service:
     def thread_name(self) -> str:
         return f"kiq.{self.name}"
 
+    @property
+    def ident(self) -> int:
+        """The thread's id; 0 before its start."""
+        thread = self._thread
+        return 0 if thread is None else thread.ident or 0
+
     def start(self) -> None:
         """Start the thread, unless it runs or was stopped; a crashed one starts anew."""
         with self._lock:

@@ -54,6 +54,7 @@ class StandIn:
     deaf: processes that read nothing.  mortal: those that die of the first message.  received: (identity, message).
     answer: what the supervisor says to a message; None: it does what it is asked.  is_silent: it says nothing at all.
     Messages of scope process are obeyed by the worker that reads them, if `obeys_alone`.
+    beat: of its workers, by their clock.
     """
 
     def __init__(self, store: Store, host: str = "app-1", workers: int = 2, pid: int = 100) -> None:
@@ -66,6 +67,7 @@ class StandIn:
         self.answer: Callable[[Message], Answer] = lambda _: None
         self.is_silent = False
         self.obeys_alone = False
+        self.beat = 1_795_168_740.5
         self.quiet_alone: set[str] = set()
         self.busy = dict.fromkeys(self.workers, 0)
         self.state: dict[str, Any] = {
@@ -75,6 +77,7 @@ class StandIn:
             "quiet_since": None,
             "lease_remaining": None,
             "roll": None,
+            "reload": None,
             "stopping": False,
             "version": "0.1.0",
             "restart_needed": "",
@@ -97,7 +100,7 @@ class StandIn:
             for worker in self.workers:
                 quiet = "true" if self.state["quiet_by"] or worker in self.quiet_alone else "false"
                 cluster = json.dumps(self.state)
-                publish(self._store, worker, busy=self.busy[worker], quiet=quiet, kiq_cluster=cluster)
+                publish(self._store, worker, busy=self.busy[worker], quiet=quiet, beat=self.beat, kiq_cluster=cluster)
 
     def change(self, **state: Any) -> None:
         with self._lock:
@@ -118,6 +121,9 @@ class StandIn:
 
     def end_roll(self, state: str = "done", error: str = "") -> None:
         self.change(roll={**self.state["roll"], "state": state, "error": error})
+
+    def end_reload(self, state: str = "done", error: str = "") -> None:
+        self.change(reload={**self.state["reload"], "state": state, "error": error})
 
     def close(self) -> None:
         self._stopping.set()
@@ -172,6 +178,8 @@ class StandIn:
                     "of": len(self.workers),
                     "error": "",
                 }
+            case "reload":
+                self.state["reload"] = {"id": message.id, "state": "reloading", "error": "", "ended_at": None}
 
 
 class Door:
@@ -247,6 +255,9 @@ class Door:
             self.set_slots(quiet=False)
         elif method == "POST" and place.path == "/roll":
             self.document["roll"] = {"id": query["id"], "state": "rolling", "done": 0, "of": 2, "error": ""}
+            return 202, self.document
+        elif method == "POST" and place.path == "/reload":
+            self.document["reload"] = {"id": query["id"], "state": "reloading", "error": "", "ended_at": None}
             return 202, self.document
         return 200, self.document
 

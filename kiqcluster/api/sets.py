@@ -27,7 +27,7 @@ from kiqcluster.store.moves import DeadSetLimits, Move, move_entries
 
 __all__ = ["DeadSet", "JobSet", "RetrySet", "ScheduledSet", "SortedEntry"]
 
-GLOB = frozenset("*?[")  # what makes a pattern of a text
+GLOB = "*"  # makes a pattern of a text, as for Ruby; JSON has brackets, and messages have question marks
 UNREADABLE = "Ruby cannot read the payload: half a surrogate pair is in it, or it is nested too deep"
 KILLED = "the job was moved to the dead set by hand; it runs again only if somebody retries it there"
 
@@ -60,7 +60,7 @@ class SortedEntry(JobRecord):
         return self._set.delete([self]) == 1
 
     def reschedule(self, at: float | timedelta | datetime) -> bool:
-        """Give it another time."""
+        """Give it another time: epoch seconds, an aware datetime, or a timedelta from now.  Its score here stays."""
         return self._set.reschedule([self], at) == 1
 
     def add_to_queue(self) -> bool:
@@ -116,10 +116,10 @@ class JobSet:
     def scan(self, pattern: str) -> Iterator[SortedEntry]:
         """Yield the entries whose bytes match, in no order; while the set changes, one may come twice.
 
-        pattern: a glob (`*`, `?`, `[…]`), or a text without these that they hold somewhere.
+        pattern: a text that they hold somewhere; with a `*`, a glob, in which `?` and `[…]` mean something too.
         One round trip per 500 entries of the set.
         """
-        if GLOB.isdisjoint(pattern):
+        if GLOB not in pattern:
             pattern = f"*{_literal(pattern)}*"
         cursor = b"0"
         while True:
@@ -151,7 +151,7 @@ class JobSet:
         return self._apply(entries, lambda entry, _: Move(entry.raw, "drop"))
 
     def reschedule(self, entries: Iterable[SortedEntry], at: float | timedelta | datetime) -> int:
-        """Give entries another time: epoch seconds, a delay or an aware datetime.  Bytes stay as they are.
+        """Give entries another time: epoch seconds, an aware datetime, or a timedelta from now.  Bytes stay.
 
         Returns how many were still there.  One round trip per 500.  Raises InvalidPush for what is no time.
         """

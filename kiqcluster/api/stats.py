@@ -68,6 +68,9 @@ class Stats:
         self.scheduled_size, self.retry_size, self.dead_size = _count(scheduled), _count(retry), _count(dead)
         self._look_closer(store, _names(names), _names(identities), clock.now())
 
+    def __repr__(self) -> str:
+        return f"<Stats {' '.join(f'{name}={getattr(self, name)}' for name in self.__slots__ if name != 'queues')}>"
+
     def _look_closer(self, store: Store, names: Sequence[str], identities: Sequence[str], now: float) -> None:
         """Ask each queue for its size and each process for what it is busy with."""
         keys = store.keys

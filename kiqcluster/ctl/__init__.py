@@ -15,7 +15,7 @@ queues      what waits where: list, pause, resume, clear, latency; jobs: those o
 entries     retries, scheduled, dead, made from tables: kinds (the sets), verbs (what is done to entries)
 migrate     jobs of a class or queue to another queue
             with these: selection (which are meant), bulk (many at a time, told truly), listing (pages), places (where a
-            job is that is not there)
+            job is that is not there), trimming (how many older dead jobs a kill drops)
 top         picture (what there is, for two round trips) → views (as rows of words) → screen (live); its keys are deeds,
             done by the looker, the thread that talks to Redis
 exporter    gauges of what lies in Redis, for Prometheus: gauges reads them

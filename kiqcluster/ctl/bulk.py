@@ -78,7 +78,6 @@ class Outcome:
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "ok": self.exit_code == 0,
             "found": self.found,
             "done": self.done,
             "refused": self.refused,
@@ -147,10 +146,19 @@ def interruption() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-def report(output: Output, outcome: Outcome, past: str, what: tuple[str, str], document: Mapping[str, Any]) -> int:
+def report(
+    output: Output,
+    outcome: Outcome,
+    past: str,
+    what: tuple[str, str],
+    document: Mapping[str, Any],
+    *,
+    problem: str = "",
+) -> int:
     """Print what was done; return the exit code.
 
     past: as in `retried`.  what: it was done to, one and many: `entry of the retry set`, `entries of …`.
+    problem: why not all that was named was done, where that was said before.
     """
     gone = outcome.found - outcome.done - outcome.refused - outcome.unknown
     words = f"{past} {counted(outcome.done, *what)}"
@@ -168,5 +176,7 @@ def report(output: Output, outcome: Outcome, past: str, what: tuple[str, str], d
         )
     if outcome.is_interrupted:
         output.complain("interrupted; all others are where they were")
-    output.document({**document, **outcome.as_json()})
-    return outcome.exit_code
+    code = outcome.exit_code or (ExitCode.UNEXPECTED if problem else ExitCode.STOPPED)
+    told = outcome.as_json()
+    output.document({**document, "ok": code == ExitCode.STOPPED, **told, "error": told["error"] or problem or None})
+    return code

@@ -33,7 +33,7 @@ COLUMNS = (
 @json_option
 @click.pass_context
 def busy(ctx: click.Context, store: Store, output: Output, queue: str | None, name: str | None) -> None:
-    """Show the jobs that run: where, since when, and with which arguments; those of Ruby's processes too.
+    """Show the jobs that run: where, since when, their arguments.  Those of Ruby's processes, too.
 
     Processes tell with their heartbeats, every ten seconds; shorter jobs mostly do not show.  Two round trips, one more
     per 500 processes.

@@ -2,18 +2,19 @@
 
 1. find     the clusters that are meant
 2. carry    an errand per supervisor; if its carrier dies or stays silent, another process of that supervisor is asked
-3. call off what nobody has read by the deadline, so that it does not surprise anybody later
+3. call off what nobody has read by the deadline, so that it does not surprise anybody later; of what was read, say
+            that it may
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from kiqcluster.clock import SystemClock
 from kiqcluster.ctl.waiting import NEVER, POLL
-from kiqcluster.ctl.ways import Answer, NobodyThere, View, Worker
+from kiqcluster.ctl.ways import Answer, Child, NobodyThere, View, Worker, number_of, report_of
 from kiqcluster.errors import StoreError
 from kiqcluster.fleet import Cluster, Message, Process, clusters, is_waiting, processes, send, take_back
 from kiqcluster.store import Store, is_outage
@@ -22,6 +23,7 @@ __all__ = ["RedisWay", "is_among", "uptime", "view_of", "view_of_process", "work
 
 ANSWER = 10.0  # seconds within which a supervisor must have answered
 PATIENCE = 3.0  # seconds after which another process is asked to carry the message
+WAS_READ = "; it was read, so it may be done yet: `kiqctl ps` shows it"
 NEWBORN = 3.0  # seconds that a process which has just started may take to learn of its supervisor
 
 
@@ -139,6 +141,7 @@ class RedisWay:
         return [Answer(each.name, each.error) for each in errands]
 
 
+VOID_LATER = "what was sent is void after a minute, unless it was read"
 UNATTACHED = "does not say which supervisor it belongs to; it was not told"
 
 
@@ -170,6 +173,7 @@ class Errand:
         self._carrier: str | None = None
         self._since = 0.0
         self._asked: list[str] = []  # in order; whoever was asked longest ago is asked again first
+        self._has_been_read = False  # by somebody who did not answer
 
     def step(self, everybody: Sequence[Process], now: float) -> bool:
         """See Carried."""
@@ -188,11 +192,12 @@ class Errand:
 
     def call_off(self, error: str) -> None:
         """See Carried."""
-        self.error = error
         try:
             self._take_back()
         except StoreError:
-            self.error = f"{error}; what was sent is void after a minute"
+            self.error = f"{error}; {VOID_LATER}"
+        else:
+            self.error = f"{error}{WAS_READ}" if self._has_been_read else error
 
     def _hand_to(self, carriers: Sequence[str], now: float) -> None:
         self._take_back()
@@ -205,8 +210,8 @@ class Errand:
         return self._carrier is not None and not is_waiting(self._store, self._carrier, self._message)
 
     def _take_back(self) -> None:
-        if self._carrier is not None:
-            take_back(self._store, self._carrier, self._message)
+        if self._carrier is not None and not take_back(self._store, self._carrier, self._message):
+            self._has_been_read = True
 
 
 class ProcessErrand:
@@ -235,18 +240,21 @@ class ProcessErrand:
 
     def call_off(self, error: str) -> None:
         """See Carried."""
-        self.error = error
         try:
-            take_back(self._store, self.name, self._message)
+            was_read = self._is_sent and not take_back(self._store, self.name, self._message)
         except StoreError:
-            self.error = f"{error}; what was sent is void after a minute"
+            self.error = f"{error}; {VOID_LATER}"
+        else:
+            self.error = f"{error}{WAS_READ}" if was_read else error
 
 
 def view_of(cluster: Cluster) -> View:
     """Return what a cluster is doing, by what its processes have published."""
-    state = cluster.state
-    age = cluster.latest.age
+    state, latest = cluster.state, cluster.latest
     lease = state.get("lease_remaining")
+    now = latest.beat + latest.age
+    told_at = number_of(state.get("at")) or latest.beat
+    age = max(0.0, now - told_at)
     return View(
         name=cluster.supervisor,
         host=cluster.host,
@@ -254,11 +262,26 @@ def view_of(cluster: Cluster) -> View:
         slots=int(state.get("slots", len(cluster.processes))),
         workers=tuple(worker_of(each) for each in sorted(cluster.processes, key=lambda each: each.identity)),
         quiet_by=str(state.get("quiet_by") or ""),
-        lease_remaining=None if lease is None else max(0.0, float(lease) - age),
-        roll=state.get("roll"),
+        lease_remaining=None if lease is None else max(0.0, number_of(lease) - age),
+        roll=report_of(state.get("roll")),
+        reload=report_of(state.get("reload")),
         stopping=bool(state.get("stopping")),
         restart_needed=str(state.get("restart_needed") or ""),
+        reload_needed=str(state.get("reload_needed") or ""),
+        roll_needed=str(state.get("roll_needed") or ""),
+        children=_children(state.get("children"), age),
+        now=now,
+        silent_for=max(0.0, max(each.beat for each in cluster.processes) - told_at),
     )
+
+
+def _children(told: Any, age: float) -> tuple[Child, ...]:
+    """Return the rows of a list that is so old; what is none of them is left out, for anybody may write there."""
+    rows = told if isinstance(told, list) else []
+    found = [
+        Child.read(row["slot"], row, age) for row in rows if isinstance(row, dict) and type(row.get("slot")) is int
+    ]
+    return tuple(sorted(found, key=lambda each: each.slot))
 
 
 def view_of_process(process: Process) -> View:

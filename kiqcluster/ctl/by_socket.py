@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from kiqcluster import localhttp, rubyjson
 from kiqcluster.clock import SystemClock
-from kiqcluster.ctl.ways import Answer, NobodyThere, View, Worker
+from kiqcluster.ctl.ways import Answer, Child, NobodyThere, View, Worker, report_of
 from kiqcluster.errors import KiqError, UsageError
 from kiqcluster.fleet import Message
 
@@ -33,6 +33,8 @@ class SocketWay:
         fields = {"by": message.by, "id": message.id}
         if message.lease is not None:
             fields["lease"] = f"{message.lease:.3f}"
+        if message.whose:
+            fields["whose"] = message.whose
         status, document = self._ask("POST", f"/{message.action}?{urlencode(fields)}")
         self._told_at = self._clock.monotonic()
         error = None if status in (200, 202) else str(document.get("error") or f"it answered {status}")
@@ -62,7 +64,9 @@ class SocketWay:
                 f"nobody answers at {self._path} ({error}); is the supervisor running, and its `control` that path?"
             ) from error
         except TimeoutError as error:
-            raise KiqError(f"{self._path} did not answer within {TIMEOUT:.0f} s") from error
+            yet = f"; what was asked may be done yet: `kiqctl ps --socket {self._path}` shows it"
+            late = f"{self._path} did not answer within {TIMEOUT:.0f} s"
+            raise KiqError(f"{late}{yet}" if method == "POST" else late) from error
         except OSError as error:
             raise UsageError(f"{self._path} cannot be used as a control socket ({error.strerror or error})") from error
         except (HTTPException, rubyjson.Undecodable) as error:
@@ -88,10 +92,22 @@ def _view_of(status: Mapping[str, Any], path: str, since: float) -> View:
         workers=tuple(_worker_of(process, since, version) for slot in slots for process in _processes_of(slot)),
         quiet_by=str(quiet.get("by") or ""),
         lease_remaining=quiet.get("lease_remaining"),
-        roll=status.get("roll"),
+        roll=report_of(status.get("roll")),
+        reload=report_of(status.get("reload")),
         stopping=status.get("state") == "stopping",
         restart_needed=str(status.get("restart_needed") or ""),
+        reload_needed=str(status.get("reload_needed") or ""),
+        roll_needed=str(status.get("roll_needed") or ""),
+        children=tuple(child for slot in slots for child in _children_of(slot)),
+        now=SystemClock.now(),
     )
+
+
+def _children_of(slot: Mapping[str, Any]) -> Iterator[Child]:
+    """Yield what is said of each process of a slot; of the slot itself, where there is none."""
+    number, processes = int(slot.get("slot") or 0), list(_processes_of(slot))
+    for process in processes or [slot]:
+        yield Child.read(number, process)
 
 
 def _processes_of(slot: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -16,12 +16,13 @@ from kiqcluster.ctl.exporter import exporter
 from kiqcluster.ctl.jobs import jobs
 from kiqcluster.ctl.migrate import migrate
 from kiqcluster.ctl.monitor import monitor
-from kiqcluster.ctl.options import SETTINGS
+from kiqcluster.ctl.options import SETTINGS, output_of
 from kiqcluster.ctl.ps import ps
 from kiqcluster.ctl.queues import queues
 from kiqcluster.ctl.signals import dump, signal
 from kiqcluster.ctl.stats import stats
 from kiqcluster.ctl.steer import quiet, reload, resume, roll
+from kiqcluster.ctl.tables import clean
 from kiqcluster.ctl.top import top
 from kiqcluster.errors import KiqError, RedisRefused
 from kiqcluster.version import VERSION
@@ -60,8 +61,18 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except KiqError as error:
             remedy = REMEDIES.get(error.code, "") if isinstance(error, RedisRefused) else ""
-            click.echo(f"kiqctl: {error}{remedy}", err=True)
+            click.echo(clean(f"kiqctl: {error}{remedy}"), err=True)  # it may quote names from Redis
+            _document_failure(ctx, f"{error}{remedy}")
             ctx.exit(int(error.exit_code))
+        except (KeyboardInterrupt, click.Abort):
+            _document_failure(ctx, "interrupted")
+            raise
+
+
+def _document_failure(ctx: click.Context, error: str) -> None:
+    output = output_of(ctx)
+    if output is not None:
+        output.failure(error)
 
 
 @click.group(cls=Commands, help=HELP, context_settings=SETTINGS)

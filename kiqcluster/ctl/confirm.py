@@ -34,6 +34,7 @@ def confirm(output: Output, what: str, *, yes: bool) -> None:
     try:
         is_wanted = click.confirm(f"This will {what}. Go on?", err=True)
     except click.Abort:
+        click.echo(err=True)  # behind the question, where the cursor still is
         is_wanted = False
     if not is_wanted:
         raise Declined("nothing was done")

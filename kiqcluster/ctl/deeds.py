@@ -9,24 +9,34 @@ from functools import partial
 from kiqcluster.api import Queue, SortedEntry
 from kiqcluster.api.processes import ProcessSet
 from kiqcluster.api.queues import QueueSummary
+from kiqcluster.clock import SystemClock
 from kiqcluster.ctl.by_redis import RedisWay
 from kiqcluster.ctl.picture import View
 from kiqcluster.ctl.steer import message
+from kiqcluster.ctl.tables import ago, clean, cut, left, right, table
+from kiqcluster.ctl.views import arguments
 from kiqcluster.ctl.ways import NobodyThere
+from kiqcluster.errors import UsageError
 from kiqcluster.fleet import Cluster, Process
 from kiqcluster.store import Store
 
-__all__ = ["KEYS", "Deed", "deed_of"]
+__all__ = ["KEYS", "Deed", "deed_of", "look_into"]
 
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """what: in words, as in `retry SendMail 3f2a…`.  run: does it, and returns how it went.  Raises KiqError."""
+    """what: in words, as in `retry SendMail 3f2a…`.  run: does it, and returns how it went.  Raises KiqError.
+
+    is_look: it changes nothing, and returns lines to be read.
+    """
 
     what: str
     run: Callable[[], str]
+    is_look: bool = False
 
 
+MOST_JOBS = 25  # of a queue, at a look
+JOBS = (right("ENQUEUED"), left("CLASS"), left("JID"), left("ARGS"))
 KEYS: Mapping[View, str] = {
     View.QUEUES: "P",
     View.PROCESSES: "QC",
@@ -38,7 +48,7 @@ KEYS: Mapping[View, str] = {
 
 
 def deed_of(key: str, view: View, about: object, store: Store) -> Deed | None:
-    """Return what a key does to what is selected in a view, None for nothing."""
+    """Return what a key does to what is selected in a view, None for nothing.  Raises UsageError for what cannot be."""
     if key not in KEYS[view]:
         return None
     if isinstance(about, SortedEntry):
@@ -53,6 +63,18 @@ def deed_of(key: str, view: View, about: object, store: Store) -> Deed | None:
     if isinstance(about, Process):
         return _to_fleet(key, about.identity, RedisWay(store, identity=about.identity))
     return None
+
+
+def look_into(queue: QueueSummary, store: Store) -> Deed:
+    """Return the order to show the latest jobs of a queue."""
+
+    def look() -> str:
+        jobs, now = Queue(queue.name, store=store).page(0, MOST_JOBS), SystemClock.now()
+        rows = [(ago(each.enqueued_at, now), each.display_class, each.jid, cut(arguments(each), 200)) for each in jobs]
+        lines = table(JOBS, rows, indent=0) if rows else ["no job waits there"]
+        return "\n".join([f"queue {clean(queue.name)}, the latest first", "", *lines])
+
+    return Deed(f"look into the queue {queue.name}", look, is_look=True)
 
 
 def _to_entry(key: str, view: View, entry: SortedEntry) -> Deed:
@@ -93,14 +115,14 @@ def _to_fleet(key: str, name: str, way: RedisWay) -> Deed:
 
 
 def _to_ruby(key: str, identity: str, store: Store) -> Deed:
+    if key == "C":
+        raise UsageError(f"{identity} is a process of Ruby's Sidekiq, which has no signal that ends a quiet")
+
     def tell() -> str:
         process = next((each for each in ProcessSet(store=store) if each.identity == identity), None)
         if process is None:
             raise NobodyThere(f"{identity} is gone")
-        if key == "Q":
-            process.quiet()
-            return f"{identity} will be quiet at its next beat, within ten seconds"
-        process.resume()  # raises: Ruby's Sidekiq has no signal that ends a quiet
-        return f"{identity} fetches again"
+        process.quiet()
+        return f"{identity} will be quiet at its next beat, within ten seconds"
 
-    return Deed(f"{'quiet' if key == 'Q' else 'resume'} {identity}", tell)
+    return Deed(f"quiet {identity}", tell)

@@ -26,7 +26,7 @@ GIT_PATIENCE = 5.0  # seconds
 
 @click.group(context_settings=SETTINGS)
 def deploy() -> None:
-    """Take a fleet through a release: quiet early, release, roll late.
+    """Take a fleet through a release: quiet early, roll late.
 
     \b
       kiqctl deploy begin --wait && ./release.sh && kiqctl deploy commit || kiqctl deploy abort
@@ -52,7 +52,9 @@ def begin(
     timeout: float | None,
     hosts: tuple[str, ...],
 ) -> None:
-    """Have the fleet be quiet for a while, and mark the deploy for Sidekiq's metrics page.
+    """Have the fleet be quiet for a while, and mark the deploy.
+
+    The mark is for Sidekiq's metrics page.
 
     \b
       kiqctl deploy begin
@@ -76,9 +78,9 @@ def begin(
 @json_option
 @click.pass_context
 def commit(ctx: click.Context, store: Store, output: Output, timeout: float | None, hosts: tuple[str, ...]) -> None:
-    """Roll every supervisor, and wait; exit code 1 if one of them fails.
+    """Roll every supervisor, and wait for it.
 
-    The quiet ends with the roll, also with one that fails: what works goes on.
+    Exit code 1 if one of them fails.  The quiet ends with the roll, also with one that fails: what works goes on.
 
     \b
       kiqctl deploy commit

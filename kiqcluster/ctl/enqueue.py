@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
+from math import isfinite
 from typing import Any
 
 import click
 
 from kiqcluster import rubyjson
+from kiqcluster.activejob import WRAPPER, enveloped
 from kiqcluster.client import Client
 from kiqcluster.clock import SystemClock
 from kiqcluster.ctl.options import DURATION, SETTINGS, Output, json_option, redis_options
-from kiqcluster.ctl.tables import counted, moment
+from kiqcluster.ctl.tables import counted, stamp
 from kiqcluster.errors import ExitCode, InvalidArguments, InvalidPush, UsageError
 from kiqcluster.fleet import processes
 from kiqcluster.rubyjson import JSON
@@ -19,8 +22,11 @@ from kiqcluster.store import Store
 
 __all__ = ["MOMENT", "enqueue", "value_of"]
 
+ROUTES = frozenset("/$|")  # of which routes and metric fields of Sidekiq 7 and 8 are made
 SHOWN = 10  # names of queues in a warning
-FIXED = frozenset({"args", "at", "class", "created_at", "enqueued_at", "wait_replicas"})  # no business of --set
+FIXED = frozenset(
+    {"args", "at", "class", "created_at", "enqueued_at", "queue", "wait_replicas"}
+)  # no business of --set
 
 
 def value_of(text: str) -> JSON:
@@ -38,15 +44,21 @@ class Moment(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
-            return float(value)
+            seconds = float(value)
         except ValueError:
-            pass
+            return self._read(value, param, ctx)
+        if not isfinite(seconds):
+            self.fail(f"{value!r} is no time; write 2026-11-20T09:59Z, or epoch seconds", param, ctx)
+        return seconds
+
+    def _read(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
             at = datetime.fromisoformat(value)
         except ValueError:
             self.fail(f"{value!r} is no time; write 2026-11-20T09:59Z, or epoch seconds", param, ctx)
         if at.tzinfo is None:
-            self.fail(f"{value!r} has no zone; write {value}Z, or another one as in {value}+02:00", param, ctx)
+            local = at.isoformat(timespec="minutes" if not at.second else "auto")
+            self.fail(f"{value!r} has no zone; write {local}Z, or another one as in {local}+02:00", param, ctx)
         return at.timestamp()
 
 
@@ -59,7 +71,12 @@ MOMENT = Moment()
 @click.option("--queue", metavar="NAME", default="default", help="where it goes  [default]")
 @click.option("--in", "delay", type=DURATION, help="after which it is due, instead of at once")
 @click.option("--at", type=MOMENT, help="when it is due: 2026-11-20T09:59Z, or epoch seconds")
-@click.option("--retry", metavar="true|false|COUNT", help="whether, or how often, it is tried again  [true]")
+@click.option(
+    "--retry",
+    metavar="true|false|COUNT",
+    help="whether, or how often, it is tried again; its class is not asked  [true]",
+)
+@click.option("--active-job", "is_active_job", is_flag=True, help="NAME is an ActiveJob's: in the envelope of these")
 @click.option("--set", "settings", multiple=True, metavar="KEY=JSON", help="any other key of the payload; repeatable")
 @redis_options
 @json_option
@@ -74,29 +91,37 @@ def enqueue(
     delay: float | None,
     at: float | None,
     retry: str | None,
+    is_active_job: bool,
     settings: tuple[str, ...],
 ) -> None:
-    """Enqueue a job of the class NAME, which may be Python's or Ruby's, and print its jid.
+    """Enqueue a job of the class NAME, Python's or Ruby's.
 
-    Each of ARGS is JSON where it can be read as that, else text: 7 is a number, seven and '"7"' are texts.  After --,
-    nothing is an option any more, as -5 would be.
+    What is printed is its jid.  Without --retry it is retried as often as Sidekiq does by default, whatever its class
+    declares.  Jobs of Rails' ActiveJob need --active-job: without their envelope they fail each time.
+
+     Each of ARGS is JSON where it can be read as that, else text: 7 is a number, seven and
+    '"7"' are texts.  After --, nothing is an option any more, as -5 would be.
 
     \b
       kiqctl enqueue SendInvoice 7 EUR
       kiqctl enqueue Reports::Yearly 2026 --queue reports --in 15m --retry false
       kiqctl enqueue resize_image photo.png '{"width": 200}' --set 'tags=["by hand"]' --json
+      kiqctl enqueue GuestsCleanupJob '{"after": 7}' --active-job --queue low
       kiqctl enqueue Adjust --at 2030-01-01T09:00Z -- -5
     """
     if delay is not None and at is not None:
         raise UsageError("--in and --at both say when; leave one out")
     now = SystemClock.now()
     due = at if delay is None else now + delay
-    item = {**_read_settings(settings), "class": name, "args": list(map(value_of, args)), "queue": queue}
+    arguments = list(map(value_of, args))
+    item = {**_read_settings(settings), "class": name, "args": arguments, "queue": queue}
+    if is_active_job:
+        item |= _enveloped(name, queue, arguments, now)
     if retry is not None:
         item["retry"] = _read_retry(retry)
     if due is not None:
         item["at"] = due
-    warning = _warning(store, queue)  # before the push: nothing that fails may hide the jid
+    warning = "; ".join(_warnings(store, name, queue))  # before the push: nothing that fails may hide the jid
     try:
         jid = Client(store).push(item)
     except (InvalidPush, InvalidArguments) as error:
@@ -105,8 +130,8 @@ def enqueue(
     output.say(str(jid))
     if warning:
         output.complain(warning)
-    document = {"jid": jid, "class": name, "args": item["args"], "queue": queue, "at": due if is_scheduled else None}
-    output.document({**document, "due": moment(due) if is_scheduled else None, "warning": warning or None})
+    document = {"jid": jid, "class": name, "args": arguments, "queue": queue, "at": due if is_scheduled else None}
+    output.document({**document, "due": stamp(due) if is_scheduled else None, "warning": warning or None})
     ctx.exit(ExitCode.STOPPED)
 
 
@@ -125,13 +150,34 @@ def _read_settings(settings: tuple[str, ...]) -> dict[str, JSON]:
         if not key or not equals:
             raise UsageError(f"--set {each}: it takes KEY=JSON, as in --set 'tags=[\"vip\"]'")
         if key in FIXED:
-            raise UsageError(f"--set {key}: that key is not for setting; NAME, ARGS, --in and --at say what it holds")
+            raise UsageError(
+                f"--set {key}: that key is not for setting; NAME, ARGS, --queue, --in and --at say what it holds"
+            )
         found[key] = value_of(text)
     return found
 
 
-def _warning(store: Store, queue: str) -> str:
-    """Return what may keep the job from being run, as far as the fleet shows it.  Two round trips."""
+def _enveloped(name: str, queue: str, arguments: list[JSON], now: float) -> dict[str, JSON]:
+    """Return what is different in the payload of an ActiveJob.  Raises UsageError."""
+    try:
+        return {"class": WRAPPER, "wrapped": name, "args": [enveloped(name, queue, arguments, now)]}
+    except InvalidArguments as error:
+        raise UsageError(str(error)) from error
+
+
+def _warnings(store: Store, name: str, queue: str) -> Iterator[str]:
+    """Yield what may keep the job from being run, as far as the fleet shows it, or shown.  Three round trips."""
+    if store.call("SISMEMBER", store.keys.paused, queue):
+        yield f"the queue {queue} is paused; the job waits until somebody resumes it"
+    unheard = _unheard(store, queue)
+    if unheard:
+        yield unheard
+    strange = sorted(ROUTES.intersection(name))
+    if strange:
+        yield f"the class {name} has {' and '.join(strange)} in it, on which pages of Sidekiq's fail"
+
+
+def _unheard(store: Store, queue: str) -> str:
     fleet = processes(store)
     if any(queue in process.queues for process in fleet):
         return ""

@@ -16,13 +16,15 @@ from kiqcluster.ctl.options import SETTINGS, Output, json_option, redis_options
 from kiqcluster.ctl.picture import job_as_json
 from kiqcluster.ctl.places import NotThere
 from kiqcluster.ctl.selection import Selection, entry_filters
-from kiqcluster.ctl.tables import clean, moment, number
+from kiqcluster.ctl.tables import NOTHING, Column, clean, number, stamp
 from kiqcluster.ctl.verbs import ADD_TO_QUEUE, DELETE, KILL, RESCHEDULE, RETRY, Verb, command_of
 from kiqcluster.ctl.views import ENTRIES, details, entry_words
 from kiqcluster.errors import ExitCode
 from kiqcluster.store import Store
 
 __all__ = ["dead", "retries", "scheduled"]
+
+FAILURES = frozenset({"TRIES", "ERROR"})  # titles of columns
 
 
 def _list(kind: Kind) -> click.Command:
@@ -43,16 +45,17 @@ def _list(kind: Kind) -> click.Command:
             ctx.exit(ExitCode.STOPPED)
         size, shown = len(job_set), _page(kind, job_set, selection, page, now)
         if shown:
-            output.table(ENTRIES, [entry_words(each, now) for each in shown], indent=0)
+            output.table(*_told([entry_words(each, now) for each in shown]), indent=0)
         output.say(page.in_words(len(shown), *kind.entries, size, is_narrow=selection.is_narrow))
         output.document(
             {"set": kind.name, "size": size, "page": page.number, "entries": [_as_json(each) for each in shown]}
         )
         ctx.exit(ExitCode.STOPPED)
 
-    text = f"""Show {kind.words}, {order}; with --text in no order.
+    text = f"""Show {kind.words}, {order}.
 
-    --older and --newer count {kind.age}.  One round trip a page, or per 500 entries where a filter has to look at them.
+    With --text they come in no order. --older and --newer count {kind.age}.  One round trip a page, or per 500 entries
+    where a filter has to look at them.
 
     \b
       kiqctl {kind.name} list
@@ -61,6 +64,16 @@ def _list(kind: Kind) -> click.Command:
       kiqctl {kind.name} list --error Timeout --count
     """
     return click.command("list", help=text, context_settings=SETTINGS)(run)
+
+
+def _told(rows: list[tuple[str, ...]]) -> tuple[list[Column], list[list[str]]]:
+    """Return columns and rows, without those about failures where nothing has failed."""
+    kept = [
+        at
+        for at, column in enumerate(ENTRIES)
+        if column.title not in FAILURES or any(row[at] not in ("", NOTHING) for row in rows)
+    ]
+    return [ENTRIES[at] for at in kept], [[row[at] for at in kept] for row in rows]
 
 
 def _count(kind: Kind, job_set: JobSet, selection: Selection, output: Output, now: float) -> int:
@@ -84,7 +97,7 @@ def _as_json(entry: SortedEntry) -> dict[str, Any]:
     return {
         **job_as_json(entry),
         "score": entry.score if isfinite(entry.score) else None,
-        "at": moment(entry.score),
+        "at": stamp(entry.score),
         "retry_count": entry.retry_count,
         "error_class": entry.error_class,
         "error_message": entry.error_message,

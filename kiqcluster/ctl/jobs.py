@@ -72,7 +72,7 @@ def jobs(
         total = count(output, look.task()) if selection.is_narrow else len(look.queue)
         output.say(number(total))
         output.document({"queue": queue, "count": total})
-    elif selection.jid is not None:
+    elif selection.jid is not None and selection == Selection(jid=selection.jid):
         _show(look, output, selection.jid)
     else:
         _list(look, page, output)

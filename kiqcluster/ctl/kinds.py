@@ -58,7 +58,7 @@ SCHEDULED = Kind(
 DEAD = Kind(
     "dead",
     "the dead set",
-    "Jobs that failed for good, or were killed; they run again only if somebody retries them.",
+    "Jobs that failed for good, or were killed.  They run again only if somebody retries them.",
     DeadSet,
     True,
     lambda entry: entry.score,

@@ -36,7 +36,8 @@ class Wanted:
 class Looker(Service):
     """Takes pictures, and carries out orders.  Shared with the screen: `wanted`, `_orders` and `_poked`.
 
-    on_picture, on_trouble, on_done: called in this thread with a picture, why there is none, how an order went.
+    on_picture, on_trouble, on_done: called in this thread with a picture, why there is none, an order, how it went and
+    whether it has failed.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Looker(Service):
         interval: float,
         on_picture: Callable[[Picture], object],
         on_trouble: Callable[[str], object],
-        on_done: Callable[[str], object],
+        on_done: Callable[[Deed, str, bool], object],
     ) -> None:
         super().__init__("looker", self._crashed)
         self._store = store
@@ -86,10 +87,10 @@ class Looker(Service):
 
     def _obey(self, deed: Deed) -> None:
         try:
-            said = deed.run()
+            said, has_failed = deed.run(), False
         except KiqError as error:
-            said = f"could not {deed.what}: {error}"
-        self._on_done(said)
+            said, has_failed = f"could not {deed.what}: {error}", True
+        self._on_done(deed, said, has_failed)
 
     def _look(self) -> float:
         """Take a picture; return the seconds until the next."""

@@ -93,10 +93,11 @@ def migrate(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Move jobs of a class, or all of a queue, to another queue, wherever they wait.
+    """Move jobs of a class, or of a queue, to another queue.
 
-    In queues they go to the back of the other one, in their order.  In the sets they keep their time.  Jobs that run
-    are not touched, and what is enqueued meanwhile may stay: change who enqueues them first, and do it again.
+    They are moved wherever they wait.  In queues they go to the back of the other one, in their order.  In the sets
+    they keep their time.  Jobs that run are not touched, and what is enqueued meanwhile may stay: change who enqueues
+    them first, and do it again.
 
     Each job is in one place at any moment, also if this is killed in the middle.  Two round trips per 500 jobs.
 
@@ -120,7 +121,8 @@ def migrate(
         if dry_run:
             ctx.exit(ExitCode.STOPPED)
         if total:
-            confirm(output, f"move {counted(total, 'job')}: {plan.in_words()}", yes=False)
+            what = f"move {counted(total, 'job')}: {plan.in_words()}"
+            confirm(output, "; ".join(filter(None, (what, work.warning()))), yes=False)
     ctx.exit(_move(work, output))
 
 
@@ -145,9 +147,19 @@ class Work:
         if self.plan.source is not None:
             check_queues(self.store, [self.plan.source])
 
+    def warning(self) -> str:
+        """Return what may keep the jobs from being run there.  Two round trips."""
+        if self.plan.to in listeners(self.store):
+            return ""
+        return f"no process listens to the queue {clean(self.plan.to)}; the jobs wait until one does"
+
     def _of_set(self, place: str, job_set: JobSet) -> Task[SortedEntry]:
         move = partial(job_set.move, to=self.plan.to)
-        return Task(f"moving in {place}", lambda: job_set, len(job_set), self.plan.is_meant, move)
+        return Task(f"moving in {place}", lambda: job_set, len(job_set), self._is_movable, move)
+
+    def _is_movable(self, entry: SortedEntry) -> bool:
+        """Return whether an entry is meant; bytes that are no JSON object can name no queue."""
+        return bool(entry.payload) and self.plan.is_meant(entry)
 
     def _of_queues(self) -> Iterator[tuple[str, Task[JobRecord]]]:
         source = self.plan.source
@@ -178,7 +190,11 @@ def _count(work: Work, output: Output, *, is_shown: bool) -> int:
     if is_shown:
         output.table(COLUMNS, [(place, number(each)) for place, each in counts.items()], indent=0)
         output.say(f"would move {counted(total, 'job')}: {work.plan.in_words()}")
-        output.document({**work.document(), "dry_run": True, "found": total, "places": counts})
+        warning = work.warning() if total else ""
+        if warning:
+            output.complain(warning)
+        document = {**work.document(), "dry_run": True, "warning": warning or None}
+        output.document({**document, "found": total, "places": counts})
     return total
 
 
@@ -195,7 +211,8 @@ def _move(work: Work, output: Output) -> int:
             break
     if not whole.found and not whole.has_ended_early:
         work.check()
-    if whole.done and work.plan.to not in listeners(work.store):
-        output.complain(f"no process listens to the queue {clean(work.plan.to)}; the jobs wait until one does")
-    document = {**work.document(), "dry_run": False, "places": places}
+    warning = work.warning() if whole.done and not whole.has_ended_early else ""
+    if warning:
+        output.complain(warning)
+    document = {**work.document(), "dry_run": False, "warning": warning or None, "places": places}
     return report(output, whole, "moved", ("job", "jobs"), document)

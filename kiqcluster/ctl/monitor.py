@@ -12,7 +12,7 @@ import click
 from kiqcluster.clock import Clock, SystemClock
 from kiqcluster.ctl.options import SETTINGS, Output, json_option, redis_options
 from kiqcluster.ctl.picture import Picture, View, take
-from kiqcluster.ctl.tables import clean, left, moment, number, right, table
+from kiqcluster.ctl.tables import NOTHING, clean, moment, number
 from kiqcluster.errors import ExitCode
 from kiqcluster.fleet import Process
 from kiqcluster.store import Store
@@ -21,6 +21,7 @@ from kiqcluster.version import VERSION
 __all__ = ["monitor"]
 
 LINE = 80  # characters of a line, at which a long list of queues is broken
+PAD = 2  # cells between columns
 INDENT = 11  # … so far, where it goes on
 
 
@@ -38,7 +39,7 @@ class Section:
 @json_option
 @click.pass_context
 def monitor(ctx: click.Context, store: Store, output: Output, sections: Sequence[str]) -> None:
-    """Print a status, as Ruby's sidekiqmon does: of everything, or of some SECTIONS.  Two round trips.
+    """Print a status, as Ruby's sidekiqmon does.  It is of everything, or of some SECTIONS.  Two round trips.
 
     \b
       kiqctl monitor
@@ -96,12 +97,13 @@ def _processes(picture: Picture) -> list[str]:
 
 
 def _process(process: Process, now: float) -> list[str]:
-    tags = [f"[{clean(each)}]" for each in (process.tag, *process.labels, "quiet" if process.is_quiet else "") if each]
+    quiet = ["quiet"] if process.is_quiet else []
+    tags = [f"[{clean(each)}]" for each in (process.tag, *process.labels, *quiet)]  # [] without a tag, as Ruby's has
     return [
         " ".join([process.identity, *tags]),
-        f"  Started: {moment(process.started_at)} ({_ago(now - process.started_at)})",
+        f"  Started: {_local(process.started_at)} ({_ago(now - process.started_at)})",
         f"  Threads: {process.concurrency} ({process.busy} busy)",
-        f"   Queues: {_broken(sorted(process.queues))}",
+        *_broken("   Queues: ", sorted(process.queues)),
     ]
 
 
@@ -121,6 +123,13 @@ def _process_facts(picture: Picture) -> list[dict[str, Any]]:
     ]
 
 
+def _local(at: float) -> str:
+    """Return an epoch second as Ruby's Time is printed: in the zone of this host."""
+    if moment(at) == NOTHING:
+        return NOTHING
+    return f"{datetime.fromtimestamp(at, UTC).astimezone():%Y-%m-%d %H:%M:%S %z}"
+
+
 def _ago(seconds: float) -> str:
     minutes = int(seconds // 60)
     if minutes < 2:
@@ -130,24 +139,27 @@ def _ago(seconds: float) -> str:
     return f"{minutes // 60} hours ago"
 
 
-def _broken(names: Iterable[str]) -> str:
-    """Return names with commas, in lines that are indented from the second on."""
+def _broken(title: str, names: Iterable[str]) -> list[str]:
+    """Return names with commas behind a title, in lines that are indented from the second on."""
     lines, line = [], ""
     for name in map(clean, names):
         if line and len(line) + len(name) > LINE - INDENT:
             lines.append(line)
             line = " " * INDENT
         line += f"{name}, "
-    return "\n".join([*lines, line.removesuffix(", ")]) or "none"
+    first, *others = [*lines, line.removesuffix(", ") or "none"]
+    return [title + first, *others]
 
 
 # queues
 
 
 def _queues(picture: Picture) -> list[str]:
-    rows = [(each.name, str(each.size), f"{each.latency:.2f}") for each in picture.queues]
-    columns = (left("NAME"), right("SIZE"), right("LATENCY"))
-    return [f"---- Queues ({len(rows)}) ----", *table(columns, rows, indent=0)]
+    rows = [("NAME", "SIZE", "LATENCY")]
+    rows += [(clean(each.name), str(each.size), f"{each.latency:.2f}") for each in picture.queues]
+    name, size, latency = (max(map(len, column)) + PAD for column in zip(*rows, strict=True))
+    lines = [f"{row[0]:<{name}}{row[1]:>{size}}{row[2]:>{latency}}" for row in rows]
+    return [f"---- Queues ({len(picture.queues)}) ----", *lines]
 
 
 def _queue_facts(picture: Picture) -> list[dict[str, Any]]:

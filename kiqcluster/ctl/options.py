@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import functools
-import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
 
-from kiqcluster import config as configuration
+from kiqcluster import sources
 from kiqcluster.config import Config
 from kiqcluster.ctl.by_redis import RedisWay
 from kiqcluster.ctl.by_socket import SocketWay
-from kiqcluster.ctl.tables import Column, table, terminal_width
+from kiqcluster.ctl.jsontext import ascii_only, json_line
+from kiqcluster.ctl.tables import Column, clean, table, terminal_width
 from kiqcluster.ctl.ways import Way
 from kiqcluster.durations import parse_duration
 from kiqcluster.errors import UsageError
@@ -31,12 +31,14 @@ __all__ = [
     "identity_option",
     "json_option",
     "open_store",
+    "output_of",
     "redis_options",
     "socket_option",
     "timeout_option",
     "way_options",
 ]
 
+OUTPUT = "kiqcluster.output"  # in click's context, where all commands of a call find it
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -57,23 +59,28 @@ DURATION = Duration()
 
 
 class Output:
-    """What a command prints: lines and tables while it works, a document at the end; with --json that alone."""
+    """What a command prints: lines and tables while it works, a document at the end; with --json that alone.
+
+    Names come from Redis, where anybody may have written them: whatever is printed passes `clean`.
+    """
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
         self._said = ""
+        self._has_document = False
 
     def say(self, line: str) -> None:
         """Print a line for people, unless it is the one before again."""
         if not self.as_json and line != self._said:
             self._said = line
-            click.echo(line)
+            click.echo(clean(line))
 
     def print(self, lines: Iterable[str]) -> None:
         """Print lines for people as they are."""
         if not self.as_json:
             self._said = ""
-            click.echo("\n".join(lines))
+            for line in lines:
+                click.echo(clean(line))
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[str]], indent: int = 2) -> None:
         """Print a table for people, as wide as the terminal; whole where there is none."""
@@ -82,16 +89,22 @@ class Output:
     def complain(self, line: str) -> None:
         """Print what went wrong; a document has it as well."""
         if not self.as_json:
-            click.echo(f"kiqctl: {line}", err=True)
+            click.echo(f"kiqctl: {clean(line)}", err=True)
 
     def document(self, document: Mapping[str, Any]) -> None:
         if self.as_json:
-            text = json.dumps(document, ensure_ascii=False)
-            click.echo(text if _can_be_printed(text) else json.dumps(document))
+            self._has_document = True
+            line = json_line(document)
+            click.echo(line if _can_be_printed(line) else ascii_only(line))
+
+    def failure(self, error: str) -> None:
+        """Print the document of a command that has failed before it could print its own."""
+        if not self._has_document:
+            self.document({"ok": False, "error": error})
 
 
 def _can_be_printed(text: str) -> bool:
-    """Return whether standard output takes all characters; half a surrogate pair is in no encoding."""
+    """Return whether standard output's encoding has all characters."""
     try:
         text.encode(sys.stdout.encoding)
     except UnicodeEncodeError:
@@ -103,11 +116,22 @@ def json_option(function: F) -> F:
     """Add --json; the command is given its Output."""
 
     @functools.wraps(function)
-    def run(*arguments: Any, as_json: bool, **options: Any) -> Any:
-        return function(*arguments, output=Output(as_json=as_json), **options)
+    def run(*arguments: Any, output: Output, **options: Any) -> Any:
+        return function(*arguments, output=output, **options)
 
-    option = click.option("--json", "as_json", is_flag=True, help="print one JSON document")
+    option = click.option("--json", "output", is_flag=True, callback=_open_output, help="print one JSON document")
     return option(run)  # type: ignore[return-value]  # click's wrapper has the place of the function
+
+
+def _open_output(ctx: click.Context, _param: click.Parameter, value: bool) -> Output:  # click's order
+    output: Output = ctx.meta.setdefault(OUTPUT, Output(as_json=value))
+    return output
+
+
+def output_of(ctx: click.Context) -> Output | None:
+    """Return what the command that runs prints to; None before its options were read."""
+    output: Output | None = ctx.meta.get(OUTPUT)
+    return output
 
 
 def redis_options(function: F) -> F:
@@ -192,7 +216,7 @@ def open_store(redis: str | None, config_file: str | None, environment: str | No
 def _load(redis: str | None, config_file: str | None, environment: str | None, names: frozenset[str]) -> Config:
     """Return the configuration, in which these settings are right."""
     given = {name: value for name, value in (("redis", redis), ("environment", environment)) if value is not None}
-    config, slip = configuration.load_part(names, given, file=config_file)
+    config, slip = sources.load_part(names, given, file=config_file)
     if slip:
         click.echo(f"kiqctl: going on, for this command does not need it: {slip}", err=True)
     return config

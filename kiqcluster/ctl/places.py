@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from kiqcluster import fleet
-from kiqcluster.api import DeadSet, JobRecord, JobSet, Queue, RetrySet, ScheduledSet, WorkSet, summaries
+from kiqcluster.api import DeadSet, JobRecord, JobSet, Queue, QueueSummary, RetrySet, ScheduledSet, WorkSet, summaries
+from kiqcluster.api.queues import read_summary, summary_questions
 from kiqcluster.api.records import is_verbatim
+from kiqcluster.clock import SystemClock
 from kiqcluster.ctl.tables import clean
 from kiqcluster.errors import KiqError
 from kiqcluster.store import Store
 
-__all__ = ["NotThere", "check_queues", "found", "listeners", "whereabouts"]
+__all__ = ["NotThere", "all_queues", "check_queues", "found", "listeners", "whereabouts"]
 
 SHOWN = 10  # names of queues in a message
 FEW = 8  # ids, up to which it is quicker to look for each in a job's bytes than to decode these
@@ -32,9 +34,28 @@ def listeners(store: Store) -> dict[str, list[str]]:
     return by_queue
 
 
-def check_queues(store: Store, names: Iterable[str]) -> None:
+def all_queues(store: Store, by_queue: Mapping[str, Sequence[str]]) -> list[QueueSummary]:
+    """Return all queues by name: those ever pushed to, those paused, and those of by_queue, see listeners.
+
+    Two round trips, one more where a process listens to what nobody has pushed to.
+    """
+    found = summaries(store=store)
+    names = sorted(by_queue.keys() - {each.name for each in found})
+    if not names:
+        return found
+    with store.borrowed() as link:  # a key that is no queue counts as an empty one
+        replies = link.exchange([command for name in names for command in summary_questions(store.keys, name)])
+    now = SystemClock.now()
+    for at, name in enumerate(names):
+        answers = replies[4 * at : 4 * at + 4]
+        found.append(read_summary(name, answers, now, is_paused=False, processes=len(by_queue[name])))
+    return sorted(found, key=lambda each: each.name)
+
+
+def check_queues(store: Store, names: Iterable[str], besides: str = "") -> None:
     """Raise NotThere for a queue that nobody knows: never pushed to, not paused, listened to by no process.
 
+    besides: what to say then, too, as that the others were left alone.
     One round trip per name where all is well.
     """
     for name in names:
@@ -46,17 +67,17 @@ def check_queues(store: Store, names: Iterable[str]) -> None:
             ]
         )
         if not (is_known or queued or rung):
-            _look_closer(store, name)
+            _look_closer(store, name, besides)
 
 
-def _look_closer(store: Store, name: str) -> None:
+def _look_closer(store: Store, name: str, besides: str) -> None:
     known = {each.name for each in summaries(store=store)} | listeners(store).keys()
     if name in known:
         return
     near = difflib.get_close_matches(name, known, 3) or sorted(known)[:SHOWN]
     more = " …" if len(near) == SHOWN else ""
     there = f"there is {', '.join(map(clean, near))}{more}" if near else "there is none at all"
-    raise NotThere(f"there is no queue {clean(name)}; {there}")
+    raise NotThere(f"there is no queue {clean(name)}; {there}{besides}")
 
 
 def found(records: Iterable[JobRecord], jids: Collection[str]) -> Iterator[JobRecord]:
@@ -84,7 +105,7 @@ def whereabouts(store: Store, jids: Collection[str]) -> dict[str, str]:
 
 def _everywhere(store: Store) -> Iterator[tuple[str, Iterable[JobRecord]]]:
     for work in WorkSet(store=store):
-        yield f"running in {work.identity}", [work.job]
+        yield f"running in {clean(work.identity)}", [work.job]
     for words, kind in SETS.items():
         yield f"in {words}", kind(store=store)
     for queue in Queue.all(store=store):

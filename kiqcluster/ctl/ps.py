@@ -1,7 +1,11 @@
-"""ps: who is there, by supervisor, and what they do."""
+"""ps: who is there, by supervisor, and what they do.
+
+What a worker does it tells Redis itself; how it stands its supervisor tells, also of slots that have no worker.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 import click
@@ -17,16 +21,17 @@ from kiqcluster.ctl.options import (
     open_store,
     socket_option,
 )
-from kiqcluster.ctl.tables import NOTHING, duration, left, megabytes, right
-from kiqcluster.ctl.ways import Worker
+from kiqcluster.ctl.tables import NOTHING, Column, clean, duration, left, megabytes, right
+from kiqcluster.ctl.ways import Child, View, Worker
 from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.fleet import Process, clusters, processes
 
 __all__ = ["ps"]
 
-FACTS = (right("BUSY"), left("STATE"), right("RSS"), right("UP"), right("BEAT"), left("VERSION"), left("QUEUES", 20))
-WORKERS = (right("PID"), *FACTS)
-OTHERS = (left("PROCESS"), *FACTS)
+FACTS = (right("BUSY"), left("STATE", 10), right("RSS"), right("UP"), right("BEAT"), left("VERSION"))
+QUEUES = left("QUEUES", 20)
+OTHERS = (left("PROCESS"), *FACTS, QUEUES)
+RELEASE, GENERATION = left("RELEASE", 10), right("GENERATION")  # where not all processes have the same
 
 
 @click.command(context_settings=SETTINGS)
@@ -44,10 +49,12 @@ def ps(
     config_file: str | None,
     environment: str | None,
 ) -> None:
-    """Show the worker processes by supervisor: what is busy, quiet and until when, and how a roll goes.
+    """Show clusters and their workers: busy, quiet, how a roll goes.
 
-    UP is how long it has run, BEAT how long ago it was last heard of; one that has ended without a word is shown for a
-    minute.  What a lease has left stands beside the cluster's name.
+    What a lease has left, and what waits for a reload, a roll or a restart, stands beside the cluster's name; below
+    it, how the latest roll went.  STATE is serves, quiet, booting, backoff until the next try, stopping or no Redis;
+    UP is how long it has run, BEAT how long ago it was last heard of.  One that has ended without a word is shown for
+    a minute.  RELEASE, or GENERATION, is there while not all run the same.
 
     \b
       kiqctl ps
@@ -67,8 +74,9 @@ def ps(
         views = [view_of(each) for each in clusters(everybody)]
         others = [each for each in everybody if each.supervisor is None]
     for view in views:
-        output.say(f"{view.name}  {view.version}  {view.in_words()}")
-        output.table(WORKERS, [row(str(worker.pid), worker) for worker in view.workers])
+        output.print([f"{clean(view.name)}  {clean(view.version)}  {view.in_words()}"])
+        output.print(f"  {line}" for line in view.in_hindsight())
+        output.table(*table_of(view))
     if others:
         output.say("without a supervisor that tells of itself (Ruby's Sidekiq, or just started)")
         output.table(OTHERS, [row(each.identity, worker_of(each)) for each in others])
@@ -79,15 +87,66 @@ def ps(
     ctx.exit(ExitCode.STOPPED if views else ExitCode.UNEXPECTED)
 
 
-def row(name: str, worker: Worker) -> tuple[str, ...]:
-    """Return the words for a worker that goes by that name."""
+def table_of(view: View) -> tuple[Sequence[Column], list[tuple[str, ...]]]:
+    """Return columns and rows for a cluster's processes, and for its slots without one."""
+    by_pid = {each.pid: each for each in sorted(view.workers, key=lambda each: -each.age)}  # of two, the later one
+    told = {child.pid for child in view.children}
+    pairs: list[tuple[Child | None, Worker | None]] = [(each, by_pid.get(each.pid or 0)) for each in view.children]
+    pairs += [(None, worker) for worker in view.workers if worker.pid not in told]
+    more, words = _differences(view.children)
+    rows = []
+    for child, worker in pairs:
+        pid = (child.pid if child is not None else worker.pid if worker is not None else None) or NOTHING
+        *facts, queues = row(str(pid), worker, child)
+        rows.append((*facts, *(words(child) if child is not None else (NOTHING,) * len(more)), queues))
+    return (right("PID"), *FACTS, *more, QUEUES), rows
+
+
+def row(name: str, worker: Worker | None, child: Child | None = None) -> tuple[str, ...]:
+    """Return the words for a process that goes by that name, or for a slot."""
+    state = state_of(worker, child)
+    if worker is None:
+        return (name, NOTHING, state, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING)
     return (
         name,
         f"{worker.busy}/{worker.concurrency}",
-        "quiet" if worker.quiet else "serves",
+        state,
         megabytes(worker.rss),
         duration(worker.uptime),
         duration(worker.age),
         worker.version or NOTHING,
         ", ".join(worker.queues),
     )
+
+
+def state_of(worker: Worker | None, child: Child | None) -> str:
+    """Return how a process or slot stands.  Whether it is quiet, a worker itself knows best."""
+    state = child.state if child is not None else ""
+    if child is not None and state == "backoff":
+        return f"backoff, {duration(child.backoff)}"
+    if child is not None and state == "booting":
+        return f"booting: {child.waits_for}" if child.waits_for else state
+    if child is not None and state in ("ready", "quiet") and not child.redis:
+        return "no Redis"
+    if state == "stopping":
+        return state
+    return "quiet" if (state == "quiet" if worker is None else worker.quiet) else "serves"
+
+
+def _differences(children: Sequence[Child]) -> tuple[list[Column], Callable[[Child], tuple[str, ...]]]:
+    """Return the columns in which processes differ that should not for long, and what makes the words for them."""
+    processes = [each for each in children if each.pid is not None]
+    releases = {each.release for each in processes}
+    names = {each: each.rstrip("/").rpartition("/")[2] for each in releases}
+    if len(set(names.values())) < len(releases):
+        names = {each: each for each in releases}
+    has_releases = len(releases) > 1
+    # One release may have been brought by several rolls: somebody has changed it in place.
+    has_generations = len({(each.release, each.generation) for each in processes}) > len(releases)
+
+    def words(child: Child) -> tuple[str, ...]:
+        release = names.get(child.release, "") or NOTHING if child.pid else NOTHING
+        generation = NOTHING if child.generation is None else str(child.generation)
+        return (*([release] if has_releases else []), *([generation] if has_generations else []))
+
+    return [*([RELEASE] if has_releases else []), *([GENERATION] if has_generations else [])], words

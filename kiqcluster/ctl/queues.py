@@ -11,13 +11,14 @@ from kiqcluster.api import Queue, QueueSummary, summaries
 from kiqcluster.ctl.confirm import confirm, yes_option
 from kiqcluster.ctl.listing import Listing
 from kiqcluster.ctl.options import DURATION, SETTINGS, Output, json_option, redis_options
-from kiqcluster.ctl.places import check_queues, listeners
+from kiqcluster.ctl.places import all_queues, check_queues, listeners
 from kiqcluster.ctl.tables import clean, counted, duration, left, number, right
 from kiqcluster.errors import ExitCode
 from kiqcluster.store import Store
 
 __all__ = ["queues"]
 
+UNCHANGED = "; nothing was done"
 COLUMNS = (left("QUEUE", 12), right("SIZE"), right("LATENCY"), left("STATE"), left("LISTENED TO BY", 14))
 
 
@@ -36,15 +37,17 @@ def queues() -> None:
 @json_option
 @click.pass_context
 def list_queues(ctx: click.Context, store: Store, output: Output) -> None:
-    """Show all queues: what waits in each, for how long the next job has waited, and who listens.
+    """Show all queues: what waits there, how long, who listens.
 
-    LATENCY is that of the job that is fetched next.  Four round trips, one more per 500 processes.
+    All: those that were ever pushed to, are paused, or have a listener.  LATENCY is that of the job that is fetched
+    next.  Five round trips, one more per 500 processes.
 
     \b
       kiqctl queues list
       kiqctl queues list --json
     """
-    found, by_queue = summaries(store=store), listeners(store)
+    by_queue = listeners(store)
+    found = all_queues(store, by_queue)
     if found:
         output.table(COLUMNS, [_row(each, by_queue.get(each.name, [])) for each in found], indent=0)
     else:
@@ -71,7 +74,9 @@ def _row(queue: QueueSummary, identities: Sequence[str]) -> tuple[str, ...]:
 @json_option
 @click.pass_context
 def latency(ctx: click.Context, store: Store, output: Output, names: tuple[str, ...], warn: float | None) -> None:
-    """Say for how long the next job of each queue has waited, 0 where none waits; of all queues, or of those named.
+    """Say for how long the next job of each queue has waited.
+
+    It is 0 where none waits.  It says so of all queues, or of those named.
 
     \b
       kiqctl queues latency
@@ -99,15 +104,15 @@ def latency(ctx: click.Context, store: Store, output: Output, names: tuple[str, 
 @json_option
 @click.pass_context
 def pause(ctx: click.Context, store: Store, output: Output, names: tuple[str, ...]) -> None:
-    """Have workers fetch nothing from queues until these are resumed; what they hold already is run.
+    """Have workers fetch nothing from queues until a `resume`.
 
-    Sidekiq Pro heeds it too; Ruby's Sidekiq without Pro goes on fetching.
+    What they hold already is run.  Sidekiq Pro heeds it too; Ruby's Sidekiq without Pro goes on fetching.
 
     \b
       kiqctl queues pause mailers
       kiqctl queues pause mailers reports --json
     """
-    check_queues(store, names)
+    check_queues(store, names, UNCHANGED)
     ctx.exit(_change(store, output, "pause", names, Queue.pause, ("is paused", "was paused before")))
 
 
@@ -124,7 +129,7 @@ def resume(ctx: click.Context, store: Store, output: Output, names: tuple[str, .
       kiqctl queues resume mailers reports --json
     """
     paused = {each.name for each in summaries(store=store) if each.is_paused}
-    check_queues(store, [name for name in names if name not in paused])
+    check_queues(store, [name for name in names if name not in paused], UNCHANGED)
     ctx.exit(_change(store, output, "resume", names, Queue.resume, ("is paused no more", "was not paused")))
 
 
@@ -153,9 +158,10 @@ def _change(
 @json_option
 @click.pass_context
 def clear(ctx: click.Context, store: Store, output: Output, name: str, yes: bool) -> None:
-    """Delete all jobs of a queue for good, and its name until somebody pushes to it; a pause stays.
+    """Delete all jobs of a queue for good.
 
-    Jobs that workers hold are not touched.  For some of its jobs only, see `kiqctl jobs`.
+    Its name goes, too, until somebody pushes to it; a pause stays.  Jobs that workers hold are not touched.  For some
+    of its jobs only, see `kiqctl jobs`.
 
     \b
       kiqctl queues clear low --yes

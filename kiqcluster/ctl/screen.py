@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -22,19 +22,25 @@ from textual.containers import VerticalScroll
 from textual.coordinate import Coordinate
 from textual.message import Message
 from textual.screen import ModalScreen
+from textual.timer import Timer
 from textual.widgets import DataTable, Footer, Static
 
+from kiqcluster.api import QueueSummary
 from kiqcluster.clock import Clock
-from kiqcluster.ctl.deeds import KEYS, Deed, deed_of
+from kiqcluster.ctl.deeds import KEYS, Deed, deed_of, look_into
 from kiqcluster.ctl.looker import Looker, Wanted
 from kiqcluster.ctl.picture import PAGE, Picture, View
 from kiqcluster.ctl.tables import Column, cells, clean, duration, moment
 from kiqcluster.ctl.throughput import Rate, Throughput
 from kiqcluster.ctl.views import COLUMNS, Row, details, headlines, rows
+from kiqcluster.errors import UsageError
 from kiqcluster.store import Store
 
 __all__ = ["Screen"]
 
+FAILED = "bold red"
+REMEMBERED = 10.0  # seconds for which it is shown how an order went, unless it has failed
+ANSWERS = {"y": True, "Y": True, "n": False, "N": False, "q": False, "escape": False}  # by key; others answer nothing
 PATIENCE = 1.0  # seconds that the looker gets to end; a daemon thread keeps nobody waiting for longer
 FRAME = 10  # cells around a text that is asked for or read
 TABLE = 6  # lines that are left to table, tabs and keys, before there are lines above
@@ -47,7 +53,7 @@ HELP = """\
 Tab, h l         the next view, the one before
 ↑ ↓, j k         row          PgUp PgDn, Home End  further
 ← →              what is further to the right
-Enter            all that is known of a job
+Enter            all that is known of a job; the jobs of a queue
 < >              page of entries
 
 R                retry an entry; a scheduled one goes to its queue
@@ -56,12 +62,13 @@ Q                quiet a process, or a cluster: fetch nothing more
 C                continue: fetch again
 P                pause a queue, or resume it
 
-space            look now     ?  this help     q, Ctrl-C  quit
+space            look now, forget what was said
+?                this help     q, Ctrl-C  quit
 """
 
 
 class Ask(ModalScreen[bool]):
-    """A question with y and n; or a text to read, which any key closes that does not scroll it."""
+    """A question with y and n; or, without `answers`, a text, which any key closes that does not scroll it."""
 
     DEFAULT_CSS = """
     Ask { align: center middle; }
@@ -71,10 +78,11 @@ class Ask(ModalScreen[bool]):
     Ask > .wide Static { width: 100%; }
     """
 
-    def __init__(self, text: str, *, keys: str) -> None:
+    def __init__(self, text: str, *, keys: str, answers: Mapping[str, bool] | None = None) -> None:
         super().__init__()
         self._text = text
         self._keys = keys
+        self._answers = answers
         self._is_answered = False  # keys that were pressed since come here too, until it is gone
 
     def compose(self) -> ComposeResult:
@@ -84,10 +92,12 @@ class Ask(ModalScreen[bool]):
             yield Static(Text(text))
 
     def on_key(self, event: events.Key) -> None:
-        if event.key not in SCROLLING and not self._is_answered:
-            event.stop()
+        if event.key in SCROLLING or self._is_answered:
+            return
+        event.stop()
+        if self._answers is None or event.key in self._answers:
             self._is_answered = True
-            self.dismiss(event.key in ("y", "Y"))
+            self.dismiss(bool(self._answers and self._answers[event.key]))
 
 
 class Taken(Message):
@@ -109,9 +119,20 @@ class Trouble(Message):
 class Done(Message):
     """How an order went."""
 
-    def __init__(self, said: str) -> None:
+    def __init__(self, deed: Deed, said: str, has_failed: bool) -> None:
         super().__init__()
+        self.deed = deed
         self.said = said
+        self.has_failed = has_failed
+
+
+class Table(DataTable[Text]):
+    """Where Home and End are the first and the last row, not column."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("home", "scroll_top", show=False),
+        Binding("end", "scroll_bottom", show=False),
+    ]
 
 
 class Screen(App[int]):
@@ -151,7 +172,10 @@ class Screen(App[int]):
         self._picture = first
         self._throughput = Throughput()
         self._rate = Rate()
+        self._trouble = ""
         self._trouble_since: float | None = None
+        self._said = Text()
+        self._forgets: Timer | None = None
         self._rows: list[Row] = []
         self._shown: View | None = None  # whose columns the table has
         self._widths: list[int] = []
@@ -162,7 +186,7 @@ class Screen(App[int]):
             interval,
             on_picture=lambda picture: self.post_message(Taken(picture)),
             on_trouble=lambda reason: self.post_message(Trouble(reason)),
-            on_done=lambda said: self.post_message(Done(said)),
+            on_done=lambda *went: self.post_message(Done(*went)),
         )
 
     # what there is
@@ -170,7 +194,7 @@ class Screen(App[int]):
     def compose(self) -> ComposeResult:
         yield Static(id="head")
         yield Static(id="tabs")
-        yield DataTable(cursor_type="row", zebra_stripes=True)
+        yield Table(cursor_type="row", zebra_stripes=True)
         yield Static(id="said")
         yield Footer()
 
@@ -198,20 +222,23 @@ class Screen(App[int]):
 
     def on_taken(self, message: Taken) -> None:
         if self._trouble_since is not None:
-            self._say("Redis is back")
-            self._trouble_since = None
+            self._trouble, self._trouble_since = "", None
+            self._say("Redis is back", keeps_failure=True)
         self._take(message.picture)
 
     def on_trouble(self, message: Trouble) -> None:
         now = self._clock.monotonic()
         self._trouble_since = now if self._trouble_since is None else self._trouble_since
         since = duration(now - self._trouble_since)
-        self._say(
-            f"no picture for {since}: {message.reason}; what is shown is of {moment(self._picture.at)}", "bold red"
-        )
+        self._trouble = f"no picture for {since}: {message.reason}; what is shown is of {moment(self._picture.at)}"
+        self._show_said()
 
     def on_done(self, message: Done) -> None:
-        self._say(message.said)
+        if message.deed.is_look and not message.has_failed:
+            self._forget()
+            self.push_screen(Ask(message.said, keys="any key goes back"))
+            return
+        self._say(message.said, has_failed=message.has_failed)
 
     def _take(self, picture: Picture) -> None:
         self._picture = picture
@@ -222,6 +249,7 @@ class Screen(App[int]):
 
     def on_resize(self) -> None:
         self._show_head()
+        self._show_said()
 
     def _show_head(self) -> None:
         """Show as much above the table as there is room for."""
@@ -288,8 +316,28 @@ class Screen(App[int]):
             text.append(f"  from {self._wanted.offset + 1}")
         self.query_one("#tabs", Static).update(text)
 
-    def _say(self, words: str, style: str = "") -> None:
-        self.query_one("#said", Static).update(Text(clean(words), style))
+    def _say(self, words: str, *, has_failed: bool = False, keeps_failure: bool = False) -> None:
+        """Show a line for a while; of what has failed, until somebody does something else."""
+        if keeps_failure and self._said.style == FAILED:
+            self._show_said()
+            return
+        if self._forgets is not None:
+            self._forgets.stop()
+        self._said = Text(clean(words), FAILED if has_failed else "")
+        self._forgets = None if has_failed else self.set_timer(REMEMBERED, self._forget)
+        self._show_said()
+
+    def _forget(self) -> None:
+        self._said = Text()
+        self._show_said()
+
+    def _show_said(self) -> None:
+        """Show what was said last, and why there is no picture; little of it where the rows need the room."""
+        lines = [each for each in (self._said, Text(clean(self._trouble), FAILED)) if each.plain]
+        said = self.query_one("#said", Static)
+        said.display = bool(lines)
+        said.styles.max_height = max(1, min(3, (self.size.height - TABLE) // 4))
+        said.update(Text("\n").join(lines))
 
     # 2. keys
 
@@ -309,6 +357,7 @@ class Screen(App[int]):
         self.table.move_cursor(row=self.table.cursor_row + step)
 
     def action_look(self) -> None:
+        self._forget()
         self._looker.show(self._wanted)
 
     def action_help(self) -> None:
@@ -319,14 +368,22 @@ class Screen(App[int]):
 
     def action_do(self, key: str) -> None:
         row = self.selected
-        deed = None if row is None else deed_of(key, self._wanted.view, row.about, self._store)
+        try:
+            deed = None if row is None else deed_of(key, self._wanted.view, row.about, self._store)
+        except UsageError as error:
+            self._say(str(error))
+            return
         if deed is None:
             self._say(f"{key} does nothing to what is selected here; ? says what does")
             return
-        self.push_screen(Ask(f"{clean(deed.what)}?", keys="y yes   n no"), partial(self._on_answer, deed))
+        question = Ask(f"{clean(deed.what)}?", keys="y yes   n no", answers=ANSWERS)
+        self.push_screen(question, partial(self._on_answer, deed))
 
     def on_data_table_row_selected(self) -> None:
-        """Enter: tell more of a job."""
+        """Enter: tell more of a job, or of the jobs of a queue."""
+        if self.selected is not None and isinstance(self.selected.about, QueueSummary):
+            self._looker.order(look_into(self.selected.about, self._store))
+            return
         words = None if self.selected is None else details(self.selected.about)
         if words is not None:
             self.push_screen(Ask("\n".join(map(clean, words)), keys="any key goes back"))
@@ -343,6 +400,7 @@ class Screen(App[int]):
             self._looker.order(deed)
 
     def _want(self, wanted: Wanted) -> None:
+        self._forget()
         self._wanted = wanted
         self._looker.show(wanted)
         self._show_tabs()

@@ -66,7 +66,9 @@ FILTERS = {
     "name": NAME,
     "queue": click.option("--queue", metavar="NAME", help="jobs of this queue"),
     "error": click.option("--error", metavar="TEXT", help="jobs whose last error, `class: message`, has this in it"),
-    "text": click.option("--text", metavar="TEXT", help="jobs with this in their JSON; or a glob, as '*inv?ice*'"),
+    "text": click.option(
+        "--text", metavar="TEXT", help="jobs with this in their JSON; with a *, a glob, as '*inv?ice*'"
+    ),
     "tag": TAG,
     "older": click.option("--older", type=DURATION, metavar="DURATION", help="jobs that lie there for longer"),
     "newer": click.option("--newer", type=DURATION, metavar="DURATION", help="jobs that came there since"),

@@ -17,7 +17,7 @@ from kiqcluster.ctl.by_redis import RedisWay, is_among, view_of_process
 from kiqcluster.ctl.confirm import confirm, yes_option
 from kiqcluster.ctl.options import SETTINGS, Output, host_option, json_option, redis_options
 from kiqcluster.ctl.steer import message, report
-from kiqcluster.ctl.tables import counted
+from kiqcluster.ctl.tables import clean, counted
 from kiqcluster.ctl.ways import Answer, NobodyThere, View, Way
 from kiqcluster.errors import UsageError
 from kiqcluster.fleet import ONLY_CLUSTERS, Cluster, Message, Process, clusters, processes
@@ -28,14 +28,19 @@ __all__ = ["MEANINGS", "Meaning", "Meant", "dump", "find", "signal"]
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """action: what the message asks for.  words: what whoever gets it will do."""
+    """action: what the message asks for.  words: what whoever gets it will do.  rubys: … of Ruby's, if that differs."""
 
     action: str
     words: str
+    rubys: str = ""
 
 
 MEANINGS = {
-    "TSTP": Meaning("quiet", "fetches nothing more until it is resumed, or its lease ends"),
+    "TSTP": Meaning(
+        "quiet",
+        "fetches nothing more until it is resumed, or its lease ends",
+        "fetches nothing more until it is stopped, from its next beat on",
+    ),
     "CONT": Meaning("resume", "fetches again"),
     "TERM": Meaning("stop", "fetches nothing more, finishes its jobs or puts them back, and ends"),
     "TTIN": Meaning("dump", "writes to its log what each of its threads is doing"),
@@ -71,7 +76,7 @@ def find(everybody: Sequence[Process], identity: str) -> Meant:
     if len(found_clusters) + len(found) != 1:
         what = "several are" if found_clusters or found else "neither a process nor a supervisor is"
         known = [*(each.supervisor for each in clusters(everybody)), *(each.identity for each in everybody)]
-        raise NobodyThere(f"{what} called {identity}; there are {', '.join(known) or 'none at all'}")
+        raise NobodyThere(f"{what} called {clean(identity)}; there are {', '.join(map(clean, known)) or 'none at all'}")
     return Meant(found_clusters, [each for each in found if each.is_ours], [each for each in found if not each.is_ours])
 
 
@@ -126,14 +131,18 @@ def ways(store: Store, meant: Meant) -> list[Way]:
     return [*found, RubyWay(store, meant.ruby)] if meant.ruby else found
 
 
+def identities(found: Sequence[Process]) -> list[str]:
+    return [each.identity for each in found]
+
+
 def send(store: Store, output: Output, meaning: Meaning, meant: Meant) -> int:
     """Say what will be done, have it done, report it; return the exit code."""
-    names = [each.supervisor for each in meant.clusters]
-    names += [each.identity for each in (*meant.workers, *meant.ruby)]
-    if not names:
+    said = dict.fromkeys((*(each.supervisor for each in meant.clusters), *identities(meant.workers)), meaning.words)
+    said |= dict.fromkeys(identities(meant.ruby), meaning.rubys or meaning.words)
+    if not said:
         raise NobodyThere(f"nobody there can do that: {meaning.words}")
-    for name in names:
-        output.say(f"{name} {meaning.words}")
+    for name, words in said.items():
+        output.say(f"{name} {words}")
     what, answers, views = message(meaning.action), list[Answer](), dict[str, View]()
     for way in ways(store, meant):
         answers += way.tell(what)
@@ -145,10 +154,12 @@ def able(meaning: Meaning, name: str, meant: Meant) -> Meant:
     """Return a single addressee that can do it.  Raises UsageError that says what to do instead."""
     if meaning.action in ONLY_CLUSTERS and meant.workers:
         supervisor = meant.workers[0].supervisor or "its supervisor"
-        raise UsageError(f"{name} is for a whole cluster; {meant.workers[0].identity} belongs to {supervisor}")
+        raise UsageError(
+            f"{name} is for a whole cluster; {clean(meant.workers[0].identity)} belongs to {clean(supervisor)}"
+        )
     if meaning.action not in RUBYS and meant.ruby:
         raise UsageError(
-            f"{meant.ruby[0].identity} is a process of Ruby's Sidekiq, which knows TSTP, TERM and TTIN only"
+            f"{clean(meant.ruby[0].identity)} is a process of Ruby's Sidekiq, which knows TSTP, TERM and TTIN only"
         )
     return meant
 
@@ -216,10 +227,10 @@ def signal(
 @json_option
 @click.pass_context
 def dump(ctx: click.Context, store: Store, output: Output, identity: str | None, hosts: tuple[str, ...]) -> None:
-    """Have processes write to their logs what each of their threads is doing; jobs go on.
+    """Have processes log what each of their threads is doing.
 
-    IDENTITY as in `kiqctl ps`: of a process, or of a supervisor for all of its workers.  Without it, all are asked,
-    Ruby's too.
+    Jobs go on.  IDENTITY as in `kiqctl ps`: of a process, or of a supervisor for all of its workers.  Without it, all
+    are asked, Ruby's too.
 
     \b
       kiqctl dump

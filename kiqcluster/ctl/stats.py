@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from kiqcluster.api import History, Stats, summaries
+from kiqcluster.api import History, QueueSummary, Stats, summaries
 from kiqcluster.ctl.confirm import confirm, yes_option
 from kiqcluster.ctl.options import SETTINGS, Output, json_option, redis_options
 from kiqcluster.ctl.tables import duration, left, number, right
@@ -47,7 +47,7 @@ DAYS = (left("DAY"), right("PROCESSED"), right("FAILED"))
 @json_option
 @click.pass_context
 def stats(ctx: click.Context, store: Store, output: Output, history: int | None, reset: str | None, yes: bool) -> None:
-    """Show what was done so far, what waits where and for how long, and what lies in the sets.
+    """Show counters, queues and how late they are, and the sets.
 
     Four round trips, one more per 500 queues and processes, and one for the history.
 
@@ -73,13 +73,18 @@ def _show(store: Store, output: Output, history: int | None) -> None:
     days = _days(store, history) if history is not None else []
     output.print(f"{name:<10} {number(value):>12}" for name, value in figures.items())
     if queues:
-        rows = [(q.name, number(q.size), duration(q.latency), "paused" if q.is_paused else "") for q in queues]
+        rows = [(q.name, number(q.size), duration(q.latency), _state(q)) for q in queues]
         output.print([""])
         output.table(QUEUES, rows, indent=0)
     if days:
         output.print([""])
         output.table(DAYS, [(day["day"], number(day["processed"]), number(day["failed"])) for day in days], indent=0)
     output.document({**figures, "queues": [asdict(each) for each in queues], "history": days})
+
+
+def _state(queue: QueueSummary) -> str:
+    words = (("paused", queue.is_paused), ("nobody listens", not queue.processes))
+    return ", ".join(word for word, is_so in words if is_so)
 
 
 def _days(store: Store, count: int) -> list[dict[str, Any]]:

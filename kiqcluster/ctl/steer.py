@@ -31,17 +31,24 @@ def message(action: str, lease: float | None = None, *, name: str = "kiqctl", wh
 
 
 def report(
-    output: Output, what: Message, answers: Sequence[Answer], problems: Problems, views: Mapping[str, View]
+    output: Output,
+    what: Message,
+    answers: Sequence[Answer],
+    problems: Problems,
+    views: Mapping[str, View],
+    words: str = "",
 ) -> int:
-    """Print how it went; return the exit code."""
+    """Print how it went; return the exit code.  words: what else there is to say of those that have done it."""
     errors = {**{each.name: each.error for each in answers if each.error}, **problems}
     for name, error in sorted(errors.items()):
-        output.complain(f"{name}: {error}")
+        first, *others = error.strip().splitlines() or [""]
+        for line in (f"{name}: {first}", *(f"  {each}" for each in others)):  # of a roll, a traceback may follow
+            output.complain(line)
     clusters = []
     for each in answers:
         view = views.get(each.name)
         if each.name not in errors:
-            output.say(f"{each.name}: {view.in_words() if view is not None else 'has ended'}")
+            output.say(f"{each.name}: {view.in_words() if view is not None else 'has ended'}{words}")
         shown = view.as_json() if view is not None else {"name": each.name}
         clusters.append({**shown, "error": errors.get(each.name)})
     output.document({"action": what.action, "id": what.id, "ok": not errors, "clusters": clusters})
@@ -57,7 +64,7 @@ def rolling(way: Way, output: Output, what: Message, *, wait: bool, timeout: flo
     """Have clusters replace their workers; with wait, until that has ended.  Returns the exit code."""
     answers = way.tell(what)
     problems = Watch().until_rolled(way, agreed(answers), what.id, timeout, output.say) if wait else {}
-    return report(output, what, answers, problems, way.look())
+    return report(output, what, answers, problems, way.look(), ", rolled" if wait else "")
 
 
 @click.command(context_settings=SETTINGS)
@@ -71,10 +78,10 @@ def rolling(way: Way, output: Output, what: Message, *, wait: bool, timeout: flo
 @json_option
 @click.pass_context
 def quiet(ctx: click.Context, way: Way, output: Output, lease: float | None, wait: bool, timeout: float | None) -> None:
-    """Fetch nothing more; jobs that run go on, and due ones still move to their queues.
+    """Fetch nothing more, until `resume` or the end of a lease.
 
-    It is the cluster that is quiet: a worker that is replaced meanwhile boots quiet.  It ends by `kiqctl resume`, or by
-    itself with its lease.
+    Jobs that run go on, and due ones still move to their queues.  It is the cluster that is quiet: a worker that is
+    replaced meanwhile boots quiet.  It ends by `kiqctl resume`, or by itself with its lease.
 
     \b
       kiqctl quiet --lease 15m --wait
@@ -113,9 +120,10 @@ def resume(ctx: click.Context, way: Way, output: Output) -> None:
 @json_option
 @click.pass_context
 def roll(ctx: click.Context, way: Way, output: Output, wait: bool, timeout: float | None) -> None:
-    """Replace every worker process by one that runs the code that is there now, one after the other.
+    """Replace every worker process by one with the newest code.
 
-    Each is replaced once its successor is ready.  If that does not boot, the old one stays, and the roll ends there.
+    It goes from slot to slot.  Each is replaced once its successor is ready.  If that does not boot, the old one stays,
+    and the roll ends there.
 
     \b
       kiqctl roll --wait
@@ -127,15 +135,24 @@ def roll(ctx: click.Context, way: Way, output: Output, wait: bool, timeout: floa
 
 
 @click.command(context_settings=SETTINGS)
+@click.option("--wait", is_flag=True, help="until it is in force; exit code 1 if it could not be")
+@timeout_option("how long to wait at most  [as long as it takes]")
 @way_options
 @json_option
 @click.pass_context
-def reload(ctx: click.Context, way: Way, output: Output) -> None:
-    """Read configuration and queue groups anew; workers whose group has not changed go on.
+def reload(ctx: click.Context, way: Way, output: Output, wait: bool, timeout: float | None) -> None:
+    """Read configuration and queue groups anew.
+
+    Workers whose group has not changed go on.  What cannot be read is an error at once; whether the application can be
+    imported, and leaves something to listen to, shows later: --wait waits for that.
 
     \b
-      kiqctl reload
+      kiqctl reload --wait
+      kiqctl reload --wait --timeout 2m --host app-1
     """
+    if timeout is not None and not wait:
+        raise UsageError("--timeout goes with --wait")
     what = message("reload")
     answers = way.tell(what)
-    ctx.exit(report(output, what, answers, {}, way.look()))
+    problems = Watch().until_reloaded(way, agreed(answers), what.id, timeout, output.say) if wait else {}
+    ctx.exit(report(output, what, answers, problems, way.look(), ", reloaded" if wait else ""))

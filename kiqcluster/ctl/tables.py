@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from math import isfinite
+from decimal import Decimal
 from typing import Literal
 
 from kiqcluster.durations import show_duration
@@ -32,6 +32,7 @@ __all__ = [
     "moment",
     "number",
     "right",
+    "stamp",
     "table",
     "terminal_width",
 ]
@@ -40,6 +41,7 @@ GAP = "  "
 NOTHING = "–"
 WIDE = frozenset("WF")  # East Asian widths that take two cells
 WITHOUT_A_CELL = frozenset({"Mn", "Me"})  # categories of characters that combine with the one before
+ENORMOUS = 10**18  # nobody counts that far, but a payload may say anything, also with thousands of digits
 LATEST_MOMENT = 253_402_300_799.0  # the last second of the year 9999, where datetime ends
 
 
@@ -153,8 +155,8 @@ def cut(text: str, width: int) -> str:
 
 
 def number(value: int) -> str:
-    """Return 1204331 as 1,204,331."""
-    return f"{value:,}"
+    """Return 1204331 as 1,204,331, and what is enormous as 1.2e+30."""
+    return f"{value:,}" if abs(value) < ENORMOUS else f"{Decimal(value):.1e}"
 
 
 def counted(count: int, one: str, many: str = "") -> str:
@@ -163,15 +165,15 @@ def counted(count: int, one: str, many: str = "") -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return 0.4s, 9.5s, 14m 58s; None is nothing known."""
-    if seconds is None:
+    """Return 0.4s, 9.5s, 14m 58s; None is nothing known, and so is what lasts for thousands of years."""
+    if seconds is None or not abs(seconds) <= LATEST_MOMENT:
         return NOTHING
     return f"{max(0.0, seconds):.1f}s" if seconds < 9.95 else show_duration(seconds)
 
 
 def ago(at: float | None, now: float) -> str:
     """Return how long ago an epoch second was, `in 5m` for one to come."""
-    if at is None or not isfinite(at):
+    if at is None or not abs(at) <= LATEST_MOMENT:
         return NOTHING
     return f"{duration(now - at)} ago" if at <= now else f"in {duration(at - now)}"
 
@@ -181,6 +183,12 @@ def moment(at: float | None) -> str:
     if at is None or not 0 <= at <= LATEST_MOMENT:
         return NOTHING
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%SZ}"
+
+
+def stamp(at: float | None) -> str | None:
+    """Return the same as 2026-11-20T09:59:00Z, for a document; None where nothing is known."""
+    words = moment(at)
+    return None if words == NOTHING else words.replace(" ", "T")
 
 
 def megabytes(count: int) -> str:

@@ -8,7 +8,7 @@ import threading
 import click
 
 from kiqcluster.clock import SystemClock
-from kiqcluster.ctl.options import DURATION, SETTINGS, Output, json_option, redis_options
+from kiqcluster.ctl.options import DURATION, SETTINGS, Output, burying_options, json_option
 from kiqcluster.ctl.picture import Picture, View, take
 from kiqcluster.ctl.tables import moment
 from kiqcluster.ctl.throughput import Rate, Throughput
@@ -26,14 +26,15 @@ NEVER = threading.Event()  # never set: how a look pauses, and Ctrl-C ends it
 @click.command(context_settings=SETTINGS)
 @click.option("--interval", type=DURATION, default=INTERVAL, help="between two looks  [2s]")
 @click.option("--once", is_flag=True, help="print one picture, after two looks an interval apart, and end")
-@redis_options
+@burying_options
 @json_option
 @click.pass_context
 def top(ctx: click.Context, store: Store, output: Output, interval: float, once: bool) -> None:
-    """Show live what goes on: throughput, queues and how late they are, processes, running jobs, and the sets.
+    """Show live what goes on, and take keys.
 
-    Keys change the view, retry and kill entries, quiet and resume processes and clusters, and pause queues; ? says
-    which.  While Redis is away it says so, and goes on.  It needs an extra: pip install 'kiqcluster[top]'.
+    There are throughput, queues and how late they are, processes, running jobs, and the sets.  Keys change the view,
+    retry and kill entries, quiet and resume processes and clusters, and pause queues; ? says which.  While Redis is
+    away it says so, and goes on.  It needs an extra: pip install 'kiqcluster[top]'.
 
     With --once, or --json, it prints one picture instead, and needs no extra.  A look is two round trips, one more for
     each 250 queues.

@@ -21,7 +21,8 @@ from kiqcluster.ctl.options import DURATION, SETTINGS, Output, burying_options, 
 from kiqcluster.ctl.places import found
 from kiqcluster.ctl.selection import Selection, entry_filters
 from kiqcluster.ctl.tables import counted
-from kiqcluster.errors import ExitCode, UsageError
+from kiqcluster.ctl.trimming import Trimming
+from kiqcluster.errors import UsageError
 from kiqcluster.store import Store
 
 __all__ = ["ADD_TO_QUEUE", "DELETE", "KILL", "RESCHEDULE", "RETRY", "Verb", "command_of"]
@@ -52,7 +53,7 @@ RETRY = Verb(
     "retry",
     "retrying",
     "retried",
-    "Put jobs into their queues now; the failure that brought them here does not count as a retry.",
+    "Put jobs into their queues now.  The failure that brought them here does not count as a retry.",
     lambda job_set, entries, _: job_set.retry(entries),
 )
 ADD_TO_QUEUE = Verb(
@@ -69,7 +70,7 @@ KILL = Verb(
     "kill",
     "killing",
     "killed",
-    "Move jobs to the dead set, which is trimmed to its limits; they run again only if somebody retries them there.",
+    "Move jobs to the dead set.  It is trimmed to its limits; they run again only if somebody retries them there.",
     lambda job_set, entries, _: job_set.kill(entries),
 )
 DELETE = Verb(
@@ -138,7 +139,7 @@ def command_of(kind: Kind, verb: Verb) -> click.Command:
         order = Order(kind, verb, at=_due(delay, at) if verb.has_time else 0.0, **options)
         order.check()
         job_set = kind.job_set(store=store)
-        ctx.exit(_to_named(order, store, job_set, output) if order.jids else _to_all(order, job_set, output))
+        ctx.exit(_to_named(order, store, job_set, output) if order.jids else _to_all(order, store, job_set, output))
 
     if verb.has_time:
         run = click.option("--at", type=MOMENT, help="when they are due: 2026-11-20T09:59Z, or epoch seconds")(run)
@@ -181,30 +182,33 @@ def _to_named(order: Order, store: Store, job_set: JobSet, output: Output) -> in
     )
     for words in missing.values():
         output.complain(words)
+    trimming = Trimming.of(store if verb is KILL else None)
     outcome = carry_out(output, task)
-    document = {**order.document(), "missing": missing}
-    code = report(output, outcome, verb.past, order.kind.entries, document)
-    return code or (ExitCode.UNEXPECTED if missing or not outcome.done else ExitCode.STOPPED)
+    trimming.end(outcome.done)
+    problem = "; ".join(missing.values()) or ("" if outcome.done else "none was there any more")
+    document = {**order.document(), "missing": missing, **trimming.report(output)}
+    return report(output, outcome, verb.past, order.kind.entries, document, problem=problem)
 
 
 def _found(job_set: JobSet, jids: Sequence[str]) -> list[SortedEntry]:
     return [each for each in found(job_set, jids) if isinstance(each, SortedEntry)]
 
 
-def _to_all(order: Order, job_set: JobSet, output: Output) -> int:
+def _to_all(order: Order, store: Store, job_set: JobSet, output: Output) -> int:
     """Do it to all that are selected, once that is confirmed."""
     kind, verb = order.kind, order.verb
-    task = _task(order, job_set)
+    task, trimming = _task(order, job_set), Trimming.of(store if verb is KILL else None)
     if not order.yes:
         total = count(output, task) if order.selection.is_narrow else len(job_set)
         if total:
-            confirm(output, f"{verb.what} {counted(total, *kind.entries)}", yes=False)
+            confirm(output, f"{verb.what} {counted(total, *kind.entries)}{trimming.in_words(total)}", yes=False)
     if order.is_all and verb.all_at_once is not None:
         deleted = verb.all_at_once(job_set)
         outcome = Outcome(found=deleted, done=deleted)
     else:
         outcome = carry_out(output, task)
-    return report(output, outcome, verb.past, kind.entries, order.document())
+        trimming.end(outcome.done)
+    return report(output, outcome, verb.past, kind.entries, {**order.document(), **trimming.report(output)})
 
 
 def _task(order: Order, job_set: JobSet) -> Task[SortedEntry]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from kiqcluster.api import JobRecord, SortedEntry
 from kiqcluster.api.processes import Work
 from kiqcluster.ctl.by_redis import uptime, view_of
+from kiqcluster.ctl.jsontext import json_line
 from kiqcluster.ctl.picture import Picture, View
 from kiqcluster.ctl.tables import (
     NOTHING,
@@ -30,7 +30,7 @@ from kiqcluster.fleet import Cluster, Process
 
 __all__ = ["COLUMNS", "ENTRIES", "Row", "arguments", "details", "entry_words", "headlines", "process_of", "rows"]
 
-LONGEST_CELL = 200  # cells of arguments or of a message: more fits no line
+LONGEST_CELL = 200  # cells of arguments or of a message on the screen: more fits no line
 
 QUEUES = (left("QUEUE", 12), right("SIZE"), right("LATENCY"), left("STATE"), right("PROCESSES"))
 PROCESSES = (
@@ -98,17 +98,17 @@ def details(about: object) -> list[str] | None:
         "failed": moment(job.failed_at),
         "retried": moment(job.retried_at),
         "error": ": ".join(each for each in (job.error_class, job.error_message) if each),
-        "args": json.dumps(job.display_args, ensure_ascii=False),
-        "payload": json.dumps(job.payload, ensure_ascii=False) if job.is_job else "",
+        "args": json_line(job.display_args),
+        "payload": json_line(job.payload) if job.is_job else "",
     }
     lines = [f"{name:<8} {words}" for name, words in facts.items() if words not in ("", NOTHING)]
     return [*lines, *(f"         {line}" for line in job.error_backtrace)]
 
 
 def arguments(job: JobRecord) -> str:
-    """Return a job's arguments as one short line."""
-    text = ", ".join(json.dumps(each, ensure_ascii=False) for each in job.display_args)
-    return cut(clean(text), LONGEST_CELL)
+    """Return a job's arguments as one line."""
+    text = ", ".join(map(json_line, job.display_args))
+    return clean(text)
 
 
 def process_of(process: Process) -> tuple[str, ...]:
@@ -171,7 +171,7 @@ def _busy(picture: Picture) -> list[Row]:
 def _work(work: Work, now: float) -> Row:
     host_and_pid = work.identity.rpartition(":")[0]
     words = (host_and_pid, work.tid, duration(now - work.run_at), work.queue, *_job(work.job))
-    return Row(f"{work.identity} {work.tid}", words, work)
+    return Row(f"{work.identity} {work.tid}", _short(words), work)
 
 
 def _job(job: JobRecord) -> tuple[str, ...]:
@@ -179,7 +179,11 @@ def _job(job: JobRecord) -> tuple[str, ...]:
 
 
 def _entries(picture: Picture) -> list[Row]:
-    return [Row(each.id, entry_words(each, picture.at), each) for each in picture.entries]
+    return [Row(each.id, _short(entry_words(each, picture.at)), each) for each in picture.entries]
+
+
+def _short(words: Sequence[str]) -> tuple[str, ...]:
+    return tuple(cut(clean(each), LONGEST_CELL) for each in words)
 
 
 def entry_words(entry: SortedEntry, now: float) -> tuple[str, ...]:
@@ -190,7 +194,7 @@ def entry_words(entry: SortedEntry, now: float) -> tuple[str, ...]:
 
 def _error(entry: SortedEntry) -> str:
     words = [each for each in (entry.error_class, entry.error_message) if each]
-    return cut(clean(": ".join(words)), LONGEST_CELL)
+    return clean(": ".join(words))
 
 
 MAKERS: Mapping[View, Callable[[Picture], list[Row]]] = {

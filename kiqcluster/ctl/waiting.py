@@ -1,4 +1,4 @@
-"""Waiting: until everything drained, until everything rolled.  Progress is said as it comes.
+"""Waiting: until everything has drained, rolled or reloaded.  Progress is said as it comes.
 
 Redis tells nobody when a field changes, so this looks several times a second.
 """
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from threading import Event
+from typing import Any
 
 from kiqcluster.clock import Clock, SystemClock
 from kiqcluster.ctl.ways import View, Way
@@ -22,7 +23,6 @@ POLL = 0.1  # seconds between two looks
 # Seconds for which something must be wrong before it counts: processes are replaced, and one may tell older news than
 # another.
 SETTLE = 10.0
-NO_ROLL = "tells nothing of this roll"
 AWAY = 60.0  # seconds for which Redis may be away
 NEVER = Event()  # never set: waiting for it is how a look pauses, and Ctrl-C ends it
 
@@ -57,6 +57,12 @@ class Watch:
         """Wait until the roll of that id has ended everywhere; return by name why it failed."""
         return self._until(
             way, names, timeout, lambda view: _judge_rolled(view, ident), lambda views: _say_rolled(views, ident, say)
+        )
+
+    def until_reloaded(self, way: Way, names: Iterable[str], ident: str, timeout: float | None, say: Say) -> Problems:
+        """Wait until the reload of that id has ended everywhere; return by name why it failed."""
+        return self._until(
+            way, names, timeout, lambda view: _judge_reloaded(view, ident), lambda views: _say_held_up(views, say)
         )
 
     def _until(
@@ -124,13 +130,21 @@ def _say_busy(views: Mapping[str, View], say: Say) -> None:
 def _judge_rolled(view: View | None, ident: str) -> Verdict:
     if view is None:
         return Verdict(False, "is gone")
-    roll = view.roll or {}
-    if roll.get("id") != ident:
-        other = roll.get("id")
-        return Verdict(False, f"tells of another roll, {other}: it has taken this one's place" if other else NO_ROLL)
-    if roll.get("state") == "failed":
-        return Verdict(True, str(roll.get("error") or "the roll failed"))
-    return ARRIVED if roll.get("state") == "done" else GOES_ON
+    return _judge("roll", view.roll or {}, ident)
+
+
+def _judge_reloaded(view: View | None, ident: str) -> Verdict:
+    return Verdict(False, "is gone") if view is None else _judge("reload", view.reload or {}, ident)
+
+
+def _judge(what: str, report: Mapping[str, Any], ident: str) -> Verdict:
+    """Judge what is told of the latest roll, or reload."""
+    if (other := report.get("id")) != ident:
+        replaced = f"tells of another {what}, {other}: it has taken this one's place"
+        return Verdict(False, replaced if other else f"tells nothing of this {what}")
+    if report.get("state") in ("failed", "superseded"):
+        return Verdict(True, str(report.get("error") or f"the {what} failed"))
+    return ARRIVED if report.get("state") == "done" else GOES_ON
 
 
 def _say_rolled(views: Mapping[str, View], ident: str, say: Say) -> None:
@@ -138,3 +152,9 @@ def _say_rolled(views: Mapping[str, View], ident: str, say: Say) -> None:
         roll = view.roll or {}
         if roll.get("id") == ident and roll.get("state") == "rolling":
             say(f"{name}: {roll.get('done')} of {roll.get('of')} workers replaced")
+
+
+def _say_held_up(views: Mapping[str, View], say: Say) -> None:
+    for name, view in sorted(views.items()):
+        if (view.roll or {}).get("state") == "rolling":
+            say(f"{name}: reloads when its roll has ended")

@@ -36,7 +36,17 @@ from kiqcluster.clock import SystemClock
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
 from kiqcluster.keys import Keys
 from kiqcluster.store.address import PRIMARY_ONLY, Node, Place, Service, masked, parse_address
-from kiqcluster.store.wire import INCOMPLETE, Command, Reply, Wire, is_outage, pack, refusal_of, says_no_primary
+from kiqcluster.store.wire import (
+    INCOMPLETE,
+    Command,
+    Reply,
+    Wire,
+    about_keys,
+    is_outage,
+    pack,
+    refusal_of,
+    says_no_primary,
+)
 
 __all__ = ["Link", "Store", "risks"]
 
@@ -285,9 +295,9 @@ class Store:
         """
         with self.borrowed() as link:
             replies = link.exchange(commands)
-        for reply in replies:
+        for at, reply in enumerate(replies):
             if isinstance(reply, RedisRefused):
-                raise reply
+                raise about_keys(reply, commands[at][1:2])
         return replies
 
     def transaction(self, commands: Sequence[Command]) -> list[Reply]:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from kiqcluster.errors import RedisRefused
 from kiqcluster.store.connection import Store
 from kiqcluster.store.scripts import MOVE_ENTRIES, MOVE_JOBS, READ_QUEUE, Call, Word, run_scripts
+from kiqcluster.store.wire import about_keys
 
 __all__ = ["DeadSetLimits", "Move", "Part", "move_entries", "move_jobs", "read_queue"]
 
@@ -105,5 +106,5 @@ def _run(store: Store, call: Call) -> Any:
     with store.borrowed() as link:
         (reply,) = run_scripts(link, [call])
     if isinstance(reply, RedisRefused):
-        raise reply
+        raise about_keys(reply, call.keys)
     return reply

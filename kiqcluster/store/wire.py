@@ -21,7 +21,7 @@ import redis
 
 from kiqcluster.errors import RedisRefused, StoreError
 
-__all__ = ["INCOMPLETE", "Command", "Reply", "Wire", "is_outage", "pack", "refusal_of", "says_no_primary"]
+__all__ = ["INCOMPLETE", "Command", "Reply", "Wire", "about_keys", "is_outage", "pack", "refusal_of", "says_no_primary"]
 
 Command = Sequence[str | bytes | int | float]
 Reply = Any  # bytes, int, None, list of these, or RedisRefused
@@ -137,6 +137,14 @@ def refusal_of(error: Exception) -> RedisRefused:
 def says_no_primary(reply: Reply) -> bool:
     """Return whether this reply makes its connection useless: the server is no primary, or not any more."""
     return isinstance(reply, RedisRefused) and reply.code in NO_PRIMARY_CODES
+
+
+def about_keys(refusal: RedisRefused, keys: Sequence[object]) -> RedisRefused:
+    """Return a refusal with the keys in its words, where it is about their types: Redis does not say which."""
+    if refusal.code != "WRONGTYPE" or not keys:
+        return refusal
+    names = [key.decode(errors="replace") if isinstance(key, bytes) else str(key) for key in keys]
+    return RedisRefused(f"{refusal} (key {', '.join(names)})")
 
 
 def is_outage(error: StoreError) -> bool:

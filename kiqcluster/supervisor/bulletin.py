@@ -67,6 +67,7 @@ class Bulletin:
             "quiet_since": quiet.since_epoch if quiet else None,
             "lease_remaining": quiet.remaining(now),
             "roll": None if state.roll is None else state.roll.as_json(),
+            "reload": None if state.reload is None else state.reload.as_json(),
             "stopping": state.is_stopping,
             "version": VERSION,
             "restart_needed": state.restart_needed,

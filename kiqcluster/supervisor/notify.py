@@ -182,7 +182,7 @@ def _span(seconds: float) -> str:
 def unknown_limit(platform_timeout: float, environ: Mapping[str, str]) -> str | None:
     """Return a warning when something will kill us at a time that we have not been told, else None.  Pure.
 
-    That a known one leaves room for the stop is checked with the other settings (config.load).
+    That a known one leaves room for the stop is checked with the other settings (config.check).
     """
     places = {"NOTIFY_SOCKET": "TimeoutStopSec", "KUBERNETES_SERVICE_HOST": "terminationGracePeriodSeconds"}
     for variable, limit in places.items():

@@ -29,7 +29,7 @@ from kiqcluster.supervisor.outlook import Outlook, Reread, prepare
 from kiqcluster.supervisor.releases import Releases, Superseded
 from kiqcluster.supervisor.reload import Change, compare, heeded, same_threads, unheeded
 from kiqcluster.supervisor.rollout import Rollout
-from kiqcluster.supervisor.state import ClusterState
+from kiqcluster.supervisor.state import ClusterState, ReloadReport
 from kiqcluster.version import VERSION
 
 __all__ = ["Renewal", "Reread"]
@@ -63,7 +63,7 @@ class Renewal:
         self._cannot_start = cannot_start
         self._events = events
         self._clock = clock
-        self._reloads_after_roll = False
+        self._reloads_after_roll = False  # it is the latest reload that waits
         self._is_roll_open = False  # its end has not been acted upon
         self._restart_reasons: dict[str, str] = {}  # by what they are about
         self._born: tuple[Config, tuple[tuple[str, str], ...]] = (config, ())  # what all workers have, and its jobs
@@ -198,7 +198,8 @@ class Renewal:
             self._crew.tell_all("resume")
         if self._reloads_after_roll:
             self._reloads_after_roll = False
-            self.reload()
+            assert self._state.reload is not None, "what waits has been asked for"
+            self._read_again(self._state.reload)
 
     def _warn_of_preload(self) -> None:
         """Say that new processes are no new release: the application was imported before they were forked."""
@@ -207,36 +208,58 @@ class Renewal:
 
     # 3. reload
 
-    def reload(self) -> str | None:
+    def reload(self, ident: str) -> str | None:
         """Read configuration and catalogue again; return why not, None when that is under way.
 
+        ident: whoever asked finds the result by it.
         One that comes during a roll is done after it; one during another begins anew, for the file may have changed.
         """
         refusal = self._refusal()
-        if refusal is not None or self._reread is None:
+        if refusal is not None:
             return refusal
-        if self.rollout.is_rolling:
+        report = self._state.reload = ReloadReport(ident)
+        if self.rollout.is_rolling and self._reread is not None:
             self._reloads_after_roll = True
+            return None
+        return self._read_again(report)
+
+    def _read_again(self, report: ReloadReport) -> str | None:
+        if self._reread is None:
+            self._end_reload(report, "done")
             return None
         try:
             config, groups = self._reread()
             self._releases.ask(
-                config, lambda catalogue: self._change_to(config, groups, catalogue), self._cannot_reload
+                config,
+                lambda catalogue: self._change_to(config, groups, catalogue, report),
+                lambda error: self._cannot_reload(report, error),
             )
         except (KiqError, OSError) as error:
-            self._cannot_reload(error)
+            self._cannot_reload(report, error)
             return Told(error)
         return None
 
-    def _cannot_reload(self, error: Exception) -> None:
+    def _cannot_reload(self, report: ReloadReport, error: Exception) -> None:
         if isinstance(error, Superseded):
             self._state.reloads["superseded"] += 1
             self._events.emit("reload_superseded", reason=error)
+            if report is not self._state.reload:  # else it is the roll's turn, and this one goes on after that
+                self._end_reload(report, "superseded", str(error))
         else:
             self._state.reloads["failed"] += 1
             self._events.emit("reload_failed", error=error)
+            self._end_reload(report, "failed", str(error))
 
-    def _change_to(self, config: Config, groups: Sequence[Group], catalogue: Catalogue) -> None:
+    def _end_reload(self, report: ReloadReport, state: str, error: str = "") -> None:
+        report.state, report.error, report.ended_at = state, error, self._clock.now()
+
+    def abandon(self) -> None:
+        """Renew nothing any more: the cluster stops."""
+        self.rollout.abandon()
+        if self._state.reload is not None and self._state.reload.state == "reloading":
+            self._end_reload(self._state.reload, "failed", "the cluster was stopped")
+
+    def _change_to(self, config: Config, groups: Sequence[Group], catalogue: Catalogue, report: ReloadReport) -> None:
         """Go by another configuration.  Raises UsageError when it leaves nothing to listen to."""
         plans = plan_slots(groups, catalogue.known_queues(config), config)
         old = self._config
@@ -259,6 +282,7 @@ class Renewal:
             roll=f"; roll (USR2) for {', '.join(roll)}" if roll else "",
         )  # fmt: skip
         self._want_restart("settings", _settings_wait(restart))
+        self._end_reload(report, "done")
 
     def _apply(self, change: Change) -> None:
         for slot, plan in change.kept:

@@ -81,7 +81,7 @@ class Rollout:
         report = self._state.roll
         if report is None or report.state != ROLLING:
             return None
-        report.state, report.error = state, error
+        report.state, report.error, report.ended_at = state, error, self._clock.now()
         self._state.rolls[state] += 1
         self._clear()
         return report
@@ -118,7 +118,7 @@ class Rollout:
             or any(why == ROLLING for _, why in self._waiting)
         ):
             return
-        report.state = "done"
+        report.state, report.ended_at = "done", self._clock.now()
         self._state.rolls["done"] += 1
         self._events.emit("roll_done", id=report.ident, slots=report.of)
 

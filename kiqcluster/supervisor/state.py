@@ -9,7 +9,7 @@ from math import inf
 from kiqcluster.supervisor.children import Slot
 from kiqcluster.supervisor.quiet import Quiet
 
-__all__ = ["ClusterState", "RollReport"]
+__all__ = ["ClusterState", "ReloadReport", "RollReport"]
 
 
 @dataclass(slots=True)
@@ -17,7 +17,7 @@ class RollReport:
     """How the latest rolling restart goes, or went.
 
     ident: whoever asked for it finds its end by that.  state: rolling, done, failed or superseded.  error: why it did
-    not come to its end; the first line says most.
+    not come to its end; the first line says most.  ended_at: epoch seconds, None while it goes on.
     """
 
     ident: str
@@ -25,9 +25,26 @@ class RollReport:
     done: int = 0
     of: int = 0
     error: str = ""
+    ended_at: float | None = None
 
     def as_json(self) -> dict[str, object]:
-        return {"id": self.ident, "state": self.state, "done": self.done, "of": self.of, "error": self.error}
+        return {
+            "id": self.ident, "state": self.state, "done": self.done, "of": self.of, "error": self.error,
+            "ended_at": self.ended_at,
+        }  # fmt: skip
+
+
+@dataclass(slots=True)
+class ReloadReport:
+    """How the latest reload goes, or went: as that of a roll.  state: reloading, done, failed or superseded."""
+
+    ident: str
+    state: str = "reloading"
+    error: str = ""
+    ended_at: float | None = None
+
+    def as_json(self) -> dict[str, object]:
+        return {"id": self.ident, "state": self.state, "error": self.error, "ended_at": self.ended_at}
 
 
 @dataclass(slots=True)
@@ -48,6 +65,7 @@ class ClusterState:
     slots: list[Slot] = field(default_factory=list)
     quiet: Quiet = field(default_factory=Quiet)
     roll: RollReport | None = None
+    reload: ReloadReport | None = None
     generation: int = 0
     stop_by: float | None = None
     restart_needed: str = ""

@@ -75,6 +75,7 @@ def status_document(state: ClusterState, supervisor: str, quorum: int | None, no
         "quiet": {"by": quiet.by, "since": quiet.since_epoch, "lease_remaining": lease} if quiet else None,
         "generation": state.generation,
         "roll": None if state.roll is None else state.roll.as_json(),
+        "reload": None if state.reload is None else state.reload.as_json(),
         "restart_needed": state.restart_needed,
         "reload_needed": state.reload_needed,
         "roll_needed": state.roll_needed,
@@ -86,8 +87,8 @@ def _slot_document(slot: Slot, now: float) -> dict[str, Any]:
     plan = slot.plan
     return {
         "slot": slot.number,
-        "state": slot.state,
         **_process_document(slot.child, now),
+        "state": slot.state,
         "queues": dict(plan.weights),
         "mode": plan.mode,
         "concurrency": plan.concurrency,
@@ -101,6 +102,7 @@ def _slot_document(slot: Slot, now: float) -> dict[str, Any]:
 
 def _process_document(child: Child | None, now: float) -> dict[str, Any]:
     return {
+        "state": child.state if child else None,
         "release": child.release if child else None,
         "generation": child.generation if child else None,
         "pid": child.pid if child else None,

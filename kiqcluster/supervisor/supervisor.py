@@ -337,8 +337,8 @@ class Supervisor:
             case "reload" if self._had_terminal and not os.isatty(0):  # the terminal has been closed
                 self._stop(name, self._crew.config.timeout)
             case "reload" | "roll":
-                refusal = self._renewal.reload() if action == "reload" else self._renewal.roll(secrets.token_hex(6))
-                self._say_refused(action, refusal)
+                renew = self._renewal.reload if action == "reload" else self._renewal.roll
+                self._say_refused(action, renew(secrets.token_hex(6)))
 
     def command(self, message: Mapping[str, object]) -> str | None:
         """Do what somebody asks for; return why not, None when it is accepted.  See docs/operate.md for the words."""
@@ -359,7 +359,7 @@ class Supervisor:
             case "roll":
                 return self._renewal.roll(command.ident or secrets.token_hex(6))
             case "reload":
-                return self._renewal.reload()
+                return self._renewal.reload(command.ident or secrets.token_hex(6))
             case "stop":
                 self._stop(command.by, self._crew.config.timeout)
             case "dump":
@@ -398,7 +398,7 @@ class Supervisor:
             self._events.emit("cluster_waits", signal=name, running=running)
             return
         self.state.stop_by = by
-        self._renewal.rollout.abandon()
+        self._renewal.abandon()
         self._events.emit("cluster_stopping", signal=name, seconds=seconds)
         self._crew.stop(seconds)
 

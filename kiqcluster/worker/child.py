@@ -25,7 +25,7 @@ from random import Random
 from kiqcluster import application, log
 from kiqcluster.board import Board
 from kiqcluster.clock import SystemClock
-from kiqcluster.config import STOP_GRACE, Config, Origins, with_configured
+from kiqcluster.config import STOP_GRACE, Config, Origins
 from kiqcluster.errors import ExitCode, KiqError, RedisRefused, StoreError
 from kiqcluster.events import Events
 from kiqcluster.fleet import Message
@@ -34,6 +34,7 @@ from kiqcluster.groups import Group
 from kiqcluster.registry import current_registry
 from kiqcluster.runtime import Runtime, current_setup
 from kiqcluster.service import thread_stacks
+from kiqcluster.sources import with_configured
 from kiqcluster.store import Store, is_outage, risks
 from kiqcluster.store.engine import Member
 from kiqcluster.worker.inbox import REMOTE_ACTIONS, Inbox, be_killed_in

@@ -59,12 +59,12 @@ def withdrawal(keys: Keys, identity: str) -> list[Command]:
 
 
 class Status:
-    """What the heartbeat asks of the launcher at each beat; filled by it."""
+    """What the heartbeat asks of the launcher at each beat; filled by it.  running: by the ids of the threads."""
 
     def __init__(
         self,
         identity: Callable[[], str],
-        running: Callable[[], Sequence[Running]],
+        running: Callable[[], Mapping[str, Running]],
         busy: Callable[[], int],
         is_quiet: Callable[[], bool],
         queues: Callable[[], tuple[dict[str, int], Mode]],
@@ -196,10 +196,10 @@ class Heartbeat(Service):
         self._has_shown_work = bool(running)
         return 2 * replies[0] == len(fields), replies[3]
 
-    def _work_commands(self, identity: str, running: Sequence[Running]) -> Iterator[Command]:
+    def _work_commands(self, identity: str, running: Mapping[str, Running]) -> Iterator[Command]:
         """Yield what replaces the running jobs in one step: a page is never shown half of them."""
         keys = self._store.keys
-        work = [word for number, each in enumerate(running) for word in (f"{number:x}", self._work(each))]
+        work = [word for tid, each in running.items() for word in (tid, self._work(each))]
         yield ("MULTI",)
         for key in (keys.work(identity), keys.workers(identity)):
             yield ("UNLINK", key)

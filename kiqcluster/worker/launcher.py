@@ -319,7 +319,7 @@ class Launcher:
         capsule = self.capsule
         status = Status(
             identity=lambda: capsule.fetch.member.identity,
-            running=capsule.manager.running,
+            running=capsule.manager.running_by_thread,
             busy=self.occupied,
             is_quiet=lambda: self._is_quiet,
             queues=lambda: (capsule.order.weights, capsule.order.mode),

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from kiqcluster.clock import Clock
 from kiqcluster.errors import StoreError
+from kiqcluster.log import tid
 from kiqcluster.service import Service
 from kiqcluster.store.engine import Settlement
 from kiqcluster.worker.bells import Bells
@@ -73,6 +74,10 @@ class Manager(Service):
     def running(self) -> list[Running]:
         """Return what the processors run at this moment."""
         return [running for processor in self.processors if (running := processor.running) is not None]
+
+    def running_by_thread(self) -> dict[str, Running]:
+        """Return the same by the threads' ids, as they are in the log."""
+        return {tid(each.ident): running for each in self.processors if (running := each.running) is not None}
 
     def interrupt(self) -> list[Settlement]:
         """Return what becomes of the units that still run when the process must go."""

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kiqcluster.config import STOP_GRACE, Config, load
+from kiqcluster.config import STOP_GRACE, Config
 from kiqcluster.errors import ExitCode
+from kiqcluster.sources import load
 from kiqcluster.supervisor.notify import EXTENSION
 from tests.deploy.stage import Unit
 from tests.kit import ROOT, require, unavailable

@@ -45,7 +45,7 @@ def fleet(store: Store) -> Iterator[StandIn]:
     here = StandIn(store, workers=2)
     here.obeys_alone = True
     here.run_jobs(2, 1)
-    publish(store, RUBY, labels=[], version="6.4.1", queues=["mailers"])
+    publish(store, RUBY, labels=[], version=None, queues=["mailers"])
     job = rubyjson.encode({"class": "SendInvoice", "args": [7, "EUR"], "jid": EXAMPLE_JID}).decode()
     told = {"queue": "mailers", "payload": job, "run_at": int(SystemClock.now()) - 3_600}
     store.call("HSET", f"{here.workers[0]}:work", "k9x2", rubyjson.encode(told))

@@ -243,6 +243,20 @@ class TestAnswers:
         assert sound.actions == ["quiet"]
         assert unread(store) == []
         assert len({message.id for _, message in silent.received}) == 1  # asked again, but for one thing
+        (of_deaf,) = [line for line in done.stderr.splitlines() if deaf.name in line]
+        (of_silent,) = [line for line in done.stderr.splitlines() if silent.name in line]
+        assert "may be done yet" in of_silent  # it was read
+        assert "may be" not in of_deaf
+
+    def test_a_process_that_has_read_its_message_and_does_not_obey_may_yet(
+        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]
+    ) -> None:
+        here = stand_in(workers=1)
+
+        done = kiqctl("quiet", "--identity", here.workers[0])
+
+        assert done.returncode == 1
+        assert "may be done yet" in done.stderr
 
 
 class TestWaiting:
@@ -337,6 +351,51 @@ class TestRoll:
 
         assert (done.returncode, here.actions) == (1, ["reload", "reload"])
         assert "kiqcluster.toml is no TOML" in done.stderr
+
+
+class TestReload:
+    def test_with_wait_it_ends_when_all_have_reloaded(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
+        here, there = stand_in("app-1"), stand_in("app-2")
+        running = kiqctl.start("reload", "--wait", "--json")
+        wait_until(lambda: here.state["reload"] and there.state["reload"], "both to reload")
+
+        here.end_reload()
+        there.end_reload("failed", "there is no module appx\nTraceback")
+        done = kiqctl.end(running)
+
+        assert done.returncode == 1
+        errors = {each["name"]: each["error"] for each in json.loads(done.stdout)["clusters"]}
+        assert errors == {here.name: None, there.name: "there is no module appx\nTraceback"}
+
+    def test_one_that_a_roll_holds_up_is_waited_for(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
+        here = stand_in()
+        here.change(roll={"id": "1", "state": "rolling", "done": 1, "of": 3, "error": ""})
+
+        running = kiqctl.start("reload", "--wait")
+        kiqctl.wait_said(running, f"{here.name}: reloads when its roll has ended")
+        here.end_roll()
+        here.end_reload()
+
+        assert kiqctl.end(running).returncode == 0
+
+    def test_a_timeout_is_an_error(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
+        here = stand_in()
+
+        done = kiqctl("reload", "--wait", "--timeout", "0.3s")
+
+        assert done.returncode == 1
+        assert f"{here.name}: not within" in done.stderr
+
+    def test_a_reason_of_many_lines_is_told_whole(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
+        here = stand_in()
+        here.answer = lambda _: "no TOML\nat line 3"
+
+        done = kiqctl("reload")
+
+        assert [line.strip() for line in done.stderr.splitlines()] == [
+            f"kiqctl: {here.name}: no TOML",
+            "kiqctl:   at line 3",
+        ]
 
 
 class TestDeploy:
@@ -499,6 +558,7 @@ class TestFailures:
             ["quiet", "--lease", "-5"],
             ["quiet", "--timeout", "5m"],
             ["roll", "--timeout", "5m"],
+            ["reload", "--timeout", "5m"],
             ["roll", "--identity", "app-1:1:a"],
             ["quiet", "--socket", "x.sock", "--host", "app-1"],
             ["ps", "--socket", "x.sock", "--host", "app-1"],
@@ -570,6 +630,19 @@ def test_the_help_of_every_command_has_examples_that_it_takes(words: str) -> Non
     assert calls
     for call in calls:
         each.make_context("kiqctl", call[len(words.split()) :])  # raises for what the command does not know
+
+
+@pytest.mark.parametrize("words", ["", "queues", "deploy", "retries", "scheduled", "dead"])
+def test_the_listing_of_commands_cuts_no_summary_off(words: str) -> None:
+    done = Kiqctl(None)(*words.split(), "--help", COLUMNS="80")
+
+    listing = done.stdout.partition("Commands:\n")[2].splitlines()
+    assert len(listing) >= 3
+    assert [line for line in listing if not line.endswith(".") or line.endswith("...")] == []
+
+
+def test_the_help_of_a_deploy_says_how_long_its_quiet_lasts() -> None:
+    assert "[15m]" in Kiqctl(None)("deploy", "begin", "--help").stdout
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)

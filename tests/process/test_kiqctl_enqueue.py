@@ -99,6 +99,32 @@ def test_the_document_says_what_was_enqueued(kiqctl: Kiqctl, store: Store) -> No
     assert "no process listens to the queue low" in document["warning"]
 
 
+def test_an_active_job_travels_in_its_envelope(kiqctl: Kiqctl, store: Store) -> None:
+    done = kiqctl("enqueue", "RubyAj", '{"a": 1}', "x", "--active-job", "--queue", "low", "--json")
+
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert (document["class"], document["args"]) == ("RubyAj", [{"a": 1}, "x"])
+    (payload,) = queued(store, "low")
+    assert payload["class"] == "ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper"
+    assert (payload["wrapped"], payload["jid"]) == ("RubyAj", document["jid"])
+    (envelope,) = payload["args"]
+    assert (envelope["job_class"], envelope["queue_name"]) == ("RubyAj", "low")
+    assert envelope["arguments"] == [{"a": 1, "_aj_symbol_keys": []}, "x"]
+
+
+def test_a_paused_queue_and_a_class_that_breaks_pages_are_warnings(kiqctl: Kiqctl, store: Store) -> None:
+    publish(store, "app-1:1:aaaaaaaaaaaa", queues=["low"])
+    store.call("SADD", "paused", "low")
+
+    done = kiqctl("enqueue", "A/B", "--queue", "low")
+
+    assert done.returncode == 0
+    assert "is paused" in done.stderr
+    assert "A/B" in done.stderr
+    assert len(queued(store, "low")) == 1
+
+
 def test_a_queue_that_nobody_listens_to_is_a_warning(kiqctl: Kiqctl, store: Store) -> None:
     publish(store, "app-1:1:aaaaaaaaaaaa", queues=["default", "low"])
 
@@ -111,6 +137,15 @@ def test_a_queue_that_nobody_listens_to_is_a_warning(kiqctl: Kiqctl, store: Stor
     assert len(queued(store, "lwo")) == 1
 
 
+def test_an_integer_of_any_length_hides_no_jid(kiqctl: Kiqctl, store: Store) -> None:
+    done = kiqctl("enqueue", "A", "9" * 5_000, "--json")
+
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout, parse_int=len)
+    payload = json.loads(store.call("LINDEX", "queue:default", 0), parse_int=len)
+    assert (document["jid"], document["args"]) == (payload["jid"], [5_000])
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -121,6 +156,7 @@ def test_a_queue_that_nobody_listens_to_is_a_warning(kiqctl: Kiqctl, store: Stor
         ["A", "--set", "=1"],
         ["A", "--set", "args=[1]"],
         ["A", "--set", "at=5"],
+        ["A", "--set", 'queue="low"'],
         ["A", "--set", "tags=vip"],
         ["A", "--at", "soon"],
         ["A", "--at", "2096-11-20T09:59"],

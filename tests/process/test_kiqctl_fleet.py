@@ -198,7 +198,9 @@ class TestRoll:
 
         assert done.returncode == 1
         assert listed(kiqctl)[0]["roll"]["state"] == "failed"
-        assert listed(kiqctl)[0]["roll"]["error"] in done.stderr
+        reason = listed(kiqctl)[0]["roll"]["error"].splitlines()
+        assert len(reason) > 1
+        assert [line for line in reason if line not in done.stderr] == []
         push(store, "record", "a")
         wait_noted(store, "ran a")
         assert cluster.pids() == before
@@ -263,6 +265,57 @@ class TestRoll:
 
         assert done.returncode == 1
         assert "TOML" in done.stderr
+
+    def test_with_wait_a_reload_says_whether_the_application_could_be_loaded(
+        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store, tmp_path: Path
+    ) -> None:
+        file, path = tmp_path / "kiqcluster.toml", tmp_path / "control.sock"
+        file.write_text('groups = ["default"]\n')
+        cluster = run_cluster("-C", str(file), "-c", "1", KIQ_CONTROL=str(path))
+        pids = wait_listed(cluster, store)
+
+        file.write_text('groups = ["default", "other"]\n')
+        assert kiqctl("reload", "--wait").returncode == 0
+        assert cluster.seen("reloaded")
+        file.write_text('groups = ["nobody*"]\n')  # shows once the application has told its queues
+        failures = [kiqctl("reload", "--wait"), kiqctl("reload", "--wait", "--socket", str(path))]
+
+        for done in failures:
+            assert done.returncode == 1, done.stdout
+            assert "nobody*" in done.stderr
+        assert listed(kiqctl)[0]["reload"]["state"] == "failed"
+        assert cluster.pids()[0] == pids[0]
+
+    def test_one_that_waits_for_a_roll_is_waited_for(
+        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store, tmp_path: Path
+    ) -> None:
+        file = tmp_path / "kiqcluster.toml"
+        file.write_text('groups = ["default"]\n')
+        cluster = run_cluster("-C", str(file), "-c", "1")
+        occupy(cluster, store)
+        assert kiqctl("roll").returncode == 0
+
+        running = kiqctl.start("reload", "--wait")
+        wait_until(lambda: (listed(kiqctl)[0]["reload"] or {}).get("state") == "reloading", "it to be asked for")
+        assert running.process.poll() is None
+        release(store)
+
+        assert kiqctl.end(running).returncode == 0
+        assert [cluster.seen(event) != [] for event in ("roll_done", "reloaded")] == [True, True]
+
+    def test_an_order_to_a_supervisor_that_stands_still_is_said_to_be_possible_yet_and_is(
+        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store
+    ) -> None:
+        cluster = run_cluster("default", "-c", "1")
+        wait_listed(cluster, store)
+        cluster.signal(signal.SIGSTOP)
+
+        done = kiqctl("quiet", "--lease", "10m")
+        cluster.signal(signal.SIGCONT)
+
+        assert done.returncode == 1
+        assert "may be done yet" in done.stderr
+        wait_until(lambda: metric(cluster, "kiqcluster_quiet") == 1, "it to be quiet after all")
 
 
 class TestSocket:

@@ -144,6 +144,7 @@ class TestBusy:
         assert (job["class"], job["args"], job["queue"]) == ("stubborn", ["a"], "default")
         assert f":{pid}:" in job["identity"]
         release(store)
+        assert cluster.wait_done(job["jid"])["tid"] == job["tid"]
 
 
 class TestMonitor:
@@ -158,7 +159,7 @@ class TestMonitor:
         assert "---- Overview ----\n  Processed: 1,234,567\n     Failed: 12\n       Busy: 2\n   Enqueued: 1\n" in text
         assert f"---- Processes (1) ----\n{RUBY} [shop] [reliable] [quiet]\n" in text
         assert "  Threads: 5 (2 busy)\n   Queues: default, low\n" in text
-        assert "---- Queues (1) ----\nNAME     SIZE  LATENCY\nmailers     1     0.00\n" in text
+        assert "---- Queues (1) ----\nNAME       SIZE  LATENCY\nmailers       1     0.00\n" in text
 
     def test_sections_may_be_chosen(self, kiqctl: Kiqctl, store: Store) -> None:
         text = kiqctl("monitor", "queues", "overview").stdout

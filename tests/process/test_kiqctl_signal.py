@@ -78,6 +78,7 @@ class TestWhom:
         done = kiqctl("signal", name, RUBY)
 
         assert done.returncode == 0, done.stderr
+        assert "resumed" not in done.stdout, "it cannot be"
         assert signals(store) == [name.encode()]
         assert 0 < store.call("TTL", f"{RUBY}-signals") <= 60
 

@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from kiqcluster.ctl import by_socket
+from kiqcluster.ctl.by_socket import SocketWay
+from kiqcluster.ctl.steer import message
 from kiqcluster.durations import parse_duration
+from kiqcluster.errors import KiqError
 from tests.kit import free_port, wait_until
 from tests.process.kiqctl import Kiqctl
 from tests.standin import Door, door
@@ -111,6 +115,40 @@ def test_a_roll_that_fails_is_an_error(kiqctl: Kiqctl, supervisor: Door) -> None
 
     assert done.returncode == 1
     assert "it did not boot" in done.stderr
+
+
+def test_with_wait_reload_ends_with_the_reload_of_that_id(kiqctl: Kiqctl, supervisor: Door) -> None:
+    supervisor.document["reload"] = {"id": "earlier", "state": "failed", "error": "no TOML", "ended_at": 1.0}
+
+    running = kiqctl.start("reload", "--wait", "--socket", str(supervisor.path))
+    wait_until(lambda: supervisor.document["reload"]["state"] == "reloading", "it to reload")
+    supervisor.document["reload"] = {**supervisor.document["reload"], "state": "failed", "error": "no module appx"}
+    done = kiqctl.end(running)
+
+    assert done.returncode == 1
+    assert "no module appx" in done.stderr
+
+
+def test_a_resume_says_whose_quiet_it_may_end(supervisor: Door) -> None:
+    SocketWay(str(supervisor.path)).tell(message("resume", name="deploy", whose="deploy"))
+
+    assert supervisor.asked[0][2]["whose"] == "deploy"
+
+
+def test_an_order_that_is_not_answered_may_be_done_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(by_socket, "TIMEOUT", 0.2)
+    path = tmp_path / "frozen.sock"
+    with socket.socket(socket.AF_UNIX) as frozen:  # as the supervisor's, while it is stopped
+        frozen.bind(str(path))
+        frozen.listen()
+
+        with pytest.raises(KiqError, match="may be done yet") as caught:
+            SocketWay(str(path)).tell(message("quiet"))
+        with pytest.raises(KiqError, match="did not answer within") as look:
+            SocketWay(str(path)).look()
+
+    assert f"kiqctl ps --socket {path}" in str(caught.value)
+    assert "may be" not in str(look.value)
 
 
 def test_ps_shows_what_status_says(kiqctl: Kiqctl, supervisor: Door) -> None:

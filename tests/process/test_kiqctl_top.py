@@ -121,6 +121,15 @@ class TestScreen:
         top.press(" ")
         wait_until(lambda: "created" not in top.text, "the text to be closed")
 
+    def test_enter_on_a_queue_shows_its_jobs(self, store: Store, open_top: OpenTop) -> None:
+        push(store, "SendInvoice", "to\x1b[2J", queue="mailers")
+        top = open_top()
+        top.wait_shown("mailers")
+
+        top.press("\r")
+
+        top.wait_shown("queue mailers", "SendInvoice", "any key goes back")
+
     def test_the_help_names_the_keys(self, store: Store, open_top: OpenTop) -> None:
         top = open_top()
         top.wait_shown("QUEUE")
@@ -193,6 +202,20 @@ class TestKeys:
 
         wait_until(lambda: jids(store, "queue:low") == [JID], "the job to be in its queue")
 
+    def test_a_question_is_answered_by_yes_or_no_alone(self, store: Store, open_top: OpenTop) -> None:
+        add(store, "retry", NOW + 1e8)
+        top = open_top()
+        top.press("4")
+        top.wait_shown(JID)
+
+        top.press("R")
+        top.wait_shown("y yes")
+        top.press("\r")
+        top.press("x")
+        top.press("y")
+
+        wait_until(lambda: jids(store, "queue:low") == [JID], "the job to be in its queue")
+
     def test_somebody_may_be_faster(self, store: Store, open_top: OpenTop) -> None:
         add(store, "retry", NOW + 1e8)
         top = open_top("--interval", "60s")
@@ -261,10 +284,9 @@ class TestKeys:
         top.press("y")
         wait_until(lambda: store.call("LRANGE", f"{RUBY}-signals", 0, -1) == [b"TSTP"], "the signal to be there")
         top.press("C")
-        top.wait_shown(f"resume {RUBY}?")
-        top.press("y")
 
-        top.wait_shown("could not resume", "Ruby's Sidekiq")
+        top.wait_shown("no signal that ends a quiet")
+        assert f"resume {RUBY}?" not in top.text
 
 
 class TestTrouble:
@@ -285,6 +307,25 @@ class TestTrouble:
         top.wait_shown("reports")
         top.press("q")
         assert top.wait() == 0
+
+    def test_what_has_failed_stays_to_be_seen(self, own_server: RedisServer, open_top: OpenTop) -> None:
+        add(own_server.store(), "retry", NOW + 1e8)
+        top = open_top(redis=own_server.url)
+        top.press("4")
+        top.wait_shown(JID)
+
+        own_server.kill()
+        top.wait_shown("no picture for")
+        top.press("R")
+        top.wait_shown(f"retry SendInvoice {JID}?")
+        top.press("y")
+        top.wait_shown("could not retry", "no picture for")
+        own_server.start()
+
+        wait_until(lambda: "no picture for" not in top.text, "Redis to be back")
+        assert "could not retry" in top.text
+        top.press(" ")
+        wait_until(lambda: "could not retry" not in top.text, "it to be forgotten")
 
     def test_it_follows_the_size_of_its_window(self, store: Store, open_top: OpenTop) -> None:
         push(store, "SendInvoice", 7, queue="mailers")

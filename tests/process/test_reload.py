@@ -347,8 +347,12 @@ def test_a_roll_right_after_a_reload_comes_first_and_the_reload_after_it(
 
     cluster.wait_for("reload_superseded")
     assert wait_roll(store, "rolling")["of"] == 1
+    rolling = wait_told(store, "the roll and the reload", lambda each: each["roll"] and each["reload"])
+    assert rolling["reload"]["state"] == "reloading"  # it goes on after the roll, for whoever waits for it
     cluster.wait_for("roll_done")
     cluster.wait_for("reloaded")
+    done = wait_told(store, "the reload to be done", lambda each: each["reload"]["state"] == "done")
+    assert done["reload"]["id"] == rolling["reload"]["id"]
     assert [reloads(cluster, result) for result in ("done", "failed", "superseded")] == [1, 0, 1]
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from kiqcluster import fleet
+from kiqcluster.clock import SystemClock
 from kiqcluster.fleet import Message
 from kiqcluster.store import Store
 from tests.kit import ROOT, Cluster, RedisServer, is_alive, wait_until
@@ -164,7 +165,10 @@ def test_a_roll_that_is_asked_for_by_message_is_found_by_its_id_and_begun_once(
     for _ in range(2):
         fleet.send(store, *identities(store), Message("roll", id="deploy 7"))
 
-    assert wait_roll(store, "done") == {"id": "deploy 7", "state": "done", "done": 1, "of": 1, "error": ""}
+    began = SystemClock.now()
+    report = dict(wait_roll(store, "done"))
+    assert began - 60 < report.pop("ended_at") <= SystemClock.now()
+    assert report == {"id": "deploy 7", "state": "done", "done": 1, "of": 1, "error": ""}
 
     assert len(cluster.seen("roll_started")) == 1
     assert cluster.pids()[0] != first

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from kiqcluster import rubyjson
 from kiqcluster.board import RECORD, Board
-from kiqcluster.config import Config, load
+from kiqcluster.config import Config
 from kiqcluster.errors import InvalidArguments, UsageError
 from kiqcluster.frames import Channel
 from kiqcluster.groups import concurrency_for, parse_group
 from kiqcluster.payload import check_arguments, presentable, read, unwrap, wrap
+from kiqcluster.sources import load
 from kiqcluster.supervisor.respawn import WINDOW, History, after_death
 from kiqcluster.worker.queues import QueueOrder
 from kiqcluster.worker.retry import delay, plan

@@ -120,12 +120,14 @@ class TestLooking:
             ("héllo", {3}),
             ("back\\\\slash", {4}),
             ("nothing", set()),
+            ('"args":[10]', {10}),
+            ("what?", {5}),
         ],
     )
     def test_a_scan_takes_a_text_or_a_pattern(
         self, retries: RetrySet, store: Store, pattern: str, found: set[int]
     ) -> None:
-        more = {1: "Alpha", 2: "Beta", 3: "héllo", 4: "back\\slash", 10: "ten"}
+        more = {1: "Alpha", 2: "Beta", 3: "héllo", 4: "back\\slash", 5: "what?", 10: "ten"}
         add(store, "retry", *[(NOW, job(number, note=note)) for number, note in more.items()])
 
         assert set(numbers(retries.scan(pattern))) == found

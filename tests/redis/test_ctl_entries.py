@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from kiqcluster.store import Store
 from kiqcluster.store.scripts import MOVE_ENTRIES
-from tests.kit import RedisServer
+from tests.kit import RedisServer, free_port
 from tests.proxy import Proxy
 from tests.redis.kiqctl import NOW, Kiqctl, add, fill, job, lying, numbers, queued
 from tests.standin import publish
@@ -73,7 +74,7 @@ class TestList:
             "class": "Job",
             "args": [1],
             "score": NOW,
-            "at": "2026-11-20 09:59:00Z",
+            "at": "2026-11-20T09:59:00Z",
             "retry_count": 3,
             "error_class": "OSError",
             "error_message": "away",
@@ -91,6 +92,38 @@ class TestList:
         assert result.stdout.count("\n") == 3, "a head, the entry, and how many there are"
         assert "\x1b" not in result.stdout
         assert "\u202e" not in result.stdout
+
+    @pytest.mark.parametrize("words", [["list"], ["show", "j7"]])
+    def test_numbers_that_nothing_can_print_spoil_no_page(self, kiqctl: Kiqctl, store: Store, words: list[str]) -> None:
+        digits = b"9" * 5_000
+        raw = b'{"class":"Job","jid":"j7","retry_count":%b,"args":[%b,1e400],"created_at":%b}' % (
+            digits,
+            digits,
+            digits,
+        )
+        add(store, "retry", (float("inf"), raw), (NOW, job(1)))
+
+        assert kiqctl("retries", *words).exit_code == 0
+        document = json.loads(kiqctl("retries", *words, "--json").stdout, parse_int=len, parse_constant=pytest.fail)
+        entry = document.get("entries", [None, document])[1]
+        assert entry["args"] == [5_000, None]
+        assert (entry["retry_count"], entry["at"], entry["score"]) == (5_000, None, None)
+
+    @pytest.mark.parametrize("word", ["\x9b2J", "\u202e", "\x7f", "\ud800"])
+    def test_a_document_holds_nothing_that_a_terminal_obeys(self, kiqctl: Kiqctl, store: Store, word: str) -> None:
+        add(store, "retry", (NOW, json.dumps({"class": f"é{word}", "jid": "j1", "args": []}).encode()))
+
+        printed = kiqctl("retries", "--json").stdout
+
+        assert printed.strip().isprintable()
+        assert json.loads(printed)["entries"][0]["class"] == f"é{word}"
+
+    def test_what_never_failed_has_no_columns_for_failures(self, kiqctl: Kiqctl, store: Store) -> None:
+        add(store, "schedule", (NOW, job(1)))
+        add(store, "retry", (NOW, failed(1)))
+
+        assert kiqctl("scheduled").stdout.split("\n")[0].split() == ["WHEN", "QUEUE", "CLASS", "JID", "ARGS"]
+        assert kiqctl("retries").stdout.split("\n")[0].split()[1] == "TRIES"
 
     def test_an_empty_set_is_no_failure(self, kiqctl: Kiqctl) -> None:
         result = kiqctl("retries")
@@ -120,6 +153,7 @@ class TestFilters:
             (["--text", "needle"], [4]),
             (["--text", "*ne?dle*"], [4]),
             (["--text", "[x"], []),
+            (["--text", '"args":[3'], [3]),
             (["--tag", "vip"], [5]),
             (["--class", "Job", "--tag", "vip"], [5]),
             (["--queue", "low", "--tag", "vip"], []),
@@ -166,6 +200,15 @@ class TestFilters:
         assert shown(kiqctl, group, "list", "--older", "30m") == [1]
         assert shown(kiqctl, group, "list", "--newer", "30m") == [2]
         assert shown(kiqctl, group, "list", "--older", "30m", "--newer", "50m") == []
+
+    def test_in_a_pipe_nothing_is_cut(self, kiqctl: Kiqctl, store: Store) -> None:
+        add(store, "dead", (NOW, failed(1, args=["a" * 900 + "b"], error_message="c" * 900 + "d")))
+
+        result = kiqctl("dead")
+
+        assert "ab" in result.stdout
+        assert "cd" in result.stdout
+        assert "…" not in result.stdout
 
 
 class TestShow:
@@ -330,9 +373,75 @@ class TestVerbs:
 
         config.write_text("dead_max_jobs = 'many'\n")
         assert kiqctl("retries", "kill", "--all", "--yes", "-C", str(config)).exit_code == 2
+        assert kiqctl("top", "--once", "-C", str(config)).exit_code == 2, "its key K kills as well"
+
+    @pytest.mark.parametrize("words", [["--all", "--yes"], ["j0", "j1", "j2"]])
+    def test_killing_says_how_many_older_ones_went(
+        self, kiqctl: Kiqctl, store: Store, tmp_path: Path, words: list[str]
+    ) -> None:
+        config = tmp_path / "kiqcluster.toml"
+        config.write_text("dead_max_jobs = 11\n")
+        now = int(store.call("TIME")[0])
+        add(store, "dead", *[(now - 100 + number, job(100 + number)) for number in range(9)])
+        add(store, "retry", *[(NOW, failed(number)) for number in range(3)])
+
+        asked = kiqctl("retries", "kill", "--all", "-C", str(config))
+        assert (asked.exit_code, store.call("ZCARD", "dead")) == (2, 9)
+        assert "drops up to 2 older ones" in asked.stderr
+        assert kiqctl.ask("retries", "kill", *words, "-C", str(config))["dropped"] == 2
+        assert store.call("ZCARD", "dead") == 10
+
+    def test_killing_says_of_no_other_where_there_is_room(self, kiqctl: Kiqctl, store: Store) -> None:
+        add(store, "dead", (int(store.call("TIME")[0]), job(9)))
+        add(store, "retry", (NOW, failed(1)))
+
+        assert "drops" not in kiqctl("retries", "kill", "--all").stderr
+        assert kiqctl.ask("retries", "kill", "--all", "--yes")["dropped"] == 0
+
+    def test_a_date_without_a_zone_is_answered_with_one_that_is_taken(self, kiqctl: Kiqctl, store: Store) -> None:
+        add(store, "retry", (NOW, failed(1)))
+        refused = kiqctl("retries", "reschedule", "j1", "--at", "2096-01-01")
+        (advice,) = re.findall(r"write (\S+),", refused.stderr)
+
+        assert kiqctl("retries", "reschedule", "j1", "--at", advice).exit_code == 0
+        assert list(lying(store, "retry").values()) == [3_976_214_400.0]
 
 
 class TestTruth:
+    @pytest.mark.parametrize(
+        ("words", "code"),
+        [
+            (["jobs", "nope"], 1),
+            (["retries", "show", "nope"], 1),
+            (["retries", "retry", "nope"], 1),
+            (["queues", "resume", "python", "nope"], 1),
+            (["retries", "delete", "--all"], 2),
+            (["retries", "delete"], 2),
+            (["signal", "TSTP", "nope:1"], 1),
+            (["enqueue", "A", "--queue", "a b"], 2),
+        ],
+    )
+    def test_a_failure_has_a_document_too(self, kiqctl: Kiqctl, store: Store, words: list[str], code: int) -> None:
+        add(store, "retry", (NOW, failed(1)))
+        fill(store, [job(1)], "python")
+
+        document = kiqctl.ask(*words, code=code)
+
+        assert document["ok"] is False
+        assert document["error"]
+
+    def test_so_has_one_of_a_redis_that_is_away(self) -> None:
+        document = Kiqctl(f"redis://127.0.0.1:{free_port()}/0").ask("retries", "list", code=1)
+
+        assert document["ok"] is False
+        assert "cannot reach Redis" in document["error"]
+
+    def test_the_document_is_not_ok_where_the_exit_code_is_not(self, kiqctl: Kiqctl, store: Store) -> None:
+        add(store, "retry", (NOW, failed(1)))
+
+        assert kiqctl.ask("retries", "retry", "j1", "gone", code=1)["ok"] is False
+        assert kiqctl.ask("retries", "retry", "j1", code=1)["ok"] is False
+
     def test_what_redis_refuses_holds_up_no_other(self, kiqctl: Kiqctl, store: Store) -> None:
         store.call("SET", "queue:broken", "x")
         add(store, "retry", *[(NOW + number, failed(number, queue="broken")) for number in (1, 700, 1_400)])
@@ -379,3 +488,6 @@ class TestTruth:
             result = kiqctl("retries", *words)
             assert result.exit_code == 5
             assert "WRONGTYPE" in result.stderr
+
+        store.pipeline([("SADD", "queues", "broken"), ("SET", "queue:broken", "x")])
+        assert "queue:broken" in kiqctl("jobs", "broken").stderr

@@ -119,6 +119,15 @@ class TestWhom:
         assert (document["found"], document["dry_run"]) == (8, True)
         assert {key: store.call("DUMP", key) for key in store.call("KEYS", "*")} == before
 
+    def test_a_queue_that_nobody_listens_to_is_said_before_anything_moves(self, kiqctl: Kiqctl, store: Store) -> None:
+        fill(store, [job(1)])
+        publish(store, "app-1:1:aaaaaaaaaaaa", queues=["default", "low"])
+
+        assert "nobody" not in kiqctl("migrate", "--from", "default", "--to", "low").stderr
+        assert "no process listens to the queue lwo" in kiqctl("migrate", "--from", "default", "--to", "lwo").stderr
+        assert "lwo" in kiqctl.ask("migrate", "--from", "default", "--to", "lwo", "--dry-run")["warning"]
+        assert kiqctl.ask("migrate", "--from", "default", "--to", "low", "--dry-run")["warning"] is None
+
     def test_warns_where_nobody_listens(self, kiqctl: Kiqctl, store: Store) -> None:
         lay_out(store)
         publish(store, "app-1:100:aaaaaaaaaaaa", queues=["new"])
@@ -170,6 +179,14 @@ class TestHow:
 
         assert kiqctl.ask("migrate", "--from", "old", "--to", "new", "--yes")["done"] == 1
         assert store.call("LRANGE", "queue:new", 0, -1) == [b"junk \xff"]
+
+    def test_an_entry_that_can_name_no_queue_is_none_that_was_moved(self, kiqctl: Kiqctl, store: Store) -> None:
+        add(store, "retry", (NOW, b"no job"), (NOW, b"[]"), (NOW, job(1)))
+
+        document = kiqctl.ask("migrate", "--from", "default", "--to", "low", "--yes")
+
+        assert (document["found"], document["done"]) == (1, 1)
+        assert {b"no job", b"[]"} < lying(store, "retry").keys()
 
     def test_one_of_two_that_would_become_the_same_stays(self, kiqctl: Kiqctl, store: Store) -> None:
         add(store, "retry", (NOW, job(1, queue="old")), (NOW + 1, job(1, queue="new")))

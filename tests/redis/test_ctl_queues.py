@@ -40,6 +40,27 @@ class TestQueues:
         assert lines[1].split() == ["default", "2", "10m", "app-1:100,", "rails-1:7"]
         assert lines[2].split()[3:] == ["paused", "app-1:100"]
 
+    def test_a_queue_that_is_only_listened_to_shows(self, kiqctl: Kiqctl, store: Store) -> None:
+        fill(store, [job(1)])
+        publish(store, OURS, queues=["new", "odd"])
+        store.call("SET", "queue:odd", "x")
+
+        default, new, odd = kiqctl.ask("queues")["queues"]
+
+        assert (default["name"], new["name"], odd["name"]) == ("default", "new", "odd")
+        assert (new["size"], new["listeners"], odd["size"]) == (0, [OURS], 0)
+
+    def test_one_queue_that_is_none_has_nothing_done_to_the_others_and_says_so(
+        self, kiqctl: Kiqctl, store: Store
+    ) -> None:
+        store.call("SADD", "paused", "low", "default")
+
+        result = kiqctl("queues", "resume", "low", "default", "nope")
+
+        assert result.exit_code == 1
+        assert "nothing was done" in result.stderr
+        assert sorted(store.call("SMEMBERS", "paused")) == [b"default", b"low"]
+
     def test_a_queue_that_nobody_listens_to_is_said_to_be_one(self, kiqctl: Kiqctl, store: Store) -> None:
         fill(store, [job(1)], "forgotten")
 
@@ -159,6 +180,8 @@ class TestJobs:
             (["--args-contain", '"EUR"'], [4]),
             (["--args-contain", "EUR", "--class", "Other"], []),
             (["--tag", "vip"], [2]),
+            (["--jid", "j2", "--tag", "vip"], [2]),
+            (["--jid", "j2", "--class", "Other"], []),
             (["--class", "(no job)"], ["junk"]),
             (["--class", "Job", "--oldest", "--limit", "2"], [1, 2]),
             (["--class", "Job", "--limit", "2", "--page", "2"], [1]),
@@ -235,6 +258,16 @@ class TestStats:
         lines = [line.split() for line in kiqctl("stats").stdout.splitlines()]
         assert ["processed", "1,204"] in lines
         assert ["default", "1", "10m"] in lines
+
+    def test_says_where_nobody_listens(self, kiqctl: Kiqctl, store: Store) -> None:
+        fill(store, [job(1)])
+        fill(store, [job(2)], "low")
+        publish(store, OURS, queues=["default"])
+
+        lines = {line.split()[0]: line for line in kiqctl("stats").stdout.splitlines() if line}
+
+        assert "nobody listens" in lines["low"]
+        assert "nobody listens" not in lines["default"]
 
     def test_shows_the_last_days(self, kiqctl: Kiqctl, store: Store) -> None:
         today = datetime.fromtimestamp(now_of(store), UTC).date()

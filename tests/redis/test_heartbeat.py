@@ -29,7 +29,7 @@ class Bench:
     def __init__(self, store: Store, setup: Setup) -> None:
         self.store = store
         self.identity = IDENTITY
-        self.running: list[Running] = []
+        self.running: dict[str, Running] = {}
         self.names: list[str] = []
         self.doubts = 0
         self.heard: list[str | Message] = []
@@ -108,14 +108,14 @@ def test_a_beat_without_work_asks_for_no_more_than_it_must(bench: Bench) -> None
 
 def test_running_jobs_are_shown_while_they_run_and_not_afterwards(bench: Bench, store: Store) -> None:
     shown = [store.keys.work(IDENTITY), store.keys.workers(IDENTITY)]
-    bench.running = [Running(Unit("default", PAYLOAD, "1", IDENTITY), 5.0)]
+    bench.running = {"k9x2": Running(Unit("default", PAYLOAD, "1", IDENTITY), 5.0)}
     bench.beat(2)
 
-    assert [store.call("HLEN", key) for key in shown] == [1, 1]
+    assert [store.call("HKEYS", key) for key in shown] == [[b"k9x2"]] * 2
     assert all(0 < store.call("TTL", key) <= 60 for key in shown)
     assert store.call("HGET", store.keys.process(IDENTITY), "busy") == b"1"
 
-    bench.running = []
+    bench.running = {}
     bench.beat()
 
     assert [store.call("EXISTS", key) for key in shown] == [0, 0]
@@ -245,7 +245,7 @@ def test_a_lease_that_runs_down_is_no_news(listening: Bench) -> None:
 
 
 def test_whoever_rings_has_a_beat_at_once(listening: Bench, store: Store) -> None:
-    listening.running = [Running(Unit("default", PAYLOAD, "1", IDENTITY), 5.0)]
+    listening.running = {"k9x2": Running(Unit("default", PAYLOAD, "1", IDENTITY), 5.0)}
 
     listening.heartbeat.ring()
 

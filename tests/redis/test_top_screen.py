@@ -153,6 +153,20 @@ class TestScreen:
 
         play(store, scene)
 
+    def test_home_and_end_are_the_first_and_the_last_row(self, store: Store, setup: Setup) -> None:
+        add(store, "retry", *(NOW + 1e8 + number for number in range(50)))
+
+        async def scene(pilot: Pilot[int]) -> None:
+            table = pilot.app.query_one(DataTable)
+            await pilot.press("4")
+            await shown(pilot, lambda: table.row_count == 50)
+            await pilot.press("end")
+            await shown(pilot, lambda: table.cursor_row == 49)
+            await pilot.press("home")
+            await shown(pilot, lambda: table.cursor_row == 0)
+
+        play(store, scene)
+
     def test_of_very_many_queues_those_that_wait_longest_are_shown(self, store: Store, setup: Setup) -> None:
         names = [f"q{number:04}" for number in range(MOST_ROWS + 100)]
         store.pipeline([("SADD", "queues", *names), ("LPUSH", "queue:q0555", b'{"enqueued_at": 1.5}')])

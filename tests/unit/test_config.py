@@ -13,14 +13,11 @@ from kiqcluster.config import (
     Config,
     Origins,
     describe,
-    load,
-    load_part,
-    missing_section,
     parse_listen,
     settings,
-    with_configured,
 )
 from kiqcluster.errors import ExitCode, UsageError
+from kiqcluster.sources import load, load_part, missing_section, with_configured
 
 Loader = Callable[..., tuple[Config, Origins]]
 

@@ -25,7 +25,8 @@ MAKES_CHANCE = {
     "testing/running.py": "the one of jobs that tests run, seeded so that their retries fall on the same seconds",
 }
 TOUCHES_ENVIRONMENT = {
-    "config.py": "reads it",
+    "sources.py": "reads settings",
+    "config.py": "knows what $PWD says of the directory, and where sockets go",
     "cli.py": "hands KIQ_ENV and REDIS_URL to the application, and what systemd says to the supervisor",
     "worker/child.py": "hands KIQ_SLOT and SIDEKIQ_WORKER_ID to the application",
     "worker/identity.py": "DYNO, which takes the host's place in an identity as in Sidekiq",

@@ -18,6 +18,7 @@ from kiqcluster.ctl.tables import (
     moment,
     number,
     right,
+    stamp,
     table,
 )
 
@@ -122,6 +123,13 @@ class TestWords:
 
     def test_times_are_before_or_after_now(self) -> None:
         assert (ago(95.0, 100.0), ago(400.0, 100.0), ago(None, 100.0)) == ("5.0s ago", "in 5m", "–")
+
+    @pytest.mark.parametrize("extreme", [1e300, -1e300, float("inf"), float("nan")])
+    def test_a_time_that_no_calendar_has_takes_no_room(self, extreme: float) -> None:
+        assert (ago(extreme, 100.0), duration(extreme), moment(extreme), stamp(extreme)) == ("–", "–", "–", None)
+
+    def test_a_number_that_nobody_counts_to_takes_little(self) -> None:
+        assert (number(10**18 - 1), number(10**5_000)) == ("999,999,999,999,999,999", "1.0e+5000")
 
     def test_moments_are_utc(self) -> None:
         assert moment(1_795_168_740.9) == "2026-11-20 09:59:00Z"

@@ -14,7 +14,7 @@ from kiqcluster.supervisor.bulletin import MOST_ANSWERS, MOST_CHILDREN, PAUSE, T
 from kiqcluster.supervisor.children import Child, Slot
 from kiqcluster.supervisor.commands import Told
 from kiqcluster.supervisor.expansion import SlotPlan
-from kiqcluster.supervisor.state import ClusterState
+from kiqcluster.supervisor.state import ClusterState, ReloadReport
 from tests.kit import ManualClock
 
 
@@ -111,6 +111,21 @@ def test_what_concerns_the_cluster_is_told_at_once_and_else_now_and_then(stage: 
 
     assert [stage.tell(), stage.tell(), stage.tell(TELL_EVERY)] == [2, 2, 3]
     assert [each["quiet_by"] for each in stage.crew.told] == ["", "Ann", "Ann"]
+
+
+def test_how_a_reload_goes_is_told_at_once(stage: Stage) -> None:
+    assert stage.tell() == 1
+    assert stage.crew.told[0]["reload"] is None
+
+    stage.state.reload = ReloadReport("mine")
+    assert stage.tell() == 2
+    stage.state.reload.state, stage.state.reload.error = "failed", "no TOML"
+
+    assert stage.tell() == 3
+    assert [(each["reload"]["id"], each["reload"]["state"]) for each in stage.crew.told[1:]] == [
+        ("mine", "reloading"),
+        ("mine", "failed"),
+    ]
 
 
 def test_what_concerns_one_process_waits_until_a_second_has_passed(stage: Stage) -> None:

@@ -11,7 +11,7 @@ from kiqcluster.groups import parse_group
 from kiqcluster.supervisor.children import Child, Slot
 from kiqcluster.supervisor.expansion import SlotPlan
 from kiqcluster.supervisor.quiet import BY_SIGNAL
-from kiqcluster.supervisor.state import ClusterState, RollReport
+from kiqcluster.supervisor.state import ClusterState, ReloadReport, RollReport
 from kiqcluster.supervisor.status import status_document, why_not_ready, why_not_started
 
 
@@ -121,6 +121,17 @@ class TestDocument:
         }  # fmt: skip
         assert (document["supervisor"], document["started_at"], document["ready"]) == ("here:1:abc", 1_000.0, True)
 
+    def test_a_successor_and_those_that_leave_have_states_of_their_own(self, state: ClusterState) -> None:
+        slot = state.slots[0]
+        assert slot.child is not None
+        slot.successor = replace(slot.child, pid=7, ready_at=None)
+        slot.leaving = [replace(slot.child, pid=8, leave_by=60.0)]
+
+        shown = self.document(state)["slots"][0]  # type: ignore[index]
+
+        assert (shown["state"], shown["successor"]["state"]) == ("ready", "booting")
+        assert [each["state"] for each in shown["leaving"]] == ["stopping"]
+
     def test_a_slot_that_backs_off_says_for_how_long(self, state: ClusterState) -> None:
         state.slots[0].child = None
         state.slots[0].history = replace(state.slots[0].history, not_before=50.5)
@@ -141,9 +152,13 @@ class TestDocument:
 
     def test_it_tells_what_the_cluster_is_doing(self, state: ClusterState) -> None:
         assert self.document(state)["state"] == "running"
-        state.roll = RollReport("x", "failed", 1, 3, "no boot")
+        state.roll = RollReport("x", "failed", 1, 3, "no boot", 9.0)
+        state.reload = ReloadReport("y", "done", ended_at=8.0)
         state.stop_by = 5.0
-        assert self.document(state)["roll"] == {"id": "x", "state": "failed", "done": 1, "of": 3, "error": "no boot"}
+        assert self.document(state)["roll"] == {
+            "id": "x", "state": "failed", "done": 1, "of": 3, "error": "no boot", "ended_at": 9.0,
+        }  # fmt: skip
+        assert self.document(state)["reload"] == {"id": "y", "state": "done", "error": "", "ended_at": 8.0}
         assert self.document(state)["state"] == "stopping"
         assert self.document(ClusterState())["state"] == "starting"
 

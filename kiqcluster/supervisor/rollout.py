@@ -43,7 +43,7 @@ class Rollout:
         self._waiting: deque[tuple[Slot, str]] = deque()  # with the reason
         self._current: tuple[Slot, str] | None = None
         self._not_before: dict[int, float] = {}  # slot number → when it may be recycled again
-        self._complained_of = 0  # the max_rss that was said to be too low
+        self._complained_of: set[tuple[str, float]] = set()  # limits that were said to be too low
 
     # 1. roll
 
@@ -140,26 +140,31 @@ class Rollout:
         if not config.max_rss and not config.max_rss_hard:
             return
         size = child.unshared_bytes() / MEGABYTE
-        is_beyond = config.max_rss and size > config.max_rss and not self._is_born_beyond(child)
-        slot.strikes = slot.strikes + 1 if is_beyond else 0
-        if config.max_rss_hard and size > config.max_rss_hard and self._may_lose_one():
+        soft = self._heeded("max_rss", config.max_rss, child)
+        hard = self._heeded("max_rss_hard", config.max_rss_hard, child)
+        slot.strikes = slot.strikes + 1 if size > soft else 0
+        if size > hard and self._may_lose_one():
             self._events.emit("child_outgrown", slot=slot.number, child=child.pid, size=size, limit=config.max_rss_hard)
             self._crew.dismiss(child, 0.0, "max_rss")
             return
-        is_too_large = slot.strikes >= STRIKES or (config.max_rss_hard and size > config.max_rss_hard)
-        if is_too_large and self._recycle(slot, "max_rss"):
-            self._events.emit("child_outgrown", slot=slot.number, child=child.pid, size=size, limit=config.max_rss)
+        if (slot.strikes >= STRIKES or size > hard) and self._recycle(slot, "max_rss"):
+            self._events.emit("child_outgrown", slot=slot.number, child=child.pid, size=size, limit=min(soft, hard))
 
-    def _is_born_beyond(self, child: Child) -> bool:
-        """Return whether it was too large before it had done anything: so would be the next one, for ever."""
-        limit, size = self._crew.config.max_rss, child.first_size / MEGABYTE
-        if size > limit and self._complained_of != limit:
-            self._complained_of = limit
+    def _heeded(self, name: str, limit: float, child: Child) -> float:
+        """Return a limit in MB; none for a child that was beyond it before it had done anything.
+
+        So would be the next one, for ever.
+        """
+        size = child.first_size / MEGABYTE
+        if not limit or size <= limit:
+            return limit or inf
+        if (name, limit) not in self._complained_of:
+            self._complained_of.add((name, limit))
             problem = (
-                f"max_rss is {limit} MB, and workers have {size:.0f} MB when they start: they are not replaced for it"
+                f"{name} is {limit} MB, and workers have {size:.0f} MB when they start: they are not replaced for it"
             )
             self._events.emit("setting_doubtful", problem=f"{problem}; raise it, or leave it out")
-        return size > limit
+        return inf
 
     def _may_lose_one(self) -> bool:
         """Return whether enough others serve."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -105,14 +106,31 @@ def test_a_process_goes_on_when_the_one_that_should_replace_it_does_not_boot(
 # max_rss
 
 
+GROWS = """
+kept = []
+
+@on("ready")
+def grow_when_told():
+    def grow():
+        grow = pathlib.Path(os.environ["GROW"])
+        while not grow.exists():
+            time.sleep(0.01)
+        grow.unlink()  # the next process is thrifty
+        kept.append(bytearray(b"x") * 200_000_000)
+
+    threading.Thread(target=grow, daemon=True).start()
+"""
+
+
 def test_a_process_beyond_the_hard_limit_is_replaced_at_once_and_its_job_runs_again(
-    run_cluster: RunCluster, store: Store, releases: Releases
+    run_cluster: RunCluster, store: Store, releases: Releases, tmp_path: Path
 ) -> None:
-    releases.deploy("1", "kept = None if pathlib.Path('../../thrifty').exists() else bytearray(b'x') * 200_000_000")
+    releases.deploy("1", GROWS)
     push(store, "stubborn", "a")
-    cluster = releases.run(run_cluster, "default", "-c", "1", KIQ_MAX_RSS_HARD="150")
+    cluster = releases.run(run_cluster, "default", "-c", "1", KIQ_MAX_RSS_HARD="150", GROW=str(tmp_path / "grow"))
     first = cluster.wait_ready()[0]
-    (releases.current.parent / "thrifty").touch()
+    wait_noted(store, "began a")
+    (tmp_path / "grow").touch()
 
     wait_until(lambda: ledger(store).count("began a") > 1, "the job to run again")
     release(store)
@@ -127,8 +145,11 @@ def test_a_process_beyond_the_hard_limit_is_replaced_at_once_and_its_job_runs_ag
     assert slots(cluster)[0]["last_death"] is None
 
 
-def test_a_soft_limit_that_is_too_low_for_any_worker_replaces_none(run_cluster: RunCluster, store: Store) -> None:
-    cluster = run_cluster("default", "-c", "1", "--max-rss", "1")
+@pytest.mark.parametrize("limit", ["KIQ_MAX_RSS", "KIQ_MAX_RSS_HARD"])
+def test_a_limit_that_is_too_low_for_any_worker_replaces_none(
+    run_cluster: RunCluster, store: Store, limit: str
+) -> None:
+    cluster = run_cluster("default", "-c", "1", **{limit: "1"})
     first = cluster.wait_ready()[0]
 
     assert "max_rss" in cluster.wait_for("setting_doubtful")["problem"]

@@ -24,7 +24,7 @@ demo: $(VENV)/.demo
 	$(BIN)/python -m examples.demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not full" -n 2 --dist loadfile $(TESTS)
+	$(BIN)/python -m pytest -m "not full" -n 3 --dist loadfile $(TESTS)
 
 test-all: $(VENV)/.dev
 	$(BIN)/python -m pytest $(TESTS)

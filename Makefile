@@ -10,6 +10,8 @@
 
 PYTHON ?= python3
 VENV   ?= .venv
+# In so many processes the short tests run: most of them wait for others, not for a core.
+PROCESSES ?= 3
 BIN    := $(VENV)/bin
 WALKS  := $(addprefix tests/properties/,test_rules.py test_engine_states.py test_fetch_threads.py)
 
@@ -24,7 +26,7 @@ demo: $(VENV)/.demo
 	$(BIN)/python -m examples.demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not full" -n 3 --dist loadfile $(TESTS)
+	$(BIN)/python -m pytest -m "not full" -n $(PROCESSES) --dist loadfile $(TESTS)
 
 test-all: $(VENV)/.dev
 	$(BIN)/python -m pytest $(TESTS)

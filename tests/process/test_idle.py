@@ -84,11 +84,11 @@ def test_what_lies_in_a_wake_list_without_a_bell_is_found(run_cluster: RunCluste
 
 
 def test_a_worker_that_is_idle_for_long_is_not_taken_for_silent(run_cluster: RunCluster, store: Store) -> None:
-    silence = 2.0
+    silence = 4.0
     cluster = run_cluster("default", "-c", "1", KIQ_SILENCE_TIMEOUT=str(silence))
     pids = cluster.wait_ready()
 
-    wait_for_moment(time.monotonic() + 2 * silence, "it to be idle for longer than it may be silent")
+    wait_for_moment(time.monotonic() + 1.5 * silence, "it to be idle for longer than it may be silent")
 
     assert cluster.seen("child_exited") == []
     push(store, "record", "a")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -246,14 +246,19 @@ def check(config: Config) -> None:
     for fine, complaint in checks:
         if not fine:
             raise UsageError(complaint)
-    for name in config.queues:
+    _check_queues(config.queues)
+    parse_listen(config.listen)
+    parse_address(config.known_redis())
+    _check_database(config.known_redis())
+
+
+def _check_queues(names: Iterable[str]) -> None:
+    """Refuse what a queue group could not name."""
+    for name in names:
         if not name.isprintable() or not name or set(" ,*=") & set(name):
             raise UsageError(
                 f'{name!r} in `queues` is no name of a queue; write each as an item: ["default", "mailers"]'
             )
-    parse_listen(config.listen)
-    parse_address(config.known_redis())
-    _check_database(config.known_redis())
 
 
 def _check_database(address: str) -> None:

@@ -99,7 +99,7 @@ def enqueue(
     What is printed is its jid.  Without --retry it is retried as often as Sidekiq does by default, whatever its class
     declares.  Jobs of Rails' ActiveJob need --active-job: without their envelope they fail each time.
 
-     Each of ARGS is JSON where it can be read as that, else text: 7 is a number, seven and
+    Each of ARGS is JSON where it can be read as that, else text: 7 is a number, seven and
     '"7"' are texts.  After --, nothing is an option any more, as -5 would be.
 
     \b
@@ -114,13 +114,11 @@ def enqueue(
     now = SystemClock.now()
     due = at if delay is None else now + delay
     arguments = list(map(value_of, args))
-    item = {**_read_settings(settings), "class": name, "args": arguments, "queue": queue}
+    item: dict[str, Any] = {**_read_settings(settings), "class": name, "args": arguments, "queue": queue}
     if is_active_job:
         item |= _enveloped(name, queue, arguments, now)
-    if retry is not None:
-        item["retry"] = _read_retry(retry)
-    if due is not None:
-        item["at"] = due
+    item |= {} if retry is None else {"retry": _read_retry(retry)}
+    item |= {} if due is None else {"at": due}
     warning = "; ".join(_warnings(store, name, queue))  # before the push: nothing that fails may hide the jid
     try:
         jid = Client(store).push(item)

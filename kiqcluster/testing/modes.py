@@ -9,15 +9,13 @@ Each is a context manager: it holds for all threads of the process, nests, and b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
-from typing import Any
+from typing import Concatenate, ParamSpec, TypeVar
 
 from kiqcluster.errors import UsageError
-from kiqcluster.rubyjson import JSON
 from kiqcluster.runtime import Delivery, current_setup
-from kiqcluster.testing.jobs import UNSAID, EnqueuedJob, JobLike, PerformedJob, Unsaid
 from kiqcluster.testing.memory import Fake, Inline
 
 __all__ = [
@@ -33,6 +31,9 @@ __all__ = [
     "refute_enqueued",
     "retries",
 ]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @contextmanager
@@ -77,60 +78,24 @@ def current_fake() -> Fake:
     return delivery
 
 
-def enqueued(
-    job: JobLike | None = None, *args: Any, queue: str | None = None, tags: Iterable[str] = ()
-) -> list[EnqueuedJob]:
-    """See Fake.enqueued."""
-    return current_fake().enqueued(job, *args, queue=queue, tags=tags)
+def _of_mode(method: Callable[Concatenate[Fake, P], R]) -> Callable[P, R]:
+    """Return a function that does the same with what keeps the jobs now."""
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        __tracebackhide__ = True
+        return method(current_fake(), *args, **kwargs)
+
+    call.__name__, call.__qualname__ = method.__name__, method.__name__
+    call.__doc__ = method.__doc__
+    shown = inspect.signature(method)
+    call.__signature__ = shown.replace(parameters=list(shown.parameters.values())[1:])  # type: ignore[attr-defined]
+    return call
 
 
-def retries(job: JobLike | None = None, *args: Any) -> list[EnqueuedJob]:
-    """See Fake.retries."""
-    return current_fake().retries(job, *args)
-
-
-def dead(job: JobLike | None = None, *args: Any) -> list[EnqueuedJob]:
-    """See Fake.dead."""
-    return current_fake().dead(job, *args)
-
-
-def performed(job: JobLike | None = None, *args: Any) -> list[PerformedJob]:
-    """See Fake.performed."""
-    return current_fake().performed(job, *args)
-
-
-def assert_enqueued(
-    job: JobLike | None = None,
-    *args: Any,
-    queue: str | None = None,
-    at: float | datetime | Unsaid | None = UNSAID,
-    in_: float | timedelta | None = None,
-    count: int | None = None,
-    tags: Iterable[str] = (),
-    payload: Mapping[str, JSON] | None = None,
-) -> EnqueuedJob:
-    """See Fake.assert_enqueued."""
-    __tracebackhide__ = True
-    return current_fake().assert_enqueued(
-        job, *args, queue=queue, at=at, in_=in_, count=count, tags=tags, payload=payload
-    )
-
-
-def refute_enqueued(
-    job: JobLike | None = None,
-    *args: Any,
-    queue: str | None = None,
-    at: float | datetime | Unsaid | None = UNSAID,
-    in_: float | timedelta | None = None,
-    tags: Iterable[str] = (),
-    payload: Mapping[str, JSON] | None = None,
-) -> None:
-    """See Fake.refute_enqueued."""
-    __tracebackhide__ = True
-    current_fake().refute_enqueued(job, *args, queue=queue, at=at, in_=in_, tags=tags, payload=payload)
-
-
-def drain(*jobs_or_queues: JobLike, scheduled: bool = False, retries: bool = False, raise_errors: bool = True) -> int:
-    """See Fake.drain."""
-    __tracebackhide__ = True
-    return current_fake().drain(*jobs_or_queues, scheduled=scheduled, retries=retries, raise_errors=raise_errors)
+enqueued = _of_mode(Fake.enqueued)
+retries = _of_mode(Fake.retries)
+dead = _of_mode(Fake.dead)
+performed = _of_mode(Fake.performed)
+assert_enqueued = _of_mode(Fake.assert_enqueued)
+refute_enqueued = _of_mode(Fake.refute_enqueued)
+drain = _of_mode(Fake.drain)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
+from kiqcluster.store import Store
+from tests.kit import RedisServer
+from tests.process.kiqctl import Kiqctl
 from tests.process.stage import Releases
 
 
@@ -29,3 +32,11 @@ def releases(tmp_path: Path) -> Releases:
     releases = Releases(tmp_path)
     releases.deploy("1")
     return releases
+
+
+@pytest.fixture
+def kiqctl(store: Store, redis_server: RedisServer) -> Iterator[Kiqctl]:
+    """Run kiqctl on an empty database; what still runs ends with the test."""
+    running = Kiqctl(redis_server.url)
+    yield running
+    running.close()

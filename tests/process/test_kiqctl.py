@@ -22,14 +22,6 @@ RUBY = "rails-1:7:cccccccccccc"
 
 
 @pytest.fixture
-def kiqctl(store: Store, redis_server: RedisServer) -> Iterator[Kiqctl]:
-    """Run kiqctl on an empty database."""
-    running = Kiqctl(redis_server.url)
-    yield running
-    running.close()
-
-
-@pytest.fixture
 def stand_in(store: Store) -> Iterator[Callable[..., StandIn]]:
     """Make stand-ins: `stand_in("app-1", workers=2)`."""
     made: list[StandIn] = []

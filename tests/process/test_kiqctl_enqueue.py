@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from kiqcluster import rubyjson
 from kiqcluster.store import Store
-from tests.kit import Cluster, RedisServer
+from tests.kit import Cluster
 from tests.process.kiqctl import Kiqctl
 from tests.process.stage import queued, wait_noted
 from tests.standin import publish
-
-
-@pytest.fixture
-def kiqctl(store: Store, redis_server: RedisServer) -> Iterator[Kiqctl]:
-    running = Kiqctl(redis_server.url)
-    yield running
-    running.close()
 
 
 def scheduled(store: Store) -> list[tuple[Any, float]]:

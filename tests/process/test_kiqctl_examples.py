@@ -6,7 +6,7 @@ What stands for something else is put in its place (Stage.stands_for).  Jobs, qu
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,13 +19,6 @@ from tests.process.kiqctl import Kiqctl, all_commands, examples
 from tests.process.stage import push
 
 COMMANDS_OF_CLUSTERS = {"quiet", "roll", "reload", "deploy", "signal"}
-
-
-@pytest.fixture
-def kiqctl(store: Store, redis_server: RedisServer) -> Iterator[Kiqctl]:
-    running = Kiqctl(redis_server.url)
-    yield running
-    running.close()
 
 
 class Stage:

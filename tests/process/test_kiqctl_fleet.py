@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from kiqcluster import fleet
 from kiqcluster.store import Store
@@ -29,13 +27,6 @@ from tests.process.stage import (
 )
 
 RunCluster = Callable[..., Cluster]
-
-
-@pytest.fixture
-def kiqctl(store: Store, redis_server: RedisServer) -> Iterator[Kiqctl]:
-    running = Kiqctl(redis_server.url)
-    yield running
-    running.close()
 
 
 def listed(kiqctl: Kiqctl) -> list[Any]:

@@ -24,13 +24,6 @@ NOW = 1_795_168_740.5
 
 
 @pytest.fixture
-def kiqctl(store: Store, redis_server: RedisServer) -> Iterator[Kiqctl]:
-    running = Kiqctl(redis_server.url)
-    yield running
-    running.close()
-
-
-@pytest.fixture
 def slow_kiqctl(store: Store, redis_server: RedisServer) -> Iterator[Kiqctl]:
     """Run kiqctl far away from its Redis, so that it can be met in the middle of its work."""
     with Proxy(("127.0.0.1", redis_server.port), latency=0.02) as proxy:

@@ -11,7 +11,7 @@ import pytest
 from kiqcluster import rubyjson
 from kiqcluster.store import Store
 from kiqcluster.version import VERSION
-from tests.kit import Cluster, RedisServer, wait_until
+from tests.kit import Cluster, wait_until
 from tests.process.kiqctl import Kiqctl
 from tests.process.stage import occupy, push, release
 from tests.standin import StandIn, publish
@@ -19,13 +19,6 @@ from tests.standin import StandIn, publish
 OURS, RUBY = "app-1:5:aaaaaaaaaaaa", "rails-1:7:cccccccccccc"
 NOW = 1_795_168_740.5
 ACTIVE_JOB = "ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper"
-
-
-@pytest.fixture
-def kiqctl(store: Store, redis_server: RedisServer) -> Iterator[Kiqctl]:
-    running = Kiqctl(redis_server.url)
-    yield running
-    running.close()
 
 
 def run_job(store: Store, key: str, tid: str, name: str = "SendInvoice", queue: str = "mailers", **fields: Any) -> None:

@@ -23,13 +23,6 @@ TRACEBACK = "slot 1: pid 9 exited with 3\nTraceback (most recent call last):\n  
 
 
 @pytest.fixture
-def kiqctl(store: Store, redis_server: RedisServer) -> Iterator[Kiqctl]:
-    running = Kiqctl(redis_server.url)
-    yield running
-    running.close()
-
-
-@pytest.fixture
 def here(store: Store) -> Iterator[StandIn]:
     """A supervisor with the workers 101 and 102."""
     supervisor = StandIn(store)

@@ -10,7 +10,7 @@ import pytest
 
 from kiqcluster import fleet
 from kiqcluster.store import Store
-from tests.kit import Cluster, RedisServer, is_alive, wait_until
+from tests.kit import Cluster, is_alive, wait_until
 from tests.process.kiqctl import Kiqctl
 from tests.process.stage import occupy, release
 from tests.standin import StandIn, publish
@@ -18,13 +18,6 @@ from tests.standin import StandIn, publish
 RUBY = "rails-1:7:cccccccccccc"
 RunCluster = Callable[..., Cluster]
 Put = Callable[..., StandIn]
-
-
-@pytest.fixture
-def kiqctl(store: Store, redis_server: RedisServer) -> Iterator[Kiqctl]:
-    running = Kiqctl(redis_server.url)
-    yield running
-    running.close()
 
 
 @pytest.fixture

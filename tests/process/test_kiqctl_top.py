@@ -42,13 +42,6 @@ def open_top(redis_server: RedisServer) -> Iterator[OpenTop]:
 
 
 @pytest.fixture
-def kiqctl(store: Store, redis_server: RedisServer) -> Iterator[Kiqctl]:
-    running = Kiqctl(redis_server.url)
-    yield running
-    running.close()
-
-
-@pytest.fixture
 def stand_in(store: Store) -> Iterator[StandIn]:
     here = StandIn(store, workers=2)
     yield here

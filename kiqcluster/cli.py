@@ -24,6 +24,7 @@ from kiqcluster.config import Config, Origins
 from kiqcluster.errors import ExitCode, KiqError, UsageError
 from kiqcluster.events import Events
 from kiqcluster.groups import Group
+from kiqcluster.loghandlers import DroppingHandler
 from kiqcluster.runtime import leave
 from kiqcluster.store import embedded
 from kiqcluster.supervisor import catalogue, expansion
@@ -208,7 +209,7 @@ def run_cluster(config: Config, origins: Origins, groups: Sequence[Any], reread:
     if config.embedded is not None:
         # For the application's own clients of the same server, of whatever library.
         os.environ["REDIS_URL"] = embedded.url_of(embedded.directory_of(config.embedded))
-    log.configure(config.log_format, config.log_level, handler=log.DroppingHandler)
+    log.configure(config.log_format, config.log_level, handler=DroppingHandler)
     events = Events()
     log.word_events(events)
 

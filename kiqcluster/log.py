@@ -6,9 +6,9 @@ has given it one, so that a job's lines come out with the job they belong to.  F
 
 from __future__ import annotations
 
+import io
 import logging
 import os
-import select
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -18,23 +18,21 @@ from typing import TextIO
 
 from kiqcluster import rubyjson
 from kiqcluster.events import Events, Fields
+from kiqcluster.loghandlers import LineHandler, has_descriptor
 from kiqcluster.runtime import current_job
 
 __all__ = [
     "LOGGER",
     "DoneLine",
-    "DroppingHandler",
     "Shortcut",
     "adopt_root",
     "configure",
-    "dropped",
     "tid",
     "word_events",
 ]
 
 LOGGER = logging.getLogger("kiqcluster")
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
-PATIENCE = 0.1  # seconds that a reader gets to take the next piece, once; until it has, later lines wait for nothing
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 # A job that is done, until its line is made: epoch seconds of its end, thread, jid, class, queue, seconds that it ran.
@@ -249,54 +247,15 @@ class JsonFormatter(logging.Formatter):
         ]
 
 
-class DroppingHandler(logging.StreamHandler[TextIO]):
-    """Never waits for a reader that has stopped reading: the supervisor's loop must turn (invariant 3).
-
-    A pipe that is writable takes PIPE_BUF bytes at once.  What it does not take is dropped, and counted in a line of
-    its own once it takes something again.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__(stream)
-        self._descriptor = stream.fileno()
-        self._poll = select.poll()
-        self._poll.register(self._descriptor, select.POLLOUT)
-        self._dropped = 0
-        self._torn = False  # the last line was cut off, without its end
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if self._dropped and self._write(dropped(self._dropped)):
-            self._dropped = 0
-        if not self._write(record):
-            self._dropped += 1
-
-    def _write(self, record: logging.LogRecord) -> bool:
-        text = f"{self.terminator * self._torn}{self.format(record)}{self.terminator}"
-        data = text.encode(errors="backslashreplace")
-        left = data
-        try:
-            while left and self._poll.poll(0 if self._dropped else PATIENCE * 1_000):
-                left = left[os.write(self._descriptor, left[: select.PIPE_BUF]) :]
-        except OSError:  # the reader has gone
-            pass
-        if len(left) < len(data):
-            self._torn = bool(left)
-        return not left
-
-
 class Shortcut:
     """The way around logging for job_done: the line that our handler would write, without a record for each.
 
     It leads to the same only while nothing of the application's stands in between; is_open says so, job by job.
     """
 
-    def __init__(
-        self, handler: logging.StreamHandler[TextIO], level: JobLevel, formatter: PrettyFormatter | JsonFormatter
-    ) -> None:
+    def __init__(self, handler: LineHandler, level: JobLevel, formatter: PrettyFormatter | JsonFormatter) -> None:
         self.handler = handler
         self.formatter = formatter
-        self.descriptor = handler.stream.fileno()
-        self.encoding: str = getattr(handler.stream, "encoding", None) or "utf-8"
         self._stream = handler.stream
         self._level = level
         self._handlers, self._filters = [handler], [level]
@@ -307,15 +266,12 @@ class Shortcut:
         if events.hearers("job_done") != [_log] or len(LOGGER.handlers) != 1:
             return None
         handler = LOGGER.handlers[0]
-        if type(handler) is not logging.StreamHandler or len(handler.filters) != 1:
+        if type(handler) is not LineHandler or len(handler.filters) != 1:
             return None
         level, formatter = handler.filters[0], handler.formatter
         if not isinstance(level, JobLevel) or not isinstance(formatter, PrettyFormatter | JsonFormatter):
             return None
-        try:
-            return cls(handler, level, formatter)
-        except (OSError, ValueError):  # a stream in memory, or a closed one
-            return None
+        return cls(handler, level, formatter)
 
     def is_open(self) -> bool:
         """Return whether a record would meet our handler as we have made it, and nothing else."""
@@ -336,32 +292,23 @@ class Shortcut:
         return self._level.passes(logging.INFO, declared)
 
 
-def dropped(lines: int) -> logging.LogRecord:
-    """Return the record that tells of lines which were not written."""
-    fields = {"event": "lines_dropped", "lines": lines}
-    text = f"{lines} lines were dropped: nobody read them; jobs are not affected"
-    return logging.makeLogRecord({
-        "levelno": logging.WARNING,
-        "levelname": "WARNING",
-        "msg": text,
-        "event_fields": fields,
-    })  # fmt: skip
-
-
 def configure(
     log_format: str,
     level: str,
     stream: TextIO | None = None,
-    handler: type[logging.StreamHandler[TextIO]] = logging.StreamHandler,
+    handler: type[LineHandler] = LineHandler,
 ) -> None:
     """Give kiqcluster's logger its handler, replacing an earlier one of ours.
 
-    log_format: auto, pretty or json.  stream: default standard output, as Sidekiq's.
+    log_format: auto, pretty or json.  stream: default standard output, as Sidekiq's.  What jobs print to it leaves at
+    the end of each line, and so never tears a line of ours, or the other way round.
     """
     stream = stream or sys.stdout
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(line_buffering=True)
     is_terminal = stream.isatty()
     pretty = log_format == "pretty" or (log_format == "auto" and is_terminal)
-    made = handler(stream)
+    made = handler(stream) if has_descriptor(stream) else logging.StreamHandler(stream)
     made.addFilter(JobLevel(LEVELS[level]))
     made.setFormatter(PrettyFormatter(coloured=is_terminal) if pretty else JsonFormatter())
     LOGGER.handlers[:] = [made]

@@ -18,10 +18,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from threading import Condition, Event, get_ident
 
-from kiqcluster import log
 from kiqcluster.clock import Clock
 from kiqcluster.events import Events
 from kiqcluster.log import DoneLine, Shortcut
+from kiqcluster.loghandlers import dropped as dropped_record
+from kiqcluster.loghandlers import put
 from kiqcluster.payload import Payload
 from kiqcluster.service import Service
 
@@ -105,10 +106,10 @@ class JobLog(Service):
         lines, dropped = self._take()
         texts = shortcut.formatter.done(lines)
         if dropped:
-            texts.append(shortcut.formatter.format(log.dropped(dropped)))
-        _flush(shortcut)
-        for piece in _pieces(texts, shortcut.encoding, _piece_size(shortcut.descriptor)):
-            if not self._put(shortcut.descriptor, piece):
+            texts.append(shortcut.formatter.format(dropped_record(dropped)))
+        handler = shortcut.handler
+        for piece in _pieces(texts, handler.encoding, _piece_size(handler.descriptor)):
+            if not self._put(handler.descriptor, piece):
                 with self._room:
                     self._dropped += piece.count(b"\n")
 
@@ -126,27 +127,10 @@ class JobLog(Service):
 
     def _put(self, descriptor: int, piece: bytes) -> bool:
         """Write a piece, however long that takes; return whether it could be written."""
-        left = b"\n" * self._is_torn + piece
-        while left:
-            try:
-                left = left[os.write(descriptor, left) :]
-            except BlockingIOError:  # somebody who shares it has made it so
-                if self.stopping.is_set():
-                    break
-                _wait_until_writable(descriptor)
-            except OSError:  # the reader has gone, the disk is full
-                break
+        left = put(descriptor, b"\n" * self._is_torn + piece, self.stopping.is_set)
         if len(left) < len(piece):
             self._is_torn = bool(left)
         return not left
-
-
-def _flush(shortcut: Shortcut) -> None:
-    """Let out what jobs have printed before, as the handler does with each line."""
-    try:
-        shortcut.handler.flush()
-    except (OSError, ValueError):  # the reader has gone, or the stream was closed
-        return
 
 
 def _piece_size(descriptor: int) -> int:
@@ -165,9 +149,3 @@ def _pieces(texts: Iterable[str], encoding: str, size: int) -> Iterator[bytes]:
         length += len(line)
     if piece:
         yield b"".join(piece)
-
-
-def _wait_until_writable(descriptor: int) -> None:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLOUT)
-    poll.poll(1_000 * PATIENCE)

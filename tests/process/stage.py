@@ -193,15 +193,20 @@ def unread_cluster(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], i
         process.stdout.close()
 
 
-def sockets(pid: int) -> set[str]:
-    """Return the sockets and pipes that a process holds open, as `socket:[inode]`."""
+def open_files(pid: int) -> set[str]:
+    """Return what a process holds open: paths, `socket:[inode]`, `pipe:[inode]`."""
     targets = set()
     for fd in Path(f"/proc/{pid}/fd").iterdir():
         try:
             targets.add(str(fd.readlink()))
         except FileNotFoundError:  # closed since it was listed
             continue
-    return {target for target in targets if target.startswith(("socket:", "pipe:"))}
+    return targets
+
+
+def sockets(pid: int) -> set[str]:
+    """Return the sockets and pipes that a process holds open, as `socket:[inode]`."""
+    return {target for target in open_files(pid) if target.startswith(("socket:", "pipe:"))}
 
 
 def descriptors(pid: int) -> int:

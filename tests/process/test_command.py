@@ -17,7 +17,7 @@ import pytest
 from kiqcluster.store import Store
 from kiqcluster.version import VERSION
 from tests.kit import PATIENCE, ROOT, Cluster, RedisServer, free_port
-from tests.process.stage import push, sockets, wait_noted
+from tests.process.stage import open_files, push, sockets, wait_noted
 
 RunCluster = Callable[..., Cluster]
 
@@ -388,8 +388,7 @@ def test_the_pidfile_holds_the_pid_is_locked_and_goes_with_the_supervisor(
     assert pidfile.read_text() == f"{cluster.pid}\n"
     with pidfile.open() as held, pytest.raises(BlockingIOError):
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    open_files = {str(fd.readlink()) for fd in Path(f"/proc/{child}/fd").iterdir()}
-    assert str(pidfile) not in open_files
+    assert str(pidfile) not in open_files(child)
 
     assert cluster.stop() == 0
     assert not pidfile.exists()

@@ -1,11 +1,13 @@
-"""Fixtures of the unit tests: a set-up whose store never connects."""
+"""Fixtures of the unit tests: a set-up whose store never connects, the logger."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pytest
 
+from kiqcluster import log
 from kiqcluster.config import Config
 from kiqcluster.registry import Registry
 from kiqcluster.runtime import Setup, using_setup
@@ -17,3 +19,13 @@ def setup(registry: Registry) -> Iterator[Setup]:
     """A set-up of the test's own, with every setting at its default."""
     with using_setup(Setup(config=Config(), store=Store("redis://127.0.0.1:1/0"))) as setup:
         yield setup
+
+
+@pytest.fixture
+def logger() -> Iterator[logging.Logger]:
+    """Our logger, put back afterwards as it was."""
+    ours = log.LOGGER
+    before = (ours.handlers[:], ours.level, ours.propagate)
+    yield ours
+    ours.handlers[:], level, ours.propagate = before
+    ours.setLevel(level)

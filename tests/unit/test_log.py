@@ -6,12 +6,9 @@ import ast
 import io
 import json
 import logging
-import os
-import select
 import string
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -46,16 +43,6 @@ def in_job() -> Iterator[JobContext]:
     token = CURRENT_JOB.set(context)
     yield context
     CURRENT_JOB.reset(token)
-
-
-@pytest.fixture
-def logger() -> Iterator[logging.Logger]:
-    """Our logger, put back afterwards as it was."""
-    ours = log.LOGGER
-    before = (ours.handlers[:], ours.level, ours.propagate)
-    yield ours
-    ours.handlers[:], level, ours.propagate = before
-    ours.setLevel(level)
 
 
 class TestJson:
@@ -302,90 +289,6 @@ class TestShortcut:
         log.configure("json", "warning", stream)
 
         assert self.find() is None
-
-
-class TestDropping:
-    """Standard output as the supervisor has it: a pipe, whose reader may stall."""
-
-    @pytest.fixture
-    def pipe(self) -> Iterator[tuple[int, TextIO]]:
-        """A pipe's read end, and its write end as a stream."""
-        reader, writer = os.pipe()
-        os.set_blocking(reader, False)
-        with os.fdopen(writer, "w") as stream:
-            yield reader, stream
-        with suppress(OSError):
-            os.close(reader)
-
-    @staticmethod
-    def fill(stream: TextIO) -> int:
-        """Write until the pipe takes nothing more; return the bytes."""
-        os.set_blocking(stream.fileno(), False)
-        size = 0
-        with suppress(BlockingIOError):
-            while True:
-                size += os.write(stream.fileno(), b"x" * select.PIPE_BUF)
-        os.set_blocking(stream.fileno(), True)
-        return size
-
-    def drain(self, reader: int) -> list[dict[str, Any]]:
-        """Return the JSON lines that arrive."""
-        data = b""
-        with suppress(BlockingIOError):
-            while chunk := os.read(reader, 1 << 20):
-                data += chunk
-        return [json.loads(line) for line in data.lstrip(b"x").splitlines() if line]
-
-    def test_lines_are_written_as_by_any_other_handler(self, logger: logging.Logger, pipe: tuple[int, TextIO]) -> None:
-        reader, stream = pipe
-        log.configure("json", "info", stream, log.DroppingHandler)
-
-        logger.info("short")
-        logger.info("long %s", "é" * 10_000)
-
-        assert [line["msg"] for line in self.drain(reader)] == ["short", f"long {'é' * 10_000}"]
-
-    def test_what_a_full_pipe_does_not_take_is_dropped_and_counted(
-        self, logger: logging.Logger, pipe: tuple[int, TextIO]
-    ) -> None:
-        reader, stream = pipe
-        log.configure("json", "info", stream, log.DroppingHandler)
-        self.fill(stream)
-
-        for number in range(3):
-            logger.info("dropped %d", number)
-        self.drain(reader)
-        logger.info("written")
-
-        note, line = self.drain(reader)
-        assert (note["event"], note["lines"]) == ("lines_dropped", 3)
-        assert line["msg"] == "written"
-
-    def test_a_line_that_is_cut_off_spoils_no_other(self, logger: logging.Logger, pipe: tuple[int, TextIO]) -> None:
-        reader, stream = pipe
-        log.configure("pretty", "info", stream, log.DroppingHandler)
-        self.fill(stream)
-        os.read(reader, 2 * select.PIPE_BUF)
-
-        logger.info("y" * 100_000)
-        rest = os.read(reader, 1 << 20).lstrip(b"x")
-        logger.info("written")
-
-        assert b"\n" not in rest
-        lines = os.read(reader, 1 << 20).decode().split("\n")
-        assert (lines[0], lines[2][-7:], lines[3]) == ("", "written", "")
-        assert "1 lines" in lines[1]
-
-    def test_a_reader_that_has_gone_is_no_error(
-        self, logger: logging.Logger, pipe: tuple[int, TextIO], capfd: pytest.CaptureFixture[str]
-    ) -> None:
-        reader, stream = pipe
-        log.configure("json", "info", stream, log.DroppingHandler)
-        os.close(reader)
-
-        logger.info("nobody hears this")
-
-        assert capfd.readouterr().err == ""  # where logging tells of handlers that fail
 
 
 def emitted() -> list[tuple[str, str, set[str]]]:

@@ -1,0 +1,161 @@
+"""Handlers: lines leave whole, beside what jobs print, and whatever their reader does."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, TextIO
+
+import pytest
+
+from kiqcluster import log
+from kiqcluster.loghandlers import DroppingHandler, LineHandler
+from tests.kit import wait_until
+
+Handler = type[LineHandler]
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, TextIO]]:
+    """A pipe's read end, and its write end as a stream."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    with os.fdopen(writer, "w") as stream:
+        yield reader, stream
+    with suppress(OSError):
+        os.close(reader)
+
+
+def fill(stream: TextIO) -> int:
+    """Write until the pipe takes nothing more; return the bytes."""
+    os.set_blocking(stream.fileno(), False)
+    size = 0
+    with suppress(BlockingIOError):
+        while True:
+            size += os.write(stream.fileno(), b"x" * select.PIPE_BUF)
+    os.set_blocking(stream.fileno(), True)
+    return size
+
+
+def drain(reader: int) -> list[dict[str, Any]]:
+    """Return the JSON lines that arrive."""
+    data = b""
+    with suppress(BlockingIOError):
+        while chunk := os.read(reader, 1 << 20):
+            data += chunk
+    return [json.loads(line) for line in data.lstrip(b"x").splitlines() if line]
+
+
+@pytest.mark.parametrize("handler", [LineHandler, DroppingHandler])
+def test_lines_are_written_as_by_any_other_handler(
+    logger: logging.Logger, pipe: tuple[int, TextIO], handler: Handler
+) -> None:
+    reader, stream = pipe
+    log.configure("json", "info", stream, handler)
+
+    logger.info("short")
+    logger.info("long %s", "é" * 10_000)
+
+    assert [line["msg"] for line in drain(reader)] == ["short", f"long {'é' * 10_000}"]
+
+
+@pytest.mark.parametrize("handler", [LineHandler, DroppingHandler])
+def test_a_line_that_is_being_printed_is_not_torn_and_tears_none(
+    logger: logging.Logger, pipe: tuple[int, TextIO], handler: Handler
+) -> None:
+    reader, stream = pipe
+    log.configure("json", "info", stream, handler)
+
+    stream.write("no")  # as print writes its pieces, between which other threads run
+    logger.info("logged")
+    stream.write("ted\n")
+
+    logged, printed = os.read(reader, 1 << 20).splitlines()
+    assert json.loads(logged)["msg"] == "logged"
+    assert printed == b"noted"
+
+
+def test_what_is_printed_leaves_with_its_line(logger: logging.Logger, pipe: tuple[int, TextIO]) -> None:
+    reader, stream = pipe
+    log.configure("json", "info", stream)
+
+    print("noted", "a", file=stream)
+
+    assert os.read(reader, 1 << 20) == b"noted a\n"
+
+
+def test_a_descriptor_that_does_not_block_is_waited_for(logger: logging.Logger, pipe: tuple[int, TextIO]) -> None:
+    reader, stream = pipe
+    log.configure("json", "info", stream)
+    fill(stream)
+    os.set_blocking(stream.fileno(), False)
+    thread = threading.Thread(target=logger.info, args=("written",))
+
+    thread.start()
+    lines = list[dict[str, Any]]()
+    wait_until(lambda: lines.extend(drain(reader)) or lines, "the line")
+    thread.join(10)
+
+    assert [line["msg"] for line in lines] == ["written"]
+
+
+def test_a_character_that_the_stream_cannot_write_is_written_by_its_number(
+    logger: logging.Logger, pipe: tuple[int, TextIO]
+) -> None:
+    reader, stream = pipe
+    log.configure("pretty", "info", stream)
+
+    logger.info("half a pair: \ud800")
+
+    assert os.read(reader, 1 << 20).endswith(b"half a pair: \\ud800\n")
+
+
+def test_what_a_full_pipe_does_not_take_is_dropped_and_counted(
+    logger: logging.Logger, pipe: tuple[int, TextIO]
+) -> None:
+    reader, stream = pipe
+    log.configure("json", "info", stream, DroppingHandler)
+    fill(stream)
+
+    for number in range(3):
+        logger.info("dropped %d", number)
+    drain(reader)
+    logger.info("written")
+
+    note, line = drain(reader)
+    assert (note["event"], note["lines"]) == ("lines_dropped", 3)
+    assert line["msg"] == "written"
+
+
+def test_a_line_that_is_cut_off_spoils_no_other(logger: logging.Logger, pipe: tuple[int, TextIO]) -> None:
+    reader, stream = pipe
+    log.configure("pretty", "info", stream, DroppingHandler)
+    fill(stream)
+    os.read(reader, 2 * select.PIPE_BUF)
+
+    logger.info("y" * 100_000)
+    rest = os.read(reader, 1 << 20).lstrip(b"x")
+    logger.info("written")
+
+    assert b"\n" not in rest
+    lines = os.read(reader, 1 << 20).decode().split("\n")
+    assert (lines[0], lines[2][-7:], lines[3]) == ("", "written", "")
+    assert "1 lines" in lines[1]
+
+
+@pytest.mark.parametrize("handler", [LineHandler, DroppingHandler])
+def test_a_reader_that_has_gone_is_no_error(
+    logger: logging.Logger, pipe: tuple[int, TextIO], capfd: pytest.CaptureFixture[str], handler: Handler
+) -> None:
+    reader, stream = pipe
+    log.configure("json", "info", stream, handler)
+    os.close(reader)
+
+    logger.info("nobody hears this")
+
+    assert capfd.readouterr().err == ""  # where logging tells of handlers that fail

@@ -10,8 +10,8 @@ Counterpart: sidekiq_cluster/cli.rb; what differs is in docs/adr/0003-queue-grou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from kiqcluster.errors import UsageError
@@ -31,13 +31,6 @@ class Pattern:
     name: str
     weight: int = 1
 
-    def matches(self, queue: str) -> bool:
-        if self.name == EVERY_QUEUE:
-            return True
-        if self.name.endswith(NAMESPACE_SUFFIX):
-            return queue.startswith(self.name[:-1])
-        return queue == self.name or queue.startswith(f"{self.name}:")
-
     @property
     def is_literal(self) -> bool:
         """Whether the name stands for a queue of its own, known or not yet."""
@@ -52,38 +45,61 @@ class Group:
     patterns: tuple[Pattern, ...]
     strict: bool = False
     negated: bool = False
+    _places: dict[str, int] = field(init=False, repr=False, compare=False)  # name of a pattern → its place
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_places", {pattern.name: at for at, pattern in enumerate(self.patterns)})
 
     def expand(self, known: Iterable[str]) -> dict[str, int]:
         """Return queue → weight, in the order written; `known` are all queue names that anybody has heard of.
 
         A queue has the weight of what names it most closely, wherever in the group that stands.
         """
-        queues = sorted(set(known))
+        found: dict[str, list[str]] = {pattern.name: [] for pattern in self.patterns}
+        weights: dict[str, int] = {}
+        for queue in sorted(set(known)):
+            if matching := self._matching(queue):
+                found[matching[0].name].append(queue)
+            elif self.negated:
+                weights[queue] = 1
         if self.negated:
-            return {queue: 1 for queue in queues if not any(pattern.matches(queue) for pattern in self.patterns)}
-        expanded: dict[str, int] = {}
+            return weights
         for pattern in self.patterns:
             named = [pattern.name] if pattern.is_literal else []
-            for queue in (*named, *(queue for queue in queues if pattern.matches(queue))):
-                expanded.setdefault(queue, self._weight(queue))
-        return expanded
+            for queue in (*named, *found[pattern.name]):
+                weights.setdefault(queue, self._weight(queue))
+        return weights
 
     def unheard_of(self, known: Iterable[str]) -> list[str]:
         """Return the names that stand for no known queue, as a slip of the pen does; patterns may wait for theirs."""
-        queues = set(known)
-        literal = (pattern for pattern in self.patterns if pattern.is_literal)
-        return [pattern.name for pattern in literal if not any(pattern.matches(queue) for queue in queues)]
+        heard_of = {pattern.name for queue in known for pattern in self._matching(queue)}
+        return [pattern.name for pattern in self.patterns if pattern.is_literal and pattern.name not in heard_of]
 
     def _weight(self, queue: str) -> int:
         """Return the weight of the closest pattern: the queue's own name, else its longest namespace, else `*`."""
-        matching = (pattern for pattern in self.patterns if pattern.matches(queue))
-        return max(matching, key=lambda pattern: len(pattern.name.rstrip("*"))).weight
+        return max(self._matching(queue), key=lambda pattern: len(pattern.name.rstrip("*"))).weight
+
+    def _matching(self, queue: str) -> list[Pattern]:
+        """Return the patterns that mean this queue, in the order written: few, however many there are in all."""
+        places = sorted(self._places[name] for name in _names_for(queue) if name in self._places)
+        return [self.patterns[place] for place in places]
 
     def mode(self, expanded: dict[str, int]) -> Mode:
         """Return how the expanded queues are ordered at each reserve."""
         if self.strict:
             return "strict"
         return "random" if len(set(expanded.values())) <= 1 else "weighted"
+
+
+def _names_for(queue: str) -> Iterator[str]:
+    """Yield every pattern that would mean a queue: `*`, its name, and of each of its namespaces `a` and `a:*`."""
+    yield EVERY_QUEUE
+    yield queue
+    at = queue.find(":")
+    while at >= 0:
+        yield queue[:at]
+        yield f"{queue[:at]}{NAMESPACE_SUFFIX}"
+        at = queue.find(":", at + 1)
 
 
 def parse_group(text: str, *, strict: bool = False, negated: bool = False) -> Group:

@@ -12,6 +12,7 @@ Names and buckets are GitLab's, so that existing dashboards fit; its base labels
 
 from __future__ import annotations
 
+import operator
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -147,8 +148,9 @@ class Histogram:
         self.total += value
 
     def add(self, other: Histogram) -> None:
-        self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
-        self.total += other.total
+        if any(other.counts):  # most are empty: of failures, of runs that were long enough to be measured
+            self.counts = list(map(operator.add, self.counts, other.counts))
+            self.total += other.total
 
     def values(self, places: tuple[int, ...] = ()) -> list[float]:
         """Return cumulative buckets, count and sum: what _histogram lays out.  places: see coarse; () for all."""
@@ -235,15 +237,16 @@ class Tally:
 
     def merge(self, other: Tally) -> None:
         """Add what another processor counted."""
-        for name in ("done", "failed", "queueing"):
-            getattr(self, name).add(getattr(other, name))
-        for name in ("cpu_done", "cpu_failed"):
-            mine, theirs = getattr(self, name), getattr(other, name)
+        self.done.add(other.done)
+        self.failed.add(other.failed)
+        self.queueing.add(other.queueing)
+        for mine, theirs in ((self.cpu_done, other.cpu_done), (self.cpu_failed, other.cpu_failed)):
             mine.add(theirs)
             mine.lasted += theirs.lasted
         for counts, others in ((self.counters, other.counters), (self.skipped, other.skipped)):
-            for name, value in others.items():
-                counts[name] += value
+            if any(others.values()):
+                for name, value in others.items():
+                    counts[name] += value
 
 
 Tallies = dict[tuple[str, str], Tally]  # (job name, queue) → tally
@@ -292,6 +295,7 @@ class JobMetrics(Collector):
         self._known = self.tallies()  # zeros, so that series are there before the first run
         self._cpu: dict[tuple[str, str], list[float]] = {}  # as last told: see _rows
         self._ran: Counter[tuple[str, str]] = Counter()
+        self._told: dict[tuple[str, str], list[list[float]]] = {}  # the values of a key's rows
         self._has_told = False
 
     def tallies(self) -> Tallies:
@@ -323,17 +327,17 @@ class JobMetrics(Collector):
                 self._known[key] = Tally()
 
     def changed(self) -> list[Row]:
-        """Return the rows that may have changed since the last call."""
+        """Return the rows that have changed since the last call."""
         keys: dict[tuple[str, str], None] = {}
         for tallies in self._by_processor:
             for key, tally in list(tallies.items()):
                 if tally.changed:
                     tally.changed = False  # first: what is counted from here on is looked at again
                     keys[key] = None
-        rows = [row for key in keys for row in self._rows(key)]
         ran, self._ran = self._ran, Counter(self._running())
-        touched = {key for key in ran | self._ran if ran[key] != self._ran[key]}
-        rows += [self._row(RUNNING, key, PLAIN, [self._ran[key]]) for key in touched | (keys.keys() - self._ran.keys())]
+        touched = {key for key in ran | self._ran if ran[key] != self._ran[key]} | (keys.keys() - self._told.keys())
+        rows = [row for key in keys for row in self._news(key)]
+        rows += [self._row(RUNNING, key, PLAIN, [self._ran[key]]) for key in touched]
         if not self._has_told:
             self._has_told = True
             rows.append(Row(CONCURRENCY, (), PLAIN, [self._concurrency]))
@@ -353,6 +357,15 @@ class JobMetrics(Collector):
             for (suffix, labels), value in zip(row.layout, row.values, strict=True):
                 metrics[row.family.name].add_sample(row.family.name + suffix, dict((*row.labels, *labels)), value)
         yield from metrics.values()
+
+    def _news(self, key: tuple[str, str]) -> Iterator[Row]:
+        """Yield the rows of a key that differ from those of the last call: of a job that is well, a third."""
+        rows = list(self._rows(key))
+        before = self._told.get(key)
+        self._told[key] = [row.values for row in rows]
+        for at, row in enumerate(rows):
+            if before is None or before[at] != row.values:
+                yield row
 
     def _rows(self, key: tuple[str, str]) -> Iterator[Row]:
         whole = Tally()

@@ -33,7 +33,10 @@ class QueueOrder:
 
         A name once known stays: that Redis' set of names lost it does not mean that nobody pushes to it.
         """
-        self.known = self.known | frozenset(names)
+        fresh = frozenset(names) - self.known
+        if not fresh:  # at nearly every beat
+            return False
+        self.known |= fresh
         return self.set_queues(self.group.expand(self.known))
 
     def set_queues(self, weights: dict[str, int]) -> bool:

@@ -243,18 +243,28 @@ class TestChanges:
         assert self.changed(metrics) == {}
 
         tally = metrics.tallies()[KEY] = Tally()
-        self.changed(metrics)
-        for count in (
-            lambda: tally.count("interrupted"),
-            lambda: tally.skip(DROPPED),
-            lambda: tally.add(DONE, 1.0, None, was_retried=False),
-        ):
-            assert self.changed(metrics) == {}
-            count()
-            told = self.changed(metrics)
-            assert {"sidekiq_jobs_interrupted", "sidekiq_jobs_completion_seconds"} <= told.keys()
-            assert "sidekiq_concurrency" not in told
-        assert (told["sidekiq_jobs_interrupted"].values, told["sidekiq_jobs_skipped"].values) == ([1], [0, 1])
+        assert self.changed(metrics) == {}
+
+        tally.count("interrupted")
+        tally.skip(DROPPED)
+        told = self.changed(metrics)
+        assert {family: row.values for family, row in told.items()} == {
+            "sidekiq_jobs_interrupted": [1],
+            "sidekiq_jobs_skipped": [0, 1],
+        }
+
+        tally.add(DONE, 1.0, None, was_retried=False)
+        assert self.changed(metrics).keys() == {"sidekiq_jobs_completion_seconds", "sidekiq_jobs_cpu_seconds"}
+        assert self.changed(metrics) == {}
+
+    def test_a_job_that_nobody_knew_is_told_with_all_its_series(self, metrics: JobMetrics) -> None:
+        metrics.changed()
+
+        metrics.tallies()[KEY] = Tally()
+
+        told = self.changed(metrics)
+        assert {"sidekiq_jobs_dead", "sidekiq_jobs_queue_duration_seconds", "sidekiq_running_jobs"} <= told.keys()
+        assert "sidekiq_concurrency" not in told
 
     def test_the_gauge_of_running_jobs_follows_them(self) -> None:
         running: list[tuple[str, str]] = []

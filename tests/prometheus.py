@@ -18,7 +18,7 @@ from tests.kit import free_port, http_get, require, wait_until
 
 __all__ = ["Prometheus", "prometheus"]
 
-INTERVAL = "250ms"  # between two scrapes
+INTERVAL = "1s"  # between two scrapes; the longest that one may take, too, also on a busy machine
 
 
 class Prometheus:

@@ -17,10 +17,10 @@ from tests.kit import RedisServer, free_port, wait_until
 from tests.proxy import Proxy
 from tests.tls import LockedServer, Locks
 
-__all__ = ["SERVICE", "SentinelGroup"]
+__all__ = ["HARDLY_EVER", "SERVICE", "SentinelGroup"]
 
 SERVICE = "jobs"
-DOWN_AFTER = 300  # milliseconds without an answer after which the sentinel calls a server down
+DOWN_AFTER = 1_000  # milliseconds without an answer after which it calls a server down: more than a busy disk takes
 PACE = {"info-period": 100, "ping-period": 500, "publish-period": 100}  # milliseconds; its own is made for networks
 HARDLY_EVER = 600_000  # milliseconds
 

@@ -21,7 +21,7 @@ from kiqcluster.testing.waiting import PATIENCE
 __all__ = ["Cluster"]
 
 TAIL = 40  # lines of the log that a failure shows
-LAST_WORDS = 5.0  # seconds that the processes get to let go of the log, after they were killed
+LAST_WORDS = 5.0  # seconds that the processes get to let go of the log, after they have ended or were killed
 LOG = ("--log-format", "json", "--log-level", "debug")
 
 
@@ -134,12 +134,15 @@ class Cluster:
         self.process.send_signal(number)
 
     def wait(self, seconds: float = PATIENCE) -> int:
-        """Return the exit code; raise AssertionError when the supervisor does not end in time."""
+        """Return the exit code, and have its last events; raise AssertionError when it does not end in time."""
         __tracebackhide__ = True
         try:
-            return self.process.wait(seconds)
+            code = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             self._fail(f"the supervisor did not end within {seconds:g} s")
+        if code >= 0:  # else it was killed, and its workers, who write to the same log, go on
+            self._reader.join(LAST_WORDS)
+        return code
 
     def stop(self) -> int:
         """Send TERM, on which running jobs may finish; return the exit code."""

@@ -115,10 +115,17 @@ class RedisServer:
 
 
 def free_port() -> int:
-    """Return a TCP port of this host that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    """Return a TCP port of this host that nobody listens on, and that nobody else is given for a minute.
+
+    The kernel hands none out on which a connection has just ended (TIME_WAIT), yet a server may ask for it by number.
+    """
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(1)
+        port: int = listener.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)):
+            listener.accept()[0].close()  # this end first: the wait is at our port
         return port
 
 

@@ -18,7 +18,7 @@ Run = Callable[..., Cluster]
 Report = Callable[[dict[str, Any]], None]
 
 ROUNDS = sized(1, 20)
-RECOVER_AFTER = "1"  # second; silence_timeout is off, for a supervisor would kill what is frozen
+RECOVER_AFTER = "2"  # seconds; silence_timeout is off, for a supervisor would kill what is frozen
 WAYS = [(name, queue) for name in ("hold", "hold_and_fail") for queue in ("default", "other")]
 THREADS = 2 * len(WAYS) + 2  # one of them stays idle: bells of the frozen process ring
 WORK = 20  # jobs that are pushed to a queue meanwhile, and afterwards

@@ -67,8 +67,7 @@ def test_what_is_due_is_moved_once_though_pollers_are_killed_at_it(
     cluster.wait_ready(2)
     kills = 0
 
-    while due(store):
-        left = due(store)
+    while left := due(store):
         wait_until(lambda left=left: due(store) < left, "the pollers to move some")
         PAUSE.wait(rng.uniform(0.0, 0.1))
         victims = [pid for pid in cluster.pids().values() if is_alive(pid)]
@@ -80,7 +79,7 @@ def test_what_is_due_is_moved_once_though_pollers_are_killed_at_it(
     assert store.call("SISMEMBER", "queues", "later") == 1
 
     run("later", "-c", "10")
-    wait_until(lambda: ledger.has_ended(jids), "all to run", sized(20, 300))
+    wait_until(lambda: ledger.has_ended(jids), "all to run", sized(60, 300))
     wait_until(lambda: remains(store) == {}, "all to be settled")
     audit = ledger.audit(jids)
     report({"due": DUE, "kills of pollers": kills, **audit.counts()})
@@ -103,7 +102,7 @@ def test_what_is_due_is_moved_once_though_rubys_poller_and_two_of_ours_race(
         wait_until(lambda: store.call("LLEN", "queue:later") >= len(jids), "Ruby to push what it took out")
         return {payload.get("moved_by", "Ruby") for payload in moved(store)} == racers
 
-    wait_until(race, "each of them to take part")
+    wait_until(race, "each of them to take part", sized(60, 300))
 
     payloads = moved(store)
     by_ruby = sum("moved_by" not in payload for payload in payloads)

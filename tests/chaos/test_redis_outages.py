@@ -24,7 +24,7 @@ Run = Callable[..., Cluster]
 Report = Callable[[dict[str, Any]], None]
 
 RESTARTS = sized(2, 40)
-RECOVER_AFTER = sized(1.5, 10.0)  # seconds; silence_timeout is off, for it has to be less
+RECOVER_AFTER = sized(2.5, 10.0)  # seconds; silence_timeout is off, for it has to be less
 OUTAGE = 1.2 * RECOVER_AFTER
 LONG_JOBS = 50
 

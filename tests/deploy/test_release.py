@@ -128,7 +128,7 @@ def test_a_script_that_is_terminated_resumes_the_fleet(site: Site, store: Store)
 
 
 def test_a_script_that_is_killed_strands_nobody(site: Site, store: Store) -> None:
-    script = site.deploy("--lease", "3s", "--", *site.release("2"))
+    script = site.deploy("--lease", "5s", "--", *site.release("2"))
     wait_until((site.folder / "begun").exists, "the release to begin")
     push(store, "tell", "pushed during the deploy")
     assert site.is_quiet()

@@ -85,8 +85,8 @@ def test_an_entry_that_both_pollers_see_is_moved_by_one(store, run_cluster, ruby
         jids += [Echo.set(queue=queue).perform_at(due, number) for number in range(MANY)]
         jids += [ruby_client("perform_at", due, number, set={"queue": queue}) for number in range(MANY)]
     for raw in store.call("ZRANGE", "schedule", 0, 2 * MANY - 1):
-        store.call("ZREM", "schedule", raw)
-        store.call("ZADD", "retry", repr(due), raw)
+        if store.call("ZREM", "schedule", raw):  # else it was due already, and Ruby was faster
+            store.call("ZADD", "retry", repr(due), raw)
 
     run_cluster("default", "-c", "2", app="tests.apps.interop_unhurried", KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL=OFTEN)
     wait_until(lambda: len(echoes()) >= len(jids), "all jobs to run")

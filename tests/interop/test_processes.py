@@ -9,6 +9,7 @@ import time
 import pytest
 
 from tests.apps.interop import Echo, fragile, hold
+from tests.interop.stage import AT_ONCE
 from tests.kit import http_get, is_alive, wait_until
 
 pytestmark = [pytest.mark.ruby, pytest.mark.usefixtures("setup")]
@@ -67,7 +68,7 @@ def test_ruby_sees_the_jobs_that_run(store, run_cluster, processes, press, ruby)
     wait_until(lambda: store.call("LLEN", "began"), "the job to begin")
 
     press("dump_threads", "default")  # any signal is followed by a beat
-    ((identity, tid, work),) = wait_until(lambda: ruby(WORK), "the running job to show", seconds=5)
+    ((identity, tid, work),) = wait_until(lambda: ruby(WORK), "the running job to show", seconds=AT_ONCE)
 
     process = processes()["default"]
     assert identity == process["identity"]
@@ -87,7 +88,7 @@ def test_the_quiet_button_quiets_that_one_process(store, run_cluster, processes,
 
     press("quiet!", "default")
 
-    wait_until(lambda: processes()["default"]["quiet"] == "true", "quiet to show in the registry", seconds=3)
+    wait_until(lambda: processes()["default"]["quiet"] == "true", "quiet to show in the registry", seconds=AT_ONCE)
     assert processes()["default"]["stopping"] is True
     assert processes()["low"]["quiet"] == "false"
     kept = Echo.perform_async("kept")
@@ -105,7 +106,7 @@ def test_the_stop_button_has_the_process_replaced(store, run_cluster, processes,
 
     press("stop!", "default")
 
-    new = wait_until(lambda: cluster.pids()[0] != old and cluster.pids()[0], "a replacement", seconds=5)
+    new = wait_until(lambda: cluster.pids()[0] != old and cluster.pids()[0], "a replacement", seconds=AT_ONCE)
     wait_until(
         lambda: [each["pid"] for each in processes().values()] == [new], "the new process alone to be registered"
     )

@@ -131,7 +131,7 @@ def test_the_dashboard_draws_our_history(written, browser):
 
     history = json.loads(processed.replace("&quot;", '"'))
     assert len(history) == 7
-    assert max(history.values()) >= 3 * FEW
+    assert sum(history.values()) >= 3 * FEW  # midnight may pass meanwhile
 
 
 def test_live_polling_gets_numbers(written, browser):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.apps.interop import Echo
-from tests.interop.stage import presses, ran, wait_ran
+from tests.interop.stage import AT_ONCE, presses, ran, wait_ran
 from tests.kit import is_alive, wait_until
 
 pytestmark = [pytest.mark.ruby, pytest.mark.usefixtures("setup")]
@@ -30,7 +30,7 @@ def test_quiet_is_for_the_process_beside_the_button(store, look, browser):
 
     browser.press("/busy", "quiet", identity=identity)
 
-    wait_until(lambda: look()["default"][1], "quiet to show", seconds=3)
+    wait_until(lambda: look()["default"][1], "quiet to show", seconds=AT_ONCE)
     assert look()["low"][1] is False
     Echo.perform_async("kept")
     wait_ran(store, [Echo.set(queue="low").perform_async("runs")])
@@ -48,7 +48,7 @@ def test_stop_is_for_the_process_beside_the_button(store, look, browser):
 
     browser.press("/busy", "stop", identity=identity)
 
-    wait_until(lambda: look().get("default", [identity])[0] != identity, "a replacement to register", seconds=5)
+    wait_until(lambda: look().get("default", [identity])[0] != identity, "a replacement to register", seconds=AT_ONCE)
     assert not is_alive(pid)
     assert look()["low"][2] == other
     wait_ran(store, [Echo.perform_async("after")])
@@ -58,7 +58,7 @@ def test_stop_is_for_the_process_beside_the_button(store, look, browser):
 def test_quiet_all_is_for_every_process(store, look, browser):
     browser.press("/busy", "quiet", identity=None)
 
-    wait_until(lambda: all(quiet for _, quiet, _ in look().values()), "both to be quiet", seconds=3)
+    wait_until(lambda: all(quiet for _, quiet, _ in look().values()), "both to be quiet", seconds=AT_ONCE)
     Echo.perform_async("kept")
     Echo.set(queue="low").perform_async("kept")
     wait_until(lambda: store.call("LLEN", "queue:default") == store.call("LLEN", "queue:low") == 1, "both to wait")

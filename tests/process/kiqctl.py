@@ -99,6 +99,8 @@ class Kiqctl:
         for running in self._running:
             running.process.kill()
             running.process.wait()
+            assert running.reader is not None
+            running.reader.join(PATIENCE)  # else it may find its pipe closed
             self._close(running)
 
     @staticmethod

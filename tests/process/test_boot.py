@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -67,7 +67,7 @@ def test_an_import_that_hangs_is_exit_3_after_the_boot_timeout(
         time.sleep(600)
     """)
 
-    cluster = run_cluster("default", "--directory", str(tmp_path), app=app, KIQ_BOOT_TIMEOUT="0.8")
+    cluster = run_cluster("default", "--directory", str(tmp_path), app=app, KIQ_BOOT_TIMEOUT="3")
 
     assert cluster.wait() == 3
     assert cluster.seen("child_started") == []
@@ -95,7 +95,9 @@ def test_children_that_never_become_ready_are_exit_4_after_the_boot_timeout(
             time.sleep(600)
     """)
 
-    cluster = run_cluster("default", "other", app=app, KIQ_BOOT_TIMEOUT="0.8")
+    cluster = run_cluster(
+        "default", "other", app=app, KIQ_BOOT_TIMEOUT="3"
+    )  # the catalogue child has to do with it, too
 
     assert cluster.wait() == 4
     assert len(cluster.seen("child_overdue")) == 2
@@ -151,11 +153,11 @@ def test_a_slot_that_fails_to_boot_backs_off_while_the_others_serve(
 
     cluster.wait_for("child_backoff", slot=1, failures=2)
 
+    assert restarts(cluster, "boot", slot=1) == 2  # before it is tried again
     push(store, "record", "a")
     wait_noted(store, "ran a")
     assert readiness(cluster)[1].startswith("slot 1 is in ")
     assert cluster.seen("child_died", slot=0) == []
-    assert restarts(cluster, "boot", slot=1) == 2
     assert all(each["seconds"] > 0 for each in cluster.seen("child_backoff"))
     assert cluster.stop() == 0
 
@@ -178,7 +180,7 @@ def test_a_job_that_kills_its_process_at_once_is_no_failure_to_boot(run_cluster:
 def test_redis_away_at_boot_is_waited_for(run_cluster: RunCluster, own_server: RedisServer) -> None:
     own_server.kill()
 
-    cluster = run_cluster("default", "--redis=" + own_server.url, KIQ_BOOT_TIMEOUT="1")
+    cluster = run_cluster("default", "--redis=" + own_server.url)
 
     cluster.wait_for("child_started")
     wait_until(lambda: "cannot reach Redis" in readiness(cluster)[1], "readiness to say what it waits for")
@@ -198,11 +200,12 @@ def test_redis_away_for_longer_than_the_boot_timeout_is_no_failure(
     run_cluster: RunCluster, own_server: RedisServer
 ) -> None:
     own_server.kill()
-    cluster = run_cluster("default", "--redis=" + own_server.url, KIQ_BOOT_TIMEOUT="0.5")
+    limit = 3.0
+    cluster = run_cluster("default", "--redis=" + own_server.url, KIQ_BOOT_TIMEOUT=str(limit))
     pid = cluster.wait_for("child_started")["child"]
 
     born = psutil.Process(pid).create_time()
-    wait_until(lambda: time.time() - born > 1.5, "three times the boot timeout to pass")
+    wait_until(lambda: time.time() - born > 1.5 * limit, "more than the boot timeout to pass")
     own_server.start()
     assert cluster.wait_ready() == {0: pid}
 
@@ -240,7 +243,7 @@ def old_redis(version: str) -> Iterator[int]:
     """Answer INFO as a server of another version does, and +OK to everything else; yield the port."""
 
     def serve(connection: socket.socket) -> None:
-        with connection:
+        with connection, suppress(ConnectionError):  # the client may leave with an answer unread
             while data := connection.recv(65_536):
                 for name in [word for word in data.upper().split(b"\r\n") if word in (b"INFO", b"CLIENT", b"SELECT")]:
                     info = f"# Server\r\nredis_version:{version}\r\n".encode()

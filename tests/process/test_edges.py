@@ -59,13 +59,17 @@ def test_a_quiet_that_comes_during_the_boot_holds_from_the_first_fetch_on(
 ) -> None:
     folder = tmp_path_factory.mktemp("slow")
     (folder / "slow.py").write_text(
-        "import os, time\nfrom tests.apps.basic import *\nif 'KIQ_SLOT' in os.environ: time.sleep(0.6)\n"
+        "import os, pathlib, time\nfrom tests.apps.basic import *\n"
+        f"gate = pathlib.Path({str(folder / 'gate')!r})\n"
+        "while 'KIQ_SLOT' in os.environ and not gate.exists(): time.sleep(0.01)\n"
     )
     push(store, "record", "early")
     cluster = run_cluster("default", app=str(folder / "slow.py"))
     cluster.wait_for("child_started")
 
     cluster.signal(signal.SIGTSTP)
+    cluster.wait_for("cluster_quiet")
+    (folder / "gate").touch()
     cluster.wait_for("child_ready")
     wait_until(lambda: store.call("HGET", process_key(store), "quiet") == b"true", "the process to say quiet")
 
@@ -113,7 +117,7 @@ def test_units_that_cannot_be_put_back_are_told_and_recovered_at_the_next_start(
 
     with own_server.stalled():
         assert cluster.stop() == 1
-    assert cluster.seen("cluster_stranded")
+    cluster.wait_for("cluster_stranded")
 
     store.call("RPUSH", "release", "now")
     run_cluster("default", "--redis", own_server.url)

@@ -193,6 +193,7 @@ def test_clients_that_do_not_read_or_write_hold_nobody_up(served: Cluster) -> No
 
 
 def test_of_more_clients_than_allowed_the_oldest_idle_ones_are_turned_away(served: Cluster) -> None:
+    assert http_get(served.port, "/liveness")[0] == 200  # who has left before is known to have left by now
     surplus = 16
     crowd = []
     for _ in range(MOST_CONNECTIONS + surplus):
@@ -288,7 +289,8 @@ def test_metrics_of_the_application_are_shown_too(
 
     wait_until(lambda: metric(cluster, 'shop_sold_total{thing="a"}') == 2, "the sum over both slots")
 
-    assert metric(cluster, 'shop_stock{slot="0"}') == metric(cluster, 'shop_stock{slot="1"}') == 7
+    for slot in (0, 1):
+        wait_until(lambda slot=slot: metric(cluster, f'shop_stock{{slot="{slot}"}}') == 7, "the slot's own value")
 
 
 def test_readiness_says_why_not(
@@ -339,6 +341,7 @@ def test_a_log_that_nobody_reads_holds_up_neither_probes_nor_respawns_nor_a_stop
     quiet = ("--log-level", "warning")  # with nothing to warn of, on that server, the workers write nothing
     with unread_cluster("-r", "tests.apps.basic", "--redis", durable_server.url, *quiet, "default") as (process, port):
         for count in (1, 2, 3):
+            wait_until(lambda: len(children(process.pid)) == 1, "the worker to be the only child")
             os.kill(children(process.pid)[0], signal.SIGKILL)  # the supervisor has something to say
             sample = f'kiqcluster_child_restarts_total{{reason="killed",slot="0"}} {count}.0'
             wait_until(lambda line=sample: line in http_get(port, "/metrics")[2].decode(), "the death to be seen")

@@ -90,7 +90,7 @@ def test_a_worker_that_is_idle_for_long_is_not_taken_for_silent(run_cluster: Run
 
     wait_for_moment(time.monotonic() + 1.5 * silence, "it to be idle for longer than it may be silent")
 
-    assert cluster.seen("child_exited") == []
+    assert cluster.seen("child_died") == []
     push(store, "record", "a")
     wait_noted(store, "ran a")
     assert cluster.pids() == pids

@@ -49,7 +49,7 @@ def test_one_process_is_quiet_and_resumes_and_the_other_goes_on(run_cluster: Run
     push(store, "record", "default")
     wait_noted(store, "ran other")
     assert not process(store, "other").is_quiet
-    assert Stats(store=store).queues["default"] == 1
+    wait_until(lambda: Stats(store=store).queues["default"] == 1, "the job to be in its queue, if a bell had caught it")
 
     process(store).resume()
     wait_noted(store, "ran default")

@@ -155,16 +155,20 @@ def test_no_signal_is_blocked_in_a_worker_or_in_what_a_job_starts(
     wait_until(lambda: ledger(store), "the job to look")
 
     assert ledger(store) == ["0" * 16]
+    pid = cluster.wait_ready()[0]
     # A thread that is being made has signals blocked for a moment.
-    wait_until(lambda: blocked(cluster.pid) | blocked(cluster.pids()[0]) == {"0" * 16}, "no thread to block signals")
+    wait_until(lambda: blocked(cluster.pid) | blocked(pid) == {"0" * 16}, "no thread to block signals")
 
 
 def blocked(pid: int) -> set[str]:
     """Return the signal masks of a process' threads."""
-    masks = [
-        re.search(r"SigBlk:\s+(\w+)", (task / "status").read_text()) for task in Path(f"/proc/{pid}/task").iterdir()
-    ]
-    return {mask[1] for mask in masks if mask}
+    masks = set()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            masks |= set(re.findall(r"SigBlk:\s+(\w+)", (task / "status").read_text()))
+        except (FileNotFoundError, ProcessLookupError):  # ended since it was listed
+            continue
+    return masks
 
 
 def test_signals_that_the_starter_had_blocked_reach_the_supervisor(run_cluster: RunCluster, store: Store) -> None:

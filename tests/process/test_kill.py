@@ -160,7 +160,7 @@ def test_a_killed_child_takes_the_processes_of_its_jobs_along(
             note(process.pid)
             process.wait()
     """)
-    cluster = run_cluster("default", "-c", "2", app=app, KIQ_SILENCE_TIMEOUT="1")
+    cluster = run_cluster("default", "-c", "2", app=app, KIQ_SILENCE_TIMEOUT="4")
     push(store, "start_process")
     wait_until(lambda: ledger(store), "the job to start its process")
 
@@ -298,7 +298,7 @@ def test_when_the_supervisor_is_killed_a_child_whose_startup_handler_hangs_ends(
             open("starting", "w").close()
             time.sleep(600)
     """)
-    cluster = run_cluster("default", "--directory", str(tmp_path), app=app, KIQ_BOOT_TIMEOUT="1")
+    cluster = run_cluster("default", "--directory", str(tmp_path), app=app, KIQ_BOOT_TIMEOUT="4")
     pid = cluster.wait_for("child_started")["child"]
     wait_until((tmp_path / "starting").exists, "the startup handler to hang")
 
@@ -336,7 +336,7 @@ def test_when_the_supervisor_is_killed_a_child_whose_shutdown_handler_hangs_ends
 
 
 def test_a_silent_child_is_killed_and_replaced_and_its_jobs_run(run_cluster: RunCluster, store: Store) -> None:
-    cluster = run_cluster("default", "other", "-c", "1", KIQ_SILENCE_TIMEOUT="2")
+    cluster = run_cluster("default", "other", "-c", "1", KIQ_SILENCE_TIMEOUT="4")
     push(store, "stubborn", "a")
     push(store, "stubborn", "b", queue="other")
     wait_noted(store, "began a", "began b")

@@ -103,7 +103,7 @@ class TestQuiet:
         push(store, "record", "a")
 
         wait_noted(store, "ran a")
-        assert cluster.seen("quiet_expired")
+        cluster.wait_for("quiet_expired")
 
     def test_with_wait_it_ends_when_the_last_job_has(
         self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store
@@ -126,7 +126,7 @@ class TestQuiet:
         cluster = run_cluster("default", "other", "-c", "1")
         pids = wait_listed(cluster, store, 2)
 
-        done = kiqctl("quiet", "--identity", identity_of(store, pids[0]), "--lease", "3s")
+        done = kiqctl("quiet", "--identity", identity_of(store, pids[0]), "--lease", "6s")
         assert done.returncode == 0, done.stderr
         push(store, "record", "a")
         push(store, "record", "b", queue="other")

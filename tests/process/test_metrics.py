@@ -124,7 +124,8 @@ def test_every_slot_tells_of_its_process(served: Cluster) -> None:
             "it to have used a hundredth of a second, as finely as that is told",
         )
         assert 0 < metric(served, f"kiqcluster_child_boot_seconds{labels}") < 60
-        assert metric(served, f"kiqcluster_fetch_round_trips_total{labels}") > 0
+        trips = f"kiqcluster_fetch_round_trips_total{labels}"
+        wait_until(lambda trips=trips: metric(served, trips) > 0, "a beat after its first round trip")
         assert metric(served, f"kiqcluster_fetch_round_trip_seconds_total{labels}") > 0
         assert metric(served, f"kiqcluster_child_backoff_seconds{labels}") == 0
     assert metric(served, 'kiqcluster_children{state="ready"}') == 2

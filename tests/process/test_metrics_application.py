@@ -6,6 +6,8 @@ import os
 import signal
 from collections.abc import Callable
 
+from prometheus_client.metrics_core import Metric
+
 from kiqcluster.store import Store
 from tests.kit import Cluster, wait_until
 from tests.process.stage import families, metric, push, readiness, release, wait_noted
@@ -22,15 +24,14 @@ def test_every_type_of_metric_is_there_with_nothing_to_configure(
     push(store, "sell", "a", 2.0)
     wait_until(lambda: metric(cluster, 'shop_all{slot="0"}') == 2, "the first slot's")
     push(store, "sell", "a", 3.0, queue="other")
-    wait_until(lambda: metric(cluster, 'shop_sold_total{thing="a"}') == 2, "the sum over both slots")
+    # Metric by metric: a worker may be looked at in the middle of a job.
+    last = {("shop_size_count",): 2, ("shop_took_seconds_count",): 2, ("shop_door", "1", "shut"): 1}
+    last |= {(f"shop_{mode}",): value for mode, value in (("sum", 5), ("livesum", 5), ("mostrecent", 3))}
+    last |= {(f"shop_{mode}", "1"): 3 for mode in ("all", "liveall")}
+    wait_until(lambda: last.items() <= shop(families(cluster)).items(), f"the figures of both slots, {last}")
 
     told = families(cluster)
-    values = {
-        (sample.name, *sorted(sample.labels.values())): sample.value
-        for name, family in told.items()
-        if name.startswith("shop")
-        for sample in family.samples
-    }
+    values = shop(told)
     assert [values["shop_size_bucket", bound] for bound in ("1.0", "5.0", "+Inf")] == [0, 2, 2]
     assert (values["shop_size_count",], values["shop_size_sum",]) == (2, 5)
     assert (values["shop_took_seconds_count",], values["shop_took_seconds_sum",]) == (2, 5)
@@ -45,6 +46,16 @@ def test_every_type_of_metric_is_there_with_nothing_to_configure(
     assert exemplars == {"shop_sold_total": {"trace_id": "t1"}, "shop_size_bucket": {"trace_id": "t2"}}
 
 
+def shop(told: dict[str, Metric]) -> dict[tuple[str, ...], float]:
+    """Return the application's samples: their names and the values of their labels → value."""
+    return {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for name, family in told.items()
+        if name.startswith("shop")
+        for sample in family.samples
+    }
+
+
 def test_gauges_of_the_dead_go_and_their_totals_stay(
     run_cluster: RunCluster, store: Store, application: Application
 ) -> None:
@@ -54,6 +65,7 @@ def test_gauges_of_the_dead_go_and_their_totals_stay(
         push(store, "sell", "a", value, queue=queue)
     wait_until(lambda: metric(cluster, 'shop_sold_total{thing="a"}') == 2, "the sum over both slots")
     wait_until(lambda: metric(cluster, "shop_sum") == 5, "the gauges of both slots")
+    wait_until(lambda: metric(cluster, "shop_size_count") == 2, "the sizes of both slots")
 
     os.kill(pids[0], signal.SIGKILL)
     cluster.wait_for("child_ready", slot=0, count=2)

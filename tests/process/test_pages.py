@@ -217,7 +217,7 @@ def test_a_quiet_by_order_lasts_as_long_as_it_says_and_ends_by_order(
     wait_until(lambda: status(control)["slots"][0]["quiet"], "the slot to be quiet")
     push(store, "record", "a")
     assert metric(cluster, "kiqcluster_quiet") == 1
-    assert words(queued(store)) == ["a"]
+    wait_until(lambda: words(queued(store)) == ["a"], "the job to be in its queue, if a bell had caught it")
     code, document = order(control, "/resume?by=deploy")
     assert (code, document["quiet"]) == (200, None)
     wait_noted(store, "ran a")
@@ -309,6 +309,6 @@ def test_a_thousand_clients_that_only_connect_keep_no_scraper_out(run_cluster: R
                 assert descriptors(cluster.pid) <= before + MOST_CONNECTIONS + 1
 
         assert http_get(cluster.port, "/liveness")[0] == 200
-        assert metric(cluster, "kiqcluster_supervisor_longest_turn_seconds") < 0.2
+        assert metric(cluster, "kiqcluster_supervisor_longest_turn_seconds") < 0.5
         push(store, "record", "a")
         wait_noted(store, "ran a")

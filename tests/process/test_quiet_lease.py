@@ -54,13 +54,13 @@ def is_serving(cluster: Cluster) -> bool:
 def test_a_quiet_that_nobody_ends_ends_with_its_lease_also_for_who_was_born_into_it(
     run_cluster: RunCluster, store: Store
 ) -> None:
-    cluster = run_cluster("default", "other", "-c", "1", "--quiet-lease", "2")
+    cluster = run_cluster("default", "other", "-c", "1", "--quiet-lease", "6")  # time for a worker to be born
     pids = cluster.wait_ready(2)
     cluster.signal(signal.SIGTSTP)
     cluster.wait_for("worker_quiet", count=2)
     push(store, "record", "a")
     push(store, "record", "b", queue="other")
-    assert 0 < wait_told(store, "the quiet", lambda each: each["quiet_by"] == "signal")["lease_remaining"] <= 2
+    assert 0 < wait_told(store, "the quiet", lambda each: each["quiet_by"] == "signal")["lease_remaining"] <= 6
 
     os.kill(pids[0], signal.SIGKILL)
     born = cluster.wait_for("worker_quiet", count=3)["pid"]
@@ -72,6 +72,7 @@ def test_a_quiet_that_nobody_ends_ends_with_its_lease_also_for_who_was_born_into
     wait_told(store, "the end of the quiet", lambda each: not each["quiet_by"] and each["lease_remaining"] is None)
     wait_until(lambda: is_serving(cluster), "the cluster to be ready")
     assert cluster.pids() == {0: born, 1: pids[1]}
+    cluster.wait_for("quiet_expired")
     assert len(cluster.seen("quiet_expired")) == 1
 
 
@@ -169,7 +170,7 @@ def by_kiqctl(store: Store, pid: int, name: str) -> None:
 def test_a_process_that_was_quieted_by_itself_resumes_with_the_lease_too(
     run_cluster: RunCluster, store: Store, tell: Callable[[Store, int, str], None]
 ) -> None:
-    cluster = run_cluster("default", "other", "-c", "1", "--quiet-lease", "1.5")
+    cluster = run_cluster("default", "other", "-c", "1", "--quiet-lease", "4")
     pids = cluster.wait_ready(2)
     tell(store, pids[0], "TSTP")
     cluster.wait_for("worker_quiet", pid=pids[0])
@@ -187,7 +188,7 @@ def test_a_process_that_was_quieted_by_itself_resumes_with_the_lease_too(
 
 
 def test_the_lease_of_one_process_does_not_end_the_clusters_quiet(run_cluster: RunCluster, store: Store) -> None:
-    cluster = run_cluster("default", "-c", "1", "--quiet-lease", "1.5")
+    cluster = run_cluster("default", "-c", "1", "--quiet-lease", "4")
     pid = cluster.wait_ready()[0]
     cluster.signal(signal.SIGTSTP)
     cluster.wait_for("worker_quiet")
@@ -197,6 +198,7 @@ def test_the_lease_of_one_process_does_not_end_the_clusters_quiet(run_cluster: R
     cluster.wait_for("quiet_expired")
 
     wait_noted(store, "ran a")
+    cluster.wait_for("worker_resumed")  # which is said after it fetches again
     assert cluster.seen("child_quiet_expired") == []
     assert len(cluster.seen("worker_resumed")) == 1
 
@@ -227,4 +229,5 @@ def test_a_message_that_asks_for_nonsense_changes_nothing(run_cluster: RunCluste
     push(store, "record", "a")
 
     wait_noted(store, "ran a")
-    assert is_serving(cluster)
+    wait_until(lambda: is_serving(cluster), "the cluster to be ready")
+    assert cluster.seen("worker_quiet") == []

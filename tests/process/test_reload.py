@@ -337,9 +337,12 @@ def test_a_reload_within_a_roll_is_done_after_it(configured: Configured, store: 
 def test_a_roll_right_after_a_reload_comes_first_and_the_reload_after_it(
     run_cluster: RunCluster, store: Store, releases: Releases
 ) -> None:
-    releases.deploy("1", "time.sleep(0.2)")
+    releases.deploy("1", "while pathlib.Path('../../hold').exists(): time.sleep(0.01)")
     cluster = releases.run(run_cluster, "default", "-c", "1")
-    cluster.wait_ready()
+    pids = cluster.wait_ready()
+    wait_until(lambda: children(cluster.pid) == [*pids.values()], "the catalogue child to be reaped")
+    hold = releases.current.parent / "hold"
+    hold.touch()
 
     cluster.signal(signal.SIGHUP)
     wait_until(lambda: len(children(cluster.pid)) == 2, "the application to be asked")
@@ -349,6 +352,7 @@ def test_a_roll_right_after_a_reload_comes_first_and_the_reload_after_it(
     assert wait_roll(store, "rolling")["of"] == 1
     rolling = wait_told(store, "the roll and the reload", lambda each: each["roll"] and each["reload"])
     assert rolling["reload"]["state"] == "reloading"  # it goes on after the roll, for whoever waits for it
+    hold.unlink()
     cluster.wait_for("roll_done")
     cluster.wait_for("reloaded")
     done = wait_told(store, "the reload to be done", lambda each: each["reload"]["state"] == "done")
@@ -361,6 +365,7 @@ def test_a_stop_while_a_reload_asks_the_application_leaves_nothing_behind(
 ) -> None:
     cluster = releases.run(run_cluster, "default", "-c", "1")
     pids = cluster.wait_ready()
+    wait_until(lambda: children(cluster.pid) == [*pids.values()], "the catalogue child to be reaped")
     releases.deploy("2", "time.sleep(60)")
     cluster.signal(signal.SIGHUP)
     wait_until(lambda: len(children(cluster.pid)) == 2, "the application to be asked")

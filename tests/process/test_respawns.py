@@ -70,7 +70,9 @@ def test_the_supervisor_does_not_grow_with_the_children_that_it_replaces(
     grown = supervisor.memory_full_info().uss - size
     record_property("grown_bytes", grown)
     print(f"{kills - warm_up} respawns: the supervisor grew by {grown / 1e6:.2f} MB")
-    assert descriptors(cluster.pid) == files
+    wait_until(
+        lambda: descriptors(cluster.pid) <= files, f"{files} open descriptors"
+    )  # it looks into /proc now and then
     assert grown <= 1_000_000
     assert supervisor.status() != psutil.STATUS_ZOMBIE
     assert [each for each in supervisor.children(recursive=True) if each.status() == psutil.STATUS_ZOMBIE] == []

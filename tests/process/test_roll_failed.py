@@ -197,7 +197,7 @@ def test_a_successor_that_is_killed_ends_the_roll_and_the_old_process_stays(
 def test_a_successor_that_never_becomes_ready_is_given_up_after_the_boot_timeout(
     run_cluster: RunCluster, store: Store, releases: Releases
 ) -> None:
-    cluster = releases.run(run_cluster, "default", "-c", "1", KIQ_BOOT_TIMEOUT="1")
+    cluster = releases.run(run_cluster, "default", "-c", "1", KIQ_BOOT_TIMEOUT="3")
     pids = cluster.wait_ready()
     releases.deploy("2", "@on('startup')\ndef hang(): threading.Event().wait()")
 

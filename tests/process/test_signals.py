@@ -57,9 +57,9 @@ def test_quiet_stops_fetching_and_cont_resumes(run_cluster: RunCluster, store: S
     release(store)
     wait_noted(store, "ended a")  # what runs goes on
     wait_settled(store)
-    assert words(queued(store)) == ["b"]
+    wait_until(lambda: words(queued(store)) == ["b"], "it to be back in its queue, if a bell had caught it")
     assert metric(cluster, "kiqcluster_quiet") == 1
-    assert readiness(cluster) == (503, "slot 0 is quiet")
+    wait_until(lambda: readiness(cluster) == (503, "slot 0 is quiet"), "readiness to say quiet")
 
     cluster.signal(signal.SIGCONT)
 

@@ -255,7 +255,7 @@ def test_a_stop_waits_for_a_hanging_application_no_longer_than_its_boot_may_take
         if {where!r} == "startup handler":
             on("startup")(hang)
     """)
-    cluster = run_cluster("default", "--directory", str(tmp_path), "-t", "600", app=app, KIQ_BOOT_TIMEOUT="1")
+    cluster = run_cluster("default", "--directory", str(tmp_path), "-t", "600", app=app, KIQ_BOOT_TIMEOUT="4")
     wait_until((tmp_path / "hanging").exists, "the application to hang")
 
     cluster.signal(signal.SIGTERM)

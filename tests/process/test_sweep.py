@@ -23,7 +23,7 @@ from tests.process.stage import (
 )
 
 Run = Callable[..., Cluster]
-SOON = {"KIQ_RECOVER_AFTER": "1.5", "KIQ_SILENCE_TIMEOUT": "0"}
+SOON = {"KIQ_RECOVER_AFTER": "3", "KIQ_SILENCE_TIMEOUT": "0"}
 
 
 def move_to_another_host(store: Store, identity: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from kiqcluster.rubyjson import decode
 from kiqcluster.store import Store
 from tests.kit import Cluster, wait_until
-from tests.process.stage import ledger, metric, release, wait_noted, wait_settled
+from tests.process.stage import ledger, release, wait_noted, wait_settled
 from tests.tracing import lost, spelt
 
 RunCluster = Callable[..., Cluster]
@@ -25,7 +25,8 @@ def test_they_survive_a_kill_a_quiet_and_a_forced_stop(run_cluster: RunCluster, 
     os.kill(cluster.wait_ready()[0], signal.SIGKILL)
     wait_until(lambda: ledger(store).count("began a") == 2, "the job to run again")
     cluster.signal(signal.SIGTSTP)
-    wait_until(lambda: metric(cluster, "kiqcluster_quiet"), "the cluster to be quiet")
+    cluster.wait_for("worker_quiet")
+    wait_until(lambda: store.call("LLEN", "queue:default") == 1, "what waits to lie in its queue")
     assert [lost(raw) for raw in store.call("LRANGE", "queue:default", 0, -1)] == [[]]  # what waits
     assert cluster.stop() == 0
 

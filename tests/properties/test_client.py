@@ -96,7 +96,7 @@ def perform(number: int, text: str = "") -> None: ...
 DEFINED = Definition("X", "default", {}, lambda: (None, perform), inspect.signature(perform), ("app", "X"))
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.data(), st.sampled_from(["raise", "warn", "off"]), names, options, st.lists(entries, max_size=6))
 def test_a_bulk_push_does_the_same_with_and_without_a_link(
     store: Store, data: st.DataObject, mode: str, name: str, options: dict[str, Any], lists: list[Any]

@@ -41,6 +41,21 @@ queues = st.sampled_from(QUEUES)
 indexes = st.integers(0, 7)
 
 
+# Functions with names: hypothesis parses the source of a lambda at each step, which Python 3.11.2 fails now and then.
+
+
+def has_room(machine: Jobs) -> bool:
+    return len(machine.world.awake()) < FLEET
+
+
+def has_late_commands(machine: Jobs) -> bool:
+    return bool(machine.world.late)
+
+
+def is_spoiled(machine: Jobs) -> bool:
+    return bool(machine.world.spoiled)
+
+
 class Jobs(RuleBasedStateMachine):
     """A few processes; each rule is one thing that one of them, the network or somebody else does."""
 
@@ -108,7 +123,7 @@ class Jobs(RuleBasedStateMachine):
 
     # processes
 
-    @precondition(lambda self: len(self.world.awake()) < FLEET)
+    @precondition(has_room)
     @rule()
     def start(self) -> None:
         self.world.spawn().round(0)
@@ -159,7 +174,7 @@ class Jobs(RuleBasedStateMachine):
 
     # the network and the server
 
-    @precondition(lambda self: self.world.late)
+    @precondition(has_late_commands)
     @rule(index=indexes)
     def late_command(self, index: int) -> None:
         self.world.arrive(index % len(self.world.late))
@@ -169,7 +184,7 @@ class Jobs(RuleBasedStateMachine):
         """Somebody writes something of another type."""
         self.world.spoil(key)
 
-    @precondition(lambda self: self.world.spoiled)
+    @precondition(is_spoiled)
     @rule()
     def mend(self) -> None:
         self.world.mend()

@@ -60,7 +60,7 @@ def proxy(redis_server: RedisServer) -> Iterator[Proxy]:
 @pytest.fixture
 def bench(store: Store, proxy: Proxy, setup: Setup) -> Iterator[Bench]:
     store.call("SCRIPT", "LOAD", ONCE.text)
-    far = Store(proxy.url, timeout=0.3)
+    far = Store(proxy.url)
     yield Bench(store, far, setup)
     far.close()
 

@@ -361,7 +361,7 @@ def test_leaving_puts_back_what_is_held_and_ends_the_membership(bench: Bench) ->
         bench.fetch._finished.append(Settlement(first, Done()))
 
     bench.fetch.end()
-    bench.fetch.leave([], 1.0)
+    bench.fetch.leave([], 5.0)
 
     assert second.payload == b"b"
     assert bench.queued() == ["b"]

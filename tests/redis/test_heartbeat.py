@@ -92,7 +92,7 @@ def bench(store: Store, setup: Setup) -> Iterator[Bench]:
 def listening(bench: Bench) -> Bench:
     """One whose thread runs, and waits: by its clock, which stands still, the next beat is never due."""
     bench.heartbeat.start()
-    wait_until(lambda: bench.commands().get("blpop"), "the heartbeat to listen")
+    wait_until(lambda: b"cmd=blpop" in bench.store.call("CLIENT", "LIST"), "the heartbeat to listen")
     return bench
 
 

@@ -33,8 +33,8 @@ def far(proxy: Proxy, store: Store) -> Iterator[Store]:
     far.close()
 
 
-def test_without_a_fault_it_carries_large_and_small_as_they_are(proxy: Proxy, far: Store, store: Store) -> None:
-    large = os.urandom(20_000_000)
+def test_without_a_fault_it_carries_large_and_small_as_they_are(proxy: Proxy, store: Store) -> None:
+    far, large = Store(proxy.url), os.urandom(20_000_000)
 
     far.call("SET", "large", large)
     replies = far.pipeline([("GET", "large"), *(("ECHO", number) for number in range(1_000))])
@@ -44,13 +44,15 @@ def test_without_a_fault_it_carries_large_and_small_as_they_are(proxy: Proxy, fa
 
 
 @pytest.mark.parametrize(("up", "down"), [(0.03, 0.0), (0.0, 0.03), (0.02, 0.01)])
-def test_latency_is_added_in_the_direction_that_was_asked_for(proxy: Proxy, far: Store, up: float, down: float) -> None:
+def test_latency_is_added_in_the_direction_that_was_asked_for(proxy: Proxy, up: float, down: float) -> None:
+    far = Store(proxy.url)
+    far.call("PING")  # it is connected
     proxy.delay(up=up, down=down)
 
     before = time.monotonic()
     far.pipeline([("PING",)] * 100)
 
-    assert 0.03 <= time.monotonic() - before < 0.25  # once for a pipeline, however long
+    assert 0.03 <= time.monotonic() - before < 1.0  # once for a pipeline, however long
 
 
 def test_with_latency_large_bulks_arrive_whole_and_in_order(proxy: Proxy, store: Store) -> None:

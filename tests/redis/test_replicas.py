@@ -32,9 +32,15 @@ def replica(redis_server: RedisServer) -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def client(store: Store, setup: Setup, redis_server: RedisServer) -> Client:
-    """A client that waits for replicas for a fifth of a second."""
-    return Client(Store(redis_server.url, timeout=0.4), setup)
+def client(store: Store, setup: Setup) -> Client:
+    """A client that waits for replicas as long as any."""
+    return Client(store, setup)
+
+
+@pytest.fixture
+def hasty(store: Store, setup: Setup, redis_server: RedisServer) -> Client:
+    """One that waits for half a second."""
+    return Client(Store(redis_server.url, timeout=1.0), setup)
 
 
 def jids(store: Store, queue: str = "default") -> list[str]:
@@ -48,11 +54,11 @@ def test_a_confirmed_push_is_on_the_replica(client: Client, replica: RedisServer
 
 
 def test_one_that_is_not_confirmed_raises_and_is_enqueued_once(
-    client: Client, store: Store, replica: RedisServer
+    client: Client, hasty: Client, store: Store, replica: RedisServer
 ) -> None:
     client.push(ITEM, wait_replicas=1)
     with replica.stalled(), pytest.raises(NotReplicated, match="stored, but 0 of 1 replicas") as caught:
-        client.push(ITEM, wait_replicas=1)
+        hasty.push(ITEM, wait_replicas=1)
 
     error = caught.value
     assert isinstance(error, StoreError)
@@ -69,24 +75,22 @@ def test_more_replicas_than_there_are_confirm_nothing(client: Client, store: Sto
 
 
 def test_a_bulk_push_ends_with_the_first_round_trip_that_is_not_confirmed(
-    client: Client, store: Store, replica: RedisServer
+    client: Client, hasty: Client, store: Store, replica: RedisServer
 ) -> None:
     many = {"class": "Any", "args": [[number] for number in range(2_500)]}
     assert len(client.push_bulk(many, wait_replicas=1)) == 2_500 == store.call("LLEN", "queue:default")
     store.call("DEL", "queue:default")
 
     with replica.stalled(), pytest.raises(NotReplicated) as caught:
-        client.push_bulk(many, wait_replicas=1)
+        hasty.push_bulk(many, wait_replicas=1)
 
     assert jids(store) == list(caught.value.jids) == list(caught.value.enqueued)
     assert len(caught.value.jids) == 1_000
 
 
 def test_a_job_may_want_it_for_all_its_pushes_or_for_one(
-    registry: Registry, setup: Setup, client: Client, store: Store, replica: RedisServer, redis_server: RedisServer
+    registry: Registry, setup: Setup, hasty: Client, store: Store, replica: RedisServer, redis_server: RedisServer
 ) -> None:
-    setup.store = Store(redis_server.url, timeout=0.4)
-
     class Payment(Job, wait_replicas=1):
         def perform(self, number: int) -> None: ...
 
@@ -102,15 +106,16 @@ def test_a_job_may_want_it_for_all_its_pushes_or_for_one(
         lambda: Payment.set(queue="low").perform_async(2),
         lambda: mail.set(wait_replicas=1).perform_async(2),
         lambda: mail.set(wait_replicas=1).set(queue="low").perform_async(2),
-        lambda: client.push({"class": "Payment", "args": [2]}),
+        lambda: hasty.push({"class": "Payment", "args": [2]}),
     ]
+    setup.store = Store(redis_server.url, timeout=1.0)
     with replica.stalled():
         for push in pushes:
             with pytest.raises(NotReplicated):
                 push()
         mail.perform_async(3)
         Payment.set(wait_replicas=0).perform_async(3)
-        client.push({"class": "Payment", "args": [3]}, wait_replicas=0)
+        hasty.push({"class": "Payment", "args": [3]}, wait_replicas=0)
 
     stored = [*store.call("LRANGE", "queue:default", 0, -1), *store.call("ZRANGE", "schedule", 0, -1)]
     assert len(stored) == 10

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from kiqcluster import Client, Store
 from kiqcluster.clock import SystemClock
 from kiqcluster.testing import Cluster, RedisServer, wait_until
-from kiqcluster.testing.server import is_alive
+from kiqcluster.testing.server import free_port, is_alive
 from kiqcluster.testing.waiting import PATIENCE
 
 APPLICATION = """
@@ -140,6 +141,14 @@ def test_close_leaves_no_process_behind(start) -> None:
     cluster.close()
 
     wait_until(lambda: not is_alive(cluster.pid) and not is_alive(worker), "all processes to be gone")
+
+
+def test_a_free_port_is_given_to_nobody_else_for_a_while_and_a_server_can_have_it() -> None:
+    """Clusters of several test processes start at once, each some time after it was given its port."""
+    ports = {free_port() for _ in range(500)}
+
+    assert len(ports) == 500
+    socket.create_server(("127.0.0.1", ports.pop())).close()
 
 
 class TestServer:

@@ -15,8 +15,9 @@ import pytest
 from kiqcluster import log
 from kiqcluster.events import Events
 from kiqcluster.runtime import CURRENT_JOB, JobContext
+from kiqcluster.worker import joblog
 from kiqcluster.worker.joblog import MOST, JobLog
-from tests.kit import ManualClock, wait_until
+from tests.kit import PATIENCE, ManualClock, wait_until
 
 
 class Reader:
@@ -90,7 +91,9 @@ class Bench:
 
 
 @pytest.fixture
-def bench() -> Iterator[Bench]:
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """One whose end waits for its reader however slow the machine is."""
+    monkeypatch.setattr(joblog, "PARTING", PATIENCE)
     ours, root = log.LOGGER, logging.getLogger()
     before = (ours.filters[:], ours.level, ours.propagate, root.level)
     bench = Bench()
@@ -109,6 +112,12 @@ def bench() -> Iterator[Bench]:
     assert bench.crashes == []
 
 
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have jobs wait for room until there is some: the reader does read."""
+    monkeypatch.setattr(joblog, "PATIENCE", PATIENCE)
+
+
 def jids(lines: list[dict[str, Any]]) -> list[str]:
     return [line["ctx"]["jid"] for line in lines if line.get("event") == "job_done"]
 
@@ -122,6 +131,7 @@ def test_a_line_comes_out_by_itself(bench: Bench) -> None:
     assert jids(bench.reader.lines()) == ["a" * 24]
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_the_end_writes_what_is_there_in_order(bench: Bench) -> None:
     bench.open()
     said = [f"{number:024x}" for number in range(2 * MOST)]
@@ -132,6 +142,7 @@ def test_the_end_writes_what_is_there_in_order(bench: Bench) -> None:
     assert jids(bench.close()) == said
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_lines_of_several_threads_are_all_there_however_fast_they_come(bench: Bench) -> None:
     bench.open()
     said = [[f"{thread}{number:023x}" for number in range(MOST)] for thread in range(4)]
@@ -176,6 +187,7 @@ def test_lines_go_on_after_a_stall(bench: Bench) -> None:
     wait_until(lambda: "after" in jids(bench.reader.lines()[-1:]), "the line after the stall")
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_lines_of_others_on_the_same_pipe_stay_whole(bench: Bench) -> None:
     bench.open()
     other, is_over = b'{"event": "other", "pad": "%s"}\n' % (b"x" * 300), threading.Event()
@@ -273,6 +285,7 @@ def test_a_reader_that_has_gone_is_no_error(bench: Bench) -> None:
     assert not bench.joblog.is_alive
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_descriptor_that_was_made_non_blocking_loses_nothing(bench: Bench) -> None:
     bench.open(reading=False)
     os.set_blocking(bench.stream.fileno(), False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from statistics import median
 
 import pytest
 
@@ -14,11 +15,8 @@ from tests.process.stage import push, readiness, wait_noted, wait_only_live, wai
 
 RunCluster = Callable[..., Cluster]
 
-WATCHED = 6.0  # seconds
+WATCHED = 7  # seconds, each by itself: a few hold what happens now and then, a beat, a poll, figures of the job before
 A_SECOND = 3  # commands that an idle worker may cost Redis
-# What it does now and then may fall into a short watch more often than its share: a beat, a poll, a look at the other
-# members, bells that are armed anew; and the figures of the job before it, for Sidekiq's metrics page (16 commands).
-NOW_AND_THEN = 15 + 16
 AWAY = (503, "slot 0 cannot reach Redis")
 
 
@@ -64,12 +62,14 @@ def test_an_idle_worker_costs_redis_few_commands(run_cluster: RunCluster, store:
     wait_settled(store)
     wait_armed(store)
 
-    began, before = time.monotonic(), commands(store)
-    wait_for_moment(began + WATCHED, "some seconds of idleness")
-    ran = commands(store) - before - 1
+    rates = []
+    for _ in range(WATCHED):
+        began, before = time.monotonic(), commands(store)
+        wait_for_moment(began + 1, "a second of idleness")
+        rates.append((commands(store) - before - 1) / (time.monotonic() - began))
 
-    assert ran >= WATCHED // 2  # it does look
-    assert ran <= A_SECOND * (time.monotonic() - began) + NOW_AND_THEN
+    assert sum(rates) >= WATCHED // 2  # it does look
+    assert median(rates) <= A_SECOND
 
 
 def test_what_lies_in_a_wake_list_without_a_bell_is_found(run_cluster: RunCluster, store: Store) -> None:

@@ -42,6 +42,7 @@ from kiqcluster.store.scripts import (
 
 __all__ = [
     "ALL_SUSPECT",
+    "ANY_DEATHS",
     "DEFERRAL",
     "DeadSetLimits",
     "Engine",
@@ -62,6 +63,7 @@ Limits = Mapping[str, tuple[int, int]]
 LARGEST_BATCH = 1_000_000  # bytes at which a reserve stops (it holds at least one unit)
 LOOK_TIMEOUT = 1.0  # seconds that a look at the queues may take; who leads after it waits for longer
 SUSPECT_TTL = 72 * 3_600  # seconds that suspects are remembered after the last death
+ANY_DEATHS = 1_000_000  # more than any suspect was at
 ALL_SUSPECT = ("*",)  # where nobody knows which units were running
 RECOVER_BATCH = 1_000  # units that one recover script gives back
 DEFERRAL = 60.0  # seconds until a due entry is looked at again that its queue refuses
@@ -160,16 +162,16 @@ class Engine:
         done: Sequence[Settlement],
         now: float,
         *,
-        may_suspect: bool = True,
+        most_deaths: int = ANY_DEATHS,
     ) -> tuple[Refusals, Reserved | None]:
         """Settle `done` and reserve units from the queues of `limits`, in its order.
 
         call: a number that grows with each reserve of this epoch.  limits: see Limits; None skips the reserve.
-        may_suspect: whether a suspect may be among the units; it comes alone then.
+        most_deaths: that a suspect may have been at which is among the units, 0 for none; it comes alone.
         Returns what Redis refused to settle, and what was reserved: each stands for itself.
         One round trip, O(settlements + queues + units).  Raises RedisUnavailable, ReplyLost.
         """
-        return self.finish(link, self.begin(link, member, call, limits, done, now, may_suspect=may_suspect))
+        return self.finish(link, self.begin(link, member, call, limits, done, now, most_deaths=most_deaths))
 
     def begin(
         self,
@@ -180,12 +182,12 @@ class Engine:
         done: Sequence[Settlement],
         now: float,
         *,
-        may_suspect: bool = True,
+        most_deaths: int = ANY_DEATHS,
     ) -> Exchange:
         """Send an exchange; `finish` comes next on that link, from whichever thread."""
         calls = [*self._settle_calls(done, now)]
         if limits is not None:
-            calls.append(self._reserve_call(member, call, limits, may_suspect))
+            calls.append(self._reserve_call(member, call, limits, most_deaths))
         begin_scripts(link, calls)
         return Exchange(calls, done, member, call, limits)
 
@@ -290,9 +292,9 @@ class Engine:
 
     # calls
 
-    def _reserve_call(self, member: Member, call: int, limits: Limits, may_suspect: bool) -> Call:
+    def _reserve_call(self, member: Member, call: int, limits: Limits, most_deaths: int) -> Call:
         keys = [self._keys.members, self._keys.inflight(member.identity), self._keys.paused, self._keys.suspects]
-        arguments: list[Word] = [member.identity, member.padded_epoch, f"{call:010d}", LARGEST_BATCH, int(may_suspect)]
+        arguments: list[Word] = [member.identity, member.padded_epoch, f"{call:010d}", LARGEST_BATCH, most_deaths]
         for queue, (turn, rest) in limits.items():
             keys += (self._keys.wake(queue), self._keys.queue(queue))
             arguments += (queue, turn, rest)

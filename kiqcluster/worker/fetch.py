@@ -393,13 +393,13 @@ class ReliableFetch:
                 return
             self._pace.note(len(self._finished), turn.begun_at)
             turn.batch = self._holdings.take(turn.begun_at)
-            may_suspect = self._holdings.may_suspect(turn.batch, turn.begun_at)
+            most_deaths = self._holdings.most_deaths(turn.batch, turn.begun_at)
             self._call += 1
         if limits is None and not turn.batch:
             return
         now = self._runtime.clock.now()
         turn.sent = self._engine.begin(
-            self._link, self.member, self._call, limits, turn.batch, now, may_suspect=may_suspect
+            self._link, self.member, self._call, limits, turn.batch, now, most_deaths=most_deaths
         )
 
     def _decide(self, turn: Round) -> tuple[Appetite, Limits | None]:

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from kiqcluster.outcome import Requeue
-from kiqcluster.store.engine import Refusals, Settlement, Unit
+from kiqcluster.store.engine import ANY_DEATHS, Refusals, Settlement, Unit
 
 __all__ = ["REFUSED_PAUSE", "STALE", "SUSPECT_LEAD", "Holdings"]
 
@@ -41,7 +41,7 @@ class Holdings:
         self.refused_until = 0.0
         self._held: dict[str, Unit] = {}  # by token
         self._taken: list[Settlement] = []  # by a round that is not acknowledged yet
-        self._suspect: Unit | None = None  # the latest of those that processes have died of
+        self._suspects: dict[str, Unit] = {}  # those that processes have died of, by token, the latest last
 
     def __len__(self) -> int:
         """Return the number of units that are held, in any state."""
@@ -62,7 +62,7 @@ class Holdings:
             unit.reserved_at = at
             self._held[unit.token] = unit
             if unit.deaths:
-                self._suspect = unit
+                self._suspects[unit.token] = unit
 
     def take(self, now: float) -> list[Settlement]:
         """Return what is to be settled now."""
@@ -82,8 +82,7 @@ class Holdings:
         """Let go of what Redis has written."""
         for settlement in batch:
             self._held.pop(settlement.unit.token, None)
-            if settlement.unit is self._suspect:
-                self._suspect = None
+            self._suspects.pop(settlement.unit.token, None)
 
     def refuse(self, batch: Iterable[Settlement], refusals: Refusals, now: float) -> None:
         """Keep what Redis refused to write: it stays held, and is tried again later."""
@@ -113,16 +112,20 @@ class Holdings:
         """Hold nothing: others have recovered what was held.  Its outcomes are still sent; they settle to nothing."""
         self._held.clear()
         self.returned.clear()
-        self._suspect = None
+        self._suspects.clear()
 
-    def may_suspect(self, batch: Sequence[Settlement], now: float) -> bool:
-        """Return whether a job that a process has died of may start here.
+    def most_deaths(self, batch: Sequence[Settlement], now: float) -> int:
+        """Return how many processes a suspect may have died with that starts here, at most; 0: none may start.
 
-        One starts when the one before it has ended (batch: settled with this round, before the reserve), or after a
-        while if that was there once: it may just have been beside.  While one runs that was there more often, no other
-        starts.  Only the latest is remembered.
+        Any number, when no other suspect runs (batch: settled with this round, before the reserve).  Beside others that
+        were at one death, one that was at one itself, and after a while: all may just have been beside.  Beside others
+        of more deaths, none; and one of more deaths beside none: whoever is near to being buried is alone with it.
         """
-        suspect = self._suspect
-        if suspect is None or any(each.unit is suspect for each in batch):
-            return True
-        return suspect.deaths == 1 and now >= suspect.reserved_at + SUSPECT_LEAD
+        if not self._suspects:
+            return ANY_DEATHS
+        ended = {each.unit.token for each in (*batch, *self.refused)}
+        running = [unit for token, unit in self._suspects.items() if token not in ended]
+        if not running:
+            return ANY_DEATHS
+        are_fresh = all(unit.deaths == 1 for unit in running)
+        return int(are_fresh and now >= running[-1].reserved_at + SUSPECT_LEAD)

@@ -11,7 +11,7 @@ from kiqcluster.errors import RedisRefused
 from kiqcluster.outcome import Dead, Deferred, Discard, Done, Effect, Interrupted, Outcome, Requeue, Retry
 from kiqcluster.store import Store
 from kiqcluster.store import scripts as script_module
-from kiqcluster.store.engine import ALL_SUSPECT, DeadSetLimits, Engine, Member, Reserved, Settlement, Unit
+from kiqcluster.store.engine import ALL_SUSPECT, ANY_DEATHS, DeadSetLimits, Engine, Member, Reserved, Settlement, Unit
 from kiqcluster.store.moves import Move, move_entries, move_jobs, read_queue
 from kiqcluster.store.scripts import (
     MOVE_ENTRIES,
@@ -952,10 +952,10 @@ class TestSuspects:
             engine.recover(link, ME.identity, [unit.token for unit in units if unit.payload == b"k"])
         engine.join(ME)
 
-    def take(self, engine: Engine, call: int, *, may_suspect: bool = True, wanted: int = 10) -> list[Unit]:
+    def take(self, engine: Engine, call: int, *, most_deaths: int = ANY_DEATHS, wanted: int = 10) -> list[Unit]:
         with engine.store.borrowed() as link:
             _, reserved = engine.exchange(
-                link, ME, call, {"default": (wanted, wanted)}, [], NOW, may_suspect=may_suspect
+                link, ME, call, {"default": (wanted, wanted)}, [], NOW, most_deaths=most_deaths
             )
         assert reserved is not None
         return reserved.units
@@ -970,10 +970,21 @@ class TestSuspects:
         assert deaths(self.take(engine, 3)) == [("b", 0)]
 
     def test_who_may_have_none_gets_what_is_behind_it(self, engine: Engine, store: Store) -> None:
-        assert deaths(self.take(engine, 1, may_suspect=False)) == [("a", 0), ("b", 0)]
+        assert deaths(self.take(engine, 1, most_deaths=0)) == [("a", 0), ("b", 0)]
         assert queue(store) == ["k"]
-        assert self.take(engine, 2, may_suspect=False) == []
+        assert self.take(engine, 2, most_deaths=0) == []
         assert queue(store) == ["k"]
+
+    def test_who_may_have_one_of_one_death_gets_none_of_two(self, engine: Engine, store: Store) -> None:
+        for call in range(1, 3):
+            suspects = self.take(engine, call)
+        with store.borrowed() as link:
+            engine.recover(link, ME.identity, [unit.token for unit in suspects])  # k, for the second time
+        engine.join(ME)
+
+        assert deaths(self.take(engine, 1, most_deaths=1)) == [("a", 0), ("b", 0)]
+        assert self.take(engine, 2, most_deaths=1) == []
+        assert deaths(self.take(engine, 3, most_deaths=2)) == [("k", 2)]
 
     def test_where_nobody_knows_what_ran_all_are_suspect(self, engine: Engine, store: Store) -> None:
         for call in range(1, 4):

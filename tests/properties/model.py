@@ -29,7 +29,7 @@ from kiqcluster.outcome import Dead, Deferred, Discard, Done, Effect, Interrupte
 from kiqcluster.store import Store
 from kiqcluster.store import engine as engine_module
 from kiqcluster.store.connection import Link
-from kiqcluster.store.engine import ALL_SUSPECT, DeadSetLimits, Engine, Member, Reserved, Settlement, Unit
+from kiqcluster.store.engine import ALL_SUSPECT, ANY_DEATHS, DeadSetLimits, Engine, Member, Reserved, Settlement, Unit
 from kiqcluster.store.moves import Move
 from kiqcluster.store.scripts import RECOVER, RESERVE, Script, Word
 
@@ -458,9 +458,9 @@ class Process:
         ahead = AHEAD if wanted else 0  # the first queue may give more than is wanted at once
         limits = None if wanted is None else {QUEUES[0]: (wanted, wanted + ahead), QUEUES[1]: (wanted, wanted)}
         self.call += 1
-        may_suspect = not any(unit.deaths for unit in self.held.values())
+        most_deaths = 0 if any(unit.deaths for unit in self.held.values()) else ANY_DEATHS
         refusals, reserved = self.engine.exchange(
-            self.wire, self.member, self.call, limits, batch, NOW, may_suspect=may_suspect
+            self.wire, self.member, self.call, limits, batch, NOW, most_deaths=most_deaths
         )
         self.outcomes = [each for each in self.outcomes if each.unit.token in refusals]
         for token in {each.unit.token for each in batch} - refusals.keys():

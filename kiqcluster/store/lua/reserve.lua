@@ -8,7 +8,7 @@
 -- KEYS[5+2i], KEYS[6+2i]          lists   kiq:wake:<queue>, queue:<queue>, in the order of preference
 -- ARGV[1]  identity   ARGV[2] epoch   ARGV[3] number of this call   (epoch and call are zero-padded)
 -- ARGV[4]  bytes at which the batch stops (at least one unit)
--- ARGV[5]  1 if the caller may take a suspect
+-- ARGV[5]  deaths that a suspect was at, at most, which the caller may take; 0 for none
 -- ARGV[6+3i], ARGV[7+3i], ARGV[8+3i]  name of a queue, and how many units the batch may hold in all when one is taken from
 --          it: in its turn, and once all queues have had theirs (k; 0 to only empty its wake list)
 --
@@ -32,7 +32,7 @@ local paused = {}
 for _, name in ipairs(redis.call('SMEMBERS', KEYS[3])) do paused[name] = true end
 
 local room, bytes_left, taken_units, is_alone = 0, tonumber(ARGV[4]), 0, false
-local has_suspects, may_suspect, deaths = redis.call('EXISTS', KEYS[4]) == 1, ARGV[5] == '1', 0
+local has_suspects, most_deaths, deaths = redis.call('EXISTS', KEYS[4]) == 1, tonumber(ARGV[5]), 0
 local token_head = ARGV[2] .. '.' .. ARGV[3] .. '.'
 local largest = 0
 for at = 8, #ARGV, 3 do largest = math.max(largest, tonumber(ARGV[at])) end
@@ -52,11 +52,11 @@ local function take(list, record_head, payloads, rotations)
     for i = #batch, 1, -1 do
       if room == count or (bytes_left <= 0 and taken_units > 0) then break end
       suspect = deaths_of(batch[i])
-      if suspect and may_suspect and taken_units == 0 then
+      if suspect and suspect <= most_deaths and taken_units == 0 then
         deaths, room, suspect, is_alone = suspect, 1, false, true
       end
       if suspect then
-        withheld = not may_suspect
+        withheld = suspect > most_deaths
         break
       end
       taken_units = taken_units + 1
@@ -71,7 +71,7 @@ local function take(list, record_head, payloads, rotations)
       redis.call('LTRIM', list, 0, -(count + 1))
       room = room - count
     end
-    if suspect and not may_suspect and rotations > 0 then
+    if suspect and suspect > most_deaths and rotations > 0 then
       redis.call('LMOVE', list, list, 'RIGHT', 'LEFT')
       rotations = rotations - 1
     elseif suspect or count < wanted then
@@ -112,7 +112,7 @@ local function visit(at, pass)
   if left_alone[at] then return end
   withheld = false
   if room > 0 then
-    take(queue, record_head, payloads, may_suspect and 0 or math.min(SLICE, redis.call('LLEN', queue) - 1))
+    take(queue, record_head, payloads, has_suspects and math.min(SLICE, redis.call('LLEN', queue) - 1) or 0)
   end
   if withheld and #payloads == 0 then
     idle_indexes[#idle_indexes + 1] = index

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from kiqcluster.outcome import Done, Requeue
-from kiqcluster.store.engine import Settlement, Unit
+from kiqcluster.store.engine import ANY_DEATHS, Settlement, Unit
 from kiqcluster.worker.holdings import REFUSED_PAUSE, SUSPECT_LEAD, Holdings
 
 
@@ -97,18 +97,39 @@ def test_after_a_fence_nothing_is_held_but_outcomes_are_still_sent(holdings: Hol
 
     assert len(holdings) == 0
     assert payloads(holdings.take(now=0.0)) == [b"1"]
-    assert holdings.may_suspect([], now=0.0)
+    assert holdings.most_deaths([], now=0.0) == ANY_DEATHS
 
 
-@pytest.mark.parametrize(("deaths", "may_later"), [(1, True), (2, False)])
-def test_the_next_suspect_starts_when_the_one_before_has_ended_or_after_its_lead(
-    holdings: Holdings, deaths: int, *, may_later: bool
+@pytest.mark.parametrize(("deaths", "later"), [(1, 1), (2, 0)])
+def test_the_next_suspect_starts_when_the_one_before_has_ended_or_one_of_one_death_after_its_lead(
+    holdings: Holdings, deaths: int, later: int
 ) -> None:
     (suspect,) = units(1, deaths=deaths)
     holdings.reserve([suspect], at=100.0)
 
-    assert not holdings.may_suspect([], now=100.0 + SUSPECT_LEAD / 2)
-    assert holdings.may_suspect([], now=100.0 + SUSPECT_LEAD) is may_later
-    assert holdings.may_suspect([Settlement(suspect, Done())], now=100.0)
+    assert holdings.most_deaths([], now=100.0 + SUSPECT_LEAD / 2) == 0
+    assert holdings.most_deaths([], now=100.0 + SUSPECT_LEAD) == later
+    assert holdings.most_deaths([Settlement(suspect, Done())], now=100.0) == ANY_DEATHS
     holdings.settle([Settlement(suspect, Done())])
-    assert holdings.may_suspect([], now=100.0)
+    assert holdings.most_deaths([], now=100.0) == ANY_DEATHS
+
+
+def test_a_suspect_that_still_runs_is_not_forgotten_when_a_later_one_has_ended(holdings: Holdings) -> None:
+    first, second = units(1, 2, deaths=1)
+    holdings.reserve([first], at=100.0)
+    holdings.reserve([second], at=101.0)
+
+    holdings.settle([Settlement(second, Done())])
+
+    assert holdings.most_deaths([], now=200.0) == 1
+    assert holdings.most_deaths([Settlement(first, Done())], now=200.0) == ANY_DEATHS
+
+
+def test_a_suspect_whose_outcome_redis_refuses_runs_no_more(holdings: Holdings) -> None:
+    (suspect,) = units(1, deaths=2)
+    outcome = Settlement(suspect, Done())
+    holdings.reserve([suspect], at=100.0)
+
+    holdings.refuse([outcome], {suspect.token: "OOM"}, now=100.0)
+
+    assert holdings.most_deaths([], now=100.0) == ANY_DEATHS

@@ -283,6 +283,7 @@ class Shortcut:
             and handler.filters == self._filters
             and handler.formatter is self.formatter
             and handler.stream is self._stream
+            and not getattr(self._stream, "closed", False)
             and handler.level <= logging.INFO
             and LOGGER.isEnabledFor(logging.INFO)
         )

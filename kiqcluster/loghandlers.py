@@ -12,29 +12,42 @@ import select
 from collections.abc import Callable
 from typing import TextIO
 
-__all__ = ["DroppingHandler", "LineHandler", "dropped", "has_descriptor", "put"]
+__all__ = ["DroppingHandler", "LineHandler", "encoded", "has_descriptor", "put", "record_of_dropped"]
 
 PATIENCE = 0.1  # seconds that a reader gets to take the next piece, once; until it has, later lines wait for nothing
 LOOK = 0.5  # seconds between two looks whether waiting for a reader has become useless
 
 
 class LineHandler(logging.StreamHandler[TextIO]):
-    """Writes each line at once, however long its reader takes: a worker's lines."""
+    """Writes each line at once, however long its reader takes: a worker's lines.
+
+    In UTF-8, whatever the stream's encoding: another one's bytes are no JSON.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self.descriptor = stream.fileno()
-        self.encoding = stream.encoding or "utf-8"
+        self._torn = False  # the last line was cut off, without its end
 
     def emit(self, record: logging.LogRecord) -> None:
+        if getattr(self.stream, "closed", False):  # its descriptor may be somebody else's by now
+            return
         try:
-            put(self.descriptor, self.line(record))
+            self._send(record)
         except Exception:  # noqa: BLE001  # what cannot be formatted: told on stderr, as by any handler of logging
             self.handleError(record)
 
-    def line(self, record: logging.LogRecord) -> bytes:
-        """Return what is written for a record."""
-        return f"{self.format(record)}{self.terminator}".encode(self.encoding, "backslashreplace")
+    def _send(self, record: logging.LogRecord) -> None:
+        data = self._line(record)
+        self._note(data, put(self.descriptor, data))
+
+    def _line(self, record: logging.LogRecord) -> bytes:
+        return self._torn * b"\n" + encoded(self.format(record))
+
+    def _note(self, data: bytes, left: bytes) -> None:
+        """Remember whether the reader waits for the end of a line."""
+        if len(left) < len(data):
+            self._torn = bool(left)
 
 
 class DroppingHandler(LineHandler):
@@ -49,25 +62,27 @@ class DroppingHandler(LineHandler):
         self._poll = select.poll()
         self._poll.register(self.descriptor, select.POLLOUT)
         self._dropped = 0
-        self._torn = False  # the last line was cut off, without its end
 
-    def emit(self, record: logging.LogRecord) -> None:
-        if self._dropped and self._write(dropped(self._dropped)):
+    def _send(self, record: logging.LogRecord) -> None:
+        if self._dropped and self._write(record_of_dropped(self._dropped)):
             self._dropped = 0
         if not self._write(record):
             self._dropped += 1
 
     def _write(self, record: logging.LogRecord) -> bool:
-        data = self.terminator.encode() * self._torn + self.line(record)
-        left = data
+        left = data = self._line(record)
         try:
             while left and self._poll.poll(0 if self._dropped else PATIENCE * 1_000):
                 left = left[os.write(self.descriptor, left[: select.PIPE_BUF]) :]
         except OSError:  # the reader has gone
             pass
-        if len(left) < len(data):
-            self._torn = bool(left)
+        self._note(data, left)
         return not left
+
+
+def encoded(line: str) -> bytes:
+    """Return a line as it is written, with its end."""
+    return f"{line}\n".encode(errors="backslashreplace")  # half a surrogate pair, which JSON can say so
 
 
 def put(descriptor: int, data: bytes, is_over: Callable[[], bool] = lambda: False) -> bytes:
@@ -88,7 +103,7 @@ def put(descriptor: int, data: bytes, is_over: Callable[[], bool] = lambda: Fals
     return left
 
 
-def dropped(lines: int) -> logging.LogRecord:
+def record_of_dropped(lines: int) -> logging.LogRecord:
     """Return the record that tells of lines which were not written."""
     fields = {"event": "lines_dropped", "lines": lines}
     text = f"{lines} lines were dropped: nobody read them; jobs are not affected"

@@ -80,7 +80,7 @@ class ReliableFetch:
         self._units: deque[Unit] = deque()  # at hand, the oldest first
         self._oldest = 0.0  # when the first of them came in
         self._is_tended = False  # the manager knows that something is left behind
-        self._holdings = Holdings()
+        self._holdings = Holdings(runtime.config.max_retries_after_interruption)
         self._finished = self._holdings.finished  # what processors hand in
         self._idle = 0  # processors parked on the condition
         self._leading = False  # somebody ends a round, or one is on the air

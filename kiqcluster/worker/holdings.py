@@ -18,13 +18,15 @@ from collections.abc import Iterable, Sequence
 from kiqcluster.outcome import Requeue
 from kiqcluster.store.engine import ANY_DEATHS, Refusals, Settlement, Unit
 
-__all__ = ["REFUSED_PAUSE", "STALE", "SUSPECT_LEAD", "Holdings"]
+__all__ = ["LONG_LEAD", "REFUSED_PAUSE", "STALE", "SUSPECT_LEAD", "Holdings"]
 
 REFUSED_PAUSE = 2.0  # seconds until an outcome that Redis refused is tried again
 STALE = 10.0  # seconds after which a round's reply is not believed, and a unit not started: others may have recovered
 # a process that was frozen since
 SUSPECT_LEAD = 0.9  # seconds by which a suspect starts before the next one: who kills does so early, as a rule.  Less
 # than between two sweeps, which find the next one
+LONG_LEAD = 10.0  # seconds by which it starts before one whose next death is the last.  Not for ever: a job may run for
+# hours, or hang
 
 
 class Holdings:
@@ -34,7 +36,9 @@ class Holdings:
     refused: outcomes that Redis would not write, which are tried again at `refused_until`, monotonic seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = 3) -> None:
+        """limit: deaths at which a job is buried (max_retries_after_interruption)."""
+        self._fresh = limit - 2  # deaths, at most, of one that can bear one more without being buried
         self.finished: deque[Settlement] = deque()
         self.returned: list[Unit] = []
         self.refused: list[Settlement] = []
@@ -117,15 +121,15 @@ class Holdings:
     def most_deaths(self, batch: Sequence[Settlement], now: float) -> int:
         """Return how many processes a suspect may have died with that starts here, at most; 0: none may start.
 
-        Any number, when no other suspect runs (batch: settled with this round, before the reserve).  Beside others that
-        were at one death, one that was at one itself, and after a while: all may just have been beside.  Beside others
-        of more deaths, none; and one of more deaths beside none: whoever is near to being buried is alone with it.
+        Any number, when no other suspect runs (batch: settled with this round, before the reserve).  Beside others,
+        after a while, one that can bear another death, as all of them can: each may just have been beside.  Who is a
+        death from being buried has no other beside it, but those that have run for long.
         """
         if not self._suspects:
             return ANY_DEATHS
         ended = {each.unit.token for each in (*batch, *self.refused)}
         running = [unit for token, unit in self._suspects.items() if token not in ended]
-        if not running:
+        if not running or now >= running[-1].reserved_at + LONG_LEAD:
             return ANY_DEATHS
-        are_fresh = all(unit.deaths == 1 for unit in running)
-        return int(are_fresh and now >= running[-1].reserved_at + SUSPECT_LEAD)
+        can_bear_it = all(unit.deaths <= self._fresh for unit in running)
+        return max(0, self._fresh) if can_bear_it and now >= running[-1].reserved_at + SUSPECT_LEAD else 0

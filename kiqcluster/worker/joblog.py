@@ -21,8 +21,7 @@ from threading import Condition, Event, get_ident
 from kiqcluster.clock import Clock
 from kiqcluster.events import Events
 from kiqcluster.log import DoneLine, Shortcut
-from kiqcluster.loghandlers import dropped as dropped_record
-from kiqcluster.loghandlers import put
+from kiqcluster.loghandlers import encoded, put, record_of_dropped
 from kiqcluster.payload import Payload
 from kiqcluster.service import Service
 
@@ -106,9 +105,9 @@ class JobLog(Service):
         lines, dropped = self._take()
         texts = shortcut.formatter.done(lines)
         if dropped:
-            texts.append(shortcut.formatter.format(dropped_record(dropped)))
+            texts.append(shortcut.formatter.format(record_of_dropped(dropped)))
         handler = shortcut.handler
-        for piece in _pieces(texts, handler.encoding, _piece_size(handler.descriptor)):
+        for piece in _pieces(texts, _piece_size(handler.descriptor)):
             if not self._put(handler.descriptor, piece):
                 with self._room:
                     self._dropped += piece.count(b"\n")
@@ -137,11 +136,11 @@ def _piece_size(descriptor: int) -> int:
     return FILE_PIECE if stat.S_ISREG(os.fstat(descriptor).st_mode) else select.PIPE_BUF
 
 
-def _pieces(texts: Iterable[str], encoding: str, size: int) -> Iterator[bytes]:
+def _pieces(texts: Iterable[str], size: int) -> Iterator[bytes]:
     """Yield lines as bytes, as many whole ones together as a piece holds; a longer one by itself."""
     piece, length = list[bytes](), 0
     for text in texts:
-        line = f"{text}\n".encode(encoding, "backslashreplace")
+        line = encoded(text)
         if piece and length + len(line) > size:
             yield b"".join(piece)
             piece, length = [], 0

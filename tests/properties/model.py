@@ -458,7 +458,8 @@ class Process:
         ahead = AHEAD if wanted else 0  # the first queue may give more than is wanted at once
         limits = None if wanted is None else {QUEUES[0]: (wanted, wanted + ahead), QUEUES[1]: (wanted, wanted)}
         self.call += 1
-        most_deaths = 0 if any(unit.deaths for unit in self.held.values()) else ANY_DEATHS
+        suspects = [unit.deaths for unit in self.held.values() if unit.deaths]
+        most_deaths = ANY_DEATHS if not suspects else int(self.call % 2 and max(suspects) == 1)
         refusals, reserved = self.engine.exchange(
             self.wire, self.member, self.call, limits, batch, NOW, most_deaths=most_deaths
         )

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 import pytest
 
-from kiqcluster import log
+from kiqcluster import log, rubyjson
 from kiqcluster.loghandlers import DroppingHandler, LineHandler
 from tests.kit import wait_until
 
@@ -104,15 +104,50 @@ def test_a_descriptor_that_does_not_block_is_waited_for(logger: logging.Logger, 
     assert [line["msg"] for line in lines] == ["written"]
 
 
-def test_a_character_that_the_stream_cannot_write_is_written_by_its_number(
-    logger: logging.Logger, pipe: tuple[int, TextIO]
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize("handler", [LineHandler, DroppingHandler])
+def test_every_character_comes_out_whatever_the_streams_encoding(
+    logger: logging.Logger, pipe: tuple[int, TextIO], handler: Handler, encoding: str
 ) -> None:
     reader, stream = pipe
-    log.configure("pretty", "info", stream)
+    stream.reconfigure(encoding=encoding)  # type: ignore[attr-defined]  # of TextIOWrapper
+    log.configure("json", "info", stream, handler)
 
-    logger.info("half a pair: \ud800")
+    logger.info("é 😀 \ud800")
 
-    assert os.read(reader, 1 << 20).endswith(b"half a pair: \\ud800\n")
+    assert [rubyjson.decode(line)["msg"] for line in os.read(reader, 1 << 20).splitlines()] == ["é 😀 \ud800"]
+
+
+@pytest.mark.parametrize("handler", [LineHandler, DroppingHandler])
+def test_after_the_stream_was_closed_nothing_is_written_to_whoever_has_its_descriptor(
+    logger: logging.Logger, handler: Handler
+) -> None:
+    reader, writer = os.pipe()
+    stream = os.fdopen(os.dup(writer), "w")
+    log.configure("json", "info", stream, handler)
+    descriptor = stream.fileno()
+    stream.close()
+    os.dup2(writer, descriptor)
+    os.close(writer)
+
+    logger.info("for nobody")
+
+    os.close(descriptor)
+    assert os.read(reader, 100) == b""
+    os.close(reader)
+
+
+def test_what_a_handler_cannot_format_is_told_and_ends_nobody(
+    logger: logging.Logger, pipe: tuple[int, TextIO], capfd: pytest.CaptureFixture[str]
+) -> None:
+    reader, stream = pipe
+    log.configure("json", "info", stream, DroppingHandler)
+
+    logger.info("%d", "no number")
+    logger.info("written")
+
+    assert [line["msg"] for line in drain(reader)] == ["written"]
+    assert "no number" in capfd.readouterr().err
 
 
 def test_what_a_full_pipe_does_not_take_is_dropped_and_counted(

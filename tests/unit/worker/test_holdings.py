@@ -10,7 +10,7 @@ import pytest
 
 from kiqcluster.outcome import Done, Requeue
 from kiqcluster.store.engine import ANY_DEATHS, Settlement, Unit
-from kiqcluster.worker.holdings import REFUSED_PAUSE, SUSPECT_LEAD, Holdings
+from kiqcluster.worker.holdings import LONG_LEAD, REFUSED_PAUSE, SUSPECT_LEAD, Holdings
 
 
 def units(*numbers: int, deaths: int = 0) -> list[Unit]:
@@ -100,15 +100,20 @@ def test_after_a_fence_nothing_is_held_but_outcomes_are_still_sent(holdings: Hol
     assert holdings.most_deaths([], now=0.0) == ANY_DEATHS
 
 
-@pytest.mark.parametrize(("deaths", "later"), [(1, 1), (2, 0)])
-def test_the_next_suspect_starts_when_the_one_before_has_ended_or_one_of_one_death_after_its_lead(
-    holdings: Holdings, deaths: int, later: int
+@pytest.mark.parametrize(
+    ("limit", "deaths", "later"), [(3, 1, 1), (3, 2, 0), (2, 1, 0), (1, 1, 0), (10, 8, 8), (10, 9, 0)]
+)
+def test_the_next_suspect_starts_when_the_one_before_has_ended_or_has_run_for_a_while(
+    limit: int, deaths: int, later: int
 ) -> None:
+    """In between: only if neither would be buried for the other."""
+    holdings = Holdings(limit)
     (suspect,) = units(1, deaths=deaths)
     holdings.reserve([suspect], at=100.0)
 
     assert holdings.most_deaths([], now=100.0 + SUSPECT_LEAD / 2) == 0
     assert holdings.most_deaths([], now=100.0 + SUSPECT_LEAD) == later
+    assert holdings.most_deaths([], now=100.0 + LONG_LEAD) == ANY_DEATHS
     assert holdings.most_deaths([Settlement(suspect, Done())], now=100.0) == ANY_DEATHS
     holdings.settle([Settlement(suspect, Done())])
     assert holdings.most_deaths([], now=100.0) == ANY_DEATHS
@@ -119,10 +124,11 @@ def test_a_suspect_that_still_runs_is_not_forgotten_when_a_later_one_has_ended(h
     holdings.reserve([first], at=100.0)
     holdings.reserve([second], at=101.0)
 
+    assert holdings.most_deaths([], now=101.0) == 0  # the lead is the latest one's
     holdings.settle([Settlement(second, Done())])
 
-    assert holdings.most_deaths([], now=200.0) == 1
-    assert holdings.most_deaths([Settlement(first, Done())], now=200.0) == ANY_DEATHS
+    assert holdings.most_deaths([], now=102.0) == 1
+    assert holdings.most_deaths([Settlement(first, Done())], now=102.0) == ANY_DEATHS
 
 
 def test_a_suspect_whose_outcome_redis_refuses_runs_no_more(holdings: Holdings) -> None:

@@ -61,6 +61,11 @@ class Site:
     def is_ready(self) -> bool:
         return http_get(self.cluster.port, "/readiness")[0] == 200
 
+    def is_calm(self) -> bool:
+        """Return whether it is ready, and no roll of the page's is under way."""
+        rolls = [each["event"] for each in self.cluster.events if each["event"].startswith("roll_")]
+        return self.is_ready() and rolls[-1:] in ([], ["roll_done"])
+
     def run(self, command: str) -> str:
         """Run a command of a page, which has to succeed; return what it prints."""
         here = command.replace(HOME, str(self._folder)).replace(ADDRESS, f"127.0.0.1:{self.cluster.port}")
@@ -101,7 +106,7 @@ def test_the_commands_of_the_page_work_one_after_the_other(site: Site, page: str
             printed = site.run(command)
             assert not shown or is_as_shown(printed, shown), f"{command} printed\n{printed}"
 
-    wait_until(site.is_ready, "the cluster to be ready again")
+    wait_until(site.is_calm, "the cluster to be ready again")
     site.cluster.signal(signal.SIGTERM)
     assert site.cluster.wait() == 0
 

@@ -302,11 +302,12 @@ def configure(
     """Give kiqcluster's logger its handler, replacing an earlier one of ours.
 
     log_format: auto, pretty or json.  stream: default standard output, as Sidekiq's.  What jobs print to it leaves at
-    the end of each line, and so never tears a line of ours, or the other way round.
+    the end of each line, also where PYTHONUNBUFFERED has every piece of a print leave by itself, and so never tears a
+    line of ours, or the other way round.
     """
     stream = stream or sys.stdout
     if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(line_buffering=True)
+        stream.reconfigure(line_buffering=True, write_through=False)
     is_terminal = stream.isatty()
     pretty = log_format == "pretty" or (log_format == "auto" and is_terminal)
     made = handler(stream) if has_descriptor(stream) else logging.StreamHandler(stream)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -29,6 +30,12 @@ def pipe() -> Iterator[tuple[int, TextIO]]:
         yield reader, stream
     with suppress(OSError):
         os.close(reader)
+
+
+def unbuffered(stream: TextIO) -> TextIO:
+    """Return what standard output is under PYTHONUNBUFFERED: every piece of a print leaves by itself."""
+    raw = os.fdopen(os.dup(stream.fileno()), "wb", buffering=0)
+    return io.TextIOWrapper(raw, write_through=True)  # type: ignore[type-var]  # Python itself puts it over a raw file
 
 
 def fill(stream: TextIO) -> int:
@@ -64,11 +71,14 @@ def test_lines_are_written_as_by_any_other_handler(
     assert [line["msg"] for line in drain(reader)] == ["short", f"long {'é' * 10_000}"]
 
 
+@pytest.mark.parametrize("is_unbuffered", [False, True])
 @pytest.mark.parametrize("handler", [LineHandler, DroppingHandler])
 def test_a_line_that_is_being_printed_is_not_torn_and_tears_none(
-    logger: logging.Logger, pipe: tuple[int, TextIO], handler: Handler
+    logger: logging.Logger, pipe: tuple[int, TextIO], handler: Handler, is_unbuffered: bool
 ) -> None:
     reader, stream = pipe
+    if is_unbuffered:
+        stream = unbuffered(stream)
     log.configure("json", "info", stream, handler)
 
     stream.write("no")  # as print writes its pieces, between which other threads run

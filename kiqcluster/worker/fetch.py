@@ -350,7 +350,7 @@ class ReliableFetch:
         ahead: there are units at hand, or it is for another to go on.  What the round brings is left on the air then,
         for whoever needs it first.
         """
-        is_left = False
+        is_left, following = False, None
         try:
             if turn.sent is None:
                 self._begin(turn, ahead=ahead)
@@ -369,18 +369,28 @@ class ReliableFetch:
                         self._ask_to_tend()
                     self._turn.notify()  # who was woken for a unit leads instead; the next one need not wait for that
                 else:
-                    self._end(turn)
+                    following = self._end(turn)
+        if following is not None:
+            self._lead(following, ahead=True)
 
-    def _end(self, turn: Round) -> None:
-        """Lead no more, and see to it that somebody runs what there is, or leads on.  Called with the lock."""
+    def _end(self, turn: Round) -> Round | None:
+        """Lead no more, and see to it that somebody runs what there is, or leads on.  Called with the lock.
+
+        Returns the next round, if it is to be sent ahead: before anybody is woken, who would hold the interpreter until
+        what this one has brought is used up.
+        """
         self._leading = False
         self._holdings.acknowledge()
         self.progress += 1
+        was_sent = turn.sent is not None and not self._unsure
+        if was_sent and turn.is_processor and self._few and self._units and self._should_lead():
+            return self._take_lead(is_processor=True)
         self._tell_of_hunger()
         # A leading processor goes on with a unit itself, or leads again; the manager does neither.
         # If there may be more, somebody else leads on: who parked during this round was not counted in it.
         if len(self._units) > turn.is_processor or (self._due and self._units) or not turn.is_processor:
             self._turn.notify()
+        return None
 
     def _begin(self, turn: Round, *, ahead: bool) -> None:
         """Send what is finished, and what is wanted; nothing, if there is neither."""
@@ -490,6 +500,7 @@ class ReliableFetch:
         self._reach.refused("a batch", repr(error))
         with self._turn:
             self._unsure = self._due = True  # what was reserved with them is not known
+            self._turn.notify()
         for number, settlement in enumerate(batch):
             try:
                 self._engine.settle(self._link, [settlement], self._runtime.clock.now())
@@ -536,6 +547,7 @@ class ReliableFetch:
             self._holdings.put_back(batch)
             self._due = True
             self._unsure = self._unsure or isinstance(error, ReplyLost)
+            self._turn.notify()  # what is at hand runs meanwhile
         self._reach.failed("a round", error)
         self._reach.pause(self._ending)
 

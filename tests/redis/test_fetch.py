@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import sha1
 from math import inf
 from typing import Any
@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from kiqcluster.config import Config
+from kiqcluster.errors import RedisUnavailable
 from kiqcluster.events import Events
 from kiqcluster.groups import parse_group
 from kiqcluster.outcome import Done, Retry
 from kiqcluster.runtime import Runtime, Setup
-from kiqcluster.store import Store
-from kiqcluster.store.engine import DeadSetLimits, Engine, Member, Settlement, Unit
+from kiqcluster.store import Link, Store
+from kiqcluster.store.engine import DeadSetLimits, Engine, Exchange, Member, Refusals, Reserved, Settlement, Unit
 from kiqcluster.worker.fetch import ReliableFetch
 from kiqcluster.worker.identity import Birth, new_member
 from kiqcluster.worker.pace import Pace
@@ -453,18 +454,78 @@ def test_who_is_woken_for_a_unit_and_leads_instead_wakes_the_next(
     for _ in range(4):
         threading.Thread(target=work, daemon=True).start()
     wait_until(lambda: bench.fetch._idle == 4, "four parked processors")
-    bench.push(*(str(number) for number in range(60)))
-    reserved = bench.engine.exchange(bench.fetch._link, bench.fetch.member, 99, {"default": (10, 10)}, [], 0.0)[1]
-    assert reserved is not None
-
-    with bench.fetch._turn:
-        bench.fetch._holdings.reserve(reserved.units, 0.0)
-        bench.fetch._units.extend(reserved.units)
-        bench.fetch._few, bench.fetch._pace.depth = 25, 50  # few enough to lead ahead
-        bench.fetch._turn.notify()
+    take_ahead(bench, at_hand=10)
 
     wait_until(lambda: len(started) == 4, "all four to run")
     gate.set()
+
+
+def test_under_load_the_next_round_is_sent_before_anybody_is_woken(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is woken runs jobs, and holds the interpreter until there are none: the round would be sent too late."""
+    monkeypatch.setattr(Pace, "note", lambda *_: None)
+    take_ahead(bench, at_hand=25)
+    for _ in range(25):  # the first one sends a round
+        bench.next()
+    sent = bench.fetch._call
+    sent_by_then: list[int] = []
+    wake = bench.fetch._turn.notify
+    monkeypatch.setattr(bench.fetch._turn, "notify", lambda: (sent_by_then.append(bench.fetch._call), wake()))
+
+    bench.next()  # ends it
+
+    assert sent_by_then[0] == sent + 1
+
+
+def take_ahead(bench: Bench, at_hand: int) -> None:
+    """Have 100 jobs, so many of them at hand, and few enough to send a round for as many."""
+    bench.push(*(str(number) for number in range(100)))
+    limits = {"default": (at_hand, at_hand)}
+    reserved = bench.engine.exchange(bench.fetch._link, bench.fetch.member, 99, limits, [], 0.0)[1]
+    assert reserved is not None
+    with bench.fetch._turn:
+        bench.fetch._holdings.reserve(reserved.units, 0.0)
+        bench.fetch._units.extend(reserved.units)
+        bench.fetch._few, bench.fetch._pace.depth = 25, 50
+        bench.fetch._turn.notify()
+
+
+def test_when_that_round_cannot_be_sent_what_is_at_hand_runs_all_the_same(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pace, "note", lambda *_: None)
+    take_ahead(bench, at_hand=25)
+    for _ in range(25):
+        bench.next()
+    paused, gate = threading.Event(), threading.Event()
+    monkeypatch.setattr(bench.fetch._reach, "pause", lambda _: (paused.set(), gate.wait(3 * PATIENCE)))
+    monkeypatch.setattr(bench.engine, "begin", raising(RedisUnavailable("away")))
+    finish = bench.engine.finish
+
+    def finish_once_the_other_is_parked(link: Link, sent: Exchange) -> tuple[Refusals, Reserved | None]:
+        wait_until(lambda: bench.fetch._idle == 1, "the other one to park")
+        return finish(link, sent)
+
+    monkeypatch.setattr(bench.engine, "finish", finish_once_the_other_is_parked)
+    ran: list[bytes] = []
+    threads = [threading.Thread(target=lambda: ran.append(bench.next().payload), daemon=True) for _ in range(2)]
+
+    for thread in threads:
+        thread.start()
+
+    assert paused.wait(PATIENCE)
+    wait_until(lambda: len(ran) == 1, "the other one to run")
+    monkeypatch.undo()
+    gate.set()
+    wait_until(lambda: len(ran) == 2, "both to run")
+
+
+def raising(error: Exception) -> Callable[..., None]:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail
 
 
 class TestSuspects:

@@ -4,7 +4,7 @@ Runs in: the main thread of the worker, from just after the fork until `leave`.
 1. boot       signals, the application, Redis (waited for while it is away), startup handlers, launcher
 2. loop       signals, frames of the supervisor and messages from Redis → quiet, resume, stop, recover, queues, dump;
               messages for the cluster go up
-3. tick       once a second: a beat that counts only when jobs can run, the metrics that changed
+3. tick       once a second: a beat that counts only when jobs can run; the metrics that changed, unless that is much
 4. stop       wait for running jobs until the deadline, then put back and leave
 
 Death of the supervisor is EOF on the socketpair; it means stop.
@@ -40,11 +40,14 @@ from kiqcluster.store.engine import Member
 from kiqcluster.worker.inbox import REMOTE_ACTIONS, Inbox, be_killed_in
 from kiqcluster.worker.launcher import Callbacks, Launcher
 from kiqcluster.worker.memory import proportional_bytes
+from kiqcluster.worker.restraint import Restraint
 
 __all__ = ["ChildSpec", "run_child"]
 
 WEIGH_PERIOD = 2.0  # seconds between looks at the memory
 TICK = 1.0  # seconds between beats to the supervisor
+METRICS_SHARE = 0.05  # of one core, which telling the supervisor what has changed may take
+METRICS_PERIOD = 10.0  # seconds between two such tellings, at most
 STOP_POLL = 0.02  # seconds between looks at the last running jobs
 BOOT_POLL = 0.1  # seconds between tries to reach Redis while booting
 LONGEST_REASON = 4_000  # characters of last words; a traceback begins with what says most
@@ -109,6 +112,7 @@ class Child:
         self._is_ready = False  # until then nothing is started, so nothing ticks
         self._next_tick = 0.0
         self._weigh_at = 0.0
+        self._restraint = Restraint(self._clock, METRICS_SHARE, METRICS_PERIOD)
         self._last_pss: int | None = None
         self._waits_since = 0.0  # for Redis, while booting
         self._said_waiting = False
@@ -338,10 +342,12 @@ class Child:
         return self._last_pss
 
     def _send_metrics(self, *, is_last: bool = False) -> None:
-        if self._channel.pending and not is_last:  # the supervisor has not read the last ones: what changes can wait
+        # What changes can wait while the supervisor has not read the last frames, and where it is much.
+        if not is_last and (self._channel.pending or not self._restraint.is_due):
             return
-        for frame in self.launcher.changed_metrics(is_last=is_last):
-            self._channel.send("metrics", **frame)
+        with self._restraint:
+            for frame in self.launcher.changed_metrics(is_last=is_last):
+                self._channel.send("metrics", **frame)
 
     # 4. stop
 

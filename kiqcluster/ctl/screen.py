@@ -218,15 +218,19 @@ class Screen(App[int]):
         at = self.table.cursor_row
         return self._rows[at] if 0 <= at < len(self._rows) else None
 
-    # 1. messages
+    # 1. messages: those of the looker may come while the screen closes, when what they would be shown on is gone
 
     def on_taken(self, message: Taken) -> None:
+        if not self.is_running:
+            return
         if self._trouble_since is not None:
             self._trouble, self._trouble_since = "", None
             self._say("Redis is back", keeps_failure=True)
         self._take(message.picture)
 
     def on_trouble(self, message: Trouble) -> None:
+        if not self.is_running:
+            return
         now = self._clock.monotonic()
         self._trouble_since = now if self._trouble_since is None else self._trouble_since
         since = duration(now - self._trouble_since)
@@ -234,6 +238,8 @@ class Screen(App[int]):
         self._show_said()
 
     def on_done(self, message: Done) -> None:
+        if not self.is_running:
+            return
         if message.deed.is_look and not message.has_failed:
             self._forget()
             self.push_screen(Ask(message.said, keys="any key goes back"))
@@ -328,6 +334,8 @@ class Screen(App[int]):
         self._show_said()
 
     def _forget(self) -> None:
+        if not self.is_running:
+            return
         self._said = Text()
         self._show_said()
 

@@ -12,8 +12,9 @@ from textual.widgets import DataTable, Static
 
 from kiqcluster import rubyjson
 from kiqcluster.clock import SystemClock
+from kiqcluster.ctl.deeds import Deed
 from kiqcluster.ctl.picture import PAGE, View, take
-from kiqcluster.ctl.screen import MOST_ROWS, Screen
+from kiqcluster.ctl.screen import MOST_ROWS, Done, Screen, Taken, Trouble
 from kiqcluster.runtime import Setup
 from kiqcluster.store import Store
 from tests.kit import PATIENCE, ManualClock
@@ -208,17 +209,28 @@ class TestScreen:
 
         play(store, scene)
 
+    def test_what_the_looker_tells_while_the_screen_closes_is_not_shown(self, store: Store, setup: Setup) -> None:
+        async def scene(_: Pilot[int]) -> None:
+            """Do nothing."""
 
-def play(store: Store, scene: Scene) -> None:
-    """Run the screen, and a scene on it."""
+        screen = play(store, scene)
 
-    async def run() -> None:
+        screen.on_taken(Taken(take(store, SystemClock())))  # none of them fails, for want of what it would be shown on
+        screen.on_trouble(Trouble("Redis is away"))
+        screen.on_done(Done(Deed("kill SendInvoice", lambda: "killed"), "killed", has_failed=False))
+
+
+def play(store: Store, scene: Scene) -> Screen:
+    """Run the screen, and a scene on it; return it closed."""
+
+    async def run() -> Screen:
         clock = SystemClock()
         screen = Screen(store, clock, 0.1, take(store, clock))
         async with screen.run_test(size=(120, 30)) as pilot:
             await asyncio.wait_for(scene(pilot), PATIENCE)
+        return screen
 
-    asyncio.run(run())
+    return asyncio.run(run())
 
 
 async def shown(pilot: Pilot[int], is_so: Callable[[], bool]) -> None:

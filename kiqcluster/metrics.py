@@ -1,4 +1,4 @@
-"""Metrics of a worker's jobs: plain numbers added on the job's path, read once a second.
+"""Metrics of a worker's jobs: plain numbers added on the job's path, read once a second at most.
 
 Family      name, type and help of a metric, and how the supervisor makes one of what several processes say
 Row         the values of one set of labels: all samples of a histogram, for example

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from kiqcluster.errors import RedisUnavailable, ReplyLost, StoreError
+from kiqcluster.outcome import Done
 from kiqcluster.runtime import Runtime
 from kiqcluster.store.engine import Engine, Exchange, Limits, Member, Refusals, Reserved, Settlement, Unit
 from kiqcluster.worker.holdings import STALE, Holdings
@@ -350,13 +351,14 @@ class ReliableFetch:
         ahead: there are units at hand, or it is for another to go on.  What the round brings is left on the air then,
         for whoever needs it first.
         """
-        is_left, following = False, None
+        is_left, went_well, following = False, False, None
         try:
             if turn.sent is None:
                 self._begin(turn, ahead=ahead)
                 is_left = ahead and turn.sent is not None
             if turn.sent is not None and not is_left:
                 self._finish(turn, turn.sent)
+            went_well = True
         except StoreError as error:
             self._outage(error, turn.batch)
         except Exception as error:  # noqa: BLE001  # an outcome that cannot be sent must not take others with it
@@ -369,11 +371,11 @@ class ReliableFetch:
                         self._ask_to_tend()
                     self._turn.notify()  # who was woken for a unit leads instead; the next one need not wait for that
                 else:
-                    following = self._end(turn)
+                    following = self._end(turn, went_well=went_well)
         if following is not None:
             self._lead(following, ahead=True)
 
-    def _end(self, turn: Round) -> Round | None:
+    def _end(self, turn: Round, *, went_well: bool) -> Round | None:
         """Lead no more, and see to it that somebody runs what there is, or leads on.  Called with the lock.
 
         Returns the next round, if it is to be sent ahead: before anybody is woken, who would hold the interpreter until
@@ -382,8 +384,8 @@ class ReliableFetch:
         self._leading = False
         self._holdings.acknowledge()
         self.progress += 1
-        was_sent = turn.sent is not None and not self._unsure
-        if was_sent and turn.is_processor and self._few and self._units and self._should_lead():
+        may_follow = went_well and turn.is_processor and turn.sent is not None and not self._unsure
+        if may_follow and self._few and 0 < len(self._units) <= self._few + 1:  # of which the caller takes one itself
             return self._take_lead(is_processor=True)
         self._tell_of_hunger()
         # A leading processor goes on with a unit itself, or leads again; the manager does neither.
@@ -405,6 +407,8 @@ class ReliableFetch:
             turn.batch = self._holdings.take(turn.begun_at)
             most_deaths = self._holdings.most_deaths(turn.batch, turn.begun_at)
             self._call += 1
+            if ahead and self._idle and any(type(each.outcome) is not Done for each in turn.batch):
+                self._turn.notify()  # payloads are sent along, which a Redis that is busy may be slow to take
         if limits is None and not turn.batch:
             return
         now = self._runtime.clock.now()
@@ -420,8 +424,9 @@ class ReliableFetch:
         if appetite == NOTHING:  # enough is at hand; if a look is due, it stays so for who takes the last of it
             self._few = 0
             return NOTHING, None
-        self._due = False
-        limits = self._pace.limits(self._order.draw(MOST_QUEUES if self._few else None), appetite, turn.begun_at)
+        drawn = self._order.draw(MOST_QUEUES if self._few else None)
+        self._due = len(drawn) < len(self._order.weights)  # the others are not asked
+        limits = self._pace.limits(drawn, appetite, turn.begun_at)
         if not limits:
             self._few = 0
         return appetite, limits or None
@@ -545,7 +550,7 @@ class ReliableFetch:
         """Keep the outcomes, wait a little.  A settle may be sent again; a reserve never is (R3, R4)."""
         with self._turn:
             self._holdings.put_back(batch)
-            self._due = True
+            self._due, self._few = True, 0
             self._unsure = self._unsure or isinstance(error, ReplyLost)
             self._turn.notify()  # what is at hand runs meanwhile
         self._reach.failed("a round", error)

@@ -12,22 +12,22 @@ __all__ = ["Restraint"]
 class Restraint:
     """Measures each go, used as a context, and says when the next one is due.
 
-    share: of one core's time, at most.  longest: seconds between two goes, at most; beyond it the share is exceeded.
-    One thread's: it is that thread's CPU seconds that count, not what it waited for the interpreter.
+    share: of one core's time, at most.  longest: seconds from the beginning of a go until the next one is due, at most;
+    beyond it the share is exceeded.  One thread's: its CPU seconds count, not what it waited for the interpreter.
     """
 
     def __init__(self, clock: Clock, share: float, longest: float) -> None:
         self._clock = clock
         self._share, self._longest = share, longest
-        self._due_at = self._began = 0.0
+        self._due_at = self._began = self._used = 0.0
 
     @property
     def is_due(self) -> bool:
         return self._clock.monotonic() >= self._due_at
 
     def __enter__(self) -> None:
-        self._began = self._clock.cpu()
+        self._began, self._used = self._clock.monotonic(), self._clock.cpu()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        took = self._clock.cpu() - self._began
-        self._due_at = self._clock.monotonic() + min(took / self._share, self._longest)
+        took = self._clock.cpu() - self._used
+        self._due_at = self._began + min(took / self._share, self._longest)

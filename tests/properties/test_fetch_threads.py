@@ -258,13 +258,13 @@ class Rig:
 
 @pytest.fixture(autouse=True)
 def _many_switches(monkeypatch: pytest.MonkeyPatch, seed: str) -> Iterator[None]:
-    import kiqcluster.worker.fetch as fetch_module
+    import kiqcluster.worker.reach as reach_module
 
     rng = Random(seed)
     # Deep at random: rounds are sent ahead now and then, which single jobs would never bring about.
     monkeypatch.setattr(Pace, "note", lambda pace, *_: setattr(pace, "depth", rng.choice((0, 2, 4, 8, 16))))
     for name in ("FIRST_PAUSE", "LONGEST_PAUSE"):  # so that thousands of outages fit in a second
-        monkeypatch.setattr(fetch_module, name, 0.002, raising=False)
+        monkeypatch.setattr(reach_module, name, 0.002)
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH)
     yield

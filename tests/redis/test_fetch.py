@@ -440,46 +440,126 @@ def test_a_bell_sends_the_round_at_once_and_the_woken_processor_ends_it(bench: B
     assert bench.fetch._on_air is None
 
 
-def test_who_is_woken_for_a_unit_and_leads_instead_wakes_the_next(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Pace, "note", lambda *_: None)
-    started: list[bytes] = []
-    gate = threading.Event()
+class TestSentAhead:
+    """Rounds that are sent while there are units at hand."""
 
-    def work() -> None:
-        started.append(bench.next().payload)
-        gate.wait(20)
+    @pytest.fixture(autouse=True)
+    def _steady(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Pace, "note", lambda *_: None)
 
-    for _ in range(4):
-        threading.Thread(target=work, daemon=True).start()
-    wait_until(lambda: bench.fetch._idle == 4, "four parked processors")
-    take_ahead(bench, at_hand=10)
+    @pytest.fixture
+    def on_air(self, bench: Bench) -> list[Unit]:
+        """A round for 25 units on the air, and none at hand; those that ran meanwhile."""
+        take_ahead(bench, at_hand=25)
+        return [bench.next() for _ in range(25)]
 
-    wait_until(lambda: len(started) == 4, "all four to run")
-    gate.set()
+    @pytest.mark.parametrize("depth", [50, 51])
+    def test_the_next_round_is_sent_before_anybody_is_woken(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch, depth: int
+    ) -> None:
+        """Who is woken runs jobs, and holds the interpreter until there are none: the round would be sent too late."""
+        take_ahead(bench, at_hand=25, depth=depth)
+        for _ in range(25):
+            bench.next()
+        sent = bench.fetch._call
+        sent_by_then: list[int] = []
+        wake = bench.fetch._turn.notify
+        with monkeypatch.context() as patch:
+            patch.setattr(bench.fetch._turn, "notify", lambda: (sent_by_then.append(bench.fetch._call), wake()))
+            bench.next()
+
+        assert sent_by_then[0] == sent + 1
+
+    def test_when_it_cannot_be_sent_what_is_at_hand_runs_all_the_same(
+        self, bench: Bench, on_air: list[Unit], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        paused, gate = threading.Event(), threading.Event()
+        monkeypatch.setattr(bench.fetch._reach, "pause", lambda _: (paused.set(), gate.wait(3 * PATIENCE)))
+        monkeypatch.setattr(bench.engine, "begin", raising(RedisUnavailable("away")))
+        monkeypatch.setattr(bench.engine, "finish", once_another_is_parked(bench))
+
+        ran = run(bench, 2)
+
+        assert paused.wait(PATIENCE)
+        wait_until(lambda: len(ran) == 1, "the other one to run")
+        monkeypatch.undo()
+        gate.set()
+        wait_until(lambda: len(ran) == 2, "both to run")
+
+    def test_while_redis_does_not_take_it_what_is_at_hand_runs_all_the_same(
+        self, bench: Bench, on_air: list[Unit], redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Five megabytes of outcomes are more than a socket's buffers hold."""
+        stall, finish = redis_server.stalled(), once_another_is_parked(bench)
+
+        def finish_and_stall(link: Link, sent: Exchange) -> tuple[Refusals, Reserved | None]:
+            found = finish(link, sent)
+            monkeypatch.undo()
+            bench.fetch._finished.extend(Settlement(unit, Retry(b"x" * 200_000, 5.0)) for unit in on_air)
+            stall.__enter__()
+            return found
+
+        monkeypatch.setattr(bench.engine, "finish", finish_and_stall)
+        ran = run(bench, 2)
+
+        try:
+            wait_until(lambda: len(ran) == 1, "the other one to run", seconds=3)  # less than a write is waited for
+        finally:
+            stall.__exit__(None, None, None)
+
+    def test_an_exception_that_tears_a_round_away_leaves_no_leader_behind(
+        self, bench: Bench, on_air: list[Unit], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        receive = bench.fetch._receive
+        monkeypatch.setattr(bench.fetch, "_receive", lambda *given: (receive(*given), raising(SystemExit())()))
+
+        with pytest.raises(SystemExit):
+            bench.next()
+
+        assert not bench.fetch._leading
+
+    def test_who_is_alone_runs_what_is_at_hand_while_redis_is_away(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        take_ahead(bench, at_hand=10)
+        monkeypatch.setattr(bench.engine, "begin", raising(RedisUnavailable("away")))
+
+        ran = run(bench, 1)
+
+        wait_until(lambda: ran, "it to run one")
+
+    def test_who_is_woken_for_a_unit_and_leads_instead_wakes_the_next(self, bench: Bench) -> None:
+        gate = threading.Event()
+        started = run(bench, 4, gate)
+        wait_until(lambda: bench.fetch._idle == 4, "four parked processors")
+
+        take_ahead(bench, at_hand=10)
+
+        wait_until(lambda: len(started) == 4, "all four to run")
+        gate.set()
+
+    def test_queues_that_were_not_asked_are_asked_next(
+        self, store: Store, setup: Setup, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bench = Bench(store, setup, ",".join(f"q{number}" for number in range(300)))
+        draw = bench.fetch._order.draw
+        monkeypatch.setattr(bench.fetch._order, "draw", lambda most=None: dict(sorted(draw().items(), key=last)[:most]))
+        bench.push("late", queue="q299")
+        bench.fetch._few, bench.fetch._pace.depth = 25, 50  # as after a round that brought all that was asked for
+
+        ran = run(bench, 1)
+
+        wait_until(lambda: ran == [b"late"], "the job of a queue that is never among the first")
+        bench.fetch.end()
 
 
-def test_under_load_the_next_round_is_sent_before_anybody_is_woken(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who is woken runs jobs, and holds the interpreter until there are none: the round would be sent too late."""
-    monkeypatch.setattr(Pace, "note", lambda *_: None)
-    take_ahead(bench, at_hand=25)
-    for _ in range(25):  # the first one sends a round
-        bench.next()
-    sent = bench.fetch._call
-    sent_by_then: list[int] = []
-    wake = bench.fetch._turn.notify
-    monkeypatch.setattr(bench.fetch._turn, "notify", lambda: (sent_by_then.append(bench.fetch._call), wake()))
-
-    bench.next()  # ends it
-
-    assert sent_by_then[0] == sent + 1
+def last(drawn: tuple[str, float]) -> bool:
+    """Sort one queue behind the others."""
+    return drawn[0] == "q299"
 
 
-def take_ahead(bench: Bench, at_hand: int) -> None:
-    """Have 100 jobs, so many of them at hand, and few enough to send a round for as many."""
+def take_ahead(bench: Bench, at_hand: int, depth: int = 50) -> None:
+    """Have 100 jobs, so many of them at hand, and few enough to send a round for half of a depth."""
     bench.push(*(str(number) for number in range(100)))
     limits = {"default": (at_hand, at_hand)}
     reserved = bench.engine.exchange(bench.fetch._link, bench.fetch.member, 99, limits, [], 0.0)[1]
@@ -487,45 +567,41 @@ def take_ahead(bench: Bench, at_hand: int) -> None:
     with bench.fetch._turn:
         bench.fetch._holdings.reserve(reserved.units, 0.0)
         bench.fetch._units.extend(reserved.units)
-        bench.fetch._few, bench.fetch._pace.depth = 25, 50
+        bench.fetch._few, bench.fetch._pace.depth = depth // 2, depth
         bench.fetch._turn.notify()
 
 
-def test_when_that_round_cannot_be_sent_what_is_at_hand_runs_all_the_same(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Pace, "note", lambda *_: None)
-    take_ahead(bench, at_hand=25)
-    for _ in range(25):
-        bench.next()
-    paused, gate = threading.Event(), threading.Event()
-    monkeypatch.setattr(bench.fetch._reach, "pause", lambda _: (paused.set(), gate.wait(3 * PATIENCE)))
-    monkeypatch.setattr(bench.engine, "begin", raising(RedisUnavailable("away")))
-    finish = bench.engine.finish
+def run(bench: Bench, count: int, gate: threading.Event | None = None) -> list[bytes]:
+    """Have processors take a unit each, and wait at a gate; return the payloads as they come."""
+    started: list[bytes] = []
 
-    def finish_once_the_other_is_parked(link: Link, sent: Exchange) -> tuple[Refusals, Reserved | None]:
-        wait_until(lambda: bench.fetch._idle == 1, "the other one to park")
-        return finish(link, sent)
+    def work() -> None:
+        unit = bench.fetch.next()
+        if unit is not None:
+            started.append(unit.payload)
+        if gate is not None:
+            gate.wait(PATIENCE)
 
-    monkeypatch.setattr(bench.engine, "finish", finish_once_the_other_is_parked)
-    ran: list[bytes] = []
-    threads = [threading.Thread(target=lambda: ran.append(bench.next().payload), daemon=True) for _ in range(2)]
-
-    for thread in threads:
-        thread.start()
-
-    assert paused.wait(PATIENCE)
-    wait_until(lambda: len(ran) == 1, "the other one to run")
-    monkeypatch.undo()
-    gate.set()
-    wait_until(lambda: len(ran) == 2, "both to run")
+    for _ in range(count):
+        threading.Thread(target=work, daemon=True).start()
+    return started
 
 
-def raising(error: Exception) -> Callable[..., None]:
+def raising(error: BaseException) -> Callable[..., None]:
     def fail(*_: object, **__: object) -> None:
         raise error
 
     return fail
+
+
+def once_another_is_parked(bench: Bench) -> Callable[[Link, Exchange], tuple[Refusals, Reserved | None]]:
+    finish = bench.engine.finish
+
+    def wait_and_finish(link: Link, sent: Exchange) -> tuple[Refusals, Reserved | None]:
+        wait_until(lambda: bench.fetch._idle == 1, "the other one to park")
+        return finish(link, sent)
+
+    return wait_and_finish
 
 
 class TestSuspects:

@@ -129,6 +129,7 @@ def test_no_job_is_lost_while_ours_are_killed_beside_ruby(
     cluster.wait_ready(2)
     storm = Storm(cluster, ledger, rng)
     storm.rage(until=lambda: nothing_waits(store))
+    assert ruby_beside.stop() == 0  # what it runs is nowhere in Redis; a stop lets that end
 
     buried = buried_in_the_storm(store)
     audit = ledger.audit(jids, buried=buried)

@@ -1,7 +1,8 @@
 """The command: `python -m benchmarks [WORKLOAD…]`.
 
-Peers take turns within each round, in reverse order every other round, so that a machine that warms up or is disturbed
-does not favour one of them.  Progress goes to standard error, the report to standard output.
+Each round has every workload, and in each of these the peers take turns, in reverse order every other round: a
+machine that warms up or is disturbed favours none of them, nor one of two workloads whose figures are compared.
+Progress goes to standard error, the report to standard output.
 """
 
 from __future__ import annotations
@@ -95,9 +96,9 @@ def look_who_is_there(stage: Stage, names: Sequence[str], results: Results) -> N
 
 def runs(stage: Stage, workloads: Sequence[str], peers: Sequence[str], rounds: int, scale: Scale) -> Iterator[Run]:
     """Run everything; a run that fails takes no other with it."""
-    for name in workloads:
-        takers = [peer for peer in WORKLOADS[name].peers if peer in peers]
-        for number in range(1, rounds + 1):
+    for number in range(1, rounds + 1):
+        for name in workloads:
+            takers = [peer for peer in WORKLOADS[name].peers if peer in peers]
             for peer in takers if number % 2 else reversed(takers):
                 try:
                     figures, failure = WORKLOADS[name].run(stage, PEERS[peer], scale), ""
@@ -124,7 +125,7 @@ def conditions(stage: Stage, rounds: int, scale: Scale) -> dict[str, str]:
         "machine": f"{processor()}, {cores} cores, {memory:.0f} GB, Linux {platform.release()}",
         "Python": platform.python_version(),
         "server": stage.server.description(),
-        "rounds": f"{rounds}, peers interleaved, in reverse order every other round; medians (least–most)",
+        "rounds": f"{rounds}, workloads and peers in turns, in reverse order every other round; medians (least–most)",
         "scale": ", ".join(f"{name} {value:g}" for name, value in asdict(scale).items()),
         **({"beware": "runs this short show that everything works, and nothing else"} if scale.seconds < 1 else {}),
     }

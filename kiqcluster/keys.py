@@ -151,7 +151,7 @@ class Keys:
         return f"{self.prefix}kiq:suspects"
 
     def inflight(self, identity: str) -> str:
-        """hash: token → `length:queue` + payload, the units a process holds."""
+        """hash: `token:queue` → payload, the units a process holds."""
         return f"{self.prefix}kiq:inflight:{identity}"
 
     def control(self, identity: str) -> str:

@@ -92,7 +92,7 @@ class Member:
 class Unit:
     """A reserved payload.
 
-    token: its place in the in-flight hash of `identity`.  deaths: processes that died while they ran it.
+    token: by which `identity` holds it.  deaths: processes that died while they ran it.
     reserved_at: monotonic seconds, for whoever holds it; until then, just now.
     """
 
@@ -102,6 +102,11 @@ class Unit:
     identity: str
     deaths: int = 0
     reserved_at: float = inf
+
+    @property
+    def field(self) -> str:
+        """Return its place in the in-flight hash of `identity`."""
+        return f"{self.token}:{self.queue}"
 
 
 @dataclass(slots=True)
@@ -318,10 +323,10 @@ class Engine:
         for settlement in settlements:
             outcome, unit = settlement.outcome, settlement.unit
             if type(outcome) is Done and not outcome.effects and not unit.deaths:
-                done.append(unit.token)
+                done.append(f"{unit.token}:{unit.queue}")  # unit.field, without a call for each job
                 continue
             effects = (*self._consequences(unit, outcome, now), *outcome.effects)
-            others += (unit.token, int(outcome.processed), int(outcome.failed), len(effects))
+            others += (unit.field, int(outcome.processed), int(outcome.failed), len(effects))
             for effect in effects:
                 if effect.key not in index_by_key:
                     keys.append(effect.key)
@@ -376,6 +381,6 @@ def _read_refusals(replies: Sequence[Any], done: Sequence[Settlement]) -> Refusa
     for reply in replies:
         if isinstance(reply, RedisRefused):  # the script as a whole: which of the units it wrote is not known
             return {settlement.unit.token: str(reply) for settlement in done}
-        flat = [word.decode(errors="replace") for word in reply[1]]
-        refusals.update(zip(flat[::2], flat[1::2], strict=True))
+        tokens = [field.decode(errors="replace").partition(":")[0] for field in reply[1][::2]]
+        refusals.update(zip(tokens, [words.decode(errors="replace") for words in reply[1][1::2]], strict=True))
     return refusals

@@ -128,5 +128,5 @@ def leave_behind(store: Store) -> str:
     keys, identity = Keys(), "elsewhere:1:dead"
     payload = f'{{"class":"Work","args":[1],"queue":"default","jid":"{DEAD_JID}","retry":true}}'
     store.call("HSET", keys.members, identity, "00000001 another-boot another-namespace 1 0")
-    store.call("HSET", keys.inflight(identity), "00000001.0000000001.00001", f"7:default{payload}")
+    store.call("HSET", keys.inflight(identity), "00000001.0000000001.00001:default", payload)
     return identity

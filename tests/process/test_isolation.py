@@ -193,12 +193,12 @@ def test_a_board_tells_what_ran_when_a_process_died(run_cluster: RunCluster, sto
     pid = cluster.wait_ready()[0]
     wait_until(lambda: len(holders(store)) == 1, "the job to be in flight")
     (holder,) = holders(store)
-    (token,) = wait_until(
+    (field,) = wait_until(
         lambda: keys if len(keys := store.call("HKEYS", f"kiq:inflight:{holder}")) == 1 else None, "one unit in flight"
     )
 
     os.kill(pid, signal.SIGKILL)
 
-    assert cluster.wait_for("child_died")["running"] == [token.decode()]
+    assert cluster.wait_for("child_died")["running"] == [field.decode().partition(":")[0]]
     release(store)
     wait_noted(store, "ended a")

@@ -221,8 +221,10 @@ class World:
             if raw_key.decode() in self.spoiled:
                 continue
             if key.startswith("kiq:inflight:"):
-                inflight[key.removeprefix("kiq:inflight:")] = {token.decode() for token in values[::2]}
-                copies.update(job_of(payload_of(record)) for record in values[1::2])
+                inflight[key.removeprefix("kiq:inflight:")] = {
+                    field.partition(b":")[0].decode() for field in values[::2]
+                }
+                copies.update(map(job_of, values[1::2]))
             elif key.startswith(("queue:", "kiq:wake:")) or key in ("retry", "schedule", "dead", ENDED):
                 copies.update(job_of(value) for value in values)
             elif key == "kiq:members":
@@ -524,12 +526,6 @@ def job_of(payload: bytes) -> bytes:
     return jid[1] if jid else payload.rstrip(b"+")
 
 
-def payload_of(record: bytes) -> bytes:
-    """Return the payload of a record in flight."""
-    length, _, rest = record.partition(b":")
-    return rest[int(length) :]
-
-
 # rules taken out
 
 
@@ -553,8 +549,7 @@ class WithoutR4(Engine):
     def begin(self, link: Any, *arguments: Any, **options: Any) -> Any:
         done: Sequence[Settlement] = arguments[3]
         for unit in (settlement.unit for settlement in done):
-            record = f"{len(unit.queue)}:{unit.queue}".encode() + unit.payload
-            link.before.append(("HSETNX", f"kiq:inflight:{unit.identity}", unit.token, record))
+            link.before.append(("HSETNX", f"kiq:inflight:{unit.identity}", unit.field, unit.payload))
         return super().begin(link, *arguments, **options)
 
 

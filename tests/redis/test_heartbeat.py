@@ -156,7 +156,7 @@ def test_a_new_connection_is_reason_to_doubt_for_it_may_lead_to_another_server(b
 
 
 def test_units_that_redis_holds_for_us_are_checked_every_few_beats(bench: Bench, store: Store) -> None:
-    store.call("HSET", store.keys.inflight(IDENTITY), "token", "7:default{}")
+    store.call("HSET", store.keys.inflight(IDENTITY), "00000001.0000000001.00001:default", "{}")
 
     bench.beat(CHECK_BEATS)
     before = bench.doubts

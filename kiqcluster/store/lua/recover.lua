@@ -2,7 +2,7 @@
 -- recover: end a membership and give its units back, a batch at a time (rules R1, R5, R7).
 --
 -- KEYS[1]  kiq:members            hash    identity -> "epoch ..."
--- KEYS[2]  kiq:inflight:<id>      hash    token -> "<length of queue>:<queue><payload>"
+-- KEYS[2]  kiq:inflight:<id>      hash    "<token>:<queue>" -> payload
 -- KEYS[3]  kiq:beats              hash    identity -> number of beats
 -- KEYS[4]  kiq:suspects           hash    SHA-1 of a payload -> processes that died while they ran it
 -- ARGV[1]  identity   ARGV[2] prefix of queue keys, "queue:" included   ARGV[3] units at most in this batch
@@ -30,8 +30,8 @@ if record and not is_fenced then
   redis.call('HSET', KEYS[1], ARGV[1], (string.gsub(record, '^%d+', 'fenced', 1)))
 end
 
-local tokens = redis.call('HKEYS', KEYS[2])
-table.sort(tokens)
+local fields = redis.call('HKEYS', KEYS[2])
+table.sort(fields)
 
 local running = {}
 for i = 6, #ARGV do running[ARGV[i]] = true end
@@ -48,18 +48,18 @@ local function suspect(payload)
 end
 
 local given, refused, words = 0, 0, ''
-for i = #tokens, 1, -1 do -- newest first, so that the oldest is fetched next
+for i = #fields, 1, -1 do -- newest first, so that the oldest is fetched next
   if given == tonumber(ARGV[3]) then break end
-  local may_have_killed = running[tokens[i]] or running['*']
-  local refusal = put_back(KEYS[2], tokens[i], ARGV[2], may_have_killed and suspect)
+  local may_have_killed = running[read_field(fields[i])] or running['*']
+  local refusal = put_back(KEYS[2], fields[i], ARGV[2], may_have_killed and suspect)
   if refusal then
     refused, words = refused + 1, refusal
   else
     given = given + 1
   end
 end
-if given == #tokens then
+if given == #fields then
   redis.call('HDEL', KEYS[1], ARGV[1])
   redis.call('HDEL', KEYS[3], ARGV[1])
 end
-return {given, #tokens - given - refused, refused, words}
+return {given, #fields - given - refused, refused, words}

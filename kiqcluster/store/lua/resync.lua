@@ -2,7 +2,7 @@
 -- resync: after a lost reply, fence the reserve that may still be under way, and give back what it took (rule R3).
 --
 -- KEYS[1]  kiq:members            hash    identity -> "epoch ..."
--- KEYS[2]  kiq:inflight:<id>      hash    token -> "<length of queue>:<queue><payload>"
+-- KEYS[2]  kiq:inflight:<id>      hash    "<token>:<queue>" -> payload
 -- ARGV[1]  identity   ARGV[2] epoch that the caller knows
 -- ARGV[3]  epoch to go on with, higher than that of every resync which the caller has sent before
 -- ARGV[4]  prefix of queue keys, "queue:" included
@@ -25,8 +25,8 @@ redis.call('HSET', KEYS[1], ARGV[1], ARGV[3] .. string.sub(record, #epoch + 1))
 
 local held, strays = {}, {}
 for i = 5, #ARGV do held[ARGV[i]] = true end
-for _, token in ipairs(redis.call('HKEYS', KEYS[2])) do
-  if not held[token] then strays[#strays + 1] = token end
+for _, field in ipairs(redis.call('HKEYS', KEYS[2])) do
+  if not held[read_field(field)] then strays[#strays + 1] = field end
 end
 table.sort(strays)
 

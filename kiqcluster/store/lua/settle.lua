@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
 -- settle: write the outcomes of a batch of units, each only if its token is still held (rules R4, R5).
 --
--- KEYS[1]  kiq:inflight:<id>      hash    token -> "<length of queue>:<queue><payload>"
+-- KEYS[1]  kiq:inflight:<id>      hash    "<token>:<queue>" -> payload
 -- KEYS[2]  stat:processed   KEYS[3] stat:processed:<date>   KEYS[4] stat:failed   KEYS[5] stat:failed:<date>
 -- KEYS[6+] the keys that effects name by their index
 -- ARGV[1]  seconds that a day's counters are kept
--- ARGV[2]  n, then n tokens of units that are done: processed, without effects
+-- ARGV[2]  n, then the fields of n units that are done: processed, without effects
 -- then for each other unit:
---   token, 1 if it counts as processed else 0, 1 if failed else 0, number of effects, then for each effect:
+--   field, 1 if it counts as processed else 0, 1 if failed else 0, number of effects, then for each effect:
 --   operation, index into KEYS, number of arguments, arguments...
 --
 -- Operations (the table of effects; features add rows):
@@ -19,15 +19,12 @@
 --   absolve digest         a suspect has ended without killing its process: its count is cleared
 --   bury score member cutoff largest    dead set: add, drop what is older than cutoff, keep the newest largest - 1
 --
--- Returns {number of tokens that were held, {token, error, token, error, ...}}.  Tokens that were not held changed
+-- Returns {number of units that were held, {field, error, field, error, ...}}.  Units that were not held changed
 -- nothing.  A unit whose effect Redis refuses (WRONGTYPE, OOM) stays held and holds up no other.
 -- Cost: O(units + effects), O(log n) for each entry of a sorted set.
 
 local effects = {
-  give_back = function(key, _, record)
-    local length = string.match(record, '^%d+')
-    redis.call('RPUSH', key, string.sub(record, #length + 2 + tonumber(length)))
-  end,
+  give_back = function(key, _, payload) redis.call('RPUSH', key, payload) end,
   rpush = function(key, arguments) redis.call('RPUSH', key, arguments[1]) end,
   lpush = function(key, arguments) redis.call('LPUSH', key, arguments[1]) end,
   absolve = function(key, arguments) redis.call('HDEL', key, arguments[1]) end,
@@ -66,27 +63,27 @@ while done > 0 do
 end
 
 while at <= #ARGV do
-  local token, is_processed, is_failed, effect_count = ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
+  local field, is_processed, is_failed, effect_count = ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
   at = at + 4
-  local record = redis.call('HGET', KEYS[1], token)
+  local payload = redis.call('HGET', KEYS[1], field)
   local fine, reason, ahead = true, nil, at
-  for _ = 1, record and effect_count or 0 do
+  for _ = 1, payload and effect_count or 0 do
     reason = reason or refusal(ARGV[ahead], KEYS[tonumber(ARGV[ahead + 1])])
     ahead = ahead + 3 + tonumber(ARGV[ahead + 2])
   end
   fine = reason == nil
   for _ = 1, effect_count do
     local operation, key, argument_count = ARGV[at], KEYS[tonumber(ARGV[at + 1])], tonumber(ARGV[at + 2])
-    if record and fine then
-      fine, reason = pcall(effects[operation], key, {unpack(ARGV, at + 3, at + 2 + argument_count)}, record)
+    if payload and fine then
+      fine, reason = pcall(effects[operation], key, {unpack(ARGV, at + 3, at + 2 + argument_count)}, payload)
     end
     at = at + 3 + argument_count
   end
   if not fine then
-    refused[#refused + 1] = token
+    refused[#refused + 1] = field
     refused[#refused + 1] = type(reason) == 'table' and reason.err or tostring(reason)
-  elseif record then
-    redis.call('HDEL', KEYS[1], token)
+  elseif payload then
+    redis.call('HDEL', KEYS[1], field)
     held = held + 1
     processed = processed + tonumber(is_processed)
     failed = failed + tonumber(is_failed)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from hashlib import sha1
 
 import pytest
 
@@ -979,6 +981,20 @@ class TestSuspects:
         assert self.take(engine, 2, most_deaths=0) == []
         assert queue(store) == ["k"]
 
+    def test_many_that_must_wait_are_passed_over_and_each_is_read_once(self, engine: Engine, store: Store) -> None:
+        suspects = [f"s{number}" for number in range(20)]
+        push(store, "many", *(word for suspect in suspects for word in (suspect, suspect.replace("s", "n"))))
+        store.call("HSET", store.keys.suspects, *(word for each in suspects for word in (digest(each), 1)))
+        store.call("CONFIG", "RESETSTAT")
+
+        with store.borrowed() as link:
+            _, reserved = engine.exchange(link, ME, 1, {"many": (100, 100)}, [], NOW, most_deaths=0)
+
+        assert reads_of_lists(store) == 2  # one in each pass, none per suspect
+        assert reserved is not None
+        assert [unit.payload.decode() for unit in reserved.units] == [f"n{number}" for number in range(20)]
+        assert sorted(queue(store, "many")) == sorted(suspects)
+
     def test_who_may_have_one_of_one_death_gets_none_of_two(self, engine: Engine, store: Store) -> None:
         for call in range(1, 3):
             suspects = self.take(engine, call)
@@ -1021,6 +1037,16 @@ class TestSuspects:
         settle(engine, (suspect, Requeue()))
 
         assert store.call("HVALS", store.keys.suspects) == [b"1"]
+
+
+def digest(payload: str) -> str:
+    return sha1(payload.encode(), usedforsecurity=False).hexdigest()
+
+
+def reads_of_lists(store: Store) -> int:
+    """Return how often lists were read since the statistics were reset."""
+    found = re.search(rb"cmdstat_lrange:calls=(\d+)", store.call("INFO", "commandstats"))
+    return int(found[1]) if found else 0
 
 
 def deaths(units: list[Unit]) -> list[tuple[str, int]]:

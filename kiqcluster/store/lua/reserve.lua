@@ -50,36 +50,39 @@ local function take(list, token_tail, payloads, rotations)
   while room > 0 and (bytes_left > 0 or taken_units == 0) do
     local wanted = math.min(room, SLICE)
     local batch = redis.call('LRANGE', list, -wanted, -1)
-    local fields, count, suspect, given = {}, 0, false, #payloads
+    local fields, count, given = {}, 0, #payloads
+
+    local function keep()
+      if count == 0 then return end
+      redis.call('HSET', KEYS[2], unpack(fields))
+      redis.call('LTRIM', list, 0, -(count + 1))
+      room, fields, count, given = room - count, {}, 0, #payloads
+    end
+
     for i = #batch, 1, -1 do
       if room == count or (bytes_left <= 0 and taken_units > 0) then break end
       local payload = batch[i]
-      suspect = has_suspects and deaths_of(payload)
+      local suspect = has_suspects and deaths_of(payload)
       if suspect and suspect <= most_deaths and taken_units == 0 then
         deaths, room, suspect, is_alone = suspect, 1, false, true
       end
       if suspect then
+        keep() -- so that it is the last of the list
         withheld = suspect > most_deaths
-        break
+        if not withheld or rotations == 0 then return end
+        redis.call('LMOVE', list, list, 'RIGHT', 'LEFT')
+        rotations = rotations - 1
+      else
+        taken_units = taken_units + 1
+        count = count + 1
+        bytes_left = bytes_left - #payload
+        fields[2 * count - 1] = token_head .. format('%05d', taken_units) .. token_tail
+        fields[2 * count] = payload
+        payloads[given + count] = payload
       end
-      taken_units = taken_units + 1
-      count = count + 1
-      bytes_left = bytes_left - #payload
-      fields[2 * count - 1] = token_head .. format('%05d', taken_units) .. token_tail
-      fields[2 * count] = payload
-      payloads[given + count] = payload
     end
-    if count > 0 then
-      redis.call('HSET', KEYS[2], unpack(fields))
-      redis.call('LTRIM', list, 0, -(count + 1))
-      room = room - count
-    end
-    if suspect and suspect > most_deaths and rotations > 0 then
-      redis.call('LMOVE', list, list, 'RIGHT', 'LEFT')
-      rotations = rotations - 1
-    elseif suspect or count < wanted then
-      return
-    end
+    keep()
+    if #batch < wanted then return end
   end
 end
 

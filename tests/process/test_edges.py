@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +53,24 @@ def test_what_rings_while_the_last_worker_stops_is_left_in_its_queue(run_cluster
         assert store.call("KEYS", "kiq:wake:*") == []
         assert store.call("KEYS", "kiq:inflight:*") == []
         assert places(store) + store.call("LLEN", "ledger") == pushed
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
+def test_a_cluster_whose_streams_are_closed_works_and_writes_into_no_socket(
+    redis_server: RedisServer, store: Store, closed: str
+) -> None:
+    shell = ["sh", "-c", f'exec "$@" {closed}', "sh"]
+    cluster = Cluster(["-r", "tests.apps.basic", "--redis", redis_server.url, "default"], through=shell)
+    try:
+        push(store, "record", "heard")
+        wait_until(lambda: store.call("LRANGE", "ledger", 0, -1) == [b"ran heard"], "the job to run")
+        folder = Path(f"/proc/{cluster.pid}/fd")
+        streams = [str((folder / str(number)).readlink()) for number in range(3)]
+
+        assert not any(stream.startswith("socket:") for stream in streams)
+        assert cluster.stop() == 0
+    finally:
+        cluster.close()
 
 
 def test_a_quiet_that_comes_during_the_boot_holds_from_the_first_fetch_on(

@@ -8,6 +8,6 @@ poller       poller.py      schedule and retry set → queues
 heartbeat    heartbeat.py   Sidekiq's process registry, remote signals, new queues
 recovery     recovery.py    units of dead processes → queues
 
-Read in this order: child, launcher, manager, processor, execution, retry, fetch.  Then poller, heartbeat,
-recovery, bells, inbox, strategy, queues, identity.
+Read in this order: child, launcher, manager, processor, execution, retry, fetch, turns.  Then membership, poller,
+heartbeat, recovery, bells, inbox, strategy, queues, identity.
 """

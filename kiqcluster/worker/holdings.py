@@ -68,6 +68,16 @@ class Holdings:
             if unit.deaths:
                 self._suspects[unit.token] = unit
 
+    def give_back(self, units: deque[Unit]) -> int:
+        """Have all of these put back that nobody takes meanwhile, from the left; return how many."""
+        before = len(self.returned)
+        while units:
+            try:
+                self.returned.append(units.pop())
+            except IndexError:  # a processor was faster
+                break
+        return len(self.returned) - before
+
     def take(self, now: float) -> list[Settlement]:
         """Return what is to be settled now."""
         self._taken = batch = list(self.finished)

@@ -185,13 +185,6 @@ class Launcher:
                 self._runtime.events.emit("queues_changed", queues=",".join(capsule.order.weights))
                 capsule.fetch.ring()
 
-    def set_queues(self, weights: dict[str, int]) -> None:
-        """Replace queues and weights, on a live worker; what rings for one that is gone is put back."""
-        for capsule in self.capsules:
-            if capsule.order.set_queues(weights):
-                self._runtime.events.emit("queues_changed", queues=",".join(weights))
-                capsule.fetch.ring()
-
     def begin_stop(self) -> None:
         """Quiet for good, and tell running jobs that the process stops."""
         self.quiet()

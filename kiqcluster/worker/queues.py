@@ -46,10 +46,6 @@ class QueueOrder:
         self.weights, self._names = weights, tuple(weights)
         return True
 
-    def serves(self, queue: str | None) -> bool:
-        """Return whether a queue is among them; None stands for any."""
-        return queue is None or queue in self.weights
-
     def draw(self, most: int | None = None) -> dict[str, float]:
         """Return the queues in the order of one reserve, each with its share of what that brings.
 

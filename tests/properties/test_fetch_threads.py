@@ -28,10 +28,11 @@ from kiqcluster.runtime import Runtime, Setup
 from kiqcluster.store import Store
 from kiqcluster.store.connection import Link
 from kiqcluster.store.engine import ALL_SUSPECT, DeadSetLimits, Engine, Settlement, Unit
-from kiqcluster.worker.fetch import ReliableFetch, Round
+from kiqcluster.worker.fetch import ReliableFetch
 from kiqcluster.worker.identity import Birth, new_member
 from kiqcluster.worker.pace import Pace
 from kiqcluster.worker.queues import QueueOrder
+from kiqcluster.worker.turns import Round
 from tests.chaos.scale import sized
 from tests.kit import PATIENCE, PAUSE, RedisServer
 
@@ -240,7 +241,8 @@ class Rig:
         queued = self.store.call("LRANGE", f"queue:{QUEUE}", 0, -1)
         flat = [self.store.call("HGETALL", key) for key in self.store.call("KEYS", "kiq:inflight:*")]
         plain = (bool, int, float, str, list, dict, deque)
-        fields = {name: value for name, value in vars(self.fetch).items() if isinstance(value, plain)}
+        known = {**vars(self.fetch), **vars(self.fetch._turns)}
+        fields = {name: value for name, value in known.items() if isinstance(value, plain)}
         return f"queued {queued}, in flight {flat}, armed {self.is_armed}, poked {self.poked.is_set()}, {fields}"
 
     def stop(self) -> None:

@@ -42,6 +42,7 @@ class Bench:
         self.fetch = ReliableFetch(
             runtime, self.engine, order, lambda: new_member(birth), self.members.append, self._poke
         )
+        self.turns = self.fetch._turns
         self.engine.join(self.fetch.member)
 
     def _poke(self) -> None:
@@ -91,9 +92,9 @@ def test_round_trips_are_counted_and_the_units_that_wait_here(bench: Bench) -> N
     assert bench.fetch.round_trips == 2
     assert 0 < bench.fetch.round_trip_seconds < PATIENCE
     assert bench.fetch.prefetched() == 0
-    bench.fetch._units.append(first)  # as if taken ahead
+    bench.turns.units.append(first)  # as if taken ahead
     assert bench.fetch.prefetched() == 1
-    bench.fetch._units.clear()
+    bench.turns.units.clear()
 
 
 def test_as_many_units_are_reserved_as_processors_are_idle(bench: Bench) -> None:
@@ -101,7 +102,7 @@ def test_as_many_units_are_reserved_as_processors_are_idle(bench: Bench) -> None
     threads = [threading.Thread(target=lambda: taken.append(bench.next().payload), daemon=True) for _ in range(4)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: bench.fetch._idle == 4, "four parked processors")
+    wait_until(lambda: bench.turns.idle == 4, "four parked processors")
 
     bench.push(*"abcdefgh")
     bench.fetch.ring()
@@ -114,10 +115,10 @@ def test_as_many_units_are_reserved_as_processors_are_idle(bench: Bench) -> None
 def test_quiet_gives_unstarted_units_back_in_order(bench: Bench) -> None:
     bench.push(*"abcd")
     running = bench.next()
-    with bench.fetch._turn:  # as if prefetched for processors that are not idle any more
+    with bench.turns.lock:  # as if prefetched for processors that are not idle any more
         reserved = bench.engine.exchange(bench.fetch._link, bench.fetch.member, 99, {"default": (2, 2)}, [], 0.0)[1]
         assert reserved is not None
-        bench.fetch._units.extend(reserved.units)
+        bench.turns.units.extend(reserved.units)
 
     returned = bench.fetch.quiet()
     assert bench.pokes  # the manager is told to settle at once
@@ -134,24 +135,24 @@ def test_a_look_that_finds_all_units_taken_meanwhile_is_followed_by_another(
 ) -> None:
     """While a look is under way nobody pokes: the outcomes of those units would wait for the next sweep."""
     bench.push("a", "b")
-    bench.fetch._units.extend(bench.next() for _ in range(2))
+    bench.turns.units.extend(bench.next() for _ in range(2))
 
     def processors_are_faster() -> float:
-        bench.fetch._units.clear()
+        bench.turns.units.clear()
         return inf
 
-    monkeypatch.setattr(bench.fetch, "_waited_since", processors_are_faster)
+    monkeypatch.setattr(bench.turns, "waited_since", processors_are_faster)
 
     assert bench.fetch.tend() is not None
     assert bench.fetch.tend() is None
-    assert not bench.fetch._is_tended
+    assert not bench.turns.is_tended
 
 
 def test_who_finds_its_outcome_settled_by_the_manager_looks_for_work_all_the_same(bench: Bench) -> None:
     bench.push("a")
     first = bench.next()
-    bench.fetch._due = False  # nobody has reason to look, but for this outcome
-    bench.fetch._finished.append(Settlement(first, Done()))  # handed in; the manager is faster than its processor
+    bench.turns.due = False  # nobody has reason to look, but for this outcome
+    bench.turns.finished.append(Settlement(first, Done()))  # handed in; the manager is faster than its processor
     bench.fetch.flush()
     bench.push("b")
     got: list[bytes] = []
@@ -170,11 +171,11 @@ def test_hunger_is_told_when_bells_can_be_armed(bench: Bench, monkeypatch: pytes
     def receive_while_another_parks(*arguments: Any) -> None:
         receive(*arguments)
         threading.Thread(target=bench.fetch.next, daemon=True).start()
-        wait_until(lambda: bench.fetch._idle == 1, "the other to park")
+        wait_until(lambda: bench.turns.idle == 1, "the other to park")
         wait_until(lambda: not told.is_set(), "the manager to have looked, if it was told")
 
     monkeypatch.setattr(bench.fetch, "_receive", receive_while_another_parks)
-    monkeypatch.setattr(bench.fetch, "_poke", told.set)
+    monkeypatch.setattr(bench.turns, "_poke", told.set)
 
     def manage() -> None:
         while told.wait(PATIENCE):
@@ -204,7 +205,7 @@ def test_what_was_on_its_way_when_the_process_became_quiet_goes_back_at_once(
     threading.Thread(target=bench.fetch.next, daemon=True).start()
 
     wait_until(lambda: pokes and bench.pokes > pokes[0], "the manager to be told once more")
-    wait_until(lambda: bench.fetch._idle, "the round to be over")
+    wait_until(lambda: bench.turns.idle, "the round to be over")
     bench.fetch.tend()
     assert bench.queued() == ["a"]
     assert bench.inflight() == 0
@@ -220,10 +221,10 @@ class TestAhead:
         """50 units are taken at once; with 25 of them left, the next round is on the air."""
         monkeypatch.setattr(Pace, "note", lambda *_: None)  # it stays as it is set here, however slow the machine
         bench.push(*(f"{number:03}" for number in range(self.JOBS)))
-        bench.fetch._pace.depth = 50
+        bench.turns.pace.depth = 50
         self.taken = [bench.next() for _ in range(26)]
-        assert bench.fetch._on_air is not None
-        assert len(bench.fetch._units) == 24
+        assert bench.turns.on_air is not None
+        assert len(bench.turns.units) == 24
 
     def test_it_is_taken_in_by_who_finds_no_unit(self, bench: Bench) -> None:
         rest = [bench.next() for _ in range(self.JOBS - len(self.taken))]
@@ -241,9 +242,9 @@ class TestAhead:
     def test_what_nobody_needs_the_manager_takes_in(self, bench: Bench) -> None:
         wait_until(lambda: bench.inflight() > 50, "the round to have run")
 
-        wait_until(lambda: bench.fetch.tend() and bench.fetch._on_air is None, "the round to be ended")
+        wait_until(lambda: bench.fetch.tend() and bench.turns.on_air is None, "the round to be ended")
 
-        assert len(bench.fetch._units) == bench.inflight() - len(self.taken)
+        assert len(bench.turns.units) == bench.inflight() - len(self.taken)
 
     def test_quiet_gives_it_back_with_the_rest_in_order(self, bench: Bench) -> None:
         wait_until(lambda: bench.inflight() > 50, "the round to have run")
@@ -264,8 +265,8 @@ class TestAhead:
 
     def test_after_a_freeze_its_reply_is_not_believed(self, bench: Bench) -> None:
         """Others may have recovered its units since: a resync tells."""
-        assert bench.fetch._on_air is not None
-        bench.fetch._on_air.begun_at -= 60
+        assert bench.turns.on_air is not None
+        bench.turns.on_air.begun_at -= 60
         epoch = bench.fetch.member.epoch
 
         rest = [bench.next() for _ in range(self.JOBS - len(self.taken))]
@@ -358,8 +359,8 @@ def test_leaving_puts_back_what_is_held_and_ends_the_membership(bench: Bench) ->
     bench.push("a", "b")
     first = bench.next()
     second = bench.next()
-    with bench.fetch._turn:
-        bench.fetch._finished.append(Settlement(first, Done()))
+    with bench.turns.lock:
+        bench.turns.finished.append(Settlement(first, Done()))
 
     bench.fetch.end()
     bench.fetch.leave([], 5.0)
@@ -374,8 +375,8 @@ def test_a_refused_settle_holds_up_no_other_unit_and_is_tried_again(bench: Bench
     bench.push("a", "b", "c")
     units = [bench.next() for _ in range(2)]
     bench.store.call("SET", bench.store.keys.retry, "not a zset")
-    with bench.fetch._turn:
-        bench.fetch._finished += [Settlement(units[0], Retry(b"again", 5.0)), Settlement(units[1], Done())]
+    with bench.turns.lock:
+        bench.turns.finished += [Settlement(units[0], Retry(b"again", 5.0)), Settlement(units[1], Done())]
 
     bench.fetch.flush()
 
@@ -392,7 +393,7 @@ def test_a_refused_settle_holds_up_no_other_unit_and_is_tried_again(bench: Bench
 def test_a_look_rings_for_what_lies_in_a_queue_or_its_wake_list(bench: Bench, key: str) -> None:
     got: list[bytes] = []
     threading.Thread(target=lambda: got.append(bench.next().payload), daemon=True).start()
-    wait_until(lambda: bench.fetch._idle == 1, "a parked processor")
+    wait_until(lambda: bench.turns.idle == 1, "a parked processor")
     bench.store.call("LPUSH", key, "a")
 
     bench.fetch.look()
@@ -402,20 +403,20 @@ def test_a_look_rings_for_what_lies_in_a_queue_or_its_wake_list(bench: Bench, ke
 
 def test_a_look_at_empty_queues_wakes_nobody_and_counts_as_progress(bench: Bench) -> None:
     threading.Thread(target=bench.fetch.next, daemon=True).start()
-    wait_until(lambda: bench.fetch._idle == 1, "a parked processor")
+    wait_until(lambda: bench.turns.idle == 1, "a parked processor")
     calls, progress = bench.fetch._call, bench.fetch.progress
 
     bench.fetch.look()
 
     assert bench.fetch.progress == progress + 1
     assert bench.fetch._call == calls
-    assert not bench.fetch._due
+    assert not bench.turns.due
 
 
 def test_a_look_leaves_it_to_a_reserve_whether_a_queue_still_rests(bench: Bench) -> None:
     bench.store.call("SADD", "paused", "default")
     threading.Thread(target=bench.fetch.next, daemon=True).start()
-    wait_until(lambda: bench.fetch._idle == 1, "a parked processor")
+    wait_until(lambda: bench.turns.idle == 1, "a parked processor")
     assert bench.fetch.bells_wanted() == []
     bench.store.call("SREM", "paused", "default")
 
@@ -427,17 +428,17 @@ def test_a_look_leaves_it_to_a_reserve_whether_a_queue_still_rests(bench: Bench)
 def test_a_bell_sends_the_round_at_once_and_the_woken_processor_ends_it(bench: Bench) -> None:
     got: list[bytes] = []
     threading.Thread(target=lambda: got.append(bench.next().payload), daemon=True).start()
-    wait_until(lambda: bench.fetch._idle == 1, "a parked processor")
+    wait_until(lambda: bench.turns.idle == 1, "a parked processor")
     bench.push("a")
-    with bench.fetch._turn:
+    with bench.turns.lock:
         calls = bench.fetch._call
 
     assert bench.fetch.ring("default")
 
     assert bench.fetch._call == calls + 1  # sent by who rang
     wait_until(lambda: got == [b"a"], "the unit")
-    wait_until(lambda: not bench.fetch._leading, "the round to be over")
-    assert bench.fetch._on_air is None
+    wait_until(lambda: not bench.turns.leading, "the round to be over")
+    assert bench.turns.on_air is None
 
 
 class TestSentAhead:
@@ -463,9 +464,9 @@ class TestSentAhead:
             bench.next()
         sent = bench.fetch._call
         sent_by_then: list[int] = []
-        wake = bench.fetch._turn.notify
+        wake = bench.turns.lock.notify
         with monkeypatch.context() as patch:
-            patch.setattr(bench.fetch._turn, "notify", lambda: (sent_by_then.append(bench.fetch._call), wake()))
+            patch.setattr(bench.turns.lock, "notify", lambda: (sent_by_then.append(bench.fetch._call), wake()))
             bench.next()
 
         assert sent_by_then[0] == sent + 1
@@ -495,7 +496,7 @@ class TestSentAhead:
         def finish_and_stall(link: Link, sent: Exchange) -> tuple[Refusals, Reserved | None]:
             found = finish(link, sent)
             monkeypatch.undo()
-            bench.fetch._finished.extend(Settlement(unit, Retry(b"x" * 200_000, 5.0)) for unit in on_air)
+            bench.turns.finished.extend(Settlement(unit, Retry(b"x" * 200_000, 5.0)) for unit in on_air)
             stall.__enter__()
             return found
 
@@ -516,7 +517,7 @@ class TestSentAhead:
         with pytest.raises(SystemExit):
             bench.next()
 
-        assert not bench.fetch._leading
+        assert not bench.turns.leading
 
     def test_who_is_alone_runs_what_is_at_hand_while_redis_is_away(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
@@ -531,7 +532,7 @@ class TestSentAhead:
     def test_who_is_woken_for_a_unit_and_leads_instead_wakes_the_next(self, bench: Bench) -> None:
         gate = threading.Event()
         started = run(bench, 4, gate)
-        wait_until(lambda: bench.fetch._idle == 4, "four parked processors")
+        wait_until(lambda: bench.turns.idle == 4, "four parked processors")
 
         take_ahead(bench, at_hand=10)
 
@@ -545,7 +546,7 @@ class TestSentAhead:
         draw = bench.fetch._order.draw
         monkeypatch.setattr(bench.fetch._order, "draw", lambda most=None: dict(sorted(draw().items(), key=last)[:most]))
         bench.push("late", queue="q299")
-        bench.fetch._few, bench.fetch._pace.depth = 25, 50  # as after a round that brought all that was asked for
+        bench.turns.few, bench.turns.pace.depth = 25, 50  # as after a round that brought all that was asked for
 
         ran = run(bench, 1)
 
@@ -564,11 +565,11 @@ def take_ahead(bench: Bench, at_hand: int, depth: int = 50) -> None:
     limits = {"default": (at_hand, at_hand)}
     reserved = bench.engine.exchange(bench.fetch._link, bench.fetch.member, 99, limits, [], 0.0)[1]
     assert reserved is not None
-    with bench.fetch._turn:
+    with bench.turns.lock:
         bench.fetch._holdings.reserve(reserved.units, 0.0)
-        bench.fetch._units.extend(reserved.units)
-        bench.fetch._few, bench.fetch._pace.depth = depth // 2, depth
-        bench.fetch._turn.notify()
+        bench.turns.units.extend(reserved.units)
+        bench.turns.few, bench.turns.pace.depth = depth // 2, depth
+        bench.turns.lock.notify()
 
 
 def run(bench: Bench, count: int, gate: threading.Event | None = None) -> list[bytes]:
@@ -598,7 +599,7 @@ def once_another_is_parked(bench: Bench) -> Callable[[Link, Exchange], tuple[Ref
     finish = bench.engine.finish
 
     def wait_and_finish(link: Link, sent: Exchange) -> tuple[Refusals, Reserved | None]:
-        wait_until(lambda: bench.fetch._idle == 1, "the other one to park")
+        wait_until(lambda: bench.turns.idle == 1, "the other one to park")
         return finish(link, sent)
 
     return wait_and_finish
@@ -625,7 +626,7 @@ class TestSuspects:
         other = threading.Thread(target=bench.fetch.next, daemon=True)
         other.start()
 
-        wait_until(lambda: bench.fetch._idle == 1 and not bench.fetch._leading, "the other processor to be idle")
+        wait_until(lambda: bench.turns.idle == 1 and not bench.turns.leading, "the other processor to be idle")
 
         assert bench.fetch.bells_wanted() == []
         assert bench.queued() == ["second"]

@@ -151,6 +151,18 @@ class TestOperatingSystem:
         assert outside(set(), "time.sleep") == []
 
 
+def test_no_lock_of_fetch_is_held_over_a_round_trip() -> None:
+    """Whose turn it is has the lock and no link; what fetches has the link and no lock."""
+    engine, link = "kiqcluster.store.engine.Engine", "kiqcluster.store.Link"
+
+    assert list(uses(modules()["worker/turns.py"], engine, link, "kiqcluster.store.connection.Link")) == []
+    assert not imports(modules()["worker/turns.py"], "kiqcluster.store")
+    for path in ("worker/fetch.py", "worker/membership.py"):
+        assert (
+            list(uses(modules()[path], "threading.Lock", "threading.Condition", "turns.lock", "self._turns.lock")) == []
+        )
+
+
 def test_only_keys_spells_redis_keys() -> None:
     spelt = []
     for path in modules().keys() - {"keys.py"}:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, get_type_hints
 import click
 
 from kiqcluster import config as configuration
-from kiqcluster import localhttp, log, sources
+from kiqcluster import localhttp, log, sources, streams
 from kiqcluster.clock import SystemClock
 from kiqcluster.config import Config, Origins
 from kiqcluster.errors import ExitCode, KiqError, UsageError
@@ -58,20 +58,8 @@ A GROUP is a comma list of queue names: `name=3` gives a weight, `cronjob` takes
 
 def main() -> None:
     """Run the command; leave with one of the codes of errors.ExitCode."""
-    open_missing_streams()
+    streams.open_missing()
     command.main(args=separate_embedded(sys.argv[1:]), prog_name="kiqcluster")
-
-
-def open_missing_streams() -> None:
-    """Have /dev/null stand in for standard streams that whoever started us has closed (`>&-`).
-
-    The next socket would get the number of one, and with it what children and C libraries print.
-    """
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            stream = Path(os.devnull).open(mode)  # noqa: SIM115  # for as long as we live; it gets the lowest free number
-            os.set_inheritable(stream.fileno(), True)
-            setattr(sys, name, stream)
 
 
 def separate_embedded(arguments: Sequence[str]) -> list[str]:

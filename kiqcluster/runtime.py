@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from kiqcluster.middleware import Chain
 from kiqcluster.outcome import Effect, Outcome
 from kiqcluster.payload import Jid, Payload
 from kiqcluster.store import Store, is_outage
+from kiqcluster.streams import flush_output
 
 __all__ = [
     "CURRENT_JOB",
@@ -38,7 +38,6 @@ __all__ = [
     "Setup",
     "current_job",
     "current_setup",
-    "flush_output",
     "leave",
     "using_setup",
 ]
@@ -263,12 +262,3 @@ def leave(code: int) -> NoReturn:
     """End the process: flush what was printed, run no exit handlers of the parent, wait for no thread."""
     flush_output()
     os._exit(code)
-
-
-def flush_output() -> None:
-    """Write out what was printed, so that a forked process does not print it again."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):  # the terminal is gone, or the stream was closed
-            continue

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from kiqcluster import streams
 from kiqcluster.ctl.busy import busy
 from kiqcluster.ctl.deploy import deploy
 from kiqcluster.ctl.enqueue import enqueue
@@ -91,6 +92,7 @@ for each in (*LOOKING, *JOBS, *STEERING):
 
 def main() -> None:
     """Run the command; leave with its code."""
+    streams.open_missing()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # what the terminal's encoding lacks is shown as an escape
             stream.reconfigure(errors="backslashreplace")

@@ -19,7 +19,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kiqcluster.errors import ExitCode
-from kiqcluster.runtime import flush_output, leave
+from kiqcluster.runtime import leave
+from kiqcluster.streams import flush_output
 from kiqcluster.supervisor.signals import blocked, reset_in_child
 
 __all__ = ["Reaped", "die_with_parent", "fork", "fork_with_socket", "name_process", "reap", "reap_adopted"]
@@ -89,7 +90,8 @@ def _become_child(run: Callable[[], int], forget: Callable[[], None], parent: in
         code = run()
     except BaseException:  # noqa: BLE001  # the top of a process: whatever it was, the parent's code must not go on in here
         sys.stderr.write(f"{name} (pid {os.getpid()}):\n{traceback.format_exc()}")
-    leave(code)
+    finally:  # also when these words cannot be written
+        leave(code)
 
 
 def die_with_parent(number: int) -> None:

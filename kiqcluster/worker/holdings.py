@@ -5,8 +5,8 @@
 3. take         a round takes all of that with it
 4. settle       Redis has written it: held no more.  What Redis refused stays, and is tried again after a pause
 
-No I/O, and no lock of its own: fetch's lock guards it, but for two things.  `finished` is added to without it, since a
-deque's appends are atomic; and a hard stop reads all with `left` while nobody may be able to let go of the lock.  So
+No I/O, and no lock of its own: that of turns guards it, but for two things.  `finished` is added to without it, since
+a deque's appends are atomic; and a hard stop reads all with `left` while nobody may be able to let go of the lock.  So
 what leaves one place is in another before; what is seen twice is settled once, since a token is.
 """
 

@@ -9,7 +9,7 @@ a while not from a queue whose jobs have made such units wait.
 How long a job runs would not do as the measure: a job that does nothing takes 50 ms when ten threads contend for
 the interpreter lock, and one that sleeps for an hour holds up nobody while the other threads go on.
 
-No I/O, no lock: called with fetch's.
+No I/O, no lock: called with that of turns.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Turns: who takes which unit, who waits for one, who leads the next round, and what all of them know.
 
-Threads meet here and Redis is elsewhere: this module has the lock and no link, fetch.py the link and no lock, so none
-is ever held over a round trip.
+Runs in: every thread that fetch.py runs in.
 1. wait       a processor gets a unit, or parks, or gets the round that it has to lead; at most one is led at a time
 2. load       that round is told what to settle and what to reserve
 3. take_in    what it has brought is at hand
 4. end        nobody leads, and somebody is woken, who wakes the next.  Or the round is left on the air, for whoever
               needs it first
 
-Runs in: every thread that fetch.py runs in.  Never: talks to Redis.
+Threads meet here and Redis is elsewhere: this module has the lock and no link, fetch.py the link and no lock, so none
+is ever held over a round trip.
 """
 
 from __future__ import annotations

@@ -403,6 +403,17 @@ class TestRecover:
             assert seen == engine.beat(link, [])[ME.identity] == "fenced"
             assert engine.recover(link, ME.identity, beat="1") == 2
 
+    def test_a_unit_of_another_release_stays_and_holds_up_no_other(self, engine: Engine, store: Store) -> None:
+        push(store, "default", "a", "b")
+        reserve(engine, 2, call=2)
+        store.call("HSET", store.keys.inflight(ME.identity), "00000001.0000000003.00001", "7:defaultc")
+
+        with store.borrowed() as link, pytest.raises(RedisRefused, match="another release"):
+            engine.recover(link, ME.identity)
+
+        assert queue(store) == ["b", "a"]
+        assert inflight(store) == [b"7:defaultc"]
+
     def test_suspects_that_cannot_be_counted_make_no_copies(self, engine: Engine, store: Store) -> None:
         push(store, "default", "a", "b")
         reserve(engine, 2, call=1)

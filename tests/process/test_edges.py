@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kiqcluster import Client
+from kiqcluster.errors import ExitCode
 from kiqcluster.store import Store
 from tests.kit import PAUSE, Cluster, RedisServer, wait_until
 from tests.process.stage import wait_noted, wait_settled
@@ -55,22 +58,59 @@ def test_what_rings_while_the_last_worker_stops_is_left_in_its_queue(run_cluster
         assert places(store) + store.call("LLEN", "ledger") == pushed
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
-def test_a_cluster_whose_streams_are_closed_works_and_writes_into_no_socket(
-    redis_server: RedisServer, store: Store, closed: str
+@pytest.mark.parametrize(
+    ("closing", "closed"), [("<&-", [0]), (">&-", [1]), ("2>&-", [2]), (">&- 2>&- <&-", [0, 1, 2])]
+)
+def test_a_cluster_whose_streams_are_closed_works_and_has_no_socket_in_their_place(
+    redis_server: RedisServer, store: Store, closing: str, closed: list[int]
 ) -> None:
-    shell = ["sh", "-c", f'exec "$@" {closed}', "sh"]
+    shell = ["sh", "-c", f'exec "$@" {closing}', "sh"]
     cluster = Cluster(["-r", "tests.apps.basic", "--redis", redis_server.url, "default"], through=shell)
     try:
         push(store, "record", "heard")
         wait_until(lambda: store.call("LRANGE", "ledger", 0, -1) == [b"ran heard"], "the job to run")
-        folder = Path(f"/proc/{cluster.pid}/fd")
-        streams = [str((folder / str(number)).readlink()) for number in range(3)]
+        streams = [str(Path(f"/proc/{cluster.pid}/fd/{number}").readlink()) for number in closed]
 
-        assert not any(stream.startswith("socket:") for stream in streams)
+        assert streams == ["/dev/null"] * len(closed)
         assert cluster.stop() == 0
     finally:
         cluster.close()
+
+
+@pytest.mark.parametrize("closing", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_kiqctl_does_its_work_with_closed_streams(redis_server: RedisServer, store: Store, closing: str) -> None:
+    store.call("ZADD", "dead", 1, '{"class":"Work","args":[],"jid":"0123456789abcdef01234567","queue":"default"}')
+    kiqctl = [sys.executable, "-m", "kiqcluster.ctl"]
+    redis = ["--redis", redis_server.url]
+    for words in (["stats", "--json"], ["dead", "delete", "--all", "--yes"]):
+        shell = ["sh", "-c", f'exec "$@" {closing}', "sh", *kiqctl, *words, *redis]
+
+        assert subprocess.run(shell, check=False, timeout=30).returncode == 0
+
+    assert store.call("ZCARD", "dead") == 0
+
+
+ESCAPES = """
+import os
+from kiqcluster.supervisor.fork import fork
+
+def run():
+    raise RuntimeError("a child that fails")
+
+try:
+    pid = fork(run, lambda: None, "child")
+except BaseException:
+    os._exit(3)  # the child, in its parent's code
+_, status = os.waitpid(pid, 0)
+os._exit(10 + os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_a_child_that_cannot_say_why_it_fails_does_not_go_on_as_its_parent() -> None:
+    with Path("/dev/full").open("w") as full:
+        parent = subprocess.run([sys.executable, "-c", ESCAPES], stderr=full, check=False, timeout=30)
+
+    assert parent.returncode == 10 + ExitCode.UNEXPECTED
 
 
 def test_a_quiet_that_comes_during_the_boot_holds_from_the_first_fetch_on(

@@ -11,6 +11,7 @@ end
 -- Returns nil, or Redis' words when the queue's key refuses it; it stays in flight then.
 local function put_back(inflight, field, prefix, before_removal)
   local _, queue = read_field(field)
+  if not queue then return 'ERR the unit ' .. field .. ' has no queue: another release wrote it' end
   local payload = redis.call('HGET', inflight, field)
   local fine, reason = pcall(redis.call, 'RPUSH', prefix .. queue, payload)
   if not fine then

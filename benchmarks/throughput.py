@@ -111,8 +111,9 @@ def growth(stage: Stage, peer: Peer, scale: Scale) -> Figures:
     """CPU per job, the worker's and Redis' together: over that of a short queue, of one queue, of one class."""
     count = int(peer.pace * scale.seconds)
     queues = [(f"noop@queue{number}", f"mark@queue{number}") for number in range(SPREAD_QUEUES)]
-    classes = [(f"noop_{number}", "mark") for number in range(SPREAD_CLASSES)]
-    one = spread(stage, classes[:1], count, Shape())
+    # As many entries in each, and so as many marks: these cost more than what they stand among.
+    classes = [(f"noop_{number % SPREAD_CLASSES}", "mark") for number in range(SPREAD_QUEUES)]
+    one = spread(stage, classes[:1] * SPREAD_QUEUES, count, Shape())
     return {
         "depth": deep(stage, peer, scale),
         "queues": spread(stage, queues, count, Shape(queues=",".join(f"queue{n}" for n in range(SPREAD_QUEUES)))) / one,

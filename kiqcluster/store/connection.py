@@ -70,6 +70,7 @@ class Link:
         self._trust = trust
         self._trusted_until = 0.0
         self._begun: tuple[Wire, int] | None = None  # how many replies are awaited, and where
+        self._unread = 0  # replies to `send` that `receive` has not yielded
 
     def exchange(self, commands: Sequence[Command], timeout: float | None = None) -> list[Reply]:
         """Send all commands in one write, and return their replies in order.
@@ -83,7 +84,7 @@ class Link:
     def begin(self, commands: Sequence[Command]) -> None:
         """Send all commands in one write; `finish` comes next, from whichever thread.  Raises as exchange does."""
         packed = b"".join(map(pack, commands))
-        if self._begun is not None:
+        if self._begun is not None or self._unread:
             self.close()  # whoever began it was torn away by an exception, and its replies would be taken for ours
         wire = self._ready()
         self._begun = wire, len(commands)
@@ -124,6 +125,7 @@ class Link:
         except OSError as error:
             self.close()
             raise ReplyLost(f"Redis closed the connection ({error})") from error
+        self._unread += 1
 
     def receive(self) -> Iterator[Reply]:
         """Yield the replies that have arrived whole, without waiting.  Raises ReplyLost when the other side is gone."""
@@ -135,6 +137,7 @@ class Link:
                 raise ReplyLost(f"Redis closed the connection ({error})") from error
             if reply is INCOMPLETE:
                 return
+            self._unread -= 1
             if says_no_primary(reply):
                 self.close()
             yield reply
@@ -150,6 +153,7 @@ class Link:
     def close(self) -> None:
         """Close the socket; the next exchange connects anew.  From another thread, it wakes the one that waits here."""
         wire, self._wire = self._wire, None
+        self._unread = 0
         if wire is not None:
             wire.connection.disconnect()
 

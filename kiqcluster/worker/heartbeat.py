@@ -301,12 +301,19 @@ class Heartbeat(Service):
                 raise ReplyLost("Redis did not answer in time")
             self._wait_for_either(left)
             if self._bell.was_rung():
-                self._beat(self._store.pipeline)
+                self._beat_beside()
             for reply in self._link.receive():
                 if isinstance(reply, Exception):
                     raise reply
                 return reply
         return None
+
+    def _beat_beside(self) -> None:
+        """Beat over another connection; what fails waits for the next beat, for what is listened for is on its way."""
+        try:
+            self._beat(self._store.pipeline)
+        except StoreError as error:
+            self._runtime.trouble("heartbeat", error)
 
     def _wait_for_either(self, seconds: float) -> None:
         """Wait until something arrives, or the bell rings."""

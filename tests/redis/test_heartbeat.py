@@ -10,6 +10,7 @@ import pytest
 
 from kiqcluster import fleet, rubyjson
 from kiqcluster.config import Config
+from kiqcluster.errors import RedisUnavailable
 from kiqcluster.events import Events
 from kiqcluster.fleet import Message
 from kiqcluster.runtime import Runtime, Setup
@@ -33,7 +34,9 @@ class Bench:
         self.names: list[str] = []
         self.doubts = 0
         self.heard: list[str | Message] = []
+        self.failures: list[Exception] = []  # of what is due at a beat; the first one that is left is raised
         self.events: list[str] = []
+        self.crashes: list[Exception] = []
         self.clock = ManualClock()
         status = Status(
             identity=lambda: self.identity,
@@ -55,8 +58,13 @@ class Bench:
             on_message=self.heard.append,
             on_names=self._learn,
             on_doubt=self._doubt,
-            on_crash=lambda name, error: None,
+            on_crash=lambda name, error: self.crashes.append(error),
+            on_beat=self._fail,
         )
+
+    def _fail(self) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
 
     def _learn(self, names: object) -> None:
         self.names = list(names)  # type: ignore[call-overload]
@@ -262,6 +270,18 @@ def test_messages_and_signals_are_heard_while_it_waits(listening: Bench, store: 
     wait_until(lambda: len(listening.heard) == 2, "the signal to be heard")
 
     assert listening.heard == [Message("quiet", scope="process", lease=5.0, by="me", id="1"), "TSTP"]
+
+
+def test_a_beat_that_fails_while_it_listens_leaves_it_in_step_and_listening(listening: Bench, store: Store) -> None:
+    listening.failures.append(RedisUnavailable("away for a moment"))
+    listening.heartbeat.ring()
+    wait_until(lambda: not listening.failures, "the beat to fail")
+
+    fleet.send(store, IDENTITY, Message("dump", id="after it"))
+    wait_until(lambda: listening.heard or listening.crashes, "the message to be heard")
+
+    assert listening.heard == [Message("dump", id="after it")]
+    assert listening.crashes == []
 
 
 def test_what_was_sent_together_is_heard_in_order(listening: Bench, store: Store) -> None:

@@ -98,6 +98,17 @@ def test_a_connection_that_ends_before_its_last_reply_is_a_lost_reply(store: Sto
     assert link.fileno() == -1
 
 
+def test_a_reply_that_nobody_has_read_is_not_taken_for_another(store: Store) -> None:
+    link = store.link()
+    link.send(("BLPOP", "nothing", 0))
+
+    assert link.exchange([("ECHO", "ours")]) == [b"ours"]
+    store.call("RPUSH", "nothing", "late")
+    assert link.exchange([("ECHO", "ours again")]) == [b"ours again"]
+    assert link.connections == 2
+    link.close()
+
+
 def test_closing_a_link_wakes_the_thread_that_waits_at_it(store: Store) -> None:
     link, ends = store.link(timeout=60.0), list[BaseException]()
 

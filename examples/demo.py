@@ -138,9 +138,11 @@ def worker_pids(store: Store) -> list[int]:
 
 def advise(port: int, supervisor: int, workers: list[int]) -> None:
     """Say what can be tried while it runs."""
+    ctl = Path(python()).with_name("kiqctl")
     tries = {
         f"curl http://127.0.0.1:{port}/metrics": "every series of both worker processes",
         f"curl http://127.0.0.1:{port}/readiness": "what a load balancer or Kubernetes asks",
+        f"REDIS_URL={ADDRESS} {ctl} top": "queues, workers and throughput, live",
         f"kill -9 {workers[0]}": "a worker: it is replaced, and its jobs run again",
         f"kill -TSTP {supervisor}": f"the supervisor: quiet; kill -CONT {supervisor} resumes",
     }

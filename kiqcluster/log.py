@@ -20,6 +20,7 @@ from kiqcluster import rubyjson
 from kiqcluster.events import Events, Fields
 from kiqcluster.loghandlers import LineHandler, has_descriptor
 from kiqcluster.runtime import current_job
+from kiqcluster.streams import clean
 
 __all__ = [
     "LOGGER",
@@ -33,6 +34,7 @@ __all__ = [
 
 LOGGER = logging.getLogger("kiqcluster")
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+LONGEST_WORD = 200  # characters of a class or jid in a line for people
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 # A job that is done, until its line is made: epoch seconds of its end, thread, jid, class, queue, seconds that it ran.
@@ -157,7 +159,8 @@ WORDING: dict[str, tuple[int, str]] = {
     "page_failed": (logging.ERROR, "{path} failed ({error}) and answers 500; this is said once, the cluster goes on"),
     "embedded_started": (
         logging.INFO,
-        "embedded server in {directory} (pid {pid}); for development, not for production",
+        "embedded server in {directory} (pid {pid}), for other commands REDIS_URL=embedded:{directory}; "
+        "for development, not for production",
     ),
     "embedded_died": (logging.ERROR, "embedded server {reason}; started again in {seconds:.1f} s; why is in {log}"),
     "embedded_failed": (logging.ERROR, "embedded server could not be started ({reason}); its log is {log}"),
@@ -201,7 +204,7 @@ class PrettyFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         job = current_job()
-        context = f" [{job.name} {job.jid}]" if job is not None else ""
+        context = f" [{_shown(job.name)} {_shown(job.jid)}]" if job is not None else ""
         line = f"{_timestamp(record)} {record.process} {record.levelname.lower()}{context} {_message(self, record)}"
         if trace := getattr(record, "event_fields", {}).get("traceback"):
             line = f"{line}\n{trace.rstrip()}"
@@ -212,7 +215,7 @@ class PrettyFormatter(logging.Formatter):
         pid = os.getpid()
         start, end = (f"\x1b[{self.COLOURS[logging.INFO]}m", "\x1b[0m") if self._coloured else ("", "")
         return [
-            f"{start}{_time(ended)} {pid} info [{name} {jid}] done in {elapsed:.3f} s{end}"
+            f"{start}{_time(ended)} {pid} info [{_shown(name)} {_shown(jid)}] done in {elapsed:.3f} s{end}"
             for ended, _, jid, name, _, elapsed in lines
         ]
 
@@ -379,6 +382,11 @@ def tid(thread: int) -> str:
 def _kind(name: str, queue: str) -> str:
     """Return class and queue as members of a JSON object."""
     return f'"class":{_quoted(name)},"queue":{_quoted(queue)}'
+
+
+def _shown(text: str) -> str:
+    """Return a word of a payload so that it stays in its line and does nothing to a terminal."""
+    return clean(text if len(text) <= LONGEST_WORD else f"{text[:LONGEST_WORD]}…")
 
 
 def _quoted(text: str) -> str:

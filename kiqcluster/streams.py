@@ -1,4 +1,4 @@
-"""Streams: the standard streams of a process, whatever whoever started it has done to them."""
+"""Streams: the standard streams of a process, whatever has been done to them, and what may be written there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["flush_output", "open_missing"]
+__all__ = ["clean", "flush_output", "open_missing"]
 
 
 def open_missing() -> None:
@@ -20,6 +20,13 @@ def open_missing() -> None:
             stream = Path(os.devnull).open(mode, errors="backslashreplace")  # noqa: SIM115  # for as long as we live
             os.set_inheritable(stream.fileno(), True)  # it has the lowest free number: the one that was missing
             setattr(sys, name, stream)
+
+
+def clean(text: str) -> str:
+    """Return a text in which every character that is not printable is written as an escape: \\n, \\x1b, \\u202e."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def flush_output() -> None:

@@ -25,7 +25,7 @@ from kiqcluster.ctl.stats import stats
 from kiqcluster.ctl.steer import quiet, reload, resume, roll
 from kiqcluster.ctl.tables import clean
 from kiqcluster.ctl.top import top
-from kiqcluster.errors import KiqError, RedisRefused
+from kiqcluster.errors import KiqError, RedisRefused, RedisUnavailable
 from kiqcluster.version import VERSION
 
 __all__ = ["command", "main"]
@@ -51,6 +51,7 @@ Exit codes: 0 done, 1 refused, unanswered or nobody there, 2 usage or configurat
 """
 
 IN_ADDRESS = " The password belongs into the address, as in redis://:PASSWORD@HOST:6379/0"
+WHICH = "; if that is not the one you mean, say which: REDIS_URL, or --redis after the command"
 REMEDIES = {"NOAUTH": IN_ADDRESS, "WRONGPASS": IN_ADDRESS}  # by the first word of what Redis says
 
 
@@ -61,13 +62,19 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except KiqError as error:
-            remedy = REMEDIES.get(error.code, "") if isinstance(error, RedisRefused) else ""
+            remedy = _remedy(error)
             click.echo(clean(f"kiqctl: {error}{remedy}"), err=True)  # it may quote names from Redis
             _document_failure(ctx, f"{error}{remedy}")
             ctx.exit(int(error.exit_code))
         except (KeyboardInterrupt, click.Abort):
             _document_failure(ctx, "interrupted")
             raise
+
+
+def _remedy(error: KiqError) -> str:
+    if isinstance(error, RedisUnavailable):
+        return WHICH
+    return REMEDIES.get(error.code, "") if isinstance(error, RedisRefused) else ""
 
 
 def _document_failure(ctx: click.Context, error: str) -> None:

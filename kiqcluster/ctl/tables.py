@@ -17,6 +17,7 @@ from decimal import Decimal
 from typing import Literal
 
 from kiqcluster.durations import show_duration
+from kiqcluster.streams import clean
 
 __all__ = [
     "NOTHING",
@@ -110,16 +111,6 @@ def _padded(text: str, width: int, column: Column) -> str:
 def terminal_width() -> int | None:
     """Return the cells of a line: of COLUMNS, else of the terminal on standard output; None where there is neither."""
     return shutil.get_terminal_size((0, 0)).columns or None
-
-
-# 1. clean
-
-
-def clean(text: str) -> str:
-    """Return a text in which every character that is not printable is written as an escape: \\n, \\x1b, \\u202e."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 # 2. measure

@@ -213,7 +213,7 @@ class Crew:
         now = self._clock.monotonic()
         child.ready_at = child.last_beat = now
         child.last_beat_epoch = self._clock.now()
-        child.waits_for = ""
+        child.waits_for, child.redis = "", True  # it has become a member there
         self._state.was_up = True
         slot.history = respawn.after_ready(slot.history)
         self._events.emit("child_ready", slot=slot.number, child=child.pid, seconds=now - child.started_at)

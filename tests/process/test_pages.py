@@ -62,6 +62,21 @@ def pidfile(tmp_path: Path) -> str:
 # pages
 
 
+def test_a_process_that_serves_is_said_to_reach_redis_from_its_first_word_on(
+    run_cluster: RunCluster, store: Store
+) -> None:
+    run_cluster("default", "-c", "1")
+
+    def published() -> Any:
+        fields = [store.call("HGET", identity, "kiq_cluster") for identity in store.call("SMEMBERS", "processes")]
+        rows = [row for field in fields if field for row in rubyjson.decode(field)["children"]]
+        return [row for row in rows if row["state"] == "ready"]
+
+    (row,) = wait_until(published, "the process to be published as ready")
+
+    assert row["redis"] is True
+
+
 def test_startup_is_over_once_every_slot_was_ready_and_does_not_come_again(
     run_cluster: RunCluster, store: Store, application: Application, tmp_path: Path
 ) -> None:

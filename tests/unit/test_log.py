@@ -111,6 +111,20 @@ class TestPretty:
     def test_the_job_stands_before_the_message(self, in_job: JobContext) -> None:
         assert "[Acme::Mail " + "a" * 24 + "] hello" in PrettyFormatter(coloured=False).format(record())
 
+    def test_a_payload_can_neither_forge_a_line_nor_steer_a_terminal_nor_fill_it(self) -> None:
+        name, jid = "Evil\n2026-11-20 1 info done", "\x1b[2J" + "x" * 1_000_000
+        payload = {"class": name, "args": [], "jid": jid, "queue": "mails"}
+        token = CURRENT_JOB.set(JobContext(payload, "mails", name, threading.Event()))
+        try:
+            said = PrettyFormatter(coloured=False).format(record())
+        finally:
+            CURRENT_JOB.reset(token)
+        (done,) = PrettyFormatter(coloured=False).done([(1_795_168_740.5, 4_711, jid, name, "mails", 0.5)])
+
+        for line in (said, done):
+            assert line.isprintable()
+            assert len(line) < 1_000
+
     @pytest.mark.parametrize("level", [5, 10, 20, 25, 30, 40, 50, 60])
     def test_every_level_has_a_colour_an_applications_own_too(self, level: int) -> None:
         line = PrettyFormatter(coloured=True).format(record(level=level))

@@ -20,13 +20,16 @@ from math import ceil
 
 from kiqcluster.store.engine import Limits
 
-__all__ = ["LONG", "MOST_QUEUES", "NOTHING", "Appetite", "Pace"]
+__all__ = ["FEW_QUEUES", "LONG", "MOST_QUEUES", "NOTHING", "Appetite", "Pace"]
 
 LONG = 0.05  # seconds: units wait for a job that has run for longer
 SHORTEST_GRUDGE, LONGEST_GRUDGE = 1.0, 60.0  # seconds for which a queue is blamed: the first time, and again and again
 AHEAD = 0.05  # seconds of work that may wait in the process
 MOST = 2_000  # units, whatever their pace: enough for a network that is a millisecond away
 MOST_QUEUES = 100  # that share a batch, as long as they fill it: a thousand queues do not cost a thousand visits
+FEW_QUEUES = (
+    30  # that share one of the largest, which come every few milliseconds: each has its turn as often, for less
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,10 @@ class Pace:
             until, length = self._blamed.get(queue, (-LONGEST_GRUDGE, 0.0))
             length = min(4 * length, LONGEST_GRUDGE) if now < until + LONGEST_GRUDGE else SHORTEST_GRUDGE
             self._blamed[queue] = (now + length, length)
+
+    def most_queues(self) -> int:
+        """Return how many queues may share the next batch."""
+        return FEW_QUEUES if self.depth == MOST else MOST_QUEUES
 
     def appetite(self, idle: int, waiting: int) -> Appetite:
         """Return how much to reserve for `idle` processors when `waiting` units are at hand already."""

@@ -23,7 +23,7 @@ from kiqcluster.clock import Clock
 from kiqcluster.outcome import Done
 from kiqcluster.store.engine import ANY_DEATHS, Exchange, Limits, Refusals, Reserved, Settlement, Unit
 from kiqcluster.worker.holdings import Holdings
-from kiqcluster.worker.pace import MOST_QUEUES, NOTHING, Appetite, Pace
+from kiqcluster.worker.pace import NOTHING, Appetite, Pace
 from kiqcluster.worker.queues import QueueOrder
 
 __all__ = ["Round", "Turns"]
@@ -259,7 +259,7 @@ class Turns:
         if appetite == NOTHING:  # enough is at hand; if a look is due, it stays so for who takes the last of it
             self.few = 0
             return NOTHING, None
-        drawn = self._order.draw(MOST_QUEUES if self.few else None)
+        drawn = self._order.draw(self.pace.most_queues() if self.few else None)
         self.due = len(drawn) < len(self._order.weights)  # the others are not asked
         limits = self.pace.limits(drawn, appetite, turn.begun_at)
         if not limits:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from kiqcluster.worker.pace import AHEAD, LONGEST_GRUDGE, MOST, SHORTEST_GRUDGE, Appetite, Pace
+from kiqcluster.worker.pace import (
+    AHEAD,
+    FEW_QUEUES,
+    LONGEST_GRUDGE,
+    MOST,
+    MOST_QUEUES,
+    SHORTEST_GRUDGE,
+    Appetite,
+    Pace,
+)
 
 STEP = 0.01  # seconds between rounds
 
@@ -64,6 +73,13 @@ class TestAppetite:
         deepened(pace, 20, finished=1_000)
 
         assert pace.appetite(0, 400) == Appetite(0, MOST - 400)
+
+    def test_fewer_queues_share_a_batch_when_the_next_one_comes_soon(self) -> None:
+        fast, slow = Pace(), Pace()
+        deepened(fast, 20, finished=1_000)
+        deepened(slow, 20, finished=20)
+
+        assert (fast.most_queues(), slow.most_queues()) == (FEW_QUEUES, MOST_QUEUES)
 
 
 class TestLimits:

@@ -136,7 +136,7 @@ class Rig:
         while (unit := self.fetch.next(finished)) is not None:
             self.runs[unit.payload] += 1
             if unit.payload.startswith(b"meet"):
-                self.meeting.wait(PATIENCE)
+                self.meeting.wait(2 * PATIENCE)  # whoever waits for all of them says first what is where
             self.nap()
             finished = Settlement(unit, self._outcome(unit))
 
@@ -175,6 +175,7 @@ class Rig:
         for _ in range(self.meeting.parties - 1):
             self._push("meet")
         self._wait(lambda: self._ended() > ended, "an outcome to be settled while all are busy")
+        self._wait(lambda: self.meeting.n_waiting == self.meeting.parties - 1, "all processors to be busy at once")
         self.meeting.wait(PATIENCE)
 
     def _push(self, kind: str) -> None:

@@ -51,8 +51,10 @@ class Wakeup:
     def read(self, actions: Actions) -> list[tuple[str, str]]:
         """Return what the signals that have arrived ask for, in order, as (action, name of the signal).
 
-        One that comes twice before it is read may be there once.  Those without an action are somebody else's: the
-        application may handle signals of its own, real-time ones among them, which have no name.
+        One that comes twice before it is read may be there once.  The order is that in which the kernel runs handlers:
+        one that comes before another's has written its byte is put on top of that, and is first.  Those without an
+        action are somebody else's: the application may handle signals of its own, real-time ones among them, which
+        have no name.
         """
         try:
             numbers = self._reader.recv(4_096)

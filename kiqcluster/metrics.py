@@ -12,10 +12,9 @@ Names and buckets are GitLab's, so that existing dashboards fit; its base labels
 
 from __future__ import annotations
 
-import operator
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any
@@ -28,6 +27,7 @@ from kiqcluster.outcome import Dead, Deferred, Done, Interrupted, Outcome
 
 __all__ = [
     "BRIEF",
+    "COUNTERS",
     "DEFERRED",
     "DROPPED",
     "EXECUTION_BUCKETS",
@@ -38,6 +38,7 @@ __all__ = [
     "JobMetrics",
     "Labels",
     "Layout",
+    "Measured",
     "Row",
     "Tally",
     "attribute_labels",
@@ -119,7 +120,15 @@ CONCURRENCY = Family("sidekiq_concurrency", "gauge", "Threads that run jobs", mo
 COMPLETION_LAYOUT, CPU_LAYOUT = _by_status(COMPLETION_BUCKETS), _by_status(CPU_BUCKETS)
 QUEUEING_LAYOUT = _histogram(((), QUEUE_BUCKETS))
 COUNTER_LAYOUT: Layout = (("_total", ()),)
-SKIPPED_LAYOUT: Layout = tuple(("_total", (("action", action),)) for action in (DEFERRED, DROPPED))
+SKIPS = (DEFERRED, DROPPED)
+SKIPPED_LAYOUT: Layout = tuple(("_total", (("action", action),)) for action in SKIPS)
+ROWS = (  # of each job and queue
+    (COMPLETION, COMPLETION_LAYOUT),
+    (QUEUEING, QUEUEING_LAYOUT),
+    (CPU, CPU_LAYOUT),
+    *((family, COUNTER_LAYOUT) for family in COUNTERS.values()),
+    (SKIPPED, SKIPPED_LAYOUT),
+)
 
 COUNTED_OUTCOMES: dict[type[Outcome], str] = {Dead: "dead", Deferred: "deferred", Interrupted: "interrupted"}
 ATTRIBUTES = {"urgency": "urgency", "feature_category": "feature_category", "resource_boundary": "boundary"}
@@ -143,14 +152,18 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
+    @classmethod
+    def whole(cls, bounds: tuple[float, ...], parts: Iterable[Histogram | None]) -> Histogram:
+        """Return the sum of those that are there."""
+        whole, there = Histogram(bounds), [part for part in parts if part is not None]
+        if there:
+            whole.counts = list(map(sum, zip(*[part.counts for part in there], strict=True)))
+            whole.total = sum([part.total for part in there])
+        return whole
+
     def observe(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
-
-    def add(self, other: Histogram) -> None:
-        if any(other.counts):  # most are empty: of failures, of runs that were long enough to be measured
-            self.counts = list(map(operator.add, self.counts, other.counts))
-            self.total += other.total
 
     def values(self, places: tuple[int, ...] = ()) -> list[float]:
         """Return cumulative buckets, count and sum: what _histogram lays out.  places: see coarse; () for all."""
@@ -176,28 +189,34 @@ class Measured(Histogram):
         self.observe(used)
         self.lasted += seconds
 
-    def with_brief(self, runs: Histogram) -> Histogram:
-        """Return the CPU seconds of all `runs`: those that were not measured count with their duration."""
-        whole = Histogram(CPU_BUCKETS)
-        whole.add(self)
-        whole.counts[0] += max(0, sum(runs.counts) - sum(self.counts))
-        whole.total += max(0.0, runs.total - self.lasted)
-        return whole
+
+def _with_brief(parts: Sequence[Measured | None], runs: Histogram) -> Histogram:
+    """Return the CPU seconds of all `runs`: those that were not measured count with their duration."""
+    whole = Histogram.whole(CPU_BUCKETS, parts)
+    whole.counts[0] += max(0, sum(runs.counts) - sum(whole.counts))
+    whole.total += max(0.0, runs.total - sum([part.lasted for part in parts if part is not None]))
+    return whole
 
 
 class Tally:
-    """What one processor counted for one job and queue.  changed: since JobMetrics has looked."""
+    """What one processor counted for one job and queue.  changed: since JobMetrics has looked.
+
+    Ten threads with jobs of a thousand queues have ten thousand of these, which every full garbage collection visits:
+    what only some runs need is made for the first of them.
+    """
 
     __slots__ = ("changed", "counters", "cpu_done", "cpu_failed", "done", "failed", "queueing", "skipped")
 
     def __init__(self) -> None:
         self.changed = True
         # So fine that one look-up per run serves our buckets and Sidekiq's.  No subclass: that slows `observe` by 20 %.
-        self.done, self.failed = Histogram(FINE_BUCKETS), Histogram(COMPLETION_BUCKETS)
-        self.cpu_done, self.cpu_failed = Measured(), Measured()
+        self.done = Histogram(FINE_BUCKETS)
         self.queueing = Histogram(QUEUE_BUCKETS)
-        self.counters = dict.fromkeys(COUNTERS, 0)
-        self.skipped = {DEFERRED: 0, DROPPED: 0}
+        self.failed: Histogram | None = None
+        self.cpu_done: Measured | None = None
+        self.cpu_failed: Measured | None = None
+        self.counters: dict[str, int] = {}
+        self.skipped: dict[str, int] = {}
 
     def add(
         self, outcome: Outcome, seconds: float, waited: float | None, *, was_retried: bool, used: float | None = None
@@ -209,44 +228,46 @@ class Tally:
         """
         if type(outcome) is Done:
             if used is not None:
+                if self.cpu_done is None:
+                    self.cpu_done = Measured()
                 self.cpu_done.measure(used, seconds)
             self.done.observe(seconds)
         else:
             if outcome.failed:
-                if used is not None:
-                    self.cpu_failed.measure(used, seconds)
-                self.failed.observe(seconds)
-                self.counters["failed"] += 1
+                self._add_failed(seconds, used)
             if name := COUNTED_OUTCOMES.get(type(outcome)):
-                self.counters[name] += 1
+                self.count(name)
         if was_retried:
-            self.counters["retried"] += 1
+            self.count("retried")
         if waited is not None:
             self.queueing.observe(waited if waited > 0.0 else 0.0)
         self.changed = True  # last: whoever looks meanwhile looks again
 
     def count(self, name: str) -> None:
-        """Count what is no run."""
-        self.counters[name] += 1
+        """Count one more of what `counters` are named for."""
+        self.counters[name] = self.counters.get(name, 0) + 1
         self.changed = True
 
     def skip(self, action: str) -> None:
         """Count a run that middleware did not let happen."""
-        self.skipped[action] += 1
+        self.skipped[action] = self.skipped.get(action, 0) + 1
         self.changed = True
 
-    def merge(self, other: Tally) -> None:
-        """Add what another processor counted."""
-        self.done.add(other.done)
-        self.failed.add(other.failed)
-        self.queueing.add(other.queueing)
-        for mine, theirs in ((self.cpu_done, other.cpu_done), (self.cpu_failed, other.cpu_failed)):
-            mine.add(theirs)
-            mine.lasted += theirs.lasted
-        for counts, others in ((self.counters, other.counters), (self.skipped, other.skipped)):
-            if any(others.values()):
-                for name, value in others.items():
-                    counts[name] += value
+    def _add_failed(self, seconds: float, used: float | None) -> None:
+        if used is not None:
+            if self.cpu_failed is None:
+                self.cpu_failed = Measured()
+            self.cpu_failed.measure(used, seconds)
+        if self.failed is None:
+            self.failed = Histogram(COMPLETION_BUCKETS)
+        self.failed.observe(seconds)
+        self.count("failed")
+
+
+def _sums(names: Iterable[str], counts: Iterable[Mapping[str, int]]) -> list[float]:
+    """Return the sums of what is counted under each of the names."""
+    there = [each for each in counts if each]
+    return [sum([each.get(name, 0) for each in there]) for name in names]
 
 
 Tallies = dict[tuple[str, str], Tally]  # (job name, queue) → tally
@@ -265,12 +286,9 @@ class Executions:
     buckets: tuple[int, ...] = (0,) * (len(EXECUTION_BUCKETS) + 1)
 
     @classmethod
-    def of(cls, tallies: Iterable[Tally]) -> Executions:
-        done, failed, interrupted = Histogram(FINE_BUCKETS), 0, 0
-        for tally in tallies:
-            done.add(tally.done)
-            failed += tally.counters["failed"]
-            interrupted += tally.counters["interrupted"]
+    def of(cls, tallies: Sequence[Tally]) -> Executions:
+        done = Histogram.whole(FINE_BUCKETS, [tally.done for tally in tallies])
+        failed, interrupted = map(int, _sums(("failed", "interrupted"), [tally.counters for tally in tallies]))
         runs = sum(done.counts) + failed + interrupted
         return cls(runs, failed, round(1_000 * done.total), tuple(done.coarse(SIDEKIQS_PLACES)))
 
@@ -307,7 +325,7 @@ class JobMetrics(Collector):
     def processed(self) -> int:
         """Return how many runs have ended, done or failed, since the process started."""
         return sum(
-            sum(tally.done.counts) + sum(tally.failed.counts)
+            sum(tally.done.counts) + (sum(tally.failed.counts) if tally.failed else 0)
             for tallies in self._by_processor
             for tally in list(tallies.values())
         )
@@ -337,7 +355,7 @@ class JobMetrics(Collector):
         ran, self._ran = self._ran, Counter(self._running())
         touched = {key for key in ran | self._ran if ran[key] != self._ran[key]} | (keys.keys() - self._told.keys())
         rows = [row for key in keys for row in self._news(key)]
-        rows += [self._row(RUNNING, key, PLAIN, [self._ran[key]]) for key in touched]
+        rows += [self._running_row(key, self._ran[key]) for key in touched]
         if not self._has_told:
             self._has_told = True
             rows.append(Row(CONCURRENCY, (), PLAIN, [self._concurrency]))
@@ -348,7 +366,7 @@ class JobMetrics(Collector):
         keys = dict.fromkeys(key for tallies in self._by_processor for key in list(tallies))
         running = Counter(self._running())
         rows = [row for key in keys for row in self._rows(key)]
-        rows += [self._row(RUNNING, key, PLAIN, [running[key]]) for key in {**keys, **running}]
+        rows += [self._running_row(key, running[key]) for key in {**keys, **running}]
         rows.append(Row(CONCURRENCY, (), PLAIN, [self._concurrency]))
         metrics: dict[str, Metric] = {}
         for family in (COMPLETION, QUEUEING, CPU, *COUNTERS.values(), SKIPPED, RUNNING, CONCURRENCY):
@@ -360,32 +378,39 @@ class JobMetrics(Collector):
 
     def _news(self, key: tuple[str, str]) -> Iterator[Row]:
         """Yield the rows of a key that differ from those of the last call: of a job that is well, a third."""
-        rows = list(self._rows(key))
-        before = self._told.get(key)
-        self._told[key] = [row.values for row in rows]
-        for at, row in enumerate(rows):
-            if before is None or before[at] != row.values:
-                yield row
+        before, now, labels = self._told.get(key), self._values(key), self._labels(key)
+        self._told[key] = now
+        for at, (family, layout) in enumerate(ROWS):
+            if before is None or before[at] != now[at]:
+                yield Row(family, labels, layout, now[at])
 
     def _rows(self, key: tuple[str, str]) -> Iterator[Row]:
-        whole = Tally()
-        for tallies in self._by_processor:
-            if (tally := tallies.get(key)) is not None:
-                whole.merge(tally)
-        runs = [*whole.done.values(PLACES), *whole.failed.values()]
-        yield self._row(COMPLETION, key, COMPLETION_LAYOUT, runs)
-        yield self._row(QUEUEING, key, QUEUEING_LAYOUT, whole.queueing.values())
-        done, failed = whole.cpu_done.with_brief(whole.done), whole.cpu_failed.with_brief(whole.failed)
-        # A run that is being counted at this moment may look brief first and measured afterwards.
-        before = self._cpu.get(key, ())
-        used = [*done.values(), *failed.values()]
-        used = self._cpu[key] = list(map(max, before, used)) if before else used
-        yield self._row(CPU, key, CPU_LAYOUT, used)
-        for name, value in whole.counters.items():
-            yield self._row(COUNTERS[name], key, COUNTER_LAYOUT, [value])
-        yield self._row(SKIPPED, key, SKIPPED_LAYOUT, list(whole.skipped.values()))
+        labels = self._labels(key)
+        for (family, layout), values in zip(ROWS, self._values(key), strict=True):
+            yield Row(family, labels, layout, values)
 
-    def _row(self, family: Family, key: tuple[str, str], layout: Layout, values: list[float]) -> Row:
+    def _values(self, key: tuple[str, str]) -> list[list[float]]:
+        """Return the values of a key's ROWS, of all processors together."""
+        tallies = [tally for each in self._by_processor if (tally := each.get(key)) is not None]
+        done = Histogram.whole(FINE_BUCKETS, [each.done for each in tallies])
+        failed = Histogram.whole(COMPLETION_BUCKETS, [each.failed for each in tallies])
+        waited = Histogram.whole(QUEUE_BUCKETS, [each.queueing for each in tallies])
+        of_done = _with_brief([each.cpu_done for each in tallies], done)
+        of_failed = _with_brief([each.cpu_failed for each in tallies], failed)
+        # A run that is being counted at this moment may look brief first and measured afterwards.
+        before, used = self._cpu.get(key), [*of_done.values(), *of_failed.values()]
+        used = self._cpu[key] = used if before is None else list(map(max, before, used))
+        return [
+            [*done.values(PLACES), *failed.values()],
+            waited.values(),
+            used,
+            *([count] for count in _sums(COUNTERS, [each.counters for each in tallies])),
+            _sums(SKIPS, [each.skipped for each in tallies]),
+        ]
+
+    def _running_row(self, key: tuple[str, str], number: int) -> Row:
+        return Row(RUNNING, self._labels(key), PLAIN, [number])
+
+    def _labels(self, key: tuple[str, str]) -> Labels:
         name, queue = key
-        labels = (("queue", queue), ("worker", name), *self._attributes(name))
-        return Row(family, labels, layout, values)
+        return ("queue", queue), ("worker", name), *self._attributes(name)

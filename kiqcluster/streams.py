@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["clean", "flush_output", "open_missing"]
+__all__ = ["clean", "drop_output", "flush_output", "open_missing"]
 
 
 def open_missing() -> None:
@@ -20,6 +20,12 @@ def open_missing() -> None:
             stream = Path(os.devnull).open(mode, errors="backslashreplace")  # noqa: SIM115  # for as long as we live
             os.set_inheritable(stream.fileno(), True)  # it has the lowest free number: the one that was missing
             setattr(sys, name, stream)
+
+
+def drop_output() -> None:
+    """Have standard output go nowhere from here on, with what could not be written yet: its last flush would fail."""
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def clean(text: str) -> str:

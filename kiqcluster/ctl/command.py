@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from io import TextIOWrapper
 from typing import Any
@@ -52,6 +53,7 @@ Exit codes: 0 done, 1 refused, unanswered or nobody there, 2 usage or configurat
 
 IN_ADDRESS = " The password belongs into the address, as in redis://:PASSWORD@HOST:6379/0"
 WHICH = "; if that is not the one you mean, say which: REDIS_URL, or --redis after the command"
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 REMEDIES = {"NOAUTH": IN_ADDRESS, "WRONGPASS": IN_ADDRESS}  # by the first word of what Redis says
 
 
@@ -103,4 +105,10 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # what the terminal's encoding lacks is shown as an escape
             stream.reconfigure(errors="backslashreplace")
-    command.main(prog_name="kiqctl")
+    try:
+        command.main(prog_name="kiqctl")
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        streams.drop_output()
+        sys.exit(f"kiqctl: the output could not be written, and the rest was not printed: {error.strerror}")

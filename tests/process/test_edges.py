@@ -90,6 +90,21 @@ def test_kiqctl_does_its_work_with_closed_streams(redis_server: RedisServer, sto
     assert store.call("ZCARD", "dead") == 0
 
 
+@pytest.mark.parametrize("buffered", [{}, {"PYTHONUNBUFFERED": "1"}], ids=["buffered", "unbuffered"])
+def test_kiqctl_says_that_its_output_cannot_be_written(redis_server: RedisServer, buffered: dict[str, str]) -> None:
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"} | buffered
+    stats = [sys.executable, "-m", "kiqcluster.ctl", "stats", "--redis", redis_server.url]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            stats, env=environ, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=30
+        )
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "kiqctl: the output could not be written, and the rest was not printed: No space left on device"
+    ]
+
+
 ESCAPES = """
 import os
 from kiqcluster.supervisor.fork import fork

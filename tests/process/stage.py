@@ -107,6 +107,14 @@ def wait_gone(*pids: int) -> None:
     wait_until(lambda: not any(is_alive(pid) for pid in pids), f"the processes {pids} to end")
 
 
+def wait_children(cluster: Cluster, *pids: int) -> None:
+    """Wait until the supervisor has these children and no others, zombies included.
+
+    A catalogue child tells what it has found, good or bad, and ends a moment later.
+    """
+    wait_until(lambda: sorted(children(cluster.pid)) == sorted(pids), f"{pids} to be the only children")
+
+
 def metric(cluster: Cluster, sample: str) -> float:
     """Return the value of a sample as it is written on /metrics, `name{label="value",…}`; 0 while it is not there."""
     text = http_get(cluster.port, "/metrics")[2].decode()

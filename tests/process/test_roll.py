@@ -17,7 +17,6 @@ from tests.kit import cluster as run
 from tests.process.stage import (
     Capacity,
     Releases,
-    children,
     dead,
     holders,
     identities,
@@ -29,6 +28,7 @@ from tests.process.stage import (
     queued,
     release,
     restarts,
+    wait_children,
     wait_gone,
     wait_noted,
     wait_only_live,
@@ -96,7 +96,7 @@ def test_a_roll_replaces_every_process_by_one_of_the_new_release(
     assert wait_roll(store, "done")["done"] == wait_roll(store, "done")["of"] == 2
     wait_gone(*before.values())
     wait_only_live(store, *after.values())
-    assert sorted(children(cluster.pid)) == sorted(after.values())
+    wait_children(cluster, *after.values())
     assert [restarts(cluster, "rolling", slot) for slot in (0, 1)] == [1, 1]
     push(store, "release")
     push(store, "release", queue="other")
@@ -248,7 +248,7 @@ def test_a_second_usr2_begins_again_and_nothing_of_the_first_is_left(run_cluster
     assert set(after.values()).isdisjoint({*before.values(), dropped})
     wait_gone(*before.values(), dropped)
     wait_only_live(store, *after.values())
-    assert sorted(children(cluster.pid)) == sorted(after.values())
+    wait_children(cluster, *after.values())
     assert len(cluster.seen("roll_started")) == 2
     assert wait_roll(store, "done")["of"] == 2
     rolls = [metric(cluster, f'kiqcluster_rolls_total{{result="{each}"}}') for each in ("done", "failed", "superseded")]
@@ -302,7 +302,7 @@ def test_a_roll_takes_over_from_a_recycling(run_cluster: RunCluster, store: Stor
 
     wait_gone(first, dropped)
     wait_only_live(store, *cluster.pids().values())
-    assert children(cluster.pid) == list(cluster.pids().values())
+    wait_children(cluster, *cluster.pids().values())
     assert (restarts(cluster, "rolling"), restarts(cluster, "max_jobs")) == (1, 0)
 
 

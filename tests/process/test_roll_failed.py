@@ -19,6 +19,7 @@ from tests.process.stage import (
     push,
     restarts,
     slots,
+    wait_children,
     wait_noted,
     wait_only_live,
     wait_roll,
@@ -58,7 +59,7 @@ def test_a_release_that_does_not_boot_never_takes_a_slot(
     push(store, "release")
     wait_noted(store, "release 1")
     wait_only_live(store, *pids.values())
-    assert sorted(children(cluster.pid)) == sorted(pids.values())
+    wait_children(cluster, *pids.values())
 
 
 @pytest.mark.parametrize(

@@ -111,4 +111,5 @@ def main() -> None:
         if error.errno not in DISK_FULL:
             raise
         streams.drop_output()
-        sys.exit(f"kiqctl: the output could not be written, and the rest was not printed: {error.strerror}")
+        click.echo(f"kiqctl: the output could not be written, and the rest was not printed: {error.strerror}", err=True)
+        raise SystemExit(1) from None

@@ -207,8 +207,11 @@ class Supervisor:
     def _turn(self) -> None:
         ready = self._selector.select(self._patience())
         began = self._clock.monotonic()
+        registered = self._selector.get_map()
         for key, _ in ready:
-            key.data()
+            now = registered.get(key.fd)
+            if now is not None and now.fileobj is key.fileobj:  # else what was called before has closed it
+                now.data()
         self._reap()
         self._look_at_deadlines()
         if not self.state.is_stopping:

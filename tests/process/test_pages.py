@@ -17,7 +17,7 @@ from kiqcluster import rubyjson
 from kiqcluster.store import Store
 from kiqcluster.supervisor.http import MOST_CONNECTIONS
 from kiqcluster.version import VERSION
-from tests.kit import Cluster, http_get, wait_until
+from tests.kit import Cluster, connect, http_get, wait_until
 from tests.process.stage import (
     descriptors,
     ledger,
@@ -306,6 +306,28 @@ def test_workers_hold_none_of_the_sockets(run_cluster: RunCluster, store: Store,
 
 
 # crowds
+
+
+def test_a_client_that_is_heard_and_closed_in_the_same_turn_ends_nothing(run_cluster: RunCluster, store: Store) -> None:
+    cluster = run_cluster("default", "-c", "1")
+    cluster.wait_ready()
+    before = descriptors(cluster.pid)
+
+    with ExitStack() as crowd:
+        clients = [crowd.enter_context(connect(cluster.port)) for _ in range(MOST_CONNECTIONS)]
+        wait_until(lambda: descriptors(cluster.pid) >= before + MOST_CONNECTIONS, "all of them to be accepted")
+        cluster.signal(signal.SIGSTOP)
+        for _ in range(MOST_CONNECTIONS // 2):  # each takes the place of one that has been idle for longest
+            crowd.enter_context(connect(cluster.port))
+        for client in clients:
+            client.sendall(b"GET /met")
+        cluster.signal(signal.SIGCONT)
+
+        assert http_get(cluster.port, "/liveness")[0] == 200
+        push(store, "record", "a")
+        wait_noted(store, "ran a")
+
+    assert cluster.stop() == 0
 
 
 def test_a_thousand_clients_that_only_connect_keep_no_scraper_out(run_cluster: RunCluster, store: Store) -> None:

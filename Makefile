@@ -15,6 +15,9 @@ PROCESSES ?= 3
 BIN    := $(VENV)/bin
 WALKS  := $(addprefix tests/properties/,test_rules.py test_engine_states.py test_fetch_threads.py)
 
+# Tests start some thousand Python processes: each would compile the whole package where this is set.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-all chaos bench check docs format clean
 .DEFAULT_GOAL := help
 

@@ -11,7 +11,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 # In so many processes the short tests run: most of them wait for others, not for a core.
-PROCESSES ?= 3
+PROCESSES ?= 4
 BIN    := $(VENV)/bin
 WALKS  := $(addprefix tests/properties/,test_rules.py test_engine_states.py test_fetch_threads.py)
 

@@ -385,8 +385,10 @@ def test_what_a_ruby_process_runs_is_seen(lone_ruby, store, ruby_client, ruby):
 def test_a_ruby_process_that_was_killed_is_pruned(lone_ruby, store):
     process = process_of(lone_ruby)
     lone_ruby.close()
-    store.call("DEL", process.identity, "process_cleanup")  # as after a minute
 
-    assert ProcessSet().cleanup() == 1
+    def cleaned() -> bool:
+        store.call("DEL", process.identity, "process_cleanup")  # as after a minute
+        return ProcessSet().cleanup() == 1
 
+    wait_until(cleaned, "it to be pruned, once a last beat of it is not on its way any more")
     assert store.call("SISMEMBER", "processes", process.identity) == 0

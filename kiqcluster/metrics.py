@@ -172,8 +172,7 @@ class Histogram:
 
     def coarse(self, places: tuple[int, ...]) -> list[int]:
         """Return the counts up to each of these places among the bounds, and beyond the last."""
-        counts = self.counts.copy()  # of one moment
-        return [sum(counts[low:high]) for low, high in pairwise((0, *places, len(counts)))]
+        return [sum(self.counts[low:high]) for low, high in pairwise((0, *places, len(self.counts)))]
 
 
 class Measured(Histogram):
@@ -311,7 +310,7 @@ class JobMetrics(Collector):
         self._attributes = attributes
         self._by_processor: list[Tallies] = []
         self._known = self.tallies()  # zeros, so that series are there before the first run
-        self._cpu: dict[tuple[str, str], list[float]] = {}  # as last told: see _rows
+        self._cpu: dict[tuple[str, str], list[float]] = {}  # as last told: see _values
         self._ran: Counter[tuple[str, str]] = Counter()
         self._told: dict[tuple[str, str], list[list[float]]] = {}  # the values of a key's rows
         self._has_told = False
@@ -397,7 +396,7 @@ class JobMetrics(Collector):
         waited = Histogram.whole(QUEUE_BUCKETS, [each.queueing for each in tallies])
         of_done = _with_brief([each.cpu_done for each in tallies], done)
         of_failed = _with_brief([each.cpu_failed for each in tallies], failed)
-        # A run that is being counted at this moment may look brief first and measured afterwards.
+        # A run that is measured and not yet among the done takes the place of a brief one for a moment.
         before, used = self._cpu.get(key), [*of_done.values(), *of_failed.values()]
         used = self._cpu[key] = used if before is None else list(map(max, before, used))
         return [

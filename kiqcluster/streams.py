@@ -23,9 +23,10 @@ def open_missing() -> None:
 
 
 def drop_output() -> None:
-    """Have standard output go nowhere from here on, with what could not be written yet: its last flush would fail."""
+    """Have output and errors go nowhere, with what could not be written yet: the last flush of each would fail."""
     with Path(os.devnull).open("wb") as nowhere:
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def clean(text: str) -> str:

@@ -51,8 +51,8 @@ class Wakeup:
     def read(self, actions: Actions) -> list[tuple[str, str]]:
         """Return what the signals that have arrived ask for, in order, as (action, name of the signal).
 
-        One that comes twice before it is read may be there once.  The order is that in which the kernel runs handlers:
-        one that comes before another's has written its byte is put on top of that, and is first.  Those without an
+        One that comes twice before it is read may be there once.  Of a CONT and a TSTP or TTIN that come together the
+        kernel keeps the later one; if it keeps both, the later one's handler may still be the first.  Those without an
         action are somebody else's: the application may handle signals of its own, real-time ones among them, which
         have no name.
         """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
+from contextlib import suppress
 from io import TextIOWrapper
 from typing import Any
 
@@ -48,7 +49,7 @@ HELP = """Steer and watch the kiqcluster processes on a Redis.
   kiqctl signal TTIN app-1:4243   what a signal means, for a process on any host; kiqctl dump is the same for all
 
 Redis is found as kiqcluster finds it: --redis, KIQ_REDIS or REDIS_URL, the configuration file.
-Exit codes: 0 done, 1 refused, unanswered or nobody there, 2 usage or configuration, 5 Redis refused.
+Exit codes: 0 done, 1 refused, unanswered, nobody there or the output lost, 2 usage or configuration, 5 Redis refused.
 """
 
 IN_ADDRESS = " The password belongs into the address, as in redis://:PASSWORD@HOST:6379/0"
@@ -110,6 +111,7 @@ def main() -> None:
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise
+        with suppress(OSError):  # standard error may lead to the same disk
+            click.echo(f"kiqctl: {error.strerror}, so not all was printed; what you asked for may be done", err=True)
         streams.drop_output()
-        click.echo(f"kiqctl: the output could not be written, and the rest was not printed: {error.strerror}", err=True)
-        raise SystemExit(1) from None
+        raise SystemExit(getattr(error.__context__, "exit_code", 1)) from None  # of what was to be said

@@ -91,18 +91,24 @@ def test_kiqctl_does_its_work_with_closed_streams(redis_server: RedisServer, sto
 
 
 @pytest.mark.parametrize("buffered", [{}, {"PYTHONUNBUFFERED": "1"}], ids=["buffered", "unbuffered"])
-def test_kiqctl_says_that_its_output_cannot_be_written(redis_server: RedisServer, buffered: dict[str, str]) -> None:
-    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"} | buffered
-    stats = [sys.executable, "-m", "kiqcluster.ctl", "stats", "--redis", redis_server.url]
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            stats, env=environ, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=30
-        )
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(["stats"], 1), (["stats", "--json"], 1), (["stats", "--json", "--redis", "nonsense"], 2)],
+    ids=["text", "json", "failure"],
+)
+@pytest.mark.parametrize("streams", [">/dev/full", ">/dev/full 2>&1"], ids=["output", "both"])
+def test_a_full_disk_is_no_traceback_of_kiqctl(
+    redis_server: RedisServer, streams: str, words: list[str], code: int, buffered: dict[str, str]
+) -> None:
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    environ |= {"REDIS_URL": redis_server.url, **buffered}
+    shell = ["sh", "-c", f'exec "$@" {streams}', "sh", sys.executable, "-m", "kiqcluster.ctl", *words]
+    done = subprocess.run(shell, env=environ, stderr=subprocess.PIPE, text=True, check=False, timeout=30)
 
-    assert done.returncode == 1
-    assert done.stderr.splitlines() == [
-        "kiqctl: the output could not be written, and the rest was not printed: No space left on device"
-    ]
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    assert ("No space left on device" in done.stderr) == (streams == ">/dev/full")
 
 
 ESCAPES = """

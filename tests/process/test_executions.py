@@ -90,7 +90,7 @@ def test_a_reply_that_is_lost_doubles_no_run(run_cluster: RunCluster, store: Sto
     wait_noted(store, "ran a", "ran b")
     wait_settled(store)
     cluster.signal(signal.SIGTSTP)  # a beat comes with it, if none was due before
-    cluster.wait_for("worker_quiet")  # handlers of signals that come within microseconds may run in either order
+    cluster.wait_for("worker_quiet")  # of signals that come within microseconds the later one may be heard first
     wait_until(lambda: fault.befell, "a flush whose reply is lost")
 
     cluster.signal(signal.SIGCONT)

@@ -117,6 +117,8 @@ def test_no_signal_ends_a_quiet_that_kiqctl_began(
     push(store, "record", "a")
 
     cluster.signal(number)
+    if number == signal.SIGTSTP:
+        cluster.wait_for("cluster_quiet", signal="SIGTSTP")  # else the kernel may throw it away for the CONT
     cluster.signal(signal.SIGCONT)
     cluster.wait_for("command_refused", command="resume")
 

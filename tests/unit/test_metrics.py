@@ -148,13 +148,17 @@ class TestCpu:
         self, metrics: JobMetrics, tally: Tally
     ) -> None:
         """The parts of a run are counted one after the other, and whoever looks in between sees one of them."""
-        tally.done.observe(3.0)
-        between = self.cpu(metrics)
+        tally.add(DONE, 0.00005, None, was_retried=False)
+        before = self.cpu(metrics)
         tally.cpu_done = Measured()
         tally.cpu_done.measure(0.75, 3.0)
+        between = self.cpu(metrics)
+        tally.done.observe(3.0)
         after = self.cpu(metrics)
 
-        assert all(now >= then for now, then in zip(after, between, strict=True))
+        for then, now in ((before, between), (between, after)):
+            assert all(later >= earlier for earlier, later in zip(then, now, strict=True))
+        assert after == (2, pytest.approx(0.75005), 1)
 
 
 class TestExecutions:

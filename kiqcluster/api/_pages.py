@@ -140,8 +140,11 @@ class QueueWalk:
             page = self._read(left, size)
             before = page.length - page.left - len(page.payloads)
             start = aligned(page.payloads, behind, ahead, page.left + len(page.payloads) - left)
-            # A page that begins with the second of `ahead` may lie behind the first, if there is more before it.
-            if start is not None and (start > 0 or not before or page.payloads[0] == ahead[0]):
+            # A page that begins with the second of `ahead` may lie behind the first, if there is more before it.  One
+            # that ends with the last but one of `behind` may lie before the last, if there is more after it.
+            begins_late = start == 0 and before and page.payloads[0] != ahead[0]
+            ends_early = start == len(page.payloads) and page.left and page.payloads[-1] != behind[-1]
+            if start is not None and not (begins_late or ends_early):
                 return page._replace(start=start)
             found = self._search(behind[-SOUGHT:], ahead[:SOUGHT])
             if found is None:

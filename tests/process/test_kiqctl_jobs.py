@@ -63,7 +63,7 @@ def audit(store: Store, *places: str) -> Counter[int]:
 
 def moved(store: Store, place: str) -> list[int]:
     """Return the jobs of a place that are to go to the queue `new`, the oldest first."""
-    is_list = store.call("TYPE", place) == b"list"
+    is_list = place.startswith("queue:")  # its type is not known before the first job is there
     raws = reversed(store.call("LRANGE", place, 0, -1)) if is_list else store.call("ZRANGE", place, 0, -1)
     found = [json.loads(raw) for raw in raws]
     return [payload["args"][0] for payload in found if payload["queue"] == "new"]

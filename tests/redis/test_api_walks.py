@@ -12,7 +12,7 @@ import pytest
 from kiqcluster.api import JobRecord, JobSet, Queue, RetrySet, SortedEntry
 from kiqcluster.runtime import Setup
 from kiqcluster.store import Store
-from tests.kit import RedisServer
+from tests.kit import PATIENCE, RedisServer
 from tests.lying import NOW, add, fetch, fill_queue, fill_set, in_queue, job, numbers, ring
 
 
@@ -147,32 +147,48 @@ class TestQueues:
         self, queue: Queue, store: Store, redis_server: RedisServer, order: Callable[[Queue], Iterator[JobRecord]]
     ) -> None:
         fill_queue(store, range(20_000))
-        stop = threading.Event()
+        stop, step = threading.Event(), threading.Semaphore(0)  # a step for every ten that are read: nobody runs away
 
         def push(other: Store) -> None:
             number = 100_000
-            while not stop.is_set():
+            while step.acquire(timeout=PATIENCE) and not stop.is_set():
                 fill_queue(other, range(number, number + 20))
                 number += 20
 
         def take(other: Store) -> None:
             for _ in range(500):  # ends before what is read last is fetched
+                if not step.acquire(timeout=PATIENCE) or stop.is_set():
+                    return
                 fetch(other, 10)
                 ring(other)
-                if stop.is_set():
-                    return
 
         threads = [threading.Thread(target=each, args=(redis_server.store(),)) for each in (push, take)]
         for thread in threads:
             thread.start()
         try:
-            seen = Counter(numbers(order(queue)))
+            seen: Counter[int] = Counter()
+            for count, record in enumerate(order(queue)):
+                seen[record.args[0]] += 1
+                if count % 10 == 0:
+                    step.release(2)
         finally:
             stop.set()
+            step.release(2)
             for thread in threads:
                 thread.join(30)
 
         assert set(range(6_000, 20_000)) <= seen.keys()
+        assert max(seen.values()) == 1
+
+    @pytest.mark.parametrize("taken", [625, 626, 627, 633, 641, 642])
+    def test_a_page_that_ends_within_what_was_read_repeats_nothing(
+        self, queue: Queue, store: Store, taken: int
+    ) -> None:
+        fill_queue(store, range(5_000))
+
+        seen = read(iter(queue), lambda count, _: fetch(store, taken) if count == 700 else None)
+
+        assert set(range(taken, 5_000)) == seen.keys()
         assert max(seen.values()) == 1
 
     def test_reading_the_oldest_first_ends_with_what_was_there_at_the_beginning(

@@ -1,6 +1,7 @@
 # make demo      everything set up, the example application running, work being done
 # make test      the tests (short form of every promise)
-# make test-all  the long forms as well
+# make test-all  the long forms as well, and test-versions
+# make test-versions   unit and Redis tests with the lowest and the newest dependencies, and on each Python there is
 # make chaos     kills, freezes, stops and hostile input at full size; every job is accounted for
 # make bench     kiqcluster beside its peers, and what each figure has to reach (BENCH="noop --rounds 1" for a part)
 # make check     format, lint, types, floors
@@ -13,12 +14,13 @@ VENV   ?= .venv
 # In so many processes the short tests run: most of them wait for others, not for a core.
 PROCESSES ?= 4
 BIN    := $(VENV)/bin
+PIP     = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 WALKS  := $(addprefix tests/properties/,test_rules.py test_engine_states.py test_fetch_threads.py)
 
 # Tests start some thousand Python processes: each would compile the whole package where this is set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all chaos bench check docs format clean
+.PHONY: demo test test-all test-versions chaos bench check docs format clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -32,7 +34,11 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "not full" -n $(PROCESSES) --dist loadfile $(TESTS)
 
 test-all: $(VENV)/.dev
-	$(BIN)/python -m pytest $(TESTS)
+	KIQ_FORKSERVER=0 $(BIN)/python -m pytest $(TESTS)
+	$(if $(TESTS),,$(BIN)/python -m tests.versions)
+
+test-versions: $(VENV)/.dev
+	$(BIN)/python -m tests.versions
 
 chaos: $(VENV)/.dev
 	KIQ_CHAOS=full $(BIN)/python -m pytest $(or $(TESTS),tests/chaos $(WALKS))
@@ -57,22 +63,27 @@ format: $(VENV)/.dev
 clean:
 	rm -rf $(VENV) .kiqcluster .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist build
 
-# Set-up.  Each stamp is newer than pyproject.toml once its extras are installed.
+# Set-up.  Each stamp is newer than pyproject.toml once its extras and groups are installed.
 
 $(VENV)/.demo: pyproject.toml | $(BIN)/pip
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[embedded]'
+	$(PIP) --editable '.[embedded,top]'
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml | $(BIN)/pip
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+$(VENV)/.dev: pyproject.toml | $(VENV)/.pip
+	$(PIP) --editable '.[embedded,top]' --group dev
 	@touch $@
 
-$(VENV)/.bench: pyproject.toml | $(BIN)/pip
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'
+$(VENV)/.bench: pyproject.toml | $(VENV)/.pip
+	$(PIP) --editable '.[embedded]' --group bench
 	@touch $@
 
-$(VENV)/.docs: pyproject.toml | $(BIN)/pip
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
+$(VENV)/.docs: pyproject.toml | $(VENV)/.pip
+	$(PIP) --editable . --group docs
+	@touch $@
+
+# Debian 12 makes environments with pip 23.0; --group came with 25.1.
+$(VENV)/.pip: | $(BIN)/pip
+	$(PIP) --upgrade 'pip>=25.1'
 	@touch $@
 
 $(BIN)/pip:

@@ -44,7 +44,7 @@ class Scale:
 
     seconds: that a run for a rate takes, roughly.  samples: of latency.  settle: seconds until a worker is called idle.
     idle: seconds that it is watched.  doomed: jobs beside a kill.  patience: seconds that lost ones are waited for.
-    fair: seconds of bursts.  depth: the deep queue.
+    fair: seconds of bursts.  depth: the deep queue.  fleet: seconds that a fleet is watched.
     """
 
     seconds: float
@@ -55,10 +55,15 @@ class Scale:
     patience: float
     fair: float
     depth: int
+    fleet: float
 
 
-FULL = Scale(seconds=4.0, samples=400, settle=3.0, idle=10.0, doomed=2_000, patience=20.0, fair=30.0, depth=1_000_000)
-QUICK = Scale(seconds=0.1, samples=20, settle=0.3, idle=1.0, doomed=200, patience=2.0, fair=2.0, depth=20_000)
+FULL = Scale(
+    seconds=4.0, samples=400, settle=3.0, idle=10.0, doomed=2_000, patience=20.0, fair=30.0, depth=1_000_000, fleet=20.0
+)
+QUICK = Scale(
+    seconds=0.1, samples=20, settle=0.3, idle=1.0, doomed=200, patience=2.0, fair=2.0, depth=20_000, fleet=1.0
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,8 @@ class Server:
         self._port = free_port()
         self.url = f"redis://127.0.0.1:{self._port}/0"
         settings = ["--port", str(self._port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        # A simulated fleet connects from several addresses of this host, for one has too few ports.
+        settings += ["--maxclients", "50000", "--protected-mode", "no"]
         with (folder / "redis.log").open("wb") as log:
             self._process = subprocess.Popen([program, *settings, "--dir", str(folder)], stdout=log, stderr=log)
         wait_for_port(self._port)

@@ -87,5 +87,7 @@ TARGETS = (
     # "Stays flat" is the word; the number is ours.
     Target("growth", "cost per job in a deep queue ÷ short", ours("growth", "depth"), 1.2, is_ceiling=True),
     Target("growth", "cost per job in 1 000 queues ÷ one", ours("growth", "queues"), 1.2, is_ceiling=True),
+    Target("fleet", "cores of Redis, 10 000 idle processes", ours("fleet", "cpu_10000"), 0.5, is_ceiling=True),
+    Target("fleet", "cost of each of 10 000 ÷ of each of 1 000", ours("fleet", "growth"), 1.2, is_ceiling=True),
     Target("growth", "cost per job of 200 classes ÷ one", ours("growth", "classes"), 1.2, is_ceiling=True),
 )

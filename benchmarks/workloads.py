@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benchmarks import conduct, throughput
+from benchmarks.fleet import SIZES, fleet
 from benchmarks.measure import FULL, Figures, Scale
 from benchmarks.peers import PEERS, Peer
 from benchmarks.stage import Stage
@@ -132,5 +133,20 @@ WORKLOADS = {
             queues=f"{throughput.SPREAD_QUEUES:,} queues / 1",
             classes=f"{throughput.SPREAD_CLASSES} classes / 1",
         ),
+    ),
+    "fleet": Workload(
+        "What idle processes cost one Redis",
+        fleet,
+        OURS,
+        [
+            column
+            for size in SIZES
+            for column in (
+                Column(f"cpu_{size}", f"{size:,}: cores", ".3f"),
+                Column(f"commands_{size}", "commands/s", WHOLE),
+                Column(f"bytes_{size}", "bytes/s", WHOLE),
+                Column(f"connections_{size}", "connections", WHOLE),
+            )
+        ],
     ),
 }

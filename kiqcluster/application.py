@@ -6,6 +6,7 @@ it.  The working directory is on sys.path, as for `python -m`.  Runs in workers 
 
 from __future__ import annotations
 
+import _thread
 import importlib
 import importlib.util
 import inspect
@@ -13,26 +14,32 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
+from types import BuiltinFunctionType, ModuleType
 
 from kiqcluster.errors import ApplicationError
+from kiqcluster.forks import children_end_here
 from kiqcluster.registry import current_registry
 
 __all__ = ["describe", "load"]
 
 
-def load(requirements: Sequence[str], directory: Path) -> None:
+def load(requirements: Sequence[str], directory: Path, logical: Path | None = None) -> None:
     """Import the application.
 
+    logical: the path by which the directory is known, where that leads through a link.  What would be found by it is
+    found in the directory, wherever the link leads by now: a virtual environment often lies in the release.
     Raises ApplicationError: its first line says what failed, then comes the traceback from the application's own
     frames on.
     """
+    if logical is not None and logical != directory:
+        sys.path[:] = [_without_link(entry, logical, directory) for entry in sys.path]
     if str(directory) not in sys.path:
         sys.path.insert(0, str(directory))
     importlib.invalidate_caches()
     for requirement in requirements:
         try:
-            _load(requirement, directory)
+            with children_end_here():
+                _load(_without_link(requirement, logical or directory, directory), directory)
         except ApplicationError:
             raise
         except (Exception, SystemExit) as error:
@@ -40,6 +47,18 @@ def load(requirements: Sequence[str], directory: Path) -> None:
             hint = searched if isinstance(error, ModuleNotFoundError) else ""
             gist = traceback.format_exception_only(error)[-1].partition("\n")[0]
             raise ApplicationError(f"-r {requirement} failed to load: {gist}\n{_own_traceback(error)}{hint}") from error
+    _refuse_green_threads()
+
+
+def _refuse_green_threads() -> None:
+    """Raise ApplicationError when a library has put its own threads in the place of Python's."""
+    start: object = _thread.start_new_thread
+    if not isinstance(start, BuiltinFunctionType):
+        library = getattr(start, "__module__", "a library").partition(".")[0]
+        raise ApplicationError(
+            f"{library} has replaced Python's threads (monkey patching); kiqcluster runs jobs in real ones, and "
+            "would run none. Leave the patching out of what -r imports, and keep it where the web server starts"
+        )
 
 
 def describe(requirements: Sequence[str]) -> list[dict[str, str]]:
@@ -53,6 +72,14 @@ def describe(requirements: Sequence[str]) -> list[dict[str, str]]:
         hint = f" ({folders[0]} is a folder without __init__.py: name a module in it)" if folders else ""
         raise ApplicationError(f"-r {' -r '.join(requirements)} registered no job; is that the right module?{hint}")
     return jobs
+
+
+def _without_link(path: str, logical: Path, directory: Path) -> str:
+    """Return a path that lies below `logical` as one below the directory, if it is there; any other as it is."""
+    if not Path(path).is_relative_to(logical):
+        return path
+    there = directory / Path(path).relative_to(logical)
+    return str(there) if there.exists() else path
 
 
 def _load(requirement: str, directory: Path) -> None:

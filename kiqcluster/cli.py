@@ -11,7 +11,7 @@ import http.client
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -19,8 +19,9 @@ import click
 
 from kiqcluster import config as configuration
 from kiqcluster import localhttp, log, sources, streams
-from kiqcluster.clock import SystemClock
+from kiqcluster.clock import RunningClock
 from kiqcluster.config import Config, Origins
+from kiqcluster.console import run_command
 from kiqcluster.errors import ExitCode, KiqError, UsageError
 from kiqcluster.events import Events
 from kiqcluster.groups import Group
@@ -59,7 +60,7 @@ A GROUP is a comma list of queue names: `name=3` gives a weight, `cronjob` takes
 def main() -> None:
     """Run the command; leave with one of the codes of errors.ExitCode."""
     streams.open_missing()
-    command.main(args=separate_embedded(sys.argv[1:]), prog_name="kiqcluster")
+    run_command(command, "kiqcluster", separate_embedded(sys.argv[1:]))
 
 
 def separate_embedded(arguments: Sequence[str]) -> list[str]:
@@ -166,8 +167,11 @@ def command(
             show_slots(config, parsed, as_json=as_json, names_only=list_queues)
             return
 
+        # Without REDIS_URL of an embedded server, which is exported for the workers alone.
+        environ = {**os.environ, "KIQ_ENV": config.environment}
+
         def reread() -> tuple[Config, Sequence[Group]]:
-            again, fresh = read_again(given, config_file, place)
+            again, fresh = read_again(given, config_file, place, environ)
             if not (groups or queue_options or again.groups):
                 gone = config_file or "kiqcluster.toml"
                 raise UsageError(f"no queue group is left: {place / gone} is gone, or names no groups")
@@ -235,11 +239,13 @@ def run_cluster(config: Config, origins: Origins, groups: Sequence[Any], reread:
     return Supervisor(config, groups, run, events, os.environ, reread).run()
 
 
-def read_again(flags: Mapping[str, Any], config_file: str | None, place: Path) -> tuple[Config, Origins]:
-    """Return the configuration as a start would read it now.  Raises UsageError."""
+def read_again(
+    flags: Mapping[str, Any], config_file: str | None, place: Path, environ: Mapping[str, str]
+) -> tuple[Config, Origins]:
+    """Return the configuration as a start would read it now.  environ: as it was at the start.  Raises UsageError."""
     os.chdir(place)  # what is relative means what it meant at the start
     file = None if config_file is None else str(place / config_file)
-    config, origins = sources.load(flags, file=file, directory=place)
+    config, origins = sources.load(flags, file=file, environ=environ, directory=place)
     config = settle_directory(config)
     if not config.require:
         raise UsageError(NO_APPLICATION)
@@ -277,7 +283,7 @@ def settle_directory(config: Config) -> Config:
 def known_queues(config: Config) -> frozenset[str]:
     """Return the queues of the catalogue and the configuration; Redis is not asked."""
     directory = Path(config.directory or Path.cwd())
-    return catalogue.ask(config, directory, SystemClock()).known_queues(config)
+    return catalogue.ask(config, directory, RunningClock(catalogue.LOOK_SECONDS)).known_queues(config)
 
 
 def show_slots(config: Config, groups: Sequence[Group], *, as_json: bool, names_only: bool) -> None:
@@ -303,10 +309,11 @@ def show_plans(plans: Sequence[expansion.SlotPlan], *, as_json: bool, names_only
             click.echo(f"slot {plan.slot}: {plan.concurrency} threads, {plan.mode}: {queues or '(no queue known yet)'}")
 
 
-def show_unheard_of(plans: Sequence[expansion.SlotPlan], known: Iterable[str]) -> None:
+def show_unheard_of(plans: Sequence[expansion.SlotPlan], known: Collection[str]) -> None:
     for plan in plans:
         if names := plan.group.unheard_of(known):
-            text = f"slot {plan.slot}: no registered job goes to {', '.join(names)}; is that name right?"
+            hint = plan.group.hint_for(names, known)
+            text = f"slot {plan.slot}: no registered job goes to {', '.join(names)}; {hint}"
             click.echo(f"kiqcluster: {text}", err=True)
 
 

@@ -37,6 +37,7 @@ from kiqcluster.errors import (
     UsageError,
 )
 from kiqcluster.payload import (
+    LATEST_SECOND,
     MALFORMED,
     Jid,
     Stencil,
@@ -47,6 +48,7 @@ from kiqcluster.payload import (
     new_jid,
     new_jids,
     presentable,
+    stamp,
 )
 from kiqcluster.registry import Definition, current_registry
 from kiqcluster.rubyjson import JSON
@@ -59,6 +61,7 @@ __all__ = ["BULK_CHUNK", "VIA", "Client", "due_at"]
 BULK_CHUNK = 1_000  # jobs in one round trip (sidekiq client.rb)
 BULK_BYTES = 10_000_000  # … and bytes, unless one job has more: they are in memory thrice, and must get there in time
 LARGEST_PAYLOAD = 512 << 20  # bytes; Redis hangs up on more (proto-max-bulk-len), and a push would count as lost
+TOO_FINE = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}  # … in a second
 REPLICA_PATIENCE = 1.0  # seconds that replicas get to confirm a push; never more than half of what a call may take
 DEFAULT_OPTIONS: Mapping[str, JSON] = {"retry": True, "queue": "default"}
 ARRAYS = frozenset({list, tuple})  # types of an entry of a bulk push
@@ -72,20 +75,33 @@ VIA: ContextVar[Store | None] = ContextVar("kiqcluster_via", default=None)
 def due_at(when: float | timedelta | datetime, now: float) -> float:
     """Return the epoch second of a delay (timedelta), an epoch second, or an aware datetime.
 
-    Raises InvalidPush for a datetime without a zone, which every host would read differently, and for no time at all.
+    Raises InvalidPush for a datetime without a zone, which every host would read differently, for a time that no
+    reader of Sidekiq's would take for seconds, and for no time at all.
     """
     if isinstance(when, timedelta):
-        return now + when.total_seconds()
-    if isinstance(when, datetime):
+        due = now + when.total_seconds()
+    elif isinstance(when, datetime):
         if when.tzinfo is None:
             raise InvalidPush(f"{when!r} has no time zone; pass datetime.now(UTC) + …, or a zone of your choice")
-        return when.timestamp()
-    if isinstance(when, bool) or not isinstance(when, int | float) or when - when != 0:
+        due = when.timestamp()
+    elif isinstance(when, bool) or not isinstance(when, int | float) or when - when != 0:
         raise InvalidPush(f"{when!r} is no time; pass epoch seconds, a timedelta or an aware datetime")
-    try:
-        return float(when)
-    except OverflowError as error:
-        raise InvalidPush("an integer beyond the floats is no time; pass epoch seconds") from error
+    else:
+        try:
+            due = float(when)
+        except OverflowError as error:
+            raise InvalidPush("an integer beyond the floats is no time; pass epoch seconds") from error
+    if due >= LATEST_SECOND:
+        raise InvalidPush(_too_late(when, due))
+    return due
+
+
+def _too_late(when: object, due: float) -> str:
+    """Return why a time is refused that lies some thousand years ahead."""
+    for unit, per_second in TOO_FINE.items():
+        if not isinstance(when, timedelta | datetime) and LATEST_SECOND / 1_000 <= due / per_second < LATEST_SECOND:
+            return f"{when!r} looks like {unit}; pass epoch seconds: {when!r} / {per_second}"
+    return f"{when!r} is after the year 5138, which is taken for a mistake; pass epoch seconds or an aware datetime"
 
 
 class Client:
@@ -180,6 +196,7 @@ class Client:
         whose `enqueued` are the jids that were written before it.
         """
         check_queue_name(options["queue"])
+        self._setup.current_config()  # says how floats are written
         if isinstance(argument_lists, str | bytes | Mapping) or not isinstance(argument_lists, Iterable):
             raise InvalidArguments(
                 f"{name}: a bulk push takes a list of argument lists, not {type(argument_lists).__name__}"
@@ -243,7 +260,9 @@ class Client:
         if push is None:
             return None
         if push.at is None:
-            push.payload["enqueued_at"] = self._clock.now()
+            push.payload["enqueued_at"] = stamp(self._clock.now())
+        elif push.at is not due:  # a link has chosen another time
+            push.at = due_at(push.at, self._clock.now())
         try:
             encoded = rubyjson.encode(push.payload)
         except (TypeError, ValueError, RecursionError) as error:
@@ -280,8 +299,7 @@ class Client:
     def _write(self, jobs: Sequence[Ready], wait_replicas: int = 0) -> None:
         """Write jobs, a chunk in a round trip.  Raises StoreError that says which are certainly enqueued."""
         store = self._store or VIA.get()
-        if self._setup.delivery is not None:  # a test's
-            self._setup.delivery.deliver(jobs, store)
+        if self._setup.delivery is not None and self._setup.delivery.deliver(jobs, store):  # a test's
             return
         store = store or self._setup.current_store()
         enqueued: list[Jid] = []
@@ -414,7 +432,9 @@ def _check_presentable(item: Mapping[str, Any], name: str, options: Mapping[str,
     payload = {"args": arguments, "class": name, "jid": item.get("jid", "-"), **options}
     if misfits := presentable(payload, "default", 0.0):
         key = next(key for key in misfits if key != MALFORMED)
-        raise InvalidPush(f"{key} = {item.get(key)!r} does not fit: a page of Sidekiq's web UI would break on it")
+        raise InvalidPush(
+            f"{key} = {item.get(key)!r} does not fit: Sidekiq's web pages would break on it, or its poller lose the job"
+        )
 
 
 def _raise(error: InvalidArguments) -> None:

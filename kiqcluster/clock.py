@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Clock", "SystemClock", "utc_date"]
+__all__ = ["Clock", "RunningClock", "SystemClock", "utc_date"]
+
+STANDSTILL_SECONDS = 2.0  # by which a reading comes late, before it counts as a standstill
 
 
 class Clock(Protocol):
@@ -28,6 +31,28 @@ class SystemClock:
     now = staticmethod(time.time)
     monotonic = staticmethod(time.monotonic)
     cpu = staticmethod(time.thread_time)
+
+
+class RunningClock(SystemClock):
+    """The real clock, whose monotonic() leaves out the time in which its reader stood still.
+
+    A host that is frozen (docker pause, a suspended virtual machine, a live migration) freezes whoever judges with
+    whoever is judged: deadlines that ran on would all be over at the thaw.  For a loop of one thread that reads it at
+    least every `longest_pause` seconds: what is missing from that is taken for a standstill.
+    """
+
+    def __init__(self, longest_pause: float, source: Callable[[], float] = time.monotonic) -> None:
+        self._longest_pause = longest_pause
+        self._source = source
+        self._last = source()
+        self.stood_still = 0.0  # seconds, in all
+
+    def monotonic(self) -> float:
+        now = self._source()
+        gap, self._last = now - self._last, now
+        if gap > self._longest_pause + STANDSTILL_SECONDS:
+            self.stood_still += gap - self._longest_pause
+        return now - self.stood_still
 
 
 def utc_date(now: float) -> str:

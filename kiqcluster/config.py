@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TextIO, TypedDict
 from urllib.parse import urlsplit
 
 from kiqcluster.errors import UsageError
@@ -21,10 +21,12 @@ from kiqcluster.store.address import masked, parse_address
 
 __all__ = [
     "STOP_GRACE",
+    "CodeSettings",
     "Config",
     "Origins",
     "check",
     "describe",
+    "has_colours",
     "parse_listen",
     "settings",
 ]
@@ -33,6 +35,7 @@ STOP_GRACE = 10.0  # seconds beyond `timeout` after which the supervisor kills a
 LARGEST_PORT = 65_535
 LOG_FORMATS, LOG_LEVELS = ("auto", "pretty", "json"), ("debug", "info", "warning", "error")
 ARGUMENT_MODES = ("raise", "warn", "off")
+JSON_VERSIONS = ("2.6", "2.12")  # of Ruby's json gem, where its form of floats changed
 
 Origins = dict[str, str]  # field name → where its value comes from
 
@@ -62,6 +65,25 @@ def setting(
     return field(default=default, metadata=metadata)
 
 
+class CodeSettings(TypedDict, total=False):
+    """Those that configure() takes, for type checkers; a test compares it with Config."""
+
+    redis: str
+    max_retries: int
+    max_retries_after_interruption: int
+    max_forced_stops: int
+    dead_max_jobs: int
+    dead_timeout: float
+    average_scheduled_poll_interval: float
+    strict_args: Literal["raise", "warn", "off"]
+    ruby_json: Literal["2.6", "2.12"]
+
+
+def has_colours(stream: TextIO) -> bool:
+    """Return whether what is written there may have colours: a terminal that has some, and NO_COLOR is not set."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
 @dataclass(frozen=True)
 class Config:
     """What a kiqcluster process goes by; frozen once loaded.  Times in seconds."""
@@ -86,7 +108,7 @@ class Config:
     )
     embedded: str | None = setting(None, "run a private server with its data in DIR", flag=False)
     concurrency: int | None = setting(None, "threads of each worker process", short="-c", metavar="N")
-    min_concurrency: int = setting(0, "fewest threads, when -c is not given", metavar="N")
+    min_concurrency: int = setting(5, "fewest threads, when -c is not given", metavar="N")
     max_concurrency: int = setting(20, "most threads, when -c is not given; 0 = no limit", metavar="N")
     timeout: float = setting(
         25.0, "seconds that running jobs get at a stop, before they are put back", short="-t", metavar="SECONDS"
@@ -124,6 +146,9 @@ class Config:
     log_format: str = setting("auto", "auto (json unless a terminal reads it), pretty or json", metavar="FORMAT")
     log_level: str = setting("info", "debug, info, warning or error", metavar="LEVEL")
     boot_timeout: float = setting(60.0, "seconds that a child may take to become ready", flag=False)
+    bake_time: float = setting(
+        5.0, "seconds that a worker of a roll must have lived before the next slot's turn; 0 = none", flag=False
+    )
     silence_timeout: float = setting(
         45.0, "seconds without progress after which a child is replaced; 0 = never", flag=False
     )
@@ -136,6 +161,9 @@ class Config:
     max_retries_after_interruption: int = setting(
         3, "deaths of processes after which the job that they ran is buried", flag=False, in_code=True
     )
+    max_forced_stops: int = setting(
+        100, "forced stops of a job after which it is buried, whoever asked for them", flag=False, in_code=True
+    )
     dead_max_jobs: int = setting(10_000, "entries of the dead set (Sidekiq keeps one less)", flag=False, in_code=True)
     dead_timeout: float = setting(180 * 86_400.0, "seconds that a dead job is kept", flag=False, in_code=True)
     average_scheduled_poll_interval: float = setting(
@@ -143,6 +171,12 @@ class Config:
     )
     strict_args: str = setting(
         "raise", "arguments that are not JSON-native: raise, warn or off", flag=False, in_code=True
+    )
+    ruby_json: str = setting(
+        "2.12",
+        "Ruby's json gem that floats are written like: 2.12 (and later) or 2.6 (before)",
+        flag=False,
+        in_code=True,
     )
 
     def known_redis(self) -> str:
@@ -207,6 +241,7 @@ def check(config: Config) -> None:
         ),
         (config.timeout > 0, "timeout must be more than 0 seconds"),
         (config.boot_timeout > 0, "boot_timeout must be more than 0 seconds"),
+        (config.bake_time >= 0, "bake_time cannot be negative; 0 = none"),
         (config.silence_timeout >= 0, "silence_timeout cannot be negative; 0 = off"),
         (config.recover_after > 0, "recover_after must be more than 0 seconds"),
         (
@@ -237,11 +272,16 @@ def check(config: Config) -> None:
         ),
         (config.max_retries >= 0, "max_retries cannot be negative"),
         (config.max_retries_after_interruption >= 1, "max_retries_after_interruption must be at least 1"),
+        (config.max_forced_stops >= 0, "max_forced_stops cannot be negative"),
         (config.dead_max_jobs >= 1 and config.dead_timeout > 0, "dead_max_jobs and dead_timeout must be positive"),
         (config.average_scheduled_poll_interval > 0, "average_scheduled_poll_interval must be more than 0 seconds"),
         (config.log_format in LOG_FORMATS, f"log_format is one of {', '.join(LOG_FORMATS)}"),
         (config.log_level in LOG_LEVELS, f"log_level is one of {', '.join(LOG_LEVELS)}"),
         (config.strict_args in ARGUMENT_MODES, f"strict_args is one of {', '.join(ARGUMENT_MODES)}"),
+        (
+            config.ruby_json in JSON_VERSIONS,
+            'ruby_json is "2.12" for json 2.12 and later, "2.6" for those before (in quotes: 2.60 is another number)',
+        ),
     )
     for fine, complaint in checks:
         if not fine:

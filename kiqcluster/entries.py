@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from kiqcluster import rubyjson
 from kiqcluster.errors import MalformedPayload
-from kiqcluster.payload import INVALID_PAYLOAD, Payload, read, unwrap, wrap
+from kiqcluster.payload import INVALID_PAYLOAD, Payload, read, stamp, unwrap, wrap
 from kiqcluster.runtime import Push, Setup
 from kiqcluster.store.moves import Move
 
@@ -59,11 +59,20 @@ def _by_hand(setup: Setup, old: bytes, now: float, change: Callable[[Payload], P
 def _harmless(old: bytes, raw: bytes, queue: str, error: MalformedPayload, now: float) -> bytes:
     """Return bytes that are no job in a form that Ruby survives; our workers look inside (payload.unwrap).
 
-    JSON that is no object breaks every page of its web UI while it lies in a queue, and its workers lose it (trap 12).
+    JSON that is no object breaks every page of its web UI while it lies in a queue, and its workers lose it (trap 12);
+    what is no UTF-8 breaks the queue's page with json 2.10 and later.
     """
-    if not rubyjson.ruby_reads(raw) or isinstance(rubyjson.decode(raw), dict):
+    if _is_text(raw) and (not rubyjson.ruby_reads(raw) or isinstance(rubyjson.decode(raw), dict)):
         return raw
     return old if raw != old else wrap(raw, queue, error, now)
+
+
+def _is_text(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _kept(old: bytes) -> tuple[bytes, str]:
@@ -85,7 +94,7 @@ def _pushed(setup: Setup, old: bytes, raw: bytes, now: float, changes: Payload) 
     if push is None:
         return Move(old, "drop")
     push.payload["queue"] = _queue(push.payload)  # links may change it, too
-    written = {**_changed(push.payload, pristine), "enqueued_at": now}
+    written = {**_changed(push.payload, pristine), "enqueued_at": stamp(now)}
     removed = pristine.keys() - push.payload.keys()
     return Move(old, "push", push.queue, rubyjson.patch(raw, written, {*removed, "at"}))
 

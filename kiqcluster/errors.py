@@ -48,6 +48,7 @@ __all__ = [
     "StoreError",
     "UnknownJob",
     "UsageError",
+    "class_name",
 ]
 
 
@@ -171,6 +172,12 @@ class RedisRefused(StoreError):
 
 class CannotRun(KiqError):
     """A payload that cannot be run at all."""
+
+
+def class_name(error: BaseException) -> str:
+    """Return the name of an error's class as it is stored with a job: with its module, but for Python's own."""
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 class MalformedPayload(CannotRun):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from kiqcluster.errors import UsageError
 
-__all__ = ["LIFECYCLE", "Events", "Fields", "Hooks"]
+__all__ = ["LIFECYCLE", "Events", "Fields", "Hooks", "LifecycleEvent"]
 
 Fields = dict[str, Any]  # the facts of one event; names are stable API (docs/logs.md)
 Listener = Callable[[str, Fields], None]
@@ -21,7 +21,8 @@ H = TypeVar("H", bound=Hook)
 
 # In the order of a process' life.  Those that undo what startup did run in reverse order of registration,
 # as in Sidekiq, so that what was set up last is taken down first.
-LIFECYCLE = ("startup", "ready", "quiet", "resume", "shutdown", "exit", "heartbeat", "beat", "fork")
+LifecycleEvent = Literal["startup", "ready", "quiet", "resume", "shutdown", "exit", "heartbeat", "beat", "fork"]
+LIFECYCLE: tuple[str, ...] = get_args(LifecycleEvent)
 REVERSED = frozenset({"quiet", "shutdown", "exit"})
 
 
@@ -54,7 +55,7 @@ class Hooks:
     def __init__(self) -> None:
         self._hooks: dict[str, list[Hook]] = {name: [] for name in LIFECYCLE}
 
-    def on(self, event: str) -> Callable[[H], H]:
+    def on(self, event: LifecycleEvent) -> Callable[[H], H]:
         """Return a decorator that registers a handler without arguments.  Raises UsageError for an unknown event."""
         if event not in self._hooks:
             near = difflib.get_close_matches(event, LIFECYCLE, 1)

@@ -1,6 +1,6 @@
 """Fleet: the processes that show in Redis, the supervisors that they belong to, and messages to these.
 
-processes   everybody in Sidekiq's registry, Ruby's processes too
+processes   everybody in Sidekiq's registry, Ruby's processes too; the state of a cluster is read from one of them
 prune       drop from the registry who is not there any more
 clusters    ours by their supervisor; each of its processes publishes what that is doing (field `kiq_cluster`)
 Message     what a supervisor, or one process, is asked to do; any live process of a supervisor carries it up
@@ -20,12 +20,17 @@ from typing import Any
 from kiqcluster import rubyjson
 from kiqcluster.keys import HEARTBEAT_TTL, Keys
 from kiqcluster.store import Store
+from kiqcluster.store.scripts import SEND, Call, run_script
+from kiqcluster.store.wire import Command, Reply
 
 __all__ = [
     "CLUSTER_FIELD",
+    "LATE_SECONDS",
     "LONGEST_LEASE",
+    "LONGEST_TEXT",
     "MESSAGE_TTL",
     "ONLY_CLUSTERS",
+    "SUPERVISOR_FIELD",
     "Capsule",
     "Cluster",
     "Message",
@@ -36,19 +41,26 @@ __all__ = [
     "prune",
     "questions",
     "read_process",
+    "read_processes",
     "send",
     "served_queues",
     "take_back",
 ]
 
-ACTIONS = ("quiet", "resume", "roll", "reload", "stop", "dump")
-ONLY_CLUSTERS = frozenset({"roll", "reload"})  # what no process can do for itself
+ACTIONS = ("quiet", "resume", "roll", "rollback", "reload", "stop", "dump", "kill")
+ONLY_CLUSTERS = frozenset({"roll", "rollback", "reload", "kill"})  # what no process can do for itself
 CLUSTER_FIELD = "kiq_cluster"  # of a process' hash: JSON of what its supervisor is doing
+SUPERVISOR_FIELD = "kiq_supervisor"  # of the same: `at` of that state, a space, its supervisor's name
 MESSAGE_TTL = 60  # seconds; what nobody has read by then must not surprise anybody later
 LONGEST_LEASE = 1e9  # seconds; beyond it is a mistake
+MAX_PID = 2**31 - 1
 LONGEST_TEXT = 200  # characters of a name or id in a message: they go to logs and pages
+LATE_SECONDS = 20.0  # since the last beat, which comes every ten
 BATCH = 500  # processes asked for in one round trip
 PRUNE_PERIOD = 60  # seconds between two prunings, over the whole fleet (sidekiq api.rb)
+
+Told = tuple[str, Any, Any]  # identity, and the replies to its `questions`
+State = Mapping[str, Any]  # what a supervisor is doing, see docs/metrics.md
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +70,7 @@ class Message:
     lease: seconds that a quiet lasts, 0 for no end, None for what the supervisor is set to.  by: who asks, for people.
     id: whoever asked finds the answer by it; a message that comes twice is done once.
     whose: a resume ends only a quiet that somebody of this name has begun (`deploy` for deploy@host); empty: anybody's.
+    jid: of the job whose process a kill is to end.  pid: of the worker that a dump is about, 0 for all of the cluster.
     """
 
     action: str
@@ -66,6 +79,8 @@ class Message:
     by: str = ""
     id: str = ""
     whose: str = ""
+    jid: str = ""
+    pid: int = 0
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -86,6 +101,8 @@ class Message:
             by=_text("by", fields.get("by", "")),
             id=_text("id", fields.get("id", "")),
             whose=_text("whose", fields.get("whose", "")),
+            jid=_text("jid", fields.get("jid", "")),
+            pid=_pid(fields.get("pid", 0)),
         )
         if message.scope == "process" and message.action in ONLY_CLUSTERS:
             raise ValueError(f"{message.action} is for a whole cluster; its scope cannot be process")
@@ -112,6 +129,12 @@ def _text(field: str, value: object) -> str:
     return value
 
 
+def _pid(value: object) -> int:
+    if type(value) is not int or not 0 <= value <= MAX_PID:
+        raise ValueError(f"its pid is {value!r:.50}; it takes the number of a process, or 0")
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class Capsule:
     """Queues with threads of their own.
@@ -132,7 +155,8 @@ class Process:
 
     age: seconds since its last beat, by Redis' clock.  beat: the same by its own, epoch seconds.  rss: bytes.
     is_ours: kiqcluster's, not Ruby's.  cluster: what its supervisor is doing; None while it has not been told, or has
-    none.  queues: by name only.  started_at: epoch seconds.  rtt_us: microseconds that Redis took for its last beat.
+    none.  queues: by name only, without `omitted_queues` others, where a process has very many.
+    started_at: epoch seconds.  rtt_us: microseconds that Redis took for its last beat.
     is_embedded: it runs inside of another program, which alone can quiet and stop it.
     """
 
@@ -155,6 +179,19 @@ class Process:
     is_embedded: bool = False
     labels: tuple[str, ...] = ()
     capsules: tuple[Capsule, ...] = ()
+    omitted_queues: int = 0
+
+    def may_listen_to(self, queue: str) -> bool:
+        """Return whether it serves the queue, or may, for all that it tells."""
+        return queue in self.queues or self.omitted_queues > 0
+
+    @property
+    def is_unresponsive(self) -> bool:
+        """Whether it reads no message: its supervisor says so, or it has not beaten for long."""
+        rows = (self.cluster or {}).get("children")
+        known = rows if isinstance(rows, list) else []
+        states = [row.get("state") for row in known if isinstance(row, dict) and row.get("pid") == self.pid]
+        return self.age >= LATE_SECONDS or "unresponsive" in states
 
     @property
     def supervisor(self) -> str | None:
@@ -185,17 +222,58 @@ class Cluster:
 
 
 def processes(store: Store) -> list[Process]:
-    """Return everybody who has beaten within a minute, by identity.  Two round trips, one more per BATCH processes."""
+    """Return everybody who has beaten within a minute, by identity.
+
+    Three round trips, one more per BATCH processes and per BATCH clusters.
+    """
     identities = sorted(name.decode(errors="replace") for name in store.call("SMEMBERS", store.keys.processes))
-    found = []
-    for at in range(0, len(identities), BATCH):
-        batch = identities[at : at + BATCH]
+    replies = _ask(store, [command for each in identities for command in questions(store.keys, each)], 2 * BATCH)
+    return read_processes(store, list(zip(identities, replies[::2], replies[1::2], strict=True)))
+
+
+def read_processes(store: Store, told: Sequence[Told]) -> list[Process]:
+    """Return the processes of which this was told, with their clusters' states.  One round trip per BATCH clusters."""
+    states = _states(store, told)
+    read = (read_process(*each, states.get(each[0])) for each in told)
+    return [process for process in read if process is not None]
+
+
+def _states(store: Store, told: Sequence[Told]) -> dict[str, State]:
+    """Return identity → its cluster's state, which is read once for each cluster: from the process with the newest.
+
+    A process that names no supervisor is asked itself: it may be of a release before SUPERVISOR_FIELD.
+    """
+    groups: dict[bytes | str, list[tuple[float, float, str]]] = {}
+    for identity, fields, _ in told:
+        if isinstance(fields, list) and fields[0] is not None:
+            at, _, name = (fields[-1] or b"").partition(b" ")
+            groups.setdefault(name or identity, []).append((_number(at), _number(fields[BEAT]), identity))
+    newest = {max(group)[-1]: group for group in groups.values()}
+    found = _read_states(store, list(newest))
+    # The process may have ended since, or hold junk; then all the others of its cluster are asked at once.
+    lacking = ((one, each[-1]) for one, group in newest.items() if one not in found for each in group)
+    found |= _read_states(store, [other for one, other in lacking if other != one])
+    shared: dict[str, State] = {}
+    for group in groups.values():
+        state = next((found[each[-1]] for each in sorted(group, reverse=True) if each[-1] in found), None)
+        if state is not None:
+            shared |= dict.fromkeys((each[-1] for each in group), state)
+    return shared
+
+
+def _read_states(store: Store, identities: Sequence[str]) -> dict[str, State]:
+    raws = _ask(store, [("HGET", store.keys.process(each), CLUSTER_FIELD) for each in identities], BATCH)
+    pairs = ((each, _object(raw)) for each, raw in zip(identities, raws, strict=True) if isinstance(raw, bytes))
+    return {each: state for each, state in pairs if isinstance(state.get("supervisor"), str)}
+
+
+def _ask(store: Store, commands: Sequence[Command], size: int) -> list[Reply]:
+    """Return the replies to commands, of which `size` go in one round trip."""
+    replies: list[Reply] = []
+    for at in range(0, len(commands), size):
         with store.borrowed() as link:
-            replies = link.exchange([command for each in batch for command in questions(store.keys, each)])
-        for identity, fields, left in zip(batch, replies[::2], replies[1::2], strict=True):
-            if (process := read_process(identity, fields, left)) is not None:
-                found.append(process)
-    return found
+            replies += link.exchange(commands[at : at + size])
+    return replies
 
 
 def clusters(everybody: Iterable[Process]) -> list[Cluster]:
@@ -209,8 +287,7 @@ def clusters(everybody: Iterable[Process]) -> list[Cluster]:
 
 def send(store: Store, identity: str, message: Message) -> None:
     """Leave a message for a process.  One round trip.  Raises StoreError."""
-    key = store.keys.control(identity)
-    store.transaction([("RPUSH", key, message.encode()), ("EXPIRE", key, MESSAGE_TTL)])
+    run_script(store, Call(SEND, [store.keys.control(identity)], [message.encode(), MESSAGE_TTL]))
 
 
 def take_back(store: Store, identity: str, message: Message) -> bool:
@@ -226,22 +303,24 @@ def is_waiting(store: Store, identity: str, message: Message) -> bool:
 def prune(store: Store) -> int:
     """Drop identities whose heartbeat has expired; return how many.  About once a minute over the whole fleet.
 
-    One round trip, three when it is time; one more per BATCH processes.  Raises StoreError.
+    One round trip; when it is time, two more per BATCH processes.  Raises StoreError.
     """
     keys = store.keys
     if not store.call("SET", keys.process_cleanup, "1", "NX", "EX", PRUNE_PERIOD):
         return 0
-    identities: list[bytes] = store.call("SMEMBERS", keys.processes)
-    gone: list[bytes] = []
-    for at in range(0, len(identities), BATCH):
-        batch = identities[at : at + BATCH]
+    dropped, cursor = 0, b"0"
+    while True:
+        cursor, names = store.call("SSCAN", keys.processes, cursor, "COUNT", BATCH)
         with store.borrowed() as link:
-            infos = link.exchange([("HGET", keys.process(name.decode(errors="replace")), "info") for name in batch])
-        gone += [name for name, info in zip(batch, infos, strict=True) if not isinstance(info, bytes)]
-    return int(store.call("SREM", keys.processes, *gone)) if gone else 0
+            infos = link.exchange([("HGET", keys.process(name.decode(errors="replace")), "info") for name in names])
+        gone = [name for name, info in zip(names, infos, strict=True) if not isinstance(info, bytes)]
+        dropped += int(store.call("SREM", keys.processes, *gone)) if gone else 0
+        if cursor == b"0":
+            return dropped
 
 
-FIELDS = ("info", "busy", "quiet", "rss", "beat", "concurrency", "rtt_us", CLUSTER_FIELD)
+FIELDS = ("info", "busy", "quiet", "rss", "beat", "concurrency", "rtt_us", SUPERVISOR_FIELD)
+BEAT = FIELDS.index("beat")
 
 
 def questions(keys: Keys, identity: str) -> list[tuple[str, ...]]:
@@ -250,17 +329,18 @@ def questions(keys: Keys, identity: str) -> list[tuple[str, ...]]:
     return [("HMGET", key, *FIELDS), ("PTTL", key)]
 
 
-def read_process(identity: str, fields: Any, left: Any) -> Process | None:
+def read_process(identity: str, fields: Any, left: Any, state: State | None = None) -> Process | None:
     """Return a process from its hash and the milliseconds until that expires; whatever is odd in it reads as nothing.
 
+    state: of its cluster, for whoever has asked for that too.
     None for nobody: anything may be in a set that others write to, also a name whose key is no hash.
     """
     if not isinstance(fields, list) or fields[0] is None or not isinstance(left, int):
         return None
-    info, busy, quiet, rss, beat, concurrency, rtt_us, cluster = fields
+    info, busy, quiet, rss, beat, concurrency, rtt_us, _ = fields
     about = _object(info)
     host, pid, _ = (*identity.rsplit(":", 2), "", "")[:3]
-    labels, state = about.get("labels"), _object(cluster)
+    labels = about.get("labels")
     threads = int(_number(concurrency) or _number(about.get("concurrency")))
     return Process(
         identity=identity,
@@ -276,12 +356,13 @@ def read_process(identity: str, fields: Any, left: Any) -> Process | None:
         beat=_number(beat),
         age=max(0.0, HEARTBEAT_TTL - left / 1_000) if left >= 0 else 0.0,
         is_ours=isinstance(labels, list) and "kiqcluster" in labels,
-        cluster=state if isinstance(state.get("supervisor"), str) else None,
+        cluster=state,
         started_at=_number(about.get("started_at")),
         rtt_us=int(_number(rtt_us)),
         is_embedded=about.get("embedded") is True,
         labels=_names(labels),
         capsules=tuple(_capsules(about, threads)),
+        omitted_queues=int(_number(about.get("omitted_queues"))),
     )
 
 

@@ -10,7 +10,8 @@ Counterpart: sidekiq_cluster/cli.rb; what differs is in docs/adr/0003-queue-grou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import difflib
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -22,6 +23,7 @@ Mode = Literal["strict", "random", "weighted"]
 EVERY_QUEUE = "*"
 NAMESPACE_SUFFIX = ":*"
 LARGEST_WEIGHT = 1_000
+MAX_COMPARED, MAX_COMPARED_LENGTH = 1_000, 100  # known queues, and their characters, that a slip is compared with
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,14 @@ class Group:
         """Return the names that stand for no known queue, as a slip of the pen does; patterns may wait for theirs."""
         heard_of = {pattern.name for queue in known for pattern in self._matching(queue)}
         return [pattern.name for pattern in self.patterns if pattern.is_literal and pattern.name not in heard_of]
+
+    def hint_for(self, unknown: Iterable[str], known: Collection[str]) -> str:
+        """Return the question to ask about such names: whether the nearest known queue or namespace was meant."""
+        names = sorted({*known, *(queue.partition(":")[0] for queue in known)})[:MAX_COMPARED]
+        short = [name for name in names if len(name) <= MAX_COMPARED_LENGTH]
+        near = [difflib.get_close_matches(name[:MAX_COMPARED_LENGTH], short, 1) for name in unknown]
+        found = list(dict.fromkeys(name for names in near for name in names))
+        return f"did you mean {', '.join(found)}?" if found else "is that name right?"
 
     def _weight(self, queue: str) -> int:
         """Return the weight of the closest pattern: the queue's own name, else its longest namespace, else `*`."""
@@ -167,10 +177,12 @@ def _weight(text: str, group: str) -> int:
 
 
 def concurrency_for(queues: int, smallest: int, largest: int) -> int:
-    """Return the threads for a number of queues: one each and a spare, clamped.  Source: GitLab's sidekiq-cluster.
+    """Return the threads for a number of queues: one each and a spare, clamped.
+
+    Source: GitLab's sidekiq-cluster, but that there `smallest` does not hold without an upper clamp.
 
     largest: 0 means no upper clamp.
     """
     wanted = queues + 1
-    largest = largest if largest > 0 else wanted
-    return min(max(min(smallest, largest), wanted), largest)
+    enough = max(smallest, wanted)
+    return min(enough, largest) if largest > 0 else enough

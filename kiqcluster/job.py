@@ -4,32 +4,31 @@ class Thumbnail(Job, queue="images", retry=5):         @job(queue="mailers", nam
     def perform(self, path: str, width: int): ...      def welcome(user_id: int): ...
 
 Both forms are a Definition in the registry, and an Enqueuer with the verbs.  Both keep the signature, so mypy
-checks calls; options and the lists of perform_bulk are checked when they are used.  OPTIONS is the one table of
+checks calls; the lists of perform_bulk are checked when they are used.  OPTIONS (options.py) is the one table of
 options; features add rows.
 Counterpart: sidekiq job.rb.
 """
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from kiqcluster import rubyjson
 from kiqcluster.client import Client, due_at
 from kiqcluster.clock import SystemClock
 from kiqcluster.errors import InvalidPush, JobDefinitionError
+from kiqcluster.options import OPTIONS, JobOptions, PushOptions, check_class_body, check_options
 from kiqcluster.outcome import Outcome
 from kiqcluster.payload import Jid, check_queue_name
 from kiqcluster.registry import BY_KEYWORD, Definition, current_registry
 from kiqcluster.rubyjson import JSON
 from kiqcluster.runtime import Run, current_setup
 
-__all__ = ["DISCARD", "KILL", "OPTIONS", "Enqueuer", "HasPerform", "Job", "JobFunction", "Option", "job"]
+__all__ = ["DISCARD", "KILL", "Enqueuer", "HasPerform", "Job", "JobFunction", "job"]
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
@@ -50,66 +49,7 @@ DISCARD = Verdict("DISCARD")  # forget the job, after its death handlers
 KILL = Verdict("KILL")  # bury it now
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One option of a job.  accepts: whether a value will do.  on_wire: whether it travels in the payload."""
-
-    name: str
-    accepts: Callable[[Any], bool]
-    expected: str
-    on_wire: bool = True
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
-def _is_queue(value: Any) -> bool:
-    try:
-        check_queue_name(value)
-    except InvalidPush:
-        return False
-    return True
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and value >= 0
-
-
-def _is_number(value: Any) -> bool:
-    return _is_count(value) and not isinstance(value, bool)
-
-
-OPTIONS: dict[str, Option] = {
-    option.name: option
-    for option in (
-        Option("queue", _is_text, "the name of a queue"),
-        Option("retry", _is_count, "True, False, or how many retries"),
-        Option("retry_for", lambda value: _is_count(value) and value < 1e9, "seconds from the first failure"),
-        Option("retry_queue", _is_queue, "the name of a queue"),
-        Option("backtrace", _is_count, "True, False, or how many lines"),
-        Option("dead", lambda value: isinstance(value, bool), "True or False"),
-        Option("tags", lambda value: isinstance(value, list) and all(map(_is_text, value)), "a list of strings"),
-        Option(
-            "log_level", lambda value: value in ("debug", "info", "warning", "error"), "debug, info, warning or error"
-        ),
-        Option("active_job", lambda value: isinstance(value, bool), "True or False", on_wire=False),
-        Option("wait_replicas", _is_number, "how many replicas confirm a push", on_wire=False),
-        Option("queue_namespace", _is_text, "the part of the queue's name before the colon", on_wire=False),
-        Option("urgency", lambda value: value in ("high", "low", "throttled"), "high, low or throttled", on_wire=False),
-        Option("feature_category", _is_text, "a name", on_wire=False),
-        Option(
-            "resource_boundary",
-            lambda value: value in ("cpu", "memory", "unknown"),
-            "cpu, memory or unknown",
-            on_wire=False,
-        ),
-        Option("has_external_dependencies", lambda value: isinstance(value, bool), "True or False", on_wire=False),
-        Option("max_retries_after_interruption", _is_count, "how often a forced stop may interrupt it", on_wire=False),
-        Option("retry_in", callable, "a function (count, error, payload) → seconds, DISCARD or KILL", on_wire=False),
-        Option("retries_exhausted", callable, "a function (payload, error)", on_wire=False),
-    )
-}
+LONGEST_DELAY = 1e9  # seconds, 31 years; a larger number is an epoch second
 RESERVED_NAMES = frozenset(
     {"queue", "set", "enqueue", "perform_async", "perform_in", "perform_at", "perform_bulk", "perform_inline"}
 )
@@ -135,7 +75,7 @@ class Enqueuer(Generic[P, R]):
         queue: str = self.options["queue"]
         return queue
 
-    def set(self, **options: Any) -> Enqueuer[P, R]:
+    def set(self, **options: Unpack[PushOptions]) -> Enqueuer[P, R]:
         """Return the same verbs with options replaced: `Thumbnail.set(queue="critical").perform_async(…)`."""
         checked = check_options(options, self.definition.name)
         wait_replicas = checked.pop("wait_replicas", self.wait_replicas)
@@ -226,13 +166,21 @@ class JobFunction(Enqueuer[P, R]):
 @overload
 def job(function: Callable[P, R_], /) -> JobFunction[P, R_]: ...
 @overload
-def job(*, name: str | None = None, **options: Any) -> Callable[[Callable[P, R_]], JobFunction[P, R_]]: ...
 def job(
-    function: Callable[P, R_] | None = None, /, *, name: str | None = None, **options: Any
+    *, name: str | None = None, namespace: str | None = None, **options: Unpack[JobOptions]
+) -> Callable[[Callable[P, R_]], JobFunction[P, R_]]: ...
+def job(
+    function: Callable[P, R_] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    namespace: str | None = None,
+    **options: Unpack[JobOptions],
 ) -> JobFunction[P, R_] | Callable[[Callable[P, R_]], JobFunction[P, R_]]:
     """Make a function a job: `@job`, or `@job(queue="mailers")`.
 
-    name: on the wire; default: the function's.  options: see OPTIONS.  Raises JobDefinitionError.
+    name: on the wire; default: the function's.  namespace: what stands before that, so that two applications may
+    have functions of one name: `Billing::welcome`.  options: see OPTIONS.  Raises JobDefinitionError.
     """
 
     def decorate(function: Callable[P, R_]) -> JobFunction[P, R_]:
@@ -240,10 +188,11 @@ def job(
             raise JobDefinitionError(
                 f"@job decorates a function; {function!r} is none (a class derives from Job instead)"
             )
-        definition = define(
-            name or function.__name__, options, lambda: (None, function), inspect.signature(function), function
+        _check_function(function, name)
+        wire_name = _wire_name(name, function.__name__, namespace)
+        return JobFunction(
+            function, define(wire_name, options, lambda: (None, function), inspect.signature(function), function)
         )
-        return JobFunction(function, definition)
 
     return decorate if function is None else decorate(function)
 
@@ -252,32 +201,44 @@ class Job:
     """Base of job classes.  Options are class keywords: `class Thumbnail(Job, queue="images", retry=5)`.
 
     A subclass implements `perform`, and may implement `retry_in(count, error, payload)` and
-    `retries_exhausted(payload, error)`, as static or ordinary methods.  Options are inherited, the name is not.
+    `retries_exhausted(payload, error)`, as static or ordinary methods.  Options are inherited, the namespace as well,
+    the name is not.
     A class without `perform` is a base for others and no job itself.
     """
 
     definition: ClassVar[Definition]
     queue: ClassVar[str]
     declared_options: ClassVar[Mapping[str, Any]] = {}
+    declared_namespace: ClassVar[str | None] = None
 
-    def __init_subclass__(cls, *, name: str | None = None, **options: Any) -> None:
+    def __init_subclass__(
+        cls, *, name: str | None = None, namespace: str | None = None, **options: Unpack[JobOptions]
+    ) -> None:
         super().__init_subclass__()
         cls.declared_options = {**cls.declared_options, **options}
+        wire_name = _wire_name(name, cls.__name__, namespace)
+        if namespace is not None:
+            cls.declared_namespace = namespace
+        elif name is None:
+            wire_name = _wire_name(None, cls.__name__, cls.declared_namespace)
         for reserved in RESERVED_NAMES & cls.__dict__.keys():
             remedy = "call it otherwise"
             if reserved == "queue":
                 remedy = f'options are class keywords: write class {cls.__name__}(Job, queue="…")'
             raise JobDefinitionError(f"{cls.__qualname__}.{reserved} would hide what Job has of that name; {remedy}")
+        check_class_body(cls)
         perform = getattr(cls, "perform", None)
         if perform is None:
             check_options(options, cls.__name__)
             return
+        if not callable(perform):
+            raise JobDefinitionError(f"{cls.__qualname__}.perform is no method; write def perform(self, …)")
         signature = inspect.signature(perform)
         is_bound = isinstance(inspect.getattr_static(cls, "perform"), staticmethod | classmethod)
         parameters = list(signature.parameters.values())[0 if is_bound else 1 :]
         hooks = {hook: _hook(cls, hook) for hook in ("retry_in", "retries_exhausted") if hasattr(cls, hook)}
         cls.definition = define(
-            name or cls.__name__,
+            wire_name,
             {**cls.declared_options, **hooks},
             lambda: _prepared(cls),
             signature.replace(parameters=parameters),
@@ -286,7 +247,7 @@ class Job:
         cls.queue = cls.definition.queue
 
     @classmethod
-    def set(cls: type[HasPerform[P, R_]], **options: Any) -> Enqueuer[P, R_]:
+    def set(cls: type[HasPerform[P, R_]], **options: Unpack[PushOptions]) -> Enqueuer[P, R_]:
         """See Enqueuer.set."""
         return _enqueuer(cls).set(**options)
 
@@ -342,6 +303,34 @@ def _hook(cls: type[Any], name: str) -> Callable[..., Any]:
     return hook
 
 
+def _wire_name(name: str | None, own: str, namespace: str | None) -> str:
+    """Return the name of a job in payloads.  own: of its class or function, to which a namespace is added."""
+    if namespace is None:
+        return name or own
+    if name is not None:
+        raise JobDefinitionError(f"{name}: name is all of the name in payloads; leave out namespace = {namespace!r}")
+    if not namespace or not namespace.isprintable():
+        raise JobDefinitionError(f"{own}: namespace = {namespace!r} does not fit; it takes a word such as Billing")
+    return f"{namespace}::{own}"
+
+
+def _check_function(function: Callable[..., Any], name: str | None) -> None:
+    """Raise JobDefinitionError for a function that has no name for payloads, or that a worker could not call."""
+    own, qualified = function.__name__, function.__qualname__
+    scope = qualified.rpartition(".")[0]
+    if own == "<lambda>" and name is None:
+        raise JobDefinitionError("@job needs a name for its payloads, and a lambda has none; write a def, or name=…")
+    if own != "<lambda>" and scope and not scope.endswith("<locals>"):
+        raise JobDefinitionError(
+            f"@job cannot decorate {qualified}: it is defined in a class, and a worker has no instance to call it on; "
+            f"write a function at the level of the module, or class {_camel_case(own)}(Job) with perform"
+        )
+
+
+def _camel_case(name: str) -> str:
+    return "".join(word.capitalize() for word in name.split("_"))
+
+
 def define(
     name: str,
     options: Mapping[str, Any],
@@ -372,19 +361,6 @@ def define(
         definition = definition.with_envelope()
     current_registry().add(definition)
     return definition
-
-
-def check_options(options: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the options if all are known and fit, else raise JobDefinitionError with the nearest known name."""
-    for key, value in options.items():
-        option = OPTIONS.get(key)
-        if option is None:
-            near = difflib.get_close_matches(key, OPTIONS, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(OPTIONS)}"
-            raise JobDefinitionError(f"{name}: there is no option {key!r}; {hint}")
-        if not option.accepts(value):
-            raise JobDefinitionError(f"{name}: {key} = {value!r} does not fit; it takes {option.expected}")
-    return dict(options)
 
 
 def queue_for(name: str, options: Mapping[str, Any]) -> str:
@@ -431,6 +407,8 @@ def _check_signature(
 def _seconds(delay: float) -> timedelta:
     if isinstance(delay, bool) or not isinstance(delay, int | float) or delay - delay != 0:
         raise InvalidPush(f"{delay!r} is no delay; pass seconds or a timedelta")
+    if delay >= LONGEST_DELAY:
+        raise InvalidPush(f"{delay!r} is no delay but a point in time; pass seconds from now, or call perform_at")
     try:
         return timedelta(seconds=delay)
     except OverflowError as error:

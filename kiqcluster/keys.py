@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-__all__ = ["HEARTBEAT_TTL", "MINUTE_TTL", "ROLLUP_TTL", "STAT_TTL", "Keys"]
+__all__ = ["FORMAT", "HEARTBEAT_TTL", "MINUTE_TTL", "ROLLUP_TTL", "STAT_TTL", "Keys"]
 
+FORMAT = 2  # of what lies below `kiq:`; 1 kept beats as numbers in a hash (ADR 15)
 HEARTBEAT_TTL = 60  # seconds that `<identity>` and `<identity>:work` outlive their last beat (sidekiq launcher.rb)
 STAT_TTL = 157_680_000  # seconds that a day's counters are kept: 5 years (sidekiq launcher.rb)
 MINUTE_TTL = 28_800  # seconds that a minute's executions and histograms are kept (sidekiq metrics/tracking.rb)
@@ -142,13 +143,38 @@ class Keys:
 
     @property
     def beats(self) -> str:
-        """hash: identity → number of beats; a number that stands still means a process that does."""
+        """zset: identity by the server's time of its last beat, milliseconds; the number in the key is FORMAT."""
+        return f"{self.prefix}kiq:beats:2"
+
+    @property
+    def beats_of_format_1(self) -> str:
+        """hash: identity → number of beats, by which processes of format 1 judge; there while one may live."""
         return f"{self.prefix}kiq:beats"
+
+    @property
+    def seen_of_format_1(self) -> str:
+        """hash: identity of a member of format 1 → its number of beats when its score in `beats` was set."""
+        return f"{self.prefix}kiq:beats:1"
+
+    @property
+    def audit(self) -> str:
+        """string: how far the search for members without a score has come (beat.lua)."""
+        return f"{self.prefix}kiq:audit"
+
+    @property
+    def format(self) -> str:
+        """string: the oldest format of the keys below `kiq:` that may still join; absent: any."""
+        return f"{self.prefix}kiq:format"
 
     @property
     def suspects(self) -> str:
         """hash: SHA-1 of a payload → how many processes died while they ran it, 72 h."""
         return f"{self.prefix}kiq:suspects"
+
+    @property
+    def deploy(self) -> str:
+        """string: who deploys, for as long as the lease; `kiqctl deploy` holds it."""
+        return f"{self.prefix}kiq:deploy"
 
     def inflight(self, identity: str) -> str:
         """hash: `token:queue` → payload, the units a process holds."""
@@ -161,6 +187,17 @@ class Keys:
     def executions_written(self, identity: str) -> str:
         """string: number of the latest batch of executions that a process has written, 1 h."""
         return f"{self.prefix}kiq:executions:{identity}"
+
+    def own_executions(self, at: datetime) -> str:
+        """hash: what we have added in a minute to the keys of Sidekiq 7 and to those of 8, which both have it; 8 h.
+
+        `<class>|p`, `|f` and `|ms` as there, `<class>|3` for the fourth place of the histogram.
+        """
+        return f"{self.prefix}kiq:executed:{at:%y%m%d}:{at.hour}:{at.minute:02d}"
+
+    def probe(self, identity: str) -> str:
+        """string: on which a booting worker tries the commands that it needs, 10 s."""
+        return f"{self.prefix}kiq:probe:{identity}"
 
     def wake(self, queue: str) -> str:
         """list: payloads that rang the bell of an idle process; belongs to the queue, never to a process (R6)."""

@@ -13,10 +13,12 @@ import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import islice
 from math import isfinite
 from typing import TextIO
 
 from kiqcluster import rubyjson
+from kiqcluster.config import has_colours
 from kiqcluster.events import Events, Fields
 from kiqcluster.loghandlers import LineHandler, has_descriptor
 from kiqcluster.runtime import current_job
@@ -34,7 +36,9 @@ __all__ = [
 
 LOGGER = logging.getLogger("kiqcluster")
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
-LONGEST_WORD = 200  # characters of a class or jid in a line for people
+LONGEST_WORD = 200  # characters of a class, jid or queue in a line
+MAX_TEXT_CHARACTERS = 16_384  # of any other field, and of the message
+MAX_ITEMS = 1_000  # of a field that is a list or an object
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 # A job that is done, until its line is made: epoch seconds of its end, thread, jid, class, queue, seconds that it ran.
@@ -54,6 +58,20 @@ WORDING: dict[str, tuple[int, str]] = {
         logging.WARNING,
         "out of time: what still runs is put back and will run again: {jids}",
     ),
+    "stop_unasked": (
+        logging.ERROR,
+        "a signal stopped this worker that its supervisor knows nothing of; the jobs that still run may have sent it: "
+        "they are put back, and this counts as a death against them: {jids}",
+    ),
+    "descriptors_lost": (
+        logging.ERROR,
+        "a job has closed descriptors that are this worker's ({lost}); it finishes what it runs, and another one takes "
+        "its place. Look for os.close and os.closerange in your jobs and their libraries",
+    ),
+    "exit_handlers_overdue": (
+        logging.WARNING,
+        "exit handlers (atexit) of the application were not done within {seconds:g} s; the process ends without them",
+    ),
     "worker_stranded": (
         logging.ERROR,
         "Redis did not answer ({error}): what it held stays in flight under {identity} (units: {units}) and "
@@ -66,7 +84,7 @@ WORDING: dict[str, tuple[int, str]] = {
         "others have recovered the jobs of {old}, which was silent for too long; going on as {new}",
     ),
     "redis_lost": (logging.WARNING, "Redis is away ({error}); running jobs go on, outcomes are kept until it is back"),
-    "redis_awaited": (logging.WARNING, "waiting for Redis: {error}"),
+    "redis_awaited": (logging.WARNING, "waiting for Redis: {error}. REDIS_URL or --redis says where it is"),
     "redis_back": (logging.INFO, "Redis is back after {seconds:.1f} s"),
     "redis_refused": (logging.ERROR, "Redis refused {operation} ({error}); it is tried again"),
     "redis_unsafe": (
@@ -75,6 +93,21 @@ WORDING: dict[str, tuple[int, str]] = {
     ),
     "recovered": (logging.INFO, "recovered from {identity}, {why}; units: {units}"),
     "recovered_nothing": (logging.DEBUG, "{identity}, {why}, held nothing"),
+    "dead_set_overflows": (
+        logging.WARNING,
+        "the dead set is full (dead_max_jobs is {largest}): dead jobs dropped, oldest first: {count}; see why so many "
+        "die (kiqctl dead), or raise dead_max_jobs",
+    ),
+    "clock_skewed": (
+        logging.WARNING,
+        "the clock of this host is {seconds:.0f} s {direction} Redis': times that it stores are wrong by that, and "
+        "what is due goes by Redis' clock where this one is ahead; synchronise the clocks (chronyc tracking)",
+    ),
+    "ruby_json_doubtful": (
+        logging.WARNING,
+        "{identity} runs Sidekiq {sidekiq}, whose json writes floats otherwise than ruby_json = {setting} says: its "
+        "pages may not find our jobs with such arguments again; set ruby_json to the other form (docs/running.md)",
+    ),
     "queues_changed": (logging.INFO, "listening to {queues}"),
     "no_queues": (logging.WARNING, "{group} matches no queue yet; one thread waits for the first one to appear"),
     "service_crashed": (logging.ERROR, "{service} crashed ({error!r}) and is started again"),
@@ -103,10 +136,28 @@ WORDING: dict[str, tuple[int, str]] = {
         logging.WARNING,
         "slot {slot}: pid {child} is started from {release}, which booted last; the release to be is {wanted}",
     ),
+    "release_gone": (
+        logging.ERROR,
+        "slot {slot}: the release {gone}, which is in use, is gone; from now on processes are started from {release}",
+    ),
+    "release_moved": (
+        logging.WARNING,
+        "rolling restart {id}: all workers run {release}; the link leads to {wanted} by now: roll again for that",
+    ),
     "child_ready": (logging.INFO, "slot {slot}: pid {child} ready after {seconds:.1f} s"),
     "child_died": (logging.WARNING, "slot {slot}: pid {child} {death}{report}"),
     "child_left": (logging.INFO, "slot {slot}: pid {child} left"),
-    "child_overdue": (logging.ERROR, "slot {slot}: pid {child} {reason}; it is killed and replaced"),
+    "child_overdue": (logging.ERROR, "slot {slot}: pid {child} {reason}; it is killed and replaced\n{stacks}"),
+    "child_unresponsive": (
+        logging.WARNING,
+        "slot {slot}: pid {child} has said nothing for {seconds:.1f} s, {report}; a job may hold the interpreter",
+    ),
+    "child_responds": (logging.WARNING, "slot {slot}: pid {child} responds again"),
+    "child_stacks": (logging.WARNING, "slot {slot}: the threads of pid {child}:\n{stacks}"),
+    "supervisor_stood_still": (
+        logging.WARNING,
+        "the supervisor stood still for {seconds:.1f} s, and most likely the host; all deadlines are later by that",
+    ),
     "child_backoff": (logging.WARNING, "slot {slot}: next try in {seconds:.1f} s, after {why}"),
     "fork_failed": (logging.ERROR, "slot {slot}: fork failed ({error}); tried again"),
     "cluster_quiet": (logging.INFO, "{signal}: quiet {lease}; {way_out} ends it"),
@@ -145,7 +196,7 @@ WORDING: dict[str, tuple[int, str]] = {
     "cluster_resumed": (logging.INFO, "{signal}: resumed"),
     "cluster_stopping": (logging.INFO, "{signal}: stopping; up to {seconds:g} s for running jobs"),
     "cluster_waits": (logging.INFO, "{signal}: already stopping; jobs that still run: {running}; QUIT stops at once"),
-    "queue_unknown": (logging.WARNING, "slot {slot}: no registered job goes to {queues}; is that name right?"),
+    "queue_unknown": (logging.WARNING, "slot {slot}: no registered job goes to {queues}; {hint}"),
     "cluster_gave_up": (logging.ERROR, "no slot ever became ready; exit {code} ({reason})"),
     "cluster_stranded": (
         logging.ERROR,
@@ -233,9 +284,10 @@ class JsonFormatter(logging.Formatter):
             "msg": _message(self, record),
         }
         if job is not None:
-            line["ctx"] = {"jid": job.jid, "class": job.name, "queue": job.queue}
+            line["ctx"] = {"jid": _word(job.jid), "class": _word(job.name), "queue": _word(job.queue)}
         fields = getattr(record, "event_fields", None)
         if fields:
+            line["msg"] = _without_fields(str(line["msg"]), fields)
             line.update((name, value) for name, value in fields.items() if name not in line)
         return rubyjson.encode({key: _plain(value) for key, value in line.items()}).decode()
 
@@ -244,7 +296,7 @@ class JsonFormatter(logging.Formatter):
         pid = os.getpid()
         return [
             f'{{"ts":"{_time(ended)}","pid":{pid},"tid":"{tid(thread)}","lvl":"INFO","msg":"done in {elapsed:.3f} s",'
-            f'"ctx":{{"jid":{_quoted(jid)},{_kind(name, queue)}}},'
+            f'"ctx":{{"jid":{_quoted(_word(jid))},{_kind(name, queue)}}},'
             f'"event":"job_done","elapsed":{elapsed:.6f}}}'
             for ended, thread, jid, name, queue, elapsed in lines
         ]
@@ -315,7 +367,7 @@ def configure(
     pretty = log_format == "pretty" or (log_format == "auto" and is_terminal)
     made = handler(stream) if has_descriptor(stream) else logging.StreamHandler(stream)
     made.addFilter(JobLevel(LEVELS[level]))
-    made.setFormatter(PrettyFormatter(coloured=is_terminal) if pretty else JsonFormatter())
+    made.setFormatter(PrettyFormatter(coloured=has_colours(stream)) if pretty else JsonFormatter())
     LOGGER.handlers[:] = [made]
     LOGGER.setLevel(LEVELS[level])
     LOGGER.propagate = False
@@ -351,6 +403,12 @@ def _message(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     return message
 
 
+def _without_fields(message: str, fields: Fields) -> str:
+    """Return a message's first line where a field has all the others: a traceback is there once."""
+    first, newline, others = message.partition("\n")
+    return first if newline and any(others in str(value) for value in fields.values()) else message
+
+
 def _timestamp(record: logging.LogRecord) -> str:
     return _time(record.created)
 
@@ -381,12 +439,12 @@ def tid(thread: int) -> str:
 @lru_cache(maxsize=1_024)
 def _kind(name: str, queue: str) -> str:
     """Return class and queue as members of a JSON object."""
-    return f'"class":{_quoted(name)},"queue":{_quoted(queue)}'
+    return f'"class":{_quoted(_word(name))},"queue":{_quoted(_word(queue))}'
 
 
 def _shown(text: str) -> str:
     """Return a word of a payload so that it stays in its line and does nothing to a terminal."""
-    return clean(text if len(text) <= LONGEST_WORD else f"{text[:LONGEST_WORD]}…")
+    return clean(_word(text))
 
 
 def _quoted(text: str) -> str:
@@ -396,10 +454,20 @@ def _quoted(text: str) -> str:
 def _plain(value: object) -> object:
     if isinstance(value, float) and not isfinite(value):
         return str(value)
-    if value is None or isinstance(value, str | int | float):
+    if isinstance(value, str):
+        return _bounded(value, MAX_TEXT_CHARACTERS)
+    if value is None or isinstance(value, int | float):
         return value
     if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {_word(str(key)): _plain(each) for key, each in islice(value.items(), MAX_ITEMS)}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(each) for each in value]
-    return str(value)
+        return [_plain(each) for each in islice(value, MAX_ITEMS)]
+    return _bounded(str(value), MAX_TEXT_CHARACTERS)
+
+
+def _bounded(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def _word(text: str) -> str:
+    return _bounded(text, LONGEST_WORD)

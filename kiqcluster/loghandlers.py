@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import select
+import stat
 from collections.abc import Callable
 from typing import TextIO
 
@@ -21,13 +22,23 @@ LOOK = 0.5  # seconds between two looks whether waiting for a reader has become 
 class LineHandler(logging.StreamHandler[TextIO]):
     """Writes each line at once, however long its reader takes: a worker's lines.
 
-    In UTF-8, whatever the stream's encoding: another one's bytes are no JSON.
+    In UTF-8, whatever the stream's encoding: another one's bytes are no JSON.  Lines for which a disk has no room are
+    dropped, and counted in a line of their own once it has.
     """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self.descriptor = stream.fileno()
         self._torn = False  # the last line was cut off, without its end
+        self._dropped = 0
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Emit what passes, under a lock that an exception from outside leaves free (as Python 3.13 does it)."""
+        found: bool | logging.LogRecord = self.filter(record)
+        if found and self.lock is not None:
+            with self.lock:
+                self.emit(found if isinstance(found, logging.LogRecord) else record)
+        return bool(found)
 
     def emit(self, record: logging.LogRecord) -> None:
         if getattr(self.stream, "closed", False):  # its descriptor may be somebody else's by now
@@ -38,8 +49,17 @@ class LineHandler(logging.StreamHandler[TextIO]):
             self.handleError(record)
 
     def _send(self, record: logging.LogRecord) -> None:
+        if self._dropped and self._write(record_of_dropped(self._dropped)):
+            self._dropped = 0
+        if not self._write(record):
+            self._dropped += 1
+
+    def _write(self, record: logging.LogRecord) -> bool:
+        """Write a line; return whether somebody, or the disk, has taken it all."""
         data = self._line(record)
-        self._note(data, put(self.descriptor, data))
+        left = put(self.descriptor, data)
+        self._note(data, left)
+        return not left
 
     def _line(self, record: logging.LogRecord) -> bytes:
         return self._torn * b"\n" + encoded(self.format(record))
@@ -54,27 +74,23 @@ class DroppingHandler(LineHandler):
     """Never waits for a reader that has stopped reading: the supervisor's loop must turn (invariant 3).
 
     A pipe that is writable takes PIPE_BUF bytes at once.  What it does not take is dropped, and counted in a line of
-    its own once it takes something again.
+    its own once it takes something again.  A longer line is offered as a whole first: between two pieces another
+    process may write.
     """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self._poll = select.poll()
         self._poll.register(self.descriptor, select.POLLOUT)
-        self._dropped = 0
-
-    def _send(self, record: logging.LogRecord) -> None:
-        if self._dropped and self._write(record_of_dropped(self._dropped)):
-            self._dropped = 0
-        if not self._write(record):
-            self._dropped += 1
 
     def _write(self, record: logging.LogRecord) -> bool:
         left = data = self._line(record)
+        if len(data) > select.PIPE_BUF and not self._dropped:
+            left = _offer(self.descriptor, data)
         try:
             while left and self._poll.poll(0 if self._dropped else PATIENCE * 1_000):
                 left = left[os.write(self.descriptor, left[: select.PIPE_BUF]) :]
-        except OSError:  # the reader has gone
+        except OSError:  # the reader has gone, or the disk is full
             pass
         self._note(data, left)
         return not left
@@ -103,10 +119,29 @@ def put(descriptor: int, data: bytes, is_over: Callable[[], bool] = lambda: Fals
     return left
 
 
+def _offer(pipe: int, data: bytes) -> bytes:
+    """Write to a pipe without waiting; return what it did not take: all of it, where this cannot be done.
+
+    Whoever shares the descriptor goes on blocking: it is opened anew, which only Linux can do.
+    """
+    try:
+        if not stat.S_ISFIFO(os.fstat(pipe).st_mode):
+            return data
+        descriptor = os.open(f"/proc/self/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return data
+    try:
+        return data[os.write(descriptor, data) :]
+    except OSError:  # no room at all
+        return data
+    finally:
+        os.close(descriptor)
+
+
 def record_of_dropped(lines: int) -> logging.LogRecord:
     """Return the record that tells of lines which were not written."""
     fields = {"event": "lines_dropped", "lines": lines}
-    text = f"{lines} lines were dropped: nobody read them; jobs are not affected"
+    text = f"{lines} lines were dropped: nobody read them, or the disk was full; jobs are not affected"
     return logging.makeLogRecord({
         "levelno": logging.WARNING,
         "levelname": "WARNING",

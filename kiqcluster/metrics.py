@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
+from threading import Lock
 from typing import Any
 
 from prometheus_client.metrics_core import Metric
@@ -40,6 +41,8 @@ __all__ = [
     "Layout",
     "Measured",
     "Row",
+    "RunningJob",
+    "Tallies",
     "Tally",
     "attribute_labels",
 ]
@@ -115,6 +118,13 @@ COUNTERS = {
 }
 SKIPPED = Family("sidekiq_jobs_skipped", "counter", "Jobs that middleware did not let run")
 RUNNING = Family("sidekiq_running_jobs", "gauge", "Jobs that run now", mode="sum")
+LONGEST = Family(
+    "sidekiq_longest_running_job_seconds",
+    "gauge",
+    "Seconds for which the longest running job has run, 0 below ten",
+    mode="max",
+)
+DEAD_DROPPED = Family("sidekiq_dead_jobs_dropped", "counter", "Dead jobs dropped to keep the limits of the dead set")
 CONCURRENCY = Family("sidekiq_concurrency", "gauge", "Threads that run jobs", mode="sum")
 
 COMPLETION_LAYOUT, CPU_LAYOUT = _by_status(COMPLETION_BUCKETS), _by_status(CPU_BUCKETS)
@@ -122,6 +132,7 @@ QUEUEING_LAYOUT = _histogram(((), QUEUE_BUCKETS))
 COUNTER_LAYOUT: Layout = (("_total", ()),)
 SKIPS = (DEFERRED, DROPPED)
 SKIPPED_LAYOUT: Layout = tuple(("_total", (("action", action),)) for action in SKIPS)
+DEAD_DROPPED_LAYOUT: Layout = tuple(("_total", (("reason", reason),)) for reason in ("too_old", "too_many"))
 ROWS = (  # of each job and queue
     (COMPLETION, COMPLETION_LAYOUT),
     (QUEUEING, QUEUEING_LAYOUT),
@@ -292,17 +303,21 @@ class Executions:
         return cls(runs, failed, round(1_000 * done.total), tuple(done.coarse(SIDEKIQS_PLACES)))
 
 
+LONG_RUN_SECONDS = 10.0  # from which on a run is told of each time: jobs that end sooner cost nothing
+RunningJob = tuple[str, str, float]  # job name, queue, seconds for which it has run
+
+
 class JobMetrics(Collector):
     """The job series of one process.
 
-    running: returns (job name, queue) of each running job, for the gauge.  attributes: returns the labels for what a
+    running: returns each running job, for the gauges.  attributes: returns the labels for what a
     job of that name declares.  `changed` belongs to one thread; `collect` may run in any.
     """
 
     def __init__(
         self,
         concurrency: int,
-        running: Callable[[], list[tuple[str, str]]],
+        running: Callable[[], list[RunningJob]],
         attributes: Callable[[str], Labels] = lambda _: (),
     ) -> None:
         self._concurrency = concurrency
@@ -312,8 +327,11 @@ class JobMetrics(Collector):
         self._known = self.tallies()  # zeros, so that series are there before the first run
         self._cpu: dict[tuple[str, str], list[float]] = {}  # as last told: see _values
         self._ran: Counter[tuple[str, str]] = Counter()
+        self._longest: dict[tuple[str, str], float] = {}  # as last told; those of 0 are left out
         self._told: dict[tuple[str, str], list[list[float]]] = {}  # the values of a key's rows
         self._has_told = False
+        self._dead_dropped, self._told_dead_dropped = [0.0, 0.0], [-1.0, -1.0]  # too old, too many
+        self._dropping = Lock()  # guards the former: several threads bury
 
     def tallies(self) -> Tallies:
         """Return a new set of tallies, for one processor to write."""
@@ -328,6 +346,12 @@ class JobMetrics(Collector):
             for tallies in self._by_processor
             for tally in list(tallies.values())
         )
+
+    def count_dead_dropped(self, too_old: int, too_many: int) -> None:
+        """Count entries that the dead set has dropped.  From any thread."""
+        with self._dropping:
+            old, many = self._dead_dropped
+            self._dead_dropped = [old + too_old, many + too_many]
 
     def executions(self) -> dict[str, Executions]:
         """Return job name → its runs since the process started."""
@@ -351,24 +375,35 @@ class JobMetrics(Collector):
                 if tally.changed:
                     tally.changed = False  # first: what is counted from here on is looked at again
                     keys[key] = None
-        ran, self._ran = self._ran, Counter(self._running())
-        touched = {key for key in ran | self._ran if ran[key] != self._ran[key]} | (keys.keys() - self._told.keys())
+        running = self._running()
+        ran, self._ran = self._ran, Counter((name, queue) for name, queue, _ in running)
+        before, self._longest = self._longest, _longest(running)
+        new = keys.keys() - self._told.keys()
+        touched = {key for key in ran | self._ran if ran[key] != self._ran[key]} | new
         rows = [row for key in keys for row in self._news(key)]
-        rows += [self._running_row(key, self._ran[key]) for key in touched]
+        rows += [self._gauge(RUNNING, key, self._ran[key]) for key in touched]
+        rows += [self._gauge(LONGEST, key, self._longest.get(key, 0.0)) for key in {*before, *self._longest, *new}]
         if not self._has_told:
             self._has_told = True
             rows.append(Row(CONCURRENCY, (), PLAIN, [self._concurrency]))
+        if (dropped := self._dead_dropped) != self._told_dead_dropped:
+            self._told_dead_dropped = dropped
+            rows.append(Row(DEAD_DROPPED, (), DEAD_DROPPED_LAYOUT, dropped))
         return rows
 
     def collect(self) -> Iterator[Metric]:
         """Yield all of it, as prometheus-client has it."""
         keys = dict.fromkeys(key for tallies in self._by_processor for key in list(tallies))
-        running = Counter(self._running())
+        jobs = self._running()
+        running, longest = Counter((name, queue) for name, queue, _ in jobs), _longest(jobs)
         rows = [row for key in keys for row in self._rows(key)]
-        rows += [self._running_row(key, running[key]) for key in {**keys, **running}]
+        rows += [self._gauge(RUNNING, key, running[key]) for key in {**keys, **running}]
+        rows += [self._gauge(LONGEST, key, longest.get(key, 0.0)) for key in {**keys, **running}]
         rows.append(Row(CONCURRENCY, (), PLAIN, [self._concurrency]))
+        rows.append(Row(DEAD_DROPPED, (), DEAD_DROPPED_LAYOUT, self._dead_dropped))
         metrics: dict[str, Metric] = {}
-        for family in (COMPLETION, QUEUEING, CPU, *COUNTERS.values(), SKIPPED, RUNNING, CONCURRENCY):
+        every = (COMPLETION, QUEUEING, CPU, *COUNTERS.values(), SKIPPED, RUNNING, LONGEST, CONCURRENCY, DEAD_DROPPED)
+        for family in every:
             metrics[family.name] = Metric(family.name, family.text, family.kind)
         for row in rows:
             for (suffix, labels), value in zip(row.layout, row.values, strict=True):
@@ -407,9 +442,18 @@ class JobMetrics(Collector):
             _sums(SKIPS, [each.skipped for each in tallies]),
         ]
 
-    def _running_row(self, key: tuple[str, str], number: int) -> Row:
-        return Row(RUNNING, self._labels(key), PLAIN, [number])
+    def _gauge(self, family: Family, key: tuple[str, str], value: float) -> Row:
+        return Row(family, self._labels(key), PLAIN, [value])
 
     def _labels(self, key: tuple[str, str]) -> Labels:
         name, queue = key
         return ("queue", queue), ("worker", name), *self._attributes(name)
+
+
+def _longest(running: Iterable[RunningJob]) -> dict[tuple[str, str], float]:
+    """Return name and queue → seconds of the longest run, of those that run for long."""
+    longest: dict[tuple[str, str], float] = {}
+    for name, queue, seconds in running:
+        if seconds >= LONG_RUN_SECONDS:
+            longest[name, queue] = max(seconds, longest.get((name, queue), 0.0))
+    return longest

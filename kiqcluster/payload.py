@@ -24,12 +24,14 @@ from types import NoneType
 from typing import NewType
 
 from kiqcluster import rubyjson
-from kiqcluster.errors import InvalidArguments, InvalidPush, MalformedPayload
+from kiqcluster.conversions import conversion
+from kiqcluster.errors import InvalidArguments, InvalidPush, MalformedPayload, class_name
 from kiqcluster.rubyjson import JSON
 
 __all__ = [
     "DEEPEST_NESTING",
     "INVALID_PAYLOAD",
+    "LATEST_SECOND",
     "MALFORMED",
     "WRAPPERS",
     "Jid",
@@ -49,6 +51,7 @@ __all__ = [
     "read",
     "seconds",
     "shown",
+    "stamp",
     "unwrap",
     "wrap",
 ]
@@ -65,20 +68,16 @@ MALFORMED = "kiq_malformed"  # key that keeps the values which a Ruby page could
 LARGEST_BACKTRACE = 10_000_000  # bytes that a stored one may unpack to: who wrote it, nobody knows
 GROUP_SYNTAX = frozenset(" ,=*")  # what separates, weighs and matches the names of a queue group (groups.py)
 PLAIN = frozenset({str, int, bool, NoneType})  # types whose every value is JSON, but for half surrogate pairs
+LONGEST_RETRY_WINDOW = 1_000_000_000  # seconds of `retry_for` (sidekiq job_util.rb)
 LATEST_SECOND = 1e11  # epoch; larger numbers are milliseconds (Sidekiq 8) or nonsense
-CONVERSIONS = {
-    "datetime": "pass value.isoformat() or value.timestamp()",
-    "date": "pass value.isoformat()",
-    "time": "pass value.isoformat()",
-    "timedelta": "pass value.total_seconds()",
-    "UUID": "pass str(value)",
-    "Decimal": "pass str(value), and Decimal(text) in the job",
-    "bytes": "pass base64.b64encode(value).decode()",
-    "tuple": "pass list(value)",
-    "set": "pass sorted(value) or list(value)",
-    "frozenset": "pass sorted(value) or list(value)",
-    "PosixPath": "pass str(value)",
-}
+
+
+def stamp(now: float) -> float:
+    """Return a time as payloads have it: in whole milliseconds, as Sidekiq 8 does, and never later than it is.
+
+    Every json of Ruby's prints it with the same digits, and the quick way of rubyjson does as well.
+    """
+    return int(now * 1_000) / 1_000
 
 
 def new_jid() -> Jid:
@@ -108,7 +107,7 @@ def check_queue_name(name: object) -> QueueName:
 
 def build(name: str, arguments: Sequence[JSON], options: Mapping[str, JSON], jid: Jid, now: float) -> Payload:
     """Return a payload in the key order that Ruby's client emits; `options` begin with retry and queue."""
-    payload = {**options, "args": arguments, "class": name, "jid": jid, "created_at": now}
+    payload = {**options, "args": arguments, "class": name, "jid": jid, "created_at": stamp(now)}
     for key, value in options.items():
         if isinstance(value, list | dict):  # middleware may change it, for this job only
             payload[key] = _copied(value)
@@ -122,6 +121,7 @@ class Stencil:
     """
 
     def __init__(self, name: str, options: Mapping[str, JSON], now: float) -> None:
+        now = stamp(now)
         self._head = rubyjson.encode({**options, "args": []}).removesuffix(b"[]}")
         self._middle = b"," + rubyjson.encode({"class": name, "jid": ""}).removeprefix(b"{").removesuffix(b'"}')
         self._scheduled = b'",' + rubyjson.encode({"created_at": now}).removeprefix(b"{")
@@ -185,9 +185,8 @@ def _check(value: object, path: str, depth: int, complain: Callable[[InvalidArgu
         else:
             _check_mapping(value, path, depth, complain)
     if kind not in (str, float, list, dict) and complain is not None:
-        remedy = CONVERSIONS.get(kind.__name__, "pass plain JSON values and look objects up by their id")
         kind_name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-        complain(InvalidArguments(f"{path} is of type {kind_name}, which is not JSON: {remedy}", path))
+        complain(InvalidArguments(f"{path} is of type {kind_name}, which is not JSON: {conversion(value)}", path))
 
 
 def _check_mapping(
@@ -240,10 +239,10 @@ def seconds(value: JSON) -> float | None:
 
 
 def presentable(payload: Payload, queue: str, now: float) -> dict[str, JSON]:
-    """Return the changes that an entry of the schedule, retry or dead set needs so that Ruby's pages show it.
+    """Return the changes that an entry of the schedule, retry or dead set needs so that Ruby can show and enqueue it.
 
-    A value that would break a page moves to `kiq_malformed`; nothing is lost.  Source: reference §2.6, tried
-    field by field on Sidekiq 6.4.1, 7.3.10 and 8.1.7.
+    A value that would break a page, or for which Ruby's poller would lose the entry, moves to `kiq_malformed`; nothing
+    is lost.  Source: reference §2.6, tried field by field on Sidekiq 6.4.1, 7.3.10 and 8.1.7.
     """
     changes: dict[str, JSON] = {}
     malformed: dict[str, JSON] = {}
@@ -271,8 +270,15 @@ def presentable(payload: Payload, queue: str, now: float) -> dict[str, JSON]:
     for key in ("created_at", "enqueued_at", "failed_at", "retried_at"):
         if key in payload and seconds(payload[key]) is None:
             replace(key, now)
-    if "retry_count" in payload and not _is_count(payload["retry_count"]):
+    if "retry_count" in payload and not _is_retry_count(payload["retry_count"]):
         replace("retry_count", 0)
+    if payload.get("retry_for") and not _is_retry_window(payload["retry_for"]):
+        replace("retry_for", None)
+    if "at" in payload and (isinstance(payload["at"], bool) or not isinstance(payload["at"], int | float)):
+        replace("at", now)
+    for key in [key for key in payload if key == "cattr" or key.startswith("cattr_")]:
+        if not isinstance(payload[key], dict):
+            replace(key, {})
     if "tags" in payload and not _is_tag_list(payload["tags"]):
         replace("tags", [])
     for key in ("error_class", "error_message"):
@@ -303,8 +309,13 @@ def shown(raw: bytes, queue: str, now: float) -> bytes:
     return rubyjson.patch(raw, presentable(payload, queue, now))
 
 
-def _is_count(value: JSON) -> bool:
-    return type(value) is int and 0 <= value < 2**31
+def _is_retry_count(value: JSON) -> bool:
+    return type(value) is int and -1 <= value < 2**31  # -1: a first failure that somebody has retried by hand
+
+
+def _is_retry_window(value: JSON) -> bool:
+    """Return whether Ruby's client takes this `retry_for`; its poller, which is one, loses an entry that it refuses."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and value <= LONGEST_RETRY_WINDOW
 
 
 def _is_tag_list(value: JSON) -> bool:
@@ -352,7 +363,7 @@ def wrap(raw: bytes, queue: str, reason: Exception, now: float) -> bytes:
         "created_at": now,
         "failed_at": now,
         "retry_count": 0,
-        "error_class": type(reason).__name__,
+        "error_class": class_name(reason),
         "error_message": str(reason),
     }
     if encoding is not None:

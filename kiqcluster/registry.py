@@ -142,7 +142,7 @@ class Registry:
         if taken is not None and taken.origin != definition.origin:
             raise JobDefinitionError(
                 f"two jobs are named {definition.name!r}: {'.'.join(taken.origin)} and {'.'.join(definition.origin)}; "
-                "give one of them another name (name=…), or payloads would run the wrong code"
+                "give one of them another name (name=… or namespace=…), or payloads would run the wrong code"
             )
         self._definitions[definition.name] = definition
 

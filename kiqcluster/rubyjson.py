@@ -1,10 +1,13 @@
 """JSON exactly as Ruby prints it, because Ruby finds entries again by their bytes.
 
-Compact, raw UTF-8, only `"`, `\\` and control characters escaped, floats in Ruby's form (`1.0e+16`), integers of
-any size.  msgspec does the work wherever its form is Ruby's; the slow paths serve extreme floats, lone
+Compact, raw UTF-8, only `"`, `\\` and control characters escaped, floats in Ruby's form, integers of any size.
+msgspec does the work wherever its form is Ruby's; the slow paths serve floats that Ruby prints otherwise, lone
 surrogates and integers beyond Python's digit limit.
 
-Source: golden dumps of Ruby 6.4.1, 7.3.10 and 8.1.7, and json 2.6's generator.
+Ruby has two forms of floats (rubyfloat.py), by the version of its json gem; `write_floats_as` chooses, for the whole
+process.  Readers take both.
+
+Source: golden dumps of Ruby 6.4.1, 7.3.10 and 8.1.7, and the generators of json 2.6 and 2.16.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from typing import Any
 
 import msgspec
 
+from kiqcluster.rubyfloat import FORMS, FloatForm, ruby_float
+
 __all__ = [
     "JSON",
     "Undecodable",
@@ -28,18 +33,18 @@ __all__ = [
     "patch",
     "ruby_float",
     "ruby_reads",
+    "write_floats_as",
 ]
 
 JSON = Any  # what a decoded payload holds: dict, list, str, int, float, bool or None, nested
 
-SMALLEST_PLAIN, LARGEST_PLAIN = 1e-4, 1e15  # |x| between them is printed alike by Ruby, Python and msgspec
 INT_DIGITS_LIMIT = 4_300  # CPython refuses str ↔ int beyond this many digits (sys.int_info)
 
+QUOTE = ord('"')
 RUBY_NESTING = 100  # levels at which Ruby's parser stops
 
-# Numbers in an array or object that msgspec may print unlike Ruby.  A string may hold such text too: that only costs
-# the slow path.  Every payload is searched, so a match begins at few bytes and never goes back over a number.
-EXTREME_NUMBER = re.compile(rb"[:,\[]-?(?:0\.0000|[0-9]{16,}+\.|[0-9]++(?:\.[0-9]++)?+e)")
+# Strings, so that a number inside of one is left alone, and numbers; of these only floats have a point or an exponent.
+STRING_OR_NUMBER = re.compile(rb'"(?:[^"\\]++|\\.)*+"|-?[0-9]++(?:\.[0-9]++)?+(?:[eE][-+]?[0-9]++)?+', re.DOTALL)
 
 # Between the members of an object that is known to be well-formed; each always matches.
 SPACE, COLON, COMMA = re.compile(r"\s*"), re.compile(r"\s*:\s*"), re.compile(r"\s*,?\s*")
@@ -48,6 +53,17 @@ encode_fast = msgspec.json.Encoder().encode
 encode_lines_fast = msgspec.json.Encoder().encode_lines
 decode_fast = msgspec.json.Decoder().decode
 decode_raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class InForce:
+    """Holder of the form of floats in force; it changes when the configuration is read."""
+
+    form = FORMS["2.12"]
+
+
+def write_floats_as(version: str) -> None:
+    """Write floats as this version of Ruby's json gem does, in the whole process.  version: a key of FORMS."""
+    InForce.form = FORMS[version]
 
 
 class Undecodable(ValueError):
@@ -63,9 +79,24 @@ def encode(value: JSON) -> bytes:
         encoded = encode_fast(value)
     except (ValueError, OverflowError):  # an integer beyond the digit limit, or a lone surrogate
         return _encode_slowly(value).encode()
-    if EXTREME_NUMBER.search(encoded) or isinstance(value, float):
-        return _encode_slowly(msgspec.to_builtins(value, str_keys=True)).encode()
+    form = InForce.form
+    if isinstance(value, float):
+        return _encode_slowly(value).encode()
+    if form.may_differ.search(encoded):
+        return _with_floats(encoded, form)
     return encoded
+
+
+def _with_floats(encoded: bytes, form: FloatForm) -> bytes:
+    """Return JSON with each float in this form."""
+
+    def written(found: re.Match[bytes]) -> bytes:
+        text = found[0]
+        if text[0] == QUOTE or not (b"." in text or b"e" in text):
+            return text
+        return form.write(float(text)).encode()
+
+    return STRING_OR_NUMBER.sub(written, encoded)
 
 
 def encode_arrays(arrays: Sequence[list[JSON]]) -> list[bytes] | None:
@@ -74,10 +105,10 @@ def encode_arrays(arrays: Sequence[list[JSON]]) -> list[bytes] | None:
         lines = encode_lines_fast(arrays)
     except (TypeError, ValueError, OverflowError, RecursionError):
         return None
+    if InForce.form.may_differ.search(lines):
+        lines = _with_floats(lines, InForce.form)
     encoded = lines.split(b"\n")[:-1]  # in JSON, a line break within a string is an escape
-    if len(encoded) != len(arrays) or EXTREME_NUMBER.search(lines):  # msgspec.Raw may hold anything
-        return None
-    return encoded
+    return encoded if len(encoded) == len(arrays) else None  # msgspec.Raw may hold anything
 
 
 def decode(raw: bytes) -> JSON:
@@ -146,7 +177,10 @@ def _skip(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 
 def ruby_reads(raw: bytes) -> bool:
-    """Return whether Ruby can parse these bytes, which we can: no half surrogate pairs, at most 100 levels."""
+    """Return whether Ruby can parse these bytes, which we can, and write them again.
+
+    Not with half a surrogate pair, more than 100 levels, or a number beyond the floats: 1e400 is read as infinity.
+    """
     try:
         value = decode(raw)
     except Undecodable:
@@ -161,25 +195,7 @@ def _has_room(value: JSON, levels: int) -> bool:
         return levels > 0 and all(is_unicode(key) and _has_room(each, levels - 1) for key, each in value.items())
     if isinstance(value, list):
         return levels > 0 and all(_has_room(each, levels - 1) for each in value)
-    return True
-
-
-def ruby_float(number: float) -> str:
-    """Return a finite float as Ruby's Float#to_s prints it (flo_to_s in numeric.c: 17 digits fixed, else exponent)."""
-    mantissa, _, exponent = f"{Decimal(repr(number)):e}".partition("e")
-    sign = "-" if mantissa.startswith("-") else ""
-    digits = mantissa.lstrip("-").replace(".", "").rstrip("0") or "0"
-    point = int(exponent) + 1  # digits before the decimal point
-    if number == 0:
-        return f"{sign}0.0"
-    if 0 < point < len(digits):
-        return f"{sign}{digits[:point]}.{digits[point:]}"
-    if len(digits) <= point <= 15:
-        return f"{sign}{digits.ljust(point, '0')}.0"
-    if -4 < point <= 0:
-        return f"{sign}0.{'0' * -point}{digits}"
-    power = point - 1
-    return f"{sign}{digits[0]}.{digits[1:] or '0'}e{'-' if power < 0 else '+'}{abs(power):02d}"
+    return not isinstance(value, float) or value - value == 0
 
 
 def _encode_slowly(value: JSON) -> str:
@@ -191,7 +207,7 @@ def _encode_slowly(value: JSON) -> str:
     if isinstance(value, float):
         if value - value != 0:
             raise ValueError(f"{value} is no JSON number")
-        return ruby_float(value)
+        return InForce.form.write(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(Decimal(value)) if value.bit_length() > INT_DIGITS_LIMIT else str(value)
     if isinstance(value, str) and not is_unicode(value):

@@ -7,25 +7,25 @@ and workers.  It is the package's one piece of process-wide state; kiqcluster.te
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, Unpack
 
-from kiqcluster import sources
+from kiqcluster import rubyjson, sources
 from kiqcluster.clock import Clock, SystemClock
-from kiqcluster.config import Config
+from kiqcluster.config import CodeSettings, Config
 from kiqcluster.errors import ApplicationError, StoreError
 from kiqcluster.events import Events, Hooks
+from kiqcluster.exits import leave
+from kiqcluster.forks import children_end_here
 from kiqcluster.middleware import Chain
 from kiqcluster.outcome import Effect, Outcome
 from kiqcluster.payload import Jid, Payload
 from kiqcluster.store import Store, is_outage
-from kiqcluster.streams import flush_output
 
 __all__ = [
     "CURRENT_JOB",
@@ -50,17 +50,25 @@ E = TypeVar("E", bound=ErrorHandler)
 D = TypeVar("D", bound=DeathHandler)
 
 
+def _holds(_identity: str) -> bool:
+    """Return False: nobody is fenced."""
+    return False
+
+
 @dataclass(slots=True)
 class JobContext:
     """The job that the current thread runs, as `current_job()` gives it.
 
-    `stopping` turns true when the process stops and the job should come to an end (or raise Interrupted).
+    `stopping` turns true when the process stops, or may have been fenced, and the job should come to an end (or raise
+    Interrupted).
     """
 
     payload: Payload
     queue: str
     name: str
     _stopping: threading.Event
+    _identity: str = ""
+    _is_fenced: Callable[[str], bool] = _holds
 
     @property
     def jid(self) -> str:
@@ -68,7 +76,12 @@ class JobContext:
 
     @property
     def stopping(self) -> bool:
-        return self._stopping.is_set()
+        return self._stopping.is_set() or self._is_fenced(self._identity)
+
+    @property
+    def fenced(self) -> bool:
+        """Whether others may run this job now: its worker was recovered, or could not reach Redis for too long."""
+        return self._is_fenced(self._identity)
 
 
 CURRENT_JOB: ContextVar[JobContext | None] = ContextVar("kiqcluster_job", default=None)
@@ -107,8 +120,11 @@ class Ready(NamedTuple):
 class Delivery(Protocol):
     """What takes jobs in Redis' place; kiqcluster.testing has some."""
 
-    def deliver(self, jobs: Sequence[Ready], store: Store | None) -> None:
-        """Take jobs of one push, in order.  store: the shard that the caller has named, None for the default."""
+    def deliver(self, jobs: Sequence[Ready], store: Store | None) -> bool:
+        """Take jobs of one push, in order; return whether that was done, or the store is to get them.
+
+        store: the shard that the caller has named, None for the default.
+        """
 
 
 @dataclass(slots=True)
@@ -152,7 +168,7 @@ class Setup:
     delivery: Delivery | None = None
     _loaded: Config | None = None
 
-    def configure(self, **settings: Any) -> None:
+    def configure(self, **settings: Unpack[CodeSettings]) -> None:
         """Set configuration values that hold unless flag, environment or file say otherwise.
 
         Raises UsageError for an unknown name or a value that cannot work.
@@ -175,12 +191,15 @@ class Setup:
         return handler
 
     def current_config(self) -> Config:
-        """Return the worker's configuration, or outside of one what environment, file and configure() say."""
-        if self.config is not None:
-            return self.config
-        if self._loaded is None:
-            self._loaded = sources.load({}, configured=self.settings)[0]
-        return self._loaded
+        """Return the worker's configuration, or outside of one what environment, file and configure() say.
+
+        Floats are written as it says from then on.
+        """
+        config = self.config or self._loaded
+        if config is None:
+            config = self._loaded = sources.load({}, configured=self.settings)[0]
+        rubyjson.write_floats_as(config.ruby_json)
+        return config
 
     def current_store(self) -> Store:
         """Return the default shard; opened at first use."""
@@ -195,17 +214,21 @@ class Setup:
             LOGGER.warning("%s: %s: %s", where, type(error).__name__, error, exc_info=error)
         for handler in self.error_handlers:
             try:
-                handler(error, context)
-            except Exception:
+                with children_end_here():
+                    handler(error, context)
+            except (Exception, SystemExit):  # it may end neither the job's way to its outcome nor its thread
                 LOGGER.exception("the error handler %r failed", handler)
 
     def mourn(self, payload: Payload, error: Exception) -> None:
         """Tell the death handlers; one that fails is reported and the next one told."""
         for handler in self.death_handlers:
             try:
-                handler(payload, error)
+                with children_end_here():
+                    handler(payload, error)
             except Exception as failure:  # noqa: BLE001  # one handler's failure must not silence the next
                 self.report(failure, {"context": "death handler", "job": payload})
+            except SystemExit as failure:
+                self.report(RuntimeError(repr(failure)), {"context": "death handler", "job": payload})
 
 
 class Process:
@@ -249,16 +272,11 @@ class Runtime:
         """Run the application's handlers of a lifecycle event; failures are reported, and raised for startup."""
         for hook in self.setup.hooks.of(event):
             try:
-                hook()
+                with children_end_here():
+                    hook()
             except Exception as error:
                 self.setup.report(error, {"context": event})
                 if event == "startup":
                     raise ApplicationError(
                         f"a startup handler failed ({error!r}); the worker does not start"
                     ) from error
-
-
-def leave(code: int) -> NoReturn:
-    """End the process: flush what was printed, run no exit handlers of the parent, wait for no thread."""
-    flush_output()
-    os._exit(code)

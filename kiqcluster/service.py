@@ -7,10 +7,16 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 
-__all__ = ["OnCrash", "Service", "thread_stacks"]
+from kiqcluster.forks import children_end_here
+
+__all__ = ["NoThread", "OnCrash", "Service", "thread_stacks"]
 
 
 OnCrash = Callable[[str, Exception], None]  # told a service's name and what ended it
+
+
+class NoThread(RuntimeError):
+    """The limit of processes and threads is reached, or the address space is full."""
 
 
 class Service:
@@ -19,7 +25,7 @@ class Service:
     A subclass implements `run`, which returns soon after `self.stopping` is set, and waits only with
     `self.pause(seconds)` or on what `wake` interrupts.  start and stop may each be called twice, and in any order.
 
-    on_crash: called in the dying thread with the error that `run` let out.
+    on_crash: called in the dying thread with the error that `run` let out; by `start` where there is no thread to give.
     """
 
     def __init__(self, name: str, on_crash: OnCrash) -> None:
@@ -27,6 +33,7 @@ class Service:
         self.stopping = threading.Event()
         self._on_crash = on_crash
         self._thread: threading.Thread | None = None
+        self._is_denied = False  # the system has given no thread, and that was told
         self._lock = threading.Lock()
 
     def run(self) -> None:
@@ -46,11 +53,28 @@ class Service:
         return 0 if thread is None else thread.ident or 0
 
     def start(self) -> None:
-        """Start the thread, unless it runs or was stopped; a crashed one starts anew."""
+        """Start the thread, unless it runs or was stopped; a crashed one starts anew.
+
+        If the system gives none, on_crash is told once, and whoever starts the service tries again later.
+        """
+        refusal = None
         with self._lock:
             if not self.is_alive and not self.stopping.is_set():
-                self._thread = threading.Thread(target=self._guarded, name=self.thread_name, daemon=True)
-                self._thread.start()
+                refusal = self._try_to_start()
+        if refusal is not None:
+            self._on_crash(self.name, NoThread(f"the system has no thread to give ({refusal})"))
+
+    def _try_to_start(self) -> RuntimeError | None:
+        """Start a thread; return why that failed, None where it did not or was told before."""
+        self._thread = threading.Thread(target=self._guarded, name=self.thread_name, daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._thread = None
+            was_told, self._is_denied = self._is_denied, True
+            return None if was_told else error
+        self._is_denied = False
+        return None
 
     def stop(self) -> None:
         """Ask the thread to end; returns at once."""
@@ -75,7 +99,8 @@ class Service:
 
     def _guarded(self) -> None:
         try:
-            self.run()
+            with children_end_here():
+                self.run()
         except Exception as error:  # noqa: BLE001  # the top of a service: reported, and its owner starts another
             self._on_crash(self.name, error)
 

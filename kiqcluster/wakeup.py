@@ -12,7 +12,7 @@ import socket
 from collections.abc import Iterable, Mapping
 from types import FrameType
 
-__all__ = ["COMMON_ACTIONS", "Actions", "Wakeup", "catch"]
+__all__ = ["COMMON_ACTIONS", "Actions", "Wakeup", "catch", "release"]
 
 Actions = Mapping[signal.Signals, str]
 
@@ -41,6 +41,10 @@ class Wakeup:
 
     def fileno(self) -> int:
         return self._reader.fileno()
+
+    def descriptors(self) -> tuple[int, int]:
+        """Return the numbers of both ends."""
+        return self._reader.fileno(), self._writer.fileno()
 
     def ring(self) -> None:
         try:
@@ -75,6 +79,13 @@ class Wakeup:
         signal.set_wakeup_fd(-1)
         self._reader.close()
         self._writer.close()
+
+
+def release(numbers: Iterable[signal.Signals]) -> None:
+    """Give signals that were caught what they do in any Python program; in a forked process, for its own code."""
+    for number in numbers:
+        if signal.getsignal(number) is _do_nothing:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 def catch(numbers: Iterable[signal.Signals]) -> None:

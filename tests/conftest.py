@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from kiqcluster.registry import Registry, using_registry
 from kiqcluster.runtime import Setup, using_setup
 from kiqcluster.store import Store
 from tests.kit import Cluster, RedisServer, require, unavailable
+
+
+def pytest_configure() -> None:
+    """Have the programs that are started here heed signals that a background job of a shell ignores."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+# No property fails because the machine has other things to do.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,8 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +23,7 @@ from kiqcluster.testing import RedisServer, wait_until
 from kiqcluster.testing.server import free_port, freeze, is_alive
 from kiqcluster.testing.waiting import NEVER as PAUSE  # waiting for it is how a poll pauses
 from kiqcluster.testing.waiting import PATIENCE
+from tests import forkserver
 
 __all__ = [
     "PATIENCE",
@@ -35,6 +38,7 @@ __all__ = [
     "freeze",
     "http_get",
     "is_alive",
+    "is_in",
     "require",
     "unavailable",
     "wait_until",
@@ -59,7 +63,9 @@ def unavailable(message: str) -> NoReturn:
 
 
 class Cluster(testing.Cluster):
-    """A cluster that runs from the root of the repository, where its application is found."""
+    """A cluster that runs from the root of the repository, where its application is found; its rolls do not bake."""
+
+    _popen = forkserver.Popen
 
     def __init__(
         self,
@@ -69,7 +75,7 @@ class Cluster(testing.Cluster):
         stdin: int = subprocess.DEVNULL,
         through: Sequence[str] = (),
     ) -> None:
-        super().__init__(arguments, environ, cwd, stdin, through)
+        super().__init__(arguments, {"KIQ_BAKE_TIME": "0", **(environ or {})}, cwd, stdin, through)
 
 
 @contextmanager
@@ -103,6 +109,14 @@ def http_get(where: int | Path, path: str, method: str = "GET", headers: str = "
     lines = head.decode().split("\r\n")
     fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
     return int(lines[0].split()[1]), fields, body
+
+
+def is_in(thread: threading.Thread, function: str) -> bool:
+    """Return whether a thread is in that function, or in one that it has called."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None and frame.f_code.co_name != function:
+        frame = frame.f_back
+    return frame is not None
 
 
 class ManualClock:

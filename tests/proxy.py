@@ -9,6 +9,7 @@ In a benchmark:   python -m tests.proxy --listen 7000 --to 127.0.0.1:6379 --late
 4. lose_replies the command reaches the server, its reply never reaches the caller
 5. hold         the caller is cut off, its command waits on the way: it arrives when the test says so
 6. halve        the connection ends in the middle of a command
+7. rate         so many bytes a second in each direction, over all connections; little of them waits on the way
 
 Faults 4 to 6 are for what a client sends in one write with some bytes in it (`b"LPUSH"`, the digest of a script); a
 pipeline is one write.  They are looked for in what one recv returns, which is all of a write up to CHUNK.
@@ -44,6 +45,7 @@ Address = tuple[str, int]
 
 CHUNK = 1 << 18  # bytes that one recv takes
 BACKLOG = 1 << 23  # bytes on their way in one direction of a connection, from which on its sender has to wait
+SLOW_CHUNK, SLOW_BACKLOG = 1 << 14, 1 << 16  # the same on a slow link, whose sender is to notice that it is slow
 PATIENCE = 5.0  # seconds for connecting to the server, and for the proxy's thread to do what a test asks
 IDLE_LOOK = 1.0  # seconds that the loop waits when nothing is on its way
 UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -85,12 +87,20 @@ class Flow:
 
 
 class Proxy:
-    """to: the server's host and port.  listen: a port, 0 for a free one.  latency: seconds, in each direction."""
+    """to: the server's host and port.  listen: a port, 0 for a free one.  latency: seconds, in each direction.
 
-    def __init__(self, to: Address, *, listen: int = 0, latency: float = 0.0) -> None:
+    rate: bytes per second, in each direction; None for as many as go.
+    """
+
+    def __init__(self, to: Address, *, listen: int = 0, latency: float = 0.0, rate: float | None = None) -> None:
         self._to = to
+        self._rate = rate
+        self._chunk, self._backlog = (CHUNK, BACKLOG) if rate is None else (SLOW_CHUNK, SLOW_BACKLOG)
+        self._free_at = {True: 0.0, False: 0.0}  # when the link has carried what it was given, by direction
         self._listener = socket.create_server(("127.0.0.1", listen), backlog=512)
         self._listener.setblocking(False)
+        if rate is not None:
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SLOW_BACKLOG)
         self.port: int = self._listener.getsockname()[1]
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -244,6 +254,8 @@ class Proxy:
             if self._is_away:
                 raise ConnectionRefusedError
             server = socket.create_connection(self._to, PATIENCE)
+            if self._rate is not None:
+                server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SLOW_BACKLOG)
         except OSError:
             client.close()
             return
@@ -257,7 +269,7 @@ class Proxy:
 
     def _receive(self, flow: Flow) -> None:
         try:
-            data = flow.source.recv(CHUNK)
+            data = flow.source.recv(self._chunk)
         except BlockingIOError:
             return
         except OSError:
@@ -268,14 +280,23 @@ class Proxy:
             self._close(flow)
             return
         pending = self._pending[flow.is_up]
-        if data and not pending and not flow.unsent and not self._latency[flow.is_up] and not self._stalled[flow.is_up]:
+        is_held_up = self._rate or self._latency[flow.is_up] or self._stalled[flow.is_up]
+        if data and not pending and not flow.unsent and not is_held_up:
             self._hand_over(flow, data)  # nothing to wait for, nothing to wait behind
             return
         flow.backlog += len(data)
         flow.has_ended = not data
-        pending.append((time.monotonic() + self._latency[flow.is_up], flow, data))
-        if flow.has_ended or flow.backlog >= BACKLOG:
+        pending.append((self._carried_at(flow.is_up, len(data)) + self._latency[flow.is_up], flow, data))
+        if flow.has_ended or flow.backlog >= self._backlog:
             self._watch(flow, is_read=False)
+
+    def _carried_at(self, is_up: bool, size: int) -> float:  # a direction, as everywhere here
+        """Return when the link has carried so many bytes more."""
+        now = time.monotonic()
+        if self._rate is None:
+            return now
+        self._free_at[is_up] = max(now, self._free_at[is_up]) + size / self._rate
+        return self._free_at[is_up]
 
     def _deliver_due(self) -> None:
         now = time.monotonic()
@@ -326,7 +347,11 @@ class Proxy:
 
     def _read_on(self, flow: Flow) -> None:
         """Read again from a source that had to wait, once little of it is on its way."""
-        if not (flow.is_read or flow.has_ended or flow.kept) and flow.backlog < BACKLOG and flow.source in self._flows:
+        if (
+            not (flow.is_read or flow.has_ended or flow.kept)
+            and flow.backlog < self._backlog
+            and flow.source in self._flows
+        ):
             self._watch(flow, is_read=True)
 
     def _watch(self, flow: Flow, *, is_read: bool | None = None, wants_write: bool | None = None) -> None:

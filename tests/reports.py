@@ -10,9 +10,9 @@ from prometheus_client import CollectorRegistry
 from kiqcluster import rubyjson
 from kiqcluster.groups import parse_group
 from kiqcluster.metrics import Family, Labels, Row
+from kiqcluster.negotiation import TEXT
 from kiqcluster.supervisor.children import Child, Slot
 from kiqcluster.supervisor.expansion import SlotPlan
-from kiqcluster.supervisor.exposition import TEXT
 from kiqcluster.supervisor.metrics import ClusterMetrics
 from kiqcluster.supervisor.state import ClusterState
 from kiqcluster.worker.snapshot import Snapshot, rows_of

@@ -22,6 +22,7 @@ __all__ = ["HARDLY_EVER", "SERVICE", "SentinelGroup"]
 SERVICE = "jobs"
 DOWN_AFTER = 1_000  # milliseconds without an answer after which it calls a server down: more than a busy disk takes
 PACE = {"info-period": 100, "ping-period": 500, "publish-period": 100}  # milliseconds; its own is made for networks
+TRIES = 3  # ports, of which each may be taken
 HARDLY_EVER = 600_000  # milliseconds
 
 
@@ -36,17 +37,26 @@ class SentinelGroup:
     def __init__(self, *, is_far: bool = False, locks: Locks | None = None) -> None:
         self.servers = [RedisServer(durable=True) if locks is None else LockedServer(locks) for _ in range(2)]
         self.link = Proxy(("127.0.0.1", self.servers[0].port))
-        self.port = free_port()
+        self.port = 0  # of the sentinel, once it runs
         self._is_far = is_far
         self._locks = locks
-        self._own_url = f"redis://127.0.0.1:{self.port}/"  # of the sentinel
-        self.url = f"redis+sentinel://127.0.0.1:{self.port}/{SERVICE}/0"
-        if locks is not None:
-            self._own_url = f"rediss://:{quote(locks.sentinel_password)}@127.0.0.1:{self.port}/{locks.query()}"
-            secret = locks.query(sentinel_password=locks.sentinel_password)
-            self.url = f"rediss+sentinel://{locks.login}127.0.0.1:{self.port}/{SERVICE}/0{secret}"
         self._directory = Path(tempfile.mkdtemp(prefix="kiq-sentinel-"))
         self._sentinel: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """The address of the service."""
+        if (locks := self._locks) is None:
+            return f"redis+sentinel://127.0.0.1:{self.port}/{SERVICE}/0"
+        secret = locks.query(sentinel_password=locks.sentinel_password)
+        return f"rediss+sentinel://{locks.login}127.0.0.1:{self.port}/{SERVICE}/0{secret}"
+
+    @property
+    def _own_url(self) -> str:
+        """The address of the sentinel itself."""
+        if (locks := self._locks) is None:
+            return f"redis://127.0.0.1:{self.port}/"
+        return f"rediss://:{quote(locks.sentinel_password)}@127.0.0.1:{self.port}/{locks.query()}"
 
     def __enter__(self) -> SentinelGroup:
         try:
@@ -69,8 +79,7 @@ class SentinelGroup:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._sentinel is not None:
-            self._sentinel.kill()
-            self._sentinel.wait()
+            end(self._sentinel)
         self.link.close()
         for server in self.servers:
             server.close()
@@ -100,11 +109,31 @@ class SentinelGroup:
         return store
 
     def _start_sentinel(self) -> None:
+        """Start it; on another port where somebody has taken this one since it was free."""
+        for _ in range(TRIES):
+            self.port = free_port()
+            self._sentinel = self._new_sentinel()
+            if wait_until(self._answer_or_end, "the sentinel to answer, or to end") == "answers":
+                self._set_pace()
+                return
+        raise AssertionError(f"the sentinel ended:\n{(self._directory / 'log').read_text(errors='replace')}")
+
+    def _answer_or_end(self) -> str:
+        assert self._sentinel is not None
+        if self._sentinel.poll() is not None:
+            return "has ended"
+        try:  # who has taken the port may answer as well
+            return "answers" if self.primary_port() == self.servers[0].port else ""
+        except StoreError:
+            return ""
+
+    def _new_sentinel(self) -> subprocess.Popen[bytes]:
         settings, locks = self._directory / "sentinel.conf", self._locks
         settings.write_text("".join(f"{line}\n" for line in self._settings()))
         command = [embedded.find_server() if locks is None else locks.program, str(settings), "--sentinel"]
-        self._sentinel = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        wait_until(lambda: answers(Store(self._own_url)), "the sentinel to answer")
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+
+    def _set_pace(self) -> None:
         for name, milliseconds in PACE.items():
             self.ask("DEBUG", name, milliseconds)
         if self._is_far:  # after four of these periods it would have the replica follow directly
@@ -113,7 +142,7 @@ class SentinelGroup:
     def _settings(self) -> Iterator[str]:
         locks = self._locks
         yield from (f"dir {self._directory}", f"logfile {self._directory / 'log'}")
-        yield f"port {self.port if locks is None else 0}"
+        yield from ("bind 127.0.0.1", f"port {self.port if locks is None else 0}")
         if locks is not None:
             yield from (f"tls-port {self.port}", "tls-replication yes", f'requirepass "{locks.sentinel_password}"')
             yield from (f"{name} {file}" for name, file in locks.files.items())
@@ -128,6 +157,11 @@ class SentinelGroup:
             fields = dict(zip(flat[::2], flat[1::2], strict=True))
             return bool(fields[b"flags"] == b"slave" and fields[b"master-link-status"] == b"ok")
         return False
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
 
 
 def is_replica(store: Store) -> bool:

@@ -39,7 +39,17 @@ def process_fields(identity: str, **other: Any) -> dict[str, Any]:
     fields = {"concurrency": 5, "busy": 0, "beat": 1_795_168_740.5, "quiet": "false", "rss": 40_000, "rtt_us": 90}
     info |= {name: value for name, value in other.items() if name in info}
     fields |= {name: value for name, value in other.items() if name not in info}
-    return {"info": json.dumps(info), **fields}
+    if "kiq_cluster" in other and "kiq_supervisor" not in other and (state := _object(other["kiq_cluster"])):
+        fields["kiq_supervisor"] = f"{state.get('at', 0.0)!r} {state.get('supervisor', '')}"
+    return {"info": json.dumps(info), **{name: value for name, value in fields.items() if value is not None}}
+
+
+def _object(raw: str) -> dict[str, Any]:
+    try:
+        value = json.loads(raw)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def publish(store: Store, identity: str, ttl: int = 60, **other: Any) -> None:
@@ -170,6 +180,8 @@ class StandIn:
                 self.state |= {"quiet_by": message.by, "lease_remaining": message.lease}
             case "resume":
                 self.state |= {"quiet_by": "", "lease_remaining": None}
+            case "rollback":  # there is nothing to bring back
+                self.state["roll"] = {"id": message.id, "state": "done", "done": 0, "of": 0, "error": ""}
             case "roll":
                 self.state["roll"] = {
                     "id": message.id,

@@ -4,6 +4,7 @@ Read in this order: records (a job), queues and sets (where jobs lie), then stat
 _store says where all of them look, _pages how queues and sets of any size are read.
 """
 
+from kiqcluster.api._pages import Order
 from kiqcluster.api.deploys import Mark, mark, marks
 from kiqcluster.api.executions import ExecutionCount, ExecutionMetrics, JobExecutions
 from kiqcluster.api.processes import Process, ProcessSet, Work, WorkSet
@@ -21,6 +22,7 @@ __all__ = [
     "JobRecord",
     "JobSet",
     "Mark",
+    "Order",
     "Process",
     "ProcessSet",
     "Queue",

@@ -210,13 +210,14 @@ def aligned(payloads: Sequence[bytes], behind: Sequence[bytes], ahead: Sequence[
 # sorted sets
 
 
-def walk_set(store: Store, key: str, order: Order, lowest: float | None = None) -> Iterator[Entry]:
+def walk_set(store: Store, key: str, order: Order, first: float | None = None) -> Iterator[Entry]:
     """Yield the entries of a sorted set, the newest being those of the highest score.
 
-    lowest: the score to begin with, oldest first; entries of the float below it may come before.
+    first: the score to begin with; entries of the float before it may come, too.
     """
     walk = SetWalk(store, key, order)
-    last: Entry | None = None if lowest is None else (b"", nextafter(lowest, -inf))
+    before = inf if order is Order.NEWEST_FIRST else -inf
+    last: Entry | None = None if first is None or first == before else (b"", nextafter(first, before))
     rank, size = 0 if last is None else walk.rank_after(last), FIRST_PAGE
     while True:
         start = max(0, rank - 1)  # one that was read already, to see that nothing has shifted

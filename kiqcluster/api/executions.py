@@ -1,7 +1,8 @@
 """Executions: how often jobs ran in each minute, how long it took, how often they failed.
 
 Workers write these figures with their heartbeats (worker/executions.py; Sidekiq since 7.0), in keys whose spelling
-differs between Sidekiq 7 and 8.  Ours are in both, so of each figure the larger one of the two counts.
+differs between Sidekiq 7 and 8.  Ours are in both, and in a hash of ours, so that they count once: 7's and 8's figures
+are added up, less ours.
 
 minutes   the last 8 hours, minute by minute, with histograms
 hours     the last 72, by ten minutes; Sidekiq 8 and kiqcluster only, 7 does not write them
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -27,11 +28,15 @@ from kiqcluster.store.wire import Command
 
 __all__ = ["ExecutionCount", "ExecutionMetrics", "JobExecutions"]
 
-BATCH = 200  # keys asked for in one round trip
+BATCH = 300  # keys asked for in one round trip
 MOST_MINUTES, MOST_HOURS = 480, 72  # that are kept
 SLOTS = len(EXECUTION_BUCKETS) + 1  # the last one is for all that took longer
 
-Fields = dict[str, dict[str, int]]  # class → p, f or ms → figure
+LETTERS = ("p", "f", "ms")
+PLACES = tuple(map(str, range(SLOTS)))  # of the histogram, as our hash has them
+
+Figures = dict[str, int]  # p, f, ms or a place of the histogram → figure
+Fields = dict[str, Figures]  # class → figures
 KeyForm = Callable[[datetime], str]
 
 
@@ -101,14 +106,14 @@ class ExecutionMetrics:
         """Return class → its runs, those first that took the most time.
 
         class_filter: what a class must contain, whatever its case, or a pattern to be found in it.
-        One round trip per 100 minutes, or 200 times ten minutes.
+        One round trip per 100 minutes, or 300 times ten minutes.
         """
         moments, forms = self._span(minutes, hours)
         is_wanted = _filter(class_filter)
         found: dict[str, JobExecutions] = {}
         for part, replies in self._ask(moments, lambda at: [("HGETALL", form(at)) for form in forms]):
             for at, told in zip(part, replies, strict=True):
-                for name, figures in _largest(map(_read, told)).items():
+                for name, figures in _joined(*map(_read, told)).items():
                     if is_wanted(name):
                         job = found.setdefault(name, JobExecutions(name))
                         job.series[at] = ExecutionCount(figures.get("p", 0), figures.get("f", 0), figures.get("ms", 0))
@@ -117,31 +122,37 @@ class ExecutionMetrics:
     def for_job(self, name: str, minutes: int | None = None, hours: int | None = None) -> JobExecutions:
         """Return the runs of a class, by minutes with histograms.
 
-        One round trip per 50 minutes, or 200 times ten minutes.
+        One round trip per 60 minutes, or 300 times ten minutes.
         """
         moments, forms = self._span(minutes, hours)
-        letters = [f"{name}|{letter}" for letter in ("p", "f", "ms")]
+        words = (*LETTERS, *PLACES)
+        fields = [f"{name}|{word}" for word in words]
         keys = self._store.keys
         histograms = [] if hours is not None else [keys.histogram, keys.histogram_7]
 
         def commands(at: datetime) -> list[Command]:
             return [
-                *(("HMGET", form(at), *letters) for form in forms),
+                *(("HMGET", form(at), *fields) for form in forms),
                 *(("GET", form(name, at)) for form in histograms),
             ]
 
         job = JobExecutions(name)
         for part, replies in self._ask(moments, commands):
             for at, told in zip(part, replies, strict=True):
-                counts = [tuple(map(_count, reply)) for reply in told[: len(forms)] if isinstance(reply, list)]
-                slots = [_slots(reply) for reply in told[len(forms) :]]
-                if any(map(any, (*counts, *slots))):
-                    processed, failed, ms = map(max, zip((0, 0, 0), *counts, strict=True))
-                    job.series[at] = ExecutionCount(processed, failed, ms, tuple(map(max, *slots)) if slots else ())
+                shares: list[Fields] = []
+                for reply in told[: len(forms)]:
+                    counts = map(_count, reply) if isinstance(reply, list) else ()
+                    shares.append({name: {word: count for word, count in zip(words, counts, strict=False) if count}})
+                for share, reply in zip(shares, told[len(forms) :], strict=False):
+                    share[name] |= {place: count for place, count in zip(PLACES, _slots(reply), strict=True) if count}
+                if figures := _joined(*shares).get(name):
+                    processed, failed, ms = (figures.get(letter, 0) for letter in LETTERS)
+                    places = tuple(figures.get(place, 0) for place in PLACES) if histograms else ()
+                    job.series[at] = ExecutionCount(processed, failed, ms, places)
         return job
 
     def _span(self, minutes: int | None, hours: int | None) -> tuple[list[datetime], list[KeyForm]]:
-        """Return the moments that are asked about, oldest first, and how their keys are spelt."""
+        """Return the moments that are asked about, oldest first, and how their keys are spelt: of 8, of 7, and ours."""
         if minutes is not None and hours is not None:
             raise UsageError("executions are by minutes or by hours, not both")
         now = datetime.fromtimestamp(self._clock.now(), UTC).replace(second=0, microsecond=0)
@@ -152,7 +163,7 @@ class ExecutionMetrics:
             return [newest - step * back for back in range(count - 1, -1, -1)], [keys.executions_rollup]
         count = _within(60 if minutes is None else minutes, MOST_MINUTES, "minutes")
         moments = [now - timedelta(minutes=back) for back in range(count - 1, -1, -1)]
-        return moments, [keys.executions, keys.executions_7]
+        return moments, [keys.executions, keys.executions_7, keys.own_executions]
 
     def _ask(
         self, moments: Sequence[datetime], commands: Callable[[datetime], list[Command]]
@@ -190,15 +201,23 @@ def _read(reply: Any) -> Fields:
     return found
 
 
-def _largest(several: Iterable[Fields]) -> Fields:
-    """Return of each figure the largest."""
-    whole: Fields = {}
-    for each in several:
-        for name, figures in each.items():
-            known = whole.setdefault(name, {})
-            for letter, figure in figures.items():
-                known[letter] = max(figure, known.get(letter, 0))
-    return whole
+def _joined(younger: Fields, older: Fields | None = None, own: Fields | None = None) -> Fields:
+    """Return the figures of each class.  own: our share, which both of the others have."""
+    if older is None or own is None:
+        return younger
+    names = dict.fromkeys((*younger, *older))
+    return {name: _total(younger.get(name, {}), older.get(name, {}), own.get(name)) for name in names}
+
+
+def _total(younger: Figures, older: Figures, own: Figures | None) -> Figures:
+    """Return what both forms have together, less our share, once."""
+    if not own and younger == older:
+        return younger  # a release of ours that kept no share
+    total = {}
+    for word in {*younger, *older}:
+        one, other = younger.get(word, 0), older.get(word, 0)
+        total[word] = max(one, other, one + other - (own or {}).get(word, 0))  # places of a histogram end at 65 535
+    return total
 
 
 def _slots(raw: Any) -> tuple[int, ...]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import takewhile
 
 from kiqcluster import rubyjson
 from kiqcluster.api._pages import LARGEST_PAGE, Order, batches, read_entries, walk_set
@@ -23,7 +22,8 @@ from kiqcluster.payload import Payload, check_queue_name, presentable, wrap
 from kiqcluster.rubyjson import JSON
 from kiqcluster.runtime import current_setup
 from kiqcluster.store import Store
-from kiqcluster.store.moves import DeadSetLimits, Move, move_entries
+from kiqcluster.store.moves import DeadSetLimits, Move, move_entries, trim_dead
+from kiqcluster.store.search import search_entries
 
 __all__ = ["DeadSet", "JobSet", "RetrySet", "ScheduledSet", "SortedEntry"]
 
@@ -130,9 +130,16 @@ class JobSet:
                 return
 
     def find_job(self, jid: str) -> SortedEntry | None:
-        """Return the entry of this id.  It has to look through the set: one round trip per 500 entries."""
-        entries = self.scan(f"*{jid}*") if is_verbatim(jid) else iter(self)
+        """Return the entry of this id.  It has to look through the set: one round trip per 2 000 entries."""
+        entries = self.holding([jid.encode()]) if is_verbatim(jid) else iter(self)
         return next((entry for entry in entries if entry.jid == jid), None)
+
+    def holding(self, texts: Sequence[bytes]) -> Iterator[SortedEntry]:
+        """Yield the entries whose bytes hold one of up to 8 texts, highest score first; Redis looks for them.
+
+        While the set changes, one may come twice.  One round trip per 2 000 entries.
+        """
+        return (SortedEntry(*entry, self) for entry in search_entries(self._store, self._key, texts))
 
     def fetch(self, score: float | tuple[float, float], jid: str | None = None) -> list[SortedEntry]:
         """Return the entries of a score, or of a range with both its ends; of this id only.
@@ -140,9 +147,19 @@ class JobSet:
         Two round trips, one more per 500 entries.
         """
         low, high = score if isinstance(score, tuple) else (score, score)
-        within = takewhile(lambda entry: entry[1] <= high, walk_set(self._store, self._key, Order.OLDEST_FIRST, low))
-        entries = [SortedEntry(*entry, self) for entry in within if entry[1] >= low]
-        return [entry for entry in entries if jid is None or entry.jid == jid]
+        return [entry for entry in self.between(low, high, Order.OLDEST_FIRST) if jid is None or entry.jid == jid]
+
+    def between(self, low: float, high: float, order: Order = Order.NEWEST_FIRST) -> Iterator[SortedEntry]:
+        """Yield the entries of a range of scores with both its ends.
+
+        Two round trips, one more per 500 entries of that range; others are not read.
+        """
+        first = high if order is Order.NEWEST_FIRST else low
+        for payload, score in walk_set(self._store, self._key, order, first):
+            if score < low if order is Order.NEWEST_FIRST else score > high:
+                return
+            if low <= score <= high:
+                yield SortedEntry(payload, score, self)
 
     # changing: entries that are still there.  Each verb returns how many were, one script per 500 entries.
 
@@ -217,19 +234,22 @@ class JobSet:
         An entry that Redis will not let go, or that a link fails on, holds up no other: RedisRefused, or the link's
         error, is raised when all others have moved.
         """
-        count, left, at_stake, reason = 0, 0, 0, ""
+        count, left, at_stake, reason, is_trim_due = 0, 0, 0, "", False
         failures: list[Exception] = []
         try:
             for several in batches(entries):
                 now = self._clock.now()
                 batch, moves = _planned(several, plan, now, failures)
                 at_stake = len(batch)
-                moved, refusals = move_entries(self._store, self._key, moves, now, _limits())
+                moved, refusals, dropped = move_entries(self._store, self._key, moves, now, _limits())
+                is_trim_due |= dropped.has_more
                 at_stake, count, left = 0, count + len(moved), left + len(refusals)
                 reason = next(iter(refusals), reason)
                 if tell is not None:
                     for index in moved:
                         tell(batch[index])
+            while is_trim_due:
+                is_trim_due = trim_dead(self._store, self._clock.now(), _limits()).has_more
             if left:
                 raise RedisRefused(f"{reason} ({left} entries of {self._key} stay; {count} were moved)")
         except StoreError as error:
@@ -268,7 +288,7 @@ class DeadSet(JobSet):
         """Put a job into the dead set as of now, which is trimmed, and tell the death handlers.
 
         job: bytes, which stay as they are, or a payload, which gets what Ruby's pages need; what Ruby's parser cannot
-        read is kept inside of an entry that it can.  One round trip.
+        read is kept inside of an entry that it can.  Two round trips; the second drops 1 000 entries at most.
         """
         now = self._clock.now()
         if isinstance(job, bytes):
@@ -278,19 +298,21 @@ class DeadSet(JobSet):
             raw = rubyjson.encode({**payload, **presentable(payload, DEFAULT_QUEUE, now)})
             if not rubyjson.ruby_reads(raw):
                 raw = wrap(raw, DEFAULT_QUEUE, MalformedPayload(UNREADABLE), now)
-        self._store.transaction([("ZADD", self._key, repr(now), raw), *self._trimming(now)])
+        self._store.call("ZADD", self._key, repr(now), raw)
+        trim_dead(self._store, now, _limits())
         _mourn(JobRecord(raw))
 
     def trim(self) -> int:
-        """Drop what is too old or too much (`dead_timeout`, `dead_max_jobs`); return how many.  One round trip."""
-        return sum(self._store.transaction(self._trimming(self._clock.now())))
+        """Drop what is too old or too much (`dead_timeout`, `dead_max_jobs`); return how many.
 
-    def _trimming(self, now: float) -> Sequence[tuple[str | int, ...]]:
-        limits = _limits()
-        return (
-            ("ZREMRANGEBYSCORE", self._key, "-inf", repr(now - limits.timeout)),
-            ("ZREMRANGEBYRANK", self._key, 0, -limits.largest),
-        )
+        One round trip per 1 000.
+        """
+        count = 0
+        while True:
+            dropped = trim_dead(self._store, self._clock.now(), _limits())
+            count += sum(dropped)
+            if not dropped.has_more:
+                return count
 
 
 def _planned(

@@ -12,7 +12,7 @@ from typing import Any
 from kiqcluster.api._store import CLOCK, store_in_force
 from kiqcluster.api.records import JobRecord
 from kiqcluster.clock import Clock
-from kiqcluster.errors import UsageError
+from kiqcluster.errors import StoreError, UsageError
 from kiqcluster.store import Store
 from kiqcluster.store.wire import Command
 
@@ -39,6 +39,7 @@ class Stats:
         "queues",
         "retry_size",
         "scheduled_size",
+        "unreadable",
         "workers_size",
     )
 
@@ -52,18 +53,19 @@ class Stats:
     workers_size: int  # jobs that run, by the latest heartbeats
     default_queue_latency: float  # seconds that the next job of the queue `default` has waited
     queues: dict[str, int]  # name → size, largest first
+    unreadable: tuple[str, ...]  # keys of the wrong type: what they should tell counts as 0
 
     def __init__(self, *, store: Store | None = None, clock: Clock = CLOCK) -> None:
         store = store_in_force(store)
         keys = store.keys
-        processed, failed, scheduled, retry, dead, names, identities = _ask(
-            store,
-            [
-                *(("GET", key) for key in (keys.processed, keys.failed)),
-                *(("ZCARD", key) for key in (keys.schedule, keys.retry, keys.dead)),
-                *(("SMEMBERS", key) for key in (keys.queues, keys.processes)),
-            ],
-        )
+        questions = [
+            *(("GET", key) for key in (keys.processed, keys.failed)),
+            *(("ZCARD", key) for key in (keys.schedule, keys.retry, keys.dead)),
+            *(("SMEMBERS", key) for key in (keys.queues, keys.processes)),
+        ]
+        replies = _ask(store, questions)
+        processed, failed, scheduled, retry, dead, names, identities = replies
+        self.unreadable = _refused(questions, replies)
         self.processed, self.failed = _count(processed), _count(failed)
         self.scheduled_size, self.retry_size, self.dead_size = _count(scheduled), _count(retry), _count(dead)
         self._look_closer(store, _names(names), _names(identities), clock.now())
@@ -81,6 +83,7 @@ class Stats:
         rung, waiting = replies[:2]
         raw = rung if isinstance(rung, bytes) else waiting
         self.default_queue_latency = JobRecord(raw).latency(now) if isinstance(raw, bytes) else 0.0
+        self.unreadable += _refused(sizes, replies[2 : 2 + len(sizes)])
         counts = list(map(_count, replies[2 : 2 + len(sizes)]))
         queues = {name: counts[2 * at] + counts[2 * at + 1] for at, name in enumerate(names)}
         self.queues = dict(sorted(queues.items(), key=lambda pair: (-pair[1], pair[0])))
@@ -139,6 +142,12 @@ def _ask(store: Store, commands: Sequence[Command]) -> list[Any]:
     """Run commands in one round trip; a refusal is among the replies: one broken key costs its own figure only."""
     with store.borrowed() as link:
         return link.exchange(commands)
+
+
+def _refused(questions: Sequence[tuple[Any, ...]], replies: Sequence[Any]) -> tuple[str, ...]:
+    """Return the keys of which Redis says that they are of another type."""
+    pairs = zip(questions, replies, strict=True)
+    return tuple(str(question[1]) for question, reply in pairs if isinstance(reply, StoreError))
 
 
 def _parts(commands: Sequence[Command]) -> Iterator[Sequence[Command]]:

@@ -163,19 +163,19 @@ def report(
     gone = outcome.found - outcome.done - outcome.refused - outcome.unknown
     words = f"{past} {counted(outcome.done, *what)}"
     if gone > 0 and outcome.error is None:
-        words += f"; {counted(gone, 'other was', 'others were')} gone before"
+        words += f"; {counted(gone, 'other was', 'others were')} already gone"
     output.say(words)
     if outcome.refused:
-        output.complain(f"Redis refused {counted(outcome.refused, *what)}, where nothing has changed: {outcome.error}")
+        output.complain(f"Redis refused {counted(outcome.refused, *what)}, which stay as they are: {outcome.error}")
     elif outcome.error is not None:
         output.complain(str(outcome.error))
     if outcome.unknown:
         output.complain(
-            f"of {number(outcome.unknown)} more nobody knows whether they were {past}; have a look, or do it again: "
-            "what is done is not done twice"
+            f"the reply was lost for {number(outcome.unknown)} more, which may have been {past}; have a look, or run "
+            "it again: nothing is done twice"
         )
     if outcome.is_interrupted:
-        output.complain("interrupted; all others are where they were")
+        output.complain("interrupted; the others were left alone")
     code = outcome.exit_code or (ExitCode.UNEXPECTED if problem else ExitCode.STOPPED)
     told = outcome.as_json()
     output.document({**document, "ok": code == ExitCode.STOPPED, **told, "error": told["error"] or problem or None})

@@ -1,4 +1,4 @@
-"""busy: the jobs that run, as the latest heartbeats tell."""
+"""busy: the jobs that run, as the latest heartbeats tell, or, of one supervisor, as it sees them at this moment."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import click
 
 from kiqcluster.api.processes import Work, WorkSet
 from kiqcluster.clock import SystemClock
-from kiqcluster.ctl.options import SETTINGS, Output, json_option, redis_options
+from kiqcluster.ctl.by_socket import Running, SocketWay
+from kiqcluster.ctl.completion import complete_classes, complete_queues
+from kiqcluster.ctl.options import SETTINGS, Output, address_options, json_option, open_store, socket_option
 from kiqcluster.ctl.picture import job_as_json
-from kiqcluster.ctl.tables import counted, duration, left, right
-from kiqcluster.ctl.views import arguments
-from kiqcluster.errors import ExitCode
+from kiqcluster.ctl.tables import ago, counted, duration, left, right
+from kiqcluster.ctl.views import SHORT_JID, arguments
+from kiqcluster.errors import ExitCode, UsageError
+from kiqcluster.fleet import processes
 from kiqcluster.store import Store
 
 __all__ = ["busy"]
@@ -21,50 +24,102 @@ COLUMNS = (
     right("SINCE"),
     left("QUEUE", 8),
     left("CLASS", 12),
-    left("JID"),
+    left("JID", SHORT_JID, is_first=True),
     left("ARGS", 8),
 )
 
 
+COLUMNS_NOW = tuple(each for each in COLUMNS if each.title in ("PROCESS", "SINCE", "CLASS", "JID"))
+
+
 @click.command(context_settings=SETTINGS)
-@click.option("--queue", metavar="NAME", help="jobs of this queue only")
-@click.option("--class", "name", metavar="NAME", help="jobs of this class only")
-@redis_options
+@click.option("--queue", metavar="NAME", shell_complete=complete_queues, help="jobs of this queue only")
+@click.option("--class", "name", metavar="NAME", shell_complete=complete_classes, help="jobs of this class only")
+@socket_option
+@address_options
 @json_option
 @click.pass_context
-def busy(ctx: click.Context, store: Store, output: Output, queue: str | None, name: str | None) -> None:
+def busy(
+    ctx: click.Context,
+    output: Output,
+    queue: str | None,
+    name: str | None,
+    socket: str | None,
+    redis: str | None,
+    config_file: str | None,
+    environment: str | None,
+) -> None:
     """Show the jobs that run: where, since when, their arguments.  Those of Ruby's processes, too.
 
-    Processes tell with their heartbeats, every ten seconds; shorter jobs mostly do not show.  Two round trips, one more
-    per 500 processes.
+    Processes tell with their heartbeats, every ten seconds.  What is shown is as of then: SINCE counts up to that beat,
+    a job may have ended since, and shorter jobs mostly do not show.  Four round trips, two more per 500 processes.
+    With --socket, the supervisor on this host tells what its workers run at this moment, without queue and arguments.
 
     \b
       kiqctl busy
       kiqctl busy --queue mailers --class SendInvoice
       kiqctl busy --json
+      kiqctl busy --socket /run/kiqcluster.sock
     """
+    if socket is None:
+        _show_beats(open_store(redis, config_file, environment), output, queue, name)
+    elif redis or queue:
+        raise UsageError(
+            "--socket reaches one supervisor without Redis, which knows no queues; leave --redis and --queue out"
+        )
+    else:
+        _show_now(SocketWay(socket), output, name)
+    ctx.exit(ExitCode.STOPPED)
+
+
+def _show_now(way: SocketWay, output: Output, name: str | None) -> None:
+    """Show what the workers of one supervisor run at this moment."""
+    found, now = [each for each in way.running() if name in (None, each.name)], SystemClock.now()
+    if found:
+        rows = [(each.identity, duration(now - each.since), each.name, each.jid) for each in found]
+        output.table(COLUMNS_NOW, rows, indent=0)
+        output.say(_counted(len(found), len({each.identity for each in found})))
+    else:
+        output.say("no jobs are running" if name is None else "no running job matches")
+    output.document({"busy": len(found), "jobs": [_now_as_json(each, now) for each in found]})
+
+
+def _now_as_json(job: Running, now: float) -> dict[str, object]:
+    seconds = max(0.0, now - job.since)
+    place = {"identity": job.identity, "run_at": job.since, "seconds": seconds, "age": 0.0}
+    return {**place, "jid": job.jid, "class": job.name}
+
+
+def _counted(jobs: int, workers: int) -> str:
+    return f"{counted(jobs, 'job')} in {counted(workers, 'process', 'processes')}"
+
+
+def _show_beats(store: Store, output: Output, queue: str | None, name: str | None) -> None:
+    """Show what all processes run, as of their latest beats."""
+    ages = {each.identity: each.age for each in processes(store)}
     now = SystemClock.now()
     found = [each for each in WorkSet(store=store) if _is_meant(each, queue, name)]
+    seen_at = {each.identity: now - ages.get(each.identity, 0.0) for each in found}
     if found:
-        processes = len({each.identity for each in found})
-        output.table(COLUMNS, [_row(each, now) for each in found], indent=0)
-        output.say(f"{counted(len(found), 'job')} in {counted(processes, 'process', 'processes')}")
+        output.table(COLUMNS, [_row(each, seen_at[each.identity]) for each in found], indent=0)
+        many = _counted(len(found), len(seen_at))
+        output.say(f"{many}, as of {ago(min(seen_at.values()), now)} or later; some may have ended since")
     else:
-        output.say("nothing runs" if queue is None and name is None else "nothing of that kind runs")
-    output.document({"busy": len(found), "jobs": [_as_json(each, now) for each in found]})
-    ctx.exit(ExitCode.STOPPED)
+        output.say("no jobs are running" if queue is None and name is None else "no running job matches")
+    output.document({"busy": len(found), "jobs": [_as_json(each, now, seen_at[each.identity]) for each in found]})
 
 
 def _is_meant(work: Work, queue: str | None, name: str | None) -> bool:
     return queue in (None, work.queue) and name in (None, work.job.name, work.job.display_class)
 
 
-def _row(work: Work, now: float) -> tuple[str, ...]:
+def _row(work: Work, seen_at: float) -> tuple[str, ...]:
     job = work.job
-    place = (work.identity, work.tid, duration(now - work.run_at), work.queue)
+    place = (work.identity, work.tid, duration(seen_at - work.run_at), work.queue)
     return (*place, job.display_class, job.jid, arguments(job))
 
 
-def _as_json(work: Work, now: float) -> dict[str, object]:
-    place = {"identity": work.identity, "tid": work.tid, "run_at": work.run_at, "seconds": max(0.0, now - work.run_at)}
+def _as_json(work: Work, now: float, seen_at: float) -> dict[str, object]:
+    place = {"identity": work.identity, "tid": work.tid, "run_at": work.run_at}
+    place |= {"seconds": max(0.0, seen_at - work.run_at), "age": now - seen_at}
     return {**place, **job_as_json(work.job), "queue": work.queue}

@@ -8,11 +8,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from kiqcluster.api.processes import WorkSet
 from kiqcluster.clock import SystemClock
+from kiqcluster.ctl.tables import natural
 from kiqcluster.ctl.waiting import NEVER, POLL
 from kiqcluster.ctl.ways import Answer, Child, NobodyThere, View, Worker, number_of, report_of
 from kiqcluster.errors import StoreError
@@ -23,7 +25,7 @@ __all__ = ["RedisWay", "is_among", "uptime", "view_of", "view_of_process", "work
 
 ANSWER = 10.0  # seconds within which a supervisor must have answered
 PATIENCE = 3.0  # seconds after which another process is asked to carry the message
-WAS_READ = "; it was read, so it may be done yet: `kiqctl ps` shows it"
+WAS_READ = "; it was received, so it may still be done: `kiqctl ps` shows it"
 NEWBORN = 3.0  # seconds that a process which has just started may take to learn of its supervisor
 
 
@@ -36,6 +38,8 @@ class RedisWay:
     """To the supervisors on these hosts, all if there are none; or to the process that `identity` names.
 
     supervisors: those that are meant alone, by their names in full.
+    patience: seconds for which orders are given again and again while Redis is away; None is ANSWER, and none to begin
+    with.  on_outage: called whenever it was found to be.
     """
 
     def __init__(
@@ -44,7 +48,11 @@ class RedisWay:
         hosts: Sequence[str] = (),
         identity: str | None = None,
         supervisors: Collection[str] = (),
+        patience: float | None = None,
+        on_outage: Callable[[], None] = lambda: None,
     ) -> None:
+        self._patience = patience
+        self._on_outage = on_outage
         self._store = store
         self._hosts = hosts
         self._identity = identity
@@ -56,13 +64,13 @@ class RedisWay:
         """See Way."""
         everybody = self._find()
         if self._identity is not None:
-            process = self._one(everybody)
-            message = replace(message, scope="process")
-            return self._carry([ProcessErrand(self._store, process.identity, message)])
+            return self._tell_one(self._one(everybody), message, everybody)
         known = self._meant(everybody)
         lost = [Answer(each.identity, UNATTACHED) for each in self._unattached(everybody)]
         if not known and not lost:
             raise NobodyThere(self._nobody(everybody))
+        if message.action == "dump":
+            return [*self._dump(known, message), *lost]
         return [*self._carry([Errand(self._store, each.supervisor, message) for each in known]), *lost]
 
     def look(self) -> Mapping[str, View]:
@@ -73,15 +81,41 @@ class RedisWay:
             return {each.identity: view_of_process(each) for each in meant}
         return {each.supervisor: view_of(each) for each in self._meant(everybody)}
 
+    def running_jids(self) -> list[str]:
+        """Return the ids of the jobs that ran at the latest heartbeats.  Raises StoreError."""
+        return [work.job.jid for work in WorkSet(store=self._store)]
+
+    def _tell_one(self, process: Process, message: Message, everybody: Sequence[Process]) -> list[Answer]:
+        """Have a process do something.  The stacks of one that reads no messages, its supervisor logs for it."""
+        supervisor = process.supervisor
+        if message.action != "dump" or supervisor is None or not process.is_unresponsive:
+            return self._carry([ProcessErrand(self._store, process.identity, replace(message, scope="process"))])
+        found = [each for each in clusters(everybody) if each.supervisor == supervisor]
+        return [replace(each, name=process.identity) for each in self._dump(found, replace(message, pid=process.pid))]
+
+    def _dump(self, known: Sequence[Cluster], message: Message) -> list[Answer]:
+        """Have supervisors log stacks; say how these are had where no worker can pass that on."""
+        deaf = {each.supervisor for each in known if all(process.is_unresponsive for process in each.processes)}
+        errands = [Errand(self._store, each.supervisor, message) for each in known if each.supervisor not in deaf]
+        answers = [*self._carry(errands), *(Answer(each, "no worker responds and could pass it on") for each in deaf)]
+        return [replace(each, error=each.error and f"{each.error}; {_by_hand(each.name)}") for each in answers]
+
     # 1. find
 
     def _find(self) -> list[Process]:
         """Return everybody, once all of ours know their supervisor, or have had time to."""
         deadline = self._clock.monotonic() + NEWBORN
+        give_up = self._clock.monotonic() + (self._patience or 0.0)
         while True:
-            everybody = processes(self._store)
-            if not self._unattached(everybody) or self._clock.monotonic() >= deadline:
-                return everybody
+            try:
+                everybody = processes(self._store)
+            except StoreError as error:
+                if not is_outage(error) or self._clock.monotonic() >= give_up:
+                    raise
+                self._on_outage()
+            else:
+                if not self._unattached(everybody) or self._clock.monotonic() >= deadline:
+                    return everybody
             NEVER.wait(POLL)
 
     def _one(self, everybody: Sequence[Process]) -> Process:
@@ -98,9 +132,10 @@ class RedisWay:
         return found[0]
 
     def _meant(self, everybody: Sequence[Process]) -> list[Cluster]:
+        found = sorted(clusters(everybody), key=lambda each: natural(each.supervisor))
         if self._supervisors:
-            return [each for each in clusters(everybody) if each.supervisor in self._supervisors]
-        return [each for each in clusters(everybody) if any(self._is_meant(p.host) for p in each.processes)]
+            return [each for each in found if each.supervisor in self._supervisors]
+        return [each for each in found if any(self._is_meant(p.host) for p in each.processes)]
 
     def _unattached(self, everybody: Sequence[Process]) -> list[Process]:
         """Return those of ours that are meant and have not been told of their supervisor."""
@@ -114,7 +149,7 @@ class RedisWay:
     def _nobody(self, everybody: Sequence[Process]) -> str:
         ours = sorted({each.host for each in everybody if each.is_ours})
         if self._supervisors:
-            return f"{', '.join(self._supervisors)} left before anything could be asked"
+            return f"{', '.join(self._supervisors)} ended before it could be asked"
         if ours:
             return f"no kiqcluster process is on {', '.join(self._hosts)}; there are some on {', '.join(ours)}"
         ruby = f" ({len(everybody)} of Ruby's Sidekiq are)" if everybody else ""
@@ -125,6 +160,7 @@ class RedisWay:
     def _carry(self, errands: Sequence[Carried]) -> list[Answer]:
         """Run errands until each has its answer, or the deadline; an outage of Redis meanwhile is waited for."""
         deadline = self._clock.monotonic() + ANSWER
+        give_up = self._clock.monotonic() + (self._patience or ANSWER)
         pending, trouble = list(errands), ""
         while pending and self._clock.monotonic() < deadline:
             try:
@@ -134,6 +170,8 @@ class RedisWay:
                 if not is_outage(error):
                     raise
                 trouble = f" ({error})"
+                deadline = max(deadline, min(give_up, self._clock.monotonic() + ANSWER))
+                self._on_outage()
             if pending:
                 NEVER.wait(POLL)
         for each in pending:
@@ -141,8 +179,14 @@ class RedisWay:
         return [Answer(each.name, each.error) for each in errands]
 
 
-VOID_LATER = "what was sent is void after a minute, unless it was read"
-UNATTACHED = "does not say which supervisor it belongs to; it was not told"
+def _by_hand(supervisor: str) -> str:
+    """Return how the stacks are had without Redis."""
+    host, _, pid = supervisor.rpartition(":")[0].rpartition(":")
+    return f"on {host}, `kill -TTIN {pid}` has the supervisor log the stacks"
+
+
+VOID_LATER = "the message expires after a minute, unless it was received"
+UNATTACHED = "has not told which supervisor it belongs to, so it was not asked"
 
 
 class Carried(Protocol):
@@ -183,7 +227,7 @@ class Errand:
             if isinstance(answers, dict) and self._message.id in answers:
                 self.error = answers[self._message.id]
                 return True
-        carriers = [each.identity for each in mine]
+        carriers = [each.identity for each in mine if not each.is_unresponsive] or [each.identity for each in mine]
         if not mine and self._message.action == "stop" and self._was_read():
             return True  # its workers left before they could publish the answer
         if carriers and (self._carrier not in carriers or now >= self._since + PATIENCE):
@@ -259,7 +303,7 @@ def view_of(cluster: Cluster) -> View:
         name=cluster.supervisor,
         host=cluster.host,
         version=str(state.get("version", "")),
-        slots=int(state.get("slots", len(cluster.processes))),
+        slots=int(number_of(state.get("slots"))) or len(cluster.processes),
         workers=tuple(worker_of(each) for each in sorted(cluster.processes, key=lambda each: each.identity)),
         quiet_by=str(state.get("quiet_by") or ""),
         lease_remaining=None if lease is None else max(0.0, number_of(lease) - age),

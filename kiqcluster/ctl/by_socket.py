@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from http.client import HTTPException
 from math import inf
 from typing import Any
@@ -10,13 +11,23 @@ from urllib.parse import urlencode
 
 from kiqcluster import localhttp, rubyjson
 from kiqcluster.clock import SystemClock
-from kiqcluster.ctl.ways import Answer, Child, NobodyThere, View, Worker, report_of
+from kiqcluster.ctl.ways import Answer, Child, NobodyThere, View, Worker, number_of, report_of
 from kiqcluster.errors import KiqError, UsageError
 from kiqcluster.fleet import Message
 
-__all__ = ["SocketWay"]
+__all__ = ["Running", "SocketWay"]
 
 TIMEOUT = 10.0  # seconds that one request may take
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A job that runs.  since: epoch seconds."""
+
+    identity: str
+    name: str
+    jid: str
+    since: float
 
 
 class SocketWay:
@@ -35,6 +46,8 @@ class SocketWay:
             fields["lease"] = f"{message.lease:.3f}"
         if message.whose:
             fields["whose"] = message.whose
+        if message.jid:
+            fields["jid"] = message.jid
         status, document = self._ask("POST", f"/{message.action}?{urlencode(fields)}")
         self._told_at = self._clock.monotonic()
         error = None if status in (200, 202) else str(document.get("error") or f"it answered {status}")
@@ -54,6 +67,22 @@ class SocketWay:
         view = _view_of(document, self._path, self._clock.monotonic() - self._told_at)
         return {view.name: view}
 
+    def running(self) -> list[Running]:
+        """Return the jobs that run at this moment, by process.  Raises NobodyThere, KiqError."""
+        status, document = self._ask("GET", "/status")
+        if status != 200:
+            raise KiqError(f"{self._path} answered {status} to GET /status: is it the socket of kiqcluster?")
+        return [
+            Running(str(process.get("identity") or ""), str(job["class"]), str(job["jid"]), number_of(job.get("since")))
+            for slot in document.get("slots") or []
+            for process in _processes_of(slot)
+            for job in process.get("running") or ()
+        ]
+
+    def running_jids(self) -> list[str]:
+        """Return the ids of the jobs that run at this moment.  Raises NobodyThere, KiqError."""
+        return [each.jid for each in self.running()]
+
     def _ask(self, method: str, target: str) -> tuple[int, dict[str, Any]]:
         """Return status and JSON object.  Raises NobodyThere, KiqError."""
         try:
@@ -64,13 +93,13 @@ class SocketWay:
                 f"nobody answers at {self._path} ({error}); is the supervisor running, and its `control` that path?"
             ) from error
         except TimeoutError as error:
-            yet = f"; what was asked may be done yet: `kiqctl ps --socket {self._path}` shows it"
+            yet = f"; it may still be done: `kiqctl ps --socket {self._path}` shows it"
             late = f"{self._path} did not answer within {TIMEOUT:.0f} s"
             raise KiqError(f"{late}{yet}" if method == "POST" else late) from error
         except OSError as error:
             raise UsageError(f"{self._path} cannot be used as a control socket ({error.strerror or error})") from error
         except (HTTPException, rubyjson.Undecodable) as error:
-            raise KiqError(f"what listens at {self._path} is no supervisor ({error!r})") from error
+            raise KiqError(f"{self._path} is not the socket of a supervisor ({error!r})") from error
         self._was_there = True
         return status, document if isinstance(document, dict) else {}
 
@@ -100,14 +129,16 @@ def _view_of(status: Mapping[str, Any], path: str, since: float) -> View:
         roll_needed=str(status.get("roll_needed") or ""),
         children=tuple(child for slot in slots for child in _children_of(slot)),
         now=SystemClock.now(),
+        deploy=str(status.get("deploy") or ""),
     )
 
 
 def _children_of(slot: Mapping[str, Any]) -> Iterator[Child]:
     """Yield what is said of each process of a slot; of the slot itself, where there is none."""
     number, processes = int(slot.get("slot") or 0), list(_processes_of(slot))
+    died_at = (slot.get("last_death") or {}).get("at")
     for process in processes or [slot]:
-        yield Child.read(number, process)
+        yield Child.read(number, {**process, "restarts": slot.get("unplanned_restarts"), "died_at": died_at})
 
 
 def _processes_of(slot: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import sys
-from contextlib import suppress
 from io import TextIOWrapper
 from typing import Any
 
 import click
 
 from kiqcluster import streams
+from kiqcluster.console import run_command
 from kiqcluster.ctl.busy import busy
+from kiqcluster.ctl.completion import completion
 from kiqcluster.ctl.deploy import deploy
 from kiqcluster.ctl.enqueue import enqueue
 from kiqcluster.ctl.entries import dead, retries, scheduled
@@ -24,7 +24,7 @@ from kiqcluster.ctl.ps import ps
 from kiqcluster.ctl.queues import queues
 from kiqcluster.ctl.signals import dump, signal
 from kiqcluster.ctl.stats import stats
-from kiqcluster.ctl.steer import quiet, reload, resume, roll
+from kiqcluster.ctl.steer import kill, quiet, reload, resume, roll
 from kiqcluster.ctl.tables import clean
 from kiqcluster.ctl.top import top
 from kiqcluster.errors import KiqError, RedisRefused, RedisUnavailable
@@ -49,12 +49,12 @@ HELP = """Steer and watch the kiqcluster processes on a Redis.
   kiqctl signal TTIN app-1:4243   what a signal means, for a process on any host; kiqctl dump is the same for all
 
 Redis is found as kiqcluster finds it: --redis, KIQ_REDIS or REDIS_URL, the configuration file.
-Exit codes: 0 done, 1 refused, unanswered, nobody there or the output lost, 2 usage or configuration, 5 Redis refused.
+Exit codes: 0 done, 1 refused, unanswered, nobody there or the output lost, 2 usage or configuration, 5 Redis refused,
+6 somebody else deploys.
 """
 
 IN_ADDRESS = " The password belongs into the address, as in redis://:PASSWORD@HOST:6379/0"
 WHICH = "; if that is not the one you mean, say which: REDIS_URL, or --redis after the command"
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 REMEDIES = {"NOAUTH": IN_ADDRESS, "WRONGPASS": IN_ADDRESS}  # by the first word of what Redis says
 
 
@@ -92,9 +92,9 @@ def command() -> None:
     """See HELP."""
 
 
-LOOKING = (ps, top, busy, monitor, stats, exporter)
+LOOKING = (ps, top, busy, monitor, stats, exporter, completion)
 JOBS = (enqueue, queues, jobs, retries, scheduled, dead, migrate)
-STEERING = (quiet, resume, roll, reload, deploy, signal, dump)
+STEERING = (quiet, resume, roll, reload, deploy, signal, dump, kill)
 
 for each in (*LOOKING, *JOBS, *STEERING):
     command.add_command(each)
@@ -106,12 +106,4 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # what the terminal's encoding lacks is shown as an escape
             stream.reconfigure(errors="backslashreplace")
-    try:
-        command.main(prog_name="kiqctl")
-    except OSError as error:
-        if error.errno not in DISK_FULL:
-            raise
-        with suppress(OSError):  # standard error may lead to the same disk
-            click.echo(f"kiqctl: {error.strerror}, so not all was printed; what you asked for may be done", err=True)
-        streams.drop_output()
-        raise SystemExit(getattr(error.__context__, "exit_code", 1)) from None  # of what was to be said
+    run_command(command, "kiqctl", lost="; what you asked for may be done")

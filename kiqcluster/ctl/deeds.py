@@ -80,10 +80,10 @@ def look_into(queue: QueueSummary, store: Store) -> Deed:
 def _to_entry(key: str, view: View, entry: SortedEntry) -> Deed:
     name = f"{entry.display_class} {entry.jid}"
     if key == "K":
-        return Deed(f"kill {name}", partial(_moved, entry.kill, f"{name} is dead now"))
+        return Deed(f"kill {name}", partial(_moved, entry.kill, f"{name} moved to the dead set"))
     if view is View.SCHEDULED:
-        return Deed(f"run {name} now", partial(_moved, entry.add_to_queue, f"{name} is in its queue"))
-    return Deed(f"retry {name}", partial(_moved, entry.retry, f"{name} is in its queue"))
+        return Deed(f"run {name} now", partial(_moved, entry.add_to_queue, f"{name} moved to its queue"))
+    return Deed(f"retry {name}", partial(_moved, entry.retry, f"{name} moved to its queue"))
 
 
 def _moved(move: Callable[[], bool], said: str) -> str:
@@ -93,11 +93,11 @@ def _moved(move: Callable[[], bool], said: str) -> str:
 def _to_queue(queue: QueueSummary, store: Store) -> Deed:
     def pause() -> str:
         Queue(queue.name, store=store).pause()
-        return f"{queue.name} is paused: nothing is fetched from it"
+        return f"{queue.name} paused: nothing is fetched from it"
 
     def resume() -> str:
         Queue(queue.name, store=store).resume()
-        return f"{queue.name} is paused no more"
+        return f"{queue.name} resumed"
 
     if queue.is_paused:
         return Deed(f"resume the queue {queue.name}", resume)

@@ -11,8 +11,9 @@ import click
 
 from kiqcluster import rubyjson
 from kiqcluster.activejob import WRAPPER, enveloped
-from kiqcluster.client import Client
+from kiqcluster.client import Client, due_at
 from kiqcluster.clock import SystemClock
+from kiqcluster.ctl.completion import complete_classes, complete_queues
 from kiqcluster.ctl.options import DURATION, SETTINGS, Output, json_option, redis_options
 from kiqcluster.ctl.tables import counted, stamp
 from kiqcluster.errors import ExitCode, InvalidArguments, InvalidPush, UsageError
@@ -22,7 +23,7 @@ from kiqcluster.store import Store
 
 __all__ = ["MOMENT", "enqueue", "value_of"]
 
-ROUTES = frozenset("/$|")  # of which routes and metric fields of Sidekiq 7 and 8 are made
+ROUTES = frozenset("/$|#?%")  # of which routes, links and metric fields of Sidekiq 7 and 8 are made
 SHOWN = 10  # names of queues in a warning
 FIXED = frozenset(
     {"args", "at", "class", "created_at", "enqueued_at", "queue", "wait_replicas"}
@@ -49,7 +50,7 @@ class Moment(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
             return self._read(value, param, ctx)
         if not isfinite(seconds):
             self.fail(f"{value!r} is no time; write 2026-11-20T09:59Z, or epoch seconds", param, ctx)
-        return seconds
+        return self._due(seconds, param, ctx)
 
     def _read(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
@@ -59,16 +60,24 @@ class Moment(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
         if at.tzinfo is None:
             local = at.isoformat(timespec="minutes" if not at.second else "auto")
             self.fail(f"{value!r} has no zone; write {local}Z, or another one as in {local}+02:00", param, ctx)
-        return at.timestamp()
+        return self._due(at, param, ctx)
+
+    def _due(self, at: float | datetime, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return due_at(at, 0.0)
+        except InvalidPush as error:
+            self.fail(str(error), param, ctx)
 
 
 MOMENT = Moment()
 
 
 @click.command(context_settings=SETTINGS)
-@click.argument("name")
+@click.argument("name", shell_complete=complete_classes)
 @click.argument("args", nargs=-1)
-@click.option("--queue", metavar="NAME", default="default", help="where it goes  [default]")
+@click.option(
+    "--queue", metavar="NAME", default="default", shell_complete=complete_queues, help="where it goes  [default]"
+)
 @click.option("--in", "delay", type=DURATION, help="after which it is due, instead of at once")
 @click.option("--at", type=MOMENT, help="when it is due: 2026-11-20T09:59Z, or epoch seconds")
 @click.option(
@@ -172,12 +181,12 @@ def _warnings(store: Store, name: str, queue: str) -> Iterator[str]:
         yield unheard
     strange = sorted(ROUTES.intersection(name))
     if strange:
-        yield f"the class {name} has {' and '.join(strange)} in it, on which pages of Sidekiq's fail"
+        yield f"the class name {name} contains {' and '.join(strange)}, on which pages of Sidekiq's web UI fail"
 
 
 def _unheard(store: Store, queue: str) -> str:
     fleet = processes(store)
-    if any(queue in process.queues for process in fleet):
+    if any(process.may_listen_to(queue) for process in fleet):
         return ""
     listened = sorted({name for process in fleet for name in process.queues})
     names = ", ".join(listened[:SHOWN]) + (" …" if len(listened) > SHOWN else "")

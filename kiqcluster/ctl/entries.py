@@ -12,11 +12,12 @@ from kiqcluster.clock import SystemClock
 from kiqcluster.ctl.bulk import Task, count
 from kiqcluster.ctl.kinds import DEAD, EXAMPLE, RETRIES, SCHEDULED, Kind, elsewhere, walk
 from kiqcluster.ctl.listing import Listing, Page, page_options
+from kiqcluster.ctl.naming import entries_named
 from kiqcluster.ctl.options import SETTINGS, Output, json_option, redis_options
 from kiqcluster.ctl.picture import job_as_json
 from kiqcluster.ctl.places import NotThere
 from kiqcluster.ctl.selection import Selection, entry_filters
-from kiqcluster.ctl.tables import NOTHING, Column, clean, number, stamp
+from kiqcluster.ctl.tables import NOTHING, Column, clean, counted, number, stamp
 from kiqcluster.ctl.verbs import ADD_TO_QUEUE, DELETE, KILL, RESCHEDULE, RETRY, Verb, command_of
 from kiqcluster.ctl.views import ENTRIES, details, entry_words
 from kiqcluster.errors import ExitCode
@@ -80,12 +81,13 @@ def _count(kind: Kind, job_set: JobSet, selection: Selection, output: Output, no
     def is_meant(entry: SortedEntry) -> bool:
         return selection.matches(entry, now, kind.since(entry))
 
-    return count(output, Task("", lambda: walk(job_set, selection, is_newest_first=True), len(job_set), is_meant))
+    records = walk(kind, job_set, selection, now, kind.order)
+    return count(output, Task("", lambda: records, len(job_set), is_meant))
 
 
 def _page(kind: Kind, job_set: JobSet, selection: Selection, page: Page, now: float) -> list[SortedEntry]:
     if selection.is_narrow:
-        records = walk(job_set, selection, is_newest_first=kind.is_newest_first)
+        records = walk(kind, job_set, selection, now, kind.order)
         return page.of(each for each in records if selection.matches(each, now, kind.since(each)))
     if kind.is_newest_first:
         return job_set.page(page.start, page.size)
@@ -104,6 +106,8 @@ def _as_json(entry: SortedEntry) -> dict[str, Any]:
         "created_at": entry.created_at,
         "failed_at": entry.failed_at,
         "tags": entry.tags,
+        "deferred_by": entry["deferred_by"],
+        "deferred_count": entry["deferred_count"],
     }
 
 
@@ -113,11 +117,16 @@ def _show(kind: Kind) -> click.Command:
     @json_option
     @click.pass_context
     def run(ctx: click.Context, store: Store, output: Output, jid: str) -> None:
-        entry = kind.job_set(store=store).find_job(jid)
-        if entry is None:
+        entries = entries_named(kind.job_set(store=store), [jid]).get(jid, [])
+        if not entries:
             raise NotThere(elsewhere(store, kind, [jid])[jid])
-        output.print(map(clean, details(entry) or ()))
-        output.document({**_as_json(entry), "backtrace": entry.error_backtrace, "payload": entry.payload})
+        for entry in entries:
+            output.print(map(clean, details(entry) or ()))
+        if len(entries) > 1:
+            output.say(f"{counted(len(entries), *kind.entries)} have this id")
+        first = entries[0]
+        document = {**_as_json(first), "backtrace": first.error_backtrace, "payload": first.payload}
+        output.document({**document, "others": [_as_json(each) for each in entries[1:]]})
         ctx.exit(ExitCode.STOPPED)
 
     text = f"""Show all that is known of one job of {kind.words}.

@@ -29,7 +29,9 @@ from kiqcluster.clock import Clock, SystemClock
 from kiqcluster.config import parse_listen
 from kiqcluster.ctl.gauges import Gauges
 from kiqcluster.ctl.options import DURATION, SETTINGS, redis_options
+from kiqcluster.ctl.waiting import NEVER
 from kiqcluster.errors import ExitCode, StoreError, UsageError
+from kiqcluster.negotiation import CONTENT_TYPES, OPENMETRICS, TEXT, Format, accepts_gzip, choose_format
 from kiqcluster.store import Store, is_outage
 
 __all__ = ["Exporter", "Page", "exporter", "serve"]
@@ -37,8 +39,7 @@ __all__ = ["Exporter", "Page", "exporter", "serve"]
 LISTEN = "127.0.0.1:9168"  # gitlab-exporter's port
 FRESH = 5.0  # seconds for which a look serves every scrape
 PATIENCE = 10.0  # seconds that a client may take for its request, and for reading the answer
-OPENMETRICS = "application/openmetrics-text"
-TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+ENCODERS: dict[Format, Callable[[CollectorRegistry], bytes]] = {TEXT: encode_text, OPENMETRICS: encode_openmetrics}
 INDEX = b"kiqctl exporter: the gauges are at /metrics\n"
 
 Page = tuple[str, bytes]  # content type, body
@@ -62,14 +63,13 @@ class Exporter(Collector):
         self._metrics: list[Metric] = []
         self._looked_at: float | None = None  # monotonic
         self._was_up = True
-        self._pages: dict[tuple[bool, bool], Page] = {}
+        self._pages: dict[tuple[Format, bool], Page] = {}
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
     def page(self, accept: str, encodings: str) -> Page:
         """Return content type and body for a scraper that takes these; what is fresh enough is not made again."""
-        wanted = {each.partition(";")[0].strip().lower() for each in accept.split(",")}
-        is_open, is_zipped = OPENMETRICS in wanted, takes_gzip(encodings)
+        kind = (choose_format(accept), accepts_gzip(encodings))
         with self._turn:
             now = self._clock.monotonic()
             if self._looked_at is None or now >= self._looked_at + self._fresh:
@@ -77,7 +77,6 @@ class Exporter(Collector):
                 # Counted from the end of it: while Redis is slow, those who have waited share what came of it.
                 self._looked_at = self._clock.monotonic()
                 self._pages.clear()
-            kind = (is_open, is_zipped)
             if kind not in self._pages:
                 self._pages[kind] = self._render(*kind)
             return self._pages[kind]
@@ -108,23 +107,15 @@ class Exporter(Collector):
             self._was_up = is_up
             self._on_trouble(trouble)
 
-    def _render(self, is_open: bool, is_zipped: bool) -> Page:
-        encode: Callable[[CollectorRegistry], bytes] = encode_openmetrics if is_open else encode_text
-        body = encode(self._registry)
-        kind = f"{OPENMETRICS}; version=1.0.0; charset=utf-8" if is_open else TEXT_TYPE
-        return kind, gzip.compress(body, 5) if is_zipped else body
-
-
-def takes_gzip(encodings: str) -> bool:
-    """Return whether an Accept-Encoding header takes gzip."""
-    for each in encodings.split(","):
-        name, _, weight = each.partition(";")
-        if name.strip().lower() == "gzip":
-            return weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
-    return False
+    def _render(self, form: Format, is_zipped: bool) -> Page:
+        body = ENCODERS[form](self._registry)
+        return CONTENT_TYPES[form], gzip.compress(body, 5) if is_zipped else body
 
 
 # the server
+
+NOTHING_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})  # to accept a connection with
+REST_SECONDS = 1.0
 
 
 class Server(ThreadingMixIn, WSGIServer):
@@ -143,6 +134,15 @@ class Server(ThreadingMixIn, WSGIServer):
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
+
+    def get_request(self) -> Any:
+        """Accept; where no descriptor is left, wait, for the listener stays readable."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in NOTHING_LEFT:
+                NEVER.wait(REST_SECONDS)
+            raise
 
     def handle_error(self, _request: Any, _client_address: Any) -> None:
         """Do without a traceback for a client that has gone, or is too slow."""
@@ -166,7 +166,7 @@ def application(exporter: Exporter, environ: dict[str, Any], respond: Callable[.
     elif path == "/metrics":
         encodings = environ.get("HTTP_ACCEPT_ENCODING", "")
         headers["Content-Type"], body = exporter.page(environ.get("HTTP_ACCEPT", ""), encodings)
-        if takes_gzip(encodings):
+        if accepts_gzip(encodings):
             headers["Content-Encoding"] = "gzip"
     elif path != "/":
         status, body = "404 Not Found", INDEX

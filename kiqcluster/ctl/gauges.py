@@ -67,12 +67,16 @@ class Gauges:
         sizes = _Sizes(self._ask(heard, self._known[:BATCH], _size_questions(self._store.keys, now)))
         members = [Subject(fleet.questions, name) for name in sorted(sizes.processes)]
         self._ask_on(heard, members)
-        everybody = [each for member in members if (each := read_process(member.name, *heard[member])) is not None]
+        told = ((member.name, heard[member][0], heard[member][1]) for member in members)
+        read = (read_process(*each) for each in told)
+        everybody = [each for each in read if each is not None]
         listened = {name for process in everybody for name in process.queues}
         lists = [Subject(_queue_questions, name) for name in sorted(sizes.queues | listened)]
         self._ask_on(heard, lists)
         self._known = [*members, *lists]
         queues = {each.name: _read_queue(heard[each], now) for each in lists}
+        if any(each.omitted_queues for each in everybody):  # they may listen to any
+            listened |= queues.keys()
         return [*sizes.metrics(now), *_fleet_metrics(everybody), *_queue_metrics(queues, listened, sizes.paused)]
 
     def _ask_on(self, heard: dict[Subject, list[Any]], subjects: Iterable[Subject]) -> None:

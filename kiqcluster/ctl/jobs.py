@@ -9,6 +9,7 @@ import click
 from kiqcluster.api import JobRecord, Queue
 from kiqcluster.clock import SystemClock
 from kiqcluster.ctl.bulk import Task, carry_out, count, report
+from kiqcluster.ctl.completion import complete_queues
 from kiqcluster.ctl.confirm import confirm, yes_option
 from kiqcluster.ctl.listing import Page, page_options
 from kiqcluster.ctl.options import SETTINGS, Output, json_option, redis_options
@@ -16,17 +17,17 @@ from kiqcluster.ctl.picture import job_as_json
 from kiqcluster.ctl.places import NotThere, check_queues, whereabouts
 from kiqcluster.ctl.selection import Selection, job_filters
 from kiqcluster.ctl.tables import ago, clean, counted, left, number, right
-from kiqcluster.ctl.views import arguments, details
+from kiqcluster.ctl.views import SHORT_JID, arguments, details
 from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.store import Store
 
 __all__ = ["jobs"]
 
-COLUMNS = (right("ENQUEUED"), left("CLASS", 12), left("JID"), left("ARGS", 8))
+COLUMNS = (right("ENQUEUED"), left("CLASS", 12), left("JID", SHORT_JID, is_first=True), left("ARGS", 8))
 
 
 @click.command(context_settings=SETTINGS)
-@click.argument("queue")
+@click.argument("queue", shell_complete=complete_queues)
 @click.option("--oldest", "is_oldest_first", is_flag=True, help="the next to be fetched first, instead of the latest")
 @job_filters
 @page_options
@@ -72,8 +73,8 @@ def jobs(
         total = count(output, look.task()) if selection.is_narrow else len(look.queue)
         output.say(number(total))
         output.document({"queue": queue, "count": total})
-    elif selection.jid is not None and selection == Selection(jid=selection.jid):
-        _show(look, output, selection.jid)
+    elif look.named is not None:
+        _show(look, output, look.named)
     else:
         _list(look, page, output)
     ctx.exit(ExitCode.STOPPED)
@@ -88,6 +89,12 @@ class Look:
         self.selection = selection
         self.now = SystemClock.now()
         self._is_oldest_first = is_oldest_first
+
+    @property
+    def named(self) -> str | None:
+        """The id of the one job that is meant, None where a filter says which."""
+        jid = self.selection.jid
+        return jid if self.selection == Selection(jid=jid) else None
 
     def task(self) -> Task[JobRecord]:
         """Return how those that are meant are deleted."""
@@ -125,11 +132,15 @@ def _list(look: Look, page: Page, output: Output) -> None:
 def _show(look: Look, output: Output, jid: str) -> None:
     job = look.queue.find_job(jid)
     if job is None:
-        where = whereabouts(look.store, [jid]).get(jid)
-        elsewhere = f"but {where}" if where else "nor anywhere else"
-        raise NotThere(f"{clean(jid)} is not in the queue {clean(look.queue.name)}, {elsewhere}")
+        raise NotThere(_not_there(look, jid))
     output.print(map(clean, details(job) or ()))
     output.document({**job_as_json(job), "enqueued_at": job.enqueued_at, "tags": job.tags, "payload": job.payload})
+
+
+def _not_there(look: Look, jid: str) -> str:
+    where = whereabouts(look.store, [jid]).get(jid)
+    elsewhere = f"but {where}" if where else "nor anywhere else"
+    return f"{clean(jid)} is not in the queue {clean(look.queue.name)}, {elsewhere}"
 
 
 def _delete(look: Look, output: Output, *, yes: bool) -> int:
@@ -137,5 +148,9 @@ def _delete(look: Look, output: Output, *, yes: bool) -> int:
     if not yes and (total := count(output, task)):
         confirm(output, f"delete {counted(total, f'job {one}', f'jobs {one}')}", yes=False)
     outcome = carry_out(output, task)
+    named, problem = look.named, ""
+    if named is not None and outcome.found == 0:
+        problem = _not_there(look, named)
+        output.complain(problem)
     document = {"action": "delete", "queue": look.queue.name}
-    return report(output, outcome, "deleted", (f"job {one}", f"jobs {one}"), document)
+    return report(output, outcome, "deleted", (f"job {one}", f"jobs {one}"), document, problem=problem)

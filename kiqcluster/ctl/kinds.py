@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 
-from kiqcluster.api import DeadSet, JobSet, RetrySet, ScheduledSet, SortedEntry
+from kiqcluster.api import DeadSet, JobSet, Order, RetrySet, ScheduledSet, SortedEntry
 from kiqcluster.ctl.places import whereabouts
 from kiqcluster.ctl.selection import Selection
 from kiqcluster.ctl.tables import clean
@@ -18,7 +19,10 @@ EXAMPLE = "b4a577edbccf1d805744efa9"  # an id in the examples
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A set.  words: what it is called.  since: from when on a job lies there; age: the same in words."""
+    """A set.  words: what it is called.  since: from when on a job lies there; age: the same in words.
+
+    is_by_score: that moment is the score, by which Redis can find a job.
+    """
 
     name: str
     words: str
@@ -27,6 +31,12 @@ class Kind:
     is_newest_first: bool
     since: Callable[[SortedEntry], float | None]
     age: str
+    is_by_score: bool = False
+
+    @property
+    def order(self) -> Order:
+        """The order in which a list shows them."""
+        return Order.NEWEST_FIRST if self.is_newest_first else Order.OLDEST_FIRST
 
     @property
     def entries(self) -> tuple[str, str]:
@@ -63,19 +73,24 @@ DEAD = Kind(
     True,
     lambda entry: entry.score,
     "since a job has died",
+    is_by_score=True,
 )
 
 
-def walk(job_set: JobSet, selection: Selection, *, is_newest_first: bool) -> Iterable[SortedEntry]:
+def walk(kind: Kind, job_set: JobSet, selection: Selection, now: float, order: Order) -> Iterable[SortedEntry]:
     """Return the entries, among which are those selected; in no order where Redis looks for a text."""
     if selection.text is not None:
         return job_set.scan(selection.text)
-    return job_set if is_newest_first else reversed(job_set)
+    if kind.is_by_score and (selection.older is not None or selection.newer is not None):
+        oldest = -inf if selection.newer is None else now - selection.newer
+        newest = inf if selection.older is None else now - selection.older
+        return job_set.between(oldest, newest, order)
+    return job_set if order is Order.NEWEST_FIRST else reversed(job_set)
 
 
 def elsewhere(store: Store, kind: Kind, jids: Sequence[str]) -> dict[str, str]:
     """Return what there is to say of jobs that are not there."""
-    places = whereabouts(store, jids)
+    places = whereabouts(store, jids, kind.job_set)
     return {
         jid: f"{clean(jid)} is not in {kind.words}, but {places[jid]}"
         if jid in places

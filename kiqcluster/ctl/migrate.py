@@ -17,12 +17,14 @@ import click
 
 from kiqcluster.api import DeadSet, JobRecord, JobSet, Queue, RetrySet, ScheduledSet, SortedEntry
 from kiqcluster.ctl.bulk import Outcome, Task, carry_out, count, report
+from kiqcluster.ctl.completion import complete_classes, complete_queues
 from kiqcluster.ctl.confirm import confirm, yes_option
 from kiqcluster.ctl.options import SETTINGS, Output, json_option, redis_options
-from kiqcluster.ctl.places import check_queues, listeners
+from kiqcluster.ctl.places import check_queues
 from kiqcluster.ctl.tables import clean, counted, left, number, right
 from kiqcluster.entries import DEFAULT_QUEUE
 from kiqcluster.errors import ExitCode, InvalidPush, UsageError
+from kiqcluster.fleet import processes
 from kiqcluster.payload import check_queue_name
 from kiqcluster.store import Store
 
@@ -71,9 +73,15 @@ class Places(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
 
 
 @click.command(context_settings=SETTINGS)
-@click.option("--class", "name", metavar="NAME", help="jobs of this class, ActiveJob's inner one as well")
-@click.option("--from", "source", metavar="QUEUE", help="jobs of this queue  [any]")
-@click.option("--to", required=True, metavar="QUEUE", help="the queue that they get")
+@click.option(
+    "--class",
+    "name",
+    metavar="NAME",
+    shell_complete=complete_classes,
+    help="jobs of this class, ActiveJob's inner one as well",
+)
+@click.option("--from", "source", metavar="QUEUE", shell_complete=complete_queues, help="jobs of this queue  [any]")
+@click.option("--to", required=True, metavar="QUEUE", shell_complete=complete_queues, help="the queue that they get")
 @click.option("--in", "places", type=Places(), default=USUAL, metavar="PLACES", help=f"where they wait  [{USUAL}]")
 @click.option("--dead", "with_dead", is_flag=True, help="those in the dead set as well")
 @click.option("--dry-run", is_flag=True, help="say how many there are in each place, and change nothing")
@@ -149,7 +157,7 @@ class Work:
 
     def warning(self) -> str:
         """Return what may keep the jobs from being run there.  Two round trips."""
-        if self.plan.to in listeners(self.store):
+        if any(process.may_listen_to(self.plan.to) for process in processes(self.store)):
             return ""
         return f"no process listens to the queue {clean(self.plan.to)}; the jobs wait until one does"
 

@@ -1,4 +1,8 @@
-"""monitor: what Ruby's sidekiqmon prints, in its layout, so that what reads the one can read the other."""
+"""monitor: what Ruby's sidekiqmon prints, in its layout, so that what reads the one can read the other.
+
+The layout is that of 7.3 and later: queues with their weights, a text for each capsule, and the versions that differ.
+Before, queues had no weights, and versions were not shown.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +43,7 @@ class Section:
 @json_option
 @click.pass_context
 def monitor(ctx: click.Context, store: Store, output: Output, sections: Sequence[str]) -> None:
-    """Print a status, as Ruby's sidekiqmon does.  It is of everything, or of some SECTIONS.  Two round trips.
+    """Print a status, as Ruby's sidekiqmon does.  It is of everything, or of some SECTIONS.  Three round trips.
 
     \b
       kiqctl monitor
@@ -103,7 +107,18 @@ def _process(process: Process, now: float) -> list[str]:
         " ".join([process.identity, *tags]),
         f"  Started: {_local(process.started_at)} ({_ago(now - process.started_at)})",
         f"  Threads: {process.concurrency} ({process.busy} busy)",
-        *_broken("   Queues: ", sorted(process.queues)),
+        *_broken("   Queues: ", _served(process)),
+        *([f"  Version: {clean(process.version) or 'Unknown'}"] if process.version != VERSION else []),
+    ]
+
+
+def _served(process: Process) -> list[str]:
+    """Return the queues of each capsule with their weights; one by one those of a Sidekiq that tells no weights."""
+    if not any(each.mode for each in process.capsules):
+        return sorted(process.queues)
+    return [
+        ", ".join(f"{name}: {weight}" if weight > 0 else name for name, weight in each.weights.items())
+        for each in process.capsules
     ]
 
 
@@ -118,6 +133,8 @@ def _process_facts(picture: Picture) -> list[dict[str, Any]]:
             "threads": each.concurrency,
             "busy": each.busy,
             "queues": sorted(each.queues),
+            "capsules": {capsule.name: dict(capsule.weights) for capsule in each.capsules},
+            "version": each.version,
         }
         for each in picture.processes
     ]
@@ -143,7 +160,7 @@ def _broken(title: str, names: Iterable[str]) -> list[str]:
     """Return names with commas behind a title, in lines that are indented from the second on."""
     lines, line = [], ""
     for name in map(clean, names):
-        if line and len(line) + len(name) > LINE - INDENT:
+        if len(line) + len(name) > LINE - INDENT:  # a first one that is too long leaves the title alone, as in Ruby
             lines.append(line)
             line = " " * INDENT
         line += f"{name}, "

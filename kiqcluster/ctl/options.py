@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from kiqcluster import sources
-from kiqcluster.config import Config
+from kiqcluster.config import Config, has_colours
 from kiqcluster.ctl.by_redis import RedisWay
 from kiqcluster.ctl.by_socket import SocketWay
 from kiqcluster.ctl.jsontext import ascii_only, json_line
@@ -22,6 +22,7 @@ from kiqcluster.runtime import Setup, using_setup
 from kiqcluster.store import Store
 
 __all__ = [
+    "ADDRESS",
     "DURATION",
     "SETTINGS",
     "Output",
@@ -39,6 +40,18 @@ __all__ = [
 ]
 
 OUTPUT = "kiqcluster.output"  # in click's context, where all commands of a call find it
+COLOURED = ("STATE", "LISTENED TO BY", "PROCESSES")  # columns
+COLOURS = {  # by how a word begins
+    "nobody": "red",
+    "key of": "red",
+    "no Redis": "red",
+    "backoff": "red",
+    "unresponsive": "red",
+    "paused": "yellow",
+    "quiet": "yellow",
+    "stopping": "yellow",
+    "booting": "yellow",
+}
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -79,28 +92,45 @@ class Output:
         """Print lines for people as they are."""
         if not self.as_json:
             self._said = ""
-            for line in lines:
-                click.echo(clean(line))
+            if cleaned := [clean(line) for line in lines]:  # one write for all: a fleet's are ten thousand
+                click.echo("\n".join(cleaned))
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[str]], indent: int = 2) -> None:
         """Print a table for people, as wide as the terminal; whole where there is none."""
-        self.print(table(columns, rows, terminal_width(), indent))
+        if not self.as_json:
+            self._said = ""
+            lines = table(columns, rows, terminal_width(), indent, _paint if has_colours(sys.stdout) else None)
+            click.echo("\n".join(lines))  # its cells are clean, and the colours are ours
 
     def complain(self, line: str) -> None:
         """Print what went wrong; a document has it as well."""
         if not self.as_json:
-            click.echo(f"kiqctl: {clean(line)}", err=True)
+            name = click.style("kiqctl:", fg="red") if has_colours(sys.stderr) else "kiqctl:"
+            click.echo(f"{name} {clean(line)}", err=True)
 
-    def document(self, document: Mapping[str, Any]) -> None:
+    def document(self, document: Mapping[str, Any] | Callable[[], Mapping[str, Any]]) -> None:
+        """Print a document with --json.  A function is called for it only then: a fleet's takes long to make."""
         if self.as_json:
             self._has_document = True
-            line = json_line(document)
+            line = json_line(document() if callable(document) else document)
             click.echo(line if _can_be_printed(line) else ascii_only(line))
 
     def failure(self, error: str) -> None:
         """Print the document of a command that has failed before it could print its own."""
         if not self._has_document:
             self.document({"ok": False, "error": error})
+
+
+def _paint(column: Column, words: str, padded: str) -> str:
+    """Return a cell in its colours: the head bold, what is in the way red, what somebody has stopped yellow."""
+    if words == column.title:
+        return click.style(padded, bold=True)
+    if column.title == "ERROR":
+        return click.style(padded, fg="red")
+    if column.title in COLOURED:
+        colour = next((colour for start, colour in COLOURS.items() if words.startswith(start)), None)
+        return padded if colour is None else click.style(padded, fg=colour)
+    return padded
 
 
 def _can_be_printed(text: str) -> bool:

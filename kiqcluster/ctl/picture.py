@@ -1,7 +1,8 @@
-"""Picture: everything that `top` shows, as of one moment, for two round trips.
+"""Picture: everything that `top` shows, as of one moment, for three round trips.
 
 1. names and sizes   queues, processes, counters, sizes of the sets, a page of entries where the view shows them
 2. each of them      a queue's length and next job, a process' heartbeat, and in the view BUSY what it runs
+3. each cluster      its state, from one of its processes
 One more round trip for each 1 000 commands of the second kind: a queue takes four, a process two, or four.
 """
 
@@ -52,6 +53,7 @@ SETS: Mapping[View, type[RetrySet] | type[ScheduledSet] | type[DeadSet]] = {
 class Picture:
     """taken: monotonic seconds, for rates.  at: epoch seconds.  sizes: of the sets, by their views.
 
+    unreadable: keys of the wrong type; what they should hold counts as 0.
     work: only in the view BUSY.  entries: a page, in the views of sets: what is due next, of the dead the latest.
     """
 
@@ -63,6 +65,7 @@ class Picture:
     sizes: Mapping[View, int]
     queues: Sequence[QueueSummary]
     processes: Sequence[Process]
+    unreadable: Sequence[str] = ()
     work: Sequence[Work] = ()
     entries: Sequence[SortedEntry] = ()
 
@@ -91,6 +94,7 @@ class Picture:
             "busy": self.busy,
             "concurrency": self.concurrency,
             **{view.name.lower(): self.sizes[view] for view in SETS},
+            "unreadable": list(self.unreadable),
             "queues": [asdict(each) for each in self.queues],
             "processes": [process_as_json(each) for each in self.processes],
         }
@@ -118,7 +122,7 @@ def process_as_json(process: Process) -> dict[str, Any]:
 def take(store: Store, clock: Clock, view: View = View.QUEUES, offset: int = 0) -> Picture:
     """Return a picture of now.  offset: of the first entry, in views of sets.  Raises StoreError.
 
-    Two round trips; see above.
+    Three round trips; see above.
     """
     keys = store.keys
     sets = {each: (keys.retry, keys.schedule, keys.dead)[at] for at, each in enumerate(SETS)}
@@ -126,15 +130,14 @@ def take(store: Store, clock: Clock, view: View = View.QUEUES, offset: int = 0) 
     if view in sets:
         order = ("REV",) if view is View.DEAD else ()
         page = [("ZRANGE", sets[view], offset, offset + PAGE - 1, *order, "WITHSCORES")]
-    names, paused, identities, *counts = _ask(
-        store,
-        [
-            *(("SMEMBERS", key) for key in (keys.queues, keys.paused, keys.processes)),
-            *(("GET", key) for key in (keys.processed, keys.failed)),
-            *(("ZCARD", key) for key in sets.values()),
-            *page,
-        ],
-    )
+    questions: list[Command] = [
+        *(("SMEMBERS", key) for key in (keys.queues, keys.paused, keys.processes)),
+        *(("GET", key) for key in (keys.processed, keys.failed)),
+        *(("ZCARD", key) for key in sets.values()),
+        *page,
+    ]
+    replies = _ask(store, questions)
+    names, paused, identities, *counts = replies
     paused_names = _names(paused)
     closer = _Closer(store, sorted(_names(names) | paused_names), sorted(_names(identities)), is_busy=view is View.BUSY)
     processes, now = closer.processes(), clock.now()
@@ -147,13 +150,14 @@ def take(store: Store, clock: Clock, view: View = View.QUEUES, offset: int = 0) 
         sizes=dict(zip(sets, map(_count, counts[2:5]), strict=True)),
         queues=closer.queues(paused_names, processes, now),
         processes=processes,
+        unreadable=_refused(questions, replies),
         work=closer.work(),
         entries=_entries(store, view, counts[5]) if page else (),
     )
 
 
 class _Closer:
-    """The second round trip: what is known of each queue and process."""
+    """The second and third round trips: what is known of each queue, process and cluster."""
 
     def __init__(self, store: Store, names: Sequence[str], identities: Sequence[str], *, is_busy: bool) -> None:
         keys = store.keys
@@ -162,13 +166,13 @@ class _Closer:
         if is_busy:
             commands += [command for each in identities for command in work_questions(keys, each)]
         replies = [reply for at in range(0, len(commands), PART) for reply in _ask(store, commands[at : at + PART])]
-        self._names, self._identities = names, identities
+        self._store, self._names, self._identities = store, names, identities
         self._queues, beats = replies[: 4 * len(names)], replies[4 * len(names) :]
         self._beats, self._work = beats[: 2 * len(identities)], beats[2 * len(identities) :]
 
     def processes(self) -> list[Process]:
         told = zip(self._identities, self._beats[::2], self._beats[1::2], strict=True)
-        return [process for each in told if (process := fleet.read_process(*each)) is not None]
+        return fleet.read_processes(self._store, list(told))
 
     def queues(self, paused: set[str], processes: Sequence[Process], now: float) -> list[QueueSummary]:
         served: dict[str, int] = {}
@@ -208,6 +212,12 @@ def _ask(store: Store, commands: Sequence[Command]) -> list[Any]:
         if isinstance(reply, RedisRefused) and reply.code != "WRONGTYPE":
             raise reply
     return replies
+
+
+def _refused(questions: Sequence[Command], replies: Sequence[Any]) -> tuple[str, ...]:
+    """Return the keys of the questions that Redis refused, each once."""
+    asked = zip(questions, replies, strict=True)
+    return tuple(dict.fromkeys(str(question[1]) for question, reply in asked if isinstance(reply, RedisRefused)))
 
 
 def _names(reply: Any) -> set[str]:

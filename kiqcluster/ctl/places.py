@@ -8,16 +8,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from kiqcluster import fleet
 from kiqcluster.api import DeadSet, JobRecord, JobSet, Queue, QueueSummary, RetrySet, ScheduledSet, WorkSet, summaries
 from kiqcluster.api.queues import read_summary, summary_questions
-from kiqcluster.api.records import is_verbatim
 from kiqcluster.clock import SystemClock
-from kiqcluster.ctl.tables import clean
+from kiqcluster.ctl.naming import candidates, is_beginning
+from kiqcluster.ctl.tables import clean, natural
 from kiqcluster.errors import KiqError
 from kiqcluster.store import Store
 
-__all__ = ["NotThere", "all_queues", "check_queues", "found", "listeners", "whereabouts"]
+__all__ = ["NotThere", "all_queues", "check_queues", "listeners", "whereabouts"]
 
 SHOWN = 10  # names of queues in a message
-FEW = 8  # ids, up to which it is quicker to look for each in a job's bytes than to decode these
 SETS: dict[str, type[JobSet]] = {"the retry set": RetrySet, "the schedule": ScheduledSet, "the dead set": DeadSet}
 
 
@@ -28,7 +27,7 @@ class NotThere(KiqError):
 def listeners(store: Store) -> dict[str, list[str]]:
     """Return queue → identities of the processes that fetch from it, by name.  Two round trips."""
     by_queue: dict[str, list[str]] = {}
-    for process in sorted(fleet.processes(store), key=lambda each: each.identity):
+    for process in sorted(fleet.processes(store), key=lambda each: natural(each.identity)):
         for queue in process.queues:
             by_queue.setdefault(queue, []).append(process.identity)
     return by_queue
@@ -80,33 +79,32 @@ def _look_closer(store: Store, name: str, besides: str) -> None:
     raise NotThere(f"there is no queue {clean(name)}; {there}{besides}")
 
 
-def found(records: Iterable[JobRecord], jids: Collection[str]) -> Iterator[JobRecord]:
-    """Yield the jobs with one of these ids, as far as they are looked for: until each was seen."""
-    wanted = set(jids)
-    sought = [jid.encode() if is_verbatim(jid) else b"" for jid in wanted] if len(wanted) <= FEW else [b""]
-    for record in records:
-        if any(each in record.raw for each in sought) and record.jid in wanted:
-            yield record
-            wanted.discard(record.jid)
-            if not wanted:
-                return
+def whereabouts(store: Store, jids: Collection[str], besides: type[JobSet] | None = None) -> dict[str, str]:
+    """Return in words where jobs are, as far as they are anywhere.  It looks in all sets, then in all queues.
 
-
-def whereabouts(store: Store, jids: Collection[str]) -> dict[str, str]:
-    """Return in words where jobs are, as far as they are anywhere.  It looks everywhere: all sets, then all queues."""
+    Of an id that is only the beginning of one, the words have that in full.
+    besides: the set in which somebody has looked already.
+    """
     places: dict[str, str] = {}
-    for where, records in _everywhere(store):
+    for where, records in _everywhere(store, besides):
         missing = set(jids) - places.keys()
         if not missing:
             break
-        places |= {record.jid: where for record in found(records, missing)}
+        for each in candidates(records, missing):
+            if each.jid in missing:
+                places[each.jid] = where
+            else:
+                whole = f"{clean(each.jid)} is {where}"
+                places |= {jid: whole for jid in missing - places.keys() if is_beginning(jid, each.jid)}
     return places
 
 
-def _everywhere(store: Store) -> Iterator[tuple[str, Iterable[JobRecord]]]:
+def _everywhere(store: Store, besides: type[JobSet] | None) -> Iterator[tuple[str, Iterable[JobRecord]]]:
     for work in WorkSet(store=store):
-        yield f"running in {clean(work.identity)}", [work.job]
+        way_out = f"`kiqctl kill {clean(work.job.jid)}` ends it with its process"
+        yield f"running in {clean(work.identity)} ({way_out})", [work.job]
     for words, kind in SETS.items():
-        yield f"in {words}", kind(store=store)
+        if kind is not besides:
+            yield f"in {words}", kind(store=store)
     for queue in Queue.all(store=store):
         yield f"in the queue {clean(queue.name)}", queue

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from typing import Any
 
 import click
 
@@ -21,16 +22,17 @@ from kiqcluster.ctl.options import (
     open_store,
     socket_option,
 )
-from kiqcluster.ctl.tables import NOTHING, Column, clean, duration, left, megabytes, right
+from kiqcluster.ctl.tables import NOTHING, Column, ago, clean, duration, left, megabytes, natural, right
 from kiqcluster.ctl.ways import Child, View, Worker
 from kiqcluster.errors import ExitCode, UsageError
-from kiqcluster.fleet import Process, clusters, processes
+from kiqcluster.fleet import LATE_SECONDS, Process, clusters, processes
 
 __all__ = ["ps"]
 
 FACTS = (right("BUSY"), left("STATE", 10), right("RSS"), right("UP"), right("BEAT"), left("VERSION"))
 QUEUES = left("QUEUES", 20)
 OTHERS = (left("PROCESS"), *FACTS, QUEUES)
+RESTARTS = right("RESTARTS")
 RELEASE, GENERATION = left("RELEASE", 10), right("GENERATION")  # where not all processes have the same
 
 
@@ -52,8 +54,9 @@ def ps(
     """Show clusters and their workers: busy, quiet, how a roll goes.
 
     What a lease has left, and what waits for a reload, a roll or a restart, stands beside the cluster's name; below
-    it, how the latest roll went.  STATE is serves, quiet, booting, backoff until the next try, stopping or no Redis;
-    UP is how long it has run, BEAT how long ago it was last heard of.  One that has ended without a word is shown for
+    it, how the latest roll went.  STATE is serves, quiet, booting, unresponsive, backoff until the next try, stopping
+    or no Redis; UP is how long it has run, BEAT how long ago it was last heard of, RESTARTS how often the slot's worker
+    has died that nobody wanted to, and how long ago the latest did.  One that has ended without a word is shown for
     a minute.  RELEASE, or GENERATION, is there while not all run the same.
 
     \b
@@ -71,8 +74,8 @@ def ps(
         store = open_store(redis, config_file, environment)
         place = store.address
         everybody = [each for each in processes(store) if is_among(each.host, hosts)]
-        views = [view_of(each) for each in clusters(everybody)]
-        others = [each for each in everybody if each.supervisor is None]
+        views = [view_of(each) for each in sorted(clusters(everybody), key=lambda each: natural(each.supervisor))]
+        others = sorted((p for p in everybody if p.supervisor is None), key=lambda each: natural(each.identity))
     for view in views:
         output.print([f"{clean(view.name)}  {clean(view.version)}  {view.in_words()}"])
         output.print(f"  {line}" for line in view.in_hindsight())
@@ -80,25 +83,32 @@ def ps(
     if others:
         output.say("without a supervisor that tells of itself (Ruby's Sidekiq, or just started)")
         output.table(OTHERS, [row(each.identity, worker_of(each)) for each in others])
-    if not views:
+    if not views and not others:
         output.complain(f"no kiqcluster process is registered at {place}")
+    output.document(lambda: document_of(views, others))
+    ctx.exit(ExitCode.STOPPED if views or others else ExitCode.UNEXPECTED)
+
+
+def document_of(views: Sequence[View], others: Sequence[Process]) -> dict[str, Any]:
+    """Return what --json prints.  others: processes without a supervisor."""
     strangers = [{**asdict(worker_of(each)), "host": each.host, "is_ours": each.is_ours} for each in others]
-    output.document({"clusters": [view.as_json() for view in views], "others": strangers})
-    ctx.exit(ExitCode.STOPPED if views else ExitCode.UNEXPECTED)
+    return {"clusters": [view.as_json() for view in views], "others": strangers}
 
 
 def table_of(view: View) -> tuple[Sequence[Column], list[tuple[str, ...]]]:
     """Return columns and rows for a cluster's processes, and for its slots without one."""
     by_pid = {each.pid: each for each in sorted(view.workers, key=lambda each: -each.age)}  # of two, the later one
-    told = {child.pid for child in view.children}
+    known = {child.pid for child in view.children}
     pairs: list[tuple[Child | None, Worker | None]] = [(each, by_pid.get(each.pid or 0)) for each in view.children]
-    pairs += [(None, worker) for worker in view.workers if worker.pid not in told]
+    pairs += [(None, worker) for worker in view.workers if worker.pid not in known]
     more, words = _differences(view.children)
+    more = [RESTARTS, *more]
     rows = []
     for child, worker in pairs:
         pid = (child.pid if child is not None else worker.pid if worker is not None else None) or NOTHING
         *facts, queues = row(str(pid), worker, child)
-        rows.append((*facts, *(words(child) if child is not None else (NOTHING,) * len(more)), queues))
+        told = (NOTHING,) * len(more) if child is None else (restarts_of(child, view.now), *words(child))
+        rows.append((*facts, *told, queues))
     return (right("PID"), *FACTS, *more, QUEUES), rows
 
 
@@ -126,11 +136,21 @@ def state_of(worker: Worker | None, child: Child | None) -> str:
         return f"backoff, {duration(child.backoff)}"
     if child is not None and state == "booting":
         return f"booting: {child.waits_for}" if child.waits_for else state
+    if state == "unresponsive" or (worker is not None and state != "stopping" and worker.age >= LATE_SECONDS):
+        return "unresponsive"
     if child is not None and state in ("ready", "quiet") and not child.redis:
         return "no Redis"
     if state == "stopping":
         return state
     return "quiet" if (state == "quiet" if worker is None else worker.quiet) else "serves"
+
+
+def restarts_of(child: Child, now: float) -> str:
+    """Return how often a process of its slot has died that nobody wanted to, and how long ago the latest did."""
+    if child.restarts is None:
+        return NOTHING
+    when = f" ({ago(min(child.died_at, now), now)})" if child.restarts and child.died_at and now else ""
+    return f"{child.restarts}{when}"
 
 
 def _differences(children: Sequence[Child]) -> tuple[list[Column], Callable[[Child], tuple[str, ...]]]:

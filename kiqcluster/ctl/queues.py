@@ -8,11 +8,13 @@ from dataclasses import asdict
 import click
 
 from kiqcluster.api import Queue, QueueSummary, summaries
+from kiqcluster.ctl.completion import complete_queues
 from kiqcluster.ctl.confirm import confirm, yes_option
 from kiqcluster.ctl.listing import Listing
 from kiqcluster.ctl.options import DURATION, SETTINGS, Output, json_option, redis_options
 from kiqcluster.ctl.places import all_queues, check_queues, listeners
-from kiqcluster.ctl.tables import clean, counted, duration, left, number, right
+from kiqcluster.ctl.tables import clean, counted, duration, left, right
+from kiqcluster.ctl.views import WRONG_TYPE, size_and_latency
 from kiqcluster.errors import ExitCode
 from kiqcluster.store import Store
 
@@ -51,7 +53,7 @@ def list_queues(ctx: click.Context, store: Store, output: Output) -> None:
     if found:
         output.table(COLUMNS, [_row(each, by_queue.get(each.name, [])) for each in found], indent=0)
     else:
-        output.say("there is no queue")
+        output.say("there are no queues yet")
     rows = [{**asdict(each), "listeners": by_queue.get(each.name, [])} for each in found]
     output.document({"queues": rows})
     ctx.exit(ExitCode.STOPPED)
@@ -61,12 +63,12 @@ def _row(queue: QueueSummary, identities: Sequence[str]) -> tuple[str, ...]:
     names = [
         identity.rpartition(":")[0] or identity for identity in identities
     ]  # without the nonce, which says nothing
-    state = "paused" if queue.is_paused else ""
-    return queue.name, number(queue.size), duration(queue.latency), state, ", ".join(names) or "nobody"
+    state = WRONG_TYPE if queue.error is not None else "paused" if queue.is_paused else ""
+    return queue.name, *size_and_latency(queue), state, ", ".join(names) or "nobody"
 
 
 @queues.command(context_settings=SETTINGS)
-@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_queues)
 @click.option(
     "--warn", type=DURATION, metavar="SECONDS", help="exit code 1 if the next job of one has waited for longer"
 )
@@ -90,7 +92,9 @@ def latency(ctx: click.Context, store: Store, output: Output, names: tuple[str, 
     found = [*(known[name] for name in wanted or known if name in known), *missing]
     late = [each for each in found if warn is not None and each.latency > warn]
     if found:
-        output.table(COLUMNS[:3], [(each.name, number(each.size), duration(each.latency)) for each in found], indent=0)
+        output.table(COLUMNS[:3], [(each.name, *size_and_latency(each)) for each in found], indent=0)
+    for each in (each for each in found if each.error is not None):
+        output.complain(f"nobody knows the latency of {clean(each.name)}: {each.error}")
     for each in late:
         output.complain(f"the next job of {clean(each.name)} has waited for {duration(each.latency)}")
     rows = [{"name": each.name, "latency": each.latency, "is_late": each in late} for each in found]
@@ -99,7 +103,7 @@ def latency(ctx: click.Context, store: Store, output: Output, names: tuple[str, 
 
 
 @queues.command(context_settings=SETTINGS)
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_queues)
 @redis_options
 @json_option
 @click.pass_context
@@ -113,11 +117,11 @@ def pause(ctx: click.Context, store: Store, output: Output, names: tuple[str, ..
       kiqctl queues pause mailers reports --json
     """
     check_queues(store, names, UNCHANGED)
-    ctx.exit(_change(store, output, "pause", names, Queue.pause, ("is paused", "was paused before")))
+    ctx.exit(_change(store, output, "pause", names, Queue.pause, ("paused", "was already paused")))
 
 
 @queues.command(context_settings=SETTINGS)
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_queues)
 @redis_options
 @json_option
 @click.pass_context
@@ -130,7 +134,7 @@ def resume(ctx: click.Context, store: Store, output: Output, names: tuple[str, .
     """
     paused = {each.name for each in summaries(store=store) if each.is_paused}
     check_queues(store, [name for name in names if name not in paused], UNCHANGED)
-    ctx.exit(_change(store, output, "resume", names, Queue.resume, ("is paused no more", "was not paused")))
+    ctx.exit(_change(store, output, "resume", names, Queue.resume, ("resumed", "was not paused")))
 
 
 def _change(
@@ -152,7 +156,7 @@ def _change(
 
 
 @queues.command(context_settings=SETTINGS)
-@click.argument("name")
+@click.argument("name", shell_complete=complete_queues)
 @yes_option
 @redis_options
 @json_option

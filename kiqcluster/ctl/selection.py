@@ -11,6 +11,7 @@ import click
 
 from kiqcluster import rubyjson
 from kiqcluster.api import JobRecord
+from kiqcluster.ctl.completion import complete_classes, complete_queues
 from kiqcluster.ctl.options import DURATION
 
 __all__ = ["Selection", "entry_filters", "job_filters"]
@@ -60,11 +61,17 @@ def _arguments(job: JobRecord) -> str:
     return rubyjson.encode(job.display_args).decode(errors="replace")
 
 
-NAME = click.option("--class", "name", metavar="NAME", help="jobs of this class, ActiveJob's inner one as well")
+NAME = click.option(
+    "--class",
+    "name",
+    metavar="NAME",
+    shell_complete=complete_classes,
+    help="jobs of this class, ActiveJob's inner one as well",
+)
 TAG = click.option("--tag", metavar="TAG", help="jobs with this tag")
 FILTERS = {
     "name": NAME,
-    "queue": click.option("--queue", metavar="NAME", help="jobs of this queue"),
+    "queue": click.option("--queue", metavar="NAME", shell_complete=complete_queues, help="jobs of this queue"),
     "error": click.option("--error", metavar="TEXT", help="jobs whose last error, `class: message`, has this in it"),
     "text": click.option(
         "--text", metavar="TEXT", help="jobs with this in their JSON; with a *, a glob, as '*inv?ice*'"

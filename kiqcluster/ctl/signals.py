@@ -139,8 +139,11 @@ def send(store: Store, output: Output, meaning: Meaning, meant: Meant) -> int:
     """Say what will be done, have it done, report it; return the exit code."""
     said = dict.fromkeys((*(each.supervisor for each in meant.clusters), *identities(meant.workers)), meaning.words)
     said |= dict.fromkeys(identities(meant.ruby), meaning.rubys or meaning.words)
+    if meaning.action == "dump":
+        hung = [each for each in meant.workers if each.is_unresponsive and each.supervisor]
+        said |= dict.fromkeys(identities(hung), "does not respond; its supervisor is asked to log its stacks")
     if not said:
-        raise NobodyThere(f"nobody there can do that: {meaning.words}")
+        raise NobodyThere(f"none of these processes can do that: {meaning.words}")
     for name, words in said.items():
         output.say(f"{name} {words}")
     what, answers, views = message(meaning.action), list[Answer](), dict[str, View]()

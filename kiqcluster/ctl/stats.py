@@ -10,7 +10,8 @@ import click
 from kiqcluster.api import History, QueueSummary, Stats, summaries
 from kiqcluster.ctl.confirm import confirm, yes_option
 from kiqcluster.ctl.options import SETTINGS, Output, json_option, redis_options
-from kiqcluster.ctl.tables import duration, left, number, right
+from kiqcluster.ctl.tables import clean, left, number, right
+from kiqcluster.ctl.views import WRONG_TYPE, size_and_latency
 from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.store import Store
 
@@ -72,18 +73,26 @@ def _show(store: Store, output: Output, history: int | None) -> None:
     figures = {name: getattr(look, attribute) for name, attribute in FIGURES.items()}
     days = _days(store, history) if history is not None else []
     output.print(f"{name:<10} {number(value):>12}" for name, value in figures.items())
+    for key in look.unreadable:
+        output.complain(f"{clean(key)} is a key of another type than Sidekiq's, so what it should hold counts as 0")
     if queues:
-        rows = [(q.name, number(q.size), duration(q.latency), _state(q)) for q in queues]
+        rows = [(q.name, *size_and_latency(q), _state(q)) for q in queues]
         output.print([""])
         output.table(QUEUES, rows, indent=0)
     if days:
         output.print([""])
         output.table(DAYS, [(day["day"], number(day["processed"]), number(day["failed"])) for day in days], indent=0)
-    output.document({**figures, "queues": [asdict(each) for each in queues], "history": days})
+    output.document(
+        {**figures, "queues": [asdict(each) for each in queues], "history": days, "unreadable": look.unreadable}
+    )
 
 
 def _state(queue: QueueSummary) -> str:
-    words = (("paused", queue.is_paused), ("nobody listens", not queue.processes))
+    words = (
+        (WRONG_TYPE, queue.error is not None),
+        ("paused", queue.is_paused),
+        ("nobody listens", not queue.processes),
+    )
     return ", ".join(word for word, is_so in words if is_so)
 
 

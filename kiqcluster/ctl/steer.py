@@ -1,13 +1,18 @@
-"""quiet, resume, roll, reload: what whole clusters are asked to do."""
+"""quiet, resume, roll, reload, kill: what whole clusters are asked to do."""
 
 from __future__ import annotations
 
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
 import click
 
+from kiqcluster.ctl.by_redis import RedisWay
+from kiqcluster.ctl.by_socket import SocketWay
+from kiqcluster.ctl.naming import in_full
 from kiqcluster.ctl.options import (
     DURATION,
     SETTINGS,
@@ -22,12 +27,18 @@ from kiqcluster.ctl.ways import Answer, View, Way
 from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.fleet import Message
 
-__all__ = ["agreed", "message", "quiet", "reload", "report", "resume", "roll", "rolling"]
+__all__ = ["agreed", "kill", "message", "quiet", "reload", "report", "resume", "roll", "rolling"]
 
 
-def message(action: str, lease: float | None = None, *, name: str = "kiqctl", whose: str = "") -> Message:
-    """Return a message that can be told from any other.  name: what asks.  whose: see Message."""
-    return Message(action, lease=lease, by=f"{name}@{socket.gethostname()}", id=secrets.token_hex(8), whose=whose)
+def message(
+    action: str, lease: float | None = None, *, name: str = "kiqctl", whom: str = "", whose: str = ""
+) -> Message:
+    """Return a message that can be told from any other.  name: what asks.  whom: for whom, this host if for nobody.
+
+    whose: see Message.
+    """
+    by = f"{name}@{whom or socket.gethostname()}"
+    return Message(action, lease=lease, by=by, id=secrets.token_hex(8), whose=whose)
 
 
 def report(
@@ -37,8 +48,12 @@ def report(
     problems: Problems,
     views: Mapping[str, View],
     words: str = "",
+    more: Mapping[str, object] = MappingProxyType({}),
 ) -> int:
-    """Print how it went; return the exit code.  words: what else there is to say of those that have done it."""
+    """Print how it went; return the exit code.  words: what else there is to say of those that have done it.
+
+    more: for the document.
+    """
     errors = {**{each.name: each.error for each in answers if each.error}, **problems}
     for name, error in sorted(errors.items()):
         first, *others = error.strip().splitlines() or [""]
@@ -51,7 +66,7 @@ def report(
             output.say(f"{each.name}: {view.in_words() if view is not None else 'has ended'}{words}")
         shown = view.as_json() if view is not None else {"name": each.name}
         clusters.append({**shown, "error": errors.get(each.name)})
-    output.document({"action": what.action, "id": what.id, "ok": not errors, "clusters": clusters})
+    output.document({"action": what.action, "id": what.id, "ok": not errors, **more, "clusters": clusters})
     return ExitCode.UNEXPECTED if errors else ExitCode.STOPPED
 
 
@@ -156,3 +171,25 @@ def reload(ctx: click.Context, way: Way, output: Output, wait: bool, timeout: fl
     answers = way.tell(what)
     problems = Watch().until_reloaded(way, agreed(answers), what.id, timeout, output.say) if wait else {}
     ctx.exit(report(output, what, answers, problems, way.look(), ", reloaded" if wait else ""))
+
+
+@click.command(context_settings=SETTINGS)
+@click.argument("jid")
+@way_options
+@json_option
+@click.pass_context
+def kill(ctx: click.Context, jid: str, way: RedisWay | SocketWay, output: Output) -> None:
+    """End a job that hangs, by its worker process.
+
+    JID is that of a job that runs (`kiqctl busy`), or a beginning that no other has.  Its process is killed and
+    replaced.  Jobs that ran beside it run again and are not blamed; it is itself, and is buried after
+    max_retries_after_interruption such deaths.
+
+    \b
+      kiqctl kill 6f1d22b3a9c04e7f8a51d0c2
+      kiqctl kill 6f1d22b3a9c04e7f8a51d0c2 --socket /run/kiqcluster.sock      where its process has only one worker
+    """
+    what = replace(message("kill"), jid=in_full(jid, way.running_jids()))
+    answers = way.tell(what)
+    done = [each for each in answers if each.error is None]  # the others do not run it
+    ctx.exit(report(output, what, done or answers, {}, way.look(), f", a worker is killed for {what.jid}"))

@@ -1,16 +1,16 @@
 """Tables for a terminal, and numbers, times and durations in words.  Pure, but for the terminal's width.
 
 1. clean    whatever came from Redis becomes one line that a terminal only shows, and never obeys
-2. measure  in cells of the terminal: wide characters take two, combining ones none (unicodedata knows)
-3. fit      columns that may shrink give way, the widest first; what is still too long is cut at the edge
+2. measure  in cells of the terminal, by graphemes: an emoji of several characters takes two (wcwidth knows; ADR 0013)
+3. fit      columns that may shrink give way: ids first, then the widest; what is still too long is cut at the edge
 Where standard output is no terminal, nothing is cut: who reads a pipe wants all of it (COLUMNS says otherwise).
 """
 
 from __future__ import annotations
 
+import re
 import shutil
-import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -31,6 +31,7 @@ __all__ = [
     "left",
     "megabytes",
     "moment",
+    "natural",
     "number",
     "right",
     "stamp",
@@ -40,24 +41,27 @@ __all__ = [
 
 GAP = "  "
 NOTHING = "–"
-WIDE = frozenset("WF")  # East Asian widths that take two cells
-WITHOUT_A_CELL = frozenset({"Mn", "Me"})  # categories of characters that combine with the one before
+DIGITS = 18  # of a number in a name
 ENORMOUS = 10**18  # nobody counts that far, but a payload may say anything, also with thousands of digits
 LATEST_MOMENT = 253_402_300_799.0  # the last second of the year 9999, where datetime ends
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """least: cells to which it may shrink where the terminal is narrow; None: it never does."""
+    """least: cells to which it may shrink where the terminal is narrow; None: it never does.
+
+    is_first: it gives way before all others.
+    """
 
     title: str
     align: Literal["left", "right"] = "left"
     least: int | None = None
+    is_first: bool = False
 
 
-def left(title: str, least: int | None = None) -> Column:
+def left(title: str, least: int | None = None, *, is_first: bool = False) -> Column:
     """Return a column of words."""
-    return Column(title, "left", least)
+    return Column(title, "left", least, is_first)
 
 
 def right(title: str) -> Column:
@@ -65,12 +69,20 @@ def right(title: str) -> Column:
     return Column(title, "right")
 
 
+Paint = Callable[[Column, str, str], str]  # column, what a cell says, the same padded → that with colours
+
+
 def table(
-    columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int | None = None, indent: int = 2
+    columns: Sequence[Column],
+    rows: Iterable[Sequence[str]],
+    width: int | None = None,
+    indent: int = 2,
+    paint: Paint | None = None,
 ) -> list[str]:
     """Return the lines of a table, its head first.
 
-    width: cells of the terminal; None: as many as it takes.  Cells may hold anything: see clean.
+    width: cells of the terminal; None: as many as it takes.  Cells may hold anything: see clean.  paint: gives a cell
+    its colours; lines that are cut at the edge have none.
     """
     lines = [[column.title for column in columns], *([clean(cell) for cell in row] for row in rows)]
     widths = [max(map(cells, column)) for column in zip(*lines, strict=True)]
@@ -80,7 +92,11 @@ def table(
     for line in lines:
         words = [_padded(text, size, column) for text, size, column in zip(line, widths, columns, strict=True)]
         text = (" " * indent + GAP.join(words)).rstrip()
-        shown.append(text if width is None else cut(text, width))
+        fits = width is None or cells(text) <= width
+        if paint is not None and fits:
+            words = [paint(*each) for each in zip(columns, line, words, strict=True)]
+            text = " " * indent + GAP.join(words)
+        shown.append(text if fits else cut(text, width or 0))
     return shown
 
 
@@ -92,17 +108,19 @@ def _fitted(columns: Sequence[Column], widths: Sequence[int], room: int) -> list
     ]
     while sum(fitted) > room:
         spare = [
-            (size, at)
+            (column.is_first, size, at)
             for at, (size, column) in enumerate(zip(fitted, columns, strict=True))
             if column.least is not None and size > column.least
         ]
         if not spare:
             break
-        fitted[max(spare)[1]] -= 1
+        fitted[max(spare)[2]] -= 1
     return fitted
 
 
 def _padded(text: str, width: int, column: Column) -> str:
+    if text.isascii() and len(text) <= width:  # nearly all of them, and a large fleet has a hundred thousand
+        return text.rjust(width) if column.align == "right" else text.ljust(width)
     text = cut(text, width)
     spaces = " " * (width - cells(text))
     return spaces + text if column.align == "right" else text + spaces
@@ -118,28 +136,35 @@ def terminal_width() -> int | None:
 
 def cells(text: str) -> int:
     """Return how many cells of a terminal a printable text takes."""
-    return len(text) if text.isascii() else sum(map(_cells_of, text))
-
-
-def _cells_of(character: str) -> int:
-    if unicodedata.category(character) in WITHOUT_A_CELL:
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in WIDE else 1
+    return len(text) if text.isascii() else sum(size for _, size in _measured(text))
 
 
 def cut(text: str, width: int) -> str:
-    """Return as much of a text as so many cells hold, with … for what is left out."""
-    if cells(text) <= width:
-        return text
-    if width <= 0:
-        return ""
-    kept, room = [], width - 1
-    for character in text:
-        room -= _cells_of(character)
-        if room < 0:
-            break
-        kept.append(character)
-    return "".join(kept) + "…"
+    """Return as much of a text as so many cells hold, with … for what is left out.  A grapheme stays whole."""
+    if text.isascii():
+        return text if len(text) <= width else f"{text[: width - 1]}…" if width > 0 else ""
+    kept: list[str] = []
+    fits = used = 0
+    for grapheme, size in _measured(text):
+        used += size
+        if used > width:
+            return f"{''.join(kept[:fits])}…" if width > 0 else ""
+        kept.append(grapheme)
+        fits = len(kept) if used < width else fits
+    return text
+
+
+def _measured(text: str) -> Iterator[tuple[str, int]]:
+    """Yield the graphemes of a text with their cells."""
+    from wcwidth import iter_graphemes, wcswidth  # 36 ms and tables of Unicode, of no use where all is ASCII
+
+    return ((each, max(0, wcswidth(each))) for each in iter_graphemes(text))
+
+
+def natural(text: str) -> list[tuple[bool, int, str]]:
+    """Return a key that sorts web-2 before web-10: digits count as the number that they make."""
+    parts = [each for each in re.split(r"(\d+)", text) if each]
+    return [(not each.isdecimal(), int(each[:DIGITS]) if each.isdecimal() else 0, each) for each in parts]
 
 
 # words

@@ -36,8 +36,8 @@ def top(ctx: click.Context, store: Store, output: Output, interval: float, once:
     retry and kill entries, quiet and resume processes and clusters, and pause queues; ? says which.  While Redis is
     away it says so, and goes on.  It needs an extra: pip install 'kiqcluster[top]'.
 
-    With --once, or --json, it prints one picture instead, and needs no extra.  A look is two round trips, one more for
-    each 250 queues.
+    With --once, or --json, it prints one picture instead, and needs no extra.  A look is three round trips, one more
+    for each 250 queues.
 
     \b
       kiqctl top
@@ -70,7 +70,8 @@ def _print(store: Store, output: Output, picture: Picture, rate: Rate) -> None:
     for view in (View.QUEUES, View.PROCESSES):
         output.print([""])
         output.table(COLUMNS[view], [row.words for row in rows(picture, view)], indent=0)
-    output.document({**picture.as_json(), "processed_per_second": rate.processed, "failed_per_second": rate.failed})
+    rates = {"processed_per_second": rate.processed, "failed_per_second": rate.failed}
+    output.document(lambda: {**picture.as_json(), **rates})
 
 
 def _run_screen(store: Store, interval: float) -> int:

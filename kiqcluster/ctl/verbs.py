@@ -11,16 +11,16 @@ from typing import Any
 
 import click
 
-from kiqcluster.api import JobSet, SortedEntry
+from kiqcluster.api import JobSet, Order, SortedEntry
 from kiqcluster.clock import SystemClock
 from kiqcluster.ctl.bulk import Outcome, Task, carry_out, count, report
 from kiqcluster.ctl.confirm import confirm, yes_option
 from kiqcluster.ctl.enqueue import MOMENT
 from kiqcluster.ctl.kinds import EXAMPLE, Kind, elsewhere, walk
+from kiqcluster.ctl.naming import entries_named
 from kiqcluster.ctl.options import DURATION, SETTINGS, Output, burying_options, json_option, redis_options
-from kiqcluster.ctl.places import found
 from kiqcluster.ctl.selection import Selection, entry_filters
-from kiqcluster.ctl.tables import counted
+from kiqcluster.ctl.tables import clean, counted
 from kiqcluster.ctl.trimming import Trimming
 from kiqcluster.errors import UsageError
 from kiqcluster.store import Store
@@ -94,7 +94,7 @@ RESCHEDULE = Verb(
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class Request:
     """What somebody wants done.  at: the new time, epoch seconds, of a verb that takes one."""
 
     kind: Kind
@@ -136,7 +136,7 @@ def command_of(kind: Kind, verb: Verb) -> click.Command:
         at: float | None = None,
         **options: Any,
     ) -> None:
-        order = Order(kind, verb, at=_due(delay, at) if verb.has_time else 0.0, **options)
+        order = Request(kind, verb, at=_due(delay, at) if verb.has_time else 0.0, **options)
         order.check()
         job_set = kind.job_set(store=store)
         ctx.exit(_to_named(order, store, job_set, output) if order.jids else _to_all(order, store, job_set, output))
@@ -169,13 +169,15 @@ def _due(delay: float | None, at: float | None) -> float:
     return SystemClock.now() + delay if delay is not None else at or 0.0
 
 
-def _to_named(order: Order, store: Store, job_set: JobSet, output: Output) -> int:
+def _to_named(order: Request, store: Store, job_set: JobSet, output: Output) -> int:
     """Do it to the entries of these ids; say of the others where they are."""
     jids = list(dict.fromkeys(order.jids))
-    first = job_set.find_job(jids[0]) if len(jids) == 1 else None
-    entries = [first] if first is not None else [] if len(jids) == 1 else _found(job_set, jids)
-    there = {entry.jid for entry in entries}
+    there = entries_named(job_set, jids)
+    entries = list({entry.raw: entry for several in there.values() for entry in several}.values())
     missing = elsewhere(store, order.kind, [jid for jid in jids if jid not in there]) if len(there) < len(jids) else {}
+    for jid, several in there.items():
+        if len(several) > 1:
+            output.say(f"{clean(jid)} is the id of {counted(len(several), *order.kind.entries)}")
     verb = order.verb
     task = Task(
         verb.label, lambda: entries, len(entries), lambda _: True, lambda entries: verb.act(job_set, entries, order.at)
@@ -190,11 +192,7 @@ def _to_named(order: Order, store: Store, job_set: JobSet, output: Output) -> in
     return report(output, outcome, verb.past, order.kind.entries, document, problem=problem)
 
 
-def _found(job_set: JobSet, jids: Sequence[str]) -> list[SortedEntry]:
-    return [each for each in found(job_set, jids) if isinstance(each, SortedEntry)]
-
-
-def _to_all(order: Order, store: Store, job_set: JobSet, output: Output) -> int:
+def _to_all(order: Request, store: Store, job_set: JobSet, output: Output) -> int:
     """Do it to all that are selected, once that is confirmed."""
     kind, verb = order.kind, order.verb
     task, trimming = _task(order, job_set), Trimming.of(store if verb is KILL else None)
@@ -211,8 +209,9 @@ def _to_all(order: Order, store: Store, job_set: JobSet, output: Output) -> int:
     return report(output, outcome, verb.past, kind.entries, {**order.document(), **trimming.report(output)})
 
 
-def _task(order: Order, job_set: JobSet) -> Task[SortedEntry]:
+def _task(order: Request, job_set: JobSet) -> Task[SortedEntry]:
     now = SystemClock.now()
+    direction = Order.OLDEST_FIRST if order.verb.is_oldest_first else Order.NEWEST_FIRST
 
     def is_meant(entry: SortedEntry) -> bool:
         if order.verb.has_time and entry.score == order.at:  # met again after it got its time, or in need of nothing
@@ -221,7 +220,7 @@ def _task(order: Order, job_set: JobSet) -> Task[SortedEntry]:
 
     return Task(
         order.verb.label,
-        lambda: walk(job_set, order.selection, is_newest_first=not order.verb.is_oldest_first),
+        lambda: walk(order.kind, job_set, order.selection, now, direction),
         len(job_set),
         is_meant,
         lambda entries: order.verb.act(job_set, entries, order.at),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kiqcluster.api import JobRecord, SortedEntry
+from kiqcluster.api import JobRecord, QueueSummary, SortedEntry
 from kiqcluster.api.processes import Work
 from kiqcluster.ctl.by_redis import uptime, view_of
 from kiqcluster.ctl.jsontext import json_line
@@ -22,14 +22,30 @@ from kiqcluster.ctl.tables import (
     left,
     megabytes,
     moment,
+    natural,
     number,
     right,
 )
 from kiqcluster.ctl.throughput import Rate
 from kiqcluster.fleet import Cluster, Process
 
-__all__ = ["COLUMNS", "ENTRIES", "Row", "arguments", "details", "entry_words", "headlines", "process_of", "rows"]
+__all__ = [
+    "COLUMNS",
+    "ENTRIES",
+    "SHORT_JID",
+    "WRONG_TYPE",
+    "Row",
+    "arguments",
+    "details",
+    "entry_words",
+    "headlines",
+    "process_of",
+    "rows",
+    "size_and_latency",
+]
 
+WRONG_TYPE = "key of the wrong type"
+SHORT_JID = 9  # cells of an id on a narrow terminal: eight characters stand for it in a command
 LONGEST_CELL = 200  # cells of arguments or of a message on the screen: more fits no line
 
 QUEUES = (left("QUEUE", 12), right("SIZE"), right("LATENCY"), left("STATE"), right("PROCESSES"))
@@ -43,7 +59,7 @@ PROCESSES = (
     left("VERSION"),
     left("QUEUES", 10),
 )
-JOB = (left("QUEUE", 8), left("CLASS", 12), left("JID"), left("ARGS", 8))
+JOB = (left("QUEUE", 8), left("CLASS", 12), left("JID", SHORT_JID, is_first=True), left("ARGS", 8))
 BUSY = (left("PROCESS", 12), left("TID"), right("SINCE"), *JOB)
 ENTRIES = (right("WHEN"), right("TRIES"), *JOB, left("ERROR", 8))
 COLUMNS: Mapping[View, Sequence[Column]] = {
@@ -77,11 +93,22 @@ def headlines(picture: Picture, rate: Rate) -> list[str]:
         f"jobs  {per_second[0]} processed, {per_second[1]} failed; "
         f"{number(picture.processed)} processed and {number(picture.failed)} failed in all",
         f"busy  {number(picture.busy)} of {number(picture.concurrency)} threads "
-        f"in {counted(len(picture.processes), 'process', 'processes')}",
+        f"in {counted(len(picture.processes), 'process', 'processes')}{_oldest(picture)}",
         f"wait  {number(picture.enqueued)} in {counted(len(picture.queues), 'queue')}, "
         f"{counted(picture.sizes[View.RETRIES], 'retry', 'retries')}, "
-        f"{number(picture.sizes[View.SCHEDULED])} scheduled, {number(picture.sizes[View.DEAD])} dead",
+        f"{number(picture.sizes[View.SCHEDULED])} scheduled, {number(picture.sizes[View.DEAD])} dead"
+        f"{_unreadable(picture)}",
     ]
+
+
+def _unreadable(picture: Picture) -> str:
+    """Return which keys are of the wrong type: what they should hold counts as 0."""
+    return f"; of another type: {', '.join(map(clean, picture.unreadable))}" if picture.unreadable else ""
+
+
+def _oldest(picture: Picture) -> str:
+    """Return how old the oldest part of a picture is: what processes do they tell every ten seconds."""
+    return f", as of up to {duration(max(each.age for each in picture.processes))} ago" if picture.processes else ""
 
 
 def details(about: object) -> list[str] | None:
@@ -97,7 +124,7 @@ def details(about: object) -> list[str] | None:
         "created": moment(job.created_at),
         "failed": moment(job.failed_at),
         "retried": moment(job.retried_at),
-        "error": ": ".join(each for each in (job.error_class, job.error_message) if each),
+        "error": _error(job) if isinstance(job, SortedEntry) else _failure(job),
         "args": json_line(job.display_args),
         "payload": json_line(job.payload) if job.is_job else "",
     }
@@ -131,9 +158,8 @@ def _queues(picture: Picture) -> list[Row]:
             each.name,
             (
                 each.name,
-                number(each.size),
-                duration(each.latency),
-                "paused" if each.is_paused else "",
+                *size_and_latency(each),
+                WRONG_TYPE if each.error is not None else "paused" if each.is_paused else "",
                 number(each.processes) if each.processes else "nobody listens",
             ),
             each,
@@ -142,14 +168,20 @@ def _queues(picture: Picture) -> list[Row]:
     ]
 
 
+def size_and_latency(queue: QueueSummary) -> tuple[str, str]:
+    """Return the words for both, which nobody knows where the key is no list."""
+    return (NOTHING, NOTHING) if queue.error is not None else (number(queue.size), duration(queue.latency))
+
+
 def _processes(picture: Picture) -> list[Row]:
     """Clusters with their workers below; then whoever belongs to none."""
     found = []
-    for cluster in picture.clusters:
+    for cluster in sorted(picture.clusters, key=lambda each: natural(each.supervisor)):
         found.append(Row(cluster.supervisor, (cluster.supervisor, *_cluster_of(cluster)), cluster))
         workers = sorted(cluster.processes, key=lambda each: each.pid)
         found += [Row(each.identity, (f"  pid {each.pid}", *process_of(each)), each) for each in workers]
-    strangers = [each for each in picture.processes if each.supervisor is None]
+    others = [each for each in picture.processes if each.supervisor is None]
+    strangers = sorted(others, key=lambda each: natural(each.identity))
     return found + [Row(each.identity, (each.identity, *process_of(each)), each) for each in strangers]
 
 
@@ -165,12 +197,14 @@ def _cluster_of(cluster: Cluster) -> tuple[str, ...]:
 
 def _busy(picture: Picture) -> list[Row]:
     """Those that run longest come first."""
-    return [_work(each, picture.at) for each in sorted(picture.work, key=lambda each: each.run_at)]
+    seen_at = {each.identity: picture.at - each.age for each in picture.processes}
+    longest = sorted(picture.work, key=lambda each: each.run_at)
+    return [_work(each, seen_at.get(each.identity, picture.at)) for each in longest]
 
 
-def _work(work: Work, now: float) -> Row:
+def _work(work: Work, seen_at: float) -> Row:
     host_and_pid = work.identity.rpartition(":")[0]
-    words = (host_and_pid, work.tid, duration(now - work.run_at), work.queue, *_job(work.job))
+    words = (host_and_pid, work.tid, duration(seen_at - work.run_at), work.queue, *_job(work.job))
     return Row(f"{work.identity} {work.tid}", _short(words), work)
 
 
@@ -193,8 +227,15 @@ def entry_words(entry: SortedEntry, now: float) -> tuple[str, ...]:
 
 
 def _error(entry: SortedEntry) -> str:
-    words = [each for each in (entry.error_class, entry.error_message) if each]
-    return clean(": ".join(words))
+    if entry["deferred_by"] == "unknown_class":
+        count = entry["deferred_count"]
+        tries = number(count) if isinstance(count, int) else NOTHING
+        return f"no worker of {clean(entry.queue)} knows this class; tries so far: {tries}"
+    return clean(_failure(entry))
+
+
+def _failure(job: JobRecord) -> str:
+    return ": ".join(each for each in (job.error_class, job.error_message) if each)
 
 
 MAKERS: Mapping[View, Callable[[Picture], list[Row]]] = {

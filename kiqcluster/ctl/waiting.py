@@ -44,10 +44,11 @@ GOES_ON, ARRIVED = Verdict(False), Verdict(True)
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Looks until something has come true.  pause: waits so many seconds."""
+    """Looks until something has come true.  pause: waits so many seconds.  away: for which Redis may be away."""
 
     clock: Clock = field(default_factory=SystemClock)
     pause: Callable[[float], object] = NEVER.wait
+    away: float = AWAY
 
     def until_drained(self, way: Way, names: Iterable[str], timeout: float | None, say: Say) -> Problems:
         """Wait until nothing runs; return by name what kept it from coming true.  A cluster that ends has drained."""
@@ -83,7 +84,7 @@ class Watch:
                 views, away_since = way.look(), None
             except StoreError as error:
                 away_since = now if away_since is None else away_since
-                if not is_outage(error) or now >= away_since + AWAY:
+                if not is_outage(error) or now >= away_since + self.away:
                     raise
             else:
                 progress({name: view for name, view in views.items() if name in pending})
@@ -118,7 +119,7 @@ def _judge_drained(view: View | None) -> Verdict:
         return ARRIVED
     if view.quiet_by or view.all_quiet:
         return GOES_ON
-    return Verdict(False, "is quiet no more: somebody has resumed it, or its lease has ended")
+    return Verdict(False, "is no longer quiet: somebody has resumed it, or its lease has ended")
 
 
 def _say_busy(views: Mapping[str, View], say: Say) -> None:
@@ -140,8 +141,8 @@ def _judge_reloaded(view: View | None, ident: str) -> Verdict:
 def _judge(what: str, report: Mapping[str, Any], ident: str) -> Verdict:
     """Judge what is told of the latest roll, or reload."""
     if (other := report.get("id")) != ident:
-        replaced = f"tells of another {what}, {other}: it has taken this one's place"
-        return Verdict(False, replaced if other else f"tells nothing of this {what}")
+        replaced = f"reports another {what}, {other}, which has replaced this one"
+        return Verdict(False, replaced if other else f"does not report this {what}")
     if report.get("state") in ("failed", "superseded"):
         return Verdict(True, str(report.get("error") or f"the {what} failed"))
     return ARRIVED if report.get("state") == "done" else GOES_ON

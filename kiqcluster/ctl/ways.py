@@ -15,7 +15,7 @@ from kiqcluster.fleet import Message
 __all__ = ["Answer", "Child", "NobodyThere", "View", "Way", "Worker", "number_of", "report_of"]
 
 STALE = 20.0  # seconds without news, of which a supervisor sends some every ten, after which it may stand still
-WHOLE = "all of it: `kiqctl ps --json`, or the log"
+WHOLE = "the whole text: `kiqctl ps --json`, or the log"
 
 
 class NobodyThere(KiqError):
@@ -52,7 +52,8 @@ class Child:
 
     state: ready, booting, quiet, stopping or backoff.  release: the directory of its code; generation: of the rolling
     restart that brought it, None if unknown.  backoff: seconds until the slot's next try.  waits_for: why it still
-    boots.  redis: whether it reaches Redis.
+    boots.  redis: whether it reaches Redis.  restarts: how often a process of the slot was replaced that nobody wanted
+    to be, None if unknown.  died_at: when the latest of these died, epoch seconds; 0 if none did.
     """
 
     slot: int
@@ -63,11 +64,13 @@ class Child:
     backoff: float = 0.0
     waits_for: str = ""
     redis: bool = True
+    restarts: int | None = None
+    died_at: float = 0.0
 
     @classmethod
     def read(cls, slot: int, row: Mapping[str, Any], age: float = 0.0) -> Child:
         """Return what a row says that is so old.  What has no `redis` is from before there was such a thing."""
-        pid, generation = row.get("pid"), row.get("generation")
+        pid, generation, restarts = row.get("pid"), row.get("generation"), row.get("restarts")
         return cls(
             slot=slot,
             pid=pid if isinstance(pid, int) else None,
@@ -77,6 +80,8 @@ class Child:
             backoff=max(0.0, number_of(row.get("backoff")) - age),
             waits_for=str(row.get("waits_for") or ""),
             redis=bool(row.get("redis", True)),
+            restarts=restarts if isinstance(restarts, int) else None,
+            died_at=number_of(row.get("died_at")),
         )
 
 
@@ -88,6 +93,7 @@ class View:
     of it quiet, empty if nobody has.  lease_remaining: seconds, None without an end.  roll: the latest (id, state,
     done, of, error, ended_at); reload: the same without done and of.  all_quiet: none of its workers fetches.
     children: its processes and its slots without one, those that do not serve first if there are too many for all.
+    deploy: who has begun the latest deploy, where that is known.
     now: epoch seconds, by its clock.  silent_for: seconds since it has said anything of itself, though its workers
     have beaten since.
     """
@@ -108,6 +114,7 @@ class View:
     children: tuple[Child, ...] = ()
     now: float = 0.0
     silent_for: float = 0.0
+    deploy: str = ""
 
     @property
     def busy(self) -> int:
@@ -153,8 +160,8 @@ class View:
         """Return in lines of the same kind how the latest roll went, what failed, and whether this is old news."""
         lines = []
         if self.silent_for >= STALE:
-            lines.append(f"its supervisor has said nothing for {duration(self.silent_for)}: does it stand still?")
-        if self.roll is not None and self.roll.get("state") == "done":
+            lines.append(f"its supervisor has not reported for {duration(self.silent_for)}; it may be stuck")
+        if self.roll is not None and self.roll.get("state") == "done" and self.roll.get("of"):
             when = self._when(self.roll)
             lines.append(f"rolled {self.roll.get('done')} of {self.roll.get('of')}{',' if when else ''}{when}")
         elif self.roll is not None and self.roll.get("state") == "failed":
@@ -165,7 +172,7 @@ class View:
         return [clean(line) for line in lines]
 
     def _failure(self, what: str, report: Mapping[str, Any], how_far: str = "") -> Iterator[str]:
-        error = str(report.get("error") or "nobody knows why").strip()
+        error = str(report.get("error") or "no reason is known").strip()
         yield f"the last {what} failed{self._when(report)}{how_far}: {_first_line(error)}"
         if "\n" in error:
             yield f"  {WHOLE}"

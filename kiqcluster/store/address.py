@@ -28,9 +28,13 @@ Place = tuple[str, int]  # host and port
 Ask = Callable[[Node, str], Place | None]  # how to connect to a sentinel, a service's name → where the primary is
 
 PRIMARY_ONLY = "primary_only"  # key of a Node: to be connected to only if it is a primary
+ESCAPES = "in a password, write / ? # @ : % as %2F %3F %23 %40 %3A %25"
 SENTINEL_PORT = 26_379  # where an address has none
 # After `//user:` up to the last @ (a password may hold any character), or in the query (unix://PATH?password=…).
-PASSWORD = re.compile(r"(?<=//)([^:@/]*:).*(?=@)|([?&](?:\w+_)?password=)[^&]*")
+PASSWORD = re.compile(r"(?<=//)([^:@/]*:).*(?=@)|([?&]\w*pass\w*=)[^&]*", re.IGNORECASE)
+# A port that is no number: a password, when somebody has left out the host or its @.
+PORT = re.compile(r"(?<=//)((?:[^:@/?,\[\]]*(?::\d{0,5})?,)*[^:@/?,\[\]]*:)(?!\d{0,5}(?:[,/?]|$))[^@]*$")
+LOGIN = re.compile(r"^(?!embedded:)(?!.*//).*(?=@)")  # all before the last @, where no // tells what it is
 SENTINEL_ADDRESS = re.compile(
     r"(?P<scheme>rediss?)\+sentinel://((?P<login>[^/?#]*)@)?(?P<hosts>[^/?#@]+)"
     r"/(?P<service>[^/?#]+)(/(?P<db>[0-9]*))?(\?(?P<options>.*))?"
@@ -88,13 +92,26 @@ def parse_address(address: str) -> Node | Service:
     if address.startswith(embedded.SCHEME):
         address = embedded.url_of(embedded.directory_of(address))
     try:
-        node: Node = parse_url(address)  # type: ignore[no-untyped-call]  # redis-py has no types here
+        node = _parsed(address)
         _check_options(node)
     except ValueError as error:
         raise UsageError(
             f"{masked(address)!r} is no Redis address ({error}); write redis://HOST:PORT/DB, rediss://…, "
             "unix:///PATH?db=N, redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB or embedded:DIR"
         ) from error
+    return node
+
+
+def _parsed(address: str) -> Node:
+    """Return what redis-py makes of an address.  Raises ValueError without a part of the password in its words."""
+    if "#" in address:  # it would cut off the rest, and perhaps leave an address that works
+        raise ValueError(f"a # ends it; {ESCAPES}")
+    try:
+        node: Node = parse_url(address)  # type: ignore[no-untyped-call]  # redis-py has no types here
+    except ValueError as error:
+        if "ort" in str(error):  # it quotes the port, which a password begins with that has a / in it
+            raise ValueError(f"its port is no number up to 65535; {ESCAPES}") from None
+        raise
     return node
 
 
@@ -141,4 +158,4 @@ def _parse_service(address: str) -> Service:
 
 def masked(address: str) -> str:
     """Return the address with its password hidden, for logs and error messages; it need not be a sound one."""
-    return PASSWORD.sub(r"\1\2***", address)
+    return LOGIN.sub("***", PORT.sub(r"\1***", PASSWORD.sub(r"\1\2***", address)))

@@ -20,24 +20,30 @@ in address.py.
 from __future__ import annotations
 
 import os
+import ssl
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from math import inf
 from types import TracebackType
 from typing import Any, NoReturn
+from weakref import WeakSet
 
 import redis
 from redis.backoff import NoBackoff
-from redis.connection import Connection
+from redis.connection import Connection, SSLConnection
 from redis.retry import Retry
 
 from kiqcluster.clock import SystemClock
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
+from kiqcluster.forks import held_back
 from kiqcluster.keys import Keys
 from kiqcluster.store.address import PRIMARY_ONLY, Node, Place, Service, masked, parse_address
+from kiqcluster.store.names import CONNECTIONS
 from kiqcluster.store.wire import (
     INCOMPLETE,
+    NO_CLUSTER,
     Command,
     Reply,
     Wire,
@@ -50,7 +56,12 @@ from kiqcluster.store.wire import (
 
 __all__ = ["Link", "Store", "risks"]
 
-DEFAULT_TIMEOUT = 5.0  # seconds that one exchange, or the making of a connection, may take
+DEFAULT_TIMEOUT = 5.0  # seconds without a byte in either direction, or for the making of a connection
+PROBE = "#!lua flags=no-writes,allow-oom\nreturn redis.sha1hex('')"  # flags of scripts came with Redis 7.0
+NEEDED = ("BLMOVE", "LMOVE", "SMISMEMBER")  # commands that other servers may lack
+SOCKET_ADVICE = "a server, or `kiqcluster --embedded`, has to run there"
+# Of a TLS connection that ends early: a server says so only after the handshake, and its words may be lost by then.
+TLS_ADVICE = "does it want a client certificate (ssl_certfile, ssl_keyfile), or does it not speak TLS?"
 SENTINEL_TIMEOUT = 1.0  # seconds that one sentinel may take to answer, before the next one is asked
 
 
@@ -60,15 +71,21 @@ class Link:
     connections: how many were made so far; when it grows, the one before had broken.
     trust: seconds after an exchange for which the socket is taken to be open.  The look whether it is lets other
     threads run, and under load the command would wait for its turn behind them.
+    timeout: seconds for which nothing may move on the socket; who sends or receives much over a slow line is not cut
+    off.  total: seconds after which an exchange is given up all the same.
     """
 
-    def __init__(self, locate: Callable[[], Iterable[Node]], timeout: float, trust: float = 0.0) -> None:
+    def __init__(
+        self, locate: Callable[[], Iterable[Node]], timeout: float, trust: float = 0.0, total: float = inf
+    ) -> None:
         self._locate = locate
         self._timeout = timeout
+        self._total = total
         self.connections = 0
         self._wire: Wire | None = None
         self._trust = trust
         self._trusted_until = 0.0
+        self._has_talked = False  # this connection has brought a reply
         self._begun: tuple[Wire, int] | None = None  # how many replies are awaited, and where
         self._unread = 0  # replies to `send` that `receive` has not yielded
 
@@ -87,6 +104,8 @@ class Link:
         if self._begun is not None or self._unread:
             self.close()  # whoever began it was torn away by an exception, and its replies would be taken for ours
         wire = self._ready()
+        if self._total != inf:
+            wire.deadline = SystemClock.monotonic() + self._total
         self._begun = wire, len(commands)
         try:
             wire.write(packed)
@@ -102,7 +121,7 @@ class Link:
         wire, awaited = self._begun
         try:
             replies = wire.read(awaited, timeout)
-            self._begun = None
+            self._begun, self._has_talked = None, True
         except OSError as error:
             self._lose(error)
         except BaseException:
@@ -114,7 +133,10 @@ class Link:
         return replies
 
     def _lose(self, error: Exception) -> NoReturn:
+        is_first = self._wire is not None and isinstance(self._wire.connection, SSLConnection) and not self._has_talked
         self.close()
+        if is_first and has_ended(error):
+            raise ReplyLost(f"Redis ended the connection, over TLS ({error}); {TLS_ADVICE}") from error
         raise ReplyLost(f"Redis did not answer ({error}); the command may or may not have run") from error
 
     def send(self, command: Command) -> None:
@@ -146,9 +168,24 @@ class Link:
         """Connect now, if not connected.  Raises RedisUnavailable, or RedisRefused (authentication)."""
         self._ready()
 
+    @property
+    def arriving(self) -> int:
+        """The bytes that have come of a reply which is not whole yet, as of the last `receive`."""
+        return 0 if self._wire is None else self._wire.arriving
+
+    @property
+    def used_at(self) -> float:
+        """When the last exchange ended, monotonic seconds."""
+        return self._trusted_until - self._trust
+
     def fileno(self) -> int:
         """Return the socket's descriptor, for a selector; -1 when not connected."""
         return -1 if self._wire is None else self._wire.fileno()
+
+    def let_go(self) -> None:
+        """Close the socket in a forked process: the server must hear of it when the process that uses it ends."""
+        if self._wire is not None:
+            self._wire.close()
 
     def close(self) -> None:
         """Close the socket; the next exchange connects anew.  From another thread, it wakes the one that waits here."""
@@ -159,11 +196,13 @@ class Link:
 
     def _ready(self) -> Wire:
         wire = self._wire
-        if wire is not None and self._trusted_until <= SystemClock.monotonic() and wire.poll.poll(0):
+        if wire is not None and self._trusted_until <= SystemClock.monotonic() and wire.has_input():
             self.close()  # readable with nothing asked: closed by the server, or out of step
             wire = None
         if wire is None:
-            wire = self._wire = self._connect()
+            self._has_talked = False
+            with held_back():  # a child could not know of a socket that is being made
+                wire = self._wire = self._connect()
             self.connections += 1
         return wire
 
@@ -181,7 +220,8 @@ class Link:
     def _connect_to(self, node: Node) -> Wire:
         try:
             is_primary_wanted = node.pop(PRIMARY_ONLY, False)
-            make = node.pop("connection_class", Connection)
+            kind = node.pop("connection_class", Connection)
+            make: Any = CONNECTIONS.get(kind, kind)
             node.setdefault("socket_timeout", self._timeout)
             node.setdefault("socket_connect_timeout", self._timeout)
             connection = make(**node, protocol=2, retry=Retry(NoBackoff(), 0), health_check_interval=0)
@@ -194,8 +234,20 @@ class Link:
                 raise RedisUnavailable(f"Redis is not ready ({error}); nothing was sent") from error
             raise RedisRefused(f"{refusal} ({_place(node)})") from error  # it may be a sentinel's word, or a server's
         except (redis.RedisError, OSError) as error:
-            raise RedisUnavailable(f"cannot reach Redis ({error}); nothing was sent") from error
+            over = ", over TLS" if issubclass(make, SSLConnection) else ""
+            advice = TLS_ADVICE if over and has_ended(error) else ""
+            if isinstance(error.__context__, FileNotFoundError):
+                advice = SOCKET_ADVICE
+            said = f"cannot reach Redis{over} ({error}); nothing was sent"
+            raise RedisUnavailable(f"{said}; {advice}" if advice else said) from error
         return Wire(connection)
+
+
+def has_ended(error: Exception) -> bool:
+    """Return whether an error says that the other side has ended a connection; redis-py wraps the reason."""
+    causes = (error, error.__cause__, error.__context__)
+    ends = ssl.SSLError | ConnectionResetError | ConnectionAbortedError | BrokenPipeError
+    return any(isinstance(each, ends) for each in causes) or "closed" in str(error)
 
 
 def _place(node: Node) -> str:
@@ -265,7 +317,7 @@ class Store:
         """address: see parse_address.  name: how a routing rule calls it.  prefix: see Keys.
 
         locate: returns the nodes to try, asked at each connection; None means the address itself, or what its
-        sentinels say.  timeout: seconds that one exchange may take.
+        sentinels say.  timeout: seconds for which nothing may move on a connection that waits for an answer.
         """
         self.name = name
         self.keys = Keys(prefix)
@@ -276,17 +328,17 @@ class Store:
             partial(place.locate, _ask_sentinel) if isinstance(place, Service) else lambda: [place]
         )
         self._free: deque[Link] = deque()
+        self._links: WeakSet[Link] = WeakSet()
         self._pid = os.getpid()
 
     def __repr__(self) -> str:
         return f"<Store {self.name} {self.address}>"
 
-    def link(self, timeout: float | None = None, trust: float = 0.0) -> Link:
-        """Return a connection of the caller's own, not yet connected.  timeout: seconds per exchange.
-
-        trust: see Link.
-        """
-        return Link(self._locate, self.timeout if timeout is None else timeout, trust)
+    def link(self, timeout: float | None = None, trust: float = 0.0, total: float = inf) -> Link:
+        """Return a connection of the caller's own, not yet connected.  See Link."""
+        link = Link(self._locate, self.timeout if timeout is None else timeout, trust, total)
+        self._links.add(link)
+        return link
 
     def call(self, *command: str | bytes | int | float) -> Reply:
         """Run one command and return its reply.  One round trip.  Raises StoreError."""
@@ -328,21 +380,50 @@ class Store:
     def check(self) -> dict[str, str]:
         """Return INFO's fields, after making sure that this server will do.
 
-        Raises RedisRefused for a server that is too old, StoreError when it cannot be asked.  One round trip.
+        Raises RedisRefused for one that is too old, is a node of a cluster, or lacks what the engine needs; StoreError
+        when it cannot be asked.  One round trip.
         """
-        try:
-            reply: bytes = self.call("INFO")
-        except RedisRefused as error:
-            if error.code in ("NOAUTH", "WRONGPASS"):
-                raise
-            return {}  # some hosts rename or forbid INFO; Sidekiq goes on as well
+        with self.borrowed() as link:
+            reply, number, found = link.exchange([("INFO",), ("EVAL", PROBE, 0), ("COMMAND", "INFO", *NEEDED)])
+        if isinstance(reply, RedisRefused):
+            if reply.code in ("NOAUTH", "WRONGPASS"):
+                raise reply
+            reply = b""  # some hosts rename or forbid INFO; Sidekiq goes on as well
         fields = dict(line.split(":", 1) for line in reply.decode().splitlines() if ":" in line)
         version = fields.get("redis_version", "")
         if version and int(version.split(".")[0]) < 7:
             raise RedisRefused(
                 f"VERSION this server is Redis {version}; kiqcluster needs Redis 7.0 or Valkey 7.2, or newer"
             )
+        if "cluster" in (fields.get("redis_mode"), fields.get("server_mode")):  # the second is Valkey's
+            raise RedisRefused(f"CLUSTER {NO_CLUSTER}")
+        if isinstance(number, RedisRefused) and number.code == "ERR":  # others go away, or are about permissions
+            raise RedisRefused(f"SCRIPT this server does not run scripts as Redis 7.0 does ({number})")
+        lacking = [name for name, row in zip(NEEDED, found, strict=False) if not row] if isinstance(found, list) else []
+        if lacking:
+            raise RedisRefused(f"COMMAND this server has no {', '.join(lacking)}, which kiqcluster needs")
         return fields
+
+    def let_go(self) -> None:
+        """Close, in a forked process, every link of the one that it was forked off."""
+        for link in list(self._links):
+            link.let_go()
+
+    def close_idle(self, seconds: float) -> None:
+        """Close links that nobody has used for so long.
+
+        The link that was used last is lent first, so those that a crowd has needed once stay unused.
+        """
+        unused_since = SystemClock.monotonic() - seconds
+        for _ in range(len(self._free)):
+            try:
+                link = self._free.popleft()
+            except IndexError:  # others were faster
+                return
+            if link.used_at > unused_since:
+                self._free.appendleft(link)
+                return
+            link.close()
 
     def close(self) -> None:
         """Close all links that nobody uses."""

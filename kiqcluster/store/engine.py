@@ -2,36 +2,42 @@
 
 join       become a member, before the first reserve (R1)
 exchange   settle a batch and reserve a batch, in one round trip (R2, R4)
-has_work   look whether a reserve would be of use
+find_work  look whether a reserve would be of use, and of which queues
+forbidden_queues   which queues an ACL keeps from us, after a reserve that was refused as a whole
 settle     settle alone; may be sent again
 resync     after a lost reply: fence, and give back what the caller does not hold (R3)
 recover    end a membership, one's own or a dead one's, and give its units back (R7)
-beat       say that a process lives, and see who else does
-move_due   schedule and retry set → queues (moves.py)
+return_wake_lists   move what has rung back to its queue: before a stop, and for the dead
+beat       say that a process lives, and be handed those that have been silent for too long (R8)
+server_of  which process of Redis answers
+read_due, move_due   schedule and retry set → queues (moves.py)
+trim_dead  drop what is too much in the dead set
 
 The worker decides when to call them; every loss and fence is theirs to see, so nothing here retries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha1
 from math import inf
-from typing import Any
+from typing import Any, TypeVar
 
 from kiqcluster.clock import utc_date
-from kiqcluster.errors import RedisRefused
-from kiqcluster.keys import STAT_TTL, Keys
+from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
+from kiqcluster.keys import FORMAT, STAT_TTL, Keys
 from kiqcluster.outcome import Dead, Deferred, Done, Effect, Interrupted, Outcome, Requeue, Retry
 from kiqcluster.store.connection import Link, Store
-from kiqcluster.store.moves import DeadSetLimits, Move, move_entries
+from kiqcluster.store.moves import DeadSetLimits, Dropped, Due, Move, move_entries, read_due, trim_dead
 from kiqcluster.store.scripts import (
     BEAT,
     JOIN,
     RECOVER,
     RESERVE,
     RESYNC,
+    RETURN_RUNG,
     SETTLE,
     Call,
     Word,
@@ -39,11 +45,18 @@ from kiqcluster.store.scripts import (
     finish_scripts,
     run_scripts,
 )
+from kiqcluster.store.wire import about_keys
 
 __all__ = [
     "ALL_SUSPECT",
     "ANY_DEATHS",
     "DEFERRAL",
+    "MAX_COMMANDS",
+    "MAX_NAMES",
+    "MAX_QUEUES",
+    "MAX_RESERVE_BYTES",
+    "NO_PERMISSION",
+    "Beat",
     "DeadSetLimits",
     "Engine",
     "Exchange",
@@ -55,18 +68,29 @@ __all__ = [
     "Unit",
 ]
 
+T = TypeVar("T")
 Refusals = dict[str, str]  # token → Redis' words, of units that stay held
 # Queue, in the order of preference → how many units a batch may hold in all when one is taken from it: in its turn, and
 # once all queues have had theirs.  0 only empties its wake list.
 Limits = Mapping[str, tuple[int, int]]
 
-LARGEST_BATCH = 1_000_000  # bytes at which a reserve stops (it holds at least one unit)
+MAX_RESERVE_BYTES = 1_000_000  # bytes at which a reserve stops (it holds at least one unit)
+MAX_RETURNED, MAX_RETURNED_BYTES = 200, 1_000_000  # at which one recover or resync script stops (at least one unit)
+MAX_OUTCOMES = 200  # that one settle script writes, beside those that are done, which cost little
 LOOK_TIMEOUT = 1.0  # seconds that a look at the queues may take; who leads after it waits for longer
 SUSPECT_TTL = 72 * 3_600  # seconds that suspects are remembered after the last death
 ANY_DEATHS = 1_000_000  # more than any suspect was at
+MAX_QUEUES = 100  # that one command or script of ours asks: a server has others to serve
+MAX_NAMES = 1_000  # of queues that one command reads
+MAX_COMMANDS = 50  # of these that go in one round trip
+SETTLE_KEYS = 5  # of a settle that are the same for all outcomes
+NO_PERMISSION = "NOPERM"  # code of a refusal
 ALL_SUSPECT = ("*",)  # where nobody knows which units were running
-RECOVER_BATCH = 1_000  # units that one recover script gives back
+PAGE = 1_000  # members read in one round trip, and payloads moved from one wake list
+RENAME = "Rename it, and kiqcluster makes it anew"  # what to do about a key of ours that is of a wrong type
 DEFERRAL = 60.0  # seconds until a due entry is looked at again that its queue refuses
+MAX_DUE = 100  # due entries that are read, and moved, at a time
+MAX_DUE_BYTES = 250_000  # … and bytes: a move sends them twice, and a slow link must get through within the time limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +147,29 @@ class Reserved:
 
     resting: queues that were left alone, paused or broken.  fenced: others have recovered this member; it holds
     nothing any more.  refusal: Redis' words when it, or one of the queues, could not be read.
+    is_refused: it as a whole.
     """
 
     units: list[Unit]
     resting: frozenset[str]
     fenced: bool = False
     refusal: str = ""
+    is_refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a beat brought.
+
+    at: the server's time, epoch seconds.  strangers: whose membership is over, of those that have beaten.
+    silent: identity → score of each member that this caller is to recover.
+    complaint: about a broken key that stops no beat, "" if there is none.
+    """
+
+    at: float
+    strangers: frozenset[str]
+    silent: dict[str, int]
+    complaint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,23 +181,43 @@ class Exchange:
     member: Member
     call: int
     limits: Limits | None
+    now: float
 
 
 class Engine:
-    """The scripts, called with the keys and arguments of one store."""
+    """The scripts, called with the keys and arguments of one store.
 
-    def __init__(self, store: Store, limits: DeadSetLimits) -> None:
+    on_dropped: told what the dead set has lost to a burial, from whichever thread settled or moved.
+    """
+
+    def __init__(
+        self, store: Store, limits: DeadSetLimits, on_dropped: Callable[[Dropped], None] = lambda _: None
+    ) -> None:
         self.store = store
         self._keys: Keys = store.keys
+        self._kinds = {
+            **dict.fromkeys((store.keys.members, store.keys.suspects), b"hash"),
+            **dict.fromkeys((store.keys.beats_of_format_1, store.keys.seen_of_format_1), b"hash"),
+            store.keys.beats: b"zset",
+            store.keys.format: b"string",
+        }
         self._limits = limits
+        self._on_dropped = on_dropped
 
     def join(self, member: Member) -> None:
-        """Enter the membership.  May be sent again before the first reserve.  One round trip."""
-        arguments = [member.identity, f"{member.padded_epoch} {member.record}"]
+        """Enter the membership.  May be sent again before the first reserve.  One round trip.
+
+        Raises StoreError; RedisRefused also where the keys below `kiq:` have a format that this release cannot read.
+        """
+        keys = [self._keys.members, self._keys.beats, self._keys.beats_of_format_1, self._keys.format]
+        arguments: list[Word] = [member.identity, f"{member.padded_epoch} {member.record}", FORMAT]
         with self.store.borrowed() as link:
-            (reply,) = run_scripts(link, [Call(JOIN, [self._keys.members, self._keys.beats], arguments)])
-        if isinstance(reply, RedisRefused):
-            raise reply
+            reply = self._run(link, Call(JOIN, keys, arguments))
+        if reply:
+            raise RedisRefused(
+                f"FORMAT a newer release has put format {reply} into force on this Redis, and this one writes format "
+                f"{FORMAT}, which workers of the newer one cannot read. Start the newer release"
+            )
 
     def exchange(
         self,
@@ -194,26 +255,80 @@ class Engine:
         if limits is not None:
             calls.append(self._reserve_call(member, call, limits, most_deaths))
         begin_scripts(link, calls)
-        return Exchange(calls, done, member, call, limits)
+        return Exchange(calls, done, member, call, limits, now)
 
     def finish(self, link: Link, sent: Exchange) -> tuple[Refusals, Reserved | None]:
-        """Return what an exchange that was sent has brought."""
-        replies = finish_scripts(link, sent.calls)
-        if sent.limits is None:
-            return _read_refusals(replies, sent.done), None
-        reserved = _read_reserved(replies.pop(), sent.member, sent.call, list(sent.limits))
-        return _read_refusals(replies, sent.done), reserved
+        """Return what an exchange that was sent has brought.
 
-    def has_work(self, queues: Iterable[str]) -> bool:
-        """Return whether anything lies in these queues or in their wake lists.  One command.  Raises StoreError."""
-        keys = [key for queue in queues for key in (self._keys.queue(queue), self._keys.wake(queue))]
-        if not keys:
-            return False
+        One round trip more when Redis refused a settle as a whole (one key is forbidden): each unit by itself then.
+        """
+        replies = finish_scripts(link, sent.calls)
+        reserved = None
+        if sent.limits is not None:
+            reply = self._explained(link, replies.pop(), sent.calls[-1])
+            reserved = _read_reserved(reply, sent.member, sent.call, list(sent.limits))
+        if any(isinstance(reply, RedisRefused) for reply in replies):
+            return self._settle_each(link, sent.done, sent.now), reserved
+        return self._read_settled(replies, sent.done), reserved
+
+    def _settle_each(self, link: Link, done: Sequence[Settlement], now: float) -> Refusals:
+        """Settle each unit by a script of its own; return what Redis refused.  One round trip.
+
+        Raises ReplyLost whatever has happened: what was reserved with these is in flight, and would be forgotten.
+        """
+        calls = [call for each in done for call in self._settle_calls([each], now)]
+        try:
+            replies = run_scripts(link, calls)
+        except RedisUnavailable as error:
+            raise ReplyLost(str(error)) from error
+        refusals: Refusals = {}
+        for settlement, call, reply in zip(done, calls, replies, strict=True):
+            if isinstance(reply, RedisRefused):
+                reply = about_keys(reply, call.keys[SETTLE_KEYS:] or call.keys)
+            refusals.update(self._read_settled([reply], [settlement]))
+        return refusals
+
+    def find_work(self, queues: Sequence[str]) -> list[str]:
+        """Return the queues among which some hold anything, in their wake lists perhaps; none if none does.
+
+        One command per MAX_QUEUES queues, and all of such a slice are returned.  One round trip.  Raises StoreError.
+        """
+        slices = sliced(queues, MAX_QUEUES)
+        if not slices:
+            return []
+        commands = [
+            ("EXISTS", *(key for name in names for key in (self._keys.queue(name), self._keys.wake(name))))
+            for names in slices
+        ]
         with self.store.borrowed() as link:
-            (found,) = link.exchange([("EXISTS", *keys)], timeout=LOOK_TIMEOUT)
-        if isinstance(found, RedisRefused):
-            raise found
-        return bool(found)
+            replies = link.exchange(commands, timeout=LOOK_TIMEOUT)
+        # What is refused is for a reserve to find out about.
+        return [name for names, found in zip(slices, replies, strict=True) if found for name in names]
+
+    def queue_names(self) -> Iterator[str]:
+        """Yield the names in the set of queues, some twice perhaps; MAX_NAMES per round trip.  Raises StoreError."""
+        cursor: bytes = b"0"
+        while True:
+            cursor, names = self.store.call("SSCAN", self._keys.queues, cursor, "COUNT", MAX_NAMES)
+            yield from (name.decode(errors="replace") for name in names)
+            if cursor == b"0":
+                return
+
+    def forbidden_queues(self, link: Link, member: Member, queues: Iterable[str]) -> dict[str, str]:
+        """Return queue → Redis' words for those whose keys an ACL forbids; nothing where it forbids more than queues.
+
+        One forbidden key refuses a whole reserve, and Redis does not say which.  One round trip, O(queues).
+        """
+        names = list(queues)
+        calls = [self._reserve_call(member, 0, {name: (0, 0)} if name else {}, 0) for name in ("", *names)]
+        general, *replies = run_scripts(link, calls)
+        if isinstance(general, RedisRefused):
+            return {}
+        return {
+            name: str(about_keys(reply, [self._keys.queue(name), self._keys.wake(name)]))
+            for name, reply in zip(names, replies, strict=True)
+            if isinstance(reply, RedisRefused) and reply.code == NO_PERMISSION
+        }
 
     def settle(self, link: Link, done: Sequence[Settlement], now: float) -> int:
         """Write outcomes; return how many tokens were still held.  May be sent again.  One round trip.
@@ -221,46 +336,49 @@ class Engine:
         Raises StoreError; after a RedisRefused, all units but the refused ones are settled.
         """
         replies = run_scripts(link, list(self._settle_calls(done, now)))
-        for reason in _read_refusals(replies, done).values():
+        for reason in self._read_settled(replies, done).values():
             raise RedisRefused(reason)
         return sum(reply[0] for reply in replies)
 
-    def resync(self, link: Link, member: Member, raised: Member, held: Iterable[str]) -> int | None:
+    def resync(self, link: Link, member: Member, raised: Member, held: Iterable[str]) -> tuple[int, int] | None:
         """Raise the epoch and give back units that the caller does not hold.
 
         raised: the member with an epoch higher than that of every resync sent before, so that none of those can arrive
         late and take away what was reserved since.
-        Returns the number of units, or None when the member is fenced; the caller goes on as `raised`.
+        Returns how many units went and how many are left, or None when the member is fenced.  The caller goes on as
+        `raised` once none are left; until then it calls again, with a higher epoch.
         May be sent again, as said.  One round trip.
         """
         keys = [self._keys.members, self._keys.inflight(member.identity)]
-        arguments = [
+        arguments: list[Word] = [
             member.identity,
             member.padded_epoch,
             raised.padded_epoch,
             self._keys.queue(""),
+            MAX_RETURNED,
+            MAX_RETURNED_BYTES,
             *held,
         ]
-        (reply,) = run_scripts(link, [Call(RESYNC, keys, arguments)])
-        if isinstance(reply, RedisRefused):
-            raise reply
-        return None if reply[0] == b"FENCED" else int(reply[1])
+        reply = self._run(link, Call(RESYNC, keys, arguments))
+        return None if reply[0] == b"FENCED" else (int(reply[1]), int(reply[2]))
 
-    def recover(self, link: Link, identity: str, running: Iterable[str] = (), beat: str | None = None) -> int | None:
-        """End a membership and give its units back; return how many.  One round trip per 1 000 units.
+    def recover(self, link: Link, identity: str, running: Iterable[str] = (), score: int | None = None) -> int | None:
+        """End a membership and give its units back; return how many.
+
+        One round trip per MAX_RETURNED units, or MAX_RETURNED_BYTES.
 
         running: tokens of the units that may have killed the process, ALL_SUSPECT where nobody knows.
-        beat: the one that was seen standing still, None where the process is known to be gone.
-        Returns None, and has changed nothing, when the beat has moved since.
+        score: the one with which it was handed out as silent, None where the process is known to be gone.
+        Returns None, and has changed nothing, when it has beaten since, or somebody else has recovered it.
         """
         recovered, left, refused, words = 0, 1, 0, b""
         keys = [self._keys.members, self._keys.inflight(identity), self._keys.beats, self._keys.suspects]
-        arguments: list[Word] = [identity, self._keys.queue(""), RECOVER_BATCH, SUSPECT_TTL, beat or "", *running]
+        keys += [self._keys.beats_of_format_1, self._keys.seen_of_format_1]
+        seen = "" if score is None else score
+        arguments: list[Word] = [identity, self._keys.queue(""), MAX_RETURNED, MAX_RETURNED_BYTES, SUSPECT_TTL]
+        arguments += [seen, *running]
         while left:
-            call = Call(RECOVER, keys, arguments)
-            (reply,) = run_scripts(link, [call])
-            if isinstance(reply, RedisRefused):
-                raise reply
+            reply = self._run(link, Call(RECOVER, keys, arguments))
             if reply[0] == b"ALIVE":
                 return None
             given, left, refused, words = reply
@@ -269,82 +387,199 @@ class Engine:
             raise RedisRefused(f"{words.decode()} ({refused} units of {identity} stay in flight)")
         return recovered
 
-    def beat(self, link: Link, mine: Iterable[str]) -> dict[str, str]:
-        """Say that these processes live; return what moves while others do: identity → beat.  One round trip."""
-        call = Call(BEAT, [self._keys.members, self._keys.beats], list(mine))
-        (reply,) = run_scripts(link, [call])
+    def beat(
+        self,
+        link: Link,
+        mine: Iterable[str],
+        silence: float = 0.0,
+        most: int = 0,
+        pause: float = 0.0,
+        timeout: float | None = None,
+    ) -> Beat:
+        """Say that these processes live; be handed up to `most` members that have been silent for `silence` seconds.
+
+        pause: seconds until others are handed the same ones.  timeout: seconds to wait for the reply.
+        One round trip, O(log members).
+        """
+        keys = [self._keys.members, self._keys.beats, self._keys.beats_of_format_1, self._keys.seen_of_format_1]
+        arguments: list[Word] = [round(silence * 1_000), most, round(pause * 1_000), *mine]
+        at, strangers, handed, broken = self._run(link, Call(BEAT, [*keys, self._keys.audit], arguments), timeout)
+        silent, complaint = {}, ""
+        for word, score in zip(handed[::2], handed[1::2], strict=True):
+            if (identity := _text(word)) is None:  # nobody of ours: it must not keep others from being recovered
+                complaint = f"{self._keys.members} or {self._keys.beats} names {word!r}, which is no process; remove it"
+            else:
+                silent[identity] = score
+        for key in broken:
+            complaint = f"{key.decode(errors='replace')} is of a wrong type. {RENAME}"
+        return Beat(at / 1_000, frozenset(word.decode() for word in strangers), silent, complaint)
+
+    def server_of(self, link: Link, timeout: float | None = None) -> str:
+        """Return what tells the process that answers from every other: another one may know less.
+
+        "" where Redis does not say (a host may forbid INFO).  One round trip.
+        """
+        (reply,) = link.exchange([("INFO", "server")], timeout)
         if isinstance(reply, RedisRefused):
-            raise reply
-        words = [word.decode() for word in reply]
-        return dict(zip(words[::2], words[1::2], strict=True))
+            return ""
+        found = re.search(rb"^run_id:(\w+)", reply, re.MULTILINE)
+        return "" if found is None else found[1].decode()
+
+    def return_wake_lists(self, link: Link, queues: Sequence[str]) -> None:
+        """Put what has rung in these queues, and nobody has taken, back to where it is fetched next, in order.
+
+        It needs no membership.  What Redis refuses stays where it is.  Raises StoreError.
+        One command per MAX_QUEUES queues, MAX_COMMANDS in a round trip; one more of scripts, where anything lies there.
+        """
+        for slices in sliced(sliced(queues, MAX_QUEUES), MAX_COMMANDS):
+            replies = link.exchange([("EXISTS", *map(self._keys.wake, names)) for names in slices])
+            rung = [
+                names for names, found in zip(slices, replies, strict=True) if found
+            ]  # or refused: some may be ours
+            if not rung:
+                continue
+            replies = run_scripts(link, [self._return_call(names) for names in rung])
+            refused = [names for names, reply in zip(rung, replies, strict=True) if isinstance(reply, RedisRefused)]
+            for names in refused:  # as a whole: some of its keys are forbidden
+                run_scripts(link, [self._return_call([name]) for name in names])
+
+    def _return_call(self, queues: Sequence[str]) -> Call:
+        return Call(
+            RETURN_RUNG, [key for name in queues for key in (self._keys.wake(name), self._keys.queue(name))], [PAGE]
+        )
 
     def members(self) -> dict[str, str]:
-        """Return identity → record of every member, epoch cut off.  One round trip."""
-        flat = self.store.call("HGETALL", self._keys.members)
-        pairs = zip(flat[::2], flat[1::2], strict=True)
-        return {identity.decode(): record.decode().partition(" ")[2] for identity, record in pairs}
+        """Return identity → record of every member, epoch cut off.  One round trip per PAGE members."""
+        found: dict[str, str] = {}
+        cursor = b"0"
+        with self.store.borrowed() as link:
+            while True:
+                (reply,) = link.exchange([("HSCAN", self._keys.members, cursor, "COUNT", PAGE)])
+                if isinstance(reply, RedisRefused):
+                    raise self._wrong_type(link, reply, [self._keys.members])
+                cursor, flat = reply
+                for identity, record in zip(map(_text, flat[::2]), map(_text, flat[1::2]), strict=True):
+                    if identity is not None and record is not None:  # else it is nobody of ours
+                        found[identity] = record.partition(" ")[2]
+                if cursor == b"0":
+                    return found
 
-    def move_due(self, source: str, entries: Sequence[Move], now: float) -> int:
-        """Move entries that are still there and due; return how many.  One round trip.
+    def read_due(self, source: str, now: float) -> Due:
+        """Return due entries, at most MAX_DUE and MAX_DUE_BYTES, at least one.  One round trip.  Raises StoreError."""
+        return read_due(self.store, source, now, MAX_DUE, MAX_DUE_BYTES)
 
-        Raises StoreError; after a RedisRefused, those that were not refused have moved all the same.
+    def move_due(self, source: str, entries: Sequence[Move], now: float) -> tuple[int, list[str]]:
+        """Move entries that are still there and due; return how many went, and Redis' words about those it refused.
+
+        These are due again in DEFERRAL seconds.  One round trip.  Raises StoreError; after a RedisRefused none moved.
         """
         later = now + DEFERRAL
-        moved, refusals = move_entries(self.store, source, entries, now, self._limits, highest=now, refused_until=later)
-        for words in refusals:
-            raise RedisRefused(words)
-        return len(moved)
+        moved = move_entries(self.store, source, entries, now, self._limits, highest=now, refused_until=later)
+        self._tell_dropped(moved.dropped)
+        return sum(entries[index].verb != "defer" for index in moved.indexes), moved.refusals
+
+    def trim_dead(self, now: float) -> Dropped:
+        """Drop a slice of what is too old or too much in the dead set.  One round trip.  Raises StoreError."""
+        dropped = trim_dead(self.store, now, self._limits)
+        self._tell_dropped(dropped)
+        return dropped
+
+    def _tell_dropped(self, dropped: Dropped) -> None:
+        if any(dropped):
+            self._on_dropped(dropped)
+
+    def _read_settled(self, replies: Sequence[Any], done: Sequence[Settlement]) -> Refusals:
+        for reply in replies:
+            if not isinstance(reply, RedisRefused):
+                self._tell_dropped(Dropped(*reply[2]))
+        return _read_refusals(replies, done)
 
     # calls
 
+    def _run(self, link: Link, call: Call, timeout: float | None = None) -> Any:
+        """Return what a script replies.  Raises RedisRefused, with the key where one is of a wrong type."""
+        reply = self._explained(link, run_scripts(link, [call], timeout)[0], call)
+        if isinstance(reply, RedisRefused):
+            raise reply
+        return reply
+
+    def _explained(self, link: Link, reply: Any, call: Call) -> Any:
+        return self._wrong_type(link, reply, call.keys) if isinstance(reply, RedisRefused) else reply
+
+    def _wrong_type(self, link: Link, refusal: RedisRefused, keys: Sequence[str]) -> RedisRefused:
+        """Return a refusal with the key of ours that is of a wrong type, for Redis names none.
+
+        One round trip, if it is about that.
+        """
+        if refusal.code != "WRONGTYPE":
+            return refusal
+        ours = [key for key in keys if key in self._kinds or key.startswith(self._keys.inflight(""))]
+        for key, found in zip(ours, link.exchange([("TYPE", key) for key in ours]), strict=True):
+            wanted = self._kinds.get(key, b"hash")
+            if found not in (wanted, b"none") and not isinstance(found, RedisRefused):
+                words = f"the key {key} is a {found.decode()} and should be a {wanted.decode()}"
+                return RedisRefused(f"WRONGTYPE {words}. {RENAME}: RENAME {key} broken:{key}")
+        return refusal
+
     def _reserve_call(self, member: Member, call: int, limits: Limits, most_deaths: int) -> Call:
         keys = [self._keys.members, self._keys.inflight(member.identity), self._keys.paused, self._keys.suspects]
-        arguments: list[Word] = [member.identity, member.padded_epoch, f"{call:010d}", LARGEST_BATCH, most_deaths]
+        arguments: list[Word] = [member.identity, member.padded_epoch, f"{call:010d}", MAX_RESERVE_BYTES, most_deaths]
         for queue, (turn, rest) in limits.items():
             keys += (self._keys.wake(queue), self._keys.queue(queue))
             arguments += (queue, turn, rest)
         return Call(RESERVE, keys, arguments)
 
     def _settle_calls(self, done: Sequence[Settlement], now: float) -> Iterator[Call]:
-        """Yield one call per identity: units of a fenced identity may still be among those of its successor."""
-        by_identity: dict[str, list[Settlement]] = {}
-        for settlement in done:
-            by_identity.setdefault(settlement.unit.identity, []).append(settlement)
-        for identity, settlements in by_identity.items():
-            yield self._settle_call(identity, settlements, now)
+        """Yield the calls that settle these, at least one per identity.
 
-    def _settle_call(self, identity: str, settlements: Sequence[Settlement], now: float) -> Call:
+        Units of a fenced identity may still be among those of its successor.
+        """
+        identity: str | None = None
+        found: dict[str, tuple[list[str], list[Settlement]]] = {}
+        for settlement in done:
+            outcome, unit = settlement.outcome, settlement.unit
+            if unit.identity != identity:
+                identity = unit.identity
+                fields, others = found.setdefault(identity, ([], []))
+            if type(outcome) is Done and not outcome.effects and not unit.deaths:  # only to be removed and counted
+                fields.append(f"{unit.token}:{unit.queue}")  # unit.field, without a call for each job
+            else:
+                others.append(settlement)
+        for identity, (fields, others) in found.items():
+            light = fields
+            for some in sliced(others, MAX_OUTCOMES) or [()]:
+                yield self._settle_call(identity, light, some, now)
+                light = []
+
+    def _settle_call(self, identity: str, done: Sequence[str], others: Sequence[Settlement], now: float) -> Call:
         date = utc_date(now)
         stats = [self._keys.processed, self._keys.processed_on(date), self._keys.failed, self._keys.failed_on(date)]
         keys = [self._keys.inflight(identity), *stats]
         index_by_key: dict[str, int] = {}
-        done: list[str] = []
-        others: list[Word] = []
-        for settlement in settlements:
+        arguments: list[Word] = [STAT_TTL, len(done), *done]
+        for settlement in others:
             outcome, unit = settlement.outcome, settlement.unit
-            if type(outcome) is Done and not outcome.effects and not unit.deaths:
-                done.append(f"{unit.token}:{unit.queue}")  # unit.field, without a call for each job
-                continue
-            effects = (*self._consequences(unit, outcome, now), *outcome.effects)
-            others += (unit.field, int(outcome.processed), int(outcome.failed), len(effects))
+            effects = (*self._consequences(unit, outcome), *outcome.effects)
+            arguments += (unit.field, int(outcome.processed), int(outcome.failed), len(effects))
             for effect in effects:
                 if effect.key not in index_by_key:
                     keys.append(effect.key)
                     index_by_key[effect.key] = len(keys)
-                others += (effect.operation, index_by_key[effect.key], len(effect.arguments), *effect.arguments)
-        return Call(SETTLE, keys, [STAT_TTL, len(done), *done, *others])
+                arguments += (effect.operation, index_by_key[effect.key], len(effect.arguments), *effect.arguments)
+        return Call(SETTLE, keys, arguments)
 
-    def _consequences(self, unit: Unit, outcome: Outcome, now: float) -> tuple[Effect, ...]:
+    def _consequences(self, unit: Unit, outcome: Outcome) -> tuple[Effect, ...]:
         """Return an outcome as rows of the table of effects."""
         queue = self._keys.queue(unit.queue)
         if unit.deaths and not isinstance(outcome, Requeue):
             absolved = Effect("absolve", self._keys.suspects, (sha1(unit.payload, usedforsecurity=False).hexdigest(),))
-            return (absolved, *self._consequences(replace(unit, deaths=0), outcome, now))
+            return (absolved, *self._consequences(replace(unit, deaths=0), outcome))
         match outcome:
             case Retry(payload=payload, at=at):
                 return (Effect("zadd", self._keys.retry, (repr(at), payload)),)
             case Dead(payload=payload, at=at):
-                return (self._bury(payload, at, now),)
+                limits = self._limits
+                return (Effect("bury", self._keys.dead, (repr(at), payload, limits.timeout, limits.largest)),)
             case Requeue():
                 return (Effect("give_back", queue),)
             case Interrupted(payload=payload):
@@ -353,14 +588,15 @@ class Engine:
                 return (Effect("zadd", self._keys.schedule, (repr(at), payload)),)
         return ()
 
-    def _bury(self, payload: bytes, at: float, now: float) -> Effect:
-        cutoff = repr(now - self._limits.timeout)
-        return Effect("bury", self._keys.dead, (repr(at), payload, cutoff, self._limits.largest))
+
+def sliced(items: Sequence[T], size: int) -> list[Sequence[T]]:
+    """Return the items in slices of at most this size."""
+    return [items[at : at + size] for at in range(0, len(items), size)]
 
 
 def _read_reserved(reply: Any, member: Member, call: int, queues: Sequence[str]) -> Reserved:
     if isinstance(reply, RedisRefused):
-        return Reserved([], frozenset(), refusal=str(reply))
+        return Reserved([], frozenset(), refusal=str(reply), is_refused=True)
     if reply[0] == b"FENCED":
         return Reserved([], frozenset(), fenced=True)
     head, identity = f"{member.padded_epoch}.{call:010d}.", member.identity
@@ -371,8 +607,19 @@ def _read_reserved(reply: Any, member: Member, call: int, queues: Sequence[str])
         units += [Unit(queue, payload, f"{head}{index:05d}", identity) for index, payload in enumerate(payloads, first)]
     if units:
         units[0].deaths = reply[3]
-    refusal = next((f"{queues[at]}: {words.decode()}" for at, words in zip(*reply[1:3], strict=True) if words), "")
-    return Reserved(units, frozenset(queues[index] for index in reply[1]), refusal=refusal)
+    complaints = [(at, words.decode(errors="replace")) for at, words in zip(*reply[1:3], strict=True) if words]
+    refusal = next(
+        (f"{queues[at]}: {words}" if at < len(queues) else f"{words}. {RENAME}" for at, words in complaints), ""
+    )
+    return Reserved(units, frozenset(queues[index] for index in reply[1] if index < len(queues)), refusal=refusal)
+
+
+def _text(word: bytes) -> str | None:
+    """Return a word of Redis as text, None where it is none."""
+    try:
+        return word.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _read_refusals(replies: Sequence[Any], done: Sequence[Settlement]) -> Refusals:

@@ -1,6 +1,8 @@
 """Moves: entries and jobs that go from one place to another in one script, so that each is always in one of them.
 
+read_due       the entries of a sorted set that are due, bounded in number and bytes
 move_entries   of a sorted set: to queues, to the dead set, to another score, to another queue's name, away
+trim_dead      drop what is too old or too much in the dead set, a slice at a time
 move_jobs      of a queue: to another one, away
 read_queue     a part of a queue, its wake list being its tail
 
@@ -11,14 +13,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from kiqcluster.errors import RedisRefused
 from kiqcluster.store.connection import Store
-from kiqcluster.store.scripts import MOVE_ENTRIES, MOVE_JOBS, READ_QUEUE, Call, Word, run_scripts
-from kiqcluster.store.wire import about_keys
+from kiqcluster.store.scripts import DUE, MOVE_ENTRIES, MOVE_JOBS, READ_QUEUE, TRIM_DEAD, Call, Word, run_script
 
-__all__ = ["DeadSetLimits", "Move", "Part", "move_entries", "move_jobs", "read_queue"]
+__all__ = [
+    "MAX_DROPPED",
+    "DeadSetLimits",
+    "Dropped",
+    "Due",
+    "Move",
+    "Moved",
+    "Part",
+    "move_entries",
+    "move_jobs",
+    "read_due",
+    "read_queue",
+    "trim_dead",
+]
+
+MAX_DROPPED = 1_000  # entries that one script drops from the dead set (dead_set.lua)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +54,52 @@ class Move:
     new: bytes = b""
 
 
+class Dropped(NamedTuple):
+    """How many entries a trim dropped from the dead set, by reason."""
+
+    too_old: int
+    too_many: int
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the trim stopped at its limit, so that there may be more to drop."""
+        return sum(self) >= MAX_DROPPED
+
+
+class Moved(NamedTuple):
+    """What became of the entries of a move_entries.
+
+    indexes: of those that moved.  refusals: Redis' words, with the key, about those that could not.
+    dropped: what the dead set lost to the burials among them.
+    """
+
+    indexes: list[int]
+    refusals: list[str]
+    dropped: Dropped
+
+
+class Due(NamedTuple):
+    """Entries that are due.  now: the time that says so; Redis' own where the caller's clock is far ahead of it."""
+
+    now: float
+    entries: list[bytes]
+
+
 class Part(NamedTuple):
     """A part of a queue.  length: of all of it.  first: index of the first of these payloads, the newest being 0."""
 
     length: int
     first: int
     payloads: list[bytes]
+
+
+def read_due(store: Store, source: str, now: float, most: int, most_bytes: int) -> Due:
+    """Return due entries of a set, the oldest first: at most so many, and so many bytes unless one has more.
+
+    One round trip.  Raises StoreError.
+    """
+    reply = run_script(store, Call(DUE, [source], [repr(now), most, most_bytes]))
+    return Due(float(reply[0]), reply[1:])
 
 
 def move_entries(
@@ -56,28 +111,39 @@ def move_entries(
     *,
     highest: float | None = None,
     refused_until: float | None = None,
-) -> tuple[list[int], list[str]]:
-    """Move entries that are still there; return the indexes of those, and Redis' words about others.
+) -> Moved:
+    """Move entries that are still there.
 
     highest: the score above which an entry stays.  refused_until: the score of an entry that cannot be moved, None to
     leave it.  One round trip.  Raises StoreError.
     """
-    keys = [source, store.keys.queues, store.keys.dead]
-    index_by_queue: dict[str, int] = {}
+    keys = [source, store.keys.queues]
+    place_by_key: dict[str, int] = {}
     arguments: list[Word] = [
         repr(now),
         "" if highest is None else repr(highest),
         "" if refused_until is None else repr(refused_until),
-        repr(now - limits.timeout),
+        limits.timeout,
         limits.largest,
     ]
     for move in moves:
-        if move.queue not in index_by_queue:
-            keys.append(store.keys.queue(move.queue))
-            index_by_queue[move.queue] = len(keys)
-        arguments += [move.old, move.verb, index_by_queue[move.queue], move.queue, move.new]
-    moved, refusals = _run(store, Call(MOVE_ENTRIES, keys, arguments))
-    return [index - 1 for index in moved], [words.decode(errors="replace") for words in refusals]
+        key = {"push": store.keys.queue(move.queue), "bury": store.keys.dead}.get(move.verb, source)
+        if key != source and key not in place_by_key:
+            keys.append(key)
+            place_by_key[key] = len(keys)
+        arguments += [move.old, move.verb, place_by_key.get(key, 1), move.queue, move.new]
+    indexes, refusals, dropped = run_script(store, Call(MOVE_ENTRIES, keys, arguments))
+    return Moved(
+        [index - 1 for index in indexes], [words.decode(errors="replace") for words in refusals], Dropped(*dropped)
+    )
+
+
+def trim_dead(store: Store, now: float, limits: DeadSetLimits) -> Dropped:
+    """Drop entries of the dead set that are too old or too many, MAX_DROPPED at most.
+
+    One round trip.  Raises StoreError.
+    """
+    return Dropped(*run_script(store, Call(TRIM_DEAD, [store.keys.dead], [repr(now), limits.timeout, limits.largest])))
 
 
 def move_jobs(
@@ -93,18 +159,10 @@ def move_jobs(
     if to:
         keys.append(store.keys.queue(to))
     arguments: list[Word] = [to, mark, *between, *(word for pair in jobs for word in pair)]
-    return [index - 1 for index in _run(store, Call(MOVE_JOBS, keys, arguments))]
+    return [index - 1 for index in run_script(store, Call(MOVE_JOBS, keys, arguments))]
 
 
 def read_queue(store: Store, queue: str, first: int, last: int) -> Part:
     """Return a part of a queue, newest first; indexes as LRANGE takes them.  One round trip.  Raises StoreError."""
-    reply = _run(store, Call(READ_QUEUE, [store.keys.queue(queue), store.keys.wake(queue)], [first, last]))
+    reply = run_script(store, Call(READ_QUEUE, [store.keys.queue(queue), store.keys.wake(queue)], [first, last]))
     return Part(*reply)
-
-
-def _run(store: Store, call: Call) -> Any:
-    with store.borrowed() as link:
-        (reply,) = run_scripts(link, [call])
-    if isinstance(reply, RedisRefused):
-        raise about_keys(reply, call.keys)
-    return reply

@@ -16,25 +16,34 @@ from importlib.resources import files
 from typing import Any
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
-from kiqcluster.store.connection import Link
-from kiqcluster.store.wire import is_outage
+from kiqcluster.store.connection import Link, Store
+from kiqcluster.store.wire import about_keys, is_outage
 
 __all__ = [
     "BEAT",
+    "DUE",
+    "FIND_ENTRIES",
+    "FIND_JOBS",
+    "HOLD",
     "JOIN",
     "MOVE_ENTRIES",
     "MOVE_JOBS",
     "ONCE",
+    "PUBLISH",
     "READ_QUEUE",
     "RECOVER",
     "RESERVE",
     "RESYNC",
+    "RETURN_RUNG",
+    "SEND",
     "SETTLE",
+    "TRIM_DEAD",
     "Call",
     "Script",
     "Word",
     "begin_scripts",
     "finish_scripts",
+    "run_script",
     "run_scripts",
 ]
 
@@ -82,9 +91,17 @@ SETTLE = load("settle")
 RESYNC = load("resync")
 RECOVER = load("recover")
 BEAT = load("beat")
+HOLD = load("hold")
 MOVE_ENTRIES = load("move_entries")
 MOVE_JOBS = load("move_jobs")
 READ_QUEUE = load("read_queue")
+FIND_ENTRIES = load("find_entries")
+FIND_JOBS = load("find_jobs")
+DUE = load("due")
+TRIM_DEAD = load("trim_dead")
+RETURN_RUNG = load("return_rung")
+PUBLISH = load("publish")
+SEND = load("send")
 
 
 def _send_text(link: Link, call: Call) -> Any:
@@ -94,14 +111,24 @@ def _send_text(link: Link, call: Call) -> Any:
         raise ReplyLost(str(error)) from error
 
 
-def run_scripts(link: Link, calls: Sequence[Call]) -> list[Any]:
+def run_script(store: Store, call: Call) -> Any:
+    """Run one script and return its reply.  One round trip.  Raises StoreError, with the keys if it is about these."""
+    with store.borrowed() as link:
+        (reply,) = run_scripts(link, [call])
+    if isinstance(reply, RedisRefused):
+        raise about_keys(reply, call.keys)
+    return reply
+
+
+def run_scripts(link: Link, calls: Sequence[Call], timeout: float | None = None) -> list[Any]:
     """Run scripts in order and return their replies; refusals are RedisRefused among them.
 
+    timeout: seconds to wait for the replies, None for the link's own.
     Raises RedisUnavailable, ReplyLost; a server that says not now (READONLY, BUSY, …) is as good as none.
     One round trip; one more for each script that the server did not know.
     """
     begin_scripts(link, calls)
-    return finish_scripts(link, calls)
+    return finish_scripts(link, calls, timeout)
 
 
 def begin_scripts(link: Link, calls: Sequence[Call]) -> None:
@@ -109,9 +136,9 @@ def begin_scripts(link: Link, calls: Sequence[Call]) -> None:
     link.begin([call.command("EVALSHA", call.script.digest) for call in calls])
 
 
-def finish_scripts(link: Link, calls: Sequence[Call]) -> list[Any]:
+def finish_scripts(link: Link, calls: Sequence[Call], timeout: float | None = None) -> list[Any]:
     """Return the replies to what was begun.  See run_scripts."""
-    replies = link.finish()
+    replies = link.finish(timeout)
     refusals = []
     for index, reply in enumerate(replies):
         if isinstance(reply, RedisRefused) and reply.code == "NOSCRIPT":

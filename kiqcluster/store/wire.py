@@ -11,26 +11,52 @@ Packed and parsed by hiredis, without redis-py's layers in between: they would m
 from __future__ import annotations
 
 import select
+import socket
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import inf
 from ssl import SSLWantReadError
 from typing import Any
 
 import hiredis
 import redis
 
+from kiqcluster.clock import SystemClock
 from kiqcluster.errors import RedisRefused, StoreError
 
-__all__ = ["INCOMPLETE", "Command", "Reply", "Wire", "about_keys", "is_outage", "pack", "refusal_of", "says_no_primary"]
+__all__ = [
+    "INCOMPLETE",
+    "NO_CLUSTER",
+    "Command",
+    "Reply",
+    "Wire",
+    "about_keys",
+    "is_outage",
+    "pack",
+    "refusal_of",
+    "says_no_primary",
+]
 
 Command = Sequence[str | bytes | int | float]
 Reply = Any  # bytes, int, None, list of these, or RedisRefused
 
 READ_SIZE = 65_536  # bytes that one read takes at most
+PIECE_BYTES = 65_536  # of a large command that one write hands over: each has the time that a small command has
+PACE_SECONDS = 30.0  # that a reply, or a large command, may take however slow it is
+MIN_BYTES_PER_SECOND = 1_000  # of one that takes longer: a byte now and then must not hold anybody for ever
 INCOMPLETE = object()  # what the parser returns while a reply has not arrived whole
 # Of a server that is no primary, or not any more: another one may be.
 NO_PRIMARY_CODES = frozenset({"LOADING", "READONLY", "MASTERDOWN", "NOREPLICAS", "UNBLOCKED"})
-TRY_AGAIN_CODES = NO_PRIMARY_CODES | {"CLUSTERDOWN", "BUSY", "TRYAGAIN"}
+ABOUT_KEYS = frozenset({"WRONGTYPE", "NOPERM"})  # codes of refusals that a key brings about, and that do not name it
+CLUSTER_CODES = frozenset({"MOVED", "ASK", "CROSSSLOT"})  # of a node of a Redis Cluster
+NO_CLUSTER = (
+    "this is a node of a Redis Cluster, which kiqcluster does not support: its scripts move jobs between keys of "
+    "several slots. Use one primary, with replicas and Sentinel where it must not fail; docs/running.md says how"
+)
+# MISCONF: it cannot write its snapshot, and takes no writes until it can.  Not OOM: scripts that drain run then.
+TRY_AGAIN_CODES = NO_PRIMARY_CODES | {"CLUSTERDOWN", "BUSY", "TRYAGAIN", "MISCONF"}
+FULL_HOUSE = "max number of clients reached"  # an ERR; the connection is closed behind it
 
 
 def pack(command: Command) -> bytes:
@@ -46,24 +72,50 @@ class Garbled(ConnectionError):
 class Wire:
     """An open connection: commands are written to it, replies are read from it in their order.
 
-    connection: redis-py's, which made the socket and ends it.  poll: tells whether there is something to read.
+    connection: redis-py's, which made the socket and ends it.
+    deadline: monotonic seconds at which an exchange is given up, however steadily it goes on.
+    arriving: bytes of a reply that `read_arrived` has not returned yet.
+
+    The socket's timeout is for a want of progress: it begins anew with each piece that comes, and with each that goes.
+    What takes longer than PACE_SECONDS in all has to go at MIN_BYTES_PER_SECOND.
     """
 
-    __slots__ = ("_reader", "_socket", "connection", "poll")
+    __slots__ = ("_poll", "_reader", "_socket", "_unsent", "arriving", "connection", "deadline")
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
-        self.poll = select.poll()
-        self._socket = connection._get_socket()
-        self.poll.register(self._socket, select.POLLIN)
+        self._socket = connection._sock  # no public way to it; `make test-versions` tries the lowest and the newest
+        self._poll = poll_of(self._socket)
+        self.deadline = inf
+        self.arriving = 0
+        self._unsent = 0  # bytes of a large command that the other side had not taken at the last look
         self._reader = hiredis.Reader(protocolError=Garbled, replyError=_refusal, notEnoughData=INCOMPLETE)
 
     def fileno(self) -> int:
         number: int = self._socket.fileno()
         return number
 
+    def has_input(self) -> bool:
+        """Return whether something can be read without waiting, be it the end."""
+        if self._poll is None:
+            return bool(select.select([self._socket], [], [], 0)[0])
+        return bool(self._poll.poll(0))
+
+    def close(self) -> None:
+        """Close this process' hold on the socket; another one may go on with the connection."""
+        self._socket.close()
+
     def write(self, packed: bytes) -> None:
-        self._socket.sendall(packed)
+        self._unsent = 0
+        if len(packed) <= PIECE_BYTES:
+            self._socket.sendall(packed)
+            return
+        rest, begun_at = memoryview(packed), SystemClock.monotonic()
+        while rest:
+            self._check_deadline()
+            check_pace(len(packed) - len(rest), begun_at)
+            rest = rest[self._socket.send(rest[:PIECE_BYTES]) :]
+        self._unsent = len(packed)
 
     def read(self, count: int, timeout: float | None) -> list[Reply]:
         """Return so many replies, after waiting for them.  timeout: seconds between two pieces; None: the usual."""
@@ -71,12 +123,17 @@ class Wire:
             with self._patience(timeout):
                 return self.read(count, None)
         replies: list[Reply] = []
+        arrived, begun_at = 0, 0.0  # of the next reply: bytes, and when it was seen to come in pieces
         while len(replies) < count:
             reply = self._reader.gets()
-            if reply is INCOMPLETE:
-                self._feed()
-            else:
+            if reply is not INCOMPLETE:
                 replies.append(reply)
+                arrived, begun_at = 0, 0.0
+                continue
+            if arrived:
+                begun_at = begun_at or SystemClock.monotonic()
+                check_pace(arrived, begun_at)
+            arrived += self._feed()
         return replies
 
     def read_arrived(self) -> Reply:
@@ -84,16 +141,38 @@ class Wire:
         with self._patience(0):
             try:
                 while (reply := self._reader.gets()) is INCOMPLETE:
-                    self._feed()
+                    self.arriving += self._feed()
             except (BlockingIOError, SSLWantReadError):
                 return INCOMPLETE
+            self.arriving = 0
             return reply
 
-    def _feed(self) -> None:
-        data = self._socket.recv(READ_SIZE)
+    def _feed(self) -> int:
+        """Take in what has arrived, after waiting for it; return how many bytes.  0: it still takes our command."""
+        if self.deadline != inf:
+            self._check_deadline()
+        try:
+            data = self._socket.recv(READ_SIZE)
+        except TimeoutError:
+            if self._is_taking():
+                return 0
+            raise
         if not data:
             raise ConnectionResetError("the server has closed the connection")
         self._reader.feed(data)
+        return len(data)
+
+    def _is_taking(self) -> bool:
+        """Return whether the other side has taken some of a large command since the last look."""
+        before = self._unsent
+        if before:
+            self._unsent = unsent_bytes(self._socket.fileno())
+        enough = MIN_BYTES_PER_SECOND * (self._socket.gettimeout() or 0.0)
+        return before - self._unsent >= max(1.0, min(enough, before))
+
+    def _check_deadline(self) -> None:
+        if SystemClock.monotonic() > self.deadline:
+            raise TimeoutError("it took too long")
 
     @contextmanager
     def _patience(self, seconds: float) -> Iterator[None]:
@@ -105,9 +184,43 @@ class Wire:
             self._socket.settimeout(usual)
 
 
+def check_pace(count: int, begun_at: float) -> None:
+    """Raise TimeoutError when so many bytes, since then, are too few.  begun_at: monotonic seconds."""
+    seconds = SystemClock.monotonic() - begun_at
+    if seconds > PACE_SECONDS and count < MIN_BYTES_PER_SECOND * seconds:
+        raise TimeoutError(f"too slow: {count} bytes in {seconds:.0f} s")
+
+
+def poll_of(wanted: socket.socket) -> select.poll | None:
+    """Return what tells whether a socket can be read; None on Windows, where select() has to."""
+    if not hasattr(select, "poll"):
+        return None
+    poll = select.poll()
+    poll.register(wanted, select.POLLIN)
+    return poll
+
+
+def unsent_bytes(descriptor: int) -> int:
+    """Return how many bytes the kernel holds that the other side of a socket has not taken; 0 where it cannot tell."""
+    if sys.platform == "win32":
+        return 0
+    import fcntl
+    import termios
+
+    count = bytearray(4)
+    try:
+        fcntl.ioctl(descriptor, termios.TIOCOUTQ, count)
+    except OSError:
+        return 0
+    return int.from_bytes(count, sys.byteorder)
+
+
 def _refusal(message: str) -> RedisRefused:
     """Return the error reply that says this; a code is put before the words of one that has none."""
-    return RedisRefused(message if message.split(" ", 1)[0].isupper() else f"ERR {message}")
+    code = message.split(" ", 1)[0]
+    if code in CLUSTER_CODES:
+        message = f"{message} ({NO_CLUSTER})"
+    return RedisRefused(message if code.isupper() else f"ERR {message}")
 
 
 # redis-py cuts these codes off the server's words when it chooses a class for them.
@@ -140,8 +253,8 @@ def says_no_primary(reply: Reply) -> bool:
 
 
 def about_keys(refusal: RedisRefused, keys: Sequence[object]) -> RedisRefused:
-    """Return a refusal with the keys in its words, where it is about their types: Redis does not say which."""
-    if refusal.code != "WRONGTYPE" or not keys:
+    """Return a refusal with the keys in its words, where it is about them: Redis does not say which."""
+    if refusal.code not in ABOUT_KEYS or not keys:
         return refusal
     names = [key.decode(errors="replace") if isinstance(key, bytes) else str(key) for key in keys]
     return RedisRefused(f"{refusal} (key {', '.join(names)})")
@@ -149,4 +262,4 @@ def about_keys(refusal: RedisRefused, keys: Sequence[object]) -> RedisRefused:
 
 def is_outage(error: StoreError) -> bool:
     """Return whether the error is one that goes away when Redis is back: no answer, or one that says not now."""
-    return not isinstance(error, RedisRefused) or error.code in TRY_AGAIN_CODES
+    return not isinstance(error, RedisRefused) or error.code in TRY_AGAIN_CODES or FULL_HOUSE in str(error)

@@ -87,12 +87,14 @@ class Bulletin:
 
 
 def _row(slot: Slot, child: Child | None, now: float) -> Mapping[str, Any]:
+    died_at = (slot.last_death or {}).get("at")
+    about = {"slot": slot.number, "restarts": slot.unplanned_restarts, "died_at": died_at}
     if child is None:
         return {
-            "slot": slot.number, "pid": None, "state": slot.state, "release": "", "generation": None,
+            **about, "pid": None, "state": slot.state, "release": "", "generation": None,
             "backoff": round(max(0.0, slot.history.not_before - now), 1), "waits_for": "", "redis": False,
         }  # fmt: skip
     return {
-        "slot": slot.number, "pid": child.pid, "state": child.state, "release": child.release,
+        **about, "pid": child.pid, "state": child.state, "release": child.release,
         "generation": child.generation, "backoff": 0.0, "waits_for": child.waits_for, "redis": child.redis,
     }  # fmt: skip

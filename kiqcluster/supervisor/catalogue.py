@@ -11,20 +11,29 @@ import select
 import signal
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
+from typing import TypeVar
 
 from kiqcluster import application
 from kiqcluster.clock import Clock
 from kiqcluster.config import Config
 from kiqcluster.errors import ApplicationError, ExitCode, KiqError
 from kiqcluster.frames import Channel
+from kiqcluster.stacks import Stacks
+from kiqcluster.supervisor.children import Death
 from kiqcluster.supervisor.fork import fork_with_socket
 from kiqcluster.supervisor.outlook import Judge, Outlook
 from kiqcluster.version import VERSION
 
 __all__ = ["Catalogue", "CatalogueChild", "Foresee", "ask"]
+
+LOOK_SECONDS = 1.0  # between looks at the deadline, by a clock that leaves out standstills of the host
+
+LOOKS, LOOK_PAUSE = 20, 0.01  # at a child that ends this moment, or writes where it is; seconds in between
+T = TypeVar("T")
 
 Foresee = Callable[[], Judge]  # reads the configuration; returns what judges it once the queues are known
 
@@ -47,21 +56,32 @@ class Catalogue:
 
 
 class CatalogueChild:
-    """The child while it imports.  forget: closes in it what is the supervisor's."""
+    """The child while it imports.  forget: closes in it what is the supervisor's.
+
+    logical, directory: the path by which the application is known, and where that led when it was followed.
+    """
 
     def __init__(
         self,
         config: Config,
+        logical: Path,
         directory: Path,
         clock: Clock,
         forget: Callable[[], None],
         foresee: Foresee | None = None,
     ) -> None:
-        def run(parent: socket.socket) -> int:
-            signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            return _tell(config, directory, parent, foresee)
+        stacks = self._stacks = Stacks()
 
-        self.pid, ours = fork_with_socket(run, forget, "catalogue")
+        def run(parent: socket.socket) -> int:
+            stacks.receive()
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            return _tell(config, logical, directory, parent, foresee)
+
+        try:
+            self.pid, ours = fork_with_socket(run, forget, "catalogue")
+        except OSError:
+            stacks.close()
+            raise
         self.channel = Channel(ours)
         self.deadline = clock.monotonic() + config.boot_timeout
         self._boot_timeout = config.boot_timeout
@@ -77,33 +97,70 @@ class CatalogueChild:
                 error = frame.get("outlook", {}).get("error", "")
                 return Catalogue(jobs, frame.get("version", VERSION), Outlook(error, **outlook))
         if self.channel.closed:
-            raise ApplicationError("the process that imports the application died before it was done")
+            how = self._death() or "closed its connection to the supervisor"
+            raise ApplicationError(
+                f"the process that imports the application {how} before it was done{self._stacks_in_words()}"
+            )
         return None
 
     def expire(self) -> ApplicationError:
-        """Kill the child; return the error that says why."""
+        """Kill the child; return the error that says why, and where it was."""
+        with suppress(OSError):  # it has died
+            self._stacks.ask(self.pid)
+            _look_until(self._stacks.read)
+        self.kill()
+        late = f"the application took more than {self._boot_timeout:g} s to import (boot_timeout)"
+        return ApplicationError(f"{late}{self._stacks_in_words()}")
+
+    def kill(self) -> None:
+        """End it with what it has started."""
         os.killpg(self.pid, signal.SIGKILL)
-        return ApplicationError(f"the application took more than {self._boot_timeout:g} s to import (boot_timeout)")
+
+    def close(self) -> None:
+        """Let go of what was shared with it."""
+        self.channel.close()
+        self._stacks.close()
+
+    def _death(self) -> str:
+        """Return how it has ended, which it has as a rule when its connection is closed; it stays to be reaped."""
+        how = _look_until(lambda: os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT))
+        if how is None:
+            return ""
+        is_exit = how.si_code == os.CLD_EXITED
+        return str(Death(how.si_status if is_exit else None, None if is_exit else how.si_status))
+
+    def _stacks_in_words(self) -> str:
+        stacks = self._stacks.read()
+        return f"; its threads were at\n{stacks}" if stacks else ""
+
+
+def _look_until(look: Callable[[], T | None]) -> T | None:
+    """Return what can be seen in a moment, None if nothing can."""
+    for _ in range(LOOKS):
+        if found := look():
+            return found
+        select.select([], [], [], LOOK_PAUSE)
+    return None
 
 
 def ask(config: Config, directory: Path, clock: Clock) -> Catalogue:
     """Return the catalogue, waiting for it; for commands that start nothing.  Raises ApplicationError."""
-    child = CatalogueChild(config, directory, clock, lambda: None)
+    child = CatalogueChild(config, directory, directory, clock, lambda: None)
     try:
         while True:
             left = child.deadline - clock.monotonic()
             if left <= 0:
                 raise child.expire()
-            select.select([child.channel], [], [], left)
+            select.select([child.channel], [], [], min(left, LOOK_SECONDS))
             catalogue = child.result()
             if catalogue is not None:
                 return catalogue
     finally:
         os.waitpid(child.pid, 0)
-        child.channel.close()
+        child.close()
 
 
-def _tell(config: Config, directory: Path, parent: socket.socket, foresee: Foresee | None) -> int:
+def _tell(config: Config, logical: Path, directory: Path, parent: socket.socket, foresee: Foresee | None) -> int:
     """Import the application and send what it declares.  Runs in the child."""
     channel = Channel(parent)
     judge = None
@@ -111,7 +168,7 @@ def _tell(config: Config, directory: Path, parent: socket.socket, foresee: Fores
         judge = foresee()
         os.chdir(directory)
     try:
-        application.load(config.require, directory)
+        application.load(config.require, directory, logical)
         jobs = application.describe(config.require)
     except KiqError as error:
         channel.send("catalogue", error=str(error))

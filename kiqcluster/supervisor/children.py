@@ -5,19 +5,23 @@ from __future__ import annotations
 import resource
 import signal
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from typing import Any
 
-from kiqcluster.board import Board
+from kiqcluster.board import Board, RunningJob
 from kiqcluster.errors import ExitCode
 from kiqcluster.frames import Channel
+from kiqcluster.stacks import Stacks
 from kiqcluster.supervisor.expansion import SlotPlan
 from kiqcluster.supervisor.respawn import History
 
-__all__ = ["Child", "Death", "Slot", "restart_reason"]
+__all__ = ["Child", "Death", "Slot", "in_words", "restart_reason"]
 
+MAX_NAMED_JOBS = 10  # in a line of the log; all are in its fields
+PLANNED = frozenset({"rolling", "max_jobs", "max_rss"})  # reasons of restarts that are as they should be
 PAGE = resource.getpagesize()  # bytes
 
 
@@ -50,7 +54,7 @@ class Death:
         if self.signal == signal.SIGKILL:
             return "; if nobody killed it, the kernel did for want of memory (see dmesg)"
         if self.signal == signal.SIGSEGV:
-            return "; a C extension crashed (run it with faulthandler)"
+            return "; a C extension crashed"
         return ""
 
 
@@ -58,14 +62,17 @@ class Death:
 class Child:
     """A process in a slot.  Times are monotonic seconds, but for last_beat_epoch.
 
-    board: shared with it, made before it.  release: where the code lies that it runs.  generation: of the rolling
-    restart that brought that code.
+    board, stacks: shared with it, made before it; it may have no stacks.
+    release: where the code lies that it runs.  generation: of the rolling restart that brought that code.
     identities: who it was in Redis, by its own word.  last_beat: the last that counted as progress.
     processed, prefetched, round_trips, round_trip_seconds: by its last beat, since it was started.
     drained_since: when it began to say that its queues are empty and that it holds nothing.
     quiet_until: end of a quiet that is its own and not the cluster's.  leave_by: when it is killed, once it was told
     to leave.  leaves_for: why it was told to.  doomed: why it was killed, once it was.  last_words: why it ended, by
     its own word, or was killed; empty if nobody said.
+    blamed: token of the job for which somebody had it killed; else all that it ran are suspects.
+    heard_at: when it last said anything.  is_unresponsive: nothing came for long.  dump_due: when the stacks are read
+    that it was asked for.  kill_due: when it is killed, after that.  stacks_read: the latest that were.
     first_size: bytes that it had for itself before its first job; 0 where it has not looked.
     """
 
@@ -75,6 +82,7 @@ class Child:
     started_at: float
     last_beat: float
     board: Board = field(default_factory=lambda: Board(0))
+    stacks: Stacks | None = None
     release: str = ""
     generation: int = 0
     job_limit: float = inf
@@ -99,16 +107,24 @@ class Child:
     leave_by: float = inf
     leaves_for: str = ""
     doomed: str = ""
+    blamed: str = ""
     last_words: str = ""
     first_size: int = 0
+    heard_at: float = inf
+    is_unresponsive: bool = False
+    dump_due: float = inf
+    kill_due: float | None = None
+    stacks_read: str = ""
 
     @property
     def state(self) -> str:
-        """One word for it: ready, booting, quiet or stopping."""
+        """One word for it: ready, booting, unresponsive, quiet or stopping."""
         if self.doomed or self.left or self.leave_by < inf:
             return "stopping"
         if not self.is_ready:
             return "booting"
+        if self.is_unresponsive:
+            return "unresponsive"
         return "quiet" if self.quiet else "ready"
 
     @property
@@ -130,10 +146,23 @@ class Child:
         """Whether it can do something for the others."""
         return self.is_ready and not (self.is_dead or self.doomed or self.left)
 
-    def report(self, death: Death, now: float, running: int) -> str:
-        """Return what the person on call wants to know of its end."""
+    def report(self, death: Death, now: float, epoch: float, jobs: Sequence[RunningJob]) -> str:
+        """Return what the person on call wants to know of its end.  now: monotonic, epoch: epoch seconds."""
         memory = f", {self.rss / 1e6:.0f} MB" if self.rss else ""
-        return f" after {now - self.started_at:.1f} s{memory}, running jobs: {running}{death.hint}{self.short_reason}"
+        hint = "" if self.doomed else death.hint
+        return f" after {now - self.started_at:.1f} s{memory}, {in_words(jobs, epoch)}{hint}{self.short_reason}"
+
+    def read_stacks(self) -> str:
+        """Return the stacks that it was asked for, or that a crash has left; empty where there are none."""
+        found = "" if self.stacks is None else self.stacks.read()
+        self.stacks_read = found or self.stacks_read
+        return found
+
+    def close(self) -> None:
+        """Let go of what was shared with it."""
+        self.board.close()
+        if self.stacks is not None:
+            self.stacks.close()
 
     def resident_bytes(self) -> int | None:
         """Return the memory it uses, while it lives; None where that cannot be read."""
@@ -175,8 +204,13 @@ class Slot:
         return self.plan.slot
 
     @property
+    def unplanned_restarts(self) -> int:
+        """How often its process was replaced that nobody wanted to be replaced."""
+        return sum(count for reason, count in self.restarts.items() if reason not in PLANNED)
+
+    @property
     def state(self) -> str:
-        """One word for it: ready, booting, quiet, stopping or backoff."""
+        """One word for it: ready, booting, unresponsive, quiet, stopping or backoff."""
         return "backoff" if self.child is None else self.child.state
 
     def children(self) -> list[Child]:
@@ -186,10 +220,20 @@ class Slot:
 
 def restart_reason(child: Child, death: Death) -> str:
     """Return the label of kiqcluster_child_restarts_total for a death that nobody asked for."""
-    if child.doomed == "silent" or child.leaves_for:
-        return child.leaves_for or "silent"
+    if child.doomed in ("silent", "job_killed") or child.leaves_for:
+        return child.leaves_for or child.doomed
     if not child.is_ready:
         return "boot"
     if death.signal is not None:
         return "killed"
-    return "remote_stop" if death.code == ExitCode.STOPPED else "crash"
+    # A job may end its process with the same code (os._exit), but then nobody has said that it leaves nothing behind.
+    return "remote_stop" if death.code == ExitCode.STOPPED and child.left else "crash"
+
+
+def in_words(jobs: Sequence[RunningJob], now: float) -> str:
+    """Return which jobs run, or ran, in words.  now: epoch seconds."""
+    named = [f"{each.name} {each.jid} for {max(0.0, now - each.since):.1f} s" for each in jobs[:MAX_NAMED_JOBS]]
+    if len(jobs) > MAX_NAMED_JOBS:
+        named.append(f"{len(jobs) - MAX_NAMED_JOBS} more")
+    words = f" ({', '.join(named)})" if named else ""
+    return f"running jobs: {len(jobs)}{words}"

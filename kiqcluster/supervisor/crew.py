@@ -17,22 +17,25 @@ import selectors
 import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from random import Random
 from typing import Protocol
 
-from kiqcluster.board import Board
+from kiqcluster.board import Board, RunningJob
 from kiqcluster.clock import Clock
 from kiqcluster.config import STOP_GRACE, Config
 from kiqcluster.errors import ApplicationError
 from kiqcluster.events import Events
 from kiqcluster.frames import Channel, Frame
+from kiqcluster.stacks import Stacks
 from kiqcluster.supervisor import respawn
 from kiqcluster.supervisor.children import Child, Death, Slot, restart_reason
 from kiqcluster.supervisor.expansion import SlotPlan
 from kiqcluster.supervisor.fork import fork_with_socket, reap
+from kiqcluster.supervisor.liveness import Liveness
 from kiqcluster.supervisor.metrics import ClusterMetrics
 from kiqcluster.supervisor.releases import Start
 from kiqcluster.supervisor.state import ClusterState
@@ -59,6 +62,9 @@ class Birth:
 class Watcher(Protocol):
     """Who is told what becomes of the children."""
 
+    def on_ready(self, child: Child) -> None:
+        """Take note that a child has booted."""
+
     def on_promoted(self, slot: Slot) -> None:
         """Take note that a successor serves."""
 
@@ -68,6 +74,9 @@ class Watcher(Protocol):
     def on_death(self, slot: Slot, how: str) -> None:
         """Take note that the child of a slot has died, unasked; the slot's history knows of it."""
 
+    def on_not_started(self, slot: Slot, why: str) -> None:
+        """Take note that an empty slot got no process; it is tried again."""
+
     def on_control(self, message: Mapping[str, object]) -> None:
         """Take note that somebody wants something of the cluster."""
 
@@ -76,7 +85,7 @@ class Crew:
     """run_child: runs a worker in a forked process and returns its exit code.
 
     forget: closes in a child what is the supervisor's own.  enter: goes to where the application is, and says what a
-    process gets there; given the rolling restarts so far.
+    process gets there.
     """
 
     def __init__(
@@ -86,7 +95,7 @@ class Crew:
         metrics: ClusterMetrics,
         run_child: Callable[[Birth], int],
         forget: Callable[[], None],
-        enter: Callable[[int], Start],
+        enter: Callable[[], Start],
         selector: selectors.BaseSelector,
         events: Events,
         clock: Clock,
@@ -104,6 +113,8 @@ class Crew:
         self._events = events
         self._clock = clock
         self._rng = rng
+        self._why_not_forked = ""  # the latest time
+        self._liveness = Liveness(events, clock)
 
     def children(self) -> Iterator[tuple[Slot, Child]]:
         """Yield every process with its slot, whatever it does."""
@@ -115,6 +126,20 @@ class Crew:
         """Close, in a fork, what belongs to the children."""
         for _, child in self.children():
             child.channel.close()
+            if child.stacks is not None:
+                child.stacks.close()
+
+    def dump(self, pid: int = 0) -> str | None:
+        """Have processes tell what their threads are at; those that read no frames, by a handler in C.
+
+        pid: of one; 0 for all.  Returns why not, None when they were asked.
+        """
+        meant = [child for _, child in self.children() if pid in (0, child.pid)]
+        for child in meant:
+            child.channel.send("dump")
+            if child.is_unresponsive or not child.is_ready:
+                self._liveness.ask(child)
+        return None if meant or not pid else f"has no worker process {pid}"
 
     def tell_all(self, kind: str, **fields: object) -> None:
         """Send a frame to every process."""
@@ -134,36 +159,46 @@ class Crew:
         for slot in self._state.slots:
             if slot.child is None and not slot.retires and now >= slot.history.not_before:
                 slot.child = self._spawn(slot, quiet=bool(self._state.quiet))
+                if slot.child is None and self.watcher is not None:
+                    self.watcher.on_not_started(slot, self._why_not_forked)
 
-    def begin_succession(self, slot: Slot, *, quiet: bool) -> bool:
-        """Start a successor; return whether that was possible."""
+    def begin_succession(self, slot: Slot, *, quiet: bool) -> str:
+        """Start a successor; return why that was not possible, empty when it was."""
         slot.successor = self._spawn(slot, quiet=quiet)
-        return slot.successor is not None
+        return "" if slot.successor is not None else self._why_not_forked
 
     def _spawn(self, slot: Slot, *, quiet: bool) -> Child | None:
         now = self._clock.monotonic()
-        board = Board(slot.plan.concurrency)
+        shared = ExitStack()
         try:
-            start = self._enter(self._state.generation)
+            board = Board(slot.plan.concurrency)
+            shared.callback(board.close)
+            stacks = Stacks()
+            shared.callback(stacks.close)
+            start = self._enter()
 
             def run(parent: socket.socket) -> int:
+                stacks.receive()
                 orphans = dict(slot.orphans)
                 birth = Birth(self.config, slot.plan, self.known_queues, quiet, board, parent, orphans, start.directory)
                 return self._run_child(birth)
 
             pid, ours = fork_with_socket(run, self._forget, f"slot {slot.number}")
         except (OSError, ApplicationError) as error:
-            board.close()
+            shared.close()
+            self._why_not_forked = f"no process could be started: {error}"
             self._events.emit("fork_failed", slot=slot.number, error=error)
             if slot.child is None:
                 self._count_death(slot, None, None, now)
             return None
         child = Child(
-            pid, slot.number, Channel(ours), started_at=now, last_beat=now, board=board,
+            pid, slot.number, Channel(ours), started_at=now, last_beat=now, board=board, stacks=stacks,
             release=start.release, generation=start.generation, job_limit=self._job_limit(),
         )  # fmt: skip
         self._selector.register(ours, selectors.EVENT_READ, lambda: self._on_frames(slot, child))
         self._events.emit("child_started", slot=slot.number, child=pid, release=start.release)
+        if start.gone:
+            self._events.emit("release_gone", slot=slot.number, gone=start.gone, release=start.release)
         if start.wanted:
             self._events.emit("child_behind", slot=slot.number, child=pid, release=start.release, wanted=start.wanted)
         return child
@@ -175,6 +210,7 @@ class Crew:
     # 2. hear
 
     def _on_frames(self, slot: Slot, child: Child) -> None:
+        child.heard_at = self._clock.monotonic()
         for frame in child.channel.receive():
             self._take_in(slot, child, frame)
         if child.channel.closed:
@@ -217,6 +253,8 @@ class Crew:
         self._state.was_up = True
         slot.history = respawn.after_ready(slot.history)
         self._events.emit("child_ready", slot=slot.number, child=child.pid, seconds=now - child.started_at)
+        if self.watcher is not None:
+            self.watcher.on_ready(child)
         self.ask_sibling()
 
     def _on_beat(self, slot: Slot, child: Child, frame: Frame) -> None:
@@ -265,7 +303,7 @@ class Crew:
         child.leave_by = min(child.leave_by, self._clock.monotonic() + seconds + STOP_GRACE)
         child.leaves_for = child.leaves_for or reason
         child.channel.send("stop", seconds=seconds)
-        if not child.identities and not child.is_ready:  # it still imports, and reads no frames
+        if child.channel.closed or not (child.identities or child.is_ready):  # it reads no frames: it still imports
             os.kill(child.pid, signal.SIGTERM)
 
     def empty(self, slot: Slot) -> None:
@@ -314,9 +352,11 @@ class Crew:
                 self._take_in(slot, child, frame)
             self._selector.unregister(child.channel.socket)
             child.channel.close()
-        running = child.board.running()
-        child.board.close()
-        slot.orphans.update(dict.fromkeys(child.identities, tuple(running)))
+        running = child.board.jobs()
+        child.read_stacks()  # of a crash
+        child.close()
+        blamed = tuple(each.token for each in running if child.blamed in ("", each.token))
+        slot.orphans.update(dict.fromkeys(child.identities, blamed))
         self._metrics.fold(slot, child)
         self.ask_sibling()  # before anybody else is told to leave for it
         if child is slot.successor:
@@ -329,14 +369,14 @@ class Crew:
             slot.leaving.remove(child)
             self._events.emit("child_left", slot=slot.number, child=child.pid)
 
-    def _lose_successor(self, slot: Slot, child: Child, death: Death, running: list[str]) -> None:
+    def _lose_successor(self, slot: Slot, child: Child, death: Death, running: list[RunningJob]) -> None:
         if self._state.is_stopping:
             return
         self._report(slot, child, death, "boot", running)
         if self.watcher is not None:
             self.watcher.on_successor_died(slot, f"pid {child.pid} {death}{child.reason}")
 
-    def _lose_child(self, slot: Slot, child: Child, death: Death, running: list[str]) -> None:
+    def _lose_child(self, slot: Slot, child: Child, death: Death, running: list[RunningJob]) -> None:
         if self._state.is_stopping or slot.retires:
             self._events.emit("child_left", slot=slot.number, child=child.pid)
             return
@@ -359,20 +399,22 @@ class Crew:
         if self.watcher is not None and not child.leaves_for:
             self.watcher.on_death(slot, f"pid {child.pid} {death}{child.reason}")
 
-    def _report(self, slot: Slot, child: Child, death: Death, reason: str, running: list[str]) -> None:
-        now = self._clock.monotonic()
+    def _report(self, slot: Slot, child: Child, death: Death, reason: str, jobs: list[RunningJob]) -> None:
+        now, epoch = self._clock.monotonic(), self._clock.now()
+        running = [each.as_json(epoch) for each in jobs]
         slot.last_death = {
-            "at": self._clock.now(),
+            "at": epoch,
             "how": str(death),
             "reason": reason,
             "running": running,
             "uptime": now - child.started_at,
             "error": child.last_words,
+            "stacks": child.stacks_read,
             "release": child.release,
         }
         self._events.emit(
             "child_died", slot=slot.number, child=child.pid, death=death, reason=reason, running=running,
-            report=child.report(death, now, len(running)), error=child.last_words,
+            report=child.report(death, now, epoch, jobs), error=child.last_words, stacks=child.stacks_read,
         )  # fmt: skip
 
     def _count_death(self, slot: Slot, ready_for: float | None, code: int | None, now: float) -> None:
@@ -397,6 +439,7 @@ class Crew:
         now = self._clock.monotonic()
         for slot, child in self.children():
             if child.doomed:
+                self._end_overdue(slot, child, now)
                 continue
             if now >= min(child.leave_by, inf if self._state.stop_by is None else self._state.stop_by):
                 self._events.emit("stop_overdue", slot=slot.number, child=child.pid)
@@ -404,20 +447,47 @@ class Crew:
                 self._kill(child, "overdue")
             elif self._is_still_booting(slot, child) and now >= child.last_beat + self.config.boot_timeout:
                 reason = f"was not ready within {self.config.boot_timeout:g} s (boot_timeout)"
-                self._overdue(slot, child, reason, "boot")
+                self._overdue(child, reason, "boot")
             elif self._is_silent(child, now):
                 reason = f"made no progress for {self.config.silence_timeout:g} s (silence_timeout)"
-                self._overdue(slot, child, reason, "silent")
+                self._overdue(child, reason, "silent")
             elif now >= child.quiet_until:
                 child.quiet_until = inf
                 if not self._state.quiet:  # else that one's end counts
                     self._events.emit("child_quiet_expired", slot=slot.number, child=child.pid)
                     child.channel.send("resume")
+            self._liveness.look(slot, child, is_leaving=self._is_leaving(child))
 
-    def _overdue(self, slot: Slot, child: Child, reason: str, kind: str) -> None:
-        child.last_words = reason
-        self._events.emit("child_overdue", slot=slot.number, child=child.pid, reason=reason)
-        self._kill(child, kind)
+    def _overdue(self, child: Child, reason: str, kind: str) -> None:
+        """Kill a child once it has had a moment to write its stacks."""
+        child.last_words, child.doomed = reason, kind
+        child.kill_due = self._clock.monotonic()
+        if self._liveness.ask(child):
+            child.kill_due = child.dump_due
+
+    def kill_job(self, jid: str, by: str) -> str | None:
+        """Kill the process that runs a job, which alone is to blame for it; return why not, None when it is done."""
+        for _, child in self.children():
+            for job in child.board.jobs():
+                if job.jid == jid and not child.doomed:
+                    child.blamed = job.token
+                    self._overdue(child, f"runs {job.name} {jid}, which {by} wants to end", "job_killed")
+                    return None
+        return f"runs no job {jid}"
+
+    def _end_overdue(self, slot: Slot, child: Child, now: float) -> None:
+        if child.kill_due is None or now < child.kill_due:
+            return
+        child.kill_due = None
+        child.read_stacks()
+        self._events.emit(
+            "child_overdue", slot=slot.number, child=child.pid, reason=child.last_words,
+            stacks=child.stacks_read or "(it does not tell what its threads are at)",
+        )  # fmt: skip
+        self._kill(child, child.doomed)
+
+    def _is_leaving(self, child: Child) -> bool:
+        return self._state.is_stopping or child.leave_by < inf
 
     def _is_still_booting(self, slot: Slot, child: Child) -> bool:
         """Return whether it has to get somewhere yet: a successor that is ready has to fetch as well."""
@@ -425,8 +495,7 @@ class Crew:
 
     def _is_silent(self, child: Child, now: float) -> bool:
         limit = self.config.silence_timeout
-        is_leaving = self._state.is_stopping or child.leave_by < inf
-        return bool(limit) and child.is_ready and not is_leaving and now >= child.last_beat + limit
+        return bool(limit) and child.is_ready and not self._is_leaving(child) and now >= child.last_beat + limit
 
     def _kill(self, child: Child, reason: str) -> None:
         """Kill a child with everything that it has started."""

@@ -74,7 +74,9 @@ def plan_slots(groups: Sequence[Group], known: Iterable[str], config: Config) ->
 def doubts(config: Config, slots: int) -> list[str]:
     """Return what is odd about settings of numbers, for a cluster of so many slots."""
     found = []
-    if config.concurrency is None and 0 < config.max_concurrency < config.min_concurrency:
+    # One who sets the other alone means that one: the default is no wish.
+    is_wish = config.min_concurrency != Config.min_concurrency
+    if config.concurrency is None and is_wish and 0 < config.max_concurrency < config.min_concurrency:
         found.append(
             f"min_concurrency is {config.min_concurrency} and max_concurrency {config.max_concurrency}: "
             "the second holds; 0 would be no limit"

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import fsum, isfinite
 
-from kiqcluster.supervisor.exposition import OPENMETRICS, Format, Labels, exemplar, head, line_start, number
+from kiqcluster.negotiation import OPENMETRICS, Format
+from kiqcluster.supervisor.exposition import Labels, exemplar, head, line_start, number
 
 __all__ = ["Family", "Layout", "Row", "Source"]
 

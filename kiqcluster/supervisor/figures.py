@@ -15,15 +15,16 @@ from math import inf
 import psutil
 
 from kiqcluster.clock import Clock
+from kiqcluster.negotiation import Format
 from kiqcluster.supervisor.children import Child, Slot
-from kiqcluster.supervisor.exposition import Format, Labels, head, line_start, number
+from kiqcluster.supervisor.exposition import Labels, head, line_start, number
 from kiqcluster.supervisor.state import ClusterState
 from kiqcluster.version import VERSION
 
 __all__ = ["REASONS", "Figures", "Usage"]
 
-STATES = ("ready", "booting", "quiet", "stopping", "backoff")
-REASONS = ("crash", "killed", "boot", "silent", "max_jobs", "max_rss", "rolling", "remote_stop")
+STATES = ("ready", "booting", "unresponsive", "quiet", "stopping", "backoff")
+REASONS = ("crash", "killed", "boot", "silent", "max_jobs", "max_rss", "rolling", "remote_stop", "job_killed")
 RESULTS = ("done", "failed", "superseded")
 FRESH = 1.0  # seconds for which what a process uses is not read again
 WINDOW = 60.0  # seconds over which the longest turn is told, at least

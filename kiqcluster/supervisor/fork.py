@@ -117,12 +117,26 @@ class Reaped(NamedTuple):
 
 
 def reap(pid: int) -> Reaped | None:
-    """Take leave of a dead child, and return how it ended; None while it lives."""
+    """Take leave of a dead child and of all that it has left in its group; return how it ended, None while it lives."""
     try:
-        found, status, usage = os.wait4(pid, os.WNOHANG)
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return None
+        _kill_group(pid)
+        _, status, usage = os.wait4(pid, 0)
     except ChildProcessError:  # somebody else reaped it; how it ended is not known
         return Reaped(0)
-    return Reaped(status, usage.ru_utime + usage.ru_stime) if found else None
+    return Reaped(status, usage.ru_utime + usage.ru_stime)
+
+
+def _kill_group(pid: int) -> None:
+    """Kill what a dead child has started: its jobs run elsewhere from here on.
+
+    Called before it is reaped: until then nobody else can have its number.
+    """
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):  # nobody is left
+        return
 
 
 def reap_adopted(known: set[int]) -> None:

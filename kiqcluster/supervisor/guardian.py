@@ -30,7 +30,7 @@ from kiqcluster.supervisor.respawn import HEALTHY, History, after_death
 __all__ = ["Guardian"]
 
 LOCK_POLL = 0.1  # seconds between tries to lock the folder, or looks at the server
-LAST_WORDS = 10.0  # seconds that the server gets to write its data at the end
+LAST_WORDS = 10.0  # seconds that the server gets to write its data at the end, a standstill of the host aside
 
 
 class Restarts:
@@ -130,7 +130,7 @@ class Guardian:
 def _prepare(directory: Path) -> None:
     """Make the folder, and see that it can be used, before a process counts on it."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(0o700, parents=True, exist_ok=True)  # its files hold the arguments of jobs
         os.close(_open_lock(directory))
         if not os.access(directory, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
@@ -208,11 +208,14 @@ def _death(returncode: int) -> Death:
 
 def _stop(server: subprocess.Popen[bytes]) -> None:
     server.terminate()
-    try:
-        server.wait(LAST_WORDS)
-    except subprocess.TimeoutExpired:
-        server.kill()
-        server.wait()
+    for _ in range(int(LAST_WORDS / LOCK_POLL)):  # a standstill of the host ends one of these waits, not all
+        try:
+            server.wait(LOCK_POLL)
+        except subprocess.TimeoutExpired:
+            continue
+        return
+    server.kill()
+    server.wait()
 
 
 def _is_over(pipe: int, seconds: float) -> bool:

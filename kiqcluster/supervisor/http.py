@@ -41,6 +41,8 @@ MOST_CONNECTIONS = 64
 BACKLOG = 1_024  # connections that the kernel holds for us; it drops what is beyond, and a scraper with it
 LONGEST_REQUEST = 8_192  # bytes, of the head and of the body
 PATIENCE = 10.0  # seconds from accept to the last byte sent
+NOTHING_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})  # to accept a connection with
+REST_SECONDS = 1.0  # after which it is tried again: until then whoever connects waits in the backlog
 PRIVATE = 0o177  # umask of a socket that is its owner's alone
 
 
@@ -329,12 +331,15 @@ class Listener:
         self._path = sock.getsockname() if sock.family == socket.AF_UNIX else ""
         self._inode = _inode(self._path)
         self.connections: list[Connection] = []
+        self.rests_until = 0.0  # monotonic seconds; 0 while it accepts
 
     def accept(self) -> Connection | None:
         """Return a new connection, None when there is none.  There is room for it: see surplus."""
         try:
             sock, _ = self.socket.accept()
-        except OSError:  # it went away between the loop's select and this; or there is no descriptor left
+        except OSError as error:  # it went away between the loop's select and this; or there is no descriptor left
+            if error.errno in NOTHING_LEFT:  # it would be readable all the time
+                self.rests_until = self._clock.monotonic() + REST_SECONDS
             return None
         connection = Connection(sock, self._routes, self._report, self._clock)
         self.connections.append(connection)

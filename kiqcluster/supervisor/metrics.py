@@ -15,8 +15,9 @@ from typing import Any
 
 from kiqcluster import rubyjson
 from kiqcluster.clock import Clock
+from kiqcluster.negotiation import Format
 from kiqcluster.supervisor.children import Child, Slot
-from kiqcluster.supervisor.exposition import END, Format
+from kiqcluster.supervisor.exposition import END
 from kiqcluster.supervisor.families import Family, Layout, Source
 from kiqcluster.supervisor.figures import Figures
 from kiqcluster.supervisor.state import ClusterState

@@ -33,10 +33,15 @@ WORDS = {RUNNING: "READY=1", STOPPING: "STOPPING=1"}  # RELOADING carries the ti
 
 
 class Notifier:
-    """Tells systemd what has changed.  environ: its variables are taken out, so that no child believes them its own."""
+    """Tells systemd what has changed.  environ: its variables are taken out, so that no child believes them its own.
 
-    def __init__(self, environ: MutableMapping[str, str], clock: Clock) -> None:
+    clock: systemd's own, which runs on while this process stands still.  running: the one by which the state's
+    deadlines go; None for the same.
+    """
+
+    def __init__(self, environ: MutableMapping[str, str], clock: Clock, running: Clock | None = None) -> None:
         self._clock = clock
+        self._running = running or clock
         self._address = _address(environ.pop("NOTIFY_SOCKET", ""))
         self._watchdog_pause = _watchdog_pause(environ.pop("WATCHDOG_USEC", ""), environ.pop("WATCHDOG_PID", ""))
         self._socket: socket.socket | None = None
@@ -58,7 +63,7 @@ class Notifier:
             return
         now = self._clock.monotonic()
         self._tell_phase(state, _phase(state, self._phase, ready=ready, reloading=reloading), now)
-        self._tell_status(status_line(state, now), now)
+        self._tell_status(self._status_line(state), now)
         self._extend(state, now)
         if self._watchdog_pause and now >= self._watchdog_due and self._send("WATCHDOG=1"):
             self._watchdog_due = now + self._watchdog_pause
@@ -73,6 +78,13 @@ class Notifier:
             self._status_due if self._is_status_late else inf,
         )
         return max(due, self._retry_due)
+
+    def due_in(self) -> float:
+        """Return the seconds until then."""
+        return self.next_due() - self._clock.monotonic()
+
+    def _status_line(self, state: ClusterState) -> str:
+        return status_line(state, self._running.monotonic())
 
     def close(self) -> None:
         """Close the socket; in a child this leaves the supervisor's own alone."""
@@ -92,7 +104,7 @@ class Notifier:
     def _enter(self, phase: str, state: ClusterState, now: float) -> bool:
         """Say that a phase begins; return whether that could be sent."""
         word = WORDS.get(phase) or f"RELOADING=1\nMONOTONIC_USEC={now * 1e6:.0f}"
-        status = status_line(state, now)
+        status = self._status_line(state)
         if not self._send(f"{word}\nSTATUS={status}"):
             return False
         self._phase, self._extension_due = phase, now
@@ -109,7 +121,7 @@ class Notifier:
 
     def _extend(self, state: ClusterState, now: float) -> None:
         """Ask for patience, but neither while all is well nor once the time of a stop is over."""
-        if self._phase == RUNNING or not state.seconds_left(now):
+        if self._phase == RUNNING or not state.seconds_left(self._running.monotonic()):
             self._extension_due = inf
         elif now >= self._extension_due and self._send(f"EXTEND_TIMEOUT_USEC={EXTENSION * 1e6:.0f}"):
             self._extension_due = now + EXTEND_EVERY

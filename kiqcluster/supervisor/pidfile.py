@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -11,8 +12,14 @@ from kiqcluster.errors import ExitCode, UsageError
 __all__ = ["Pidfile"]
 
 
+MAX_BYTES = 32  # of what may be in one
+
+
 class Pidfile:
-    """The lock is the truth; the number in it is for people and scripts."""
+    """The lock is the truth; the number in it is for people and scripts.
+
+    A file that is no pidfile keeps what it has: neither a link's target nor a file with other words is written to.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -26,27 +33,37 @@ class Pidfile:
     def _lock(self) -> bool:
         """Lock the file of that name; return False when it is not of that name any more."""
         try:
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         except OSError as error:
-            raise UsageError(
-                f"--pidfile {self._path} cannot be written ({error.strerror}); choose another place"
-            ) from error
+            raise self._cannot_be_written(error) from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.read(fd, 32).decode(errors="replace").strip() or "unknown"
+            holder = os.read(fd, MAX_BYTES).decode(errors="replace").strip() or "unknown"
             os.close(fd)
             raise UsageError(
                 f"--pidfile {self._path} is held by a running supervisor (pid {holder}); stop it, or name another file",
                 ExitCode.PIDFILE_HELD,
             ) from None
-        if not self._path.exists() or os.fstat(fd).st_ino != self._path.stat().st_ino:
+        if not os.path.lexists(self._path) or os.fstat(fd).st_ino != os.lstat(self._path).st_ino:
             os.close(fd)
             return False
-        os.ftruncate(fd, 0)
-        os.write(fd, f"{os.getpid()}\n".encode())
+        held = os.pread(fd, MAX_BYTES + 1, 0).strip()
+        if held and (len(held) > MAX_BYTES or not held.isdigit()):
+            os.close(fd)
+            raise UsageError(f"--pidfile {self._path} holds something else than a pid; choose another place")
         self._fd = fd
+        try:
+            os.ftruncate(fd, 0)
+            os.write(fd, f"{os.getpid()}\n".encode())
+        except OSError as error:  # the disk is full
+            self.release()
+            raise self._cannot_be_written(error) from error
         return True
+
+    def _cannot_be_written(self, error: OSError) -> UsageError:
+        why = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror
+        return UsageError(f"--pidfile {self._path} cannot be written ({why}); choose another place")
 
     def release(self) -> None:
         """Remove the file and give up the lock."""

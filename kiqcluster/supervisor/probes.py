@@ -18,13 +18,14 @@ from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from itertools import count
+from typing import Any
 
 from kiqcluster import rubyjson
 from kiqcluster.clock import Clock
 from kiqcluster.durations import parse_duration
 from kiqcluster.errors import UsageError
 from kiqcluster.events import Events
-from kiqcluster.supervisor.exposition import CONTENT_TYPES, Format, accepts_gzip, choose_format
+from kiqcluster.negotiation import CONTENT_TYPES, Format, accepts_gzip, choose_format
 from kiqcluster.supervisor.http import (
     MOST_CONNECTIONS,
     Connection,
@@ -37,7 +38,7 @@ from kiqcluster.supervisor.http import (
 )
 from kiqcluster.supervisor.metrics import ClusterMetrics
 from kiqcluster.supervisor.state import ClusterState
-from kiqcluster.supervisor.status import status_document, why_not_ready, why_not_started
+from kiqcluster.supervisor.status import for_everybody, status_document, why_not_ready, why_not_started
 
 __all__ = ["Control", "Probes"]
 
@@ -45,12 +46,22 @@ SLICE = 0.005  # seconds of each turn for frames and pages
 PIECE = 131_072  # bytes that are compressed in one step
 LONGEST_TEXT = 200  # characters of a name or id
 OK = b'{"status":"ok"}\n'
-ORDERS = {"quiet": 200, "resume": 200, "dump": 200, "roll": 202, "reload": 202, "stop": 202}  # action → status
+ORDERS = {
+    "quiet": 200,
+    "resume": 200,
+    "dump": 200,
+    "roll": 202,
+    "rollback": 202,
+    "reload": 202,
+    "stop": 202,
+    "kill": 202,
+}  # action → status
 
 COMMON = ("by", "id")  # parameters of every order
-PARAMETERS = {"quiet": (*COMMON, "lease"), "resume": (*COMMON, "whose")}
+PARAMETERS = {"quiet": (*COMMON, "lease"), "resume": (*COMMON, "whose"), "kill": (*COMMON, "jid")}
 
 Control = Callable[[Mapping[str, object]], str | None]  # does what a message says; returns why not
+Shown = Callable[[Mapping[str, Any]], dict[str, Any]]  # of a status
 
 
 class Probes:
@@ -88,7 +99,7 @@ class Probes:
 
     def listen(self, address: str) -> None:
         """Serve the pages there.  Raises UsageError (exit 2 or 7) when the address cannot be used."""
-        self._add(address, self._pages(), is_control=False)
+        self._add(address, self._pages(for_everybody), is_control=False)
 
     def take_orders(self, path: str, *, is_required: bool) -> bool:
         """Serve pages and orders on a control socket; return whether it can be had.
@@ -96,7 +107,7 @@ class Probes:
         is_required: raise UsageError if not; otherwise that is only said.
         """
         try:
-            self._add(f"unix:{path}", {**self._pages(), **self._order_routes()}, is_control=True)
+            self._add(f"unix:{path}", {**self._pages(dict), **self._order_routes()}, is_control=True)
         except UsageError as error:
             if is_required:
                 raise
@@ -109,7 +120,11 @@ class Probes:
         if sock is not None:
             listener = Listener(sock, routes, self._report, self._clock)
             self._listeners.append(listener)
-            self._selector.register(sock, selectors.EVENT_READ, partial(self._accept, listener))
+            self._hear(listener)
+
+    def _hear(self, listener: Listener) -> None:
+        listener.rests_until = 0.0
+        self._selector.register(listener.socket, selectors.EVENT_READ, partial(self._accept, listener))
 
     def close(self) -> None:
         """Close everything; in a child this leaves the supervisor's own descriptors and files alone."""
@@ -143,6 +158,8 @@ class Probes:
                     connection.socket, selectors.EVENT_WRITE, partial(self._advance, listener, connection)
                 )
         for listener in self._listeners:
+            if listener.rests_until and self._clock.monotonic() >= listener.rests_until:
+                self._hear(listener)
             for connection in listener.overdue():
                 connection.expire()
                 self._drop(listener, connection)
@@ -151,6 +168,8 @@ class Probes:
         for _ in range(MOST_CONNECTIONS):  # then the loop goes on; who else has connected waits a turn
             connection = listener.accept()
             if connection is None:
+                if listener.rests_until:
+                    self._selector.unregister(listener.socket)
                 return
             self._selector.register(
                 connection.socket, selectors.EVENT_READ, partial(self._advance, listener, connection)
@@ -178,13 +197,14 @@ class Probes:
 
     # pages
 
-    def _pages(self) -> dict[str, dict[str, Handler]]:
+    def _pages(self, shown: Shown) -> dict[str, dict[str, Handler]]:
+        """Return the routes of the pages.  shown: what these readers may see of a status."""
         pages: dict[str, Handler] = {
             "/metrics": self._answer_metrics,
             "/liveness": lambda _: Response(200, OK),  # whoever reads this answer has seen the loop turn
             "/readiness": self._answer_readiness,
             "/startup": self._answer_startup,
-            "/status": lambda _: self._answer_status(200),
+            "/status": lambda _: self._answer_status(200, shown),
         }
         return {path: {"GET": handler} for path, handler in pages.items()}
 
@@ -212,9 +232,9 @@ class Probes:
         self._has_started = reason is None
         return Response(200, OK) if reason is None else _refusal("starting", reason)
 
-    def _answer_status(self, status: int) -> Response:
+    def _answer_status(self, status: int, shown: Shown = dict) -> Response:
         document = status_document(self._state, self._supervisor, self._quorum(), self._clock.monotonic())
-        return Response(status, rubyjson.encode(document) + b"\n")
+        return Response(status, rubyjson.encode(shown(document)) + b"\n")
 
     def _report(self, path: str, error: Exception) -> None:
         if path not in self._faulty:
@@ -248,6 +268,8 @@ class Probes:
         }
         if whose := _line(request.query.get("whose")):
             message["whose"] = whose
+        if jid := _line(request.query.get("jid")):
+            message["jid"] = jid
         why_not = self._control(message)
         if why_not is not None:
             return Response(409, rubyjson.encode({"error": str(why_not)}) + b"\n")

@@ -23,8 +23,8 @@ FIXED = frozenset(
 # The supervisor's own, and heeded at once; all others a worker has from its birth.
 AT_ONCE = frozenset(
     {
-        "groups", "queues", "timeout", "boot_timeout", "silence_timeout", "respawn_burst", "fail_fast", "quiet_lease",
-        "max_jobs", "max_rss", "max_rss_hard", "min_serving", "ready_quorum", "drain",
+        "groups", "queues", "timeout", "boot_timeout", "bake_time", "silence_timeout", "respawn_burst", "fail_fast",
+        "quiet_lease", "max_jobs", "max_rss", "max_rss_hard", "min_serving", "ready_quorum", "drain",
         "concurrency", "min_concurrency", "max_concurrency",  # by other processes, where the number of threads changes
     }
 )  # fmt: skip

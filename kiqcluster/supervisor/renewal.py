@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from kiqcluster.clock import Clock
 from kiqcluster.config import Config
@@ -26,16 +28,34 @@ from kiqcluster.supervisor.commands import Told
 from kiqcluster.supervisor.crew import Crew
 from kiqcluster.supervisor.expansion import SlotPlan, doubts, plan_slots
 from kiqcluster.supervisor.outlook import Outlook, Reread, prepare
-from kiqcluster.supervisor.releases import Releases, Superseded
+from kiqcluster.supervisor.releases import Release, Releases, Superseded
 from kiqcluster.supervisor.reload import Change, compare, heeded, same_threads, unheeded
-from kiqcluster.supervisor.rollout import Rollout
-from kiqcluster.supervisor.state import ClusterState, ReloadReport
+from kiqcluster.supervisor.rollout import Brings, Rollout
+from kiqcluster.supervisor.state import ClusterState, ReloadReport, RollReport
 from kiqcluster.version import VERSION
 
 __all__ = ["Renewal", "Reread"]
 
+DEPLOY = "deploy"  # how `kiqctl deploy` begins its name
 JOBS = "the application's jobs"
 NO_CONTROL = "none (`control` and -P say where)"
+
+
+@dataclass(frozen=True, slots=True)
+class Birthright:
+    """What all workers have since they were born: by the start, or by the latest roll that was done."""
+
+    config: Config
+    jobs: tuple[tuple[str, str], ...] = ()
+    release: Release | None = None
+
+    def differences(self, config: Config, jobs: tuple[tuple[str, str], ...], release: Release | None) -> list[str]:
+        """Return what waits for a rolling restart, now that the cluster goes by these."""
+        _, names = unheeded(self.config, config)
+        names += [JOBS] if jobs != self.jobs else []
+        if self.release is not None and release is not None and release.path != self.release.path:
+            names.append(f"the release {release.path}")
+        return names
 
 
 class Renewal:
@@ -66,12 +86,14 @@ class Renewal:
         self._reloads_after_roll = False  # it is the latest reload that waits
         self._is_roll_open = False  # its end has not been acted upon
         self._restart_reasons: dict[str, str] = {}  # by what they are about
-        self._born: tuple[Config, tuple[tuple[str, str], ...]] = (config, ())  # what all workers have, and its jobs
+        self._born = Birthright(config)
+        self._before_deploy: Release | None = None  # in use when the latest deploy began
 
     # 1. start
 
     def start(self) -> None:
         """Ask the application what it has.  Raises ApplicationError, OSError."""
+        self._releases.aim_at_newest(self._state.generation)
         self._releases.ask(self._config, self._plan, self._cannot_start)
 
     def _plan(self, catalogue: Catalogue) -> None:
@@ -85,8 +107,12 @@ class Renewal:
         self._doubt(plans)
         for plan in plans:
             self._add_slot(Slot(plan))
-        self._born = (self._config, catalogue.jobs)
         self._releases.approve()
+        self._take_note_of_birth()
+
+    def _take_note_of_birth(self) -> None:
+        """Remember what all workers have."""
+        self._born = Birthright(self._config, self._state.jobs, self._releases.in_use)
 
     def _doubt(self, plans: Sequence[SlotPlan]) -> None:
         for problem in doubts(self._config, len(plans)):
@@ -114,8 +140,10 @@ class Renewal:
         plan = slot.plan
         queues = ",".join(plan.weights) or "(none yet)"
         self._events.emit("slot_group", slot=plan.slot, queues=queues, mode=plan.mode, concurrency=plan.concurrency)
-        if unheard_of := plan.group.unheard_of(self._crew.known_queues):
-            self._events.emit("queue_unknown", slot=plan.slot, queues=",".join(unheard_of))
+        known = list(self._crew.known_queues)
+        if unheard_of := plan.group.unheard_of(known):
+            hint = plan.group.hint_for(unheard_of, known)
+            self._events.emit("queue_unknown", slot=plan.slot, queues=",".join(unheard_of), hint=hint)
         slot.restarts = self._state.retired_restarts.pop(slot.number, slot.restarts)  # no counter goes back
         self._state.slots.append(slot)
 
@@ -124,7 +152,7 @@ class Renewal:
     def turn(self) -> None:
         """Go on with what is under way."""
         self.rollout.turn()
-        self._conclude_roll()
+        self.conclude_roll()
 
     def roll(self, ident: str) -> str | None:
         """Begin to replace every process by one of the newest release; return why not, None when it is begun.
@@ -135,11 +163,7 @@ class Renewal:
         roll = self._state.roll
         if refusal is not None or (roll is not None and roll.ident == ident):
             return refusal
-        self._reloads_after_roll |= self._releases.is_asking and not self.rollout.is_rolling  # it is a reload that asks
-        self._releases.interrupt("a rolling restart came first; it is tried again after that")
-        self._releases.unpin()
-        self._is_roll_open = True
-        self.rollout.begin_roll(ident)
+        self._begin(ident)
         if (stale := self._releases.why_not_renewed()) is not None:
             self._want_restart("preload", stale)
             self._cannot_roll(ApplicationError(f"{stale}; restart the supervisor for the new release"))
@@ -147,10 +171,65 @@ class Renewal:
         reread, running = self._reread, self._config
         foresee = None if reread is None else lambda: prepare(reread, self._state.slots, running)
         try:
+            self._releases.aim_at_newest(self._state.generation)
             self._releases.ask(self._config, self._replan, self._cannot_roll, foresee)
         except (KiqError, OSError) as error:
             self._cannot_roll(error)
         return None
+
+    def begin_deploy(self, by: str) -> None:
+        """Remember which release is in use, if it is a deploy that begins."""
+        if by.partition("@")[0] == DEPLOY:
+            self._before_deploy, self._state.deploy = self._releases.in_use, by
+
+    def roll_back(self, ident: str, by: str) -> str | None:
+        """Begin to bring back the release from before a deploy; return why not, None when that is begun.
+
+        Processes that have it stay.  A cluster that does not know this deploy, for it was started later, brings the
+        release of the link.  by: who has begun the deploy.
+        """
+        roll = self._state.roll
+        if self._state.is_stopping or (roll is not None and roll.ident == ident):
+            return self._refusal()
+        if not self._state.slots:
+            self._nothing_to_roll(ident)
+            return None
+        back_to = self._before_deploy if by == self._state.deploy else None
+        try:
+            if back_to is None and (in_use := self._releases.in_use) is not None:
+                is_newest = str(in_use.path) == self._releases.newest
+                back_to = in_use if is_newest else Release(Path(self._releases.newest), self._state.generation + 1)
+            assert back_to is not None, "there are slots"
+            brings = Brings(back_to.generation, str(back_to.path))
+            if self._has_nothing_but(brings):
+                self._nothing_to_roll(ident)
+                return None
+            self._begin(ident, brings)
+            self._releases.aim_back_at(back_to)
+            self._releases.ask(self._config, self._replan, self._cannot_roll)
+        except (KiqError, OSError) as error:
+            self._cannot_roll(error)
+        return None
+
+    def _nothing_to_roll(self, ident: str) -> None:
+        """Answer whoever waits for the end of a roll."""
+        self._state.roll = RollReport(ident, "done", ended_at=self._clock.now())
+
+    def _has_nothing_but(self, brings: Brings) -> bool:
+        """Return whether all processes have a release, and no other is on its way."""
+        if self._config.preload:
+            return not self.rollout.is_rolling
+        children = [child for slot in self._state.slots for child in (slot.child, slot.successor) if child is not None]
+        in_use = self._releases.in_use
+        is_in_use = in_use is not None and str(in_use.path) == brings.release and in_use.generation == brings.generation
+        return is_in_use and not self.rollout.is_rolling and all(brings.is_in(child) for child in children)
+
+    def _begin(self, ident: str, back_to: Brings | None = None) -> None:
+        """Announce a roll; what is asked for at the moment gives way."""
+        self._reloads_after_roll |= self._releases.is_asking and not self.rollout.is_rolling  # it is a reload that asks
+        self._releases.interrupt("a rolling restart came first; it is tried again after that")
+        self._is_roll_open = True
+        self.rollout.begin_roll(ident, back_to)
 
     def _refusal(self) -> str | None:
         if self._state.is_stopping:
@@ -163,6 +242,7 @@ class Renewal:
         plans = plan_slots(self._groups, self._learn(catalogue), self._config)
         for slot, plan in compare(self._state.slots, plans, same_threads=True).kept:
             slot.plan = plan
+        self._releases.roll()
         self.rollout.roll()
 
     def _look_ahead(self, outlook: Outlook, *, is_ours: bool) -> None:
@@ -178,19 +258,21 @@ class Renewal:
         self._state.reload_needed = needed
 
     def _cannot_roll(self, error: Exception) -> None:
-        self.rollout.fail_roll(str(error))
+        if not isinstance(error, Superseded):  # else the next roll says so
+            self.rollout.fail_roll(str(error))
 
-    def _conclude_roll(self) -> None:
+    def conclude_roll(self) -> None:
         """End the quiet that a roll came in, also when the roll has failed: nothing must be left standing still."""
         roll = self._state.roll
         if not self._is_roll_open or roll is None or self.rollout.is_rolling:
             return
         self._is_roll_open = False
         if roll.state == "failed":
-            self._releases.pin()
+            self._releases.reject()
         else:
-            self._releases.approve(self._state.generation)
-            self._born, self._state.roll_needed = (self._config, self._state.jobs), ""
+            self._releases.approve()
+            self._take_note_of_birth()
+            self._state.roll_needed = self._why_rolled_behind(roll.ident)
             self._warn_of_preload()
         if self.rollout.ends_quiet:
             self._state.quiet.end("roll")
@@ -200,6 +282,14 @@ class Renewal:
             self._reloads_after_roll = False
             assert self._state.reload is not None, "what waits has been asked for"
             self._read_again(self._state.reload)
+
+    def _why_rolled_behind(self, ident: str) -> str:
+        """Return, and say, that the link was moved while workers were replaced by what it had led to; mostly empty."""
+        release, newest = self._releases.in_use, self._releases.newest
+        if release is None or str(release.path) == newest:
+            return ""
+        self._events.emit("release_moved", id=ident, release=str(release.path), wanted=newest)
+        return f"the release {newest}, which came during the roll"
 
     def _warn_of_preload(self) -> None:
         """Say that new processes are no new release: the application was imported before they were forked."""
@@ -229,6 +319,8 @@ class Renewal:
             return None
         try:
             config, groups = self._reread()
+            self._releases.interrupt("another question came before the answer")
+            self._releases.aim_again(self._state.generation)
             self._releases.ask(
                 config,
                 lambda catalogue: self._change_to(config, groups, catalogue, report),
@@ -240,6 +332,7 @@ class Renewal:
         return None
 
     def _cannot_reload(self, report: ReloadReport, error: Exception) -> None:
+        self._releases.forget_aim()
         if isinstance(error, Superseded):
             self._state.reloads["superseded"] += 1
             self._events.emit("reload_superseded", reason=error)
@@ -267,13 +360,12 @@ class Renewal:
         self._config = self._crew.config = heeded(old, config)
         self._groups = groups
         self._learn(catalogue)
+        self._releases.approve()
         self._apply(change)
         self._doubt(plans)
         self._state.reloads["done"] += 1
         restart, _ = unheeded(old, config)
-        born, jobs = self._born
-        _, roll = unheeded(born, config)
-        roll += [JOBS] if jobs != catalogue.jobs else []
+        roll = self._born.differences(config, catalogue.jobs, self._releases.in_use)
         self._state.reload_needed, self._state.roll_needed = "", ", ".join(roll)
         self._events.emit(
             "reloaded", added=len(change.added), removed=len(change.removed), kept=len(change.kept),

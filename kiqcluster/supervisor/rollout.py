@@ -1,8 +1,8 @@
 """Rollout: replaces worker processes, one slot at a time, and never by one that has not proved healthy.
 
 A slot's successor boots while its child serves.  When it is ready it takes the place, and the child finishes what it
-runs and leaves; then the next slot has its turn.  So capacity never falls, and a release that does not boot never
-takes a slot.
+runs and leaves; then the next slot has its turn, once the new process has lived for `bake_time`.  So capacity never
+falls, a release that does not boot never takes a slot, and one that kills its workers soon takes one slot at most.
 1. roll       all slots, for a new release.  It stops at the first successor that fails; what serves goes on serving
 2. recycle    one slot, whose child has run enough jobs or uses too much memory
 3. turn       what is next, at each turn of the loop
@@ -13,6 +13,7 @@ Runs in: the supervisor's loop.  Counterpart: puma's phased restart, which takes
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from math import inf
 
 from kiqcluster.clock import Clock
@@ -21,13 +22,25 @@ from kiqcluster.supervisor.children import Child, Slot
 from kiqcluster.supervisor.crew import Crew
 from kiqcluster.supervisor.state import ClusterState, RollReport
 
-__all__ = ["Rollout"]
+__all__ = ["Brings", "Rollout"]
 
 ROLLING = "rolling"
+ON_PURPOSE = frozenset({"remote_stop", "job_killed"})  # deaths that somebody asked for
 SECOND_TRY = 60.0  # seconds after a successor has failed until a slot is recycled again
 STRIKES = 3  # looks in a row above max_rss
 LOOK = 5.0  # seconds between looks at the memory
 MEGABYTE = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Brings:
+    """What processes have after a roll.  release: where its code lies; empty where the generation tells enough."""
+
+    generation: int
+    release: str = ""
+
+    def is_in(self, child: Child) -> bool:
+        return child.generation == self.generation and self.release in ("", child.release)
 
 
 class Rollout:
@@ -38,6 +51,7 @@ class Rollout:
         self._state = state
         self._events = events
         self._clock = clock
+        self._brings = Brings(0)
         self._has_begun = False  # the new release has told what it has; until then nothing is replaced
         self._began_at = -inf  # when the latest roll was asked for, monotonic seconds
         self._waiting: deque[tuple[Slot, str]] = deque()  # with the reason
@@ -47,11 +61,15 @@ class Rollout:
 
     # 1. roll
 
-    def begin_roll(self, ident: str) -> None:
-        """Announce a roll; `roll` follows when the new release has told what it has.  One under way gives way."""
+    def begin_roll(self, ident: str, back_to: Brings | None = None) -> None:
+        """Announce a roll; `roll` follows when the new release has told what it has.  One under way gives way.
+
+        back_to: what was there before; processes that have it already stay.
+        """
         self._supersede(ident)
         self._clear()
         self._state.generation += 1
+        self._brings = back_to or Brings(self._state.generation)
         self._has_begun = False
         self._began_at = self._clock.monotonic()
         self._state.roll = RollReport(ident, of=len(self._state.slots))
@@ -189,17 +207,22 @@ class Rollout:
         if self._state.is_stopping or (self.is_rolling and not self._has_begun):
             return
         self.look_at_limits()
-        if self._current is not None and self._is_settled(*self._current):
-            if self._state.roll is not None:
-                self._state.roll.done += self._current[1] == ROLLING
-            self._current = None
+        self._settle()
         while self._current is None and self._waiting:
             slot, reason = self._waiting.popleft()
             if slot not in self._state.slots or slot.retires:
                 continue
             self._current = (slot, reason)
             self._begin(slot, reason)
+            self._settle()  # there may have been nothing to do
         self._conclude()
+
+    def _settle(self) -> None:
+        """Have done with the slot whose turn it is, if nothing more is to be done for it."""
+        if self._current is not None and self._is_settled(*self._current):
+            if self._state.roll is not None:
+                self._state.roll.done += self._current[1] == ROLLING
+            self._current = None
 
     def _begin(self, slot: Slot, reason: str) -> None:
         child = slot.child
@@ -207,11 +230,11 @@ class Rollout:
             slot.history = slot.history.hurried()
             return
         is_roll = reason == ROLLING
-        if is_roll and child.generation == self._state.generation:
-            return  # it died meanwhile, and was replaced by one of this release
+        if is_roll and self._brings.is_in(child):
+            return  # it died meanwhile, and was replaced by one of this release; or a roll back has it already
         is_quiet = bool(self._state.quiet) and not (is_roll and self.ends_quiet)
-        if not self._crew.begin_succession(slot, quiet=is_quiet):
-            self.on_failure(slot, "no process could be started")
+        if why_not := self._crew.begin_succession(slot, quiet=is_quiet):
+            self.on_failure(slot, why_not)
 
     def _is_settled(self, slot: Slot, reason: str) -> bool:
         """Return whether nothing more is to be done for it: its new process serves, the one before it has left."""
@@ -220,8 +243,10 @@ class Rollout:
             return True
         if reason != ROLLING:
             return slot.successor is None and not slot.leaving
-        is_new = child is not None and child.is_ready and child.generation == self._state.generation
-        return is_new and not slot.leaving
+        if child is None or child.ready_at is None or not self._brings.is_in(child):
+            return False
+        has_baked = self._clock.monotonic() >= child.ready_at + self._crew.config.bake_time
+        return has_baked and not slot.leaving
 
     def on_promoted(self, slot: Slot) -> None:
         """Count what was replaced, and why."""
@@ -232,9 +257,18 @@ class Rollout:
         )
 
     def on_death(self, slot: Slot, how: str) -> None:
-        """Stop a roll whose new process has died: what was to be replaced had died before it."""
-        if slot.child is None and self._current == (slot, ROLLING):
+        """Stop a roll whose new process has died: while it booted with none to replace, or in its bake time.
+
+        One that somebody has ended on purpose says nothing of the release.
+        """
+        was_wanted = (slot.last_death or {}).get("reason") in ON_PURPOSE
+        if slot.child is None and self._current == (slot, ROLLING) and not was_wanted:
             self.on_failure(slot, how)
+
+    def on_not_started(self, slot: Slot, why: str) -> None:
+        """Stop a roll that waits for an empty slot which gets no process, as when its release was deleted."""
+        if self._current == (slot, ROLLING):
+            self.on_failure(slot, why)
 
     def on_failure(self, slot: Slot, how: str) -> None:
         """Leave the slot as it is: its successor did not boot."""

@@ -54,7 +54,7 @@ class ClusterState:
     generation: rolling restarts since the start; a child carries the one that it was started in.
     stop_by: when what is left is killed; None until the stop.  restart_needed: why a new supervisor is needed, if so.
     reload_needed: settings of the release that runs which wait for a reload.  roll_needed: what waits for a roll.
-    control: path of the control socket, empty without one.
+    control: path of the control socket, empty without one.  deploy: who has begun the latest deploy, empty before any.
     jobs: (name, queue) of every job class that the catalogue knows.  recovered: units given back for dead children.
     fenced: memberships that were lost while their process lived.  killed_at_stop: whether somebody did not leave.
     was_up: whether a child was ever ready.  retired_restarts: those of slots that have gone, by number.
@@ -72,6 +72,7 @@ class ClusterState:
     reload_needed: str = ""
     roll_needed: str = ""
     control: str = ""
+    deploy: str = ""
     jobs: tuple[tuple[str, str], ...] = ()
     reloads: Counter[str] = field(default_factory=Counter)  # by result: done, failed, superseded
     rolls: Counter[str] = field(default_factory=Counter)  # by result: done, failed, superseded

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kiqcluster.board import RunningJob
 from kiqcluster.supervisor.children import Child, Slot
 from kiqcluster.supervisor.state import ClusterState
 from kiqcluster.version import VERSION
 
-__all__ = ["status_document", "why_not_ready", "why_not_started"]
+__all__ = ["HIDDEN", "for_everybody", "status_document", "why_not_ready", "why_not_started"]
+
+HIDDEN = "the log has it, and /status on the control socket"  # in place of what an exception says
 
 
 def why_not_ready(state: ClusterState, quorum: int | None) -> str | None:
@@ -49,6 +52,8 @@ def _why_slot_is_not(slot: Slot, *, is_quiet: bool) -> str | None:
         return _why_no_child_serves(slot)
     if child.quiet or is_quiet:
         return f"slot {slot.number} is quiet"
+    if child.is_unresponsive:
+        return f"slot {slot.number} does not respond: a job may hold the interpreter"
     if not child.redis:
         return f"slot {slot.number} cannot reach Redis"
     return None
@@ -74,6 +79,7 @@ def status_document(state: ClusterState, supervisor: str, quorum: int | None, no
         "reason": reason,
         "quiet": {"by": quiet.by, "since": quiet.since_epoch, "lease_remaining": lease} if quiet else None,
         "generation": state.generation,
+        "deploy": state.deploy,
         "roll": None if state.roll is None else state.roll.as_json(),
         "reload": None if state.reload is None else state.reload.as_json(),
         "restart_needed": state.restart_needed,
@@ -81,6 +87,16 @@ def status_document(state: ClusterState, supervisor: str, quorum: int | None, no
         "roll_needed": state.roll_needed,
         "slots": [_slot_document(slot, now) for slot in state.slots],
     }
+
+
+def for_everybody(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a status without the messages of exceptions, where the application may have put secrets."""
+    slots = [{**slot, "last_death": _without_error(slot["last_death"])} for slot in document["slots"]]
+    return {**document, **{name: _without_error(document[name]) for name in ("roll", "reload")}, "slots": slots}
+
+
+def _without_error(report: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    return {**report, "error": HIDDEN} if report is not None and report["error"] else report
 
 
 def _slot_document(slot: Slot, now: float) -> dict[str, Any]:
@@ -94,10 +110,15 @@ def _slot_document(slot: Slot, now: float) -> dict[str, Any]:
         "concurrency": plan.concurrency,
         "backoff": 0.0 if slot.child else round(max(0.0, slot.history.not_before - now), 3),
         "restarts": dict(slot.restarts),
+        "unplanned_restarts": slot.unplanned_restarts,
         "last_death": slot.last_death,
         "successor": None if slot.successor is None else _process_document(slot.successor, now),
         "leaving": [_process_document(child, now) for child in slot.leaving],
     }
+
+
+def _job_document(job: RunningJob) -> dict[str, Any]:
+    return {"jid": job.jid, "class": job.name, "since": job.since}
 
 
 def _process_document(child: Child | None, now: float) -> dict[str, Any]:
@@ -108,6 +129,7 @@ def _process_document(child: Child | None, now: float) -> dict[str, Any]:
         "pid": child.pid if child else None,
         "identity": child.identities[-1] if child and child.identities else None,
         "busy": child.busy if child else 0,
+        "running": [_job_document(job) for job in child.board.jobs()] if child else [],
         "processed": child.processed if child else 0,
         "prefetched": child.prefetched if child else 0,
         "quiet": child.quiet if child else False,

@@ -24,15 +24,15 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from math import inf
 from random import Random
 
-from kiqcluster import application
-from kiqcluster.clock import Clock, SystemClock
+from kiqcluster import application, forks
+from kiqcluster.clock import RunningClock, SystemClock
 from kiqcluster.config import STOP_GRACE, Config
 from kiqcluster.errors import ApplicationError, ExitCode, KiqError, UsageError
 from kiqcluster.events import Events
 from kiqcluster.groups import Group
 from kiqcluster.supervisor import respawn
 from kiqcluster.supervisor.bulletin import Bulletin
-from kiqcluster.supervisor.children import Slot
+from kiqcluster.supervisor.children import Child, Slot
 from kiqcluster.supervisor.commands import Command, Told, parse_command
 from kiqcluster.supervisor.crew import Birth, Crew
 from kiqcluster.supervisor.fork import name_process, reap, reap_adopted
@@ -73,11 +73,12 @@ class Supervisor:
     ) -> None:
         self._config = config  # as it was at the start; what a reload may change is the crew's
         self._events = events
-        self._clock: Clock = SystemClock()
+        self._clock = RunningClock(LONGEST_TURN)
+        self._stood_still = 0.0  # by that clock, when last looked at
         self._selector = selectors.DefaultSelector()
         self._inbox = SignalInbox()
         self._unknown_limit = unknown_limit(config.platform_timeout, environ)
-        self._notifier = Notifier(environ, self._clock)
+        self._notifier = Notifier(environ, SystemClock(), self._clock)
         self._pidfile = Pidfile(config.pidfile) if config.pidfile else None
         self._probes: Probes | None = None
         self._guardian: Guardian | None = None
@@ -108,10 +109,10 @@ class Supervisor:
         )
 
     def run(self) -> int:
-        """Run until stopped; return the exit code.  Raises UsageError for what is refused at the start."""
+        """Run until stopped; return the exit code.  Raises KiqError for what is refused at the start."""
         name_process("kiqcluster")
         try:
-            self._open()
+            self._try_to_open()
             while not self._is_over():
                 self._turn()
         finally:
@@ -127,6 +128,14 @@ class Supervisor:
 
     # 1. open
 
+    def _try_to_open(self) -> None:
+        try:
+            self._open()
+        except OSError as error:  # no descriptor, process or memory is left
+            raise KiqError(
+                f"the cluster cannot start ({error}); look at the limits of the unit or container"
+            ) from error
+
     def _open(self) -> None:
         self._inbox.install()  # before the pidfile tells others whom to signal
         self._selector.register(self._inbox.fileno(), selectors.EVENT_READ, self._on_signals)
@@ -134,7 +143,7 @@ class Supervisor:
             self._pidfile.acquire()
         self._probes = self._open_probes()
         if self._config.embedded is not None:
-            self._guardian = Guardian(self._config.embedded, self._forget, self._events, self._clock, Random())
+            self._guardian = Guardian(self._config.embedded, self._forget, self._events, SystemClock(), Random())
             self._guardian.keep()
             self._events.emit("embedded_started", directory=self._guardian.directory, pid=self._guardian.pid)
         if self._unknown_limit is not None:
@@ -168,7 +177,7 @@ class Supervisor:
 
     def _preload(self) -> None:
         """Import the application here, so that workers share its memory.  Raises ApplicationError."""
-        application.load(self._config.require, self._releases.enter())
+        application.load(self._config.require, self._releases.enter_newest(), self._config.known_directory())
         self._releases.preloaded()
         self._inbox.install()  # again: the application may have set handlers of its own
         threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
@@ -196,6 +205,7 @@ class Supervisor:
         """Run a worker.  In the child."""
         if self._guardian is not None:
             self._guardian.forget_reader()
+            forks.when_forked(self._guardian.release)  # a job's child must not keep the server alive
         return run_child(birth)
 
     def _on_changed_file(self, path: str) -> None:
@@ -207,6 +217,7 @@ class Supervisor:
     def _turn(self) -> None:
         ready = self._selector.select(self._patience())
         began = self._clock.monotonic()
+        self._say_stood_still()
         registered = self._selector.get_map()
         for key, _ in ready:
             now = registered.get(key.fd)
@@ -217,6 +228,7 @@ class Supervisor:
         if not self.state.is_stopping:
             if self._guardian is not None:
                 self._guardian.keep()
+            self._renewal.conclude_roll()  # before a slot is filled: by which release, its end decides
             self._crew.spawn_due()
             self._renewal.turn()
             self._drain()
@@ -232,7 +244,14 @@ class Supervisor:
         if self._probes is not None and self._probes.is_busy:
             return 0.0
         longest = LONGEST_TURN / 10 if self.state.is_stopping else LONGEST_TURN
-        return max(0.0, min(longest, self._notifier.next_due() - self._clock.monotonic()))
+        return max(0.0, min(longest, self._notifier.due_in()))
+
+    def _say_stood_still(self) -> None:
+        """Say that this process, and the host with it most likely, has stood still: deadlines were moved by that."""
+        seconds = self._clock.stood_still - self._stood_still
+        if seconds:
+            self._stood_still = self._clock.stood_still
+            self._events.emit("supervisor_stood_still", seconds=seconds)
 
     def _notify(self) -> None:
         is_reloading = self._releases.is_asking and bool(self.state.slots) and not self._renewal.rollout.is_rolling
@@ -278,6 +297,9 @@ class Supervisor:
 
     # what the crew tells
 
+    def on_ready(self, child: Child) -> None:
+        self._releases.on_ready(child.release)
+
     def on_promoted(self, slot: Slot) -> None:
         self._renewal.rollout.on_promoted(slot)
 
@@ -286,6 +308,8 @@ class Supervisor:
 
     def on_death(self, slot: Slot, how: str) -> None:
         self._renewal.rollout.on_death(slot, how)
+        if slot.last_death is not None and slot.last_death["reason"] == "boot":
+            self._releases.on_boot_failure(slot.last_death["release"])
         why = f"slot {slot.number}: {how}".partition("\n")[0]
         code = None if self.state.was_up else respawn.give_up_code([each.history for each in self.state.slots])
         if code is not None:
@@ -294,6 +318,9 @@ class Supervisor:
         elif self._crew.config.fail_fast:
             self._events.emit("cluster_failed_fast", reason=why)
             self._end_with(ExitCode.FAIL_FAST, "fail fast")
+
+    def on_not_started(self, slot: Slot, why: str) -> None:
+        self._renewal.rollout.on_not_started(slot, why)
 
     def on_control(self, message: Mapping[str, object]) -> None:
         ident = str(message.get("id") or "unnamed")
@@ -336,7 +363,7 @@ class Supervisor:
             case "resume":
                 self._resume(BY_SIGNAL, name)
             case "dump":
-                self._crew.tell_all("dump")
+                self._crew.dump()
             case "reload" if self._had_terminal and not os.isatty(0):  # the terminal has been closed
                 self._stop(name, self._crew.config.timeout)
             case "reload" | "roll":
@@ -357,16 +384,21 @@ class Supervisor:
         match command.action:
             case "quiet":
                 self._be_quiet(command.by, command.lease, command.by)
+                self._renewal.begin_deploy(command.by)
             case "resume" if self.state.quiet.is_of(command.whose):
                 self._resume(command.by, command.by)
             case "roll":
                 return self._renewal.roll(command.ident or secrets.token_hex(6))
+            case "rollback":
+                return self._renewal.roll_back(command.ident or secrets.token_hex(6), command.by)
             case "reload":
                 return self._renewal.reload(command.ident or secrets.token_hex(6))
             case "stop":
                 self._stop(command.by, self._crew.config.timeout)
             case "dump":
-                self._crew.tell_all("dump")
+                return self._crew.dump(command.pid)
+            case "kill":
+                return self._crew.kill_job(command.jid, command.by)
         return None
 
     def _be_quiet(self, by: str, lease: float | None, name: str) -> None:

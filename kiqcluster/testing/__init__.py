@@ -6,9 +6,9 @@ clock         a clock that stands still
 idempotency   run_twice
 declarations  jobs and middleware that end with a test
 server        a Redis server of a test's own    cluster: a real cluster    waiting: for a state, with a deadline
-plugin        all of it as fixtures; pytest finds it by itself
 
-Only plugin imports pytest: the rest serves any test runner.
+All of it as fixtures: _kiqcluster_pytest.py, beside the package; pytest finds it by itself.  Only that imports
+pytest: the rest serves any test runner.
 """
 
 from kiqcluster.testing.clock import FrozenClock, frozen_clock

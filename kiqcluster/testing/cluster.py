@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from kiqcluster.clock import SystemClock
 from kiqcluster.service import Service
@@ -36,6 +36,8 @@ class Cluster:
     as it is, with what jobs print.  `port` serves /metrics and the probes.  A `with` block closes it.
     """
 
+    _popen: ClassVar[type[subprocess.Popen[Any]]] = subprocess.Popen
+
     def __init__(
         self,
         arguments: Sequence[str],
@@ -50,7 +52,7 @@ class Cluster:
         self._changed = threading.Condition()  # guards both lists
         is_told = any(word.startswith("--listen") for word in arguments)
         listen = [] if is_told else ["--listen", f"127.0.0.1:{self.port}"]
-        self.process = subprocess.Popen(
+        self.process = self._popen(
             [*through, sys.executable, "-m", "kiqcluster", *arguments, *listen, *LOG],
             cwd=cwd, env={**os.environ, **(environ or {})}, stdin=stdin, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, start_new_session=True,

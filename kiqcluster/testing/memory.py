@@ -67,9 +67,10 @@ class Fake:
         self._performed: list[PerformedJob] = []
         self._thread = threading.local()  # is_running: whether it runs a job; pushed: what Inline has yet to run
 
-    def deliver(self, jobs: Sequence[Ready], store: Store | None) -> None:
+    def deliver(self, jobs: Sequence[Ready], store: Store | None) -> bool:
         """Take the jobs of a push; called by the client."""
         self._keep(jobs, store)
+        return True
 
     def _keep(self, jobs: Sequence[Ready], store: Store | None) -> list[Held]:
         shard = "default" if store is None else store.name
@@ -312,14 +313,15 @@ class Inline(Fake):
     ended, never within it.
     """
 
-    def deliver(self, jobs: Sequence[Ready], store: Store | None) -> None:
+    def deliver(self, jobs: Sequence[Ready], store: Store | None) -> bool:
         """Take the jobs of a push and run those that are due; called by the client."""
         __tracebackhide__ = True
         kept = [held for held in self._keep(jobs, store) if held.place == QUEUE]
         if self.is_running:
             self._thread.pushed = [*getattr(self._thread, "pushed", ()), *kept]
-            return
-        beside_loops(partial(self._run_pushed, kept))
+        else:
+            beside_loops(partial(self._run_pushed, kept))
+        return True
 
     def _run_pushed(self, kept: list[Held]) -> None:
         """Run the jobs of a push, and what they push."""

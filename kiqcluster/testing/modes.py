@@ -72,7 +72,7 @@ def current_fake() -> Fake:
     delivery = current_setup().delivery
     if not isinstance(delivery, Fake):
         raise UsageError(
-            "jobs go to Redis here; keep them with the fixture kiq_fake or kiq_inline, @pytest.mark.kiq('fake'), "
+            "no jobs are kept here; keep them with the fixture kiq_fake or kiq_inline, @pytest.mark.kiq('fake'), "
             "or `with kiqcluster.testing.fake():`"
         )
     return delivery

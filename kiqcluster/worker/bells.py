@@ -22,6 +22,7 @@ __all__ = ["MOST_BELLS", "Bells"]
 MOST_BELLS = 8  # queues of a process that have a bell; the others are seen by the sweep, within a second
 LONGEST_WAIT = 30  # seconds after which a wait ends by itself and is armed anew, or not
 GRACE = 5.0  # seconds that the reply to an ended wait may take
+MAX_BELL_BYTES = 262_144  # of a payload that a bell brings along; what is larger is not waited for
 RECONNECT_PAUSE = 1.0  # seconds before a bell is armed again after its connection was lost
 
 
@@ -41,6 +42,15 @@ class Bells:
         for end in (self._poked, self._poker):
             end.setblocking(False)
         self._selector.register(self._poked, selectors.EVENT_READ, None)
+
+    def let_go(self) -> None:
+        """Close, in a forked process, what this one selects on; its links are the store's to close."""
+        for each in (self._selector, self._poked, self._poker):
+            each.close()
+
+    def descriptors(self) -> tuple[int, int, int]:
+        """Return the numbers of what a wait needs, beside the connections."""
+        return self._selector.fileno(), self._poked.fileno(), self._poker.fileno()
 
     def poke(self) -> None:
         """End the current wait; from any thread."""
@@ -131,6 +141,10 @@ class Bells:
             self._disarm(queue, fd)
             self._not_before[queue] = self._clock.monotonic() + RECONNECT_PAUSE
             return True  # it may have moved something: a sweep looks
+        if link.arriving > MAX_BELL_BYTES:
+            self._disarm(queue, fd)
+            link.close()  # it has rung, and on a slow line the reserve is not to wait behind its bell
+            return True
         return False
 
     def _disarm(self, queue: str, fd: int) -> None:

@@ -4,7 +4,8 @@ Runs in: the main thread of the worker, from just after the fork until `leave`.
 1. boot       signals, the application, Redis (waited for while it is away), startup handlers, launcher
 2. loop       signals, frames of the supervisor and messages from Redis → quiet, resume, stop, recover, queues, dump;
               messages for the cluster go up
-3. tick       once a second: a beat that counts only when jobs can run; the metrics that changed, unless that is much
+3. tick       once a second: a beat that counts only when jobs can run; the metrics that changed, unless that is much;
+              a look whether a job has closed what this process waits on, which it then cannot go on without
 4. stop       wait for running jobs until the deadline, then put back and leave
 
 Death of the supervisor is EOF on the socketpair; it means stop.
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from kiqcluster import application, log
+from kiqcluster import application, forks, log, rubyjson
 from kiqcluster.board import Board
 from kiqcluster.clock import SystemClock
 from kiqcluster.config import STOP_GRACE, Config, Origins
@@ -36,10 +37,15 @@ from kiqcluster.runtime import Runtime, current_setup
 from kiqcluster.service import thread_stacks
 from kiqcluster.sources import with_configured
 from kiqcluster.store import Store, is_outage, risks
+from kiqcluster.store.commands import check_commands
 from kiqcluster.store.engine import Member
-from kiqcluster.worker.inbox import REMOTE_ACTIONS, Inbox, be_killed_in
+from kiqcluster.worker.descriptors import Descriptors
+from kiqcluster.worker.exit_handlers import disown_finalizers, run_exit_handlers
+from kiqcluster.worker.inbox import REMOTE_ACTIONS, Inbox
 from kiqcluster.worker.launcher import Callbacks, Launcher
 from kiqcluster.worker.memory import proportional_bytes
+from kiqcluster.worker.orphan_alarm import OrphanAlarm, make_alarm
+from kiqcluster.worker.queues import in_words
 from kiqcluster.worker.restraint import Restraint
 
 __all__ = ["ChildSpec", "run_child"]
@@ -48,6 +54,7 @@ WEIGH_PERIOD = 2.0  # seconds between looks at the memory
 TICK = 1.0  # seconds between beats to the supervisor
 METRICS_SHARE = 0.05  # of one core, which telling the supervisor what has changed may take
 METRICS_PERIOD = 10.0  # seconds between two such tellings, at most
+EXIT_HANDLERS_SECONDS = 3.0  # that functions of atexit get at the end
 STOP_POLL = 0.02  # seconds between looks at the last running jobs
 BOOT_POLL = 0.1  # seconds between tries to reach Redis while booting
 LONGEST_REASON = 4_000  # characters of last words; a traceback begins with what says most
@@ -76,7 +83,15 @@ class ChildSpec:
 
 def run_child(spec: ChildSpec) -> int:
     """Run a worker process until it ends; return its exit code.  Signals are blocked on entry."""
-    child = Child(spec)
+    child, code = Child(spec), int(ExitCode.UNEXPECTED)
+    try:
+        code = _run(child)
+    finally:
+        child.end(code)
+    return code
+
+
+def _run(child: Child) -> int:
     try:
         child.boot()
         return child.loop()
@@ -84,19 +99,17 @@ def run_child(spec: ChildSpec) -> int:
         child.say_bye()
         return ExitCode.STOPPED
     except KiqError as error:
-        log.LOGGER.error("slot %d cannot start: %s", spec.slot, error)  # the message says it all
+        log.LOGGER.error("slot %d cannot start: %s", child.slot, error)  # the message says it all
         child.say_last(str(error))
         child.say_bye()
         return error.exit_code
     except Exception as error:  # noqa: BLE001  # the top of the process
-        log.LOGGER.exception("slot %d: the main loop failed; the supervisor starts another", spec.slot)
+        log.LOGGER.exception("slot %d: the main loop failed; the supervisor starts another", child.slot)
         child.say_last(f"the main loop failed ({error!r})")
         return ExitCode.UNEXPECTED
     except BaseException as error:  # the application has called sys.exit
         child.say_last(f"{error!r} was raised")
         raise
-    finally:
-        child.end_log()
 
 
 class Child:
@@ -108,6 +121,8 @@ class Child:
         self._clock = SystemClock()
         self._selector = selectors.DefaultSelector()
         self._inbox = Inbox()
+        self._supervisor = os.getppid()
+        self._alarm = OrphanAlarm()  # until there is a better one; not set before
         self._launcher: Launcher | None = None
         self._is_ready = False  # until then nothing is started, so nothing ticks
         self._next_tick = 0.0
@@ -119,14 +134,23 @@ class Child:
         self._progress = 0
         self._occupied = 0  # at the last tick
         self._said_hello = ""
+        self._descriptors = Descriptors({})
         self._stop_at: float | None = None
+        self._is_stop_asked = False  # by the supervisor, its end, or somebody in Redis; not by a mere signal
         self._events = Events()
+
+    @property
+    def slot(self) -> int:
+        return self._spec.slot
 
     # 1. boot
 
     def boot(self) -> None:
         """Get ready to run jobs.  Raises KiqError with the exit code that says why not."""
         spec = self._spec
+        disown_finalizers()
+        forks.watch()
+        forks.when_forked(self._let_go)
         self._inbox.open()
         self._selector.register(self._inbox.fileno(), selectors.EVENT_READ, self._on_inbox)
         self._selector.register(self._channel.socket, selectors.EVENT_READ, self._on_frames)
@@ -136,9 +160,11 @@ class Child:
         setup = current_setup()
         setup.config = spec.config
         if not spec.config.preload:  # the supervisor has done it; a function that is called twice sets up all twice
-            application.load(spec.config.require, spec.directory)
+            application.load(spec.config.require, spec.directory, spec.config.known_directory())
         self._inbox.trap()
+        self._alarm = make_alarm(self._supervisor)
         config = setup.config = with_configured(spec.config, spec.origins, setup.settings)
+        rubyjson.write_floats_as(config.ruby_json)
         setup.store = Store(config.known_redis())
         levels = (definition.options.get("log_level") for definition in current_registry())
         log.adopt_root(level for level in levels if level is not None)
@@ -160,9 +186,16 @@ class Child:
         self._channel.send("ready", queues=list(order.weights), concurrency=spec.concurrency, pss=self._pss())
         if self._said_waiting:
             self._events.emit("redis_back", seconds=self._clock.monotonic() - self._waits_since)
+        self._descriptors = self._own_descriptors()
+        self._launcher.stamp_board()
+        self._alarm.set(spec.config.silence_timeout)  # the first job may take the interpreter for ever
         self._launcher.start()
-        self._events.emit("worker_ready", concurrency=spec.concurrency, queues=",".join(order.weights) or "(none yet)")
+        self._events.emit("worker_ready", concurrency=spec.concurrency, queues=in_words(order.weights))
         runtime.fire("ready")
+
+    def _own_descriptors(self) -> Descriptors:
+        main = (self._channel.fileno(), *self._inbox.descriptors())
+        return Descriptors({"main loop": main, **self.launcher.descriptors()})
 
     def _make_launcher(self, runtime: Runtime) -> Launcher:
         spec, post = self._spec, self._inbox.post
@@ -184,18 +217,19 @@ class Child:
         )
 
     def _start_up(self, runtime: Runtime) -> None:
-        """Run the startup handlers.  The kernel ends a process whose handlers hang: the supervisor may be gone."""
-        be_killed_in(self._spec.config.boot_timeout)
+        """Run the startup handlers.  The kernel ends a process whose handlers hang, if the supervisor is gone."""
+        self._alarm.set(self._spec.config.boot_timeout)
         try:
             runtime.fire("startup")
         finally:
-            be_killed_in(0)
+            self._alarm.set(0)
 
     def _reach_redis(self, store: Store) -> None:
         """Wait until Redis answers; being away is no failure, being refused is."""
         while True:
             try:
                 info = store.check()
+                check_commands(store, f"{socket.gethostname()}:{os.getpid()}")
             except StoreError as error:
                 if not is_outage(error):
                     raise RedisRefused(f"{error}; check the address {store.address}") from error
@@ -231,6 +265,14 @@ class Child:
         for problem, remedy in risks(info):
             self._events.emit("redis_unsafe", problem=problem, remedy=remedy)
 
+    def _let_go(self) -> None:
+        """Close what is this worker's, in a process that a job or a handler has forked off (forks.py)."""
+        self._inbox.let_go()
+        self._selector.close()
+        self._channel.close()
+        if self._launcher is not None:
+            self._launcher.let_go()
+
     # 2. loop
 
     @property
@@ -262,9 +304,10 @@ class Child:
         if self._channel.closed:
             self._selector.unregister(self._channel.socket)
             self._events.emit("worker_orphaned")
+            self._is_stop_asked = True
             # Nobody is left to kill this process if a job holds the interpreter, or a shutdown handler hangs: the
             # kernel does, by default action.
-            be_killed_in(self._spec.config.timeout + STOP_GRACE)
+            self._alarm.set_last(self._spec.config.timeout + STOP_GRACE)
             self._act("stop", "EOF")
 
     def _obey(self, frame: Frame) -> None:
@@ -274,6 +317,7 @@ class Child:
             case "cluster":
                 self.launcher.show_cluster(frame["state"])
             case "stop":
+                self._is_stop_asked = True
                 self._begin_stop(frame["seconds"])
             case "recover":
                 self.launcher.recover(frame["orphans"])
@@ -281,13 +325,16 @@ class Child:
                 self.launcher.learn_queues(frame["known"])
 
     def _act_on_remote(self, name: str) -> None:
-        self._act(REMOTE_ACTIONS.get(name, "unknown"), name)
+        action = REMOTE_ACTIONS.get(name, "unknown")
+        self._is_stop_asked |= action == "stop"
+        self._act(action, name)
 
     def _act_on_message(self, message: Message) -> None:
         """Do what kiqctl asks of this process; what it asks of the cluster is for the supervisor."""
         if message.scope == "cluster":
             self._channel.send("control", message=message.as_json())
         else:
+            self._is_stop_asked |= message.action in ("stop", "stop_now")
             self._act(message.action, message.by, lease=message.lease)
 
     def _act(self, action: str, cause: str, *, lease: float | None = None, is_own: bool = True) -> None:
@@ -314,8 +361,11 @@ class Child:
 
     def _tick(self) -> None:
         self._next_tick = self._clock.monotonic() + TICK
+        if lost := self._descriptors.lost():
+            self._leave_deaf(lost)
         if self._stop_at is None:  # a stop has a deadline of its own
-            be_killed_in(self._spec.config.silence_timeout)
+            self._alarm.set(self._spec.config.silence_timeout)
+        self.launcher.stamp_board()
         self.launcher.revive()
         busy, occupied, progress = self.launcher.busy(), self.launcher.occupied(), self.launcher.progress()
         moved, self._progress = progress != self._progress, progress
@@ -332,6 +382,15 @@ class Child:
         if self.launcher.is_quiet and occupied != before:  # somebody may wait for the last job to end
             self.launcher.show_busy()
         self._send_metrics()
+
+    def _leave_deaf(self, lost: Sequence[str]) -> None:
+        """Stop, for a process that hears again: a job has closed what this one waits on."""
+        self._descriptors = Descriptors({})  # said once
+        if "main loop" in lost:
+            self._channel.closed = True  # what has the number now must not get our bytes; the supervisor sees the end
+        self._events.emit("descriptors_lost", lost=", ".join(lost))
+        self._is_stop_asked = True  # what runs now need not be what has closed them
+        self._begin_stop(self._spec.config.timeout)
 
     def _pss(self) -> int | None:
         """Return the memory that this process has to itself, where there is a limit to it."""
@@ -358,7 +417,8 @@ class Child:
             self._stop_at = min(self._stop_at, deadline)
             return
         self._stop_at = deadline
-        be_killed_in(seconds + STOP_GRACE + TICK)  # the supervisor kills a moment earlier, if it is there
+        set_alarm = self._alarm.set_last if self._channel.closed else self._alarm.set
+        set_alarm(seconds + STOP_GRACE + TICK)  # the supervisor kills a moment earlier, if it is there
         if self._launcher is not None:
             running = self._launcher.busy()
             self._events.emit("worker_stopping", running=running, seconds=seconds)
@@ -368,7 +428,7 @@ class Child:
         while self.launcher.running() and self._stop_at is not None and self._clock.monotonic() < self._stop_at:
             self._turn(STOP_POLL)
         self._turn(0.0)  # whom to give the jobs of back, of one that has died just now
-        has_left = self.launcher.finish_stop()
+        has_left = self.launcher.finish_stop(is_asked=self._is_stop_asked)
         self._send_metrics(is_last=True)
         if not has_left:  # no bye: the supervisor has somebody else give its units back, if anybody is left
             return ExitCode.UNEXPECTED
@@ -392,10 +452,16 @@ class Child:
             self._selector.select(STOP_POLL)
             self._channel.flush()
 
-    def end_log(self) -> None:
-        """Write what the log still holds back; the process ends without waiting for any thread."""
+    def end(self, code: int) -> None:
+        """Write what the log holds back, and run exit handlers; the process ends without waiting for any thread."""
         if self._launcher is not None:
             self._launcher.end_job_log()
+        left = EXIT_HANDLERS_SECONDS
+        if self._stop_at is not None:  # the supervisor kills at the end of the grace
+            left = min(left, self._stop_at + STOP_GRACE - TICK - self._clock.monotonic())
+        run_exit_handlers(
+            max(0.0, left), code, lambda seconds: self._events.emit("exit_handlers_overdue", seconds=seconds)
+        )
 
     def _hello(self, member: Member) -> None:
         """Tell the supervisor an identity before its first reserve."""

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from kiqcluster.clock import Clock
 from kiqcluster.events import Events
+from kiqcluster.forks import children_end_here
 from kiqcluster.metrics import Row
 from kiqcluster.service import OnCrash, Service
 from kiqcluster.worker.snapshot import rows_of
@@ -92,8 +93,9 @@ class Collectors(Service):
                 collector, "_multiprocess_mode", "all"
             )  # gauges have it, whether or not there is a directory
             try:
-                for metric in collector.collect():
-                    rows += rows_of(metric, mode)
+                with children_end_here():
+                    for metric in collector.collect():
+                        rows += rows_of(metric, mode)
             except Exception as error:  # noqa: BLE001  # the application's code; the others' series go on
                 is_whole = False
                 self._say(collector, error)

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextvars import copy_context
 from dataclasses import replace
 from typing import Any
 
-from kiqcluster import rubyjson
+from kiqcluster import forks, rubyjson
 from kiqcluster.errors import CannotRun, Interrupted, MalformedPayload, MisfitArguments, UnknownJob
+from kiqcluster.forks import Forks, children_end_here, end_if_forked
 from kiqcluster.job import DISCARD, KILL
-from kiqcluster.metrics import BRIEF, DEFERRED, DROPPED, JobMetrics, Tally
+from kiqcluster.metrics import BRIEF, DEFERRED, DROPPED, JobMetrics, Tallies, Tally
 from kiqcluster.outcome import Dead, Deferred, Discard, Done, Effect, Outcome, Requeue, Retry
 from kiqcluster.outcome import Interrupted as InterruptedOutcome
 from kiqcluster.payload import INVALID_PAYLOAD, Payload, presentable, read, seconds, unwrap, wrap
@@ -53,28 +55,40 @@ class Execution:
         metrics: JobMetrics,
         stopping: threading.Event,
         say_done: SayDone | None = None,
+        is_fenced: Callable[[str], bool] = lambda _identity: False,
     ) -> None:
-        """say_done: says job_done, instead of an event; called within the job's context."""
+        """say_done: says job_done, instead of an event; called within the job's context.
+
+        is_fenced: returns whether others may run what is held under an identity; asked by jobs.
+        """
         self._runtime = runtime
         self._clock = runtime.clock
         self._setup = runtime.setup
         self._registry = registry
         self._stopping = stopping
         self._stale = min(STALE, runtime.config.recover_after / 2)  # seconds; below what others wait for, by far
+        self._metrics = metrics
         self._tallies = metrics.tallies()
+        self._is_fenced = is_fenced
         self._say_done = (say_done or self._emit_done) if runtime.events.is_heard("job_done") else None
         self.seconds = 0.0  # that the last run took
         self._cpu = 0.0  # this thread's CPU seconds, as last read
         self._cpu_due = 0.0  # when that is too old to begin a run with
         self._failure: BaseException | None = None  # of the run at hand, until it is said
-        self._effects: list[Effect] = []  # that links want written with the run's outcome, whatever that is
+        # What links want written with the run's outcome, whatever that is; each run has a list of its own.
+        self._effects: list[Effect] = []
+        forks.watch()
 
     def execute(self, unit: Unit) -> Outcome:
         """Run a unit and return what became of it."""
         try:
-            return self._execute(unit)
-        except BaseException as error:  # noqa: BLE001  # a handler that calls sys.exit, a payload nobody thought of
-            return self._bury_unsettled(unit, error)
+            outcome = copy_context().run(self._execute, unit)
+        except BaseException as error:  # noqa: BLE001  # a hook that raises what is no error, a payload nobody thought of
+            outcome = self._bury_unsettled(unit, error)
+        if self._effects:
+            outcome = replace(outcome, effects=(*outcome.effects, *self._effects))
+            self._effects = []
+        return outcome
 
     def _execute(self, unit: Unit) -> Outcome:
         try:
@@ -89,16 +103,10 @@ class Execution:
             return self._bury_killer(unit, payload, name, definition)
         if started >= self._cpu_due:
             self._cpu, self._cpu_due = self._clock.cpu(), started + BRIEF
-        token = CURRENT_JOB.set(JobContext(payload, unit.queue, name, self._stopping))
-        try:
-            outcome = self._unknown(unit, payload, name) if definition is None else self._run(unit, payload, definition)
-            if self._effects:
-                outcome = replace(outcome, effects=(*outcome.effects, *self._effects))
-                self._effects.clear()
-            self.seconds = self._clock.monotonic() - started
-            self._conclude(unit, name, payload, outcome)
-        finally:
-            CURRENT_JOB.reset(token)
+        CURRENT_JOB.set(JobContext(payload, unit.queue, name, self._stopping, unit.identity, self._is_fenced))
+        outcome = self._unknown(unit, payload, name) if definition is None else self._run(unit, payload, definition)
+        self.seconds = self._clock.monotonic() - started
+        self._conclude(unit, name, payload, outcome)
         return outcome
 
     def _deaths_allowed(self, definition: Definition | None) -> int:
@@ -138,10 +146,12 @@ class Execution:
         before = payload.get("interrupted_count")
         count = (before if type(before) is int and before >= 0 else 0) + 1
         name, definition = self._registry.find(payload)
-        self._tally(name, unit.queue).count("interrupted")
+        # The processor may be counting at this moment, and each tally has one writer.
+        self._tally(name, unit.queue, self._metrics.tallies()).count("interrupted")
         limit = definition.local.get("max_retries_after_interruption") if definition is not None else None
+        limit = self._runtime.config.max_forced_stops if limit is None else limit
         now = self._clock.now()
-        if definition is not None and limit is not None and count > limit:
+        if definition is not None and count > limit:
             reason = CannotRun(f"interrupted {count} times by forced stops; {definition.name} allows {limit}")
             changes = {"interrupted_count": count, "failed_at": now, "retry_count": 0, **retry.describe_error(reason)}
             return self._exhausted(unit, payload, definition, reason, changes, now)
@@ -179,8 +189,13 @@ class Execution:
         """Return Dead, bytes kept, for a unit whose outcome could not be found: it must not take the thread with it."""
         now = self._clock.now()
         self._failure = None  # said here, with what came of it; it is none of the next unit's
-        self._say_failed("cannot conclude, buried", error)
-        return Dead(wrap(unit.payload, unit.queue, _as_exception(error), now), now)
+        try:
+            reason = _as_exception(error)
+            self._say_failed("cannot conclude, buried", error)
+        except BaseException:  # noqa: BLE001  # an error may fail whoever looks at it; put back, its job would run for ever
+            reason = CannotRun("it has raised an error that cannot be looked at, so what becomes of it cannot be found")
+            self._say_failed("cannot conclude, buried", reason)
+        return Dead(wrap(unit.payload, unit.queue, reason, now), now)
 
     # 2. resolve
 
@@ -189,15 +204,16 @@ class Execution:
         before = payload.get("deferred_count")
         count = (before if type(before) is int and before >= 0 else 0) + 1
         now = self._clock.now()
-        if count <= MOST_DEFERRALS and rubyjson.ruby_reads(unit.payload):
+        changes = {"deferred": True, "deferred_by": "unknown_class", "deferred_count": count}
+        if count <= MOST_DEFERRALS and (entry := self._entry_for_ruby(unit, changes, now, TRANSIENT_KEYS)) is not None:
             self._say_failed("deferred", error, detail=f" for {DEFERRAL:.0f} s ({count} of {MOST_DEFERRALS})")
-            changes = {"deferred": True, "deferred_by": "unknown_class", "deferred_count": count}
-            return Deferred(self._entry(unit, changes, now, TRANSIENT_KEYS), now + DEFERRAL)
+            return Deferred(entry, now + DEFERRAL)
         return self._failed(unit, None, error)
 
     # 3. run
 
     def _run(self, unit: Unit, payload: Payload, definition: Definition) -> Outcome:
+        generation = Forks.generation
         try:
             arguments = payload["args"]
             if not definition.fewest <= len(arguments) <= definition.most and (misfit := definition.fits(arguments)):
@@ -205,11 +221,12 @@ class Execution:
             instance, perform = definition.prepare()
             if not self._setup.server_middleware.links:
                 perform(*arguments)
+                if Forks.generation != generation or not Forks.page[0]:
+                    end_if_forked(generation)
                 return DONE
             return self._run_within(unit, payload, definition, instance, perform)
-        except Interrupted:
-            return self._yielded(unit)
         except BaseException as error:  # noqa: BLE001  # a job may raise anything, sys.exit included; no thread dies of it
+            end_if_forked(generation, error)
             if _was_interrupted(error):
                 return self._yielded(unit)
             return self._failed(unit, definition, error)
@@ -218,17 +235,24 @@ class Execution:
         self, unit: Unit, payload: Payload, definition: Definition, instance: object, perform: Callable[..., Any]
     ) -> Outcome:
         """Run a job inside the server middleware."""
-
-        has_run = False
+        has_run, generation = False, Forks.generation
 
         def last() -> Outcome | None:
             nonlocal has_run
+            end_if_forked(generation)  # a link's child goes on into the job
             has_run = True
-            perform(*payload["args"])
+            try:
+                perform(*payload["args"])
+            except BaseException as error:
+                end_if_forked(generation, error)
+                raise
+            end_if_forked(generation)
             return None
 
+        self._effects = []  # whoever keeps the list of an earlier run adds nothing to this one's
         run = Run(payload, unit.queue, definition, instance, self._effects, unit.identity, unit.token)
         outcome = self._setup.server_middleware.invoke(run, last)
+        end_if_forked(generation)
         if not has_run:
             self._tally(definition.name, unit.queue).skip(DEFERRED if isinstance(outcome, Deferred) else DROPPED)
         return outcome if isinstance(outcome, Outcome) else DONE
@@ -236,10 +260,10 @@ class Execution:
     # 4. conclude
 
     def _yielded(self, unit: Unit) -> Outcome:
-        if self._stopping.is_set() or not rubyjson.ruby_reads(unit.payload):
+        now = self._clock.now()
+        if self._stopping.is_set() or (entry := self._entry_for_ruby(unit, {}, now, TRANSIENT_KEYS)) is None:
             return InterruptedOutcome(unit.payload)
-        now = self._clock.now()  # nothing stops: at the front of the queue it would come back at once, for ever
-        return Deferred(self._entry(unit, {}, now, TRANSIENT_KEYS), now + YIELD_DELAY)
+        return Deferred(entry, now + YIELD_DELAY)  # nothing stops: in the queue it would come back at once, for ever
 
     def _failed(self, unit: Unit, definition: Definition | None, raised: BaseException) -> Outcome:
         error = raised if isinstance(raised, Exception) else _as_exception(raised)
@@ -268,8 +292,8 @@ class Execution:
                 return self._exhausted(unit, payload, definition, error, plan.changes, now)
             self._setup.mourn({**payload, **plan.changes}, error)
             return Discard()
-        # Ruby's poller would pop an entry that it cannot parse from our retry set, and drop it.
-        if plan.exhausted or not rubyjson.ruby_reads(unit.payload):
+        # Ruby's poller would pop an entry that it cannot enqueue from our retry set, and drop it.
+        if plan.exhausted or (entry := self._entry_for_ruby(unit, plan.changes, now)) is None:
             return self._exhausted(unit, payload, definition, error, plan.changes, now)
         answer = self._ask(definition.retry_in, plan.count, error, {**payload, **plan.changes}) if definition else None
         if answer is DISCARD:
@@ -278,7 +302,7 @@ class Execution:
         if answer is KILL:
             return self._exhausted(unit, payload, definition, error, plan.changes, now)
         at = now + retry.delay(answer, plan.count, self._runtime.rng)
-        return Retry(self._entry(unit, plan.changes, now), at)
+        return Retry(entry, at)
 
     def _exhausted(
         self, unit: Unit, payload: Payload, definition: Definition | None, error: Exception, changes: Any, now: float
@@ -290,16 +314,16 @@ class Execution:
         self._setup.mourn(told, error)
         if payload.get("dead") is False or answer is DISCARD:
             return Discard()
-        if not rubyjson.ruby_reads(unit.payload):
-            return Dead(wrap(unit.payload, unit.queue, error, now), now)
-        return Dead(self._entry(unit, changes, now), now)
+        entry = self._entry_for_ruby(unit, changes, now)
+        return Dead(wrap(unit.payload, unit.queue, error, now) if entry is None else entry, now)
 
     def _ask(self, hook: Any, *facts: Any) -> Any:
         """Return a hook's answer; one that fails is reported and counts as no answer, as in Sidekiq."""
         if hook is None:
             return None
         try:
-            return hook(*facts)
+            with children_end_here():
+                return hook(*facts)
         except BaseException as raised:  # noqa: BLE001  # the application's code; the job's end is decided without it
             error = raised if isinstance(raised, Exception) else _as_exception(raised)
             self._setup.report(error, {"context": f"hook {getattr(hook, '__name__', hook)!s}"})
@@ -309,6 +333,11 @@ class Execution:
         """Return the unit's bytes with changes, and with what Ruby's pages need mended."""
         mended = presentable({**rubyjson.decode(unit.payload), **changes}, unit.queue, now)
         return rubyjson.patch(unit.payload, {**changes, **mended}, without)
+
+    def _entry_for_ruby(self, unit: Unit, changes: Any, now: float, without: tuple[str, ...] = ()) -> bytes | None:
+        """Return the same, or None where Ruby could not read and enqueue it."""
+        entry = self._entry(unit, changes, now, without)
+        return entry if rubyjson.ruby_reads(entry) else None
 
     def _conclude(self, unit: Unit, name: str, payload: Payload, outcome: Outcome) -> None:
         """Say and count what became of a unit."""
@@ -344,12 +373,14 @@ class Execution:
             "job_failed", outcome=outcome, detail=detail, elapsed=elapsed, error=text, traceback=trace
         )
 
-    def _tally(self, name: str, queue: str) -> Tally:
-        tally = self._tallies.get((name, queue))
+    def _tally(self, name: str, queue: str, tallies: Tallies | None = None) -> Tally:
+        """Return what counts the runs of a job.  tallies: None for those of the processor."""
+        tallies = self._tallies if tallies is None else tallies
+        tally = tallies.get((name, queue))
         if tally is None:
             # A name that nobody registered may be anything: as a label it would let Redis grow our series without end.
             key = (name if self._registry.get(name) is not None else UNREGISTERED, queue)
-            tally = self._tallies[key] = self._tallies.get(key) or Tally()
+            tally = tallies[key] = tallies.get(key) or Tally()
         return tally
 
 
@@ -368,5 +399,5 @@ def _was_interrupted(error: BaseException) -> bool:
         if isinstance(cause, Interrupted):
             return True
         seen.add(id(cause))
-        cause = cause.__cause__ or cause.__context__
+        cause = retry.cause_of(cause)
     return False

@@ -108,7 +108,10 @@ class ExecutionWriter:
 
 
 def increments(keys: Keys, name: str, before: Executions, now: Executions, at: datetime) -> Iterator[Command]:
-    """Yield what adds the runs of a job between two counts to the keys of a minute, in the forms of 7 and of 8."""
+    """Yield what adds the runs of a job between two counts to the keys of a minute, in the forms of 7 and of 8.
+
+    It goes to a hash of ours as well: readers of both forms take it off once.
+    """
     counts = {"p": now.processed - before.processed, "f": now.failed - before.failed}
     by_bucket = [after - count for count, after in zip(before.buckets, now.buckets, strict=True)]
     has_ms = any(by_bucket) or now.ms != before.ms
@@ -121,6 +124,9 @@ def increments(keys: Keys, name: str, before: Executions, now: Executions, at: d
         for key in (keys.histogram(name, at), keys.histogram_7(name, at)):
             yield "BITFIELD", key, "OVERFLOW", "SAT", *slots
             yield "EXPIRE", key, MINUTE_TTL
+    for slot, count in enumerate(by_bucket):
+        if count:
+            yield "HINCRBY", keys.own_executions(at), f"{name}|{slot}", count
 
 
 def _kept(keys: Keys, at: datetime) -> tuple[tuple[str, int], ...]:
@@ -128,5 +134,6 @@ def _kept(keys: Keys, at: datetime) -> tuple[tuple[str, int], ...]:
     return (
         (keys.executions(at), MINUTE_TTL),
         (keys.executions_7(at), MINUTE_TTL),
+        (keys.own_executions(at), MINUTE_TTL),
         (keys.executions_rollup(at), ROLLUP_TTL),
     )

@@ -16,12 +16,27 @@ holds.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 from kiqcluster.errors import RedisUnavailable, ReplyLost, StoreError
+from kiqcluster.forks import end_in_other
 from kiqcluster.runtime import Runtime
-from kiqcluster.store.engine import Engine, Exchange, Member, Refusals, Reserved, Settlement, Unit
-from kiqcluster.worker.holdings import STALE, Holdings
+from kiqcluster.store import Link
+from kiqcluster.store.engine import (
+    MAX_COMMANDS,
+    MAX_QUEUES,
+    NO_PERMISSION,
+    Engine,
+    Exchange,
+    Member,
+    Refusals,
+    Reserved,
+    Settlement,
+    Unit,
+)
+from kiqcluster.worker.holdings import MAX_SETTLE_BYTES, STALE, Holdings, fitting, weight
 from kiqcluster.worker.membership import Membership
 from kiqcluster.worker.queues import QueueOrder
 from kiqcluster.worker.reach import Reach
@@ -31,6 +46,8 @@ __all__ = ["ReliableFetch"]
 
 COMPANY = 0.02  # seconds that an outcome may wait for others to share its round trip
 FRESH = 0.1  # seconds after a round for which its connection is taken to be open; if it is not, R3 sees to that
+MAX_LOOKED_AT = MAX_QUEUES * MAX_COMMANDS  # queues that one look asks, in one round trip
+MAX_LIGHT_BYTES = 100_000  # of an outcome that a stop settles before all others, with its like
 LONGEST_WAIT = 0.1  # seconds that a unit may wait here behind running jobs; then all that wait are given back
 
 
@@ -59,7 +76,9 @@ class ReliableFetch:
         self._turns = Turns(order, self._holdings, runtime.clock, poke)
         self._membership = Membership(engine, new_member, on_member, self._turns.ending)
         self._reach = Reach(runtime)
+        self._pid = os.getpid()
         self._call = 0
+        self._late_after = min(STALE, runtime.config.recover_after / 2) / 2
         self.round_trips = 0  # rounds whose replies came
         self.round_trip_seconds = 0.0  # that they were waited for
         self.progress = 0  # rounds led, looks that found nothing; stands still only if every processor is busy or stuck
@@ -150,19 +169,25 @@ class ReliableFetch:
     def look(self) -> None:
         """Ring if any of the queues holds anything, bells included; one command, where a reserve runs a dozen.
 
-        What only a reserve can tell is left to one: whether a queue still rests, what Redis still refuses, and how long
-        it is away.
+        Of many queues only so many are asked, the others by the next looks.  What only a reserve can tell is left to
+        one: whether a queue still rests, what Redis still refuses, and how long it is away.
         """
         turns = self._turns
         if not turns.is_look_wanted():
             return
-        try:
-            if not (turns.resting or turns.is_refused or self._engine.has_work(self._order.weights)):
-                self.progress += 1
-                return
-        except StoreError:
-            pass  # as said
-        self.ring()
+        is_reserve_due = bool(turns.resting or turns.is_refused)
+        if not is_reserve_due or len(self._order.weights) > MAX_QUEUES:
+            try:
+                found = self._engine.find_work(turns.look_at(MAX_LOOKED_AT))
+            except StoreError:
+                is_reserve_due = True
+            else:
+                turns.suspect((*found, *islice(turns.resting, MAX_QUEUES)))
+                is_reserve_due = is_reserve_due or bool(found)
+        if is_reserve_due:
+            self.ring()
+        else:
+            self.progress += 1
 
     def bells_wanted(self) -> list[str]:
         """Return the queues whose bells should be armed, the preferred first."""
@@ -220,19 +245,47 @@ class ReliableFetch:
         """Let every processor end at its next turn."""
         self._turns.end_all()
 
-    def leave(self, interrupted: list[Settlement], seconds: float) -> None:
+    def leave(self, interrupted: list[Settlement], seconds: float, suspects: Sequence[str] = ()) -> None:
         """Settle what is left and end the membership, on a connection of its own and without a lock (R7).
 
         Wake lists are emptied with it: what has rung since nobody listens must not wait for another kiqcluster.
         interrupted: units that still run; they are put back with their outcome.  What Redis will not settle is put
-        back with the rest.  seconds: for each of two round trips.  Raises StoreError.
+        back with the rest.  seconds: for each round trip.  suspects: tokens of units that may have caused this.
+        Raises StoreError.
         """
-        link, to_empty = self._engine.store.link(timeout=seconds), dict.fromkeys(self._order.weights, (0, 0))
         outcomes = [*self._holdings.left(), *interrupted]
-        refusals, _ = self._engine.exchange(link, self.member, 0, to_empty or None, outcomes, self._runtime.clock.now())
-        for reason in refusals.values():
-            self._reach.refused("an outcome", reason)
-        self._membership.leave(link)
+        heavy = [each for each in outcomes if weight(each) > MAX_LIGHT_BYTES]
+        link = self._engine.store.link(timeout=seconds)
+        self._settle_last(link, [each for each in outcomes if weight(each) <= MAX_LIGHT_BYTES])
+        self._settle_heavy(heavy, seconds)
+        self._engine.return_wake_lists(link, list(self._order.weights))
+        self._membership.leave(link, suspects)
+
+    def _settle_heavy(self, outcomes: Sequence[Settlement], seconds: float) -> None:
+        """Settle those with large payloads one by one, while there is time: on a slow line there is none for all.
+
+        What is not settled goes back as it was, with all that is still held.
+        """
+        until = self._now() + seconds
+        for number, settlement in enumerate(outcomes):
+            link = self._engine.store.link(timeout=seconds, total=until - self._now())
+            try:
+                self._settle_last(link, [settlement])
+            except (RedisUnavailable, ReplyLost) as error:
+                reason = f"{len(outcomes) - number} large outcomes are not written, their jobs go back ({error})"
+                self._reach.refused("a stop", reason)
+                return
+            finally:
+                link.close()
+
+    def _settle_last(self, link: Link, outcomes: Sequence[Settlement]) -> None:
+        while outcomes:
+            count = fitting(outcomes, MAX_SETTLE_BYTES)
+            now = self._runtime.clock.now()
+            refusals, _ = self._engine.exchange(link, self.member, 0, None, outcomes[:count], now)
+            for reason in refusals.values():
+                self._reach.refused("an outcome", reason)
+            outcomes = outcomes[count:]
 
     # leading
 
@@ -242,6 +295,7 @@ class ReliableFetch:
         ahead: there are units at hand, or it is for another to go on.  What the round brings is left on the air then,
         for whoever needs it first.
         """
+        end_in_other(self._pid)
         is_left, went_well, following = False, False, None
         try:
             if turn.sent is None:
@@ -254,6 +308,9 @@ class ReliableFetch:
             self._outage(error, turn.batch)
         except Exception as error:  # noqa: BLE001  # an outcome that cannot be sent must not take others with it
             self._settle_singly(turn.batch, error)
+        except BaseException:  # raised in this thread from outside; whether anything was sent is not known
+            self._turns.put_back(turn.batch, is_lost=True)
+            raise
         finally:
             if is_left:
                 self._turns.leave_on_air(turn)
@@ -295,12 +352,33 @@ class ReliableFetch:
         if reserved.fenced:
             self._rejoin()
             return
-        if self._now() > turn.begun_at + STALE:
-            self._turns.disbelieve()
+        if self._now() > turn.begun_at + self._late_after and not self._confirm(reserved.units):
+            return
+        is_forbidden = reserved.is_refused and reserved.refusal.startswith(NO_PERMISSION)
+        if is_forbidden and turn.limits and self._forbid(turn.limits):
             return
         if reserved.refusal:
             self._reach.refused("a reserve", reserved.refusal)
         self._turns.take_in(reserved, turn)
+
+    def _confirm(self, units: Iterable[Unit]) -> bool:
+        """Ask Redis whether units are ours still whose reply took long; return whether they are.
+
+        A slow line and a freeze of this process look the same, and in a freeze others may have recovered it.
+        """
+        self._turns.disbelieve()  # until it has answered
+        if not self._membership.resync(self._link, [*self._holdings.tokens, *(unit.token for unit in units)]):
+            self._rejoin()
+            return False
+        self._turns.be_sure()
+        return True
+
+    def _forbid(self, queues: Iterable[str]) -> bool:
+        """Find out which of these queues Redis forbids, since one refuses a whole reserve; return whether any is."""
+        forbidden = self._engine.forbidden_queues(self._link, self.member, queues)
+        if forbidden and self._turns.forbid(forbidden):
+            self._reach.refused("a reserve", "; ".join(forbidden.values()))
+        return bool(forbidden)
 
     # trouble
 

@@ -7,7 +7,8 @@ Runs in: its own thread, independent of jobs; one beat every 10 s, or at once wh
 3. tell       what jobs' runs add up to (executions.py)
 4. listen     BLPOP on control messages and `<identity>-signals` until the next beat, so that a button acts at once
 
-An idle fleet beats as well, so a beat sends no more than it must: running jobs only while there are any, or were.
+An idle fleet beats as well, so a beat sends no more than it must: running jobs only while there are any, or were;
+`info` when it has changed or Redis has lost it, and with every CHECK_BEATS-th beat.
 
 Counterpart: sidekiq launcher.rb.
 """
@@ -17,21 +18,25 @@ from __future__ import annotations
 import os
 import select
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from itertools import islice
 from typing import Any
 
 import psutil
 
 from kiqcluster import rubyjson
 from kiqcluster.errors import RedisRefused, ReplyLost, StoreError
-from kiqcluster.fleet import CLUSTER_FIELD, Message, prune
+from kiqcluster.fleet import CLUSTER_FIELD, SUPERVISOR_FIELD, Message, prune
 from kiqcluster.groups import Mode
 from kiqcluster.keys import HEARTBEAT_TTL, Keys
-from kiqcluster.payload import shown
+from kiqcluster.payload import peek, shown
 from kiqcluster.runtime import Runtime
 from kiqcluster.service import Service
-from kiqcluster.store import Store
-from kiqcluster.store.wire import Command, Reply
+from kiqcluster.store import Link, Store, is_outage
+from kiqcluster.store.engine import MAX_NAMES
+from kiqcluster.store.scripts import PUBLISH, Call, Word, run_scripts
+from kiqcluster.store.wire import Command, Reply, about_keys
 from kiqcluster.version import VERSION
 from kiqcluster.wakeup import Wakeup
 from kiqcluster.worker.processor import Running
@@ -42,11 +47,18 @@ BEAT = 10.0  # seconds between beats (sidekiq launcher.rb, since 7.0)
 ECHO = 0.5  # seconds from a remote signal to the beat that shows what it has changed
 SHORTEST_WAIT = 0.001  # seconds; BLPOP takes 0 for ever
 LISTEN_MARGIN = 5.0  # seconds that a BLPOP's reply may be late
+UNUSED = 30.0  # seconds after which a connection is closed that nobody uses: a fleet has many
 CHECK_BEATS = 6  # beats between checks of what Redis holds for us, and between tries to prune
+FIRST_CURSOR = b"0"
+MAX_NAME_PAGES = 20  # of queue names that one beat reads, MAX_NAMES each
+MAX_SHOWN_BYTES = 100_000  # of a running job; a beat sends it twice every ten seconds
+MAX_SKEW_SECONDS = 30.0  # that two clocks may differ; a caller further ahead is not believed (server_clock.lua)
+MAX_SHOWN_QUEUES = 1_000  # that a process names in Redis; those who look know how many it omits
+RUBY_SAMPLE = 5  # processes that are looked at with each check, so that a large fleet costs no more
 SHOWN_OF_MESSAGE = 100  # bytes of a malformed one that the log shows
 RUNS_DOWN = "lease_remaining"  # member of a cluster's state that changes by itself
 
-Ask = Callable[[Sequence[Command]], list[Any]]
+Lend = Callable[[], AbstractContextManager[Link]]  # a connection to beat over
 
 
 def withdrawal(keys: Keys, identity: str) -> list[Command]:
@@ -54,8 +66,32 @@ def withdrawal(keys: Keys, identity: str) -> list[Command]:
     return [
         ("SREM", keys.processes, identity),
         ("UNLINK", keys.work(identity), keys.workers(identity), keys.process(identity)),
-        ("HDEL", keys.beats, identity),
+        ("ZREM", keys.beats, identity),
+        ("HDEL", keys.beats_of_format_1, identity),
     ]
+
+
+def ruby_version(info: bytes | None) -> str:
+    """Return the version of the Sidekiq whose `info` this is; "" for a process of ours, and for what is none."""
+    try:
+        facts = rubyjson.decode(info or b"{}")
+    except rubyjson.Undecodable:
+        return ""
+    if not isinstance(facts, dict) or "kiqcluster" in (facts.get("labels") or ()):
+        return ""
+    return str(facts.get("version") or "")
+
+
+def contradicts(sidekiq: str, ruby_json: str) -> bool:
+    """Return whether this version of Sidekiq comes with a json gem that writes floats otherwise than the setting says.
+
+    8.1 requires json 2.16; those before 7 are of Rubies that come with json 2.6 or earlier.  7 and 8.0 may have either.
+    """
+    digits = [part for part in sidekiq.split(".")[:2] if part.isdigit()]
+    if len(digits) < 2:
+        return False
+    release = int(digits[0]), int(digits[1])
+    return release >= (8, 1) if ruby_json == "2.6" else release < (7, 0)
 
 
 class Status:
@@ -110,11 +146,16 @@ class Heartbeat(Service):
         self._link = store.link()
         self._started_at = runtime.clock.now()
         self._process = psutil.Process()
+        self._rss = 0  # kilobytes, at the last beat
         self._connection = 0  # number of the link's at the last beat
         self._rtt_us = 0
         self._beats = 0
         self._published: str | None = None
+        self._info = b""  # as Redis has it, if nobody has tampered with it
+        self._complaints: dict[str, str] = {}  # what Redis refuses, by what it was asked for
+        self._names_cursor = FIRST_CURSOR  # where the next look at the queue names begins
         self._has_shown_work = False  # there may be running jobs of ours in Redis
+        self._has_said_json = self._is_skewed = False
         self._bell = Wakeup()
         self._cluster: tuple[Mapping[str, Any], float] | None = None  # its state, and when we were told, monotonic
 
@@ -123,15 +164,24 @@ class Heartbeat(Service):
             beat_at = self._runtime.clock.monotonic() + BEAT
             try:
                 self.beat()
+                self._complaints.pop("heartbeat", None)
                 self._listen(beat_at)
             except StoreError as error:
-                self._runtime.trouble("heartbeat", error)
+                self._complain("heartbeat", error)
                 self.pause(1.0)
         self._link.close()  # what waits on the server must take no message any more
 
     def beat(self) -> None:
-        """Publish this process, and look at what others have published.  One round trip, now and then a few more."""
-        self._beat(self._ask)
+        """Publish this process, and look at what others have published.  Two round trips, now and then a few more."""
+        self._beat(lambda: nullcontext(self._link))
+
+    def let_go(self) -> None:
+        """Close, in a forked process, what this one waits on; its link is the store's to close."""
+        self._bell.close()
+
+    def descriptors(self) -> tuple[int, int]:
+        """Return the numbers of what wakes it."""
+        return self._bell.descriptors()
 
     def ring(self) -> None:
         """Beat soon; from any thread."""
@@ -143,21 +193,23 @@ class Heartbeat(Service):
         if before is None or {**before[0], RUNS_DOWN: None} != {**state, RUNS_DOWN: None}:
             self.ring()
 
-    def _beat(self, ask: Ask) -> None:
+    def _beat(self, lend: Lend) -> None:
         identity = self._status.identity()
         if self._published not in (None, identity):
             self._withdraw(str(self._published))
-        is_new, names = self._publish(identity, ask)
+        is_new = self._publish(identity, lend)
         is_known, self._published = self._published == identity, identity
-        self._on_names([name.decode(errors="replace") for name in names])
+        self._hear_of_names(lend)
         is_check_due = self._beats % CHECK_BEATS == 0
         self._beats += 1
         is_reconnected = self._is_reconnected()
         # If it is new again, nobody has seen us for a minute, and others may have recovered us.
-        if is_reconnected or (is_known and (is_new or (is_check_due and self._holds_units(identity, ask)))):
+        if is_reconnected or (is_known and (is_new or (is_check_due and self._holds_units(identity, lend)))):
             self._on_doubt()
         if is_check_due:
-            prune(self._store)
+            self._prune()
+            self._look_at_ruby()
+        self._store.close_idle(UNUSED)
         self._on_beat()
         self._runtime.fire("beat")
         if is_new:
@@ -173,50 +225,57 @@ class Heartbeat(Service):
 
     # 1. publish
 
-    def _publish(self, identity: str, ask: Ask) -> tuple[bool, list[bytes]]:
-        """Write the registry's keys; return whether they were not there before, and the queue names that Redis has.
-
-        A process is listed after it has its fields: others drop one without.
-        """
-        keys, clock = self._store.keys, self._runtime.clock
-        running = self._status.running()
-        fields = self._fields(identity)
-        commands: list[Command] = [
-            ("HSET", keys.process(identity), *fields),
-            ("EXPIRE", keys.process(identity), HEARTBEAT_TTL),
-            ("SADD", keys.processes, identity),
-            ("SMEMBERS", keys.queues),
-        ]
-        if running or self._has_shown_work:
-            self._has_shown_work = True
-            commands += self._work_commands(identity, running)
-        before = clock.monotonic()
-        replies = ask(commands)
-        self._rtt_us = int((clock.monotonic() - before) * 1e6)
+    def _publish(self, identity: str, lend: Lend) -> bool:
+        """Write the registry's keys; return whether they were not there before."""
+        running, info = self._status.running(), self._describe(identity)
+        shows_info = info != self._info or self._beats % CHECK_BEATS == 0
+        fields = [*(("info", info) if shows_info else ()), *self._fields()]
+        shows_work = self._has_shown_work = bool(running) or self._has_shown_work
+        before = self._runtime.clock.monotonic()
+        added, *time = self._write(lend, identity, fields, running if shows_work else None)
+        self._rtt_us = int((self._runtime.clock.monotonic() - before) * 1e6)
         self._has_shown_work = bool(running)
-        return 2 * replies[0] == len(fields), replies[3]
+        self._compare_clocks(*time)
+        is_new, self._info = 2 * added == len(fields), info
+        if is_new and not shows_info:  # it has expired meanwhile
+            self._write(lend, identity, ["info", info], None)
+        return is_new
 
-    def _work_commands(self, identity: str, running: Mapping[str, Running]) -> Iterator[Command]:
-        """Yield what replaces the running jobs in one step: a page is never shown half of them."""
+    def _write(
+        self, lend: Lend, identity: str, fields: Sequence[Word], running: Mapping[str, Running] | None
+    ) -> list[int]:
+        """Write fields of this process, and what it runs, None to leave that as it is; return what publish.lua does."""
         keys = self._store.keys
-        work = [word for tid, each in running.items() for word in (tid, self._work(each))]
-        yield ("MULTI",)
-        for key in (keys.work(identity), keys.workers(identity)):
-            yield ("UNLINK", key)
-            if work:
-                yield ("HSET", key, *work)
-                yield ("EXPIRE", key, HEARTBEAT_TTL)
-        yield ("EXEC",)
+        names, work = [keys.processes, keys.process(identity)], list[Word]()
+        if running is not None:
+            names += (keys.work(identity), keys.workers(identity))
+            work = [word for tid, each in running.items() for word in (tid, self._work(each))]
+        call = Call(PUBLISH, names, [identity, HEARTBEAT_TTL, len(fields), *fields, *work])
+        with lend() as link:
+            (reply,) = run_scripts(link, [call])
+        if isinstance(reply, RedisRefused):
+            raise about_keys(reply, names)
+        found: list[int] = reply
+        return found
 
     def _work(self, running: Running) -> bytes:
         """Return a running job so that no busy page breaks on it, whatever is in its payload."""
         unit = running.unit
-        payload = shown(unit.payload, unit.queue, running.since)
+        raw = unit.payload
+        if len(raw) > MAX_SHOWN_BYTES:
+            name, jid = peek(raw)
+            raw = rubyjson.encode({"class": name, "jid": jid, "args": [f"({len(raw)} bytes, not shown)"]})
+        payload = shown(raw, unit.queue, running.since)
         return rubyjson.encode({"queue": unit.queue, "payload": payload.decode(), "run_at": int(running.since)})
 
-    def _fields(self, identity: str) -> list[str | bytes | int]:
-        """Return the fields of `<identity>`; each is read by some version of Sidekiq (reference §2.5)."""
-        weights, mode = self._status.queues()
+    def _describe(self, identity: str) -> bytes:
+        """Return the field `info`, each member of which is read by some version of Sidekiq (reference §2.5).
+
+        `omitted_queues` is ours: how many queues it does not name.
+        """
+        all_weights, mode = self._status.queues()
+        weights = dict(islice(all_weights.items(), MAX_SHOWN_QUEUES))
+        omitted = len(all_weights) - len(weights)
         concurrency = self._status.concurrency
         shown = dict.fromkeys(weights, 0) if mode == "strict" else weights
         info = {
@@ -232,48 +291,121 @@ class Heartbeat(Service):
             "version": VERSION,
             "embedded": False,
             "capsules": {"default": {"concurrency": concurrency, "mode": mode, "weights": shown}},
+            **({"omitted_queues": omitted} if omitted else {}),
         }
+        return rubyjson.encode(info)
+
+    def _fields(self) -> list[str | bytes | int]:
+        """Return the other fields of `<identity>`."""
         return [
-            *("info", rubyjson.encode(info)),
-            *("concurrency", concurrency),
+            *("concurrency", self._status.concurrency),
             *("busy", self._status.busy()),
             *("beat", repr(self._runtime.clock.now())),
             *("quiet", "true" if self._status.is_quiet() else "false"),
-            *("rss", self._process.memory_info().rss // 1024),
+            *("rss", self._resident_kilobytes()),
             *("rtt_us", self._rtt_us),
-            *self._cluster_field(),
+            *self._cluster_fields(),
         ]
 
-    def _cluster_field(self) -> tuple[str | bytes, ...]:
+    def _resident_kilobytes(self) -> int:
+        """Return the memory that this process uses; what it used at an earlier beat where no descriptor is left."""
+        with suppress(OSError):
+            self._rss = self._process.memory_info().rss // 1024
+        return self._rss
+
+    def _cluster_fields(self) -> tuple[str | bytes, ...]:
         if self._cluster is None:
             return ()
         state, told_at = self._cluster
         if (left := state.get(RUNS_DOWN)) is not None:
             state = {**state, RUNS_DOWN: max(0.0, left - (self._runtime.clock.monotonic() - told_at))}
-        return CLUSTER_FIELD, rubyjson.encode(state)
+        news = f"{state.get('at', 0.0)!r} {state.get('supervisor', '')}"
+        return CLUSTER_FIELD, rubyjson.encode(state), SUPERVISOR_FIELD, news
 
     def _withdraw(self, identity: str) -> None:
-        self._store.pipeline(withdrawal(self._store.keys, identity))
+        with self._store.borrowed() as link:  # a refusal is about a broken key; beats say that
+            link.exchange(withdrawal(self._store.keys, identity))
 
     # 2. watch
+
+    def _names_command(self) -> Command:
+        """Return what asks for queue names: all where they are few, else those that come next."""
+        return "SSCAN", self._store.keys.queues, self._names_cursor, "COUNT", MAX_NAMES
+
+    def _hear_of_names(self, lend: Lend) -> None:
+        """Pass queue names on, a page at a time; what is too much for one beat is left to the next.
+
+        A set that cannot be read is said once, and stops no beat.
+        """
+        for _ in range(MAX_NAME_PAGES):
+            try:
+                self._names_cursor, names = self._ask(lend, self._names_command())
+            except RedisRefused as error:
+                if is_outage(error):
+                    raise
+                self._complain("queue names", error)
+                return
+            self._on_names([name.decode(errors="replace") for name in names])
+            if self._names_cursor == FIRST_CURSOR:
+                return
+
+    def _complain(self, about: str, error: StoreError) -> None:
+        """Report a refusal; once, until Redis refuses something else or agrees.  Whoever fetches says an outage."""
+        if isinstance(error, RedisRefused) and self._complaints.get(about) != str(error):
+            self._complaints[about] = str(error)
+            self._runtime.trouble(about, error)
 
     def _is_reconnected(self) -> bool:
         """Return whether another server may answer than at the last beat: on the same connection none does."""
         before, self._connection = self._connection, self._link.connections
         return before not in (0, self._connection)
 
-    def _holds_units(self, identity: str, ask: Ask) -> bool:
+    def _holds_units(self, identity: str, lend: Lend) -> bool:
         """Return whether Redis holds units for us.  If we hold none, a proxy has changed servers behind our back."""
-        (found,) = ask([("EXISTS", self._store.keys.inflight(identity))])
-        return bool(found)
+        return bool(self._ask(lend, ("EXISTS", self._store.keys.inflight(identity))))
 
-    def _ask(self, commands: Sequence[Command]) -> list[Any]:
-        """Run commands on the heartbeat's own connection; raises the first refusal."""
-        replies = self._link.exchange(commands)
-        for reply in replies:
-            if isinstance(reply, RedisRefused):
-                raise reply
-        return replies
+    def _prune(self) -> None:
+        """Drop whoever is gone; a refusal (memory) is said once, and stops no beat."""
+        try:
+            prune(self._store)
+            self._complaints.pop("prune", None)
+        except RedisRefused as error:
+            if is_outage(error):
+                raise
+            self._complain("prune", error)
+
+    def _compare_clocks(self, seconds: int, microseconds: int) -> None:
+        """Say when this host's clock and Redis' begin to differ by more than MAX_SKEW_SECONDS."""
+        skew = self._runtime.clock.now() - (seconds + microseconds / 1e6)
+        is_skewed = abs(skew) > MAX_SKEW_SECONDS
+        if is_skewed and not self._is_skewed:
+            direction = "ahead of" if skew > 0 else "behind"
+            self._runtime.events.emit("clock_skewed", seconds=abs(skew), direction=direction)
+        self._is_skewed = is_skewed
+
+    def _look_at_ruby(self) -> None:
+        """Say once that a Ruby process writes floats otherwise than the setting says.  Looks at a few, by chance."""
+        if self._has_said_json:
+            return
+        keys = self._store.keys
+        identities = self._store.call("SRANDMEMBER", keys.processes, RUBY_SAMPLE)
+        names = [name.decode(errors="replace") for name in identities]
+        infos = self._store.pipeline([("HGET", keys.process(name), "info") for name in names]) if names else []
+        setting = self._runtime.config.ruby_json
+        for name, info in zip(names, infos, strict=True):
+            version = ruby_version(info)
+            if version and contradicts(version, setting):
+                self._has_said_json = True
+                self._runtime.events.emit("ruby_json_doubtful", identity=name, sidekiq=version, setting=setting)
+                return
+
+    def _ask(self, lend: Lend, command: Command) -> Any:
+        """Run a command and return its reply; raises a refusal."""
+        with lend() as link:
+            (reply,) = link.exchange([command])
+        if isinstance(reply, RedisRefused):
+            raise about_keys(reply, command[1:2])
+        return reply
 
     # 4. listen
 
@@ -311,9 +443,9 @@ class Heartbeat(Service):
     def _beat_beside(self) -> None:
         """Beat over another connection; what fails waits for the next beat, for what is listened for is on its way."""
         try:
-            self._beat(self._store.pipeline)
+            self._beat(self._store.borrowed)
         except StoreError as error:
-            self._runtime.trouble("heartbeat", error)
+            self._complain("heartbeat", error)
 
     def _wait_for_either(self, seconds: float) -> None:
         """Wait until something arrives, or the bell rings."""

@@ -15,18 +15,45 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from kiqcluster.outcome import Requeue
+from kiqcluster.outcome import Done, Requeue
 from kiqcluster.store.engine import ANY_DEATHS, Refusals, Settlement, Unit
 
-__all__ = ["LONG_LEAD", "REFUSED_PAUSE", "STALE", "SUSPECT_LEAD", "Holdings"]
+__all__ = [
+    "LONG_LEAD",
+    "MAX_SETTLE_BYTES",
+    "REFUSED_PAUSE",
+    "STALE",
+    "SUSPECT_LEAD",
+    "Holdings",
+    "fitting",
+    "weight",
+]
 
+MAX_SETTLE_BYTES = 1_000_000  # of payloads that one round settles, at least one: what is lost is sent again as a whole
 REFUSED_PAUSE = 2.0  # seconds until an outcome that Redis refused is tried again
-STALE = 10.0  # seconds after which a round's reply is not believed, and a unit not started: others may have recovered
-# a process that was frozen since
+STALE = 10.0  # seconds after which a unit is not started, and after half of which a round's reply is not believed until
+# Redis has confirmed it: others may have recovered a process that was frozen since
 SUSPECT_LEAD = 0.9  # seconds by which a suspect starts before the next one: who kills does so early, as a rule.  Less
 # than between two sweeps, which find the next one
 LONG_LEAD = 10.0  # seconds by which it starts before one whose next death is the last.  Not for ever: a job may run for
 # hours, or hang
+
+
+def weight(settlement: Settlement) -> int:
+    """Return how many bytes of payloads an outcome sends along, its effects' among them."""
+    outcome = settlement.outcome
+    words = [getattr(outcome, "payload", b""), *(word for effect in outcome.effects for word in effect.arguments)]
+    return sum(len(word) for word in words if isinstance(word, bytes | str))
+
+
+def fitting(settlements: Sequence[Settlement], most: int) -> int:
+    """Return how many of these go in one round, from the first on: at least one, and until `most` bytes are full."""
+    total = 0
+    for number, settlement in enumerate(settlements):
+        total += weight(settlement)
+        if total > most:
+            return max(1, number)
+    return len(settlements)
 
 
 class Holdings:
@@ -61,7 +88,7 @@ class Holdings:
         return bool(self.finished or self.refused or self.returned)
 
     def reserve(self, units: Iterable[Unit], at: float) -> None:
-        """Take units in.  at: monotonic seconds at which their round was begun."""
+        """Take units in.  at: monotonic seconds, now."""
         for unit in units:
             unit.reserved_at = at
             self._held[unit.token] = unit
@@ -79,13 +106,18 @@ class Holdings:
         return len(self.returned) - before
 
     def take(self, now: float) -> list[Settlement]:
-        """Return what is to be settled now."""
-        self._taken = batch = list(self.finished)
+        """Return what is to be settled now: all that waits, but no more than MAX_SETTLE_BYTES of payloads."""
+        waiting = list(self.finished)
+        is_light = all(type(each.outcome) is Done and not each.outcome.effects for each in waiting)
+        self._taken = batch = waiting if is_light else waiting[: fitting(waiting, MAX_SETTLE_BYTES)]
         for _ in batch:
             self.finished.popleft()
-        if self.refused and now >= self.refused_until:
-            batch += self.refused
-            self.refused = []
+        if self.refused and now >= self.refused_until and len(batch) == len(waiting):
+            # Beside outcomes that send nothing there is room for one of any size: it must not wait until none come.
+            beside = [] if is_light else batch
+            count = fitting([*beside, *self.refused], MAX_SETTLE_BYTES) - len(beside)
+            batch += self.refused[:count]
+            self.refused = self.refused[count:]
         # Newest first, so that the oldest is fetched next.
         self.returned.sort(key=lambda unit: unit.token, reverse=True)
         batch += [Settlement(unit, Requeue()) for unit in self.returned]

@@ -6,9 +6,9 @@ import signal
 from collections import deque
 from collections.abc import Callable
 
-from kiqcluster.wakeup import COMMON_ACTIONS, Actions, Wakeup, catch
+from kiqcluster.wakeup import COMMON_ACTIONS, Actions, Wakeup, catch, release
 
-__all__ = ["REMOTE_ACTIONS", "SIGNAL_ACTIONS", "Inbox", "be_killed_in"]
+__all__ = ["REMOTE_ACTIONS", "SIGNAL_ACTIONS", "Inbox"]
 
 SIGNAL_ACTIONS: Actions = {
     **COMMON_ACTIONS,
@@ -43,6 +43,11 @@ class Inbox(Wakeup):
         """Hear those as well; also those that the application has set handlers for."""
         catch(SIGNAL_ACTIONS)
 
+    def let_go(self) -> None:
+        """Hear nothing in a forked process: its signals are its own, and what arrives here is the worker's."""
+        self.close()
+        release(SIGNAL_ACTIONS)
+
     def take(self) -> list[tuple[str, str]]:
         """Return the signals that have arrived, as (action, name)."""
         return self.read(SIGNAL_ACTIONS)
@@ -55,12 +60,3 @@ class Inbox(Wakeup):
     def run_posted(self) -> None:
         while self._posted:
             self._posted.popleft()()
-
-
-def be_killed_in(seconds: float) -> None:
-    """Have the kernel end this process unless this is called again in time; 0 calls it off.
-
-    It needs neither the interpreter, which a job may hold, nor the supervisor, which may be gone.
-    """
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, seconds)

@@ -4,7 +4,7 @@ Runs in: processor threads (`say`), its own thread (the loop), the main thread (
 1. say        note down what the line needs; formatting and writing are not on the job's path
 2. gather     for a moment, so that many lines share one write
 3. write      what our handler would have written, in pieces that a pipe takes as a whole
-4. drop       and count what comes while the buffer is full, because nobody reads
+4. drop       and count what comes while the buffer is full, because nobody reads; and what a full disk does not take
 
 Only this thread ever waits for whoever reads the log.  A process that is killed takes the last moment's lines with it.
 """
@@ -103,14 +103,16 @@ class JobLog(Service):
 
     def _write(self, shortcut: Shortcut) -> None:
         lines, dropped = self._take()
-        texts = shortcut.formatter.done(lines)
-        if dropped:
-            texts.append(shortcut.formatter.format(record_of_dropped(dropped)))
-        handler = shortcut.handler
-        for piece in _pieces(texts, _piece_size(handler.descriptor)):
-            if not self._put(handler.descriptor, piece):
-                with self._room:
-                    self._dropped += piece.count(b"\n")
+        descriptor = shortcut.handler.descriptor
+        for piece in _pieces(shortcut.formatter.done(lines), _piece_size(descriptor)):
+            if not self._put(descriptor, piece):
+                self._drop(piece.count(b"\n"))
+        if dropped and not self._put(descriptor, encoded(shortcut.formatter.format(record_of_dropped(dropped)))):
+            self._drop(dropped)
+
+    def _drop(self, lines: int) -> None:
+        with self._room:
+            self._dropped += lines
 
     def _take(self) -> tuple[list[DoneLine], int]:
         """Return the lines that wait, and how many were dropped since the last time."""

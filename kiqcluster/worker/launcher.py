@@ -20,27 +20,30 @@ from typing import Any
 from prometheus_client import REGISTRY
 
 from kiqcluster.board import Board
-from kiqcluster.errors import MalformedPayload, StoreError
+from kiqcluster.errors import MalformedPayload, RedisRefused, StoreError
 from kiqcluster.fleet import Message
 from kiqcluster.groups import Group
-from kiqcluster.metrics import JobMetrics, Labels, attribute_labels
+from kiqcluster.metrics import JobMetrics, Labels, RunningJob, attribute_labels
 from kiqcluster.payload import peek, read
 from kiqcluster.registry import Registry
 from kiqcluster.runtime import Runtime
 from kiqcluster.service import Service
+from kiqcluster.store import is_outage
 from kiqcluster.store.engine import DeadSetLimits, Engine, Member
 from kiqcluster.worker.bells import Bells
 from kiqcluster.worker.collectors import Collectors
 from kiqcluster.worker.execution import Execution
 from kiqcluster.worker.executions import ExecutionWriter
+from kiqcluster.worker.fencing import Fencing
 from kiqcluster.worker.fetch import ReliableFetch
 from kiqcluster.worker.heartbeat import Heartbeat, Status
 from kiqcluster.worker.identity import Birth, new_member
 from kiqcluster.worker.joblog import JobLog
 from kiqcluster.worker.manager import Manager
+from kiqcluster.worker.overflow import Overflow
 from kiqcluster.worker.poller import Poller
 from kiqcluster.worker.processor import Processor, Running
-from kiqcluster.worker.queues import QueueOrder
+from kiqcluster.worker.queues import QueueOrder, in_words
 from kiqcluster.worker.recovery import Recovery
 from kiqcluster.worker.snapshot import Frame, Snapshot
 
@@ -95,14 +98,23 @@ class Launcher:
         self._stopping_pause = Event()  # never set: to wait on while leaving
         self._is_quiet = False
         limits = DeadSetLimits(runtime.config.dead_max_jobs, runtime.config.dead_timeout)
-        self._engine = Engine(runtime.store, limits)
-        self._metrics = JobMetrics(concurrency, self._running_names, self._attributes)
+        self._fencing = Fencing(runtime.clock, runtime.config.recover_after)
+        self._metrics = JobMetrics(concurrency, self._running_jobs, self._attributes)
+        self._overflow = Overflow(runtime, self._metrics, lambda: self._poller.trim_soon())
+        self._engine = Engine(runtime.store, limits, self._overflow.note)
         self._collectors = Collectors(REGISTRY, self._metrics, runtime.clock, runtime.events, self._crashed)
         self._snapshot = Snapshot()
         self._job_log = JobLog(runtime.events, runtime.clock, self._crashed)
         self.capsules = [self._make_capsule("default", QueueOrder(group, known_queues, runtime.rng))]
         self._recovery = Recovery(
-            runtime, self._engine, self._birth, self._identities, callbacks.on_recovered, self._crashed
+            runtime,
+            self._engine,
+            self._birth,
+            self._identities,
+            self._fencing,
+            self.capsule.fetch.doubt,
+            callbacks.on_recovered,
+            self._crashed,
         )
         sender = self.capsule.fetch.member.identity
         self._executions = ExecutionWriter(runtime, runtime.store.keys, self._metrics.executions, sender)
@@ -129,7 +141,7 @@ class Launcher:
         Units go back before this process fetches, so they run before younger ones.
         Raises StoreError while Redis is away: call it again then.
         """
-        self._callbacks.on_member(self.capsule.fetch.member)
+        self._on_member(self.capsule.fetch.member)
         for capsule in self.capsules:
             self._engine.join(capsule.fetch.member)
         self._recovery.catch_up(orphans)
@@ -139,11 +151,11 @@ class Launcher:
         """Start the threads: from here on jobs run, and may end this process."""
         self._start_at_zero()
         REGISTRY.register(self._metrics)
-        self._job_log.start()
+        # The many processors come last: if there are not threads for all, fewer of them will do.
+        for service in (self._job_log, self._recovery, self._heartbeat, self._poller):
+            service.start()
         for capsule in self.capsules:
             capsule.manager.start()
-        for service in (self._recovery, self._heartbeat, self._poller):
-            service.start()
 
     def revive(self) -> None:
         """Start services again that have crashed; called at each tick of the main loop."""
@@ -152,6 +164,11 @@ class Launcher:
         for service in (*(capsule.manager for capsule in self.capsules), *others):
             if not service.is_alive:
                 service.start()
+
+    def descriptors(self) -> dict[str, tuple[int, ...]]:
+        """Return the numbers that its services wait on, by what they are for."""
+        bells = tuple(number for capsule in self.capsules for number in capsule.bells.descriptors())
+        return {"bells": bells, "heartbeat": self._heartbeat.descriptors()}
 
     def recover(self, orphans: Mapping[str, Sequence[str]]) -> None:
         """Give the units of dead processes back; orphans: identity → tokens that were running."""
@@ -182,7 +199,7 @@ class Launcher:
         """Take in queue names that somebody has heard of, on a live worker."""
         for capsule in self.capsules:
             if capsule.order.learn(known):
-                self._runtime.events.emit("queues_changed", queues=",".join(capsule.order.weights))
+                self._runtime.events.emit("queues_changed", queues=in_words(capsule.order.weights))
                 capsule.fetch.ring()
 
     def begin_stop(self) -> None:
@@ -205,8 +222,11 @@ class Launcher:
         return sum(len(capsule.manager.running()) for capsule in self.capsules)
 
     def occupied(self) -> int:
-        """Return the number of jobs that run; while quiet, of all units that are held: at 0 none will run here."""
-        return self.running() if self._is_quiet else self.busy()
+        """Return the number of jobs that run; while quiet, of all units that are held: at 0 none will run here.
+
+        At most one for each thread: Redis may take long to take back what was fetched ahead.
+        """
+        return min(self.running(), self._concurrency * len(self.capsules)) if self._is_quiet else self.busy()
 
     def tally(self) -> dict[str, float]:
         """Return what the supervisor is told with each beat: counts since the start, and the units at hand now."""
@@ -231,13 +251,22 @@ class Launcher:
         """Publish what the supervisor is doing."""
         self._heartbeat.show_cluster(state)
 
+    def stamp_board(self) -> None:
+        """Have the supervisor know since when everything runs."""
+        processors = [each for capsule in self.capsules for each in capsule.manager.processors]
+        found = [(each.number, each.running) for each in processors]
+        stamps = [(number, running.unit.token, running.since) for number, running in found if running is not None]
+        self._board.stamp(self._runtime.clock.now(), stamps)
+
     def show_busy(self) -> None:
         """Publish how many jobs run, before the next beat is due."""
         self._heartbeat.ring()
 
-    def finish_stop(self) -> bool:
+    def finish_stop(self, *, is_asked: bool = True) -> bool:
         """Put back what still runs, settle, leave the membership and the registry.
 
+        is_asked: whether anybody has asked for this stop; if nobody did, what still runs may have caused it, and counts
+        as in a death (docs/adr/0016).
         No thread is killed: a job that still runs ends with the process (invariant 6).
         Returns whether Redis has it all; if not, the units are recovered like those of the dead (R7).
         """
@@ -253,37 +282,49 @@ class Launcher:
             self._heartbeat.withdraw(LAST_ROUND)
         except StoreError as error:
             self._runtime.trouble("stop", error)  # the heartbeat expires by itself
+        if is_asked:  # if Redis is away now, or this process is killed as it leaves, that is no job's doing
+            self._board.clear()
         # Nearly last: from here on others may run what still runs here.
         has_left = True
         for capsule in self.capsules:
-            has_left &= self._leave(capsule)
+            has_left &= self._leave(capsule, is_asked=is_asked)
         if has_left and not self._heartbeat.is_alive:  # else Redis is away, or the heartbeat is at it
             self._executions.finish(self._runtime.store.link(timeout=LAST_ROUND))
         self.end_job_log()
         self._runtime.fire("exit")
         return has_left
 
+    def let_go(self) -> None:
+        """Close, in a forked process, what is this worker's."""
+        for capsule in self.capsules:
+            capsule.bells.let_go()
+        self._heartbeat.let_go()
+        self._runtime.store.let_go()
+
     def end_job_log(self) -> None:
         """Write the lines of jobs that are done, if somebody reads them."""
         self._job_log.end()
 
-    def _leave(self, capsule: Capsule) -> bool:
+    def _leave(self, capsule: Capsule, *, is_asked: bool) -> bool:
         """Put back what a capsule holds; return whether Redis took it before the grace was used up."""
         until = self._runtime.clock.monotonic() + LEAVE_PATIENCE
-        interrupted = capsule.manager.interrupt()
-        if interrupted:
-            jids = ", ".join(peek(each.unit.payload)[1] for each in interrupted)
-            self._runtime.events.emit("worker_interrupted", running=len(interrupted), jids=jids)
+        running = [each.unit for each in capsule.manager.running()]
+        interrupted = capsule.manager.interrupt() if is_asked else []
+        suspects = [] if is_asked else [unit.token for unit in running]
+        if running:
+            event = "worker_interrupted" if is_asked else "stop_unasked"
+            jids = ", ".join(peek(unit.payload)[1] for unit in running)
+            self._runtime.events.emit(event, running=len(running), jids=jids)
         while True:
             try:
                 if not capsule.manager.join(LAST_ROUND):
                     capsule.bells.end_on_server()
-                capsule.fetch.leave(interrupted, LAST_ROUND)
+                capsule.fetch.leave(interrupted, LAST_ROUND, suspects)
             except StoreError as error:
                 if self._runtime.clock.monotonic() + LAST_ROUND < until:
                     self._stopping_pause.wait(LEAVE_PAUSE)
                     continue
-                identity, units = capsule.fetch.member.identity, max(capsule.fetch.running(), len(interrupted))
+                identity, units = capsule.fetch.member.identity, max(capsule.fetch.running(), len(running))
                 has_all = not units and capsule.fetch.is_sure()
                 if not has_all:
                     self._runtime.events.emit("worker_stranded", identity=identity, units=units, error=str(error))
@@ -296,7 +337,7 @@ class Launcher:
     def _make_capsule(self, name: str, order: QueueOrder) -> Capsule:
         bells = Bells(self._runtime.store, self._runtime.clock)
         fetch = ReliableFetch(
-            self._runtime, self._engine, order, lambda: new_member(self._birth), self._callbacks.on_member, bells.poke
+            self._runtime, self._engine, order, lambda: new_member(self._birth), self._on_member, bells.poke
         )
 
         def make_processor(number: int) -> Processor:
@@ -306,7 +347,8 @@ class Launcher:
         return Capsule(name, order, fetch, bells, manager)
 
     def _make_execution(self) -> Execution:
-        return Execution(self._runtime, self._registry, self._metrics, self._stopping, self._job_log.say)
+        parts = (self._runtime, self._registry, self._metrics, self._stopping, self._job_log.say)
+        return Execution(*parts, self._fencing.is_fenced)
 
     def _make_heartbeat(self) -> Heartbeat:
         capsule = self.capsule
@@ -333,6 +375,10 @@ class Launcher:
 
     # telling
 
+    def _on_member(self, member: Member) -> None:
+        self._fencing.begin(member.identity)
+        self._callbacks.on_member(member)
+
     def _write_executions(self) -> None:
         with self._runtime.store.borrowed() as link:
             self._executions.flush(link)
@@ -351,9 +397,15 @@ class Launcher:
         return [capsule.fetch.member.identity for capsule in self.capsules]
 
     def _learn_queues(self) -> None:
-        names: Sequence[bytes] = self._runtime.store.call("SMEMBERS", self._runtime.store.keys.queues)
+        try:
+            names = set(self._engine.queue_names())
+        except RedisRefused as error:  # a broken key: the queues that the group names are served all the same
+            if is_outage(error):
+                raise
+            self._runtime.trouble("queue names", error)
+            names = set()
         for capsule in self.capsules:
-            capsule.order.learn(name.decode(errors="replace") for name in names)
+            capsule.order.learn(names)
             if not capsule.order.weights:
                 self._runtime.events.emit("no_queues", group=capsule.order.group.text)
 
@@ -373,9 +425,9 @@ class Launcher:
         except MalformedPayload:
             return peek(running.unit.payload)[0]
 
-    def _running_names(self) -> list[tuple[str, str]]:
-        """Return name and queue of each running job, for the gauge; the name is read from the payload's bytes."""
-        named = []
+    def _running_jobs(self) -> list[RunningJob]:
+        """Return each running job, for the gauges; the name is read from the payload's bytes."""
+        named, now = [], self._runtime.clock.now()
         for capsule in self.capsules:
             for running in capsule.manager.running():
                 try:
@@ -383,7 +435,7 @@ class Launcher:
                 except MalformedPayload:
                     continue
                 if definition is not None:
-                    named.append((name, running.unit.queue))
+                    named.append((name, running.unit.queue, max(0.0, now - running.since)))
         return named
 
     def _crashed(self, service: str, error: Exception) -> None:

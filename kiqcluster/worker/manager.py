@@ -52,10 +52,10 @@ class Manager(Service):
         self._next_sweep = 0.0
 
     def start(self) -> None:
-        """Start the processors and the loop."""
+        """Start the loop, then the processors: few of these are of use, but none is without the loop."""
+        super().start()
         for processor in self.processors:
             processor.start()
-        super().start()
 
     def run(self) -> None:
         try:

@@ -39,11 +39,15 @@ class Membership:
     def resync(self, link: Link, held: Sequence[str]) -> bool:
         """Have Redis give back what is not among the tokens held; return whether this is a member still.
 
-        May be called again when it has failed.  One round trip.  Raises StoreError.
+        May be called again when it has failed.  One round trip, more where large units go back.  Raises StoreError.
         """
-        self._raised = self._raised.raised()  # each try: one that arrives late takes nothing away
-        if self._engine.resync(link, self.member, self._raised, held) is None:
-            return False
+        left = 1
+        while left:
+            self._raised = self._raised.raised()  # each try: one that arrives late takes nothing away
+            returned = self._engine.resync(link, self.member, self._raised, held)
+            if returned is None:
+                return False
+            _, left = returned
         self.member = self._raised
         return True
 
@@ -63,6 +67,6 @@ class Membership:
         self.member = self._raised = member
         return True
 
-    def leave(self, link: Link) -> None:
-        """End the membership, and give back what is still held.  See Engine.recover for the round trips."""
-        self._engine.recover(link, self.member.identity)
+    def leave(self, link: Link, suspects: Sequence[str] = ()) -> None:
+        """End the membership, and give back what is still held.  See Engine.recover for both."""
+        self._engine.recover(link, self.member.identity, suspects)

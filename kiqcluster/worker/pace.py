@@ -18,18 +18,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from kiqcluster.store.engine import Limits
+from kiqcluster.store.engine import MAX_QUEUES, Limits
+from kiqcluster.worker.queues import FEW_QUEUES
 
-__all__ = ["FEW_QUEUES", "LONG", "MOST_QUEUES", "NOTHING", "Appetite", "Pace"]
+__all__ = ["LONG", "NOTHING", "Appetite", "Pace"]
 
 LONG = 0.05  # seconds: units wait for a job that has run for longer
 SHORTEST_GRUDGE, LONGEST_GRUDGE = 1.0, 60.0  # seconds for which a queue is blamed: the first time, and again and again
 AHEAD = 0.05  # seconds of work that may wait in the process
 MOST = 2_000  # units, whatever their pace: enough for a network that is a millisecond away
-MOST_QUEUES = 100  # that share a batch, as long as they fill it: a thousand queues do not cost a thousand visits
-FEW_QUEUES = (
-    30  # that share one of the largest, which come every few milliseconds: each has its turn as often, for less
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +83,7 @@ class Pace:
 
     def most_queues(self) -> int:
         """Return how many queues may share the next batch."""
-        return FEW_QUEUES if self.depth == MOST else MOST_QUEUES
+        return FEW_QUEUES if self.depth == MOST else MAX_QUEUES
 
     def appetite(self, idle: int, waiting: int) -> Appetite:
         """Return how much to reserve for `idle` processors when `waiting` units are at hand already."""
@@ -99,6 +96,6 @@ class Pace:
         limits, so_far = {}, 0
         for queue, share in shares.items():
             most = appetite.now if queue in blamed else appetite.in_all
-            so_far += ceil(max(share, 1 / MOST_QUEUES) * most)
+            so_far += ceil(max(share, 1 / MAX_QUEUES) * most)
             limits[queue] = (min(so_far, most), most)
         return limits

@@ -53,7 +53,7 @@ class Processor(Service):
 
     def run(self) -> None:
         finished = None
-        while (unit := self._fetch.next(finished)) is not None:
+        while (unit := self._next(finished)) is not None:
             try:
                 finished = self._run_one(unit)
             except BaseException:  # this thread ends, for want of memory perhaps; its unit does not wait
@@ -70,8 +70,16 @@ class Processor(Service):
         except BaseException:  # noqa: BLE001  # a handler that calls sys.exit must not keep the others from going back
             return Settlement(running.unit, Requeue())
 
+    def _next(self, finished: Settlement | None) -> Unit | None:
+        try:
+            return self._fetch.next(finished)
+        except BaseException:  # raised in this thread from outside, perhaps before the outcome was taken in
+            if finished is not None:
+                self._fetch.hand_in(finished)  # what is handed in twice is settled once
+            raise
+
     def _run_one(self, unit: Unit) -> Settlement:
-        self._board.start(self.number, unit.token)
+        self._board.start(self.number, unit.token, unit.payload)
         self.running = Running(unit, self._clock.now())
         try:
             return Settlement(unit, self._execution.execute(unit))

@@ -12,16 +12,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from kiqcluster.backoff import retry_delay, retry_jitter
-from kiqcluster.payload import Payload, encode_backtrace, seconds
+from kiqcluster.errors import class_name
+from kiqcluster.payload import Payload, encode_backtrace, seconds, stamp
 from kiqcluster.rubyjson import JSON, is_unicode
 
-__all__ = ["Plan", "delay", "describe_error", "plan", "trace"]
+__all__ = ["Plan", "cause_of", "delay", "describe_error", "plan", "trace"]
 
 OUR_FOLDER = str(Path(__file__).parents[1])
 LONGEST_MESSAGE = 10_000  # characters of an error's message that are stored (sidekiq job_retry.rb)
+VISIBLE = str.maketrans("<>", "()")  # `<lambda>`, `<locals>` and `<module>` would be tags on Ruby's pages, and vanish
 LONGEST_DELAY = 10 * 366 * 86_400  # seconds; a hook that answers more is taken for a mistake
 
 
@@ -48,10 +50,10 @@ def plan(payload: Payload, queue: str, error: BaseException, option: JSON, max_r
     before = payload.get("retry_count")
     if "failed_at" in payload and isinstance(before, int) and not isinstance(before, bool):
         count = max(0, before + 1)  # Ruby's "retry now" takes one off, so a first failure comes back with -1
-        changes["retried_at"] = now
+        changes["retried_at"] = stamp(now)
     else:
         count = 0
-        changes["failed_at"] = now
+        changes["failed_at"] = stamp(now)
     changes["retry_count"] = count
     lines = payload.get("backtrace")
     if lines:
@@ -75,8 +77,6 @@ def delay(answer: Any, count: int, rng: Random) -> float:
 
 def describe_error(error: BaseException) -> dict[str, JSON]:
     """Return error_class and error_message as Sidekiq stores them."""
-    kind = type(error)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     try:
         message = str(error)
     except Exception as failure:  # noqa: BLE001  # an error whose text fails is still an error of this job
@@ -84,14 +84,22 @@ def describe_error(error: BaseException) -> dict[str, JSON]:
     message = message[:LONGEST_MESSAGE]
     if not is_unicode(message):
         message = message.encode(errors="replace").decode()
-    return {"error_message": message, "error_class": name}
+    return {"error_message": message, "error_class": class_name(error).translate(VISIBLE)}
 
 
 def trace(error: BaseException) -> str:
     """Return the traceback as Python prints it, without the frames that carried the job to its code."""
-    summary = traceback.TracebackException.from_exception(error)
+    try:
+        summary = traceback.TracebackException.from_exception(error)
+    except Exception as failure:  # noqa: BLE001  # a class may have a __traceback__ or a __cause__ of its own
+        return f"(its traceback cannot be shown: {type(failure).__name__})"
     summary.stack = traceback.StackSummary.from_list(own_frames(summary.stack))
     return "".join(summary.format())
+
+
+def cause_of(error: BaseException) -> BaseException | None:
+    """Return what an error was made of, whatever a property of its class says."""
+    return cast("BaseException | None", _own(error, "__cause__") or _own(error, "__context__"))
 
 
 def own_frames(frames: Iterable[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
@@ -107,6 +115,11 @@ def _queue(payload: Payload, queue: str) -> str:
 
 def _backtrace(error: BaseException, lines: JSON) -> list[str]:
     """Return `file:line:in 'function'`, innermost first, as Ruby's pages show them.  lines: True, or how many."""
-    frames = own_frames(traceback.extract_tb(error.__traceback__))
-    shown = [f"{frame.filename}:{frame.lineno}:in '{frame.name}'" for frame in reversed(frames)]
+    frames = own_frames(traceback.extract_tb(_own(error, "__traceback__")))
+    shown = [f"{frame.filename}:{frame.lineno}:in '{frame.name}'".translate(VISIBLE) for frame in reversed(frames)]
     return shown[:lines] if isinstance(lines, int) and not isinstance(lines, bool) else shown
+
+
+def _own(error: BaseException, name: str) -> Any:
+    """Return an attribute as the interpreter has set it."""
+    return vars(BaseException)[name].__get__(error)

@@ -17,16 +17,30 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from math import inf
 
 from kiqcluster.clock import Clock
 from kiqcluster.outcome import Done
-from kiqcluster.store.engine import ANY_DEATHS, Exchange, Limits, Refusals, Reserved, Settlement, Unit
+from kiqcluster.store.engine import (
+    ANY_DEATHS,
+    MAX_QUEUES,
+    MAX_RESERVE_BYTES,
+    Exchange,
+    Limits,
+    Refusals,
+    Reserved,
+    Settlement,
+    Unit,
+)
+from kiqcluster.worker.bells import MOST_BELLS
 from kiqcluster.worker.holdings import Holdings
 from kiqcluster.worker.pace import NOTHING, Appetite, Pace
-from kiqcluster.worker.queues import QueueOrder
+from kiqcluster.worker.queues import FEW_QUEUES, QueueOrder
 
 __all__ = ["Round", "Turns"]
+
+FORBIDDEN_SECONDS = 60.0  # until a queue is tried again whose keys Redis forbids: somebody may have changed the ACL
 
 
 @dataclass(slots=True)
@@ -62,7 +76,10 @@ class Turns:
         self._holdings = holdings
         self._now = clock.monotonic
         self._poke = poke
-        self.lock = threading.Condition(threading.Lock())
+        # A lock by itself, for `with` takes it in one step: what is raised in this thread from outside (a time limit of
+        # a library) comes before or after that. A condition's would stay locked, and stop the process.
+        self.lock = threading.Lock()
+        self.parked = threading.Condition(self.lock)
         self.units: deque[Unit] = deque()  # at hand, the oldest first
         self.finished = holdings.finished  # what processors hand in
         self.oldest = 0.0  # when the first of them came in
@@ -75,6 +92,7 @@ class Turns:
         self.few = 0  # units at hand at which somebody leads ahead; 0 while none are taken ahead
         self.hungry = False  # the last reserve brought less than idle processors wanted
         self.resting: frozenset[str] = frozenset()  # queues that are paused or broken
+        self.forbidden: dict[str, float] = {}  # queues that Redis keeps from us → when they are tried again
         self.is_refused = False  # the last reserve, as a whole
         self.unsure = False  # a reply was lost: what Redis thinks that we hold is not known
         self.is_quiet = False
@@ -93,13 +111,15 @@ class Turns:
                     unit = self.units.popleft()
                 except IndexError:
                     self.idle += 1
-                    self._tell_of_hunger()
-                    self.lock.wait()
-                    self.idle -= 1
+                    try:
+                        self._tell_of_hunger()
+                        self.parked.wait()
+                    finally:  # a library may raise in this thread what was meant for the job before (a time limit)
+                        self.idle -= 1
                 else:
                     self.ask_to_tend()
                     if self.units or self.due or self.on_air:
-                        self.lock.notify()  # each wakes the next: had all been woken, they would contend for no gain
+                        self.parked.notify()  # each wakes the next: had all been woken, they would contend for no gain
                     return unit
             return None
 
@@ -179,7 +199,7 @@ class Turns:
                 return False, None
             self.due = True
             if queue is None or self.leading or self.unsure:
-                self.lock.notify()
+                self.parked.notify()
                 return True, None
             turn = self._take_lead(is_processor=False)
             turn.is_heard = True
@@ -195,8 +215,22 @@ class Turns:
         with self.lock:
             if self.is_refused or not self._is_waiting():
                 return []
-            resting = self.resting
-        return [queue for queue in self._order.preferred() if queue not in resting]
+            left_alone = {*self.resting, *self._forbidden_now()}
+        return list(islice((queue for queue in self._order.preferred() if queue not in left_alone), MOST_BELLS))
+
+    def look_at(self, most: int) -> list[str]:
+        """Return the queues for the next look, without those that are known to be forbidden."""
+        with self.lock:
+            forbidden = self._forbidden_now()
+            return [queue for queue in self._order.look_at(most) if queue not in forbidden]
+
+    def suspect(self, queues: Iterable[str]) -> None:
+        """Take note that these queues may hold work."""
+        self._order.suspect(queues)
+
+    def _forbidden_now(self) -> set[str]:
+        now = self._now()
+        return {queue for queue, until in self.forbidden.items() if now < until}
 
     def _is_waiting(self) -> bool:
         return bool(self.idle) and not (self.is_quiet or self.has_ended or self.due or self.leading)
@@ -217,20 +251,20 @@ class Turns:
         with self.lock:
             self.is_quiet = False
             self.due = True
-            self.lock.notify()
+            self.parked.notify()
 
     def doubt(self) -> None:
         """Have the next round begin with a resync."""
         with self.lock:
             self.unsure = True
-            self.lock.notify()
+            self.parked.notify()
 
     def end_all(self) -> None:
         """Let every processor end at its next turn."""
         with self.lock:
             self.has_ended = True
             self.ending.set()
-            self.lock.notify_all()
+            self.parked.notify_all()
 
     # a round, by whoever leads it
 
@@ -248,7 +282,7 @@ class Turns:
             turn.batch = self._holdings.take(turn.begun_at)
             turn.most_deaths = self._holdings.most_deaths(turn.batch, turn.begun_at)
             if ahead and self.idle and any(type(each.outcome) is not Done for each in turn.batch):
-                self.lock.notify()  # payloads are sent along, which a Redis that is busy may be slow to take
+                self.parked.notify()  # payloads are sent along, which a Redis that is busy may be slow to take
         return turn.limits is not None or bool(turn.batch)
 
     def _decide(self, turn: Round) -> tuple[Appetite, Limits | None]:
@@ -259,8 +293,11 @@ class Turns:
         if appetite == NOTHING:  # enough is at hand; if a look is due, it stays so for who takes the last of it
             self.few = 0
             return NOTHING, None
-        drawn = self._order.draw(self.pace.most_queues() if self.few else None)
-        self.due = len(drawn) < len(self._order.weights)  # the others are not asked
+        drawn = self._order.draw(self.pace.most_queues() if self.few else MAX_QUEUES)
+        self.due = self._order.may_hold_more(drawn)
+        if self.forbidden:
+            forbidden = self._forbidden_now()
+            drawn = {queue: share for queue, share in drawn.items() if queue not in forbidden}
         limits = self.pace.limits(drawn, appetite, turn.begun_at)
         if not limits:
             self.few = 0
@@ -272,25 +309,37 @@ class Turns:
             self.on_air = turn
             if not turn.is_heard:
                 self.ask_to_tend()
-            self.lock.notify()  # who was woken for a unit leads instead; the next one need not wait for that
+            self.parked.notify()  # who was woken for a unit leads instead; the next one need not wait for that
 
     def take_in(self, reserved: Reserved, turn: Round) -> None:
         """Have at hand what a round has brought."""
         units, appetite = reserved.units, turn.appetite
         with self.lock:
-            self.is_refused = bool(reserved.refusal) and not reserved.resting
-            self.resting = reserved.resting
-            self._holdings.reserve(units, turn.begun_at)
+            self.is_refused = reserved.is_refused
+            self.resting = self.resting.difference(turn.limits or ()) | reserved.resting
+            self._holdings.reserve(units, self._now())
             is_alone = bool(units) and units[0].deaths > 0  # a suspect's batch is short for that
             if self.is_quiet or self.has_ended:  # it was on its way when the process became quiet
                 self._holdings.returned += units
                 self._poke()
                 return
             self.units.extend(units)
-            self.due = self.due or is_alone or len(units) >= appetite.now
+            self._note_queues(reserved, turn)
+            # Refused, the next sweep tries again: queues that were not asked would be refused as well.
+            self.due = not self.is_refused and (self.due or is_alone or len(units) >= appetite.now)
             brought_all = len(units) == appetite.in_all > appetite.now
             self.few = self.pace.depth // 2 if brought_all else 0
             self.hungry = len(units) < appetite.now and not is_alone and not self.is_refused
+
+    def _note_queues(self, reserved: Reserved, turn: Round) -> None:
+        """Take note which queues may hold more, if they are too many to be asked each time.  Called with the lock."""
+        limits, units, most = turn.limits or {}, reserved.units, turn.appetite.in_all
+        if self.is_refused or len(self._order.weights) <= FEW_QUEUES:
+            return
+        is_alone, is_filled = bool(units) and units[0].deaths > 0, len(units) >= most
+        is_cut_short = is_alone or is_filled or any(each < most for _, each in limits.values())
+        is_whole = not is_cut_short and sum(len(unit.payload) for unit in units) < MAX_RESERVE_BYTES
+        self._order.note(limits, {unit.queue for unit in units}, is_whole=is_whole)
 
     def end(self, turn: Round, *, went_well: bool) -> Round | None:
         """Lead no more, and see to it that somebody runs what there is, or leads on.
@@ -308,7 +357,7 @@ class Turns:
             # A leading processor goes on with a unit itself, or leads again; the manager does neither.
             # If there may be more, somebody else leads on: who parked during this round was not counted in it.
             if len(self.units) > turn.is_processor or (self.due and self.units) or not turn.is_processor:
-                self.lock.notify()
+                self.parked.notify()
             return None
 
     # a round that went wrong
@@ -318,11 +367,21 @@ class Turns:
         with self.lock:
             self._holdings.refuse(batch, refusals, self._now())
 
+    def forbid(self, queues: Iterable[str]) -> bool:
+        """Ask these queues no more for a while, and look again; return whether any was not known to be forbidden."""
+        with self.lock:
+            is_new = not self.forbidden.keys() >= set(queues)
+            self.forbidden.update(dict.fromkeys(queues, self._now() + FORBIDDEN_SECONDS))
+            self._order.forget(queues)
+            self.due = True
+            self.parked.notify()
+            return is_new
+
     def disbelieve(self) -> None:
         """Take what a round has reserved for unknown: look again, after a resync."""
         with self.lock:
             self.unsure = self.due = True
-            self.lock.notify()
+            self.parked.notify()
 
     def put_back(self, batch: Sequence[Settlement], *, is_lost: bool) -> None:
         """Have what a round took along wait for the next one.  is_lost: it may have come to Redis all the same."""
@@ -330,7 +389,7 @@ class Turns:
             self._holdings.put_back(batch)
             self.due, self.few = True, 0
             self.unsure = self.unsure or is_lost
-            self.lock.notify()  # what is at hand runs meanwhile
+            self.parked.notify()  # what is at hand runs meanwhile
 
     def be_sure(self) -> None:
         """Go on after a resync."""

@@ -39,7 +39,7 @@ def hold(gate: str) -> None:
 
 
 @job(retry=3, retry_in=lambda *_: 3_600)
-def hold_and_fail(gate: str) -> None:
+def hold_and_fail(gate: str, *ballast: str) -> None:
     """The same, and fails at its end; it is not tried again while the test lasts."""
     hold(gate)
     raise ValueError(f"broken behind {gate}")

@@ -22,8 +22,8 @@ Report = Callable[[dict[str, Any]], None]
 ROUNDS = sized(1, 10)
 THREADS = 4  # of each process
 JOBS = 10_000  # that do nothing, for each stop: enough to be in the middle of them
-AHEAD = 200  # units that it must hold and not have begun when it is stopped, else nothing is shown
-TRIES = 5  # stops of a round until it holds so many, each on a queue of its own: less is taken ahead from one whose
+AHEAD = sized(50, 200)  # units that it must hold and not have begun when it is stopped, else nothing is shown
+TRIES = 10  # stops of a round until it holds so many, each on a queue of its own: less is taken ahead from one whose
 # jobs were held up
 
 

@@ -23,7 +23,7 @@ THREADS = 4
 STAGE = "stage"  # a queue that nobody serves
 
 # quiet
-QUIETS, TRIES = sized((3, 9), (50, 80))  # how many count, and rounds at the most
+QUIETS, TRIES = sized((3, 12), (50, 80))  # how many count, and rounds at the most
 AT_ONCE = 0.1  # seconds in which what was not started is back in its queue
 QUICK, BEHIND = 1_000, 600  # jobs that make the worker prefetch, and jobs behind the ones that hold its threads
 PREFETCHED = 200  # units that a worker holds then as a rule, beside those that run, else nothing is shown: where the

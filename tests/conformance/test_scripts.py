@@ -6,15 +6,29 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha1
+from threading import Event
 
 import pytest
 
-from kiqcluster.errors import RedisRefused
+from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
+from kiqcluster.keys import FORMAT
 from kiqcluster.outcome import Dead, Deferred, Discard, Done, Effect, Interrupted, Outcome, Requeue, Retry
 from kiqcluster.store import Store
 from kiqcluster.store import scripts as script_module
-from kiqcluster.store.engine import ALL_SUSPECT, ANY_DEATHS, DeadSetLimits, Engine, Member, Reserved, Settlement, Unit
-from kiqcluster.store.moves import Move, move_entries, move_jobs, read_queue
+from kiqcluster.store.engine import (
+    ALL_SUSPECT,
+    ANY_DEATHS,
+    MAX_OUTCOMES,
+    MAX_RETURNED,
+    Beat,
+    DeadSetLimits,
+    Engine,
+    Member,
+    Reserved,
+    Settlement,
+    Unit,
+)
+from kiqcluster.store.moves import Dropped, Move, move_entries, move_jobs, read_due, read_queue
 from kiqcluster.store.scripts import (
     MOVE_ENTRIES,
     MOVE_JOBS,
@@ -27,6 +41,7 @@ from kiqcluster.store.scripts import (
     Script,
     run_scripts,
 )
+from kiqcluster.worker.membership import Membership
 
 NOW = 1_795_168_740.25
 ME = Member("host:1:aaaaaaaaaaaa", 1, "boot ns 1 2.00")
@@ -52,6 +67,26 @@ def reserve(engine: Engine, wanted: int, *queues: str, call: int = 1, member: Me
     if reserved.refusal and not reserved.resting:
         raise RedisRefused(reserved.refusal)
     return reserved
+
+
+LARGE = [letter * 600_000 for letter in "abc"]  # two of them are more than one batch gives back
+
+
+def hold_each(engine: Engine, count: int) -> None:
+    """Reserve so many, one by one: a reserve brings one large unit."""
+    for call in range(1, count + 1):
+        assert len(reserve(engine, 1, call=call).units) == 1
+
+
+def calls_of(store: Store, command: str) -> int:
+    """Return how often a command ran since RESETSTAT, calls inside scripts included."""
+    found = re.search(rf"^cmdstat_{command}:calls=(\d+)".encode(), store.call("INFO", "commandstats"), re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def calls_of_scripts(store: Store) -> int:
+    refused = re.search(rb"^errorstat_NOSCRIPT:count=(\d+)", store.call("INFO", "errorstats"), re.MULTILINE)
+    return calls_of(store, "eval") + calls_of(store, "evalsha") - (int(refused[1]) if refused else 0)
 
 
 def settle(engine: Engine, *pairs: tuple[Unit, Outcome]) -> int:
@@ -291,6 +326,23 @@ class TestSettle:
         assert inflight(store) == []
         assert int(store.call("GET", store.keys.processed)) == 2_500
 
+    @pytest.mark.parametrize("outcome", [Requeue(), Retry(b"later", 9.0)])
+    def test_outcomes_that_cost_more_go_a_batch_at_a_time_in_order(
+        self, engine: Engine, store: Store, outcome: Outcome
+    ) -> None:
+        count = 2 * MAX_OUTCOMES + 1
+        push(store, "default", *map(str, range(count)), "done")
+        units = reserve(engine, count + 1).units
+        store.call("CONFIG", "RESETSTAT")
+
+        held = settle(engine, *[(unit, outcome) for unit in reversed(units[:-1])], (units[-1], Done()))
+
+        assert held == count + 1
+        assert inflight(store) == []
+        assert calls_of_scripts(store) == 3
+        if isinstance(outcome, Requeue):
+            assert queue(store) == [*map(str, reversed(range(count)))]
+
 
 class TestResync:
     def test_gives_back_what_the_caller_does_not_hold_and_fences_the_old_epoch(
@@ -302,7 +354,7 @@ class TestResync:
         with store.borrowed() as link:
             returned = engine.resync(link, ME, ME.raised(), [units[1].token])
 
-        assert returned == 2
+        assert returned == (2, 0)
         assert queue(store) == ["d", "c", "a"]
         assert inflight(store) == [b"b"]
         assert reserve(engine, 1, call=2).fenced
@@ -313,7 +365,38 @@ class TestResync:
             engine.resync(link, ME, ME.raised(), [])
             again = engine.resync(link, ME, ME.raised().raised(), [])
 
-        assert again == 0
+        assert again == (0, 0)
+
+    def test_gives_back_large_units_a_batch_at_a_time(self, engine: Engine, store: Store) -> None:
+        push(store, "default", *LARGE)
+        hold_each(engine, len(LARGE))
+
+        with store.borrowed() as link:
+            assert engine.resync(link, ME, ME.raised(), []) == (2, 1)
+
+        assert queue(store) == [LARGE[2], LARGE[1]]
+        assert len(inflight(store)) == 1
+
+    def test_gives_back_many_units_a_batch_at_a_time(self, engine: Engine, store: Store) -> None:
+        push(store, "default", *map(str, range(MAX_RETURNED + 5)))
+        reserve(engine, MAX_RETURNED + 5)
+
+        with store.borrowed() as link:
+            assert engine.resync(link, ME, ME.raised(), []) == (MAX_RETURNED, 5)
+            assert engine.resync(link, ME, ME.raised().raised(), []) == (5, 0)
+
+        assert queue(store) == [*map(str, reversed(range(MAX_RETURNED + 5)))]
+
+    def test_a_member_goes_on_once_all_is_given_back(self, engine: Engine, store: Store) -> None:
+        push(store, "default", *LARGE)
+        hold_each(engine, len(LARGE))
+        membership = Membership(engine, lambda: ME, lambda _: None, Event())
+
+        with store.borrowed() as link:
+            assert membership.resync(link, [])
+
+        assert queue(store) == [*reversed(LARGE)]
+        assert not reserve(engine, 1, call=4, member=membership.member).fenced
 
     def test_one_that_arrives_after_its_caller_has_gone_on_takes_nothing_away(
         self, engine: Engine, store: Store
@@ -364,25 +447,50 @@ class TestRecover:
         assert units == 2_300
         assert queue(store) == [f"{number:04d}" for number in reversed(range(2_300))]
 
-    def test_whose_beat_has_moved_is_left_alone(self, engine: Engine, store: Store) -> None:
+    def test_large_units_go_back_a_batch_at_a_time_in_order(self, engine: Engine, store: Store) -> None:
+        push(store, "default", *LARGE)
+        hold_each(engine, len(LARGE))
+        store.call("CONFIG", "RESETSTAT")
+
+        with store.borrowed() as link:
+            assert engine.recover(link, ME.identity) == len(LARGE)
+
+        assert calls_of_scripts(store) == 2
+        assert queue(store) == [*reversed(LARGE)]
+        assert engine.members() == {}
+
+    def test_large_units_that_their_queue_refuses_are_not_read_one_by_one(self, engine: Engine, store: Store) -> None:
+        push(store, "default", *LARGE)
+        hold_each(engine, len(LARGE))
+        store.call("SET", store.keys.queue("default"), "no list")
+        store.call("CONFIG", "RESETSTAT")
+
+        with store.borrowed() as link, pytest.raises(RedisRefused, match="3 units"):
+            engine.recover(link, ME.identity)
+
+        assert calls_of(store, "hget") <= 2  # the epoch, and one payload
+        assert len(inflight(store)) == len(LARGE)
+
+    def test_who_has_beaten_since_is_left_alone(self, engine: Engine, store: Store) -> None:
         push(store, "default", "a", "b")
         reserve(engine, 1, call=1)
         with store.borrowed() as link:
-            seen = engine.beat(link, [])[ME.identity]
-            engine.beat(link, [ME.identity])
+            score = engine.beat(link, [], 0.0, 20, 0.0).silent[ME.identity]
+            store.call("ZADD", store.keys.beats, score + 1, ME.identity)
             before = everything(store)
 
-            assert engine.recover(link, ME.identity, ALL_SUSPECT, beat=seen) is None
+            assert engine.recover(link, ME.identity, ALL_SUSPECT, score) is None
 
         assert everything(store) == before
         assert not reserve(engine, 0, call=2).fenced
 
-    def test_whose_beat_stands_still_is_recovered(self, engine: Engine, store: Store) -> None:
+    def test_who_has_not_is_recovered(self, engine: Engine, store: Store) -> None:
         push(store, "default", "a")
         reserve(engine, 1, call=1)
 
         with store.borrowed() as link:
-            assert engine.recover(link, ME.identity, beat=engine.beat(link, [])[ME.identity]) == 1
+            assert engine.recover(link, ME.identity, score=engine.beat(link, [], 0.0, 20).silent[ME.identity]) == 1
+            assert engine.recover(link, ME.identity, score=1) is None
 
         assert queue(store) == ["a"]
         assert engine.members() == {}
@@ -391,17 +499,17 @@ class TestRecover:
     def test_once_it_is_fenced_a_beat_changes_nothing_more(
         self, engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("kiqcluster.store.engine.RECOVER_BATCH", 1)
+        monkeypatch.setattr("kiqcluster.store.engine.MAX_RETURNED", 1)
         push(store, "default", "a", "b")
         reserve(engine, 2, call=1)
         store.call("HSET", store.keys.members, ME.identity, f"fenced {ME.record}")
 
         with store.borrowed() as link:
-            seen = engine.beat(link, [])[ME.identity]
-            engine.beat(link, [ME.identity])
+            score = store.call("ZSCORE", store.keys.beats, ME.identity)
+            assert engine.beat(link, [ME.identity]).strangers == {ME.identity}
 
-            assert seen == engine.beat(link, [])[ME.identity] == "fenced"
-            assert engine.recover(link, ME.identity, beat="1") == 2
+            assert store.call("ZSCORE", store.keys.beats, ME.identity) == score
+            assert engine.recover(link, ME.identity, score=1) == 2
 
     def test_a_unit_of_another_release_stays_and_holds_up_no_other(self, engine: Engine, store: Store) -> None:
         push(store, "default", "a", "b")
@@ -427,23 +535,156 @@ class TestRecover:
 
 
 class TestBeat:
-    def test_counts_those_that_live_and_shows_everybody(self, engine: Engine, store: Store) -> None:
-        store.call("HSET", store.keys.members, "fenced", "fenced boot ns 2 2", "mute", "00000007 boot ns 3 3")
-        store.call("HSET", store.keys.beats, "left behind", 9, "fenced", 4)
+    def beat(self, engine: Engine, *mine: str, most: int = 20, pause: float = 10.0) -> Beat:
+        with engine.store.borrowed() as link:
+            return engine.beat(link, mine, 60.0, most, pause)
 
-        with store.borrowed() as link:
-            engine.beat(link, [ME.identity])
-            seen = engine.beat(link, [ME.identity])
+    def test_keeps_the_servers_time_and_hands_out_who_is_silent_oldest_first(
+        self, engine: Engine, store: Store
+    ) -> None:
+        store.call("ZADD", store.keys.beats, 7, "left behind", 9, "older", 10**13, "ahead")
+        store.call("HSET", store.keys.members, "older", "00000007 boot ns 3 3", "ahead", "00000001 boot ns 4 4")
+        seconds = int(store.call("TIME")[0])
 
-        assert seen == {ME.identity: "3", "fenced": "fenced", "mute": "0", "left behind": "9"}
+        beat = self.beat(engine, ME.identity, "nobody")
+
+        assert seconds <= beat.at <= seconds + 5
+        assert beat.strangers == {"nobody"}
+        assert list(beat.silent) == ["left behind", "older"]
+        scores = entries(store, store.keys.beats)
+        assert scores[ME.identity] == scores["ahead"] == round(beat.at * 1_000)
+        assert scores["older"] == scores["left behind"] == round((beat.at - 60 + 10) * 1_000)
+        assert "nobody" not in scores
+
+    def test_hands_out_no_more_than_is_wanted(self, engine: Engine, store: Store) -> None:
+        for number in range(5):
+            store.call("ZADD", store.keys.beats, number, f"m{number}")
+
+        assert list(self.beat(engine, most=0).silent) == []
+        assert list(self.beat(engine, most=2).silent) == ["m0", "m1"]
+        assert list(self.beat(engine, most=2).silent) == ["m2", "m3"]
+        assert list(self.beat(engine).silent) == ["m4"]
+
+    def test_the_audit_finds_members_without_a_score_page_by_page(self, engine: Engine, store: Store) -> None:
+        names = [f"m{number}" for number in range(1_000)]
+        store.call("HSET", store.keys.members, *[word for name in names for word in (name, "00000001 b n 1 1")])
+        assert store.call("ZCARD", store.keys.beats) == 1
+
+        looks = 0
+        while store.call("ZCARD", store.keys.beats) < 1_001:
+            store.call("EVAL", MAKE_AUDIT_DUE, 1, store.keys.audit)
+            self.beat(engine)
+            looks += 1
+
+        assert 5 < looks < 30
 
     def test_a_beat_is_taken_by_a_full_server(self, engine: Engine, store: Store) -> None:
         store.call("CONFIG", "SET", "maxmemory", "1")
         try:
-            with store.borrowed() as link:
-                assert engine.beat(link, [ME.identity]) == {ME.identity: "2"}
+            assert self.beat(engine, ME.identity).strangers == set()
         finally:
             store.call("CONFIG", "SET", "maxmemory", "0")
+
+
+# The keys of format 1 (beats as numbers in a hash), while its processes live beside ours.
+
+MAKE_AUDIT_DUE = """
+local before = redis.call('GET', KEYS[1])
+if before then redis.call('SET', KEYS[1], (string.gsub(before, ' %d+ ', ' 1 '))) end
+"""
+
+
+class TestFormat1:
+    OLD = "host:2:bbbbbbbbbbbb"
+
+    @pytest.fixture(autouse=True)
+    def _old_member(self, engine: Engine, store: Store) -> None:
+        """What its join writes."""
+        store.call("HSET", store.keys.members, self.OLD, "00000001 boot ns 2 2")
+        store.call("HINCRBY", "kiq:beats", self.OLD, 1)
+
+    def beat(self, engine: Engine, *mine: str, silence: float = 60.0) -> Beat:
+        engine.store.call("EVAL", MAKE_AUDIT_DUE, 1, engine.store.keys.audit)
+        with engine.store.borrowed() as link:
+            return engine.beat(link, mine, silence, 20, 10.0)
+
+    def age(self, store: Store) -> None:
+        for identity in (ME.identity, self.OLD):
+            store.call("ZADD", store.keys.beats, "XX", 1, identity)
+
+    def test_ours_count_in_its_hash_as_well_so_its_processes_see_them_live(self, engine: Engine, store: Store) -> None:
+        self.beat(engine, ME.identity)
+        self.beat(engine, ME.identity)
+        third = Member("host:3:cccccccccccc", 1, "boot ns 3 3")
+        engine.join(third)
+
+        assert store.call("HGET", "kiq:beats", ME.identity) == b"2"
+        assert store.call("HGET", "kiq:beats", third.identity) == b"1"
+
+    def test_one_that_counts_on_is_left_alone_and_one_that_does_not_is_recovered(
+        self, engine: Engine, store: Store
+    ) -> None:
+        self.beat(engine, ME.identity)
+        for _ in range(3):
+            self.age(store)
+            store.call("HINCRBY", "kiq:beats", self.OLD, 1)
+            assert self.beat(engine, ME.identity).silent == {}
+
+        self.age(store)
+        silent = self.beat(engine, ME.identity).silent
+
+        assert list(silent) == [self.OLD]
+        with store.borrowed() as link:
+            assert engine.recover(link, self.OLD, ALL_SUSPECT, silent[self.OLD]) == 0
+        assert list(engine.members()) == [ME.identity]
+        assert store.call("HKEYS", "kiq:beats") == [ME.identity.encode()]
+
+    def test_one_that_counts_between_the_look_and_the_script_is_left_alone(self, engine: Engine, store: Store) -> None:
+        self.beat(engine, ME.identity)
+        self.age(store)
+        silent = self.beat(engine, ME.identity).silent
+        store.call("HINCRBY", "kiq:beats", self.OLD, 1)
+
+        with store.borrowed() as link:
+            assert engine.recover(link, self.OLD, ALL_SUSPECT, silent[self.OLD]) is None
+
+        assert set(engine.members()) == {ME.identity, self.OLD}
+
+    def test_one_whose_recovery_was_begun_is_handed_out_however_it_counts(self, engine: Engine, store: Store) -> None:
+        self.beat(engine, ME.identity)
+        self.age(store)
+        store.call("HSET", store.keys.members, self.OLD, "fenced boot ns 2 2")
+        store.call("HINCRBY", "kiq:beats", self.OLD, 1)
+
+        assert list(self.beat(engine, ME.identity).silent) == [self.OLD]
+
+    def test_its_keys_end_with_its_last_member_and_come_back_with_the_next(self, engine: Engine, store: Store) -> None:
+        self.beat(engine, ME.identity)
+        store.call("HDEL", store.keys.members, self.OLD)
+        store.call("HDEL", "kiq:beats", self.OLD)  # as its stop does
+        self.beat(engine, ME.identity)
+        self.beat(engine, ME.identity)
+        assert store.call("EXISTS", "kiq:beats", "kiq:beats:1") == 0
+        self.beat(engine, ME.identity)
+        assert store.call("EXISTS", "kiq:beats") == 0
+
+        store.call("HSET", store.keys.members, "host:5:eeeeeeeeeeee", "00000001 boot ns 5 5")
+        store.call("HINCRBY", "kiq:beats", "host:5:eeeeeeeeeeee", 1)
+        self.beat(engine, ME.identity)
+
+        assert store.call("HGET", "kiq:beats", ME.identity) == b"1"
+        assert store.call("ZSCORE", store.keys.beats, "host:5:eeeeeeeeeeee") is not None
+
+    def test_a_release_that_is_too_old_is_refused_with_a_sentence(self, engine: Engine, store: Store) -> None:
+        store.call("SET", store.keys.format, FORMAT + 1)
+        before = everything(store)
+
+        with pytest.raises(RedisRefused, match=f"format {FORMAT + 1} into force.*Start the newer release"):
+            engine.join(Member("host:4:dddddddddddd", 1, "boot ns 4 4"))
+
+        assert everything(store) == before
+        store.call("SET", store.keys.format, FORMAT)
+        engine.join(ME)
 
 
 class TestOnce:
@@ -501,8 +742,8 @@ class TestMoveEntries:
         store.call("ZADD", store.keys.schedule, NOW - 1, "old", NOW + 60, "later")
         entries_due = [Move(b"old", "push", "default", b"new"), Move(b"later", "push", "default", b"too early")]
 
-        first = engine.move_due(store.keys.schedule, entries_due, NOW)
-        second = engine.move_due(store.keys.schedule, entries_due, NOW)
+        first, _ = engine.move_due(store.keys.schedule, entries_due, NOW)
+        second, _ = engine.move_due(store.keys.schedule, entries_due, NOW)
 
         assert (first, second) == (1, 0)
         assert queue(store) == ["new"]
@@ -513,7 +754,7 @@ class TestMoveEntries:
         store.call("ZADD", store.keys.retry, NOW + 60, "a", "+inf", "b")
         moves = [Move(name, "push", "default", name) for name in (b"a", b"gone", b"b")]
 
-        moved, refusals = move_entries(store, store.keys.retry, moves, NOW, LIMITS)
+        moved, refusals, _ = move_entries(store, store.keys.retry, moves, NOW, LIMITS)
 
         assert (moved, refusals) == ([0, 2], [])
         assert queue(store) == ["b", "a"]
@@ -526,7 +767,7 @@ class TestMoveEntries:
             Move(b"not now", "defer", "", repr(NOW + 7.5).encode()),
         ]
 
-        moved, _ = move_entries(store, store.keys.retry, moves, NOW, LIMITS)
+        moved, *_ = move_entries(store, store.keys.retry, moves, NOW, LIMITS)
 
         assert moved == [0, 1, 2]
         assert entries(store, store.keys.retry) == {"not now": NOW + 7.5}
@@ -536,7 +777,7 @@ class TestMoveEntries:
         store.call("ZADD", store.keys.retry, NOW + 0.1, "a", "+inf", "b", NOW, "c")
         moves = [Move(b"a", "rename", "", b"a2"), Move(b"b", "rename", "", b"b2"), Move(b"gone", "rename", "", b"x")]
 
-        moved, _ = move_entries(store, store.keys.retry, [*moves, Move(b"c", "rename", "", b"c")], NOW, LIMITS)
+        moved, *_ = move_entries(store, store.keys.retry, [*moves, Move(b"c", "rename", "", b"c")], NOW, LIMITS)
 
         assert moved == [0, 1, 3]
         assert entries(store, store.keys.retry) == {"a2": NOW + 0.1, "b2": float("inf"), "c": NOW}
@@ -544,7 +785,7 @@ class TestMoveEntries:
     def test_two_of_which_a_rename_would_make_one_are_left_alone(self, store: Store) -> None:
         store.call("ZADD", store.keys.retry, NOW, "a", NOW + 1, "a2")
 
-        assert move_entries(store, store.keys.retry, [Move(b"a", "rename", "", b"a2")], NOW, LIMITS) == ([], [])
+        assert move_entries(store, store.keys.retry, [Move(b"a", "rename", "", b"a2")], NOW, LIMITS)[:2] == ([], [])
 
         assert entries(store, store.keys.retry) == {"a": NOW, "a2": NOW + 1}
 
@@ -580,11 +821,98 @@ class TestMoveEntries:
         store.call("ZADD", store.keys.retry, NOW, "a", NOW, "b")
         moves = [Move(b"a", "push", "broken", b"a"), Move(b"b", "push", "default", b"b")]
 
-        moved, refusals = move_entries(store, store.keys.retry, moves, NOW, LIMITS)
+        moved, refusals, _ = move_entries(store, store.keys.retry, moves, NOW, LIMITS)
 
         assert moved == [1]
         assert "WRONGTYPE" in refusals[0]
         assert entries(store, store.keys.retry) == {"a": NOW}
+
+    def test_a_caller_whose_clock_is_ahead_moves_nothing_early_and_drops_nothing_of_the_dead(
+        self, engine: Engine, store: Store
+    ) -> None:
+        now, wrong = server_time(store), server_time(store) + 86_400
+        store.call("ZADD", store.keys.schedule, now + 600, "later", now - 1, "due")
+        store.call("ZADD", store.keys.dead, now - 10, "fresh")
+
+        found = engine.read_due(store.keys.schedule, wrong)
+        engine.move_due(store.keys.schedule, [Move(b"later", "push", "default", b"early")], wrong)
+        move_entries(store, store.keys.schedule, [Move(b"due", "bury", "", b"due")], wrong, LIMITS)
+
+        assert found.entries == [b"due"]
+        assert abs(found.now - now) < 5
+        assert queue(store) == []
+        assert entries(store, store.keys.dead).keys() == {"fresh", "due"}
+
+    def test_a_caller_whose_clock_is_a_little_ahead_is_believed(self, engine: Engine, store: Store) -> None:
+        now = server_time(store)
+        store.call("ZADD", store.keys.schedule, now + 10, "soon")
+
+        assert engine.read_due(store.keys.schedule, now + 20).entries == [b"soon"]
+
+
+class TestReturnRung:
+    def test_what_has_rung_goes_back_in_order_past_broken_queues_and_on_a_full_server(
+        self, engine: Engine, store: Store
+    ) -> None:
+        push(store, "fine", "later")
+        for name in ("broken", "fine"):
+            store.call("LPUSH", store.keys.wake(name), "a", "b")
+        store.call("SET", store.keys.wake("odd"), "no list")
+        store.call("SET", store.keys.queue("broken"), "no list")
+        store.call("CONFIG", "SET", "maxmemory", 1)
+        try:
+            with store.borrowed() as link:
+                engine.return_wake_lists(link, ["none", "odd", "broken", "fine"])
+        finally:
+            store.call("CONFIG", "SET", "maxmemory", 0)
+
+        assert queue(store, "fine") == ["later", "b", "a"]
+        assert store.call("LRANGE", store.keys.wake("broken"), 0, -1) == [b"b", b"a"]
+
+
+class TestDue:
+    def test_reads_the_oldest_first_within_a_number(self, store: Store) -> None:
+        store.call("ZADD", store.keys.retry, *[word for n in range(9) for word in (n, f"e{n}")], NOW + 9, "later")
+
+        assert read_due(store, store.keys.retry, NOW, 3, 100).entries == [b"e0", b"e1", b"e2"]
+        store.call("ZREMRANGEBYRANK", store.keys.retry, 0, 7)
+        assert read_due(store, store.keys.retry, NOW, 3, 100) == (NOW, [b"e8"])
+
+    def test_reads_no_more_bytes_than_it_may_but_always_one_entry(self, store: Store) -> None:
+        store.call("ZADD", store.keys.retry, 1, "a" * 900, 2, "b" * 90, 3, "c" * 10, 4, "d")
+
+        assert [entry[:1] for entry in read_due(store, store.keys.retry, NOW, 9, 100).entries] == [b"a"]
+        store.call("ZREMRANGEBYRANK", store.keys.retry, 0, 0)
+        assert [entry[:1] for entry in read_due(store, store.keys.retry, NOW, 9, 100).entries] == [b"b", b"c"]
+
+
+class TestTrimDead:
+    def test_a_million_too_many_go_in_slices_and_are_counted(self, engine: Engine, store: Store) -> None:
+        store.call("ZADD", store.keys.dead, *[word for n in range(2_500) for word in (NOW - n / 10, f"e{n}")])
+        push(store, "default", "a")
+        (unit,) = reserve(engine, 1).units
+        seen: list[Dropped] = []
+        engine = Engine(store, LIMITS, seen.append)
+
+        settle(engine, (unit, Dead(b"newest", NOW)))
+        assert seen == [(0, 1_000)]
+        assert seen[0].has_more
+        while engine.trim_dead(NOW).has_more:
+            pass
+
+        assert seen == [(0, 1_000), (0, 1_000), (0, 402)]
+        assert store.call("ZCARD", store.keys.dead) == 99
+
+    def test_what_is_too_old_is_told_from_what_is_too_much(self, engine: Engine, store: Store) -> None:
+        store.call("ZADD", store.keys.dead, *[word for n in range(5) for word in (NOW - 2_000 + n, f"old{n}")])
+
+        assert engine.trim_dead(NOW) == (5, 0)
+        assert engine.trim_dead(NOW) == (0, 0)
+
+
+def server_time(store: Store) -> float:
+    seconds, microseconds = map(int, store.call("TIME"))
+    return seconds + microseconds / 1e6
 
 
 class TestMoveJobs:
@@ -731,7 +1059,8 @@ def scene_sweep(engine: Engine, store: Store) -> Callable[[], object]:
 
     def run() -> object:
         with store.borrowed() as link:
-            return engine.recover(link, ME.identity, ALL_SUSPECT, beat="1")
+            silent = engine.beat(link, [], 0.0, 1).silent
+            return engine.recover(link, ME.identity, ALL_SUSPECT, silent.get(ME.identity, 1))
 
     return run
 
@@ -739,7 +1068,12 @@ def scene_sweep(engine: Engine, store: Store) -> Callable[[], object]:
 def scene_move_due(engine: Engine, store: Store) -> Callable[[], object]:
     store.call("ZADD", store.keys.schedule, NOW, "job-1", NOW, "job-2")
     due = [Move(b"job-1", "push", "default", b"job-1"), Move(b"job-2", "bury", "", b"job-2")]
-    return lambda: engine.move_due(store.keys.schedule, due, NOW)
+
+    def run() -> None:
+        for words in engine.move_due(store.keys.schedule, due, NOW)[1]:
+            raise RedisRefused(words)
+
+    return run
 
 
 def scene_move_by_hand(engine: Engine, store: Store) -> Callable[[], object]:
@@ -752,7 +1086,7 @@ def scene_move_by_hand(engine: Engine, store: Store) -> Callable[[], object]:
     ]
 
     def run() -> None:
-        for words in move_entries(store, store.keys.dead, moves, NOW, LIMITS)[1]:
+        for words in move_entries(store, store.keys.dead, moves, NOW, LIMITS).refusals:
             raise RedisRefused(words)
 
     return run
@@ -883,11 +1217,13 @@ def test_a_due_entry_of_a_broken_queue_is_deferred_and_holds_up_no_other(engine:
     store.call("SET", store.keys.queue("broken"), "no list")
     store.call("ZADD", store.keys.schedule, NOW, "a", NOW, "b")
 
-    with pytest.raises(RedisRefused, match="WRONGTYPE"):
-        engine.move_due(
-            store.keys.schedule, [Move(b"a", "push", "broken", b"a"), Move(b"b", "push", "default", b"b")], NOW
-        )
+    moved, (refusal,) = engine.move_due(
+        store.keys.schedule, [Move(b"a", "push", "broken", b"a"), Move(b"b", "push", "default", b"b")], NOW
+    )
 
+    assert moved == 1
+    assert refusal.startswith("WRONGTYPE")
+    assert refusal.endswith("(key queue:broken)")
     assert queue(store) == ["b"]
     assert entries(store, store.keys.schedule) == {"a": NOW + 60}
 
@@ -937,6 +1273,25 @@ def test_what_is_reserved_beside_a_refused_settle_is_not_lost(
     assert [each.payload for each in reserved.units] == [b"b"]
 
 
+def test_where_a_refused_settle_cannot_be_tried_again_what_was_reserved_beside_it_is_in_doubt(
+    engine: Engine, store: Store, sabotage: Callable[[Script, int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(store, "default", "a", "b")
+    (unit,) = reserve(engine, 1).units
+    sabotage(SETTLE, 0)
+
+    def cut_off(*_: object) -> None:
+        raise RedisUnavailable("nothing was sent")  # which the caller would take for: nothing was reserved
+
+    with store.borrowed() as link:
+        sent = engine.begin(link, ME, 2, {"default": (1, 1)}, [Settlement(unit, Done())], NOW)
+        monkeypatch.setattr("kiqcluster.store.engine.run_scripts", cut_off)
+        with pytest.raises(ReplyLost):
+            engine.finish(link, sent)
+
+    assert len(inflight(store)) == 2
+
+
 def test_a_full_server_can_be_drained(engine: Engine, store: Store) -> None:
     push(store, "default", "a")
     store.call("CONFIG", "SET", "maxmemory", "1")
@@ -945,7 +1300,7 @@ def test_a_full_server_can_be_drained(engine: Engine, store: Store) -> None:
         (unit,) = reserve(engine, 1).units
         assert settle(engine, (unit, Retry(b"again", NOW))) == 1
         assert entries(store, store.keys.retry) == {"again": NOW}
-        assert engine.move_due(store.keys.retry, [Move(b"again", "push", "default", b"again")], NOW) == 1
+        assert engine.move_due(store.keys.retry, [Move(b"again", "push", "default", b"again")], NOW)[0] == 1
         with store.borrowed() as link:
             engine.recover(link, ME.identity)
     finally:
@@ -1001,7 +1356,7 @@ class TestSuspects:
         with store.borrowed() as link:
             _, reserved = engine.exchange(link, ME, 1, {"many": (100, 100)}, [], NOW, most_deaths=0)
 
-        assert reads_of_lists(store) == 2  # one in each pass, none per suspect
+        assert reads_of_lists(store) == 5  # three in one pass, two in the other, none per suspect
         assert reserved is not None
         assert [unit.payload.decode() for unit in reserved.units] == [f"n{number}" for number in range(20)]
         assert sorted(queue(store, "many")) == sorted(suspects)
@@ -1099,11 +1454,9 @@ def test_a_broken_set_makes_no_copies_and_blocks_no_other_entry(engine: Engine, 
     store.call("ZADD", store.keys.schedule, NOW - 1, "bad", NOW, "good")
     due = [Move(b"bad", "bury", "", b"wrapped"), Move(b"good", "push", "default", b"good")]
 
-    for _ in range(3):
-        try:
-            engine.move_due(store.keys.schedule, due, NOW)
-        except RedisRefused:
-            assert broken == "dead"
+    refusals = [words for _ in range(3) for words in engine.move_due(store.keys.schedule, due, NOW)[1]]
+
+    assert len(refusals) == (broken == "dead")
 
     assert queue(store) == ["good"]
 
@@ -1112,3 +1465,119 @@ def test_a_broken_set_makes_no_copies_and_blocks_no_other_entry(engine: Engine, 
 def test_an_effect_that_cannot_be_sent_is_refused_where_it_is_made(argument: object) -> None:
     with pytest.raises((TypeError, UnicodeEncodeError)):
         Effect("sadd", "key", (argument,))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("key", ["paused", "kiq:suspects"])
+def test_a_set_of_a_wrong_type_stops_no_reserve(engine: Engine, store: Store, key: str) -> None:
+    push(store, "default", "a")
+    store.call("LPUSH", key, "no set and no hash")
+
+    with store.borrowed() as link:
+        _, reserved = engine.exchange(link, ME, 1, {"default": (1, 1)}, [], NOW)
+
+    assert reserved is not None
+    assert [unit.payload for unit in reserved.units] == [b"a"]
+    assert reserved.resting == frozenset()
+    assert f"{key}: WRONGTYPE" in reserved.refusal
+    assert "Rename" in reserved.refusal
+    assert not reserved.is_refused
+
+
+# broken keys of ours
+
+
+def beat(engine: Engine, *mine: str, silence: float = 1e6, most: int = 20) -> Beat:
+    with engine.store.borrowed() as link:
+        return engine.beat(link, mine, silence, most)
+
+
+def resync(engine: Engine) -> None:
+    with engine.store.borrowed() as link:
+        engine.resync(link, ME, ME.raised(), [])
+
+
+def recover(engine: Engine) -> None:
+    with engine.store.borrowed() as link:
+        engine.recover(link, ME.identity)
+
+
+@pytest.mark.parametrize(
+    "call", [lambda engine: reserve(engine, 1), lambda engine: engine.join(ME), resync, recover, beat, Engine.members]
+)
+def test_members_of_a_wrong_type_are_named_with_the_remedy(
+    engine: Engine, store: Store, call: Callable[[Engine], object]
+) -> None:
+    store.call("DEL", store.keys.beats)
+    store.call("SET", store.keys.members, "no hash")
+
+    if call is beat:
+        call = lambda engine: beat(engine, ME.identity)  # noqa: E731
+    with pytest.raises(RedisRefused, match=r"kiq:members is a string.* RENAME kiq:members "):
+        call(engine)
+
+
+def test_once_broken_members_are_renamed_all_goes_on(engine: Engine, store: Store) -> None:
+    push(store, "default", "a")
+    reserve(engine, 1)
+    store.call("RENAME", store.keys.members, "broken")
+
+    assert reserve(engine, 1, call=2).fenced
+    engine.join(Member("host:1:bbbbbbbbbbbb", 1, "boot ns 1 2.00"))
+    with store.borrowed() as link:
+        silent = engine.beat(link, [], 0.0, 20).silent
+        assert engine.recover(link, ME.identity, score=silent[ME.identity]) == 1
+
+    assert queue(store) == ["a"]
+
+
+@pytest.mark.parametrize("key", ["kiq:beats:2", "kiq:beats"])
+def test_beats_of_a_wrong_type_stop_no_boot_and_no_recovery_of_a_neighbour(
+    engine: Engine, store: Store, key: str
+) -> None:
+    push(store, "default", "a")
+    reserve(engine, 1)
+    store.call("DEL", key)
+    store.call("SET", key, "neither a set nor a hash")
+
+    engine.join(Member("host:1:bbbbbbbbbbbb", 1, "boot ns 1 2.00"))
+    recover(engine)
+
+    assert queue(store) == ["a"]
+    assert list(engine.members()) == ["host:1:bbbbbbbbbbbb"]
+
+
+def test_beats_that_cannot_be_written_are_named(engine: Engine, store: Store) -> None:
+    store.call("DEL", store.keys.beats)
+    store.call("SET", store.keys.beats, "no sorted set")
+
+    with pytest.raises(RedisRefused, match="kiq:beats:2 is a string and should be a zset"):
+        beat(engine, ME.identity)
+
+
+@pytest.mark.parametrize("key", ["kiq:beats", "kiq:beats:1"])
+def test_keys_of_format_1_of_a_wrong_type_stop_no_beat_and_are_named(engine: Engine, store: Store, key: str) -> None:
+    store.call("SET", key, "no hash")
+    store.call("ZADD", store.keys.beats, 1, ME.identity)
+
+    found = beat(engine, ME.identity)
+
+    assert f"{key} is of a wrong type" in found.complaint
+    assert int(store.call("ZSCORE", store.keys.beats, ME.identity)) == round(found.at * 1_000)
+
+
+def test_a_cursor_of_a_wrong_type_stops_no_beat(engine: Engine, store: Store) -> None:
+    store.call("LPUSH", store.keys.audit, "no cursor")
+
+    assert beat(engine, ME.identity).complaint == ""
+
+
+def test_a_member_whose_name_is_no_text_is_named_and_stops_nobody(engine: Engine, store: Store) -> None:
+    store.call("HSET", store.keys.members, b"host:\xff", f"00000001 {ME.record}")
+    store.call("ZADD", store.keys.beats, 1, b"host:\xff", 1, ME.identity)
+
+    found = beat(engine, silence=1.0)
+
+    assert engine.members() == {ME.identity: ME.record}
+    assert list(found.silent) == [ME.identity]
+    assert "kiq:members" in found.complaint
+    assert r"host:\xff" in found.complaint

@@ -22,7 +22,7 @@ def need(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        unavailable(f"{module} is not installed (pip install 'kiqcluster[dev]')")
+        unavailable(f"{module} is not installed (make test installs it)")
 
 
 class Unit:

@@ -25,6 +25,7 @@ RULES = [FOLDER / "recording.yml", FOLDER / "alerts.yml"]
 CASES = sorted((ROOT / "tests" / "deploy" / "prometheus").glob("*.yml"))
 DASHBOARD = ROOT / "deploy" / "grafana" / "kiqcluster.json"
 WORD = re.compile(r"[a-z_][a-z0-9_:]*")
+OF_THE_EXPORTER = ("queue:sidekiq_queue_latency_seconds:max", "queue:sidekiq_queue_size:max")  # for all instances
 OURS = ("sidekiq_", "kiqcluster_")
 SUFFIXES = ("_bucket", "_count", "_sum")
 
@@ -85,7 +86,7 @@ class TestRules:
     def test_each_alert_has_a_case_that_fires_and_one_that_does_not(self) -> None:
         fires, rests = set(), set()
         for case in cases():
-            for each in case["promql_expr_test"]:
+            for each in case.get("promql_expr_test", ()):
                 found = re.match(r'ALERTS\{alertname="(\w+)"', each["expr"])
                 if found:
                     (fires if each["exp_samples"] else rests).add(found[1])
@@ -95,7 +96,7 @@ class TestRules:
     def test_what_annotations_show_is_among_the_labels(self) -> None:
         labels: dict[str, set[str]] = {}
         for case in cases():
-            for each in case["promql_expr_test"]:
+            for each in case.get("promql_expr_test", ()):
                 for sample in each["exp_samples"]:
                     found = dict(re.findall(r'(\w+)="([^"]*)"', sample["labels"]))
                     labels.setdefault(found.get("alertname", ""), set()).update(found)
@@ -138,6 +139,20 @@ class TestDashboard:
         assert max(x for x, _ in cells) < 24
         rows = sorted({y for _, y in cells})
         assert all(after == before + 1 for before, after in pairwise(rows))
+
+    def test_what_supervisors_tell_is_of_the_instances_that_are_chosen(self, dashboard: dict[str, Any]) -> None:
+        unbound = {rule["record"] for rule in rules() if "record" in rule} - set(OF_THE_EXPORTER)
+        for text in expressions(dashboard):
+            for name in WORD.findall(re.sub(r"{[^}]*}", "", text)):
+                if name in unbound:
+                    assert re.search(rf'{name}{{[^}}]*instance=~"\$instance"', text), text
+
+    def test_no_panel_plots_a_lease_without_an_end(self, dashboard: dict[str, Any]) -> None:
+        leases = [
+            text for text in expressions(dashboard) if text.startswith("kiqcluster_quiet_lease_remaining_seconds")
+        ]
+        assert leases
+        assert all("< +Inf" in text for text in leases)
 
     def test_prometheus_can_read_its_expressions(self, dashboard: dict[str, Any], tmp_path: Path) -> None:
         recorded = [

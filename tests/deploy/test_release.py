@@ -13,7 +13,7 @@ import pytest
 
 from kiqcluster.store import Store
 from tests.kit import ROOT, Cluster, RedisServer, require, wait_until
-from tests.process.stage import is_ready, metric, push, wait_noted
+from tests.process.stage import is_ready, metric, push, slots, wait_noted
 
 SCRIPT = ROOT / "deploy" / "rolling-deploy"
 APPLICATION = """
@@ -25,6 +25,12 @@ def tell(word):
     note(word, {release!r})
 """
 BROKEN = "raise RuntimeError('this release does not boot')\n"
+
+HELD_UP = """
+import os, pathlib, time
+while os.environ.get("KIQ_SLOT") == "1" and not pathlib.Path("../../go on").exists():
+    time.sleep(0.02)
+"""
 
 RunCluster = Callable[..., Cluster]
 
@@ -51,23 +57,31 @@ class Site:
         """Return the command that makes a release the current one, and holds on until there is a file `go`."""
         return "sh", "-c", f"touch begun; while [ ! -e go ]; do sleep 0.05; done; ln -sfn releases/{name} current"
 
+    def running(self) -> list[str]:
+        """Return the name of the release that each slot runs."""
+        return [Path(slot["release"]).name for slot in slots(self.cluster)]
+
+    def current(self) -> str:
+        return (self.folder / "current").resolve().name
+
     def is_quiet(self) -> bool:
         return metric(self.cluster, "kiqcluster_quiet") == 1
 
 
 def finish(script: subprocess.Popen[str], code: int) -> None:
     """Wait for the script to end, and see with which code."""
-    output, _ = script.communicate(timeout=60)
+    output, _ = script.communicate(timeout=120)
     assert script.returncode == code, output
 
 
 @pytest.fixture
 def site(run_cluster: RunCluster, redis_server: RedisServer, store: Store, tmp_path: Path) -> Site:
-    """Release 1 runs; 2 is there too; 3 does not boot."""
+    """Release 1 runs; 2 is there too; 3 does not boot; 4 does in slot 0, and in slot 1 once there is a file `go on`."""
     require("bash", "bash")
-    for name in "123":
+    for name in "1234":
         (tmp_path / "releases" / name).mkdir(parents=True)
         source = BROKEN if name == "3" else APPLICATION.format(release=f"release {name}")
+        source += HELD_UP if name == "4" else ""
         (tmp_path / "releases" / name / "app.py").write_text(source)
     (tmp_path / "current").symlink_to("releases/1")
     words = ["default", "default", "-c", "1", "--directory", str(tmp_path / "current")]
@@ -140,3 +154,74 @@ def test_a_script_that_is_killed_strands_nobody(site: Site, store: Store) -> Non
     wait_until(lambda: is_ready(site.cluster.port), "the cluster to be ready again")
     assert metric(site.cluster, "kiqcluster_quiet_lease_expirations_total") == 1
     script.communicate()
+
+
+def test_a_script_that_is_terminated_during_the_commit_leaves_one_release_everywhere(site: Site, store: Store) -> None:
+    (site.folder / "go").touch()
+    script = site.deploy("--undo", "ln -sfn releases/1 current", "--", *site.release("4"))
+    wait_until(lambda: site.running() == ["4", "1"], "the first slot to be replaced", 60)
+
+    script.send_signal(signal.SIGTERM)
+
+    finish(script, 128 + signal.SIGTERM)
+    assert (site.current(), site.running()) == ("1", ["1", "1"])
+    assert not site.is_quiet()
+    assert store.call("EXISTS", store.keys.deploy) == 0
+    assert metric(site.cluster, 'kiqcluster_rolls_total{result="superseded"}') == 1
+
+
+def test_without_undo_it_rolls_back_all_the_same_and_says_where_the_link_leads(site: Site, store: Store) -> None:
+    (site.folder / "go").touch()
+    script = site.deploy("--", *site.release("4"))
+    wait_until(lambda: site.running() == ["4", "1"], "the first slot to be replaced", 60)
+
+    script.send_signal(signal.SIGINT)
+
+    output, _ = script.communicate(timeout=120)
+    assert script.returncode == 128 + signal.SIGINT, output
+    assert (site.current(), site.running()) == ("4", ["1", "1"])
+    assert "roll needed" in output
+
+
+def test_a_second_deploy_is_refused_and_touches_nothing(site: Site, store: Store) -> None:
+    first = site.deploy("--undo", "ln -sfn releases/1 current", "--owner", "the first", "--", *site.release("2"))
+    wait_until((site.folder / "begun").exists, "the release to begin")
+
+    second = site.deploy("--undo", "touch undone", "--", "touch", "released")
+
+    output, _ = second.communicate(timeout=120)
+    assert second.returncode == 6, output
+    assert "the first" in output
+    assert not any((site.folder / name).exists() for name in ("undone", "released"))
+    assert site.is_quiet()
+    (site.folder / "go").touch()
+    finish(first, 0)
+    assert (site.current(), site.running()) == ("2", ["2", "2"])
+    finish(site.deploy("--", "true"), 0)  # the lock is free again
+
+
+def test_a_deploy_whose_lock_was_taken_by_force_undoes_nothing(site: Site, store: Store) -> None:
+    first = site.deploy("--undo", "touch undone", "--", *site.release("2"))
+    wait_until((site.folder / "begun").exists, "the release to begin")
+
+    second = site.deploy(
+        "--force", "--owner", "the second", "--", "sh", "-c", "while [ ! -e end ]; do sleep 0.05; done"
+    )
+    wait_until(lambda: store.call("GET", store.keys.deploy) == b"the second", "the lock to change hands")
+    (site.folder / "go").touch()
+
+    finish(first, 6)
+    assert not (site.folder / "undone").exists()
+    assert store.call("GET", store.keys.deploy) == b"the second"
+    (site.folder / "end").touch()
+    finish(second, 0)
+    assert site.running() == ["2", "2"]  # where the link leads
+
+
+def test_an_abort_by_somebody_else_does_not_bring_back_what_was_there_before_a_deploy(site: Site, store: Store) -> None:
+    (site.folder / "go").touch()
+    finish(site.deploy("--owner", "yesterday", "--", *site.release("2")), 0)
+
+    finish(site.deploy("--", "sh", "-c", "exit 7"), 7)
+
+    assert (site.current(), site.running()) == ("2", ["2", "2"])

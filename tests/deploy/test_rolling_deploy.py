@@ -13,7 +13,9 @@ import pytest
 from tests.kit import ROOT, is_alive, require, wait_until
 
 SCRIPT = ROOT / "deploy" / "rolling-deploy"
-BEGIN, COMMIT, ABORT = "kiqctl deploy begin --lease 15m", "kiqctl deploy commit", "kiqctl deploy abort"
+BEGIN, COMMIT = "kiqctl deploy begin --lease 15m", "kiqctl deploy commit --patience 15m"
+ASK, ABORT = "kiqctl deploy status", "kiqctl deploy abort --patience 15m"
+HELD = "6\n"  # how kiqctl ends when somebody else has the lock
 
 # Notes what it is told.  A file named like its second word says with which code to end; a FIFO makes it wait for that.
 KIQCTL = """#!/bin/sh
@@ -54,8 +56,9 @@ def deploy(stage: Path) -> Deploy:
 
 
 def calls(stage: Path) -> list[str]:
+    """Return what was called, but for the question whose lock it is."""
     path = stage / "calls"
-    return path.read_text().splitlines() if path.exists() else []
+    return [line for line in path.read_text().splitlines() if line != ASK] if path.exists() else []
 
 
 def code(script: subprocess.Popen[str]) -> int:
@@ -83,7 +86,7 @@ class TestOrder:
         assert calls(stage) == [
             "kiqctl deploy begin --lease 1h --label v 42 --host a --host b",
             "release",
-            "kiqctl deploy commit --timeout 20m --host a --host b",
+            "kiqctl deploy commit --patience 1h --timeout 20m --host a --host b",
         ]
 
     def test_the_release_gets_its_words_and_our_input_as_they_are(self, deploy: Deploy, stage: Path) -> None:
@@ -150,6 +153,21 @@ class TestFailure:
         assert code(deploy("--", "sh", "-c", "exit 7")) == 7
 
         assert calls(stage) == [BEGIN, ABORT]
+
+    def test_while_another_deploys_nothing_is_done(self, deploy: Deploy, stage: Path) -> None:
+        (stage / "begin").write_text(HELD)
+
+        assert code(deploy("--force", "--undo", "echo undone >> calls", "--", *note("release"))) == 6
+
+        assert calls(stage) == [f"{BEGIN} --force"]
+
+    def test_what_another_deploy_has_taken_is_left_to_it(self, deploy: Deploy, stage: Path) -> None:
+        (stage / "commit").write_text("1\n")
+        (stage / "status").write_text(HELD)
+
+        assert code(deploy("--undo", "echo undone >> calls", "--", *note("release"))) == 1
+
+        assert calls(stage) == [BEGIN, "release", COMMIT]
 
 
 class TestSignals:

@@ -66,8 +66,8 @@ def test_the_commands_of_the_page_do_what_it_says(
     for block in blocks(PAGE, "console"):
         lay_out(store)
         fleet.quiet_alone = set()
-        fleet.publish()
         for line, expected in re.findall(r"^\$ (kiqctl .*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
+            fleet.publish()  # what is published expires after a minute
             done = run_example(kiqctl, shlex.split(line, comments=True)[1:], redis_server.url)
             assert done.returncode == 0, f"{line}\n{done.stderr}"
             if expected:

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from textwrap import dedent
 
+import _kiqcluster_pytest as plugin
 from kiqcluster import testing
-from kiqcluster.testing import plugin
 from tests.docs.test_docs import blocks
 from tests.kit import ROOT
 

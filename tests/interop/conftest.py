@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kiqcluster import rubyjson
 from kiqcluster.runtime import Setup, using_setup
 from kiqcluster.store import Store
 from tests.interop.browser import Browser
@@ -17,6 +18,16 @@ from tests.kit import Cluster, RedisServer, cluster, wait_until
 
 JOB_KEYS = (b"queues", b"retry", b"schedule", b"dead", b"paused", b"echoes", b"began", b"release", b"mended")
 Echo = dict[str, Any]  # what an Echo job received: by ("python" or "ruby"), jid, args, payload
+
+
+@pytest.fixture(scope="package", autouse=True)
+def old_json() -> Iterator[None]:
+    """Write floats as Debian's json 2.6 does, in this process and in the clusters that it starts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KIQ_RUBY_JSON", "2.6")
+        rubyjson.write_floats_as("2.6")
+        yield
+    rubyjson.write_floats_as("2.12")
 
 
 @pytest.fixture(scope="session")

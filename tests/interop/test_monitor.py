@@ -42,14 +42,19 @@ def sidekiqmon(url: str) -> str:
 
 
 def figures(text: str) -> dict[str, list[str]]:
-    """Return the lines by section, without what differs by nature: versions, latencies, words about times."""
+    """Return the lines by section, without what differs by nature: versions, latencies, words about times.
+
+    Weights and versions of processes are left out as well: Debian's 6.4.1 prints neither.
+    """
     sections: dict[str, list[str]] = {}
     name = ""
     for line in text.splitlines():
         head = re.fullmatch(r"---- (.*) ----", line)
         if head:
             name = head[1]
-        elif name and line.strip():
+        elif name and line.strip() and not line.startswith("  Version: "):
+            if line.startswith("   Queues: "):
+                line = re.sub(r": \d+(?=,|$)", "", line)
             steady = re.sub(r" \(.* ago\)| \(just now\)$", "", line)
             sections.setdefault(name, []).append(re.sub(r"\d+\.\d\d$", "latency", steady))
     return sections

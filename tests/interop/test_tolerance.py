@@ -112,6 +112,7 @@ STRUCTURES = {
         "rtt_us": is_digits,
         "concurrency": is_digits,
         "kiq_cluster": is_object,
+        "kiq_supervisor": lambda value: re.fullmatch(r"[0-9.]+ .+:[0-9]+:[0-9a-f]+", value) is not None,
     },
     "info of a process": {
         "hostname": is_text,

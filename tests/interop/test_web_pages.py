@@ -11,6 +11,7 @@ import pytest
 
 from kiqcluster import Client
 from tests.apps.interop import Echo, fragile, hold
+from tests.apps.names import NAMES
 from tests.interop import test_web_actions, test_web_processes  # their tests say what they press
 from tests.interop.browser import Browser
 from tests.interop.stage import PRESSED, entries
@@ -258,3 +259,13 @@ def test_a_queue_of_ours_has_a_latency(written, browser):
 
     assert row.split()[1] == str(MANY)
     assert 0 <= float(row.split()[2]) < 60 + time.monotonic()
+
+
+def test_pages_show_queues_classes_and_tags_of_every_name(store, ruby_web):
+    client = Client(store)
+    for name in NAMES:
+        client.push({"class": name, "args": [name], "tags": [name], "queue": name})
+        client.push({"class": name, "args": [name], "tags": [name], "queue": name, "at": FAR})
+    pages = ["/", "/busy", "/queues", "/stats", "/stats/queues", "/scheduled"]
+
+    assert ruby_web(*pages) == {page: [200, None] for page in pages}

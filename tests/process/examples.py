@@ -24,7 +24,7 @@ def lay_out(store: Store) -> None:
     found = [key for pattern in JOB_KEYS for key in store.call("KEYS", pattern)]
     if found:
         store.call("UNLINK", *found)
-    for queue in ("default", "mailers", "reports", "low"):
+    for queue in ("default", "low", "mailers", "reports"):  # in the order of their names: two may be equally old
         push(store, "SendInvoice", 7, "EUR", queue=queue, jid=EXAMPLE_JID)
         push(store, "Reports::Yearly", 2026, queue=queue)
     push(store, "SendInvoice", 7, at=NOW + 1e8, jid=EXAMPLE_JID)

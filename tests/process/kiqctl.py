@@ -16,6 +16,7 @@ import pytest
 from kiqcluster.ctl.command import command
 from kiqcluster.ctl.listing import Listing
 from kiqcluster.store import Store
+from tests import forkserver
 from tests.kit import PATIENCE, ROOT, wait_until
 
 
@@ -61,7 +62,7 @@ class Kiqctl:
         command = [sys.executable, "-m", "kiqcluster.ctl", *words]
         strange = ("REDIS_URL", "COLUMNS", "LINES")  # pytest-xdist tells its workers of its own terminal
         clean = {name: value for name, value in os.environ.items() if name not in strange}
-        process = subprocess.Popen(
+        process = forkserver.Popen(
             command, cwd=cwd, env={**clean, "PYTHONPATH": str(ROOT), **known, **environ},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip

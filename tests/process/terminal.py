@@ -8,7 +8,6 @@ import pty
 import signal
 import struct
 import subprocess
-import sys
 import termios
 import threading
 from collections.abc import Mapping, Sequence
@@ -16,10 +15,8 @@ from collections.abc import Mapping, Sequence
 import pyte
 import pytest
 
+from tests.forkserver import Login
 from tests.kit import PATIENCE, ROOT, wait_until
-
-# Makes the terminal on standard input the controlling one of a new session, as a login does; then becomes the command.
-LOGIN = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 
 
 def without_size(environ: Mapping[str, str]) -> dict[str, str]:
@@ -36,11 +33,8 @@ class Terminal:
         self._stream = pyte.ByteStream(self._screen)
         self._lock = threading.Lock()
         self.resize(columns, lines)
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", LOGIN, *command],
-            stdin=inside, stdout=inside, stderr=inside, start_new_session=True, cwd=ROOT,
-            env={**without_size(os.environ), "TERM": "xterm-256color", "PYTHONPATH": str(ROOT), **environ},
-        )  # fmt: skip
+        known = {**without_size(os.environ), "TERM": "xterm-256color", "PYTHONPATH": str(ROOT), **environ}
+        self.process = Login(command, inside, cwd=ROOT, env=known)
         self._before = termios.tcgetattr(self._keyboard)
         os.close(inside)
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -55,6 +49,12 @@ class Terminal:
     @property
     def text(self) -> str:
         return "\n".join(self.lines)
+
+    def colour_of(self, word: str) -> str:
+        """Return the colour of a word that the screen shows; `default` where it has none."""
+        with self._lock:
+            at = next(number for number, line in enumerate(self._screen.display) if word in line)
+            return str(self._screen.buffer[at][self._screen.display[at].index(word)].fg)
 
     def press(self, keys: str) -> None:
         os.write(self._keyboard, keys.encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 import threading
@@ -49,6 +50,26 @@ def test_an_application_that_does_not_load_is_exit_3_and_nothing_is_started(
     assert cluster.seen("child_started") == []
 
 
+@pytest.mark.parametrize(
+    ("source", "how"),
+    [
+        ("import os; os._exit(7)", "exited with 7"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "was killed by SIGKILL"),
+        ("import os; os.abort()", "application.py"),
+    ],
+)
+def test_an_import_that_ends_its_process_says_how_and_where(
+    run_cluster: RunCluster, application: Application, source: str, how: str
+) -> None:
+    app = application("pass")
+    Path(app).write_text(source)
+
+    cluster = run_cluster("default", app=app)
+
+    assert cluster.wait() == 3
+    assert how in cluster.wait_for("catalogue_failed")["error"]
+
+
 # `tests.apps` registers no job, `docs` is a folder without any module.
 @pytest.mark.parametrize(
     "app", ["no_such_module", "no/such/file.py", "tests.apps.basic:no_such_factory", "tests.apps", "docs"]
@@ -70,6 +91,7 @@ def test_an_import_that_hangs_is_exit_3_after_the_boot_timeout(
     cluster = run_cluster("default", "--directory", str(tmp_path), app=app, KIQ_BOOT_TIMEOUT="3")
 
     assert cluster.wait() == 3
+    assert "application.py" in str(cluster.wait_for("catalogue_failed")["error"])  # where it hangs
     assert cluster.seen("child_started") == []
     wait_gone(*map(int, (tmp_path / "pids").read_text().split()))
 
@@ -245,9 +267,10 @@ def old_redis(version: str) -> Iterator[int]:
     def serve(connection: socket.socket) -> None:
         with connection, suppress(ConnectionError):  # the client may leave with an answer unread
             while data := connection.recv(65_536):
-                for name in [word for word in data.upper().split(b"\r\n") if word in (b"INFO", b"CLIENT", b"SELECT")]:
+                for command in re.findall(rb"^\*\d+\r\n\$\d+\r\n(\w+)", data, re.MULTILINE):
                     info = f"# Server\r\nredis_version:{version}\r\n".encode()
-                    connection.sendall(b"$%d\r\n%s\r\n" % (len(info), info) if name == b"INFO" else b"+OK\r\n")
+                    is_info = command.upper() == b"INFO"
+                    connection.sendall(b"$%d\r\n%s\r\n" % (len(info), info) if is_info else b"+OK\r\n")
 
     def accept() -> None:
         while True:

@@ -16,8 +16,9 @@ import pytest
 
 from kiqcluster.store import Store
 from kiqcluster.version import VERSION
-from tests.kit import PATIENCE, ROOT, Cluster, RedisServer, free_port
-from tests.process.stage import open_files, push, sockets, wait_noted
+from tests import forkserver
+from tests.kit import PATIENCE, ROOT, Cluster, RedisServer, free_port, wait_until
+from tests.process.stage import ledger, open_files, push, sockets, wait_noted, wait_settled
 
 RunCluster = Callable[..., Cluster]
 
@@ -30,16 +31,8 @@ def kiqcluster(
 ) -> subprocess.CompletedProcess[str]:
     """Run the command to its end; no Redis, no free port and no application unless the arguments say so."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("KIQ_", "REDIS_"))}
-    return subprocess.run(
-        [*program, *arguments],
-        cwd=cwd,
-        env={**clean, "PYTHONPATH": str(ROOT), "REDIS_URL": NOWHERE, **environ},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    known = {**clean, "PYTHONPATH": str(ROOT), "REDIS_URL": NOWHERE, **environ}
+    return forkserver.run([*program, *arguments], cwd=cwd, env=known, stdin=subprocess.DEVNULL)
 
 
 # usage
@@ -177,10 +170,10 @@ def test_dryrun_shows_the_slots_as_json_without_redis_port_or_pidfile(tmp_path: 
 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [
-        {"slot": 0, "queues": {"default": 1, "mailers": 1}, "mode": "random", "concurrency": 3},
-        {"slot": 1, "queues": {"critical": 5, "default": 1}, "mode": "weighted", "concurrency": 3},
-        {"slot": 2, "queues": {"cronjob:nightly": 1}, "mode": "random", "concurrency": 2},
-        {"slot": 3, "queues": {"cronjob": 1, "cronjob:nightly": 1}, "mode": "random", "concurrency": 3},
+        {"slot": 0, "queues": {"default": 1, "mailers": 1}, "mode": "random", "concurrency": 5},
+        {"slot": 1, "queues": {"critical": 5, "default": 1}, "mode": "weighted", "concurrency": 5},
+        {"slot": 2, "queues": {"cronjob:nightly": 1}, "mode": "random", "concurrency": 5},
+        {"slot": 3, "queues": {"cronjob": 1, "cronjob:nightly": 1}, "mode": "random", "concurrency": 5},
     ]
     assert not pidfile.exists()
 
@@ -210,12 +203,13 @@ def test_groups_are_expanded_by_the_catalogue(arguments: tuple[str, ...], queues
 @pytest.mark.parametrize(
     ("flags", "threads"),
     [
-        ((), 4),
+        ((), 5),
+        (("--min-concurrency", "0"), 4),
         (("-c", "7"), 7),
         (("--max-concurrency", "2"), 2),
         (("--min-concurrency", "9"), 9),
         (("--min-concurrency", "9", "--max-concurrency", "5"), 5),
-        (("--max-concurrency", "0"), 4),
+        (("--max-concurrency", "0"), 5),
         (("-c", "7", "--max-concurrency", "2"), 7),
     ],
 )
@@ -351,7 +345,7 @@ def test_the_directory_flag_may_be_relative(run_cluster: RunCluster, store: Stor
     cluster.wait_for("child_ready", count=2)
 
 
-def test_a_respawned_child_enters_the_directory_by_its_logical_path(
+def test_a_respawned_child_gets_the_release_of_the_start_and_a_roll_follows_the_logical_path(
     run_cluster: RunCluster, store: Store, tmp_path: Path
 ) -> None:
     for release in ("1", "2"):
@@ -365,12 +359,17 @@ def test_a_respawned_child_enters_the_directory_by_its_logical_path(
     cluster = run_cluster("default", "--directory", str(current), app="app.py", PYTHONPATH=str(ROOT))
     push(store, "which")
     wait_noted(store, "1")
+    wait_settled(store)
 
     (tmp_path / "next").symlink_to("2")
     (tmp_path / "next").rename(current)
     os.kill(cluster.wait_ready()[0], signal.SIGKILL)
     cluster.wait_for("child_ready", count=2)
+    push(store, "which")
+    wait_until(lambda: ledger(store) == ["1", "1"], "the release of the start to run the second job")
 
+    cluster.signal(signal.SIGUSR2)
+    cluster.wait_for("roll_done")
     push(store, "which")
     wait_noted(store, "2")
 

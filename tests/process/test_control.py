@@ -18,7 +18,18 @@ from kiqcluster.fleet import Message
 from kiqcluster.frames import Channel, Frame
 from kiqcluster.store import Store
 from tests.kit import PATIENCE, ROOT, Cluster, RedisServer, wait_until
-from tests.process.stage import identities, ledger, pid_of, push, queued, release, wait_noted, wait_settled, words
+from tests.process.stage import (
+    identities,
+    ledger,
+    pid_of,
+    push,
+    push_many,
+    queued,
+    release,
+    wait_noted,
+    wait_settled,
+    words,
+)
 
 RunCluster = Callable[..., Cluster]
 STATE = {"supervisor": "here:1:a", "slots": 1, "quiet_by": "", "lease_remaining": None}
@@ -88,7 +99,8 @@ def test_a_message_for_the_cluster_goes_up_and_the_worker_does_nothing_itself(wo
 
     message = worker.wait_for("control")["message"]
 
-    assert message == {"action": "quiet", "scope": "cluster", "lease": 60.0, "by": "kiqctl@x", "id": "m1", "whose": ""}
+    told = {"action": "quiet", "scope": "cluster", "lease": 60.0, "by": "kiqctl@x", "id": "m1", "whose": ""}
+    assert message == {**told, "jid": "", "pid": 0}
     push(store, "record", "a")
     wait_noted(store, "ran a")
     assert "quiet" not in worker.kinds()
@@ -135,6 +147,22 @@ def test_a_quiet_that_the_supervisor_asks_for_is_not_its_own(worker: LoneWorker)
     assert worker.wait_for("quiet") == {
         "type": "quiet", "quiet": True, "own": False, "lease": None, "by": "supervisor"
     }  # fmt: skip
+
+
+def test_a_quiet_worker_is_busy_with_no_more_jobs_than_it_has_threads(worker: LoneWorker, store: Store) -> None:
+    """It holds more while Redis takes long to take back what was fetched ahead."""
+    threads = 2
+    push_many(store, "record", [[number] for number in range(5_000)])
+    wait_until(lambda: store.call("LLEN", "ledger") > 50, "jobs to run")
+    frames = len(worker.frames)
+
+    store.call("CLIENT", "PAUSE", 3_000, "WRITE")
+    worker.channel.send("quiet", until=None)
+
+    busy = worker.wait_for("beat", frames, lambda frame: frame["quiet"])["busy"]
+    store.call("CLIENT", "UNPAUSE")
+    assert 0 < busy <= threads
+    wait_until(lambda: worker.field("busy") == b"0", "that it is drained to show")
 
 
 def test_a_process_that_is_to_stop_drains_and_says_bye(worker: LoneWorker, store: Store) -> None:

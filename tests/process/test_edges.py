@@ -111,6 +111,26 @@ def test_a_full_disk_is_no_traceback_of_kiqctl(
     assert ("No space left on device" in done.stderr) == (streams == ">/dev/full")
 
 
+@pytest.mark.parametrize(
+    ("words", "streams", "code"),
+    [
+        ("kiqcluster --help", ">/dev/full", 1),
+        ("kiqcluster --version", ">/dev/full 2>&1", 1),
+        ("kiqcluster --nonsense", "2>/dev/full", 2),
+        ("kiqcluster.ctl --help", ">/dev/full", 1),
+        ("kiqcluster.ctl nonsense", "2>/dev/full", 2),
+        ("kiqcluster.ctl stats --nonsense", ">/dev/full 2>&1", 2),
+    ],
+)
+def test_a_full_disk_changes_no_exit_code_and_is_no_traceback(words: str, streams: str, code: int) -> None:
+    shell = ["sh", "-c", f"exec {sys.executable} -m {words} {streams}"]
+    done = subprocess.run(shell, stderr=subprocess.PIPE, text=True, check=False, timeout=30)
+
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
 ESCAPES = """
 import os
 from kiqcluster.supervisor.fork import fork

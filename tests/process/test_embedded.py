@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -16,9 +17,10 @@ from typing import Any
 import psutil
 import pytest
 
+from kiqcluster import rubyjson
 from kiqcluster.errors import StoreError
 from kiqcluster.store import Store
-from tests.kit import ROOT, Cluster, is_alive, wait_until
+from tests.kit import ROOT, Cluster, http_get, is_alive, wait_until
 from tests.process.stage import ledger, push, queued, release, wait_gone, wait_noted, words
 
 RunEmbedded = Callable[..., Cluster]
@@ -96,6 +98,14 @@ def test_data_survives_a_restart_and_the_server_stops_last(run_embedded: RunEmbe
     wait_noted(with_store, "ran b")
     assert ledger(with_store) == ["began a", "ended a", "ran b"]
     assert second.stop() == 0
+
+
+def test_nobody_else_reads_the_data_in_a_folder_that_was_made_for_it(run_embedded: RunEmbedded, folder: Path) -> None:
+    folder.rmdir()
+
+    run_embedded("default", "-c", "1").wait_ready()
+
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 def test_a_killed_server_is_started_again_with_its_data(run_embedded: RunEmbedded, folder: Path) -> None:
@@ -209,6 +219,19 @@ def test_jobs_find_the_server_in_the_url_that_every_client_understands(run_embed
     push(store, "ask")
 
     wait_noted(store, "asked")
+
+
+def test_a_roll_and_a_reload_find_the_configuration_as_it_was(run_embedded: RunEmbedded, folder: Path) -> None:
+    cluster = run_embedded("default", "-c", "1")
+    cluster.wait_ready()
+
+    cluster.signal(signal.SIGUSR2)
+    cluster.wait_for("roll_done")
+    cluster.signal(signal.SIGHUP)
+    cluster.wait_for("reloaded")
+
+    status = rubyjson.decode(http_get(cluster.port, "/status")[2])
+    assert (status["restart_needed"], status["reload_needed"], status["roll_needed"]) == ("", "", "")
 
 
 def test_a_folder_that_cannot_be_locked_is_exit_2(run_embedded: RunEmbedded, folder: Path) -> None:

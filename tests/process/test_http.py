@@ -67,7 +67,7 @@ def test_metrics_parse_and_tell_what_ran(served: Cluster) -> None:
     failed = {sample.labels["worker"]: sample.value for sample in families["sidekiq_jobs_failed"].samples}
     assert failed["broken"] == 1
     states = {sample.labels["state"]: sample.value for sample in families["kiqcluster_children"].samples}
-    assert states == {"ready": 2, "booting": 0, "quiet": 0, "stopping": 0, "backoff": 0}
+    assert states == {"ready": 2, "unresponsive": 0, "booting": 0, "quiet": 0, "stopping": 0, "backoff": 0}
 
 
 def test_jobs_that_have_not_run_yet_are_there_with_0(served: Cluster) -> None:

@@ -187,18 +187,16 @@ def test_signals_that_the_starter_had_blocked_reach_the_supervisor(run_cluster: 
 
 def test_a_board_tells_what_ran_when_a_process_died(run_cluster: RunCluster, store: Store) -> None:
     cluster = run_cluster("default", "-c", "3")
-    push(store, "stubborn", "a")
+    jid = push(store, "stubborn", "a")
     push(store, "record", "b")
     wait_noted(store, "began a", "ran b")
     pid = cluster.wait_ready()[0]
     wait_until(lambda: len(holders(store)) == 1, "the job to be in flight")
     (holder,) = holders(store)
-    (field,) = wait_until(
-        lambda: keys if len(keys := store.call("HKEYS", f"kiq:inflight:{holder}")) == 1 else None, "one unit in flight"
-    )
+    wait_until(lambda: store.call("HLEN", f"kiq:inflight:{holder}") == 1, "one unit to be in flight")
 
     os.kill(pid, signal.SIGKILL)
 
-    assert cluster.wait_for("child_died")["running"] == [field.decode().partition(":")[0]]
+    assert [each["jid"] for each in cluster.wait_for("child_died")["running"]] == [jid]
     release(store)
     wait_noted(store, "ended a")

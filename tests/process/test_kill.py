@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from kiqcluster import fleet
 from kiqcluster.config import STOP_GRACE
 from kiqcluster.store import Store
-from tests.kit import Cluster, is_alive, wait_until
+from tests.kit import Cluster, RedisServer, http_get, is_alive, wait_until
+from tests.process.kiqctl import Kiqctl
 from tests.process.stage import (
     children,
+    dead,
     descriptors,
     holders,
     identities,
     ledger,
+    metric,
     occupy,
     push,
     queued,
     release,
     restarts,
+    slots,
     wait_gone,
     wait_noted,
     wait_only_live,
@@ -332,6 +338,20 @@ def test_when_the_supervisor_is_killed_a_child_whose_shutdown_handler_hangs_ends
     assert time.monotonic() - killed >= timeout + STOP_GRACE
 
 
+def test_when_the_supervisor_is_killed_a_child_whose_job_holds_the_interpreter_ends(
+    run_cluster: RunCluster, store: Store
+) -> None:
+    # If it sees the supervisor's end before the job holds the interpreter, it has until the deadline of a stop.
+    cluster = run_cluster("default", "-c", "2", "-t", "0.3", KIQ_SILENCE_TIMEOUT="4")
+    push(store, "hold_interpreter", "a")
+    wait_noted(store, "holds a")
+    pid = cluster.wait_ready()[0]
+
+    os.kill(cluster.pid, signal.SIGKILL)
+
+    wait_gone(pid)
+
+
 # silence
 
 
@@ -356,6 +376,58 @@ def test_a_silent_child_is_killed_and_replaced_and_its_jobs_run(run_cluster: Run
     assert ledger(store).count("began b") == 1
 
 
+def test_a_child_whose_job_holds_the_interpreter_is_told_of_and_replaced_as_silent(
+    run_cluster: RunCluster, store: Store, redis_server: RedisServer
+) -> None:
+    cluster = run_cluster("default", "other", "-c", "2", KIQ_SILENCE_TIMEOUT="15")
+    pids = cluster.wait_ready()
+    pid, other = pids[0], pids[1]
+    jid = push(store, "hold_interpreter", "a")
+    wait_noted(store, "holds a")
+
+    report = cluster.wait_for("child_unresponsive", child=pid)
+    stacks = cluster.wait_for("child_stacks", child=pid)["stacks"]
+    status, _, readiness = http_get(cluster.port, "/readiness")
+    slot, _ = slots(cluster)
+    wait_until(lambda: any(each.is_unresponsive for each in fleet.processes(store)), "Redis to show it")
+    dump = Kiqctl(redis_server.url)("dump", f"{socket.gethostname()}:{pid}")
+    cluster.wait_for("child_stacks", child=pid, count=2)
+    count = metric(cluster, 'kiqcluster_children{state="unresponsive"}')
+    death = cluster.wait_for("child_died", child=pid)
+    cluster.wait_for("child_ready", count=3)
+
+    assert [(each["jid"], each["class"]) for each in report["running"]] == [(jid, "hold_interpreter")]
+    assert "in hold_interpreter" in stacks
+    assert (status, b"does not respond" in readiness) == (503, True)
+    assert (slot["state"], slot["busy"], count) == ("unresponsive", 1, 1.0)
+    assert (death["reason"], restarts(cluster, "silent"), restarts(cluster, "killed")) == ("silent", 1, 0)
+    assert [(each["jid"], each["class"]) for each in death["running"]] == [(jid, "hold_interpreter")]
+    assert death["running"][0]["seconds"] >= 10.0
+    assert "in hold_interpreter" in death["stacks"]
+    assert dump.returncode == 0, dump.stderr
+    assert [each for each in cluster.events if each["event"] == "threads" and each["pid"] == other] == []
+    assert "want of memory" not in death["msg"]
+
+
+def test_a_job_that_ends_its_process_with_the_code_of_a_stop_counts_as_a_crash(
+    run_cluster: RunCluster, store: Store, application: Application
+) -> None:
+    app = application("""
+        import os
+        from kiqcluster import job
+
+        @job(retry=0)
+        def leave():
+            os._exit(0)
+    """)
+    cluster = run_cluster("default", "-c", "1", app=app)
+    jid = push(store, "leave")
+
+    death = cluster.wait_for("child_died")
+
+    assert (death["reason"], [each["jid"] for each in death["running"]]) == ("crash", [jid])
+
+
 def test_a_child_that_was_silent_for_less_than_the_limit_goes_on(run_cluster: RunCluster, store: Store) -> None:
     cluster = run_cluster("default", "-c", "1", KIQ_SILENCE_TIMEOUT="30")
     pid = cluster.wait_ready()[0]
@@ -366,3 +438,33 @@ def test_a_child_that_was_silent_for_less_than_the_limit_goes_on(run_cluster: Ru
 
     wait_noted(store, "ran a")
     assert cluster.pids() == {0: pid}
+
+
+# by hand
+
+
+def test_a_hung_job_is_ended_with_its_process_and_alone_to_blame(
+    run_cluster: RunCluster, store: Store, tmp_path: Path
+) -> None:
+    kiqctl = Kiqctl(None)
+    control = str(tmp_path / "control")
+    cluster = run_cluster(
+        "default", "-c", "2", KIQ_CONTROL=control, KIQ_MAX_RETRIES_AFTER_INTERRUPTION="1", KIQ_RECOVER_AFTER="60"
+    )  # fmt: skip
+    push(store, "stubborn", "beside")
+    wait_noted(store, "began beside")
+    pid = cluster.wait_ready()[0]
+    hung = push(store, "hold_interpreter", "a")
+    wait_noted(store, "holds a")
+
+    unknown = kiqctl("kill", "nobody", "--socket", control)
+    done = kiqctl("kill", hung[:8], "--socket", control)  # as a table shortens it
+
+    assert (unknown.returncode, done.returncode) == (1, 0), (unknown.stderr, done.stderr)
+    assert cluster.wait_for("child_died", child=pid)["reason"] == "job_killed"
+    cluster.wait_for("child_ready", count=2)
+    wait_until(lambda: [each["jid"] for each in dead(store)] == [hung], "the hung job to be buried")
+    wait_until(lambda: ledger(store).count("began beside") == 2, "the other one to run again")
+    release(store)
+    wait_noted(store, "ended beside")
+    assert restarts(cluster, "job_killed") == 1

@@ -148,7 +148,7 @@ class TestWhom:
     def test_nobody_there_is_an_error(self, kiqctl: Kiqctl, store: Store) -> None:
         publish(store, RUBY, labels=[])
 
-        for words in (["quiet"], ["resume"], ["roll", "--wait"], ["reload"], ["deploy", "begin"], ["ps"]):
+        for words in (["quiet"], ["resume"], ["roll", "--wait"], ["reload"], ["deploy", "begin"]):
             done = kiqctl(*words)
             assert done.returncode == 1, words
             assert "no kiqcluster process" in done.stderr, words
@@ -237,7 +237,7 @@ class TestAnswers:
         assert len({message.id for _, message in silent.received}) == 1  # asked again, but for one thing
         (of_deaf,) = [line for line in done.stderr.splitlines() if deaf.name in line]
         (of_silent,) = [line for line in done.stderr.splitlines() if silent.name in line]
-        assert "may be done yet" in of_silent  # it was read
+        assert "may still be done" in of_silent  # it was read
         assert "may be" not in of_deaf
 
     def test_a_process_that_has_read_its_message_and_does_not_obey_may_yet(
@@ -248,7 +248,7 @@ class TestAnswers:
         done = kiqctl("quiet", "--identity", here.workers[0])
 
         assert done.returncode == 1
-        assert "may be done yet" in done.stderr
+        assert "may still be done" in done.stderr
 
 
 class TestWaiting:
@@ -482,8 +482,42 @@ class TestDeploy:
 
         assert kiqctl("deploy", "abort").returncode == 0
 
-        assert (here.actions, there.actions) == (["quiet", "resume"], ["resume"])
+        assert (here.actions, there.actions) == (["quiet", "resume", "rollback"], ["resume", "rollback"])
         assert here.state["quiet_by"] == ""
+
+    def test_while_one_deploys_another_is_refused_at_each_step(
+        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]
+    ) -> None:
+        here = stand_in()
+        kiqctl("deploy", "begin", "--owner", "mira")
+
+        for step in ("begin", "commit", "abort", "status"):
+            done = kiqctl("deploy", step, "--json", KIQCTL_OWNER="juri")
+            assert done.returncode == 6
+            assert "mira" in str(json.loads(done.stdout))
+        assert here.actions == ["quiet"]
+
+        done = kiqctl("deploy", "begin", "--owner", "juri", "--force")
+        assert (done.returncode, here.actions) == (0, ["quiet", "quiet"])
+        assert "taken from mira" in done.stdout
+        assert kiqctl("deploy", "commit", "--owner", "mira").returncode == 6
+        assert kiqctl("deploy", "abort", "--owner", "juri").returncode == 0
+        assert kiqctl("deploy", "status").stdout == "nobody deploys\n"
+
+    def test_an_abort_that_belongs_to_no_open_deploy_rolls_nothing_back(
+        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]
+    ) -> None:
+        here = stand_in()
+
+        done = kiqctl("deploy", "abort", "--json")
+
+        assert (done.returncode, here.actions) == (0, ["resume"])
+        assert json.loads(done.stdout)["is_rolled_back"] is False
+
+    def test_where_nobody_is_there_the_lock_is_left_free(self, kiqctl: Kiqctl) -> None:
+        assert kiqctl("deploy", "begin").returncode == 1
+
+        assert kiqctl("deploy", "status", "--owner", "juri").returncode == 0
 
 
 class TestPs:

@@ -16,7 +16,7 @@ from kiqcluster.store import Store
 from tests.kit import Cluster, RedisServer, free_port, wait_until
 from tests.process.examples import lay_out, run_example
 from tests.process.kiqctl import Kiqctl, all_commands, examples
-from tests.process.stage import push
+from tests.process.stage import holders, push
 
 COMMANDS_OF_CLUSTERS = {"quiet", "roll", "reload", "deploy", "signal"}
 
@@ -42,11 +42,25 @@ class Stage:
         lay_out(self._store)
         push(self._store, "nap", "a", 0.5, queue="work")
 
+    def run_for(self, jid: str) -> None:
+        """Have a job of that jid run for some seconds."""
+        push(self._store, "nap", "long", 8, queue="work", jid=jid)
+
+        def is_taken() -> bool:
+            held = [self._store.call("HVALS", f"kiq:inflight:{holder}") for holder in holders(self._store)]
+            return any(jid.encode() in payload for payloads in held for payload in payloads)
+
+        wait_until(is_taken, f"the job {jid} to run")
+
     def worker(self, cluster: Cluster | None = None) -> str:
         """Return host and pid of a worker that is listed, once all of them are."""
-        pids = set((cluster or self.cluster).pids().values())
-        wait_until(lambda: pids <= {each.pid for each in fleet.processes(self._store)}, "all workers to be listed")
-        return f"{socket.gethostname()}:{pids.pop()}"
+        there = cluster or self.cluster
+
+        def is_listed() -> bool:  # a kill has just replaced one, perhaps
+            return set(there.pids().values()) <= {each.pid for each in fleet.processes(self._store)}
+
+        wait_until(is_listed, "all workers to be listed")
+        return f"{socket.gethostname()}:{there.pids().popitem()[1]}"
 
     def stands_for(self) -> dict[str, str]:
         """Return what stands in the examples → what is there, in the order in which it is to be replaced."""
@@ -76,6 +90,8 @@ def test_the_examples_of_every_command_do_what_they_say(
     for words in sorted(all_commands()):
         for example in examples(words)[:most]:
             stage.prepare()
+            if words == "kill":
+                stage.run_for(example[1])
             stands_for = stage.stands_for()
             call = list(example)
             for word, real in stands_for.items():

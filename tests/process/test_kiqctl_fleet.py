@@ -305,7 +305,7 @@ class TestRoll:
         cluster.signal(signal.SIGCONT)
 
         assert done.returncode == 1
-        assert "may be done yet" in done.stderr
+        assert "may still be done" in done.stderr
         wait_until(lambda: metric(cluster, "kiqcluster_quiet") == 1, "it to be quiet after all")
 
 

@@ -120,7 +120,7 @@ class TestBusy:
     def test_that_nothing_runs_is_no_error(self, kiqctl: Kiqctl) -> None:
         done = kiqctl("busy")
 
-        assert (done.returncode, done.stdout) == (0, "nothing runs\n")
+        assert (done.returncode, done.stdout) == (0, "no jobs are running\n")
 
     def test_a_job_of_a_real_cluster_shows(
         self, run_cluster: Callable[..., Cluster], kiqctl: Kiqctl, store: Store
@@ -144,15 +144,44 @@ class TestMonitor:
     def test_it_has_the_sections_of_sidekiqmon(self, kiqctl: Kiqctl, store: Store) -> None:
         store.pipeline([("SET", "stat:processed", 1_234_567), ("SET", "stat:failed", 12), ("ZADD", "dead", 1, "x")])
         store.pipeline([("SADD", "queues", "mailers"), ("LPUSH", "queue:mailers", "{}")])
-        publish(store, RUBY, labels=["reliable"], busy=2, queues=["low", "default"], quiet="true", tag="shop")
+        publish(
+            store,
+            RUBY,
+            labels=["reliable"],
+            busy=2,
+            queues=["low", "default"],
+            quiet="true",
+            tag="shop",
+            version="0.0.9",
+        )
 
         text = kiqctl("monitor").stdout
 
         assert text.startswith(f"kiqcluster {VERSION}\n")
         assert "---- Overview ----\n  Processed: 1,234,567\n     Failed: 12\n       Busy: 2\n   Enqueued: 1\n" in text
         assert f"---- Processes (1) ----\n{RUBY} [shop] [reliable] [quiet]\n" in text
-        assert "  Threads: 5 (2 busy)\n   Queues: default, low\n" in text
+        assert "  Threads: 5 (2 busy)\n   Queues: default, low\n  Version: 0.0.9\n" in text
         assert "---- Queues (1) ----\nNAME       SIZE  LATENCY\nmailers       1     0.00\n" in text
+
+    @pytest.mark.parametrize(
+        ("told", "shown"),
+        [
+            ({"queues": ["b", "a"]}, "a, b"),
+            ({"queues": ["b", "a"], "weights": [{"b": 2, "a": 0}]}, "b: 2, a"),
+            ({"weights": [{"b": 1}, {"a": 3}]}, "b: 1, a: 3"),
+            ({"capsules": {"x": {"weights": {"b": 2, "a": 1}}, "y": {"weights": {"c": 0}}}}, "b: 2, a: 1, c"),
+            ({"capsules": {"x": {"weights": {"a" * 70: 1}}}}, f"\n           {'a' * 70}: 1"),
+        ],
+    )
+    def test_queues_have_their_weights_as_in_sidekiqmon_of_7_and_8(
+        self, kiqctl: Kiqctl, store: Store, told: dict[str, object], shown: str
+    ) -> None:
+        publish(store, RUBY)
+        store.call("HSET", RUBY, "info", json.dumps({"version": VERSION, "concurrency": 5, **told}))
+
+        text = kiqctl("monitor", "processes").stdout
+
+        assert text.endswith(f"   Queues: {shown}\n"), text
 
     def test_sections_may_be_chosen(self, kiqctl: Kiqctl, store: Store) -> None:
         text = kiqctl("monitor", "queues", "overview").stdout

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,38 @@ def steady(line: str) -> str:
     return re.sub(r"(\dm) \d+s", r"\1", line)
 
 
+# restarts
+
+
+def test_a_slot_whose_worker_has_died_shows_how_often_and_how_long_ago(
+    kiqctl: Kiqctl, here: StandIn, behind: Door
+) -> None:
+    died_at = here.beat - 180
+    here.change(children=[child(0, 101, restarts=3, died_at=died_at), child(1, 102, restarts=0), child(2, None)])
+
+    shown = table(kiqctl("ps").stdout)
+
+    assert [re.sub(r" \d+s", "", row["RESTARTS"]) for row in shown] == ["3 (3m ago)", "0", "–"]
+
+
+def test_restarts_on_purpose_do_not_count_and_others_do_by_redis_and_by_socket(
+    run_cluster: RunCluster, kiqctl: Kiqctl, tmp_path: Path
+) -> None:
+    socket = str(tmp_path / "control.sock")
+    cluster = run_cluster("default", "-c", "1", KIQ_CONTROL=socket)
+    cluster.wait_ready()
+    cluster.signal(signal.SIGUSR2)
+    cluster.wait_for("roll_done")
+    os.kill(cluster.pids()[0], signal.SIGKILL)
+    cluster.wait_for("child_ready", count=3)
+
+    for words in (["ps"], ["ps", "--socket", socket]):
+        wait_until(
+            lambda words=words: [row["RESTARTS"].partition(" (")[0] for row in table(kiqctl(*words).stdout)] == ["1"],
+            "the one restart that nobody wanted",
+        )
+
+
 # the latest roll
 
 
@@ -87,6 +120,19 @@ def test_one_of_which_nobody_told_the_time_is_told_without(kiqctl: Kiqctl, here:
     here.change(roll={"id": "1", "state": "done", "done": 2, "of": 2, "error": ""})
 
     assert head(kiqctl("ps").stdout)[1:] == ["  rolled 2 of 2"]
+
+
+@pytest.mark.parametrize("nonsense", ["x\x1b[2J", None, [1], {}, 1e300, -1])
+def test_a_supervisor_that_tells_nonsense_hides_no_other_and_can_be_told(
+    kiqctl: Kiqctl, here: StandIn, nonsense: Any
+) -> None:
+    told = ("slots", "lease_remaining", "quiet_by", "roll", "reload", "at", "children", "version", "restart_needed")
+    here.change(**dict.fromkeys(told, nonsense))
+
+    for words in (["ps"], ["ps", "--json"], ["top", "--once", "--interval", "0.1s"], ["resume"]):
+        done = kiqctl(*words)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "\x1b" not in done.stdout
 
 
 def test_orders_that_are_no_rolls_say_nothing_of_the_latest_one(kiqctl: Kiqctl, here: StandIn) -> None:
@@ -238,10 +284,21 @@ def test_a_supervisor_that_says_nothing_while_its_workers_beat_is_told(
 
     shown = kiqctl("ps")
 
-    assert ("stand still" in shown.stdout) == is_said
+    assert ("may be stuck" in shown.stdout) == is_said
     (cluster,) = json.loads(kiqctl("ps", "--json").stdout)["clusters"]
     assert cluster["silent_for"] == lag
     assert 890 - lag < cluster["lease_remaining"] <= 900 - lag  # its time runs from when that was said
+
+
+def test_a_fleet_of_ruby_alone_is_shown_and_no_failure(kiqctl: Kiqctl, store: Store) -> None:
+    info = {"hostname": "rails", "pid": 7, "concurrency": 5, "queues": ["default"], "version": "7.3.10", "labels": []}
+    store.call("SADD", "processes", "rails:7:x")
+    store.call("HSET", "rails:7:x", "info", json.dumps(info), "busy", 0, "beat", time.time(), "quiet", "false")
+
+    done = kiqctl("ps")
+
+    assert done.returncode == 0
+    assert "rails:7:x" in done.stdout
 
 
 # real clusters

@@ -64,6 +64,34 @@ class TestWhom:
         ((worker, message),) = here.received
         assert (worker, message.action, message.scope) == (here.workers[1], "quiet", "process")
 
+    def test_the_stacks_of_a_worker_that_reads_nothing_are_asked_of_its_supervisor(
+        self, kiqctl: Kiqctl, stand_in: Put
+    ) -> None:
+        here = stand_in(workers=2)
+        here.deaf = {here.workers[0]}
+        here.change(children=[{"slot": 0, "pid": 101, "state": "unresponsive"}, {"slot": 1, "pid": 102}])
+
+        done = kiqctl("dump", "app-1:101")
+
+        assert done.returncode == 0, done.stderr
+        assert "log its stacks" in done.stdout
+        assert {(message.action, message.scope, message.pid) for _, message in here.received} == {
+            ("dump", "cluster", 101)
+        }
+
+    @pytest.mark.parametrize("identity", ["app-1:101", "app-1:100"])
+    def test_where_no_worker_can_pass_it_on_it_says_what_can(
+        self, kiqctl: Kiqctl, stand_in: Put, identity: str
+    ) -> None:
+        here = stand_in(workers=1)
+        here.deaf = set(here.workers)
+        here.change(children=[{"slot": 0, "pid": 101, "state": "unresponsive"}])
+
+        done = kiqctl("dump", identity)
+
+        assert done.returncode == 1
+        assert "on app-1, `kill -TTIN 100`" in done.stderr
+
     @pytest.mark.parametrize("name", ["TSTP", "TERM", "TTIN"])
     def test_a_process_of_rubys_finds_the_signal_in_its_list(self, kiqctl: Kiqctl, store: Store, name: str) -> None:
         publish(store, RUBY, labels=[])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kiqcluster.clock import SystemClock
 from kiqcluster.ctl import by_socket
 from kiqcluster.ctl.by_socket import SocketWay
 from kiqcluster.ctl.steer import message
@@ -142,7 +143,7 @@ def test_an_order_that_is_not_answered_may_be_done_yet(tmp_path: Path, monkeypat
         frozen.bind(str(path))
         frozen.listen()
 
-        with pytest.raises(KiqError, match="may be done yet") as caught:
+        with pytest.raises(KiqError, match="may still be done") as caught:
             SocketWay(str(path)).tell(message("quiet"))
         with pytest.raises(KiqError, match="did not answer within") as look:
             SocketWay(str(path)).look()
@@ -195,5 +196,25 @@ def test_what_listens_there_may_be_something_else(kiqctl: Kiqctl, tmp_path: Path
         done = kiqctl.end(running)
 
     assert done.returncode == 1
-    assert "no supervisor" in done.stderr
+    assert "is not the socket of a supervisor" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_busy_shows_what_runs_at_this_moment(kiqctl: Kiqctl, supervisor: Door) -> None:
+    since = SystemClock.now() - 90
+    supervisor.set_slots(running=[{"jid": "b4a5", "class": "SendInvoice", "since": since}])
+    place = ("--socket", str(supervisor.path))
+
+    said = kiqctl("busy", *place).stdout
+    assert "SendInvoice" in said
+    assert "2 jobs in 2 processes" in said
+    document = json.loads(kiqctl("busy", "--json", *place).stdout)
+    assert document["busy"] == 2
+    assert (document["jobs"][0]["jid"], document["jobs"][0]["class"], document["jobs"][0]["age"]) == (
+        "b4a5",
+        "SendInvoice",
+        0.0,
+    )
+    assert document["jobs"][0]["seconds"] >= 90
+    assert json.loads(kiqctl("busy", "--class", "Other", "--json", *place).stdout)["busy"] == 0
+    assert kiqctl("busy", "--queue", "mailers", *place).returncode == 2

@@ -163,7 +163,7 @@ class TestKeys:
 
         wait_until(lambda: jids(store, "queue:low") == [JID], "the job to be in its queue")
         assert store.call("ZCARD", "retry") == 0
-        top.wait_shown(f"SendInvoice {JID} is in its queue")
+        top.wait_shown(f"SendInvoice {JID} moved to its queue")
 
     def test_the_entry_that_is_selected_is_meant_wherever_it_stands_by_then(
         self, store: Store, open_top: OpenTop
@@ -233,7 +233,7 @@ class TestKeys:
         top.press("y")
 
         wait_until(lambda: store.call("SMEMBERS", "paused") == [b"mailers"], "the queue to be paused")
-        top.wait_shown("mailers is paused", " paused ")
+        top.wait_shown("mailers paused", " paused ")
         top.press("P")
         top.wait_shown("resume the queue mailers?")
         top.press("y")

@@ -16,6 +16,7 @@ RunCluster = Callable[..., Cluster]
 Application = Callable[[str], str]
 
 MANY = 20_000  # more lines than a pipe and the job log hold
+OTHER_LINES = 20  # that a worker writes while it runs these, at most
 TALKER = """
     import logging
     from kiqcluster import job
@@ -112,7 +113,7 @@ def test_a_log_that_nobody_reads_stops_no_job_and_what_is_dropped_is_counted(
     output: list[bytes] = []
     with unread_cluster(*arguments) as (process, _):
         jids = push_many(store, "nothing", [[]] * MANY)
-        wait_until(lambda: processed(store) == MANY, "the jobs to be done although nobody reads", 30)
+        wait_until(lambda: processed(store) == MANY, "the jobs to be done although nobody reads", 60)
 
         reader = threading.Thread(target=lambda: output.extend(process.stdout or []), daemon=True)
         reader.start()
@@ -126,4 +127,5 @@ def test_a_log_that_nobody_reads_stops_no_job_and_what_is_dropped_is_counted(
     assert set(written) <= set(jids)
     assert len(set(written)) == len(written)
     assert dropped > 0
-    assert len(written) + dropped == MANY
+    # Of the few other lines that the worker writes meanwhile some may be dropped, and counted, as well.
+    assert MANY <= len(written) + dropped <= MANY + OTHER_LINES

@@ -45,9 +45,10 @@ def runs(directory: Path, word: str) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
 
-def beats(store: Store) -> dict[str, int]:
-    flat = store.call("HGETALL", "kiq:beats")
-    return {name.decode(): int(count) for name, count in zip(flat[::2], flat[1::2], strict=True)}
+def beats(store: Store) -> dict[str, float]:
+    """Return identity → time of its last beat, seconds."""
+    flat = store.call("ZRANGE", "kiq:beats:2", 0, -1, "WITHSCORES")
+    return {name.decode(): float(score) / 1_000 for name, score in zip(flat[::2], flat[1::2], strict=True)}
 
 
 def test_jobs_that_run_while_redis_restarts_finish_once_and_nothing_is_lost(
@@ -101,8 +102,8 @@ def test_an_outage_longer_than_others_wait_costs_no_worker_its_jobs(
     back_at = time.monotonic() + 1.5 * float(limits["KIQ_RECOVER_AFTER"])
     wait_until(lambda: time.monotonic() > back_at, "the time to pass after which others may recover")
     server.start()
-    said = beats(store)
-    wait_until(lambda: all(beats(store)[name] > said[name] + 9 for name in members), "everybody to look for a while")
+    begun = int(store.call("TIME")[0])
+    wait_until(lambda: all(beats(store)[name] > begun + 4.5 for name in members), "everybody to look for a while")
     (tmp_path / "release").touch()
 
     wait_until(lambda: store.call("GET", "stat:processed") == b"2", "both jobs to be settled")
@@ -142,3 +143,22 @@ def test_a_redis_that_lost_everything_is_joined_again(run_cluster: RunCluster, o
 
     wait_noted(store, "ran a")
     wait_only_live(store, pid)
+
+
+def test_a_redis_that_cannot_write_its_snapshot_is_waited_for_at_boot(
+    run_cluster: RunCluster, own_server: RedisServer
+) -> None:
+    store = own_server.store()
+    (own_server.directory / "dump.rdb").mkdir()
+    store.call("CONFIG", "SET", "save", "3600 1000000")
+    store.call("BGSAVE")
+    wait_until(lambda: b"rdb_last_bgsave_status:err" in store.call("INFO", "persistence"), "the snapshot to fail")
+
+    cluster = run_cluster("default", "--redis", own_server.url)
+    cluster.wait_for("redis_awaited")
+    assert cluster.process.poll() is None
+
+    (own_server.directory / "dump.rdb").rmdir()
+    store.call("BGSAVE")
+    cluster.wait_ready()
+    assert cluster.stop() == 0

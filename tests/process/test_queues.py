@@ -113,7 +113,8 @@ def test_a_name_that_no_job_goes_to_is_told(run_cluster: RunCluster, store: Stor
     cluster = run_cluster("defualt,default", "default", "cronjob,*")
     cluster.wait_ready(3)
 
-    assert [(each["slot"], each["queues"]) for each in cluster.seen("queue_unknown")] == [(0, "defualt")]
+    (said,) = cluster.seen("queue_unknown")
+    assert (said["slot"], said["queues"], said["hint"]) == (0, "defualt", "did you mean default?")
 
 
 # order

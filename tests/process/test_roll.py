@@ -255,6 +255,24 @@ def test_a_second_usr2_begins_again_and_nothing_of_the_first_is_left(run_cluster
     assert rolls == [1, 0, 1]
 
 
+def test_a_roll_that_comes_while_another_asks_for_the_release_is_no_failure_of_that(
+    run_cluster: RunCluster, releases: Releases
+) -> None:
+    gate = releases.current.parent / "go"
+    cluster = releases.run(run_cluster, "default", "-c", "1")
+    cluster.wait_ready()
+    releases.deploy("2", "while not pathlib.Path('../../go').exists(): time.sleep(0.01)")
+    for count in (1, 2):
+        cluster.signal(signal.SIGUSR2)
+        cluster.wait_for("roll_started", count=count)
+
+    gate.touch()
+    cluster.wait_for("roll_done")
+
+    assert cluster.seen("roll_superseded")
+    assert not cluster.seen("roll_failed")
+
+
 def test_a_successor_that_is_given_up_once_it_runs_jobs_finishes_them(
     run_cluster: RunCluster, store: Store, application: Callable[[str], str]
 ) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from kiqcluster import rubyjson
 from kiqcluster.store import Store
-from tests.kit import ROOT, Cluster, RedisServer, is_alive, wait_until
+from kiqcluster.supervisor.status import HIDDEN
+from tests.kit import ROOT, Cluster, RedisServer, http_get, is_alive, wait_until
 from tests.kit import cluster as run
 from tests.process.stage import (
     Capacity,
@@ -75,18 +78,21 @@ def test_a_release_that_does_not_boot_never_takes_a_slot(
     ],
 )
 def test_a_worker_that_does_not_boot_says_why(
-    run_cluster: RunCluster, store: Store, releases: Releases, source: str, why: str
+    run_cluster: RunCluster, store: Store, releases: Releases, tmp_path: Path, source: str, why: str
 ) -> None:
-    cluster = releases.run(run_cluster, "default", "-c", "1", KIQ_BOOT_TIMEOUT="3")
+    control = tmp_path / "control"
+    cluster = releases.run(run_cluster, "default", "-c", "1", KIQ_BOOT_TIMEOUT="3", KIQ_CONTROL=str(control))
     cluster.wait_ready()
     releases.deploy("2", source)
 
     cluster.signal(signal.SIGUSR2)
 
     assert why in wait_roll(store, "failed")["error"].partition("\n")[0]
-    death = slots(cluster)[0]["last_death"]
-    assert why in death["error"]
-    assert death["release"] == releases.path("2")
+    for_owner, for_everybody = (rubyjson.decode(http_get(each, "/status")[2]) for each in (control, cluster.port))
+    assert why in for_owner["slots"][0]["last_death"]["error"]
+    assert for_owner["slots"][0]["last_death"]["release"] == releases.path("2")
+    assert why not in rubyjson.encode(for_everybody).decode()
+    assert for_everybody["roll"]["error"] == for_everybody["slots"][0]["last_death"]["error"] == HIDDEN
 
 
 def test_a_release_whose_configuration_is_broken_is_refused_before_anything_is_replaced(
@@ -176,6 +182,25 @@ def test_a_roll_that_fails_half_way_leaves_what_it_has_replaced(
     push(store, "release")
     push(store, "release", queue="other")
     wait_noted(store, "release 2", "release 1")
+
+
+def test_a_release_whose_workers_die_in_their_bake_time_takes_one_slot_and_that_goes_back(
+    run_cluster: RunCluster, store: Store, releases: Releases
+) -> None:
+    cluster = releases.run(run_cluster, "default", "other", "-c", "1", KIQ_BAKE_TIME="60")
+    pids = cluster.wait_ready(2)
+    releases.deploy("2", "@on('ready')\ndef die_later(): threading.Timer(1.5, os._exit, [1]).start()")
+
+    cluster.signal(signal.SIGUSR2)
+    cluster.wait_for("child_replaced", slot=0)
+
+    report = wait_roll(store, "failed")
+    assert (report["done"], report["of"]) == (0, 2)
+    assert "exited with 1" in report["error"]
+    cluster.wait_for("child_ready", slot=0, count=3)
+    assert [Path(slot["release"]).name for slot in slots(cluster)] == ["1", "1"]
+    assert cluster.pids()[1] == pids[1]
+    assert restarts(cluster, "crash") == 1
 
 
 def test_a_successor_that_is_killed_ends_the_roll_and_the_old_process_stays(

@@ -1,13 +1,14 @@
-"""Workers of another host that fall silent: any worker elsewhere gives their jobs back."""
+"""Workers that fall silent, on another host or cut off: any worker elsewhere gives their jobs back."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 from kiqcluster.store import Store
-from tests.kit import Cluster, wait_until
+from tests.kit import Cluster, RedisServer, wait_until
 from tests.process.stage import (
     holders,
     identities,
@@ -21,6 +22,7 @@ from tests.process.stage import (
     wait_settled,
     words,
 )
+from tests.proxy import Proxy
 
 Run = Callable[..., Cluster]
 SOON = {"KIQ_RECOVER_AFTER": "3", "KIQ_SILENCE_TIMEOUT": "0"}
@@ -76,3 +78,54 @@ def test_a_frozen_worker_is_swept_and_changes_nothing_when_it_wakes(run_cluster:
     assert store.call("GET", "stat:processed") == b"1"
     assert queued(store) == []
     assert store.call("ZCARD", "retry") == 0
+
+
+HEED = """
+    import pathlib, time
+    from kiqcluster import current_job, job
+
+    def note(word):
+        with open("notes", "a") as notes:  # no Redis: this worker is cut off
+            notes.write(f"{word}\\n")
+
+    @job()
+    def heed():
+        note("began")
+        while not pathlib.Path("release").exists():
+            if current_job().fenced:
+                note("fenced, stopping" if current_job().stopping else "fenced")
+                return
+            time.sleep(0.01)
+        note("ended")
+"""
+
+
+def test_a_job_of_a_worker_that_is_cut_off_can_tell_that_another_one_may_run_it(
+    run_cluster: Run, store: Store, redis_server: RedisServer, application: Callable[[str], str], tmp_path: Path
+) -> None:
+    app, options = application(HEED), ("-c", "1", "--directory", str(tmp_path))
+
+    def noted() -> list[str]:
+        notes = tmp_path / "notes"
+        return notes.read_text().splitlines() if notes.exists() else []
+
+    with Proxy(("127.0.0.1", redis_server.port)) as proxy:
+        cut_off = run_cluster("default", *options, f"--redis={proxy.url}", app=app, **SOON)
+        cut_off.wait_ready()
+        push(store, "heed")
+        wait_until(lambda: noted() == ["began"], "the job to run")
+        (old,) = identities(store)
+        other = run_cluster("default", *options, app=app, **SOON)
+        other.wait_ready()
+
+        with proxy.away():
+            other.wait_for("recovered", identity=old, units=1)
+            wait_until(lambda: len(noted()) == 3, "the job to run elsewhere, and to give way here")
+            assert sorted(noted()) == ["began", "began", "fenced, stopping"]
+            (tmp_path / "release").touch()
+            wait_until(lambda: store.call("GET", "stat:processed") == b"1", "its end to be settled")
+
+        cut_off.wait_for("worker_fenced", old=old)
+        wait_settled(store)
+        assert store.call("GET", "stat:processed") == b"1"
+        assert queued(store) == []

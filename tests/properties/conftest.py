@@ -1,4 +1,4 @@
-"""Fixtures of the properties: the seed.  No law is broken by a machine that has other things to do."""
+"""Fixtures of the properties: the seed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ import os
 from random import SystemRandom
 
 import pytest
-from hypothesis import HealthCheck, settings
-
-settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session")

@@ -38,9 +38,10 @@ AHEAD = 2  # units that are reserved ahead of need
 NOW = 1_795_168_740.25
 DEATHS = 3  # of processes, until what they ran is buried
 MOST_TURNS = 200  # until everything must be done once the faults have ended
-SMALL_BATCH = 2  # units that one recover script gives back, so that it takes several
+SMALL_BATCH = 2  # units that one script gives back, or settles, so that it takes several
 ENDED, COUNTED = "test:ended", "test:counted"  # lists that the outcomes write with their effects
 LIMITS = DeadSetLimits(1_000_000, 1e9)
+SILENCE = 60.0  # seconds after which others recover a member
 
 ASIDE = "aside:"
 JID = re.compile(rb'"jid":"(\w+)"')
@@ -57,6 +58,13 @@ for _, key in ipairs(redis.call('KEYS', '*')) do
   found[#found + 1] = {key, value}
 end
 return found
+"""
+
+# Move the time of every beat back, and have the next beat look for members without one.
+AGE = """
+local scored = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
+for i = 1, #scored, 2 do redis.call('ZADD', KEYS[1], scored[i + 1] - ARGV[1], scored[i]) end
+redis.call('DEL', KEYS[2])
 """
 
 Command = Sequence[Word]
@@ -174,6 +182,16 @@ class World:
             if self.raw(("EXISTS", f"{ASIDE}{key}"))[0]:
                 self.raw(("RENAME", f"{ASIDE}{key}", key))
         self.spoiled.clear()
+
+    def pass_time(self, seconds: float = 2 * SILENCE) -> None:
+        """Make every beat older, by more than others wait for; less than 0: the server's clock was set back."""
+        self.raw(("EVAL", AGE, 2, "kiq:beats:2", "kiq:audit", 1_000 * seconds))
+
+    def scores(self) -> dict[str, int | None]:
+        """Return every member, and every beat without one, with the time of its beat."""
+        members, flat = self.raw(("HKEYS", "kiq:members"), ("ZRANGE", "kiq:beats:2", 0, -1, "WITHSCORES"))
+        scores = {name.decode(): int(score) for name, score in zip(flat[::2], flat[1::2], strict=True)}
+        return {**dict.fromkeys(sorted(name.decode() for name in members)), **scores}
 
     def forget(self, index: int) -> None:
         """Without R1: end a membership whose units were given back some time ago."""
@@ -415,19 +433,32 @@ class Process:
         self.is_alive = False
         self.held, self.outcomes = {}, []
 
-    def sweep(self, identity: str, fault: Fault = Fault.NONE, beat: str | None = None) -> None:
+    def sweep(self, identity: str, fault: Fault = Fault.NONE, score: int | None = None) -> None:
         """Recover another process, whatever it is: dead, frozen or only slow."""
         self.wire.fault = fault
         with suppress(StoreError):
-            self._recover(identity, ALL_SUSPECT, beat)
+            self._recover(identity, ALL_SUSPECT, score)
+        self.wire.fault = Fault.NONE
+
+    def look(self, fault: Fault = Fault.NONE) -> None:
+        """Beat, and recover whoever was handed as silent."""
+        self.wire.fault = fault
+        with suppress(StoreError):
+            for identity, score in self.engine.beat(self.wire, [self.member.identity], SILENCE, 2).silent.items():
+                self._recover(identity, ALL_SUSPECT, score)
         self.wire.fault = Fault.NONE
 
     def sweep_dead(self) -> None:
-        """Recover whoever does not beat, as far as anybody can see."""
-        alive = {process.member.identity for process in self.world.awake()}
-        for identity, beat in self.engine.beat(self.wire, sorted(alive)).items():
-            if identity not in alive or beat == "fenced":
-                self._recover(identity, beat=beat)
+        """Recover whoever has been silent, as every process does that has beaten for long enough.
+
+        Twice: the first time, members without a beat are given one.
+        """
+        for _ in range(2):
+            self.world.pass_time()
+            alive = sorted(process.member.identity for process in self.world.awake())
+            silent = self.engine.beat(self.wire, alive, SILENCE, 1_000).silent
+            for identity, score in silent.items():
+                self._recover(identity, score=score)
 
     def poll(self, fault: Fault = Fault.NONE) -> int:
         """Move what is due; return how many entries."""
@@ -437,7 +468,8 @@ class Process:
             for source in ("retry", "schedule"):
                 due = self.world.link.exchange([("ZRANGE", source, 0, 4)])[0]
                 if due and not isinstance(due, RedisRefused):
-                    moved += self.engine.move_due(source, [Move(old, "push", QUEUES[0], old) for old in due], NOW + 100)
+                    moves = [Move(old, "push", QUEUES[0], old) for old in due]
+                    moved += self.engine.move_due(source, moves, NOW + 100)[0]
         self.wire.fault = Fault.NONE
         return moved
 
@@ -477,10 +509,12 @@ class Process:
         self.held.update({unit.token: unit for unit in reserved.units})
 
     def _resync(self) -> None:
+        """Have one batch given back; whatever happens between two of them."""
         self.raised = self.raised.raised()
-        if self.engine.resync(self.wire, self.member, self.raised, list(self.held)) is None:
+        returned = self.engine.resync(self.wire, self.member, self.raised, list(self.held))
+        if returned is None:
             self._rejoin()
-        else:
+        elif returned[1] == 0:
             self.member = self.raised
             self.unsure = False
 
@@ -490,8 +524,8 @@ class Process:
         self.has_joined, self.unsure = False, False
         self.held.clear()
 
-    def _recover(self, identity: str, running: Sequence[str] = (), beat: str | None = None) -> None:
-        self.engine.recover(self.wire, identity, running, beat)
+    def _recover(self, identity: str, running: Sequence[str] = (), score: int | None = None) -> None:
+        self.engine.recover(self.wire, identity, running, score)
 
 
 def outcome(unit: Unit, kind: str) -> Outcome:
@@ -534,9 +568,9 @@ class WithoutR1(Engine):
 
     world: World
 
-    def recover(self, link: Any, identity: str, running: Any = (), beat: str | None = None) -> int | None:
+    def recover(self, link: Any, identity: str, running: Any = (), score: int | None = None) -> int | None:
         record = self.world.raw(("HGET", "kiq:members", identity))[0]
-        units = super().recover(link, identity, running, beat)
+        units = super().recover(link, identity, running, score)
         if record is not None and units is not None:
             self.world.raw(("HSET", "kiq:members", identity, record))
             self.world.to_forget.append(identity)

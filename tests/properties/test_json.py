@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kiqcluster import rubyjson
+from kiqcluster.rubyfloat import json_float
 from kiqcluster.rubyjson import decode, encode, encode_arrays, patch, ruby_float
 
 floats = st.floats(allow_nan=False, allow_infinity=False)
@@ -61,8 +62,9 @@ def test_arrays_are_written_at_once_as_one_by_one_or_not_at_all(arrays: list[lis
 
 
 @given(floats)
-def test_rubys_form_of_a_float_is_that_float(number: float) -> None:
+def test_rubys_forms_of_a_float_are_that_float(number: float) -> None:
     assert same(float(ruby_float(number)), number)
+    assert same(float(json_float(number)), number)
 
 
 @settings(max_examples=30)

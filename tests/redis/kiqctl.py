@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from inspect import signature
 from typing import Any
 
 from click.testing import CliRunner, Result
@@ -13,6 +14,7 @@ from kiqcluster.store import Store
 
 NOW = 1_795_168_740.5
 CHUNK = 1_000  # entries in one command
+RUNNER = CliRunner(**({"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameters else {}))  # click 8.1
 
 
 class Kiqctl:
@@ -22,7 +24,7 @@ class Kiqctl:
         self._environ = {"REDIS_URL": redis, "COLUMNS": None}
 
     def __call__(self, *words: str, **environ: str) -> Result:
-        result = CliRunner().invoke(command, words, env={**self._environ, **environ})
+        result = RUNNER.invoke(command, words, env={**self._environ, **environ})
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result
 

@@ -67,20 +67,30 @@ class TestRubys:
         assert at == datetime(2026, 11, 20, 11, 30, tzinfo=UTC)
         assert metrics(store).top_jobs(hours=1)["Shop::Fails"].failed == 5
 
-    def test_of_a_minute_in_both_forms_the_larger_figures_count(self, store: Store) -> None:
-        """We write both; a Ruby process writes one."""
-        write(store, "j|261120|11:39", {"A|p": 3, "A|ms": 30, "B|p": 1})
-        write(store, "j|20261120|11:39", {"A|p": 5, "A|f": 1, "A|ms": 20})
-        store.call("SET", "h|A-20-11:39", slots(s0=3))
-        store.call("SET", "A-20-11:39", slots(s0=2, s25=2))
+    def test_what_we_have_written_in_both_forms_counts_once(self, store: Store) -> None:
+        """Of A, 3 runs are ours, 1 of Ruby 8's and 2 of Ruby 7's; B is Ruby's; C of a release without our hash."""
+        write(store, "j|261120|11:39", {"A|p": 4, "A|ms": 40, "B|p": 1, "C|p": 2, "C|ms": 7})
+        write(store, "j|20261120|11:39", {"A|p": 5, "A|f": 1, "A|ms": 50, "B|p": 2, "C|p": 2, "C|ms": 7})
+        write(store, "kiq:executed:261120:11:39", {"A|p": 3, "A|ms": 30, "A|0": 3})
+        store.call("SET", "h|A-20-11:39", slots(s0=4))
+        store.call("SET", "A-20-11:39", slots(s0=3, s25=1))
 
         top, job = metrics(store).top_jobs(), metrics(store).for_job("A")
 
         assert {name: (each.processed, each.failed, each.ms) for name, each in top.items()} == {
-            "A": (5, 1, 30),
-            "B": (1, 0, 0),
+            "A": (6, 1, 60),
+            "B": (3, 0, 0),
+            "C": (2, 0, 7),
         }
-        assert (job.processed, job.failed, job.ms, job.histogram) == (5, 1, 30, (3, *(0,) * 24, 2))
+        assert (job.processed, job.failed, job.ms, job.histogram) == (6, 1, 60, (4, *(0,) * 24, 1))
+        assert metrics(store).for_job("C").processed == 2
+
+    def test_places_of_a_histogram_that_are_full_stay_full(self, store: Store) -> None:
+        for key in ("h|A-20-11:39", "A-20-11:39"):
+            store.call("SET", key, slots(s0=65_535))
+        write(store, "kiq:executed:261120:11:39", {"A|0": 70_000})
+
+        assert metrics(store).for_job("A").histogram[0] == 65_535
 
 
 class TestTime:

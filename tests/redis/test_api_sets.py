@@ -14,7 +14,7 @@ from kiqcluster import Client, Push
 from kiqcluster.api import DeadSet, JobSet, RetrySet, ScheduledSet, SortedEntry
 from kiqcluster.config import Config
 from kiqcluster.errors import InvalidPush, JobKilled, KiqError, RedisRefused, UsageError
-from kiqcluster.payload import INVALID_PAYLOAD, unwrap, wrap
+from kiqcluster.payload import INVALID_PAYLOAD, read, unwrap, wrap
 from kiqcluster.runtime import Setup
 from kiqcluster.store import Store
 from tests.kit import ManualClock, RedisServer
@@ -266,14 +266,26 @@ class TestRetry:
         assert len(queued(store)) == 1_199
 
     @pytest.mark.parametrize(
+        "entry", [b"\xff\xfe", wrap(b"\xff\xfe", "default", ValueError("x"), NOW)], ids=["as it is", "wrapped"]
+    )
+    def test_bytes_that_are_no_text_go_back_in_a_form_that_rubys_page_can_show(
+        self, store: Store, setup: Setup, entry: bytes
+    ) -> None:
+        add(store, "dead", (NOW, entry))
+
+        assert one(DeadSet()).retry()
+
+        (pushed,) = queued(store, "default")
+        assert unwrap(read(pushed)) == b"\xff\xfe"
+
+    @pytest.mark.parametrize(
         ("entry", "queue", "pushed"),
         [
             (b"not json", "default", b"not json"),
-            (b"\xff\xfe", "default", b"\xff\xfe"),
             (b'{"args":[]}', "default", b'{"args":[]}'),
             (wrap(b"not json", "mailers", ValueError("x"), NOW), "mailers", b"not json"),
-            (wrap(b"\xff\xfe", "mailers", ValueError("x"), NOW), "mailers", b"\xff\xfe"),
         ],
+        ids=["no JSON", "no class", "wrapped text"],
     )
     def test_bytes_that_are_no_job_are_tried_again_as_they_were(
         self, store: Store, setup: Setup, entry: bytes, queue: str, pushed: bytes
@@ -470,7 +482,18 @@ class TestReschedule:
 
         assert one(retries).reschedule(NOW)
 
-    @pytest.mark.parametrize("at", [datetime(2027, 1, 1), float("nan"), float("inf"), "noon", None])  # noqa: DTZ001
+    @pytest.mark.parametrize(
+        "at",
+        [
+            datetime(2027, 1, 1),  # noqa: DTZ001
+            float("nan"),
+            float("inf"),
+            1_893_456_000_000,
+            1e300,
+            "noon",
+            None,
+        ],
+    )
     def test_what_is_no_time_is_refused(self, retries: RetrySet, store: Store, at: Any) -> None:
         add(store, "retry", (NOW, job(1)))
 

@@ -81,6 +81,8 @@ class TestList:
             "created_at": NOW - 100,
             "failed_at": NOW,
             "tags": ["vip"],
+            "deferred_by": None,
+            "deferred_count": None,
         }
         assert (second["score"], second["args"]) == (None, ["no job"])
 
@@ -251,6 +253,17 @@ class TestShow:
         assert result.exit_code == 1
         assert where in result.stderr
         assert store.call("DBSIZE") == before
+
+    def test_of_a_beginning_it_says_which_job_that_is_and_where(self, kiqctl: Kiqctl, store: Store) -> None:
+        whole = "6f1d22b3a9c04e7f8a51d0c2"
+        publish(store, "host:1:a")
+        run = {"queue": "default", "payload": job(1, jid=whole).decode(), "run_at": NOW}
+        store.call("HSET", "host:1:a:work", "tid", json.dumps(run))
+
+        result = kiqctl("retries", "delete", whole[:8])
+
+        assert result.exit_code == 1
+        assert f"but {whole} is running in host:1:a (`kiqctl kill {whole}`" in result.stderr
 
 
 class TestVerbs:
@@ -491,3 +504,69 @@ class TestTruth:
 
         store.pipeline([("SADD", "queues", "broken"), ("SET", "queue:broken", "x")])
         assert "queue:broken" in kiqctl("jobs", "broken").stderr
+
+
+class TestIds:
+    @pytest.mark.parametrize("verb", [words for words in VERBS if words != ("dead", "delete")])
+    def test_an_id_names_all_entries_that_have_it(self, kiqctl: Kiqctl, store: Store, verb: tuple[str, str]) -> None:
+        group, action = verb
+        twice = [failed(number, jid="twice") for number in (1, 2)]
+        add(store, GROUPS[group], (NOW, twice[0]), (NOW, twice[1]), (NOW, failed(3)))
+
+        assert kiqctl.ask(group, action, "twice", *when(action))["done"] == 2
+
+        assert [job["args"] for job in kiqctl.ask(group, "show", "j3")["others"]] == []
+        result = kiqctl(group, "show", "j3")
+        assert result.exit_code == 0
+
+    def test_show_tells_of_all_entries_of_an_id(self, kiqctl: Kiqctl, store: Store) -> None:
+        add(store, "dead", (NOW, failed(1, jid="twice")), (NOW + 1, failed(2, jid="twice")))
+
+        document = kiqctl.ask("dead", "show", "twice")
+
+        assert document["args"] == [2]
+        assert [entry["args"] for entry in document["others"]] == [[1]]
+        assert "2 entries of the dead set have this id" in kiqctl("dead", "show", "twice").stdout
+
+    def test_a_beginning_stands_for_the_one_id_that_has_it(self, kiqctl: Kiqctl, store: Store) -> None:
+        jids = ["b4a577edbccf1d805744efa9", "b4a577ffffffffffffffffff", "b4a577"]
+        add(store, "retry", *[(NOW + at, failed(at, jid=jid)) for at, jid in enumerate(jids)])
+
+        assert kiqctl.ask("retries", "show", "b4a577ed")["jid"] == jids[0]
+        assert kiqctl.ask("retries", "show", "b4a577")["jid"] == jids[2], "an id in full comes first"
+        assert kiqctl.ask("retries", "delete", "b4a577ed")["done"] == 1
+        store.call("ZREM", "retry", failed(2, jid="b4a577"))
+        add(store, "retry", (NOW, failed(0, jid=jids[0])))
+        assert "is the beginning of 2 ids" in kiqctl.ask("retries", "delete", "b4a577", code=2)["error"]
+        assert "nor anywhere else" in kiqctl.ask("retries", "show", "b4a", code=1)["error"], "three are too few"
+
+    @pytest.mark.parametrize("size", [40, 3_000])
+    def test_an_id_is_found_wherever_it_lies(self, kiqctl: Kiqctl, store: Store, size: int) -> None:
+        add(store, "dead", *[(NOW + number // 3, job(number, jid=f"{number:024x}")) for number in range(size)])
+        fill(store, [job(number, jid=f"q{number:023x}") for number in range(size)])
+        store.call("RPUSH", "kiq:wake:default", job(7, jid="woken"))
+
+        for number in (0, size // 2, size - 1):
+            assert kiqctl.ask("dead", "show", f"{number:024x}")["args"] == [number]
+            assert kiqctl.ask("jobs", "default", "--jid", f"q{number:023x}")["args"] == [number]
+        assert kiqctl.ask("jobs", "default", "--jid", "woken")["args"] == [7]
+        assert "but in the queue default" in kiqctl.ask("dead", "show", "woken", code=1)["error"]
+        assert "nor anywhere else" in kiqctl.ask("dead", "show", "nobody", code=1)["error"]
+
+    def test_entries_as_large_as_a_megabyte_are_looked_through(self, kiqctl: Kiqctl, store: Store) -> None:
+        add(store, "dead", *[(NOW + n, job(n, jid=f"large{n}", text="x" * 1_000_000)) for n in range(6)])
+
+        assert kiqctl.ask("dead", "show", "large0")["args"] == [0]
+
+
+def test_the_schedule_says_which_jobs_wait_for_their_class(kiqctl: Kiqctl, store: Store) -> None:
+    deferred = {"deferred": True, "deferred_by": "unknown_class", "deferred_count": 3}
+    add(store, "schedule", (NOW, job(1, **deferred)), (NOW + 1, job(2)))
+
+    first, second = kiqctl.ask("scheduled")["entries"]
+    assert (first["deferred_by"], first["deferred_count"]) == ("unknown_class", 3)
+    assert second["deferred_by"] is None
+    lines = kiqctl("scheduled").stdout.splitlines()
+    assert lines[0].endswith("ERROR")
+    assert "no worker of default knows this class; tries so far: 3" in lines[1]
+    assert "no worker of default" in kiqctl("scheduled", "show", "j1").stdout

@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
+from kiqcluster.clock import SystemClock
 from kiqcluster.store import Store
 from tests.redis.kiqctl import NOW, Kiqctl, add, fill, job, queued
 
 MEMORY = 30_000_000  # bytes that a command may hold at a time; 100 000 of these jobs are 15 MB as bytes alone
 PAGE = 500
-SIZES = [100_000, pytest.param(1_000_000, marks=[pytest.mark.full, pytest.mark.timeout(900)])]
+SIZES = [50_000, pytest.param(1_000_000, marks=[pytest.mark.full, pytest.mark.timeout(900)])]
 
 
 def lay_retries(store: Store, count: int) -> None:
@@ -78,6 +79,32 @@ def test_a_set_is_looked_through_by_redis_for_a_text(kiqctl: Kiqctl, store: Stor
     trips, memory = measured(store, work)
 
     assert trips < 3 * (count // PAGE)
+    assert memory < MEMORY
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("count", SIZES)
+def test_ids_and_times_are_found_without_reading_the_dead_set(kiqctl: Kiqctl, store: Store, count: int) -> None:
+    now = SystemClock.now()
+    for at in range(0, count, 50_000):
+        add(store, "dead", *[(now - 1_000 * n, job(n)) for n in range(at, at + 50_000)])
+
+    def by_time() -> None:
+        assert kiqctl.ask("dead", "--newer", "99500", "--count")["count"] == 100
+        assert kiqctl.ask("dead", "--older", f"{1_000 * count - 99_500}", "--count")["count"] == 99
+        assert kiqctl.ask("dead", "--newer", "199500", "--older", "99500", "--limit", "1")["entries"][0]["args"] == [
+            100
+        ]
+        assert kiqctl.ask("dead", "delete", "--older", f"{1_000 * count - 99_500}", "--yes")["done"] == 99
+
+    def by_id() -> None:
+        assert "nor anywhere else" in kiqctl.ask("dead", "show", "f" * 24, code=1)["error"]
+
+    trips, memory = measured(store, by_time)
+    assert trips < 40
+    assert memory < MEMORY
+    trips, memory = measured(store, by_id)
+    assert trips < count // 800, "a script per 2 000 entries, and the command in it"
     assert memory < MEMORY
 
 

@@ -224,6 +224,20 @@ class TestJobs:
         assert store.call("EXISTS", "kiq:wake:default") == 0
         assert kiqctl.ask("jobs", "default", "--jid", "j1", "--delete", "--yes")["done"] == 1
 
+    def test_of_a_job_that_runs_it_says_what_ends_it(self, kiqctl: Kiqctl, store: Store) -> None:
+        fill(store, [job(2)])
+        publish(store, OURS)
+        run = {"queue": "default", "payload": job(1).decode(), "run_at": NOW}
+        store.call("HSET", f"{OURS}:work", "tid", json.dumps(run))
+
+        done = kiqctl("jobs", "default", "--jid", "j1", "--delete", "--yes")
+        other = kiqctl("jobs", "default", "--jid", "j2", "--class", "Other", "--delete", "--yes")
+
+        assert (done.exit_code, queued(store)) == (1, [2])
+        assert f"running in {OURS}" in done.stderr
+        assert "kiqctl kill j1" in done.stderr
+        assert (other.exit_code, other.stderr) == (0, "")
+
     @pytest.mark.parametrize("words", [["--delete"], ["--class", "Job", "--delete", "--count"]])
     def test_what_is_deleted_has_to_be_said(self, kiqctl: Kiqctl, store: Store, words: list[str]) -> None:
         fill(store, [job(1)])
@@ -251,6 +265,7 @@ class TestStats:
             "scheduled": 2,
             "dead": 3,
             "processes": 1,
+            "unreadable": [],
         }
         (queue,) = document["queues"]
         assert (queue["name"], queue["size"], queue["processes"]) == ("default", 1, 1)
@@ -293,3 +308,51 @@ class TestStats:
         assert json.loads(kiqctl("stats", *words, "--yes", "--json").stdout)["ok"]
         assert store.call("MGET", "stat:processed", "stat:failed") == left
         assert store.call("GET", "stat:failed:2026-11-20") == b"5"
+
+
+def test_keys_of_another_type_are_said_and_have_no_figures(kiqctl: Kiqctl, store: Store) -> None:
+    fill(store, [job(1)], "fine")
+    store.call("SADD", "queues", "odd")
+    store.call("SET", "queue:odd", "text")
+    store.call("SET", "dead", "text")
+
+    rows = {each["name"]: each for each in kiqctl.ask("queues")["queues"]}
+    assert rows["fine"]["error"] is None
+    assert "WRONGTYPE" in rows["odd"]["error"]
+    assert kiqctl.ask("stats")["unreadable"] == ["dead", "queue:odd"]
+    for command in ("queues", "stats"):
+        (line,) = [line for line in kiqctl(command).stdout.splitlines() if line.startswith("odd ")]
+        assert "key of the wrong type" in line
+        assert line.split()[1:3] == ["–", "–"]
+    assert "dead is a key of another type" in kiqctl("stats").stderr
+
+
+def test_hosts_are_shown_in_the_order_of_their_numbers(kiqctl: Kiqctl, store: Store) -> None:
+    for host in ("web-10", "web-2", "web-1"):
+        publish(store, f"{host}:7:aaaaaaaaaaaa", queues=["default"])
+
+    listeners = kiqctl.ask("queues")["queues"][0]["listeners"]
+    assert [name.partition(":")[0] for name in listeners] == ["web-1", "web-2", "web-10"]
+    assert [each["host"] for each in kiqctl.ask("ps")["others"]] == ["web-1", "web-2", "web-10"]
+
+
+def test_a_fleet_of_rubys_processes_alone_is_there(kiqctl: Kiqctl, store: Store) -> None:
+    assert kiqctl("ps").exit_code == 1
+    publish(store, "rails-1:7:cccccccccccc", labels=[], version=None, queues=["mailers"])
+
+    result = kiqctl("ps")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "rails-1:7" in result.stdout
+
+
+def test_a_job_is_shown_as_of_the_latest_beat_of_its_process(kiqctl: Kiqctl, store: Store) -> None:
+    publish(store, OURS, ttl=50)  # its beat was ten seconds ago
+    told = {"queue": "default", "payload": job(1).decode(), "run_at": now_of(store) - 13}
+    store.call("HSET", f"{OURS}:work", "one", json.dumps(told))
+
+    (shown,) = kiqctl.ask("busy")["jobs"]
+
+    assert 2 < shown["seconds"] < 5
+    assert 9 < shown["age"] < 20
+    assert "some may have ended since" in kiqctl("busy").stdout
+    assert "as of up to 1" in kiqctl("top", "--once", "--interval", "0.1s").stdout

@@ -338,12 +338,21 @@ class TestForms:
         assert body.endswith(b"# EOF\n")
 
     def test_text_otherwise(self, bench: Bench) -> None:
-        for accept in ("", "*/*", "text/plain;version=0.0.4", "nonsense;;;"):
+        weighed = "text/plain;q=0.6, application/openmetrics-text;q=0.5"
+        refused = "application/openmetrics-text;q=0"
+        for accept in ("", "*/*", "text/plain;version=0.0.4", "nonsense;;;", weighed, refused):
             assert bench.exporter.page(accept, "")[0].startswith("text/plain")
 
     @pytest.mark.parametrize(
         ("encodings", "is_zipped"),
-        [("gzip", True), ("deflate, GZIP;q=0.5", True), ("", False), ("identity", False), ("gzip;q=0", False)],
+        [
+            ("gzip", True),
+            ("deflate, GZIP;q=0.5", True),
+            ("", False),
+            ("identity", False),
+            ("gzip;q=0", False),
+            ("gzip; q = 0", False),
+        ],
     )
     def test_gzip_if_the_scraper_takes_it(self, bench: Bench, encodings: str, is_zipped: bool) -> None:
         plain = bench.exporter.page("", "")[1]

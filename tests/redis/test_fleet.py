@@ -110,6 +110,47 @@ class TestClusters:
         assert found.state["slots"] == 2
 
 
+class TestStates:
+    """The state of a cluster, which each of its processes publishes."""
+
+    def test_a_state_is_fetched_once_for_all_processes_of_a_cluster(self, store: Store) -> None:
+        large = state("a:1:s", children=["x" * 40_000], at=5.0)
+        for number in range(20):
+            publish(store, f"a:{number}:x", kiq_cluster=large)
+        before = bytes_sent(store)
+
+        found = fleet.processes(store)
+
+        assert bytes_sent(store) - before < 2 * len(large)
+        assert [len(process.cluster["children"][0]) for process in found if process.cluster] == [40_000] * 20
+
+    def test_a_release_that_names_no_supervisor_is_asked_itself(self, store: Store) -> None:
+        publish(store, "a:2:x", kiq_cluster=state("a:1:s", slots=1), kiq_supervisor=None)
+        publish(store, "a:3:x", kiq_cluster=state("a:1:s", slots=1), kiq_supervisor=None)
+
+        (found,) = fleet.clusters(fleet.processes(store))
+
+        assert (len(found.processes), found.state["slots"]) == (2, 1)
+
+    @pytest.mark.parametrize("junk", [None, "x", "[]", '{"supervisor":5}'])
+    def test_another_process_is_asked_where_the_latest_has_no_state(self, store: Store, junk: str | None) -> None:
+        publish(store, "a:2:x", kiq_cluster=state("a:1:s", slots=1, at=5.0))
+        publish(store, "a:3:x", kiq_cluster=junk, kiq_supervisor="9.0 a:1:s")
+        publish(store, "b:3:x", kiq_cluster=junk, kiq_supervisor="9.0 b:1:s")
+
+        processes = fleet.processes(store)
+
+        (found,) = fleet.clusters(processes)
+        assert ({each.identity for each in found.processes}, found.state["slots"]) == ({"a:2:x", "a:3:x"}, 1)
+        assert processes[2].supervisor is None
+
+
+def bytes_sent(store: Store) -> int:
+    """Return how many bytes the server has sent to anybody, so far."""
+    text = store.call("INFO", "stats").decode()
+    return int(text.partition("total_net_output_bytes:")[2].split()[0])
+
+
 class TestMessages:
     MESSAGE = Message("quiet", lease=900.0, by="kiqctl@x", id="1")
 

@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 from kiqcluster import fleet, rubyjson
+from kiqcluster.clock import SystemClock
 from kiqcluster.config import Config
-from kiqcluster.errors import RedisUnavailable
+from kiqcluster.ctl.gauges import Gauges
+from kiqcluster.errors import RedisRefused, RedisUnavailable
 from kiqcluster.events import Events
 from kiqcluster.fleet import Message
 from kiqcluster.runtime import Runtime, Setup
 from kiqcluster.store import Store
 from kiqcluster.store.engine import Unit
-from kiqcluster.worker.heartbeat import CHECK_BEATS, Heartbeat, Status
+from kiqcluster.worker.heartbeat import CHECK_BEATS, MAX_SHOWN_BYTES, MAX_SHOWN_QUEUES, Heartbeat, Status, contradicts
 from kiqcluster.worker.processor import Running
 from tests.kit import ManualClock, wait_until
 
@@ -32,18 +34,19 @@ class Bench:
         self.identity = IDENTITY
         self.running: dict[str, Running] = {}
         self.names: list[str] = []
+        self.queues = {"default": 1}
         self.doubts = 0
         self.heard: list[str | Message] = []
         self.failures: list[Exception] = []  # of what is due at a beat; the first one that is left is raised
         self.events: list[str] = []
         self.crashes: list[Exception] = []
-        self.clock = ManualClock()
+        self.clock = ManualClock(SystemClock.now())
         status = Status(
             identity=lambda: self.identity,
             running=lambda: self.running,
             busy=lambda: len(self.running),
             is_quiet=lambda: False,
-            queues=lambda: ({"default": 1}, "random"),
+            queues=lambda: (self.queues, "random"),
             concurrency=3,
             tag="",
         )
@@ -81,6 +84,9 @@ class Bench:
         raw = self.store.call("HGET", self.store.keys.process(self.identity), "kiq_cluster")
         return None if raw is None else rubyjson.decode(raw)
 
+    def field(self, name: str) -> Any:
+        return self.store.call("HGET", self.store.keys.process(self.identity), name)
+
     def commands(self) -> dict[str, int]:
         """Return command → how often the server ran it, so far; but INFO."""
         text = self.store.call("INFO", "commandstats").decode()
@@ -111,7 +117,98 @@ def test_a_beat_without_work_asks_for_no_more_than_it_must(bench: Bench) -> None
     bench.beat()
 
     sent = {name: count - before.get(name, 0) for name, count in bench.commands().items()}
-    assert {name: count for name, count in sent.items() if count} == {"hset": 1, "expire": 1, "sadd": 1, "smembers": 1}
+    assert {name: count for name, count in sent.items() if count} == {
+        **dict.fromkeys(("evalsha", "hset", "expire", "sadd", "time", "sscan"), 1),
+    }
+
+
+def test_a_server_without_memory_shows_workers_and_takes_messages_for_them(listening: Bench, setup: Setup) -> None:
+    store, refusals = listening.store, list[str]()
+    setup.error_handlers.append(lambda error, context: refusals.append(f"{context['context']}: {error}"))
+    running = {f"k{number}": Running(Unit("default", PAYLOAD, "1", IDENTITY), 5.0) for number in range(600)}
+    store.call("CONFIG", "SET", "maxmemory", 1)
+    try:
+        store.call("DEL", store.keys.process(IDENTITY), store.keys.processes, store.keys.process_cleanup)
+        listening.running = running
+        listening.heartbeat.ring()
+        wait_until(lambda: fleet.processes(store), "the process to be shown")
+        assert store.call("HLEN", store.keys.work(IDENTITY)) == len(running)
+
+        for _ in range(CHECK_BEATS):
+            listening.clock.time += 1
+            listening.heartbeat.ring()
+            wait_until(
+                lambda: listening.field("beat") == repr(listening.clock.time).encode(), "the process to beat again"
+            )
+        fleet.send(store, IDENTITY, Message("dump", id="a"))
+        wait_until(lambda: listening.heard, "the message to be heard")
+        assert [words.split()[:2] for words in refusals] == [["prune:", "OOM"]]
+    finally:
+        store.call("CONFIG", "SET", "maxmemory", 0)
+
+
+def test_what_redis_refuses_a_beat_is_reported_once_until_it_agrees(
+    bench: Bench, setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench.heartbeat, "pause", lambda seconds: True)
+    reported: list[str] = []
+    setup.error_handlers.append(lambda error, context: reported.append(f"{context['context']}: {error}"))
+    bench.failures = [RedisRefused("OOM no memory")] * 50 + [RedisRefused("NOPERM no key")] * 50
+
+    bench.heartbeat.start()
+
+    wait_until(lambda: b"cmd=blpop" in bench.store.call("CLIENT", "LIST"), "the heartbeat to be through")
+    assert bench.failures == []
+    assert reported == ["heartbeat: OOM no memory", "heartbeat: NOPERM no key"]
+    bench.failures = [RedisRefused("NOPERM no key")]
+    bench.heartbeat.ring()
+    wait_until(lambda: len(reported) == 3, "the refusal to be reported again")
+
+
+def test_a_running_job_with_a_large_payload_is_shown_without_its_arguments(bench: Bench, store: Store) -> None:
+    large = PAYLOAD.replace(b"[]", b'["' + b"x" * MAX_SHOWN_BYTES + b'"]')
+    bench.running = {"k9x2": Running(Unit("default", large, "1.1.1", IDENTITY), bench.clock.now())}
+
+    bench.beat()
+
+    shown = store.call("HGET", store.keys.work(IDENTITY), "k9x2")
+    assert len(shown) < 1_000
+    payload = rubyjson.decode(rubyjson.decode(shown)["payload"])
+    assert (payload["class"], payload["jid"], payload["args"]) == ("X", "a", [f"({len(large)} bytes, not shown)"])
+
+
+def test_what_a_process_is_is_sent_when_it_changes_and_now_and_then(bench: Bench, store: Store) -> None:
+    def info_after_a_beat() -> bytes | None:
+        store.call("HDEL", store.keys.process(IDENTITY), "info")
+        bench.beat()
+        found: bytes | None = store.call("HGET", store.keys.process(IDENTITY), "info")
+        return found
+
+    shown = [info_after_a_beat() is not None for _ in range(CHECK_BEATS + 1)]
+    assert shown == [True, *[False] * (CHECK_BEATS - 1), True]
+
+    bench.queues = {"default": 1, "mailers": 1}
+    assert b"mailers" in (info_after_a_beat() or b"")
+
+    store.call("DEL", store.keys.process(IDENTITY))  # it has expired
+    bench.beat()
+    assert b"mailers" in store.call("HGET", store.keys.process(IDENTITY), "info")
+    (process,) = fleet.processes(store)
+    assert process.queues == ("default", "mailers")
+
+
+def test_a_process_of_very_many_queues_names_some_and_tells_how_many_it_omits(bench: Bench, store: Store) -> None:
+    bench.queues = {f"tenant-{number}": 1 for number in range(100_000)}
+
+    bench.beat()
+
+    assert len(store.call("HGET", store.keys.process(IDENTITY), "info")) < 100_000
+    (process,) = fleet.processes(store)
+    assert (len(process.queues), process.omitted_queues) == (MAX_SHOWN_QUEUES, 100_000 - MAX_SHOWN_QUEUES)
+    store.call("SADD", store.keys.queues, "tenant-99999")  # it listens to this one, and does not say so
+    families = {family.name: family for family in Gauges(store).look(bench.clock.now())}
+    unlistened = {sample.labels["name"]: sample.value for sample in families["kiqcluster_queue_unlistened"].samples}
+    assert not unlistened["tenant-99999"]
 
 
 def test_running_jobs_are_shown_while_they_run_and_not_afterwards(bench: Bench, store: Store) -> None:
@@ -206,6 +303,7 @@ def test_what_the_supervisor_does_is_published_with_each_beat(bench: Bench) -> N
     bench.beat()
 
     assert bench.cluster() == {"supervisor": "host:9:a", "lease_remaining": None}
+    assert bench.field("kiq_supervisor") == b"0.0 host:9:a"
 
 
 def test_a_lease_runs_down_between_the_supervisors_words(bench: Bench) -> None:
@@ -312,3 +410,55 @@ def test_a_heartbeat_that_is_stopped_takes_no_message_any_more(listening: Bench,
 
     assert store.call("LLEN", store.keys.control(IDENTITY)) == 1
     assert listening.heard == []
+
+
+def test_a_set_of_queue_names_that_is_none_stops_no_beat(bench: Bench, store: Store) -> None:
+    store.call("SET", store.keys.queues, "no set")
+
+    bench.beat(2)
+
+    assert store.call("SISMEMBER", store.keys.processes, IDENTITY) == 1
+
+
+def test_a_clock_that_differs_from_redis_is_said_once_until_they_agree_again(bench: Bench, store: Store) -> None:
+    seconds, microseconds = map(int, store.call("TIME"))
+    now = seconds + microseconds / 1e6
+
+    for offset in (0.0, 25.0, 3_600.0, 3_601.0, 0.0, -45.0, -50.0):
+        bench.clock.time = now + offset
+        bench.beat()
+
+    assert bench.events.count("clock_skewed") == 2
+
+
+@pytest.mark.parametrize(
+    ("version", "labels", "said"),
+    [
+        ("6.4.1", [], 1),
+        ("7.3.10", [], 0),
+        ("8.1.7", [], 0),
+        ("6.4.1", ["kiqcluster"], 0),
+        (None, [], 0),
+        ("odd", [], 0),
+    ],
+)
+def test_a_ruby_process_whose_json_contradicts_the_setting_is_said_once(
+    bench: Bench, store: Store, version: str | None, labels: list[str], said: int
+) -> None:
+    store.call("SADD", store.keys.processes, "ruby:1:x")
+    store.call("HSET", store.keys.process("ruby:1:x"), "info", rubyjson.encode({"version": version, "labels": labels}))
+
+    bench.beat(2 * CHECK_BEATS)
+
+    assert bench.events.count("ruby_json_doubtful") == said
+
+
+@pytest.mark.parametrize(
+    ("sidekiq", "setting", "wrong"),
+    [
+        *(("8.1.7", "2.6", True), ("8.0.9", "2.6", False), ("7.3.10", "2.6", False), ("6.4.1", "2.6", False)),
+        *(("8.1.7", "2.12", False), ("7.0.0", "2.12", False), ("6.5.12", "2.12", True), ("10.0", "2.6", True)),
+    ],
+)
+def test_which_sidekiq_contradicts_which_form_of_floats(sidekiq: str, setting: str, *, wrong: bool) -> None:
+    assert contradicts(sidekiq, setting) == wrong

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -14,18 +16,41 @@ from kiqcluster.events import Events
 from kiqcluster.payload import INVALID_PAYLOAD
 from kiqcluster.runtime import Push, Runtime, Setup
 from kiqcluster.store import Store
-from kiqcluster.store.engine import DeadSetLimits, Engine
+from kiqcluster.store.engine import MAX_DUE, MAX_DUE_BYTES, DeadSetLimits, Engine
+from kiqcluster.store.moves import Move
 from kiqcluster.worker.poller import Poller, poll_pause
+from tests.kit import RedisServer
+from tests.proxy import Proxy
+
+LIMITS = DeadSetLimits(100, 1_000.0)
 
 
 @pytest.fixture
 def poller(store: Store, setup: Setup) -> Poller:
-    runtime = Runtime(Config(), store, setup, Events())
-    return Poller(runtime, Engine(store, DeadSetLimits(100, 1_000.0)), lambda name, error: None)
+    return poller_on(store, setup, [])
+
+
+def poller_on(store: Store, setup: Setup, refusals: list[str], engine: Engine | None = None) -> Poller:
+    """refusals: gets what the poller says of them."""
+    events = Events()
+    events.listen(lambda name, fields: refusals.append(fields["error"]) if name == "redis_refused" else None)
+    return Poller(Runtime(Config(), store, setup, events), engine or Engine(store, LIMITS), lambda name, error: None)
 
 
 def due(store: Store, key: str, raw: str | bytes, seconds: float = -1.0) -> None:
     store.call("ZADD", key, time.time() + seconds, raw)
+
+
+def due_of(store: Store, key: str, queue: str, count: int, size: int = 0) -> None:
+    """Have so many jobs of a queue be due, the first of all."""
+    payloads = [f'{{"class":"X","queue":"{queue}","args":["{"x" * size}"],"jid":"{n}"}}' for n in range(count)]
+    store.call("ZADD", key, *(word for n, each in enumerate(payloads) for word in (n, each)))
+
+
+def entries_read(store: Store) -> int:
+    """Return how many due entries were asked for since RESETSTAT."""
+    stats = store.call("INFO", "commandstats").decode()
+    return sum(map(int, re.findall(r"cmdstat_zrangebyscore:calls=(\d+)", stats)))
 
 
 def test_due_jobs_go_to_their_queues_with_the_bytes_they_had(poller: Poller, store: Store) -> None:
@@ -121,6 +146,146 @@ def test_a_thousand_due_jobs_move_in_one_poll(poller: Poller, store: Store) -> N
     assert poller.poll() == 1_000
     jids = [json.loads(raw)["jid"] for raw in reversed(store.call("LRANGE", "queue:q", 0, -1))]
     assert jids == [str(n) for n in range(1_000)]
+
+
+def test_a_broken_queue_holds_up_neither_its_set_nor_the_other(store: Store, setup: Setup) -> None:
+    refusals: list[str] = []
+    store.call("SET", "queue:broken", "no list")
+    due_of(store, store.keys.retry, "broken", 500)
+    due(store, store.keys.retry, '{"class":"X","queue":"fine","args":[],"jid":"a"}')
+    due(store, store.keys.schedule, '{"class":"X","queue":"fine","args":[],"jid":"b"}')
+
+    assert poller_on(store, setup, refusals).poll() == 2
+
+    assert store.call("LLEN", "queue:fine") == 2
+    assert store.call("ZCOUNT", store.keys.retry, time.time() + 30, "+inf") == 500
+    assert [words.rpartition("(")[2] for words in refusals] == ["key queue:broken)"]
+
+
+def test_a_forbidden_queue_holds_up_neither_its_set_nor_the_other_and_is_not_asked_for_again(
+    own_server: RedisServer, setup: Setup
+) -> None:
+    store, refusals = own_server.store(), list[str]()
+    keys = [f"~{key}" for key in ("queue:fine", "retry", "schedule", "dead", "queues", "processes")]
+    store.call("ACL", "SETUSER", "worker", "on", ">secret", "+@all", *keys)
+    due_of(store, store.keys.retry, "forbidden", 250)
+    due(store, store.keys.retry, '{"class":"X","queue":"fine","args":[],"jid":"a"}')
+    due(store, store.keys.schedule, '{"class":"X","queue":"fine","args":[],"jid":"b"}')
+    poller = poller_on(Store(own_server.url.replace("//", "//worker:secret@")), setup, refusals)
+
+    assert poller.poll() == 2
+
+    assert store.call("LLEN", "queue:fine") == 2
+    assert store.call("ZCOUNT", store.keys.retry, time.time() + 30, "+inf") == 250
+    assert len(refusals) == 1
+    assert "queue:forbidden" in refusals[0]
+    store.call("ACL", "LOG", "RESET")
+    due_of(store, store.keys.schedule, "forbidden", 50)
+    due(store, store.keys.schedule, '{"class":"X","queue":"fine","args":[],"jid":"c"}')
+    assert poller.poll() == 1
+    assert store.call("ACL", "LOG") == []
+    assert len(refusals) == 1
+
+
+def test_a_backlog_of_retries_does_not_hold_up_the_schedule(poller: Poller, store: Store, setup: Setup) -> None:
+    moved: list[str] = []
+
+    @setup.client_middleware.add
+    def note(push: Push, proceed: Any) -> Push | None:
+        moved.append(push.payload["queue"])
+        return proceed()  # type: ignore[no-any-return]
+
+    due_of(store, store.keys.retry, "failed", 3 * MAX_DUE)
+    due_of(store, store.keys.schedule, "scheduled", 1)
+
+    assert poller.poll() == 3 * MAX_DUE + 1
+
+    assert moved.index("scheduled") == MAX_DUE
+
+
+def test_who_may_not_bury_moves_all_the_same(own_server: RedisServer, setup: Setup) -> None:
+    store, refusals = own_server.store(), list[str]()
+    keys = [f"~{key}" for key in ("queue:*", "retry", "schedule", "queues", "processes")]
+    store.call("ACL", "SETUSER", "worker", "on", ">secret", "+@all", *keys)
+    due(store, store.keys.retry, "no job")
+    due_of(store, store.keys.retry, "fine", 3)
+    poller = poller_on(Store(own_server.url.replace("//", "//worker:secret@")), setup, refusals)
+
+    assert poller.poll() == 3
+
+    assert store.call("LLEN", "queue:fine") == 3
+    assert store.call("ZCOUNT", store.keys.retry, time.time() + 30, "+inf") == 1
+    assert [words.rpartition("(")[2] for words in refusals] == ["key dead)"]
+
+
+def test_sets_whose_entries_can_be_neither_moved_nor_put_off_are_asked_once_a_poll(
+    own_server: RedisServer, setup: Setup
+) -> None:
+    store, refusals = own_server.store(), list[str]()
+    keys = [f"~{key}" for key in ("queue:*", "retry", "schedule", "dead", "processes")]
+    store.call("ACL", "SETUSER", "worker", "on", ">secret", "+@all", *keys)
+    for source in (store.keys.retry, store.keys.schedule):
+        due_of(store, source, "fine", 10 * MAX_DUE)
+    poller = poller_on(Store(own_server.url.replace("//", "//worker:secret@")), setup, refusals)
+    store.call("CONFIG", "RESETSTAT")
+
+    assert poller.poll() == 0
+
+    assert entries_read(store) == 2 * MAX_DUE
+    assert len(refusals) == 2
+
+
+def test_a_set_of_the_wrong_type_holds_up_no_other_and_is_named_once(store: Store, setup: Setup) -> None:
+    refusals: list[str] = []
+    store.call("SET", store.keys.retry, "no set")
+    due(store, store.keys.schedule, '{"class":"X","queue":"fine","args":[],"jid":"b"}')
+    poller = poller_on(store, setup, refusals)
+
+    assert poller.poll() == 1
+    poller.poll()
+
+    assert len(refusals) == 1
+    assert refusals[0].endswith("(key retry)")
+
+
+def test_the_rest_of_what_the_dead_set_holds_too_many_is_trimmed_by_the_poller(poller: Poller, store: Store) -> None:
+    now = time.time()
+    store.call("ZADD", store.keys.dead, *[word for n in range(3_500) for word in (now - n / 100, f"e{n}")])
+    poller.poll()
+    assert store.call("ZCARD", store.keys.dead) == 3_500
+
+    poller.trim_soon()
+    poller.poll()
+
+    assert store.call("ZCARD", store.keys.dead) == 99
+
+
+def test_large_entries_are_moved_few_at_a_time(store: Store, setup: Setup) -> None:
+    sizes: list[int] = []
+
+    class Measured(Engine):
+        def move_due(self, source: str, entries: Sequence[Move], now: float) -> tuple[int, list[str]]:
+            sizes.append(sum(len(entry.old) for entry in entries))
+            return super().move_due(source, entries, now)
+
+    due_of(store, store.keys.retry, "fine", 50, size=40_000)
+    due_of(store, store.keys.schedule, "fine", 1, size=2 * MAX_DUE_BYTES)
+
+    assert poller_on(store, setup, [], Measured(store, LIMITS)).poll() == 51
+
+    assert len(sizes) > 8
+    *others, largest = sorted(sizes)
+    assert max(others) <= MAX_DUE_BYTES < largest
+
+
+def test_what_is_due_moves_over_a_slow_line_once(store: Store, redis_server: RedisServer, setup: Setup) -> None:
+    due_of(store, store.keys.retry, "fine", 12, size=100_000)
+    due_of(store, store.keys.schedule, "fine", 1, size=1_000_000)
+
+    with Proxy(("127.0.0.1", redis_server.port), rate=4_000_000) as line:
+        assert poller_on(Store(line.url, timeout=0.3), setup, []).poll() == 13
+
+    assert store.call("LLEN", "queue:fine") == 13
 
 
 @pytest.mark.parametrize(("processes", "lowest", "highest"), [(1, 2.5, 7.5), (4, 10, 30), (20, 0, 200)])

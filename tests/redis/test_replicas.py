@@ -127,7 +127,7 @@ def test_what_is_no_number_of_replicas_is_refused(client: Client, store: Store, 
     with pytest.raises(InvalidPush, match="wait_replicas"):
         client.push(ITEM, wait_replicas=wrong)
     with pytest.raises(JobDefinitionError, match="wait_replicas"):
-        job(wait_replicas=wrong)(lambda: None)
+        job(name="X", wait_replicas=wrong)(lambda: None)
     with pytest.raises(InvalidPush, match=r"push\(item, wait_replicas=1\)"):
         client.push({**ITEM, "wait_replicas": 1})
     assert jids(store) == []

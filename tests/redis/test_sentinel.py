@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
+from kiqcluster.keys import FORMAT
 from kiqcluster.store import Store, is_outage, parse_address
 from kiqcluster.store.address import PRIMARY_ONLY
 from kiqcluster.store.engine import DeadSetLimits, Engine, Member
@@ -31,6 +32,14 @@ def server() -> Iterator[RedisServer]:
     server = RedisServer()
     yield server
     server.close()
+
+
+def test_a_sentinel_whose_port_is_taken_gets_another(monkeypatch: pytest.MonkeyPatch, server: RedisServer) -> None:
+    ports = iter((server.port, free_port()))
+    monkeypatch.setattr("tests.sentinel.free_port", lambda: next(ports))
+
+    with SentinelGroup() as group:
+        assert group.primary_port() == group.servers[0].port
 
 
 def test_a_store_follows_the_primary_when_it_dies(group: SentinelGroup) -> None:
@@ -124,7 +133,7 @@ class Torn:
     def begin(self, commands: Sequence[Command]) -> None:
         self.commands = commands
 
-    def finish(self) -> list[Any]:
+    def finish(self, timeout: float | None = None) -> list[Any]:
         return self.exchange(self.commands)
 
     def exchange(self, commands: Sequence[Command]) -> list[Any]:
@@ -139,7 +148,8 @@ def test_an_exchange_of_which_a_part_was_turned_away_counts_as_lost(
     server.store().call("REPLICAOF", "127.0.0.1", redis_server.port)
     Engine(store, LIMITS).join(Member("here:1:abc", 1, ""))  # so that the primary knows the script
     torn: Any = Torn(server.store(), store)
-    call = Call(JOIN, [store.keys.members, store.keys.beats], ["here:2:def", "1 "])
+    keys = [store.keys.members, store.keys.beats, store.keys.beats_of_format_1, store.keys.format]
+    call = Call(JOIN, keys, ["here:2:def", "1 ", FORMAT])
 
     with pytest.raises(ReplyLost):
         run_scripts(torn, [call, call])

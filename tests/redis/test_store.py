@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
 import pytest
 
@@ -247,3 +248,47 @@ def test_replies_that_nobody_has_read_are_not_taken_for_those_of_the_next_call(s
     link.begin([("ECHO", "first")])
 
     assert link.exchange([("ECHO", "second")]) == [b"second"]
+
+
+def test_a_node_of_a_cluster_is_refused_with_what_is_supported() -> None:
+    with RedisServer(settings=["--cluster-enabled", "yes"]) as server:
+        store = server.store()
+
+        with pytest.raises(RedisRefused, match=r"Redis Cluster.*Sentinel"):
+            store.check()
+
+        store.call("CLUSTER", "ADDSLOTSRANGE", 0, 16_383)
+        wait_until(lambda: b"cluster_state:ok" in store.call("CLUSTER", "INFO"), "the cluster")
+        with pytest.raises(RedisRefused, match=r"CROSSSLOT.*Redis Cluster"):
+            store.call("EXISTS", "queue:a", "queue:b")
+
+
+@pytest.mark.parametrize(
+    ("rename", "words"), [("eval", ""), ("blmove", "BLMOVE"), ("smismember", "SMISMEMBER"), ("info", "")]
+)
+def test_a_server_that_lacks_what_is_needed_is_refused_at_boot(rename: str, words: str) -> None:
+    """A renamed EVAL or INFO is a host's choice: scripts run by EVALSHA as well, and INFO is only looked at."""
+    with RedisServer(settings=["--rename-command", rename, ""]) as server:
+        store = server.store()
+        if words:
+            with pytest.raises(RedisRefused, match=words):
+                store.check()
+        elif rename == "info":
+            assert store.check() == {}
+
+
+def test_links_that_a_crowd_has_needed_once_are_closed_when_they_stay_unused(store: Store) -> None:
+    with store.borrowed() as first, store.borrowed() as second, store.borrowed() as third:
+        for link in (first, second, third):
+            link.exchange([("PING",)])
+    store.call("PING")  # over the one that came back last
+
+    store.close_idle(60.0)
+    assert [link.fileno() >= 0 for link in (first, second, third)] == [True] * 3
+    used_at = first.used_at
+    wait_until(lambda: time.monotonic() > used_at, "the moment to pass")
+    store.call("PING")
+    store.close_idle(time.monotonic() - used_at)
+
+    assert [link.fileno() >= 0 for link in (first, second, third)] == [True, False, False]
+    store.call("PING")

@@ -15,6 +15,8 @@ from kiqcluster.clock import SystemClock
 from kiqcluster.ctl.deeds import Deed
 from kiqcluster.ctl.picture import PAGE, View, take
 from kiqcluster.ctl.screen import MOST_ROWS, Done, Screen, Taken, Trouble
+from kiqcluster.ctl.throughput import Rate
+from kiqcluster.ctl.views import headlines
 from kiqcluster.runtime import Setup
 from kiqcluster.store import Store
 from tests.kit import PATIENCE, ManualClock
@@ -39,7 +41,7 @@ def add(store: Store, key: str, *scores: float, **fields: Any) -> None:
 
 
 class TestPicture:
-    def test_it_takes_two_round_trips_whatever_there_is(self, store: Store, stand_in: StandIn, setup: Setup) -> None:
+    def test_it_takes_three_round_trips_whatever_there_is(self, store: Store, stand_in: StandIn, setup: Setup) -> None:
         for number in range(200):
             store.pipeline([("SADD", "queues", f"q{number}"), ("LPUSH", f"queue:q{number}", b"{}")])
         add(store, "retry", *(NOW + number for number in range(300)))
@@ -47,7 +49,7 @@ class TestPicture:
 
         picture = take(counting, ManualClock(NOW), View.RETRIES)
 
-        assert counting.exchanges == 2
+        assert counting.exchanges == 3
         assert (len(picture.queues), len(picture.processes), len(picture.entries)) == (200, 2, PAGE)
 
     def test_it_says_what_there_is(self, store: Store, stand_in: StandIn, setup: Setup) -> None:
@@ -108,6 +110,14 @@ class TestPicture:
         assert (picture.sizes[View.RETRIES], picture.entries, picture.processed, picture.failed) == (0, [], 0, 3)
         assert [(each.name, each.size) for each in picture.queues] == [("odd", 0)]
         assert picture.processes == []
+        assert picture.unreadable == ("retry",)
+        assert headlines(picture, Rate())[2].endswith("0 dead; of another type: retry")
+
+    def test_a_picture_without_such_a_key_says_nothing_of_it(self, store: Store, setup: Setup) -> None:
+        picture = take(store, ManualClock(NOW))
+
+        assert picture.as_json()["unreadable"] == []
+        assert headlines(picture, Rate())[2].endswith(" dead")
 
 
 class Counting(Store):

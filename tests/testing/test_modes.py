@@ -341,7 +341,7 @@ class TestReal:
     def test_what_asks_for_kept_jobs_says_how_to_keep_them(self) -> None:
         with pytest.raises(UsageError, match="kiq_fake"):
             enqueued()
-        with fake(), real(), pytest.raises(UsageError, match="jobs go to Redis here"):
+        with fake(), real(), pytest.raises(UsageError, match="no jobs are kept here"):
             drain()
 
 

@@ -175,7 +175,7 @@ class TestModes:
     @pytest.mark.parametrize(
         ("marker", "ini", "words"),
         [
-            ("", "kiq_mode = fakes", "kiq_mode = 'fakes' is no mode; the modes are fake, inline, real"),
+            ("", "kiq_mode = fakes", "kiq_mode = 'fakes' is no mode; the modes are refuse, fake, inline, real"),
             ("@pytest.mark.kiq('Inline')", "", "'Inline' is no mode"),
             ("@pytest.mark.kiq", "", "is no mode"),
         ],
@@ -210,7 +210,7 @@ class TestNothingIsLeft:
 
             def test_is_not_in_it():
                 import time
-                assert current_setup().delivery is None
+                assert type(current_setup().delivery).__name__ == "Refusal"
                 assert current_registry().get("welcome") is None
                 assert SystemClock.now is time.time
         """)
@@ -324,3 +324,103 @@ def test_the_kit_is_to_be_had_without_pytest() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
     assert done.stdout == "welcome 7\nno job welcome was enqueued; nothing was\n", done.stderr
+
+
+class TestRefusal:
+    """A test that says nothing pushes nowhere."""
+
+    def test_a_push_of_a_test_without_a_mode_is_refused_and_the_fixtures_are_named(self, run) -> None:
+        result = run("""
+            @job
+            def note(value): ...
+
+            @pytest.fixture(scope="module")
+            def pushed_by_a_fixture():
+                with pytest.raises(UsageError):
+                    note.perform_async(0)
+
+            @pytest.mark.usefixtures("pushed_by_a_fixture")
+            def test_verbs():
+                for push in (note.perform_async, lambda value: note.perform_bulk([[value]])):
+                    with pytest.raises(UsageError, match="kiq_fake or kiq_inline.*kiq_mode = real"):
+                        push(1)
+                assert note.perform_bulk([]) == []
+
+            def test_with_a_mode(kiq_fake):
+                note.perform_async(2)
+
+            def test_without_again():
+                with pytest.raises(UsageError):
+                    note.perform_async(3)
+
+            def test_a_store_that_is_named_gets_its_jobs(kiq_redis):
+                store = kiq_redis.store()
+                with pytest.raises(UsageError):
+                    note.perform_async(4)
+                with Client.via(store):
+                    note.perform_async(5)
+                Client(store).push({"class": note, "args": [6]})
+                assert store.call("LLEN", "queue:default") == 2
+        """)
+
+        result.assert_outcomes(passed=4)
+
+    def test_so_is_one_of_an_application_that_a_test_imports(self, run, pytester: pytest.Pytester) -> None:
+        pytester.makepyfile(application="from kiqcluster import job\n@job\ndef note(value): ...\n")
+        pytester.makepyfile(
+            test_late="""
+            import sys
+            import pytest
+
+            def test_it():
+                assert "kiqcluster" not in sys.modules
+                from application import note
+
+                with pytest.raises(Exception, match="kiq_fake or kiq_inline"):
+                    note.perform_async(1)
+
+            def test_the_next():
+                from application import note
+
+                with pytest.raises(Exception, match="kiq_fake or kiq_inline"):
+                    note.perform_async(1)
+            """
+        )
+
+        result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error", "test_late.py", timeout=60)
+
+        result.assert_outcomes(passed=2)
+
+    def test_a_suite_may_send_to_the_redis_of_its_configuration(self, run, redis_server, monkeypatch) -> None:
+        monkeypatch.setenv("REDIS_URL", redis_server.url)
+        source = """
+            @job
+            def note(value): ...
+
+            def test_it():
+                assert note.perform_async(1)
+
+            @pytest.mark.kiq("refuse")
+            def test_the_marker():
+                with pytest.raises(UsageError):
+                    note.perform_async(1)
+        """
+
+        run(source, ini="kiq_mode = real").assert_outcomes(passed=2)
+
+
+def test_a_run_that_has_nothing_to_do_with_jobs_does_not_import_the_package(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_it="""
+        import sys
+
+        def test_one(): ...
+
+        def test_two():
+            assert [name for name in sys.modules if name.partition(".")[0] in ("kiqcluster", "redis", "msgspec")] == []
+        """
+    )
+
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", timeout=60)
+
+    result.assert_outcomes(passed=2)

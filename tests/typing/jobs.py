@@ -141,13 +141,40 @@ def wrong_calls_of_the_function_form() -> None:
 def what_is_checked_at_run_time_only() -> None:
     """No ignore here: mypy sees no error in these, and docs/jobs.md says so."""
     Thumbnail.perform_bulk([["a.png"], [80, "a.png"]])
-    Thumbnail.set(quue="critical", retry="often")
     welcome.perform_bulk([["7"]])
     Client().push({"class": Thumbnail, "args": []})
 
 
-def wrong_declarations() -> None:
+def slips_in_options_of_a_push() -> None:
+    Thumbnail.set(quue="critical")  # type: ignore[call-arg]
+    Thumbnail.set(retry="often")  # type: ignore[arg-type]
+    Thumbnail.set(log_level="warn")  # type: ignore[arg-type]
+    welcome.set(retries=3)  # type: ignore[call-arg]
+    welcome.set(tags="vip")  # type: ignore[arg-type]
+    welcome.set(urgency="high")  # type: ignore[call-arg]
+    Client().push({"class": Thumbnail, "args": []}, wait_replica=1)  # type: ignore[call-arg]
+
+
+def slips_in_declarations() -> None:
     job("mailers")  # type: ignore[call-overload]
+
+    class Misspelt(Job, quue="images"):  # type: ignore[call-arg]
+        def perform(self) -> None: ...
+
+    class Misfit(Job, retry="often"):  # type: ignore[arg-type]
+        def perform(self) -> None: ...
+
+    class Unknown(Job, urgency="hihg"):  # type: ignore[arg-type]
+        def perform(self) -> None: ...
+
+    class NoHook(Job, retry_in=60):  # type: ignore[arg-type]
+        def perform(self) -> None: ...
+
+    @job(quue="mailers")  # type: ignore[call-overload, untyped-decorator]
+    def misspelt() -> None: ...
+
+    @job(dead="no")  # type: ignore[call-overload, untyped-decorator]
+    def misfit() -> None: ...
 
     class NoJob(Job):
         """It lacks `perform`, so it has nothing to enqueue."""
@@ -171,6 +198,14 @@ def clients() -> None:
     assert_type(client.push_bulk({"class": "Acme::Mail", "args": [[1], [2]]}), list[Jid | None])
     client.push({"class": Thumbnail, "args": ["a.png", 80]}, wait_replicas=1)
     client.push("Acme::Mail")  # type: ignore[arg-type]
+
+
+def slips_in_the_set_up() -> None:
+    configure(max_retry=3)  # type: ignore[call-arg]
+    configure(strict_args="warm")  # type: ignore[arg-type]
+    configure(dead_timeout="1d")  # type: ignore[arg-type]
+    configure(concurrency=5)  # type: ignore[call-arg]
+    on("strtup")  # type: ignore[arg-type]
 
 
 def set_up() -> None:

@@ -158,3 +158,30 @@ class TestNoJob:
 
         with pytest.raises(ApplicationError, match=r"kiq_folder is a folder without __init__\.py"):
             application.describe(["kiq_folder"])
+
+
+def test_what_a_link_led_to_is_imported_wherever_it_leads_by_now(write: Write, tmp_path: Path) -> None:
+    old, new, link = tmp_path / "1", tmp_path / "2", tmp_path / "current"
+    for place in (old, new):
+        write(f"{place.name}/kiq_start.py", f"import kiq_library\n{JOB}")
+        write(f"{place.name}/venv/kiq_library.py", "")
+    link.symlink_to(new)
+    sys.path.append(str(link / "venv"))
+
+    application.load([str(link / "kiq_start.py")], old, link)
+
+    assert [str(sys.modules[name].__file__) for name in ("kiq_start", "kiq_library")] == [
+        str(old / "kiq_start.py"),
+        str(old / "venv" / "kiq_library.py"),
+    ]
+
+
+def test_what_only_the_link_has_now_is_still_found_by_it(write: Write, tmp_path: Path) -> None:
+    write("2/venv/kiq_library.py", "")
+    write("1/kiq_start.py", f"import kiq_library\n{JOB}")
+    (tmp_path / "current").symlink_to(tmp_path / "2")
+    sys.path.append(str(tmp_path / "current" / "venv"))
+
+    application.load(["kiq_start"], tmp_path / "1", tmp_path / "current")
+
+    assert "kiq_library" in sys.modules

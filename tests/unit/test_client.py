@@ -66,6 +66,25 @@ class TestDueAt:
         with pytest.raises(InvalidPush):
             due_at(when, NOW)
 
+    @pytest.mark.parametrize(
+        ("when", "remedy"),
+        [
+            (1_893_456_000_000, "looks like milliseconds; pass epoch seconds: 1893456000000 / 1000"),
+            (1_893_456_000_000.5, "looks like milliseconds"),
+            (1_893_456_000_000_000, "looks like microseconds"),
+            (1_893_456_000_000_000_000, "looks like nanoseconds"),
+            (1e300, "a mistake"),
+            (1e11, "milliseconds"),
+            (datetime(9999, 12, 31, tzinfo=UTC), "a mistake"),
+            (timedelta(days=1_893_456), "a mistake"),
+        ],
+    )
+    def test_a_time_that_lies_thousands_of_years_ahead_is_refused(self, when: Any, remedy: str) -> None:
+        with pytest.raises(InvalidPush) as caught:
+            due_at(when, NOW)
+
+        assert remedy in str(caught.value)
+
 
 @pytest.fixture
 def pushes(setup: Setup) -> list[Push]:
@@ -304,6 +323,17 @@ class TestChecks:
 
         with pytest.raises(InvalidArguments):
             self.draft([1])
+
+    def test_what_a_link_has_done_to_the_time_is_checked(self, setup: Setup) -> None:
+        def put_off(push: Push, proceed: Callable[[], Push | None]) -> Push | None:
+            push.at = 1_893_456_000_000
+            return proceed()
+
+        setup.client_middleware.add(put_off)
+
+        for item in ({"class": "X"}, {"class": "X", "at": 1_893_456_000}):
+            with pytest.raises(InvalidPush, match="milliseconds"):
+                Client().push(item)
 
     def test_what_a_link_has_done_to_the_queue_is_checked(self, setup: Setup) -> None:
         def alter(push: Push, proceed: Callable[[], Push | None]) -> Push | None:

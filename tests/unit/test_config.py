@@ -10,6 +10,7 @@ import pytest
 
 from kiqcluster.config import (
     STOP_GRACE,
+    CodeSettings,
     Config,
     Origins,
     describe,
@@ -540,3 +541,7 @@ class TestPart:
 
     def test_a_flag_needs_no_file(self, tmp_path: Path) -> None:
         assert self.part(tmp_path, "not toml", {"redis": "redis://flag/0"})[0] == "redis://flag/0"
+
+
+def test_what_type_checkers_know_of_configure_is_what_it_takes() -> None:
+    assert CodeSettings.__annotations__.keys() == {each.name for each in settings() if each.metadata["in_code"]}

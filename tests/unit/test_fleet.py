@@ -33,6 +33,13 @@ def test_members_of_a_later_version_are_passed_over() -> None:
     assert Message.read(b'{"action":"quiet","colour":"red","id":"a"}') == Message("quiet", id="a")
 
 
+def test_a_dump_may_be_about_one_worker() -> None:
+    assert Message.read(b'{"action":"dump","pid":7}').pid == 7
+    for junk in ("-1", "true", '"7"', "1e3", "null", "4294967296"):
+        with pytest.raises(ValueError, match="pid"):
+            Message.read(b'{"action":"dump","pid":%s}' % junk.encode())
+
+
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [

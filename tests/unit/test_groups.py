@@ -197,6 +197,22 @@ class TestUnheardOf:
     def test_a_name_is_that_stands_for_no_known_queue(self, text: str, names: list[str]) -> None:
         assert parse_group(text).unheard_of(KNOWN) == names
 
+    @pytest.mark.parametrize(
+        ("name", "hint"),
+        [
+            ("defualt", "did you mean default?"),
+            ("mailer", "did you mean mailers?"),
+            ("crnojob", "did you mean cronjob?"),
+            ("cronjob:nigthly", "did you mean cronjob:nightly?"),
+            ("zzz", "is that name right?"),
+            ("x" * 100_000, "is that name right?"),
+        ],
+    )
+    def test_the_nearest_known_name_is_given_for_it(self, name: str, hint: str) -> None:
+        known = ["default", "mailers", "cronjob:nightly", "y" * 100_000, *map(str, range(500))]
+
+        assert parse_group(name).hint_for([name], known) == hint
+
     def test_a_bare_name_is_known_by_the_queues_of_its_namespace(self) -> None:
         assert parse_group("cronjob").unheard_of(["cronjob:nightly"]) == []
 
@@ -237,9 +253,14 @@ class TestQueueOption:
         (1, 4, 3, 3),
         (0, 0, 20, 1),
         (100, 0, 20, 20),
+        (1, 5, 0, 5),
+        (1, 5, 20, 5),
+        (7, 5, 20, 8),
     ],
 )
-def test_threads_follow_gitlabs_table(queues: int, smallest: int, largest: int, threads: int) -> None:
+def test_threads_are_one_per_queue_and_a_spare_within_two_limits(
+    queues: int, smallest: int, largest: int, threads: int
+) -> None:
     assert concurrency_for(queues, smallest, largest) == threads
 
 

@@ -26,16 +26,16 @@ MAKES_CHANCE = {
 }
 TOUCHES_ENVIRONMENT = {
     "sources.py": "reads settings",
-    "config.py": "knows what $PWD says of the directory, and where sockets go",
+    "config.py": "knows what $PWD says of the directory, where sockets go, and NO_COLOR",
     "cli.py": "hands KIQ_ENV and REDIS_URL to the application, and what systemd says to the supervisor",
     "worker/child.py": "hands KIQ_SLOT and SIDEKIQ_WORKER_ID to the application",
     "worker/identity.py": "DYNO, which takes the host's place in an identity as in Sidekiq",
     "worker/heartbeat.py": "DYNO again, for the process list",
     "testing/cluster.py": "hands it to the cluster of a test",
 }
-ENDS_PROCESSES = {"runtime.py"}
+ENDS_PROCESSES = {"exits.py"}
 FORKS = {"supervisor/fork.py"}
-STARTS_THREADS = {"service.py"}
+STARTS_THREADS = {"service.py", "store/names.py"}  # the second: a look-up that may hang is nobody's to wait for
 
 # Spellings that only keys.py knows.
 KEY = re.compile(r"^(queue:|kiq:|stat:|[jh]\|)|:(work|workers)$|-(signals|marks)$")
@@ -269,9 +269,11 @@ def test_no_file_names_a_place_of_one_machine() -> None:
 
 def _own_files(folder: Path) -> Iterator[Path]:
     for path in folder.iterdir():
+        if path.name in NOT_OURS:  # also where .git is a file, in a worktree
+            continue
         if path.is_dir():
             is_cache = path.name.endswith(("_cache", ".egg-info")) or path.name == ".kiqcluster"
-            if path.name not in NOT_OURS and not is_cache:
+            if not is_cache:
                 yield from _own_files(path)
         elif path.suffix in SOURCE_KINDS and not path.is_symlink():
             yield path

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import pytest
 
 from kiqcluster.errors import InvalidArguments, InvalidPush, JobDefinitionError
-from kiqcluster.job import DISCARD, KILL, OPTIONS, RESERVED_NAMES, Job, job, underscored
+from kiqcluster.job import DISCARD, KILL, RESERVED_NAMES, Job, job, underscored
+from kiqcluster.options import OPTIONS, JobOptions, PushOptions
 from kiqcluster.outcome import Done, Outcome
 from kiqcluster.registry import Registry
 from kiqcluster.runtime import Push, Run, Setup
@@ -126,6 +127,81 @@ class TestDeclaration:
         assert list(Wrapped.definition.signature.parameters) == ["a", "b"]
 
 
+class TestNamespaces:
+    def test_it_stands_before_the_name(self, registry: Registry) -> None:
+        @job(namespace="Billing")
+        def welcome(user_id: int) -> None: ...
+
+        class Invoice(Job, namespace="Billing"):
+            def perform(self) -> None: ...
+
+        assert {definition.name for definition in registry} == {"Billing::welcome", "Billing::Invoice"}
+
+    def test_two_applications_may_have_functions_of_one_name(self, registry: Registry) -> None:
+        for application in ("Billing", "Shop"):
+
+            def welcome() -> None: ...
+
+            welcome.__module__ = application.lower()
+            job(namespace=application)(welcome)
+
+        assert {definition.name for definition in registry} == {"Billing::welcome", "Shop::welcome"}
+
+    def test_without_it_the_error_names_both_and_the_remedy(self) -> None:
+        def both() -> None:
+            for application in ("billing", "shop"):
+
+                def welcome() -> None: ...
+
+                welcome.__module__ = application
+                job(welcome)
+
+        said = refusal(both)
+
+        assert "billing." in said
+        assert "shop." in said
+        assert "namespace=" in said
+
+    def test_a_base_class_gives_it_to_all_of_its_jobs(self) -> None:
+        class BillingJob(Job, namespace="Billing"):
+            pass
+
+        class Invoice(BillingJob):
+            def perform(self) -> None: ...
+
+        class Reminder(Invoice, name="Acme::Reminder"):
+            pass
+
+        class Dunning(Invoice, namespace="Dunning"):
+            pass
+
+        names = [each.definition.name for each in (Invoice, Reminder, Dunning)]
+        assert names == ["Billing::Invoice", "Acme::Reminder", "Dunning::Dunning"]
+
+    def test_the_queue_of_a_namespace_is_named_after_the_whole_name(self) -> None:
+        class Invoice(Job, namespace="Billing", queue_namespace="cronjob"):
+            def perform(self) -> None: ...
+
+        assert Invoice.queue == "cronjob:billing_invoice"
+
+    @pytest.mark.parametrize("namespace", ["", "a\nb", "\x00"])
+    def test_what_is_none_is_refused(self, namespace: str) -> None:
+        def welcome() -> None: ...
+
+        assert "namespace" in refusal(lambda: job(namespace=namespace)(welcome))
+
+    def test_a_name_is_the_whole_name_already(self) -> None:
+        def welcome() -> None: ...
+
+        assert "namespace" in refusal(lambda: job(name="Welcome", namespace="Billing")(welcome))
+
+
+def test_what_type_checkers_know_is_the_table_of_options() -> None:
+    assert JobOptions.__annotations__.keys() == OPTIONS.keys()
+    of_a_push = {name for name, option in OPTIONS.items() if option.on_wire} | {"wait_replicas"}
+    assert PushOptions.__annotations__.keys() == of_a_push
+
+
 class TestOptions:
     @pytest.mark.parametrize(
         ("option", "value"),
@@ -204,7 +280,7 @@ class TestOptions:
         assert all(option in message for option in OPTIONS)
 
     def test_functions_have_the_same_options(self) -> None:
-        assert "did you mean 'retry'?" in refusal(lambda: job(retri=3)(lambda: None))
+        assert "did you mean 'retry'?" in refusal(lambda: job(retri=3)(refusal))
 
     def test_options_of_a_base_without_perform_are_checked_where_they_stand(self) -> None:
         def base() -> None:
@@ -382,6 +458,106 @@ class TestRefused:
 
         assert "async" in refusal(function)
         assert "async" in refusal(method)
+
+    @pytest.mark.parametrize(
+        ("option", "value"),
+        [
+            ("retry", 3),
+            ("retry", False),
+            ("tags", ["vip"]),
+            ("dead", False),
+            ("backtrace", True),
+            ("urgency", "high"),
+            ("wait_replicas", 1),
+            ("queue_namespace", "cronjob"),
+            ("active_job", True),
+        ],
+    )
+    def test_options_in_the_body_of_a_class_where_nothing_reads_them(self, option: str, value: object) -> None:
+        mixin = type("Mixin", (), {option: value})
+
+        said = refusal(lambda: type("Thumbnail", (Job,), {"perform": lambda self: None, option: value}))
+
+        assert f"class Thumbnail(Job, {option}={value!r})" in said
+        assert option in refusal(lambda: type("Mixed", (mixin, Job), {"perform": lambda self: None}))
+        assert option in refusal(lambda: type("Base", (Job,), {option: value}))
+
+    def test_a_method_or_property_with_the_name_of_an_option_is_the_applications_own(self) -> None:
+        class Own(Job):
+            def perform(self) -> None: ...
+
+            def retry(self) -> None: ...
+
+            @property
+            def tags(self) -> list[str]:
+                return []
+
+            @classmethod
+            def dead(cls) -> None: ...
+
+        assert Own.definition.options == {"retry": True, "queue": "default"}
+
+    @pytest.mark.parametrize("hook", ["retry_in", "retries_exhausted"])
+    def test_a_hook_that_is_no_method(self, hook: str) -> None:
+        assert f"def {hook}(self, " in refusal(
+            lambda: type("Thumbnail", (Job,), {"perform": lambda self: None, hook: 60})
+        )
+
+    @pytest.mark.parametrize(
+        ("slip", "hook"),
+        [
+            ("retries_exhaused", "retries_exhausted"),
+            ("retries_exausted", "retries_exhausted"),
+            ("sidekiq_retry_in", "retry_in"),
+            ("sidekiq_retries_exhausted", "retries_exhausted"),
+        ],
+    )
+    def test_a_method_with_nearly_the_name_of_a_hook(self, slip: str, hook: str) -> None:
+        body = {"perform": lambda self: None, slip: lambda self, *facts: 60}
+
+        assert f"the hook is {hook!r}" in refusal(lambda: type("Thumbnail", (Job,), body))
+
+    def test_the_options_of_a_ruby_class(self) -> None:
+        body = {"perform": lambda self: None, "sidekiq_options": {"retry": 3, "queue": "low"}}
+
+        assert "class Thumbnail(Job, retry=3, queue='low')" in refusal(lambda: type("Thumbnail", (Job,), body))
+
+    def test_a_perform_that_is_no_method(self) -> None:
+        assert "write def perform" in refusal(lambda: type("Thumbnail", (Job,), {"perform": 3}))
+
+    @pytest.mark.parametrize(
+        ("word", "hint"),
+        [
+            ("retries", "did you mean 'retry'?"),
+            ("max_retries", "did you mean 'retry'?"),
+            ("attempts", "did you mean 'retry'?"),
+            ("queue_name", "did you mean 'queue'?"),
+            ("countdown", "an argument of perform_in"),
+            ("eta", "an argument of perform_at"),
+        ],
+    )
+    def test_words_of_other_job_systems_are_told_ours(self, word: str, hint: str) -> None:
+        class Thumbnail(Job):
+            def perform(self) -> None: ...
+
+        assert hint in refusal(lambda: Thumbnail.set(**{word: 3}))  # type: ignore[arg-type]
+        assert hint in refusal(lambda: declare("Y", **{word: 3}))
+
+    def test_a_lambda_for_it_has_no_name(self) -> None:
+        assert "write a def" in refusal(lambda: job(lambda: None))
+        assert job(name="named")(lambda: 5)() == 5
+
+    def test_a_method_for_a_worker_has_no_instance_of_it(self, registry: Registry) -> None:
+        def in_a_class() -> None:
+            class Shop:
+                @job
+                def send_mail(self, user_id: int) -> None: ...
+
+        said = refusal(in_a_class)
+
+        assert "Shop.send_mail" in said
+        assert "class SendMail(Job)" in said
+        assert len(registry) == 0
 
     @pytest.mark.parametrize("reserved", sorted(RESERVED_NAMES))
     def test_attributes_that_would_hide_a_verb(self, reserved: str) -> None:

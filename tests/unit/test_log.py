@@ -46,6 +46,15 @@ def in_job() -> Iterator[JobContext]:
 
 
 class TestJson:
+    def test_what_a_field_says_is_there_once(self) -> None:
+        error = "-r shop failed to load: KeyError: 1\nTraceback:\n  line 1"
+
+        line = as_json(record(f"nothing was started: {error}", event_fields={"event": "e", "error": ValueError(error)}))
+        other = as_json(record("two\nlines", event_fields={"event": "e", "error": "one"}))
+
+        assert (line["msg"], line["error"]) == ("nothing was started: -r shop failed to load: KeyError: 1", error)
+        assert other["msg"] == "two\nlines"
+
     def test_a_line_is_one_object_with_the_base_keys(self) -> None:
         line = as_json(record("two\nlines é \x00"))
 
@@ -87,6 +96,28 @@ class TestJson:
         line = rubyjson_of(record(event_fields={"value": value}))
 
         assert line["value"] == shown
+
+    def test_no_field_makes_a_line_without_end(self) -> None:
+        huge = "x" * 1_000_000
+        payload = {"class": huge, "args": [], "jid": huge, "queue": huge}
+        token = CURRENT_JOB.set(JobContext(payload, huge, huge, threading.Event()))
+        fields = {
+            "jids": [huge] * 3,
+            "error": ValueError(huge),
+            "by": {huge: huge},
+            "many": range(10**6),
+            "all": [1] * 10**6,
+        }
+        try:
+            said = JsonFormatter().format(record(message=huge, event_fields=fields))
+        finally:
+            CURRENT_JOB.reset(token)
+        (done,) = JsonFormatter().done([(1_795_168_740.5, 4_711, huge, huge, huge, 0.5)])
+
+        assert len(said) < 150_000
+        assert len(done) < 1_000
+        assert json.loads(done)["ctx"]["jid"] == "x" * 200 + "…"
+        assert json.loads(said)["error"] == "x" * 16_384 + "…"
 
     def test_a_traceback_is_part_of_the_message(self) -> None:
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import io
 import json
 import logging
@@ -10,13 +12,14 @@ import select
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
 
 from kiqcluster import log, rubyjson
 from kiqcluster.loghandlers import DroppingHandler, LineHandler
-from tests.kit import wait_until
+from tests.kit import PATIENCE, is_in, wait_until
 
 Handler = type[LineHandler]
 
@@ -177,6 +180,24 @@ def test_what_a_full_pipe_does_not_take_is_dropped_and_counted(
     assert line["msg"] == "written"
 
 
+@pytest.mark.parametrize("handler", [LineHandler, DroppingHandler])
+def test_what_a_full_disk_does_not_take_is_counted_once_there_is_room(
+    logger: logging.Logger, pipe: tuple[int, TextIO], handler: Handler
+) -> None:
+    reader, elsewhere = pipe
+    with Path("/dev/full").open("w") as stream:
+        log.configure("json", "info", stream, handler)
+        for number in range(3):
+            logger.info("dropped %d", number)
+        os.dup2(elsewhere.fileno(), stream.fileno())  # room is made
+        logger.info("written")
+        logger.info("written, too")
+
+    note, *lines = drain(reader)
+    assert (note["event"], note["lines"]) == ("lines_dropped", 3)
+    assert [line["msg"] for line in lines] == ["written", "written, too"]
+
+
 def test_a_line_that_is_cut_off_spoils_no_other(logger: logging.Logger, pipe: tuple[int, TextIO]) -> None:
     reader, stream = pipe
     log.configure("pretty", "info", stream, DroppingHandler)
@@ -204,3 +225,52 @@ def test_a_reader_that_has_gone_is_no_error(
     logger.info("nobody hears this")
 
     assert capfd.readouterr().err == ""  # where logging tells of handlers that fail
+
+
+def test_an_exception_from_outside_leaves_the_lock_free(pipe: tuple[int, TextIO]) -> None:
+    """A library may raise a time limit in the thread of a job that writes a line."""
+    handler = LineHandler(pipe[1])
+    raised: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            handler.handle(logging.LogRecord("x", logging.INFO, "", 0, "line", None, None))
+        except TimeoutError as late:
+            raised.append(late)
+
+    thread = threading.Thread(target=write, daemon=True)
+    assert handler.lock is not None
+    with handler.lock:
+        thread.start()
+        wait_until(lambda: is_in(thread, "handle"), "the thread to wait for the lock")
+        assert thread.ident is not None
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(TimeoutError))
+    thread.join(PATIENCE)
+
+    assert not thread.is_alive()
+    assert handler.lock.acquire(timeout=1)  # type: ignore[call-arg]
+
+
+def test_a_long_line_is_not_torn_by_another_process(logger: logging.Logger, pipe: tuple[int, TextIO]) -> None:
+    """Processes of a cluster share a pipe, and no lock."""
+    reader, stream = pipe
+    fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 1 << 20)  # room for all
+    log.configure("json", "info", stream, DroppingHandler)
+    begun, begin = os.pipe()
+    other = os.fork()
+    if other == 0:
+        os.write(begin, b"1")
+        for _ in range(10_000):
+            os.write(stream.fileno(), b'{"of": "the other"}\n')
+        os._exit(0)
+
+    os.read(begun, 1)
+    for _ in range(50):
+        logger.info("x" * 3 * select.PIPE_BUF)
+    os.waitpid(other, 0)
+
+    lines = drain(reader)
+    assert sum("of" in line for line in lines) == 10_000
+    assert sum(len(line.get("msg", "")) == 3 * select.PIPE_BUF for line in lines) == 50
+    os.close(begun)
+    os.close(begin)

@@ -15,6 +15,7 @@ from kiqcluster.metrics import (
     Labels,
     Measured,
     Row,
+    RunningJob,
     Tally,
     attribute_labels,
 )
@@ -208,11 +209,11 @@ class TestSeries:
         metrics.start_at_zero([KEY])
 
         zeros = [line for line in text(metrics) if 'queue="mails"' in line and line.endswith(" 0.0")]
-        assert len(zeros) == 58
+        assert len(zeros) == 59
         assert not [line for line in text(metrics) if 'queue="mails"' in line and not line.endswith(" 0.0")]
 
     def test_running_jobs_and_threads_are_shown(self) -> None:
-        metrics = JobMetrics(5, lambda: [KEY, KEY])
+        metrics = JobMetrics(5, lambda: [(*KEY, 1.0), (*KEY, 2.0)])
 
         assert value(metrics, 'sidekiq_running_jobs{queue="mails",worker="Mail"}') == 2
         assert value(metrics, "sidekiq_concurrency") == 5
@@ -274,14 +275,29 @@ class TestChanges:
         assert "sidekiq_concurrency" not in told
 
     def test_the_gauge_of_running_jobs_follows_them(self) -> None:
-        running: list[tuple[str, str]] = []
+        running: list[RunningJob] = []
         metrics = JobMetrics(1, lambda: running)
         metrics.start_at_zero([KEY])
         metrics.changed()
         told = []
 
-        for now in ([KEY], [KEY], [], []):
-            running[:] = now
+        for now in (1.0, 2.0, None, None):
+            running[:] = [] if now is None else [(*KEY, now)]
             told.append([row.values for row in metrics.changed()])
 
         assert told == [[[1]], [], [[0]], []]
+
+    def test_the_longest_run_is_told_once_it_is_long(self) -> None:
+        running: list[RunningJob] = []
+        metrics = JobMetrics(1, lambda: running)
+        metrics.start_at_zero([KEY])
+        told = []
+
+        for now in ([], [9.0], [12.0, 30.0], [31.0], [], []):
+            running[:] = [(*KEY, seconds) for seconds in now]
+            row = self.changed(metrics).get("sidekiq_longest_running_job_seconds")
+            told.append(None if row is None else row.values[0])
+
+        assert told == [0, None, 30, 31, 0, None]
+        running[:] = [(*KEY, 40.0)]
+        assert value(metrics, 'sidekiq_longest_running_job_seconds{queue="mails",worker="Mail"}') == 40

@@ -128,7 +128,7 @@ class TestArguments:
             ({1, 2}, "sorted(value)"),
             (frozenset({1}), "sorted(value)"),
             (Path("x"), "str(value)"),
-            (User("ann"), "by their id"),
+            (User("ann"), "dataclasses.asdict(value)"),
             (object(), "by their id"),
         ],
     )
@@ -371,7 +371,12 @@ class TestPresentable:
             ("retry_count", 1.5, 0),
             ("retry_count", None, 0),
             ("retry_count", True, 0),
-            ("retry_count", -1, 0),
+            ("retry_count", -2, 0),
+            ("retry_for", "3 days", None),
+            ("retry_for", 1_000_000_001, None),
+            ("at", "soon", NOW),
+            ("cattr", "no hash", {}),
+            ("cattr_0", [1], {}),
             ("retry_count", 10**30, 0),
             ("tags", "vip", []),
             ("tags", {"vip": 1}, []),
@@ -462,7 +467,7 @@ class TestWrap:
         assert presentable(entry, "default", NOW) == {}
         assert entry["class"] == INVALID_PAYLOAD
         assert entry["queue"] == "mails"
-        assert (entry["error_class"], entry["error_message"]) == ("MalformedPayload", "it is no JSON")
+        assert (entry["error_class"], entry["error_message"]) == ("kiqcluster.errors.MalformedPayload", "it is no JSON")
         assert (entry["failed_at"], entry["retry_count"], entry["retry"]) == (NOW, 0, 0)
         assert entry["retry"] is not False
 

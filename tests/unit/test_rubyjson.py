@@ -1,15 +1,22 @@
-"""JSON as Ruby prints it.  The expectations are what Ruby 3.1.2 with json 2.6 printed for the same values."""
+"""JSON as Ruby prints it.  The expectations are what Ruby 3.1.2 printed for the same values."""
 
 from __future__ import annotations
 
 import datetime
+import json
+import struct
 import sys
+from collections.abc import Iterator
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kiqcluster import rubyjson
+from kiqcluster.rubyfloat import json_float
 from kiqcluster.rubyjson import Undecodable, decode, encode, encode_arrays, patch, ruby_float
+from tests.kit import ROOT
 
 RUBY_PRINTS = [
     (0.0, "0.0"),
@@ -65,10 +72,43 @@ def test_a_float_is_printed_as_ruby_prints_it(number: float, printed: str) -> No
 
 
 @pytest.mark.parametrize(("number", "printed"), RUBY_PRINTS)
-def test_a_float_has_that_form_wherever_it_stands_in_a_payload(number: float, printed: str) -> None:
+def test_a_float_has_that_form_wherever_it_stands_in_a_payload(number: float, printed: str, of_json_2_6: None) -> None:
     expected = f'[{printed},{{"a":{printed},"b":[1,{printed}]}}]'.encode()
 
     assert encode([number, {"a": number, "b": [1, number]}]) == expected
+
+
+@pytest.fixture
+def of_json_2_6() -> Iterator[None]:
+    rubyjson.write_floats_as("2.6")
+    yield
+    rubyjson.write_floats_as("2.12")
+
+
+GOLDEN_FLOATS = json.loads((ROOT / "tests" / "golden" / "floats.json").read_text())["floats"]
+
+
+@pytest.mark.parametrize("version", ["2.6", "2.12"])
+def test_both_forms_are_those_of_real_ruby_for_thousands_of_floats(version: str, of_json_2_6: None) -> None:
+    rubyjson.write_floats_as(version)
+    column = 1 if version == "2.6" else 2
+    wrong = []
+    for row in GOLDEN_FLOATS:
+        (number,) = struct.unpack(">d", bytes.fromhex(row[0]))
+        printed = row[column]
+        if (
+            encode([number, {"a": number}]) != f'[{printed},{{"a":{printed}}}]'.encode()
+            or decode(encode(number)) != number
+        ):
+            wrong.append(row)
+
+    assert len(GOLDEN_FLOATS) > 11_000
+    assert wrong == []
+
+
+@given(st.decimals(min_value=-10_000_000_000, max_value=10_000_000_000, places=3).map(float))
+def test_a_float_of_few_digits_is_printed_alike_by_every_json_and_by_msgspec(number: float) -> None:
+    assert json_float(number) == ruby_float(number) == json.dumps(number)
 
 
 def test_only_quote_backslash_and_control_characters_are_escaped() -> None:
@@ -83,7 +123,7 @@ def test_the_slow_path_writes_everything_else_like_the_fast_one() -> None:
 
     slow = encode({**value, "extreme": 1e16})
 
-    assert slow == fast[:-1] + b',"extreme":1.0e+16}'
+    assert slow == fast[:-1] + b',"extreme":1e+16}'
 
 
 def test_text_that_looks_like_an_extreme_number_stays_text() -> None:
@@ -149,8 +189,12 @@ def test_everyday_arrays_are_written_at_once() -> None:
     assert encode_arrays(arrays) == [b"[]", b'[1,"a\\nb"]', b"[1.5,1000000000000000000,null]", '[{"a":["é"]}]'.encode()]
 
 
+def test_arrays_with_floats_that_ruby_prints_otherwise_are_written_at_once_in_its_form() -> None:
+    assert encode_arrays([[1e16], ["[0.00001"], [1e-5]]) == [b"[1e+16]", b'["[0.00001"]', b"[0.00001]"]
+
+
 def test_arrays_are_not_written_at_once_when_one_holds_what_takes_a_closer_look() -> None:
-    for value in (1e16, 1e-5, 10**5_000, "\ud800", object(), msgspec.Raw(b"[1,\n2]")):
+    for value in (10**5_000, "\ud800", object(), msgspec.Raw(b"[1,\n2]")):
         assert encode_arrays([[1], [value], [2]]) is None
 
 
@@ -158,7 +202,7 @@ def test_values_of_other_libraries_are_written_alike_with_and_without_extreme_fl
     day = datetime.date(2026, 11, 20)
 
     assert encode([day]) == b'["2026-11-20"]'
-    assert encode([day, 1e16]) == b'["2026-11-20",1.0e+16]'
+    assert encode([day, 1e16]) == b'["2026-11-20",1e+16]'
 
 
 @pytest.mark.parametrize("value", [object(), {1e16: object()}, [{(1, 2): 1e16}]])
@@ -170,8 +214,9 @@ def test_what_json_cannot_hold_raises(value: object) -> None:
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
 def test_no_float_beyond_json_is_printed_as_a_number(number: float) -> None:
     with pytest.raises(ValueError, match="no JSON number"):
-        encode([number, 1e16])
+        encode(number)
     assert encode([number]) == b"[null]"
+    assert encode([number, 1e16]) == b"[null,1e+16]"
 
 
 class TestPatch:
@@ -181,7 +226,7 @@ class TestPatch:
         patched = patch(raw, {"e": 1e20})
 
         assert patched == (
-            b'{"a":1.50,"b":[1E5 , "\\u00e9\\/"],"c":{"x":1.0e+16},"d":12345678901234567890123,"e":1.0e+20}'
+            b'{"a":1.50,"b":[1E5 , "\\u00e9\\/"],"c":{"x":1.0e+16},"d":12345678901234567890123,"e":1e+20}'
         )
 
     @pytest.mark.parametrize("odd", [b'"\\ud800"', b"1e400", b"1" * 5_000])
@@ -225,4 +270,4 @@ def test_the_digit_limit_is_that_of_the_interpreter() -> None:
 
 
 def test_keys_that_are_numbers_become_text_beside_extreme_floats_too() -> None:
-    assert rubyjson.encode({"args": [{5: 1}], "custom": 1e16}) == b'{"args":[{"5":1}],"custom":1.0e+16}'
+    assert rubyjson.encode({"args": [{5: 1}], "custom": 1e16}) == b'{"args":[{"5":1}],"custom":1e+16}'

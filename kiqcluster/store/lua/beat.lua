@@ -1,29 +1,106 @@
 #!lua flags=allow-oom
--- beat: say that processes live, and see what moves while others do.
+-- beat: say that processes live, and hand out those that have been silent for too long (rule R8).
 --
 -- KEYS[1]  kiq:members            hash    identity -> "epoch ..."
--- KEYS[2]  kiq:beats              hash    identity -> number of beats
--- ARGV[1+] identities that live
+-- KEYS[2]  kiq:beats:2            zset    identity by the server's time of its last beat, in milliseconds
+-- KEYS[3]  kiq:beats              hash    format 1: identity -> number of beats; it exists while such processes may live
+-- KEYS[4]  kiq:beats:1            hash    members of format 1: identity -> that number when their score was set
+-- KEYS[5]  kiq:audit              string  "<cursor in kiq:members> <when> <1 if the round has met format 1, else 0>"
+-- ARGV[1]  milliseconds of silence after which a member is handed out
+-- ARGV[2]  how many are handed out at most; 0 when the caller may recover nobody
+-- ARGV[3]  milliseconds after which one is handed out again that was not recovered
+-- ARGV[4+] identities that live
 --
--- Returns {identity, beat, identity, beat, ...} of all that recovery has to do with: members, and beats that a process
--- has left behind whose membership is over.  The beat of a membership whose recovery was begun is "fenced": its process
--- has no say any more, and who began may have died.
--- Cost: O(members).
+-- Returns {the server's time in milliseconds, {which of ARGV[4+] are no members any more}, {identity, score, ...}, {key,
+-- ...}}: the third holds those that were handed out, the fourth which of KEYS[3] and KEYS[4] are of a wrong type: nothing
+-- is counted or audited then, and recovery refuses whom only their number could tell alive.
+-- To hand one out moves its score, so that others do not get it at the same time; if the caller dies, it is handed out
+-- again.  Recovery compares the score again.
+-- The beat of a process that was fenced does not count.
+-- A score ahead of the server's time (its clock was set back) becomes that time.
+-- The audit gives a score to members that have none: those that processes of format 1 have entered.  Their number tells
+-- whether they live; it is looked at when their score is old.  After a round without any, their hashes are removed.
+-- Cost: O(log n) for n members, and a page of PAGE members each AUDIT_PAUSE over the whole fleet.
 
-for _, identity in ipairs(ARGV) do
-  redis.call('HINCRBY', KEYS[2], identity, 1)
+local PAGE, AUDIT_PAUSE = 100, 100
+
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local silence, most, pause = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local has_others, broken = redis.call('EXISTS', KEYS[3], KEYS[4]) > 0, {}
+for _, key in ipairs(has_others and {KEYS[3], KEYS[4]} or {}) do
+  local kind = redis.call('TYPE', key).ok
+  if kind ~= 'hash' and kind ~= 'none' then broken[#broken + 1] = key end
+end
+has_others = has_others and #broken == 0
+
+local function is_member(identity)
+  return string.match(redis.call('HGET', KEYS[1], identity) or '', '^%d') ~= nil
 end
 
-local beats, found = {}, {}
-local counted = redis.call('HGETALL', KEYS[2])
-for i = 1, #counted, 2 do beats[counted[i]] = counted[i + 1] end
-local members = redis.call('HGETALL', KEYS[1])
-for i = 1, #members, 2 do
-  local is_fenced = not string.match(members[i + 1], '^%d')
-  beats[members[i]] = is_fenced and 'fenced' or beats[members[i]] or '0'
+local strangers = {}
+for i = 4, #ARGV do
+  if not is_member(ARGV[i]) then
+    strangers[#strangers + 1] = ARGV[i]
+  else
+    redis.call('ZADD', KEYS[2], now, ARGV[i])
+    if has_others then
+      redis.call('HDEL', KEYS[4], ARGV[i])
+      if redis.call('EXISTS', KEYS[3]) == 1 then redis.call('HINCRBY', KEYS[3], ARGV[i], 1) end
+    end
+  end
 end
-for identity, beat in pairs(beats) do
-  found[#found + 1] = identity
-  found[#found + 1] = beat
+
+for _, identity in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], string.format('(%d', now), '+inf', 'LIMIT', 0, PAGE)) do
+  redis.call('ZADD', KEYS[2], now, identity)
 end
-return found
+
+-- Returns whether a member of format 1 has beaten since its score was set.
+local function has_counted(identity)
+  local seen = has_others and redis.call('HGET', KEYS[4], identity)
+  local number = seen and (redis.call('HGET', KEYS[3], identity) or '0')
+  if number == seen or not is_member(identity) then return false end
+  redis.call('HSET', KEYS[4], identity, number)
+  return true
+end
+
+local handed = {}
+local silent = most > 0 and redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now - silence, 'LIMIT', 0, PAGE) or {}
+for _, identity in ipairs(silent) do
+  if has_counted(identity) then
+    redis.call('ZADD', KEYS[2], now, identity)
+  elseif #handed < 2 * most then
+    local score = now - silence + pause
+    redis.call('ZADD', KEYS[2], score, identity)
+    handed[#handed + 1] = identity
+    handed[#handed + 1] = score
+  end
+end
+
+local function audit(cursor, has_met)
+  local page = redis.call('HSCAN', KEYS[1], cursor, 'COUNT', PAGE)
+  local members = {}
+  for i = 1, #page[2], 2 do members[#members + 1] = page[2][i] end
+  for first = 1, #members, PAGE do
+    local part = {unpack(members, first, math.min(first + PAGE - 1, #members))}
+    for i, score in ipairs(redis.call('ZMSCORE', KEYS[2], unpack(part))) do
+      if not score then
+        redis.call('ZADD', KEYS[2], now, part[i])
+        redis.call('HSET', KEYS[4], part[i], redis.call('HGET', KEYS[3], part[i]) or '0')
+        has_others = true
+      end
+    end
+    for _, number in ipairs(has_others and redis.call('HMGET', KEYS[4], unpack(part)) or {}) do
+      if number then has_met = '1' end
+    end
+  end
+  if page[1] == '0' and has_met == '0' and has_others then redis.call('UNLINK', KEYS[3], KEYS[4]) end
+  redis.call('SET', KEYS[5], string.format('%s %d %s', page[1], now, page[1] == '0' and '0' or has_met))
+end
+
+local mark = redis.pcall('GET', KEYS[5]) -- of a wrong type it is written anew
+local cursor, audited_at, has_met = string.match(type(mark) == 'string' and mark or '', '^(%d+) (%d+) (%d)$')
+local is_due = not cursor or math.abs(now - audited_at) >= AUDIT_PAUSE
+if is_due and #broken == 0 then audit(cursor or '0', has_met or '0') end
+
+return {now, strangers, handed, broken}

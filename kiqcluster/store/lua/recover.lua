@@ -3,27 +3,32 @@
 --
 -- KEYS[1]  kiq:members            hash    identity -> "epoch ..."
 -- KEYS[2]  kiq:inflight:<id>      hash    "<token>:<queue>" -> payload
--- KEYS[3]  kiq:beats              hash    identity -> number of beats
+-- KEYS[3]  kiq:beats:2            zset    identity by the server's time of its last beat
 -- KEYS[4]  kiq:suspects           hash    SHA-1 of a payload -> processes that died while they ran it
+-- KEYS[5]  kiq:beats              hash    format 1: identity -> number of beats
+-- KEYS[6]  kiq:beats:1            hash    members of format 1: identity -> that number when their score was set
 -- ARGV[1]  identity   ARGV[2] prefix of queue keys, "queue:" included   ARGV[3] units at most in this batch
--- ARGV[4]  seconds that suspects are remembered
--- ARGV[5]  beat that the caller has seen standing still, "" where it knows that the process is gone
--- ARGV[6+] tokens of the units that were running when the process died, or "*" where nobody knows
+-- ARGV[4]  bytes of payloads at which the batch stops (at least one unit)   ARGV[5] seconds that suspects are remembered
+-- ARGV[6]  score with which the caller was handed the member (beat.lua), "" where it knows that the process is gone
+-- ARGV[7+] tokens of the units that were running when the process died, or "*" where nobody knows
 --
 -- The first batch takes the epoch away, so a reserve of that process finds itself fenced from here on; the last one
 -- removes the identity.
--- Returns {"ALIVE"}, and changes nothing, when the beat has moved since; else {units given back, units left, units that
--- their queue's key refuses, Redis' words about them}; call again while others are left.  May be sent again, by anybody:
--- once the process is fenced its beat counts no more.
+-- Returns {"ALIVE"}, and changes nothing, when it has beaten since, or nothing is left of it; else {units given back,
+-- units left, units that their queue's key refuses, Redis' words about them}; call again while others are left.  May be
+-- sent again, by anybody: once the process is fenced its beat counts no more.
 -- Cost: O(u log u) for u units in flight.
 
 -- include unit
 
 local record = redis.call('HGET', KEYS[1], ARGV[1])
 local is_fenced = record and not string.match(record, '^%d')
-if ARGV[5] ~= '' and not is_fenced and (redis.call('HGET', KEYS[3], ARGV[1]) or '0') ~= ARGV[5] then
-  return {'ALIVE'}
+local function has_beaten()
+  if tonumber(redis.call('ZSCORE', KEYS[3], ARGV[1]) or '0') ~= tonumber(ARGV[6]) then return true end
+  local seen = redis.call('HGET', KEYS[6], ARGV[1])
+  return record and seen and seen ~= (redis.call('HGET', KEYS[5], ARGV[1]) or '0')
 end
+if ARGV[6] ~= '' and not is_fenced and has_beaten() then return {'ALIVE'} end
 
 -- Fenced, but not forgotten until everything is given back: whoever takes over from here must find it.
 if record and not is_fenced then
@@ -34,7 +39,7 @@ local fields = redis.call('HKEYS', KEYS[2])
 table.sort(fields)
 
 local running = {}
-for i = 6, #ARGV do running[ARGV[i]] = true end
+for i = 7, #ARGV do running[ARGV[i]] = true end
 
 -- Ruby takes no count back for what ends there: under steady crashes the counts would grow without end.
 local MOST_SUSPECTS = 10000
@@ -42,24 +47,28 @@ local suspects = redis.pcall('HLEN', KEYS[4])
 if type(suspects) == 'number' and suspects > MOST_SUSPECTS then redis.call('UNLINK', KEYS[4]) end
 
 -- A count that cannot be written must not keep a unit, nor leave it in two places.
+local is_kept = false -- for its time, from now on
 local function suspect(payload)
   redis.pcall('HINCRBY', KEYS[4], redis.sha1hex(payload), 1)
-  redis.pcall('EXPIRE', KEYS[4], ARGV[4])
+  if not is_kept then redis.pcall('EXPIRE', KEYS[4], ARGV[5]) end
+  is_kept = true
 end
 
-local given, refused, words = 0, 0, ''
+local given, refused, words, bytes_left = 0, 0, '', tonumber(ARGV[4])
 for i = #fields, 1, -1 do -- newest first, so that the oldest is fetched next
-  if given == tonumber(ARGV[3]) then break end
+  if given == tonumber(ARGV[3]) or bytes_left <= 0 then break end
   local may_have_killed = running[read_field(fields[i])] or running['*']
-  local refusal = put_back(KEYS[2], fields[i], ARGV[2], may_have_killed and suspect)
+  local bytes, refusal = put_back(KEYS[2], fields[i], ARGV[2], may_have_killed and suspect)
   if refusal then
     refused, words = refused + 1, refusal
   else
-    given = given + 1
+    given, bytes_left = given + 1, bytes_left - bytes
   end
 end
 if given == #fields then
   redis.call('HDEL', KEYS[1], ARGV[1])
-  redis.call('HDEL', KEYS[3], ARGV[1])
+  redis.pcall('ZREM', KEYS[3], ARGV[1]) -- a broken key of beats must not keep a membership that is over
+  redis.pcall('HDEL', KEYS[5], ARGV[1])
+  redis.pcall('HDEL', KEYS[6], ARGV[1])
 end
 return {given, #fields - given - refused, refused, words}

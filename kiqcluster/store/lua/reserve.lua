@@ -17,22 +17,39 @@
 -- {"OK", {indexes of queues left alone}, {reasons}, deaths, index, {payloads}, index, {payloads}, ...}, oldest payload
 -- first; the n-th payload has the token "<epoch>.<call>.<n, 5 digits>".  A queue is left alone when it is paused or
 -- holds only suspects that must wait (reason ""), or is no list (reason: Redis' words); it holds up no other.
+-- An index behind the last queue is none: its reason is about KEYS[3] or KEYS[4], which cannot be read.
 -- A suspect is handed out alone in its batch, so that it takes no neighbour with it; `deaths` is then its count, else
 -- 0.  To a caller that may not have one, it goes to the back of its queue.
--- Cost: O(queues + k).  Only the tails of the lists are touched, whatever their length.
+-- Cost: O(queues + k).  Only the tails of the lists are touched, whatever their length; of large payloads few are read
+-- that are not taken, since one is read first, then GROWTH times as many as long as there is room for such.
 
-local SLICE = 100 -- payloads read at once: the byte limit is checked between slices
+local SLICE = 100 -- payloads read at once, at most
+local GROWTH = 8 -- times as many as before: how large they are is known only once they are read
 
 local record = redis.call('HGET', KEYS[1], ARGV[1])
 if not record or string.match(record, '^%d+') ~= ARGV[2] then
   return {'FENCED'}
 end
 
-local paused = {}
-for _, name in ipairs(redis.call('SMEMBERS', KEYS[3])) do paused[name] = true end
+local names, paused = {}, {}
+for at = 6, #ARGV, 3 do names[#names + 1] = ARGV[at] end
+local idle_indexes, reasons = {}, {}
+if #names > 0 then
+  local found = redis.pcall('SMISMEMBER', KEYS[3], unpack(names))
+  if found.err then -- one broken key stops nothing: no queue is paused then
+    idle_indexes[1], reasons[1] = #names, KEYS[3] .. ': ' .. found.err
+  else
+    for index, is_member in ipairs(found) do paused[names[index]] = is_member == 1 end
+  end
+end
 
 local room, bytes_left, taken_units, is_alone = 0, tonumber(ARGV[4]), 0, false
-local has_suspects, most_deaths, deaths = redis.call('EXISTS', KEYS[4]) == 1, tonumber(ARGV[5]), 0
+local kind_of_suspects, most_deaths, deaths = redis.call('TYPE', KEYS[4]).ok, tonumber(ARGV[5]), 0
+local has_suspects = kind_of_suspects == 'hash'
+if not has_suspects and kind_of_suspects ~= 'none' then -- nothing is suspect then
+  idle_indexes[#idle_indexes + 1] = #names
+  reasons[#reasons + 1] = KEYS[4] .. ': WRONGTYPE it is a ' .. kind_of_suspects .. ' and should be a hash'
+end
 local token_head, format = ARGV[2] .. '.' .. ARGV[3] .. '.', string.format
 local largest = 0
 for at = 8, #ARGV, 3 do largest = math.max(largest, tonumber(ARGV[at])) end
@@ -42,13 +59,16 @@ local function deaths_of(payload)
   return tonumber(redis.call('HGET', KEYS[4], redis.sha1hex(payload)) or nil)
 end
 
+local slice, largest_read = 1, 1 -- payloads that are read next, and bytes of the largest that was
+
 -- Moves units from the tail of a list; appends their payloads to `payloads`.  Records before it removes.
 -- token_tail: what follows the number of a unit in the hash.  rotations: how many suspects that the caller may not take
 -- are sent to the back of the list.
 -- Most of a job's cost to Redis is this loop: no call per payload, and none is copied.
 local function take(list, token_tail, payloads, rotations)
+  slice = math.min(slice, GROWTH)
   while room > 0 and (bytes_left > 0 or taken_units == 0) do
-    local wanted = math.min(room, SLICE)
+    local wanted = math.max(1, math.min(room, slice, math.floor(bytes_left / largest_read)))
     local batch = redis.call('LRANGE', list, -wanted, -1)
     local fields, count, given = {}, 0, #payloads
 
@@ -59,7 +79,9 @@ local function take(list, token_tail, payloads, rotations)
       room, fields, count, given = room - count, {}, 0, #payloads
     end
 
+    slice = math.min(SLICE, GROWTH * wanted)
     for i = #batch, 1, -1 do
+      largest_read = math.max(largest_read, #batch[i])
       if room == count or (bytes_left <= 0 and taken_units > 0) then break end
       local payload = batch[i]
       local suspect = has_suspects and deaths_of(payload)
@@ -86,7 +108,7 @@ local function take(list, token_tail, payloads, rotations)
   end
 end
 
-local reply, idle_indexes, reasons, left_alone = {'OK', false, false, false}, {}, {}, {}
+local reply, left_alone = {'OK', false, false, false}, {}
 local ceiling = math.huge
 
 -- Takes what a queue may give in its turn (pass 1) or afterwards (pass 2).

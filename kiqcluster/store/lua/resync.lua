@@ -6,10 +6,12 @@
 -- ARGV[1]  identity   ARGV[2] epoch that the caller knows
 -- ARGV[3]  epoch to go on with, higher than that of every resync which the caller has sent before
 -- ARGV[4]  prefix of queue keys, "queue:" included
--- ARGV[5+] tokens that the caller holds
+-- ARGV[5]  units at most in this batch   ARGV[6] bytes of payloads at which it stops (at least one unit)
+-- ARGV[7+] tokens that the caller holds
 --
--- Returns {"FENCED"} when the member was recovered, or has gone on; else {"OK", number of units given back}.  A unit that its
--- queue's key refuses stays where it is until the next resync.
+-- Returns {"FENCED"} when the member was recovered, or has gone on; else {"OK", units given back, units left}; the caller
+-- goes on once none are left.  A unit that its queue's key refuses stays where it is until the next resync, and counts
+-- as neither.
 -- May be sent again, with a higher epoch: one that was raised by a try before is accepted.  The try itself, should it
 -- arrive only after its caller has gone on, finds its own epoch reached and takes nothing away.
 -- Cost: O(units in flight + tokens held), both at most a few thousand.
@@ -24,13 +26,20 @@ end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[3] .. string.sub(record, #epoch + 1))
 
 local held, strays = {}, {}
-for i = 5, #ARGV do held[ARGV[i]] = true end
+for i = 7, #ARGV do held[ARGV[i]] = true end
 for _, field in ipairs(redis.call('HKEYS', KEYS[2])) do
   if not held[read_field(field)] then strays[#strays + 1] = field end
 end
 table.sort(strays)
 
+local given, refused, bytes_left = 0, 0, tonumber(ARGV[6])
 for i = #strays, 1, -1 do -- newest first, so that the oldest is fetched next
-  put_back(KEYS[2], strays[i], ARGV[4])
+  if given == tonumber(ARGV[5]) or bytes_left <= 0 then break end
+  local bytes = put_back(KEYS[2], strays[i], ARGV[4])
+  if bytes then
+    given, bytes_left = given + 1, bytes_left - bytes
+  else
+    refused = refused + 1
+  end
 end
-return {'OK', #strays}
+return {'OK', given, #strays - given - refused}

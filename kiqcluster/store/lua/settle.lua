@@ -17,11 +17,19 @@
 --   sadd member            (the set of queue names)
 --   zadd score member      schedule and retry
 --   absolve digest         a suspect has ended without killing its process: its count is cleared
---   bury score member cutoff largest    dead set: add, drop what is older than cutoff, keep the newest largest - 1
+--   bury score member timeout largest   dead set: add; once per script, drop what is older than timeout seconds at
+--                                       that score, and all but the newest largest - 1 (dead_set.lua)
 --
--- Returns {number of units that were held, {field, error, field, error, ...}}.  Units that were not held changed
--- nothing.  A unit whose effect Redis refuses (WRONGTYPE, OOM) stays held and holds up no other.
+-- Returns {number of units that were held, {field, error, field, error, ...},
+--          {dead entries dropped because they were too old, because they were too many}}.
+-- Units that were not held changed nothing.  A unit whose effect Redis refuses (WRONGTYPE, OOM) stays held and holds up
+-- no other.
 -- Cost: O(units + effects), O(log n) for each entry of a sorted set.
+
+-- include server_clock
+-- include dead_set
+
+local buried -- what the dead set is trimmed by
 
 local effects = {
   give_back = function(key, _, payload) redis.call('RPUSH', key, payload) end,
@@ -32,8 +40,7 @@ local effects = {
   zadd = function(key, arguments) redis.call('ZADD', key, arguments[1], arguments[2]) end,
   bury = function(key, arguments)
     redis.call('ZADD', key, arguments[1], arguments[2])
-    redis.call('ZREMRANGEBYSCORE', key, '-inf', arguments[3])
-    redis.call('ZREMRANGEBYRANK', key, 0, -tonumber(arguments[4]))
+    buried = {key, arguments[1], arguments[3], arguments[4]}
   end,
 }
 
@@ -99,4 +106,12 @@ local function count(total, day, number)
 end
 count(KEYS[2], KEYS[3], processed)
 count(KEYS[4], KEYS[5], failed)
-return {held, refused}
+
+-- Trim last, and without a say: a unit must not stay held for what others left in the dead set.
+local old, excess = 0, 0
+if buried then
+  local fine
+  fine, old, excess = pcall(trim_dead, unpack(buried))
+  if not fine then old, excess = 0, 0 end
+end
+return {held, refused, {old, excess}}

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kiqcluster.ctl.jsontext import ascii_only, json_line
+from kiqcluster.ctl.options import Output
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 VALUES = st.recursive(SCALARS, lambda each: st.lists(each) | st.dictionaries(st.text(), each), max_leaves=20)
@@ -43,3 +44,12 @@ def test_what_is_nested_too_deep_is_said_to_be() -> None:
         value = [value]
 
     assert json.loads(json_line(value)) == "(nested too deep)"
+
+
+def test_a_document_that_takes_long_is_made_only_for_those_who_want_it(capsys: pytest.CaptureFixture[str]) -> None:
+    made = []
+
+    for as_json in (False, True):
+        Output(as_json=as_json).document(lambda: made.append(1) or {"a": made})  # type: ignore[func-returns-value]
+
+    assert capsys.readouterr().out.strip() == '{"a": [1]}'

@@ -16,6 +16,7 @@ from kiqcluster.ctl.tables import (
     left,
     megabytes,
     moment,
+    natural,
     number,
     right,
     stamp,
@@ -69,6 +70,16 @@ class TestTable:
         assert lines[1:] == ["  キュー     1", "  cafe\u0301       2", "  🚀         3"]
         assert {cells(line) for line in lines} == {14}
 
+    @pytest.mark.parametrize(
+        "text",
+        ["👍🏽", "❤\ufe0f", "🇩🇪", "\u1100\u1161\u11a8"],
+        ids=["skin tone", "emoji of a text character", "flag", "Hangul of three letters"],
+    )
+    def test_what_a_terminal_draws_as_one_takes_two_cells(self, text: str) -> None:
+        assert cells(text) == 2
+        assert cells(f"a{text}b") == 4
+        assert table((left("CLASS"), right("SIZE")), [(text, "1")])[1] == f"  {text}        1"
+
     def test_what_came_from_redis_cannot_command_the_terminal(self) -> None:
         (_, line) = table((left("CLASS"),), [("a\x1b[2Jb\nc\u202ed\x9b",)])
 
@@ -94,6 +105,8 @@ class TestCut:
             ("キュー", 5, "キュ…"),
             ("キュー", 4, "キ…"),
             ("e\u0301e\u0301", 1, "…"),
+            ("a👍🏽b", 3, "a…"),
+            ("🇩🇪🇫🇷", 3, "🇩🇪…"),
             ("abc", 1, "…"),
             ("abc", 0, ""),
         ],
@@ -137,3 +150,18 @@ class TestWords:
 
     def test_memory_is_in_megabytes(self) -> None:
         assert (megabytes(41_400_000), megabytes(0)) == ("41 MB", "–")
+
+
+def test_ids_give_way_before_everything_else() -> None:
+    columns = (left("CLASS", 6), left("JID", 9, is_first=True), left("ERROR", 4))
+    rows = [("SendInvoice", "b4a577edbccf1d805744efa9", "OSError: the connection was refused")]
+
+    assert table(columns, rows, 59, 0)[1] == "SendInvoice  b4a577ed…  OSError: the connection was refused"
+    assert table(columns, rows, 71, 0)[1] == "SendInvoice  b4a577edbccf1d805744…  OSError: the connection was refused"
+
+
+def test_numbers_in_names_sort_as_numbers() -> None:
+    names = ["web-10:7:a", "web-2:7:a", "web:1:a", "app-2b", "app-2a", "web-2:10:a"]
+
+    assert sorted(names, key=natural) == ["app-2a", "app-2b", "web-2:7:a", "web-2:10:a", "web-10:7:a", "web:1:a"]
+    assert natural("9" * 5_000 + "a") > natural("8a")

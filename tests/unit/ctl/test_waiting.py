@@ -99,7 +99,7 @@ class TestDrained:
 
         (problem,) = drain(script).values()
 
-        assert "quiet no more" in problem
+        assert "no longer quiet" in problem
         assert SETTLE <= script.took < SETTLE + 3
 
     def test_older_news_from_one_of_the_processes_is_no_error(self) -> None:
@@ -133,7 +133,7 @@ class TestRolled:
 
     def test_another_roll_is_not_ours(self) -> None:
         assert await_roll(Script(roll("done", ident="theirs"))) == {
-            NAME: "tells of another roll, theirs: it has taken this one's place"
+            NAME: "reports another roll, theirs, which has replaced this one"
         }
 
 

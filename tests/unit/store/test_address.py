@@ -28,6 +28,20 @@ from kiqcluster.store.address import Service, masked
         ("unix://ann@/run/redis.sock?password=s3@cret", "unix://ann@/run/redis.sock?password=***"),
         ("redis+sentinel://ann:s3cret@a:1,b:2/jobs/0", "redis+sentinel://ann:***@a:1,b:2/jobs/0"),
         ("redis+sentinel://a,b/jobs?sentinel_password=s3cret", "redis+sentinel://a,b/jobs?sentinel_password=***"),
+        ("ann:s3cret@host:6379", "***@host:6379"),
+        ("redis:ann:s3cret@host:6379", "***@host:6379"),
+        ("redis:/ann:s3cret@host:6379", "***@host:6379"),
+        ("embedded:/tmp/a@b", "embedded:/tmp/a@b"),
+        ("redis://host?PASSWORD=s3cret&db=1", "redis://host?PASSWORD=***&db=1"),
+        ("redis://host?db=1&pass=s3cret", "redis://host?db=1&pass=***"),
+        ("redis://host:s3cret", "redis://host:***"),
+        ("redis://host:s3/cret", "redis://host:***"),
+        ("redis://host:6379:s3cret/0", "redis://host:***"),
+        ("redis://12345678", "redis://12345678"),
+        ("redis://host:123456", "redis://host:***"),
+        ("redis+sentinel://a:1,b:s3cret/jobs", "redis+sentinel://a:1,b:***"),
+        ("redis+sentinel://a,b:2/jobs", "redis+sentinel://a,b:2/jobs"),
+        ("redis://[::1]:6379/0", "redis://[::1]:6379/0"),
     ],
 )
 def test_the_password_of_an_address_is_hidden_and_nothing_else(address: str, shown: str) -> None:
@@ -41,6 +55,13 @@ def test_the_password_of_an_address_is_hidden_and_nothing_else(address: str, sho
         "redis://:s3/cret@host/0",
         "redis://:s3?cret@host/0",
         "redis://:s3cret@[::1",
+        "ann:s3cret@host:6379/0",
+        "redis:ann:s3cret@host:6379/0",
+        "redis://:s3cret#x@host/0",
+        "redis://:6379#s3cret@host/0",
+        "redis://:s3cret/x@host/0",
+        "redis://:s3cret?x=y@host/0",
+        "rediss://ann:s3cret#@host/0",
         "http://ann:s3cret@host",
         "redis://ann:s3cret@host:port/0",
         "redis+sentinel://ann:s3cret@host:port/jobs",
@@ -53,6 +74,7 @@ def test_the_password_of_an_address_that_cannot_be_used_is_hidden_too(address: s
         parse_address(address)
 
     assert "cret" not in str(caught.value)
+    assert "s3" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -147,6 +169,12 @@ def test_a_store_shows_no_secret_and_opens_nothing_by_itself() -> None:
         (RedisRefused("MASTERDOWN Link with MASTER is down"), True),
         (RedisRefused("NOREPLICAS Not enough good replicas to write."), True),
         (RedisRefused("UNBLOCKED force unblock from blocking operation, instance state changed"), True),
+        (RedisRefused("MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist"), True),
+        (RedisRefused("BUSY Redis is busy running a script."), True),
+        (RedisRefused("CLUSTERDOWN The cluster is down"), True),
+        (RedisRefused("ERR max number of clients reached"), True),
+        (RedisRefused("NOPERM User worker has no permissions to run the 'ltrim' command"), False),
+        (RedisRefused("DENIED Redis is running in protected mode"), False),
         (RedisRefused("WRONGPASS invalid username-password pair"), False),
         (RedisRefused("NOAUTH Authentication required."), False),
         (RedisRefused("OOM command not allowed"), False),
@@ -155,3 +183,8 @@ def test_a_store_shows_no_secret_and_opens_nothing_by_itself() -> None:
 )
 def test_an_outage_is_what_goes_away_by_itself(error: StoreError, outage: bool) -> None:
     assert is_outage(error) is outage
+
+
+def test_a_folder_without_a_server_says_what_has_to_run_there(tmp_path: Path) -> None:
+    with pytest.raises(RedisUnavailable, match=r"kiqcluster --embedded.* has to run there"):
+        Store(f"embedded:{tmp_path}").call("PING")

@@ -21,8 +21,9 @@ class StandInCrew:
     """Starts nobody: a successor is there when it is asked for, and does what the test says."""
 
     def __init__(self, state: ClusterState, clock: ManualClock) -> None:
-        self.config = Config()
+        self.config = Config(bake_time=0.0)
         self.can_fork = True
+        self.generation: int | None = None  # of who is started; the latest roll's, if the test does not say
         self.begun: list[tuple[int, bool]] = []  # slot and whether it was to be quiet
         self.dismissed: list[tuple[int, float, str]] = []
         self.dropped: list[int] = []
@@ -34,15 +35,17 @@ class StandInCrew:
         ours, theirs = socket.socketpair()
         self._sockets += [ours, theirs]
         now = self._clock.monotonic()
-        child = Child(os.getpid(), slot.number, Channel(ours), now, now, generation=self._state.generation)
+        generation = self._state.generation if self.generation is None else self.generation
+        child = Child(os.getpid(), slot.number, Channel(ours), now, now, generation=generation)
         child.ready_at = now if ready else None
         return child
 
-    def begin_succession(self, slot: Slot, *, quiet: bool) -> bool:
-        if self.can_fork:
-            self.begun.append((slot.number, quiet))
-            slot.successor = self.child(slot, ready=False)
-        return self.can_fork
+    def begin_succession(self, slot: Slot, *, quiet: bool) -> str:
+        if not self.can_fork:
+            return "no process could be started"
+        self.begun.append((slot.number, quiet))
+        slot.successor = self.child(slot, ready=False)
+        return ""
 
     def drop_successor(self, slot: Slot) -> None:
         if slot.successor is not None:
@@ -110,9 +113,10 @@ class Stage:
         self.rollout.on_failure(self.state.slots[number], "exited with 1")
         self.rollout.turn()
 
-    def die(self, number: int) -> None:
+    def die(self, number: int, reason: str = "killed") -> None:
         """Have a slot's child die; nobody is there yet in its place."""
         self.state.slots[number].child = None
+        self.state.slots[number].last_death = {"reason": reason}
         self.rollout.on_death(self.state.slots[number], "was killed")
         self.rollout.turn()
 

@@ -78,7 +78,7 @@ def test_each_process_has_a_row_with_the_release_that_it_runs(stage: Stage) -> N
 
     assert first == {
         "slot": 0, "pid": 100, "state": "ready", "release": "/r/1", "generation": 0, "backoff": 0.0, "waits_for": "",
-        "redis": True,
+        "redis": True, "restarts": 0, "died_at": None,
     }  # fmt: skip
     assert (second["pid"], second["state"], second["waits_for"], second["redis"]) == (101, "booting", "Redis", False)
     assert (second["release"], second["generation"]) == ("/r/2", 1)

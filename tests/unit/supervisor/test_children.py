@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from kiqcluster.board import RunningJob
 from kiqcluster.frames import Channel
 from kiqcluster.groups import parse_group
-from kiqcluster.supervisor.children import Child, Death, Slot, restart_reason
+from kiqcluster.supervisor.children import MAX_NAMED_JOBS, Child, Death, Slot, restart_reason
 from kiqcluster.supervisor.expansion import SlotPlan
 
 
@@ -53,7 +54,8 @@ def test_every_signal_can_be_shown(number: int) -> None:
         ({}, Death(None, 9), "boot"),
         ({"ready_at": 1.0}, Death(None, 9), "killed"),
         ({"ready_at": 1.0}, Death(1, None), "crash"),
-        ({"ready_at": 1.0}, Death(0, None), "remote_stop"),
+        ({"ready_at": 1.0, "left": True}, Death(0, None), "remote_stop"),
+        ({"ready_at": 1.0}, Death(0, None), "crash"),
         ({"ready_at": 1.0, "doomed": "silent"}, Death(None, 9), "silent"),
     ],
 )
@@ -72,6 +74,7 @@ def test_a_death_that_nobody_asked_for_has_one_reason(
         ({}, "booting"),
         ({"ready_at": 1.0}, "ready"),
         ({"ready_at": 1.0, "quiet": True}, "quiet"),
+        ({"ready_at": 1.0, "quiet": True, "is_unresponsive": True}, "unresponsive"),
         ({"quiet": True}, "booting"),
         ({"ready_at": 1.0, "left": True}, "stopping"),
         ({"ready_at": 1.0, "doomed": "silent"}, "stopping"),
@@ -105,4 +108,16 @@ def test_why_it_ended_is_told_in_full_and_in_one_line(child: Child, words: str, 
 
     assert child.reason == reason
     assert child.short_reason == (": -r shop failed to load: KeyError: 1" if short is None else short)
-    assert child.report(Death(3, None), 1.0, 0) == f" after 1.0 s, running jobs: 0{child.short_reason}"
+    assert child.report(Death(3, None), 1.0, 1_000.0, []) == f" after 1.0 s, running jobs: 0{child.short_reason}"
+
+
+def test_what_ran_at_its_end_is_named_and_nobody_is_blamed_for_a_kill_of_ours(child: Child) -> None:
+    jobs = [RunningJob("t", f"jid{number}", "Invoice", 990.0) for number in range(MAX_NAMED_JOBS + 2)]
+
+    report = child.report(Death(None, 9), 1.0, 1_000.0, jobs)
+
+    assert "running jobs: 12 (Invoice jid0 for 10.0 s, " in report
+    assert ", 2 more)" in report
+    assert "want of memory" in report
+    child.doomed = "silent"
+    assert "want of memory" not in child.report(Death(None, 9), 1.0, 1_000.0, jobs)

@@ -79,8 +79,8 @@ class TestPlans:
         plans = plan_slots(groups_from(["*", "default=3,mailers"], [], config), KNOWN, config)
 
         assert [plan.as_json() for plan in plans] == [
-            {"slot": 0, "queues": dict.fromkeys(KNOWN, 1), "mode": "random", "concurrency": 4},
-            {"slot": 1, "queues": {"default": 3, "mailers": 1}, "mode": "weighted", "concurrency": 3},
+            {"slot": 0, "queues": dict.fromkeys(KNOWN, 1), "mode": "random", "concurrency": 5},
+            {"slot": 1, "queues": {"default": 3, "mailers": 1}, "mode": "weighted", "concurrency": 5},
         ]
         assert json.loads(json.dumps([plan.as_json() for plan in plans]))
 
@@ -92,7 +92,9 @@ class TestPlans:
     @pytest.mark.parametrize(
         ("config", "threads"),
         [
-            (Config(), 3),
+            (Config(), 5),
+            (Config(min_concurrency=0), 3),
+            (Config(max_concurrency=0), 5),
             (Config(concurrency=7), 7),
             (Config(concurrency=7, max_concurrency=2), 7),
             (Config(max_concurrency=2), 2),
@@ -105,10 +107,10 @@ class TestPlans:
 
         assert plan.concurrency == threads
 
-    def test_a_glob_without_queues_yet_starts_with_one_thread(self) -> None:
+    def test_a_glob_without_queues_yet_starts_with_the_fewest_threads(self) -> None:
         (plan,) = plan_slots(groups_from(["billing:*"], [], Config()), KNOWN, Config())
 
-        assert (plan.weights, plan.concurrency) == ({}, 1)
+        assert (plan.weights, plan.concurrency) == ({}, 5)
 
     def test_a_negation_that_leaves_nothing_is_refused_in_any_slot(self) -> None:
         config = Config(negate=True)
@@ -127,6 +129,7 @@ class TestPlans:
             (Config(min_concurrency=9, max_concurrency=3), ["min_concurrency"]),
             (Config(min_concurrency=21), ["min_concurrency"]),
             (Config(min_concurrency=3, max_concurrency=3), []),
+            (Config(max_concurrency=2), []),
             (Config(min_concurrency=9, max_concurrency=0), []),
             (Config(min_concurrency=9, max_concurrency=3, concurrency=1), []),
             (Config(ready_quorum=5, min_serving=9), ["ready_quorum", "min_serving"]),

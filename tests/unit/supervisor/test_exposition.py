@@ -1,4 +1,4 @@
-"""Exposition: what the formats' parsers read back, and which format and encoding a scraper gets."""
+"""Exposition: what the formats' parsers read back."""
 
 from __future__ import annotations
 
@@ -12,16 +12,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from kiqcluster.supervisor.exposition import (
-    OPENMETRICS,
-    TEXT,
-    accepts_gzip,
-    choose_format,
-    exemplar,
-    head,
-    line_start,
-    number,
-)
+from kiqcluster.negotiation import OPENMETRICS, TEXT
+from kiqcluster.supervisor.exposition import exemplar, head, line_start, number
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"))
 
@@ -89,46 +81,3 @@ def test_numbers_are_written_as_go_reads_them(value: float, written: str) -> Non
 @pytest.mark.parametrize(("at", "moment"), [(None, ""), (1_600_000_000.25, " 1600000000.250")])
 def test_an_exemplar_has_its_moment_where_that_is_known(at: float | None, moment: str) -> None:
     assert exemplar((("trace_id", 'a"b'),), 2, at) == f' # {{trace_id="a\\"b"}} 2.0{moment}'
-
-
-PROMETHEUS_2 = (
-    "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,"
-    "text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
-)
-PROMETHEUS_3 = (
-    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;"
-    "q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
-)
-
-
-@pytest.mark.parametrize(
-    ("accept", "form"),
-    [
-        ("", TEXT),
-        ("*/*", TEXT),
-        ("text/plain", TEXT),
-        ("text/html", TEXT),
-        (PROMETHEUS_2, OPENMETRICS),
-        (PROMETHEUS_3, OPENMETRICS),
-        ("text/plain;version=0.0.4;q=0.6,application/openmetrics-text;version=1.0.0;q=0.5", TEXT),
-        ("application/openmetrics-text;q=0", TEXT),
-        ("application/openmetrics-text; version=abc", OPENMETRICS),
-        ("APPLICATION/OpenMetrics-Text;version=", OPENMETRICS),
-        ("text/html, application/openmetrics-text;q=0.5", OPENMETRICS),
-        ("application/openmetrics-text;q=nonsense", OPENMETRICS),
-        ("application/openmetrics-text;q=7", OPENMETRICS),
-        ("text/plain; version=abc", TEXT),
-        (";,=;;", TEXT),
-        ("\x00\xff", TEXT),
-    ],
-)
-def test_the_format_is_the_one_that_the_scraper_prefers(accept: str, form: str) -> None:
-    assert choose_format(accept) == form
-
-
-@pytest.mark.parametrize(
-    ("encoding", "is_accepted"),
-    [("", False), ("gzip", True), ("deflate, GZIP;q=0.5", True), ("gzip;q=0", False), ("gzipped", False), ("*", False)],
-)
-def test_gzip_is_for_those_who_say_so(encoding: str, is_accepted: bool) -> None:
-    assert accepts_gzip(encoding) is is_accepted

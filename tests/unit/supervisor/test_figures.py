@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 
 from kiqcluster.groups import parse_group
+from kiqcluster.negotiation import TEXT
 from kiqcluster.supervisor.children import Child, Slot
 from kiqcluster.supervisor.expansion import SlotPlan
-from kiqcluster.supervisor.exposition import TEXT
 from kiqcluster.supervisor.figures import FRESH, REASONS, WINDOW, Figures
 from kiqcluster.supervisor.fork import reap
 from kiqcluster.supervisor.quiet import BY_SIGNAL

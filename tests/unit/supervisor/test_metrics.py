@@ -10,8 +10,8 @@ from prometheus_client import Counter, Enum, Gauge, Histogram, Info
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from kiqcluster.negotiation import OPENMETRICS, TEXT
 from kiqcluster.supervisor import metrics as module
-from kiqcluster.supervisor.exposition import OPENMETRICS, TEXT
 from tests.reports import Stage
 
 

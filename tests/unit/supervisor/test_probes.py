@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import resource
 import selectors
 import socket
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,7 @@ from kiqcluster.events import Events
 from kiqcluster.groups import parse_group
 from kiqcluster.supervisor.children import Child, Slot
 from kiqcluster.supervisor.expansion import SlotPlan
-from kiqcluster.supervisor.http import MOST_CONNECTIONS, PATIENCE
+from kiqcluster.supervisor.http import MOST_CONNECTIONS, PATIENCE, REST_SECONDS
 from kiqcluster.supervisor.metrics import ClusterMetrics
 from kiqcluster.supervisor.probes import ORDERS, Probes
 from kiqcluster.supervisor.state import ClusterState
@@ -410,3 +411,19 @@ def test_frames_and_pages_share_the_time_of_a_turn(supervisor: Supervisor) -> No
 
     assert turns > 10
     assert (supervisor.clock.time - before) / turns < 0.02
+
+
+def test_a_listener_without_descriptors_rests_and_does_not_keep_the_loop_awake(supervisor: Supervisor) -> None:
+    sock = supervisor.connect()
+    sock.sendall(b"GET /liveness HTTP/1.1\r\n\r\n")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+    try:
+        supervisor.turn()
+        ready = supervisor.selector.select(0.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+    assert ready == []
+    supervisor.clock.time += REST_SECONDS
+    assert b"200 OK" in supervisor.receive(sock)

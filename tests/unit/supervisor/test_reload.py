@@ -18,7 +18,7 @@ KNOWN = ("default", "mailers", "cronjob:nightly")
 
 
 def plans(*groups: str, known: tuple[str, ...] = KNOWN, config: Config | None = None) -> list[SlotPlan]:
-    return plan_slots([parse_group(text) for text in groups], known, config or Config())
+    return plan_slots([parse_group(text) for text in groups], known, config or Config(min_concurrency=0))
 
 
 def slots(*groups: str) -> list[Slot]:
@@ -100,7 +100,7 @@ class TestCompare:
 
         change = compare(
             before,
-            plans("default", "default,mailers,cronjob", config=Config(max_concurrency=2)),
+            plans("default", "default,mailers,cronjob", config=Config(min_concurrency=0, max_concurrency=2)),
             same_threads=False,
         )
 
@@ -122,7 +122,7 @@ def test_after_any_reload_there_is_one_slot_for_each_group_with_a_number_of_its_
     before = slots(*old)
     for number in retiring & set(range(len(before))):
         before[number].retires = True
-    config = Config(concurrency=threads) if threads else Config()
+    config = Config(concurrency=threads) if threads else Config(min_concurrency=0)
 
     change = compare(before, plans(*new, config=config), same_threads=not threads)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kiqcluster.supervisor.respawn import History
-from kiqcluster.supervisor.rollout import LOOK, SECOND_TRY, STRIKES
+from kiqcluster.supervisor.rollout import LOOK, SECOND_TRY, STRIKES, Brings
 from tests.unit.supervisor.rollout_stage import Stage
 
 
@@ -159,6 +159,96 @@ class TestRoll:
         stage.roll()
 
         assert stage.report() == ("done", 0, 0)
+
+
+class TestRollBack:
+    def test_only_those_that_have_another_release_are_replaced(self, stage: Stage) -> None:
+        stage.roll()
+        stage.renew(0)
+        before = Brings(0, "")
+
+        stage.rollout.begin_roll("back", before)
+        stage.crew.generation = 0
+        stage.rollout.roll()
+        stage.rollout.turn()
+        assert stage.crew.dropped == [1]  # what the other roll had begun
+        stage.renew(0)
+
+        assert stage.begun == [0, 1, 0]
+        assert stage.report() == ("done", 3, 3)
+        assert stage.state.rolls == {"superseded": 1, "done": 1}
+
+
+class TestBakeTime:
+    @pytest.fixture(autouse=True)
+    def _five_seconds(self, stage: Stage) -> None:
+        stage.crew.config = replace(stage.crew.config, bake_time=5.0)
+
+    def wait(self, stage: Stage, seconds: float) -> None:
+        stage.clock.time += seconds
+        stage.rollout.turn()
+
+    def test_the_next_slot_waits_until_the_new_process_has_lived_for_it_and_so_does_the_end(self, stage: Stage) -> None:
+        stage.roll()
+        for number in range(3):
+            stage.renew(number)
+            self.wait(stage, 4.9)
+            assert (stage.begun, stage.report()[:2]) == ([*range(number + 1)], ("rolling", number))
+            self.wait(stage, 0.2)
+
+        assert stage.report() == ("done", 3, 3)
+
+    def test_it_runs_while_the_one_before_finishes_its_jobs(self, stage: Stage) -> None:
+        stage.roll()
+        stage.promote(0)
+        self.wait(stage, 6.0)
+        assert stage.begun == [0]
+
+        stage.leave(0)
+
+        assert stage.begun == [0, 1]
+
+    def test_a_new_process_that_dies_in_it_ends_the_roll(self, stage: Stage) -> None:
+        stage.roll()
+        stage.renew(0)
+        self.wait(stage, 3.0)
+
+        stage.die(0)
+
+        assert (stage.begun, stage.report()) == ([0], ("failed", 0, 3))
+
+    @pytest.mark.parametrize("reason", ["remote_stop", "job_killed"])
+    def test_one_that_somebody_has_ended_says_nothing_of_the_release(self, stage: Stage, reason: str) -> None:
+        stage.roll()
+        stage.renew(0)
+        self.wait(stage, 3.0)
+
+        stage.die(0, reason)
+        stage.respawn(0)
+        self.wait(stage, 4.9)
+        assert (stage.begun, stage.report()) == ([0], ("rolling", 0, 3))
+        self.wait(stage, 0.2)
+
+        assert stage.begun == [0, 1]
+
+    def test_one_that_dies_after_it_does_not_end_the_roll(self, stage: Stage) -> None:
+        stage.roll()
+        stage.renew(0)
+        self.wait(stage, 5.0)
+
+        stage.die(0)
+
+        assert stage.report() == ("rolling", 1, 3)
+
+    def test_who_is_recycled_runs_the_code_that_ran_and_does_not_wait(self, stage: Stage) -> None:
+        for slot in stage.state.slots[:2]:
+            assert slot.child is not None
+            slot.child.job_limit, slot.child.processed = 10.5, 11
+        stage.rollout.turn()
+
+        stage.renew(0)
+
+        assert stage.begun == [0, 1]
 
 
 class TestQuiet:

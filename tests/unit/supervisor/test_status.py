@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from kiqcluster.board import Board
 from kiqcluster.groups import parse_group
 from kiqcluster.supervisor.children import Child, Slot
 from kiqcluster.supervisor.expansion import SlotPlan
@@ -107,6 +108,11 @@ class TestDocument:
             0, busy=2, processed=7, prefetched=3, rss=5_000, identities=["old", "me"], generation=4, release="/r/4"
         )
         state.slots[0].restarts["killed"] = 1
+        board = Board(1)
+        board.stamp(1_030.0, [])
+        board.start(0, "1.1.1", b'{"class":"SendInvoice","jid":"b4a5","args":[]}')
+        assert state.slots[0].child is not None
+        state.slots[0].child.board = board
         death = {"at": 5.0, "how": "exited with 1", "reason": "crash", "running": [], "uptime": 3.0}
         state.slots[0].last_death = death
 
@@ -117,7 +123,8 @@ class TestDocument:
             "queues": {"a": 2, "b": 1},
             "mode": "weighted", "concurrency": 5, "busy": 2, "processed": 7, "prefetched": 3, "quiet": False,
             "redis": True, "rss": 5_000, "uptime": 35.0, "last_beat_ago": 5.0, "backoff": 0.0, "waits_for": "",
-            "restarts": {"killed": 1}, "last_death": death, "successor": None, "leaving": [],
+            "restarts": {"killed": 1}, "unplanned_restarts": 1, "last_death": death, "successor": None, "leaving": [],
+            "running": [{"jid": "b4a5", "class": "SendInvoice", "since": 1_030.0}],
         }  # fmt: skip
         assert (document["supervisor"], document["started_at"], document["ready"]) == ("here:1:abc", 1_000.0, True)
 

@@ -6,6 +6,7 @@ import datetime
 import sys
 import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from random import Random
 from typing import Any, NoReturn
 
@@ -16,7 +17,7 @@ from kiqcluster.activejob import WRAPPER
 from kiqcluster.config import Config
 from kiqcluster.events import Events, Fields
 from kiqcluster.metrics import BRIEF, JobMetrics
-from kiqcluster.outcome import Dead, Deferred, Discard, Done, Outcome, Requeue, Retry
+from kiqcluster.outcome import Dead, Deferred, Discard, Done, Effect, Outcome, Requeue, Retry
 from kiqcluster.outcome import Interrupted as InterruptedOutcome
 from kiqcluster.payload import INVALID_PAYLOAD, decode_backtrace, presentable
 from kiqcluster.registry import Registry
@@ -115,6 +116,22 @@ class TestDone:
         assert ran == [(1, "b", ()), (1, "x", (2, 3))]
         assert worker.reported == worker.mourned == []
         assert worker.counted() == {("note", "default"): {"done": 2}}
+
+    def test_what_a_job_sets_in_its_context_is_gone_for_the_next_one(self, worker: Worker) -> None:
+        tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
+        seen: list[str] = []
+
+        @job()
+        def serve(name: str) -> None:
+            seen.append(tenant.get())
+            tenant.set(name)
+            seen.append(tenant.get())
+
+        worker.run("serve", "acme")
+        worker.run("serve", "other")
+
+        assert seen == ["nobody", "acme", "nobody", "other"]
+        assert tenant.get() == "nobody"
 
     def test_args_that_are_null_or_missing_are_none_as_in_ruby(self, worker: Worker) -> None:
         @job()
@@ -307,6 +324,36 @@ class TestFailure:
         assert "cannot be shown" in payload["error_message"]
         assert payload["error_class"].endswith("Unspeakable")
 
+    def test_an_error_that_hides_where_it_comes_from_is_an_error_like_others(self, worker: Worker) -> None:
+        class Secretive(Exception):
+            __traceback__ = __cause__ = __context__ = property(fail)  # type: ignore[assignment]
+
+        @job()
+        def hide() -> None:
+            raise Secretive("why")
+
+        payload = entry(worker.run("hide", backtrace=True))
+
+        assert payload["error_message"] == "why"
+        assert payload["error_class"].endswith("Secretive")
+
+    def test_an_error_that_nobody_can_look_at_is_buried_and_does_not_run_for_ever(self, worker: Worker) -> None:
+        class Kind(type):
+            def __getattribute__(cls, name: str) -> Any:
+                return sys.exit(3) if name == "__qualname__" else super().__getattribute__(name)
+
+        class Trap(Exception, metaclass=Kind):
+            pass
+
+        @job()
+        def trap() -> None:
+            raise Trap
+
+        outcome = worker.run("trap")
+
+        assert isinstance(outcome, Dead)
+        assert "cannot be looked at" in decode(outcome.payload)["error_message"]
+
     @pytest.mark.parametrize("retry", [True, False])
     @pytest.mark.parametrize("args", [(), (1, 2, 3)])
     def test_arguments_that_do_not_fit_never_run_and_are_never_forgotten(
@@ -354,7 +401,10 @@ class TestAbsurdValues:
             (b'"retry":true,"x":' + b"[" * 99 + b"]" * 99, Retry),
             (b'"retry":true,"x":' + b"[" * 500 + b"]" * 500, Dead),
             (b'"retry":true,"enqueued_at":"x","at":"y"', Retry),
-            (b'"retry":true,"created_at":1e400,"tags":[1e400,1e16]', Dead),
+            (b'"retry":true,"created_at":1e400,"tags":[1e400,1e16]', Retry),
+            (b'"retry":true,"retry_for":"3 days"', Retry),
+            (b'"retry":true,"cattr":"x"', Retry),
+            (b'"retry":true,"x":[1e400,1e16]', Dead),
             (b'"retry":true,"tags":' + b"[" * 500 + b"1e16" + b"]" * 500, Dead),
         ],
         ids=lambda value: value[:40] if isinstance(value, bytes) else "",
@@ -365,16 +415,21 @@ class TestAbsurdValues:
         outcome = worker.run_bytes(b'{"class":"broken","args":[],' + raw + b"}")
 
         assert isinstance(outcome, Retry | Dead)
-        is_beyond_ruby = b"ud800" in raw or b"[" * 100 in raw
-        is_beyond_us = b"1e16" in raw  # infinity beside a float in Ruby's form: nothing can write that again
-        if is_beyond_ruby or is_beyond_us:
+        if b"ud800" in raw or b"[" * 100 in raw or b'x":[1e400' in raw:  # it is beyond Ruby
             assert entry(outcome)["class"] == INVALID_PAYLOAD
             assert raw.decode() in entry(outcome)["args"][0]
         else:
             assert entry(outcome)["error_class"] == "ZeroDivisionError"
         assert type(outcome) is kind
 
-    @pytest.mark.parametrize("odd", [b'"\\ud800"', b"[" * 500 + b"]" * 500])
+    def test_a_first_failure_that_ruby_sent_back_is_put_off_as_it_is(self, worker: Worker) -> None:
+        outcome = worker.run("nobody", retry_count=-1, failed_at=1.5)
+
+        assert isinstance(outcome, Deferred)
+        assert entry(outcome)["retry_count"] == -1
+        assert "kiq_malformed" not in entry(outcome)
+
+    @pytest.mark.parametrize("odd", [b'"\\ud800"', b"[" * 500 + b"]" * 500, b"1e400", b'{"k":[-1e400]}'])
     def test_what_ruby_cannot_read_is_not_put_where_its_poller_would_drop_it(self, worker: Worker, odd: bytes) -> None:
         raw = b'{"class":"nobody","args":[],"retry":true,"x":' + odd + b"}"
 
@@ -483,6 +538,14 @@ class TestHandlers:
         assert raw.decode() in entry(outcome)["args"] or entry(outcome)["args"] == [1.5]
         assert worker.run("nothing") == Done(), "the next job is not affected"
 
+    @pytest.mark.parametrize("chain", ["error_handlers", "death_handlers"])
+    def test_one_that_calls_sys_exit_changes_no_outcome(self, worker: Worker, chain: str) -> None:
+        job(name="broken")(fail)
+        getattr(worker.setup, chain).insert(0, lambda *_: sys.exit(3))
+
+        assert isinstance(worker.run("broken"), Retry)
+        assert entry(worker.run("broken", retry=0))["class"] == "broken"
+
 
 class TestInterrupted:
     def test_a_job_that_gives_way_to_a_stop_goes_back_as_it_was(self, worker: Worker) -> None:
@@ -578,10 +641,12 @@ class TestForcedStop:
 
         assert type(worker.execution.interrupt(self.unit(**keys))) is kind
 
-    def test_without_a_limit_there_is_none(self, worker: Worker) -> None:
+    def test_without_a_limit_of_its_own_a_job_bears_many(self, worker: Worker) -> None:
         job(name="long")(lambda: None)
+        limit = Config().max_forced_stops
 
-        assert isinstance(worker.execution.interrupt(self.unit(interrupted_count=10_000)), InterruptedOutcome)
+        assert isinstance(worker.execution.interrupt(self.unit(interrupted_count=limit - 1)), InterruptedOutcome)
+        assert isinstance(worker.execution.interrupt(self.unit(interrupted_count=limit)), Dead)
 
     def test_a_name_that_nobody_knows_any_more_goes_back(self, worker: Worker) -> None:
         assert isinstance(worker.execution.interrupt(self.unit()), InterruptedOutcome)
@@ -772,7 +837,7 @@ class TestMalformed:
         assert (outcome.at, outcome.processed, outcome.failed) == (worker.clock.now(), False, False)
         payload = entry(outcome)
         assert (payload["class"], payload["queue"]) == (INVALID_PAYLOAD, "mails")
-        assert payload["error_class"] == "MalformedPayload"
+        assert payload["error_class"] == "kiqcluster.errors.MalformedPayload"
         ((_, context),) = worker.reported
         assert context["payload"] == raw
 
@@ -808,7 +873,7 @@ class TestMalformed:
         assert isinstance(outcome, Dead)
         assert not outcome.counted
         payload = entry(outcome)
-        assert payload["error_class"].endswith("MalformedPayload")
+        assert payload["error_class"] == "kiqcluster.errors.MalformedPayload"
         assert payload.get("kiq_malformed", {}) == kept
 
     def test_one_that_was_buried_for_a_class_that_came_later_runs_when_it_is_tried_again(self, worker: Worker) -> None:
@@ -899,6 +964,29 @@ class TestMiddleware:
         worker.run("Looked")
 
         assert seen == [(seen[1], "Looked", "default", JID), seen[1]]
+
+    def test_effects_are_written_with_their_own_run_whatever_ends_it(self, worker: Worker) -> None:
+        job(name="broken")(fail)
+        kept: list[list[Effect]] = []
+
+        def keep(run: Run, proceed: Callable[[], Outcome | None]) -> Outcome | None:
+            for late in kept:
+                late.append(Effect("sadd", "late", (run.jid,)))
+            kept.append(run.effects)
+            run.effects.append(Effect("sadd", "released", (run.jid,)))
+            return proceed()
+
+        def interrupt(*_: object) -> NoReturn:
+            raise KeyboardInterrupt
+
+        worker.setup.server_middleware.add(keep)
+        worker.setup.error_handlers.insert(0, interrupt)
+
+        first, second = worker.run("broken", jid="1"), worker.run("broken", jid="2")
+
+        assert type(first) is type(second) is Dead
+        assert first.effects == (Effect("sadd", "released", ("1",)),)
+        assert second.effects == (Effect("sadd", "released", ("2",)),)
 
     def test_a_link_that_does_not_proceed_has_done_it(self, worker: Worker) -> None:
         job(name="broken")(fail)

@@ -19,6 +19,7 @@ FIRST = (5, *(0,) * len(EXECUTION_BUCKETS))
 RAN = {"Ok": Executions(5, 0, 0, FIRST), "Fails": Executions(5, 5), "Dies": Executions(1, 1)}
 COUNTS = {"Dies|f": 1, "Dies|p": 1, "Fails|f": 5, "Fails|p": 5, "Ok|ms": 0, "Ok|p": 5}
 IN_7_3_10 = {"j|20261120|11:39": COUNTS, "Ok-20-11:39": {"#0": 5}}
+OURS = {"kiq:executed:261120:11:39": {**COUNTS, "Ok|0": 5}}
 IN_8_1_7 = {"j|261120|11:39": COUNTS, "j|261120|11:3": COUNTS, "h|Ok-20-11:39": {"#0": 5}}
 
 
@@ -40,7 +41,7 @@ def written(commands: Iterable[tuple[Word, ...]]) -> dict[Word, dict[Word, Word]
 def test_keys_and_fields_are_those_of_ruby_7_and_8() -> None:
     commands = [command for name, now in RAN.items() for command in increments(Keys(), name, NOTHING, now, NOON)]
 
-    assert written(commands) == {**IN_7_3_10, **IN_8_1_7}
+    assert written(commands) == {**IN_7_3_10, **IN_8_1_7, **OURS}
 
 
 def test_each_version_pads_in_its_own_way() -> None:
@@ -48,7 +49,10 @@ def test_each_version_pads_in_its_own_way() -> None:
 
     keys = written(increments(Keys(), "Ok", NOTHING, RAN["Ok"], early))
 
-    assert list(keys) == ["j|260105|7:04", "j|20260105|7:4", "j|260105|7:0", "h|Ok-5-7:4", "Ok-05-07:4"]
+    assert list(keys) == [
+        *("j|260105|7:04", "j|20260105|7:4", "kiq:executed:260105:7:04", "j|260105|7:0"),
+        *("h|Ok-5-7:4", "Ok-05-07:4"),
+    ]
 
 
 def test_a_second_time_only_what_is_new_is_added() -> None:
@@ -64,7 +68,7 @@ def test_a_second_time_only_what_is_new_is_added() -> None:
 def test_runs_that_only_failed_leave_neither_milliseconds_nor_a_histogram() -> None:
     keys = written(increments(Keys(), "Fails", NOTHING, RAN["Fails"], NOON))
 
-    assert set(keys) == {"j|261120|11:39", "j|20261120|11:39", "j|261120|11:3"}
+    assert set(keys) == {"j|261120|11:39", "j|20261120|11:39", "j|261120|11:3", "kiq:executed:261120:11:39"}
     assert keys["j|261120|11:39"] == {"Fails|p": 5, "Fails|f": 5}
 
 

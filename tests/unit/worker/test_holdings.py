@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from kiqcluster.outcome import Done, Requeue
+from kiqcluster.outcome import Dead, Done, Requeue
 from kiqcluster.store.engine import ANY_DEATHS, Settlement, Unit
-from kiqcluster.worker.holdings import LONG_LEAD, REFUSED_PAUSE, SUSPECT_LEAD, Holdings
+from kiqcluster.worker.holdings import LONG_LEAD, MAX_SETTLE_BYTES, REFUSED_PAUSE, SUSPECT_LEAD, Holdings
 
 
 def units(*numbers: int, deaths: int = 0) -> list[Unit]:
@@ -58,6 +58,24 @@ def test_what_a_lost_round_had_taken_waits_again_in_its_order(holdings: Holdings
     again = holdings.take(now=0.0)
     assert payloads(again) == [b"1", b"2", b"3", b"7", b"6", b"5", b"4"]  # the oldest returned one is put back last
     assert [type(each.outcome) for each in again] == [Done] * 3 + [Requeue] * 4
+
+
+def test_refused_outcomes_share_the_bytes_of_the_round_that_tries_them_again(holdings: Holdings) -> None:
+    large = [Settlement(unit, Dead(b"x" * 600_000, 1.0)) for unit in units(1, 2)]
+    holdings.reserve(units(1, 2), at=5.0)
+    holdings.refuse(large[:1], {"1.1.00001": "WRONGTYPE"}, now=10.0)
+    holdings.finished.append(large[1])
+
+    assert holdings.take(now=10.0 + REFUSED_PAUSE) == large[1:]
+    assert holdings.take(now=10.0 + REFUSED_PAUSE) == large[:1]
+
+
+def test_a_refused_outcome_of_any_size_does_not_wait_for_a_round_without_others(holdings: Holdings) -> None:
+    large = Settlement(units(1)[0], Dead(b"x" * 2 * MAX_SETTLE_BYTES, 1.0))
+    holdings.refuse([large], {large.unit.token: "WRONGTYPE"}, now=10.0)
+    holdings.finished += [Settlement(unit, Done()) for unit in units(2, 3)]
+
+    assert holdings.take(now=10.0 + REFUSED_PAUSE)[2:] == [large]
 
 
 def test_a_refused_outcome_is_tried_again_after_its_pause_only(holdings: Holdings) -> None:

@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
@@ -208,14 +209,14 @@ def test_lines_of_others_on_the_same_pipe_stay_whole(bench: Bench) -> None:
     assert len(jids(bench.close())) == MOST
 
 
-def test_a_line_longer_than_a_pipe_takes_at_once_comes_out(bench: Bench) -> None:
+def test_the_line_of_a_huge_jid_is_cut_and_comes_out(bench: Bench) -> None:
     bench.open()
     longest = "é" * 50_000
 
     for jid in ("before", longest, "after"):
         bench.say(jid)
 
-    assert jids(bench.close()) == ["before", longest, "after"]
+    assert jids(bench.close()) == ["before", "é" * 200 + "…", "after"]
 
 
 def test_what_a_job_has_logged_and_printed_stands_before_its_done_line(bench: Bench) -> None:
@@ -286,6 +287,23 @@ def test_a_reader_that_has_gone_is_no_error(bench: Bench) -> None:
 
 
 @pytest.mark.usefixtures("unhurried")
+def test_what_a_full_disk_does_not_take_is_counted_once_there_is_room(bench: Bench) -> None:
+    writing = os.dup(bench.stream.fileno())
+    with Path("/dev/full").open("w") as full:
+        os.dup2(full.fileno(), bench.stream.fileno())
+    bench.open()
+    for number in range(3):  # each in a write of its own, and each of these fails
+        bench.say(f"{number}")
+        wait_until(lambda number=number: bench.joblog._dropped == number + 1, "the drop to be noticed")
+    os.dup2(writing, bench.stream.fileno())  # room is made
+    os.close(writing)
+    bench.say("last")
+
+    lines = bench.close()
+    assert jids(lines) == ["last"]
+    assert [line["lines"] for line in lines if line["event"] == "lines_dropped"] == [3]
+
+
 def test_a_descriptor_that_was_made_non_blocking_loses_nothing(bench: Bench) -> None:
     bench.open(reading=False)
     os.set_blocking(bench.stream.fileno(), False)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from kiqcluster.store.engine import MAX_QUEUES
 from kiqcluster.worker.pace import (
     AHEAD,
-    FEW_QUEUES,
     LONGEST_GRUDGE,
     MOST,
-    MOST_QUEUES,
     SHORTEST_GRUDGE,
     Appetite,
     Pace,
 )
+from kiqcluster.worker.queues import FEW_QUEUES
 
 STEP = 0.01  # seconds between rounds
 
@@ -79,7 +79,7 @@ class TestAppetite:
         deepened(fast, 20, finished=1_000)
         deepened(slow, 20, finished=20)
 
-        assert (fast.most_queues(), slow.most_queues()) == (FEW_QUEUES, MOST_QUEUES)
+        assert (fast.most_queues(), slow.most_queues()) == (FEW_QUEUES, MAX_QUEUES)
 
 
 class TestLimits:

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from kiqcluster.groups import parse_group
-from kiqcluster.worker.queues import QueueOrder
+from kiqcluster.worker.queues import MAX_NAMED, QueueOrder, in_words
 
 DRAWS = 4_000
 
@@ -114,3 +114,11 @@ class TestSetQueues:
 
 def test_the_heaviest_get_the_bells_first() -> None:
     assert order("a,b=9,c=5").preferred() == ["b", "c", "a"]
+
+
+def test_a_log_line_names_some_queues_and_counts_the_others() -> None:
+    many = [f"q{number}" for number in range(MAX_NAMED + 5)]
+
+    assert in_words([]) == "(none yet)"
+    assert in_words(many[:2]) == "q0,q1"
+    assert in_words(many) == ",".join(many[:MAX_NAMED]) + " and 5 others"

@@ -222,3 +222,16 @@ class TestDelay:
     )
     def test_everything_else_is_sidekiqs_curve(self, answer: Any) -> None:
         assert 16 <= delay(answer, 1, Random(1)) < 36
+
+
+def test_names_in_angle_brackets_are_written_so_that_rubys_pages_show_them() -> None:
+    class Local(Exception):
+        pass
+
+    named = describe_error(Local("x"))["error_class"]
+    changes = planned({"backtrace": True}, error=raised((lambda: Local("x"))())).changes
+
+    assert named.endswith(".(locals).Local")
+    lines = decode_backtrace(changes["error_backtrace"])
+    assert lines is not None
+    assert not any("<" in line for line in (*lines, changes["error_class"]))

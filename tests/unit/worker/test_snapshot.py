@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from decimal import Decimal
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from kiqcluster.metrics import Family, Row
 from kiqcluster.worker import snapshot as module
 from kiqcluster.worker.snapshot import Snapshot, rows_of
 
+TAKES_ANY_NAME = find_spec("prometheus_client.validation") is not None  # since 0.22
 FAMILY = Family("mails", "counter", "sent")
 
 
@@ -175,6 +177,7 @@ class TestRows:
         (found,) = rows_of(metric)
         assert (found.layout, found.values) == ((("", ()),), [2.0])
 
+    @pytest.mark.skipif(not TAKES_ANY_NAME, reason="this prometheus_client refuses such names itself")
     def test_names_that_only_new_scrapers_read_are_mended(self) -> None:
         metric = Metric("mails.sent-today", "x", "gauge")
         metric.add_sample("mails.sent-today", {"kind of": "a.b", "x:y": "c", "x.y": "d", "1st": "e"}, 1.0)

@@ -5,24 +5,28 @@ kiq_clock              kiqcluster's clock, standing still
 kiq_setup              middleware, handlers and settings that end with the test
 kiq_redis, kiq_store   an empty database of a server of the run's own, and clients that push to it
 kiq_cluster            real clusters on that database
+
+It lies beside the package, and imports it when a test needs it: pytest loads plugins in every run of an environment,
+and most runs have nothing to do with jobs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiqcluster.runtime import Setup, current_setup
-from kiqcluster.store import Store
-from kiqcluster.testing.clock import FrozenClock, frozen_clock
-from kiqcluster.testing.cluster import Cluster
-from kiqcluster.testing.declarations import forgetting_declarations, forgetting_local_jobs
-from kiqcluster.testing.memory import Fake, Inline
-from kiqcluster.testing.modes import fake, inline
-from kiqcluster.testing.server import RedisServer
+if TYPE_CHECKING:
+    from kiqcluster.runtime import Setup
+    from kiqcluster.store import Store
+    from kiqcluster.testing import Cluster, Fake, FrozenClock, Inline, RedisServer
 
 __all__ = [
     "kiq_clock",
@@ -37,7 +41,8 @@ __all__ = [
     "pytest_configure",
 ]
 
-MODES = ("fake", "inline", "real")
+MODES = ("refuse", "fake", "inline", "real")
+RUNTIME = "kiqcluster.runtime"  # has the set-up, whose pushes are to be refused
 ON_REDIS = {"kiq_store", "kiq_cluster"}  # fixtures whose tests want their jobs in Redis
 SOON = {"KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL": "0.2"}  # seconds; what is due in a test's cluster runs when it is due
 
@@ -45,14 +50,16 @@ SOON = {"KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL": "0.2"}  # seconds; what is due in
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare `kiq_mode` of pytest.ini."""
     parser.addini(
-        "kiq_mode", "what becomes of kiqcluster's jobs in tests that do not say: fake, inline or real", default="real"
+        "kiq_mode",
+        "what becomes of kiqcluster's jobs in tests that do not say: refuse, fake, inline or real",
+        default="refuse",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker, and check `kiq_mode`."""
     config.addinivalue_line(
-        "markers", "kiq(mode): have kiqcluster's jobs kept (fake), run at once (inline) or sent (real)"
+        "markers", "kiq(mode): have kiqcluster's jobs refused, kept (fake), run at once (inline) or sent (real)"
     )
     _checked(config.getini("kiq_mode"), "kiq_mode")
 
@@ -63,30 +70,112 @@ def _checked(mode: object, place: str) -> str:
     return str(mode)
 
 
+class Refusal:
+    """Takes no job, for the test has not said where to; a store that the caller names gets its own."""
+
+    def deliver(self, jobs: Sequence[Any], store: object) -> bool:
+        if store is not None or not jobs:
+            return False
+        from kiqcluster.errors import UsageError
+
+        raise UsageError(
+            "this test pushes a job, and says neither to keep it nor where to send it; use the fixture kiq_fake or "
+            "kiq_inline, or kiq_store for a Redis of the tests; `kiq_mode = fake` in pytest's configuration is for a "
+            "whole suite, and `kiq_mode = real` sends to the Redis that the application is configured for"
+        )
+
+
+class WhenImported:
+    """A finder that lets a function do something once a module of ours has been imported."""
+
+    def __init__(self, name: str, act: Callable[[ModuleType], None]) -> None:
+        self._name = name
+        self._act = act
+
+    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:  # noqa: ARG002
+        if name != self._name:
+            return None
+        self.remove()
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                self._act(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+    def remove(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Refuse pushes to the Redis of the configuration; of an application that is imported later, too."""
+    if RUNTIME in sys.modules:
+        with _delivering(Refusal()):
+            yield
+        return
+
+    def refuse(runtime: ModuleType) -> None:
+        runtime.current_setup().delivery = Refusal()
+
+    finder = WhenImported(RUNTIME, refuse)
+    sys.meta_path.insert(0, finder)
+    yield
+    finder.remove()
+
+
+@contextmanager
+def _delivering(delivery: Refusal | None) -> Iterator[None]:
+    from kiqcluster.runtime import current_setup
+
+    setup = current_setup()
+    before, setup.delivery = setup.delivery, delivery
+    yield
+    setup.delivery = before
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _kiq_suite(request: pytest.FixtureRequest) -> Iterator[None]:
     """Put what is around the tests in the suite's mode too: setUpClass, fixtures of wider scopes, their ends."""
-    modes: dict[str, Callable[[], AbstractContextManager[object]]] = {"fake": fake, "inline": inline}
-    with modes.get(request.config.getini("kiq_mode"), nullcontext)():
+    with _mode(request.config.getini("kiq_mode")):
         yield
+
+
+def _mode(name: str) -> AbstractContextManager[object]:
+    if name == "real":
+        return nullcontext()
+    if name == "refuse":
+        return _refusing()
+    from kiqcluster.testing import fake, inline
+
+    return fake() if name == "fake" else inline()
 
 
 @pytest.fixture(autouse=True)
 def _kiq_mode(request: pytest.FixtureRequest) -> Iterator[None]:
     """Put the test in the mode of its marker or, failing that, of pytest.ini; leave it whatever the test did."""
-    setup = current_setup()
-    before = setup.delivery
     marker = request.node.get_closest_marker("kiq")
+    mode = request.config.getini("kiq_mode")
     if marker is not None:
         mode = _checked(marker.args[0] if len(marker.args) == 1 else marker.args, "@pytest.mark.kiq")
     elif ON_REDIS & set(request.fixturenames):
         mode = "real"
-    else:
-        mode = request.config.getini("kiq_mode")
-        if mode == "real":
-            mode = None  # nobody says anything: a mode that a wider fixture is in stays
-    if mode == "real":
-        setup.delivery = None
+    elif mode in ("refuse", "real"):
+        mode = None  # nobody says anything: a mode that a wider fixture is in stays
+    if mode is None and RUNTIME not in sys.modules:
+        yield
+        return
+    from kiqcluster.runtime import current_setup
+
+    setup = current_setup()
+    before = setup.delivery
+    if mode in ("refuse", "real"):
+        setup.delivery = Refusal() if mode == "refuse" else None
     elif mode is not None:
         request.getfixturevalue(f"kiq_{mode}")
     yield
@@ -96,6 +185,8 @@ def _kiq_mode(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture
 def kiq_fake() -> Iterator[Fake]:
     """Keep the test's jobs from Redis: `kiq_fake.assert_enqueued(Welcome, 7)`, `kiq_fake.drain()`."""
+    from kiqcluster.testing import fake, forgetting_local_jobs
+
     with forgetting_local_jobs(), fake() as jobs:
         yield jobs
 
@@ -103,6 +194,8 @@ def kiq_fake() -> Iterator[Fake]:
 @pytest.fixture
 def kiq_inline() -> Iterator[Inline]:
     """Run the test's jobs before their push returns, unless they are due later."""
+    from kiqcluster.testing import forgetting_local_jobs, inline
+
     with forgetting_local_jobs(), inline() as jobs:
         yield jobs
 
@@ -110,6 +203,8 @@ def kiq_inline() -> Iterator[Inline]:
 @pytest.fixture
 def kiq_clock() -> Iterator[FrozenClock]:
     """Stop kiqcluster's clock: `kiq_clock.move(60)`, `.set(datetime(…))`, `.now()`."""
+    from kiqcluster.testing import frozen_clock
+
     with frozen_clock() as clock:
         yield clock
 
@@ -117,6 +212,8 @@ def kiq_clock() -> Iterator[FrozenClock]:
 @pytest.fixture
 def kiq_setup() -> Iterator[Setup]:
     """The set-up, and what the test adds to it ends with the test: middleware, handlers, hooks, settings, jobs."""
+    from kiqcluster.testing import forgetting_declarations
+
     with forgetting_declarations() as setup:
         yield setup
 
@@ -124,6 +221,8 @@ def kiq_setup() -> Iterator[Setup]:
 @pytest.fixture(scope="session")
 def kiq_server() -> Iterator[RedisServer]:
     """One server for the whole run, or for each process of pytest-xdist; started for the first test that asks."""
+    from kiqcluster.testing import RedisServer
+
     with RedisServer() as server:
         yield server
 
@@ -138,6 +237,8 @@ def kiq_redis(kiq_server: RedisServer) -> RedisServer:
 @pytest.fixture
 def kiq_store(kiq_redis: RedisServer) -> Iterator[Store]:
     """A store on an empty database, to which the test's pushes go in real mode."""
+    from kiqcluster.runtime import current_setup
+
     setup = current_setup()
     before, setup.store = setup.store, kiq_redis.store()
     yield setup.store
@@ -152,6 +253,8 @@ def kiq_cluster(kiq_redis: RedisServer, kiq_store: Store) -> Iterator[Callable[.
     Arguments are those of the command.  require: the application, or several; `-r`.  environ: variables.  Returns a
     Cluster that is ready.
     """
+    from kiqcluster.testing import Cluster
+
     running: list[Cluster] = []
 
     def start(

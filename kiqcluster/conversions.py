@@ -1,0 +1,74 @@
+"""Conversions: the call that makes JSON of a value that a job cannot be given.  Pure.
+
+Words for error messages only: nothing is converted, and no library is imported.  A type is known by its name, or by
+what it has to offer (`model_dump`, `tolist`), and so are its subclasses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from enum import Enum
+
+__all__ = ["conversion"]
+
+ELSE = "pass plain JSON values and look objects up by their id"
+BY_METHOD = {  # what only types of one library have → the call
+    "model_dump": 'pass value.model_dump(mode="json"), and Model.model_validate(fields) in the job',  # pydantic 2
+    "__pydantic_model__": "pass json.loads(value.json())",  # pydantic 1, its dataclasses
+    "__attrs_attrs__": "pass attrs.asdict(value)",
+    "__struct_fields__": "pass msgspec.to_builtins(value)",
+    "to_dict": "pass value.to_dict() if that has JSON values only",  # pandas, and many others
+    "_asdict": "pass list(value), or value._asdict()",  # a named tuple
+}
+BY_NAME = {
+    "datetime": "pass value.isoformat() or value.timestamp()",
+    "date": "pass value.isoformat()",
+    "time": "pass value.isoformat()",
+    "timedelta": "pass value.total_seconds()",
+    "ZoneInfo": "pass str(value)",
+    "UUID": "pass str(value)",
+    "Decimal": "pass str(value), and Decimal(text) in the job",
+    "Fraction": "pass str(value), and Fraction(text) in the job",
+    "complex": "pass [value.real, value.imag]",
+    "bytes": "pass base64.b64encode(value).decode()",
+    "bytearray": "pass base64.b64encode(value).decode()",
+    "memoryview": "pass base64.b64encode(value).decode()",
+    "tuple": "pass list(value)",
+    "set": "pass sorted(value) or list(value)",
+    "frozenset": "pass sorted(value) or list(value)",
+    "deque": "pass list(value)",
+    "range": "pass list(value)",
+    "generator": "pass list(value)",
+    "dict_keys": "pass list(value)",
+    "dict_values": "pass list(value)",
+    "PurePath": "pass str(value)",
+    "_BaseAddress": "pass str(value)",
+    "_BaseNetwork": "pass str(value)",
+    "BaseModel": "pass json.loads(value.json())",  # pydantic 1
+    "Exception": "pass str(value)",
+    "function": "pass its name, and look it up in the job",
+    "type": "pass its name, and look it up in the job",
+    # of a subclass of what JSON has
+    "dict": "pass dict(value)",
+    "list": "pass list(value)",
+    "str": "pass str(value)",
+    "float": "pass float(value)",
+    "int": "pass int(value)",
+}
+
+
+def conversion(value: object) -> str:
+    """Return what to pass instead of a value, as the end of a sentence."""
+    kind = type(value)
+    if isinstance(value, Enum):
+        return f"pass value.value, and {kind.__name__}(…) in the job"
+    if hasattr(kind, "tolist") and hasattr(kind, "item"):  # numpy, torch, jax
+        return "pass value.tolist()" if getattr(value, "ndim", 0) else "pass value.item()"
+    for method, remedy in BY_METHOD.items():
+        if hasattr(kind, method):
+            return remedy
+    if dataclasses.is_dataclass(kind):
+        return f"pass dataclasses.asdict(value), and {kind.__name__}(**fields) in the job"
+    if hasattr(kind, "_meta") and hasattr(kind, "pk"):
+        return f"pass value.pk, and {kind.__name__}.objects.get(pk=…) in the job"  # a model of Django's
+    return next((BY_NAME[base.__name__] for base in kind.__mro__ if base.__name__ in BY_NAME), ELSE)

@@ -1,0 +1,187 @@
+"""Options of jobs: their names, the values that they take, and the hints for slips.
+
+OPTIONS is checked at run time, PushOptions and JobOptions by mypy and pyright; a test compares them.
+Features add rows.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
+
+from kiqcluster.errors import InvalidPush, JobDefinitionError
+from kiqcluster.payload import check_queue_name
+
+__all__ = [
+    "HOOKS",
+    "OPTIONS",
+    "JobOptions",
+    "Option",
+    "PushOptions",
+    "check_class_body",
+    "check_options",
+    "near_option",
+]
+
+HOOKS = {"retry_in": "count, error, payload", "retries_exhausted": "payload, error"}  # methods → what they are told
+HOOK_SLIP = 0.9  # how near a method's name must come to a hook's to be a slip
+OTHER_WORDS = {  # elsewhere → here
+    "retries": "retry",
+    "max_retries": "retry",
+    "retry_count": "retry",
+    "attempts": "retry",
+    "queue_name": "queue",
+    "tag": "tags",
+    "priority": "urgency",
+    "replicas": "wait_replicas",
+}
+VERBS = {
+    "delay": "perform_in",
+    "countdown": "perform_in",
+    "wait": "perform_in",
+    "eta": "perform_at",
+    "at": "perform_at",
+}
+
+
+class PushOptions(TypedDict, total=False):
+    """Options of one push: `Thumbnail.set(queue="critical")`."""
+
+    queue: str
+    retry: bool | int
+    retry_for: int
+    retry_queue: str
+    backtrace: bool | int
+    dead: bool
+    tags: list[str]
+    log_level: Literal["debug", "info", "warning", "error"]
+    wait_replicas: int
+
+
+class JobOptions(PushOptions, total=False):
+    """Options of a definition: `@job(queue="mailers")`, `class Thumbnail(Job, queue="images")`."""
+
+    active_job: bool
+    queue_namespace: str
+    urgency: Literal["high", "low", "throttled"]
+    feature_category: str
+    resource_boundary: Literal["cpu", "memory", "unknown"]
+    has_external_dependencies: bool
+    max_retries_after_interruption: int
+    retry_in: Callable[[int, Any, Any], object]
+    retries_exhausted: Callable[[Any, Any], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option of a job.  accepts: whether a value will do.  on_wire: whether it travels in the payload."""
+
+    name: str
+    accepts: Callable[[Any], bool]
+    expected: str
+    on_wire: bool = True
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _is_queue(value: Any) -> bool:
+    try:
+        check_queue_name(value)
+    except InvalidPush:
+        return False
+    return True
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and value >= 0
+
+
+def _is_number(value: Any) -> bool:
+    return _is_count(value) and not isinstance(value, bool)
+
+
+OPTIONS: dict[str, Option] = {
+    option.name: option
+    for option in (
+        Option("queue", _is_text, "the name of a queue"),
+        Option("retry", _is_count, "True, False, or how many retries"),
+        Option("retry_for", lambda value: _is_count(value) and value < 1e9, "seconds from the first failure"),
+        Option("retry_queue", _is_queue, "the name of a queue"),
+        Option("backtrace", _is_count, "True, False, or how many lines"),
+        Option("dead", lambda value: isinstance(value, bool), "True or False"),
+        Option("tags", lambda value: isinstance(value, list) and all(map(_is_text, value)), "a list of strings"),
+        Option(
+            "log_level", lambda value: value in ("debug", "info", "warning", "error"), "debug, info, warning or error"
+        ),
+        Option("active_job", lambda value: isinstance(value, bool), "True or False", on_wire=False),
+        Option("wait_replicas", _is_number, "how many replicas confirm a push", on_wire=False),
+        Option("queue_namespace", _is_text, "the part of the queue's name before the colon", on_wire=False),
+        Option("urgency", lambda value: value in ("high", "low", "throttled"), "high, low or throttled", on_wire=False),
+        Option("feature_category", _is_text, "a name", on_wire=False),
+        Option(
+            "resource_boundary",
+            lambda value: value in ("cpu", "memory", "unknown"),
+            "cpu, memory or unknown",
+            on_wire=False,
+        ),
+        Option("has_external_dependencies", lambda value: isinstance(value, bool), "True or False", on_wire=False),
+        Option("max_retries_after_interruption", _is_count, "how often a forced stop may interrupt it", on_wire=False),
+        Option("retry_in", callable, "a function (count, error, payload) → seconds, DISCARD or KILL", on_wire=False),
+        Option("retries_exhausted", callable, "a function (payload, error)", on_wire=False),
+    )
+}
+
+
+def check_options(options: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the options if all are known and fit, else raise JobDefinitionError with the nearest known name."""
+    for key, value in options.items():
+        option = OPTIONS.get(key)
+        if option is None:
+            raise JobDefinitionError(f"{name}: there is no option {key!r}; {near_option(key)}")
+        if not option.accepts(value):
+            raise JobDefinitionError(f"{name}: {key} = {value!r} does not fit; it takes {option.expected}")
+    return dict(options)
+
+
+def near_option(word: str) -> str:
+    """Return the hint for an option that there is not."""
+    if word in VERBS:
+        return f"a time is not an option but an argument of {VERBS[word]}"
+    near = [OTHER_WORDS[word]] if word in OTHER_WORDS else difflib.get_close_matches(word, OPTIONS, 1)
+    return f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(OPTIONS)}"
+
+
+def check_class_body(cls: type[Any]) -> None:
+    """Raise JobDefinitionError for an option that stands in a class's body, or in a mixin's, where nothing reads it.
+
+    A method, a property or any other descriptor of that name is the application's own.
+    """
+    written = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
+    if isinstance(written.get("sidekiq_options"), Mapping):
+        raise JobDefinitionError(
+            f"{cls.__qualname__}.sidekiq_options would not be read; options are class keywords: "
+            f"write class {cls.__name__}(Job, {_as_keywords(written['sidekiq_options'])})"
+        )
+    for name, value in written.items():
+        is_own = hasattr(type(value), "__get__") or (name in HOOKS and callable(value))
+        if name in OPTIONS and name != "queue" and not is_own:
+            raise JobDefinitionError(
+                f"{cls.__qualname__}.{name} = {value!r} would not be read; {_remedy(cls.__name__, name, value)}"
+            )
+        near = difflib.get_close_matches(name.removeprefix("sidekiq_"), HOOKS, 1, HOOK_SLIP)
+        if near and name not in HOOKS and (callable(value) or isinstance(value, classmethod)):
+            raise JobDefinitionError(f"{cls.__qualname__}.{name} would never be called; the hook is {near[0]!r}")
+
+
+def _remedy(class_name: str, name: str, value: object) -> str:
+    if name in HOOKS:
+        return f"it is a method: write def {name}(self, {HOOKS[name]})"
+    return f"options are class keywords: write class {class_name}(Job, {name}={value!r})"
+
+
+def _as_keywords(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in options.items())

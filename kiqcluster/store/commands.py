@@ -1,0 +1,114 @@
+"""The Redis commands that a worker runs, in scripts and by itself, and a trial of each at boot.
+
+An ACL that forbids one of them is no outage: a script that fails in the middle, each time, makes copies of jobs.  So a
+worker that may not run them all does not start, and says which.  The trial changes nothing but a key of its own, which
+is a string and expires: commands for other types fail on it, after Redis has looked at the rights.
+
+docs/running.md shows a user with exactly these rights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kiqcluster.errors import RedisRefused
+from kiqcluster.store.connection import Store
+from kiqcluster.store.wire import Command, is_outage
+
+__all__ = ["WORKER_COMMANDS", "check_commands"]
+
+PROBE_SECONDS = 10  # that the key of the trial lives
+BRIEFLY = "0.01"  # seconds; a command that waits is refused before it does, for the key is no list
+
+# Name → what comes behind the key, None where no key does.
+WORKER_COMMANDS: dict[str, Sequence[str] | None] = {
+    "BITFIELD": ("GET", "u8", "0"),
+    "BLMOVE": ("{key}", "RIGHT", "LEFT", BRIEFLY),
+    "BLPOP": (BRIEFLY,),
+    "DEL": (),
+    "EVAL": None,
+    "EVALSHA": None,
+    "EXISTS": (),
+    "EXPIRE": (str(PROBE_SECONDS),),
+    "GET": (),
+    "HDEL": ("x",),
+    "HGET": ("x",),
+    "HGETALL": (),
+    "HINCRBY": ("x", "0"),
+    "HKEYS": (),
+    "HLEN": (),
+    "HMGET": ("x",),
+    "HSCAN": ("0",),
+    "HSET": ("x", "x"),
+    "HSETNX": ("x", "x"),
+    "INCRBY": ("0",),
+    "LINDEX": ("0",),
+    "LLEN": (),
+    "LMOVE": ("{key}", "LEFT", "RIGHT"),
+    "LPUSH": ("x",),
+    "LRANGE": ("0", "0"),
+    "LTRIM": ("0", "0"),
+    "RPUSH": ("x",),
+    "SADD": ("x",),
+    "SCARD": (),
+    "SET": ("probe", "EX", str(PROBE_SECONDS)),
+    "SMEMBERS": (),
+    "SMISMEMBER": ("x",),
+    "SRANDMEMBER": ("1",),
+    "SREM": ("x",),
+    "SSCAN": ("0",),
+    "TIME": None,
+    "TYPE": (),
+    "UNLINK": (),
+    "ZADD": ("1", "x"),
+    "ZCARD": (),
+    "ZCOUNT": ("0", "0"),
+    "ZMSCORE": ("x",),
+    "ZRANGE": ("0", "0"),
+    "ZRANGEBYSCORE": ("0", "0"),
+    "ZREM": ("x",),
+    "ZREMRANGEBYRANK": ("0", "0"),
+    "ZSCORE": ("x",),
+}
+WITHOUT_KEY: dict[str, Sequence[str]] = {
+    "EVAL": ("return 1", "0"),
+    "EVALSHA": ("0" * 40, "0"),
+    "TIME": (),
+}
+LAST = ("DEL", "UNLINK")  # when the others have had the key
+FORBIDDEN, UNKNOWN = "NOPERM", "unknown command"
+
+
+def check_commands(store: Store, identity: str) -> None:
+    """Raise RedisRefused, naming them, if Redis forbids this user commands that a worker runs, or does not have them.
+
+    identity: of the worker, for a key of its own.  Raises StoreError when Redis cannot be asked.  One round trip.
+    """
+    key = store.keys.probe(identity)
+    names = ["SET", *(name for name in WORKER_COMMANDS if name not in ("SET", *LAST)), *LAST]
+    with store.borrowed() as link:
+        replies = link.exchange([trial(name, key) for name in names])
+    refusals = {name: reply for name, reply in zip(names, replies, strict=True) if isinstance(reply, RedisRefused)}
+    for refusal in refusals.values():
+        if is_outage(refusal):
+            raise refusal
+    missing = [name for name, refusal in refusals.items() if is_missing(refusal)]
+    if missing:
+        words = " ".join(f"+{name.lower()}" for name in sorted(missing))
+        raise RedisRefused(
+            f"NOPERM the Redis user of this worker may not run {', '.join(sorted(missing))}; jobs would be lost or run "
+            f"twice, so it does not start. Give the user {words} and the key pattern ~* (all rights: docs/running.md)"
+        )
+
+
+def is_missing(refusal: RedisRefused) -> bool:
+    """Return whether a command was refused for what it is, and not for the key that it met."""
+    return FORBIDDEN in str(refusal) or UNKNOWN in str(refusal)
+
+
+def trial(name: str, key: str) -> Command:
+    """Return a command that changes nothing but the key."""
+    behind = WORKER_COMMANDS[name]
+    if behind is None:
+        return (name, *WITHOUT_KEY[name])
+    return (name, key, *(word.format(key=key) for word in behind))

@@ -1,0 +1,28 @@
+#!lua flags=allow-oom
+-- publish: show a process in Sidekiq's registry; in one step, so no page is shown half of it.
+--
+-- KEYS[1]  processes              set     identities of live processes
+-- KEYS[2]  <identity>             hash    what is known of the process
+-- KEYS[3+] <identity>:work, <identity>:workers   hashes   thread -> running job; only where there are some, or were
+-- ARGV[1]  identity   ARGV[2] seconds that the hashes are kept   ARGV[3] number of words that the fields have
+-- ARGV[4+] fields of the process and their values, then threads and their jobs, which replace those in KEYS[3+]
+--
+-- Returns {how many of the fields were not there, the server's time: seconds, microseconds}.  Cost: O(words).
+-- Like all scripts here it may run when Redis is out of memory: it writes little, and that is when workers are looked at.
+
+local MOST = 1000 -- words of one command: Lua's stack holds few thousand
+
+local last = 3 + tonumber(ARGV[3])
+local added = redis.call('HSET', KEYS[2], unpack(ARGV, 4, last))
+redis.call('EXPIRE', KEYS[2], ARGV[2])
+redis.call('SADD', KEYS[1], ARGV[1])
+
+for at = 3, #KEYS do
+  redis.call('UNLINK', KEYS[at])
+  for first = last + 1, #ARGV, MOST do
+    redis.call('HSET', KEYS[at], unpack(ARGV, first, math.min(first + MOST - 1, #ARGV)))
+  end
+  if #ARGV > last then redis.call('EXPIRE', KEYS[at], ARGV[2]) end
+end
+local time = redis.call('TIME')
+return {added, tonumber(time[1]), tonumber(time[2])}

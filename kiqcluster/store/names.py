@@ -1,0 +1,120 @@
+"""Names: connections whose look-up of a name ends in time.
+
+getaddrinfo has no timeout: with a name server away it blocks for 10 to 30 seconds and more, and whoever waits for it
+does nothing else meanwhile, though it would give up a connection or a reply after five.  So it runs in a thread of its
+own; whoever has waited for long enough goes on without it, and the next who asks waits for the same look-up.
+Counterpart: redis-py's Connection._connect, whose place this takes.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from redis.connection import Connection, SSLConnection
+
+from kiqcluster.clock import SystemClock
+
+__all__ = ["CONNECTIONS", "TimedConnection", "TimedSSLConnection"]
+
+DEFAULT_SECONDS = 5.0  # where nobody has set any
+Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
+
+
+class LookUp:
+    """One getaddrinfo that is under way, or was."""
+
+    under_way: dict[tuple[int, str, int], LookUp] = {}  # by pid: a fork does not copy threads
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host = host
+        self._port = port
+        self._ended = threading.Event()
+        self._found: Sequence[Address] = ()
+        self._error: Exception | None = None
+
+    @classmethod
+    def join(cls, host: str, port: int) -> LookUp:
+        """Return the one that is under way, or else a new one.  No lock: a fork may come at any time."""
+        key = (os.getpid(), host, port)
+        new = cls(host, port)
+        found = cls.under_way.setdefault(key, new)
+        if found is new:
+            new._start(key)
+        return found
+
+    def _start(self, key: tuple[int, str, int]) -> None:
+        try:
+            threading.Thread(target=self._run, args=(key,), name="kiq.look-up", daemon=True).start()
+        except RuntimeError as error:
+            self._error = OSError(f"no thread could be started for the look-up of {self._host} ({error})")
+            self._end(key)
+
+    def _run(self, key: tuple[int, str, int]) -> None:
+        try:
+            self._found = socket.getaddrinfo(self._host, self._port, 0, socket.SOCK_STREAM)
+        except Exception as error:  # noqa: BLE001  # whoever waits raises it
+            self._error = error
+        finally:
+            self._end(key)
+
+    def _end(self, key: tuple[int, str, int]) -> None:
+        self.under_way.pop(key, None)
+        self._ended.set()
+
+    def wait(self, seconds: float) -> Sequence[Address]:
+        """Return what was found.  Raises OSError; redis-py would hide the words of a TimeoutError."""
+        if not self._ended.wait(seconds):
+            raise OSError(f"the look-up of {self._host} takes more than {seconds:g} s")
+        if self._error is not None:
+            raise self._error
+        return self._found
+
+
+def addresses(host: str, port: int, seconds: float) -> Sequence[Address]:
+    """Return where a host is.  Raises OSError."""
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return LookUp.join(host, port).wait(seconds)
+    return socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)  # numbers are looked up nowhere
+
+
+class TimedConnection(Connection):
+    """Over TCP.  socket_connect_timeout: of the look-up and of all tries together."""
+
+    def _connect(self) -> socket.socket:
+        seconds = float(self.socket_connect_timeout or DEFAULT_SECONDS)
+        deadline = SystemClock.monotonic() + seconds
+        trouble: OSError = OSError("the look-up found no address")
+        for family, kind, protocol, _, address in addresses(self.host, self.port, seconds):
+            sock = socket.socket(family, kind, protocol)
+            try:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._keep_alive(sock)
+                sock.settimeout(max(0.001, deadline - SystemClock.monotonic()))
+                sock.connect(address)
+                sock.settimeout(self.socket_timeout)
+            except OSError as error:
+                trouble = error
+                sock.close()
+            else:
+                return sock
+        raise trouble
+
+    def _keep_alive(self, sock: socket.socket) -> None:
+        if self.socket_keepalive:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in self.socket_keepalive_options.items():
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+class TimedSSLConnection(SSLConnection, TimedConnection):
+    """With TLS: redis-py's own wraps what the next class in line has connected."""
+
+
+CONNECTIONS: dict[Any, Any] = {Connection: TimedConnection, SSLConnection: TimedSSLConnection}

@@ -1,0 +1,57 @@
+"""Search: entries of a set, or jobs of a queue, whose payloads hold a text.  Redis looks for it, slice by slice.
+
+A slice holds Redis for at most about 5 ms, so its size follows the payloads that the slice before has met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from kiqcluster.store.connection import Store
+from kiqcluster.store.scripts import FIND_ENTRIES, FIND_JOBS, Call, run_script
+
+__all__ = ["MAX_TEXTS", "search_entries", "search_jobs"]
+
+FIRST_SLICE = 16  # payloads, before it is known how large they are
+MAX_SLICE = 2_000  # comparisons of a payload with a text
+MIN_SLICE = 4
+SLICE_BYTES = 1_000_000
+MAX_TEXTS = 8
+OVERLAP = 16  # jobs of a queue that are read again, because some of those before may have been deleted meanwhile
+
+
+def search_entries(store: Store, key: str, texts: Sequence[bytes]) -> Iterator[tuple[bytes, float]]:
+    """Yield payload and score of the entries that hold one of these texts, highest score first.
+
+    While others change the set, an entry may come twice.  One round trip per 2 000 entries.  Raises StoreError.
+    """
+    score, last, size = b"", b"", FIRST_SLICE
+    while True:
+        read, length, last, score, found = run_script(store, Call(FIND_ENTRIES, [key], [score, last, size, *texts]))
+        for payload, its_score in zip(found[::2], found[1::2], strict=True):
+            yield payload, float(its_score)
+        if read < size:
+            return
+        size = _slice(read, length, len(texts))
+
+
+def search_jobs(store: Store, queue: str, texts: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield the payloads of a queue that hold one of these texts, the newest first.
+
+    While others change the queue, one may come twice.  One round trip per 2 000 jobs.  Raises StoreError.
+    """
+    keys = [store.keys.queue(queue), store.keys.wake(queue)]
+    first, size = 0, FIRST_SLICE
+    while True:
+        read, length, found = run_script(store, Call(FIND_JOBS, keys, [first, size, *texts]))
+        yield from found
+        if read < size:
+            return
+        first = max(first + 1, first + read - OVERLAP)
+        size = _slice(read, length, len(texts)) + OVERLAP
+
+
+def _slice(read: int, length: int, texts: int) -> int:
+    """Return how many payloads the next slice should have, after one with so many bytes in all."""
+    average = max(1, length // max(1, read))
+    return max(MIN_SLICE, min(MAX_SLICE, SLICE_BYTES // average) // max(1, texts))

@@ -1,0 +1,70 @@
+"""Failure detector: whether this process may recover members that Redis shows as silent (rule R8).  Pure.
+
+Redis keeps the time of everybody's last beat, by its own clock, and nothing expires on it.  An old time alone proves
+nothing: during an outage nobody could beat, a fail-over brings older times back, and a clock that is set forward makes
+all of them old.  So a process recovers others only when it has beaten itself for `recover_after` without a disturbance.
+Whoever lives has beaten several times meanwhile.  Begin anew:
+- a gap: the last beat is too long ago, for this process was frozen, or Redis did not answer
+- another process of Redis answers (a fail-over, a restart); a new connection to the same one changes nothing
+- Redis' clock and our monotonic clock went apart: one of the two was set, or stood still
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+__all__ = ["LOOKS", "Observation", "Window", "is_ready", "judge", "pause"]
+
+LOOKS = 6  # beats within `recover_after`
+SHORTEST_PAUSE = 0.7  # of the even one: a fleet that was started at once does not go on beating at once
+LONGEST_GAP = 1 / 3  # of `recover_after`, between two beats; more, and the window begins anew
+MAX_SLIP = 1 / 60  # of `recover_after`, by which the clocks may go apart between two beats
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What one beat saw.
+
+    asked, answered: monotonic seconds before and after the round trip.  server: which process of Redis has answered,
+    "" where that is not known.  server_time: its clock, epoch seconds.
+    """
+
+    asked: float
+    answered: float
+    server: str
+    server_time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """An unbroken row of beats.  since: monotonic seconds when its first one was answered."""
+
+    since: float
+    last: Observation
+
+
+def judge(window: Window | None, seen: Observation, recover_after: float) -> Window:
+    """Return the window to go on with.  window: None before the first beat, and after one that Redis refused."""
+    if window is None or not _is_unbroken(window.last, seen, recover_after):
+        return Window(seen.answered, seen)
+    return Window(window.since, seen)
+
+
+def is_ready(window: Window | None, at: float, recover_after: float) -> bool:
+    """Return whether the window has lasted for long enough at a moment, monotonic seconds."""
+    return window is not None and at - window.since >= recover_after
+
+
+def pause(recover_after: float, rng: Random) -> float:
+    """Return the seconds until the next beat."""
+    return recover_after / LOOKS * rng.uniform(SHORTEST_PAUSE, 1.0)
+
+
+def _is_unbroken(last: Observation, seen: Observation, recover_after: float) -> bool:
+    if not seen.server or seen.server != last.server:
+        return False
+    if not 0 <= seen.answered - last.answered <= recover_after * LONGEST_GAP:
+        return False
+    passed, slip = seen.server_time - last.server_time, recover_after * MAX_SLIP
+    return seen.asked - last.answered - slip <= passed <= seen.answered - last.asked + slip

@@ -1,0 +1,226 @@
+"""Deploys: two at once, ended and killed at any moment, under a link that moves and a Redis that goes away.
+
+Whatever befalls them, the cluster fetches again, all of its workers run one release, and no job is lost.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import psutil
+import pytest
+
+from kiqcluster.store import Store
+from tests.chaos.ledger import Ledger, remains
+from tests.chaos.pushing import Pusher
+from tests.chaos.scale import sized
+from tests.kit import PAUSE, ROOT, Cluster, RedisServer, is_alive, require, wait_until
+from tests.process.stage import is_ready, metric, slots
+from tests.proxy import Proxy
+
+Run = Callable[..., Cluster]
+Report = Callable[[dict[str, Any]], None]
+
+ROUNDS = sized(1, 50)
+LEASE = 30.0  # seconds; longer than a release takes here, also on a machine that has other things to do
+LONGEST = 180.0  # seconds that a deploy may take
+OUTAGE = sized((1.0, 2.0), (6.0, 15.0))  # seconds for which Redis is away
+STEPS = sized(("commit",), ("begin", "release", "commit", "roll", "abort"))
+HELD, TERMINATED, INTERRUPTED = 6, 128 + signal.SIGTERM, 128 + signal.SIGINT
+EVENTS = ("none", "link", "TERM", "INT", "KILL worker")
+EVENTS += sized((), ("KILL", "KILL kiqctl"))  # after which leases are waited for
+
+
+class Site:
+    """Releases in folders, a link to one of them, and a cluster of two workers that runs it.  redis: for kiqctl."""
+
+    def __init__(self, folder: Path, redis: str) -> None:
+        self.folder = folder
+        self.redis = redis
+        self.cluster: Cluster
+        kiqctl = folder / "kiqctl"
+        kiqctl.write_text(f'#!/bin/sh\nexec {sys.executable} -m kiqcluster.ctl "$@"\n')
+        kiqctl.chmod(0o755)
+        for number in range(1, 5):
+            (folder / f"releases/{number}").mkdir(parents=True)
+            (folder / f"releases/{number}/app.py").write_text("import tests.apps.chaos\n")
+        self.move_link("1")
+
+    def start(self, run: Run, *arguments: str) -> None:
+        words = ("default", "default", "-c", "2", "--directory", str(self.folder / "current"), *arguments)
+        self.cluster = run(*words, app="app", PYTHONPATH=str(ROOT))
+        self.cluster.wait_ready(2)
+
+    def deploy(self, name: str, seconds: float) -> subprocess.Popen[bytes]:
+        """Start a deploy of that release, which takes so long by itself."""
+        before = (self.folder / "current").resolve().name
+        environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "REDIS_URL": self.redis}
+        undo = f"ln -sfn releases/{before} current"
+        release = f"sleep {seconds:.2f}; ln -sfn releases/{name} current"
+        script = [str(ROOT / "deploy/rolling-deploy"), "--lease", f"{LEASE:g}s", "--undo", undo]
+        with (self.folder / "log").open("ab") as log:
+            return subprocess.Popen(
+                [*script, "--", "sh", "-c", release], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env={**environ, "KIQCTL": str(self.folder / "kiqctl")},
+            )  # fmt: skip
+
+    def move_link(self, name: str) -> None:
+        other = self.folder / "other"
+        other.unlink(missing_ok=True)
+        other.symlink_to(f"releases/{name}")
+        other.rename(self.folder / "current")
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def running(self) -> list[str]:
+        """Return the release of each slot; of one without a process, nothing."""
+        return [Path(slot["release"] or "").name for slot in slots(self.cluster)]
+
+    def is_at_rest(self) -> bool:
+        """Return whether all slots serve, with nothing under way."""
+        is_busy = metric(self.cluster, "kiqcluster_rolling") or metric(self.cluster, "kiqcluster_quiet")
+        return not is_busy and is_ready(self.cluster.port)
+
+    def wait_at_rest(self) -> str:
+        """Return the release that all workers run."""
+        wait_until(self.is_at_rest, "the cluster to work as before", LONGEST)
+        (name,) = set(self.running())
+        return name
+
+
+@pytest.fixture
+def site(tmp_path: Path, redis_server: RedisServer) -> Site:
+    require("bash", "bash")
+    return Site(tmp_path, redis_server.url)
+
+
+def end(script: subprocess.Popen[bytes], site: Site) -> int:
+    try:
+        return script.wait(LONGEST)
+    except subprocess.TimeoutExpired:
+        script.kill()
+        pytest.fail(f"a deploy did not end; the log is\n{site.log()}")
+
+
+def befall(event: str, script: subprocess.Popen[bytes], site: Site, ledger: Ledger, rng: Random) -> None:
+    """Have something happen to a deploy, or beside it."""
+    match event.split():
+        case ["link"]:
+            site.move_link(rng.choice("1234"))
+        case ["TERM" | "INT" | "KILL" as name]:
+            with suppress(ProcessLookupError):
+                script.send_signal(signal.Signals[f"SIG{name}"])
+        case ["KILL", "kiqctl"]:
+            with suppress(psutil.NoSuchProcess):
+                for child in psutil.Process(script.pid).children():
+                    child.kill()
+        case ["KILL", "worker"]:
+            kill_worker(site, ledger, rng)
+
+
+def kill_worker(site: Site, ledger: Ledger, rng: Random) -> int:
+    """Kill the worker of a slot, if it has one; return its slot."""
+    slot = rng.choice(slots(site.cluster))
+    if slot["pid"] and is_alive(slot["pid"]):
+        os.kill(slot["pid"], signal.SIGKILL)
+        ledger.died(slot["pid"])
+    return int(slot["slot"])
+
+
+def check_respawn(site: Site, name: str, ledger: Ledger, rng: Random) -> None:
+    """Assert that whoever dies is replaced by one of the release that runs."""
+    before = {slot["pid"] for slot in slots(site.cluster)}
+    kill_worker(site, ledger, rng)
+    wait_until(lambda: {slot["pid"] for slot in slots(site.cluster)} - before - {None}, "another worker", LONGEST)
+    wait_until(site.is_at_rest, "it to serve", LONGEST)
+    assert set(site.running()) == {name}, site.log()
+
+
+def test_two_deploys_at_once_under_a_link_that_moves_leave_one_release_and_lose_no_job(
+    run: Run, store: Store, site: Site, ledger: Ledger, rng: Random, report: Report
+) -> None:
+    site.start(run)
+    results: Counter[str] = Counter()
+
+    with Pusher(store, rng) as pusher:
+        for _ in range(ROUNDS):
+            event = rng.choice(EVENTS)
+            first = site.deploy(rng.choice("1234"), rng.uniform(0.0, 1.0))
+            PAUSE.wait(rng.uniform(0.0, 2.0))
+            second = site.deploy(rng.choice("1234"), rng.uniform(0.0, 1.0))
+            PAUSE.wait(rng.uniform(0.0, 4.0))
+            befall(event, rng.choice([first, second]), site, ledger, rng)
+
+            codes = [end(first, site), end(second, site)]
+            results.update([event, *map(str, codes)])
+            name = site.wait_at_rest()
+            check_respawn(site, name, ledger, rng)
+            wait_until(lambda: not store.call("EXISTS", store.keys.deploy), "the lock to be free", 60.0 + LEASE)
+            assert set(codes) <= {0, 1, HELD, TERMINATED, INTERRUPTED, -signal.SIGKILL, 128 + signal.SIGKILL}
+    wait_until(lambda: ledger.has_ended(pusher.certain), "all jobs to end", LONGEST)
+    wait_until(lambda: remains(store) == {}, "all to be settled", LONGEST)
+
+    audit = ledger.audit(pusher.certain)
+    report({"rounds": ROUNDS, **dict(sorted(results.items())), **audit.counts()})
+    assert audit.lost == audit.unexplained == frozenset()
+    assert audit.strangers <= pusher.unknown
+
+
+@contextmanager
+def redis_away(proxy: Proxy, seconds: float) -> Iterator[None]:
+    """Have Redis away from here on, for so many seconds; it is back when the block has ended."""
+    until = time.monotonic() + seconds
+    with proxy.away():
+        yield
+        wait_until(lambda: time.monotonic() >= until, "the outage to be over", seconds + 5.0)
+
+
+def reached(step: str, site: Site, script: subprocess.Popen[bytes]) -> Callable[[], bool]:
+    """Return what tells that a deploy has come to a step."""
+    calls = {"begin": "deploy begin", "release": "sleep", "commit": "deploy commit", "roll": "deploy commit"}
+
+    def is_there() -> bool:
+        if step == "roll":
+            return metric(site.cluster, "kiqcluster_rolling") == 1
+        with suppress(psutil.NoSuchProcess):
+            family = psutil.Process(script.pid).children(recursive=True)
+            return any(calls.get(step, "sleep") in " ".join(each.cmdline()) for each in family)
+        return script.poll() is not None
+
+    return is_there
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_deploy_outlasts_an_outage_of_redis_at_each_of_its_steps(
+    run: Run, redis_server: RedisServer, site: Site, rng: Random, report: Report, step: str
+) -> None:
+    with Proxy(("127.0.0.1", redis_server.port)) as proxy:
+        site.redis = proxy.url
+        site.start(run, "--redis", proxy.url)
+        since = time.monotonic()
+        script = site.deploy("2", 0.5)
+        wait_until(reached(step, site, script), f"the deploy to come to {step}", LONGEST)
+
+        with redis_away(proxy, rng.uniform(*OUTAGE)):
+            if step == "abort":
+                script.send_signal(signal.SIGTERM)
+        code = end(script, site)
+        name = site.wait_at_rest()
+
+    took = time.monotonic() - since
+    report({"outage at": step, "code": code, "release": name, "seconds": f"{took:.1f}"})
+    # `begin` may have failed, before anything was done, or with an answer that was lost.  All others get there.
+    ends = {"begin": [(0, "2"), (1, "1")], "abort": [(TERMINATED, "1")]}
+    assert (code, name) in ends.get(step, [(0, "2")]), site.log()
+    assert is_ready(site.cluster.port)

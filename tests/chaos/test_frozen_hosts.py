@@ -1,0 +1,66 @@
+"""A host stands still for longer than a worker may be silent, with everything on it, and wakes: nobody is killed.
+
+What `docker pause`, a suspended laptop and a live migration do, SIGSTOP does here, to all processes of a cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from kiqcluster.store import Store
+from tests.chaos.ledger import Ledger, remains
+from tests.chaos.scale import sized
+from tests.kit import Cluster, freeze, wait_until
+from tests.process.stage import children, push, push_many
+
+Run = Callable[..., Cluster]
+Report = Callable[[dict[str, Any]], None]
+
+ROUNDS = sized(1, 10)
+FREEZE_SECONDS = sized(4.5, 50.0)
+SILENCE_TIMEOUT = sized("2", "45")  # seconds; 45 is the default
+WORK = 20  # jobs that are pushed after each freeze
+
+
+def freeze_host(cluster: Cluster, seconds: float) -> None:
+    """Have all processes of a cluster stand still; the supervisor wakes first, and finds the others late."""
+    pids = [cluster.pid, *children(cluster.pid)]
+    for pid in pids:
+        freeze(pid)
+    thaw_at = time.monotonic() + seconds
+    wait_until(lambda: time.monotonic() >= thaw_at, "the host to stand still for long", seconds + 5)
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_host_that_stands_still_loses_no_worker_and_runs_no_job_twice(
+    run: Run, store: Store, ledger: Ledger, report: Report
+) -> None:
+    recover_after = str(FREEZE_SECONDS + 60)  # seconds: other hosts would take its jobs over, but this is about its own
+    cluster = run("default", "-c", "3", KIQ_SILENCE_TIMEOUT=SILENCE_TIMEOUT, KIQ_RECOVER_AFTER=recover_after)
+    pids = cluster.wait_ready()
+    long = push(store, "hold", "gate")
+    wait_until(lambda: long in ledger.begun(), "the long job to run")
+
+    jids = [long]
+    for _ in range(ROUNDS):
+        freeze_host(cluster, FREEZE_SECONDS)
+        after = push_many(store, "Work", [[1]] * WORK)
+        wait_until(lambda jids=after: ledger.has_ended(jids), "the cluster to go on")
+        jids += after
+
+    ledger.open_gate("gate")
+    wait_until(lambda: ledger.has_ended(jids), "the long job to end")
+    wait_until(lambda: remains(store) == {}, "all to be settled")
+    audit = ledger.audit(jids)
+    report({"freezes": ROUNDS, **audit.counts()})
+    assert len(cluster.seen("supervisor_stood_still")) == ROUNDS
+    assert cluster.seen("child_died") == []
+    assert cluster.pids() == pids
+    assert audit.lost == audit.strangers == audit.repeated.keys() == set()
+    assert audit.broken_off == 0
+    assert cluster.stop() == 0

@@ -1,0 +1,215 @@
+"""Fork server: starts `python -m kiqcluster` and `python -m kiqcluster.ctl` with their modules imported already.
+
+Importing the same modules in two thousand processes took most of the time of the tests.  A program that is started here
+is the real one, in a process of its own, from its `__main__` on; the parts of the interpreter that follow the
+environment are made anew.  Importing kiqcluster may therefore read neither environment nor folder.
+
+1. Popen    in the tests' process: asks the server, and owns the new process as if it had started it
+2. serve    in the server: forks twice, which hands the new process to the tests' process
+3. become   in the new process: environment, folder, `sys.path`, streams; then the module runs
+
+A program whose environment changes the interpreter itself (PYTHON…, the locale), or leads to another kiqcluster, is
+started the ordinary way.  So are all of them where KIQ_FORKSERVER=0 is set, and on systems other than Linux.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import fcntl
+import gc
+import importlib
+import io
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+__all__ = ["Login", "Popen", "run"]
+
+ROOT = Path(__file__).resolve().parent.parent
+IMPORTED = (
+    *("hiredis", "http.client", "importlib.metadata", "logging.handlers", "redis.sentinel", "ssl", "tomllib", "uuid"),
+    *("kiqcluster.cli", "kiqcluster.ctl.command", "kiqcluster.ctl.screen", "textual.app"),
+)
+MODULES = ("kiqcluster", "kiqcluster.ctl")
+MAX_REQUEST_BYTES = 1 << 20
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+# Makes the terminal on standard input the controlling one of a new session, as a login does; then becomes the command.
+LOGIN = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+INTERPRETER_VARIABLES = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "OPENSSL", "SSL_")
+
+
+class Popen(subprocess.Popen[Any]):
+    """`subprocess.Popen`, by way of the server where that makes no difference to the program."""
+
+    is_login: ClassVar = False
+
+    def _execute_child(self, args: Any, *rest: Any) -> None:
+        """Have the server start the program.  rest: as CPython passes it, from `executable` on."""
+        _, preexec_fn, _, pass_fds, cwd, env = rest[:6]
+        pipes, is_session = rest[9:15], bool(rest[20])
+        words, environ = [os.fspath(word) for word in args], dict(os.environ if env is None else env)
+        directory = os.fspath(cwd or Path.cwd())
+        if preexec_fn or pass_fds or not _can_serve(words, environ, Path(directory)):
+            plain = [sys.executable, "-c", LOGIN, *words] if self.is_login else args
+            super()._execute_child(plain, *rest)  # type: ignore[misc]
+            return
+        theirs = [own if own != -1 else number for number, own in enumerate((pipes[0], pipes[3], pipes[5]))]
+        request = {"words": words[2:], "directory": directory, "environ": environ, "session": is_session}
+        request["login"] = self.is_login
+        self.pid = _Server.running().start(request, theirs)
+        self._child_created = True
+        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+
+class Login(Popen):
+    """The same for a program in a terminal: that on its standard input controls its session."""
+
+    is_login = True
+
+    def __init__(self, words: Sequence[str], terminal: int, **options: Any) -> None:
+        super().__init__(words, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True, **options)
+
+
+def run(words: Sequence[str], *, timeout: float = 30, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end; return its exit code and all that it printed.  options: those of Popen."""
+    with Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(words, process.returncode, stdout, stderr)
+
+
+def _can_serve(words: list[str], environ: Mapping[str, str], directory: Path) -> bool:
+    if sys.platform != "linux" or os.environ.get("KIQ_FORKSERVER") == "0":
+        return False
+    if words[:2] != [sys.executable, "-m"] or words[2] not in MODULES or not directory.is_dir():
+        return False
+    first_searched = [directory, *(directory / path for path in _python_path(environ))]
+    known = {name.partition(".")[0] for name in IMPORTED}
+    if any((path / name).exists() for path in first_searched if path.resolve() != ROOT for name in known):
+        return False
+    names = {name for name in {*environ, *os.environ} if name.startswith(INTERPRETER_VARIABLES)} - {"PYTHONPATH"}
+    return all(environ.get(name) == os.environ.get(name) for name in names)
+
+
+def _python_path(environ: Mapping[str, str]) -> list[str]:
+    return [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+
+
+class _Server:
+    """The tests' end of the server; one for each of their processes."""
+
+    _one: ClassVar[_Server | None] = None
+    _lock = threading.Lock()  # guards _one, and the socket
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_REQUEST_BYTES)
+        command = [sys.executable, "-m", "tests.forkserver", str(theirs.fileno())]
+        self._process = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        theirs.close()
+        self._prctl = ctypes.CDLL(None).prctl
+        atexit.register(self._close)
+
+    @classmethod
+    def running(cls) -> _Server:
+        with cls._lock:
+            if cls._one is None:
+                cls._one = cls()
+            return cls._one
+
+    def start(self, request: Mapping[str, Any], streams: list[int]) -> int:
+        """Return the pid of a new child of this process."""
+        with self._lock:
+            self._prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            try:
+                socket.send_fds(self._socket, [json.dumps(request).encode()], streams)
+                return int(self._socket.recv(64))
+            finally:
+                self._prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+    def _close(self) -> None:
+        self._socket.close()
+        self._process.wait()
+
+
+def serve(connection: socket.socket) -> Mapping[str, Any] | None:
+    """Start what is asked for.  Returns the request in each new process, and None in the server at its end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests
+    while True:
+        data, streams, _, _ = socket.recv_fds(connection, MAX_REQUEST_BYTES, 3)
+        if not data:
+            return None
+        reader, writer = os.pipe()
+        gate, gate_keeper = os.pipe()
+        request: Mapping[str, Any] = json.loads(data)
+        between = os.fork()
+        if between == 0:
+            if os.fork() > 0:
+                os._exit(0)
+            if request["session"]:
+                os.setsid()
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            os.write(writer, str(os.getpid()).encode())  # from now on it may be signalled
+            os.close(gate_keeper)
+            os.read(gate, 1)  # until this process has its new parent
+            for own in (reader, writer, gate, connection.detach()):
+                os.close(own)
+            for number, own in enumerate(streams):
+                os.dup2(own, number)
+                os.close(own)
+            if request["login"]:
+                fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+            return request
+        os.waitpid(between, 0)
+        connection.send(os.read(reader, 64))
+        for own in (reader, writer, gate, gate_keeper, *streams):
+            os.close(own)
+
+
+def become(request: Mapping[str, Any]) -> None:
+    """Make this process what the interpreter would have made of that environment."""
+    added = _python_path(os.environ)
+    installed = [path for path in sys.path[1:] if path not in added]
+    os.environ.clear()
+    os.environ.update(request["environ"])
+    time.tzset()
+    os.chdir(request["directory"])
+    sys.path[:] = [str(Path.cwd()), *_python_path(os.environ), *installed]
+    importlib.invalidate_caches()
+    sys.stdin = sys.__stdin__ = _text(0, "r", sys.stdin)  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = _text(1, "w", sys.stdout)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _text(2, "w", sys.stderr, line_buffering=True)  # type: ignore[misc]
+    sys.argv[:] = request["words"]
+
+
+def _text(number: int, mode: str, like: Any, *, line_buffering: bool = False) -> io.TextIOWrapper:
+    raw = open(number, f"{mode}b", closefd=False)  # noqa: SIM115  # as long as the process
+    return io.TextIOWrapper(raw, like.encoding, like.errors, line_buffering=line_buffering or raw.isatty())
+
+
+def main() -> None:
+    for name in IMPORTED:
+        importlib.import_module(name)
+    gc.freeze()  # no collection in a new process copies these pages
+    request = serve(socket.socket(fileno=int(sys.argv[1])))
+    if request is not None:
+        become(request)
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Exit handlers: what the application has registered with atexit runs at the end of a worker, and not for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kiqcluster.errors import ExitCode
+from tests.kit import Cluster, wait_until
+
+Run = Callable[..., Cluster]
+Application = Callable[[str], str]
+
+
+def written(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def test_they_run_once_in_each_worker_after_the_exit_event(
+    run_cluster: Run, application: Application, tmp_path: Path
+) -> None:
+    path = tmp_path / "exits"
+    app = application(f"""
+        import atexit, os
+        from kiqcluster import on
+
+        def write(word):
+            with open({str(path)!r}, "a") as file:
+                file.write(f"{{word}} {{os.getpid()}}\\n")
+
+        def fail():
+            raise ValueError("in an exit handler")
+
+        atexit.register(write, "first registered")
+        atexit.register(fail)
+        on("exit")(lambda: write("exit event"))
+        if os.fork() == 0:
+            pass  # a child of the import runs none of them
+    """)
+    cluster = run_cluster("default", "other", app=app)
+    pids = cluster.wait_ready(2).values()
+
+    assert cluster.stop() == 0
+
+    assert sorted(written(path)) == sorted(
+        f"{word} {pid}" for pid in pids for word in ("exit event", "first registered")
+    )
+    for pid in pids:
+        assert written(path).index(f"exit event {pid}") < written(path).index(f"first registered {pid}")
+    assert cluster.seen("exit_handlers_overdue") == []
+
+
+@pytest.mark.parametrize("ends", ["cleanly", "in its boot"])
+def test_one_that_hangs_ends_with_its_deadline_and_changes_no_exit_code(
+    run_cluster: Run, application: Application, tmp_path: Path, ends: str
+) -> None:
+    path = tmp_path / "exits"
+    app = application(f"""
+        import atexit, os, time
+        from kiqcluster import on
+
+        @atexit.register
+        def hang():
+            with open({str(path)!r}, "a") as file:
+                file.write("hangs\\n")
+            time.sleep(600)
+
+        if {ends!r} == "in its boot" and "KIQ_SLOT" in os.environ:
+            raise ValueError("a broken release")
+    """)
+    cluster = run_cluster("default", app=app)
+
+    if ends == "cleanly":
+        cluster.wait_ready(1)
+        assert cluster.stop() == 0
+        assert len(cluster.seen("exit_handlers_overdue")) == 1
+        assert cluster.seen("stop_overdue") == []
+    else:
+        assert cluster.wait() == ExitCode.APPLICATION
+    assert set(written(path)) == {"hangs"}
+
+
+def test_patched_threads_are_refused_with_the_name_of_who_patched(
+    run_cluster: Run, application: Application, tmp_path: Path
+) -> None:
+    """What gevent.monkey.patch_all does to threads; the library itself need not be installed."""
+    (tmp_path / "greenery.py").write_text(
+        "import _thread, threading\n"
+        "original = _thread.start_new_thread\n"
+        "def start_new_thread(*arguments): return original(*arguments)\n"
+        "def patch():\n"
+        "    _thread.start_new_thread = threading._start_new_thread = start_new_thread\n"
+    )
+    app = application("import greenery\ngreenery.patch()")
+
+    cluster = run_cluster("default", "--directory", str(tmp_path), app=app)
+
+    assert cluster.wait() == ExitCode.APPLICATION
+    wait_until(lambda: "greenery has replaced Python's threads" in "".join(cluster.lines), "the sentence")

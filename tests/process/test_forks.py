@@ -1,0 +1,221 @@
+"""What a job or a handler forks off is no worker.  Beside many other jobs: tests/chaos/test_forks.py."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from kiqcluster.store import Store
+from tests.kit import ROOT, Cluster, RedisServer, is_alive, wait_until
+from tests.process.stage import children, dead, push, sockets, wait_gone, wait_noted, wait_settled
+from tests.process.stage import ledger as noted
+
+Run = Callable[..., Cluster]
+Application = Callable[[str], str]
+
+
+def test_a_child_holds_no_socket_of_its_worker_and_its_signals_are_its_own(
+    run_cluster: Run, store: Store, application: Application
+) -> None:
+    app = application("""
+        import os, time
+        from kiqcluster import job
+        from tests.apps.basic import note
+
+        @job()
+        def fork():
+            pid = os.fork()
+            if pid == 0:
+                time.sleep(600)
+            note("child", pid)
+            os.waitpid(pid, 0)
+    """)
+    for _ in range(4):
+        push(store, "fork")
+    cluster = run_cluster("default", "-c", "4", app=app)
+    wait_until(lambda: len(noted(store)) == 4, "four children")
+    (worker,) = cluster.wait_ready(1).values()
+    pids = [int(line.split()[1]) for line in noted(store)]
+
+    def held() -> set[str]:
+        return {held for pid in pids for held in sockets(pid) & sockets(worker) if held.startswith("socket:")}
+
+    wait_until(lambda: not held(), "the children to let go of the worker's sockets")
+    signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+    for pid, number in zip(pids, signals, strict=True):
+        os.kill(pid, number)
+
+    wait_gone(*pids)
+    wait_settled(store)
+    push(store, "record", "afterwards")
+    wait_noted(store, "ran afterwards")
+    assert cluster.seen("child_died") == cluster.seen("cluster_stopping") == []
+    assert children(worker) == []
+
+
+def test_a_fork_ends_where_the_applications_code_does_wherever_it_was_made(
+    run_cluster: Run, store: Store, application: Application
+) -> None:
+    """Each parent waits for its child: one that went on would hold it up, or run what follows twice."""
+    app = application("""
+        import os
+        from kiqcluster import death_handler, error_handler, job, on, server_middleware
+        from tests.apps.basic import note
+
+        def fork(where):
+            pid = os.fork()
+            if pid:
+                note("forked", where, os.waitpid(pid, 0)[1])
+            return pid == 0
+
+        @on("startup")
+        def starting():
+            fork("startup")
+
+        @on("shutdown")
+        def stopping():
+            if fork("shutdown"):
+                raise SystemExit(2)
+
+        @server_middleware.add
+        def around(run, proceed):
+            fork("before")
+            outcome = proceed()
+            fork("after")
+            return outcome
+
+        @error_handler
+        def on_error(error, context):
+            fork("error")
+
+        @death_handler
+        def on_death(payload, error):
+            if fork("death"):
+                raise ValueError("in the child")
+
+        @job(retries_exhausted=lambda payload, error: fork("hook"), retry=0)
+        def fail():
+            note("ran")
+            raise ValueError("on purpose")
+
+        pid = os.fork()
+        if pid:
+            os.waitpid(pid, 0)
+    """)
+    push(store, "fail", retry=0)
+
+    cluster = run_cluster("default", "-c", "1", app=app)
+
+    wait_until(lambda: dead(store), "the job to be buried")
+    wait_settled(store)
+    assert cluster.stop() == 0
+    assert noted(store) == [
+        "forked startup 0",
+        "forked before 0",
+        "ran",
+        "forked hook 0",
+        "forked death 256",
+        "forked error 0",
+        "forked shutdown 512",
+    ]
+    assert len(cluster.seen("child_started")) == len(cluster.seen("child_ready")) == 1
+
+
+def test_a_fork_in_c_runs_none_of_the_jobs_at_hand(run_cluster: Run, store: Store, application: Application) -> None:
+    """C code that tells Python nothing: no at-fork hook runs in the child, which comes back as a copy of the worker."""
+    app = application("""
+        import ctypes, os
+        from kiqcluster import job
+        from tests.apps.basic import note
+
+        @job
+        def fork_in_c(number):
+            pid = ctypes.PyDLL(None).fork()
+            if pid:
+                note("forked", number, os.waitpid(pid, 0)[1])
+
+        @job
+        def remember(number):
+            note("ran", number)
+    """)
+    for number in range(5):
+        push(store, "fork_in_c", number)
+        for more in range(10):
+            push(store, "remember", 10 * number + more)
+
+    cluster = run_cluster("default", "-c", "1", app=app)
+
+    wait_until(lambda: len(noted(store)) >= 55, "all jobs to run")
+    wait_settled(store)
+    assert sorted(noted(store)) == sorted(
+        [*(f"forked {number} 0" for number in range(5)), *(f"ran {number}" for number in range(50))]
+    )
+    assert cluster.seen("child_died") == []
+
+
+def test_a_forked_process_of_a_web_server_enqueues_on_a_connection_of_its_own(
+    store: Store, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    server = tmp_path / "server.py"
+    server.write_text("""
+import os
+from kiqcluster import Client
+from kiqcluster.runtime import current_setup
+
+store = current_setup().current_store()
+Client().push({"class": "Work", "args": [0]})
+pids = []
+for number in range(4):
+    if (pid := os.fork()) == 0:
+        for _ in range(25):
+            Client().push({"class": "Work", "args": [number]})
+        store.call("SADD", "connections", store.call("CLIENT", "ID"))
+        os._exit(0)
+    pids.append(pid)
+for _ in range(25):
+    Client().push({"class": "Work", "args": [4]})
+store.call("SADD", "connections", store.call("CLIENT", "ID"))
+raise SystemExit(sum(os.waitpid(pid, 0)[1] for pid in pids))
+""")
+
+    environ = {**os.environ, "REDIS_URL": redis_server.url, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, str(server)], env=environ, check=True, timeout=30)
+
+    assert store.call("LLEN", "queue:default") == 126
+    assert store.call("SCARD", "connections") == 5
+
+
+def test_what_a_job_has_started_ends_with_its_worker(run_cluster: Run, store: Store, application: Application) -> None:
+    app = application("""
+        import subprocess
+        from kiqcluster import job
+        from tests.apps.basic import note
+
+        @job()
+        def start(session):
+            process = subprocess.Popen(["sleep", "600"], start_new_session=session)
+            note("started", process.pid)
+            process.wait()
+    """)
+    push(store, "start", False)
+    push(store, "start", True)
+    cluster = run_cluster("default", "-c", "2", app=app)
+    wait_until(lambda: len(noted(store)) == 2, "both to be started")
+    first = {int(line.split()[1]) for line in noted(store)}
+    apart = {pid for pid in first if os.getsid(pid) == pid}
+
+    os.kill(cluster.wait_ready(1)[0], signal.SIGKILL)
+
+    wait_gone(*(first - apart))
+    assert all(map(is_alive, apart))
+    wait_until(lambda: len(noted(store)) == 4, "both to be started again")
+    second = {int(line.split()[1]) for line in noted(store)} - first
+    cluster.signal(signal.SIGQUIT)
+    assert cluster.wait() == 0
+    for pid in {pid for pid in first | second if is_alive(pid)}:
+        assert os.getsid(pid) == pid
+        os.kill(pid, signal.SIGKILL)

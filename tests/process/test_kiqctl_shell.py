@@ -1,0 +1,79 @@
+"""kiqctl at a terminal and in a shell: colours, and what Tab completes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+
+import pytest
+
+from kiqcluster.clock import SystemClock
+from kiqcluster.store import Store
+from tests.kit import RedisServer
+from tests.process.kiqctl import Kiqctl
+from tests.process.terminal import Terminal
+
+
+@pytest.mark.parametrize(
+    ("environ", "is_coloured"), [({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
+)
+def test_colours_are_for_terminals_that_have_them(
+    store: Store, redis_server: RedisServer, environ: dict[str, str], is_coloured: bool
+) -> None:
+    store.pipeline([("SADD", "queues", "mailers"), ("SADD", "paused", "mailers")])
+    command = [sys.executable, "-m", "kiqcluster.ctl", "queues", "--redis", redis_server.url]
+
+    terminal = Terminal(command, **environ)
+    try:
+        assert terminal.wait() == 0
+        lines = terminal.wait_shown("mailers").splitlines()
+        assert lines[0].split() == ["QUEUE", "SIZE", "LATENCY", "STATE", "LISTENED", "TO", "BY"]
+        assert (terminal.colour_of("paused") != "default") == is_coloured
+    finally:
+        terminal.close()
+    piped = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **environ})
+    assert "\x1b" not in piped.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_has_a_script_that_completes(kiqctl: Kiqctl, shell: str) -> None:
+    done = kiqctl("completion", shell)
+
+    assert done.returncode == 0
+    assert "_KIQCTL_COMPLETE" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("queues pause ma", ["mailers"]),
+        ("queues pause --redis {url} ma", ["mailers"]),
+        ("jobs rep", ["reports"]),
+        ("dead --queue ", ["mailers", "reports"]),
+        ("dead delete --class Send", ["SendInvoice"]),
+        ("migrate --class Y", ["Yearly"]),
+        ("que", ["queues"]),
+        ("queues pause --redis redis://127.0.0.1:1/0 ma", []),
+    ],
+)
+def test_names_are_completed(store: Store, redis_server: RedisServer, words: str, offered: list[str]) -> None:
+    now = datetime.fromtimestamp(SystemClock.now(), UTC)
+    store.pipeline(
+        [
+            ("SADD", "queues", "mailers", "reports"),
+            ("ZADD", "dead", "1", '{"class":"SendInvoice","args":[],"jid":"a"}'),
+            ("HSET", store.keys.executions_rollup(now), "Yearly|p", "1"),
+        ]
+    )
+    said = f"kiqctl {words.format(url=redis_server.url)}"
+    asked = {"_KIQCTL_COMPLETE": "bash_complete", "COMP_WORDS": said, "COMP_CWORD": str(len(said.split(" ")) - 1)}
+    done = subprocess.run(
+        [sys.executable, "-m", "kiqcluster.ctl"],
+        env={**os.environ, "REDIS_URL": redis_server.url, **asked},
+        capture_output=True, text=True, check=False, timeout=30,
+    )  # fmt: skip
+
+    assert done.stdout.split() == [f"plain,{name}" for name in offered]
+    assert done.stderr == ""

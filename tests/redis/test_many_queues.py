@@ -1,0 +1,163 @@
+"""Thousands of queues: no command and no script asks more than a hundred of them, and each has its turn."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from kiqcluster.outcome import Done
+from kiqcluster.runtime import Setup
+from kiqcluster.store import Store
+from kiqcluster.store.connection import Link
+from kiqcluster.store.engine import MAX_NAMES, MAX_QUEUES, Settlement
+from kiqcluster.worker.fetch import MAX_LOOKED_AT
+from tests.kit import wait_until
+from tests.redis.test_fetch import Bench, run
+from tests.redis.test_heartbeat import Bench as HeartbeatBench
+
+MANY = 3_000
+MOST_WORDS = 3 + 4 + 5 + 5 * MAX_QUEUES  # of a reserve; a look has fewer
+
+
+@pytest.fixture(autouse=True)
+def longest(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of words of the longest command that was sent."""
+    longest, begin = [0], Link.begin
+
+    def begin_and_note(link: Link, commands: Sequence[Any]) -> None:
+        longest[0] = max(longest[0], *map(len, commands))
+        begin(link, commands)
+
+    monkeypatch.setattr(Link, "begin", begin_and_note)
+    return longest
+
+
+@pytest.fixture(params=["random", "weighted", "strict"])
+def bench(store: Store, setup: Setup, request: pytest.FixtureRequest) -> Iterator[Bench]:
+    weight = {"random": "", "weighted": "=2", "strict": ""}[request.param]
+    bench = Bench(store, setup, f"q0{weight},*", strict=request.param == "strict")
+    bench.fetch._order.learn(f"q{number}" for number in range(MANY))
+    bench.fetch._order.forget(bench.fetch._order.weights)  # as if all had been asked
+    yield bench
+    bench.fetch.end()
+
+
+def drain(bench: Bench, taken: list[bytes]) -> None:
+    """Take and settle units until there are none at hand and none is suspected anywhere."""
+
+    def work() -> None:
+        finished = None
+        while (unit := bench.fetch.next(finished)) is not None:
+            taken.append(unit.payload)
+            finished = Settlement(unit, Done())
+
+    threading.Thread(target=work, daemon=True).start()
+
+
+def test_a_job_in_any_queue_is_found_by_a_look(bench: Bench, longest: list[int]) -> None:
+    taken = run(bench, 1)
+    wait_until(lambda: bench.turns.idle == 1, "a parked processor")
+    bench.push("a", queue=f"q{MANY - 1}")
+
+    bench.fetch.look()
+
+    wait_until(lambda: taken == [b"a"], "the job")
+    assert longest[0] <= MOST_WORDS
+
+
+def test_an_idle_process_does_not_go_round_for_ever(bench: Bench, store: Store) -> None:
+    run(bench, 1)
+    wait_until(lambda: bench.turns.idle == 1 and not bench.turns.due, "a parked processor")
+    calls = bench.fetch._call
+
+    bench.fetch.look()
+
+    assert bench.fetch._call == calls <= 3
+    assert bench.turns.idle == 1
+
+
+def test_jobs_of_all_queues_run_and_no_script_asks_many(bench: Bench, store: Store, longest: list[int]) -> None:
+    numbers = range(0, MANY, 7)
+    for number in numbers:
+        bench.push(str(number), queue=f"q{number}")
+    taken: list[bytes] = []
+    drain(bench, taken)
+    wait_until(lambda: bench.turns.idle == 1, "a parked processor")
+
+    bench.fetch.look()
+
+    wait_until(lambda: len(taken) == len(numbers), "all jobs")
+    assert sorted(map(int, taken)) == list(numbers)
+    assert longest[0] <= MOST_WORDS
+
+
+def test_a_busy_process_finds_the_job_of_another_queue_without_a_look(bench: Bench, store: Store) -> None:
+    names = list(bench.fetch._order.weights)
+    hot, cold = names[MANY // 2], names[:MAX_QUEUES:5]  # in a strict order these are preferred
+    for name in cold:
+        bench.push("cold", queue=name)
+
+    def find_while_busy() -> bool:
+        if store.call("LLEN", store.keys.queue(hot)) < 1_000:
+            bench.push(*["hot"] * 1_000, queue=hot)
+        return b"cold" in taken
+
+    taken: list[bytes] = []
+    find_while_busy()
+    bench.fetch._order.suspect([hot])
+    drain(bench, taken)
+
+    wait_until(find_while_busy, "one of the other queues to have its turn")
+
+
+def test_a_paused_queue_among_many_is_served_again(bench: Bench, store: Store) -> None:
+    bench.push("a", queue="q2000")
+    store.call("SADD", "paused", "q2000")
+    taken = run(bench, 1)
+    wait_until(lambda: bench.turns.idle == 1, "a parked processor")
+    bench.fetch.look()
+    wait_until(lambda: "q2000" in bench.turns.resting and bench.turns.idle == 1, "the queue to rest")
+
+    store.call("SREM", "paused", "q2000")
+    bench.fetch.look()
+
+    wait_until(lambda: taken == [b"a"], "the job")
+
+
+def test_leaving_empties_all_wake_lists_a_hundred_queues_at_a_time(
+    bench: Bench, store: Store, longest: list[int]
+) -> None:
+    for number in (0, MANY // 2, MANY - 1):
+        store.call("LPUSH", f"kiq:wake:q{number}", str(number))
+
+    bench.fetch.end()
+    bench.fetch.leave([], 5.0)
+
+    assert not store.call("KEYS", "kiq:wake:*")
+    assert [store.call("LLEN", f"queue:q{number}") for number in (0, MANY // 2, MANY - 1)] == [1, 1, 1]
+    assert longest[0] <= MOST_WORDS
+
+
+def test_what_one_look_leaves_out_the_next_one_asks(bench: Bench) -> None:
+    order = bench.fetch._order
+    looked_at = [order.look_at(MAX_QUEUES) for _ in range(MANY // MAX_QUEUES)]
+
+    assert sorted(name for names in looked_at for name in names) == sorted(order.weights)
+    assert len(order.look_at(MAX_LOOKED_AT)) == MANY
+
+
+def test_a_heartbeat_learns_all_names_in_pages(store: Store, setup: Setup) -> None:
+    heartbeat = HeartbeatBench(store, setup)
+    names = {f"q{number}" for number in range(4 * MAX_NAMES)}
+    store.call("SADD", "queues", *names)
+    store.call("CONFIG", "RESETSTAT")
+    learned: set[str] = set()
+    heartbeat.heartbeat._on_names = learned.update
+
+    heartbeat.beat()
+
+    assert learned == names
+    assert heartbeat.commands()["sscan"] >= 4

@@ -1,0 +1,242 @@
+"""A slow line: time limits are for a want of progress, and what goes in one round trip is bounded in bytes.
+
+The whole cluster on such a line: tests/chaos/test_slow_link.py.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from types import SimpleNamespace
+
+import pytest
+
+from kiqcluster.errors import ReplyLost
+from kiqcluster.outcome import Done, Interrupted, Retry
+from kiqcluster.runtime import Setup
+from kiqcluster.store import Store
+from kiqcluster.store.engine import Settlement
+from kiqcluster.store.wire import Wire
+from kiqcluster.worker.bells import MAX_BELL_BYTES, Bells
+from kiqcluster.worker.fetch import MAX_LIGHT_BYTES
+from kiqcluster.worker.holdings import MAX_SETTLE_BYTES
+from tests.kit import PATIENCE, RedisServer, wait_until
+from tests.proxy import Proxy
+from tests.redis.test_fetch import Bench
+
+RATE = 2_000_000  # bytes per second
+SOON = 0.3  # seconds for which nothing may move
+LARGE = b"x" * 1_500_000  # takes longer than that
+
+
+@pytest.fixture
+def line(redis_server: RedisServer) -> Iterator[Proxy]:
+    with Proxy(("127.0.0.1", redis_server.port), rate=RATE) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def slow(line: Proxy, store: Store) -> Iterator[Store]:
+    """The test's database at the end of a slow line."""
+    slow = Store(line.url, timeout=SOON)
+    slow.call("PING")
+    yield slow
+    slow.close()
+
+
+@pytest.fixture
+def bench(slow: Store, setup: Setup) -> Iterator[Bench]:
+    bench = Bench(slow, setup)
+    yield bench
+    bench.fetch.end()
+    bench.fetch._link.close()
+
+
+def test_what_takes_longer_than_the_timeout_goes_through_while_it_makes_progress(slow: Store, store: Store) -> None:
+    assert slow.call("LPUSH", "list", LARGE) == 1
+    assert slow.call("LRANGE", "list", 0, -1) == [LARGE]
+
+    assert store.call("LLEN", "list") == 1
+
+
+def test_what_makes_no_progress_is_given_up(slow: Store, line: Proxy, store: Store) -> None:
+    with line.stalled(), pytest.raises(ReplyLost):
+        slow.call("LPUSH", "list", LARGE)
+
+    assert store.call("EXISTS", "list") == 0
+
+
+def test_an_exchange_with_a_deadline_ends_by_it_however_steadily_it_goes(slow: Store, store: Store) -> None:
+    link = slow.link(total=SOON / 2)
+
+    with pytest.raises(ReplyLost):
+        link.exchange([("LPUSH", "list", LARGE)])
+    store.call("SET", "large", LARGE)
+    with pytest.raises(ReplyLost):
+        link.exchange([("GET", "large")])
+
+    assert link.exchange([("PING",)]) == [b"PONG"]
+    link.close()
+
+
+def test_outcomes_are_settled_in_rounds_of_a_bounded_size(bench: Bench, store: Store) -> None:
+    size = MAX_SETTLE_BYTES // 2 - 1
+    store.call("LPUSH", "queue:default", *"abcdefg")
+    units = [bench.next() for _ in range(7)]
+    retries = [Settlement(unit, Retry(unit.payload * size, 5.0)) for unit in units[:5]]
+    with bench.turns.lock:
+        bench.turns.finished += [*retries[:3], Settlement(units[5], Done()), *retries[3:], Settlement(units[6], Done())]
+
+    sizes = []
+    while bench.turns.finished:
+        before = store.call("HLEN", store.keys.inflight(bench.fetch.member.identity))
+        bench.fetch.flush()
+        sizes.append(before - store.call("HLEN", store.keys.inflight(bench.fetch.member.identity)))
+
+    assert sizes == [2, 3, 2]
+    assert store.call("ZCARD", "retry") == 5
+    assert int(store.call("GET", "stat:processed")) == 7
+
+
+def test_one_outcome_that_is_larger_than_a_round_goes_by_itself(bench: Bench, store: Store) -> None:
+    store.call("LPUSH", "queue:default", "a", "b")
+    units = [bench.next() for _ in range(2)]
+    with bench.turns.lock:
+        bench.turns.finished += [Settlement(unit, Retry(unit.payload * len(LARGE), 5.0)) for unit in units]
+
+    bench.fetch.flush()
+    assert store.call("ZCARD", "retry") == 1
+    bench.fetch.flush()
+
+    assert store.call("ZCARD", "retry") == 2
+    assert "redis_lost" not in bench.events
+
+
+def test_units_whose_reply_took_long_run_once_redis_has_confirmed_that_they_are_ours(
+    bench: Bench, store: Store
+) -> None:
+    bench.fetch._late_after = SOON
+    store.call("RPUSH", "queue:default", "behind", LARGE)
+    epoch = bench.fetch.member.epoch
+
+    first = bench.next()
+    second = bench.next(Settlement(first, Done()))
+
+    assert [first.payload, second.payload] == [LARGE, b"behind"]
+    assert bench.fetch.member.epoch == epoch + 1
+    assert store.call("LLEN", "queue:default") == 0
+
+
+def test_units_whose_reply_took_long_do_not_run_when_others_have_recovered_them(bench: Bench, store: Store) -> None:
+    bench.fetch._late_after = SOON
+    old = bench.fetch.member
+    store.call("RPUSH", "queue:default", LARGE)
+    got: list[bytes] = []
+    thread = threading.Thread(target=lambda: got.append(bench.next().payload), daemon=True)
+
+    thread.start()
+    wait_until(lambda: store.call("EXISTS", store.keys.inflight(old.identity)), "the reserve")
+    with store.borrowed() as link:
+        bench.engine.recover(link, old.identity)
+
+    wait_until(lambda: bench.fetch.member.identity != old.identity, "the new identity")
+    wait_until(lambda: got == [LARGE], "the unit, reserved anew")
+    held = store.call("HLEN", store.keys.inflight(bench.fetch.member.identity))
+    assert held == 1
+
+
+def test_a_stop_settles_the_small_and_gives_back_what_the_line_has_no_time_for(bench: Bench, store: Store) -> None:
+    store.call("LPUSH", "queue:default", "a", "b", "c")
+    units = [bench.next() for _ in range(3)]
+    heavy = Settlement(units[0], Interrupted(LARGE))
+    with bench.turns.lock:
+        bench.turns.finished += [Settlement(units[1], Done()), Settlement(units[2], Retry(b"c" * MAX_LIGHT_BYTES, 5.0))]
+
+    bench.fetch.end()
+    bench.fetch.leave([heavy], SOON)
+
+    assert store.call("LRANGE", "queue:default", 0, -1) == [b"a"]
+    assert store.call("ZCARD", "retry") == 1
+    assert int(store.call("GET", "stat:processed")) == 2
+    assert bench.engine.members() == {}
+
+
+def test_a_bell_that_brings_a_large_payload_is_not_waited_for(bench: Bench, store: Store) -> None:
+    bells = Bells(bench.store, bench.fetch._runtime.clock)
+    bells.arm(["default"])
+    store.call("LPUSH", "queue:default", b"x" * (20 * MAX_BELL_BYTES))
+    rung: list[str] = []
+
+    wait_until(lambda: rung.extend(bells.wait(0.1)) or rung, "the bell", seconds=PATIENCE / 5)  # type: ignore[func-returns-value]
+
+    assert rung == ["default"]
+    assert store.call("LLEN", "kiq:wake:default") == 1
+    bells.close()
+    bells.let_go()
+
+
+def test_a_reserve_reads_few_large_payloads_that_it_does_not_take(bench: Bench, store: Store) -> None:
+    count, size = 30, 4_000_000
+    for _ in range(count):
+        store.call("RPUSH", "queue:default", b"x" * size)
+    store.call("CONFIG", "RESETSTAT")
+    fast = Store(store.address).link()
+
+    _, reserved = bench.engine.exchange(fast, bench.fetch.member, 1, {"default": (count, count)}, [], 1.0)
+
+    assert reserved is not None
+    assert len(reserved.units) == 1
+    found = re.search(rb"cmdstat_lrange:calls=(\d+),usec=(\d+)", store.call("INFO", "commandstats"))
+    assert found is not None
+    assert int(found[1]) == 1
+    assert int(found[2]) < 20_000  # reading all of them takes many times as long
+    fast.close()
+
+
+# too slow to be of use
+
+
+def trickle(peer: socket.socket, has_ended: threading.Event) -> None:
+    """Send a reply byte by byte, and read what comes a little at a time, until the other side has enough of it."""
+    peer.setblocking(False)
+    with suppress(OSError):
+        peer.send(b"$100000\r\n")
+        while not has_ended.wait(0.01):
+            peer.send(b"x")
+            with suppress(BlockingIOError):
+                peer.recv(4_096)
+
+
+@pytest.fixture
+def crawling(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
+    """A connection on which something moves all the time, and hardly anything arrives."""
+    monkeypatch.setattr("kiqcluster.store.wire.PACE_SECONDS", SOON)
+    monkeypatch.setattr("kiqcluster.store.wire.MIN_BYTES_PER_SECOND", 1_000_000)
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as ours:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+        ours.connect(server.getsockname())
+        ours.settimeout(SOON)
+        peer, _ = server.accept()
+        has_ended = threading.Event()
+        thread = threading.Thread(target=trickle, args=(peer, has_ended))
+        thread.start()
+        yield Wire(SimpleNamespace(_sock=ours))
+        has_ended.set()
+        thread.join()
+        peer.close()
+
+
+@pytest.mark.timeout(10)
+def test_a_reply_that_trickles_in_is_given_up(crawling: Wire) -> None:
+    with pytest.raises(TimeoutError, match="slow"):
+        crawling.read(1, None)
+
+
+@pytest.mark.timeout(10)
+def test_a_command_that_is_hardly_taken_is_given_up(crawling: Wire) -> None:
+    with pytest.raises(TimeoutError, match="slow"):
+        crawling.write(b"x" * 10_000_000)

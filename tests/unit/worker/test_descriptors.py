@@ -1,0 +1,24 @@
+"""Descriptors: numbers that somebody closes, or gives to something else."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from kiqcluster.worker.descriptors import Descriptors
+
+
+def test_a_number_that_is_closed_or_something_else_is_lost_under_its_name() -> None:
+    ours, theirs = socket.socketpair()
+    reader, writer = os.pipe()
+    descriptors = Descriptors({"line": (ours.fileno(), theirs.fileno()), "bell": (reader, writer)})
+    assert descriptors.lost() == []
+
+    os.close(reader)
+    assert descriptors.lost() == ["bell"]
+    os.dup2(writer, theirs.fileno())
+    assert descriptors.lost() == ["bell", "line"]
+
+    ours.close()
+    theirs.close()
+    os.close(writer)

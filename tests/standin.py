@@ -94,6 +94,7 @@ class StandIn:
             "answers": {},
         }
         self._stopping = threading.Event()
+        self._rounds = 0
         self._lock = threading.RLock()
         self.publish()
         self._thread = threading.Thread(target=self._read, daemon=True)
@@ -123,6 +124,12 @@ class StandIn:
             self.busy = dict(zip(self.workers, numbers, strict=True))
             self.publish()
 
+    def deafen(self, *workers: str) -> None:
+        """Have workers read nothing from now on: a read that has begun before is waited for."""
+        self.deaf = {*self.deaf, *workers}
+        began = self._rounds
+        wait_until(lambda: self._rounds > began + 1, "the last read to end")
+
     def die(self, worker: str) -> None:
         """Have a worker vanish."""
         with self._lock:
@@ -142,6 +149,7 @@ class StandIn:
     def _read(self) -> None:
         link = self._store.link()
         while not self._stopping.is_set():
+            self._rounds += 1
             listening = [worker for worker in self.workers if worker not in self.deaf]
             if not listening:
                 self._stopping.wait(0.02)

@@ -103,6 +103,8 @@ class Family:
         """Return the row of these labels.  The newest release decides its layout: two would have samples twice."""
         row = self.rows.get(labels)
         if row is None or row.layout != layout:
+            if row is not None:
+                self._changed.pop(row, None)
             row = self.rows[labels] = Row(self, labels, layout)
         self._changed[row] = None
         return row
@@ -134,6 +136,8 @@ class Family:
         """Forget a row that nobody reports any more, totals included."""
         if not row.by_source and self.rows.get(row.labels) is row:
             del self.rows[row.labels]
+            self._changed.pop(row, None)  # nobody may scrape for long, and each child that ends leaves some
+            self._bodies.clear()
 
     def render(self) -> Iterator[None]:
         """Make the text of what has changed; yields now and then, and ends when nothing is left."""

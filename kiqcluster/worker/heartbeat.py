@@ -155,7 +155,7 @@ class Heartbeat(Service):
         self._complaints: dict[str, str] = {}  # what Redis refuses, by what it was asked for
         self._names_cursor = FIRST_CURSOR  # where the next look at the queue names begins
         self._has_shown_work = False  # there may be running jobs of ours in Redis
-        self._has_said_json = self._is_skewed = False
+        self._has_said_json = self._is_skewed = self._is_announced = False
         self._bell = Wakeup()
         self._cluster: tuple[Mapping[str, Any], float] | None = None  # its state, and when we were told, monotonic
 
@@ -170,6 +170,13 @@ class Heartbeat(Service):
                 self._complain("heartbeat", error)
                 self.pause(1.0)
         self._link.close()  # what waits on the server must take no message any more
+
+    def announce(self) -> None:
+        """Publish this process before its first beat: who is told that it is ready finds it.  One round trip."""
+        try:
+            self._is_announced = self._publish(self._status.identity(), lambda: nullcontext(self._link))
+        except StoreError as error:
+            self._complain("heartbeat", error)
 
     def beat(self) -> None:
         """Publish this process, and look at what others have published.  Two round trips, now and then a few more."""
@@ -197,7 +204,8 @@ class Heartbeat(Service):
         identity = self._status.identity()
         if self._published not in (None, identity):
             self._withdraw(str(self._published))
-        is_new = self._publish(identity, lend)
+        is_new = self._publish(identity, lend) or self._is_announced
+        self._is_announced = False
         is_known, self._published = self._published == identity, identity
         self._hear_of_names(lend)
         is_check_due = self._beats % CHECK_BEATS == 0

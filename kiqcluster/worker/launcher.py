@@ -147,6 +147,10 @@ class Launcher:
         self._recovery.catch_up(orphans)
         self._learn_queues()
 
+    def announce(self) -> None:
+        """Have the fleet see this worker, from the moment that it is ready on."""
+        self._heartbeat.announce()
+
     def start(self) -> None:
         """Start the threads: from here on jobs run, and may end this process."""
         self._start_at_zero()

@@ -184,7 +184,7 @@ class TestAnswers:
         self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn], store: Store
     ) -> None:
         here = stand_in(workers=2)
-        here.deaf = {here.workers[0]}
+        here.deafen(here.workers[0])
 
         done = kiqctl("quiet")
 
@@ -223,7 +223,7 @@ class TestAnswers:
         self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn], store: Store
     ) -> None:
         deaf, silent, sound = stand_in("app-1"), stand_in("app-2", workers=1), stand_in("app-3")
-        deaf.deaf = set(deaf.workers)
+        deaf.deafen(*deaf.workers)
         silent.is_silent = True
 
         done = kiqctl("quiet")

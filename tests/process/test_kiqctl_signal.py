@@ -68,7 +68,7 @@ class TestWhom:
         self, kiqctl: Kiqctl, stand_in: Put
     ) -> None:
         here = stand_in(workers=2)
-        here.deaf = {here.workers[0]}
+        here.deafen(here.workers[0])
         here.change(children=[{"slot": 0, "pid": 101, "state": "unresponsive"}, {"slot": 1, "pid": 102}])
 
         done = kiqctl("dump", "app-1:101")
@@ -84,7 +84,7 @@ class TestWhom:
         self, kiqctl: Kiqctl, stand_in: Put, identity: str
     ) -> None:
         here = stand_in(workers=1)
-        here.deaf = set(here.workers)
+        here.deafen(*here.workers)
         here.change(children=[{"slot": 0, "pid": 101, "state": "unresponsive"}])
 
         done = kiqctl("dump", identity)

@@ -110,6 +110,18 @@ def listening(bench: Bench) -> Bench:
     return bench
 
 
+def test_a_process_is_found_before_its_first_beat_which_is_then_no_reason_to_doubt(bench: Bench, setup: Setup) -> None:
+    heartbeats: list[str] = []
+    setup.hooks.on("heartbeat")(lambda: heartbeats.append("heartbeat"))
+
+    bench.heartbeat.announce()
+    (found,) = fleet.processes(bench.store)
+    bench.beat(2)
+
+    assert (found.identity, list(found.queues)) == (IDENTITY, list(bench.queues))
+    assert (heartbeats, bench.doubts) == (["heartbeat"], 0)
+
+
 def test_a_beat_without_work_asks_for_no_more_than_it_must(bench: Bench) -> None:
     bench.beat(2)
     before = bench.commands()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Iterator
 
@@ -12,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from kiqcluster.negotiation import OPENMETRICS, TEXT
 from kiqcluster.supervisor import metrics as module
+from kiqcluster.supervisor.families import Row
 from tests.reports import Stage
 
 
@@ -80,6 +82,22 @@ class TestTotals:
         assert after.keys() == before.keys()
         assert after[FAILED] == 1_001
         assert len(stage.metrics._sources) == 1
+
+    def test_respawns_that_nobody_scrapes_leave_no_row(self, stage: Stage) -> None:
+        def come_and_go() -> int:
+            """Have a worker with a counter and a gauge report and die; return how many rows there are in memory."""
+            worker = stage.worker()
+            worker.gauge(5, "pool")
+            worker.count(1)
+            worker.die()
+            stage.catch_up()
+            gc.collect()
+            return sum(isinstance(each, Row) for each in gc.get_objects())
+
+        first = come_and_go()
+
+        assert [come_and_go() for _ in range(10)] == [first] * 10
+        assert "pool" not in stage.page()
 
     def test_no_sum_goes_back_by_a_last_digit_when_children_die(self, stage: Stage) -> None:
         workers = [stage.worker(slot) for slot in range(7)]

@@ -4,7 +4,7 @@
 # make test-versions   unit and Redis tests with the lowest and the newest dependencies, and on each Python there is
 # make chaos     kills, freezes, stops and hostile input at full size; every job is accounted for
 # make bench     kiqcluster beside its peers, and what each figure has to reach (BENCH="noop --rounds 1" for a part)
-# make check     format, lint, types, floors
+# make check     format, lint, types, layers
 # make docs      docs/ as a site, in build/docs; a warning is an error
 #
 # Needs python3 (3.11 or newer), python3-venv and make; no root, no Docker, no running server.

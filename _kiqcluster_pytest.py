@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from kiqcluster.runtime import Setup
+    from kiqcluster.process.runtime import Setup
     from kiqcluster.store import Store
     from kiqcluster.testing import Cluster, Fake, FrozenClock, Inline, RedisServer
 
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 MODES = ("refuse", "fake", "inline", "real")
-RUNTIME = "kiqcluster.runtime"  # has the set-up, whose pushes are to be refused
+RUNTIME = "kiqcluster.process.runtime"  # has the set-up, whose pushes are to be refused
 ON_REDIS = {"kiq_store", "kiq_cluster"}  # fixtures whose tests want their jobs in Redis
 SOON = {"KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL": "0.2"}  # seconds; what is due in a test's cluster runs when it is due
 
@@ -131,7 +131,7 @@ def _refusing() -> Iterator[None]:
 
 @contextmanager
 def _delivering(delivery: Refusal | None) -> Iterator[None]:
-    from kiqcluster.runtime import current_setup
+    from kiqcluster.process.runtime import current_setup
 
     setup = current_setup()
     before, setup.delivery = setup.delivery, delivery
@@ -170,7 +170,7 @@ def _kiq_mode(request: pytest.FixtureRequest) -> Iterator[None]:
     if mode is None and RUNTIME not in sys.modules:
         yield
         return
-    from kiqcluster.runtime import current_setup
+    from kiqcluster.process.runtime import current_setup
 
     setup = current_setup()
     before = setup.delivery
@@ -237,7 +237,7 @@ def kiq_redis(kiq_server: RedisServer) -> RedisServer:
 @pytest.fixture
 def kiq_store(kiq_redis: RedisServer) -> Iterator[Store]:
     """A store on an empty database, to which the test's pushes go in real mode."""
-    from kiqcluster.runtime import current_setup
+    from kiqcluster.process.runtime import current_setup
 
     setup = current_setup()
     before, setup.store = setup.store, kiq_redis.store()

@@ -13,7 +13,7 @@ from benchmarks.ledger import Entry
 from benchmarks.measure import Figures, Scale, disturbance, quantiles, run_first_jobs
 from benchmarks.peers import Peer, Shape
 from benchmarks.stage import Failed, Pusher, Stage, Workers, wait_until
-from kiqcluster.keys import Keys
+from kiqcluster.sidekiq.keys import Keys
 
 __all__ = ["DOOMED", "LONG", "SHORT", "fairness", "idle", "kill", "latency", "memory"]
 

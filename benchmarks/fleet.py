@@ -38,8 +38,8 @@ from benchmarks.measure import Figures, Scale
 from benchmarks.peers import Peer
 from benchmarks.stage import ROOT, Failed, Stage
 from kiqcluster.clock import SystemClock
-from kiqcluster.fleet import prune
-from kiqcluster.keys import HEARTBEAT_TTL, Keys
+from kiqcluster.control.process_registry import prune
+from kiqcluster.sidekiq.keys import HEARTBEAT_TTL, Keys
 from kiqcluster.store import Store
 from kiqcluster.store.engine import MAX_NAMES, DeadSetLimits, Engine, Member
 from kiqcluster.store.scripts import BEAT, PUBLISH, Call, Word

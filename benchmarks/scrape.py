@@ -27,17 +27,17 @@ from tempfile import TemporaryDirectory
 import psutil
 
 from kiqcluster.clock import SystemClock
-from kiqcluster.events import Events
-from kiqcluster.frames import Channel
-from kiqcluster.groups import parse_group
-from kiqcluster.metrics import JobMetrics, Tally
-from kiqcluster.outcome import Done
-from kiqcluster.supervisor.children import Child, Slot
-from kiqcluster.supervisor.expansion import SlotPlan
-from kiqcluster.supervisor.metrics import ClusterMetrics
-from kiqcluster.supervisor.probes import Probes
-from kiqcluster.supervisor.state import ClusterState
-from kiqcluster.worker.snapshot import Snapshot
+from kiqcluster.ipc.frames import Channel
+from kiqcluster.process.events import Events
+from kiqcluster.process.metrics import JobMetrics, Tally
+from kiqcluster.sidekiq.outcome import Done
+from kiqcluster.sidekiq.queue_groups import parse_group
+from kiqcluster.supervisor.cluster.expansion import SlotPlan
+from kiqcluster.supervisor.cluster.slots import Child, Slot
+from kiqcluster.supervisor.cluster.state import ClusterState
+from kiqcluster.supervisor.http.endpoints import Probes
+from kiqcluster.supervisor.metrics.page import ClusterMetrics
+from kiqcluster.worker.metrics.metrics_delta import Snapshot
 
 CLOCK = SystemClock()
 FORK = multiprocessing.get_context("fork")

@@ -7,8 +7,8 @@ Everything public is named here; ARCHITECTURE.md says where the rest lives.
 from kiqcluster.client import Client
 from kiqcluster.errors import Interrupted, KiqError
 from kiqcluster.job import DISCARD, KILL, Job, job
-from kiqcluster.outcome import Outcome
-from kiqcluster.runtime import JobContext, Push, Run, current_job, current_setup
+from kiqcluster.process.runtime import JobContext, Push, Run, current_job, current_setup
+from kiqcluster.sidekiq.outcome import Outcome
 from kiqcluster.store import Store
 from kiqcluster.version import __version__
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import BuiltinFunctionType, ModuleType
 
 from kiqcluster.errors import ApplicationError
-from kiqcluster.forks import children_end_here
+from kiqcluster.ipc.forks import children_end_here
 from kiqcluster.registry import current_registry
 
 __all__ = ["describe", "load"]

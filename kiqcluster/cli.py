@@ -1,6 +1,6 @@
 """The command `kiqcluster`: flags → configuration → supervisor, or one of the commands that start nothing.
 
-The cli joins the floors: it hands the supervisor a callable that runs a worker, so neither imports the other.
+The cli joins them: it hands the supervisor a callable that runs a worker, so neither imports the other.
 It imports the worker's modules, never the application, before the first fork, so that children share them.
 """
 
@@ -18,18 +18,20 @@ from typing import Any, TypeVar, get_type_hints
 import click
 
 from kiqcluster import config as configuration
-from kiqcluster import localhttp, log, sources, streams
 from kiqcluster.clock import RunningClock
 from kiqcluster.config import Config, Origins
-from kiqcluster.console import run_command
 from kiqcluster.errors import ExitCode, KiqError, UsageError
-from kiqcluster.events import Events
-from kiqcluster.groups import Group
-from kiqcluster.loghandlers import DroppingHandler
-from kiqcluster.runtime import leave
+from kiqcluster.ipc import local_http, stdio
+from kiqcluster.process import config_sources, log
+from kiqcluster.process.console import run_command
+from kiqcluster.process.events import Events
+from kiqcluster.process.log_handlers import DroppingHandler
+from kiqcluster.process.runtime import leave
+from kiqcluster.sidekiq.queue_groups import Group
 from kiqcluster.store import embedded
-from kiqcluster.supervisor import catalogue, expansion
-from kiqcluster.supervisor.crew import Birth
+from kiqcluster.supervisor import catalogue
+from kiqcluster.supervisor.cluster import expansion
+from kiqcluster.supervisor.processes import Birth
 from kiqcluster.supervisor.renewal import Reread
 from kiqcluster.supervisor.supervisor import Supervisor
 from kiqcluster.version import VERSION
@@ -59,7 +61,7 @@ A GROUP is a comma list of queue names: `name=3` gives a weight, `cronjob` takes
 
 def main() -> None:
     """Run the command; leave with one of the codes of errors.ExitCode."""
-    streams.open_missing()
+    stdio.open_missing()
     run_command(command, "kiqcluster", separate_embedded(sys.argv[1:]))
 
 
@@ -147,9 +149,9 @@ def command(
         given = {name: value for name, value in flags.items() if value not in (None, ())}
         if page is not None:
             leave(check(given, config_file, page))
-        config, origins = sources.load(given, file=config_file)
+        config, origins = config_sources.load(given, file=config_file)
         place = place_of_file(config)
-        if warning := sources.missing_section(config, origins, config_file):
+        if warning := config_sources.missing_section(config, origins, config_file):
             click.echo(f"kiqcluster: {warning}", err=True)
         if print_config:
             show_config(config, origins)
@@ -190,14 +192,14 @@ def check(flags: Mapping[str, Any], config_file: str | None, page: str) -> ExitC
 
     A slip in another setting does not make a cluster unhealthy that runs.
     """
-    config, slip = sources.load_part(PLACE, flags, file=config_file)
+    config, slip = config_sources.load_part(PLACE, flags, file=config_file)
     if slip:
         click.echo(f"kiqcluster: a start would fail now: {slip}", err=True)
     place = configuration.parse_listen(config.listen) or config.known_control()
     if place is None:
         raise UsageError("--check has nobody to ask: with --listen off, name the --pidfile or the control socket")
     try:
-        status, body = localhttp.request(place, "GET", f"/{page}", CHECK_TIMEOUT)
+        status, body = local_http.request(place, "GET", f"/{page}", CHECK_TIMEOUT)
     except (OSError, http.client.HTTPException) as error:
         where = place if isinstance(place, str) else f"{place[0]}:{place[1]}"
         reason = getattr(error, "strerror", None) or error
@@ -245,7 +247,7 @@ def read_again(
     """Return the configuration as a start would read it now.  environ: as it was at the start.  Raises UsageError."""
     os.chdir(place)  # what is relative means what it meant at the start
     file = None if config_file is None else str(place / config_file)
-    config, origins = sources.load(flags, file=file, environ=environ, directory=place)
+    config, origins = config_sources.load(flags, file=file, environ=environ, directory=place)
     config = settle_directory(config)
     if not config.require:
         raise UsageError(NO_APPLICATION)

@@ -23,8 +23,6 @@ from functools import partial
 from itertools import repeat
 from typing import Any, TypeVar
 
-from kiqcluster import rubyjson
-from kiqcluster.activejob import unwrapped
 from kiqcluster.clock import SystemClock
 from kiqcluster.errors import (
     InvalidArguments,
@@ -36,7 +34,11 @@ from kiqcluster.errors import (
     StoreError,
     UsageError,
 )
-from kiqcluster.payload import (
+from kiqcluster.process.runtime import Push, Ready, Setup, current_setup
+from kiqcluster.registry import Definition, current_registry
+from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.active_job import unwrapped
+from kiqcluster.sidekiq.payload import (
     LATEST_SECOND,
     MALFORMED,
     Jid,
@@ -50,9 +52,7 @@ from kiqcluster.payload import (
     presentable,
     stamp,
 )
-from kiqcluster.registry import Definition, current_registry
-from kiqcluster.rubyjson import JSON
-from kiqcluster.runtime import Push, Ready, Setup, current_setup
+from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store
 from kiqcluster.store.wire import Command
 
@@ -264,7 +264,7 @@ class Client:
         elif push.at is not due:  # a link has chosen another time
             push.at = due_at(push.at, self._clock.now())
         try:
-            encoded = rubyjson.encode(push.payload)
+            encoded = ruby_json.encode(push.payload)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidPush(f"{name}: the payload holds what JSON cannot ({error})") from error
         if len(encoded) > LARGEST_PAYLOAD:
@@ -281,7 +281,7 @@ class Client:
 
         They have to when a link wants to see them, and when something in them is no everyday JSON or none at all.
         """
-        encoded = None if self._setup.client_middleware.links else rubyjson.encode_arrays(lists)
+        encoded = None if self._setup.client_middleware.links else ruby_json.encode_arrays(lists)
         if encoded is None:
             return None
         try:

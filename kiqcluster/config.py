@@ -1,4 +1,4 @@
-"""Configuration: each setting declared once; where values come from is in sources.py.
+"""Configuration: each setting declared once; where values come from is in config_sources.py.
 
 1. Config        the settings; the metadata of a field are its help, unit and flag
 2. describe      what --print-config shows: value and origin, secrets masked

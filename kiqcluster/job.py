@@ -17,16 +17,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
-from kiqcluster import rubyjson
 from kiqcluster.client import Client, due_at
 from kiqcluster.clock import SystemClock
 from kiqcluster.errors import InvalidPush, JobDefinitionError
 from kiqcluster.options import OPTIONS, JobOptions, PushOptions, check_class_body, check_options
-from kiqcluster.outcome import Outcome
-from kiqcluster.payload import Jid, check_queue_name
+from kiqcluster.process.runtime import Run, current_setup
 from kiqcluster.registry import BY_KEYWORD, Definition, current_registry
-from kiqcluster.rubyjson import JSON
-from kiqcluster.runtime import Run, current_setup
+from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.outcome import Outcome
+from kiqcluster.sidekiq.payload import Jid, check_queue_name
+from kiqcluster.sidekiq.ruby_json import JSON
 
 __all__ = ["DISCARD", "KILL", "Enqueuer", "HasPerform", "Job", "JobFunction", "job"]
 
@@ -125,7 +125,7 @@ class Enqueuer(Generic[P, R]):
         push = Client().draft(name, options, arguments, None, None)
         if push is None:
             return None
-        payload = rubyjson.decode(rubyjson.encode(push.payload))
+        payload = ruby_json.decode(ruby_json.encode(push.payload))
         instance, perform = definition.prepare()
         run = Run(payload, push.queue, definition, instance)
         returned: list[R] = []

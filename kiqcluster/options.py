@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
 from kiqcluster.errors import InvalidPush, JobDefinitionError
-from kiqcluster.payload import check_queue_name
+from kiqcluster.sidekiq.payload import check_queue_name
 
 __all__ = [
     "HOOKS",

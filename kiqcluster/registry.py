@@ -14,10 +14,10 @@ from functools import partial
 from inspect import Parameter, Signature
 from typing import Any
 
-from kiqcluster import activejob
 from kiqcluster.errors import InvalidArguments, JobDefinitionError
-from kiqcluster.payload import Payload
-from kiqcluster.rubyjson import JSON
+from kiqcluster.sidekiq import active_job
+from kiqcluster.sidekiq.payload import Payload
+from kiqcluster.sidekiq.ruby_json import JSON
 
 __all__ = ["BY_KEYWORD", "Definition", "Registry", "current_registry", "using_registry"]
 
@@ -78,7 +78,7 @@ class Definition:
             ) from error
         positions: list[Any] = []
         gap: list[Any] = []  # defaults that travel only if an argument after them does
-        keywords = activejob.Keywords()
+        keywords = active_job.Keywords()
         for name, parameter in self.signature.parameters.items():
             if parameter.kind is Parameter.VAR_POSITIONAL:
                 positions += bound.arguments.get(name, ())
@@ -104,12 +104,12 @@ class Definition:
 
         def envelop(arguments: list[Any]) -> list[JSON]:
             try:
-                return [activejob.enveloped(self.name, queue, arguments, now)]
+                return [active_job.enveloped(self.name, queue, arguments, now)]
             except InvalidArguments as error:
                 error.args = (f"{self.name}: {error}",)
                 raise
 
-        return activejob.WRAPPER, {**options, "wrapped": self.name}, envelop
+        return active_job.WRAPPER, {**options, "wrapped": self.name}, envelop
 
     def with_envelope(self) -> Definition:
         """Return the same job, which travels in ActiveJob's envelopes and runs them."""
@@ -117,7 +117,7 @@ class Definition:
 
     def _prepare_enveloped(self) -> tuple[object, Perform]:
         instance, perform = self.prepare()
-        return instance, partial(activejob.run, self.name, self.signature, perform)
+        return instance, partial(active_job.run, self.name, self.signature, perform)
 
     def fits(self, arguments: list[JSON]) -> str | None:
         """Return None when `perform` can be called with these arguments, else the reason why not."""
@@ -156,7 +156,7 @@ class Registry:
         """
         name: str = payload["class"]
         definition = self._definitions.get(name)
-        if definition is None and (envelope := activejob.unwrapped(payload)) is not None:
+        if definition is None and (envelope := active_job.unwrapped(payload)) is not None:
             name = envelope.job_class
             wrapped = self._definitions.get(name)
             definition = None if wrapped is None else wrapped.enveloped

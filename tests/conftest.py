@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from kiqcluster.process.runtime import Setup, using_setup
 from kiqcluster.registry import Registry, using_registry
-from kiqcluster.runtime import Setup, using_setup
 from kiqcluster.store import Store
 from tests.kit import Cluster, RedisServer, require, unavailable
 

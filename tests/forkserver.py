@@ -39,7 +39,7 @@ __all__ = ["Login", "Popen", "run"]
 ROOT = Path(__file__).resolve().parent.parent
 IMPORTED = (
     *("hiredis", "http.client", "importlib.metadata", "logging.handlers", "redis.sentinel", "ssl", "tomllib", "uuid"),
-    *("kiqcluster.cli", "kiqcluster.ctl.command", "kiqcluster.ctl.screen", "textual.app"),
+    *("kiqcluster.cli", "kiqcluster.ctl.command", "kiqcluster.ctl.top.screen", "textual.app"),
 )
 MODULES = ("kiqcluster", "kiqcluster.ctl")
 MAX_REQUEST_BYTES = 1 << 20

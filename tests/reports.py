@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry
 
-from kiqcluster import rubyjson
-from kiqcluster.groups import parse_group
-from kiqcluster.metrics import Family, Labels, Row
-from kiqcluster.negotiation import TEXT
-from kiqcluster.supervisor.children import Child, Slot
-from kiqcluster.supervisor.expansion import SlotPlan
-from kiqcluster.supervisor.metrics import ClusterMetrics
-from kiqcluster.supervisor.state import ClusterState
-from kiqcluster.worker.snapshot import Snapshot, rows_of
+from kiqcluster.process.metrics import Family, Labels, Row
+from kiqcluster.process.negotiation import TEXT
+from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.queue_groups import parse_group
+from kiqcluster.supervisor.cluster.expansion import SlotPlan
+from kiqcluster.supervisor.cluster.slots import Child, Slot
+from kiqcluster.supervisor.cluster.state import ClusterState
+from kiqcluster.supervisor.metrics.page import ClusterMetrics
+from kiqcluster.worker.metrics.metrics_delta import Snapshot, rows_of
 from tests.kit import ManualClock
 
 __all__ = ["Stage", "Worker"]
@@ -84,5 +84,5 @@ class Worker:
 
     def _send(self, frames: Iterator[dict[str, list[object]]]) -> None:
         for frame in frames:
-            raw = rubyjson.encode({"type": "metrics", **frame})
+            raw = ruby_json.encode({"type": "metrics", **frame})
             self._stage.metrics.take_in(self.slot, self.child, {"type": "metrics", "raw": raw})

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from kiqcluster.fleet import Message
+from kiqcluster.control.control_messages import Message
 from kiqcluster.store import Store
 from tests.kit import wait_until
 

@@ -6,7 +6,7 @@ _store says where all of them look, _pages how queues and sets of any size are r
 
 from kiqcluster.api._pages import Order
 from kiqcluster.api.deploys import Mark, mark, marks
-from kiqcluster.api.executions import ExecutionCount, ExecutionMetrics, JobExecutions
+from kiqcluster.api.execution_metrics import ExecutionCount, ExecutionMetrics, JobExecutions
 from kiqcluster.api.processes import Process, ProcessSet, Work, WorkSet
 from kiqcluster.api.queues import Queue, QueueSummary, summaries
 from kiqcluster.api.records import JobRecord

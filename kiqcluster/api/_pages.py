@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeVar
 
 from kiqcluster.api.records import JobRecord
 from kiqcluster.store import Store
-from kiqcluster.store.moves import Part, read_queue
+from kiqcluster.store.entry_moves import Part, read_queue
 
 __all__ = [
     "LARGEST_PAGE",

@@ -13,13 +13,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from kiqcluster import fleet, rubyjson
 from kiqcluster.api._store import store_in_force
 from kiqcluster.api.records import JobRecord
+from kiqcluster.control import process_registry
+from kiqcluster.control.control_messages import MESSAGE_TTL, Message, send
+from kiqcluster.control.orders import LONGEST_LEASE
 from kiqcluster.errors import UsageError
-from kiqcluster.fleet import LONGEST_LEASE, MESSAGE_TTL, Message
-from kiqcluster.keys import Keys
-from kiqcluster.payload import seconds
+from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.keys import Keys
+from kiqcluster.sidekiq.payload import seconds
 from kiqcluster.store import Store
 
 __all__ = ["Process", "ProcessSet", "Work", "WorkSet", "questions", "read_work"]
@@ -29,7 +31,7 @@ SIGNALS = {"quiet": "TSTP", "stop": "TERM", "dump": "TTIN"}  # what Ruby's proce
 
 
 @dataclass(frozen=True, slots=True)
-class Process(fleet.Process):
+class Process(process_registry.Process):
     """A live process, and what it can be asked to do.
 
     It is asked through Redis and acts within a moment; Ruby's Sidekiq at its next heartbeat, up to 10 s later.  Each
@@ -69,7 +71,7 @@ class Process(fleet.Process):
             raise UsageError(f"{self.identity} runs inside of another program, which alone can {action} it")
         if self.is_ours:
             message = Message(action, scope="process", lease=lease, by="kiqcluster.api", id=secrets.token_hex(8))
-            fleet.send(self.store, self.identity, message)
+            send(self.store, self.identity, message)
             return
         key = self.store.keys.signals(self.identity)
         self.store.transaction([("LPUSH", key, SIGNALS[action]), ("EXPIRE", key, MESSAGE_TTL)])
@@ -83,8 +85,8 @@ class ProcessSet:
 
     def __init__(self, *, store: Store | None = None) -> None:
         self._store = store_in_force(store)
-        found = fleet.processes(self._store)
-        names = [each.name for each in fields(fleet.Process)]
+        found = process_registry.processes(self._store)
+        names = [each.name for each in fields(process_registry.Process)]
         self._by_identity = {
             each.identity: Process(**{name: getattr(each, name) for name in names}, store=self._store) for each in found
         }
@@ -101,7 +103,7 @@ class ProcessSet:
 
     def __contains__(self, process: object) -> bool:
         """Return whether a process, or the process of an identity, was there."""
-        identity = process.identity if isinstance(process, fleet.Process) else process
+        identity = process.identity if isinstance(process, process_registry.Process) else process
         return identity in self._by_identity
 
     @property
@@ -126,7 +128,7 @@ class ProcessSet:
         Processes do it by themselves, about once a minute over the whole fleet; within a minute of the last time this
         returns 0.  One round trip, three when it is time.
         """
-        return fleet.prune(self._store)
+        return process_registry.prune(self._store)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,7 @@ class WorkSet:
 
     def __len__(self) -> int:
         """Return how many jobs run, as the processes count them.  Round trips as iteration."""
-        return sum(each.busy for each in fleet.processes(self._store))
+        return sum(each.busy for each in process_registry.processes(self._store))
 
     def __bool__(self) -> bool:
         return len(self) > 0
@@ -192,8 +194,8 @@ def read_work(identity: str, work: Any, workers: Any) -> Iterator[Work]:
 def _read(identity: str, tid: bytes, raw: bytes) -> Work | None:
     """Return what a thread runs; None for what cannot be read."""
     try:
-        told = rubyjson.decode(raw)
-    except rubyjson.Undecodable:
+        told = ruby_json.decode(raw)
+    except ruby_json.Undecodable:
         return None
     if not isinstance(told, dict):
         return None
@@ -201,7 +203,7 @@ def _read(identity: str, tid: bytes, raw: bytes) -> Work | None:
     if isinstance(payload, str):
         raw_job = payload.encode(errors="surrogatepass")
     else:  # an object, until Sidekiq 6.5
-        raw_job = bytes(rubyjson.members(raw).get("payload", b""))
+        raw_job = bytes(ruby_json.members(raw).get("payload", b""))
     job = JobRecord(raw_job, queue if isinstance(queue, str) else None)
     return Work(identity, tid.decode(errors="replace"), job.queue, seconds(told.get("run_at")) or 0.0, job)
 

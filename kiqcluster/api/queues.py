@@ -12,16 +12,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from kiqcluster import fleet
 from kiqcluster.api._pages import LARGEST_PAGE, PAGE_BYTES, Order, Placed, batches, page_size, walk_queue
 from kiqcluster.api._store import CLOCK, store_in_force
 from kiqcluster.api.records import JobRecord, is_verbatim, renamed
 from kiqcluster.clock import Clock
+from kiqcluster.control import process_registry
 from kiqcluster.errors import StoreError, UsageError
-from kiqcluster.keys import Keys
-from kiqcluster.payload import check_queue_name, new_jid
+from kiqcluster.sidekiq.keys import Keys
+from kiqcluster.sidekiq.payload import check_queue_name, new_jid
 from kiqcluster.store import Store
-from kiqcluster.store.moves import move_jobs, read_queue
+from kiqcluster.store.entry_moves import move_jobs, read_queue
 from kiqcluster.store.search import search_jobs
 from kiqcluster.store.wire import Command, Reply
 
@@ -320,7 +320,7 @@ def _served(replies: Sequence[Reply]) -> dict[str, int]:
     """Return queue → number of processes that fetch from it, from what these say about themselves."""
     counts: dict[str, int] = {}
     for info in replies:
-        for name in fleet.served_queues(info if isinstance(info, bytes) else None):
+        for name in process_registry.served_queues(info if isinstance(info, bytes) else None):
             counts[name] = counts.get(name, 0) + 1
     return counts
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 
-from kiqcluster import rubyjson
-from kiqcluster.activejob import unwrapped
-from kiqcluster.payload import Payload, decode_backtrace, seconds
-from kiqcluster.rubyjson import JSON
+from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.active_job import unwrapped
+from kiqcluster.sidekiq.payload import Payload, decode_backtrace, seconds
+from kiqcluster.sidekiq.ruby_json import JSON
 
 __all__ = ["JobRecord", "is_verbatim", "renamed"]
 
@@ -53,8 +53,8 @@ class JobRecord:
         """The JSON object; {} where the bytes are none.  A caller that changes it changes what this record says."""
         if self._payload is None:
             try:
-                decoded = rubyjson.decode(self.raw)
-            except rubyjson.Undecodable:
+                decoded = ruby_json.decode(self.raw)
+            except ruby_json.Undecodable:
                 decoded = None
             self._payload = decoded if isinstance(decoded, dict) else {}
         return self._payload
@@ -108,7 +108,7 @@ class JobRecord:
         """Its id; "" where it has none."""
         value = self["jid"]
         # Not by str(), which refuses an integer of thousands of digits.
-        return value if isinstance(value, str) else rubyjson.encode(value).decode() if type(value) is int else ""
+        return value if isinstance(value, str) else ruby_json.encode(value).decode() if type(value) is int else ""
 
     @property
     def queue(self) -> str:
@@ -176,8 +176,8 @@ def is_verbatim(jid: str) -> bool:
 def renamed(raw: bytes, to: str) -> bytes:
     """Return a job's bytes with the name of another queue; what is no JSON object names none, and stays as it is."""
     try:
-        return rubyjson.patch(raw, {"queue": to})
-    except rubyjson.Undecodable:
+        return ruby_json.patch(raw, {"queue": to})
+    except ruby_json.Undecodable:
         return raw
 
 

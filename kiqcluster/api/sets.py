@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from kiqcluster import rubyjson
 from kiqcluster.api._pages import LARGEST_PAGE, Order, batches, read_entries, walk_set
 from kiqcluster.api._store import CLOCK, store_in_force
 from kiqcluster.api.records import JobRecord, is_verbatim, renamed
 from kiqcluster.client import due_at
 from kiqcluster.clock import Clock
-from kiqcluster.entries import DEFAULT_QUEUE, added, retried
 from kiqcluster.errors import JobKilled, MalformedPayload, RedisRefused, ReplyLost, StoreError, UsageError
-from kiqcluster.payload import Payload, check_queue_name, presentable, wrap
-from kiqcluster.rubyjson import JSON
-from kiqcluster.runtime import current_setup
+from kiqcluster.process.runtime import current_setup
+from kiqcluster.reenqueue import DEFAULT_QUEUE, added, retried
+from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.payload import Payload, check_queue_name, presentable, wrap
+from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store
-from kiqcluster.store.moves import DeadSetLimits, Move, move_entries, trim_dead
+from kiqcluster.store.entry_moves import DeadSetLimits, Move, move_entries, trim_dead
 from kiqcluster.store.search import search_entries
 
 __all__ = ["DeadSet", "JobSet", "RetrySet", "ScheduledSet", "SortedEntry"]
@@ -54,7 +54,7 @@ class SortedEntry(JobRecord):
     def id(self) -> str:
         """`score|jid`, as Ruby's pages call it."""
         is_finite = self.score - self.score == 0
-        return f"{rubyjson.ruby_float(self.score) if is_finite else self.score}|{self.jid}"
+        return f"{ruby_json.ruby_float(self.score) if is_finite else self.score}|{self.jid}"
 
     def delete(self) -> bool:
         return self._set.delete([self]) == 1
@@ -295,8 +295,8 @@ class DeadSet(JobSet):
             raw = job
         else:
             payload: Payload = dict(job)
-            raw = rubyjson.encode({**payload, **presentable(payload, DEFAULT_QUEUE, now)})
-            if not rubyjson.ruby_reads(raw):
+            raw = ruby_json.encode({**payload, **presentable(payload, DEFAULT_QUEUE, now)})
+            if not ruby_json.ruby_reads(raw):
                 raw = wrap(raw, DEFAULT_QUEUE, MalformedPayload(UNREADABLE), now)
         self._store.call("ZADD", self._key, repr(now), raw)
         trim_dead(self._store, now, _limits())

@@ -19,11 +19,11 @@ from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
 from kiqcluster.errors import Interrupted, UsageError
-from kiqcluster.outcome import Outcome
-from kiqcluster.payload import Payload, seconds
-from kiqcluster.rubyjson import is_unicode
-from kiqcluster.runtime import Push, Run, current_setup
-from kiqcluster.service import Service
+from kiqcluster.process.runtime import Push, Run, current_setup
+from kiqcluster.process.service import Service
+from kiqcluster.sidekiq.outcome import Outcome
+from kiqcluster.sidekiq.payload import Payload, seconds
+from kiqcluster.sidekiq.ruby_json import is_unicode
 from kiqcluster.version import __version__
 
 try:

@@ -8,26 +8,26 @@ from typing import Any
 
 import click
 
-from kiqcluster import streams
-from kiqcluster.console import run_command
-from kiqcluster.ctl.busy import busy
-from kiqcluster.ctl.completion import completion
-from kiqcluster.ctl.deploy import deploy
-from kiqcluster.ctl.enqueue import enqueue
-from kiqcluster.ctl.entries import dead, retries, scheduled
-from kiqcluster.ctl.exporter import exporter
-from kiqcluster.ctl.jobs import jobs
-from kiqcluster.ctl.migrate import migrate
-from kiqcluster.ctl.monitor import monitor
-from kiqcluster.ctl.options import SETTINGS, output_of
-from kiqcluster.ctl.ps import ps
-from kiqcluster.ctl.queues import queues
-from kiqcluster.ctl.signals import dump, signal
-from kiqcluster.ctl.stats import stats
-from kiqcluster.ctl.steer import kill, quiet, reload, resume, roll
-from kiqcluster.ctl.tables import clean
-from kiqcluster.ctl.top import top
+from kiqcluster.ctl.exporter.exporter import exporter
+from kiqcluster.ctl.fleet.deploy import deploy
+from kiqcluster.ctl.fleet.monitor import monitor
+from kiqcluster.ctl.fleet.ps import ps
+from kiqcluster.ctl.fleet.signals import dump, signal
+from kiqcluster.ctl.fleet.steer import kill, quiet, reload, resume, roll
+from kiqcluster.ctl.jobs.enqueue import enqueue
+from kiqcluster.ctl.jobs.entry_commands import dead, retries, scheduled
+from kiqcluster.ctl.jobs.jobs import jobs
+from kiqcluster.ctl.jobs.migrate import migrate
+from kiqcluster.ctl.jobs.queues import queues
+from kiqcluster.ctl.jobs.stats import stats
+from kiqcluster.ctl.text.completion import completion
+from kiqcluster.ctl.text.options import SETTINGS, output_of
+from kiqcluster.ctl.text.tables import clean
+from kiqcluster.ctl.top.busy import busy
+from kiqcluster.ctl.top.top import top
 from kiqcluster.errors import KiqError, RedisRefused, RedisUnavailable
+from kiqcluster.ipc import stdio
+from kiqcluster.process.console import run_command
 from kiqcluster.version import VERSION
 
 __all__ = ["command", "main"]
@@ -102,7 +102,7 @@ for each in (*LOOKING, *JOBS, *STEERING):
 
 def main() -> None:
     """Run the command; leave with its code."""
-    streams.open_missing()
+    stdio.open_missing()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # what the terminal's encoding lacks is shown as an escape
             stream.reconfigure(errors="backslashreplace")

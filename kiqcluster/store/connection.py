@@ -37,8 +37,8 @@ from redis.retry import Retry
 
 from kiqcluster.clock import SystemClock
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
-from kiqcluster.forks import held_back
-from kiqcluster.keys import Keys
+from kiqcluster.ipc.forks import held_back
+from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.store.address import PRIMARY_ONLY, Node, Place, Service, masked, parse_address
 from kiqcluster.store.names import CONNECTIONS
 from kiqcluster.store.wire import (

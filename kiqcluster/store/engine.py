@@ -10,7 +10,7 @@ recover    end a membership, one's own or a dead one's, and give its units back 
 return_wake_lists   move what has rung back to its queue: before a stop, and for the dead
 beat       say that a process lives, and be handed those that have been silent for too long (R8)
 server_of  which process of Redis answers
-read_due, move_due   schedule and retry set → queues (moves.py)
+read_due, move_due   schedule and retry set → queues (entry_moves.py)
 trim_dead  drop what is too much in the dead set
 
 The worker decides when to call them; every loss and fence is theirs to see, so nothing here retries.
@@ -27,10 +27,10 @@ from typing import Any, TypeVar
 
 from kiqcluster.clock import utc_date
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
-from kiqcluster.keys import FORMAT, STAT_TTL, Keys
-from kiqcluster.outcome import Dead, Deferred, Done, Effect, Interrupted, Outcome, Requeue, Retry
+from kiqcluster.sidekiq.keys import FORMAT, STAT_TTL, Keys
+from kiqcluster.sidekiq.outcome import Dead, Deferred, Done, Effect, Interrupted, Outcome, Requeue, Retry
 from kiqcluster.store.connection import Link, Store
-from kiqcluster.store.moves import DeadSetLimits, Dropped, Due, Move, move_entries, read_due, trim_dead
+from kiqcluster.store.entry_moves import DeadSetLimits, Dropped, Due, Move, move_entries, read_due, trim_dead
 from kiqcluster.store.scripts import (
     BEAT,
     JOIN,

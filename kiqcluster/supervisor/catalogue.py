@@ -21,11 +21,11 @@ from kiqcluster import application
 from kiqcluster.clock import Clock
 from kiqcluster.config import Config
 from kiqcluster.errors import ApplicationError, ExitCode, KiqError
-from kiqcluster.frames import Channel
-from kiqcluster.stacks import Stacks
-from kiqcluster.supervisor.children import Death
+from kiqcluster.ipc.frames import Channel
+from kiqcluster.ipc.thread_stacks import Stacks
+from kiqcluster.supervisor.cluster.slots import Death
 from kiqcluster.supervisor.fork import fork_with_socket
-from kiqcluster.supervisor.outlook import Judge, Outlook
+from kiqcluster.supervisor.preflight import Judge, Outlook
 from kiqcluster.version import VERSION
 
 __all__ = ["Catalogue", "CatalogueChild", "Foresee", "ask"]

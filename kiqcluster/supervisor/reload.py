@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kiqcluster.config import Config
-from kiqcluster.supervisor.children import Slot
-from kiqcluster.supervisor.expansion import SlotPlan
+from kiqcluster.supervisor.cluster.expansion import SlotPlan
+from kiqcluster.supervisor.cluster.slots import Slot
 
 __all__ = ["Change", "compare", "heeded", "same_threads", "unheeded"]
 

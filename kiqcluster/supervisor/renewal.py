@@ -19,19 +19,19 @@ from pathlib import Path
 
 from kiqcluster.clock import Clock
 from kiqcluster.config import Config
+from kiqcluster.control.orders import Told
 from kiqcluster.errors import ApplicationError, KiqError, UsageError
-from kiqcluster.events import Events
-from kiqcluster.groups import Group
+from kiqcluster.process.events import Events
+from kiqcluster.sidekiq.queue_groups import Group
 from kiqcluster.supervisor.catalogue import Catalogue
-from kiqcluster.supervisor.children import Slot
-from kiqcluster.supervisor.commands import Told
-from kiqcluster.supervisor.crew import Crew
-from kiqcluster.supervisor.expansion import SlotPlan, doubts, plan_slots
-from kiqcluster.supervisor.outlook import Outlook, Reread, prepare
-from kiqcluster.supervisor.releases import Release, Releases, Superseded
+from kiqcluster.supervisor.cluster.expansion import SlotPlan, doubts, plan_slots
+from kiqcluster.supervisor.cluster.slots import Slot
+from kiqcluster.supervisor.cluster.state import ClusterState, ReloadReport, RollReport
+from kiqcluster.supervisor.preflight import Outlook, Reread, prepare
+from kiqcluster.supervisor.processes import Crew
+from kiqcluster.supervisor.release_paths import Release, Releases, Superseded
 from kiqcluster.supervisor.reload import Change, compare, heeded, same_threads, unheeded
-from kiqcluster.supervisor.rollout import Brings, Rollout
-from kiqcluster.supervisor.state import ClusterState, ReloadReport, RollReport
+from kiqcluster.supervisor.rolling_restart import Brings, Rollout
 from kiqcluster.version import VERSION
 
 __all__ = ["Renewal", "Reread"]

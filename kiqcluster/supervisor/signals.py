@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kiqcluster.wakeup import COMMON_ACTIONS, Actions, Wakeup, catch
+from kiqcluster.process.signal_pipe import COMMON_ACTIONS, Actions, Wakeup, catch
 
 __all__ = ["SIGNAL_ACTIONS", "SignalInbox", "blocked", "reset_in_child"]
 

@@ -6,7 +6,7 @@ Runs in: the process' only thread.
 3. command    quiet, resume, roll, reload, stop: by signal, over the control socket, or by kiqctl through a child
 4. stop       quiet, wait, kill what is overdue, reap, leave with a code that says how it went
 
-Its processes are in crew.py, what they run and how that changes in renewal.py.
+Its processes are in processes.py, what they run and how that changes in renewal.py.
 Never: talks to Redis, imports the application (but for --preload), starts a thread, waits for a child.
 """
 
@@ -24,28 +24,28 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from math import inf
 from random import Random
 
-from kiqcluster import application, forks
+from kiqcluster import application
 from kiqcluster.clock import RunningClock, SystemClock
 from kiqcluster.config import STOP_GRACE, Config
+from kiqcluster.control.orders import BY_SIGNAL, Command, Told, parse_command
 from kiqcluster.errors import ApplicationError, ExitCode, KiqError, UsageError
-from kiqcluster.events import Events
-from kiqcluster.groups import Group
-from kiqcluster.supervisor import respawn
-from kiqcluster.supervisor.bulletin import Bulletin
-from kiqcluster.supervisor.children import Child, Slot
-from kiqcluster.supervisor.commands import Command, Told, parse_command
-from kiqcluster.supervisor.crew import Birth, Crew
+from kiqcluster.ipc import forks
+from kiqcluster.process.events import Events
+from kiqcluster.sidekiq.queue_groups import Group
+from kiqcluster.supervisor.cluster import respawn
+from kiqcluster.supervisor.cluster.slots import Child, Slot
+from kiqcluster.supervisor.cluster.state import ClusterState
+from kiqcluster.supervisor.embedded_server import Guardian
 from kiqcluster.supervisor.fork import name_process, reap, reap_adopted
-from kiqcluster.supervisor.guardian import Guardian
-from kiqcluster.supervisor.metrics import ClusterMetrics
-from kiqcluster.supervisor.notify import Notifier, unknown_limit
+from kiqcluster.supervisor.http.endpoints import Probes
+from kiqcluster.supervisor.metrics.page import ClusterMetrics
 from kiqcluster.supervisor.pidfile import Pidfile
-from kiqcluster.supervisor.probes import Probes
-from kiqcluster.supervisor.quiet import BY_SIGNAL
-from kiqcluster.supervisor.releases import Releases
+from kiqcluster.supervisor.processes import Birth, Crew
+from kiqcluster.supervisor.publisher import Bulletin
+from kiqcluster.supervisor.release_paths import Releases
 from kiqcluster.supervisor.renewal import Renewal, Reread
 from kiqcluster.supervisor.signals import SignalInbox
-from kiqcluster.supervisor.state import ClusterState
+from kiqcluster.supervisor.systemd import Notifier, unknown_limit
 from kiqcluster.supervisor.watch import Watch
 
 __all__ = ["Supervisor"]

@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from kiqcluster.frames import Channel
+from kiqcluster.ipc.frames import Channel
 from kiqcluster.supervisor.fork import fork_with_socket
 
 __all__ = ["Watch", "snapshot"]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 from kiqcluster.clock import SystemClock
-from kiqcluster.service import Service
+from kiqcluster.process.service import Service
 from kiqcluster.testing.server import free_port
 from kiqcluster.testing.waiting import PATIENCE
 

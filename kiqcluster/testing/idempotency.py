@@ -13,7 +13,7 @@ from typing import Any
 
 from kiqcluster.client import Client
 from kiqcluster.job import Enqueuer, Job
-from kiqcluster.runtime import current_setup
+from kiqcluster.process.runtime import current_setup
 from kiqcluster.testing.memory import Fake
 from kiqcluster.testing.running import beside_loops, perform
 

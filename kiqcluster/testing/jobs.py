@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from kiqcluster.activejob import deserialized, unwrapped
 from kiqcluster.api.records import JobRecord
 from kiqcluster.client import due_at
 from kiqcluster.clock import SystemClock
 from kiqcluster.errors import CannotDeserialize, InvalidArguments, UsageError
 from kiqcluster.job import Enqueuer, Job
-from kiqcluster.outcome import Outcome
-from kiqcluster.payload import Payload
 from kiqcluster.registry import Definition, current_registry
-from kiqcluster.rubyjson import JSON
+from kiqcluster.sidekiq.active_job import deserialized, unwrapped
+from kiqcluster.sidekiq.outcome import Outcome
+from kiqcluster.sidekiq.payload import Payload
+from kiqcluster.sidekiq.ruby_json import JSON
 
 __all__ = ["UNSAID", "EnqueuedJob", "JobLike", "PerformedJob", "Unsaid", "Wanted", "code_name", "listed", "name_of"]
 

@@ -19,12 +19,12 @@ from functools import partial
 from typing import Any
 
 from kiqcluster.clock import SystemClock
-from kiqcluster.entries import enqueued
 from kiqcluster.errors import UsageError
-from kiqcluster.outcome import Dead, Deferred, Interrupted, Outcome, Requeue, Retry
+from kiqcluster.process.runtime import Ready, current_setup
+from kiqcluster.reenqueue import enqueued
 from kiqcluster.registry import current_registry
-from kiqcluster.rubyjson import JSON
-from kiqcluster.runtime import Ready, current_setup
+from kiqcluster.sidekiq.outcome import Dead, Deferred, Interrupted, Outcome, Requeue, Retry
+from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store
 from kiqcluster.testing.jobs import (
     UNSAID,

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Concatenate, ParamSpec, TypeVar
 
 from kiqcluster.errors import UsageError
-from kiqcluster.runtime import Delivery, current_setup
+from kiqcluster.process.runtime import Delivery, current_setup
 from kiqcluster.testing.memory import Fake, Inline
 
 __all__ = [

@@ -14,14 +14,14 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Generic, TypeVar
 
-from kiqcluster.events import Events
-from kiqcluster.metrics import JobMetrics
-from kiqcluster.outcome import Outcome
+from kiqcluster.process.events import Events
+from kiqcluster.process.metrics import JobMetrics
+from kiqcluster.process.runtime import Runtime, current_setup
+from kiqcluster.process.service import Service
 from kiqcluster.registry import current_registry
-from kiqcluster.runtime import Runtime, current_setup
-from kiqcluster.service import Service
+from kiqcluster.sidekiq.outcome import Outcome
 from kiqcluster.store.engine import Unit
-from kiqcluster.worker.execution import Execution
+from kiqcluster.worker.run.execution import Execution
 
 __all__ = ["beside_loops", "perform"]
 

@@ -1,13 +1,15 @@
 """The worker process: runs the jobs of one queue group.
 
 Threads, from birth to death:
-main         child.py       signals, the socket to the supervisor, one beat a second
-manager      manager.py     the bells of idle queues, overdue outcomes, dead processors
-processor/N  processor.py   take a unit → execute → outcome; leads reserve and settle when nothing is left
-poller       poller.py      schedule and retry set → queues
-heartbeat    heartbeat.py   Sidekiq's process registry, remote signals, new queues
-recovery     recovery.py    units of dead processes → queues
+main         child.py           signals, the socket to the supervisor, one beat a second
+manager      run/manager.py     wakeups of idle queues, overdue outcomes, dead processors
+processor/N  run/processor.py   take a unit → execute → outcome; flushes outcomes and reserves when nothing is left
+poller       poller.py          schedule and retry set → queues
+heartbeat    heartbeat.py       Sidekiq's process registry, remote signals, new queues
+recovery     recovery.py        units of dead processes → queues
+job log      run/job_log.py     lines of jobs that have ended
 
-Read in this order: child, launcher, manager, processor, execution, retry, fetch, turns.  Then membership, poller,
-heartbeat, recovery, bells, inbox, strategy, queues, identity.
+Read in this order: child, launcher, run/ (manager, processor, execution, retry), fetch/ (fetch, coordinator).  Then
+poller, heartbeat, recovery with failure_detector, inbox, identity, metrics/; orphan_alarm, descriptors and
+exit_handlers: what may go wrong with a process from inside.
 """

@@ -23,30 +23,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from kiqcluster import application, forks, log, rubyjson
-from kiqcluster.board import Board
+from kiqcluster import application
 from kiqcluster.clock import SystemClock
 from kiqcluster.config import STOP_GRACE, Config, Origins
+from kiqcluster.control.control_messages import Message
 from kiqcluster.errors import ExitCode, KiqError, RedisRefused, StoreError
-from kiqcluster.events import Events
-from kiqcluster.fleet import Message
-from kiqcluster.frames import Channel, Frame
-from kiqcluster.groups import Group
+from kiqcluster.ipc import forks
+from kiqcluster.ipc.frames import Channel, Frame
+from kiqcluster.ipc.running_jobs import Board
+from kiqcluster.process import log
+from kiqcluster.process.config_sources import with_configured
+from kiqcluster.process.events import Events
+from kiqcluster.process.runtime import Runtime, current_setup
+from kiqcluster.process.service import thread_stacks
 from kiqcluster.registry import current_registry
-from kiqcluster.runtime import Runtime, current_setup
-from kiqcluster.service import thread_stacks
-from kiqcluster.sources import with_configured
+from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.queue_groups import Group
 from kiqcluster.store import Store, is_outage, risks
 from kiqcluster.store.commands import check_commands
 from kiqcluster.store.engine import Member
 from kiqcluster.worker.descriptors import Descriptors
 from kiqcluster.worker.exit_handlers import disown_finalizers, run_exit_handlers
+from kiqcluster.worker.fetch.queue_order import in_words
 from kiqcluster.worker.inbox import REMOTE_ACTIONS, Inbox
 from kiqcluster.worker.launcher import Callbacks, Launcher
 from kiqcluster.worker.memory import proportional_bytes
+from kiqcluster.worker.metrics.throttle import Restraint
 from kiqcluster.worker.orphan_alarm import OrphanAlarm, make_alarm
-from kiqcluster.worker.queues import in_words
-from kiqcluster.worker.restraint import Restraint
 
 __all__ = ["ChildSpec", "run_child"]
 
@@ -164,7 +167,7 @@ class Child:
         self._inbox.trap()
         self._alarm = make_alarm(self._supervisor)
         config = setup.config = with_configured(spec.config, spec.origins, setup.settings)
-        rubyjson.write_floats_as(config.ruby_json)
+        ruby_json.write_floats_as(config.ruby_json)
         setup.store = Store(config.known_redis())
         levels = (definition.options.get("log_level") for definition in current_registry())
         log.adopt_root(level for level in levels if level is not None)

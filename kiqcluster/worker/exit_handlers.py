@@ -13,8 +13,8 @@ import atexit
 import weakref
 from collections.abc import Callable
 
-from kiqcluster.exits import leave
-from kiqcluster.service import Service
+from kiqcluster.ipc.exits import leave
+from kiqcluster.process.service import Service
 
 __all__ = ["disown_finalizers", "run_exit_handlers"]
 

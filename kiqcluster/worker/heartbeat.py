@@ -25,21 +25,22 @@ from typing import Any
 
 import psutil
 
-from kiqcluster import rubyjson
+from kiqcluster.control.control_messages import Message
+from kiqcluster.control.process_registry import CLUSTER_FIELD, SUPERVISOR_FIELD, prune
 from kiqcluster.errors import RedisRefused, ReplyLost, StoreError
-from kiqcluster.fleet import CLUSTER_FIELD, SUPERVISOR_FIELD, Message, prune
-from kiqcluster.groups import Mode
-from kiqcluster.keys import HEARTBEAT_TTL, Keys
-from kiqcluster.payload import peek, shown
-from kiqcluster.runtime import Runtime
-from kiqcluster.service import Service
+from kiqcluster.process.runtime import Runtime
+from kiqcluster.process.service import Service
+from kiqcluster.process.signal_pipe import Wakeup
+from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.keys import HEARTBEAT_TTL, Keys
+from kiqcluster.sidekiq.payload import peek, shown
+from kiqcluster.sidekiq.queue_groups import Mode
 from kiqcluster.store import Link, Store, is_outage
 from kiqcluster.store.engine import MAX_NAMES
 from kiqcluster.store.scripts import PUBLISH, Call, Word, run_scripts
 from kiqcluster.store.wire import Command, Reply, about_keys
 from kiqcluster.version import VERSION
-from kiqcluster.wakeup import Wakeup
-from kiqcluster.worker.processor import Running
+from kiqcluster.worker.run.processor import Running
 
 __all__ = ["BEAT", "Heartbeat", "Status", "withdrawal"]
 
@@ -74,8 +75,8 @@ def withdrawal(keys: Keys, identity: str) -> list[Command]:
 def ruby_version(info: bytes | None) -> str:
     """Return the version of the Sidekiq whose `info` this is; "" for a process of ours, and for what is none."""
     try:
-        facts = rubyjson.decode(info or b"{}")
-    except rubyjson.Undecodable:
+        facts = ruby_json.decode(info or b"{}")
+    except ruby_json.Undecodable:
         return ""
     if not isinstance(facts, dict) or "kiqcluster" in (facts.get("labels") or ()):
         return ""
@@ -272,9 +273,9 @@ class Heartbeat(Service):
         raw = unit.payload
         if len(raw) > MAX_SHOWN_BYTES:
             name, jid = peek(raw)
-            raw = rubyjson.encode({"class": name, "jid": jid, "args": [f"({len(raw)} bytes, not shown)"]})
+            raw = ruby_json.encode({"class": name, "jid": jid, "args": [f"({len(raw)} bytes, not shown)"]})
         payload = shown(raw, unit.queue, running.since)
-        return rubyjson.encode({"queue": unit.queue, "payload": payload.decode(), "run_at": int(running.since)})
+        return ruby_json.encode({"queue": unit.queue, "payload": payload.decode(), "run_at": int(running.since)})
 
     def _describe(self, identity: str) -> bytes:
         """Return the field `info`, each member of which is read by some version of Sidekiq (reference §2.5).
@@ -301,7 +302,7 @@ class Heartbeat(Service):
             "capsules": {"default": {"concurrency": concurrency, "mode": mode, "weights": shown}},
             **({"omitted_queues": omitted} if omitted else {}),
         }
-        return rubyjson.encode(info)
+        return ruby_json.encode(info)
 
     def _fields(self) -> list[str | bytes | int]:
         """Return the other fields of `<identity>`."""
@@ -328,7 +329,7 @@ class Heartbeat(Service):
         if (left := state.get(RUNS_DOWN)) is not None:
             state = {**state, RUNS_DOWN: max(0.0, left - (self._runtime.clock.monotonic() - told_at))}
         news = f"{state.get('at', 0.0)!r} {state.get('supervisor', '')}"
-        return CLUSTER_FIELD, rubyjson.encode(state), SUPERVISOR_FIELD, news
+        return CLUSTER_FIELD, ruby_json.encode(state), SUPERVISOR_FIELD, news
 
     def _withdraw(self, identity: str) -> None:
         with self._store.borrowed() as link:  # a refusal is about a broken key; beats say that

@@ -6,7 +6,7 @@ import signal
 from collections import deque
 from collections.abc import Callable
 
-from kiqcluster.wakeup import COMMON_ACTIONS, Actions, Wakeup, catch, release
+from kiqcluster.process.signal_pipe import COMMON_ACTIONS, Actions, Wakeup, catch, release
 
 __all__ = ["REMOTE_ACTIONS", "SIGNAL_ACTIONS", "Inbox"]
 

@@ -19,33 +19,33 @@ from typing import Any
 
 from prometheus_client import REGISTRY
 
-from kiqcluster.board import Board
+from kiqcluster.control.control_messages import Message
 from kiqcluster.errors import MalformedPayload, RedisRefused, StoreError
-from kiqcluster.fleet import Message
-from kiqcluster.groups import Group
-from kiqcluster.metrics import JobMetrics, Labels, RunningJob, attribute_labels
-from kiqcluster.payload import peek, read
+from kiqcluster.ipc.running_jobs import Board
+from kiqcluster.process.metrics import JobMetrics, Labels, RunningJob, attribute_labels
+from kiqcluster.process.runtime import Runtime
+from kiqcluster.process.service import Service
 from kiqcluster.registry import Registry
-from kiqcluster.runtime import Runtime
-from kiqcluster.service import Service
+from kiqcluster.sidekiq.payload import peek, read
+from kiqcluster.sidekiq.queue_groups import Group
 from kiqcluster.store import is_outage
 from kiqcluster.store.engine import DeadSetLimits, Engine, Member
-from kiqcluster.worker.bells import Bells
-from kiqcluster.worker.collectors import Collectors
-from kiqcluster.worker.execution import Execution
-from kiqcluster.worker.executions import ExecutionWriter
-from kiqcluster.worker.fencing import Fencing
-from kiqcluster.worker.fetch import ReliableFetch
+from kiqcluster.worker.fetch.fencing import Fencing
+from kiqcluster.worker.fetch.fetch import ReliableFetch
+from kiqcluster.worker.fetch.queue_order import QueueOrder, in_words
+from kiqcluster.worker.fetch.wakeups import Bells
 from kiqcluster.worker.heartbeat import Heartbeat, Status
 from kiqcluster.worker.identity import Birth, new_member
-from kiqcluster.worker.joblog import JobLog
-from kiqcluster.worker.manager import Manager
-from kiqcluster.worker.overflow import Overflow
+from kiqcluster.worker.metrics.application_metrics import Collectors
+from kiqcluster.worker.metrics.execution_metrics import ExecutionWriter
+from kiqcluster.worker.metrics.metrics_delta import Frame, Snapshot
 from kiqcluster.worker.poller import Poller
-from kiqcluster.worker.processor import Processor, Running
-from kiqcluster.worker.queues import QueueOrder, in_words
 from kiqcluster.worker.recovery import Recovery
-from kiqcluster.worker.snapshot import Frame, Snapshot
+from kiqcluster.worker.run.execution import Execution
+from kiqcluster.worker.run.job_log import JobLog
+from kiqcluster.worker.run.manager import Manager
+from kiqcluster.worker.run.overflow import Overflow
+from kiqcluster.worker.run.processor import Processor, Running
 
 __all__ = ["Callbacks", "Capsule", "Launcher"]
 

@@ -3,7 +3,7 @@
 Runs in: its own thread; it goes on while the process is quiet, so a quiet fleet misses nothing.
 1. wait       a random time, so that a fleet polls once per `average_scheduled_poll_interval` without coordination
 2. read       the entries that are due, at most MAX_DUE and MAX_DUE_BYTES at a time, of both sets in turns
-3. prepare    client middleware, as for any push (entries.py); what is no job goes to the dead set with its reason
+3. prepare    client middleware, as for any push (reenqueue.py); what is no job goes to the dead set with its reason
 4. move       one script, which moves only what is still there and due (a second poller may be Ruby's).  What Redis
               refuses holds up only itself: where a whole script is refused (an ACL forbids one queue), its entries go
               key by key, and those of the refused one are due again in a minute, unasked until then
@@ -18,14 +18,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
 
-from kiqcluster.entries import DEFAULT_QUEUE, enqueued
 from kiqcluster.errors import MalformedPayload, RedisRefused, StoreError
-from kiqcluster.forks import children_end_here
-from kiqcluster.payload import read, wrap
-from kiqcluster.runtime import Runtime
-from kiqcluster.service import Service
+from kiqcluster.ipc.forks import children_end_here
+from kiqcluster.process.runtime import Runtime
+from kiqcluster.process.service import Service
+from kiqcluster.reenqueue import DEFAULT_QUEUE, enqueued
+from kiqcluster.sidekiq.payload import read, wrap
 from kiqcluster.store.engine import DEFERRAL, Engine
-from kiqcluster.store.moves import Move
+from kiqcluster.store.entry_moves import Move
 
 __all__ = ["Poller", "poll_pause"]
 

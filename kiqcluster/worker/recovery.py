@@ -23,15 +23,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from weakref import WeakKeyDictionary
 
-from kiqcluster.backoff import jittered
 from kiqcluster.errors import RedisRefused, StoreError
-from kiqcluster.runtime import Runtime
-from kiqcluster.service import Service
+from kiqcluster.process.backoff import jittered
+from kiqcluster.process.runtime import Runtime
+from kiqcluster.process.service import Service
 from kiqcluster.store import Link, is_outage
 from kiqcluster.store.engine import ALL_SUSPECT, Beat, Engine
 from kiqcluster.worker import failure_detector
 from kiqcluster.worker.failure_detector import LOOKS, Observation, Window
-from kiqcluster.worker.fencing import Fencing
+from kiqcluster.worker.fetch.fencing import Fencing
 from kiqcluster.worker.heartbeat import withdrawal
 from kiqcluster.worker.identity import Birth, is_gone
 

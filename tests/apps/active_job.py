@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from kiqcluster import Job, current_job, job
-from kiqcluster.runtime import current_setup
+from kiqcluster.process.runtime import current_setup
 
 
 def echo(*args: Any) -> None:

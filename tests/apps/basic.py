@@ -7,7 +7,7 @@ import os
 import time
 
 from kiqcluster import Interrupted, Job, current_job, job
-from kiqcluster.runtime import current_setup
+from kiqcluster.process.runtime import current_setup
 
 
 def note(*words: object) -> None:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from kiqcluster import Job, current_job, job
-from kiqcluster.runtime import current_setup
+from kiqcluster.process.runtime import current_setup
 
 LONGEST_HOLD = 4  # seconds; below the time-out of a Redis call
 

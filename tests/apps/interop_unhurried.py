@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from kiqcluster import client_middleware
-from kiqcluster.runtime import Push
+from kiqcluster.process.runtime import Push
 from tests.apps import interop
 
 __all__ = ["interop"]

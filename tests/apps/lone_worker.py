@@ -8,11 +8,11 @@ from __future__ import annotations
 import socket
 import sys
 
-from kiqcluster import log
-from kiqcluster.board import Board
 from kiqcluster.config import Config
-from kiqcluster.groups import parse_group
-from kiqcluster.runtime import leave
+from kiqcluster.ipc.running_jobs import Board
+from kiqcluster.process import log
+from kiqcluster.process.runtime import leave
+from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.worker.child import ChildSpec, run_child
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from kiqcluster import Client
 from kiqcluster.config import Config
 from kiqcluster.errors import NotReplicated, RedisRefused, RedisUnavailable, ReplyLost, StoreError
-from kiqcluster.runtime import Setup
+from kiqcluster.process.runtime import Setup
 from kiqcluster.store import Store
 from tests.chaos.ledger import Ledger
 from tests.kit import PATIENCE, PAUSE

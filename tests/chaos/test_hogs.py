@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from kiqcluster import rubyjson
+from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from tests.chaos.ledger import Ledger, remains
 from tests.chaos.scale import sized
@@ -57,7 +57,7 @@ def test_a_job_that_gets_no_memory_fails_and_its_worker_goes_on(
     pids = cluster.wait_ready()
     wait_until(lambda: ledger.has_ended(others), "all others to complete", PATIENCE)
     wait_until(lambda: remains(store) == {"retry": HOGS}, "the hogs to wait for another try", PATIENCE)
-    retries = [rubyjson.decode(raw) for raw in store.call("ZRANGE", "retry", 0, -1)]
+    retries = [ruby_json.decode(raw) for raw in store.call("ZRANGE", "retry", 0, -1)]
     audit = ledger.audit([*hogs, *others], buried=hogs)
     report(audit.counts())
     assert {each["jid"]: (each["error_class"], each["retry_count"]) for each in retries} == dict.fromkeys(
@@ -79,7 +79,7 @@ def test_a_job_that_starves_all_threads_of_its_process_costs_no_other_job(
     wait_until(lambda: ledger.has_ended(others), "all others to complete", PATIENCE)
     wait_until(lambda: remains(store).keys() <= {"retry", "dead"}, "all to be settled", PATIENCE)
     buried = {entry["jid"] for entry in dead(store)}
-    failed = {rubyjson.decode(raw)["jid"] for raw in store.call("ZRANGE", "retry", 0, -1)}
+    failed = {ruby_json.decode(raw)["jid"] for raw in store.call("ZRANGE", "retry", 0, -1)}
     died = {each["child"] for each in cluster.seen("child_died")}
     audit = ledger.audit([*hogs, *others], buried=hogs)
     report({"deaths": len(died), "hogs that failed": len(failed), **audit.counts()})

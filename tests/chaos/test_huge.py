@@ -15,7 +15,7 @@ import pytest
 from kiqcluster import Client, client
 from kiqcluster.config import Config
 from kiqcluster.errors import InvalidPush, ReplyLost
-from kiqcluster.runtime import Setup
+from kiqcluster.process.runtime import Setup
 from kiqcluster.store import Store
 from tests.chaos.ledger import Ledger, remains
 from tests.chaos.scale import sized

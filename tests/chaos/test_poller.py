@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from kiqcluster import rubyjson
+from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from tests.chaos.ledger import Ledger, remains
 from tests.chaos.scale import sized
@@ -47,7 +47,7 @@ def due(store: Store) -> int:
 
 def moved(store: Store) -> list[dict[str, Any]]:
     """Return the payloads in the queue, which nobody serves yet."""
-    return [rubyjson.decode(raw) for raw in store.call("LRANGE", "queue:later", 0, -1)]
+    return [ruby_json.decode(raw) for raw in store.call("LRANGE", "queue:later", 0, -1)]
 
 
 @pytest.fixture

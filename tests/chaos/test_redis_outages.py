@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kiqcluster.keys import Keys
+from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.store import Store
 from tests.chaos.ledger import Ledger, remains
 from tests.chaos.pushing import Pusher

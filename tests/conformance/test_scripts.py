@@ -11,8 +11,8 @@ from threading import Event
 import pytest
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
-from kiqcluster.keys import FORMAT
-from kiqcluster.outcome import Dead, Deferred, Discard, Done, Effect, Interrupted, Outcome, Requeue, Retry
+from kiqcluster.sidekiq.keys import FORMAT
+from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Effect, Interrupted, Outcome, Requeue, Retry
 from kiqcluster.store import Store
 from kiqcluster.store import scripts as script_module
 from kiqcluster.store.engine import (
@@ -28,7 +28,7 @@ from kiqcluster.store.engine import (
     Settlement,
     Unit,
 )
-from kiqcluster.store.moves import Dropped, Move, move_entries, move_jobs, read_due, read_queue
+from kiqcluster.store.entry_moves import Dropped, Move, move_entries, move_jobs, read_due, read_queue
 from kiqcluster.store.scripts import (
     MOVE_ENTRIES,
     MOVE_JOBS,
@@ -41,7 +41,7 @@ from kiqcluster.store.scripts import (
     Script,
     run_scripts,
 )
-from kiqcluster.worker.membership import Membership
+from kiqcluster.worker.fetch.membership import Membership
 
 NOW = 1_795_168_740.25
 ME = Member("host:1:aaaaaaaaaaaa", 1, "boot ns 1 2.00")
@@ -1134,11 +1134,11 @@ def failing_after(script: Script, calls: int) -> Script:
 @pytest.fixture
 def sabotage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Script, int], None]]:
     """Make a script fail after so many calls; the Lua text itself is what changes."""
-    from kiqcluster.store import engine, moves
+    from kiqcluster.store import engine, entry_moves
 
     def apply(script: Script, calls: int) -> None:
         name = next(name for name, value in vars(script_module).items() if value is script)
-        user = engine if hasattr(engine, name) else moves
+        user = engine if hasattr(engine, name) else entry_moves
         monkeypatch.setattr(user, name, failing_after(script, calls))
 
     yield apply

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from kiqcluster.config import STOP_GRACE
-from kiqcluster.sources import load
+from kiqcluster.process.config_sources import load
 from kiqcluster.store import Store
 from tests.deploy.stage import need
 from tests.kit import ROOT, RedisServer, free_port, http_get, is_alive, require, unavailable, wait_until

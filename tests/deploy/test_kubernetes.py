@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from kiqcluster.config import STOP_GRACE, Config
-from kiqcluster.ctl import steer
-from kiqcluster.durations import parse_duration
-from kiqcluster.sources import load
+from kiqcluster.ctl.fleet import steer
+from kiqcluster.process.config_sources import load
+from kiqcluster.process.durations import parse_duration
 from kiqcluster.store import Store
 from tests.deploy.stage import need
 from tests.kit import ROOT, Cluster, http_get, wait_until

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from kiqcluster import localhttp, rubyjson
+from kiqcluster.ipc import local_http
+from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from tests.deploy.stage import Manager, Unit, service
 from tests.kit import ROOT, Cluster, RedisServer, wait_until
@@ -167,10 +168,10 @@ class TestD10:
 def answer(path: Path, page: str) -> tuple[int, dict[str, object]]:
     """Return status and document of a page, 0 while nobody listens there."""
     try:
-        status, body = localhttp.request(str(path), "GET", page, 5.0)
+        status, body = local_http.request(str(path), "GET", page, 5.0)
     except OSError:
         return 0, {}
-    return status, rubyjson.decode(body)
+    return status, ruby_json.decode(body)
 
 
 class TestTwoInstances:

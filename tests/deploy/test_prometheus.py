@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from kiqcluster.clock import SystemClock
-from kiqcluster.ctl.exporter import Exporter
+from kiqcluster.ctl.exporter.exporter import Exporter
 from kiqcluster.store import Store
 from tests.deploy.stage import need
 from tests.kit import ROOT, Cluster, http_get, require, wait_until

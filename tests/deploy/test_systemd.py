@@ -10,8 +10,8 @@ import pytest
 
 from kiqcluster.config import STOP_GRACE, Config
 from kiqcluster.errors import ExitCode
-from kiqcluster.sources import load
-from kiqcluster.supervisor.notify import EXTENSION
+from kiqcluster.process.config_sources import load
+from kiqcluster.supervisor.systemd import EXTENSION
 from tests.deploy.stage import Unit
 from tests.kit import ROOT, require, unavailable
 

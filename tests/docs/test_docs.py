@@ -12,9 +12,9 @@ import pytest
 
 from kiqcluster import api, config, errors
 from kiqcluster.errors import ExitCode
-from kiqcluster.events import LIFECYCLE
 from kiqcluster.job import OPTIONS
 from kiqcluster.middleware import Chain
+from kiqcluster.process.events import LIFECYCLE
 from kiqcluster.store import Store
 from tests.kit import ROOT, RedisServer
 

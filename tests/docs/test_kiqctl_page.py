@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from kiqcluster import rubyjson
 from kiqcluster.clock import SystemClock
+from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from tests.docs.test_docs import blocks
 from tests.kit import ROOT, RedisServer
@@ -46,9 +46,9 @@ def fleet(store: Store) -> Iterator[StandIn]:
     here.obeys_alone = True
     here.run_jobs(2, 1)
     publish(store, RUBY, labels=[], version=None, queues=["mailers"])
-    job = rubyjson.encode({"class": "SendInvoice", "args": [7, "EUR"], "jid": EXAMPLE_JID}).decode()
+    job = ruby_json.encode({"class": "SendInvoice", "args": [7, "EUR"], "jid": EXAMPLE_JID}).decode()
     told = {"queue": "mailers", "payload": job, "run_at": int(SystemClock.now()) - 3_600}
-    store.call("HSET", f"{here.workers[0]}:work", "k9x2", rubyjson.encode(told))
+    store.call("HSET", f"{here.workers[0]}:work", "k9x2", ruby_json.encode(told))
     yield here
     here.close()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import kiqcluster
-from kiqcluster import log, sources
+from kiqcluster.process import config_sources, log
 from kiqcluster.supervisor import reload, signals
 from kiqcluster.worker import inbox
 from tests.kit import ROOT, Cluster, RedisServer, http_get, require, wait_until
@@ -116,7 +116,7 @@ def test_the_settings_that_the_page_shows_are_accepted(tmp_path: Path) -> None:
     file = tmp_path / "kiqcluster.toml"
     file.write_text("\n".join(blocks))
 
-    loaded, origins = sources.load({}, file=str(file), environ={})
+    loaded, origins = config_sources.load({}, file=str(file), environ={})
 
     assert origins["max_jobs"] == f"file ({file})"
     assert (loaded.max_rss, loaded.max_rss_hard) == (800, 1_500)

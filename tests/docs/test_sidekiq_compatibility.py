@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kiqcluster.api import ProcessSet
-from kiqcluster.rubyjson import decode
+from kiqcluster.sidekiq.ruby_json import decode
 from kiqcluster.store import Store
 from tests.interop.programs import RubyProgram, RubyServer
 from tests.interop.test_scenarios import SCENARIOS

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from kiqcluster.contrib import otel
-from kiqcluster.runtime import Push, Run, Setup
+from kiqcluster.process.runtime import Push, Run, Setup
 from kiqcluster.store import Store
 from tests.docs.test_docs import blocks, first_cells, output
 from tests.kit import ROOT, RedisServer
@@ -15,7 +15,7 @@ from tests.tracing import instrumented
 
 PAGE = ROOT / "docs/tracing.md"
 USE = """
-from kiqcluster.runtime import current_setup
+from kiqcluster.process.runtime import current_setup
 
 welcome.perform_inline(7)
 for hook in current_setup().hooks.of("fork"):

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from kiqcluster.payload import unwrap
+from kiqcluster.sidekiq.payload import unwrap
 
 __all__ = ["CASES", "Case", "case_of", "marked"]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kiqcluster import rubyjson
-from kiqcluster.runtime import Setup, using_setup
+from kiqcluster.process.runtime import Setup, using_setup
+from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from tests.interop.browser import Browser
 from tests.interop.programs import RubyClient, RubyProgram, RubyServer
@@ -25,9 +25,9 @@ def old_json() -> Iterator[None]:
     """Write floats as Debian's json 2.6 does, in this process and in the clusters that it starts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KIQ_RUBY_JSON", "2.6")
-        rubyjson.write_floats_as("2.6")
+        ruby_json.write_floats_as("2.6")
         yield
-    rubyjson.write_floats_as("2.12")
+    ruby_json.write_floats_as("2.12")
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from kiqcluster.rubyjson import decode
+from kiqcluster.sidekiq.ruby_json import decode
 from kiqcluster.store import Store
 from kiqcluster.worker.heartbeat import BEAT
 from tests.apps.interop import fragile

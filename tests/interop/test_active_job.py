@@ -13,7 +13,7 @@ import pytest
 
 from kiqcluster import Client, Job, job
 from kiqcluster.api.records import JobRecord
-from kiqcluster.rubyjson import decode
+from kiqcluster.sidekiq.ruby_json import decode
 from tests.interop.programs import FOLDER, RubyProgram, RubyServer
 from tests.kit import RedisServer, require, unavailable, wait_until
 

@@ -19,7 +19,7 @@ from kiqcluster.api import (
     summaries,
 )
 from kiqcluster.errors import UsageError
-from kiqcluster.rubyjson import decode
+from kiqcluster.sidekiq.ruby_json import decode
 from tests.interop.programs import RubyServer, exact
 from tests.interop.stage import jids, mend, queued, ran, wait_ran
 from tests.interop.values import ALL_KINDS

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from kiqcluster.payload import MALFORMED, unwrap
-from kiqcluster.rubyjson import decode
-from kiqcluster.runtime import Setup, using_setup
+from kiqcluster.process.runtime import Setup, using_setup
+from kiqcluster.sidekiq.payload import MALFORMED, unwrap
+from kiqcluster.sidekiq.ruby_json import decode
 from tests.apps.interop import hold
 from tests.chaos.ledger import remains
 from tests.interop.bad_input import CASES, case_of, marked

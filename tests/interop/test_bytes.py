@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from kiqcluster import rubyjson
+from kiqcluster.sidekiq import ruby_json
 from tests.apps.interop import Echo, fragile
 from tests.interop.values import ALL_KINDS
 from tests.kit import wait_until
@@ -49,7 +49,7 @@ def test_floats_of_every_magnitude_are_printed_as_ruby_prints_them(ruby):
     floats += [sign * 10.0**power for power in range(-320, 309) for sign in (1, -1)]
     floats += [math.nextafter(10.0**power, towards) for power in range(-30, 30) for towards in (0, math.inf)]
 
-    written = [rubyjson.encode(each).decode() for each in floats if math.isfinite(each)]
+    written = [ruby_json.encode(each).decode() for each in floats if math.isfinite(each)]
 
     assert ruby(PRINTED_BY_RUBY, texts=written) == written
 
@@ -57,8 +57,8 @@ def test_floats_of_every_magnitude_are_printed_as_ruby_prints_them(ruby):
 def test_characters_of_every_kind_are_printed_as_ruby_prints_them(ruby):
     codes = [*range(0x3100), *range(0xD700, 0xD800), *range(0xE000, 0xE100), *range(0xFE00, 0x10100), 0x1F680, 0x10FFFF]
 
-    written = [rubyjson.encode(chr(code)).decode() for code in codes] + [
-        rubyjson.encode("".join(map(chr, codes))).decode()
+    written = [ruby_json.encode(chr(code)).decode() for code in codes] + [
+        ruby_json.encode("".join(map(chr, codes))).decode()
     ]
 
     assert ruby(PRINTED_BY_RUBY, texts=written) == written

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from kiqcluster.ctl.gauges import Gauges
+from kiqcluster.ctl.exporter.gauges import Gauges
 from kiqcluster.store import Store
 from tests.interop.programs import RubyClient, RubyServer
 from tests.kit import wait_until

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from kiqcluster.payload import decode_backtrace
-from kiqcluster.rubyjson import decode
+from kiqcluster.sidekiq.payload import decode_backtrace
+from kiqcluster.sidekiq.ruby_json import decode
 from tests.apps.interop import Echo, fragile
 from tests.interop.programs import exact
 from tests.interop.values import ALL_KINDS

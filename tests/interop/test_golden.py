@@ -216,7 +216,7 @@ def test_a_version_without_metrics_has_none(golden, clock):
 HEAD = """
 import json
 from kiqcluster import current_job, job
-from kiqcluster.runtime import current_setup
+from kiqcluster.process.runtime import current_setup
 
 def note(name, args):
     current_setup().current_store().call("RPUSH", "ran", json.dumps([current_job().jid, name, args]))

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kiqcluster.api import DeadSet, Queue, RetrySet, ScheduledSet
-from kiqcluster.runtime import Setup, using_setup
+from kiqcluster.process.runtime import Setup, using_setup
 from tests.interop.bad_input import CASES, marked
 from tests.kit import cluster, wait_until
 

@@ -18,8 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from kiqcluster import Client, fleet
+from kiqcluster import Client
 from kiqcluster.api import DeadSet, ProcessSet, RetrySet
+from kiqcluster.control import process_registry
 from kiqcluster.store import Store
 from tests.chaos.ledger import Ledger, remains
 from tests.interop.programs import FOLDER, RubyClient, RubyServer
@@ -63,8 +64,8 @@ class Fleet:
     def pushed(self) -> set[str]:
         return set().union(*self.jids.values())
 
-    def processes(self, *, ours: bool) -> dict[int, fleet.Process]:
-        return {each.pid: each for each in fleet.processes(self.store) if each.is_ours is ours}
+    def processes(self, *, ours: bool) -> dict[int, process_registry.Process]:
+        return {each.pid: each for each in process_registry.processes(self.store) if each.is_ours is ours}
 
     def hurry(self) -> None:
         """Have what waits for a retry be due; whoever polls moves it.  XX: not what somebody has moved meanwhile."""
@@ -84,7 +85,9 @@ def start_ruby(
             redis_server.url, FOLDER / "mixed.rb", queue=",".join(QUEUES), threads=5, environ=ledger.environ
         )
         servers.append(server)
-        wait_until(lambda: any(each.pid == server.pid for each in fleet.processes(store)), "Ruby to be there", 30)
+        wait_until(
+            lambda: any(each.pid == server.pid for each in process_registry.processes(store)), "Ruby to be there", 30
+        )
         return server
 
     yield start

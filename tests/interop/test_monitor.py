@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kiqcluster import rubyjson
 from kiqcluster.clock import SystemClock
+from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from tests.kit import Cluster, RedisServer, require, wait_until
 from tests.process.kiqctl import Kiqctl
@@ -79,7 +79,7 @@ def test_it_says_what_rubys_says(
     for key, count in (("retry", 2), ("dead", 1), ("schedule", 4)):
         for number in range(count):
             job = {"class": "A", "args": [], "jid": f"{number}", "queue": "low"}
-            store.call("ZADD", key, now + 1e6 + number, rubyjson.encode(job))
+            store.call("ZADD", key, now + 1e6 + number, ruby_json.encode(job))
     store.pipeline([("SET", "stat:processed", 1_234_567), ("SET", "stat:failed", 1_234)])
 
     def both() -> tuple[dict[str, list[str]], dict[str, list[str]]]:

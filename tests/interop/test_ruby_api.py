@@ -11,7 +11,7 @@ import time
 import pytest
 
 from kiqcluster import Client
-from kiqcluster.rubyjson import decode
+from kiqcluster.sidekiq.ruby_json import decode
 from tests.apps.interop import Echo, fragile, held
 from tests.interop.programs import exact
 from tests.interop.stage import buried, entries, failed, jids, mend, queued, ran, wait_ran

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from kiqcluster.payload import unwrap
-from kiqcluster.rubyjson import decode
+from kiqcluster.sidekiq.payload import unwrap
+from kiqcluster.sidekiq.ruby_json import decode
 from tests.apps.interop import Echo, fragile, held
 from tests.interop.programs import RubyServer, exact
 from tests.interop.stage import buried, entries, failed, jids, mend, queued, wait_ran

@@ -14,7 +14,7 @@ import pytest
 
 from kiqcluster import Client
 from kiqcluster.api import Queue, WorkSet
-from kiqcluster.rubyjson import decode
+from kiqcluster.sidekiq.ruby_json import decode
 from tests.apps.interop import Echo, fragile, held
 from tests.interop.stage import entries
 from tests.interop.values import ALL_KINDS

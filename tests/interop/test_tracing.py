@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kiqcluster.rubyjson import decode
+from kiqcluster.sidekiq.ruby_json import decode
 from kiqcluster.store import Store
 from tests.apps.interop import Echo, fragile
 from tests.kit import Cluster, wait_until

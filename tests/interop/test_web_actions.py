@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from kiqcluster import Client
-from kiqcluster.rubyjson import decode
+from kiqcluster.sidekiq.ruby_json import decode
 from tests.apps.interop import Echo
 from tests.interop.programs import exact
 from tests.interop.stage import buried, entries, failed, jids, mend, presses, queued, ran, wait_ran

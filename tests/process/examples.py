@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from kiqcluster import rubyjson
+from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from tests.kit import free_port
 from tests.process.kiqctl import Kiqctl
@@ -37,7 +37,7 @@ def lay_out(store: Store) -> None:
 
 
 def add(store: Store, key: str, payload: dict[str, object], score: float) -> None:
-    store.call("ZADD", key, repr(score), rubyjson.encode(payload))
+    store.call("ZADD", key, repr(score), ruby_json.encode(payload))
 
 
 def run_example(kiqctl: Kiqctl, call: Sequence[str], url: str) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kiqcluster.ctl.command import command
-from kiqcluster.ctl.listing import Listing
+from kiqcluster.ctl.jobs.pager import Listing
 from kiqcluster.store import Store
 from tests import forkserver
 from tests.kit import PATIENCE, ROOT, wait_until

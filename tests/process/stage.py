@@ -18,9 +18,11 @@ from typing import Any
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
-from kiqcluster import Client, fleet, rubyjson
+from kiqcluster import Client
 from kiqcluster.config import Config
-from kiqcluster.runtime import Setup
+from kiqcluster.control import process_registry
+from kiqcluster.process.runtime import Setup
+from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from tests.kit import PAUSE, ROOT, Cluster, free_port, http_get, is_alive, wait_until
 
@@ -62,7 +64,7 @@ def release(store: Store) -> None:
 
 def queued(store: Store, queue: str = "default") -> list[Any]:
     """Return the payloads that wait, the one to be fetched next first."""
-    return [rubyjson.decode(raw) for raw in reversed(store.call("LRANGE", f"queue:{queue}", 0, -1))]
+    return [ruby_json.decode(raw) for raw in reversed(store.call("LRANGE", f"queue:{queue}", 0, -1))]
 
 
 def words(payloads: list[Any]) -> list[str]:
@@ -71,7 +73,7 @@ def words(payloads: list[Any]) -> list[str]:
 
 
 def dead(store: Store) -> list[Any]:
-    return [rubyjson.decode(raw) for raw in store.call("ZRANGE", "dead", 0, -1)]
+    return [ruby_json.decode(raw) for raw in store.call("ZRANGE", "dead", 0, -1)]
 
 
 def identities(store: Store) -> set[str]:
@@ -135,7 +137,7 @@ def restarts(cluster: Cluster, reason: str, slot: int = 0) -> float:
 
 def told(store: Store) -> list[Mapping[str, Any]]:
     """Return what supervisors are doing, as each of their processes shows it in Redis."""
-    return [process.cluster for process in fleet.processes(store) if process.cluster is not None]
+    return [process.cluster for process in process_registry.processes(store) if process.cluster is not None]
 
 
 def wait_told(store: Store, what: str, condition: Callable[[Mapping[str, Any]], Any]) -> Mapping[str, Any]:
@@ -152,14 +154,14 @@ def wait_roll(store: Store, state: str) -> Mapping[str, Any]:
 
 def slots(cluster: Cluster) -> list[dict[str, Any]]:
     """Return what /status says of each slot."""
-    found: list[dict[str, Any]] = rubyjson.decode(http_get(cluster.port, "/status")[2])["slots"]
+    found: list[dict[str, Any]] = ruby_json.decode(http_get(cluster.port, "/status")[2])["slots"]
     return found
 
 
 def readiness(cluster: Cluster) -> tuple[int, str]:
     """Return status and reason."""
     status, _, body = http_get(cluster.port, "/readiness")
-    return status, rubyjson.decode(body).get("reason", "")
+    return status, ruby_json.decode(body).get("reason", "")
 
 
 def is_ready(port: int) -> bool:

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from kiqcluster import fleet
-from kiqcluster.fleet import Message
-from kiqcluster.frames import Channel, Frame
+from kiqcluster.control import control_messages
+from kiqcluster.control.control_messages import Message
+from kiqcluster.ipc.frames import Channel, Frame
 from kiqcluster.store import Store
 from tests.kit import PATIENCE, ROOT, Cluster, RedisServer, wait_until
 from tests.process.stage import (
@@ -68,7 +68,7 @@ class LoneWorker:
         return {frame["type"] for frame in self.frames}
 
     def tell(self, action: str, scope: str = "process", **fields: Any) -> None:
-        fleet.send(self.store, self.identity, Message(action, scope, by="kiqctl@x", **fields))
+        control_messages.send(self.store, self.identity, Message(action, scope, by="kiqctl@x", **fields))
 
     def field(self, name: str) -> Any:
         """Return what the worker publishes of itself."""
@@ -184,7 +184,7 @@ def test_threads_are_dumped_by_the_one_that_is_asked(run_cluster: RunCluster, st
     pids = cluster.wait_ready(2)
     asked = next(name for name in identities(store) if pid_of(name) == pids[1])
 
-    fleet.send(store, asked, Message("dump", "process"))
+    control_messages.send(store, asked, Message("dump", "process"))
 
     cluster.wait_for("threads", pid=pids[1])
     assert cluster.seen("threads", pid=pids[0]) == []

@@ -288,7 +288,7 @@ def test_a_job_whose_thread_dies_before_it_begins_runs_in_another(
 ) -> None:
     path = application(
         """
-        from kiqcluster.board import Board
+        from kiqcluster.ipc.running_jobs import Board
 
         start = Board.start
 

@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 import pytest
 
-from kiqcluster import rubyjson
 from kiqcluster.errors import StoreError
+from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from tests.kit import ROOT, Cluster, http_get, is_alive, wait_until
 from tests.process.stage import ledger, push, queued, release, wait_gone, wait_noted, words
@@ -230,7 +230,7 @@ def test_a_roll_and_a_reload_find_the_configuration_as_it_was(run_embedded: RunE
     cluster.signal(signal.SIGHUP)
     cluster.wait_for("reloaded")
 
-    status = rubyjson.decode(http_get(cluster.port, "/status")[2])
+    status = ruby_json.decode(http_get(cluster.port, "/status")[2])
     assert (status["restart_needed"], status["reload_needed"], status["roll_needed"]) == ("", "", "")
 
 

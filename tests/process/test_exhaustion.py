@@ -19,7 +19,7 @@ import pytest
 from kiqcluster import Client
 from kiqcluster.config import Config
 from kiqcluster.errors import ExitCode, RedisRefused, StoreError
-from kiqcluster.runtime import Setup
+from kiqcluster.process.runtime import Setup
 from kiqcluster.store import Store
 from tests.kit import ROOT, Cluster, RedisServer, cluster, unavailable, wait_until
 from tests.process.stage import (

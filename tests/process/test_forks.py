@@ -164,7 +164,7 @@ def test_a_forked_process_of_a_web_server_enqueues_on_a_connection_of_its_own(
     server.write_text("""
 import os
 from kiqcluster import Client
-from kiqcluster.runtime import current_setup
+from kiqcluster.process.runtime import current_setup
 
 store = current_setup().current_store()
 Client().push({"class": "Work", "args": [0]})

@@ -15,7 +15,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from kiqcluster.store import Store
-from kiqcluster.supervisor.http import MOST_CONNECTIONS
+from kiqcluster.supervisor.http.server import MOST_CONNECTIONS
 from tests.kit import PATIENCE, Cluster, RedisServer, http_get, require, wait_until
 from tests.kit import cluster as running_cluster
 from tests.process.stage import (

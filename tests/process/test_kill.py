@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kiqcluster import fleet
 from kiqcluster.config import STOP_GRACE
+from kiqcluster.control import process_registry
 from kiqcluster.store import Store
 from tests.kit import Cluster, RedisServer, http_get, is_alive, wait_until
 from tests.process.kiqctl import Kiqctl
@@ -389,7 +389,7 @@ def test_a_child_whose_job_holds_the_interpreter_is_told_of_and_replaced_as_sile
     stacks = cluster.wait_for("child_stacks", child=pid)["stacks"]
     status, _, readiness = http_get(cluster.port, "/readiness")
     slot, _ = slots(cluster)
-    wait_until(lambda: any(each.is_unresponsive for each in fleet.processes(store)), "Redis to show it")
+    wait_until(lambda: any(each.is_unresponsive for each in process_registry.processes(store)), "Redis to show it")
     dump = Kiqctl(redis_server.url)("dump", f"{socket.gethostname()}:{pid}")
     cluster.wait_for("child_stacks", child=pid, count=2)
     count = metric(cluster, 'kiqcluster_children{state="unresponsive"}')

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kiqcluster import rubyjson
+from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from tests.kit import Cluster
 from tests.process.kiqctl import Kiqctl
@@ -18,7 +18,7 @@ from tests.standin import publish
 
 def scheduled(store: Store) -> list[tuple[Any, float]]:
     flat = store.call("ZRANGE", "schedule", 0, -1, "WITHSCORES")
-    return [(rubyjson.decode(raw), float(score)) for raw, score in zip(flat[::2], flat[1::2], strict=True)]
+    return [(ruby_json.decode(raw), float(score)) for raw, score in zip(flat[::2], flat[1::2], strict=True)]
 
 
 def test_a_job_of_any_class_is_enqueued_and_its_jid_printed(kiqctl: Kiqctl, store: Store) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kiqcluster import fleet
+from kiqcluster.control import process_registry
 from kiqcluster.store import Store
 from tests.kit import Cluster, RedisServer, free_port, wait_until
 from tests.process.examples import lay_out, run_example
@@ -57,7 +57,7 @@ class Stage:
         there = cluster or self.cluster
 
         def is_listed() -> bool:  # a kill has just replaced one, perhaps
-            return set(there.pids().values()) <= {each.pid for each in fleet.processes(self._store)}
+            return set(there.pids().values()) <= {each.pid for each in process_registry.processes(self._store)}
 
         wait_until(is_listed, "all workers to be listed")
         return f"{socket.gethostname()}:{there.pids().popitem()[1]}"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kiqcluster import fleet
+from kiqcluster.control import process_registry
 from kiqcluster.store import Store
 from tests.kit import Cluster, RedisServer, wait_until
 from tests.process.kiqctl import Kiqctl
@@ -52,7 +52,9 @@ def wait_queued(store: Store, word: str, queue: str = "default") -> None:
 def wait_listed(cluster: Cluster, store: Store, slots: int = 1) -> dict[int, int]:
     """Wait until every slot is ready and has said so in Redis, where kiqctl looks; return slot → pid."""
     pids = cluster.wait_ready(slots)
-    wait_until(lambda: {each.pid for each in fleet.processes(store)} >= set(pids.values()), "all to be listed")
+    wait_until(
+        lambda: {each.pid for each in process_registry.processes(store)} >= set(pids.values()), "all to be listed"
+    )
     return pids
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kiqcluster import rubyjson
+from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from kiqcluster.version import VERSION
 from tests.kit import Cluster, wait_until
@@ -23,9 +23,9 @@ ACTIVE_JOB = "ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper"
 
 def run_job(store: Store, key: str, tid: str, name: str = "SendInvoice", queue: str = "mailers", **fields: Any) -> None:
     """Have a job run, by what its process says."""
-    payload = rubyjson.encode({"class": name, "args": [7, "EUR"], "jid": f"{tid}-jid", "queue": queue, **fields})
+    payload = ruby_json.encode({"class": name, "args": [7, "EUR"], "jid": f"{tid}-jid", "queue": queue, **fields})
     told = {"queue": queue, "payload": payload.decode(), "run_at": int(NOW)}
-    store.call("HSET", key, tid, rubyjson.encode(told))
+    store.call("HSET", key, tid, ruby_json.encode(told))
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ class TestEncodings:
     def test_documents_are_json_all_the_same(self, kiqctl: Kiqctl, store: Store, encoding: str) -> None:
         publish(store, OURS)
         run_job(store, f"{OURS}:work", "one", args=["é 🚀"])
-        broken = rubyjson.encode({"queue": "low", "payload": '{"class":"A","args":["\\ud800"]}', "run_at": 1})
+        broken = ruby_json.encode({"queue": "low", "payload": '{"class":"A","args":["\\ud800"]}', "run_at": 1})
         store.call("HSET", f"{OURS}:work", "two", broken)
 
         done = kiqctl("busy", "--json", PYTHONIOENCODING=encoding)

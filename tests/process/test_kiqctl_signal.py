@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kiqcluster import fleet
+from kiqcluster.control import process_registry
 from kiqcluster.store import Store
 from tests.kit import Cluster, is_alive, wait_until
 from tests.process.kiqctl import Kiqctl
@@ -241,10 +241,10 @@ class TestStop:
         assert cluster.wait() == 0
 
 
-def listed(store: Store, pid: int) -> fleet.Process:
+def listed(store: Store, pid: int) -> process_registry.Process:
     """Wait until a process shows in Redis with its supervisor."""
 
-    def found() -> fleet.Process | None:
-        return next((each for each in fleet.processes(store) if each.pid == pid and each.supervisor), None)
+    def found() -> process_registry.Process | None:
+        return next((each for each in process_registry.processes(store) if each.pid == pid and each.supervisor), None)
 
     return wait_until(found, f"process {pid} to be listed")

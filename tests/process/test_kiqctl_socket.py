@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from kiqcluster.clock import SystemClock
-from kiqcluster.ctl import by_socket
-from kiqcluster.ctl.by_socket import SocketWay
-from kiqcluster.ctl.steer import message
-from kiqcluster.durations import parse_duration
+from kiqcluster.control import socket_transport
+from kiqcluster.control.socket_transport import SocketWay
+from kiqcluster.ctl.fleet.steer import message
 from kiqcluster.errors import KiqError
+from kiqcluster.process.durations import parse_duration
 from tests.kit import free_port, wait_until
 from tests.process.kiqctl import Kiqctl
 from tests.standin import Door, door
@@ -137,7 +137,7 @@ def test_a_resume_says_whose_quiet_it_may_end(supervisor: Door) -> None:
 
 
 def test_an_order_that_is_not_answered_may_be_done_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(by_socket, "TIMEOUT", 0.2)
+    monkeypatch.setattr(socket_transport, "TIMEOUT", 0.2)
     path = tmp_path / "frozen.sock"
     with socket.socket(socket.AF_UNIX) as frozen:  # as the supervisor's, while it is stopped
         frozen.bind(str(path))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kiqcluster import rubyjson
+from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from tests.kit import Cluster, RedisServer, free_port, wait_until
 from tests.process.kiqctl import Kiqctl
@@ -52,13 +52,13 @@ def add(store: Store, key: str, score: float, **fields: Any) -> None:
     """Have a failed job lie in a set."""
     payload = {"retry": True, "queue": "low", "args": [7], "class": "SendInvoice", "jid": JID, "created_at": NOW}
     failure = {"failed_at": NOW, "retry_count": 0, "error_class": "OSError", "error_message": "no [b]route[/b]"}
-    store.call("ZADD", key, repr(score), rubyjson.encode({**payload, **failure, **fields}))
+    store.call("ZADD", key, repr(score), ruby_json.encode({**payload, **failure, **fields}))
 
 
 def jids(store: Store, key: str) -> list[str]:
     """Return the ids of the entries of a set, or of the jobs of a queue."""
     command = ("LRANGE", key, 0, -1) if key.startswith("queue:") else ("ZRANGE", key, 0, -1)
-    return [rubyjson.decode(raw)["jid"] for raw in store.call(*command)]
+    return [ruby_json.decode(raw)["jid"] for raw in store.call(*command)]
 
 
 class TestScreen:

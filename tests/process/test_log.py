@@ -80,7 +80,7 @@ def test_a_worker_whose_main_thread_fails_still_writes_what_its_jobs_have_done(
     source = """
         import os, signal, threading
         from kiqcluster import job, on
-        from kiqcluster.runtime import current_setup
+        from kiqcluster.process.runtime import current_setup
 
         @job()
         def nothing():

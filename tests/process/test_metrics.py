@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import pytest
 
-from kiqcluster import rubyjson
+from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from tests.kit import ROOT, Cluster, RedisServer, free_port, http_get, require, wait_until
 from tests.kit import cluster as running_cluster
@@ -282,7 +282,7 @@ scrape_configs: [{{job_name: kiq, static_configs: [{{targets: ["127.0.0.1:{port}
             return []
         if status != 200:  # it still starts
             return []
-        return [float(each["value"][1]) for each in rubyjson.decode(body).get("data", {}).get("result", ())]
+        return [float(each["value"][1]) for each in ruby_json.decode(body).get("data", {}).get("result", ())]
 
     try:
         yield ask
@@ -293,7 +293,7 @@ scrape_configs: [{{job_name: kiq, static_configs: [{{targets: ["127.0.0.1:{port}
 
 def processed(cluster: Cluster) -> int:
     """Return how many jobs the slots have told of; asking for that makes no page."""
-    slots = rubyjson.decode(http_get(cluster.port, "/status")[2])["slots"]
+    slots = ruby_json.decode(http_get(cluster.port, "/status")[2])["slots"]
     return sum(slot["processed"] for slot in slots)
 
 

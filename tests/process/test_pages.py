@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from kiqcluster import rubyjson
+from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
-from kiqcluster.supervisor.http import MOST_CONNECTIONS
+from kiqcluster.supervisor.http.server import MOST_CONNECTIONS
 from kiqcluster.version import VERSION
 from tests.kit import Cluster, connect, http_get, wait_until
 from tests.process.stage import (
@@ -39,13 +39,13 @@ IDLE_CLIENTS = 1_000
 
 
 def status(where: int | Path) -> Any:
-    return rubyjson.decode(http_get(where, "/status")[2])
+    return ruby_json.decode(http_get(where, "/status")[2])
 
 
 def order(where: Path, path: str) -> tuple[int, Any]:
     """Give an order; return status and answer."""
     code, _, body = http_get(where, path, "POST")
-    return code, rubyjson.decode(body)
+    return code, ruby_json.decode(body)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_a_process_that_serves_is_said_to_reach_redis_from_its_first_word_on(
 
     def published() -> Any:
         fields = [store.call("HGET", identity, "kiq_cluster") for identity in store.call("SMEMBERS", "processes")]
-        rows = [row for field in fields if field for row in rubyjson.decode(field)["children"]]
+        rows = [row for field in fields if field for row in ruby_json.decode(field)["children"]]
         return [row for row in rows if row["state"] == "ready"]
 
     (row,) = wait_until(published, "the process to be published as ready")
@@ -90,7 +90,7 @@ def test_startup_is_over_once_every_slot_was_ready_and_does_not_come_again(
     (tmp_path / "gate0").touch()
     cluster.wait_for("child_ready", slot=0)
     code, _, body = http_get(cluster.port, "/startup")
-    assert (code, rubyjson.decode(body)) == (503, {"status": "starting", "reason": "slot 1 is in booting"})
+    assert (code, ruby_json.decode(body)) == (503, {"status": "starting", "reason": "slot 1 is in booting"})
 
     (tmp_path / "gate1").touch()
     cluster.wait_for("child_ready", slot=1)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kiqcluster import fleet
-from kiqcluster.fleet import Message
+from kiqcluster.control import control_messages
+from kiqcluster.control.control_messages import Message
 from kiqcluster.store import Store
 from tests.kit import Cluster, wait_until
 from tests.process.stage import (
@@ -31,7 +31,7 @@ RunCluster = Callable[..., Cluster]
 def ask(store: Store, action: str, scope: str = "cluster", *, pid: int = 0, **fields: object) -> None:
     """Send a control message, as kiqctl does, through the process that is named, or any."""
     carrier = next(name for name in sorted(identities(store)) if pid in (0, pid_of(name)))
-    fleet.send(store, carrier, Message(action, scope, by="kiqctl@x", **fields))
+    control_messages.send(store, carrier, Message(action, scope, by="kiqctl@x", **fields))
 
 
 def wait_quiet(store: Store, by: str) -> None:

@@ -32,7 +32,7 @@ HUNGRY = """
     import time
     from kiqcluster import current_job, job
     from tests.apps.basic import note, stubborn
-    from kiqcluster.runtime import current_setup
+    from kiqcluster.process.runtime import current_setup
 
     kept = []
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kiqcluster import rubyjson
+from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from tests.kit import ROOT, Cluster, RedisServer, is_alive, wait_until
 from tests.kit import cluster as run
@@ -45,7 +45,7 @@ class Configured:
         self._run = lambda: run_cluster("-C", str(self.file), *arguments)
 
     def write(self, *groups: str, **settings: Any) -> None:
-        lines = [f"{name} = {rubyjson.encode(value).decode()}" for name, value in settings.items()]
+        lines = [f"{name} = {ruby_json.encode(value).decode()}" for name, value in settings.items()]
         self.file.write_text("\n".join([f"groups = {list(groups)!r}", *lines]))
 
     def start(self, *groups: str, **settings: Any) -> Cluster:
@@ -67,7 +67,7 @@ def reload(cluster: Cluster, count: int = 1) -> dict[str, Any]:
 def listened(store: Store, pid: int) -> set[str]:
     """Return the queues that a process' heartbeat shows."""
     infos = [store.call("HGET", name, "info") for name in identities(store) if pid_of(name) == pid]
-    return set(rubyjson.decode(infos[0])["queues"]) if infos and infos[0] else set()
+    return set(ruby_json.decode(infos[0])["queues"]) if infos and infos[0] else set()
 
 
 def reloads(cluster: Cluster, result: str) -> float:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from kiqcluster import fleet
 from kiqcluster.clock import SystemClock
-from kiqcluster.fleet import Message
+from kiqcluster.control import control_messages
+from kiqcluster.control.control_messages import Message
 from kiqcluster.store import Store
 from tests.kit import ROOT, Cluster, RedisServer, is_alive, wait_until
 from tests.kit import cluster as run
@@ -163,7 +163,7 @@ def test_a_roll_that_is_asked_for_by_message_is_found_by_its_id_and_begun_once(
     cluster = run_cluster("default", "-c", "1")
     first = cluster.wait_ready()[0]
     for _ in range(2):
-        fleet.send(store, *identities(store), Message("roll", id="deploy 7"))
+        control_messages.send(store, *identities(store), Message("roll", id="deploy 7"))
 
     began = SystemClock.now()
     report = dict(wait_roll(store, "done"))
@@ -280,7 +280,7 @@ def test_a_successor_that_is_given_up_once_it_runs_jobs_finishes_them(
         """
         import time
         from kiqcluster import on
-        from kiqcluster.runtime import current_setup
+        from kiqcluster.process.runtime import current_setup
 
         @on("ready")
         def hold_the_second_back():  # it fetches already, and its main thread does not beat yet

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kiqcluster import rubyjson
+from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
-from kiqcluster.supervisor.status import HIDDEN
+from kiqcluster.supervisor.http.status import HIDDEN
 from tests.kit import ROOT, Cluster, RedisServer, http_get, is_alive, wait_until
 from tests.kit import cluster as run
 from tests.process.stage import (
@@ -88,10 +88,10 @@ def test_a_worker_that_does_not_boot_says_why(
     cluster.signal(signal.SIGUSR2)
 
     assert why in wait_roll(store, "failed")["error"].partition("\n")[0]
-    for_owner, for_everybody = (rubyjson.decode(http_get(each, "/status")[2]) for each in (control, cluster.port))
+    for_owner, for_everybody = (ruby_json.decode(http_get(each, "/status")[2]) for each in (control, cluster.port))
     assert why in for_owner["slots"][0]["last_death"]["error"]
     assert for_owner["slots"][0]["last_death"]["release"] == releases.path("2")
-    assert why not in rubyjson.encode(for_everybody).decode()
+    assert why not in ruby_json.encode(for_everybody).decode()
     assert for_everybody["roll"]["error"] == for_everybody["slots"][0]["last_death"]["error"] == HIDDEN
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kiqcluster import rubyjson
+from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from tests.kit import Cluster, http_get, wait_until
 from tests.process.stage import Releases, is_ready, occupy, push, release, slots, wait_noted, wait_roll
@@ -24,7 +24,7 @@ def running(cluster: Cluster) -> list[str]:
 
 
 def status(cluster: Cluster) -> dict[str, Any]:
-    document: dict[str, Any] = rubyjson.decode(http_get(cluster.port, "/status")[2])
+    document: dict[str, Any] = ruby_json.decode(http_get(cluster.port, "/status")[2])
     return document
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kiqcluster import Client
-from kiqcluster.runtime import Setup
+from kiqcluster.process.runtime import Setup
 from kiqcluster.store import Store
 from tests.kit import Cluster, wait_until
 from tests.process.stage import ledger, push, push_many, wait_noted, wait_settled

@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 
-from kiqcluster.rubyjson import decode
+from kiqcluster.sidekiq.ruby_json import decode
 from kiqcluster.store import Store
 from tests.kit import Cluster, wait_until
 from tests.process.stage import ledger, release, wait_noted, wait_settled

@@ -20,7 +20,7 @@ import pytest
 
 from kiqcluster import testing
 from kiqcluster.errors import ExitCode
-from kiqcluster.keys import FORMAT
+from kiqcluster.sidekiq.keys import FORMAT
 from kiqcluster.store import Store
 from tests.kit import ROOT, Cluster, RedisServer, wait_until
 from tests.process.stage import (

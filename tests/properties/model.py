@@ -1,6 +1,6 @@
 """A fleet in miniature: processes that obey the rules of docs/engine.md, on a real Redis with the real scripts.
 
-What is modelled is the processes (single-threaded, deciding as `worker/fetch.py` and `worker/recovery.py` do) and the
+What is modelled is the processes (single-threaded, deciding as `fetch.py` and `recovery.py` in `worker/` do) and the
 network between them and Redis: any reply may be lost, any command may arrive late, after its sender has given it up,
 has gone on or is dead.  Everything in Redis is real: the calls of store/engine.py and every script.
 
@@ -24,13 +24,13 @@ from random import Random
 from typing import Any, cast
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost, StoreError
-from kiqcluster.keys import Keys
-from kiqcluster.outcome import Dead, Deferred, Discard, Done, Effect, Interrupted, Outcome, Requeue, Retry
+from kiqcluster.sidekiq.keys import Keys
+from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Effect, Interrupted, Outcome, Requeue, Retry
 from kiqcluster.store import Store
 from kiqcluster.store import engine as engine_module
 from kiqcluster.store.connection import Link
 from kiqcluster.store.engine import ALL_SUSPECT, ANY_DEATHS, DeadSetLimits, Engine, Member, Reserved, Settlement, Unit
-from kiqcluster.store.moves import Move
+from kiqcluster.store.entry_moves import Move
 from kiqcluster.store.scripts import RECOVER, RESERVE, Script, Word
 
 QUEUES = ("high", "low")

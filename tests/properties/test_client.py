@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from kiqcluster import Client
 from kiqcluster.config import Config
 from kiqcluster.errors import PushError
+from kiqcluster.process.runtime import Setup
 from kiqcluster.registry import Definition
-from kiqcluster.runtime import Setup
 from kiqcluster.store import Store
 
 FAR = 4_000_000_000.25

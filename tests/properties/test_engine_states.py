@@ -25,8 +25,8 @@ from hypothesis.stateful import (
 from kiqcluster import Client
 from kiqcluster.config import Config
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
-from kiqcluster.keys import Keys
-from kiqcluster.runtime import Setup
+from kiqcluster.process.runtime import Setup
+from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.store import Store
 from tests.chaos.scale import sized
 from tests.properties.model import KINDS, NOW, QUEUES, SMALL_BATCH, Fault, Process, Wire, WireStore, World

@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from kiqcluster.outcome import Done
+from kiqcluster.sidekiq.outcome import Done
 from kiqcluster.store import Store
 from kiqcluster.store.engine import DeadSetLimits, Engine, Member, Settlement, Unit
 from tests.properties import small_model

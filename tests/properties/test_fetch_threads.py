@@ -21,18 +21,18 @@ import pytest
 from kiqcluster.clock import SystemClock
 from kiqcluster.config import Config
 from kiqcluster.errors import RedisUnavailable, ReplyLost, StoreError
-from kiqcluster.events import Events
-from kiqcluster.groups import parse_group
-from kiqcluster.outcome import Done, Effect, Interrupted, Outcome
-from kiqcluster.runtime import Runtime, Setup
+from kiqcluster.process.events import Events
+from kiqcluster.process.runtime import Runtime, Setup
+from kiqcluster.sidekiq.outcome import Done, Effect, Interrupted, Outcome
+from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.store import Store
 from kiqcluster.store.connection import Link
 from kiqcluster.store.engine import ALL_SUSPECT, DeadSetLimits, Engine, Settlement, Unit
-from kiqcluster.worker.fetch import ReliableFetch
+from kiqcluster.worker.fetch.coordinator import Round
+from kiqcluster.worker.fetch.fetch import ReliableFetch
+from kiqcluster.worker.fetch.prefetch import Pace
+from kiqcluster.worker.fetch.queue_order import QueueOrder
 from kiqcluster.worker.identity import Birth, new_member
-from kiqcluster.worker.pace import Pace
-from kiqcluster.worker.queues import QueueOrder
-from kiqcluster.worker.turns import Round
 from tests.chaos.scale import sized
 from tests.kit import PATIENCE, PAUSE, RedisServer
 
@@ -261,7 +261,7 @@ class Rig:
 
 @pytest.fixture(autouse=True)
 def _many_switches(monkeypatch: pytest.MonkeyPatch, seed: str) -> Iterator[None]:
-    import kiqcluster.worker.reach as reach_module
+    import kiqcluster.worker.fetch.redis_health as reach_module
 
     rng = Random(seed)
     # Deep at random: rounds are sent ahead now and then, which single jobs would never bring about.

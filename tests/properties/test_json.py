@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kiqcluster import rubyjson
-from kiqcluster.rubyfloat import json_float
-from kiqcluster.rubyjson import decode, encode, encode_arrays, patch, ruby_float
+from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.ruby_float import json_float
+from kiqcluster.sidekiq.ruby_json import decode, encode, encode_arrays, patch, ruby_float
 
 floats = st.floats(allow_nan=False, allow_infinity=False)
 any_text = st.text(alphabet=st.characters(codec=None, exclude_categories=()), max_size=10)
@@ -53,7 +53,7 @@ around_extremes = st.recursive(
 
 @given(values | around_extremes)
 def test_the_quick_way_writes_what_the_careful_one_does(value: Any) -> None:
-    assert encode(value) == rubyjson._encode_slowly(value).encode()
+    assert encode(value) == ruby_json._encode_slowly(value).encode()
 
 
 @given(st.lists(st.lists(values | around_extremes, max_size=4), max_size=6))

@@ -12,17 +12,17 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kiqcluster import rubyjson
-from kiqcluster.board import RECORD, Board
 from kiqcluster.config import Config
 from kiqcluster.errors import InvalidArguments, UsageError
-from kiqcluster.frames import Channel
-from kiqcluster.groups import concurrency_for, parse_group
-from kiqcluster.payload import check_arguments, presentable, read, unwrap, wrap
-from kiqcluster.sources import load
-from kiqcluster.supervisor.respawn import WINDOW, History, after_death
-from kiqcluster.worker.queues import QueueOrder
-from kiqcluster.worker.retry import delay, plan
+from kiqcluster.ipc.frames import Channel
+from kiqcluster.ipc.running_jobs import RECORD, Board
+from kiqcluster.process.config_sources import load
+from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.payload import check_arguments, presentable, read, unwrap, wrap
+from kiqcluster.sidekiq.queue_groups import concurrency_for, parse_group
+from kiqcluster.supervisor.cluster.respawn import WINDOW, History, after_death
+from kiqcluster.worker.fetch.queue_order import QueueOrder
+from kiqcluster.worker.run.retry import delay, plan
 from tests.reports import Stage, Worker
 
 NOW = 1_795_168_740.5
@@ -54,7 +54,7 @@ payloads = st.dictionaries(payload_keys, json_values, max_size=8)
 
 def is_storable(value: Any) -> bool:
     try:
-        rubyjson.encode([value, 1e16])  # the slow path refuses NaN and infinity
+        ruby_json.encode([value, 1e16])  # the slow path refuses NaN and infinity
     except ValueError:
         return False
     return True
@@ -182,7 +182,7 @@ def test_arguments_that_pass_the_check_come_back_unchanged(arguments: list[Any])
     if path:
         assert path.startswith("args[")
         return
-    assert repr(rubyjson.decode(rubyjson.encode(arguments))) == repr(arguments)
+    assert repr(ruby_json.decode(ruby_json.encode(arguments))) == repr(arguments)
 
 
 @given(payloads)

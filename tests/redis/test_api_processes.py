@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from kiqcluster import rubyjson
 from kiqcluster.api import Process, ProcessSet, WorkSet
+from kiqcluster.control.control_messages import Message
+from kiqcluster.control.process_registry import BATCH, Capsule
 from kiqcluster.errors import RedisRefused, UsageError
-from kiqcluster.fleet import BATCH, Capsule, Message
+from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from tests.standin import publish
 
@@ -42,7 +43,7 @@ WITH_CAPSULES = {
 def register(store: Store, identity: str, info: dict[str, Any], **fields: Any) -> None:
     """Have a process show that tells this of itself."""
     publish(store, identity, **fields)
-    store.call("HSET", identity, "info", rubyjson.encode(info))
+    store.call("HSET", identity, "info", ruby_json.encode(info))
     if "concurrency" in info:  # until 8.1.1 nowhere else
         store.call("HDEL", identity, "concurrency")
     else:

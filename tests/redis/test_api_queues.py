@@ -13,7 +13,7 @@ import pytest
 from kiqcluster import Client
 from kiqcluster.api import JobRecord, Queue, QueueSummary, summaries
 from kiqcluster.errors import InvalidPush, RedisRefused, UsageError
-from kiqcluster.runtime import Setup
+from kiqcluster.process.runtime import Setup
 from kiqcluster.store import Store
 from tests.kit import ManualClock, RedisServer
 from tests.lying import fetch, fill_queue, in_queue, job, numbers, ring

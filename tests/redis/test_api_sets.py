@@ -14,8 +14,8 @@ from kiqcluster import Client, Push
 from kiqcluster.api import DeadSet, JobSet, RetrySet, ScheduledSet, SortedEntry
 from kiqcluster.config import Config
 from kiqcluster.errors import InvalidPush, JobKilled, KiqError, RedisRefused, UsageError
-from kiqcluster.payload import INVALID_PAYLOAD, read, unwrap, wrap
-from kiqcluster.runtime import Setup
+from kiqcluster.process.runtime import Setup
+from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, read, unwrap, wrap
 from kiqcluster.store import Store
 from tests.kit import ManualClock, RedisServer
 from tests.lying import NOW, add, fill_set, in_set, job, numbers

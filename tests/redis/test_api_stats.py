@@ -9,7 +9,7 @@ import pytest
 from kiqcluster import Client
 from kiqcluster.api import History, Mark, Stats, mark, marks
 from kiqcluster.errors import RedisRefused, UsageError
-from kiqcluster.runtime import Setup
+from kiqcluster.process.runtime import Setup
 from kiqcluster.store import Store
 from tests.kit import ManualClock
 from tests.standin import publish

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 import pytest
 
 from kiqcluster.api import JobRecord, JobSet, Queue, RetrySet, SortedEntry
-from kiqcluster.runtime import Setup
+from kiqcluster.process.runtime import Setup
 from kiqcluster.store import Store
 from tests.kit import PATIENCE, RedisServer
 from tests.lying import NOW, add, fetch, fill_queue, fill_set, in_queue, job, numbers, ring

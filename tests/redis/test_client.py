@@ -15,7 +15,6 @@ from uuid import uuid4
 import pytest
 
 from kiqcluster import Client, Job, Outcome, Push, Run, client, job
-from kiqcluster.activejob import WRAPPER
 from kiqcluster.errors import (
     CannotDeserialize,
     InvalidArguments,
@@ -25,8 +24,9 @@ from kiqcluster.errors import (
     RedisUnavailable,
     ReplyLost,
 )
+from kiqcluster.process.runtime import Setup
 from kiqcluster.registry import Registry
-from kiqcluster.runtime import Setup
+from kiqcluster.sidekiq.active_job import WRAPPER
 from kiqcluster.store import Store
 from kiqcluster.store.connection import Link
 from tests.kit import RedisServer, wait_until
@@ -275,10 +275,10 @@ def test_modes_warn_and_off_let_convertible_values_pass_but_never_nan(mail: Any,
 def test_awkward_values_survive(mail: Any, store: Store, value: Any) -> None:
     mail.perform_async(value)
 
-    from kiqcluster import rubyjson
+    from kiqcluster.sidekiq import ruby_json
 
     (raw,) = store.call("LRANGE", "queue:mailers", 0, -1)
-    assert rubyjson.decode(raw)["args"] == [value]
+    assert ruby_json.decode(raw)["args"] == [value]
 
 
 def test_client_middleware_may_change_a_push_or_stop_it(mail: Any, store: Store, setup: Setup) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiqcluster.ctl.deploy_lock import DeployHeld, DeployLock, default_owner
+from kiqcluster.control.deploy_lock import DeployHeld, DeployLock, default_owner
 from kiqcluster.errors import ExitCode, RedisRefused
 from kiqcluster.store import Store
 from tests.kit import wait_until

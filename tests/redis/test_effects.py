@@ -9,14 +9,14 @@ import pytest
 
 from kiqcluster import Outcome, Run, job
 from kiqcluster.config import Config
-from kiqcluster.events import Events
-from kiqcluster.metrics import JobMetrics
-from kiqcluster.outcome import Effect
+from kiqcluster.process.events import Events
+from kiqcluster.process.metrics import JobMetrics
+from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.registry import Registry
-from kiqcluster.runtime import Runtime, Setup
+from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.store import Store
 from kiqcluster.store.engine import DeadSetLimits, Engine, Member, Settlement
-from kiqcluster.worker.execution import Execution
+from kiqcluster.worker.run.execution import Execution
 
 ME = Member("host:1:aaaaaaaaaaaa", 1, "boot ns 1 2")
 NOW = 1_795_168_740.25

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from kiqcluster.api.executions import ExecutionMetrics
+from kiqcluster.api.execution_metrics import ExecutionMetrics
 from kiqcluster.config import Config
-from kiqcluster.events import Events
-from kiqcluster.metrics import EXECUTION_BUCKETS, Executions
-from kiqcluster.runtime import Runtime, Setup
+from kiqcluster.process.events import Events
+from kiqcluster.process.metrics import EXECUTION_BUCKETS, Executions
+from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.store import Store
 from kiqcluster.store.scripts import ONCE
-from kiqcluster.worker.execution import UNREGISTERED
-from kiqcluster.worker.executions import BATCH, ExecutionWriter
+from kiqcluster.worker.metrics.execution_metrics import BATCH, ExecutionWriter
+from kiqcluster.worker.run.execution import UNREGISTERED
 from tests.kit import ManualClock, RedisServer, wait_until
 from tests.proxy import Fault, Proxy
 

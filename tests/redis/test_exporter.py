@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kiqcluster.ctl.exporter import Exporter
+from kiqcluster.ctl.exporter.exporter import Exporter
 from kiqcluster.errors import ExitCode, StoreError
 from kiqcluster.store import Store
 from tests.kit import PATIENCE, ROOT, ManualClock, RedisServer, free_port, http_get, require, wait_until

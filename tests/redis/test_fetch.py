@@ -12,16 +12,16 @@ import pytest
 
 from kiqcluster.config import Config
 from kiqcluster.errors import RedisUnavailable
-from kiqcluster.events import Events
-from kiqcluster.groups import parse_group
-from kiqcluster.outcome import Done, Retry
-from kiqcluster.runtime import Runtime, Setup
+from kiqcluster.process.events import Events
+from kiqcluster.process.runtime import Runtime, Setup
+from kiqcluster.sidekiq.outcome import Done, Retry
+from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.store import Link, Store
 from kiqcluster.store.engine import DeadSetLimits, Engine, Exchange, Member, Refusals, Reserved, Settlement, Unit
-from kiqcluster.worker.fetch import ReliableFetch
+from kiqcluster.worker.fetch.fetch import ReliableFetch
+from kiqcluster.worker.fetch.prefetch import Pace
+from kiqcluster.worker.fetch.queue_order import QueueOrder
 from kiqcluster.worker.identity import Birth, new_member
-from kiqcluster.worker.pace import Pace
-from kiqcluster.worker.queues import QueueOrder
 from tests.kit import PATIENCE, RedisServer, wait_until
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from kiqcluster import fleet
-from kiqcluster.fleet import BATCH, MESSAGE_TTL, Message
+from kiqcluster.control import control_messages, process_registry
+from kiqcluster.control.control_messages import MESSAGE_TTL, Message
+from kiqcluster.control.process_registry import BATCH
 from kiqcluster.store import Store
 from tests.standin import publish
 
@@ -23,7 +24,7 @@ class TestProcesses:
     def test_a_process_is_read_with_all_that_it_tells(self, store: Store) -> None:
         publish(store, HERE, queues=["default", "low"], busy=3, quiet="true", kiq_cluster=state("app-1:100:a", slots=2))
 
-        (process,) = fleet.processes(store)
+        (process,) = process_registry.processes(store)
 
         assert (process.identity, process.host, process.pid, process.tag) == (HERE, "app-1", 101, "shop")
         assert (process.queues, process.concurrency, process.busy) == (("default", "low"), 5, 3)
@@ -34,7 +35,7 @@ class TestProcesses:
     def test_rubys_processes_are_there_too_and_have_no_supervisor(self, store: Store) -> None:
         publish(store, "rails-1:7:cccccccccccc", labels=[], version="6.4.1")
 
-        (process,) = fleet.processes(store)
+        (process,) = process_registry.processes(store)
 
         assert (process.is_ours, process.supervisor, process.version) == (False, None, "6.4.1")
 
@@ -43,12 +44,12 @@ class TestProcesses:
         info = {"capsules": {"a": {"weights": {"x": 1, "y": 0}}, "b": {"weights": {"y": 2}}}, "labels": []}
         store.call("HSET", HERE, "info", json.dumps(info))
 
-        assert fleet.processes(store)[0].queues == ("x", "y")
+        assert process_registry.processes(store)[0].queues == ("x", "y")
 
     def test_the_age_is_by_the_time_that_is_left_and_by_no_clock_of_a_host(self, store: Store) -> None:
         publish(store, HERE, ttl=45, beat=99.0)
 
-        assert 14.9 <= fleet.processes(store)[0].age <= 20
+        assert 14.9 <= process_registry.processes(store)[0].age <= 20
 
     def test_names_without_a_hash_are_nobody(self, store: Store) -> None:
         publish(store, HERE)
@@ -56,7 +57,7 @@ class TestProcesses:
         store.call("HSET", "no-info", "busy", "1")
         store.call("SADD", "processes", "gone:1:a", "text", "no-info", b"\xff\xfe", "")
 
-        assert [process.identity for process in fleet.processes(store)] == [HERE]
+        assert [process.identity for process in process_registry.processes(store)] == [HERE]
 
     @pytest.mark.parametrize("junk", ["", "x", "{}", "[1]", "null", '{"supervisor":5}', "-1e999", "\x00"])
     def test_odd_values_read_as_nothing_and_hide_nobody(self, store: Store, junk: str) -> None:
@@ -64,7 +65,7 @@ class TestProcesses:
         for field in ("info", "busy", "quiet", "rss", "beat", "concurrency", "kiq_cluster"):
             store.call("HSET", HERE, field, junk)
 
-        (process,) = fleet.processes(store)
+        (process,) = process_registry.processes(store)
 
         assert (process.identity, process.busy, process.supervisor) == (HERE, 0, None)
         assert (process.host, process.pid) == ("app-1", 101)
@@ -74,10 +75,10 @@ class TestProcesses:
         for name in names:
             publish(store, name)
 
-        assert [process.identity for process in fleet.processes(store)] == sorted(names)
+        assert [process.identity for process in process_registry.processes(store)] == sorted(names)
 
     def test_nobody_is_an_empty_list(self, store: Store) -> None:
-        assert fleet.processes(store) == []
+        assert process_registry.processes(store) == []
 
 
 class TestClusters:
@@ -87,7 +88,7 @@ class TestClusters:
         publish(store, "a:2:x", kiq_cluster=state("a:1:s"))
         publish(store, "rails:1:x", labels=[])
 
-        found = fleet.clusters(fleet.processes(store))
+        found = process_registry.clusters(process_registry.processes(store))
 
         assert [each.supervisor for each in found] == ["a:1:s", "b:1:s"]
         assert [process.identity for process in found[1].processes] == ["b:3:x", "b:2:x"]
@@ -97,7 +98,7 @@ class TestClusters:
         publish(store, "a:2:x", beat=2.0, kiq_cluster=state("a:1:s", slots=2))
         publish(store, "a:3:x", beat=1.0, kiq_cluster=state("a:1:s", slots=1))
 
-        (found,) = fleet.clusters(fleet.processes(store))
+        (found,) = process_registry.clusters(process_registry.processes(store))
 
         assert found.state["slots"] == 2
 
@@ -105,7 +106,7 @@ class TestClusters:
         publish(store, "a:2:x", beat=2.0, kiq_cluster=state("a:1:s", slots=1, at=5.0))
         publish(store, "a:3:x", beat=1.0, kiq_cluster=state("a:1:s", slots=2, at=6.0))
 
-        (found,) = fleet.clusters(fleet.processes(store))
+        (found,) = process_registry.clusters(process_registry.processes(store))
 
         assert found.state["slots"] == 2
 
@@ -119,7 +120,7 @@ class TestStates:
             publish(store, f"a:{number}:x", kiq_cluster=large)
         before = bytes_sent(store)
 
-        found = fleet.processes(store)
+        found = process_registry.processes(store)
 
         assert bytes_sent(store) - before < 2 * len(large)
         assert [len(process.cluster["children"][0]) for process in found if process.cluster] == [40_000] * 20
@@ -128,7 +129,7 @@ class TestStates:
         publish(store, "a:2:x", kiq_cluster=state("a:1:s", slots=1), kiq_supervisor=None)
         publish(store, "a:3:x", kiq_cluster=state("a:1:s", slots=1), kiq_supervisor=None)
 
-        (found,) = fleet.clusters(fleet.processes(store))
+        (found,) = process_registry.clusters(process_registry.processes(store))
 
         assert (len(found.processes), found.state["slots"]) == (2, 1)
 
@@ -138,9 +139,9 @@ class TestStates:
         publish(store, "a:3:x", kiq_cluster=junk, kiq_supervisor="9.0 a:1:s")
         publish(store, "b:3:x", kiq_cluster=junk, kiq_supervisor="9.0 b:1:s")
 
-        processes = fleet.processes(store)
+        processes = process_registry.processes(store)
 
-        (found,) = fleet.clusters(processes)
+        (found,) = process_registry.clusters(processes)
         assert ({each.identity for each in found.processes}, found.state["slots"]) == ({"a:2:x", "a:3:x"}, 1)
         assert processes[2].supervisor is None
 
@@ -155,7 +156,7 @@ class TestMessages:
     MESSAGE = Message("quiet", lease=900.0, by="kiqctl@x", id="1")
 
     def test_a_message_lies_in_the_list_of_its_process_for_a_minute(self, store: Store) -> None:
-        fleet.send(store, HERE, self.MESSAGE)
+        control_messages.send(store, HERE, self.MESSAGE)
 
         (raw,) = store.call("LRANGE", f"kiq:control:{HERE}", 0, -1)
         assert Message.read(raw) == self.MESSAGE
@@ -163,24 +164,24 @@ class TestMessages:
 
     def test_messages_are_read_in_order(self, store: Store) -> None:
         for number in "12":
-            fleet.send(store, HERE, Message("quiet", id=number))
+            control_messages.send(store, HERE, Message("quiet", id=number))
 
         assert Message.read(store.call("LPOP", f"kiq:control:{HERE}")).id == "1"
 
     def test_one_that_nobody_has_read_can_be_taken_back_once(self, store: Store) -> None:
         other = Message("resume", id="2")
-        fleet.send(store, HERE, self.MESSAGE)
-        fleet.send(store, HERE, other)
+        control_messages.send(store, HERE, self.MESSAGE)
+        control_messages.send(store, HERE, other)
 
-        assert fleet.is_waiting(store, HERE, self.MESSAGE)
-        assert fleet.take_back(store, HERE, self.MESSAGE)
-        assert not fleet.is_waiting(store, HERE, self.MESSAGE)
-        assert not fleet.take_back(store, HERE, self.MESSAGE)
-        assert fleet.is_waiting(store, HERE, other)
+        assert control_messages.is_waiting(store, HERE, self.MESSAGE)
+        assert control_messages.take_back(store, HERE, self.MESSAGE)
+        assert not control_messages.is_waiting(store, HERE, self.MESSAGE)
+        assert not control_messages.take_back(store, HERE, self.MESSAGE)
+        assert control_messages.is_waiting(store, HERE, other)
 
     def test_one_that_was_read_cannot(self, store: Store) -> None:
-        fleet.send(store, HERE, self.MESSAGE)
+        control_messages.send(store, HERE, self.MESSAGE)
         store.call("LPOP", f"kiq:control:{HERE}")
 
-        assert not fleet.is_waiting(store, HERE, self.MESSAGE)
-        assert not fleet.take_back(store, HERE, self.MESSAGE)
+        assert not control_messages.is_waiting(store, HERE, self.MESSAGE)
+        assert not control_messages.take_back(store, HERE, self.MESSAGE)

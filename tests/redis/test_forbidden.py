@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kiqcluster.clock import SystemClock
-from kiqcluster.outcome import Dead, Done
-from kiqcluster.runtime import Setup
+from kiqcluster.process.runtime import Setup
+from kiqcluster.sidekiq.outcome import Dead, Done
 from kiqcluster.store import Store
 from kiqcluster.store.engine import Settlement
 from tests.kit import RedisServer

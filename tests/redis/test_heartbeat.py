@@ -8,18 +8,19 @@ from typing import Any
 
 import pytest
 
-from kiqcluster import fleet, rubyjson
 from kiqcluster.clock import SystemClock
 from kiqcluster.config import Config
-from kiqcluster.ctl.gauges import Gauges
+from kiqcluster.control import control_messages, process_registry
+from kiqcluster.control.control_messages import Message
+from kiqcluster.ctl.exporter.gauges import Gauges
 from kiqcluster.errors import RedisRefused, RedisUnavailable
-from kiqcluster.events import Events
-from kiqcluster.fleet import Message
-from kiqcluster.runtime import Runtime, Setup
+from kiqcluster.process.events import Events
+from kiqcluster.process.runtime import Runtime, Setup
+from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from kiqcluster.store.engine import Unit
 from kiqcluster.worker.heartbeat import CHECK_BEATS, MAX_SHOWN_BYTES, MAX_SHOWN_QUEUES, Heartbeat, Status, contradicts
-from kiqcluster.worker.processor import Running
+from kiqcluster.worker.run.processor import Running
 from tests.kit import ManualClock, wait_until
 
 IDENTITY = "host:1:abc"
@@ -82,7 +83,7 @@ class Bench:
     def cluster(self) -> Any:
         """Return what is published of the supervisor."""
         raw = self.store.call("HGET", self.store.keys.process(self.identity), "kiq_cluster")
-        return None if raw is None else rubyjson.decode(raw)
+        return None if raw is None else ruby_json.decode(raw)
 
     def field(self, name: str) -> Any:
         return self.store.call("HGET", self.store.keys.process(self.identity), name)
@@ -115,7 +116,7 @@ def test_a_process_is_found_before_its_first_beat_which_is_then_no_reason_to_dou
     setup.hooks.on("heartbeat")(lambda: heartbeats.append("heartbeat"))
 
     bench.heartbeat.announce()
-    (found,) = fleet.processes(bench.store)
+    (found,) = process_registry.processes(bench.store)
     bench.beat(2)
 
     assert (found.identity, list(found.queues)) == (IDENTITY, list(bench.queues))
@@ -143,7 +144,7 @@ def test_a_server_without_memory_shows_workers_and_takes_messages_for_them(liste
         store.call("DEL", store.keys.process(IDENTITY), store.keys.processes, store.keys.process_cleanup)
         listening.running = running
         listening.heartbeat.ring()
-        wait_until(lambda: fleet.processes(store), "the process to be shown")
+        wait_until(lambda: process_registry.processes(store), "the process to be shown")
         assert store.call("HLEN", store.keys.work(IDENTITY)) == len(running)
 
         for _ in range(CHECK_BEATS):
@@ -152,7 +153,7 @@ def test_a_server_without_memory_shows_workers_and_takes_messages_for_them(liste
             wait_until(
                 lambda: listening.field("beat") == repr(listening.clock.time).encode(), "the process to beat again"
             )
-        fleet.send(store, IDENTITY, Message("dump", id="a"))
+        control_messages.send(store, IDENTITY, Message("dump", id="a"))
         wait_until(lambda: listening.heard, "the message to be heard")
         assert [words.split()[:2] for words in refusals] == [["prune:", "OOM"]]
     finally:
@@ -185,7 +186,7 @@ def test_a_running_job_with_a_large_payload_is_shown_without_its_arguments(bench
 
     shown = store.call("HGET", store.keys.work(IDENTITY), "k9x2")
     assert len(shown) < 1_000
-    payload = rubyjson.decode(rubyjson.decode(shown)["payload"])
+    payload = ruby_json.decode(ruby_json.decode(shown)["payload"])
     assert (payload["class"], payload["jid"], payload["args"]) == ("X", "a", [f"({len(large)} bytes, not shown)"])
 
 
@@ -205,7 +206,7 @@ def test_what_a_process_is_is_sent_when_it_changes_and_now_and_then(bench: Bench
     store.call("DEL", store.keys.process(IDENTITY))  # it has expired
     bench.beat()
     assert b"mailers" in store.call("HGET", store.keys.process(IDENTITY), "info")
-    (process,) = fleet.processes(store)
+    (process,) = process_registry.processes(store)
     assert process.queues == ("default", "mailers")
 
 
@@ -215,7 +216,7 @@ def test_a_process_of_very_many_queues_names_some_and_tells_how_many_it_omits(be
     bench.beat()
 
     assert len(store.call("HGET", store.keys.process(IDENTITY), "info")) < 100_000
-    (process,) = fleet.processes(store)
+    (process,) = process_registry.processes(store)
     assert (len(process.queues), process.omitted_queues) == (MAX_SHOWN_QUEUES, 100_000 - MAX_SHOWN_QUEUES)
     store.call("SADD", store.keys.queues, "tenant-99999")  # it listens to this one, and does not say so
     families = {family.name: family for family in Gauges(store).look(bench.clock.now())}
@@ -356,7 +357,7 @@ def test_a_lease_that_runs_down_is_no_news(listening: Bench) -> None:
     before = listening.commands()["hset"]
 
     listening.heartbeat.show_cluster({"supervisor": "host:9:a", "lease_remaining": 10.0})
-    fleet.send(listening.store, IDENTITY, Message("dump", id="after it"))
+    control_messages.send(listening.store, IDENTITY, Message("dump", id="after it"))
     wait_until(lambda: listening.heard, "what came after it to be heard")
 
     assert listening.commands()["hset"] == before
@@ -374,7 +375,7 @@ def test_whoever_rings_has_a_beat_at_once(listening: Bench, store: Store) -> Non
 
 
 def test_messages_and_signals_are_heard_while_it_waits(listening: Bench, store: Store) -> None:
-    fleet.send(store, IDENTITY, Message("quiet", scope="process", lease=5.0, by="me", id="1"))
+    control_messages.send(store, IDENTITY, Message("quiet", scope="process", lease=5.0, by="me", id="1"))
     wait_until(lambda: len(listening.heard) == 1, "the message to be heard")
     store.call("LPUSH", store.keys.signals(IDENTITY), "TSTP")
     wait_until(lambda: len(listening.heard) == 2, "the signal to be heard")
@@ -387,7 +388,7 @@ def test_a_beat_that_fails_while_it_listens_leaves_it_in_step_and_listening(list
     listening.heartbeat.ring()
     wait_until(lambda: not listening.failures, "the beat to fail")
 
-    fleet.send(store, IDENTITY, Message("dump", id="after it"))
+    control_messages.send(store, IDENTITY, Message("dump", id="after it"))
     wait_until(lambda: listening.heard or listening.crashes, "the message to be heard")
 
     assert listening.heard == [Message("dump", id="after it")]
@@ -418,7 +419,7 @@ def test_a_heartbeat_that_is_stopped_takes_no_message_any_more(listening: Bench,
     listening.heartbeat.stop()
     assert listening.heartbeat.join(5)
 
-    fleet.send(store, IDENTITY, Message("quiet"))
+    control_messages.send(store, IDENTITY, Message("quiet"))
 
     assert store.call("LLEN", store.keys.control(IDENTITY)) == 1
     assert listening.heard == []
@@ -458,7 +459,7 @@ def test_a_ruby_process_whose_json_contradicts_the_setting_is_said_once(
     bench: Bench, store: Store, version: str | None, labels: list[str], said: int
 ) -> None:
     store.call("SADD", store.keys.processes, "ruby:1:x")
-    store.call("HSET", store.keys.process("ruby:1:x"), "info", rubyjson.encode({"version": version, "labels": labels}))
+    store.call("HSET", store.keys.process("ruby:1:x"), "info", ruby_json.encode({"version": version, "labels": labels}))
 
     bench.beat(2 * CHECK_BEATS)
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from kiqcluster.outcome import Done
-from kiqcluster.runtime import Setup
+from kiqcluster.process.runtime import Setup
+from kiqcluster.sidekiq.outcome import Done
 from kiqcluster.store import Store
 from kiqcluster.store.connection import Link
 from kiqcluster.store.engine import MAX_NAMES, MAX_QUEUES, Settlement
-from kiqcluster.worker.fetch import MAX_LOOKED_AT
+from kiqcluster.worker.fetch.fetch import MAX_LOOKED_AT
 from tests.kit import wait_until
 from tests.redis.test_fetch import Bench, run
 from tests.redis.test_heartbeat import Bench as HeartbeatBench

@@ -8,9 +8,9 @@ import pytest
 
 from kiqcluster import Client
 from kiqcluster.errors import InvalidPush, JobDefinitionError, UsageError
-from kiqcluster.groups import parse_group
 from kiqcluster.job import job
 from kiqcluster.registry import Registry
+from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.store import Store
 from tests.apps.names import NAMES
 from tests.kit import RedisServer

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from kiqcluster.config import Config
-from kiqcluster.events import Events
-from kiqcluster.payload import INVALID_PAYLOAD
-from kiqcluster.runtime import Push, Runtime, Setup
+from kiqcluster.process.events import Events
+from kiqcluster.process.runtime import Push, Runtime, Setup
+from kiqcluster.sidekiq.payload import INVALID_PAYLOAD
 from kiqcluster.store import Store
 from kiqcluster.store.engine import MAX_DUE, MAX_DUE_BYTES, DeadSetLimits, Engine
-from kiqcluster.store.moves import Move
+from kiqcluster.store.entry_moves import Move
 from kiqcluster.worker.poller import Poller, poll_pause
 from tests.kit import RedisServer
 from tests.proxy import Proxy

@@ -10,8 +10,8 @@ import pytest
 
 from kiqcluster import Client, Job, job
 from kiqcluster.errors import InvalidPush, JobDefinitionError, NotReplicated, StoreError
+from kiqcluster.process.runtime import Setup
 from kiqcluster.registry import Registry
-from kiqcluster.runtime import Setup
 from kiqcluster.store import Store
 from tests.kit import RedisServer, wait_until
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
-from kiqcluster.keys import FORMAT
+from kiqcluster.sidekiq.keys import FORMAT
 from kiqcluster.store import Store, is_outage, parse_address
 from kiqcluster.store.address import PRIMARY_ONLY
 from kiqcluster.store.engine import DeadSetLimits, Engine, Member

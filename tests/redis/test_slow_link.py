@@ -15,14 +15,14 @@ from types import SimpleNamespace
 import pytest
 
 from kiqcluster.errors import ReplyLost
-from kiqcluster.outcome import Done, Interrupted, Retry
-from kiqcluster.runtime import Setup
+from kiqcluster.process.runtime import Setup
+from kiqcluster.sidekiq.outcome import Done, Interrupted, Retry
 from kiqcluster.store import Store
 from kiqcluster.store.engine import Settlement
 from kiqcluster.store.wire import Wire
-from kiqcluster.worker.bells import MAX_BELL_BYTES, Bells
-from kiqcluster.worker.fetch import MAX_LIGHT_BYTES
-from kiqcluster.worker.holdings import MAX_SETTLE_BYTES
+from kiqcluster.worker.fetch.fetch import MAX_LIGHT_BYTES
+from kiqcluster.worker.fetch.in_flight import MAX_SETTLE_BYTES
+from kiqcluster.worker.fetch.wakeups import MAX_BELL_BYTES, Bells
 from tests.kit import PATIENCE, RedisServer, wait_until
 from tests.proxy import Proxy
 from tests.redis.test_fetch import Bench

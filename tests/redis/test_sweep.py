@@ -10,11 +10,11 @@ import pytest
 
 from kiqcluster.config import Config
 from kiqcluster.errors import ReplyLost
-from kiqcluster.events import Events
-from kiqcluster.runtime import Runtime, Setup
+from kiqcluster.process.events import Events
+from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.store import Link, Store
 from kiqcluster.store.engine import Beat, DeadSetLimits, Engine, Member
-from kiqcluster.worker.fencing import Fencing
+from kiqcluster.worker.fetch.fencing import Fencing
 from kiqcluster.worker.identity import Birth
 from kiqcluster.worker.recovery import QUEUES_AT_ONCE, Recovery
 from tests.kit import ManualClock

@@ -13,14 +13,14 @@ from kiqcluster.api.records import JobRecord
 from kiqcluster.client import due_at
 from kiqcluster.clock import utc_date
 from kiqcluster.config import Config
-from kiqcluster.events import Events
-from kiqcluster.keys import Keys
-from kiqcluster.outcome import Dead, Done
-from kiqcluster.runtime import Runtime, Setup
+from kiqcluster.process.events import Events
+from kiqcluster.process.runtime import Runtime, Setup
+from kiqcluster.sidekiq.keys import Keys
+from kiqcluster.sidekiq.outcome import Dead, Done
 from kiqcluster.store import Store
 from kiqcluster.store.engine import DeadSetLimits, Engine, Member, Settlement
 from kiqcluster.worker.poller import Poller
-from kiqcluster.worker.retry import plan
+from kiqcluster.worker.run.retry import plan
 from tests.kit import ManualClock
 
 ME = Member("host:1:aaaaaaaaaaaa", 1, "boot ns 1 2.00")

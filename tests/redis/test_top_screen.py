@@ -10,14 +10,14 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Static
 
-from kiqcluster import rubyjson
+from kiqcluster.api.dashboard import PAGE, View, take
+from kiqcluster.api.throughput import Rate
 from kiqcluster.clock import SystemClock
-from kiqcluster.ctl.deeds import Deed
-from kiqcluster.ctl.picture import PAGE, View, take
-from kiqcluster.ctl.screen import MOST_ROWS, Done, Screen, Taken, Trouble
-from kiqcluster.ctl.throughput import Rate
-from kiqcluster.ctl.views import headlines
-from kiqcluster.runtime import Setup
+from kiqcluster.ctl.text.rows import headlines
+from kiqcluster.ctl.top.actions import Deed
+from kiqcluster.ctl.top.screen import MOST_ROWS, Done, Screen, Taken, Trouble
+from kiqcluster.process.runtime import Setup
+from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from tests.kit import PATIENCE, ManualClock
 from tests.standin import StandIn, publish
@@ -37,7 +37,7 @@ def add(store: Store, key: str, *scores: float, **fields: Any) -> None:
     """Have jobs lie in a set."""
     for score in scores:
         payload = {"retry": True, "queue": "low", "args": [], "class": "SendInvoice", "jid": repr(score), **fields}
-        store.call("ZADD", key, repr(score), rubyjson.encode(payload))
+        store.call("ZADD", key, repr(score), ruby_json.encode(payload))
 
 
 class TestPicture:
@@ -56,7 +56,7 @@ class TestPicture:
         stand_in.run_jobs(2, 1)
         store.pipeline([("SET", "stat:processed", 10), ("SET", "stat:failed", 1), ("SADD", "paused", "low")])
         store.pipeline([("SADD", "queues", "default", "mailers"), ("LPUSH", "kiq:wake:mailers", b"{}")])
-        store.call("LPUSH", "queue:mailers", rubyjson.encode({"class": "A", "enqueued_at": NOW}))
+        store.call("LPUSH", "queue:mailers", ruby_json.encode({"class": "A", "enqueued_at": NOW}))
         add(store, "retry", NOW)
         add(store, "dead", NOW, NOW + 1)
 
@@ -86,8 +86,8 @@ class TestPicture:
         assert first_and_last(View.RETRIES, PAGE) == (PAGE, PAGE + 1)
 
     def test_what_runs_is_read_in_both_forms(self, store: Store, setup: Setup) -> None:
-        job = rubyjson.encode({"class": "SendInvoice", "args": [7], "jid": "a"}).decode()
-        told = rubyjson.encode({"queue": "low", "payload": job, "run_at": int(NOW)})
+        job = ruby_json.encode({"class": "SendInvoice", "args": [7], "jid": "a"}).decode()
+        told = ruby_json.encode({"queue": "low", "payload": job, "run_at": int(NOW)})
         for identity, key in (("ours:1:a", "ours:1:a:work"), ("ruby:2:b", "ruby:2:b:workers")):
             publish(store, identity)
             store.call("HSET", key, "tid1", told)

@@ -16,17 +16,17 @@ import pytest
 from kiqcluster import Client, Push, job
 from kiqcluster.api import DeadSet, JobSet, Queue, RetrySet, ScheduledSet
 from kiqcluster.config import Config
-from kiqcluster.events import Events
-from kiqcluster.metrics import JobMetrics
-from kiqcluster.outcome import Outcome, Requeue
-from kiqcluster.payload import INVALID_PAYLOAD
+from kiqcluster.process.events import Events
+from kiqcluster.process.metrics import JobMetrics
+from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.registry import Registry
-from kiqcluster.rubyjson import decode
-from kiqcluster.runtime import Runtime, Setup
+from kiqcluster.sidekiq.outcome import Outcome, Requeue
+from kiqcluster.sidekiq.payload import INVALID_PAYLOAD
+from kiqcluster.sidekiq.ruby_json import decode
 from kiqcluster.store import Store
 from kiqcluster.store.engine import DeadSetLimits, Engine, Member, Settlement, Unit
-from kiqcluster.worker.execution import Execution
 from kiqcluster.worker.poller import Poller
+from kiqcluster.worker.run.execution import Execution
 from tests.tracing import SPELT, Spans, instrumented, lost, spelt, traceparent
 
 ME = Member("host:1:aaaaaaaaaaaa", 1, "boot ns 1 2")

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from kiqcluster.config import Config
+from kiqcluster.process.runtime import Setup, using_setup
 from kiqcluster.registry import Registry
-from kiqcluster.runtime import Setup, using_setup
 from kiqcluster.store import Store
 
 

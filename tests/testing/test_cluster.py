@@ -20,7 +20,7 @@ from kiqcluster.testing.waiting import PATIENCE
 
 APPLICATION = """
 from kiqcluster import current_job, job
-from kiqcluster.runtime import current_setup
+from kiqcluster.process.runtime import current_setup
 
 @job(queue="notes")
 def note(value):

@@ -6,8 +6,8 @@ import pytest
 
 from kiqcluster import job
 from kiqcluster.config import Config
+from kiqcluster.process.runtime import Setup
 from kiqcluster.registry import Registry
-from kiqcluster.runtime import Setup
 from kiqcluster.testing import forgetting_declarations, forgetting_local_jobs
 
 

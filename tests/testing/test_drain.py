@@ -8,8 +8,8 @@ import pytest
 
 from kiqcluster import DISCARD, Client, Interrupted, Job, job
 from kiqcluster.errors import MisfitArguments, UsageError
-from kiqcluster.outcome import Dead, Deferred, Discard, Done, Requeue, Retry
-from kiqcluster.runtime import Push, Run, Setup, current_job
+from kiqcluster.process.runtime import Push, Run, Setup, current_job
+from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Requeue, Retry
 from kiqcluster.testing import Fake, FrozenClock, dead, drain, enqueued, fake, frozen_clock, performed, retries
 
 START = 1_893_456_000.0  # 2030-01-01 00:00 UTC

@@ -12,9 +12,9 @@ import pytest
 from kiqcluster import Client, Store, job
 from kiqcluster.errors import InvalidArguments, RedisUnavailable, UsageError
 from kiqcluster.job import JobFunction
-from kiqcluster.outcome import Retry
+from kiqcluster.process.runtime import Push, Setup, current_job
 from kiqcluster.registry import Registry, using_registry
-from kiqcluster.runtime import Push, Setup, current_job
+from kiqcluster.sidekiq.outcome import Retry
 from kiqcluster.testing import assert_enqueued, current_fake, drain, enqueued, fake, inline, performed, real, retries
 
 pytestmark = pytest.mark.usefixtures("setup")

@@ -17,7 +17,7 @@ from kiqcluster import Client, job
 from kiqcluster.clock import SystemClock
 from kiqcluster.errors import UsageError
 from kiqcluster.registry import current_registry
-from kiqcluster.runtime import current_setup
+from kiqcluster.process.runtime import current_setup
 from kiqcluster.testing import assert_enqueued, drain, enqueued, performed, refute_enqueued
 """
 

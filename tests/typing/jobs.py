@@ -27,7 +27,7 @@ from kiqcluster import (
     on,
     server_middleware,
 )
-from kiqcluster.payload import Jid
+from kiqcluster.sidekiq.payload import Jid
 
 
 class Thumbnail(Job, queue="images", retry=5):

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from kiqcluster import log
 from kiqcluster.config import Config
+from kiqcluster.process import log
+from kiqcluster.process.runtime import Setup, using_setup
 from kiqcluster.registry import Registry
-from kiqcluster.runtime import Setup, using_setup
 from kiqcluster.store import Store
 
 

@@ -13,7 +13,7 @@ from kiqcluster import Client, Job, job
 from kiqcluster.client import due_at
 from kiqcluster.config import Config
 from kiqcluster.errors import InvalidArguments, InvalidPush, UsageError
-from kiqcluster.runtime import Push, Setup
+from kiqcluster.process.runtime import Push, Setup
 
 NOW = 1_795_168_740.5
 

@@ -18,7 +18,7 @@ from kiqcluster.config import (
     settings,
 )
 from kiqcluster.errors import ExitCode, UsageError
-from kiqcluster.sources import load, load_part, missing_section, with_configured
+from kiqcluster.process.config_sources import load, load_part, missing_section, with_configured
 
 Loader = Callable[..., tuple[Config, Origins]]
 

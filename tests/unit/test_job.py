@@ -12,9 +12,9 @@ import pytest
 from kiqcluster.errors import InvalidArguments, InvalidPush, JobDefinitionError
 from kiqcluster.job import DISCARD, KILL, RESERVED_NAMES, Job, job, underscored
 from kiqcluster.options import OPTIONS, JobOptions, PushOptions
-from kiqcluster.outcome import Done, Outcome
+from kiqcluster.process.runtime import Push, Run, Setup
 from kiqcluster.registry import Registry
-from kiqcluster.runtime import Push, Run, Setup
+from kiqcluster.sidekiq.outcome import Done, Outcome
 
 pytestmark = pytest.mark.usefixtures("registry")
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kiqcluster.activejob import WRAPPER, Keywords
 from kiqcluster.errors import InvalidArguments, JobDefinitionError
 from kiqcluster.registry import Definition, Registry, current_registry, using_registry
+from kiqcluster.sidekiq.active_job import WRAPPER, Keywords
 
 
 def define(function: Callable[..., Any], name: str = "X", origin: tuple[str, str] = ("app.jobs", "X")) -> Definition:

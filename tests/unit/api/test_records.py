@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from kiqcluster import rubyjson
 from kiqcluster.api import JobRecord
-from kiqcluster.payload import WRAPPERS, encode_backtrace, wrap
+from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.payload import WRAPPERS, encode_backtrace, wrap
 
 NOW = 1_795_168_740.5
 
 
 def record(place: str | None = None, **payload: Any) -> JobRecord:
-    return JobRecord(rubyjson.encode(payload), place)
+    return JobRecord(ruby_json.encode(payload), place)
 
 
 def everything(job: JobRecord) -> dict[str, Any]:

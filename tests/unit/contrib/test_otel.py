@@ -21,15 +21,15 @@ from kiqcluster.client import Client
 from kiqcluster.config import Config
 from kiqcluster.contrib import otel
 from kiqcluster.errors import UsageError
-from kiqcluster.events import Events
-from kiqcluster.metrics import JobMetrics
-from kiqcluster.outcome import Discard, Done, Retry
-from kiqcluster.payload import Payload
+from kiqcluster.process.events import Events
+from kiqcluster.process.metrics import JobMetrics
+from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.registry import Registry
-from kiqcluster.rubyjson import decode
-from kiqcluster.runtime import Runtime, Setup
+from kiqcluster.sidekiq.outcome import Discard, Done, Retry
+from kiqcluster.sidekiq.payload import Payload
+from kiqcluster.sidekiq.ruby_json import decode
 from kiqcluster.store.engine import Unit
-from kiqcluster.worker.execution import Execution
+from kiqcluster.worker.run.execution import Execution
 from tests.kit import ManualClock, wait_until
 from tests.tracing import SPAN_ID, TRACE_ID, TRACEPARENT, Spans, instrumented, spelt, traceparent
 

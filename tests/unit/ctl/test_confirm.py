@@ -8,9 +8,7 @@ from io import StringIO
 
 import pytest
 
-from kiqcluster.ctl.confirm import Declined, confirm
-from kiqcluster.ctl.options import Output
-from kiqcluster.ctl.progress import progress
+from kiqcluster.ctl.text.options import Declined, Output, confirm, progress
 from kiqcluster.errors import UsageError
 
 WHAT = "delete 1,204 entries of the dead set"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiqcluster.ctl.jsontext import ascii_only, json_line
-from kiqcluster.ctl.options import Output
+from kiqcluster.ctl.text.options import Output
+from kiqcluster.ctl.text.tables import ascii_only, json_line
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 VALUES = st.recursive(SCALARS, lambda each: st.lists(each) | st.dictionaries(st.text(), each), max_leaves=20)

@@ -7,13 +7,13 @@ import socket
 from math import inf
 
 from kiqcluster.config import Config
-from kiqcluster.events import Events
-from kiqcluster.frames import Channel
-from kiqcluster.groups import parse_group
-from kiqcluster.supervisor.children import Child, Slot
-from kiqcluster.supervisor.expansion import SlotPlan
-from kiqcluster.supervisor.rollout import Rollout
-from kiqcluster.supervisor.state import ClusterState
+from kiqcluster.ipc.frames import Channel
+from kiqcluster.process.events import Events
+from kiqcluster.sidekiq.queue_groups import parse_group
+from kiqcluster.supervisor.cluster.expansion import SlotPlan
+from kiqcluster.supervisor.cluster.slots import Child, Slot
+from kiqcluster.supervisor.cluster.state import ClusterState
+from kiqcluster.supervisor.rolling_restart import Rollout
 from tests.kit import ManualClock
 
 

@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from kiqcluster.errors import ExitCode, UsageError
-from kiqcluster.supervisor.http import MOST_CONNECTIONS, PATIENCE, Listener, Request, Response, Routes, open_listener
+from kiqcluster.supervisor.http.server import (
+    MOST_CONNECTIONS,
+    PATIENCE,
+    Listener,
+    Request,
+    Response,
+    Routes,
+    open_listener,
+)
 from tests.kit import ManualClock
 
 

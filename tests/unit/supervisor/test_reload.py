@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kiqcluster.config import Config
-from kiqcluster.groups import parse_group
-from kiqcluster.supervisor.children import Slot
-from kiqcluster.supervisor.expansion import SlotPlan, plan_slots
+from kiqcluster.sidekiq.queue_groups import parse_group
+from kiqcluster.supervisor.cluster.expansion import SlotPlan, plan_slots
+from kiqcluster.supervisor.cluster.slots import Slot
 from kiqcluster.supervisor.reload import AT_ONCE, FIXED, compare, heeded, unheeded
 
 KNOWN = ("default", "mailers", "cronjob:nightly")

@@ -1,0 +1,5 @@
+"""kiqctl exporter: gauges of what lies in Redis, for Prometheus.
+
+exporter    the HTTP server
+gauges      what is read, and as which series
+"""

@@ -1,0 +1,224 @@
+"""exporter: gauges of what lies in Redis, for Prometheus; one for a fleet, where every worker would tell the same.
+
+Exporter    looks at Redis when somebody scrapes, at most once in a few seconds; concurrent scrapes share a look
+Server      HTTP: /metrics, and / for people
+While Redis is away it answers `kiqcluster_exporter_up 0` and nothing else, and goes on.
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+from socketserver import TCPServer, ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+import click
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest as encode_text
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.openmetrics.exposition import generate_latest as encode_openmetrics
+from prometheus_client.registry import Collector
+
+from kiqcluster.clock import Clock, SystemClock
+from kiqcluster.config import parse_listen
+from kiqcluster.control.waiting import NEVER
+from kiqcluster.ctl.exporter.gauges import Gauges
+from kiqcluster.ctl.text.options import DURATION, SETTINGS, redis_options
+from kiqcluster.errors import ExitCode, StoreError, UsageError
+from kiqcluster.process.negotiation import CONTENT_TYPES, OPENMETRICS, TEXT, Format, accepts_gzip, choose_format
+from kiqcluster.store import Store, is_outage
+
+__all__ = ["Exporter", "Page", "exporter", "serve"]
+
+LISTEN = "127.0.0.1:9168"  # gitlab-exporter's port
+FRESH = 5.0  # seconds for which a look serves every scrape
+PATIENCE = 10.0  # seconds that a client may take for its request, and for reading the answer
+ENCODERS: dict[Format, Callable[[CollectorRegistry], bytes]] = {TEXT: encode_text, OPENMETRICS: encode_openmetrics}
+INDEX = b"kiqctl exporter: the gauges are at /metrics\n"
+
+Page = tuple[str, bytes]  # content type, body
+
+
+class Exporter(Collector):
+    """What there is to scrape.  Thread-safe: `_turn` guards a look and its pages.
+
+    on_trouble: told when Redis goes away, and when it is back (None).
+    """
+
+    def __init__(
+        self, store: Store, clock: Clock, fresh: float, on_trouble: Callable[[StoreError | None], None]
+    ) -> None:
+        self._store = store
+        self._gauges = Gauges(store)
+        self._clock = clock
+        self._fresh = fresh
+        self._on_trouble = on_trouble
+        self._turn = threading.Lock()
+        self._metrics: list[Metric] = []
+        self._looked_at: float | None = None  # monotonic
+        self._was_up = True
+        self._pages: dict[tuple[Format, bool], Page] = {}
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def page(self, accept: str, encodings: str) -> Page:
+        """Return content type and body for a scraper that takes these; what is fresh enough is not made again."""
+        kind = (choose_format(accept), accepts_gzip(encodings))
+        with self._turn:
+            now = self._clock.monotonic()
+            if self._looked_at is None or now >= self._looked_at + self._fresh:
+                self._look()
+                # Counted from the end of it: while Redis is slow, those who have waited share what came of it.
+                self._looked_at = self._clock.monotonic()
+                self._pages.clear()
+            if kind not in self._pages:
+                self._pages[kind] = self._render(*kind)
+            return self._pages[kind]
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the latest look's metrics."""
+        return self._metrics
+
+    def describe(self) -> list[Metric]:
+        """Return nothing: what there is depends on what lies in Redis."""
+        return []
+
+    def _look(self) -> None:
+        before, trouble = self._clock.monotonic(), None
+        try:
+            metrics = self._gauges.look(self._clock.now())
+        except StoreError as error:
+            metrics, trouble = [], error
+            self._store.close()
+        is_up = trouble is None
+        took = self._clock.monotonic() - before
+        self._metrics = [
+            GaugeMetricFamily("kiqcluster_exporter_up", "Whether Redis has answered the latest look", value=is_up),
+            GaugeMetricFamily("kiqcluster_exporter_look_seconds", "Seconds that the latest look took", value=took),
+            *metrics,
+        ]
+        if is_up != self._was_up:
+            self._was_up = is_up
+            self._on_trouble(trouble)
+
+    def _render(self, form: Format, is_zipped: bool) -> Page:
+        body = ENCODERS[form](self._registry)
+        return CONTENT_TYPES[form], gzip.compress(body, 5) if is_zipped else body
+
+
+# the server
+
+NOTHING_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})  # to accept a connection with
+REST_SECONDS = 1.0
+
+
+class Server(ThreadingMixIn, WSGIServer):
+    """A thread for each request; none keeps the process from ending."""
+
+    daemon_threads = True
+    request_queue_size = 64
+    allow_reuse_address = True
+
+    def __init__(self, where: tuple[Any, ...], family: socket.AddressFamily) -> None:
+        self.address_family = family
+        super().__init__(where, Handler)
+
+    def server_bind(self) -> None:
+        """Bind; without the look-up of our own name that http.server does, which may take long."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+    def get_request(self) -> Any:
+        """Accept; where no descriptor is left, wait, for the listener stays readable."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in NOTHING_LEFT:
+                NEVER.wait(REST_SECONDS)
+            raise
+
+    def handle_error(self, _request: Any, _client_address: Any) -> None:
+        """Do without a traceback for a client that has gone, or is too slow."""
+
+
+class Handler(WSGIRequestHandler):
+    """One request; a client that is slow is closed."""
+
+    timeout = PATIENCE
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class calls it so
+        """Do without a line for every scrape."""
+
+
+def application(exporter: Exporter, environ: dict[str, Any], respond: Callable[..., Any]) -> Iterable[bytes]:
+    """Answer one request (WSGI)."""
+    method, path = environ["REQUEST_METHOD"], environ.get("PATH_INFO", "/")
+    status, headers, body = "200 OK", {"Content-Type": "text/plain; charset=utf-8"}, INDEX
+    if method not in ("GET", "HEAD"):
+        status, body, headers["Allow"] = "405 Method Not Allowed", b"GET and HEAD only\n", "GET, HEAD"
+    elif path == "/metrics":
+        encodings = environ.get("HTTP_ACCEPT_ENCODING", "")
+        headers["Content-Type"], body = exporter.page(environ.get("HTTP_ACCEPT", ""), encodings)
+        if accepts_gzip(encodings):
+            headers["Content-Encoding"] = "gzip"
+    elif path != "/":
+        status, body = "404 Not Found", INDEX
+    headers["Content-Length"] = str(len(body))
+    respond(status, list(headers.items()))
+    return [b"" if method == "HEAD" else body]
+
+
+def serve(exporter: Exporter, listen: str) -> Server:
+    """Return a server that listens, and serves once it is told to.  Raises UsageError: exit 7 for a taken address."""
+    place = parse_listen(listen)
+    if not isinstance(place, tuple):
+        raise UsageError(f"--listen {listen}: the exporter listens at HOST:PORT")
+    try:
+        family, _, _, _, where = socket.getaddrinfo(*place, type=socket.SOCK_STREAM)[0]
+        server = Server(where, family)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise UsageError(
+                f"--listen {listen} is in use: is another exporter there? name another address",
+                ExitCode.ADDRESS_IN_USE,
+            ) from error
+        raise UsageError(f"--listen {listen} cannot be used ({error.strerror or error})") from error
+    server.set_app(partial(application, exporter))
+    return server
+
+
+@click.command(context_settings=SETTINGS)
+@click.option("--listen", default=LISTEN, metavar="HOST:PORT", help=f"where /metrics answers  [{LISTEN}]")
+@click.option("--cache", type=DURATION, default=FRESH, help="for which one look at Redis serves every scrape  [5s]")
+@redis_options
+def exporter(store: Store, listen: str, cache: float) -> None:
+    """Serve gauges of queues, sets and processes to Prometheus.  One for a fleet is enough.
+
+    \b
+      kiqctl exporter
+      kiqctl exporter --listen 0.0.0.0:9168 --redis redis://redis-1/0
+    """
+
+    def tell(trouble: StoreError | None) -> None:
+        word = "Redis is back" if trouble is None else f"no gauges until Redis is back: {trouble}"
+        click.echo(f"kiqctl: {word}", err=True)
+
+    server = serve(Exporter(store, SystemClock(), cache, tell), listen)
+    try:
+        store.check()
+    except StoreError as error:
+        if not is_outage(error):  # a password that is wrong now is a slip; later, it may be on its way
+            raise
+    try:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        click.echo(f"kiqctl: /metrics of {store.address} at {listen}", err=True)
+        server.serve_forever()
+    except KeyboardInterrupt:  # also TERM
+        server.server_close()

@@ -1,0 +1,225 @@
+"""Gauges: what lies in Redis, as metrics under gitlab-exporter's names.
+
+1. ask      sizes, names, and at once of everybody and everything that was there at the look before: one round trip
+2. ask on   of the processes that are new, then of the queues that are: one more each, if there are any
+3. tell     sizes, fleet, queues
+
+A round trip asks of 500 at most.  Nothing is read whole: of a queue its length and its oldest job, of a set its size
+and its first entry.  Ruby's queues read like ours.  A key of the wrong type costs its own series, and no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any, NamedTuple
+
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from kiqcluster.control import process_registry
+from kiqcluster.control.process_registry import Process, read_process
+from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.keys import Keys
+from kiqcluster.sidekiq.payload import seconds
+from kiqcluster.store import Store
+
+__all__ = ["Gauges"]
+
+BATCH = 500  # queues and processes asked of in one round trip
+DEFAULT_QUEUE = "default"
+SORTED_SETS = ("schedule", "retry", "dead")
+
+Question = tuple[str, ...]  # a command
+
+
+class Subject(NamedTuple):
+    """Who or what is asked of.  questions: about one of that name."""
+
+    questions: Callable[[Keys, str], list[Question]]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """size: jobs that wait.  waited, age: of the one to be fetched next, seconds in its queue and since its making.
+
+    None for what cannot be read.
+    """
+
+    size: int | None
+    waited: float | None
+    age: float | None
+
+
+class Gauges:
+    """Looks at a Redis, and remembers who and what was there."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: list[Subject] = []
+
+    def look(self, now: float) -> list[Metric]:
+        """Return the metrics of this moment.  now: epoch seconds.  Raises StoreError.
+
+        One round trip, if nobody and nothing is new and there are at most 500 of them.
+        """
+        heard: dict[Subject, list[Any]] = {}
+        sizes = _Sizes(self._ask(heard, self._known[:BATCH], _size_questions(self._store.keys, now)))
+        members = [Subject(process_registry.questions, name) for name in sorted(sizes.processes)]
+        self._ask_on(heard, members)
+        told = ((member.name, heard[member][0], heard[member][1]) for member in members)
+        read = (read_process(*each) for each in told)
+        everybody = [each for each in read if each is not None]
+        listened = {name for process in everybody for name in process.queues}
+        lists = [Subject(_queue_questions, name) for name in sorted(sizes.queues | listened)]
+        self._ask_on(heard, lists)
+        self._known = [*members, *lists]
+        queues = {each.name: _read_queue(heard[each], now) for each in lists}
+        if any(each.omitted_queues for each in everybody):  # they may listen to any
+            listened |= queues.keys()
+        return [*sizes.metrics(now), *_fleet_metrics(everybody), *_queue_metrics(queues, listened, sizes.paused)]
+
+    def _ask_on(self, heard: dict[Subject, list[Any]], subjects: Iterable[Subject]) -> None:
+        unheard = iter([each for each in subjects if each not in heard])
+        while batch := list(islice(unheard, BATCH)):
+            self._ask(heard, batch, [])
+
+    def _ask(self, heard: dict[Subject, list[Any]], subjects: Sequence[Subject], first: list[Question]) -> list[Any]:
+        """Add what is said of each to `heard`; return the replies to the questions that come first.  One round trip."""
+        asked = [each.questions(self._store.keys, each.name) for each in subjects]
+        with self._store.borrowed() as link:
+            replies = iter(link.exchange([*first, *chain.from_iterable(asked)]))
+        answers = list(islice(replies, len(first)))
+        heard.update(
+            {each: list(islice(replies, len(questions))) for each, questions in zip(subjects, asked, strict=True)}
+        )
+        return answers
+
+
+# sizes
+
+
+def _size_questions(keys: Keys, now: float) -> list[Question]:
+    questions: list[Question] = [
+        *(("SMEMBERS", key) for key in (keys.queues, keys.paused, keys.processes)),
+        *(("GET", key) for key in (keys.processed, keys.failed)),
+        *(("ZCARD", key) for key in (keys.schedule, keys.retry, keys.dead)),
+    ]
+    for key in (keys.schedule, keys.retry):
+        questions += [("ZCOUNT", key, "-inf", repr(now)), ("ZRANGE", key, "0", "0", "WITHSCORES")]
+    return questions
+
+
+class _Sizes:
+    """What the replies to these say."""
+
+    def __init__(self, replies: Sequence[Any]) -> None:
+        self.queues, self.paused, self.processes = map(_names, replies[:3])
+        self._totals = replies[3:5]
+        self._cards = dict(zip(SORTED_SETS, replies[5:8], strict=True))
+        self._due = dict(zip(SORTED_SETS, zip(replies[8::2], replies[9::2], strict=True), strict=False))
+
+    def metrics(self, now: float) -> Iterator[Metric]:
+        for name, text, value in zip(
+            ("sidekiq_jobs_processed", "sidekiq_stat_failed"),
+            ("Jobs that were ever run", "Jobs that ever failed"),
+            self._totals,
+            strict=True,
+        ):
+            if (total := _integer(value or b"0")) is not None:
+                yield CounterMetricFamily(name, text, value=total)
+        for name, card in self._cards.items():
+            word = "scheduled" if name == "schedule" else name
+            if isinstance(card, int):
+                yield GaugeMetricFamily(f"sidekiq_jobs_{word}_size", f"Entries of the {name} set", value=card)
+        for name, (due, first) in self._due.items():
+            if not (isinstance(due, int) and isinstance(first, list)):
+                continue
+            late = max(0.0, now - float(first[1])) if due and first else 0.0
+            text = f"Seconds by which the most overdue entry of the {name} set is late: how late the poller is"
+            yield GaugeMetricFamily(f"sidekiq_{name}_set_processing_delay_seconds", text, value=late)
+            text = f"Entries of the {name} set that are due, and not in their queue yet"
+            yield GaugeMetricFamily(f"sidekiq_{name}_set_backlog_size", text, value=due)
+
+
+# fleet
+
+
+def _fleet_metrics(processes: Sequence[Process]) -> Iterator[Metric]:
+    yield GaugeMetricFamily("sidekiq_processes_size", "Worker processes, Ruby's among them", value=len(processes))
+    busy = sum(process.busy for process in processes)
+    yield GaugeMetricFamily("sidekiq_workers_size", "Jobs that run, by the latest beats", value=busy)
+
+
+# queues
+
+
+def _queue_questions(keys: Keys, name: str) -> list[Question]:
+    # What has rung a bell is fetched first; with no worker there, it lies in the wake list.
+    lists = keys.wake(name), keys.queue(name)
+    return [question for key in lists for question in (("LLEN", key), ("LINDEX", key, "-1"))]
+
+
+def _read_queue(replies: Sequence[Any], now: float) -> Queue:
+    rung, rung_first, waiting, first = replies
+    if not isinstance(rung, int) or not isinstance(waiting, int):
+        return Queue(None, None, None)
+    oldest = rung_first if rung else first
+    if not isinstance(oldest, bytes):
+        return Queue(rung + waiting, 0.0, 0.0)
+    times = _times(oldest)
+    waited, age = (None if at is None else max(0.0, now - at) for at in times)
+    return Queue(rung + waiting, waited, age)
+
+
+def _times(raw: bytes) -> tuple[float | None, float | None]:
+    """Return when a job was enqueued and made, epoch seconds, as far as it says so."""
+    try:
+        payload = ruby_json.decode(raw)
+    except ruby_json.Undecodable:
+        return None, None
+    if not isinstance(payload, dict):
+        return None, None
+    made = seconds(payload.get("created_at"))
+    enqueued = seconds(payload.get("enqueued_at"))
+    return (made if enqueued is None else enqueued), (enqueued if made is None else made)
+
+
+def _queue_metrics(queues: Mapping[str, Queue], listened: set[str], paused: set[str]) -> Iterator[Metric]:
+    size, latency, age, is_paused, unlistened = (
+        GaugeMetricFamily(name, text, labels=("name",))
+        for name, text in (
+            ("sidekiq_queue_size", "Jobs that wait in a queue"),
+            ("sidekiq_queue_latency_seconds", "Seconds that the job which is fetched next has waited in its queue"),
+            ("kiqcluster_queue_oldest_job_age_seconds", "Seconds since that job was made; it may have been scheduled"),
+            ("sidekiq_queue_paused", "Whether a queue is paused"),
+            ("kiqcluster_queue_unlistened", "Whether no process listens to a queue"),
+        )
+    )
+    for name, queue in queues.items():
+        for family, value in ((size, queue.size), (latency, queue.waited), (age, queue.age)):
+            if value is not None:
+                family.add_metric((name,), value)
+        is_paused.add_metric((name,), name in paused)
+        unlistened.add_metric((name,), name not in listened)
+    total = sum(queue.size or 0 for queue in queues.values())
+    yield GaugeMetricFamily("sidekiq_jobs_enqueued_size", "Jobs that wait in all queues", value=total)
+    default = queues.get(DEFAULT_QUEUE)
+    if default is None or default.waited is not None:
+        waited = 0.0 if default is None or default.waited is None else default.waited
+        text = "sidekiq_queue_latency_seconds of the queue default"
+        yield GaugeMetricFamily("sidekiq_default_queue_latency_seconds", text, value=waited)
+    yield from (size, latency, age, is_paused, unlistened)
+
+
+def _names(reply: Any) -> set[str]:
+    members: Iterable[bytes] = reply if isinstance(reply, list) else ()
+    return {name.decode(errors="replace") for name in members}
+
+
+def _integer(value: Any) -> int | None:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return None

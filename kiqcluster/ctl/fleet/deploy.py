@@ -1,0 +1,243 @@
+"""deploy begin, commit, abort: a release in three steps that a script can fail between.
+
+Whatever happens to the script, the quiet that `begin` has begun ends with its lease, and so does the lock that keeps
+others from deploying meanwhile.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from typing import TypeVar
+
+import click
+
+from kiqcluster.api.deploys import mark
+from kiqcluster.control.control_messages import LONGEST_TEXT
+from kiqcluster.control.deploy_lock import DeployLock, default_owner
+from kiqcluster.control.deploy_transport import DeployWay, LocalSockets
+from kiqcluster.control.redis_transport import RedisWay
+from kiqcluster.control.waiting import Watch
+from kiqcluster.ctl.fleet.steer import agreed, message, report
+from kiqcluster.ctl.text.options import (
+    DURATION,
+    SETTINGS,
+    Output,
+    host_option,
+    json_option,
+    redis_options,
+    timeout_option,
+)
+from kiqcluster.errors import ExitCode, UsageError
+from kiqcluster.store import Store
+
+__all__ = ["deploy"]
+
+NAME = "deploy"  # who asks, as far as the supervisors know
+LEASE = 900.0  # seconds
+MAX_LOCK_SECONDS = 86_400.0  # of the lock, where the quiet has no end
+GIT_PATIENCE = 5.0  # seconds
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def _owner(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str:  # click's order
+    owner = value or default_owner()
+    if not owner.isprintable() or len(f"{NAME}@{owner}") > LONGEST_TEXT:
+        raise UsageError(f"--owner is a line of at most {LONGEST_TEXT - len(NAME) - 1} characters")
+    return owner
+
+
+def owner_option(function: F) -> F:
+    """Add --owner."""
+    text = "who deploys; the same at each step  [KIQCTL_OWNER, or USER@HOST and the pid of the shell]"
+    option = click.option("--owner", metavar="NAME", envvar="KIQCTL_OWNER", callback=_owner, help=text)
+    return option(function)
+
+
+def steady_options(function: F) -> F:
+    """Add what a step goes by that must not fail for an outage of Redis."""
+    for option in (
+        click.option(
+            "--socket", "sockets", multiple=True, metavar="PATH",
+            help="control socket of this host, used while Redis is away; repeatable  [those that are found]",
+        ),
+        click.option("--patience", type=DURATION, help="how long Redis may be away  [what the lease has left; 15m]"),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+@click.group(context_settings=SETTINGS)
+def deploy() -> None:
+    """Take a fleet through a release: quiet early, roll late.
+
+    \b
+      kiqctl deploy begin --wait && ./release.sh && kiqctl deploy commit || kiqctl deploy abort
+    """
+
+
+@deploy.command(context_settings=SETTINGS)
+@click.option("--lease", type=DURATION, default=LEASE, help="after which quiet and lock end by themselves  [15m]")
+@click.option("--label", help="of the mark on Sidekiq's metrics page  [hash and subject of git's last commit]")
+@click.option("--wait", is_flag=True, help="until nothing runs any more")
+@timeout_option("how long to wait at most  [as long as it takes]")
+@click.option("--force", is_flag=True, help="take the lock from whoever has it, and say from whom")
+@owner_option
+@host_option
+@redis_options
+@json_option
+@click.pass_context
+def begin(
+    ctx: click.Context,
+    store: Store,
+    output: Output,
+    owner: str,
+    lease: float,
+    label: str | None,
+    wait: bool,
+    timeout: float | None,
+    force: bool,
+    hosts: tuple[str, ...],
+) -> None:
+    """Take the deploy lock, quiet the fleet, and mark the deploy.
+
+    While another deploy holds the lock nothing is done, and the exit code is 6.  The mark is for Sidekiq's pages.
+
+    \b
+      kiqctl deploy begin
+      kiqctl deploy begin --lease 30m --wait --label 'v42'
+    """
+    if timeout is not None and not wait:
+        raise UsageError("--timeout goes with --wait")
+    lock = DeployLock(store, owner)
+    hold = lock.take(lease or MAX_LOCK_SECONDS, force=force)
+    if hold.before not in ("", owner):
+        output.say(f"the lock was taken from {hold.before}")
+    way, what = RedisWay(store, hosts), message("quiet", lease, name=NAME, whom=owner)
+    try:
+        answers = way.tell(what)
+    except Exception:
+        lock.drop()
+        raise
+    names = agreed(answers)
+    if len(names) == len(answers):
+        mark(label or git_label(), store=store)
+    problems = Watch().until_drained(way, names, timeout, output.say) if wait else {}
+    ctx.exit(report(output, what, answers, problems, way.look(), more={"owner": owner, "taken_from": hold.before}))
+
+
+@deploy.command(context_settings=SETTINGS)
+@timeout_option("how long to wait at most  [as long as it takes]")
+@owner_option
+@steady_options
+@host_option
+@redis_options
+@json_option
+@click.pass_context
+def commit(
+    ctx: click.Context,
+    store: Store,
+    output: Output,
+    owner: str,
+    timeout: float | None,
+    sockets: tuple[str, ...],
+    patience: float | None,
+    hosts: tuple[str, ...],
+) -> None:
+    """Roll every supervisor, and wait for it.
+
+    Exit code 1 if one of them fails.  The quiet ends with the roll, also with one that fails: what works goes on.  The
+    lock stays for `abort` then.  While Redis is away this goes on trying, and tells the clusters of this host by their
+    control sockets.
+
+    \b
+      kiqctl deploy commit
+      kiqctl deploy commit --timeout 20m
+    """
+    lock = DeployLock(store, owner)
+    local = LocalSockets(f"{NAME}@{owner}", sockets)
+    way = DeployWay(store, hosts, lock, local, patience or LEASE, is_exact=patience is not None)
+    what = message("roll", name=NAME, whom=owner)
+    way.begin(what)
+    answers = way.tell(what)
+    problems = Watch(away=way.patience).until_rolled(way, agreed(answers), what.id, timeout, output.say)
+    code = report(output, what, answers, problems, way.last_look(), ", rolled", more={"owner": owner})
+    if code == ExitCode.STOPPED:
+        way.end()
+    ctx.exit(code)
+
+
+@deploy.command(context_settings=SETTINGS)
+@timeout_option("how long to wait for the roll back at most  [as long as it takes]")
+@owner_option
+@steady_options
+@host_option
+@redis_options
+@json_option
+@click.pass_context
+def abort(
+    ctx: click.Context,
+    store: Store,
+    output: Output,
+    owner: str,
+    timeout: float | None,
+    sockets: tuple[str, ...],
+    patience: float | None,
+    hosts: tuple[str, ...],
+) -> None:
+    """Resume: the release is not to be.  Workers that have it already are rolled back, and that is waited for.
+
+    Once the deploy is committed, or its lease has ended, nothing is rolled back.
+    A quiet that no deploy has begun goes on; `kiqctl resume` ends it.  A roll that is under way ends as superseded.
+    While another deploy holds the lock nothing is done, and the exit code is 6.  An outage of Redis is waited for as by
+    `commit`.
+
+    \b
+      kiqctl deploy abort
+    """
+    lock = DeployLock(store, owner)
+    local = LocalSockets(f"{NAME}@{owner}", sockets)
+    way = DeployWay(store, hosts, lock, local, patience or LEASE, is_exact=patience is not None)
+    resume, what = message("resume", name=NAME, whose=NAME, whom=owner), message("rollback", name=NAME, whom=owner)
+    is_open = way.begin(resume, what)
+    answers = way.tell(resume)
+    problems = {each.name: each.error for each in answers if each.error is not None}
+    if is_open:
+        answers = way.tell(what)
+        problems |= Watch(away=way.patience).until_rolled(way, agreed(answers), what.id, timeout, output.say)
+    else:
+        output.say(f"no deploy of {owner} is open: workers were resumed, and none is rolled back")
+    more = {"owner": owner, "is_rolled_back": is_open}
+    code = report(output, what if is_open else resume, answers, problems, way.last_look(), more=more)
+    if code == ExitCode.STOPPED:
+        way.end()
+    ctx.exit(code)
+
+
+@deploy.command(context_settings=SETTINGS)
+@owner_option
+@redis_options
+@json_option
+@click.pass_context
+def status(ctx: click.Context, store: Store, output: Output, owner: str) -> None:
+    """Say who has the deploy lock.  The exit code is 6 if that is somebody else.
+
+    \b
+      kiqctl deploy status
+      kiqctl deploy status --owner release-42 --json
+    """
+    hold = DeployLock(store, owner).look()
+    is_other = hold.owner not in ("", owner)
+    output.say(f"{hold.in_words()} deploys" if hold.owner else "nobody deploys")
+    output.document({"owner": hold.owner or None, "remaining": hold.remaining, "is_ours": hold.owner == owner})
+    ctx.exit(ExitCode.PIDFILE_HELD if is_other else ExitCode.STOPPED)
+
+
+def git_label() -> str:
+    """Return hash and subject of the last commit here, as Sidekiq does; `deploy` where there is no git."""
+    try:
+        command = ["git", "log", "-1", "--format=%h %s"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_PATIENCE, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return "deploy"
+    return done.stdout.strip() or "deploy"

@@ -1,0 +1,191 @@
+"""monitor: what Ruby's sidekiqmon prints, in its layout, so that what reads the one can read the other.
+
+The layout is that of 7.3 and later: queues with their weights, a text for each capsule, and the versions that differ.
+Before, queues had no weights, and versions were not shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from kiqcluster.api.dashboard import Picture, View, take
+from kiqcluster.clock import Clock, SystemClock
+from kiqcluster.control.process_registry import Process
+from kiqcluster.ctl.text.options import SETTINGS, Output, json_option, redis_options
+from kiqcluster.ctl.text.tables import NOTHING, clean, moment, number
+from kiqcluster.errors import ExitCode
+from kiqcluster.store import Store
+from kiqcluster.version import VERSION
+
+__all__ = ["monitor"]
+
+LINE = 80  # characters of a line, at which a long list of queues is broken
+PAD = 2  # cells between columns
+INDENT = 11  # … so far, where it goes on
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """lines: for people.  facts: the same, for a document."""
+
+    lines: Callable[[Picture], list[str]]
+    facts: Callable[[Picture], Any]
+
+
+@click.command(context_settings=SETTINGS)
+@click.argument("sections", nargs=-1, type=click.Choice(["all", "version", "overview", "processes", "queues"]))
+@redis_options
+@json_option
+@click.pass_context
+def monitor(ctx: click.Context, store: Store, output: Output, sections: Sequence[str]) -> None:
+    """Print a status, as Ruby's sidekiqmon does.  It is of everything, or of some SECTIONS.  Three round trips.
+
+    \b
+      kiqctl monitor
+      kiqctl monitor overview queues
+      kiqctl monitor processes --json
+    """
+    clock: Clock = SystemClock()
+    picture = take(store, clock)
+    names = list(dict.fromkeys(sections)) if sections and "all" not in sections else list(SECTIONS)
+    for at, name in enumerate(names):
+        output.print([*([""] if at else []), *SECTIONS[name].lines(picture)])
+    output.document({name: SECTIONS[name].facts(picture) for name in names})
+    ctx.exit(ExitCode.STOPPED)
+
+
+# version
+
+
+def _version(picture: Picture) -> list[str]:
+    return [f"kiqcluster {VERSION}", f"{datetime.fromtimestamp(picture.at, UTC):%Y-%m-%d %H:%M:%S UTC}"]
+
+
+def _version_facts(picture: Picture) -> dict[str, Any]:
+    return {"kiqcluster": VERSION, "at": picture.at}
+
+
+# overview
+
+
+def _overview_facts(picture: Picture) -> dict[str, int]:
+    return {
+        "processed": picture.processed,
+        "failed": picture.failed,
+        "busy": picture.busy,
+        "enqueued": picture.enqueued,
+        "retries": picture.sizes[View.RETRIES],
+        "scheduled": picture.sizes[View.SCHEDULED],
+        "dead": picture.sizes[View.DEAD],
+    }
+
+
+def _overview(picture: Picture) -> list[str]:
+    facts = _overview_facts(picture).items()
+    return ["---- Overview ----", *(f"{name.capitalize():>11}: {number(value)}" for name, value in facts)]
+
+
+# processes
+
+
+def _processes(picture: Picture) -> list[str]:
+    lines = [f"---- Processes ({len(picture.processes)}) ----"]
+    for at, process in enumerate(picture.processes):
+        lines += [*([""] if at else []), *_process(process, picture.at)]
+    return lines
+
+
+def _process(process: Process, now: float) -> list[str]:
+    quiet = ["quiet"] if process.is_quiet else []
+    tags = [f"[{clean(each)}]" for each in (process.tag, *process.labels, *quiet)]  # [] without a tag, as Ruby's has
+    return [
+        " ".join([process.identity, *tags]),
+        f"  Started: {_local(process.started_at)} ({_ago(now - process.started_at)})",
+        f"  Threads: {process.concurrency} ({process.busy} busy)",
+        *_broken("   Queues: ", _served(process)),
+        *([f"  Version: {clean(process.version) or 'Unknown'}"] if process.version != VERSION else []),
+    ]
+
+
+def _served(process: Process) -> list[str]:
+    """Return the queues of each capsule with their weights; one by one those of a Sidekiq that tells no weights."""
+    if not any(each.mode for each in process.capsules):
+        return sorted(process.queues)
+    return [
+        ", ".join(f"{name}: {weight}" if weight > 0 else name for name, weight in each.weights.items())
+        for each in process.capsules
+    ]
+
+
+def _process_facts(picture: Picture) -> list[dict[str, Any]]:
+    return [
+        {
+            "identity": each.identity,
+            "tag": each.tag,
+            "labels": list(each.labels),
+            "quiet": each.is_quiet,
+            "started_at": each.started_at,
+            "threads": each.concurrency,
+            "busy": each.busy,
+            "queues": sorted(each.queues),
+            "capsules": {capsule.name: dict(capsule.weights) for capsule in each.capsules},
+            "version": each.version,
+        }
+        for each in picture.processes
+    ]
+
+
+def _local(at: float) -> str:
+    """Return an epoch second as Ruby's Time is printed: in the zone of this host."""
+    if moment(at) == NOTHING:
+        return NOTHING
+    return f"{datetime.fromtimestamp(at, UTC).astimezone():%Y-%m-%d %H:%M:%S %z}"
+
+
+def _ago(seconds: float) -> str:
+    minutes = int(seconds // 60)
+    if minutes < 2:
+        return "just now" if minutes < 1 else "a minute ago"
+    if minutes < 120:
+        return f"{minutes} minutes ago" if minutes < 60 else "an hour ago"
+    return f"{minutes // 60} hours ago"
+
+
+def _broken(title: str, names: Iterable[str]) -> list[str]:
+    """Return names with commas behind a title, in lines that are indented from the second on."""
+    lines, line = [], ""
+    for name in map(clean, names):
+        if len(line) + len(name) > LINE - INDENT:  # a first one that is too long leaves the title alone, as in Ruby
+            lines.append(line)
+            line = " " * INDENT
+        line += f"{name}, "
+    first, *others = [*lines, line.removesuffix(", ") or "none"]
+    return [title + first, *others]
+
+
+# queues
+
+
+def _queues(picture: Picture) -> list[str]:
+    rows = [("NAME", "SIZE", "LATENCY")]
+    rows += [(clean(each.name), str(each.size), f"{each.latency:.2f}") for each in picture.queues]
+    name, size, latency = (max(map(len, column)) + PAD for column in zip(*rows, strict=True))
+    lines = [f"{row[0]:<{name}}{row[1]:>{size}}{row[2]:>{latency}}" for row in rows]
+    return [f"---- Queues ({len(picture.queues)}) ----", *lines]
+
+
+def _queue_facts(picture: Picture) -> list[dict[str, Any]]:
+    return [{"name": each.name, "size": each.size, "latency": each.latency} for each in picture.queues]
+
+
+SECTIONS = {
+    "version": Section(_version, _version_facts),
+    "overview": Section(_overview, _overview_facts),
+    "processes": Section(_processes, _process_facts),
+    "queues": Section(_queues, _queue_facts),
+}

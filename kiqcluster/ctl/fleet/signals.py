@@ -1,0 +1,248 @@
+"""signal and dump: what the signals of this host mean, for processes on any host, and for Ruby's as far as these know.
+
+1. find     whom the identity names: a supervisor, one of its workers, a process of Ruby's; or everybody
+2. say      what they will do
+3. tell     ours by control messages, which are answered; Ruby's by the list that their heartbeat reads
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import click
+
+from kiqcluster.api.processes import ProcessSet
+from kiqcluster.control.cluster_document import View, view_of_process
+from kiqcluster.control.control_messages import ONLY_CLUSTERS, Message
+from kiqcluster.control.process_registry import Cluster, Process, clusters, processes
+from kiqcluster.control.redis_transport import RedisWay, is_among
+from kiqcluster.control.transports import Answer, NobodyThere, Way
+from kiqcluster.ctl.fleet.steer import message, report
+from kiqcluster.ctl.text.options import SETTINGS, Output, confirm, host_option, json_option, redis_options, yes_option
+from kiqcluster.ctl.text.tables import clean, counted
+from kiqcluster.errors import UsageError
+from kiqcluster.store import Store
+
+__all__ = ["MEANINGS", "Meaning", "Meant", "dump", "find", "signal"]
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """action: what the message asks for.  words: what whoever gets it will do.  rubys: … of Ruby's, if that differs."""
+
+    action: str
+    words: str
+    rubys: str = ""
+
+
+MEANINGS = {
+    "TSTP": Meaning(
+        "quiet",
+        "fetches nothing more until it is resumed, or its lease ends",
+        "fetches nothing more until it is stopped, from its next beat on",
+    ),
+    "CONT": Meaning("resume", "fetches again"),
+    "TERM": Meaning("stop", "fetches nothing more, finishes its jobs or puts them back, and ends"),
+    "TTIN": Meaning("dump", "writes to its log what each of its threads is doing"),
+    "USR2": Meaning("roll", "replaces its workers, one after the other, by ones that run the newest code"),
+    "HUP": Meaning("reload", "reads configuration and queue groups anew"),
+}
+RUBYS = frozenset({"quiet", "stop", "dump"})  # what a heartbeat of Ruby's understands
+
+
+@dataclass(frozen=True, slots=True)
+class Meant:
+    """Whom a signal is for: whole clusters, single workers of ours, processes of Ruby's."""
+
+    clusters: Sequence[Cluster] = ()
+    workers: Sequence[Process] = ()
+    ruby: Sequence[Process] = ()
+
+    def in_words(self) -> str:
+        workers = sum(len(each.processes) for each in self.clusters) + len(self.workers)
+        words = [counted(len(self.clusters), "cluster")] if self.clusters else []
+        words += [counted(workers, "worker process", "worker processes")] if workers else []
+        words += [f"{counted(len(self.ruby), 'process', 'processes')} of Ruby's Sidekiq"] if self.ruby else []
+        return ", ".join(words)
+
+
+# 1. find
+
+
+def find(everybody: Sequence[Process], identity: str) -> Meant:
+    """Return whom `host:pid` or `host:pid:nonce` names.  Raises NobodyThere with the names that there are."""
+    found_clusters = [each for each in clusters(everybody) if _is_named(each.supervisor, identity)]
+    found = [each for each in everybody if _is_named(each.identity, identity)]
+    if len(found_clusters) + len(found) != 1:
+        what = "several are" if found_clusters or found else "neither a process nor a supervisor is"
+        known = [*(each.supervisor for each in clusters(everybody)), *(each.identity for each in everybody)]
+        raise NobodyThere(f"{what} called {clean(identity)}; there are {', '.join(map(clean, known)) or 'none at all'}")
+    return Meant(found_clusters, [each for each in found if each.is_ours], [each for each in found if not each.is_ours])
+
+
+def everyone(everybody: Sequence[Process], hosts: Sequence[str]) -> Meant:
+    """Return all clusters and processes on these hosts, everywhere if none is named.  Raises NobodyThere."""
+    here = [each for each in everybody if is_among(each.host, hosts)]
+    found = clusters(here)
+    attached = {each.identity for cluster in found for each in cluster.processes}
+    lone = [each for each in here if each.is_ours and each.identity not in attached]
+    meant = Meant(found, lone, [each for each in here if not each.is_ours])
+    if not here:
+        raise NobodyThere(f"no process is registered{' on ' + ', '.join(hosts) if hosts else ''}")
+    return meant
+
+
+def _is_named(name: str, identity: str) -> bool:
+    return f"{name}:".startswith(f"{identity}:") and ":" in identity
+
+
+# 3. tell
+
+
+class RubyWay:
+    """To processes of Ruby's Sidekiq, which answer nothing: within ten seconds their heartbeat reads what was left."""
+
+    def __init__(self, store: Store, ruby: Sequence[Process]) -> None:
+        self._store = store
+        self._identities = {each.identity for each in ruby}
+
+    def tell(self, message: Message) -> Sequence[Answer]:
+        """See Way."""
+        answers = []
+        for process in ProcessSet(store=self._store):
+            if process.identity in self._identities:
+                tell = {"quiet": process.quiet, "stop": process.stop, "dump": process.dump}[message.action]
+                tell()
+                answers.append(Answer(process.identity))
+        gone = self._identities - {each.name for each in answers}
+        return [*answers, *(Answer(identity, "is gone") for identity in sorted(gone))]
+
+    def look(self) -> Mapping[str, View]:
+        """See Way."""
+        everybody = processes(self._store)
+        return {each.identity: view_of_process(each) for each in everybody if each.identity in self._identities}
+
+
+def ways(store: Store, meant: Meant) -> list[Way]:
+    """Return how all of them are reached."""
+    supervisors = [each.supervisor for each in meant.clusters]
+    found: list[Way] = [RedisWay(store, supervisors=supervisors)] if supervisors else []
+    found += [RedisWay(store, identity=each.identity) for each in meant.workers]
+    return [*found, RubyWay(store, meant.ruby)] if meant.ruby else found
+
+
+def identities(found: Sequence[Process]) -> list[str]:
+    return [each.identity for each in found]
+
+
+def send(store: Store, output: Output, meaning: Meaning, meant: Meant) -> int:
+    """Say what will be done, have it done, report it; return the exit code."""
+    said = dict.fromkeys((*(each.supervisor for each in meant.clusters), *identities(meant.workers)), meaning.words)
+    said |= dict.fromkeys(identities(meant.ruby), meaning.rubys or meaning.words)
+    if meaning.action == "dump":
+        hung = [each for each in meant.workers if each.is_unresponsive and each.supervisor]
+        said |= dict.fromkeys(identities(hung), "does not respond; its supervisor is asked to log its stacks")
+    if not said:
+        raise NobodyThere(f"none of these processes can do that: {meaning.words}")
+    for name, words in said.items():
+        output.say(f"{name} {words}")
+    what, answers, views = message(meaning.action), list[Answer](), dict[str, View]()
+    for way in ways(store, meant):
+        answers += way.tell(what)
+        views |= way.look()
+    return report(output, what, answers, {}, views)
+
+
+def able(meaning: Meaning, name: str, meant: Meant) -> Meant:
+    """Return a single addressee that can do it.  Raises UsageError that says what to do instead."""
+    if meaning.action in ONLY_CLUSTERS and meant.workers:
+        supervisor = meant.workers[0].supervisor or "its supervisor"
+        raise UsageError(
+            f"{name} is for a whole cluster; {clean(meant.workers[0].identity)} belongs to {clean(supervisor)}"
+        )
+    if meaning.action not in RUBYS and meant.ruby:
+        raise UsageError(
+            f"{clean(meant.ruby[0].identity)} is a process of Ruby's Sidekiq, which knows TSTP, TERM and TTIN only"
+        )
+    return meant
+
+
+@click.command(context_settings=SETTINGS)
+@click.argument("name", metavar="NAME")
+@click.argument("identity", required=False)
+@click.option("--all", "is_for_all", is_flag=True, help="every cluster, and every process of Ruby's, on the Redis")
+@yes_option
+@host_option
+@redis_options
+@json_option
+@click.pass_context
+def signal(
+    ctx: click.Context,
+    store: Store,
+    output: Output,
+    name: str,
+    identity: str | None,
+    is_for_all: bool,
+    yes: bool,
+    hosts: tuple[str, ...],
+) -> None:
+    """Have a process on any host do what a signal means.
+
+    IDENTITY, host:pid or host:pid:nonce as in `kiqctl ps`, is a supervisor's (then it holds for its whole cluster), or
+    that of a single process.  TERM to a worker has it replaced; TERM to a supervisor ends the cluster.
+
+    \b
+      TSTP  quiet: fetch nothing more            TTIN  write all threads to the log
+      CONT  resume: fetch again                  USR2  rolling restart (a supervisor's)
+      TERM  stop                                 HUP   reload the configuration (a supervisor's)
+
+    Processes of Ruby's Sidekiq know TSTP, TERM and TTIN, and heed them at their next beat, within ten seconds.
+
+    \b
+      kiqctl signal TTIN app-1:4243
+      kiqctl signal TSTP --all
+      kiqctl signal TERM --all --host app-1 --yes
+    """
+    key = name.upper().removeprefix("SIG")
+    if key not in MEANINGS:
+        raise UsageError(f"{name} is no signal with a meaning here; there are {', '.join(MEANINGS)}")
+    if (identity is None) is not is_for_all or (hosts and not is_for_all):
+        raise UsageError("name one IDENTITY, or say --all, which --host narrows")
+    meaning, everybody = MEANINGS[key], processes(store)
+    if identity is not None:
+        ctx.exit(send(store, output, meaning, able(meaning, key, find(everybody, identity))))
+    meant = everyone(everybody, hosts)
+    if meaning.action in ONLY_CLUSTERS and meant.workers:
+        meant = Meant(meant.clusters, (), meant.ruby)
+    if meaning.action not in RUBYS and meant.ruby:
+        left_out = counted(len(meant.ruby), "process", "processes")
+        output.complain(f"{left_out} of Ruby's Sidekiq left out: they know TSTP, TERM and TTIN only")
+        meant = Meant(meant.clusters, meant.workers)
+    if meaning.action == "stop":
+        confirm(output, f"stop {meant.in_words()}", yes=yes)
+    ctx.exit(send(store, output, meaning, meant))
+
+
+@click.command(context_settings=SETTINGS)
+@click.argument("identity", required=False)
+@host_option
+@redis_options
+@json_option
+@click.pass_context
+def dump(ctx: click.Context, store: Store, output: Output, identity: str | None, hosts: tuple[str, ...]) -> None:
+    """Have processes log what each of their threads is doing.
+
+    Jobs go on.  IDENTITY as in `kiqctl ps`: of a process, or of a supervisor for all of its workers.  Without it, all
+    are asked, Ruby's too.
+
+    \b
+      kiqctl dump
+      kiqctl dump app-1:4243
+      kiqctl dump --host app-1 --json
+    """
+    if identity is not None and hosts:
+        raise UsageError("IDENTITY names one; leave --host out")
+    everybody = processes(store)
+    meant = everyone(everybody, hosts) if identity is None else find(everybody, identity)
+    ctx.exit(send(store, output, MEANINGS["TTIN"], meant))

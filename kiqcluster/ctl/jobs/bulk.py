@@ -1,0 +1,181 @@
+"""Bulk: the same thing done to many jobs, batch by batch, and told truly however it ends.
+
+1. count      how many are meant, before anybody is asked
+2. carry_out  a batch at a time, each job in one place at any moment; memory holds a page and a batch, no more
+3. report     what was done, what Redis refused, what nobody knows: where a reply was lost, the batch may have moved
+
+Ctrl-C ends it between two batches, so that the count is true; a second one at once.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Generic, TypeVar
+
+from kiqcluster.api import JobRecord
+from kiqcluster.ctl.text.options import Output, progress
+from kiqcluster.ctl.text.tables import counted, number
+from kiqcluster.errors import ExitCode, StoreError
+
+__all__ = ["Outcome", "Task", "carry_out", "count", "report"]
+
+R = TypeVar("R", bound=JobRecord)
+SHOWN_EVERY = 500  # jobs that are looked at between two steps of a progress bar
+
+
+@dataclass(frozen=True, slots=True)
+class Task(Generic[R]):
+    """What is done to jobs.
+
+    label: in words, as in `retrying`.  records: among which they are; it is called for each walk.  total: about how
+    many these are.  is_meant: which of them; is_all: all.  act: does it, one batch after the other, and returns how
+    many were still there.
+    """
+
+    label: str
+    records: Callable[[], Iterable[R]]
+    total: int
+    is_meant: Callable[[R], bool]
+    act: Callable[[Iterable[R]], int] = lambda _: 0  # of what is only counted
+    is_all: bool = False
+
+
+@dataclass(slots=True)
+class Outcome:
+    """found: jobs that were meant.  done: of them.  refused, unknown: of them, by Redis, and where a reply was lost."""
+
+    found: int = 0
+    done: int = 0
+    refused: int = 0
+    unknown: int = 0
+    is_interrupted: bool = False
+    error: StoreError | None = None
+
+    def add(self, other: Outcome) -> None:
+        """Add what came of another task."""
+        self.found += other.found
+        self.done += other.done
+        self.refused += other.refused
+        self.unknown += other.unknown
+        self.is_interrupted |= other.is_interrupted
+        self.error = other.error or self.error
+
+    @property
+    def has_ended_early(self) -> bool:
+        """Whether there is no use in going on."""
+        return self.is_interrupted or (self.error is not None and not self.refused)
+
+    @property
+    def exit_code(self) -> int:
+        if self.error is not None and not self.refused:
+            return int(self.error.exit_code)
+        return ExitCode.UNEXPECTED if self.is_interrupted or self.refused else ExitCode.STOPPED
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "found": self.found,
+            "done": self.done,
+            "refused": self.refused,
+            "unknown": self.unknown,
+            "interrupted": self.is_interrupted,
+            "error": None if self.error is None else str(self.error),
+        }
+
+
+def count(output: Output, task: Task[R]) -> int:
+    """Return how many jobs are meant, having looked at each.  Ctrl-C ends the command: nothing was done yet."""
+    if task.is_all:
+        return task.total
+    with progress(output, task.total, "counting") as advance:
+        return sum(1 for _ in _meant(task, advance, lambda: False))
+
+
+def carry_out(output: Output, task: Task[R]) -> Outcome:
+    """Do it; return what came of it, also where Redis went away in the middle."""
+    outcome = Outcome()
+    with interruption() as is_interrupted, progress(output, task.total, task.label) as advance:
+
+        def meant() -> Iterator[R]:
+            for record in _meant(task, advance, is_interrupted):
+                outcome.found += 1
+                yield record
+
+        try:
+            outcome.done = task.act(meant())
+        except StoreError as error:
+            outcome.error = error
+            outcome.done, outcome.refused, outcome.unknown = error.moved, error.left, error.unknown
+        outcome.is_interrupted = is_interrupted()
+    return outcome
+
+
+def _meant(task: Task[R], advance: Callable[[int], object], is_interrupted: Callable[[], bool]) -> Iterator[R]:
+    """Yield the records that are meant, and show how far it is."""
+    looked_at = 0
+    for record in task.records():
+        if is_interrupted():
+            return
+        looked_at += 1
+        if looked_at == SHOWN_EVERY:
+            advance(looked_at)
+            looked_at = 0
+        if task.is_meant(record):
+            yield record
+    advance(looked_at)
+
+
+@contextmanager
+def interruption() -> Iterator[Callable[[], bool]]:
+    """Have the first Ctrl-C be noted only, for a `with` block; what it gives tells whether there was one."""
+    noted: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        if noted:
+            raise KeyboardInterrupt
+        noted.append(number)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: bool(noted)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def report(
+    output: Output,
+    outcome: Outcome,
+    past: str,
+    what: tuple[str, str],
+    document: Mapping[str, Any],
+    *,
+    problem: str = "",
+) -> int:
+    """Print what was done; return the exit code.
+
+    past: as in `retried`.  what: it was done to, one and many: `entry of the retry set`, `entries of …`.
+    problem: why not all that was named was done, where that was said before.
+    """
+    gone = outcome.found - outcome.done - outcome.refused - outcome.unknown
+    words = f"{past} {counted(outcome.done, *what)}"
+    if gone > 0 and outcome.error is None:
+        words += f"; {counted(gone, 'other was', 'others were')} already gone"
+    output.say(words)
+    if outcome.refused:
+        output.complain(f"Redis refused {counted(outcome.refused, *what)}, which stay as they are: {outcome.error}")
+    elif outcome.error is not None:
+        output.complain(str(outcome.error))
+    if outcome.unknown:
+        output.complain(
+            f"the reply was lost for {number(outcome.unknown)} more, which may have been {past}; have a look, or run "
+            "it again: nothing is done twice"
+        )
+    if outcome.is_interrupted:
+        output.complain("interrupted; the others were left alone")
+    code = outcome.exit_code or (ExitCode.UNEXPECTED if problem else ExitCode.STOPPED)
+    told = outcome.as_json()
+    output.document({**document, "ok": code == ExitCode.STOPPED, **told, "error": told["error"] or problem or None})
+    return code

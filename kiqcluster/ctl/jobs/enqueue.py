@@ -1,0 +1,194 @@
+"""enqueue: one job, of any class, from a shell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from math import isfinite
+from typing import Any
+
+import click
+
+from kiqcluster.client import Client, due_at
+from kiqcluster.clock import SystemClock
+from kiqcluster.control.process_registry import processes
+from kiqcluster.ctl.text.completion import complete_classes, complete_queues
+from kiqcluster.ctl.text.options import DURATION, SETTINGS, Output, json_option, redis_options
+from kiqcluster.ctl.text.tables import counted, stamp
+from kiqcluster.errors import ExitCode, InvalidArguments, InvalidPush, UsageError
+from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.active_job import WRAPPER, enveloped
+from kiqcluster.sidekiq.ruby_json import JSON
+from kiqcluster.store import Store
+
+__all__ = ["MOMENT", "enqueue", "value_of"]
+
+ROUTES = frozenset("/$|#?%")  # of which routes, links and metric fields of Sidekiq 7 and 8 are made
+SHOWN = 10  # names of queues in a warning
+FIXED = frozenset(
+    {"args", "at", "class", "created_at", "enqueued_at", "queue", "wait_replicas"}
+)  # no business of --set
+
+
+def value_of(text: str) -> JSON:
+    """Return what a word of the command line means: JSON where it is that, else the text."""
+    try:
+        return ruby_json.decode(text.encode(errors="surrogateescape"))
+    except ruby_json.Undecodable:
+        return text
+
+
+class Moment(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
+    """Epoch seconds, or a date and time with its zone."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            seconds = float(value)
+        except ValueError:
+            return self._read(value, param, ctx)
+        if not isfinite(seconds):
+            self.fail(f"{value!r} is no time; write 2026-11-20T09:59Z, or epoch seconds", param, ctx)
+        return self._due(seconds, param, ctx)
+
+    def _read(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            at = datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value!r} is no time; write 2026-11-20T09:59Z, or epoch seconds", param, ctx)
+        if at.tzinfo is None:
+            local = at.isoformat(timespec="minutes" if not at.second else "auto")
+            self.fail(f"{value!r} has no zone; write {local}Z, or another one as in {local}+02:00", param, ctx)
+        return self._due(at, param, ctx)
+
+    def _due(self, at: float | datetime, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return due_at(at, 0.0)
+        except InvalidPush as error:
+            self.fail(str(error), param, ctx)
+
+
+MOMENT = Moment()
+
+
+@click.command(context_settings=SETTINGS)
+@click.argument("name", shell_complete=complete_classes)
+@click.argument("args", nargs=-1)
+@click.option(
+    "--queue", metavar="NAME", default="default", shell_complete=complete_queues, help="where it goes  [default]"
+)
+@click.option("--in", "delay", type=DURATION, help="after which it is due, instead of at once")
+@click.option("--at", type=MOMENT, help="when it is due: 2026-11-20T09:59Z, or epoch seconds")
+@click.option(
+    "--retry",
+    metavar="true|false|COUNT",
+    help="whether, or how often, it is tried again; its class is not asked  [true]",
+)
+@click.option("--active-job", "is_active_job", is_flag=True, help="NAME is an ActiveJob's: in the envelope of these")
+@click.option("--set", "settings", multiple=True, metavar="KEY=JSON", help="any other key of the payload; repeatable")
+@redis_options
+@json_option
+@click.pass_context
+def enqueue(
+    ctx: click.Context,
+    store: Store,
+    output: Output,
+    name: str,
+    args: tuple[str, ...],
+    queue: str,
+    delay: float | None,
+    at: float | None,
+    retry: str | None,
+    is_active_job: bool,
+    settings: tuple[str, ...],
+) -> None:
+    """Enqueue a job of the class NAME, Python's or Ruby's.
+
+    What is printed is its jid.  Without --retry it is retried as often as Sidekiq does by default, whatever its class
+    declares.  Jobs of Rails' ActiveJob need --active-job: without their envelope they fail each time.
+
+    Each of ARGS is JSON where it can be read as that, else text: 7 is a number, seven and
+    '"7"' are texts.  After --, nothing is an option any more, as -5 would be.
+
+    \b
+      kiqctl enqueue SendInvoice 7 EUR
+      kiqctl enqueue Reports::Yearly 2026 --queue reports --in 15m --retry false
+      kiqctl enqueue resize_image photo.png '{"width": 200}' --set 'tags=["by hand"]' --json
+      kiqctl enqueue GuestsCleanupJob '{"after": 7}' --active-job --queue low
+      kiqctl enqueue Adjust --at 2030-01-01T09:00Z -- -5
+    """
+    if delay is not None and at is not None:
+        raise UsageError("--in and --at both say when; leave one out")
+    now = SystemClock.now()
+    due = at if delay is None else now + delay
+    arguments = list(map(value_of, args))
+    item: dict[str, Any] = {**_read_settings(settings), "class": name, "args": arguments, "queue": queue}
+    if is_active_job:
+        item |= _enveloped(name, queue, arguments, now)
+    item |= {} if retry is None else {"retry": _read_retry(retry)}
+    item |= {} if due is None else {"at": due}
+    warning = "; ".join(_warnings(store, name, queue))  # before the push: nothing that fails may hide the jid
+    try:
+        jid = Client(store).push(item)
+    except (InvalidPush, InvalidArguments) as error:
+        raise UsageError(str(error)) from error
+    is_scheduled = due is not None and due > now
+    output.say(str(jid))
+    if warning:
+        output.complain(warning)
+    document = {"jid": jid, "class": name, "args": arguments, "queue": queue, "at": due if is_scheduled else None}
+    output.document({**document, "due": stamp(due) if is_scheduled else None, "warning": warning or None})
+    ctx.exit(ExitCode.STOPPED)
+
+
+def _read_retry(text: str) -> JSON:
+    value = value_of(text)
+    if isinstance(value, bool) or (isinstance(value, int) and value >= 0):
+        return value
+    raise UsageError(f"--retry {text}: it takes true, false, or how many retries")
+
+
+def _read_settings(settings: tuple[str, ...]) -> dict[str, JSON]:
+    """Return the keys of the payload that --set names.  Raises UsageError."""
+    found: dict[str, JSON] = {}
+    for each in settings:
+        key, equals, text = each.partition("=")
+        if not key or not equals:
+            raise UsageError(f"--set {each}: it takes KEY=JSON, as in --set 'tags=[\"vip\"]'")
+        if key in FIXED:
+            raise UsageError(
+                f"--set {key}: that key is not for setting; NAME, ARGS, --queue, --in and --at say what it holds"
+            )
+        found[key] = value_of(text)
+    return found
+
+
+def _enveloped(name: str, queue: str, arguments: list[JSON], now: float) -> dict[str, JSON]:
+    """Return what is different in the payload of an ActiveJob.  Raises UsageError."""
+    try:
+        return {"class": WRAPPER, "wrapped": name, "args": [enveloped(name, queue, arguments, now)]}
+    except InvalidArguments as error:
+        raise UsageError(str(error)) from error
+
+
+def _warnings(store: Store, name: str, queue: str) -> Iterator[str]:
+    """Yield what may keep the job from being run, as far as the fleet shows it, or shown.  Three round trips."""
+    if store.call("SISMEMBER", store.keys.paused, queue):
+        yield f"the queue {queue} is paused; the job waits until somebody resumes it"
+    unheard = _unheard(store, queue)
+    if unheard:
+        yield unheard
+    strange = sorted(ROUTES.intersection(name))
+    if strange:
+        yield f"the class name {name} contains {' and '.join(strange)}, on which pages of Sidekiq's web UI fail"
+
+
+def _unheard(store: Store, queue: str) -> str:
+    fleet = processes(store)
+    if any(process.may_listen_to(queue) for process in fleet):
+        return ""
+    listened = sorted({name for process in fleet for name in process.queues})
+    names = ", ".join(listened[:SHOWN]) + (" …" if len(listened) > SHOWN else "")
+    where = f"{counted(len(fleet), 'process', 'processes')} listening to {names}" if fleet else "there is none at all"
+    return f"no process listens to the queue {queue} ({where}); the job waits until one does"

@@ -1,0 +1,376 @@
+"""retries, scheduled, dead: a group of commands for each set, all made from the table of sets and that of actions.
+
+list, show   read
+actions      on entries by their ids, on all that a filter selects, or on --all; more than named ones are counted first,
+             and whoever asks is asked.  Never: loads a set as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import click
+
+from kiqcluster.api import JobSet, Order, SortedEntry
+from kiqcluster.api.dashboard import job_as_json
+from kiqcluster.clock import SystemClock
+from kiqcluster.ctl.jobs.bulk import Outcome, Task, carry_out, count, report
+from kiqcluster.ctl.jobs.dead_set_limits import Trimming
+from kiqcluster.ctl.jobs.enqueue import MOMENT
+from kiqcluster.ctl.jobs.job_sets import DEAD, EXAMPLE, RETRIES, SCHEDULED, Kind, elsewhere, walk
+from kiqcluster.ctl.jobs.locate import NotThere, entries_named
+from kiqcluster.ctl.jobs.pager import Listing, Page, page_options
+from kiqcluster.ctl.jobs.selection import Selection, entry_filters
+from kiqcluster.ctl.text.options import (
+    DURATION,
+    SETTINGS,
+    Output,
+    burying_options,
+    confirm,
+    json_option,
+    redis_options,
+    yes_option,
+)
+from kiqcluster.ctl.text.rows import ENTRIES, details, entry_words
+from kiqcluster.ctl.text.tables import NOTHING, Column, clean, counted, number, stamp
+from kiqcluster.errors import ExitCode, UsageError
+from kiqcluster.store import Store
+
+__all__ = ["dead", "retries", "scheduled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """What is done to entries.
+
+    what: for a question, as in `retry 5 entries`.  label, past: as in `retrying`, `retried`.  is_oldest_first: for an
+    order that matters; from the newest on, what comes back meanwhile is not met again and again.  all_at_once: a
+    quicker way for --all.  has_time: it takes --in or --at.
+    """
+
+    name: str
+    what: str
+    label: str
+    past: str
+    help: str
+    act: Callable[[JobSet, Iterable[SortedEntry], float], int]
+    is_oldest_first: bool = False
+    all_at_once: Callable[[JobSet], int] | None = None
+    has_time: bool = False
+
+
+RETRY = Verb(
+    "retry",
+    "retry",
+    "retrying",
+    "retried",
+    "Put jobs into their queues now.  The failure that brought them here does not count as a retry.",
+    lambda job_set, entries, _: job_set.retry(entries),
+)
+ADD_TO_QUEUE = Verb(
+    "add-to-queue",
+    "put into their queues",
+    "queueing",
+    "put into their queues",
+    "Put jobs into their queues now, instead of in their time.",
+    lambda job_set, entries, _: job_set.add_to_queue(entries),
+    is_oldest_first=True,
+)
+KILL = Verb(
+    "kill",
+    "kill",
+    "killing",
+    "killed",
+    "Move jobs to the dead set.  It is trimmed to its limits; they run again only if somebody retries them there.",
+    lambda job_set, entries, _: job_set.kill(entries),
+)
+DELETE = Verb(
+    "delete",
+    "delete",
+    "deleting",
+    "deleted",
+    "Delete jobs for good.",
+    lambda job_set, entries, _: job_set.delete(entries),
+    all_at_once=lambda job_set: job_set.clear(),
+)
+RESCHEDULE = Verb(
+    "reschedule",
+    "reschedule",
+    "rescheduling",
+    "rescheduled",
+    "Give jobs another time.",
+    lambda job_set, entries, at: job_set.reschedule(entries, at),
+    has_time=True,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What somebody wants done.  at: the new time, epoch seconds, of a verb that takes one."""
+
+    kind: Kind
+    verb: Verb
+    jids: Sequence[str]
+    selection: Selection
+    is_all: bool
+    at: float
+    yes: bool
+
+    def check(self) -> None:
+        """Raise UsageError unless it says whom it is about, in one way."""
+        ways = bool(self.jids) + self.selection.is_narrow + self.is_all
+        if ways == 0:
+            raise UsageError(f"{self.verb.name} which?  Name JIDs, or a filter (--class, --queue, …), or --all")
+        if ways > 1:
+            raise UsageError("name JIDs, or a filter, or say --all: these do not go together")
+
+    def document(self) -> dict[str, Any]:
+        return {"set": self.kind.name, "action": self.verb.name}
+
+
+def command_of(kind: Kind, verb: Verb) -> click.Command:
+    """Return the command that does it to entries of a set."""
+
+    @click.argument("jids", metavar="[JID]...", nargs=-1)
+    @entry_filters
+    @click.option("--all", "is_all", is_flag=True, help=f"all of {kind.words}")
+    @yes_option
+    @(burying_options if verb is KILL else redis_options)
+    @json_option
+    @click.pass_context
+    def run(
+        ctx: click.Context,
+        /,
+        store: Store,
+        output: Output,
+        delay: float | None = None,
+        at: float | None = None,
+        **options: Any,
+    ) -> None:
+        order = Request(kind, verb, at=_due(delay, at) if verb.has_time else 0.0, **options)
+        order.check()
+        job_set = kind.job_set(store=store)
+        ctx.exit(_to_named(order, store, job_set, output) if order.jids else _to_all(order, store, job_set, output))
+
+    if verb.has_time:
+        run = click.option("--at", type=MOMENT, help="when they are due: 2026-11-20T09:59Z, or epoch seconds")(run)
+        run = click.option("--in", "delay", type=DURATION, help="after which they are due, from now")(run)
+    return click.command(verb.name, help=_help(kind, verb), context_settings=SETTINGS)(run)
+
+
+def _help(kind: Kind, verb: Verb) -> str:
+    more = "" if not verb.has_time else " --in 15m"
+    last = "" if not verb.has_time else " --at 2036-11-20T09:59Z"
+    return f"""{verb.help}
+
+    Which: those of the JIDs, or all that fit every filter given, or --all.  For more than named ones it says how many
+    these are, and asks.  --older and --newer count {kind.age}.  One round trip per 500 to find them, and one to do it.
+
+    \b
+      kiqctl {kind.name} {verb.name} {EXAMPLE}{more}
+      kiqctl {kind.name} {verb.name} --class SendInvoice --queue default{more} --yes
+      kiqctl {kind.name} {verb.name} --text Invoice --older 1h{more} --yes
+      kiqctl {kind.name} {verb.name} --all{last} --yes --json
+    """
+
+
+def _due(delay: float | None, at: float | None) -> float:
+    if (delay is None) == (at is None):
+        raise UsageError("say when: --in, or --at")
+    return SystemClock.now() + delay if delay is not None else at or 0.0
+
+
+def _to_named(order: Request, store: Store, job_set: JobSet, output: Output) -> int:
+    """Do it to the entries of these ids; say of the others where they are."""
+    jids = list(dict.fromkeys(order.jids))
+    there = entries_named(job_set, jids)
+    entries = list({entry.raw: entry for several in there.values() for entry in several}.values())
+    missing = elsewhere(store, order.kind, [jid for jid in jids if jid not in there]) if len(there) < len(jids) else {}
+    for jid, several in there.items():
+        if len(several) > 1:
+            output.say(f"{clean(jid)} is the id of {counted(len(several), *order.kind.entries)}")
+    verb = order.verb
+    task = Task(
+        verb.label, lambda: entries, len(entries), lambda _: True, lambda entries: verb.act(job_set, entries, order.at)
+    )
+    for words in missing.values():
+        output.complain(words)
+    trimming = Trimming.of(store if verb is KILL else None)
+    outcome = carry_out(output, task)
+    trimming.end(outcome.done)
+    problem = "; ".join(missing.values()) or ("" if outcome.done else "none was there any more")
+    document = {**order.document(), "missing": missing, **trimming.report(output)}
+    return report(output, outcome, verb.past, order.kind.entries, document, problem=problem)
+
+
+def _to_all(order: Request, store: Store, job_set: JobSet, output: Output) -> int:
+    """Do it to all that are selected, once that is confirmed."""
+    kind, verb = order.kind, order.verb
+    task, trimming = _task(order, job_set), Trimming.of(store if verb is KILL else None)
+    if not order.yes:
+        total = count(output, task) if order.selection.is_narrow else len(job_set)
+        if total:
+            confirm(output, f"{verb.what} {counted(total, *kind.entries)}{trimming.in_words(total)}", yes=False)
+    if order.is_all and verb.all_at_once is not None:
+        deleted = verb.all_at_once(job_set)
+        outcome = Outcome(found=deleted, done=deleted)
+    else:
+        outcome = carry_out(output, task)
+        trimming.end(outcome.done)
+    return report(output, outcome, verb.past, kind.entries, {**order.document(), **trimming.report(output)})
+
+
+def _task(order: Request, job_set: JobSet) -> Task[SortedEntry]:
+    now = SystemClock.now()
+    direction = Order.OLDEST_FIRST if order.verb.is_oldest_first else Order.NEWEST_FIRST
+
+    def is_meant(entry: SortedEntry) -> bool:
+        if order.verb.has_time and entry.score == order.at:  # met again after it got its time, or in need of nothing
+            return False
+        return order.selection.matches(entry, now, order.kind.since(entry))
+
+    return Task(
+        order.verb.label,
+        lambda: walk(order.kind, job_set, order.selection, now, direction),
+        len(job_set),
+        is_meant,
+        lambda entries: order.verb.act(job_set, entries, order.at),
+    )
+
+
+# commands
+
+FAILURES = frozenset({"TRIES", "ERROR"})  # titles of columns
+
+
+def _list(kind: Kind) -> click.Command:
+    order = "the latest first" if kind.is_newest_first else "what is due next first"
+
+    @click.option("--count", "is_count", is_flag=True, help="say how many there are, and no more")
+    @page_options
+    @entry_filters
+    @redis_options
+    @json_option
+    @click.pass_context
+    def run(ctx: click.Context, store: Store, output: Output, selection: Selection, page: Page, is_count: bool) -> None:
+        job_set, now = kind.job_set(store=store), SystemClock.now()
+        if is_count:
+            total = _count(kind, job_set, selection, output, now) if selection.is_narrow else len(job_set)
+            output.say(number(total))
+            output.document({"set": kind.name, "count": total})
+            ctx.exit(ExitCode.STOPPED)
+        size, shown = len(job_set), _page(kind, job_set, selection, page, now)
+        if shown:
+            output.table(*_told([entry_words(each, now) for each in shown]), indent=0)
+        output.say(page.in_words(len(shown), *kind.entries, size, is_narrow=selection.is_narrow))
+        output.document(
+            {"set": kind.name, "size": size, "page": page.number, "entries": [_as_json(each) for each in shown]}
+        )
+        ctx.exit(ExitCode.STOPPED)
+
+    text = f"""Show {kind.words}, {order}.
+
+    With --text they come in no order. --older and --newer count {kind.age}.  One round trip a page, or per 500 entries
+    where a filter has to look at them.
+
+    \b
+      kiqctl {kind.name} list
+      kiqctl {kind.name} list --class SendInvoice --queue default --newer 1h
+      kiqctl {kind.name} list --text '*Inv?ice*' --limit 100 --json
+      kiqctl {kind.name} list --error Timeout --count
+    """
+    return click.command("list", help=text, context_settings=SETTINGS)(run)
+
+
+def _told(rows: list[tuple[str, ...]]) -> tuple[list[Column], list[list[str]]]:
+    """Return columns and rows, without those about failures where nothing has failed."""
+    kept = [
+        at
+        for at, column in enumerate(ENTRIES)
+        if column.title not in FAILURES or any(row[at] not in ("", NOTHING) for row in rows)
+    ]
+    return [ENTRIES[at] for at in kept], [[row[at] for at in kept] for row in rows]
+
+
+def _count(kind: Kind, job_set: JobSet, selection: Selection, output: Output, now: float) -> int:
+    def is_meant(entry: SortedEntry) -> bool:
+        return selection.matches(entry, now, kind.since(entry))
+
+    records = walk(kind, job_set, selection, now, kind.order)
+    return count(output, Task("", lambda: records, len(job_set), is_meant))
+
+
+def _page(kind: Kind, job_set: JobSet, selection: Selection, page: Page, now: float) -> list[SortedEntry]:
+    if selection.is_narrow:
+        records = walk(kind, job_set, selection, now, kind.order)
+        return page.of(each for each in records if selection.matches(each, now, kind.since(each)))
+    if kind.is_newest_first:
+        return job_set.page(page.start, page.size)
+    return page.of_reversed(len(job_set), job_set.page)
+
+
+def _as_json(entry: SortedEntry) -> dict[str, Any]:
+    """Return what a document says of an entry."""
+    return {
+        **job_as_json(entry),
+        "score": entry.score if isfinite(entry.score) else None,
+        "at": stamp(entry.score),
+        "retry_count": entry.retry_count,
+        "error_class": entry.error_class,
+        "error_message": entry.error_message,
+        "created_at": entry.created_at,
+        "failed_at": entry.failed_at,
+        "tags": entry.tags,
+        "deferred_by": entry["deferred_by"],
+        "deferred_count": entry["deferred_count"],
+    }
+
+
+def _show(kind: Kind) -> click.Command:
+    @click.argument("jid")
+    @redis_options
+    @json_option
+    @click.pass_context
+    def run(ctx: click.Context, store: Store, output: Output, jid: str) -> None:
+        entries = entries_named(kind.job_set(store=store), [jid]).get(jid, [])
+        if not entries:
+            raise NotThere(elsewhere(store, kind, [jid])[jid])
+        for entry in entries:
+            output.print(map(clean, details(entry) or ()))
+        if len(entries) > 1:
+            output.say(f"{counted(len(entries), *kind.entries)} have this id")
+        first = entries[0]
+        document = {**_as_json(first), "backtrace": first.error_backtrace, "payload": first.payload}
+        output.document({**document, "others": [_as_json(each) for each in entries[1:]]})
+        ctx.exit(ExitCode.STOPPED)
+
+    text = f"""Show all that is known of one job of {kind.words}.
+
+    \b
+      kiqctl {kind.name} show {EXAMPLE}
+      kiqctl {kind.name} show {EXAMPLE} --json
+    """
+    return click.command("show", help=text, context_settings=SETTINGS)(run)
+
+
+def _group(kind: Kind, *verbs: Verb) -> click.Group:
+    text = f"""{kind.help}
+
+    Without a command, it is `list`.
+
+    \b
+      kiqctl {kind.name}
+      kiqctl {kind.name} --class SendInvoice --limit 100
+    """
+    group = Listing(kind.name, help=text, context_settings=SETTINGS)
+    for each in (_list(kind), _show(kind), *(command_of(kind, verb) for verb in verbs)):
+        group.add_command(each)
+    return group
+
+
+retries = _group(RETRIES, RETRY, KILL, DELETE, RESCHEDULE)
+scheduled = _group(SCHEDULED, ADD_TO_QUEUE, KILL, DELETE, RESCHEDULE)
+dead = _group(DEAD, RETRY, DELETE)

@@ -1,0 +1,180 @@
+"""queues: what waits where, who listens, and for how long the next job has waited; pause, resume, clear."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+
+import click
+
+from kiqcluster.api import Queue, QueueSummary, summaries
+from kiqcluster.ctl.jobs.locate import all_queues, check_queues, listeners
+from kiqcluster.ctl.jobs.pager import Listing
+from kiqcluster.ctl.text.completion import complete_queues
+from kiqcluster.ctl.text.options import DURATION, SETTINGS, Output, confirm, json_option, redis_options, yes_option
+from kiqcluster.ctl.text.rows import WRONG_TYPE, size_and_latency
+from kiqcluster.ctl.text.tables import clean, counted, duration, left, right
+from kiqcluster.errors import ExitCode
+from kiqcluster.store import Store
+
+__all__ = ["queues"]
+
+UNCHANGED = "; nothing was done"
+COLUMNS = (left("QUEUE", 12), right("SIZE"), right("LATENCY"), left("STATE"), left("LISTENED TO BY", 14))
+
+
+@click.group(cls=Listing, context_settings=SETTINGS)
+def queues() -> None:
+    """Show and steer queues.  Without a command, it is `list`.
+
+    \b
+      kiqctl queues
+      kiqctl queues --json
+    """
+
+
+@queues.command("list", context_settings=SETTINGS)
+@redis_options
+@json_option
+@click.pass_context
+def list_queues(ctx: click.Context, store: Store, output: Output) -> None:
+    """Show all queues: what waits there, how long, who listens.
+
+    All: those that were ever pushed to, are paused, or have a listener.  LATENCY is that of the job that is fetched
+    next.  Five round trips, one more per 500 processes.
+
+    \b
+      kiqctl queues list
+      kiqctl queues list --json
+    """
+    by_queue = listeners(store)
+    found = all_queues(store, by_queue)
+    if found:
+        output.table(COLUMNS, [_row(each, by_queue.get(each.name, [])) for each in found], indent=0)
+    else:
+        output.say("there are no queues yet")
+    rows = [{**asdict(each), "listeners": by_queue.get(each.name, [])} for each in found]
+    output.document({"queues": rows})
+    ctx.exit(ExitCode.STOPPED)
+
+
+def _row(queue: QueueSummary, identities: Sequence[str]) -> tuple[str, ...]:
+    names = [
+        identity.rpartition(":")[0] or identity for identity in identities
+    ]  # without the nonce, which says nothing
+    state = WRONG_TYPE if queue.error is not None else "paused" if queue.is_paused else ""
+    return queue.name, *size_and_latency(queue), state, ", ".join(names) or "nobody"
+
+
+@queues.command(context_settings=SETTINGS)
+@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_queues)
+@click.option(
+    "--warn", type=DURATION, metavar="SECONDS", help="exit code 1 if the next job of one has waited for longer"
+)
+@redis_options
+@json_option
+@click.pass_context
+def latency(ctx: click.Context, store: Store, output: Output, names: tuple[str, ...], warn: float | None) -> None:
+    """Say for how long the next job of each queue has waited.
+
+    It is 0 where none waits.  It says so of all queues, or of those named.
+
+    \b
+      kiqctl queues latency
+      kiqctl queues latency default mailers --warn 60
+      kiqctl queues latency --warn 5m --json
+    """
+    check_queues(store, names)
+    wanted = dict.fromkeys(names)
+    known = {each.name: each for each in summaries(store=store)}
+    missing = [QueueSummary(name, 0, 0.0, is_paused=False, processes=0) for name in wanted if name not in known]
+    found = [*(known[name] for name in wanted or known if name in known), *missing]
+    late = [each for each in found if warn is not None and each.latency > warn]
+    if found:
+        output.table(COLUMNS[:3], [(each.name, *size_and_latency(each)) for each in found], indent=0)
+    for each in (each for each in found if each.error is not None):
+        output.complain(f"nobody knows the latency of {clean(each.name)}: {each.error}")
+    for each in late:
+        output.complain(f"the next job of {clean(each.name)} has waited for {duration(each.latency)}")
+    rows = [{"name": each.name, "latency": each.latency, "is_late": each in late} for each in found]
+    output.document({"ok": not late, "warn": warn, "queues": rows})
+    ctx.exit(ExitCode.UNEXPECTED if late else ExitCode.STOPPED)
+
+
+@queues.command(context_settings=SETTINGS)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_queues)
+@redis_options
+@json_option
+@click.pass_context
+def pause(ctx: click.Context, store: Store, output: Output, names: tuple[str, ...]) -> None:
+    """Have workers fetch nothing from queues until a `resume`.
+
+    What they hold already is run.  Sidekiq Pro heeds it too; Ruby's Sidekiq without Pro goes on fetching.
+
+    \b
+      kiqctl queues pause mailers
+      kiqctl queues pause mailers reports --json
+    """
+    check_queues(store, names, UNCHANGED)
+    ctx.exit(_change(store, output, "pause", names, Queue.pause, ("paused", "was already paused")))
+
+
+@queues.command(context_settings=SETTINGS)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_queues)
+@redis_options
+@json_option
+@click.pass_context
+def resume(ctx: click.Context, store: Store, output: Output, names: tuple[str, ...]) -> None:
+    """Have workers fetch from queues again.
+
+    \b
+      kiqctl queues resume mailers
+      kiqctl queues resume mailers reports --json
+    """
+    paused = {each.name for each in summaries(store=store) if each.is_paused}
+    check_queues(store, [name for name in names if name not in paused], UNCHANGED)
+    ctx.exit(_change(store, output, "resume", names, Queue.resume, ("resumed", "was not paused")))
+
+
+def _change(
+    store: Store,
+    output: Output,
+    action: str,
+    names: Sequence[str],
+    change: Callable[[Queue], bool],
+    words: tuple[str, str],
+) -> int:
+    """Do it to each queue, and say so.  words: if that is new, and if it is not."""
+    rows = []
+    for name in dict.fromkeys(names):
+        is_new = change(Queue(name, store=store))
+        output.say(f"{clean(name)} {words[0] if is_new else words[1]}")
+        rows.append({"name": name, "changed": is_new})
+    output.document({"action": action, "queues": rows})
+    return ExitCode.STOPPED
+
+
+@queues.command(context_settings=SETTINGS)
+@click.argument("name", shell_complete=complete_queues)
+@yes_option
+@redis_options
+@json_option
+@click.pass_context
+def clear(ctx: click.Context, store: Store, output: Output, name: str, yes: bool) -> None:
+    """Delete all jobs of a queue for good.
+
+    Its name goes, too, until somebody pushes to it; a pause stays.  Jobs that workers hold are not touched.  For some
+    of its jobs only, see `kiqctl jobs`.
+
+    \b
+      kiqctl queues clear low --yes
+      kiqctl queues clear low --yes --json
+    """
+    check_queues(store, [name])
+    queue = Queue(name, store=store)
+    if not yes:
+        confirm(output, f"delete {counted(len(queue), 'job')} of the queue {clean(name)}", yes=False)
+    deleted = queue.clear()
+    output.say(f"deleted {counted(deleted, 'job')} of the queue {clean(name)}")
+    output.document({"action": "clear", "queue": name, "done": deleted, "ok": True})
+    ctx.exit(ExitCode.STOPPED)

@@ -1,0 +1,114 @@
+"""stats: the counters and sizes of a Redis, the queues with their latencies, and what was done day by day."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from kiqcluster.api import History, QueueSummary, Stats, summaries
+from kiqcluster.ctl.text.options import SETTINGS, Output, confirm, json_option, redis_options, yes_option
+from kiqcluster.ctl.text.rows import WRONG_TYPE, size_and_latency
+from kiqcluster.ctl.text.tables import clean, left, number, right
+from kiqcluster.errors import ExitCode, UsageError
+from kiqcluster.store import Store
+
+__all__ = ["stats"]
+
+LONGEST_HISTORY = 1_825  # days that counters are kept
+FIGURES = {
+    "processed": "processed",
+    "failed": "failed",
+    "busy": "workers_size",
+    "enqueued": "enqueued",
+    "retries": "retry_size",
+    "scheduled": "scheduled_size",
+    "dead": "dead_size",
+    "processes": "processes_size",
+}  # as they are called → attribute of Stats
+QUEUES = (left("QUEUE", 12), right("SIZE"), right("LATENCY"), left("STATE"))
+DAYS = (left("DAY"), right("PROCESSED"), right("FAILED"))
+
+
+@click.command(context_settings=SETTINGS)
+@click.option(
+    "--history", type=click.IntRange(1, LONGEST_HISTORY), metavar="DAYS", help="and the last days, by UTC date"
+)
+@click.option(
+    "--reset",
+    type=click.Choice(["processed", "failed", "both"]),
+    is_flag=False,
+    flag_value="both",
+    help="set counters of all time back to 0, instead of showing anything; those by day stay  [both]",
+)
+@yes_option
+@redis_options
+@json_option
+@click.pass_context
+def stats(ctx: click.Context, store: Store, output: Output, history: int | None, reset: str | None, yes: bool) -> None:
+    """Show counters, queues and how late they are, and the sets.
+
+    Four round trips, one more per 500 queues and processes, and one for the history.
+
+    \b
+      kiqctl stats
+      kiqctl stats --history 7
+      kiqctl stats --json
+      kiqctl stats --reset failed --yes
+      kiqctl stats --reset --yes
+    """
+    if reset is not None and history is not None:
+        raise UsageError("--reset shows nothing; leave --history out")
+    if reset is not None:
+        _reset(store, output, reset, yes=yes)
+    else:
+        _show(store, output, history)
+    ctx.exit(ExitCode.STOPPED)
+
+
+def _show(store: Store, output: Output, history: int | None) -> None:
+    look, queues = Stats(store=store), summaries(store=store)
+    figures = {name: getattr(look, attribute) for name, attribute in FIGURES.items()}
+    days = _days(store, history) if history is not None else []
+    output.print(f"{name:<10} {number(value):>12}" for name, value in figures.items())
+    for key in look.unreadable:
+        output.complain(f"{clean(key)} is a key of another type than Sidekiq's, so what it should hold counts as 0")
+    if queues:
+        rows = [(q.name, *size_and_latency(q), _state(q)) for q in queues]
+        output.print([""])
+        output.table(QUEUES, rows, indent=0)
+    if days:
+        output.print([""])
+        output.table(DAYS, [(day["day"], number(day["processed"]), number(day["failed"])) for day in days], indent=0)
+    output.document(
+        {**figures, "queues": [asdict(each) for each in queues], "history": days, "unreadable": look.unreadable}
+    )
+
+
+def _state(queue: QueueSummary) -> str:
+    words = (
+        (WRONG_TYPE, queue.error is not None),
+        ("paused", queue.is_paused),
+        ("nobody listens", not queue.processes),
+    )
+    return ", ".join(word for word, is_so in words if is_so)
+
+
+def _days(store: Store, count: int) -> list[dict[str, Any]]:
+    history = History(count, store=store)
+    return [
+        {"day": day.isoformat(), "processed": processed, "failed": history.failed[day]}
+        for day, processed in history.processed.items()
+    ]
+
+
+def _reset(store: Store, output: Output, which: str, *, yes: bool) -> None:
+    names = ("processed", "failed") if which == "both" else (which,)
+    look = Stats(store=store)
+    before = {name: getattr(look, name) for name in names}
+    words = " and ".join(f"{name} ({number(value)})" for name, value in before.items())
+    confirm(output, f"set {words} back to 0", yes=yes)
+    Stats.reset(*names, store=store)
+    output.say(f"set {words} back to 0")
+    output.document({"action": "reset", "before": before, "ok": True})

@@ -1,0 +1,7 @@
+"""What a terminal shows, and what the commands of kiqctl have in common.
+
+options      shared options, how Redis is found, output, questions and progress
+tables       columns that fit the terminal, words for numbers and times, JSON in one line; pure
+rows         rows of jobs, queues and processes; pure
+completion   what a shell completes
+"""

@@ -1,0 +1,305 @@
+"""What the commands of kiqctl share: options, how they find Redis, how they print."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+
+from kiqcluster.config import Config, has_colours
+from kiqcluster.control.redis_transport import RedisWay
+from kiqcluster.control.socket_transport import SocketWay
+from kiqcluster.control.transports import Way
+from kiqcluster.ctl.text.tables import Column, ascii_only, clean, json_line, table, terminal_width
+from kiqcluster.errors import KiqError, UsageError
+from kiqcluster.process import config_sources
+from kiqcluster.process.durations import parse_duration
+from kiqcluster.process.runtime import Setup, using_setup
+from kiqcluster.store import Store
+
+__all__ = [
+    "ADDRESS",
+    "DURATION",
+    "SETTINGS",
+    "Advance",
+    "Declined",
+    "Output",
+    "address_options",
+    "burying_options",
+    "confirm",
+    "host_option",
+    "identity_option",
+    "json_option",
+    "open_store",
+    "output_of",
+    "progress",
+    "redis_options",
+    "socket_option",
+    "timeout_option",
+    "way_options",
+    "yes_option",
+]
+
+OUTPUT = "kiqcluster.output"  # in click's context, where all commands of a call find it
+COLOURED = ("STATE", "LISTENED TO BY", "PROCESSES")  # columns
+COLOURS = {  # by how a word begins
+    "nobody": "red",
+    "key of": "red",
+    "no Redis": "red",
+    "backoff": "red",
+    "unresponsive": "red",
+    "paused": "yellow",
+    "quiet": "yellow",
+    "stopping": "yellow",
+    "booting": "yellow",
+}
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
+    """Seconds, or 90s, 15m, 1h30m."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return value if isinstance(value, float) else parse_duration(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+DURATION = Duration()
+
+
+class Output:
+    """What a command prints: lines and tables while it works, a document at the end; with --json that alone.
+
+    Names come from Redis, where anybody may have written them: whatever is printed passes `clean`.
+    """
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+        self._said = ""
+        self._has_document = False
+
+    def say(self, line: str) -> None:
+        """Print a line for people, unless it is the one before again."""
+        if not self.as_json and line != self._said:
+            self._said = line
+            click.echo(clean(line))
+
+    def print(self, lines: Iterable[str]) -> None:
+        """Print lines for people as they are."""
+        if not self.as_json:
+            self._said = ""
+            if cleaned := [clean(line) for line in lines]:  # one write for all: a fleet's are ten thousand
+                click.echo("\n".join(cleaned))
+
+    def table(self, columns: Sequence[Column], rows: Iterable[Sequence[str]], indent: int = 2) -> None:
+        """Print a table for people, as wide as the terminal; whole where there is none."""
+        if not self.as_json:
+            self._said = ""
+            lines = table(columns, rows, terminal_width(), indent, _paint if has_colours(sys.stdout) else None)
+            click.echo("\n".join(lines))  # its cells are clean, and the colours are ours
+
+    def complain(self, line: str) -> None:
+        """Print what went wrong; a document has it as well."""
+        if not self.as_json:
+            name = click.style("kiqctl:", fg="red") if has_colours(sys.stderr) else "kiqctl:"
+            click.echo(f"{name} {clean(line)}", err=True)
+
+    def document(self, document: Mapping[str, Any] | Callable[[], Mapping[str, Any]]) -> None:
+        """Print a document with --json.  A function is called for it only then: a fleet's takes long to make."""
+        if self.as_json:
+            self._has_document = True
+            line = json_line(document() if callable(document) else document)
+            click.echo(line if _can_be_printed(line) else ascii_only(line))
+
+    def failure(self, error: str) -> None:
+        """Print the document of a command that has failed before it could print its own."""
+        if not self._has_document:
+            self.document({"ok": False, "error": error})
+
+
+def _paint(column: Column, words: str, padded: str) -> str:
+    """Return a cell in its colours: the head bold, what is in the way red, what somebody has stopped yellow."""
+    if words == column.title:
+        return click.style(padded, bold=True)
+    if column.title == "ERROR":
+        return click.style(padded, fg="red")
+    if column.title in COLOURED:
+        colour = next((colour for start, colour in COLOURS.items() if words.startswith(start)), None)
+        return padded if colour is None else click.style(padded, fg=colour)
+    return padded
+
+
+def _can_be_printed(text: str) -> bool:
+    """Return whether standard output's encoding has all characters."""
+    try:
+        text.encode(sys.stdout.encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def json_option(function: F) -> F:
+    """Add --json; the command is given its Output."""
+
+    @functools.wraps(function)
+    def run(*arguments: Any, output: Output, **options: Any) -> Any:
+        return function(*arguments, output=output, **options)
+
+    option = click.option("--json", "output", is_flag=True, callback=_open_output, help="print one JSON document")
+    return option(run)  # type: ignore[return-value]  # click's wrapper has the place of the function
+
+
+def _open_output(ctx: click.Context, _param: click.Parameter, value: bool) -> Output:  # click's order
+    output: Output = ctx.meta.setdefault(OUTPUT, Output(as_json=value))
+    return output
+
+
+def output_of(ctx: click.Context) -> Output | None:
+    """Return what the command that runs prints to; None before its options were read."""
+    output: Output | None = ctx.meta.get(OUTPUT)
+    return output
+
+
+def redis_options(function: F) -> F:
+    """Add what says where Redis is; the command is given its Store, which connects when it is used."""
+    return _store_options(function, ADDRESS)
+
+
+def burying_options(function: F) -> F:
+    """Do the same for a command that buries jobs: with wrong limits of the dead set it would drop others from there."""
+    return _store_options(function, ADDRESS | {"dead_max_jobs", "dead_timeout"})
+
+
+def _store_options(function: F, names: frozenset[str]) -> F:
+    @functools.wraps(function)
+    def run(
+        *arguments: Any, redis: str | None, config_file: str | None, environment: str | None, **options: Any
+    ) -> Any:
+        config = _load(redis, config_file, environment, names)
+        store = Store(config.known_redis())
+        with using_setup(Setup(config=config, store=store)):  # for what the api asks the configuration
+            return function(*arguments, store=store, **options)
+
+    return address_options(run)  # type: ignore[return-value]  # as above
+
+
+def way_options(function: F) -> F:
+    """Add what says whom a command is about; it is given its Way to them."""
+
+    @functools.wraps(function)
+    def run(
+        *arguments: Any,
+        redis: str | None,
+        config_file: str | None,
+        environment: str | None,
+        hosts: tuple[str, ...] = (),
+        identity: str | None = None,
+        socket: str | None = None,
+        **options: Any,
+    ) -> Any:
+        if socket is None:
+            way: Way = RedisWay(open_store(redis, config_file, environment), hosts, identity)
+        elif redis or hosts or identity:
+            raise UsageError("--socket reaches one supervisor without Redis; leave --redis, --host and --identity out")
+        else:
+            way = SocketWay(socket)
+        return function(*arguments, way=way, **options)
+
+    return address_options(host_option(socket_option(run)))  # type: ignore[return-value]  # as above
+
+
+host_option = click.option(
+    "--host", "hosts", multiple=True, metavar="NAME", help="supervisors on this host; repeatable"
+)
+identity_option = click.option("--identity", metavar="HOST:PID[:NONCE]", help="this one worker process only")
+socket_option = click.option("--socket", metavar="PATH", help="one supervisor, by its control socket and without Redis")
+
+
+def timeout_option(text: str) -> Callable[[F], F]:
+    """Add --timeout; None is no end."""
+    return click.option("--timeout", type=DURATION, help=text)
+
+
+def address_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what says where Redis is, as it was given; see open_store."""
+    for option in (
+        click.option("-e", "--environment", metavar="NAME", help="section [env.NAME] of the configuration"),
+        click.option("-C", "--config", "config_file", metavar="FILE", help="configuration file"),
+        click.option("--redis", metavar="URL", help="address of Redis  [KIQ_REDIS, REDIS_URL, configuration]"),
+    ):
+        function = option(function)
+    return function
+
+
+ADDRESS = frozenset({"redis", "embedded", "environment"})  # the settings that say where Redis is
+
+
+def open_store(redis: str | None, config_file: str | None, environment: str | None) -> Store:
+    """Return the Redis that kiqcluster would use here; a slip in other settings is said.  Raises UsageError."""
+    return Store(_load(redis, config_file, environment, ADDRESS).known_redis())
+
+
+def _load(redis: str | None, config_file: str | None, environment: str | None, names: frozenset[str]) -> Config:
+    """Return the configuration, in which these settings are right."""
+    given = {name: value for name, value in (("redis", redis), ("environment", environment)) if value is not None}
+    config, slip = config_sources.load_part(names, given, file=config_file)
+    if slip:
+        click.echo(f"kiqctl: going on, for this command does not need it: {slip}", err=True)
+    return config
+
+
+# asking, and how far it is
+
+yes_option = click.option("--yes", is_flag=True, help="do it without asking")
+
+
+class Declined(KiqError):
+    """Whoever was asked has not said yes."""
+
+
+def confirm(output: Output, what: str, *, yes: bool) -> None:
+    """Return if it is to be done.
+
+    what: the whole of it, with its count, as in `delete 1,204 entries of the dead set`.
+    Raises Declined, exit 1; UsageError, exit 2, where nobody can be asked.
+    """
+    if yes:
+        return
+    if output.as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(f"this would {what}; nothing was done: add --yes to do it")
+    try:
+        is_wanted = click.confirm(f"This will {what}. Go on?", err=True)
+    except click.Abort:
+        click.echo(err=True)  # behind the question, where the cursor still is
+        is_wanted = False
+    if not is_wanted:
+        raise Declined("nothing was done")
+
+
+Advance = Callable[[int], object]  # told how many more are done
+
+
+@contextmanager
+def progress(output: Output, total: int, label: str) -> Iterator[Advance]:
+    """Show how much of `total` is done, for a `with` block: `with progress(…) as advance: advance(500)`.
+
+    label: what is being done, as in `deleting`.  total: of which there may turn out to be more, or fewer.
+    """
+    if output.as_json or total <= 0 or not sys.stderr.isatty():
+        yield _unseen
+        return
+    with click.progressbar(length=total, label=label, file=sys.stderr, show_pos=True) as bar:
+        yield bar.update
+
+
+def _unseen(_count: int) -> None:
+    """See progress."""

@@ -1,0 +1,125 @@
+"""busy: the jobs that run, as the latest heartbeats tell, or, of one supervisor, as it sees them at this moment."""
+
+from __future__ import annotations
+
+import click
+
+from kiqcluster.api.dashboard import job_as_json
+from kiqcluster.api.processes import Work, WorkSet
+from kiqcluster.clock import SystemClock
+from kiqcluster.control.process_registry import processes
+from kiqcluster.control.socket_transport import Running, SocketWay
+from kiqcluster.ctl.text.completion import complete_classes, complete_queues
+from kiqcluster.ctl.text.options import SETTINGS, Output, address_options, json_option, open_store, socket_option
+from kiqcluster.ctl.text.rows import SHORT_JID, arguments
+from kiqcluster.ctl.text.tables import ago, counted, duration, left, right
+from kiqcluster.errors import ExitCode, UsageError
+from kiqcluster.store import Store
+
+__all__ = ["busy"]
+
+COLUMNS = (
+    left("PROCESS", 16),
+    left("TID"),
+    right("SINCE"),
+    left("QUEUE", 8),
+    left("CLASS", 12),
+    left("JID", SHORT_JID, is_first=True),
+    left("ARGS", 8),
+)
+
+
+COLUMNS_NOW = tuple(each for each in COLUMNS if each.title in ("PROCESS", "SINCE", "CLASS", "JID"))
+
+
+@click.command(context_settings=SETTINGS)
+@click.option("--queue", metavar="NAME", shell_complete=complete_queues, help="jobs of this queue only")
+@click.option("--class", "name", metavar="NAME", shell_complete=complete_classes, help="jobs of this class only")
+@socket_option
+@address_options
+@json_option
+@click.pass_context
+def busy(
+    ctx: click.Context,
+    output: Output,
+    queue: str | None,
+    name: str | None,
+    socket: str | None,
+    redis: str | None,
+    config_file: str | None,
+    environment: str | None,
+) -> None:
+    """Show the jobs that run: where, since when, their arguments.  Those of Ruby's processes, too.
+
+    Processes tell with their heartbeats, every ten seconds.  What is shown is as of then: SINCE counts up to that beat,
+    a job may have ended since, and shorter jobs mostly do not show.  Four round trips, two more per 500 processes.
+    With --socket, the supervisor on this host tells what its workers run at this moment, without queue and arguments.
+
+    \b
+      kiqctl busy
+      kiqctl busy --queue mailers --class SendInvoice
+      kiqctl busy --json
+      kiqctl busy --socket /run/kiqcluster.sock
+    """
+    if socket is None:
+        _show_beats(open_store(redis, config_file, environment), output, queue, name)
+    elif redis or queue:
+        raise UsageError(
+            "--socket reaches one supervisor without Redis, which knows no queues; leave --redis and --queue out"
+        )
+    else:
+        _show_now(SocketWay(socket), output, name)
+    ctx.exit(ExitCode.STOPPED)
+
+
+def _show_now(way: SocketWay, output: Output, name: str | None) -> None:
+    """Show what the workers of one supervisor run at this moment."""
+    found, now = [each for each in way.running() if name in (None, each.name)], SystemClock.now()
+    if found:
+        rows = [(each.identity, duration(now - each.since), each.name, each.jid) for each in found]
+        output.table(COLUMNS_NOW, rows, indent=0)
+        output.say(_counted(len(found), len({each.identity for each in found})))
+    else:
+        output.say("no jobs are running" if name is None else "no running job matches")
+    output.document({"busy": len(found), "jobs": [_now_as_json(each, now) for each in found]})
+
+
+def _now_as_json(job: Running, now: float) -> dict[str, object]:
+    seconds = max(0.0, now - job.since)
+    place = {"identity": job.identity, "run_at": job.since, "seconds": seconds, "age": 0.0}
+    return {**place, "jid": job.jid, "class": job.name}
+
+
+def _counted(jobs: int, workers: int) -> str:
+    return f"{counted(jobs, 'job')} in {counted(workers, 'process', 'processes')}"
+
+
+def _show_beats(store: Store, output: Output, queue: str | None, name: str | None) -> None:
+    """Show what all processes run, as of their latest beats."""
+    ages = {each.identity: each.age for each in processes(store)}
+    now = SystemClock.now()
+    found = [each for each in WorkSet(store=store) if _is_meant(each, queue, name)]
+    seen_at = {each.identity: now - ages.get(each.identity, 0.0) for each in found}
+    if found:
+        output.table(COLUMNS, [_row(each, seen_at[each.identity]) for each in found], indent=0)
+        many = _counted(len(found), len(seen_at))
+        output.say(f"{many}, as of {ago(min(seen_at.values()), now)} or later; some may have ended since")
+    else:
+        output.say("no jobs are running" if queue is None and name is None else "no running job matches")
+    output.document({"busy": len(found), "jobs": [_as_json(each, now, seen_at[each.identity]) for each in found]})
+
+
+def _is_meant(work: Work, queue: str | None, name: str | None) -> bool:
+    return queue in (None, work.queue) and name in (None, work.job.name, work.job.display_class)
+
+
+def _row(work: Work, seen_at: float) -> tuple[str, ...]:
+    job = work.job
+    place = (work.identity, work.tid, duration(seen_at - work.run_at), work.queue)
+    return (*place, job.display_class, job.jid, arguments(job))
+
+
+def _as_json(work: Work, now: float, seen_at: float) -> dict[str, object]:
+    place = {"identity": work.identity, "tid": work.tid, "run_at": work.run_at}
+    place |= {"seconds": max(0.0, seen_at - work.run_at), "age": now - seen_at}
+    return {**place, **job_as_json(work.job), "queue": work.queue}

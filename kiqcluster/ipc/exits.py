@@ -1,0 +1,40 @@
+"""Exits: the way out of a process.  Nothing of kiqcluster ends one anywhere else."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import NoReturn
+
+from kiqcluster.ipc.stdio import flush_output
+
+__all__ = ["leave", "leave_raising"]
+
+FAILED = 1  # the code with which Python ends after an error
+
+
+def leave(code: int) -> NoReturn:
+    """End the process: flush what was printed, run no exit handlers of the parent, wait for no thread."""
+    flush_output()
+    os._exit(code)
+
+
+def leave_raising(error: BaseException | None) -> NoReturn:
+    """End the process as Python ends a program that has raised this; None for one that has returned."""
+    code = 0 if error is None else FAILED
+    try:
+        if isinstance(error, SystemExit):
+            code = _exit_code(error)
+        elif error is not None:
+            sys.stderr.write("".join(traceback.format_exception(error)))
+    finally:  # also when that cannot be written
+        leave(code)
+
+
+def _exit_code(error: SystemExit) -> int:
+    """Return the exit code of sys.exit; a reason in words goes to the standard error, as in Python."""
+    if error.code is None or isinstance(error.code, int):
+        return (error.code or 0) & 0xFF
+    sys.stderr.write(f"{error.code}\n")
+    return FAILED

@@ -1,0 +1,12 @@
+"""What every process has, whichever part it plays.
+
+Read in this order:
+runtime          Setup (what the application declares) and Runtime (what a process runs with), the context of a job
+events           events with fields, and the application's hooks; log: their words; log_handlers: where they go
+config_sources   where the values of settings come from: flags, environment, files
+service          a thread that can be stopped and waited for
+signal_pipe      signals as bytes in a pipe, for a main loop
+metrics          job metrics of a process; negotiation: which format a scraper gets
+backoff          delays before another try; durations: how people write them
+console          runs a click command to its exit code
+"""

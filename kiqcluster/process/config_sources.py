@@ -1,0 +1,269 @@
+"""Sources of the configuration: flag > environment > file > configure() > default.
+
+1. load        merges them; unset is distinct from a default, so a default never hides a file's value
+2. sources     environment, files; a name that is none is refused, with the nearest that is one
+3. values      words and numbers, as the setting wants them
+
+Key in files = field name; flag = `--` + the name with dashes; variable = `KIQ_` + the name in capitals (and
+REDIS_URL, KIQ_ENV).  This module alone reads settings from os.environ and configuration files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from math import isfinite
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from kiqcluster.config import Config, Origins, check, settings
+from kiqcluster.errors import UsageError
+from kiqcluster.process.durations import parse_duration
+
+__all__ = ["check_configurable", "load", "load_part", "missing_section", "with_configured"]
+
+CONFIG_FILES = ("kiqcluster.toml", "pyproject.toml")
+OTHER_VARIABLES = frozenset({"KIQ_SLOT", "KIQ_REQUIRE_ALL"})  # ours, and no settings: a worker's slot, the tests'
+ALIKE = 0.8  # how near a variable must come to a setting's to be a slip; others may have names with KIQ_ too
+
+
+def load(
+    flags: Mapping[str, Any],
+    *,
+    file: str | None = None,
+    environ: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+    configured: Mapping[str, Any] | None = None,
+) -> tuple[Config, Origins]:
+    """Return the merged configuration and where each value comes from.
+
+    flags: only what was given on the command line.  file: -C; without it kiqcluster.toml, else [tool.kiqcluster]
+    of pyproject.toml, in `directory`.  Raises UsageError that names the source of what is wrong.
+    """
+    environ = os.environ if environ is None else environ
+    path, document = _read_file(file, directory or Path.cwd())
+    _check_variables(environ)
+    return _merged(flags, environ, path, document, configured or {})
+
+
+def load_part(
+    names: frozenset[str],
+    flags: Mapping[str, Any],
+    *,
+    file: str | None = None,
+    environ: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+) -> tuple[Config, str]:
+    """Return a configuration in which only these settings count, and what is wrong with another one ("" if nothing).
+
+    For tools that steer what runs already: a slip in a setting that they do not need must not take them away.
+    Raises UsageError for what is wrong with these.
+    """
+    try:
+        return load(flags, file=file, environ=environ, directory=directory)[0], ""
+    except UsageError as error:
+        slip = error
+    variables = {each.name: {f"KIQ_{each.name.upper()}", each.metadata["variable"]} for each in settings()}
+    wanted = {variable for name in names for variable in variables[name]}
+    environ = {name: value for name, value in (environ or os.environ).items() if name in wanted}
+    try:
+        path, document = _read_file(file, directory or Path.cwd())
+    except UsageError:
+        if file is not None or not (names & flags.keys() or environ):  # it might have said what is needed
+            raise
+        path, document = "", {}
+    sections = document.get("env")
+    part = {name: value for name, value in document.items() if name in names}
+    if isinstance(sections, dict):
+        tables = {name: values for name, values in sections.items() if isinstance(values, dict)}
+        part["env"] = {
+            name: {key: value for key, value in values.items() if key in names} for name, values in tables.items()
+        }
+    return _merged(flags, environ, path, part, {})[0], str(slip)
+
+
+def _merged(
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str],
+    path: str,
+    document: dict[str, Any],
+    configured: Mapping[str, Any],
+) -> tuple[Config, Origins]:
+    """Return the configuration by all sources, the closest first."""
+    from_flags = {name: (value, "flag") for name, value in flags.items()}
+    from_environ = dict(_from_environ(environ))
+    from_code = {name: (value, "configure()") for name, value in configured.items()}
+    named = {**from_code, **{name: (value, "file") for name, value in document.items()}, **from_environ, **from_flags}
+    environment = named.get("environment", (Config.environment, "default"))[0]
+    from_file = dict(_from_file(document, str(environment), path))
+    _check_names(from_code, "configure()")
+    values: dict[str, Any] = {}
+    origins: Origins = {}
+    for each in settings():
+        for source in (from_flags, from_environ, from_file, from_code):
+            if each.name in source:
+                raw, origins[each.name] = source[each.name]
+                values[each.name] = _converted(each, raw, origins[each.name])
+                break
+        else:
+            origins[each.name] = "default"
+    if origins["redis"] == "flag" and origins["embedded"] not in ("flag", "default"):
+        values["embedded"], origins["embedded"] = None, "default"  # --redis is the closer word
+    config = Config(**values)
+    check(config)
+    return config, origins
+
+
+def check_configurable(names: Iterable[str]) -> None:
+    """Raise UsageError for settings that come too late in code: the supervisor never imports the application."""
+    late = sorted({each.name for each in settings() if not each.metadata["in_code"]} & set(names))
+    if late:
+        raise UsageError(
+            f"{', '.join(late)} cannot be set by configure(): it is read before the application is imported; "
+            "set it by flag, environment or kiqcluster.toml"
+        )
+
+
+def with_configured(config: Config, origins: Origins, configured: Mapping[str, Any]) -> Config:
+    """Return a worker's configuration after its application has called configure(): that fills in defaults only."""
+    by_name = {each.name: each for each in settings()}
+    values = {
+        name: _converted(by_name[name], value, "configure()")
+        for name, value in configured.items()
+        if origins.get(name, "default") == "default"
+    }
+    merged = dataclasses.replace(config, **values)
+    check(merged)
+    return merged
+
+
+def missing_section(config: Config, origins: Origins, file: str | None = None) -> str | None:
+    """Return a warning when an environment was asked for that a file with sections has none for, else None."""
+    path, document = _read_file(file, Path.cwd())
+    sections = document.get("env", {})
+    if origins["environment"] == "default" or not sections or config.environment in sections:
+        return None
+    there = ", ".join(f"[env.{name}]" for name in sections)
+    return f"{path} has no section [env.{config.environment}], only {there}; its common part holds alone"
+
+
+# sources
+
+
+def _from_environ(environ: Mapping[str, str]) -> Iterator[tuple[str, tuple[Any, str]]]:
+    for each in settings():
+        for variable in (f"KIQ_{each.name.upper()}", each.metadata["variable"]):
+            if variable and environ.get(variable):
+                yield each.name, (environ[variable], f"environment ({variable})")
+                break
+
+
+def _read_file(file: str | None, directory: Path) -> tuple[str, dict[str, Any]]:
+    if file is not None and not Path(file).is_file():
+        raise UsageError(f"configuration file {file!r} does not exist; name one with -C, or leave the flag out")
+    for path in [Path(file)] if file is not None else [directory / name for name in CONFIG_FILES]:
+        if not path.is_file():
+            continue
+        try:
+            document = tomllib.loads(path.read_text())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise UsageError(f"{path} is no TOML ({error})") from error
+        if path.name == "pyproject.toml":
+            document = document.get("tool", {}).get("kiqcluster")
+            if document is None:
+                continue
+        return str(path), document
+    return "", {}
+
+
+def _from_file(document: dict[str, Any], environment: str, path: str) -> Iterator[tuple[str, tuple[Any, str]]]:
+    sections = document.get("env", {})
+    if not isinstance(sections, dict) or not all(isinstance(section, dict) for section in sections.values()):
+        raise UsageError(f"{path}: `env` holds a section for each environment; write them as in [env.production]")
+    common = {name: value for name, value in document.items() if name != "env"}
+    _check_names(common, path)
+    for name, values in sections.items():
+        _check_names(values, f"{path} [env.{name}]")
+    for values, place in ((common, path), (sections.get(environment, {}), f"{path} [env.{environment}]")):
+        for name, value in values.items():
+            yield name, (value, f"file ({place})")
+
+
+def _check_names(values: Mapping[str, Any], place: str) -> None:
+    known = [each.name for each in settings()]
+    for name in values:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; the settings are {', '.join(known)}"
+            raise UsageError(f"{place}: there is no setting {name!r}{hint}")
+
+
+def _check_variables(environ: Mapping[str, str]) -> None:
+    """Refuse what looks like a slip of the pen; a setting that is not heeded is found too late."""
+    known = {f"KIQ_{each.name.upper()}" for each in settings()} | {"KIQ_ENV"}
+    for variable in environ.keys() - known - OTHER_VARIABLES:
+        bare = [name.removeprefix("KIQ_") for name in known]
+        near = difflib.get_close_matches(variable.removeprefix("KIQ_"), bare, 1, ALIKE)
+        if variable.startswith("KIQ_") and near:
+            raise UsageError(f"environment: there is no setting {variable}; did you mean KIQ_{near[0]}?")
+
+
+# values
+
+HINTS = get_type_hints(Config)
+A_DURATION = "it takes a number of seconds, or a duration as in 90s, 15m or 1h30m"
+TRUE_WORDS, FALSE_WORDS = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+def _converted(each: dataclasses.Field[Any], raw: Any, origin: str) -> Any:
+    kind = HINTS[each.name]
+    try:
+        return _as_list(each.name, raw) if kind == tuple[str, ...] else _as(kind, raw)
+    except ValueError as error:
+        raise UsageError(f"{each.name} = {raw!r} from {origin} cannot be used: {error}") from error
+
+
+def _as_list(name: str, raw: Any) -> tuple[str, ...]:
+    """Return a list; as text, which variables are, its items have spaces between them."""
+    if isinstance(raw, str):
+        foreign = "[" if name == "groups" else "[,"  # the queues of one group have commas between them
+        example = "cronjob:* default,mailers" if name == "groups" else "one two"
+        _require(not set(foreign) & set(raw), f"its items have spaces between them, as in {example!r}")
+    words = raw.split() if isinstance(raw, str) else raw
+    _require(isinstance(words, list | tuple) and all(isinstance(word, str) for word in words), "it takes strings")
+    return tuple(words)
+
+
+def _as(kind: Any, raw: Any) -> Any:
+    if kind is bool:
+        word = str(raw).lower()
+        _require(word in TRUE_WORDS or word in FALSE_WORDS, "it takes true or false")
+        return word in TRUE_WORDS
+    if kind in (float, int, int | None):
+        wanted, complaint = (_seconds, A_DURATION) if kind is float else (int, "it takes an integer")
+        whole = kind is float or not isinstance(raw, float) or raw.is_integer()
+        _require(not isinstance(raw, bool) and whole, complaint)
+        try:
+            number = wanted(raw)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(complaint) from error
+        _require(isfinite(number), complaint)  # no timer takes NaN or infinity
+        return number
+    _require(isinstance(raw, str), "it takes a string")
+    return raw
+
+
+def _seconds(raw: Any) -> float:
+    """Return the seconds of a number, or of a text like 15m: settings that are no whole numbers are all durations."""
+    try:
+        return float(raw)
+    except ValueError:
+        return parse_duration(raw)
+
+
+def _require(fine: bool, complaint: str) -> None:
+    if not fine:
+        raise ValueError(complaint)

@@ -1,0 +1,473 @@
+"""Logs: the words for every event, in two formats, on stdlib logging.
+
+The application's logging is its own: kiqcluster's logger gets a handler, the root logger only when nobody
+has given it one, so that a job's lines come out with the job they belong to.  Field names are stable API.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import islice
+from math import isfinite
+from typing import TextIO
+
+from kiqcluster.config import has_colours
+from kiqcluster.ipc.stdio import clean
+from kiqcluster.process.events import Events, Fields
+from kiqcluster.process.log_handlers import LineHandler, has_descriptor
+from kiqcluster.process.runtime import current_job
+from kiqcluster.sidekiq import ruby_json
+
+__all__ = [
+    "LOGGER",
+    "DoneLine",
+    "Shortcut",
+    "adopt_root",
+    "configure",
+    "tid",
+    "word_events",
+]
+
+LOGGER = logging.getLogger("kiqcluster")
+DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+LONGEST_WORD = 200  # characters of a class, jid or queue in a line
+MAX_TEXT_CHARACTERS = 16_384  # of any other field, and of the message
+MAX_ITEMS = 1_000  # of a field that is a list or an object
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+# A job that is done, until its line is made: epoch seconds of its end, thread, jid, class, queue, seconds that it ran.
+DoneLine = tuple[float, int, str, str, str, float]
+
+# event → level, wording.  Fact, consequence, what to do.  Events without a line here are not logged.
+WORDING: dict[str, tuple[int, str]] = {
+    # worker
+    "worker_ready": (logging.INFO, "ready; threads: {concurrency}, queues: {queues}"),
+    "worker_quiet": (
+        logging.INFO,
+        "quiet: running jobs finish, no new ones are fetched; reserved units given back: {returned}",
+    ),
+    "worker_resumed": (logging.INFO, "resumed: fetching again"),
+    "worker_stopping": (logging.INFO, "stopping: running jobs: {running}; they have {seconds:g} s to finish"),
+    "worker_interrupted": (
+        logging.WARNING,
+        "out of time: what still runs is put back and will run again: {jids}",
+    ),
+    "stop_unasked": (
+        logging.ERROR,
+        "a signal stopped this worker that its supervisor knows nothing of; the jobs that still run may have sent it: "
+        "they are put back, and this counts as a death against them: {jids}",
+    ),
+    "descriptors_lost": (
+        logging.ERROR,
+        "a job has closed descriptors that are this worker's ({lost}); it finishes what it runs, and another one takes "
+        "its place. Look for os.close and os.closerange in your jobs and their libraries",
+    ),
+    "exit_handlers_overdue": (
+        logging.WARNING,
+        "exit handlers (atexit) of the application were not done within {seconds:g} s; the process ends without them",
+    ),
+    "worker_stranded": (
+        logging.ERROR,
+        "Redis did not answer ({error}): what it held stays in flight under {identity} (units: {units}) and "
+        "is given back when a worker starts on this host, or by any other after recover_after",
+    ),
+    "worker_left": (logging.INFO, "stopped"),
+    "worker_orphaned": (logging.WARNING, "the supervisor is gone: finishing running jobs, then leaving"),
+    "worker_fenced": (
+        logging.WARNING,
+        "others have recovered the jobs of {old}, which was silent for too long; going on as {new}",
+    ),
+    "redis_lost": (logging.WARNING, "Redis is away ({error}); running jobs go on, outcomes are kept until it is back"),
+    "redis_awaited": (logging.WARNING, "waiting for Redis: {error}. REDIS_URL or --redis says where it is"),
+    "redis_back": (logging.INFO, "Redis is back after {seconds:.1f} s"),
+    "redis_refused": (logging.ERROR, "Redis refused {operation} ({error}); it is tried again"),
+    "redis_unsafe": (
+        logging.WARNING,
+        "{problem}; set {remedy}, or jobs can be lost inside Redis (docs/reliability.md)",
+    ),
+    "recovered": (logging.INFO, "recovered from {identity}, {why}; units: {units}"),
+    "recovered_nothing": (logging.DEBUG, "{identity}, {why}, held nothing"),
+    "dead_set_overflows": (
+        logging.WARNING,
+        "the dead set is full (dead_max_jobs is {largest}): dead jobs dropped, oldest first: {count}; see why so many "
+        "die (kiqctl dead), or raise dead_max_jobs",
+    ),
+    "clock_skewed": (
+        logging.WARNING,
+        "the clock of this host is {seconds:.0f} s {direction} Redis': times that it stores are wrong by that, and "
+        "what is due goes by Redis' clock where this one is ahead; synchronise the clocks (chronyc tracking)",
+    ),
+    "ruby_json_doubtful": (
+        logging.WARNING,
+        "{identity} runs Sidekiq {sidekiq}, whose json writes floats otherwise than ruby_json = {setting} says: its "
+        "pages may not find our jobs with such arguments again; set ruby_json to the other form (docs/running.md)",
+    ),
+    "queues_changed": (logging.INFO, "listening to {queues}"),
+    "no_queues": (logging.WARNING, "{group} matches no queue yet; one thread waits for the first one to appear"),
+    "service_crashed": (logging.ERROR, "{service} crashed ({error!r}) and is started again"),
+    "control_malformed": (logging.WARNING, "a control message was dropped, for {error}: {raw}"),
+    "collector_failed": (
+        logging.ERROR,
+        "the metrics of {collector} cannot be read ({error}); this is said once, the others are",
+    ),
+    "threads": (logging.INFO, "threads of this process:\n{stacks}"),
+    "unknown_signal": (logging.WARNING, "{signal}: a worker does nothing on it; its supervisor does"),
+    # jobs
+    "job_done": (logging.INFO, "done in {elapsed:.3f} s"),
+    "job_failed": (logging.WARNING, "{outcome}{detail}: {error} (ran {elapsed:.3f} s)"),
+    "job_interrupted": (logging.INFO, "gave way after {elapsed:.3f} s; it runs again"),
+    # supervisor
+    "supervisor_started": (
+        logging.INFO,
+        "kiqcluster {version} ({environment}), pid {pid}, slots: {slots}, metrics and probes: {listen}, "
+        "control socket: {control}",
+    ),
+    "limit_unknown": (logging.WARNING, "{problem}"),
+    "setting_doubtful": (logging.WARNING, "{problem}"),
+    "slot_group": (logging.INFO, "slot {slot}: {queues} ({mode}, threads: {concurrency})"),
+    "child_started": (logging.DEBUG, "slot {slot}: pid {child} started"),
+    "child_behind": (
+        logging.WARNING,
+        "slot {slot}: pid {child} is started from {release}, which booted last; the release to be is {wanted}",
+    ),
+    "release_gone": (
+        logging.ERROR,
+        "slot {slot}: the release {gone}, which is in use, is gone; from now on processes are started from {release}",
+    ),
+    "release_moved": (
+        logging.WARNING,
+        "rolling restart {id}: all workers run {release}; the link leads to {wanted} by now: roll again for that",
+    ),
+    "child_ready": (logging.INFO, "slot {slot}: pid {child} ready after {seconds:.1f} s"),
+    "child_died": (logging.WARNING, "slot {slot}: pid {child} {death}{report}"),
+    "child_left": (logging.INFO, "slot {slot}: pid {child} left"),
+    "child_overdue": (logging.ERROR, "slot {slot}: pid {child} {reason}; it is killed and replaced\n{stacks}"),
+    "child_unresponsive": (
+        logging.WARNING,
+        "slot {slot}: pid {child} has said nothing for {seconds:.1f} s, {report}; a job may hold the interpreter",
+    ),
+    "child_responds": (logging.WARNING, "slot {slot}: pid {child} responds again"),
+    "child_stacks": (logging.WARNING, "slot {slot}: the threads of pid {child}:\n{stacks}"),
+    "supervisor_stood_still": (
+        logging.WARNING,
+        "the supervisor stood still for {seconds:.1f} s, and most likely the host; all deadlines are later by that",
+    ),
+    "child_backoff": (logging.WARNING, "slot {slot}: next try in {seconds:.1f} s, after {why}"),
+    "fork_failed": (logging.ERROR, "slot {slot}: fork failed ({error}); tried again"),
+    "cluster_quiet": (logging.INFO, "{signal}: quiet {lease}; {way_out} ends it"),
+    "quiet_expired": (logging.WARNING, "nobody ended the quiet of {by} before its lease did: fetching again"),
+    "child_quiet_expired": (
+        logging.WARNING,
+        "slot {slot}: nobody ended the quiet of pid {child} before its lease did: fetching again",
+    ),
+    "command_refused": (logging.WARNING, "{command}: not done, {reason}"),
+    "file_changed": (logging.INFO, "{path} has changed"),
+    "roll_started": (logging.INFO, "rolling restart {id} begins, one slot at a time; slots: {slots}"),
+    "roll_done": (logging.INFO, "rolling restart {id} is done; slots renewed: {slots}"),
+    "roll_failed": (
+        logging.ERROR,
+        "rolling restart {id} stopped after {done} of {slots} slots; the others stay as they are: {error}",
+    ),
+    "roll_superseded": (
+        logging.INFO,
+        "rolling restart {id} gives way to another one, {by}, after {done} of {slots} slots",
+    ),
+    "child_replaced": (logging.INFO, "slot {slot}: pid {child} takes over ({reason})"),
+    "child_outgrown": (logging.WARNING, "slot {slot}: pid {child} uses {size:.0f} MB, more than {limit}"),
+    "recycle_failed": (logging.ERROR, "slot {slot}: not replaced ({reason}), the new process failed: {error}"),
+    "reloaded": (
+        logging.INFO,
+        "reloaded; slots kept: {kept}, added: {added}, removed: {removed}{resized}{restart}{roll}",
+    ),
+    "reload_superseded": (logging.INFO, "the reload under way is given up: {reason}"),
+    "reload_needed": (
+        logging.WARNING,
+        "the configuration of this release has other {settings}, which a rolling restart leaves alone: reload (HUP)",
+    ),
+    "reload_failed": (logging.ERROR, "not reloaded, everything stays as it is: {error}"),
+    "restart_needed": (logging.WARNING, "{reason}; that takes a restart of the supervisor"),
+    "cluster_failed_fast": (logging.ERROR, "--fail-fast: {reason}"),
+    "cluster_resumed": (logging.INFO, "{signal}: resumed"),
+    "cluster_stopping": (logging.INFO, "{signal}: stopping; up to {seconds:g} s for running jobs"),
+    "cluster_waits": (logging.INFO, "{signal}: already stopping; jobs that still run: {running}; QUIT stops at once"),
+    "queue_unknown": (logging.WARNING, "slot {slot}: no registered job goes to {queues}; {hint}"),
+    "cluster_gave_up": (logging.ERROR, "no slot ever became ready; exit {code} ({reason})"),
+    "cluster_stranded": (
+        logging.ERROR,
+        "what {identities} held is still in flight in Redis; it is given back when a worker starts on this host, "
+        "or by any other after recover_after",
+    ),
+    "cluster_stopped": (logging.INFO, "stopped, exit {code}"),
+    "stop_overdue": (logging.ERROR, "slot {slot}: pid {child} did not leave in time and is killed"),
+    "catalogue_failed": (logging.ERROR, "nothing was started: {error}"),
+    "control_off": (logging.WARNING, "no control socket at {path}: {error}; kiqctl works through Redis only"),
+    "page_failed": (logging.ERROR, "{path} failed ({error}) and answers 500; this is said once, the cluster goes on"),
+    "embedded_started": (
+        logging.INFO,
+        "embedded server in {directory} (pid {pid}), for other commands REDIS_URL=embedded:{directory}; "
+        "for development, not for production",
+    ),
+    "embedded_died": (logging.ERROR, "embedded server {reason}; started again in {seconds:.1f} s; why is in {log}"),
+    "embedded_failed": (logging.ERROR, "embedded server could not be started ({reason}); its log is {log}"),
+    "guardian_died": (
+        logging.ERROR,
+        "guardian of the embedded server {reason}; the next one starts in {seconds:.1f} s; the server's log is {log}",
+    ),
+}
+
+
+class JobLevel(logging.Filter):
+    """Holds back what is below the level of the running job (its option log_level), else below the configured one."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__()
+        self._level = level
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        job = current_job()
+        return self.passes(record.levelno, None if job is None else job.payload.get("log_level"))
+
+    def passes(self, level: int, declared: object) -> bool:
+        """Return whether a line of that level comes out, given what the job's payload says."""
+        return level >= (LEVELS.get(declared, self._level) if isinstance(declared, str) else self._level)
+
+
+class PrettyFormatter(logging.Formatter):
+    """One line for people: time, process, level, job, message; coloured when a terminal reads it."""
+
+    COLOURS = {
+        logging.DEBUG: "2",
+        logging.INFO: "",
+        logging.WARNING: "33",
+        logging.ERROR: "31",
+        logging.CRITICAL: "31",
+    }
+
+    def __init__(self, *, coloured: bool) -> None:
+        super().__init__()
+        self._coloured = coloured
+
+    def format(self, record: logging.LogRecord) -> str:
+        job = current_job()
+        context = f" [{_shown(job.name)} {_shown(job.jid)}]" if job is not None else ""
+        line = f"{_timestamp(record)} {record.process} {record.levelname.lower()}{context} {_message(self, record)}"
+        if trace := getattr(record, "event_fields", {}).get("traceback"):
+            line = f"{line}\n{trace.rstrip()}"
+        return f"\x1b[{self.COLOURS.get(record.levelno, '0')}m{line}\x1b[0m" if self._coloured else line
+
+    def done(self, lines: Iterable[DoneLine]) -> list[str]:
+        """Return what `format` makes of job_done, of many jobs at once."""
+        pid = os.getpid()
+        start, end = (f"\x1b[{self.COLOURS[logging.INFO]}m", "\x1b[0m") if self._coloured else ("", "")
+        return [
+            f"{start}{_time(ended)} {pid} info [{_shown(name)} {_shown(jid)}] done in {elapsed:.3f} s{end}"
+            for ended, _, jid, name, _, elapsed in lines
+        ]
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: ts, pid, tid, lvl, msg, ctx (jid, class, queue), event and its fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        job = current_job()
+        line: dict[str, object] = {
+            "ts": _timestamp(record),
+            "pid": record.process,
+            "tid": tid(record.thread or 0),
+            "lvl": record.levelname,
+            "msg": _message(self, record),
+        }
+        if job is not None:
+            line["ctx"] = {"jid": _word(job.jid), "class": _word(job.name), "queue": _word(job.queue)}
+        fields = getattr(record, "event_fields", None)
+        if fields:
+            line["msg"] = _without_fields(str(line["msg"]), fields)
+            line.update((name, value) for name, value in fields.items() if name not in line)
+        return ruby_json.encode({key: _plain(value) for key, value in line.items()}).decode()
+
+    def done(self, lines: Iterable[DoneLine]) -> list[str]:
+        """Return what `format` makes of job_done, of many jobs at once; `elapsed` to the microsecond."""
+        pid = os.getpid()
+        return [
+            f'{{"ts":"{_time(ended)}","pid":{pid},"tid":"{tid(thread)}","lvl":"INFO","msg":"done in {elapsed:.3f} s",'
+            f'"ctx":{{"jid":{_quoted(_word(jid))},{_kind(name, queue)}}},'
+            f'"event":"job_done","elapsed":{elapsed:.6f}}}'
+            for ended, thread, jid, name, queue, elapsed in lines
+        ]
+
+
+class Shortcut:
+    """The way around logging for job_done: the line that our handler would write, without a record for each.
+
+    It leads to the same only while nothing of the application's stands in between; is_open says so, job by job.
+    """
+
+    def __init__(self, handler: LineHandler, level: JobLevel, formatter: PrettyFormatter | JsonFormatter) -> None:
+        self.handler = handler
+        self.formatter = formatter
+        self._stream = handler.stream
+        self._level = level
+        self._handlers, self._filters = [handler], [level]
+
+    @classmethod
+    def find(cls, events: Events) -> Shortcut | None:
+        """Return the shortcut, or None where job_done goes by records: others listen, or the handler is not ours."""
+        if events.hearers("job_done") != [_log] or len(LOGGER.handlers) != 1:
+            return None
+        handler = LOGGER.handlers[0]
+        if type(handler) is not LineHandler or len(handler.filters) != 1:
+            return None
+        level, formatter = handler.filters[0], handler.formatter
+        if not isinstance(level, JobLevel) or not isinstance(formatter, PrettyFormatter | JsonFormatter):
+            return None
+        return cls(handler, level, formatter)
+
+    def is_open(self) -> bool:
+        """Return whether a record would meet our handler as we have made it, and nothing else."""
+        handler = self.handler
+        return (
+            LOGGER.handlers == self._handlers
+            and not LOGGER.filters
+            and not LOGGER.propagate
+            and handler.filters == self._filters
+            and handler.formatter is self.formatter
+            and handler.stream is self._stream
+            and not getattr(self._stream, "closed", False)
+            and handler.level <= logging.INFO
+            and LOGGER.isEnabledFor(logging.INFO)
+        )
+
+    def wants(self, declared: object) -> bool:
+        """Return whether the line comes out.  declared: the job's log_level."""
+        return self._level.passes(logging.INFO, declared)
+
+
+def configure(
+    log_format: str,
+    level: str,
+    stream: TextIO | None = None,
+    handler: type[LineHandler] = LineHandler,
+) -> None:
+    """Give kiqcluster's logger its handler, replacing an earlier one of ours.
+
+    log_format: auto, pretty or json.  stream: default standard output, as Sidekiq's.  What jobs print to it leaves at
+    the end of each line, also where PYTHONUNBUFFERED has every piece of a print leave by itself, and so never tears a
+    line of ours, or the other way round.
+    """
+    stream = stream or sys.stdout
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(line_buffering=True, write_through=False)
+    is_terminal = stream.isatty()
+    pretty = log_format == "pretty" or (log_format == "auto" and is_terminal)
+    made = handler(stream) if has_descriptor(stream) else logging.StreamHandler(stream)
+    made.addFilter(JobLevel(LEVELS[level]))
+    made.setFormatter(PrettyFormatter(coloured=has_colours(stream)) if pretty else JsonFormatter())
+    LOGGER.handlers[:] = [made]
+    LOGGER.setLevel(LEVELS[level])
+    LOGGER.propagate = False
+
+
+def adopt_root(job_levels: Iterable[str] = ()) -> None:
+    """Let the application's log lines out, if it has not configured logging itself.
+
+    job_levels: those that jobs declare (option log_level); what is below them all need not reach the handler.
+    """
+    LOGGER.setLevel(min([LOGGER.level, *(LEVELS[level] for level in job_levels)]))
+    root = logging.getLogger()
+    if not root.handlers and LOGGER.handlers:
+        root.addHandler(LOGGER.handlers[0])
+        root.setLevel(LOGGER.level)
+
+
+def word_events(events: Events) -> None:
+    """Log the events of this process."""
+    events.listen(_log, lambda event: event in WORDING and LOGGER.isEnabledFor(WORDING[event][0]))
+
+
+def _log(event: str, fields: Fields) -> None:
+    level, wording = WORDING.get(event, (0, ""))
+    if wording and LOGGER.isEnabledFor(level):
+        LOGGER.log(level, wording.format(**fields), extra={"event_fields": {"event": event, **fields}})
+
+
+def _message(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    message = record.getMessage()
+    if record.exc_info:
+        message = f"{message}\n{formatter.formatException(record.exc_info)}"
+    return message
+
+
+def _without_fields(message: str, fields: Fields) -> str:
+    """Return a message's first line where a field has all the others: a traceback is there once."""
+    first, newline, others = message.partition("\n")
+    return first if newline and any(others in str(value) for value in fields.values()) else message
+
+
+def _timestamp(record: logging.LogRecord) -> str:
+    return _time(record.created)
+
+
+def _time(now: float) -> str:
+    return _instant(int(now * 1_000))
+
+
+# Caches: many jobs end in the same millisecond, and they are of few kinds.
+
+
+@lru_cache(maxsize=16)
+def _instant(milliseconds: int) -> str:
+    second, rest = divmod(milliseconds, 1_000)
+    return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%dT%H:%M:%S}.{rest:03d}Z"
+
+
+@lru_cache(maxsize=1_024)
+def tid(thread: int) -> str:
+    """Return a thread's id in base 36, as Ruby's Sidekiq writes those: in the log, and where running jobs show."""
+    digits = ""
+    while thread:
+        thread, digit = divmod(thread, len(DIGITS))
+        digits = DIGITS[digit] + digits
+    return digits or "0"
+
+
+@lru_cache(maxsize=1_024)
+def _kind(name: str, queue: str) -> str:
+    """Return class and queue as members of a JSON object."""
+    return f'"class":{_quoted(_word(name))},"queue":{_quoted(_word(queue))}'
+
+
+def _shown(text: str) -> str:
+    """Return a word of a payload so that it stays in its line and does nothing to a terminal."""
+    return clean(_word(text))
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"' if text.isalnum() else ruby_json.encode(text).decode()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
+    if isinstance(value, str):
+        return _bounded(value, MAX_TEXT_CHARACTERS)
+    if value is None or isinstance(value, int | float):
+        return value
+    if isinstance(value, dict):
+        return {_word(str(key)): _plain(each) for key, each in islice(value.items(), MAX_ITEMS)}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(each) for each in islice(value, MAX_ITEMS)]
+    return _bounded(str(value), MAX_TEXT_CHARACTERS)
+
+
+def _bounded(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def _word(text: str) -> str:
+    return _bounded(text, LONGEST_WORD)

@@ -1,0 +1,283 @@
+"""What there is once per process: the application's set-up, the running job's context, and the way out.
+
+Setup is filled while the application is imported (configure, middleware, handlers, hooks) and read by clients
+and workers.  It is the package's one piece of process-wide state; kiqcluster.testing swaps it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, NamedTuple, Protocol, TypeVar, Unpack
+
+from kiqcluster.clock import Clock, SystemClock
+from kiqcluster.config import CodeSettings, Config
+from kiqcluster.errors import ApplicationError, StoreError
+from kiqcluster.ipc.exits import leave
+from kiqcluster.ipc.forks import children_end_here
+from kiqcluster.middleware import Chain
+from kiqcluster.process import config_sources
+from kiqcluster.process.events import Events, Hooks
+from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.outcome import Effect, Outcome
+from kiqcluster.sidekiq.payload import Jid, Payload
+from kiqcluster.store import Store, is_outage
+
+__all__ = [
+    "CURRENT_JOB",
+    "Delivery",
+    "JobContext",
+    "Push",
+    "Ready",
+    "Run",
+    "Runtime",
+    "Setup",
+    "current_job",
+    "current_setup",
+    "leave",
+    "using_setup",
+]
+
+ErrorHandler = Callable[[Exception, dict[str, Any]], object]
+DeathHandler = Callable[[Payload, Exception], object]
+LOGGER = logging.getLogger("kiqcluster")
+LOGGED_AS_EVENTS = frozenset({"job", "malformed payload"})  # contexts whose errors have an event of their own
+E = TypeVar("E", bound=ErrorHandler)
+D = TypeVar("D", bound=DeathHandler)
+
+
+def _holds(_identity: str) -> bool:
+    """Return False: nobody is fenced."""
+    return False
+
+
+@dataclass(slots=True)
+class JobContext:
+    """The job that the current thread runs, as `current_job()` gives it.
+
+    `stopping` turns true when the process stops, or may have been fenced, and the job should come to an end (or raise
+    Interrupted).
+    """
+
+    payload: Payload
+    queue: str
+    name: str
+    _stopping: threading.Event
+    _identity: str = ""
+    _is_fenced: Callable[[str], bool] = _holds
+
+    @property
+    def jid(self) -> str:
+        return str(self.payload.get("jid", ""))
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping.is_set() or self._is_fenced(self._identity)
+
+    @property
+    def fenced(self) -> bool:
+        """Whether others may run this job now: its worker was recovered, or could not reach Redis for too long."""
+        return self._is_fenced(self._identity)
+
+
+CURRENT_JOB: ContextVar[JobContext | None] = ContextVar("kiqcluster_job", default=None)
+
+
+def current_job() -> JobContext | None:
+    """Return the job that runs in this context, or None outside of jobs."""
+    return CURRENT_JOB.get()
+
+
+@dataclass(slots=True)
+class Push:
+    """What a client link sees: a payload on its way to Redis.
+
+    at: epoch seconds for a scheduled job, None for one that is due.  Links may change payload and queue.
+    """
+
+    payload: Payload
+    at: float | None = None
+
+    @property
+    def queue(self) -> str:
+        queue: str = self.payload["queue"]
+        return queue
+
+
+class Ready(NamedTuple):
+    """A job with nothing but its write to come.  at: epoch seconds, None for one that is due."""
+
+    jid: Jid
+    queue: str
+    at: float | None
+    encoded: bytes
+
+
+class Delivery(Protocol):
+    """What takes jobs in Redis' place; kiqcluster.testing has some."""
+
+    def deliver(self, jobs: Sequence[Ready], store: Store | None) -> bool:
+        """Take jobs of one push, in order; return whether that was done, or the store is to get them.
+
+        store: the shard that the caller has named, None for the default.
+        """
+
+
+@dataclass(slots=True)
+class Run:
+    """What a server link sees: a job about to run.
+
+    job: its registered definition (kiqcluster.registry.Definition).  instance: what performs it, None for a function.
+    effects: rows for settle's table, written in the same step as the run's outcome, whatever that will be.
+    identity, token: who holds the unit in Redis, and its place there; what must end with its holder is keyed by them.
+    """
+
+    payload: Payload
+    queue: str
+    job: Any = field(repr=False)
+    instance: object = field(repr=False)
+    effects: list[Effect] = field(default_factory=list)
+    identity: str = ""
+    token: str = ""
+
+    @property
+    def jid(self) -> str:
+        jid: str = self.payload.get("jid", "")
+        return jid
+
+
+@dataclass
+class Setup:
+    """Settings, middleware, handlers and hooks that the application declares.
+
+    delivery: where pushes go instead of to Redis, for tests; None means Redis.
+    """
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    client_middleware: Chain[Push, Push | None] = field(default_factory=Chain)
+    server_middleware: Chain[Run, Outcome | None] = field(default_factory=Chain)
+    error_handlers: list[ErrorHandler] = field(default_factory=list)
+    death_handlers: list[DeathHandler] = field(default_factory=list)
+    hooks: Hooks = field(default_factory=Hooks)
+    config: Config | None = None
+    store: Store | None = None
+    delivery: Delivery | None = None
+    _loaded: Config | None = None
+
+    def configure(self, **settings: Unpack[CodeSettings]) -> None:
+        """Set configuration values that hold unless flag, environment or file say otherwise.
+
+        Raises UsageError for an unknown name or a value that cannot work.
+        """
+        config_sources.check_configurable(settings)
+        config_sources.load({}, environ={}, configured=settings)
+        self.settings.update(settings)
+        self._loaded = None
+        if self.config is None and settings.keys() & {"redis", "embedded"}:
+            self.store = None
+
+    def error_handler(self, handler: E) -> E:
+        """Register `handler(error, context)`, told of every error in a job or a service of the worker."""
+        self.error_handlers.append(handler)
+        return handler
+
+    def death_handler(self, handler: D) -> D:
+        """Register `handler(payload, error)`, told of every job that will not be tried again."""
+        self.death_handlers.append(handler)
+        return handler
+
+    def current_config(self) -> Config:
+        """Return the worker's configuration, or outside of one what environment, file and configure() say.
+
+        Floats are written as it says from then on.
+        """
+        config = self.config or self._loaded
+        if config is None:
+            config = self._loaded = config_sources.load({}, configured=self.settings)[0]
+        ruby_json.write_floats_as(config.ruby_json)
+        return config
+
+    def current_store(self) -> Store:
+        """Return the default shard; opened at first use."""
+        if self.store is None:
+            self.store = Store(self.current_config().known_redis())
+        return self.store
+
+    def report(self, error: Exception, context: dict[str, Any]) -> None:
+        """Log an error and tell the error handlers; one that fails itself is logged and the next one told."""
+        where = context.get("context", "")
+        if where not in LOGGED_AS_EVENTS:
+            LOGGER.warning("%s: %s: %s", where, type(error).__name__, error, exc_info=error)
+        for handler in self.error_handlers:
+            try:
+                with children_end_here():
+                    handler(error, context)
+            except (Exception, SystemExit):  # it may end neither the job's way to its outcome nor its thread
+                LOGGER.exception("the error handler %r failed", handler)
+
+    def mourn(self, payload: Payload, error: Exception) -> None:
+        """Tell the death handlers; one that fails is reported and the next one told."""
+        for handler in self.death_handlers:
+            try:
+                with children_end_here():
+                    handler(payload, error)
+            except Exception as failure:  # noqa: BLE001  # one handler's failure must not silence the next
+                self.report(failure, {"context": "death handler", "job": payload})
+            except SystemExit as failure:
+                self.report(RuntimeError(repr(failure)), {"context": "death handler", "job": payload})
+
+
+class Process:
+    """Holder of the set-up in force; swapped as a whole, by tests only, so that all threads see the same."""
+
+    setup = Setup()
+
+
+def current_setup() -> Setup:
+    """Return the set-up in force: the process', unless a test uses one of its own."""
+    return Process.setup
+
+
+@contextmanager
+def using_setup(setup: Setup) -> Iterator[Setup]:
+    """Use another set-up for a while, for tests."""
+    before, Process.setup = Process.setup, setup
+    try:
+        yield setup
+    finally:
+        Process.setup = before
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What the parts of a worker share; made once per process, after the fork."""
+
+    config: Config
+    store: Store
+    setup: Setup
+    events: Events
+    clock: Clock = field(default_factory=SystemClock)
+    rng: Random = field(default_factory=Random)
+
+    def trouble(self, service: str, error: Exception) -> None:
+        """Report what went wrong in a service; that Redis is away is said once, by whoever fetches."""
+        if not (isinstance(error, StoreError) and is_outage(error)):
+            self.setup.report(error, {"context": service})
+
+    def fire(self, event: str) -> None:
+        """Run the application's handlers of a lifecycle event; failures are reported, and raised for startup."""
+        for hook in self.setup.hooks.of(event):
+            try:
+                with children_end_here():
+                    hook()
+            except Exception as error:
+                self.setup.report(error, {"context": event})
+                if event == "startup":
+                    raise ApplicationError(
+                        f"a startup handler failed ({error!r}); the worker does not start"
+                    ) from error

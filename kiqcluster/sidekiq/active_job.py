@@ -1,0 +1,268 @@
+"""ActiveJob: the envelope in which the jobs of Rails travel, and arguments in the form that they have in it.
+
+1. unwrapped   payload → what is in its envelope: for display as Ruby's pages do it, and the class that runs
+2. run         perform with the arguments of an envelope, in Python's types
+3. enveloped   arguments → an envelope that ActiveJob runs too
+
+Types that JSON lacks are objects marked by `_aj_…` keys.  What means nothing in Python is CannotDeserialize.
+Counterpart: rails activejob core.rb, arguments.rb, serializers/ (6.1 to 8); sidekiq api.rb (8.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from inspect import Signature
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from kiqcluster.errors import CannotDeserialize, InvalidArguments, MisfitArguments
+from kiqcluster.sidekiq.payload import WRAPPERS, Payload
+from kiqcluster.sidekiq.ruby_json import JSON
+
+__all__ = ["WRAPPER", "Envelope", "Keywords", "deserialized", "enveloped", "run", "unwrapped"]
+
+R = TypeVar("R")
+
+WRAPPER = WRAPPERS[0]  # class of what we enqueue: every ActiveJob with any Sidekiq loads it, from 8 on as an alias
+PREFIX = "_aj_"  # of all keys with a meaning
+GLOBAL_ID, SERIALIZER = "_aj_globalid", "_aj_serialized"
+SYMBOL_KEYS, KEYWORDS, INDIFFERENT = "_aj_symbol_keys", "_aj_ruby2_keywords", "_aj_hash_with_indifferent_access"
+SERIALIZERS = "ActiveJob::Serializers::"
+MAIL = "ActionMailer::MailDeliveryJob"
+MAILS = {"ActionMailer::DeliveryJob": 3, MAIL: 4}  # jobs that send one, and how many arguments they have at least
+
+
+# display, and the class that runs
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What ActiveJob has put into a payload.
+
+    job_class: what runs.  name: that, or `Mailer#method` for a mail.  arguments: as they travel.
+    """
+
+    job_class: str
+    name: str
+    arguments: list[JSON]
+
+    @property
+    def display_args(self) -> list[JSON]:
+        """The arguments without ActiveJob's marks, GlobalIDs as their text, of a mail what its method gets."""
+        try:
+            arguments = [_shown(argument) for argument in self.arguments]
+        except RecursionError:
+            return self.arguments
+        if self.name == self.job_class:
+            return arguments
+        if self.job_class == MAIL and isinstance(options := arguments[3], dict):
+            return [options.get("params"), options.get("args")]
+        return arguments[3:]
+
+
+def unwrapped(payload: Payload) -> Envelope | None:
+    """Return what is in the payload's envelope; None where it has none, whatever it holds instead."""
+    if payload.get("class") not in WRAPPERS:
+        return None
+    arguments = payload.get("args")
+    outer = arguments if isinstance(arguments, list) else []
+    envelope = outer[0] if outer and isinstance(outer[0], dict) else {}
+    job_class = payload.get("wrapped") or envelope.get("job_class")
+    if not isinstance(job_class, str) or not job_class:
+        return None
+    inner = envelope.get("arguments")
+    if not isinstance(inner, list):
+        return Envelope(job_class, job_class, outer)
+    is_mail = job_class in MAILS and len(inner) >= MAILS[job_class]
+    return Envelope(job_class, f"{inner[0]}#{inner[1]}" if is_mail else job_class, inner)
+
+
+def _shown(value: JSON) -> JSON:
+    if isinstance(value, list):
+        return [_shown(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {GLOBAL_ID}:
+        return value[GLOBAL_ID]
+    return {key: _shown(each) for key, each in value.items() if not key.startswith(PREFIX)}
+
+
+# from an envelope
+
+
+def run(name: str, signature: Signature, perform: Callable[..., R], envelope: JSON) -> R:
+    """Call perform with the arguments in an envelope.  Raises CannotDeserialize, MisfitArguments."""
+    positions, keywords = _bound(name, signature, *deserialized(envelope))
+    return perform(*positions, **keywords)
+
+
+def deserialized(envelope: JSON) -> tuple[list[Any], dict[str, Any]]:
+    """Return positions and keywords of an envelope, in Python's types.  Raises CannotDeserialize."""
+    arguments = envelope.get("arguments") if isinstance(envelope, dict) else None
+    if not isinstance(arguments, list):
+        raise CannotDeserialize("args[0] is no envelope of ActiveJob: it has no list of arguments")
+    positions = _read_list(arguments, "arguments")
+    if arguments and isinstance(arguments[-1], dict) and KEYWORDS in arguments[-1]:
+        return positions[:-1], positions[-1]
+    return positions, {}
+
+
+def _bound(
+    name: str, signature: Signature, positions: list[Any], keywords: dict[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return positions and keywords that the signature takes.
+
+    Keywords that it does not know become one dict at the end, as for a Ruby method that takes no keywords.
+    """
+    try:
+        signature.bind(*positions, **keywords)
+    except TypeError as error:
+        if keywords:
+            try:
+                signature.bind(*positions, keywords)
+            except TypeError:
+                pass
+            else:
+                return [*positions, keywords], {}
+        raise MisfitArguments(f"{name}{signature}: {error}") from error
+    return positions, keywords
+
+
+def _read_list(values: list[JSON], path: str) -> list[Any]:
+    return [
+        _read(value, f"{path}[{index}]") if isinstance(value, dict | list) else value
+        for index, value in enumerate(values)
+    ]
+
+
+def _read(value: JSON, path: str) -> Any:
+    if isinstance(value, list):
+        return _read_list(value, path)
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {GLOBAL_ID}:
+        raise CannotDeserialize(
+            f"{path} is the GlobalID {value[GLOBAL_ID]}, which only the Rails application can look up; pass its id"
+        )
+    if SERIALIZER in value:
+        return _read_object(value, path)
+    unknown = [key for key in value if key.startswith(PREFIX) and key not in (SYMBOL_KEYS, KEYWORDS, INDIFFERENT)]
+    if unknown:
+        raise CannotDeserialize(f"{path} has ActiveJob's key {unknown[0]!r}, whose meaning is not known here")
+    return {key: _read(each, f"{path}[{key!r}]") for key, each in value.items() if not key.startswith(PREFIX)}
+
+
+def _read_object(value: Mapping[str, JSON], path: str) -> Any:
+    serializer = value[SERIALIZER]
+    reader = READERS.get(serializer) if isinstance(serializer, str) else None
+    if reader is None:
+        raise CannotDeserialize(f"{path} was written by {serializer}, which has no equal in Python; pass JSON values")
+    try:
+        return reader(value["value"])
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+        raise CannotDeserialize(f"{path} was written by {serializer}, and cannot be read: {error!r}") from error
+
+
+def _read_text(value: JSON) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _read_duration(value: JSON) -> timedelta:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is no number of seconds")
+    return timedelta(seconds=value)
+
+
+def _read_time(value: JSON) -> datetime:
+    time = datetime.fromisoformat(value)
+    if time.tzinfo is None:
+        raise ValueError(f"{value!r} has no time zone")
+    return time
+
+
+READERS: Mapping[str, Callable[[JSON], Any]] = {  # of an object's `value`, by who wrote it
+    f"{SERIALIZERS}SymbolSerializer": _read_text,
+    f"{SERIALIZERS}DurationSerializer": _read_duration,
+    f"{SERIALIZERS}DateSerializer": date.fromisoformat,
+    f"{SERIALIZERS}DateTimeSerializer": _read_time,
+    f"{SERIALIZERS}TimeSerializer": _read_time,
+    f"{SERIALIZERS}TimeWithZoneSerializer": _read_time,
+    f"{SERIALIZERS}BigDecimalSerializer": lambda value: Decimal(_read_text(value)),
+}
+
+
+# into an envelope
+
+
+class Keywords(dict[str, Any]):
+    """Keyword arguments, at the end of a list of positions."""
+
+
+def enveloped(job_class: str, queue: str, arguments: Sequence[Any], now: float) -> Payload:
+    """Return the envelope in which a job travels, keys in ActiveJob's order.
+
+    Locale and time zone are left to the process that runs it.  Raises InvalidArguments for a time without a zone and
+    for keys that mean something to ActiveJob; other values that JSON lacks pass, for the client to complain of.
+    """
+    return {
+        "job_class": job_class,
+        "job_id": str(uuid4()),
+        "provider_job_id": None,
+        "queue_name": queue,
+        "priority": None,
+        "arguments": [_written(value, f"args[{index}]") for index, value in enumerate(arguments)],
+        "executions": 0,
+        "exception_executions": {},
+        "locale": None,
+        "timezone": None,
+        "enqueued_at": _iso(datetime.fromtimestamp(now, UTC)).replace("+00:00", "Z"),
+    }
+
+
+def _written(value: Any, path: str) -> JSON:
+    if type(value) is list:
+        return [_written(each, f"{path}[{index}]") for index, each in enumerate(value)]
+    if type(value) in (dict, Keywords):
+        return _written_mapping(value, path)
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise InvalidArguments(f"{path} is {value!r}, which has no time zone; pass datetime.now(UTC), say", path)
+        return _object("TimeSerializer", _iso(value))
+    if isinstance(value, date):
+        return _object("DateSerializer", value.isoformat())
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+        number = int(seconds) if seconds.is_integer() else seconds
+        return {**_object("DurationSerializer", number), "parts": [[_object("SymbolSerializer", "seconds"), number]]}
+    if isinstance(value, Decimal):
+        return _object("BigDecimalSerializer", str(value))
+    return value
+
+
+def _written_mapping(value: Mapping[Any, Any], path: str) -> JSON:
+    if GLOBAL_ID in value or SERIALIZER in value:  # somebody has written for Ruby what Python lacks
+        return value
+    written: dict[Any, JSON] = {}
+    for key, each in value.items():
+        if isinstance(key, str) and key.startswith(PREFIX):
+            raise InvalidArguments(f"{path} has the key {key!r}, which means something to ActiveJob", path)
+        written[key] = _written(each, f"{path}[{key!r}]")
+    written.update({KEYWORDS: list(value)} if isinstance(value, Keywords) else {SYMBOL_KEYS: []})
+    return written
+
+
+def _object(serializer: str, value: JSON) -> dict[str, JSON]:
+    return {SERIALIZER: SERIALIZERS + serializer, "value": value}
+
+
+def _iso(time: datetime) -> str:
+    """Return ISO 8601 as Ruby reads it: offsets of whole minutes."""
+    offset = time.utcoffset()
+    if offset is None or offset.seconds % 60 or offset.microseconds:
+        time = time.astimezone(UTC)
+    return time.isoformat(timespec="microseconds")

@@ -1,0 +1,204 @@
+"""Every Redis key, its type and who owns it. No other module spells a key.
+
+Sidekiq's keys are spelled as Sidekiq spells them; ours begin with `kiq:`.  `prefix` is empty unless a shard
+has one (a hash tag for Redis Cluster), and a prefix ends compatibility with Ruby: Sidekiq has none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+__all__ = ["FORMAT", "HEARTBEAT_TTL", "MINUTE_TTL", "ROLLUP_TTL", "STAT_TTL", "Keys"]
+
+FORMAT = 2  # of what lies below `kiq:`; 1 kept beats as numbers in a hash (ADR 15)
+HEARTBEAT_TTL = 60  # seconds that `<identity>` and `<identity>:work` outlive their last beat (sidekiq launcher.rb)
+STAT_TTL = 157_680_000  # seconds that a day's counters are kept: 5 years (sidekiq launcher.rb)
+MINUTE_TTL = 28_800  # seconds that a minute's executions and histograms are kept (sidekiq metrics/tracking.rb)
+ROLLUP_TTL = 259_200  # seconds that ten minutes' executions are kept (same, since 8.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one shard."""
+
+    prefix: str = ""
+
+    # Sidekiq's
+
+    @property
+    def queues(self) -> str:
+        """set: queue names ever pushed to."""
+        return f"{self.prefix}queues"
+
+    def queue(self, name: str) -> str:
+        """list: payloads; pushed at the head (left), fetched at the tail (right)."""
+        return f"{self.prefix}queue:{name}"
+
+    @property
+    def schedule(self) -> str:
+        """zset: payloads by the epoch second at which they are due."""
+        return f"{self.prefix}schedule"
+
+    @property
+    def retry(self) -> str:
+        """zset: failed payloads by the epoch second of their next attempt."""
+        return f"{self.prefix}retry"
+
+    @property
+    def dead(self) -> str:
+        """zset: buried payloads by time of death."""
+        return f"{self.prefix}dead"
+
+    @property
+    def paused(self) -> str:
+        """set: names of paused queues (Sidekiq Pro's; OSS 8.1 shows it)."""
+        return f"{self.prefix}paused"
+
+    @property
+    def processes(self) -> str:
+        """set: identities of live processes, Ruby's and ours."""
+        return f"{self.prefix}processes"
+
+    @property
+    def process_cleanup(self) -> str:
+        """string: guard of the pruning of `processes`, 60 s."""
+        return f"{self.prefix}process_cleanup"
+
+    @property
+    def leader(self) -> str:
+        """string: identity of the leader among the processes of Sidekiq Enterprise."""
+        return f"{self.prefix}dear-leader"
+
+    def process(self, identity: str) -> str:
+        """hash: one process' heartbeat, 60 s."""
+        return f"{self.prefix}{identity}"
+
+    def work(self, identity: str) -> str:
+        """hash: tid → running job, 60 s; read by Sidekiq ≥ 6.4.2."""
+        return f"{self.prefix}{identity}:work"
+
+    def workers(self, identity: str) -> str:
+        """hash: the same under the name that Sidekiq ≤ 6.4.1 reads."""
+        return f"{self.prefix}{identity}:workers"
+
+    def signals(self, identity: str) -> str:
+        """list: TSTP, TERM or TTIN, pushed by Ruby's web page and API."""
+        return f"{self.prefix}{identity}-signals"
+
+    @property
+    def processed(self) -> str:
+        """string: jobs ever run."""
+        return f"{self.prefix}stat:processed"
+
+    @property
+    def failed(self) -> str:
+        """string: jobs ever failed."""
+        return f"{self.prefix}stat:failed"
+
+    def processed_on(self, date: str) -> str:
+        """string: jobs run on a UTC date (YYYY-MM-DD)."""
+        return f"{self.prefix}stat:processed:{date}"
+
+    def failed_on(self, date: str) -> str:
+        """string: jobs failed on a UTC date (YYYY-MM-DD)."""
+        return f"{self.prefix}stat:failed:{date}"
+
+    def deploys(self, day: str) -> str:
+        """hash: minute of a deploy (ISO 8601) → its label, 90 days; drawn by Sidekiq ≥ 7.  day: YYYYMMDD, UTC."""
+        return f"{self.prefix}{day}-marks"
+
+    def deploy_lock(self, label: str) -> str:
+        """string: guard of a label, so that a deploy that many announce is marked once, 60 s."""
+        return f"{self.prefix}deploylock-{label}"
+
+    # Sidekiq's executions; at: UTC.  Versions differ, and the spelling without a number is the younger one's.
+
+    def executions(self, at: datetime) -> str:
+        """hash: `<class>|p` runs, `|f` failures, `|ms` of those that succeeded, of a minute; 8 h, Sidekiq 8."""
+        return f"{self.prefix}j|{at:%y%m%d}|{at.hour}:{at.minute:02d}"
+
+    def executions_7(self, at: datetime) -> str:
+        """hash: the same under the name that Sidekiq 7 reads."""
+        return f"{self.prefix}j|{at:%Y%m%d}|{at.hour}:{at.minute}"
+
+    def executions_rollup(self, at: datetime) -> str:
+        """hash: the same of ten minutes; 3 days, Sidekiq 8."""
+        return f"{self.prefix}j|{at:%y%m%d}|{at.hour}:{at.minute // 10}"
+
+    def histogram(self, name: str, at: datetime) -> str:
+        """string: bitfield u16, how many runs of a class fell into each bucket in a minute; 8 h, Sidekiq 8."""
+        return f"{self.prefix}h|{name}-{at.day}-{at.hour}:{at.minute}"
+
+    def histogram_7(self, name: str, at: datetime) -> str:
+        """string: the same under the name that Sidekiq 7 reads."""
+        return f"{self.prefix}{name}-{at:%d-%H}:{at.minute}"
+
+    # ours
+
+    @property
+    def members(self) -> str:
+        """hash: identity → `epoch boot-id pid-namespace pid create-time`; who may reserve (rule R1)."""
+        return f"{self.prefix}kiq:members"
+
+    @property
+    def beats(self) -> str:
+        """zset: identity by the server's time of its last beat, milliseconds; the number in the key is FORMAT."""
+        return f"{self.prefix}kiq:beats:2"
+
+    @property
+    def beats_of_format_1(self) -> str:
+        """hash: identity → number of beats, by which processes of format 1 judge; there while one may live."""
+        return f"{self.prefix}kiq:beats"
+
+    @property
+    def seen_of_format_1(self) -> str:
+        """hash: identity of a member of format 1 → its number of beats when its score in `beats` was set."""
+        return f"{self.prefix}kiq:beats:1"
+
+    @property
+    def audit(self) -> str:
+        """string: how far the search for members without a score has come (beat.lua)."""
+        return f"{self.prefix}kiq:audit"
+
+    @property
+    def format(self) -> str:
+        """string: the oldest format of the keys below `kiq:` that may still join; absent: any."""
+        return f"{self.prefix}kiq:format"
+
+    @property
+    def suspects(self) -> str:
+        """hash: SHA-1 of a payload → how many processes died while they ran it, 72 h."""
+        return f"{self.prefix}kiq:suspects"
+
+    @property
+    def deploy(self) -> str:
+        """string: who deploys, for as long as the lease; `kiqctl deploy` holds it."""
+        return f"{self.prefix}kiq:deploy"
+
+    def inflight(self, identity: str) -> str:
+        """hash: `token:queue` → payload, the units a process holds."""
+        return f"{self.prefix}kiq:inflight:{identity}"
+
+    def control(self, identity: str) -> str:
+        """list: control messages (process_registry.py) for a process or, through it, for its supervisor; 60 s."""
+        return f"{self.prefix}kiq:control:{identity}"
+
+    def executions_written(self, identity: str) -> str:
+        """string: number of the latest batch of executions that a process has written, 1 h."""
+        return f"{self.prefix}kiq:executions:{identity}"
+
+    def own_executions(self, at: datetime) -> str:
+        """hash: what we have added in a minute to the keys of Sidekiq 7 and to those of 8, which both have it; 8 h.
+
+        `<class>|p`, `|f` and `|ms` as there, `<class>|3` for the fourth place of the histogram.
+        """
+        return f"{self.prefix}kiq:executed:{at:%y%m%d}:{at.hour}:{at.minute:02d}"
+
+    def probe(self, identity: str) -> str:
+        """string: on which a booting worker tries the commands that it needs, 10 s."""
+        return f"{self.prefix}kiq:probe:{identity}"
+
+    def wake(self, queue: str) -> str:
+        """list: payloads that rang the bell of an idle process; belongs to the queue, never to a process (R6)."""
+        return f"{self.prefix}kiq:wake:{queue}"

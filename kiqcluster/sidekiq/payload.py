@@ -1,0 +1,387 @@
+"""The payload: the JSON hash that travels through Redis, as Sidekiq defines it.
+
+1. build      a new payload from a job's name, arguments and options, keys in Ruby's order
+   Stencil    the same as bytes, for many jobs that differ in arguments and jid only
+2. check      arguments are JSON-native, or an error says where they are not
+3. read       bytes → dict, or MalformedPayload with the reason
+4. presentable   what must be true of an entry so that no page of Ruby's web UI breaks on it
+5. wrap       bytes that are no job, made into an entry that keeps them and says why
+
+Times are float seconds with a fraction: the one form that Sidekiq 6.4, 7 and 8 all read right.
+Source: sidekiq job_util.rb, api.rb; the traps in tests/unit/sidekiq/test_payload.py.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from math import isfinite
+from os import urandom
+from types import NoneType
+from typing import NewType
+
+from kiqcluster.errors import InvalidArguments, InvalidPush, MalformedPayload, class_name
+from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.conversions import conversion
+from kiqcluster.sidekiq.ruby_json import JSON
+
+__all__ = [
+    "DEEPEST_NESTING",
+    "INVALID_PAYLOAD",
+    "LATEST_SECOND",
+    "MALFORMED",
+    "WRAPPERS",
+    "Jid",
+    "Payload",
+    "QueueName",
+    "Stencil",
+    "are_plain",
+    "build",
+    "check_arguments",
+    "check_queue_name",
+    "decode_backtrace",
+    "encode_backtrace",
+    "new_jid",
+    "new_jids",
+    "peek",
+    "presentable",
+    "read",
+    "seconds",
+    "shown",
+    "stamp",
+    "unwrap",
+    "wrap",
+]
+
+Jid = NewType("Jid", str)
+QueueName = NewType("QueueName", str)
+Payload = dict[str, JSON]
+
+JID_BYTES = 12  # each of them two hex digits of a jid
+DEEPEST_NESTING = 99  # levels, the payload itself being the first; Ruby's parser stops at 100
+INVALID_PAYLOAD = "Kiqcluster::InvalidPayload"  # class of an entry that holds bytes which are no job
+WRAPPERS = ("ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper", "Sidekiq::ActiveJob::Wrapper")  # to 7, from 8
+MALFORMED = "kiq_malformed"  # key that keeps the values which a Ruby page could not show
+LARGEST_BACKTRACE = 10_000_000  # bytes that a stored one may unpack to: who wrote it, nobody knows
+GROUP_SYNTAX = frozenset(" ,=*")  # what separates, weighs and matches the names of a queue group (queue_groups.py)
+PLAIN = frozenset({str, int, bool, NoneType})  # types whose every value is JSON, but for half surrogate pairs
+LONGEST_RETRY_WINDOW = 1_000_000_000  # seconds of `retry_for` (sidekiq job_util.rb)
+LATEST_SECOND = 1e11  # epoch; larger numbers are milliseconds (Sidekiq 8) or nonsense
+
+
+def stamp(now: float) -> float:
+    """Return a time as payloads have it: in whole milliseconds, as Sidekiq 8 does, and never later than it is.
+
+    Every json of Ruby's prints it with the same digits, and the quick way of ruby_json does as well.
+    """
+    return int(now * 1_000) / 1_000
+
+
+def new_jid() -> Jid:
+    """Return 24 lowercase hex digits, unique for the life of a fleet."""
+    return Jid(urandom(JID_BYTES).hex())
+
+
+def new_jids(count: int) -> list[Jid]:
+    """Return so many jids, for one call to the system."""
+    digits, length = urandom(JID_BYTES * count).hex(), 2 * JID_BYTES
+    return [Jid(digits[at : at + length]) for at in range(0, count * length, length)]
+
+
+def check_queue_name(name: object) -> QueueName:
+    """Return the name, or raise InvalidPush: a queue that no command line can name would never be fetched."""
+    if not isinstance(name, str) or not name:
+        raise InvalidPush(f"a queue name is a non-empty string, not {name!r}")
+    if not name.isprintable():
+        raise InvalidPush(f"queue name {name!r} holds control characters; no command line could name that queue")
+    if not GROUP_SYNTAX.isdisjoint(name):
+        raise InvalidPush(
+            f"queue name {name!r} holds a space, a comma, = or *, which mean something else in a queue group; "
+            "write words joined by _ or -, and : after a namespace"
+        )
+    return QueueName(name)
+
+
+def build(name: str, arguments: Sequence[JSON], options: Mapping[str, JSON], jid: Jid, now: float) -> Payload:
+    """Return a payload in the key order that Ruby's client emits; `options` begin with retry and queue."""
+    payload = {**options, "args": arguments, "class": name, "jid": jid, "created_at": stamp(now)}
+    for key, value in options.items():
+        if isinstance(value, list | dict):  # middleware may change it, for this job only
+            payload[key] = _copied(value)
+    return payload
+
+
+class Stencil:
+    """What the payloads of many jobs have in common, as the bytes that `build` and an encoder would make of it.
+
+    options: none of the keys that the client writes.  Raises TypeError, ValueError, RecursionError as ruby_json does.
+    """
+
+    def __init__(self, name: str, options: Mapping[str, JSON], now: float) -> None:
+        now = stamp(now)
+        self._head = ruby_json.encode({**options, "args": []}).removesuffix(b"[]}")
+        self._middle = b"," + ruby_json.encode({"class": name, "jid": ""}).removeprefix(b"{").removesuffix(b'"}')
+        self._scheduled = b'",' + ruby_json.encode({"created_at": now}).removeprefix(b"{")
+        self._due = b'",' + ruby_json.encode({"created_at": now, "enqueued_at": now}).removeprefix(b"{")
+
+    def fill(self, arguments: Iterable[bytes], jids: Iterable[Jid], times: Iterable[float | None]) -> list[bytes]:
+        """Return a payload for each array of arguments.  times: when they are due, None for those that are."""
+        head, middle, due, scheduled = self._head, self._middle, self._due, self._scheduled
+        return [
+            b"".join((head, array, middle, jid.encode(), due if at is None else scheduled))
+            for array, jid, at in zip(arguments, jids, times, strict=True)
+        ]
+
+
+def _copied(value: JSON) -> JSON:
+    if isinstance(value, list):
+        return [_copied(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _copied(each) for key, each in value.items()}
+    return value
+
+
+# arguments
+
+
+def are_plain(arrays: Iterable[list[JSON]]) -> bool:
+    """Return whether check_arguments has nothing to look for in these lists but half surrogate pairs."""
+    return PLAIN.issuperset(map(type, chain.from_iterable(arrays)))
+
+
+def check_arguments(arguments: object, complain: Callable[[InvalidArguments], None] | None) -> None:
+    """Check that arguments survive the way through JSON and Ruby unchanged.
+
+    complain: receives what is not JSON-native (it raises, or warns); None lets such values pass as msgspec
+    writes them.  NaN, infinity, deep nesting and lone surrogates raise in every mode: they cannot be stored.
+    """
+    if type(arguments) is not list:
+        raise InvalidArguments(f"arguments are a list, not {type(arguments).__name__}")
+    for index, value in enumerate(arguments):
+        if type(value) is str and value.isascii():
+            continue
+        _check(value, f"args[{index}]", 2, complain)
+
+
+def _check(value: object, path: str, depth: int, complain: Callable[[InvalidArguments], None] | None) -> None:
+    kind = type(value)
+    if value is None or kind is int or kind is bool:
+        return
+    if kind is str:
+        if not ruby_json.is_unicode(str(value)):
+            raise InvalidArguments(f"{path} holds half a surrogate pair, which UTF-8 cannot store", path)
+    elif isinstance(value, float):
+        if not isfinite(value):
+            raise InvalidArguments(f"{path} is {value}, which JSON cannot store; pass None or a number", path)
+    elif isinstance(value, list | tuple | set | frozenset | dict):
+        if depth >= DEEPEST_NESTING:
+            raise InvalidArguments(f"{path} is nested deeper than {DEEPEST_NESTING} levels, where Ruby stops", path)
+        if not isinstance(value, dict):
+            for index, each in enumerate(value):
+                _check(each, f"{path}[{index}]", depth + 1, complain)
+        else:
+            _check_mapping(value, path, depth, complain)
+    if kind not in (str, float, list, dict) and complain is not None:
+        kind_name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+        complain(InvalidArguments(f"{path} is of type {kind_name}, which is not JSON: {conversion(value)}", path))
+
+
+def _check_mapping(
+    value: Mapping[object, object], path: str, depth: int, complain: Callable[[InvalidArguments], None] | None
+) -> None:
+    for key, each in value.items():
+        if type(key) is not str and complain is not None:
+            complain(InvalidArguments(f"{path} has the key {key!r}; JSON keys are strings: pass str({key!r})", path))
+        if isinstance(key, str) and not ruby_json.is_unicode(key):
+            raise InvalidArguments(f"{path} has a key with half a surrogate pair, which UTF-8 cannot store", path)
+        _check(each, f"{path}[{key!r}]", depth + 1, complain)
+
+
+# reading
+
+
+def read(raw: bytes) -> Payload:
+    """Return the payload in `raw`.
+
+    Raises MalformedPayload when it is no JSON, no object, or names no class.
+    """
+    try:
+        payload = ruby_json.decode(raw)
+    except ruby_json.Undecodable as error:
+        raise MalformedPayload(f"the payload is no JSON ({error})") from error
+    if type(payload) is not dict:
+        raise MalformedPayload(f"the payload is JSON, but no object: {type(payload).__name__}")
+    if not isinstance(payload.get("class"), str) or not payload["class"]:
+        raise MalformedPayload("the payload names no class to run")
+    return payload
+
+
+def peek(raw: bytes) -> tuple[str, str]:
+    """Return name and jid for display; what has none gets words that say so."""
+    try:
+        payload = read(raw)
+    except MalformedPayload:
+        return "(no job)", "(no jid)"
+    return payload["class"], str(payload.get("jid", "(no jid)"))
+
+
+def seconds(value: JSON) -> float | None:
+    """Return a time that any Sidekiq wrote (float or int seconds, int milliseconds) as epoch seconds, or None."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < LATEST_SECOND * 1_000:
+        return None
+    return value / 1_000 if value >= LATEST_SECOND else float(value)
+
+
+# entries that Ruby's pages can show
+
+
+def presentable(payload: Payload, queue: str, now: float) -> dict[str, JSON]:
+    """Return the changes that an entry of the schedule, retry or dead set needs so that Ruby can show and enqueue it.
+
+    A value that would break a page, or for which Ruby's poller would lose the entry, moves to `kiq_malformed`; nothing
+    is lost.  Source: reference §2.6, tried field by field on Sidekiq 6.4.1, 7.3.10 and 8.1.7.
+    """
+    changes: dict[str, JSON] = {}
+    malformed: dict[str, JSON] = {}
+
+    def replace(key: str, value: JSON) -> None:
+        if key in payload:
+            malformed[key] = payload[key]
+        changes[key] = value
+
+    if not isinstance(payload.get("queue"), str) or not payload["queue"]:
+        replace("queue", queue)
+    if not isinstance(payload.get("jid"), str) or not payload["jid"]:
+        replace("jid", new_jid())
+    if not isinstance(payload.get("class"), str) or not payload["class"]:
+        replace("class", INVALID_PAYLOAD)
+    arguments = payload.get("args")
+    if not isinstance(arguments, list):
+        arguments = []
+        replace("args", arguments)
+    if not arguments and payload.get("encrypt"):  # pages mask the last argument
+        replace("encrypt", False)
+    wrapped = payload.get("wrapped")
+    if wrapped and payload.get("class") in WRAPPERS and not _is_envelope(arguments, wrapped):
+        replace("wrapped", None)
+    for key in ("created_at", "enqueued_at", "failed_at", "retried_at"):
+        if key in payload and seconds(payload[key]) is None:
+            replace(key, now)
+    if "retry_count" in payload and not _is_retry_count(payload["retry_count"]):
+        replace("retry_count", 0)
+    if payload.get("retry_for") and not _is_retry_window(payload["retry_for"]):
+        replace("retry_for", None)
+    if "at" in payload and (isinstance(payload["at"], bool) or not isinstance(payload["at"], int | float)):
+        replace("at", now)
+    for key in [key for key in payload if key == "cattr" or key.startswith("cattr_")]:
+        if not isinstance(payload[key], dict):
+            replace(key, {})
+    if "tags" in payload and not _is_tag_list(payload["tags"]):
+        replace("tags", [])
+    for key in ("error_class", "error_message"):
+        if key in payload and not isinstance(payload[key], str):
+            replace(key, ruby_json.encode(payload[key]).decode())
+    if "error_backtrace" in payload and decode_backtrace(payload["error_backtrace"]) is None:
+        replace("error_backtrace", encode_backtrace([]))
+    if malformed:
+        earlier = payload.get(MALFORMED)
+        changes[MALFORMED] = {**(earlier if isinstance(earlier, dict) else {}), **malformed}
+    return changes
+
+
+def _is_envelope(arguments: JSON, wrapped: JSON) -> bool:
+    """Return whether pages can look into what ActiveJob has wrapped; of a mailer they show what follows three names."""
+    envelope = arguments[0] if isinstance(arguments, list) and arguments else None
+    inner = envelope.get("arguments") if isinstance(envelope, dict) else None
+    if not isinstance(inner, list):
+        return False
+    return wrapped != "ActionMailer::MailDeliveryJob" or (len(inner) > 3 and isinstance(inner[3], dict))
+
+
+def shown(raw: bytes, queue: str, now: float) -> bytes:
+    """Return a payload in the form that Ruby's busy page can show, whatever the bytes are."""
+    payload = ruby_json.decode(raw) if ruby_json.ruby_reads(raw) else None
+    if not isinstance(payload, dict):
+        return ruby_json.encode(presentable({}, queue, now))
+    return ruby_json.patch(raw, presentable(payload, queue, now))
+
+
+def _is_retry_count(value: JSON) -> bool:
+    return type(value) is int and -1 <= value < 2**31  # -1: a first failure that somebody has retried by hand
+
+
+def _is_retry_window(value: JSON) -> bool:
+    """Return whether Ruby's client takes this `retry_for`; its poller, which is one, loses an entry that it refuses."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and value <= LONGEST_RETRY_WINDOW
+
+
+def _is_tag_list(value: JSON) -> bool:
+    return isinstance(value, list) and all(isinstance(tag, str) for tag in value)
+
+
+def encode_backtrace(lines: Sequence[str]) -> str:
+    """Return lines as every Sidekiq since 6.0.1 stores them: base64(zlib(JSON array)); an array crashes 7 and 8."""
+    return base64.b64encode(zlib.compress(ruby_json.encode(list(lines)))).decode()
+
+
+def decode_backtrace(stored: JSON) -> list[str] | None:
+    """Return the lines of a stored backtrace (6.4's base64 has line breaks), or None if it is none."""
+    if not isinstance(stored, str):
+        return None
+    try:
+        unpacker = zlib.decompressobj()
+        text = unpacker.decompress(base64.b64decode(stored), LARGEST_BACKTRACE)
+        if not unpacker.eof:
+            return None
+        lines = ruby_json.decode(text)
+    except (binascii.Error, zlib.error, ValueError):
+        return None
+    return lines if isinstance(lines, list) and all(isinstance(line, str) for line in lines) else None
+
+
+# bytes that are no job
+
+
+def wrap(raw: bytes, queue: str, reason: Exception, now: float) -> bytes:
+    """Return an entry for the dead set that keeps bytes which are no job, and says why they are none.
+
+    Ruby stores such bytes bare, without a reason, and loses JSON that is no object (trap 12).
+    """
+    try:
+        kept, encoding = raw.decode(), None
+    except UnicodeDecodeError:
+        kept, encoding = base64.b64encode(raw).decode(), "base64"
+    entry: Payload = {
+        "retry": 0,  # not false: a Ruby process that somebody has try it again would drop it
+        "queue": queue,
+        "args": [kept],
+        "class": INVALID_PAYLOAD,
+        "jid": new_jid(),
+        "created_at": now,
+        "failed_at": now,
+        "retry_count": 0,
+        "error_class": class_name(reason),
+        "error_message": str(reason),
+    }
+    if encoding is not None:
+        entry["kiq_encoding"] = encoding
+    return ruby_json.encode(entry)
+
+
+def unwrap(payload: Payload) -> bytes | None:
+    """Return the bytes that `wrap` kept, when such an entry is tried again; None for any other payload."""
+    arguments = payload.get("args")
+    if payload.get("class") != INVALID_PAYLOAD or not isinstance(arguments, list) or len(arguments) != 1:
+        return None
+    kept = arguments[0]
+    if not isinstance(kept, str):
+        return None
+    if payload.get("kiq_encoding") != "base64":
+        return kept.encode(errors="surrogatepass")
+    try:
+        return base64.b64decode(kept)
+    except binascii.Error:
+        return None

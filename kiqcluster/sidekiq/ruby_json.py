@@ -1,0 +1,238 @@
+"""JSON exactly as Ruby prints it, because Ruby finds entries again by their bytes.
+
+Compact, raw UTF-8, only `"`, `\\` and control characters escaped, floats in Ruby's form, integers of any size.
+msgspec does the work wherever its form is Ruby's; the slow paths serve floats that Ruby prints otherwise, lone
+surrogates and integers beyond Python's digit limit.
+
+Ruby has two forms of floats (ruby_float.py), by the version of its json gem; `write_floats_as` chooses, for the whole
+process.  Readers take both.
+
+Source: golden dumps of Ruby 6.4.1, 7.3.10 and 8.1.7, and the generators of json 2.6 and 2.16.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from kiqcluster.sidekiq.ruby_float import FORMS, FloatForm, ruby_float
+
+__all__ = [
+    "JSON",
+    "Undecodable",
+    "decode",
+    "encode",
+    "encode_arrays",
+    "is_unicode",
+    "members",
+    "patch",
+    "ruby_float",
+    "ruby_reads",
+    "write_floats_as",
+]
+
+JSON = Any  # what a decoded payload holds: dict, list, str, int, float, bool or None, nested
+
+INT_DIGITS_LIMIT = 4_300  # CPython refuses str ↔ int beyond this many digits (sys.int_info)
+
+QUOTE = ord('"')
+RUBY_NESTING = 100  # levels at which Ruby's parser stops
+
+# Strings, so that a number inside of one is left alone, and numbers; of these only floats have a point or an exponent.
+STRING_OR_NUMBER = re.compile(rb'"(?:[^"\\]++|\\.)*+"|-?[0-9]++(?:\.[0-9]++)?+(?:[eE][-+]?[0-9]++)?+', re.DOTALL)
+
+# Between the members of an object that is known to be well-formed; each always matches.
+SPACE, COLON, COMMA = re.compile(r"\s*"), re.compile(r"\s*:\s*"), re.compile(r"\s*,?\s*")
+
+encode_fast = msgspec.json.Encoder().encode
+encode_lines_fast = msgspec.json.Encoder().encode_lines
+decode_fast = msgspec.json.Decoder().decode
+decode_raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class InForce:
+    """Holder of the form of floats in force; it changes when the configuration is read."""
+
+    form = FORMS["2.12"]
+
+
+def write_floats_as(version: str) -> None:
+    """Write floats as this version of Ruby's json gem does, in the whole process.  version: a key of FORMS."""
+    InForce.form = FORMS[version]
+
+
+class Undecodable(ValueError):
+    """Bytes that are no JSON by Ruby's rules."""
+
+
+def encode(value: JSON) -> bytes:
+    """Return the bytes that Ruby's JSON.generate would print.
+
+    Raises TypeError, ValueError or RecursionError for what JSON cannot hold.
+    """
+    try:
+        encoded = encode_fast(value)
+    except (ValueError, OverflowError):  # an integer beyond the digit limit, or a lone surrogate
+        return _encode_slowly(value).encode()
+    form = InForce.form
+    if isinstance(value, float):
+        return _encode_slowly(value).encode()
+    if form.may_differ.search(encoded):
+        return _with_floats(encoded, form)
+    return encoded
+
+
+def _with_floats(encoded: bytes, form: FloatForm) -> bytes:
+    """Return JSON with each float in this form."""
+
+    def written(found: re.Match[bytes]) -> bytes:
+        text = found[0]
+        if text[0] == QUOTE or not (b"." in text or b"e" in text):
+            return text
+        return form.write(float(text)).encode()
+
+    return STRING_OR_NUMBER.sub(written, encoded)
+
+
+def encode_arrays(arrays: Sequence[list[JSON]]) -> list[bytes] | None:
+    """Return `encode` of each array, made all at once; None when one of them takes more than msgspec."""
+    try:
+        lines = encode_lines_fast(arrays)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return None
+    if InForce.form.may_differ.search(lines):
+        lines = _with_floats(lines, InForce.form)
+    encoded = lines.split(b"\n")[:-1]  # in JSON, a line break within a string is an escape
+    return encoded if len(encoded) == len(arrays) else None  # msgspec.Raw may hold anything
+
+
+def decode(raw: bytes) -> JSON:
+    """Return the decoded value; NaN and Infinity are no JSON.
+
+    Raises Undecodable, with the parser's reason.
+    """
+    try:
+        return decode_fast(raw)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        # msgspec refuses lone surrogates, floats beyond the range and very long integers; others may have written them.
+        try:
+            return json.loads(raw.decode(), parse_constant=_refuse_constant, parse_int=_parse_int)
+        except (ValueError, RecursionError) as error:
+            raise Undecodable(f"{type(error).__name__}: {error}") from error
+
+
+def patch(raw: bytes, changes: Mapping[str, JSON], without: Collection[str] = ()) -> bytes:
+    """Return the JSON object `raw` with some keys replaced, added at the end, or left out.
+
+    Values that are not named travel as the bytes they are, so floats and escapes of another producer survive.
+    Raises Undecodable for what is no JSON object.
+    """
+    fields = members(raw)
+    for key in without:
+        fields.pop(key, None)
+    for key, value in changes.items():
+        fields[key] = msgspec.Raw(encode(value))
+    try:
+        return encode_fast(fields)
+    except UnicodeEncodeError:  # a key with half a surrogate pair
+        return b"{" + b",".join(encode(key) + b":" + bytes(value) for key, value in fields.items()) + b"}"
+
+
+def members(raw: bytes) -> dict[str, Any]:
+    """Return the members of the JSON object `raw`; bytes(…) of each is how it is written there.
+
+    Raises Undecodable for what is no JSON object.
+    """
+    try:
+        fields: dict[str, Any] = decode_raw_fields(raw)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        fields = _split_fields(raw)  # lone surrogates, 1e400: msgspec does not look past them
+    return fields
+
+
+def _split_fields(raw: bytes) -> dict[str, Any]:
+    """Return the members of a JSON object as raw bytes, by the standard library's scanner."""
+    if not isinstance(decode(raw), dict):
+        raise Undecodable("not a JSON object")
+    text, scanner = raw.decode(), json.JSONDecoder(parse_int=_parse_int)
+    fields: dict[str, Any] = {}
+    at = _skip(SPACE, text, text.index("{") + 1)
+    while text[at] != "}":
+        key, at = scanner.raw_decode(text, at)
+        start = _skip(COLON, text, at)
+        _, at = scanner.raw_decode(text, start)
+        fields[key] = msgspec.Raw(text[start:at].encode())
+        at = _skip(COMMA, text, at)
+    return fields
+
+
+def _skip(pattern: re.Pattern[str], text: str, at: int) -> int:
+    found = pattern.match(text, at)
+    return found.end() if found else at
+
+
+def ruby_reads(raw: bytes) -> bool:
+    """Return whether Ruby can parse these bytes, which we can, and write them again.
+
+    Not with half a surrogate pair, more than 100 levels, or a number beyond the floats: 1e400 is read as infinity.
+    """
+    try:
+        value = decode(raw)
+    except Undecodable:
+        return False
+    return _has_room(value, RUBY_NESTING)
+
+
+def _has_room(value: JSON, levels: int) -> bool:
+    if isinstance(value, str):
+        return is_unicode(value)
+    if isinstance(value, dict):
+        return levels > 0 and all(is_unicode(key) and _has_room(each, levels - 1) for key, each in value.items())
+    if isinstance(value, list):
+        return levels > 0 and all(_has_room(each, levels - 1) for each in value)
+    return not isinstance(value, float) or value - value == 0
+
+
+def _encode_slowly(value: JSON) -> str:
+    if isinstance(value, dict):
+        pairs = (f"{_encode_key(key)}:{_encode_slowly(each)}" for key, each in value.items())
+        return "{" + ",".join(pairs) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_encode_slowly, value)) + "]"
+    if isinstance(value, float):
+        if value - value != 0:
+            raise ValueError(f"{value} is no JSON number")
+        return InForce.form.write(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(Decimal(value)) if value.bit_length() > INT_DIGITS_LIMIT else str(value)
+    if isinstance(value, str) and not is_unicode(value):
+        return json.dumps(value)  # escapes, since UTF-8 has no bytes for half a surrogate pair
+    return encode_fast(value).decode()
+
+
+def is_unicode(text: str) -> bool:
+    """Return whether the text can be written as UTF-8 (a lone surrogate cannot)."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _encode_key(key: object) -> str:
+    if not isinstance(key, str):
+        raise TypeError(f"JSON keys are strings; {key!r} is {type(key).__name__}")
+    return _encode_slowly(key)
+
+
+def _parse_int(digits: str) -> int:
+    return int(digits) if len(digits) < INT_DIGITS_LIMIT else int(Decimal(digits))
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")

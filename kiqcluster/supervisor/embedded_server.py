@@ -1,0 +1,224 @@
+"""Guardian: the process that runs the server of --embedded, and outlives the workers.
+
+It locks the folder (a second supervisor's guardian waits for it), starts the server in a process group of its
+own, starts it again if it dies, and stops it when the last holder of its pipe is gone: the supervisor and
+every worker hold the write end, so the server is there until the last outcome is settled.  Guardian and server
+are started again like workers that never got ready: after 1, 2, 4 … 30 s.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from kiqcluster.clock import Clock
+from kiqcluster.errors import ExitCode, UsageError
+from kiqcluster.process.events import Events
+from kiqcluster.store import embedded
+from kiqcluster.supervisor.cluster.respawn import HEALTHY, History, after_death
+from kiqcluster.supervisor.cluster.slots import Death
+from kiqcluster.supervisor.fork import die_with_parent, fork, reap
+
+__all__ = ["Guardian"]
+
+LOCK_POLL = 0.1  # seconds between tries to lock the folder, or looks at the server
+LAST_WORDS = 10.0  # seconds that the server gets to write its data at the end, a standstill of the host aside
+
+
+class Restarts:
+    """When a process that keeps dying is started next."""
+
+    def __init__(self, clock: Clock, rng: Random) -> None:
+        self._clock = clock
+        self._rng = rng
+        self._history = History()
+        self._began = 0.0
+
+    def is_due(self) -> bool:
+        return self._clock.monotonic() >= self._history.not_before
+
+    def begin(self) -> None:
+        """Note that it is started."""
+        self._began = self._clock.monotonic()
+
+    def end(self) -> float:
+        """Note its death; return the seconds until the next start."""
+        now = self._clock.monotonic()
+        lived = now - self._began
+        self._history = after_death(
+            self._history, ready_for=lived if lived >= HEALTHY else None, code=None, now=now, burst=1, rng=self._rng
+        )
+        return max(0.0, self._history.not_before - now)
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """What a guardian is to do."""
+
+    program: str
+    directory: Path
+    events: Events
+    restarts: Restarts  # of the server
+
+    def tell(self, event: str, reason: object, seconds: float = 0.0) -> None:
+        self.events.emit(event, reason=reason, seconds=seconds, log=self.directory / "redis.log")
+
+
+class Guardian:
+    """The supervisor's side: the pipe and the pid.  forget: closes in the guardian what is the supervisor's.
+
+    Raises UsageError when there is no server program, or the folder cannot be used.
+    """
+
+    def __init__(self, address: str, forget: Callable[[], None], events: Events, clock: Clock, rng: Random) -> None:
+        self.directory = embedded.directory_of(address)
+        self._errand = Errand(embedded.find_server(), self.directory, events, Restarts(clock, rng))
+        self._restarts = Restarts(clock, rng)
+        embedded.socket_path(self.directory)
+        _prepare(self.directory)
+        self._forget = forget
+        self._reader, self._writer = os.pipe()  # the write end is inherited by workers, on purpose
+        self.pid = 0
+
+    def keep(self) -> None:
+        """Have a guardian: fork one, unless there is one or, after a death, the next has to wait."""
+        if death := self.reap():
+            self._errand.tell("guardian_died", death, self._restarts.end())
+        if self.pid or not self._restarts.is_due():
+            return
+
+        def run() -> int:
+            os.close(self._writer)
+            return guard(self._errand, self._reader)
+
+        self._restarts.begin()
+        try:
+            self.pid = fork(run, self._forget, "guardian")
+        except OSError as error:
+            self._errand.tell("guardian_died", f"could not be started ({error})", self._restarts.end())
+
+    def reap(self) -> Death | None:
+        """Take leave of a guardian that has died; return how, None when none has."""
+        reaped = reap(self.pid) if self.pid else None
+        if reaped is None:
+            return None
+        self.pid = 0
+        return Death.of(reaped.status)
+
+    def release(self) -> None:
+        """Let go of the pipe: the server stops once the workers have, too."""
+        self.forget_reader()
+        if self._writer >= 0:
+            os.close(self._writer)
+            self._writer = -1
+
+    def forget_reader(self) -> None:
+        """Close the read end, in a worker: what it holds is the write end."""
+        if self._reader >= 0:
+            os.close(self._reader)
+            self._reader = -1
+
+
+def _prepare(directory: Path) -> None:
+    """Make the folder, and see that it can be used, before a process counts on it."""
+    try:
+        directory.mkdir(0o700, parents=True, exist_ok=True)  # its files hold the arguments of jobs
+        os.close(_open_lock(directory))
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
+    except OSError as error:
+        raise UsageError(
+            f"--embedded={directory} cannot be used ({error.filename}: {error.strerror}); "
+            "name a folder that you may write to, like --embedded=/tmp/kiq"
+        ) from error
+
+
+def _open_lock(directory: Path) -> int:
+    return os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def guard(errand: Errand, pipe: int) -> int:
+    """Run the server until the pipe reaches EOF.  Runs in the guardian process."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTSTP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)  # it ends with the pipe, and with nothing else
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    try:
+        _keep_server(errand, pipe)
+    except OSError as error:
+        errand.tell("embedded_failed", error)
+        return ExitCode.UNEXPECTED
+    return ExitCode.STOPPED
+
+
+def _keep_server(errand: Errand, pipe: int) -> None:
+    lock = _open_lock(errand.directory)
+    os.set_inheritable(lock, True)  # the server holds it too: a new guardian waits for an orphaned server
+    if not _lock(lock, pipe):
+        return
+    while not _is_over(pipe, 0):
+        errand.restarts.begin()
+        server = _start(errand, lock)
+        while server.poll() is None and not _is_over(pipe, LOCK_POLL):
+            continue
+        if server.returncode is not None:
+            pause = errand.restarts.end()
+            errand.tell("embedded_died", _death(server.returncode), pause)
+            _is_over(pipe, pause)
+        else:
+            _stop(server)
+
+
+def _lock(lock: int, pipe: int) -> bool:
+    """Lock the folder; return False when nobody waits for that any more."""
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if _is_over(pipe, LOCK_POLL):
+                return False
+        else:
+            return True
+
+
+def _start(errand: Errand, lock: int) -> subprocess.Popen[bytes]:
+    command = embedded.server_command(errand.program, errand.directory)
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=(lock,), process_group=0,
+        preexec_fn=_before_exec,  # this process has one thread
+    )  # fmt: skip
+
+
+def _before_exec() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    die_with_parent(signal.SIGTERM)
+
+
+def _death(returncode: int) -> Death:
+    return Death(None, -returncode) if returncode < 0 else Death(returncode, None)
+
+
+def _stop(server: subprocess.Popen[bytes]) -> None:
+    server.terminate()
+    for _ in range(int(LAST_WORDS / LOCK_POLL)):  # a standstill of the host ends one of these waits, not all
+        try:
+            server.wait(LOCK_POLL)
+        except subprocess.TimeoutExpired:
+            continue
+        return
+    server.kill()
+    server.wait()
+
+
+def _is_over(pipe: int, seconds: float) -> bool:
+    """Return whether every holder of the pipe's write end is gone, waiting for that a little."""
+    readable, _, _ = select.select([pipe], [], [], seconds)
+    return bool(readable)

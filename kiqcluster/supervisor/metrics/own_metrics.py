@@ -1,0 +1,307 @@
+"""Figures: what the supervisor knows itself: its slots, its children as processes, the quiet, rolls, its own loop.
+
+The tables say what there is; docs/metrics.md tells it to people, and a test holds the two together.
+What only one child counts is kept per slot when the child dies, so that no counter goes back.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, replace
+from math import inf
+
+import psutil
+
+from kiqcluster.clock import Clock
+from kiqcluster.process.negotiation import Format
+from kiqcluster.supervisor.cluster.slots import Child, Slot
+from kiqcluster.supervisor.cluster.state import ClusterState
+from kiqcluster.supervisor.metrics.text_format import Labels, head, line_start, number
+from kiqcluster.version import VERSION
+
+__all__ = ["REASONS", "Figures", "Usage"]
+
+STATES = ("ready", "booting", "unresponsive", "quiet", "stopping", "backoff")
+REASONS = ("crash", "killed", "boot", "silent", "max_jobs", "max_rss", "rolling", "remote_stop", "job_killed")
+RESULTS = ("done", "failed", "superseded")
+FRESH = 1.0  # seconds for which what a process uses is not read again
+WINDOW = 60.0  # seconds over which the longest turn is told, at least
+
+Samples = Iterable[tuple[str, Labels, float]]  # suffix, labels, value
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a process uses.  cpu: seconds since its start."""
+
+    resident: int = 0
+    cpu: float = 0.0
+    descriptors: int = 0
+
+
+class Watched:
+    """One process, read at most once per FRESH seconds; after its end it keeps the last that was read."""
+
+    def __init__(self, pid: int) -> None:
+        self.usage = Usage()
+        self._read_at = -inf
+        try:
+            self._process: psutil.Process | None = psutil.Process(pid)
+        except psutil.Error:
+            self._process = None
+
+    def read(self, now: float) -> Usage:
+        if self._process is not None and now >= self._read_at + FRESH:
+            self._read_at = now
+            try:
+                with self._process.oneshot():
+                    times = self._process.cpu_times()
+                    memory, descriptors = self._process.memory_info().rss, self._process.num_fds()
+            except psutil.Error:  # it has ended
+                return self.usage
+            self.usage = Usage(memory, times.user + times.system, descriptors)
+        return self.usage
+
+
+@dataclass(slots=True)
+class Retired:
+    """What the dead children of a slot have counted."""
+
+    cpu: float = 0.0
+    round_trips: int = 0
+    round_trip_seconds: float = 0.0
+
+    def add(self, child: Child, usage: Usage) -> None:
+        self.cpu += max(usage.cpu, child.cpu)  # of a dead one the kernel tells the whole
+        self.round_trips += child.round_trips
+        self.round_trip_seconds += child.round_trip_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One slot at the time of a scrape.
+
+    usage: of its child.  counted: by all its processes, the dead, and those that come and go in a rolling restart.
+    """
+
+    slot: Slot
+    child: Child | None
+    usage: Usage
+    counted: Retired
+    now: float
+
+
+@dataclass(slots=True)
+class LongestTurn:
+    """The longest turn of the loop in this window and the one before."""
+
+    began_at: float = 0.0
+    seconds: float = 0.0
+    before: float = 0.0
+
+    def note(self, seconds: float, now: float) -> None:
+        if now >= self.began_at + WINDOW:
+            self.before = self.seconds if now < self.began_at + 2 * WINDOW else 0.0
+            self.began_at, self.seconds = now, 0.0
+        self.seconds = max(self.seconds, seconds)
+
+
+# name, help, value; a slot that has none of it has no sample
+SLOT_GAUGES: tuple[tuple[str, str, Callable[[View], float | None]], ...] = (
+    (
+        "kiqcluster_child_resident_memory_bytes",
+        "Memory of the slot's process",
+        lambda view: view.usage.resident if view.child else None,
+    ),
+    (
+        "kiqcluster_child_open_fds",
+        "File descriptors of the slot's process",
+        lambda view: view.usage.descriptors if view.child else None,
+    ),
+    (
+        "kiqcluster_child_last_beat_timestamp_seconds",
+        "When the slot's process last told that jobs can run",
+        lambda view: view.child.last_beat_epoch if view.child and view.child.last_beat_epoch else None,
+    ),
+    (
+        "kiqcluster_child_boot_seconds",
+        "Seconds that the slot's process took to become ready",
+        lambda view: view.child.ready_at - view.child.started_at if view.child and view.child.ready_at else None,
+    ),
+    (
+        "kiqcluster_child_backoff_seconds",
+        "Seconds until the slot's next process is started",
+        lambda view: 0.0 if view.child else max(0.0, view.slot.history.not_before - view.now),
+    ),
+    (
+        "kiqcluster_child_generation",
+        "The rolling restart that brought the code of the slot's process",
+        lambda view: view.child.generation if view.child else None,
+    ),
+    (
+        "kiqcluster_prefetched_units",
+        "Units that the slot's process holds and has not started",
+        lambda view: view.child.prefetched if view.child else None,
+    ),
+    (
+        "kiqcluster_redis_up",
+        "Whether the slot's process reaches Redis",
+        lambda view: float(view.child.redis) if view.child and view.child.is_ready else None,
+    ),
+)
+SLOT_COUNTERS: tuple[tuple[str, str, Callable[[View], float | None]], ...] = (
+    (
+        "kiqcluster_child_cpu_seconds",
+        "CPU seconds of the slot's processes",
+        lambda view: view.counted.cpu,
+    ),
+    (
+        "kiqcluster_fetch_round_trips",
+        "Round trips to Redis that settled and reserved units",
+        lambda view: view.counted.round_trips,
+    ),
+    (
+        "kiqcluster_fetch_round_trip_seconds",
+        "Seconds that these round trips took",
+        lambda view: view.counted.round_trip_seconds,
+    ),
+)
+
+
+class Figures:
+    """refused: series of children that there was no room for."""
+
+    def __init__(self, state: ClusterState, clock: Clock) -> None:
+        self._state = state
+        self._clock = clock
+        self._watched: dict[int, Watched] = {}  # by pid
+        self._retired: dict[int, Retired] = {}  # by slot
+        self._longest = LongestTurn()
+        self.refused = 0
+
+    def turned(self, seconds: float) -> None:
+        """Take note of how long a turn of the loop has taken."""
+        self._longest.note(seconds, self._clock.monotonic())
+
+    def fold(self, slot: Slot, child: Child) -> None:
+        """Keep what a dead child has counted."""
+        watched = self._watched.pop(child.pid, None)
+        usage = Usage() if watched is None else watched.usage
+        self._retired.setdefault(slot.number, Retired()).add(child, usage)
+
+    def page(self, form: Format) -> Generator[None, None, str]:
+        """Return all of it as text; yields between processes."""
+        views = []
+        for slot in list(self._state.slots):
+            views.append(self._view(slot))
+            yield
+        parts = []
+        for kind, suffix, table in (("gauge", "", SLOT_GAUGES), ("counter", "_total", SLOT_COUNTERS)):
+            parts += [_family(name, kind, text, _present(views, value, suffix), form) for name, text, value in table]
+        parts += [_family(*about, form) for about in (*self._cluster(), *self._quiet(), *self._supervisor())]
+        return "".join(parts)
+
+    def _view(self, slot: Slot) -> View:
+        now = self._clock.monotonic()
+        counted = replace(self._retired.get(slot.number, Retired()))
+        current = Usage()
+        for child in slot.children():
+            usage = self._watch(child.pid, now)
+            counted.add(child, usage)
+            current = usage if child is slot.child else current
+        return View(slot, slot.child, current, counted, now)
+
+    def _watch(self, pid: int, now: float) -> Usage:
+        watched = self._watched.get(pid)
+        if watched is None:
+            watched = self._watched[pid] = Watched(pid)
+        return watched.read(now)
+
+    def _cluster(self) -> Iterator[tuple[str, str, str, Samples]]:
+        state = self._state
+        by_state = Counter(slot.state for slot in state.slots)
+        yield (
+            "kiqcluster_children",
+            "gauge",
+            "Slots by the state of their process",
+            [("", (("state", each),), by_state[each]) for each in STATES],
+        )
+        yield (
+            "kiqcluster_child_restarts",
+            "counter",
+            "Processes replaced, by why they ended",
+            [
+                ("_total", (("reason", reason), ("slot", str(slot.number))), slot.restarts[reason])
+                for slot in state.slots
+                for reason in dict.fromkeys((*REASONS, *slot.restarts))
+            ],
+        )
+        for name, text, counts in (
+            ("kiqcluster_rolls", "Rolling restarts that have ended", state.rolls),
+            ("kiqcluster_reloads", "Configurations read again", state.reloads),
+        ):
+            yield name, "counter", text, [("_total", (("result", each),), counts[each]) for each in RESULTS]
+        is_rolling = state.roll is not None and state.roll.state == "rolling"
+        yield "kiqcluster_rolling", "gauge", "Whether a rolling restart is under way", [("", (), is_rolling)]
+        yield _counter("kiqcluster_recovered_units", "Units of dead processes that were given back", state.recovered)
+        yield _counter("kiqcluster_lost_memberships", "Live processes whose units others recovered", state.fenced)
+
+    def _quiet(self) -> Iterator[tuple[str, str, str, Samples]]:
+        quiet, now = self._state.quiet, self._clock.monotonic()
+        left = quiet.remaining(now)
+        yield "kiqcluster_quiet", "gauge", "Whether the cluster is quiet", [("", (), bool(quiet))]
+        yield (
+            "kiqcluster_quiet_since_timestamp_seconds",
+            "gauge",
+            "When the quiet began, 0 without one",
+            [("", (), quiet.since_epoch if quiet else 0.0)],
+        )
+        yield (
+            "kiqcluster_quiet_lease_remaining_seconds",
+            "gauge",
+            "Seconds until the quiet ends by itself, 0 without one",
+            [("", (), 0.0 if not quiet else inf if left is None else left)],
+        )
+        yield _counter("kiqcluster_quiet_lease_expirations", "Quiets that ended by themselves", quiet.expirations)
+
+    def _supervisor(self) -> Iterator[tuple[str, str, str, Samples]]:
+        state = self._state
+        usage = self._watch(os.getpid(), self._clock.monotonic())
+        for name, text, value in (
+            ("resident_memory_bytes", "Memory of the supervisor", usage.resident),
+            ("open_fds", "File descriptors of the supervisor", usage.descriptors),
+            ("start_time_seconds", "When the supervisor started", state.started_epoch),
+            ("longest_turn_seconds", "Longest turn of the supervisor's loop in the last minute or two", self._turn()),
+        ):
+            yield f"kiqcluster_supervisor_{name}", "gauge", text, [("", (), value)]
+        yield _counter("kiqcluster_supervisor_cpu_seconds", "CPU seconds of the supervisor", usage.cpu)
+        yield _counter("kiqcluster_series_refused", "Series of children beyond what there is room for", self.refused)
+        is_needed = bool(state.restart_needed)
+        yield (
+            "kiqcluster_restart_needed",
+            "gauge",
+            "Whether something waits for a new supervisor",
+            [("", (), is_needed)],
+        )
+        version = (("version", VERSION),)
+        yield "kiqcluster_build", "info", "The version that runs", [("_info", version, 1.0)]
+
+    def _turn(self) -> float:
+        return max(self._longest.seconds, self._longest.before)
+
+
+def _counter(name: str, text: str, value: float) -> tuple[str, str, str, Samples]:
+    return name, "counter", text, [("_total", (), value)]
+
+
+def _present(views: list[View], value: Callable[[View], float | None], suffix: str) -> Samples:
+    """Return a sample for each slot that has a value."""
+    return [(suffix, (("slot", str(view.slot.number)),), found) for view in views if (found := value(view)) is not None]
+
+
+def _family(name: str, kind: str, text: str, samples: Samples, form: Format) -> str:
+    """Return a metric as text; nothing while it has no samples."""
+    lines = [f"{line_start(name + suffix, labels)}{number(value)}\n" for suffix, labels, value in samples]
+    return head(name, kind, text, "", form) + "".join(lines) if lines else ""

@@ -1,0 +1,62 @@
+"""Outlook: what the configuration of a new release would change, were a supervisor started in it.
+
+A roll renews the application and leaves the configuration alone.  So that the next start is no surprise, the
+catalogue child that a roll asks reads the new configuration, too, before the application can change anything.
+Runs in: that child.  What it finds goes to the supervisor with the catalogue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kiqcluster.config import Config
+from kiqcluster.errors import KiqError
+from kiqcluster.sidekiq.queue_groups import Group
+from kiqcluster.supervisor.cluster.expansion import plan_slots
+from kiqcluster.supervisor.cluster.slots import Slot
+from kiqcluster.supervisor.reload import compare, same_threads, unheeded
+
+__all__ = ["Judge", "Outlook", "Reread", "prepare"]
+
+GROUPED = frozenset({"groups", "concurrency", "min_concurrency", "max_concurrency", "strict", "negate"})  # shape slots
+
+Reread = Callable[[], tuple[Config, Sequence[Group]]]  # reads the configuration again; raises UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """error: why a start would fail.  reload, restart: settings that wait for a reload, or for a new supervisor."""
+
+    error: str = ""
+    reload: tuple[str, ...] = ()
+    restart: tuple[str, ...] = ()
+
+
+Judge = Callable[[Callable[[Config], frozenset[str]]], Outlook]  # given what knows the queues under a configuration
+
+
+def prepare(reread: Reread, slots: Sequence[Slot], running: Config) -> Judge:
+    """Read the configuration; return what judges it once the application has told its queues.
+
+    Goes to another directory to read it.
+    """
+    try:
+        new, groups = reread()
+    except (KiqError, OSError) as error:
+        reason = str(error)
+        return lambda _: Outlook(error=reason)
+
+    def judge(known_queues: Callable[[Config], frozenset[str]]) -> Outlook:
+        try:
+            plans = plan_slots(groups, known_queues(new), new)
+        except KiqError as error:
+            return Outlook(error=str(error))
+        change = compare(slots, plans, same_threads=same_threads(running, new))
+        restart, others = unheeded(running, new, at_once=False)
+        names = [name for name in others if name not in GROUPED]
+        if change.added or change.removed or change.resized:
+            names.insert(0, "groups")
+        return Outlook(reload=tuple(names), restart=tuple(restart))
+
+    return judge

@@ -1,0 +1,100 @@
+"""Bulletin: what a cluster is at, as its children publish it in Redis (field `kiq_cluster`), for who has no socket.
+
+Runs in: the supervisor's loop, once a turn.  It is told when it changes, and now and then; what only concerns single
+processes is told at most once a second, for each telling makes every heartbeat beat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kiqcluster.clock import Clock
+from kiqcluster.supervisor.cluster.slots import Child, Slot
+from kiqcluster.supervisor.cluster.state import ClusterState
+from kiqcluster.supervisor.processes import Crew
+from kiqcluster.version import VERSION
+
+__all__ = ["Bulletin"]
+
+TELL_EVERY = 10.0  # seconds between two tellings when nothing changes
+PAUSE = 1.0  # seconds between two because of single processes
+MOST_ANSWERS = 16  # to messages
+MOST_CHILDREN = 64  # processes that are told of one by one; every process of the cluster publishes all of it
+
+
+class Bulletin:
+    """supervisor: its name in Redis.  answers: to messages, by their ids: None, or why not."""
+
+    def __init__(self, supervisor: str, state: ClusterState, crew: Crew, clock: Clock) -> None:
+        self.answers: dict[str, str | None] = {}
+        self._supervisor = supervisor
+        self._state = state
+        self._crew = crew
+        self._clock = clock
+        self._said: dict[str, object] = {}
+        self._said_children: object = None
+        self._said_at = -TELL_EVERY
+
+    def answer(self, ident: str, refusal: str | None) -> None:
+        """Take note of what became of a message."""
+        plain = None if refusal is None else str(refusal)
+        self.answers = dict([*self.answers.items(), (ident, plain)][-MOST_ANSWERS:])
+
+    def tell(self) -> None:
+        """Tell the children, if it is time to."""
+        now = self._clock.monotonic()
+        ready = [child.pid for _, child in self._crew.children() if child.is_ready]  # whoever is new knows nothing yet
+        said = {**self._news(now), "lease_remaining": self._state.quiet.until, "ready": ready}
+        children = [{**_row(slot, child, now), "backoff": slot.history.not_before} for slot, child in self._processes()]
+        is_due = said != self._said or now >= self._said_at + TELL_EVERY
+        if is_due or (children != self._said_children and now >= self._said_at + PAUSE):
+            self._said, self._said_children, self._said_at = said, children, now
+            self._crew.tell_all("cluster", state=self.document())
+
+    def document(self) -> dict[str, object]:
+        """Return all of it.  children: a row for each process, and for each slot without one; see docs/metrics.md."""
+        now = self._clock.monotonic()
+        rows = [_row(slot, child, now) for slot, child in self._processes()]
+        return {**self._news(now), "children": rows, "at": self._clock.now()}
+
+    def _news(self, now: float) -> dict[str, object]:
+        state, quiet = self._state, self._state.quiet
+        return {
+            "supervisor": self._supervisor,
+            "slots": len(state.slots),
+            "quiet_by": quiet.by,
+            "quiet_since": quiet.since_epoch if quiet else None,
+            "lease_remaining": quiet.remaining(now),
+            "roll": None if state.roll is None else state.roll.as_json(),
+            "reload": None if state.reload is None else state.reload.as_json(),
+            "stopping": state.is_stopping,
+            "version": VERSION,
+            "restart_needed": state.restart_needed,
+            "reload_needed": state.reload_needed,
+            "roll_needed": state.roll_needed,
+            "answers": self.answers,
+        }
+
+    def _processes(self) -> list[tuple[Slot, Child | None]]:
+        """Return each process with its slot; those that do not serve first, where there is no room for all."""
+        found: list[tuple[Slot, Child | None]] = []
+        for slot in self._state.slots:
+            found += [(slot, child) for child in slot.children()] or [(slot, None)]
+        if len(found) > MOST_CHILDREN:
+            found.sort(key=lambda each: each[1] is not None and each[0].state in ("ready", "quiet") and each[1].redis)
+        return found[:MOST_CHILDREN]
+
+
+def _row(slot: Slot, child: Child | None, now: float) -> Mapping[str, Any]:
+    died_at = (slot.last_death or {}).get("at")
+    about = {"slot": slot.number, "restarts": slot.unplanned_restarts, "died_at": died_at}
+    if child is None:
+        return {
+            **about, "pid": None, "state": slot.state, "release": "", "generation": None,
+            "backoff": round(max(0.0, slot.history.not_before - now), 1), "waits_for": "", "redis": False,
+        }  # fmt: skip
+    return {
+        **about, "pid": child.pid, "state": child.state, "release": child.release,
+        "generation": child.generation, "backoff": 0.0, "waits_for": child.waits_for, "redis": child.redis,
+    }  # fmt: skip

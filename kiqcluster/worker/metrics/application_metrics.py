@@ -1,0 +1,113 @@
+"""Collectors: reads the application's own metrics, in a thread of its own.
+
+A collector may be any code of the application, with a query to a database in it; the worker's main thread, which beats,
+must not wait for it.  Without such metrics there is no thread.  Looks take at most a fiftieth of the time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+
+import prometheus_client
+from prometheus_client import CollectorRegistry
+from prometheus_client.registry import Collector
+
+from kiqcluster.clock import Clock
+from kiqcluster.ipc.forks import children_end_here
+from kiqcluster.process.events import Events
+from kiqcluster.process.metrics import Row
+from kiqcluster.process.service import OnCrash, Service
+from kiqcluster.worker.metrics.metrics_delta import rows_of
+
+__all__ = ["Collectors"]
+
+EVERY = 1.0  # seconds between two looks, at least
+RESTRAINT = 50  # a look is followed by that many times its duration without one
+# What prometheus-client registers about the process itself: the supervisor reports that for each slot.
+NOT_FORWARDED: Collection[object] = (
+    prometheus_client.PROCESS_COLLECTOR,
+    prometheus_client.PLATFORM_COLLECTOR,
+    prometheus_client.GC_COLLECTOR,
+)
+
+
+class Collectors(Service):
+    """ours: the collector that is not the application's.
+
+    `_latest` is handed over by assignment; `_asked` and `_answered` are numbers that only grow.
+    """
+
+    def __init__(
+        self, registry: CollectorRegistry, ours: Collector, clock: Clock, events: Events, on_crash: OnCrash
+    ) -> None:
+        super().__init__("collectors", on_crash)
+        self._registry = registry
+        self._ours = ours
+        self._clock = clock
+        self._events = events
+        self._latest: tuple[list[Row], bool] = ([], False)
+        self._wanted, self._done = threading.Event(), threading.Event()
+        self._asked = self._answered = 0
+        self._faulty: set[str] = set()  # whose failure has been said
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the application has metrics."""
+        return bool(self._foreign())
+
+    def latest(self) -> tuple[list[Row], bool]:
+        """Return what the latest look has found, once; and whether that is all there is."""
+        latest, self._latest = self._latest, ([], False)
+        return latest
+
+    def ask(self, seconds: float) -> None:
+        """Have them looked at from now on, and wait for that; at the end of a process, when nothing counts any more."""
+        if not self.is_alive:
+            return
+        self._asked += 1
+        goal, deadline = self._asked, self._clock.monotonic() + seconds
+        self._wanted.set()
+        while self._answered < goal and (left := deadline - self._clock.monotonic()) > 0:
+            self._done.wait(left)
+            self._done.clear()
+
+    def run(self) -> None:
+        while not self.stopping.is_set():
+            self._wanted.clear()
+            answers, began = self._asked, self._clock.monotonic()
+            self._latest = self._look()
+            self._answered = answers
+            self._done.set()
+            took = self._clock.monotonic() - began
+            self._wanted.wait(max(EVERY, took * RESTRAINT))
+
+    def wake(self) -> None:
+        self._wanted.set()
+
+    def _look(self) -> tuple[list[Row], bool]:
+        rows: list[Row] = []
+        is_whole = True
+        for collector in self._foreign():
+            mode = getattr(
+                collector, "_multiprocess_mode", "all"
+            )  # gauges have it, whether or not there is a directory
+            try:
+                with children_end_here():
+                    for metric in collector.collect():
+                        rows += rows_of(metric, mode)
+            except Exception as error:  # noqa: BLE001  # the application's code; the others' series go on
+                is_whole = False
+                self._say(collector, error)
+        return rows, is_whole
+
+    def _foreign(self) -> list[Collector]:
+        # The registry tells no other way which metric is whose, and with which mode.
+        known = list(getattr(self._registry, "_collector_to_names", ()))
+        return [each for each in known if each is not self._ours and each not in NOT_FORWARDED]
+
+    def _say(self, collector: Collector, error: Exception) -> None:
+        name = type(collector).__qualname__
+        if name not in self._faulty:
+            self._faulty.add(name)
+            self._events.emit("collector_failed", collector=name, error=repr(error))

@@ -1,0 +1,137 @@
+"""Manager: owns the processors of one capsule, and waits for work on their behalf.
+
+Runs in: its own thread (the loop), the main thread (start, stop, interrupt).
+1. replace    a processor that died
+2. arm        the bells of empty queues, while somebody is idle
+3. tend       outcomes that have waited for company, units that have waited for a processor, for too long
+4. wait       for a bell, a poke, the next look at what is left behind, or the next sweep
+5. ring       wake an idle processor, or put back what rang while all were busy
+6. sweep      look whether anything lies in the queues that no bell has told of
+
+Counterpart: sidekiq manager.rb (8.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kiqcluster.clock import Clock
+from kiqcluster.errors import StoreError
+from kiqcluster.process.log import tid
+from kiqcluster.process.service import Service
+from kiqcluster.store.engine import Settlement
+from kiqcluster.worker.fetch.prefetch import LONG
+from kiqcluster.worker.fetch.strategy import FetchStrategy
+from kiqcluster.worker.fetch.wakeups import Bells
+from kiqcluster.worker.run.processor import Processor, Running
+
+__all__ = ["Manager"]
+
+SWEEP = 1.0  # seconds between looks at the queues while somebody is idle: what no bell tells of is seen by then
+FROZEN = 10.0  # seconds by which a sweep is late when the process has stood still: others may have recovered it since
+HUSH = 0.001  # seconds for which the loop only listens after it has rung: a job that has the interpreter begins sooner
+
+
+class Manager(Service):
+    """The loop around the processors.  make: returns processor number n, not started."""
+
+    def __init__(
+        self,
+        concurrency: int,
+        fetch: FetchStrategy,
+        bells: Bells,
+        clock: Clock,
+        make: Callable[[int], Processor],
+        on_crash: Callable[[str, Exception], None],
+    ) -> None:
+        super().__init__("manager", on_crash)
+        self._fetch = fetch
+        self._bells = bells
+        self._clock = clock
+        self.processors = [make(number) for number in range(concurrency)]
+        self._next_sweep = 0.0
+
+    def start(self) -> None:
+        """Start the loop, then the processors: few of these are of use, but none is without the loop."""
+        super().start()
+        for processor in self.processors:
+            processor.start()
+
+    def run(self) -> None:
+        try:
+            while not self.stopping.is_set():
+                self._replace_dead()
+                self._arm()
+                look_in = self._fetch.tend(self._long_running())
+                self._listen(self._patience(look_in))
+                self._sweep()
+        finally:
+            self._close_bells()
+
+    def wake(self) -> None:
+        self._bells.poke()
+
+    def running(self) -> list[Running]:
+        """Return what the processors run at this moment."""
+        return [running for processor in self.processors if (running := processor.running) is not None]
+
+    def running_by_thread(self) -> dict[str, Running]:
+        """Return the same by the threads' ids, as they are in the log."""
+        return {tid(each.ident): running for each in self.processors if (running := each.running) is not None}
+
+    def interrupt(self) -> list[Settlement]:
+        """Return what becomes of the units that still run when the process must go."""
+        return [each for processor in self.processors if (each := processor.interrupt()) is not None]
+
+    def _close_bells(self) -> None:
+        try:
+            self._bells.close()
+        except StoreError:
+            return  # Redis is away, and has ended the waits with their connections
+
+    def _replace_dead(self) -> None:
+        for processor in self.processors:
+            if not processor.is_alive and not self.stopping.is_set():
+                processor.start()
+
+    def _arm(self) -> None:
+        try:
+            self._bells.arm(self._fetch.bells_wanted())
+        except StoreError:
+            return  # Redis is away: the leader of the next round says so and waits; the bell is armed after that
+
+    def _long_running(self) -> list[str]:
+        """Return the queues of the units that have run for long."""
+        long_ago = self._clock.now() - LONG
+        return [each.unit.queue for each in self.running() if each.since < long_ago]
+
+    def _patience(self, look_in: float | None) -> float:
+        until_sweep = max(0.0, self._next_sweep - self._clock.monotonic())
+        return until_sweep if look_in is None else min(until_sweep, look_in)
+
+    def _listen(self, seconds: float) -> None:
+        rung = self._bells.wait(seconds)
+        while rung:
+            self._ring(rung)
+            rung = self._bells.wait(HUSH)
+
+    def _sweep(self) -> None:
+        late = self._clock.monotonic() - self._next_sweep
+        if late < 0:
+            return
+        self._next_sweep = self._clock.monotonic() + SWEEP
+        if late < FROZEN:
+            self._fetch.look()
+        else:  # only a reserve tells whether we are a member still
+            self._fetch.ring()
+
+    def _ring(self, rung: list[str]) -> None:
+        unheard = [queue for queue in rung if not self._fetch.ring(queue)]
+        if unheard:
+            self._bounce(unheard)
+
+    def _bounce(self, queues: list[str]) -> None:
+        try:
+            self._fetch.bounce(queues)
+        except StoreError:
+            return  # it stays in the wake list, where any process' next sweep finds it (R6)

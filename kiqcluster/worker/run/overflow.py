@@ -1,0 +1,54 @@
+"""Overflow: jobs that the dead set drops to keep its limits are counted, and said.
+
+Runs in: whichever thread settles or moves (`note`).
+1. count   for /metrics, by reason (metrics.py)
+2. say     entries dropped because there were too many: the first at once, then their number once an hour
+3. go on   a script drops a slice; the poller is asked for the rest
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from threading import Lock
+
+from kiqcluster.process.metrics import JobMetrics
+from kiqcluster.process.runtime import Runtime
+from kiqcluster.store.entry_moves import Dropped
+
+__all__ = ["Overflow"]
+
+SAY_PERIOD_SECONDS = 3_600.0  # between two lines about a dead set that is full
+
+
+class Overflow:
+    """trim_soon: asks for another slice.  The lock guards what has not been said yet."""
+
+    def __init__(self, runtime: Runtime, metrics: JobMetrics, trim_soon: Callable[[], None]) -> None:
+        self._runtime = runtime
+        self._metrics = metrics
+        self._trim_soon = trim_soon
+        self._lock = Lock()
+        self._unsaid = 0
+        self._said_at = -inf  # monotonic seconds
+
+    def note(self, dropped: Dropped) -> None:
+        """Take in what a burial has pushed out."""
+        self._metrics.count_dead_dropped(*dropped)
+        if dropped.has_more:
+            self._trim_soon()
+        count = self._due_to_say(dropped.too_many)
+        if count:
+            largest = self._runtime.config.dead_max_jobs
+            self._runtime.events.emit("dead_set_overflows", count=count, largest=largest)
+
+    def _due_to_say(self, count: int) -> int:
+        """Return how many to say now: nothing, or all since it was last said."""
+        now = self._runtime.clock.monotonic()
+        with self._lock:
+            self._unsaid += count
+            if not self._unsaid or now < self._said_at + SAY_PERIOD_SECONDS:
+                return 0
+            self._said_at = now
+            count, self._unsaid = self._unsaid, 0
+            return count

@@ -1,0 +1,88 @@
+"""Processor: one thread that runs units, one after the other.
+
+1. next       hand in the last outcome, get a unit (fetch.py; it waits, leads, or says that it is time to end)
+2. execute    unit → outcome (execution.py)
+
+What it runs is on the board for the supervisor, and in `running` for the heartbeat.
+Counterpart: sidekiq processor.rb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kiqcluster.clock import Clock
+from kiqcluster.ipc.running_jobs import Board
+from kiqcluster.process.service import Service
+from kiqcluster.sidekiq.outcome import Requeue
+from kiqcluster.store.engine import Settlement, Unit
+from kiqcluster.worker.fetch.strategy import FetchStrategy
+from kiqcluster.worker.run.execution import Execution
+
+__all__ = ["Processor", "Running"]
+
+
+@dataclass(slots=True)
+class Running:
+    """A unit and when it was started, epoch seconds."""
+
+    unit: Unit
+    since: float
+
+
+class Processor(Service):
+    """number: its record on the board, and its place in the manager's list."""
+
+    def __init__(
+        self,
+        number: int,
+        fetch: FetchStrategy,
+        execution: Execution,
+        board: Board,
+        clock: Clock,
+        on_crash: Callable[[str, Exception], None],
+    ) -> None:
+        super().__init__(f"processor/{number}", on_crash)
+        self.number = number
+        self.running: Running | None = None
+        self._fetch = fetch
+        self._execution = execution
+        self._board = board
+        self._clock = clock
+
+    def run(self) -> None:
+        finished = None
+        while (unit := self._next(finished)) is not None:
+            try:
+                finished = self._run_one(unit)
+            except BaseException:  # this thread ends, for want of memory perhaps; its unit does not wait
+                self._fetch.hand_in(Settlement(unit, Requeue()))
+                raise
+
+    def interrupt(self) -> Settlement | None:
+        """Return what becomes of the unit that still runs when the process must go; None when it runs none."""
+        running = self.running
+        if running is None:
+            return None
+        try:
+            return Settlement(running.unit, self._execution.interrupt(running.unit))
+        except BaseException:  # noqa: BLE001  # a handler that calls sys.exit must not keep the others from going back
+            return Settlement(running.unit, Requeue())
+
+    def _next(self, finished: Settlement | None) -> Unit | None:
+        try:
+            return self._fetch.next(finished)
+        except BaseException:  # raised in this thread from outside, perhaps before the outcome was taken in
+            if finished is not None:
+                self._fetch.hand_in(finished)  # what is handed in twice is settled once
+            raise
+
+    def _run_one(self, unit: Unit) -> Settlement:
+        self._board.start(self.number, unit.token, unit.payload)
+        self.running = Running(unit, self._clock.now())
+        try:
+            return Settlement(unit, self._execution.execute(unit))
+        finally:
+            self.running = None
+            self._board.finish(self.number)

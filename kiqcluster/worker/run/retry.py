@@ -1,0 +1,125 @@
+"""Retry: what becomes of a job that failed.  Pure; the hooks are called, and the outcome built, by execution.py.
+
+plan          the payload keys that a failure writes, and whether attempts are left
+delay         the seconds until the next attempt, from a hook's answer or Sidekiq's curve
+Counterpart: sidekiq job_retry.rb (8.1).
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+from kiqcluster.errors import class_name
+from kiqcluster.process.backoff import retry_delay, retry_jitter
+from kiqcluster.sidekiq.payload import Payload, encode_backtrace, seconds, stamp
+from kiqcluster.sidekiq.ruby_json import JSON, is_unicode
+
+__all__ = ["Plan", "cause_of", "delay", "describe_error", "plan", "trace"]
+
+OUR_FOLDER = str(Path(__file__).parents[1])
+LONGEST_MESSAGE = 10_000  # characters of an error's message that are stored (sidekiq job_retry.rb)
+VISIBLE = str.maketrans("<>", "()")  # `<lambda>`, `<locals>` and `<module>` would be tags on Ruby's pages, and vanish
+LONGEST_DELAY = 10 * 366 * 86_400  # seconds; a hook that answers more is taken for a mistake
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A failure, ready to be written.
+
+    changes: payload keys.  count: failures before this one.  wanted: False for retry=False: nothing is kept.
+    """
+
+    changes: Mapping[str, JSON]
+    count: int
+    wanted: bool
+    exhausted: bool
+
+
+def plan(payload: Payload, queue: str, error: BaseException, option: JSON, max_retries: int, now: float) -> Plan:
+    """Return what a failure writes into the payload and whether attempts are left.
+
+    queue: where the unit came from.  option: the `retry` in force; anything truthy that is no integer means
+    max_retries, as in Ruby.
+    """
+    changes: dict[str, JSON] = {"queue": _queue(payload, queue), **describe_error(error)}
+    before = payload.get("retry_count")
+    if "failed_at" in payload and isinstance(before, int) and not isinstance(before, bool):
+        count = max(0, before + 1)  # Ruby's "retry now" takes one off, so a first failure comes back with -1
+        changes["retried_at"] = stamp(now)
+    else:
+        count = 0
+        changes["failed_at"] = stamp(now)
+    changes["retry_count"] = count
+    lines = payload.get("backtrace")
+    if lines:
+        changes["error_backtrace"] = encode_backtrace(_backtrace(error, lines))
+    limit = option if isinstance(option, int) and not isinstance(option, bool) else max_retries
+    first = seconds(payload.get("failed_at")) or now
+    window = payload.get("retry_for")
+    if isinstance(window, int | float) and not isinstance(window, bool) and window:
+        exhausted = window < now - first  # not a sum: an integer beyond the floats compares, but does not add
+    else:
+        exhausted = count >= limit
+    return Plan(changes, count, option is not None and option is not False, exhausted)
+
+
+def delay(answer: Any, count: int, rng: Random) -> float:
+    """Return the seconds until the next attempt: a hook's answer if it is a sensible number, else the curve."""
+    if isinstance(answer, int | float) and not isinstance(answer, bool) and 0 < answer <= LONGEST_DELAY:
+        return answer + retry_jitter(count, rng)
+    return retry_delay(count, rng)
+
+
+def describe_error(error: BaseException) -> dict[str, JSON]:
+    """Return error_class and error_message as Sidekiq stores them."""
+    try:
+        message = str(error)
+    except Exception as failure:  # noqa: BLE001  # an error whose text fails is still an error of this job
+        message = f"(its message cannot be shown: {type(failure).__name__})"
+    message = message[:LONGEST_MESSAGE]
+    if not is_unicode(message):
+        message = message.encode(errors="replace").decode()
+    return {"error_message": message, "error_class": class_name(error).translate(VISIBLE)}
+
+
+def trace(error: BaseException) -> str:
+    """Return the traceback as Python prints it, without the frames that carried the job to its code."""
+    try:
+        summary = traceback.TracebackException.from_exception(error)
+    except Exception as failure:  # noqa: BLE001  # a class may have a __traceback__ or a __cause__ of its own
+        return f"(its traceback cannot be shown: {type(failure).__name__})"
+    summary.stack = traceback.StackSummary.from_list(own_frames(summary.stack))
+    return "".join(summary.format())
+
+
+def cause_of(error: BaseException) -> BaseException | None:
+    """Return what an error was made of, whatever a property of its class says."""
+    return cast("BaseException | None", _own(error, "__cause__") or _own(error, "__context__"))
+
+
+def own_frames(frames: Iterable[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    """Return the frames of the application: ours say nothing about its error."""
+    every = list(frames)
+    return [frame for frame in every if not frame.filename.startswith(OUR_FOLDER)] or every
+
+
+def _queue(payload: Payload, queue: str) -> str:
+    other = payload.get("retry_queue")
+    return other if isinstance(other, str) and other else queue
+
+
+def _backtrace(error: BaseException, lines: JSON) -> list[str]:
+    """Return `file:line:in 'function'`, innermost first, as Ruby's pages show them.  lines: True, or how many."""
+    frames = own_frames(traceback.extract_tb(_own(error, "__traceback__")))
+    shown = [f"{frame.filename}:{frame.lineno}:in '{frame.name}'".translate(VISIBLE) for frame in reversed(frames)]
+    return shown[:lines] if isinstance(lines, int) and not isinstance(lines, bool) else shown
+
+
+def _own(error: BaseException, name: str) -> Any:
+    """Return an attribute as the interpreter has set it."""
+    return vars(BaseException)[name].__get__(error)

@@ -1,0 +1,66 @@
+"""Service: a thread that the system does not give is told once, and is started when there is one again.
+
+The system is asked for a stack that no address space holds, so the threads that fail here fail in the kernel.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kiqcluster.process.service import Service
+
+STACK_BYTES = 1 << 46
+
+
+class Bench(Service):
+    """Tells when it runs, and what it was told."""
+
+    def __init__(self) -> None:
+        super().__init__("bench", lambda name, error: self.told.append((name, str(error))))
+        self.told: list[tuple[str, str]] = []
+        self.runs = threading.Event()
+
+    def run(self) -> None:
+        self.runs.set()
+        self.stopping.wait()
+
+
+@contextmanager
+def no_threads() -> Iterator[None]:
+    """Have the system refuse threads for a `with` block."""
+    before = threading.stack_size(STACK_BYTES)
+    try:
+        yield
+    finally:
+        threading.stack_size(before)
+
+
+def test_a_thread_that_the_system_does_not_give_is_told_once_and_starts_when_it_does() -> None:
+    bench = Bench()
+
+    with no_threads():
+        bench.start()
+        bench.start()
+        assert not bench.is_alive
+        assert bench.ident == 0
+
+    assert [name for name, _ in bench.told] == ["bench"]
+    assert "no thread" in bench.told[0][1]
+    bench.start()
+    assert bench.runs.wait(5)
+    bench.stop()
+    assert bench.join(5)
+
+
+def test_a_service_without_a_thread_can_be_stopped_and_joined() -> None:
+    bench = Bench()
+    with no_threads():
+        bench.start()
+
+    bench.stop()
+
+    assert bench.join(5)
+    bench.start()  # it was stopped
+    assert not bench.is_alive

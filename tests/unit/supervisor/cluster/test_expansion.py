@@ -1,0 +1,144 @@
+"""Expansion: arguments and known queues → slots."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kiqcluster.config import Config
+from kiqcluster.errors import ExitCode, UsageError
+from kiqcluster.supervisor.cluster.expansion import doubts, groups_from, listed_queues, plan_slots, refuse_listing
+
+KNOWN = ("cronjob:nightly", "default", "mailers")
+
+
+class TestGroups:
+    def test_each_argument_is_one_group(self) -> None:
+        groups = groups_from(["cronjob:*", "default,mailers"], [], Config())
+
+        assert [group.text for group in groups] == ["cronjob:*", "default,mailers"]
+
+    def test_all_queue_options_together_are_one_more(self) -> None:
+        groups = groups_from(["a"], ["critical,5", "default"], Config())
+
+        assert [group.text for group in groups] == ["a", "critical=5,default"]
+
+    def test_those_of_the_configuration_count_when_the_command_line_has_none(self) -> None:
+        config = Config(groups=("a", "b,c"))
+
+        assert [group.text for group in groups_from([], [], config)] == ["a", "b,c"]
+        assert [group.text for group in groups_from(["x"], [], config)] == ["x"]
+        assert [group.text for group in groups_from([], ["x"], config)] == ["x"]
+
+    def test_none_at_all_is_an_error_that_shows_how(self) -> None:
+        with pytest.raises(UsageError, match="kiqcluster -r app") as caught:
+            groups_from([], [], Config())
+
+        assert caught.value.exit_code == ExitCode.USAGE
+
+    def test_strict_and_negate_hold_for_every_group(self) -> None:
+        groups = groups_from(["a"], ["b"], Config(strict=True, negate=True))
+
+        assert all(group.strict and group.negated for group in groups)
+
+    def test_the_same_group_may_be_run_many_times(self) -> None:
+        assert len(plan_slots(groups_from(["*", "*", "*"], [], Config()), KNOWN, Config())) == 3
+
+
+class TestListing:
+    @pytest.mark.parametrize(
+        ("arguments", "listing"),
+        [
+            (["a.py", "b.py"], ["b.py", "a.py"]),
+            (["a.py", "b.py"], ["b.py", ".git", "a.py"]),
+            (["app", "README.md"], ["README.md", "app"]),
+            (["only"], ["only"]),
+        ],
+    )
+    def test_the_files_of_the_directory_are_refused_in_whatever_order_the_shell_has(
+        self, arguments: list[str], listing: list[str]
+    ) -> None:
+        with pytest.raises(UsageError, match=r"unquoted \*"):
+            refuse_listing(arguments, listing)
+
+    @pytest.mark.parametrize(
+        ("arguments", "listing"),
+        [(["a"], ["a", "b"]), (["a", "b"], ["a"]), ([], []), ([], [".git"]), (["default"], []), (["a", "a"], ["a"])],
+    )
+    def test_anything_else_is_a_group(self, arguments: list[str], listing: list[str]) -> None:
+        refuse_listing(arguments, listing)
+        groups = groups_from(arguments, ["one-more"], Config())
+
+        assert [group.text for group in groups] == [*arguments, "one-more"]
+
+
+class TestPlans:
+    def test_a_slot_has_number_queues_mode_and_threads(self) -> None:
+        config = Config()
+        plans = plan_slots(groups_from(["*", "default=3,mailers"], [], config), KNOWN, config)
+
+        assert [plan.as_json() for plan in plans] == [
+            {"slot": 0, "queues": dict.fromkeys(KNOWN, 1), "mode": "random", "concurrency": 5},
+            {"slot": 1, "queues": {"default": 3, "mailers": 1}, "mode": "weighted", "concurrency": 5},
+        ]
+        assert json.loads(json.dumps([plan.as_json() for plan in plans]))
+
+    def test_strict_is_shown(self) -> None:
+        config = Config(strict=True)
+
+        assert plan_slots(groups_from(["b,a"], [], config), [], config)[0].as_json()["mode"] == "strict"
+
+    @pytest.mark.parametrize(
+        ("config", "threads"),
+        [
+            (Config(), 5),
+            (Config(min_concurrency=0), 3),
+            (Config(max_concurrency=0), 5),
+            (Config(concurrency=7), 7),
+            (Config(concurrency=7, max_concurrency=2), 7),
+            (Config(max_concurrency=2), 2),
+            (Config(min_concurrency=10), 10),
+            (Config(min_concurrency=50), 20),
+        ],
+    )
+    def test_threads_are_as_given_or_by_the_number_of_queues(self, config: Config, threads: int) -> None:
+        (plan,) = plan_slots(groups_from(["default,mailers"], [], config), [], config)
+
+        assert plan.concurrency == threads
+
+    def test_a_glob_without_queues_yet_starts_with_the_fewest_threads(self) -> None:
+        (plan,) = plan_slots(groups_from(["billing:*"], [], Config()), KNOWN, Config())
+
+        assert (plan.weights, plan.concurrency) == ({}, 5)
+
+    def test_a_negation_that_leaves_nothing_is_refused_in_any_slot(self) -> None:
+        config = Config(negate=True)
+
+        with pytest.raises(UsageError, match="leaves no queue"):
+            plan_slots(groups_from(["default", "*"], [], config), KNOWN, config)
+        with pytest.raises(UsageError, match="none known"):
+            plan_slots(groups_from(["default"], [], config), [], config)
+
+    @pytest.mark.parametrize(
+        ("config", "names"),
+        [
+            (Config(), []),
+            (Config(ready_quorum=2, min_serving=2), []),
+            (Config(ready_quorum=3), ["ready_quorum"]),
+            (Config(min_concurrency=9, max_concurrency=3), ["min_concurrency"]),
+            (Config(min_concurrency=21), ["min_concurrency"]),
+            (Config(min_concurrency=3, max_concurrency=3), []),
+            (Config(max_concurrency=2), []),
+            (Config(min_concurrency=9, max_concurrency=0), []),
+            (Config(min_concurrency=9, max_concurrency=3, concurrency=1), []),
+            (Config(ready_quorum=5, min_serving=9), ["ready_quorum", "min_serving"]),
+        ],
+    )
+    def test_numbers_that_do_not_go_together_are_odd(self, config: Config, names: list[str]) -> None:
+        assert [text.split(" ")[0] for text in doubts(config, 2)] == names
+
+    def test_the_list_of_queues_is_the_sorted_union(self) -> None:
+        plans = plan_slots(groups_from(["mailers,zeta", "*"], [], Config()), KNOWN, Config())
+
+        assert listed_queues(plans) == ["cronjob:nightly", "default", "mailers", "zeta"]

@@ -1,0 +1,37 @@
+"""The guardian of the embedded server: when what keeps dying is started again."""
+
+from __future__ import annotations
+
+from random import Random
+
+from kiqcluster.supervisor.cluster.respawn import HEALTHY, LONGEST_BACKOFF
+from kiqcluster.supervisor.embedded_server import Restarts
+from tests.kit import ManualClock
+
+
+def test_what_dies_again_and_again_is_started_ever_more_seldom() -> None:
+    clock = ManualClock()
+    restarts = Restarts(clock, Random(1))
+    waits = []
+    for _ in range(8):
+        assert restarts.is_due()
+        restarts.begin()
+        waits.append(restarts.end())
+        assert not restarts.is_due()
+        clock.time += waits[-1]
+
+    for wait, full in zip(waits, (1, 2, 4, 8, 16, 30, 30, 30), strict=True):
+        assert full * 0.75 <= wait <= full
+    assert max(waits) <= LONGEST_BACKOFF
+
+
+def test_what_has_lived_for_a_minute_is_started_again_at_once() -> None:
+    clock = ManualClock()
+    restarts = Restarts(clock, Random(1))
+    restarts.begin()
+    restarts.end()
+    restarts.begin()
+    clock.time += HEALTHY
+
+    assert restarts.end() == 0.0
+    assert restarts.is_due()

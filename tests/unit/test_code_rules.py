@@ -1,0 +1,279 @@
+"""Rules that a reading of the code can check.  ruff, mypy and import-linter check the others."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import kiqcluster
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path(kiqcluster.__file__).parent
+
+# Who may ask the operating system for what, and why.
+READS_TIME = {"clock.py"}
+MAKES_CHANCE = {
+    "supervisor/supervisor.py": "the one generator of the supervisor",
+    "worker/child.py": "the one of a worker, seeded after the fork",
+    "supervisor/fork.py": "reseeds the application's own, which the fork has copied",
+    "testing/running.py": "the one of jobs that tests run, seeded so that their retries fall on the same seconds",
+}
+TOUCHES_ENVIRONMENT = {
+    "process/config_sources.py": "reads settings",
+    "config.py": "knows what $PWD says of the directory, where sockets go, and NO_COLOR",
+    "cli.py": "hands KIQ_ENV and REDIS_URL to the application, and what systemd says to the supervisor",
+    "worker/child.py": "hands KIQ_SLOT and SIDEKIQ_WORKER_ID to the application",
+    "worker/identity.py": "DYNO, which takes the host's place in an identity as in Sidekiq",
+    "worker/heartbeat.py": "DYNO again, for the process list",
+    "testing/cluster.py": "hands it to the cluster of a test",
+}
+ENDS_PROCESSES = {"ipc/exits.py"}
+FORKS = {"supervisor/fork.py"}
+STARTS_THREADS = {"process/service.py", "store/names.py"}  # the second: a look-up that may hang is nobody's to wait for
+
+# Spellings that only keys.py knows.
+KEY = re.compile(r"^(queue:|kiq:|stat:|[jh]\|)|:(work|workers)$|-(signals|marks)$")
+# The home of one person, or the workshop of one machine.
+MACHINE_PATH = re.compile(r"(?<![\w.$}])/(?:home|Users|root|work|workspace)/[\w.-]+|[A-Z]:\\Users\\")
+NOT_OURS = {".git", ".venv", "dist", "build", "__pycache__", ".hypothesis", "node_modules"}
+SOURCE_KINDS = {".py", ".pyi", ".lua", ".rb", ".md", ".toml", ".cfg", ".yml", ".yaml", ".sh", ".service", ".txt", ""}
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Return path within the package → syntax tree."""
+    return {
+        path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(), str(path))
+        for path in sorted(PACKAGE.rglob("*.py"))
+    }
+
+
+def dotted(node: ast.AST) -> str:
+    """Return `a.b.c` for such an expression, else nothing."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def uses(tree: ast.Module, *names: str) -> Iterator[str]:
+    """Yield `line: name` for each use of a dotted name, whether it is spelt out or imported by itself."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and dotted(node) in names:
+            yield f"{node.lineno}: {dotted(node)}"
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if f"{node.module}.{alias.name}" in names:
+                    yield f"{node.lineno}: {node.module}.{alias.name}"
+
+
+def imports(tree: ast.Module, module: str) -> bool:
+    """Return whether a module is imported, as a whole or in part."""
+    return any(
+        (isinstance(node, ast.Import) and any(alias.name == module for alias in node.names))
+        or (isinstance(node, ast.ImportFrom) and node.module == module)
+        for node in ast.walk(tree)
+    )
+
+
+def outside(allowed: object, *names: str) -> list[str]:
+    """Return where names are used by modules that may not."""
+    assert isinstance(allowed, set | dict)
+    return [f"{path}:{use}" for path, tree in modules().items() if path not in allowed for use in uses(tree, *names)]
+
+
+def idle(allowed: set[str] | dict[str, str], *names: str) -> list[str]:
+    """Return the modules that may use names and do not: an exception that has lost its reason."""
+    return [path for path in allowed if not list(uses(modules()[path], *names))]
+
+
+def docstrings(tree: ast.Module) -> set[int]:
+    """Return the ids of the nodes that are docstrings."""
+    return {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+
+
+class TestTimeAndChance:
+    def test_only_the_clock_asks_for_the_time(self) -> None:
+        assert [path for path, tree in modules().items() if imports(tree, "time")] == sorted(READS_TIME)
+        assert outside(READS_TIME, "datetime.now", "datetime.utcnow", "datetime.today", "date.today") == []
+        assert outside(READS_TIME, "datetime.datetime.now", "datetime.date.today") == []
+
+    def test_chance_is_passed_in(self) -> None:
+        calls = {
+            path: [
+                node.lineno for node in ast.walk(tree) if isinstance(node, ast.Call) and dotted(node.func) == "Random"
+            ]
+            for path, tree in modules().items()
+        }
+        shared = [path for path, tree in modules().items() if imports(tree, "random") and "random" in _bound(tree)]
+
+        assert {path for path, lines in calls.items() if lines} | set(shared) == set(MAKES_CHANCE)
+
+
+def _bound(tree: ast.Module) -> set[str]:
+    """Return the modules that are imported as a whole."""
+    return {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+
+
+class TestOperatingSystem:
+    def test_the_environment_is_the_configurations(self) -> None:
+        assert outside(TOUCHES_ENVIRONMENT, "os.environ", "os.getenv", "os.putenv") == []
+        assert idle(TOUCHES_ENVIRONMENT, "os.environ") == []
+
+    def test_the_environment_is_never_looked_at_while_importing(self) -> None:
+        for path, tree in modules().items():
+            top = [node for node in tree.body if not isinstance(node, ast.FunctionDef | ast.ClassDef)]
+            assert list(uses(ast.Module(top, []), "os.environ", "os.getenv")) == [], path
+
+    def test_a_process_is_left_in_one_place(self) -> None:
+        assert outside(ENDS_PROCESSES, "os._exit") == []
+        assert outside(set(), "sys.exit") == []
+
+    def test_forks_happen_in_one_place(self) -> None:
+        assert outside(FORKS, "os.fork") == []
+
+    def test_every_thread_is_a_service(self) -> None:
+        assert outside(STARTS_THREADS, "threading.Thread", "threading.Timer") == []
+        assert outside(set(), "concurrent.futures.ThreadPoolExecutor") == []
+
+    def test_nobody_sleeps_where_nothing_can_wake_them(self) -> None:
+        assert outside(set(), "time.sleep") == []
+
+
+def test_no_lock_of_fetch_is_held_over_a_round_trip() -> None:
+    """Whose turn it is has the lock and no link; what fetches has the link and no lock."""
+    engine, link = "kiqcluster.store.engine.Engine", "kiqcluster.store.Link"
+
+    assert list(uses(modules()["worker/fetch/coordinator.py"], engine, link, "kiqcluster.store.connection.Link")) == []
+    assert not imports(modules()["worker/fetch/coordinator.py"], "kiqcluster.store")
+    for path in ("worker/fetch/fetch.py", "worker/fetch/membership.py"):
+        attributes = {node.attr for node in ast.walk(modules()[path]) if isinstance(node, ast.Attribute)}
+        assert "lock" not in attributes
+        assert list(uses(modules()[path], "threading.Lock", "threading.RLock", "threading.Condition")) == []
+
+
+def test_only_keys_spells_redis_keys() -> None:
+    spelt = []
+    for path in modules().keys() - {"sidekiq/keys.py"}:
+        ours = docstrings(modules()[path])
+        for node in ast.walk(modules()[path]):
+            is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+            if is_text and id(node) not in ours and KEY.search(node.value):
+                spelt.append(f"{path}:{node.lineno}: {node.value!r}")
+
+    assert spelt == []
+
+
+class TestModules:
+    @pytest.mark.parametrize("path", sorted(modules()))
+    def test_each_says_what_it_is_for(self, path: str) -> None:
+        assert ast.get_docstring(modules()[path]), f"{path} opens without a docstring"
+
+    @pytest.mark.parametrize("path", sorted(path for path in modules() if path != "__main__.py"))
+    def test_all_names_exist_and_are_sorted_as_ruff_sorts_them(self, path: str) -> None:
+        module = importlib.import_module(_module_name(path))
+        names = list(getattr(module, "__all__", []))
+
+        assert [name for name in names if not hasattr(module, name)] == []
+        assert names == sorted(names, key=_ruff_order)
+        assert len(set(names)) == len(names)
+
+    def test_what_others_import_is_among_them(self) -> None:
+        missing = set()
+        for path, tree in modules().items():
+            for node in ast.walk(tree):
+                if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("kiqcluster"):
+                    continue
+                source = importlib.import_module(node.module or "")
+                for alias in node.names:
+                    is_module = (
+                        Path(PACKAGE.parent, *f"{node.module}.{alias.name}".split(".")).with_suffix(".py").exists()
+                    )
+                    is_folder = Path(PACKAGE.parent, *f"{node.module}.{alias.name}".split(".")).is_dir()
+                    if not (is_module or is_folder or alias.name in getattr(source, "__all__", [])):
+                        missing.add(f"{node.module}.__all__ lacks {alias.name} (used by {path})")
+
+        assert sorted(missing) == []
+
+
+def _module_name(path: str) -> str:
+    parts = ["kiqcluster", *Path(path).with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _ruff_order(name: str) -> tuple[int, list[tuple[int, int | str]]]:
+    """CONSTANTS, then Classes, then the rest; digits by their value (RUF022)."""
+    kind = 0 if name.isupper() and len(name) > 1 else 1 if name[:1].isupper() else 2
+    words = re.findall(r"\d+|\D+", name)
+    return kind, [(0, int(word)) if word.isdigit() else (1, word) for word in words]
+
+
+def test_the_public_names_are_these() -> None:
+    assert set(kiqcluster.__all__) == {
+        "DISCARD",
+        "KILL",
+        "Client",
+        "Interrupted",
+        "Job",
+        "JobContext",
+        "KiqError",
+        "Outcome",
+        "Push",
+        "Run",
+        "Store",
+        "__version__",
+        "client_middleware",
+        "configure",
+        "current_job",
+        "death_handler",
+        "error_handler",
+        "job",
+        "on",
+        "server_middleware",
+    }
+
+
+class TestTests:
+    @pytest.mark.parametrize(
+        "path", sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py"))
+    )
+    def test_none_of_them_sleeps(self, path: str) -> None:
+        tree = ast.parse((ROOT / path).read_text())
+
+        assert list(uses(tree, "time.sleep", "asyncio.sleep")) == []
+        assert ast.get_docstring(tree), f"{path} opens without a docstring"
+
+
+def test_no_file_names_a_place_of_one_machine() -> None:
+    found = []
+    for path in sorted(_own_files(ROOT)):
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue
+        found += [f"{path.relative_to(ROOT)}: {match[0]}" for match in MACHINE_PATH.finditer(text)]
+
+    assert found == []
+
+
+def _own_files(folder: Path) -> Iterator[Path]:
+    for path in folder.iterdir():
+        if path.name in NOT_OURS:  # also where .git is a file, in a worktree
+            continue
+        if path.is_dir():
+            is_cache = path.name.endswith(("_cache", ".egg-info")) or path.name == ".kiqcluster"
+            if not is_cache:
+                yield from _own_files(path)
+        elif path.suffix in SOURCE_KINDS and not path.is_symlink():
+            yield path

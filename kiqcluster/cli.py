@@ -26,7 +26,7 @@ from kiqcluster.process import config_sources, log
 from kiqcluster.process.console import run_command
 from kiqcluster.process.events import Events
 from kiqcluster.process.log_handlers import DroppingHandler
-from kiqcluster.process.runtime import leave
+from kiqcluster.process.runtime import exit_process
 from kiqcluster.sidekiq.queue_groups import Group
 from kiqcluster.store import embedded
 from kiqcluster.supervisor import catalogue
@@ -148,7 +148,7 @@ def command(
     try:
         given = {name: value for name, value in flags.items() if value not in (None, ())}
         if page is not None:
-            leave(check(given, config_file, page))
+            exit_process(check(given, config_file, page))
         config, origins = config_sources.load(given, file=config_file)
         place = place_of_file(config)
         if warning := config_sources.missing_section(config, origins, config_file):
@@ -183,8 +183,8 @@ def command(
         code = run_cluster(config, origins, parsed, reread)
     except KiqError as error:
         click.echo(f"kiqcluster: {error}", err=True)
-        leave(error.exit_code)
-    leave(code)
+        exit_process(error.exit_code)
+    exit_process(code)
 
 
 def check(flags: Mapping[str, Any], config_file: str | None, page: str) -> ExitCode:

@@ -340,7 +340,7 @@ def _limits() -> DeadSetLimits:
 def _mourn(job: JobRecord) -> None:
     """Tell the death handlers of a job that was killed; bytes that are none have nobody to mourn them."""
     if job.payload:
-        current_setup().mourn(job.payload, JobKilled(KILLED))
+        current_setup().notify_death_handlers(job.payload, JobKilled(KILLED))
 
 
 def _literal(text: str) -> str:

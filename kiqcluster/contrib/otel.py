@@ -191,7 +191,7 @@ class _Flush(Service):
     """A thread, for an exporter may hang: not every SDK heeds the time that force_flush is given."""
 
     def __init__(self, provider: TracerProvider) -> None:
-        super().__init__("otel", lambda name, error: current_setup().report(error, {"context": name}))
+        super().__init__("otel", lambda name, error: current_setup().notify_error_handlers(error, {"context": name}))
         self._provider = provider
 
     def run(self) -> None:
@@ -222,7 +222,7 @@ class _Harmless:
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
         if not isinstance(error, Exception):
             return False
-        current_setup().report(error, {"context": "otel"})
+        current_setup().notify_error_handlers(error, {"context": "otel"})
         return True
 
 

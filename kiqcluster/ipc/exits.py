@@ -9,18 +9,18 @@ from typing import NoReturn
 
 from kiqcluster.ipc.stdio import flush_output
 
-__all__ = ["leave", "leave_raising"]
+__all__ = ["exit_process", "exit_process_after"]
 
 FAILED = 1  # the code with which Python ends after an error
 
 
-def leave(code: int) -> NoReturn:
+def exit_process(code: int) -> NoReturn:
     """End the process: flush what was printed, run no exit handlers of the parent, wait for no thread."""
     flush_output()
     os._exit(code)
 
 
-def leave_raising(error: BaseException | None) -> NoReturn:
+def exit_process_after(error: BaseException | None) -> NoReturn:
     """End the process as Python ends a program that has raised this; None for one that has returned."""
     code = 0 if error is None else FAILED
     try:
@@ -29,7 +29,7 @@ def leave_raising(error: BaseException | None) -> NoReturn:
         elif error is not None:
             sys.stderr.write("".join(traceback.format_exception(error)))
     finally:  # also when that cannot be written
-        leave(code)
+        exit_process(code)
 
 
 def _exit_code(error: SystemExit) -> int:

@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from kiqcluster.ipc.exits import leave_raising
+from kiqcluster.ipc.exits import exit_process_after
 from kiqcluster.ipc.stdio import flush_output
 
 __all__ = ["Forks", "children_end_here", "end_if_forked", "end_in_other", "held_back", "watch", "when_forked"]
@@ -85,7 +85,7 @@ def end_if_forked(generation: int, error: BaseException | None = None) -> None:
     error: what it has raised.  It ends as a program of its own would.
     """
     if Forks.generation != generation or not Forks.page[0]:
-        leave_raising(error)
+        exit_process_after(error)
 
 
 @contextmanager
@@ -103,7 +103,7 @@ def children_end_here() -> Iterator[None]:
 def end_in_other(pid: int, error: BaseException | None = None) -> None:
     """The same if this is not that process: also after a fork that Python was not told of."""
     if os.getpid() != pid:
-        leave_raising(error)
+        exit_process_after(error)
 
 
 @contextmanager

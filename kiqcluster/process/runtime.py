@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, Unpack
 from kiqcluster.clock import Clock, SystemClock
 from kiqcluster.config import CodeSettings, Config
 from kiqcluster.errors import ApplicationError, StoreError
-from kiqcluster.ipc.exits import leave
+from kiqcluster.ipc.exits import exit_process
 from kiqcluster.ipc.forks import children_end_here
 from kiqcluster.middleware import Chain
 from kiqcluster.process import config_sources
@@ -39,7 +39,7 @@ __all__ = [
     "Setup",
     "current_job",
     "current_setup",
-    "leave",
+    "exit_process",
     "using_setup",
 ]
 
@@ -208,7 +208,7 @@ class Setup:
             self.store = Store(self.current_config().known_redis())
         return self.store
 
-    def report(self, error: Exception, context: dict[str, Any]) -> None:
+    def notify_error_handlers(self, error: Exception, context: dict[str, Any]) -> None:
         """Log an error and tell the error handlers; one that fails itself is logged and the next one told."""
         where = context.get("context", "")
         if where not in LOGGED_AS_EVENTS:
@@ -220,16 +220,16 @@ class Setup:
             except (Exception, SystemExit):  # it may end neither the job's way to its outcome nor its thread
                 LOGGER.exception("the error handler %r failed", handler)
 
-    def mourn(self, payload: Payload, error: Exception) -> None:
+    def notify_death_handlers(self, payload: Payload, error: Exception) -> None:
         """Tell the death handlers; one that fails is reported and the next one told."""
         for handler in self.death_handlers:
             try:
                 with children_end_here():
                     handler(payload, error)
             except Exception as failure:  # noqa: BLE001  # one handler's failure must not silence the next
-                self.report(failure, {"context": "death handler", "job": payload})
+                self.notify_error_handlers(failure, {"context": "death handler", "job": payload})
             except SystemExit as failure:
-                self.report(RuntimeError(repr(failure)), {"context": "death handler", "job": payload})
+                self.notify_error_handlers(RuntimeError(repr(failure)), {"context": "death handler", "job": payload})
 
 
 class Process:
@@ -267,16 +267,16 @@ class Runtime:
     def trouble(self, service: str, error: Exception) -> None:
         """Report what went wrong in a service; that Redis is away is said once, by whoever fetches."""
         if not (isinstance(error, StoreError) and is_outage(error)):
-            self.setup.report(error, {"context": service})
+            self.setup.notify_error_handlers(error, {"context": service})
 
-    def fire(self, event: str) -> None:
+    def run_hooks(self, event: str) -> None:
         """Run the application's handlers of a lifecycle event; failures are reported, and raised for startup."""
         for hook in self.setup.hooks.of(event):
             try:
                 with children_end_here():
                     hook()
             except Exception as error:
-                self.setup.report(error, {"context": event})
+                self.setup.notify_error_handlers(error, {"context": event})
                 if event == "startup":
                     raise ApplicationError(
                         f"a startup handler failed ({error!r}); the worker does not start"

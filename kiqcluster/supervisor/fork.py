@@ -2,7 +2,7 @@
 
 In the parent signals are blocked around the fork; in the child they stay blocked until it has handlers of its own.
 The child leads a process group (a terminal's Ctrl-C reaches the supervisor only), reads /dev/null, dies with
-its parent where the platform can arrange that, and never returns: it leaves through runtime.leave.
+its parent where the platform can arrange that, and never returns: it leaves through runtime.exit_process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from kiqcluster.errors import ExitCode
 from kiqcluster.ipc.stdio import flush_output
-from kiqcluster.process.runtime import leave
+from kiqcluster.process.runtime import exit_process
 from kiqcluster.supervisor.signals import blocked, reset_in_child
 
 __all__ = ["Reaped", "die_with_parent", "fork", "fork_with_socket", "name_process", "reap", "reap_adopted"]
@@ -80,7 +80,7 @@ def _become_child(run: Callable[[], int], forget: Callable[[], None], parent: in
         die_with_parent(signal.SIGTERM)
         name_process(f"kiq {name}")
         if os.getppid() != parent:  # it died before the line above took hold
-            leave(ExitCode.UNEXPECTED)
+            exit_process(ExitCode.UNEXPECTED)
         reset_in_child()
         forget()
         null = os.open(os.devnull, os.O_RDONLY)
@@ -91,7 +91,7 @@ def _become_child(run: Callable[[], int], forget: Callable[[], None], parent: in
     except BaseException:  # noqa: BLE001  # the top of a process: whatever it was, the parent's code must not go on in here
         sys.stderr.write(f"{name} (pid {os.getpid()}):\n{traceback.format_exc()}")
     finally:  # also when these words cannot be written
-        leave(code)
+        exit_process(code)
 
 
 def die_with_parent(number: int) -> None:

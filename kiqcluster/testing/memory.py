@@ -235,7 +235,7 @@ class Fake:
             except Exception as error:
                 if raise_errors:
                     raise
-                current_setup().report(error, {"context": "client middleware", "job": held.job.payload})
+                current_setup().notify_error_handlers(error, {"context": "client middleware", "job": held.job.payload})
                 self._replace(held, held.job.raw, held.place, held.job.queue, now + LINK_PAUSE)
                 continue
             if move.verb == "push":

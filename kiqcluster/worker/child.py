@@ -176,7 +176,7 @@ class Child:
         if spec.quiet:  # before Redis is waited for: it may be over by then
             self._launcher.quiet()
         self._reach_redis(setup.store)
-        runtime.fire("fork")
+        runtime.run_hooks("fork")
         self._start_up(runtime)
         gc.freeze()  # what boot has made lives as long as the process; collections need not look at it
         self._join()
@@ -195,7 +195,7 @@ class Child:
         self._alarm.set(spec.config.silence_timeout)  # the first job may take the interpreter for ever
         self._launcher.start()
         self._events.emit("worker_ready", concurrency=spec.concurrency, queues=in_words(order.weights))
-        runtime.fire("ready")
+        runtime.run_hooks("ready")
 
     def _own_descriptors(self) -> Descriptors:
         main = (self._channel.fileno(), *self._inbox.descriptors())
@@ -224,7 +224,7 @@ class Child:
         """Run the startup handlers.  The kernel ends a process whose handlers hang, if the supervisor is gone."""
         self._alarm.set(self._spec.config.boot_timeout)
         try:
-            runtime.fire("startup")
+            runtime.run_hooks("startup")
         finally:
             self._alarm.set(0)
 

@@ -13,7 +13,7 @@ import atexit
 import weakref
 from collections.abc import Callable
 
-from kiqcluster.ipc.exits import leave
+from kiqcluster.ipc.exits import exit_process
 from kiqcluster.process.service import Service
 
 __all__ = ["disown_finalizers", "run_exit_handlers"]
@@ -52,4 +52,4 @@ class _Deadline(Service):
     def run(self) -> None:
         if self.pause(self._seconds):
             self._on_overdue(self._seconds)
-            leave(self._code)
+            exit_process(self._code)

@@ -220,9 +220,9 @@ class Heartbeat(Service):
             self._look_at_ruby()
         self._store.close_idle(UNUSED)
         self._on_beat()
-        self._runtime.fire("beat")
+        self._runtime.run_hooks("beat")
         if is_new:
-            self._runtime.fire("heartbeat")
+            self._runtime.run_hooks("heartbeat")
 
     def wake(self) -> None:
         self._bell.ring()

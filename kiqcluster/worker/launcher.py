@@ -186,7 +186,7 @@ class Launcher:
         returned = sum(capsule.fetch.quiet() for capsule in self.capsules)
         self._heartbeat.ring()
         self._runtime.events.emit("worker_quiet", returned=returned)
-        self._runtime.fire("quiet")
+        self._runtime.run_hooks("quiet")
 
     def resume(self) -> None:
         """End a quiet."""
@@ -197,7 +197,7 @@ class Launcher:
             capsule.fetch.resume()
         self._heartbeat.ring()
         self._runtime.events.emit("worker_resumed")
-        self._runtime.fire("resume")
+        self._runtime.run_hooks("resume")
 
     def learn_queues(self, known: Iterable[str]) -> None:
         """Take in queue names that somebody has heard of, on a live worker."""
@@ -211,7 +211,7 @@ class Launcher:
         self.quiet()
         self._stopping.set()
         self._poller.stop()
-        self._runtime.fire("shutdown")
+        self._runtime.run_hooks("shutdown")
 
     def running(self) -> int:
         """Return the number of units that run or are not settled yet."""
@@ -295,7 +295,7 @@ class Launcher:
         if has_left and not self._heartbeat.is_alive:  # else Redis is away, or the heartbeat is at it
             self._executions.finish(self._runtime.store.link(timeout=LAST_ROUND))
         self.end_job_log()
-        self._runtime.fire("exit")
+        self._runtime.run_hooks("exit")
         return has_left
 
     def let_go(self) -> None:
@@ -444,4 +444,4 @@ class Launcher:
 
     def _crashed(self, service: str, error: Exception) -> None:
         self._runtime.events.emit("service_crashed", service=service, error=error)
-        self._runtime.setup.report(error, {"context": service})
+        self._runtime.setup.notify_error_handlers(error, {"context": service})

@@ -119,10 +119,10 @@ class Poller(Service):
             with children_end_here():
                 move = enqueued(self._runtime.setup, old, now)
         except MalformedPayload as error:
-            self._runtime.setup.report(error, {"context": "malformed payload", "payload": old})
+            self._runtime.setup.notify_error_handlers(error, {"context": "malformed payload", "payload": old})
             return Move(old, "bury", "", wrap(old, DEFAULT_QUEUE, error, now))
         except Exception as error:  # noqa: BLE001  # the application's code must not stop the poller
-            self._runtime.setup.report(error, {"context": "client middleware", "job": read(old)})
+            self._runtime.setup.notify_error_handlers(error, {"context": "client middleware", "job": read(old)})
             return _deferred(old, now)  # the link may work the next time
         if move.verb == "push" and self._refused.holds(self._keys.queue(move.queue)):
             return _deferred(old, now)

@@ -129,7 +129,7 @@ class Execution:
         }
         self._say_failed("killed its processes, buried", error)
         self._tally(name, unit.queue).add(Dead(b"", now), 0.0, None, was_retried=False)
-        self._setup.report(error, {"context": "job", "job": payload, "queue": unit.queue})
+        self._setup.notify_error_handlers(error, {"context": "job", "job": payload, "queue": unit.queue})
         return self._exhausted(unit, payload, definition, error, changes, now)
 
     def interrupt(self, unit: Unit) -> Outcome:
@@ -175,7 +175,9 @@ class Execution:
     def _bury_unreadable(self, unit: Unit, error: MalformedPayload) -> Outcome:
         """Return Dead for bytes that are no job: as they are if Ruby's pages can show them, else wrapped."""
         now = self._clock.now()
-        self._setup.report(error, {"context": "malformed payload", "queue": unit.queue, "payload": unit.payload})
+        self._setup.notify_error_handlers(
+            error, {"context": "malformed payload", "queue": unit.queue, "payload": unit.payload}
+        )
         self._say_failed("cannot run, buried", error)
         try:
             payload = ruby_json.decode(unit.payload)
@@ -276,7 +278,7 @@ class Execution:
         plan = retry.plan(payload, unit.queue, raised, option, self._runtime.config.max_retries, now)
         outcome = self._concluded(unit, payload, definition, error, plan, now)
         self._failure = raised
-        self._setup.report(error, {"context": "job", "job": payload, "queue": unit.queue})
+        self._setup.notify_error_handlers(error, {"context": "job", "job": payload, "queue": unit.queue})
         return outcome
 
     def _concluded(
@@ -291,14 +293,14 @@ class Execution:
         if not plan.wanted:
             if isinstance(error, CannotRun):  # it never ran: nobody has decided that it may be forgotten
                 return self._exhausted(unit, payload, definition, error, plan.changes, now)
-            self._setup.mourn({**payload, **plan.changes}, error)
+            self._setup.notify_death_handlers({**payload, **plan.changes}, error)
             return Discard()
         # Ruby's poller would pop an entry that it cannot enqueue from our retry set, and drop it.
         if plan.exhausted or (entry := self._entry_for_ruby(unit, plan.changes, now)) is None:
             return self._exhausted(unit, payload, definition, error, plan.changes, now)
         answer = self._ask(definition.retry_in, plan.count, error, {**payload, **plan.changes}) if definition else None
         if answer is DISCARD:
-            self._setup.mourn({**payload, **plan.changes}, error)
+            self._setup.notify_death_handlers({**payload, **plan.changes}, error)
             return Discard()
         if answer is KILL:
             return self._exhausted(unit, payload, definition, error, plan.changes, now)
@@ -312,7 +314,7 @@ class Execution:
         told = {**payload, **changes}
         answer = self._ask(definition.retries_exhausted, told, error) if definition else None
         # Before the outcome is written: after a crash in between they are told again, which beats never.
-        self._setup.mourn(told, error)
+        self._setup.notify_death_handlers(told, error)
         if payload.get("dead") is False or answer is DISCARD:
             return Discard()
         entry = self._entry_for_ruby(unit, changes, now)
@@ -327,7 +329,7 @@ class Execution:
                 return hook(*facts)
         except BaseException as raised:  # noqa: BLE001  # the application's code; the job's end is decided without it
             error = raised if isinstance(raised, Exception) else _as_exception(raised)
-            self._setup.report(error, {"context": f"hook {getattr(hook, '__name__', hook)!s}"})
+            self._setup.notify_error_handlers(error, {"context": f"hook {getattr(hook, '__name__', hook)!s}"})
             return None
 
     def _entry(self, unit: Unit, changes: Any, now: float, without: tuple[str, ...] = ()) -> bytes:

@@ -32,7 +32,7 @@ class TestHandlers:
         setup.error_handler(lambda error, context: told.append((error, context)))
         error = ValueError("x")
 
-        setup.report(error, {"context": "job"})
+        setup.notify_error_handlers(error, {"context": "job"})
 
         assert told == [(error, {"context": "job"})]
 
@@ -44,7 +44,7 @@ class TestHandlers:
         setup.death_handler(lambda payload, error: mourned.append((payload, error)))
         error = ValueError("x")
 
-        setup.mourn({"class": "X"}, error)
+        setup.notify_death_handlers({"class": "X"}, error)
 
         assert mourned == [({"class": "X"}, error)]
         assert reported == ["death handler: on purpose"]
@@ -64,7 +64,7 @@ class TestFire:
         for hook in (lambda: ran.append("one"), fail, lambda: ran.append("two")):
             setup.hooks.on(event)(hook)
 
-        runtime.fire(event)
+        runtime.run_hooks(event)
 
         assert sorted(ran) == ["one", f"reported {event}", "two"]
 
@@ -72,7 +72,7 @@ class TestFire:
         setup.hooks.on("startup")(fail)
 
         with pytest.raises(ApplicationError, match="does not start"):
-            runtime.fire("startup")
+            runtime.run_hooks("startup")
 
 
 class TestConfigure:

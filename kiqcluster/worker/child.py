@@ -44,7 +44,7 @@ from kiqcluster.store.commands import check_commands
 from kiqcluster.store.engine import Member
 from kiqcluster.worker.descriptors import Descriptors
 from kiqcluster.worker.exit_handlers import disown_finalizers, run_exit_handlers
-from kiqcluster.worker.fetch.queue_order import in_words
+from kiqcluster.worker.fetch.queue_order import describe_queues
 from kiqcluster.worker.inbox import REMOTE_ACTIONS, Inbox
 from kiqcluster.worker.launcher import Callbacks, Launcher
 from kiqcluster.worker.memory import proportional_bytes
@@ -194,7 +194,7 @@ class Child:
         self._launcher.stamp_board()
         self._alarm.set(spec.config.silence_timeout)  # the first job may take the interpreter for ever
         self._launcher.start()
-        self._events.emit("worker_ready", concurrency=spec.concurrency, queues=in_words(order.weights))
+        self._events.emit("worker_ready", concurrency=spec.concurrency, queues=describe_queues(order.weights))
         runtime.run_hooks("ready")
 
     def _own_descriptors(self) -> Descriptors:

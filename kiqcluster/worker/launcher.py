@@ -32,8 +32,8 @@ from kiqcluster.store import is_outage
 from kiqcluster.store.engine import DeadSetLimits, Engine, Member
 from kiqcluster.worker.fetch.fencing import Fencing
 from kiqcluster.worker.fetch.fetch import ReliableFetch
-from kiqcluster.worker.fetch.queue_order import QueueOrder, in_words
-from kiqcluster.worker.fetch.wakeups import Bells
+from kiqcluster.worker.fetch.queue_order import QueueOrder, describe_queues
+from kiqcluster.worker.fetch.wakeups import Wakeups
 from kiqcluster.worker.heartbeat import Heartbeat, Status
 from kiqcluster.worker.identity import Birth, new_member
 from kiqcluster.worker.metrics.application_metrics import Collectors
@@ -71,7 +71,7 @@ class Capsule:
     name: str
     order: QueueOrder
     fetch: ReliableFetch
-    bells: Bells
+    wakeups: Wakeups
     manager: Manager
 
 
@@ -171,8 +171,8 @@ class Launcher:
 
     def descriptors(self) -> dict[str, tuple[int, ...]]:
         """Return the numbers that its services wait on, by what they are for."""
-        bells = tuple(number for capsule in self.capsules for number in capsule.bells.descriptors())
-        return {"bells": bells, "heartbeat": self._heartbeat.descriptors()}
+        wakeups = tuple(number for capsule in self.capsules for number in capsule.wakeups.descriptors())
+        return {"bells": wakeups, "heartbeat": self._heartbeat.descriptors()}
 
     def recover(self, orphans: Mapping[str, Sequence[str]]) -> None:
         """Give the units of dead processes back; orphans: identity → tokens that were running."""
@@ -203,7 +203,7 @@ class Launcher:
         """Take in queue names that somebody has heard of, on a live worker."""
         for capsule in self.capsules:
             if capsule.order.learn(known):
-                self._runtime.events.emit("queues_changed", queues=in_words(capsule.order.weights))
+                self._runtime.events.emit("queues_changed", queues=describe_queues(capsule.order.weights))
                 capsule.fetch.ring()
 
     def begin_stop(self) -> None:
@@ -301,7 +301,7 @@ class Launcher:
     def let_go(self) -> None:
         """Close, in a forked process, what is this worker's."""
         for capsule in self.capsules:
-            capsule.bells.let_go()
+            capsule.wakeups.let_go()
         self._heartbeat.let_go()
         self._runtime.store.let_go()
 
@@ -322,7 +322,7 @@ class Launcher:
         while True:
             try:
                 if not capsule.manager.join(LAST_ROUND):
-                    capsule.bells.end_on_server()
+                    capsule.wakeups.end_on_server()
                 capsule.fetch.leave(interrupted, LAST_ROUND, suspects)
             except StoreError as error:
                 if self._runtime.clock.monotonic() + LAST_ROUND < until:
@@ -339,16 +339,16 @@ class Launcher:
     # making
 
     def _make_capsule(self, name: str, order: QueueOrder) -> Capsule:
-        bells = Bells(self._runtime.store, self._runtime.clock)
+        wakeups = Wakeups(self._runtime.store, self._runtime.clock)
         fetch = ReliableFetch(
-            self._runtime, self._engine, order, lambda: new_member(self._birth), self._on_member, bells.poke
+            self._runtime, self._engine, order, lambda: new_member(self._birth), self._on_member, wakeups.wake
         )
 
         def make_processor(number: int) -> Processor:
             return Processor(number, fetch, self._make_execution(), self._board, self._runtime.clock, self._crashed)
 
-        manager = Manager(self._concurrency, fetch, bells, self._runtime.clock, make_processor, self._crashed)
-        return Capsule(name, order, fetch, bells, manager)
+        manager = Manager(self._concurrency, fetch, wakeups, self._runtime.clock, make_processor, self._crashed)
+        return Capsule(name, order, fetch, wakeups, manager)
 
     def _make_execution(self) -> Execution:
         parts = (self._runtime, self._registry, self._metrics, self._stopping, self._job_log.say)

@@ -30,7 +30,7 @@ from kiqcluster.store.connection import Link
 from kiqcluster.store.engine import ALL_SUSPECT, DeadSetLimits, Engine, Settlement, Unit
 from kiqcluster.worker.fetch.coordinator import Round
 from kiqcluster.worker.fetch.fetch import ReliableFetch
-from kiqcluster.worker.fetch.prefetch import Pace
+from kiqcluster.worker.fetch.prefetch import Prefetch
 from kiqcluster.worker.fetch.queue_order import QueueOrder
 from kiqcluster.worker.identity import Birth, new_member
 from tests.chaos.scale import sized
@@ -261,13 +261,15 @@ class Rig:
 
 @pytest.fixture(autouse=True)
 def _many_switches(monkeypatch: pytest.MonkeyPatch, seed: str) -> Iterator[None]:
-    import kiqcluster.worker.fetch.redis_health as reach_module
+    import kiqcluster.worker.fetch.redis_health as redis_health
 
     rng = Random(seed)
     # Deep at random: rounds are sent ahead now and then, which single jobs would never bring about.
-    monkeypatch.setattr(Pace, "note", lambda pace, *_: setattr(pace, "depth", rng.choice((0, 2, 4, 8, 16))))
-    for name in ("FIRST_PAUSE", "LONGEST_PAUSE"):  # so that thousands of outages fit in a second
-        monkeypatch.setattr(reach_module, name, 0.002)
+    monkeypatch.setattr(
+        Prefetch, "record_finished", lambda prefetch, *_: setattr(prefetch, "depth", rng.choice((0, 2, 4, 8, 16)))
+    )
+    for name in ("MIN_RETRY_SECONDS", "MAX_RETRY_SECONDS"):  # so that thousands of outages fit in a second
+        monkeypatch.setattr(redis_health, name, 0.002)
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH)
     yield

@@ -19,7 +19,7 @@ from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.store import Link, Store
 from kiqcluster.store.engine import DeadSetLimits, Engine, Exchange, Member, Refusals, Reserved, Settlement, Unit
 from kiqcluster.worker.fetch.fetch import ReliableFetch
-from kiqcluster.worker.fetch.prefetch import Pace
+from kiqcluster.worker.fetch.prefetch import Prefetch
 from kiqcluster.worker.fetch.queue_order import QueueOrder
 from kiqcluster.worker.identity import Birth, new_member
 from tests.kit import PATIENCE, RedisServer, wait_until
@@ -219,9 +219,11 @@ class TestAhead:
     @pytest.fixture(autouse=True)
     def on_air(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         """50 units are taken at once; with 25 of them left, the next round is on the air."""
-        monkeypatch.setattr(Pace, "note", lambda *_: None)  # it stays as it is set here, however slow the machine
+        monkeypatch.setattr(
+            Prefetch, "record_finished", lambda *_: None
+        )  # it stays as it is set here, however slow the machine
         bench.push(*(f"{number:03}" for number in range(self.JOBS)))
-        bench.turns.pace.depth = 50
+        bench.turns.prefetch.depth = 50
         self.taken = [bench.next() for _ in range(26)]
         assert bench.turns.on_air is not None
         assert len(bench.turns.units) == 24
@@ -397,7 +399,7 @@ def test_a_refused_settle_holds_up_no_other_unit_and_is_tried_again(bench: Bench
     assert bench.inflight() == 1
     assert int(bench.store.call("GET", bench.store.keys.processed)) == 1
     bench.store.call("DEL", bench.store.keys.retry)
-    bench.fetch._holdings.refused_until = 0.0  # the pause is over
+    bench.fetch._in_flight.refused_until = 0.0  # the pause is over
     bench.fetch.tend()
     assert bench.inflight() == 0
     assert bench.store.call("ZRANGE", bench.store.keys.retry, 0, -1) == [b"again"]
@@ -460,7 +462,7 @@ class TestSentAhead:
 
     @pytest.fixture(autouse=True)
     def _steady(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(Pace, "note", lambda *_: None)
+        monkeypatch.setattr(Prefetch, "record_finished", lambda *_: None)
 
     @pytest.fixture
     def on_air(self, bench: Bench) -> list[Unit]:
@@ -489,7 +491,7 @@ class TestSentAhead:
         self, bench: Bench, on_air: list[Unit], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         paused, gate = threading.Event(), threading.Event()
-        monkeypatch.setattr(bench.fetch._reach, "pause", lambda _: (paused.set(), gate.wait(3 * PATIENCE)))
+        monkeypatch.setattr(bench.fetch._health, "pause", lambda _: (paused.set(), gate.wait(3 * PATIENCE)))
         monkeypatch.setattr(bench.engine, "begin", raising(RedisUnavailable("away")))
         monkeypatch.setattr(bench.engine, "finish", once_another_is_parked(bench))
 
@@ -561,9 +563,9 @@ def take_ahead(bench: Bench, at_hand: int, depth: int = 50) -> None:
     reserved = bench.engine.exchange(bench.fetch._link, bench.fetch.member, 99, limits, [], 0.0)[1]
     assert reserved is not None
     with bench.turns.lock:
-        bench.fetch._holdings.reserve(reserved.units, 0.0)
+        bench.fetch._in_flight.add(reserved.units, 0.0)
         bench.turns.units.extend(reserved.units)
-        bench.turns.few, bench.turns.pace.depth = depth // 2, depth
+        bench.turns.few, bench.turns.prefetch.depth = depth // 2, depth
         bench.turns.parked.notify()
 
 

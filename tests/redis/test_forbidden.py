@@ -128,6 +128,6 @@ def test_an_outcome_whose_key_is_forbidden_holds_up_no_other(limited: Limited) -
     assert held == [b"a"]
     assert any("dead" in words and "NOPERM" in words for words in limited.refusals)
     limited.allow(*QUEUES, "dead")
-    limited.fetch._holdings.refused_until = 0.0  # the pause is over
+    limited.fetch._in_flight.refused_until = 0.0  # the pause is over
     limited.fetch.flush()
     assert limited.admin.call("ZRANGE", "dead", 0, -1) == [b"buried"]

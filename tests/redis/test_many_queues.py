@@ -40,7 +40,7 @@ def bench(store: Store, setup: Setup, request: pytest.FixtureRequest) -> Iterato
     weight = {"random": "", "weighted": "=2", "strict": ""}[request.param]
     bench = Bench(store, setup, f"q0{weight},*", strict=request.param == "strict")
     bench.fetch._order.learn(f"q{number}" for number in range(MANY))
-    bench.fetch._order.forget(bench.fetch._order.weights)  # as if all had been asked
+    bench.fetch._order.drop_candidates(bench.fetch._order.weights)  # as if all had been asked
     yield bench
     bench.fetch.end()
 
@@ -107,7 +107,7 @@ def test_a_busy_process_finds_the_job_of_another_queue_without_a_look(bench: Ben
 
     taken: list[bytes] = []
     find_while_busy()
-    bench.fetch._order.suspect([hot])
+    bench.fetch._order.add_candidates([hot])
     drain(bench, taken)
 
     wait_until(find_while_busy, "one of the other queues to have its turn")
@@ -143,10 +143,10 @@ def test_leaving_empties_all_wake_lists_a_hundred_queues_at_a_time(
 
 def test_what_one_look_leaves_out_the_next_one_asks(bench: Bench) -> None:
     order = bench.fetch._order
-    looked_at = [order.look_at(MAX_QUEUES) for _ in range(MANY // MAX_QUEUES)]
+    looked_at = [order.next_to_sweep(MAX_QUEUES) for _ in range(MANY // MAX_QUEUES)]
 
     assert sorted(name for names in looked_at for name in names) == sorted(order.weights)
-    assert len(order.look_at(MAX_LOOKED_AT)) == MANY
+    assert len(order.next_to_sweep(MAX_LOOKED_AT)) == MANY
 
 
 def test_a_heartbeat_learns_all_names_in_pages(store: Store, setup: Setup) -> None:

@@ -22,7 +22,7 @@ from kiqcluster.store.engine import Settlement
 from kiqcluster.store.wire import Wire
 from kiqcluster.worker.fetch.fetch import MAX_LIGHT_BYTES
 from kiqcluster.worker.fetch.in_flight import MAX_SETTLE_BYTES
-from kiqcluster.worker.fetch.wakeups import MAX_BELL_BYTES, Bells
+from kiqcluster.worker.fetch.wakeups import MAX_PAYLOAD_BYTES, Wakeups
 from tests.kit import PATIENCE, RedisServer, wait_until
 from tests.proxy import Proxy
 from tests.redis.test_fetch import Bench
@@ -165,17 +165,17 @@ def test_a_stop_settles_the_small_and_gives_back_what_the_line_has_no_time_for(b
 
 
 def test_a_bell_that_brings_a_large_payload_is_not_waited_for(bench: Bench, store: Store) -> None:
-    bells = Bells(bench.store, bench.fetch._runtime.clock)
-    bells.arm(["default"])
-    store.call("LPUSH", "queue:default", b"x" * (20 * MAX_BELL_BYTES))
-    rung: list[str] = []
+    wakeups = Wakeups(bench.store, bench.fetch._runtime.clock)
+    wakeups.arm(["default"])
+    store.call("LPUSH", "queue:default", b"x" * (20 * MAX_PAYLOAD_BYTES))
+    pushed: list[str] = []
 
-    wait_until(lambda: rung.extend(bells.wait(0.1)) or rung, "the bell", seconds=PATIENCE / 5)  # type: ignore[func-returns-value]
+    wait_until(lambda: pushed.extend(wakeups.wait(0.1)) or pushed, "the bell", seconds=PATIENCE / 5)  # type: ignore[func-returns-value]
 
-    assert rung == ["default"]
+    assert pushed == ["default"]
     assert store.call("LLEN", "kiq:wake:default") == 1
-    bells.close()
-    bells.let_go()
+    wakeups.close()
+    wakeups.let_go()
 
 
 def test_a_reserve_reads_few_large_payloads_that_it_does_not_take(bench: Bench, store: Store) -> None:

@@ -10,5 +10,4 @@ fencing        whether this process still holds what it runs
 wakeups        how an idle process learns of a push
 queue_order    in which order queues are looked at
 redis_health   whether Redis answers
-strategy       what the threads of a worker need of a way to fetch
 """

@@ -33,10 +33,10 @@ from kiqcluster.store.engine import (
     Settlement,
     Unit,
 )
-from kiqcluster.worker.fetch.in_flight import Holdings
-from kiqcluster.worker.fetch.prefetch import NOTHING, Appetite, Pace
-from kiqcluster.worker.fetch.queue_order import FEW_QUEUES, QueueOrder
-from kiqcluster.worker.fetch.wakeups import MOST_BELLS
+from kiqcluster.worker.fetch.in_flight import InFlight
+from kiqcluster.worker.fetch.prefetch import NO_UNITS, Prefetch, ReserveSize
+from kiqcluster.worker.fetch.queue_order import MAX_QUEUES_AT_FULL_PACE, QueueOrder
+from kiqcluster.worker.fetch.wakeups import MAX_ARMED_QUEUES
 
 __all__ = ["Round", "Turns"]
 
@@ -47,13 +47,13 @@ FORBIDDEN_SECONDS = 60.0  # until a queue is tried again whose keys Redis forbid
 class Round:
     """One settle + reserve, from its beginning to its end.
 
-    batch: what it settles.  appetite, limits, most_deaths: what it reserves, nothing when there are no limits.
+    batch: what it settles.  size, limits, most_deaths: what it reserves, nothing when there are no limits.
     sent: None until it is.  is_processor: whether a processor leads it, which goes on with a unit itself.
     is_heard: whether a bell has asked for it.
     """
 
     batch: list[Settlement] = field(default_factory=list)
-    appetite: Appetite = NOTHING
+    size: ReserveSize = NO_UNITS
     limits: Limits | None = None
     most_deaths: int = ANY_DEATHS
     sent: Exchange | None = None
@@ -71,9 +71,9 @@ class Turns:
     Methods take it, but for those that say otherwise.  poke: wakes the manager.
     """
 
-    def __init__(self, order: QueueOrder, holdings: Holdings, clock: Clock, poke: Callable[[], None]) -> None:
+    def __init__(self, order: QueueOrder, in_flight: InFlight, clock: Clock, poke: Callable[[], None]) -> None:
         self._order = order
-        self._holdings = holdings
+        self._in_flight = in_flight
         self._now = clock.monotonic
         self._poke = poke
         # A lock by itself, for `with` takes it in one step: what is raised in this thread from outside (a time limit of
@@ -81,13 +81,13 @@ class Turns:
         self.lock = threading.Lock()
         self.parked = threading.Condition(self.lock)
         self.units: deque[Unit] = deque()  # at hand, the oldest first
-        self.finished = holdings.finished  # what processors hand in
+        self.finished = in_flight.finished  # what processors hand in
         self.oldest = 0.0  # when the first of them came in
         self.is_tended = False  # the manager knows that something is left behind
         self.idle = 0  # processors parked on the condition
         self.leading = False  # somebody ends a round, or one is on the air
         self.on_air: Round | None = None  # sent ahead of need; ended by whoever finds no unit, or by the manager
-        self.pace = Pace()
+        self.prefetch = Prefetch()
         self.due = True  # there may be work in Redis
         self.few = 0  # units at hand at which somebody leads ahead; 0 while none are taken ahead
         self.hungry = False  # the last reserve brought less than idle processors wanted
@@ -158,7 +158,7 @@ class Turns:
     def begin_to_tend(self) -> bool:
         """Take note that the manager looks now; return whether anything is left behind.  Needs no lock."""
         self.is_tended = False  # before the look: what comes after it pokes
-        if not (self.units or self.on_air or self._holdings.is_waiting):
+        if not (self.units or self.on_air or self._in_flight.has_waiting):
             return False
         self.is_tended = True
         return True
@@ -173,13 +173,13 @@ class Turns:
     def give_back(self, long_running: Iterable[str], now: float) -> None:
         """Have all units that wait put back, and for a while take none ahead from the queues that were in their way."""
         with self.lock:
-            self._holdings.give_back(self.units)
-            self.pace.blame(long_running, now)
+            self._in_flight.return_units(self.units)
+            self.prefetch.penalize(long_running, now)
 
     def lead_to_settle(self) -> Round | None:
         """Return the round by which the manager settles what is finished; None if somebody leads, or nothing is."""
         with self.lock:
-            if self.leading or not self._holdings.is_waiting:
+            if self.leading or not self._in_flight.has_waiting:
                 return None
             self.due = True  # who handed these in finds nothing left to settle, and must look for work all the same
             return self._take_lead(is_processor=False)
@@ -216,17 +216,17 @@ class Turns:
             if self.is_refused or not self._is_waiting():
                 return []
             left_alone = {*self.resting, *self._forbidden_now()}
-        return list(islice((queue for queue in self._order.preferred() if queue not in left_alone), MOST_BELLS))
+        return list(islice((queue for queue in self._order.preferred() if queue not in left_alone), MAX_ARMED_QUEUES))
 
     def look_at(self, most: int) -> list[str]:
         """Return the queues for the next look, without those that are known to be forbidden."""
         with self.lock:
             forbidden = self._forbidden_now()
-            return [queue for queue in self._order.look_at(most) if queue not in forbidden]
+            return [queue for queue in self._order.next_to_sweep(most) if queue not in forbidden]
 
     def suspect(self, queues: Iterable[str]) -> None:
         """Take note that these queues may hold work."""
-        self._order.suspect(queues)
+        self._order.add_candidates(queues)
 
     def _forbidden_now(self) -> set[str]:
         now = self._now()
@@ -241,7 +241,7 @@ class Turns:
         """Want no more, have unstarted units put back; return their number."""
         with self.lock:
             self.is_quiet, self.few = True, 0
-            returned = self._holdings.give_back(self.units)
+            returned = self._in_flight.return_units(self.units)
             self.oldest = 0.0  # no company to wait for
         self._poke()
         return returned
@@ -275,33 +275,33 @@ class Turns:
         """
         with self.lock:
             turn.begun_at = self._now()
-            turn.appetite, turn.limits = self._decide(turn)
+            turn.size, turn.limits = self._decide(turn)
             if turn.limits is None and ahead:
                 return False
-            self.pace.note(len(self.finished), turn.begun_at)
-            turn.batch = self._holdings.take(turn.begun_at)
-            turn.most_deaths = self._holdings.most_deaths(turn.batch, turn.begun_at)
+            self.prefetch.record_finished(len(self.finished), turn.begun_at)
+            turn.batch = self._in_flight.take_waiting(turn.begun_at)
+            turn.most_deaths = self._in_flight.most_deaths(turn.batch, turn.begun_at)
             if ahead and self.idle and any(type(each.outcome) is not Done for each in turn.batch):
                 self.parked.notify()  # payloads are sent along, which a Redis that is busy may be slow to take
         return turn.limits is not None or bool(turn.batch)
 
-    def _decide(self, turn: Round) -> tuple[Appetite, Limits | None]:
+    def _decide(self, turn: Round) -> tuple[ReserveSize, Limits | None]:
         """Return how much to reserve, in all and from each queue.  Called with the lock."""
         if self.is_quiet or self.has_ended or not (turn.is_processor or turn.is_heard or self.few):
-            return NOTHING, None
-        appetite = self.pace.appetite(self.idle + turn.is_processor, len(self.units))
-        if appetite == NOTHING:  # enough is at hand; if a look is due, it stays so for who takes the last of it
+            return NO_UNITS, None
+        size = self.prefetch.reserve_size(self.idle + turn.is_processor, len(self.units))
+        if size == NO_UNITS:  # enough is at hand; if a look is due, it stays so for who takes the last of it
             self.few = 0
-            return NOTHING, None
-        drawn = self._order.draw(self.pace.most_queues() if self.few else MAX_QUEUES)
-        self.due = self._order.may_hold_more(drawn)
+            return NO_UNITS, None
+        drawn = self._order.draw(self.prefetch.max_queues() if self.few else MAX_QUEUES)
+        self.due = self._order.has_other_candidates(drawn)
         if self.forbidden:
             forbidden = self._forbidden_now()
             drawn = {queue: share for queue, share in drawn.items() if queue not in forbidden}
-        limits = self.pace.limits(drawn, appetite, turn.begun_at)
+        limits = self.prefetch.limits(drawn, size, turn.begun_at)
         if not limits:
             self.few = 0
-        return appetite, limits or None
+        return size, limits or None
 
     def leave_on_air(self, turn: Round) -> None:
         """Leave a round that was sent to whoever needs it first."""
@@ -313,33 +313,33 @@ class Turns:
 
     def take_in(self, reserved: Reserved, turn: Round) -> None:
         """Have at hand what a round has brought."""
-        units, appetite = reserved.units, turn.appetite
+        units, size = reserved.units, turn.size
         with self.lock:
             self.is_refused = reserved.is_refused
             self.resting = self.resting.difference(turn.limits or ()) | reserved.resting
-            self._holdings.reserve(units, self._now())
+            self._in_flight.add(units, self._now())
             is_alone = bool(units) and units[0].deaths > 0  # a suspect's batch is short for that
             if self.is_quiet or self.has_ended:  # it was on its way when the process became quiet
-                self._holdings.returned += units
+                self._in_flight.returned += units
                 self._poke()
                 return
             self.units.extend(units)
             self._note_queues(reserved, turn)
             # Refused, the next sweep tries again: queues that were not asked would be refused as well.
-            self.due = not self.is_refused and (self.due or is_alone or len(units) >= appetite.now)
-            brought_all = len(units) == appetite.in_all > appetite.now
-            self.few = self.pace.depth // 2 if brought_all else 0
-            self.hungry = len(units) < appetite.now and not is_alone and not self.is_refused
+            self.due = not self.is_refused and (self.due or is_alone or len(units) >= size.needed)
+            brought_all = len(units) == size.total > size.needed
+            self.few = self.prefetch.depth // 2 if brought_all else 0
+            self.hungry = len(units) < size.needed and not is_alone and not self.is_refused
 
     def _note_queues(self, reserved: Reserved, turn: Round) -> None:
         """Take note which queues may hold more, if they are too many to be asked each time.  Called with the lock."""
-        limits, units, most = turn.limits or {}, reserved.units, turn.appetite.in_all
-        if self.is_refused or len(self._order.weights) <= FEW_QUEUES:
+        limits, units, most = turn.limits or {}, reserved.units, turn.size.total
+        if self.is_refused or len(self._order.weights) <= MAX_QUEUES_AT_FULL_PACE:
             return
         is_alone, is_filled = bool(units) and units[0].deaths > 0, len(units) >= most
         is_cut_short = is_alone or is_filled or any(each < most for _, each in limits.values())
         is_whole = not is_cut_short and sum(len(unit.payload) for unit in units) < MAX_RESERVE_BYTES
-        self._order.note(limits, {unit.queue for unit in units}, is_whole=is_whole)
+        self._order.record_reserve(limits, {unit.queue for unit in units}, is_whole=is_whole)
 
     def end(self, turn: Round, *, went_well: bool) -> Round | None:
         """Lead no more, and see to it that somebody runs what there is, or leads on.
@@ -349,7 +349,7 @@ class Turns:
         """
         with self.lock:
             self.leading = False
-            self._holdings.acknowledge()
+            self._in_flight.acknowledge()
             may_follow = went_well and turn.is_processor and turn.sent is not None and not self.unsure
             if may_follow and self.few and 0 < len(self.units) <= self.few + 1:  # of which the caller takes one itself
                 return self._take_lead(is_processor=True)
@@ -365,14 +365,14 @@ class Turns:
     def refuse(self, batch: Sequence[Settlement], refusals: Refusals) -> None:
         """Keep what Redis would not write, and try it again later."""
         with self.lock:
-            self._holdings.refuse(batch, refusals, self._now())
+            self._in_flight.keep_refused(batch, refusals, self._now())
 
     def forbid(self, queues: Iterable[str]) -> bool:
         """Ask these queues no more for a while, and look again; return whether any was not known to be forbidden."""
         with self.lock:
             is_new = not self.forbidden.keys() >= set(queues)
             self.forbidden.update(dict.fromkeys(queues, self._now() + FORBIDDEN_SECONDS))
-            self._order.forget(queues)
+            self._order.drop_candidates(queues)
             self.due = True
             self.parked.notify()
             return is_new
@@ -386,7 +386,7 @@ class Turns:
     def put_back(self, batch: Sequence[Settlement], *, is_lost: bool) -> None:
         """Have what a round took along wait for the next one.  is_lost: it may have come to Redis all the same."""
         with self.lock:
-            self._holdings.put_back(batch)
+            self._in_flight.restore(batch)
             self.due, self.few = True, 0
             self.unsure = self.unsure or is_lost
             self.parked.notify()  # what is at hand runs meanwhile
@@ -400,5 +400,5 @@ class Turns:
         """Hold nothing, and look for work: what was at hand is others' now."""
         with self.lock:
             self.units.clear()
-            self._holdings.forget()
+            self._in_flight.clear()
             self.unsure, self.due = False, True

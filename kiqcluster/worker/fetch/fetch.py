@@ -37,10 +37,16 @@ from kiqcluster.store.engine import (
     Unit,
 )
 from kiqcluster.worker.fetch.coordinator import Round, Turns
-from kiqcluster.worker.fetch.in_flight import MAX_SETTLE_BYTES, STALE, Holdings, fitting, weight
+from kiqcluster.worker.fetch.in_flight import (
+    MAX_SETTLE_BYTES,
+    STALE_UNIT_SECONDS,
+    InFlight,
+    count_fitting,
+    payload_bytes,
+)
 from kiqcluster.worker.fetch.membership import Membership
 from kiqcluster.worker.fetch.queue_order import QueueOrder
-from kiqcluster.worker.fetch.redis_health import Reach
+from kiqcluster.worker.fetch.redis_health import RedisHealth
 
 __all__ = ["ReliableFetch"]
 
@@ -72,13 +78,13 @@ class ReliableFetch:
         self._engine = engine
         self._order = order
         self._link = engine.store.link(trust=FRESH)
-        self._holdings = Holdings(runtime.config.max_retries_after_interruption)
-        self._turns = Turns(order, self._holdings, runtime.clock, poke)
+        self._in_flight = InFlight(runtime.config.max_retries_after_interruption)
+        self._turns = Turns(order, self._in_flight, runtime.clock, poke)
         self._membership = Membership(engine, new_member, on_member, self._turns.ending)
-        self._reach = Reach(runtime)
+        self._health = RedisHealth(runtime)
         self._pid = os.getpid()
         self._call = 0
-        self._late_after = min(STALE, runtime.config.recover_after / 2) / 2
+        self._late_after = min(STALE_UNIT_SECONDS, runtime.config.recover_after / 2) / 2
         self.round_trips = 0  # rounds whose replies came
         self.round_trip_seconds = 0.0  # that they were waited for
         self.progress = 0  # rounds led, looks that found nothing; stands still only if every processor is busy or stuck
@@ -136,9 +142,9 @@ class ReliableFetch:
         due_in = COMPANY  # also when processors have taken everything since: what they finish must find us looking
         if turns.finished:
             due_in = max(0.0, turns.oldest + COMPANY - now)
-        elif self._holdings.refused:
-            due_in = max(0.0, self._holdings.refused_until - now)
-        if due_in == 0 or self._holdings.returned:
+        elif self._in_flight.refused:
+            due_in = max(0.0, self._in_flight.refused_until - now)
+        if due_in == 0 or self._in_flight.returned:
             self.flush()
             due_in = COMPANY
         return due_in
@@ -208,7 +214,7 @@ class ReliableFetch:
     @property
     def is_connected(self) -> bool:
         """Whether the last round reached Redis, and was not refused as a whole."""
-        return self._reach.is_there and not self._turns.is_refused
+        return self._health.is_reachable and not self._turns.is_refused
 
     def quiet(self) -> int:
         """Fetch no more; give unstarted units back at once, in order.  Returns their number."""
@@ -227,7 +233,7 @@ class ReliableFetch:
 
         Those whose outcome Redis refuses do not count: nobody need wait for them.
         """
-        return len(self._holdings) - len(self._holdings.refused)
+        return len(self._in_flight) - len(self._in_flight.refused)
 
     def prefetched(self) -> int:
         """Return the number of units that wait here for a processor."""
@@ -235,7 +241,7 @@ class ReliableFetch:
 
     def is_drained(self) -> bool:
         """Return whether the queues were empty, or at rest, at the last look, and nothing is held."""
-        return bool(self._turns.idle) and self.is_sure() and not (self._turns.due or len(self._holdings))
+        return bool(self._turns.idle) and self.is_sure() and not (self._turns.due or len(self._in_flight))
 
     def is_sure(self) -> bool:
         """Return whether no unit can be in flight that is not known here: no reserve is out, none was lost."""
@@ -253,10 +259,10 @@ class ReliableFetch:
         back with the rest.  seconds: for each round trip.  suspects: tokens of units that may have caused this.
         Raises StoreError.
         """
-        outcomes = [*self._holdings.left(), *interrupted]
-        heavy = [each for each in outcomes if weight(each) > MAX_LIGHT_BYTES]
+        outcomes = [*self._in_flight.unacknowledged(), *interrupted]
+        heavy = [each for each in outcomes if payload_bytes(each) > MAX_LIGHT_BYTES]
         link = self._engine.store.link(timeout=seconds)
-        self._settle_last(link, [each for each in outcomes if weight(each) <= MAX_LIGHT_BYTES])
+        self._settle_last(link, [each for each in outcomes if payload_bytes(each) <= MAX_LIGHT_BYTES])
         self._settle_heavy(heavy, seconds)
         self._engine.return_wake_lists(link, list(self._order.weights))
         self._membership.leave(link, suspects)
@@ -273,18 +279,18 @@ class ReliableFetch:
                 self._settle_last(link, [settlement])
             except (RedisUnavailable, ReplyLost) as error:
                 reason = f"{len(outcomes) - number} large outcomes are not written, their jobs go back ({error})"
-                self._reach.refused("a stop", reason)
+                self._health.on_refusal("a stop", reason)
                 return
             finally:
                 link.close()
 
     def _settle_last(self, link: Link, outcomes: Sequence[Settlement]) -> None:
         while outcomes:
-            count = fitting(outcomes, MAX_SETTLE_BYTES)
+            count = count_fitting(outcomes, MAX_SETTLE_BYTES)
             now = self._runtime.clock.now()
             refusals, _ = self._engine.exchange(link, self.member, 0, None, outcomes[:count], now)
             for reason in refusals.values():
-                self._reach.refused("an outcome", reason)
+                self._health.on_refusal("an outcome", reason)
             outcomes = outcomes[count:]
 
     # leading
@@ -339,12 +345,12 @@ class ReliableFetch:
         self.round_trips += 1
         self.round_trip_seconds += self._now() - waited_since
         batch = turn.batch
-        self._holdings.settle([each for each in batch if each.unit.token not in refusals] if refusals else batch)
-        self._reach.back()
+        self._in_flight.remove([each for each in batch if each.unit.token not in refusals] if refusals else batch)
+        self._health.on_reply()
         if refusals:
             self._keep_refused(batch, refusals)
-        elif not self._holdings.refused and not (reserved is not None and reserved.refusal):
-            self._reach.agreed()
+        elif not self._in_flight.refused and not (reserved is not None and reserved.refusal):
+            self._health.on_nothing_refused()
         if reserved is not None:
             self._receive(reserved, turn)
 
@@ -358,7 +364,7 @@ class ReliableFetch:
         if is_forbidden and turn.limits and self._forbid(turn.limits):
             return
         if reserved.refusal:
-            self._reach.refused("a reserve", reserved.refusal)
+            self._health.on_refusal("a reserve", reserved.refusal)
         self._turns.take_in(reserved, turn)
 
     def _confirm(self, units: Iterable[Unit]) -> bool:
@@ -367,7 +373,7 @@ class ReliableFetch:
         A slow line and a freeze of this process look the same, and in a freeze others may have recovered it.
         """
         self._turns.disbelieve()  # until it has answered
-        if not self._membership.resync(self._link, [*self._holdings.tokens, *(unit.token for unit in units)]):
+        if not self._membership.resync(self._link, [*self._in_flight.tokens, *(unit.token for unit in units)]):
             self._rejoin()
             return False
         self._turns.be_sure()
@@ -377,23 +383,23 @@ class ReliableFetch:
         """Find out which of these queues Redis forbids, since one refuses a whole reserve; return whether any is."""
         forbidden = self._engine.forbidden_queues(self._link, self.member, queues)
         if forbidden and self._turns.forbid(forbidden):
-            self._reach.refused("a reserve", "; ".join(forbidden.values()))
+            self._health.on_refusal("a reserve", "; ".join(forbidden.values()))
         return bool(forbidden)
 
     # trouble
 
     def _keep_refused(self, batch: list[Settlement], refusals: Refusals) -> None:
-        self._reach.refused("an outcome", next(iter(refusals.values())))
+        self._health.on_refusal("an outcome", next(iter(refusals.values())))
         self._turns.refuse(batch, refusals)
 
     def _settle_singly(self, batch: list[Settlement], error: Exception) -> None:
         """Settle one by one what cannot be sent together; what cannot be sent at all stays held."""
-        self._reach.refused("a batch", repr(error))
+        self._health.on_refusal("a batch", repr(error))
         self._turns.disbelieve()  # what was reserved with them is not known
         for number, settlement in enumerate(batch):
             try:
                 self._engine.settle(self._link, [settlement], self._runtime.clock.now())
-                self._holdings.settle([settlement])
+                self._in_flight.remove([settlement])
             except (RedisUnavailable, ReplyLost) as outage:
                 self._outage(outage, batch[number:])
                 return
@@ -403,11 +409,11 @@ class ReliableFetch:
     def _outage(self, error: StoreError, batch: list[Settlement]) -> None:
         """Keep the outcomes, wait a little.  A settle may be sent again; a reserve never is (R3, R4)."""
         self._turns.put_back(batch, is_lost=isinstance(error, ReplyLost))
-        self._reach.failed("a round", error)
-        self._reach.pause(self._turns.ending)
+        self._health.on_error("a round", error)
+        self._health.pause(self._turns.ending)
 
     def _resync(self) -> None:
-        if self._membership.resync(self._link, self._holdings.tokens):
+        if self._membership.resync(self._link, self._in_flight.tokens):
             self._turns.be_sure()
         else:
             self._rejoin()

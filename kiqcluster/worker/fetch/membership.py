@@ -1,13 +1,13 @@
-"""Membership: who this process is in Redis, and what becomes of that when it is in doubt (R1, R3, R7).
+"""Membership: who this process is in Redis, and what it does when that is uncertain (R1, R3, R7).
 
-Runs in: the thread that leads a round (resync, rejoin), the main thread (leave).
-1. member     made here, entered by the launcher before the first reserve
-2. resync     a reply was lost: the epoch is raised, which fences what is still on the wire (R3)
+Runs in: the thread that flushes (resync, rejoin), the main thread (leave).
+1. member     drawn here; the launcher joins with it before the first reserve
+2. resync     after a lost reply: a higher epoch, which fences a reserve that is still on the wire (R3)
 3. rejoin     others have recovered this process, and dead is final: it goes on under a new identity (R1)
-4. leave      it runs on itself what others would run on a dead one (R7)
+4. leave      this process runs on itself the recovery that others would run on a dead one (R7)
 
-Never: knows which units are at hand, or takes a lock.  One thread at a time changes `member`, and replaces it as a
-whole; any may read it.
+Never: knows which units are at hand, or takes a lock.  One thread at a time replaces `member`, as a whole; any thread
+may read it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = ["Membership"]
 
 
 class Membership:
-    """One process' right to reserve.
+    """The right of one process to reserve.
 
-    on_member: told of a new one before its first reserve.  leaving: set once the process needs no other.
+    on_member: called with a new member before its first reserve.  leaving: set once the process needs no other one.
     """
 
     def __init__(
@@ -34,21 +34,21 @@ class Membership:
         self._new_member = new_member
         self._on_member = on_member
         self._leaving = leaving
-        self.member = self._raised = new_member()  # _raised: with the highest epoch that a resync has carried
+        self.member = self._highest = new_member()  # _highest: with the highest epoch that a resync has carried
 
     def resync(self, link: Link, held: Sequence[str]) -> bool:
-        """Have Redis give back what is not among the tokens held; return whether this is a member still.
+        """Have Redis put back every unit whose token is not among those held; return whether this is still a member.
 
-        May be called again when it has failed.  One round trip, more where large units go back.  Raises StoreError.
+        May be called again after it has failed.  One round trip, more for large units.  Raises StoreError.
         """
         left = 1
         while left:
-            self._raised = self._raised.raised()  # each try: one that arrives late takes nothing away
-            returned = self._engine.resync(link, self.member, self._raised, held)
+            self._highest = self._highest.raised()  # each try: one that arrives late takes nothing away
+            returned = self._engine.resync(link, self.member, self._highest, held)
             if returned is None:
                 return False
             _, left = returned
-        self.member = self._raised
+        self.member = self._highest
         return True
 
     def rejoin(self, link: Link) -> bool:
@@ -56,17 +56,17 @@ class Membership:
 
         One round trip.  Raises StoreError.
         """
-        if self._leaving.is_set():  # we have left ourselves
+        if self._leaving.is_set():  # this process has left on purpose
             return False
         member = self._new_member()
         self._on_member(member)
         self._engine.join(member)
-        if self._leaving.is_set():  # the process has left meanwhile, and would leave this one behind
+        if self._leaving.is_set():  # it left meanwhile, and nobody would end the new membership
             self._engine.recover(link, member.identity)
             return False
-        self.member = self._raised = member
+        self.member = self._highest = member
         return True
 
     def leave(self, link: Link, suspects: Sequence[str] = ()) -> None:
-        """End the membership, and give back what is still held.  See Engine.recover for both."""
+        """End the membership, and put back every unit that is still held.  See Engine.recover for both."""
         self._engine.recover(link, self.member.identity, suspects)

@@ -1,15 +1,15 @@
-"""Pace: how many units a process reserves at once, and from which queues more than it has idle threads for.
+"""Prefetch: how many units a process reserves at once, and from which queues more than are demanded at this moment.
 
-Units are taken ahead of need, so that a round trip is shared by many; but no more than are done in a moment, and for
-a while not from a queue whose jobs have made such units wait.
-1. note       what has finished: how fast units go
-2. appetite   idle processors, units at hand → how many to reserve
-3. blame      units at hand had to wait too long: the queues of the jobs that they waited for
+A process prefetches units, so that many units share a round trip.  It prefetches no more than it runs in a moment, and
+for a while none from a queue whose jobs made prefetched units wait.
+1. record_finished   how many units have finished: the pace of this process
+2. reserve_size      demand, units at hand → how many to reserve
+3. penalize          units at hand waited too long: the queues of the jobs that they waited for
 
-How long a job runs would not do as the measure: a job that does nothing takes 50 ms when ten threads contend for
-the interpreter lock, and one that sleeps for an hour holds up nobody while the other threads go on.
+The duration of a job would be a bad measure: an empty job takes 50 ms when ten threads contend for the interpreter
+lock, and a job that sleeps for an hour blocks nobody while the other threads go on.
 
-No I/O, no lock: called with that of turns.
+No I/O and no lock: whoever holds the coordinator's lock calls this.
 """
 
 from __future__ import annotations
@@ -19,83 +19,84 @@ from dataclasses import dataclass
 from math import ceil
 
 from kiqcluster.store.engine import MAX_QUEUES, Limits
-from kiqcluster.worker.fetch.queue_order import FEW_QUEUES
+from kiqcluster.worker.fetch.queue_order import MAX_QUEUES_AT_FULL_PACE
 
-__all__ = ["LONG", "NOTHING", "Appetite", "Pace"]
+__all__ = ["LONG_JOB_SECONDS", "NO_UNITS", "Prefetch", "ReserveSize"]
 
-LONG = 0.05  # seconds: units wait for a job that has run for longer
-SHORTEST_GRUDGE, LONGEST_GRUDGE = 1.0, 60.0  # seconds for which a queue is blamed: the first time, and again and again
-AHEAD = 0.05  # seconds of work that may wait in the process
-MOST = 2_000  # units, whatever their pace: enough for a network that is a millisecond away
+LONG_JOB_SECONDS = 0.05  # a job that has run for longer makes prefetched units wait
+MIN_PENALTY_SECONDS, MAX_PENALTY_SECONDS = 1.0, 60.0  # of a queue: the first time, and after many times
+PREFETCH_SECONDS = 0.05  # of work that may wait in the process
+MAX_PREFETCHED = 2_000  # units, at any pace: enough for a network with a latency of a millisecond
 
 
 @dataclass(frozen=True, slots=True)
-class Appetite:
-    """What to reserve.
+class ReserveSize:
+    """How many units to reserve.
 
-    now: units that idle processors wait for, from any queue.  in_all: with those taken ahead, from queues that are not
-    to blame; never less than `now`.
+    needed: units that somebody waits for, from any queue.  total: with the prefetched ones, which come from queues
+    without a penalty; never less than `needed`.
     """
 
-    now: int
-    in_all: int
+    needed: int
+    total: int
 
 
-NOTHING = Appetite(0, 0)
+NO_UNITS = ReserveSize(0, 0)
 
 
-class Pace:
-    """What this process has learned of its queues.
+class Prefetch:
+    """What a process has learned about its pace and its queues.
 
     depth: units that may wait in the process.
     """
 
     def __init__(self) -> None:
         self.depth = 0
-        self._unserved = 0  # what the last appetite began with
-        self._ran = 0  # since then
-        self._noted_at = 0.0
-        self._blamed: dict[str, tuple[float, float]] = {}  # queue → until when, for how long
+        self._unmet_demand = 0  # when the last size was computed
+        self._finished = 0  # units, since the last measurement
+        self._measured_at = 0.0
+        self._penalties: dict[str, tuple[float, float]] = {}  # queue → until when, for how many seconds
 
-    def note(self, finished: int, now: float) -> None:
-        """Take in how many units have run since the last round.  now: monotonic seconds.
+    def record_finished(self, finished: int, now: float) -> None:
+        """Count units that have finished since the last batch.  now: monotonic seconds.
 
-        The depth begins with the number of idle processors and doubles, as long as they keep up.
+        The depth begins with the unmet demand, and doubles as long as the process keeps up.
         """
-        self._ran += finished
-        elapsed = now - self._noted_at
-        if self._ran < self.depth and elapsed < AHEAD:
-            return  # too little to tell
-        done_in_a_moment = int(self._ran / max(elapsed, 1e-6) * AHEAD)
-        self.depth = min(2 * max(self.depth, self._unserved), done_in_a_moment, MOST)
-        self._ran, self._noted_at = 0, now
+        self._finished += finished
+        elapsed = now - self._measured_at
+        if self._finished < self.depth and elapsed < PREFETCH_SECONDS:
+            return  # too few to measure a pace
+        done_in_a_moment = int(self._finished / max(elapsed, 1e-6) * PREFETCH_SECONDS)
+        self.depth = min(2 * max(self.depth, self._unmet_demand), done_in_a_moment, MAX_PREFETCHED)
+        self._finished, self._measured_at = 0, now
 
-    def blame(self, queues: Iterable[str], now: float) -> None:
-        """Take nothing ahead from these queues for a while, and begin anew with the others.
+    def penalize(self, queues: Iterable[str], now: float) -> None:
+        """Prefetch nothing from these queues for a while, and begin anew with the others.
 
-        A stall of the machine looks the same as a long job: the first time costs a second, the next ones more.
+        A stall of the machine looks like a long job: the first penalty is a second, the next ones are longer.
         """
         self.depth = 0
         for queue in queues:
-            until, length = self._blamed.get(queue, (-LONGEST_GRUDGE, 0.0))
-            length = min(4 * length, LONGEST_GRUDGE) if now < until + LONGEST_GRUDGE else SHORTEST_GRUDGE
-            self._blamed[queue] = (now + length, length)
+            until, length = self._penalties.get(queue, (-MAX_PENALTY_SECONDS, 0.0))
+            is_repeated = now < until + MAX_PENALTY_SECONDS
+            length = min(4 * length, MAX_PENALTY_SECONDS) if is_repeated else MIN_PENALTY_SECONDS
+            self._penalties[queue] = (now + length, length)
 
-    def most_queues(self) -> int:
+    def max_queues(self) -> int:
         """Return how many queues may share the next batch."""
-        return FEW_QUEUES if self.depth == MOST else MAX_QUEUES
+        return MAX_QUEUES_AT_FULL_PACE if self.depth == MAX_PREFETCHED else MAX_QUEUES
 
-    def appetite(self, idle: int, waiting: int) -> Appetite:
-        """Return how much to reserve for `idle` processors when `waiting` units are at hand already."""
-        self._unserved = max(0, idle - waiting)
-        return Appetite(self._unserved, max(self._unserved, self.depth - waiting))
+    def reserve_size(self, demand: int, at_hand: int) -> ReserveSize:
+        """Return how many units to reserve, given how many are demanded and how many are here already."""
+        self._unmet_demand = max(0, demand - at_hand)
+        return ReserveSize(self._unmet_demand, max(self._unmet_demand, self.depth - at_hand))
 
-    def limits(self, shares: Mapping[str, float], appetite: Appetite, now: float) -> Limits:
+    def limits(self, shares: Mapping[str, float], size: ReserveSize, now: float) -> Limits:
         """Return how many units to take from each queue, given its share of the batch."""
-        blamed = {queue for queue, (until, _) in self._blamed.items() if now < until}
+        penalized = {queue for queue, (until, _) in self._penalties.items() if now < until}
         limits, so_far = {}, 0
         for queue, share in shares.items():
-            most = appetite.now if queue in blamed else appetite.in_all
+            most = size.needed if queue in penalized else size.total
             so_far += ceil(max(share, 1 / MAX_QUEUES) * most)
             limits[queue] = (min(so_far, most), most)
         return limits

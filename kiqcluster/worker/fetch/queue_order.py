@@ -1,10 +1,10 @@
-"""Queue order: which queues a reserve asks, which of them first, and which queues a group stands for right now.
+"""Queue order: which queues a reserve asks, in which order, and which queues a group stands for right now.
 
-One reserve asks few queues, however many there are, for Redis serves nobody else meanwhile.
-1. draw       those that may hold work, by weight or in their order; and a few others, each in its turn
-2. note       what a reserve has found: who gave nothing is asked no more until there is a reason
-3. suspect    a bell, a look or a new name is one
-4. look_at    those that the next look asks for their lengths, which is cheaper: again each in its turn
+One reserve asks few queues, however many there are, since Redis serves nobody else meanwhile.
+1. draw             candidates, which may hold work, by weight or in strict order; and a few other queues in turn
+2. record_reserve   the queues that gave nothing are candidates no more
+3. add_candidates   a wakeup, a sweep or a new name makes a queue a candidate
+4. next_to_sweep    the queues whose lengths the next sweep asks for, which is cheaper; again in turn
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from random import Random
 from kiqcluster.sidekiq.queue_groups import Group, Mode
 from kiqcluster.store.engine import MAX_QUEUES
 
-__all__ = ["FEW_QUEUES", "QueueOrder", "in_words"]
+__all__ = ["MAX_QUEUES_AT_FULL_PACE", "QueueOrder", "describe_queues"]
 
 
-# That share one of the largest batches, which come every few milliseconds: each has its turn as often, for less.
-FEW_QUEUES = 30
-MAX_SUSPECTED = 1_000  # queues that are asked just because they are new; more are left to the looks
-TRIED_SHARE = 10  # one in so many of those that are drawn is one of which nothing is known
-MAX_NAMED = 100  # queues that a log line names
-SAMPLE = 10  # times as many as are drawn are weighed, at most
+# In one of the largest batches, which come every few milliseconds: each queue has its turn as often, at a lower cost.
+MAX_QUEUES_AT_FULL_PACE = 30
+MAX_NEW_CANDIDATES = 1_000  # queues that are asked because they are new; sweeps find the others
+PROBE_SHARE = 10  # one in so many of the queues drawn is not a candidate
+MAX_LOGGED_QUEUES = 100  # named in a log line
+MAX_WEIGHED_FACTOR = 10  # times as many candidates as are drawn are weighed, at most
 
 
 class QueueOrder:
     """The queues of one worker; replaced as a whole when new ones appear, so readers need no lock.
 
-    Whoever draws has the lock of turns; `suspect` and `learn` may be called without it.
-    strict: the order written.  random, weighted: drawn anew for every reserve, so that no queue starves
+    `draw` needs the lock of the coordinator; `add_candidates` and `learn` may be called without it.
+    strict: the configured order.  random, weighted: drawn anew for every reserve, so that no queue starves
     (sidekiq fetch.rb).
     """
 
@@ -41,10 +41,10 @@ class QueueOrder:
         self.known = frozenset(known)
         self.weights: dict[str, int] = {}
         self._names: tuple[str, ...] = ()
-        self._rank: dict[str, int] = {}  # place in the order written
+        self._rank: dict[str, int] = {}  # place in the configured order
         self._preferred: list[str] = []
-        self._suspected: dict[str, None] = {}  # queues that may hold work, in the order in which that was learned
-        self._tried = self._looked_at = 0  # places up to which queues were drawn, or looked at, in their turn
+        self._candidates: dict[str, None] = {}  # may hold work; in the order in which they were added
+        self._probed_up_to = self._swept_up_to = 0  # places in `_names`, for the queues that have their turn
         self.set_queues(group.expand(self.known))
 
     @property
@@ -52,12 +52,12 @@ class QueueOrder:
         return self.group.mode(self.weights)
 
     def learn(self, names: Iterable[str]) -> bool:
-        """Take in queue names that somebody has heard of; return whether the group now has other queues.
+        """Add queue names; return whether the group now has other queues.
 
-        A name once known stays: that Redis' set of names lost it does not mean that nobody pushes to it.
+        A known name stays: clients may push to a queue that the set of names in Redis has lost.
         """
         fresh = frozenset(names) - self.known
-        if not fresh:  # at nearly every beat
+        if not fresh:  # at nearly every heartbeat
             return False
         self.known |= fresh
         return self.set_queues(self.group.expand(self.known))
@@ -66,7 +66,7 @@ class QueueOrder:
         """Replace queues and weights, on a live worker; return whether anything changed."""
         if list(weights.items()) == list(self.weights.items()):  # the order counts too, when it is strict
             return False
-        self.suspect(islice((name for name in weights if name not in self.weights), MAX_SUSPECTED))
+        self.add_candidates(islice((name for name in weights if name not in self.weights), MAX_NEW_CANDIDATES))
         self._rank = {name: rank for rank, name in enumerate(weights)}
         self._preferred = sorted(weights, key=lambda name: -weights[name])
         self.weights, self._names = weights, tuple(weights)
@@ -75,7 +75,7 @@ class QueueOrder:
     def draw(self, most: int = MAX_QUEUES) -> dict[str, float]:
         """Return the queues in the order of one reserve, each with its share of what that brings.
 
-        most: how many of them; of a strict order always as many as one reserve may ask.
+        most: how many of them; a strict order has always as many as one reserve may ask.
         """
         names: Sequence[str] = self._names
         most = MAX_QUEUES if self.group.strict else most
@@ -83,31 +83,31 @@ class QueueOrder:
             names = self._chosen(most)
         if len(names) < 2 or self.group.strict:
             return dict.fromkeys(sorted(names, key=self._place), 1.0)
-        drawn = self._favoured(names)
+        drawn = self._ordered(names)
         if self.mode == "random":
             return dict.fromkeys(drawn, 1 / len(drawn))
         total = sum(self.weights.get(name, 1) for name in drawn)
         return {name: self.weights.get(name, 1) / total for name in drawn}
 
     def _chosen(self, most: int) -> list[str]:
-        """Return so many queues: those that may hold work, and always some of the others, each in its turn."""
-        places = most - max(1, most // TRIED_SHARE)
-        suspected = list(self._suspected)
-        if len(suspected) > places:
-            if not self.group.strict and len(suspected) > SAMPLE * places:
-                suspected = self._rng.sample(suspected, SAMPLE * places)
-            suspected = self._favoured(suspected)[:places]
-        chosen = dict.fromkeys(name for name in suspected if name in self.weights)
+        """Return so many queues: candidates, and always some of the others in turn."""
+        places = most - max(1, most // PROBE_SHARE)
+        candidates = list(self._candidates)
+        if len(candidates) > places:
+            if not self.group.strict and len(candidates) > MAX_WEIGHED_FACTOR * places:
+                candidates = self._rng.sample(candidates, MAX_WEIGHED_FACTOR * places)
+            candidates = self._ordered(candidates)[:places]
+        chosen = dict.fromkeys(name for name in candidates if name in self.weights)
         names = self._names
         for _ in range(2 * most):
             if len(chosen) >= most:
                 break
-            self._tried = (self._tried + 1) % len(names)
-            chosen[names[self._tried]] = None
+            self._probed_up_to = (self._probed_up_to + 1) % len(names)
+            chosen[names[self._probed_up_to]] = None
         return list(chosen)
 
-    def _favoured(self, names: Sequence[str]) -> list[str]:
-        """Return these queues in the order of a draw."""
+    def _ordered(self, names: Sequence[str]) -> list[str]:
+        """Return these queues in the order of a reserve."""
         if self.group.strict:
             return sorted(names, key=self._place)
         if self.mode == "random":
@@ -118,49 +118,49 @@ class QueueOrder:
     def _place(self, name: str) -> int:
         return self._rank.get(name, len(self._rank))
 
-    def may_hold_more(self, drawn: Collection[str]) -> bool:
-        """Return whether a queue may hold work that is not among those drawn."""
+    def has_other_candidates(self, drawn: Collection[str]) -> bool:
+        """Return whether a candidate is not among those drawn."""
         if len(self._names) <= len(drawn):
             return False
-        return any(name not in drawn and name in self.weights for name in list(self._suspected))
+        return any(name not in drawn and name in self.weights for name in list(self._candidates))
 
-    def suspect(self, names: Iterable[str]) -> None:
-        """Take note that these queues may hold work."""
+    def add_candidates(self, names: Iterable[str]) -> None:
+        """Ask these queues soon: they may hold work."""
         for name in names:
-            self._suspected[name] = None
+            self._candidates[name] = None
 
-    def note(self, asked: Iterable[str], gave: Collection[str], *, is_whole: bool) -> None:
-        """Take note of what a reserve has found.
+    def record_reserve(self, asked: Iterable[str], gave: Collection[str], *, is_whole: bool) -> None:
+        """Learn from the result of a reserve.
 
         gave: the queues that some units came from.  is_whole: it would have taken more from each of the others.
         """
         if is_whole:
             for name in asked:
                 if name not in gave:
-                    self._suspected.pop(name, None)
-        self.suspect(gave)
+                    self._candidates.pop(name, None)
+        self.add_candidates(gave)
 
-    def forget(self, names: Iterable[str]) -> None:
-        """Take note that there is no use in asking these queues."""
+    def drop_candidates(self, names: Iterable[str]) -> None:
+        """Ask these queues only in turn."""
         for name in names:
-            self._suspected.pop(name, None)
+            self._candidates.pop(name, None)
 
-    def look_at(self, most: int) -> Sequence[str]:
-        """Return the queues for the next look, at most so many; the others are next."""
+    def next_to_sweep(self, most: int) -> Sequence[str]:
+        """Return the queues for the next sweep, at most so many; the others have their turn later."""
         names = self._names
         if len(names) <= most:
             return names
-        first, self._looked_at = self._looked_at % len(names), (self._looked_at + most) % len(names)
+        first, self._swept_up_to = self._swept_up_to % len(names), (self._swept_up_to + most) % len(names)
         return (names + names)[first : first + most] if first + most > len(names) else names[first : first + most]
 
     def preferred(self) -> list[str]:
-        """Return the queues, the heaviest first: they get the few bells that there are."""
+        """Return the queues, the heaviest first: these get the few wakeups that there are."""
         return self._preferred
 
 
-def in_words(queues: Collection[str]) -> str:
-    """Return queues for a log line: the first MAX_NAMED, and how many others there are."""
+def describe_queues(queues: Collection[str]) -> str:
+    """Return queues for a log line: the first MAX_LOGGED_QUEUES, and how many others there are."""
     if not queues:
         return "(none yet)"
-    others = len(queues) - MAX_NAMED
-    return ",".join(islice(queues, MAX_NAMED)) + (f" and {others} others" if others > 0 else "")
+    others = len(queues) - MAX_LOGGED_QUEUES
+    return ",".join(islice(queues, MAX_LOGGED_QUEUES)) + (f" and {others} others" if others > 0 else "")

@@ -1,10 +1,10 @@
-"""Bells: how an idle process learns of a push at once, without a loss window.
+"""Wakeups: how an idle process learns of a push at once, and loses no job.
 
-`BLMOVE queue:q kiq:wake:q` waits on a socket per queue, all under one selector.  The moved payload is only a
-bell: it lies in a list that belongs to the queue (R6), and the next reserve takes it from there.  Whatever
-happens to this process, any other one's next sweep finds it.
+`BLMOVE queue:q kiq:wake:q` waits on one socket for each queue, all under one selector.  The payload that it moves is
+only a signal: it lies in a wake list, which belongs to the queue (R6), and the next reserve takes it from there.
+Whatever happens to this process, the next sweep of any other process finds it.
 
-Runs in: the manager thread only.  Never: reads the payload that a reply carries.
+Runs in: the manager thread only, but for `wake` and `end_on_server`.  Never: reads the payload that a reply carries.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from kiqcluster.clock import Clock
 from kiqcluster.errors import RedisRefused, ReplyLost, StoreError
 from kiqcluster.store import Link, Store, is_outage
 
-__all__ = ["MOST_BELLS", "Bells"]
+__all__ = ["MAX_ARMED_QUEUES", "Wakeups"]
 
-MOST_BELLS = 8  # queues of a process that have a bell; the others are seen by the sweep, within a second
-LONGEST_WAIT = 30  # seconds after which a wait ends by itself and is armed anew, or not
-GRACE = 5.0  # seconds that the reply to an ended wait may take
-MAX_BELL_BYTES = 262_144  # of a payload that a bell brings along; what is larger is not waited for
-RECONNECT_PAUSE = 1.0  # seconds before a bell is armed again after its connection was lost
+MAX_ARMED_QUEUES = 8  # of a process; sweeps see pushes to the other queues, within a second
+MAX_WAIT_SECONDS = 30  # after which a wait ends by itself, and is armed anew if it is still wanted
+REPLY_GRACE_SECONDS = 5.0  # that the reply to an ended wait may take
+MAX_PAYLOAD_BYTES = 262_144  # that a wakeup waits for; the rest of a larger payload is not read
+REARM_DELAY_SECONDS = 1.0  # until a queue is armed again whose connection was lost
 
 
-class Bells:
-    """The armed waits of one process, and the poke that interrupts them."""
+class Wakeups:
+    """The armed waits of one process, and the socket pair that interrupts them."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -36,59 +36,59 @@ class Bells:
         self._armed: dict[str, Link] = {}
         self._links: dict[str, Link] = {}
         self._armed_at: dict[str, float] = {}
-        self._not_before: dict[str, float] = {}
-        self._client_ids: dict[str, tuple[int, int]] = {}  # queue → number of its link's connection, and id of that
-        self._poked, self._poker = socket.socketpair()
-        for end in (self._poked, self._poker):
+        self._not_armed_before: dict[str, float] = {}
+        self._client_ids: dict[str, tuple[int, int]] = {}  # queue → number of its connection, and id of that
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        for end in (self._wake_reader, self._wake_writer):
             end.setblocking(False)
-        self._selector.register(self._poked, selectors.EVENT_READ, None)
+        self._selector.register(self._wake_reader, selectors.EVENT_READ, None)
 
     def let_go(self) -> None:
-        """Close, in a forked process, what this one selects on; its links are the store's to close."""
-        for each in (self._selector, self._poked, self._poker):
+        """In a forked process, close the descriptors of this one; the store closes its links."""
+        for each in (self._selector, self._wake_reader, self._wake_writer):
             each.close()
 
     def descriptors(self) -> tuple[int, int, int]:
-        """Return the numbers of what a wait needs, beside the connections."""
-        return self._selector.fileno(), self._poked.fileno(), self._poker.fileno()
+        """Return the numbers of the descriptors that a wait needs, beside the connections."""
+        return self._selector.fileno(), self._wake_reader.fileno(), self._wake_writer.fileno()
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """End the current wait; from any thread."""
         try:
-            self._poker.send(b"!")
-        except (BlockingIOError, OSError):  # full: it is awake already; closed: it has ended
+            self._wake_writer.send(b"!")
+        except (BlockingIOError, OSError):  # full: the wait ends anyway; closed: it has ended
             return
 
     def arm(self, queues: Sequence[str]) -> None:
-        """Arm the bells of these queues that are not armed yet.  Raises StoreError."""
+        """Begin to wait for pushes to these queues, where that has not begun.  Raises StoreError."""
         now = self._clock.monotonic()
         self._drop_dead(now)
-        for queue in queues[:MOST_BELLS]:
-            if queue in self._armed or self._not_before.get(queue, 0.0) > now:
+        for queue in queues[:MAX_ARMED_QUEUES]:
+            if queue in self._armed or self._not_armed_before.get(queue, 0.0) > now:
                 continue
             link = self._links.setdefault(queue, self._store.link())
             try:
                 self._learn_client_id(queue, link)
                 link.send(self._command(queue))
             except StoreError:
-                self._not_before[queue] = now + RECONNECT_PAUSE
+                self._not_armed_before[queue] = now + REARM_DELAY_SECONDS
                 raise
             self._armed[queue] = link
             self._armed_at[queue] = now
             self._selector.register(link.fileno(), selectors.EVENT_READ, queue)
 
     def wait(self, seconds: float) -> list[str]:
-        """Return the queues whose bells have rung, after `seconds` at most or when poked."""
-        rung = []
+        """Return the queues with a push, after `seconds` at most or after `wake`."""
+        pushed = []
         for key, _ in self._selector.select(seconds):
             if key.data is None:
-                self._drain_pokes()
-            elif self._has_rung(key.data, key.fd):
-                rung.append(key.data)
-        return rung
+                self._drain_wakes()
+            elif self._is_push(key.data, key.fd):
+                pushed.append(key.data)
+        return pushed
 
     def close(self) -> None:
-        """End every wait, on the server too: afterwards nothing is moved to a wake list on our behalf."""
+        """End every wait, on the server too: afterwards nothing moves to a wake list for this process."""
         try:
             self.end_on_server()
         finally:
@@ -100,16 +100,16 @@ class Bells:
                 state.clear()
 
     def end_on_server(self) -> None:
-        """Have the server forget our waits; from any thread.  Raises StoreError."""
+        """End the waits of this process on the server; from any thread.  Raises StoreError."""
         ids = [known[1] for queue in list(self._armed) if (known := self._client_ids.get(queue))]
         if ids:
             with self._store.borrowed() as link:
-                link.exchange([("CLIENT", "KILL", "ID", each) for each in ids])  # a refusal means that it has ended
+                link.exchange([("CLIENT", "KILL", "ID", each) for each in ids])  # a refusal: it has ended
 
     def _drop_dead(self, now: float) -> None:
-        """Give up waits that the server should have ended long ago: their connection is half open."""
+        """Drop waits that the server should have ended long ago: their connection is half open."""
         for queue, armed_at in list(self._armed_at.items()):
-            if queue in self._armed and now > armed_at + LONGEST_WAIT + GRACE:
+            if queue in self._armed and now > armed_at + MAX_WAIT_SECONDS + REPLY_GRACE_SECONDS:
                 link = self._armed[queue]
                 self._disarm(queue, link.fileno())
                 link.close()
@@ -125,25 +125,25 @@ class Bells:
 
     def _command(self, queue: str) -> tuple[str | int, ...]:
         keys = self._store.keys
-        return ("BLMOVE", keys.queue(queue), keys.wake(queue), "RIGHT", "LEFT", LONGEST_WAIT)
+        return ("BLMOVE", keys.queue(queue), keys.wake(queue), "RIGHT", "LEFT", MAX_WAIT_SECONDS)
 
-    def _has_rung(self, queue: str, fd: int) -> bool:
-        """Read what has arrived of a reply; return whether it is whole and brought something."""
+    def _is_push(self, queue: str, fd: int) -> bool:
+        """Read the part of a reply that has arrived; return whether it is whole and tells of a push."""
         link = self._armed[queue]
         try:
             for reply in link.receive():
                 self._disarm(queue, fd)
                 if isinstance(reply, RedisRefused):
-                    self._not_before[queue] = self._clock.monotonic() + RECONNECT_PAUSE
-                    return is_outage(reply)  # a primary that is a replica now: who leads finds that out and says so
+                    self._not_armed_before[queue] = self._clock.monotonic() + REARM_DELAY_SECONDS
+                    return is_outage(reply)  # a primary that is a replica now: the next batch meets that and reports it
                 return reply is not None
         except ReplyLost:
             self._disarm(queue, fd)
-            self._not_before[queue] = self._clock.monotonic() + RECONNECT_PAUSE
-            return True  # it may have moved something: a sweep looks
-        if link.arriving > MAX_BELL_BYTES:
+            self._not_armed_before[queue] = self._clock.monotonic() + REARM_DELAY_SECONDS
+            return True  # it may have moved a payload: a reserve looks
+        if link.arriving > MAX_PAYLOAD_BYTES:
             self._disarm(queue, fd)
-            link.close()  # it has rung, and on a slow line the reserve is not to wait behind its bell
+            link.close()  # it tells of a push, and on a slow line the reserve must not wait for the rest
             return True
         return False
 
@@ -151,9 +151,9 @@ class Bells:
         self._armed.pop(queue)
         self._selector.unregister(fd)
 
-    def _drain_pokes(self) -> None:
+    def _drain_wakes(self) -> None:
         try:
-            while self._poked.recv(4_096):
+            while self._wake_reader.recv(4_096):
                 continue
         except BlockingIOError:
             return

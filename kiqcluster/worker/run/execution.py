@@ -30,7 +30,7 @@ from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Effect, Ou
 from kiqcluster.sidekiq.outcome import Interrupted as InterruptedOutcome
 from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, Payload, presentable, read, seconds, unwrap, wrap
 from kiqcluster.store.engine import Unit
-from kiqcluster.worker.fetch.in_flight import STALE
+from kiqcluster.worker.fetch.in_flight import STALE_UNIT_SECONDS
 from kiqcluster.worker.run import retry
 
 __all__ = ["UNREGISTERED", "Execution"]
@@ -67,7 +67,7 @@ class Execution:
         self._setup = runtime.setup
         self._registry = registry
         self._stopping = stopping
-        self._stale = min(STALE, runtime.config.recover_after / 2)  # seconds; below what others wait for, by far
+        self._stale = min(STALE_UNIT_SECONDS, runtime.config.recover_after / 2)  # far below what others wait for
         self._metrics = metrics
         self._tallies = metrics.tallies()
         self._is_fenced = is_fenced

@@ -2,7 +2,7 @@
 
 Runs in: its own thread (the loop), the main thread (start, stop, interrupt).
 1. replace    a processor that died
-2. arm        the bells of empty queues, while somebody is idle
+2. arm        the wakeups of empty queues, while somebody is idle
 3. tend       outcomes that have waited for company, units that have waited for a processor, for too long
 4. wait       for a bell, a poke, the next look at what is left behind, or the next sweep
 5. ring       wake an idle processor, or put back what rang while all were busy
@@ -20,9 +20,9 @@ from kiqcluster.errors import StoreError
 from kiqcluster.process.log import tid
 from kiqcluster.process.service import Service
 from kiqcluster.store.engine import Settlement
-from kiqcluster.worker.fetch.prefetch import LONG
-from kiqcluster.worker.fetch.strategy import FetchStrategy
-from kiqcluster.worker.fetch.wakeups import Bells
+from kiqcluster.worker.fetch.fetch import ReliableFetch
+from kiqcluster.worker.fetch.prefetch import LONG_JOB_SECONDS
+from kiqcluster.worker.fetch.wakeups import Wakeups
 from kiqcluster.worker.run.processor import Processor, Running
 
 __all__ = ["Manager"]
@@ -38,15 +38,15 @@ class Manager(Service):
     def __init__(
         self,
         concurrency: int,
-        fetch: FetchStrategy,
-        bells: Bells,
+        fetch: ReliableFetch,
+        wakeups: Wakeups,
         clock: Clock,
         make: Callable[[int], Processor],
         on_crash: Callable[[str, Exception], None],
     ) -> None:
         super().__init__("manager", on_crash)
         self._fetch = fetch
-        self._bells = bells
+        self._wakeups = wakeups
         self._clock = clock
         self.processors = [make(number) for number in range(concurrency)]
         self._next_sweep = 0.0
@@ -69,7 +69,7 @@ class Manager(Service):
             self._close_bells()
 
     def wake(self) -> None:
-        self._bells.poke()
+        self._wakeups.wake()
 
     def running(self) -> list[Running]:
         """Return what the processors run at this moment."""
@@ -85,7 +85,7 @@ class Manager(Service):
 
     def _close_bells(self) -> None:
         try:
-            self._bells.close()
+            self._wakeups.close()
         except StoreError:
             return  # Redis is away, and has ended the waits with their connections
 
@@ -96,13 +96,13 @@ class Manager(Service):
 
     def _arm(self) -> None:
         try:
-            self._bells.arm(self._fetch.bells_wanted())
+            self._wakeups.arm(self._fetch.bells_wanted())
         except StoreError:
             return  # Redis is away: the leader of the next round says so and waits; the bell is armed after that
 
     def _long_running(self) -> list[str]:
         """Return the queues of the units that have run for long."""
-        long_ago = self._clock.now() - LONG
+        long_ago = self._clock.now() - LONG_JOB_SECONDS
         return [each.unit.queue for each in self.running() if each.since < long_ago]
 
     def _patience(self, look_in: float | None) -> float:
@@ -110,10 +110,10 @@ class Manager(Service):
         return until_sweep if look_in is None else min(until_sweep, look_in)
 
     def _listen(self, seconds: float) -> None:
-        rung = self._bells.wait(seconds)
+        rung = self._wakeups.wait(seconds)
         while rung:
             self._ring(rung)
-            rung = self._bells.wait(HUSH)
+            rung = self._wakeups.wait(HUSH)
 
     def _sweep(self) -> None:
         late = self._clock.monotonic() - self._next_sweep

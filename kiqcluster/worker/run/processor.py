@@ -17,7 +17,7 @@ from kiqcluster.ipc.running_jobs import Board
 from kiqcluster.process.service import Service
 from kiqcluster.sidekiq.outcome import Requeue
 from kiqcluster.store.engine import Settlement, Unit
-from kiqcluster.worker.fetch.strategy import FetchStrategy
+from kiqcluster.worker.fetch.fetch import ReliableFetch
 from kiqcluster.worker.run.execution import Execution
 
 __all__ = ["Processor", "Running"]
@@ -37,7 +37,7 @@ class Processor(Service):
     def __init__(
         self,
         number: int,
-        fetch: FetchStrategy,
+        fetch: ReliableFetch,
         execution: Execution,
         board: Board,
         clock: Clock,

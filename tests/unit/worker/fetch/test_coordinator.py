@@ -8,7 +8,7 @@ from random import Random
 
 from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.worker.fetch.coordinator import Turns
-from kiqcluster.worker.fetch.in_flight import Holdings
+from kiqcluster.worker.fetch.in_flight import InFlight
 from kiqcluster.worker.fetch.queue_order import QueueOrder
 from tests.kit import PATIENCE, ManualClock, is_in, wait_until
 
@@ -18,7 +18,7 @@ class Late(BaseException):
 
 
 def test_an_exception_from_outside_leaves_nobody_counted_as_idle() -> None:
-    turns = Turns(QueueOrder(parse_group("default"), [], Random(1)), Holdings(), ManualClock(), lambda: None)
+    turns = Turns(QueueOrder(parse_group("default"), [], Random(1)), InFlight(), ManualClock(), lambda: None)
     turns.due = False
     raised: list[BaseException] = []
 
@@ -42,7 +42,7 @@ def test_an_exception_from_outside_leaves_nobody_counted_as_idle() -> None:
 
 
 def test_an_exception_from_outside_leaves_the_lock_free() -> None:
-    turns = Turns(QueueOrder(parse_group("default"), [], Random(1)), Holdings(), ManualClock(), lambda: None)
+    turns = Turns(QueueOrder(parse_group("default"), [], Random(1)), InFlight(), ManualClock(), lambda: None)
     raised: list[BaseException] = []
     began = threading.Event()
 

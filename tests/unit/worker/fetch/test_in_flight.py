@@ -1,4 +1,4 @@
-"""Holdings: nothing that is held is out of sight at any moment, and what comes back keeps its order."""
+"""InFlight: nothing that is held is out of sight at any moment, and what comes back keeps its order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ import pytest
 
 from kiqcluster.sidekiq.outcome import Dead, Done, Requeue
 from kiqcluster.store.engine import ANY_DEATHS, Settlement, Unit
-from kiqcluster.worker.fetch.in_flight import LONG_LEAD, MAX_SETTLE_BYTES, REFUSED_PAUSE, SUSPECT_LEAD, Holdings
+from kiqcluster.worker.fetch.in_flight import (
+    LAST_CHANCE_DELAY_SECONDS,
+    MAX_SETTLE_BYTES,
+    REFUSED_RETRY_SECONDS,
+    SUSPECT_DELAY_SECONDS,
+    InFlight,
+)
 
 
 def units(*numbers: int, deaths: int = 0) -> list[Unit]:
@@ -22,8 +28,8 @@ def payloads(batch: list[Settlement]) -> list[bytes]:
 
 
 @pytest.fixture
-def holdings() -> Holdings:
-    return Holdings()
+def in_flight() -> InFlight:
+    return InFlight()
 
 
 @pytest.fixture
@@ -34,88 +40,88 @@ def eager_switches() -> Iterator[None]:
     sys.setswitchinterval(usual)
 
 
-def test_a_unit_is_held_until_redis_has_written_its_outcome(holdings: Holdings) -> None:
-    holdings.reserve(units(1, 2), at=5.0)
+def test_a_unit_is_held_until_redis_has_written_its_outcome(in_flight: InFlight) -> None:
+    in_flight.add(units(1, 2), at=5.0)
     first, _ = held = units(1, 2)
-    holdings.finished.append(Settlement(first, Done()))
+    in_flight.finished.append(Settlement(first, Done()))
 
-    batch = holdings.take(now=6.0)
+    batch = in_flight.take_waiting(now=6.0)
 
-    assert holdings.tokens == [unit.token for unit in held]
-    holdings.settle(batch)
-    assert holdings.tokens == ["1.1.00002"]
+    assert in_flight.tokens == [unit.token for unit in held]
+    in_flight.remove(batch)
+    assert in_flight.tokens == ["1.1.00002"]
 
 
-def test_what_a_lost_round_had_taken_waits_again_in_its_order(holdings: Holdings) -> None:
-    holdings.finished += [Settlement(unit, Done()) for unit in units(1, 2)]
-    holdings.returned += units(6, 5)
-    lost = holdings.take(now=0.0)
-    holdings.finished += [Settlement(unit, Done()) for unit in units(3)]
-    holdings.returned += units(4, 7)
+def test_what_a_lost_round_had_taken_waits_again_in_its_order(in_flight: InFlight) -> None:
+    in_flight.finished += [Settlement(unit, Done()) for unit in units(1, 2)]
+    in_flight.returned += units(6, 5)
+    lost = in_flight.take_waiting(now=0.0)
+    in_flight.finished += [Settlement(unit, Done()) for unit in units(3)]
+    in_flight.returned += units(4, 7)
 
-    holdings.put_back(lost)
+    in_flight.restore(lost)
 
-    again = holdings.take(now=0.0)
+    again = in_flight.take_waiting(now=0.0)
     assert payloads(again) == [b"1", b"2", b"3", b"7", b"6", b"5", b"4"]  # the oldest returned one is put back last
     assert [type(each.outcome) for each in again] == [Done] * 3 + [Requeue] * 4
 
 
-def test_refused_outcomes_share_the_bytes_of_the_round_that_tries_them_again(holdings: Holdings) -> None:
+def test_refused_outcomes_share_the_bytes_of_the_round_that_tries_them_again(in_flight: InFlight) -> None:
     large = [Settlement(unit, Dead(b"x" * 600_000, 1.0)) for unit in units(1, 2)]
-    holdings.reserve(units(1, 2), at=5.0)
-    holdings.refuse(large[:1], {"1.1.00001": "WRONGTYPE"}, now=10.0)
-    holdings.finished.append(large[1])
+    in_flight.add(units(1, 2), at=5.0)
+    in_flight.keep_refused(large[:1], {"1.1.00001": "WRONGTYPE"}, now=10.0)
+    in_flight.finished.append(large[1])
 
-    assert holdings.take(now=10.0 + REFUSED_PAUSE) == large[1:]
-    assert holdings.take(now=10.0 + REFUSED_PAUSE) == large[:1]
+    assert in_flight.take_waiting(now=10.0 + REFUSED_RETRY_SECONDS) == large[1:]
+    assert in_flight.take_waiting(now=10.0 + REFUSED_RETRY_SECONDS) == large[:1]
 
 
-def test_a_refused_outcome_of_any_size_does_not_wait_for_a_round_without_others(holdings: Holdings) -> None:
+def test_a_refused_outcome_of_any_size_does_not_wait_for_a_round_without_others(in_flight: InFlight) -> None:
     large = Settlement(units(1)[0], Dead(b"x" * 2 * MAX_SETTLE_BYTES, 1.0))
-    holdings.refuse([large], {large.unit.token: "WRONGTYPE"}, now=10.0)
-    holdings.finished += [Settlement(unit, Done()) for unit in units(2, 3)]
+    in_flight.keep_refused([large], {large.unit.token: "WRONGTYPE"}, now=10.0)
+    in_flight.finished += [Settlement(unit, Done()) for unit in units(2, 3)]
 
-    assert holdings.take(now=10.0 + REFUSED_PAUSE)[2:] == [large]
+    assert in_flight.take_waiting(now=10.0 + REFUSED_RETRY_SECONDS)[2:] == [large]
 
 
-def test_a_refused_outcome_is_tried_again_after_its_pause_only(holdings: Holdings) -> None:
+def test_a_refused_outcome_is_tried_again_after_its_pause_only(in_flight: InFlight) -> None:
     batch = [Settlement(unit, Done()) for unit in units(1, 2)]
-    holdings.refuse(batch, {"1.1.00002": "WRONGTYPE"}, now=10.0)
+    in_flight.keep_refused(batch, {"1.1.00002": "WRONGTYPE"}, now=10.0)
 
-    assert holdings.take(now=10.0 + REFUSED_PAUSE / 2) == []
-    assert payloads(holdings.take(now=10.0 + REFUSED_PAUSE)) == [b"2"]
+    assert in_flight.take_waiting(now=10.0 + REFUSED_RETRY_SECONDS / 2) == []
+    assert payloads(in_flight.take_waiting(now=10.0 + REFUSED_RETRY_SECONDS)) == [b"2"]
 
 
 @pytest.mark.usefixtures("eager_switches")
-def test_a_hard_stop_sees_every_outcome_whatever_a_round_does_meanwhile(holdings: Holdings) -> None:
-    holdings.finished.append(Settlement(units(1)[0], Done()))
+def test_a_hard_stop_sees_every_outcome_whatever_a_round_does_meanwhile(in_flight: InFlight) -> None:
+    in_flight.finished.append(Settlement(units(1)[0], Done()))
     is_over = threading.Event()
 
     def rounds() -> None:
         while not is_over.is_set():
-            holdings.put_back(holdings.take(now=0.0))
-            holdings.acknowledge()
+            in_flight.restore(in_flight.take_waiting(now=0.0))
+            in_flight.acknowledge()
             is_over.wait(1e-5)  # a lost round pauses for far longer
 
     leader = threading.Thread(target=rounds)
     leader.start()
-    seen = [len(holdings.left()) for _ in range(20_000)]
+    seen = [len(in_flight.unacknowledged()) for _ in range(20_000)]
     is_over.set()
     leader.join()
 
     assert min(seen) >= 1
 
 
-def test_after_a_fence_nothing_is_held_but_outcomes_are_still_sent(holdings: Holdings) -> None:
-    holdings.reserve(units(1, 2, deaths=3), at=0.0)
-    holdings.returned += units(2)
-    holdings.finished.append(Settlement(units(1)[0], Done()))
+def test_after_a_fence_nothing_is_held_but_outcomes_are_still_sent(in_flight: InFlight) -> None:
+    in_flight.add(units(1, 2, deaths=3), at=0.0)
+    in_flight.returned += units(2)
+    in_flight.finished.append(Settlement(units(1)[0], Done()))
 
-    holdings.forget()
+    in_flight.clear()
 
-    assert len(holdings) == 0
-    assert payloads(holdings.take(now=0.0)) == [b"1"]
-    assert holdings.most_deaths([], now=0.0) == ANY_DEATHS
+    assert len(in_flight) == 0
+    assert payloads(in_flight.take_waiting(now=0.0)) == [b"1"]
+    assert in_flight.most_deaths([], now=0.0) == ANY_DEATHS
 
 
 @pytest.mark.parametrize(
@@ -125,35 +131,35 @@ def test_the_next_suspect_starts_when_the_one_before_has_ended_or_has_run_for_a_
     limit: int, deaths: int, later: int
 ) -> None:
     """In between: only if neither would be buried for the other."""
-    holdings = Holdings(limit)
+    in_flight = InFlight(limit)
     (suspect,) = units(1, deaths=deaths)
-    holdings.reserve([suspect], at=100.0)
+    in_flight.add([suspect], at=100.0)
 
-    assert holdings.most_deaths([], now=100.0 + SUSPECT_LEAD / 2) == 0
-    assert holdings.most_deaths([], now=100.0 + SUSPECT_LEAD) == later
-    assert holdings.most_deaths([], now=100.0 + LONG_LEAD) == ANY_DEATHS
-    assert holdings.most_deaths([Settlement(suspect, Done())], now=100.0) == ANY_DEATHS
-    holdings.settle([Settlement(suspect, Done())])
-    assert holdings.most_deaths([], now=100.0) == ANY_DEATHS
+    assert in_flight.most_deaths([], now=100.0 + SUSPECT_DELAY_SECONDS / 2) == 0
+    assert in_flight.most_deaths([], now=100.0 + SUSPECT_DELAY_SECONDS) == later
+    assert in_flight.most_deaths([], now=100.0 + LAST_CHANCE_DELAY_SECONDS) == ANY_DEATHS
+    assert in_flight.most_deaths([Settlement(suspect, Done())], now=100.0) == ANY_DEATHS
+    in_flight.remove([Settlement(suspect, Done())])
+    assert in_flight.most_deaths([], now=100.0) == ANY_DEATHS
 
 
-def test_a_suspect_that_still_runs_is_not_forgotten_when_a_later_one_has_ended(holdings: Holdings) -> None:
+def test_a_suspect_that_still_runs_is_not_forgotten_when_a_later_one_has_ended(in_flight: InFlight) -> None:
     first, second = units(1, 2, deaths=1)
-    holdings.reserve([first], at=100.0)
-    holdings.reserve([second], at=101.0)
+    in_flight.add([first], at=100.0)
+    in_flight.add([second], at=101.0)
 
-    assert holdings.most_deaths([], now=101.0) == 0  # the lead is the latest one's
-    holdings.settle([Settlement(second, Done())])
+    assert in_flight.most_deaths([], now=101.0) == 0  # the lead is the latest one's
+    in_flight.remove([Settlement(second, Done())])
 
-    assert holdings.most_deaths([], now=102.0) == 1
-    assert holdings.most_deaths([Settlement(first, Done())], now=102.0) == ANY_DEATHS
+    assert in_flight.most_deaths([], now=102.0) == 1
+    assert in_flight.most_deaths([Settlement(first, Done())], now=102.0) == ANY_DEATHS
 
 
-def test_a_suspect_whose_outcome_redis_refuses_runs_no_more(holdings: Holdings) -> None:
+def test_a_suspect_whose_outcome_redis_refuses_runs_no_more(in_flight: InFlight) -> None:
     (suspect,) = units(1, deaths=2)
     outcome = Settlement(suspect, Done())
-    holdings.reserve([suspect], at=100.0)
+    in_flight.add([suspect], at=100.0)
 
-    holdings.refuse([outcome], {suspect.token: "OOM"}, now=100.0)
+    in_flight.keep_refused([outcome], {suspect.token: "OOM"}, now=100.0)
 
-    assert holdings.most_deaths([], now=100.0) == ANY_DEATHS
+    assert in_flight.most_deaths([], now=100.0) == ANY_DEATHS

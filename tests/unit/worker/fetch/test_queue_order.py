@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from kiqcluster.sidekiq.queue_groups import parse_group
-from kiqcluster.worker.fetch.queue_order import MAX_NAMED, QueueOrder, in_words
+from kiqcluster.worker.fetch.queue_order import MAX_LOGGED_QUEUES, QueueOrder, describe_queues
 
 DRAWS = 4_000
 
@@ -117,8 +117,8 @@ def test_the_heaviest_get_the_bells_first() -> None:
 
 
 def test_a_log_line_names_some_queues_and_counts_the_others() -> None:
-    many = [f"q{number}" for number in range(MAX_NAMED + 5)]
+    many = [f"q{number}" for number in range(MAX_LOGGED_QUEUES + 5)]
 
-    assert in_words([]) == "(none yet)"
-    assert in_words(many[:2]) == "q0,q1"
-    assert in_words(many) == ",".join(many[:MAX_NAMED]) + " and 5 others"
+    assert describe_queues([]) == "(none yet)"
+    assert describe_queues(many[:2]) == "q0,q1"
+    assert describe_queues(many) == ",".join(many[:MAX_LOGGED_QUEUES]) + " and 5 others"

@@ -24,7 +24,7 @@ from kiqcluster.sidekiq.outcome import Interrupted as InterruptedOutcome
 from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, decode_backtrace, presentable
 from kiqcluster.sidekiq.ruby_json import decode, encode
 from kiqcluster.store.engine import Unit
-from kiqcluster.worker.fetch.fetch import STALE
+from kiqcluster.worker.fetch.fetch import STALE_UNIT_SECONDS
 from kiqcluster.worker.run.execution import DEFERRAL, MOST_DEFERRALS, UNREGISTERED, YIELD_DELAY, Execution
 from tests.kit import ManualClock
 
@@ -1034,7 +1034,7 @@ class TestMiddleware:
 def test_a_unit_that_was_reserved_long_ago_is_put_back_unrun(worker: Worker) -> None:
     """The process was frozen meanwhile: others may have recovered it, and run the job."""
     ran: list[float] = []
-    ages = (0.0, STALE - 0.1, STALE + 0.1, 3_600.0)
+    ages = (0.0, STALE_UNIT_SECONDS - 0.1, STALE_UNIT_SECONDS + 0.1, 3_600.0)
 
     @job()
     def note(age: float) -> None:

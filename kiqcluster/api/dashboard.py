@@ -19,7 +19,7 @@ from kiqcluster.api.processes import questions as work_questions
 from kiqcluster.api.queues import QueueSummary, read_summary, summary_questions
 from kiqcluster.clock import Clock
 from kiqcluster.control import process_registry
-from kiqcluster.control.process_registry import Cluster, Process
+from kiqcluster.control.process_registry import Cluster, RegisteredProcess
 from kiqcluster.errors import RedisRefused
 from kiqcluster.store import Store
 from kiqcluster.store.wire import Command
@@ -63,7 +63,7 @@ class Picture:
     failed: int
     sizes: Mapping[View, int]
     queues: Sequence[QueueSummary]
-    processes: Sequence[Process]
+    processes: Sequence[RegisteredProcess]
     unreadable: Sequence[str] = ()
     work: Sequence[Work] = ()
     entries: Sequence[SortedEntry] = ()
@@ -82,7 +82,7 @@ class Picture:
 
     @property
     def clusters(self) -> list[Cluster]:
-        return process_registry.clusters(self.processes)
+        return process_registry.group_by_cluster(self.processes)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -99,7 +99,7 @@ class Picture:
         }
 
 
-def process_as_json(process: Process) -> dict[str, Any]:
+def process_as_json(process: RegisteredProcess) -> dict[str, Any]:
     """Return what a document says of a process."""
     return {
         "identity": process.identity,
@@ -161,7 +161,7 @@ class _Closer:
     def __init__(self, store: Store, names: Sequence[str], identities: Sequence[str], *, is_busy: bool) -> None:
         keys = store.keys
         commands = [command for name in names for command in summary_questions(keys, name)]
-        commands += [command for each in identities for command in process_registry.questions(keys, each)]
+        commands += [command for each in identities for command in process_registry.read_commands(keys, each)]
         if is_busy:
             commands += [command for each in identities for command in work_questions(keys, each)]
         replies = [reply for at in range(0, len(commands), PART) for reply in _ask(store, commands[at : at + PART])]
@@ -169,11 +169,11 @@ class _Closer:
         self._queues, beats = replies[: 4 * len(names)], replies[4 * len(names) :]
         self._beats, self._work = beats[: 2 * len(identities)], beats[2 * len(identities) :]
 
-    def processes(self) -> list[Process]:
+    def processes(self) -> list[RegisteredProcess]:
         told = zip(self._identities, self._beats[::2], self._beats[1::2], strict=True)
         return process_registry.read_processes(self._store, list(told))
 
-    def queues(self, paused: set[str], processes: Sequence[Process], now: float) -> list[QueueSummary]:
+    def queues(self, paused: set[str], processes: Sequence[RegisteredProcess], now: float) -> list[QueueSummary]:
         served: dict[str, int] = {}
         for process in processes:
             for name in process.queues:

@@ -16,8 +16,8 @@ from typing import Any
 from kiqcluster.api._store import store_in_force
 from kiqcluster.api.records import JobRecord
 from kiqcluster.control import process_registry
-from kiqcluster.control.control_messages import MESSAGE_TTL, Message, send
-from kiqcluster.control.orders import LONGEST_LEASE
+from kiqcluster.control.control_messages import MESSAGE_TTL_SECONDS, Message, send
+from kiqcluster.control.orders import MAX_LEASE_SECONDS
 from kiqcluster.errors import UsageError
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.keys import Keys
@@ -31,7 +31,7 @@ SIGNALS = {"quiet": "TSTP", "stop": "TERM", "dump": "TTIN"}  # what Ruby's proce
 
 
 @dataclass(frozen=True, slots=True)
-class Process(process_registry.Process):
+class Process(process_registry.RegisteredProcess):
     """A live process, and what it can be asked to do.
 
     It is asked through Redis and acts within a moment; Ruby's Sidekiq at its next heartbeat, up to 10 s later.  Each
@@ -48,7 +48,7 @@ class Process(process_registry.Process):
         """
         if lease is not None and not self.is_ours:
             raise UsageError(f"{self.identity} is Ruby's Sidekiq: once quiet, it stays so; leave the lease out")
-        if lease is not None and not 0 <= lease < LONGEST_LEASE:  # it would drop the message, and nobody would know
+        if lease is not None and not 0 <= lease < MAX_LEASE_SECONDS:  # it would drop the message, and nobody would know
             raise UsageError(f"a lease is seconds, and 0 has no end; {lease} is none")
         self._ask("quiet", None if lease is None else float(lease))
 
@@ -74,7 +74,7 @@ class Process(process_registry.Process):
             send(self.store, self.identity, message)
             return
         key = self.store.keys.signals(self.identity)
-        self.store.transaction([("LPUSH", key, SIGNALS[action]), ("EXPIRE", key, MESSAGE_TTL)])
+        self.store.transaction([("LPUSH", key, SIGNALS[action]), ("EXPIRE", key, MESSAGE_TTL_SECONDS)])
 
 
 class ProcessSet:
@@ -85,8 +85,8 @@ class ProcessSet:
 
     def __init__(self, *, store: Store | None = None) -> None:
         self._store = store_in_force(store)
-        found = process_registry.processes(self._store)
-        names = [each.name for each in fields(process_registry.Process)]
+        found = process_registry.list_processes(self._store)
+        names = [each.name for each in fields(process_registry.RegisteredProcess)]
         self._by_identity = {
             each.identity: Process(**{name: getattr(each, name) for name in names}, store=self._store) for each in found
         }
@@ -103,7 +103,7 @@ class ProcessSet:
 
     def __contains__(self, process: object) -> bool:
         """Return whether a process, or the process of an identity, was there."""
-        identity = process.identity if isinstance(process, process_registry.Process) else process
+        identity = process.identity if isinstance(process, process_registry.RegisteredProcess) else process
         return identity in self._by_identity
 
     @property
@@ -161,7 +161,7 @@ class WorkSet:
 
     def __len__(self) -> int:
         """Return how many jobs run, as the processes count them.  Round trips as iteration."""
-        return sum(each.busy for each in process_registry.processes(self._store))
+        return sum(each.busy for each in process_registry.list_processes(self._store))
 
     def __bool__(self) -> bool:
         return len(self) > 0

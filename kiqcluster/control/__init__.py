@@ -1,11 +1,11 @@
-"""Orders to clusters, and what clusters say of themselves.  For kiqctl, api and the processes of a cluster.
+"""Orders to clusters, and the state that clusters publish.  Used by kiqctl, api and the processes of a cluster.
 
 Read in this order:
-orders             the table of orders, and their check; pure
-control_messages   an order on its way through Redis, in the list of one process
-process_registry   the processes that show in Redis, Ruby's too, and the clusters that they belong to
-cluster_document   what a cluster says of itself: one form, read from Redis or from GET /status
-transports         how an order reaches a cluster, and what comes back: redis_transport, socket_transport
-waiting            until everything has drained, rolled or reloaded
-deploy_lock        one deploy at a time; deploy_transport: orders of a deploy, also while Redis is away
+orders             the table of orders, and how they are validated; pure
+control_messages   sends an order through Redis, in the list of one process
+process_registry   lists the processes in Redis, Ruby's too, and groups them by cluster
+cluster_document   ClusterStatus: the state of a cluster, read from Redis or from GET /status
+transports         sends an order to clusters and returns their answers: redis_transport, socket_transport
+waiting            waits until clusters have drained, rolled or reloaded
+deploy_lock        allows one deploy at a time; deploy_transport: the orders of a deploy, also while Redis is away
 """

@@ -1,10 +1,10 @@
-"""Control messages: orders to a supervisor, or to one process, that any live process of the supervisor passes on.
+"""Control messages: orders to a supervisor or to one process, delivered through Redis.
 
-Message     what is asked, and by whom
-send        leave a message in the list of a process; its heartbeat waits there
-take_back   withdraw a message that nobody has read
+Message     an order, and who gave it
+send        adds a message to the list of a process; the heartbeat of that process reads it and passes it on
+withdraw    removes a message that no process has read
 
-What became of a message shows in the cluster's state under `answers`: message id → None, or why not.
+The answer is in the cluster's state under `answers`: message id → None, or an error.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kiqcluster.control.orders import ACTIONS, LONGEST_LEASE
+from kiqcluster.control.orders import ACTIONS, MAX_LEASE_SECONDS
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from kiqcluster.store.scripts import SEND, Call, run_script
 
 __all__ = [
-    "LONGEST_TEXT",
-    "MESSAGE_TTL",
-    "ONLY_CLUSTERS",
+    "CLUSTER_ONLY_ACTIONS",
+    "MAX_TEXT_CHARACTERS",
+    "MESSAGE_TTL_SECONDS",
     "Message",
-    "is_waiting",
+    "is_unread",
     "send",
-    "take_back",
+    "withdraw",
 ]
 
-ONLY_CLUSTERS = frozenset({"roll", "rollback", "reload", "kill"})  # what no process can do for itself
-MESSAGE_TTL = 60  # seconds; what nobody has read by then must not surprise anybody later
+CLUSTER_ONLY_ACTIONS = frozenset({"roll", "rollback", "reload", "kill"})  # a single process cannot do these
+MESSAGE_TTL_SECONDS = 60  # an unread message expires, so that it has no effect long after it was sent
 MAX_PID = 2**31 - 1
-LONGEST_TEXT = 200  # characters of a name or id in a message: they go to logs and pages
+MAX_TEXT_CHARACTERS = 200  # of a name or id in a message: they go to logs and pages
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """scope: cluster, for the supervisor and all its slots, or process, for the one that reads it.
+    """scope: cluster (the supervisor and all its slots) or process (the one that reads the message).
 
-    lease: seconds that a quiet lasts, 0 for no end, None for what the supervisor is set to.  by: who asks, for people.
-    id: whoever asked finds the answer by it; a message that comes twice is done once.
-    whose: a resume ends only a quiet that somebody of this name has begun (`deploy` for deploy@host); empty: anybody's.
-    jid: of the job whose process a kill is to end.  pid: of the worker that a dump is about, 0 for all of the cluster.
+    lease: seconds that a quiet lasts, 0 for no end, None for the supervisor's setting.  by: who gave the order.
+    id: key of the answer; a message that arrives twice is carried out once.
+    whose: resume only a quiet begun under this name (`deploy` for deploy@host); empty for any quiet.
+    jid: kill the process that runs this job.  pid: dump this worker, 0 for all workers of the cluster.
     """
 
     action: str
@@ -61,10 +61,10 @@ class Message:
 
     @classmethod
     def read(cls, raw: bytes) -> Message:
-        """Return the message in `raw`.  Raises ValueError that says why it is none."""
+        """Return the message in `raw`.  Raises ValueError if it is not valid."""
         fields = ruby_json.decode(raw)
         if not isinstance(fields, dict):
-            raise ValueError(f"it is no JSON object but {type(fields).__name__}")  # noqa: TRY004  # as all the others
+            raise ValueError(f"it is not a JSON object but {type(fields).__name__}")  # noqa: TRY004  # as the others
         message = cls(
             action=_one_of(ACTIONS, "action", fields.get("action")),
             scope=_one_of(("cluster", "process"), "scope", fields.get("scope", "cluster")),
@@ -75,7 +75,7 @@ class Message:
             jid=_text("jid", fields.get("jid", "")),
             pid=_pid(fields.get("pid", 0)),
         )
-        if message.scope == "process" and message.action in ONLY_CLUSTERS:
+        if message.scope == "process" and message.action in CLUSTER_ONLY_ACTIONS:
             raise ValueError(f"{message.action} is for a whole cluster; its scope cannot be process")
         return message
 
@@ -89,14 +89,14 @@ def _one_of(words: Sequence[str], field: str, value: object) -> str:
 def _lease(value: object) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < LONGEST_LEASE:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < MAX_LEASE_SECONDS:
         raise ValueError(f"its lease is {value!r:.50}; it takes seconds, or null")
     return float(value)
 
 
 def _text(field: str, value: object) -> str:
-    if not isinstance(value, str) or not value.isprintable() or len(value) > LONGEST_TEXT:
-        raise ValueError(f"its {field} is no line of text of at most {LONGEST_TEXT} characters")
+    if not isinstance(value, str) or not value.isprintable() or len(value) > MAX_TEXT_CHARACTERS:
+        raise ValueError(f"its {field} is not a line of text of at most {MAX_TEXT_CHARACTERS} characters")
     return value
 
 
@@ -107,15 +107,15 @@ def _pid(value: object) -> int:
 
 
 def send(store: Store, identity: str, message: Message) -> None:
-    """Leave a message for a process.  One round trip.  Raises StoreError."""
-    run_script(store, Call(SEND, [store.keys.control(identity)], [message.encode(), MESSAGE_TTL]))
+    """Add a message to the list of a process.  One round trip.  Raises StoreError."""
+    run_script(store, Call(SEND, [store.keys.control(identity)], [message.encode(), MESSAGE_TTL_SECONDS]))
 
 
-def take_back(store: Store, identity: str, message: Message) -> bool:
-    """Remove a message that nobody has read; return whether it was still there.  One round trip.  Raises StoreError."""
+def withdraw(store: Store, identity: str, message: Message) -> bool:
+    """Remove an unread message; return whether it was still there.  One round trip.  Raises StoreError."""
     return bool(store.call("LREM", store.keys.control(identity), 0, message.encode()))
 
 
-def is_waiting(store: Store, identity: str, message: Message) -> bool:
-    """Return whether a message has not been read yet.  One round trip.  Raises StoreError."""
+def is_unread(store: Store, identity: str, message: Message) -> bool:
+    """Return whether the process has not read the message yet.  One round trip.  Raises StoreError."""
     return store.call("LPOS", store.keys.control(identity), message.encode()) is not None

@@ -1,4 +1,4 @@
-"""Commands: what somebody may ask of a cluster, read from a control message.  Pure."""
+"""Orders: the actions that a cluster can be asked for, and their parsing from a control message.  Pure."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from dataclasses import dataclass
 
 from kiqcluster.errors import UsageError
 
-__all__ = ["ACTIONS", "BY_SIGNAL", "LONGEST_LEASE", "Command", "Told", "parse_command"]
+__all__ = ["ACTIONS", "BY_SIGNAL", "MAX_LEASE_SECONDS", "AlreadyLogged", "Order", "parse_order"]
 
 ACTIONS = ("quiet", "resume", "roll", "rollback", "reload", "stop", "dump", "kill")
-BY_SIGNAL = "signal"  # who asked for what a signal did
-LONGEST_LEASE = 1e9  # seconds; larger numbers are slips, and some are no floats
+BY_SIGNAL = "signal"  # `by` of an order that came as a signal
+MAX_LEASE_SECONDS = 1e9  # larger numbers are mistakes, and some cannot be floats
 
 
-class Told(str):
-    """Why a command was not carried out, where the log has it already."""
+class AlreadyLogged(str):
+    """The error of an order, where the log has it already."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
-    """lease: seconds of a quiet, None for the cluster's own.  ident: what the answer is found by, if anybody looks.
+class Order:
+    """lease: seconds of a quiet, None for the cluster's setting.  ident: key of the answer.
 
-    whose: a resume ends only a quiet that somebody of this name has begun (`deploy` for deploy@host); empty: anybody's.
-    jid: of the job whose process a kill ends.  pid: of the worker that a dump is about, 0 for all.
+    whose: resume only a quiet begun under this name (`deploy` for deploy@host); empty for any quiet.
+    jid: kill the process that runs this job.  pid: dump this worker, 0 for all.
     """
 
     action: str
@@ -37,19 +37,19 @@ class Command:
     pid: int = 0
 
 
-def parse_command(message: Mapping[str, object]) -> Command:
-    """Return the command of a message.  Raises UsageError that says what is wrong with it."""
+def parse_order(message: Mapping[str, object]) -> Order:
+    """Return the order in a message.  Raises UsageError if it is not valid."""
     action, lease = message.get("action"), message.get("lease")
     if action not in ACTIONS:
-        raise UsageError(f"there is no command {action!r}; those are {', '.join(ACTIONS)}")
-    is_number = isinstance(lease, int | float) and not isinstance(lease, bool) and 0 <= lease < LONGEST_LEASE
+        raise UsageError(f"there is no order {action!r}; the orders are {', '.join(ACTIONS)}")
+    is_number = isinstance(lease, int | float) and not isinstance(lease, bool) and 0 <= lease < MAX_LEASE_SECONDS
     if lease is not None and not is_number:
         raise UsageError(f"a lease is a number of seconds, 0 for no end, not {lease!r}")
     pid = message.get("pid")
     seconds = float(lease) if isinstance(lease, int | float) else None
     by = str(message.get("by") or "somebody")
-    by = "somebody" if by == BY_SIGNAL else by  # only a signal is one
-    return Command(
+    by = "somebody" if by == BY_SIGNAL else by  # reserved for signals
+    return Order(
         str(action),
         by,
         str(message.get("id") or ""),

@@ -1,8 +1,8 @@
-"""Process registry: the processes that show in Redis, and the clusters that they belong to.
+"""Process registry: the processes that are registered in Redis, and the clusters that they belong to.
 
-processes   all processes in Sidekiq's registry, Ruby's too; the state of a cluster is read from one of them
-prune       drop processes from the registry whose heartbeat has expired
-clusters    ours by their supervisor; each of its processes publishes the cluster's state (field `kiq_cluster`)
+list_processes     all processes in Sidekiq's registry, Ruby's too; the state of a cluster is read from one of them
+group_by_cluster   ours by supervisor; each process publishes the state of its cluster (field `kiq_cluster`)
+prune              removes processes whose heartbeat has expired
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ __all__ = [
     "SUPERVISOR_FIELD",
     "Capsule",
     "Cluster",
-    "Process",
-    "clusters",
-    "natural",
-    "processes",
+    "RegisteredProcess",
+    "group_by_cluster",
+    "list_processes",
+    "natural_sort_key",
     "prune",
-    "questions",
+    "read_commands",
     "read_process",
     "read_processes",
     "served_queues",
 ]
 
-CLUSTER_FIELD = "kiq_cluster"  # of a process' hash: JSON of what its supervisor is doing
-SUPERVISOR_FIELD = "kiq_supervisor"  # of the same: `at` of that state, a space, its supervisor's name
-LATE_SECONDS = 20.0  # since the last beat, which comes every ten
-DIGITS = 18  # of a number in a name, by which names are sorted
-BATCH = 500  # processes asked for in one round trip
-PRUNE_PERIOD = 60  # seconds between two prunings, over the whole fleet (sidekiq api.rb)
+CLUSTER_FIELD = "kiq_cluster"  # in the hash of a process: the state of its cluster, as JSON
+SUPERVISOR_FIELD = "kiq_supervisor"  # in the same: `at` of that state, a space, the name of the supervisor
+LATE_SECONDS = 20.0  # since the last heartbeat; they come every ten seconds
+MAX_SORTED_DIGITS = 18  # of a number in a name
+MAX_PER_ROUND_TRIP = 500  # processes
+PRUNE_SECONDS = 60  # between two runs of prune, over the whole fleet (sidekiq api.rb)
 
-Told = tuple[str, Any, Any]  # identity, and the replies to its `questions`
-State = Mapping[str, Any]  # what a supervisor is doing, see docs/metrics.md
+Replies = tuple[str, Any, Any]  # identity, and the replies to its `read_commands`
+State = Mapping[str, Any]  # of a cluster, see docs/metrics.md
 
 
 @dataclass(frozen=True, slots=True)
 class Capsule:
     """Queues with threads of their own.
 
-    threads: 0 where the process does not say (Sidekiq 7 with several capsules).  mode: strict, weighted or random; ""
-    where it does not say (Sidekiq 6).
+    threads: 0 if unknown (Sidekiq 7 with several capsules).  mode: strict, weighted or random; "" if unknown
+    (Sidekiq 6).
     """
 
     name: str
@@ -61,14 +61,14 @@ class Capsule:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
-    """A live process.
+class RegisteredProcess:
+    """A process in the registry whose heartbeat has not expired.
 
-    age: seconds since its last beat, by Redis' clock.  beat: the same by its own, epoch seconds.  rss: bytes.
-    is_ours: kiqcluster's, not Ruby's.  cluster: what its supervisor is doing; None while it has not been told, or has
-    none.  queues: by name only, without `omitted_queues` others, where a process has very many.
-    started_at: epoch seconds.  rtt_us: microseconds that Redis took for its last beat.
-    is_embedded: it runs inside of another program, which alone can quiet and stop it.
+    age: seconds since its last heartbeat, by Redis' clock.  beat: time of that heartbeat by its own clock, epoch
+    seconds.  rss: bytes.  is_ours: kiqcluster's, not Ruby's.  cluster: the state of its cluster; None if it is not
+    known yet, or there is no supervisor.  queues: names; a process with very many leaves out `omitted_queues` of them.
+    started_at: epoch seconds.  rtt_us: microseconds that Redis took for its last heartbeat.
+    is_embedded: it runs inside another program, and only that can quiet or stop it.
     """
 
     identity: str
@@ -93,12 +93,12 @@ class Process:
     omitted_queues: int = 0
 
     def may_listen_to(self, queue: str) -> bool:
-        """Return whether it serves the queue, or may, for all that it tells."""
+        """Return whether it serves the queue, or may be serving it among its omitted queues."""
         return queue in self.queues or self.omitted_queues > 0
 
     @property
     def is_unresponsive(self) -> bool:
-        """Whether it reads no message: its supervisor says so, or it has not beaten for long."""
+        """Whether it reads no messages: its supervisor says so, or its heartbeat is late."""
         rows = (self.cluster or {}).get("children")
         known = rows if isinstance(rows, list) else []
         states = [row.get("state") for row in known if isinstance(row, dict) and row.get("pid") == self.pid]
@@ -106,67 +106,71 @@ class Process:
 
     @property
     def uptime(self) -> float | None:
-        """For how many seconds it has run: until its last beat by its own clock, and since then by Redis'."""
+        """Seconds since its start: until its last heartbeat by its own clock, since then by Redis' clock."""
         return max(0.0, self.beat - self.started_at) + self.age if self.started_at else None
 
     @property
     def supervisor(self) -> str | None:
-        """Who it belongs to, as `host:pid:nonce`."""
+        """The identity of its supervisor, `host:pid:nonce`."""
         return None if self.cluster is None else str(self.cluster["supervisor"])
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A supervisor, seen through its processes, of which there is at least one."""
+    """A supervisor and its registered processes, at least one."""
 
     supervisor: str
-    processes: tuple[Process, ...]
+    processes: tuple[RegisteredProcess, ...]
 
     @property
     def host(self) -> str:
         return self.supervisor.rsplit(":", 2)[0]
 
     @property
-    def latest(self) -> Process:
-        """The process that knows best: its news is the newest, or else its beat.  They share a host, and so a clock."""
-        return max(self.processes, key=lambda process: (_number((process.cluster or {}).get("at")), process.beat))
+    def latest(self) -> RegisteredProcess:
+        """The process with the newest cluster state, else the newest heartbeat.  All share a host, and so a clock."""
+        return max(self.processes, key=lambda process: (_read_number((process.cluster or {}).get("at")), process.beat))
 
     @property
     def state(self) -> Mapping[str, Any]:
-        """What the supervisor is doing, by the latest news."""
+        """The newest state of the cluster."""
         return self.latest.cluster or {}
 
 
-def processes(store: Store) -> list[Process]:
-    """Return everybody who has beaten within a minute, by identity.
+def list_processes(store: Store) -> list[RegisteredProcess]:
+    """Return the processes with a heartbeat in the last minute, sorted by identity.
 
-    Three round trips, one more per BATCH processes and per BATCH clusters.
+    Three round trips, one more per 500 processes and per 500 clusters.
     """
     identities = sorted(name.decode(errors="replace") for name in store.call("SMEMBERS", store.keys.processes))
-    replies = _ask(store, [command for each in identities for command in questions(store.keys, each)], 2 * BATCH)
+    replies = _run_in_batches(
+        store, [command for each in identities for command in read_commands(store.keys, each)], 2 * MAX_PER_ROUND_TRIP
+    )
     return read_processes(store, list(zip(identities, replies[::2], replies[1::2], strict=True)))
 
 
-def read_processes(store: Store, told: Sequence[Told]) -> list[Process]:
-    """Return the processes of which this was told, with their clusters' states.  One round trip per BATCH clusters."""
-    states = _states(store, told)
-    read = (read_process(*each, states.get(each[0])) for each in told)
+def read_processes(store: Store, replies: Sequence[Replies]) -> list[RegisteredProcess]:
+    """Return the processes in these replies, with the states of their clusters.  One round trip per 500 clusters."""
+    states = _states_by_identity(store, replies)
+    read = (read_process(*each, states.get(each[0])) for each in replies)
     return [process for process in read if process is not None]
 
 
-def _states(store: Store, told: Sequence[Told]) -> dict[str, State]:
-    """Return identity → its cluster's state, which is read once for each cluster: from the process with the newest.
+def _states_by_identity(store: Store, replies: Sequence[Replies]) -> dict[str, State]:
+    """Return identity → state of its cluster, which is read once per cluster, from the process with the newest.
 
-    A process that names no supervisor is asked itself: it may be of a release before SUPERVISOR_FIELD.
+    A process that names no supervisor is read itself: it may be of a release before SUPERVISOR_FIELD.
     """
     groups: dict[bytes | str, list[tuple[float, float, str]]] = {}
-    for identity, fields, _ in told:
+    for identity, fields, _ in replies:
         if isinstance(fields, list) and fields[0] is not None:
             at, _, name = (fields[-1] or b"").partition(b" ")
-            groups.setdefault(name or identity, []).append((_number(at), _number(fields[BEAT]), identity))
+            groups.setdefault(name or identity, []).append(
+                (_read_number(at), _read_number(fields[BEAT_INDEX]), identity)
+            )
     newest = {max(group)[-1]: group for group in groups.values()}
     found = _read_states(store, list(newest))
-    # The process may have ended since, or hold junk; then all the others of its cluster are asked at once.
+    # The process may have ended since, or hold an invalid state; then all others of its cluster are read at once.
     lacking = ((one, each[-1]) for one, group in newest.items() if one not in found for each in group)
     found |= _read_states(store, [other for one, other in lacking if other != one])
     shared: dict[str, State] = {}
@@ -178,13 +182,15 @@ def _states(store: Store, told: Sequence[Told]) -> dict[str, State]:
 
 
 def _read_states(store: Store, identities: Sequence[str]) -> dict[str, State]:
-    raws = _ask(store, [("HGET", store.keys.process(each), CLUSTER_FIELD) for each in identities], BATCH)
-    pairs = ((each, _object(raw)) for each, raw in zip(identities, raws, strict=True) if isinstance(raw, bytes))
+    raws = _run_in_batches(
+        store, [("HGET", store.keys.process(each), CLUSTER_FIELD) for each in identities], MAX_PER_ROUND_TRIP
+    )
+    pairs = ((each, _read_object(raw)) for each, raw in zip(identities, raws, strict=True) if isinstance(raw, bytes))
     return {each: state for each, state in pairs if isinstance(state.get("supervisor"), str)}
 
 
-def _ask(store: Store, commands: Sequence[Command], size: int) -> list[Reply]:
-    """Return the replies to commands, of which `size` go in one round trip."""
+def _run_in_batches(store: Store, commands: Sequence[Command], size: int) -> list[Reply]:
+    """Return the replies to commands, `size` commands per round trip."""
     replies: list[Reply] = []
     for at in range(0, len(commands), size):
         with store.borrowed() as link:
@@ -192,32 +198,32 @@ def _ask(store: Store, commands: Sequence[Command], size: int) -> list[Reply]:
     return replies
 
 
-def natural(text: str) -> list[tuple[bool, int, str]]:
-    """Return a key that sorts web-2 before web-10: digits count as the number that they make."""
+def natural_sort_key(text: str) -> list[tuple[bool, int, str]]:
+    """Return a key that sorts web-2 before web-10."""
     parts = [each for each in re.split(r"(\d+)", text) if each]
-    return [(not each.isdecimal(), int(each[:DIGITS]) if each.isdecimal() else 0, each) for each in parts]
+    return [(not each.isdecimal(), int(each[:MAX_SORTED_DIGITS]) if each.isdecimal() else 0, each) for each in parts]
 
 
-def clusters(everybody: Iterable[Process]) -> list[Cluster]:
-    """Return the supervisors by name, those of their processes that have beaten most lately first."""
-    by_supervisor: dict[str, list[Process]] = {}
-    for process in sorted(everybody, key=lambda process: process.age):
+def group_by_cluster(processes: Iterable[RegisteredProcess]) -> list[Cluster]:
+    """Return the clusters by supervisor name; in each, the process with the newest heartbeat comes first."""
+    by_supervisor: dict[str, list[RegisteredProcess]] = {}
+    for process in sorted(processes, key=lambda process: process.age):
         if process.supervisor is not None:
             by_supervisor.setdefault(process.supervisor, []).append(process)
     return [Cluster(name, tuple(by_supervisor[name])) for name in sorted(by_supervisor)]
 
 
 def prune(store: Store) -> int:
-    """Drop identities whose heartbeat has expired; return how many.  About once a minute over the whole fleet.
+    """Remove identities whose heartbeat has expired; return how many.  Runs at most once a minute in the whole fleet.
 
-    One round trip; when it is time, two more per BATCH processes.  Raises StoreError.
+    One round trip; when it runs, two more per 500 processes.  Raises StoreError.
     """
     keys = store.keys
-    if not store.call("SET", keys.process_cleanup, "1", "NX", "EX", PRUNE_PERIOD):
+    if not store.call("SET", keys.process_cleanup, "1", "NX", "EX", PRUNE_SECONDS):
         return 0
     dropped, cursor = 0, b"0"
     while True:
-        cursor, names = store.call("SSCAN", keys.processes, cursor, "COUNT", BATCH)
+        cursor, names = store.call("SSCAN", keys.processes, cursor, "COUNT", MAX_PER_ROUND_TRIP)
         with store.borrowed() as link:
             infos = link.exchange([("HGET", keys.process(name.decode(errors="replace")), "info") for name in names])
         gone = [name for name, info in zip(names, infos, strict=True) if not isinstance(info, bytes)]
@@ -227,65 +233,65 @@ def prune(store: Store) -> int:
 
 
 FIELDS = ("info", "busy", "quiet", "rss", "beat", "concurrency", "rtt_us", SUPERVISOR_FIELD)
-BEAT = FIELDS.index("beat")
+BEAT_INDEX = FIELDS.index("beat")
 
 
-def questions(keys: Keys, identity: str) -> list[tuple[str, ...]]:
-    """Return the two commands whose replies `read_process` reads, for whoever asks for more in one round trip."""
+def read_commands(keys: Keys, identity: str) -> list[tuple[str, ...]]:
+    """Return the two commands whose replies `read_process` takes, so that a caller can add them to its pipeline."""
     key = keys.process(identity)
     return [("HMGET", key, *FIELDS), ("PTTL", key)]
 
 
-def read_process(identity: str, fields: Any, left: Any, state: State | None = None) -> Process | None:
-    """Return a process from its hash and the milliseconds until that expires; whatever is odd in it reads as nothing.
+def read_process(identity: str, fields: Any, left: Any, state: State | None = None) -> RegisteredProcess | None:
+    """Return a process from its hash and the milliseconds until that expires.  Malformed fields read as missing.
 
-    state: of its cluster, for whoever has asked for that too.
-    None for nobody: anything may be in a set that others write to, also a name whose key is no hash.
+    state: of its cluster, if the caller has read it.
+    Returns None if there is no such process: others write to the set, so its key may be missing or not a hash.
     """
     if not isinstance(fields, list) or fields[0] is None or not isinstance(left, int):
         return None
     info, busy, quiet, rss, beat, concurrency, rtt_us, _ = fields
-    about = _object(info)
+    about = _read_object(info)
     host, pid, _ = (*identity.rsplit(":", 2), "", "")[:3]
     labels = about.get("labels")
-    threads = int(_number(concurrency) or _number(about.get("concurrency")))
-    return Process(
+    threads = int(_read_number(concurrency) or _read_number(about.get("concurrency")))
+    return RegisteredProcess(
         identity=identity,
-        host=_name(about.get("hostname")) or host,
-        pid=int(_number(about.get("pid", pid))),
-        tag=_name(about.get("tag")),
-        version=_name(about.get("version")),
+        host=_read_text(about.get("hostname")) or host,
+        pid=int(_read_number(about.get("pid", pid))),
+        tag=_read_text(about.get("tag")),
+        version=_read_text(about.get("version")),
         queues=_queues(about),
         concurrency=threads,
-        busy=int(_number(busy)),
+        busy=int(_read_number(busy)),
         is_quiet=quiet == b"true",
-        rss=int(_number(rss)) * 1_024,
-        beat=_number(beat),
+        rss=int(_read_number(rss)) * 1_024,
+        beat=_read_number(beat),
         age=max(0.0, HEARTBEAT_TTL - left / 1_000) if left >= 0 else 0.0,
         is_ours=isinstance(labels, list) and "kiqcluster" in labels,
         cluster=state,
-        started_at=_number(about.get("started_at")),
-        rtt_us=int(_number(rtt_us)),
+        started_at=_read_number(about.get("started_at")),
+        rtt_us=int(_read_number(rtt_us)),
         is_embedded=about.get("embedded") is True,
-        labels=_names(labels),
+        labels=_read_texts(labels),
         capsules=tuple(_capsules(about, threads)),
-        omitted_queues=int(_number(about.get("omitted_queues"))),
+        omitted_queues=int(_read_number(about.get("omitted_queues"))),
     )
 
 
 def served_queues(info: bytes | None) -> tuple[str, ...]:
-    """Return the queues that a process fetches from, by what it says about itself (field `info` of its hash)."""
-    return _queues(_object(info))
+    """Return the queues that a process fetches from, read from the field `info` of its hash."""
+    return _queues(_read_object(info))
 
 
 def _queues(about: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the queues by name, in whichever form this version of Sidekiq has them."""
+    """Return the names of the queues, from the form of any version of Sidekiq."""
     queues, capsules = about.get("queues"), about.get("capsules")
     if not isinstance(queues, list) and isinstance(capsules, dict):
         queues = [
             name for each in capsules.values() if isinstance(each, dict) for name in _weights(each.get("weights"))
         ]
-    return tuple(dict.fromkeys(_names(queues)))
+    return tuple(dict.fromkeys(_read_texts(queues)))
 
 
 def _capsules(about: Mapping[str, Any], threads: int) -> Iterator[Capsule]:
@@ -293,43 +299,46 @@ def _capsules(about: Mapping[str, Any], threads: int) -> Iterator[Capsule]:
     capsules = about.get("capsules")
     if isinstance(capsules, dict):
         for name, each in capsules.items():
-            told = each if isinstance(each, dict) else {}
-            weights = _weights(told.get("weights"))
+            capsule = each if isinstance(each, dict) else {}
+            weights = _weights(capsule.get("weights"))
             yield Capsule(
-                name, int(_number(told.get("concurrency"))), _name(told.get("mode")) or _mode(weights), weights
+                name,
+                int(_read_number(capsule.get("concurrency"))),
+                _read_text(capsule.get("mode")) or _mode(weights),
+                weights,
             )
         return
-    told_weights = about.get("weights")
-    if not isinstance(told_weights, list | dict):
+    weights_by_capsule = about.get("weights")
+    if not isinstance(weights_by_capsule, list | dict):
         yield Capsule("default", threads, "", dict.fromkeys(_queues(about), 1))
         return
-    several = told_weights if isinstance(told_weights, list) else [told_weights]
+    several = weights_by_capsule if isinstance(weights_by_capsule, list) else [weights_by_capsule]
     for number, each in enumerate(several, 1):
         weights = _weights(each)
         name = "default" if number == 1 else str(number)
         yield Capsule(name, threads if len(several) == 1 else 0, _mode(weights), weights)
 
 
-def _weights(told: object) -> dict[str, int]:
-    return {str(name): int(_number(weight)) for name, weight in told.items()} if isinstance(told, dict) else {}
+def _weights(value: object) -> dict[str, int]:
+    return {str(name): int(_read_number(weight)) for name, weight in value.items()} if isinstance(value, dict) else {}
 
 
 def _mode(weights: Mapping[str, int]) -> str:
-    """Return what weights mean (sidekiq capsule.rb)."""
+    """Return the mode that weights imply (sidekiq capsule.rb)."""
     if not any(weights.values()):
         return "strict"
     return "random" if all(weight == 1 for weight in weights.values()) else "weighted"
 
 
-def _name(value: object) -> str:
+def _read_text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _names(value: object) -> tuple[str, ...]:
+def _read_texts(value: object) -> tuple[str, ...]:
     return tuple(name for name in value if isinstance(name, str)) if isinstance(value, list) else ()
 
 
-def _object(raw: bytes | None) -> dict[str, Any]:
+def _read_object(raw: bytes | None) -> dict[str, Any]:
     try:
         value = ruby_json.decode(raw or b"{}")
     except ruby_json.Undecodable:
@@ -337,9 +346,9 @@ def _object(raw: bytes | None) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _number(value: object) -> float:
+def _read_number(value: object) -> float:
     try:
-        number = float(value)  # type: ignore[arg-type]  # what is no number is caught
+        number = float(value)  # type: ignore[arg-type]  # other types are caught
     except (TypeError, ValueError, OverflowError):
         return 0.0
     return number if isfinite(number) else 0.0

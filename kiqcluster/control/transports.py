@@ -1,4 +1,4 @@
-"""Ways to supervisors: what goes there, what comes back, and what a cluster looks like from outside."""
+"""Transports: how orders reach supervisors and processes, and how their state is read."""
 
 from __future__ import annotations
 
@@ -6,36 +6,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kiqcluster.control.cluster_document import View
+from kiqcluster.control.cluster_document import ClusterStatus
 from kiqcluster.control.control_messages import Message
 from kiqcluster.errors import KiqError
 
 __all__ = [
     "Answer",
-    "NobodyThere",
-    "Way",
+    "NoSuchProcess",
+    "Transport",
 ]
 
 
-class NobodyThere(KiqError):
-    """There is no kiqcluster process that a command could be about."""
+class NoSuchProcess(KiqError):
+    """No kiqcluster process matches what a command selects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a message to one supervisor, or process.  error: None when it is done or on its way."""
+    """The answer of one supervisor or process to a message.  error: None when the order is done or under way."""
 
     name: str
     error: str | None = None
 
 
-class Way(Protocol):
-    """How a command reaches those that it is about."""
+class Transport(Protocol):
+    """Sends orders to the selected clusters or process, and reads their state."""
 
-    def tell(self, message: Message) -> Sequence[Answer]:
-        """Have all of them do something; return what each has answered.  Raises NobodyThere, StoreError."""
+    def send(self, message: Message) -> Sequence[Answer]:
+        """Send an order to all of them; return their answers.  Raises NoSuchProcess, StoreError."""
         ...
 
-    def look(self) -> Mapping[str, View]:
-        """Return what they are doing, by name; whoever is gone is not in it.  Raises StoreError."""
+    def statuses(self) -> Mapping[str, ClusterStatus]:
+        """Return name → state, without those that have ended.  Raises StoreError."""
         ...

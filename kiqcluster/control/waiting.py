@@ -1,6 +1,6 @@
-"""Waiting: until everything has drained, rolled or reloaded.  Progress is said as it comes.
+"""Waiting: until clusters have drained, rolled or reloaded, with progress reports.
 
-Redis tells nobody when a field changes, so this looks several times a second.
+Redis does not notify when a field changes, so this polls several times a second.
 """
 
 from __future__ import annotations
@@ -12,151 +12,164 @@ from threading import Event
 from typing import Any
 
 from kiqcluster.clock import Clock, SystemClock
-from kiqcluster.control.cluster_document import View
-from kiqcluster.control.transports import Way
+from kiqcluster.control.cluster_document import ClusterStatus
+from kiqcluster.control.transports import Transport
 from kiqcluster.errors import StoreError
 from kiqcluster.process.durations import show_duration
 from kiqcluster.store import is_outage
 
-__all__ = ["AWAY", "NEVER", "POLL", "SETTLE", "Problems", "Watch"]
+__all__ = ["MAX_OUTAGE_SECONDS", "MIN_PROBLEM_SECONDS", "NEVER_SET", "POLL_SECONDS", "Problems", "Waiter"]
 
-POLL = 0.1  # seconds between two looks
-# Seconds for which something must be wrong before it counts: processes are replaced, and one may tell older news than
-# another.
-SETTLE = 10.0
-AWAY = 60.0  # seconds for which Redis may be away
-NEVER = Event()  # never set: waiting for it is how a look pauses, and Ctrl-C ends it
+POLL_SECONDS = 0.1
+# A problem has to last this long before it ends the wait: processes are replaced, and some publish older states.
+MIN_PROBLEM_SECONDS = 10.0
+MAX_OUTAGE_SECONDS = 60.0  # of Redis
+NEVER_SET = Event()  # to pause between polls with a timeout; Ctrl-C ends the pause
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 Problems = dict[str, str]  # by name
-Judge = Callable[[View | None], "Verdict"]  # of what a cluster does; None when it is gone
+Check = Callable[[ClusterStatus | None], "Progress"]  # None: the cluster has ended
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """has_ended: there is nothing to wait for any more.  problem: why it failed, or what is wrong at this moment."""
+class Progress:
+    """has_ended: the wait for this cluster is over.  problem: why it failed, or what is wrong at the moment."""
 
     has_ended: bool
     problem: str = ""
 
 
-GOES_ON, ARRIVED = Verdict(False), Verdict(True)
+PENDING, DONE = Progress(False), Progress(True)
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
-    """Looks until something has come true.  pause: waits so many seconds.  away: for which Redis may be away."""
+class Waiter:
+    """Polls clusters until a condition holds.  pause: sleeps for seconds.  max_outage: seconds Redis may be away."""
 
     clock: Clock = field(default_factory=SystemClock)
-    pause: Callable[[float], object] = NEVER.wait
-    away: float = AWAY
+    pause: Callable[[float], object] = NEVER_SET.wait
+    max_outage: float = MAX_OUTAGE_SECONDS
 
-    def until_drained(self, way: Way, names: Iterable[str], timeout: float | None, say: Say) -> Problems:
-        """Wait until nothing runs; return by name what kept it from coming true.  A cluster that ends has drained."""
-        return self._until(way, names, timeout, _judge_drained, lambda views: _say_busy(views, say))
+    def until_drained(
+        self, transport: Transport, names: Iterable[str], timeout: float | None, report: Report
+    ) -> Problems:
+        """Wait until no job runs; return problems by cluster name.  A cluster that has ended has drained."""
+        return self._wait(transport, names, timeout, _check_drained, lambda statuses: _report_busy(statuses, report))
 
-    def until_rolled(self, way: Way, names: Iterable[str], ident: str, timeout: float | None, say: Say) -> Problems:
-        """Wait until the roll of that id has ended everywhere; return by name why it failed."""
-        return self._until(
-            way, names, timeout, lambda view: _judge_rolled(view, ident), lambda views: _say_rolled(views, ident, say)
+    def until_rolled(
+        self, transport: Transport, names: Iterable[str], ident: str, timeout: float | None, report: Report
+    ) -> Problems:
+        """Wait until the roll with this id has ended everywhere; return the failures by cluster name."""
+        return self._wait(
+            transport,
+            names,
+            timeout,
+            lambda status: _check_rolled(status, ident),
+            lambda statuses: _report_rolled(statuses, ident, report),
         )
 
-    def until_reloaded(self, way: Way, names: Iterable[str], ident: str, timeout: float | None, say: Say) -> Problems:
-        """Wait until the reload of that id has ended everywhere; return by name why it failed."""
-        return self._until(
-            way, names, timeout, lambda view: _judge_reloaded(view, ident), lambda views: _say_held_up(views, say)
+    def until_reloaded(
+        self, transport: Transport, names: Iterable[str], ident: str, timeout: float | None, report: Report
+    ) -> Problems:
+        """Wait until the reload with this id has ended everywhere; return the failures by cluster name."""
+        return self._wait(
+            transport,
+            names,
+            timeout,
+            lambda status: _check_reloaded(status, ident),
+            lambda statuses: _report_held_up(statuses, report),
         )
 
-    def _until(
+    def _wait(
         self,
-        way: Way,
+        transport: Transport,
         names: Iterable[str],
         timeout: float | None,
-        judge: Judge,
-        progress: Callable[[Mapping[str, View]], None],
+        check: Check,
+        report_progress: Callable[[Mapping[str, ClusterStatus]], None],
     ) -> Problems:
-        """Look until each has ended.  Raises StoreError when Redis is away for long, or refuses."""
-        pending, problems, patience = set(names), Problems(), Patience()
+        """Poll until each has ended.  Raises StoreError if Redis is away for too long, or refuses a command."""
+        pending, problems, persistent = set(names), Problems(), PersistentProblems()
         deadline = self.clock.monotonic() + (inf if timeout is None else timeout)
         away_since: float | None = None
         while pending:
             now = self.clock.monotonic()
             try:
-                views, away_since = way.look(), None
+                statuses, away_since = transport.statuses(), None
             except StoreError as error:
                 away_since = now if away_since is None else away_since
-                if not is_outage(error) or now >= away_since + self.away:
+                if not is_outage(error) or now >= away_since + self.max_outage:
                     raise
             else:
-                progress({name: view for name, view in views.items() if name in pending})
-                verdicts = {name: patience.weigh(name, judge(views.get(name)), now) for name in pending}
-                pending = {name for name, verdict in verdicts.items() if not verdict.has_ended}
-                problems |= {name: each.problem for name, each in verdicts.items() if each.has_ended and each.problem}
+                report_progress({name: status for name, status in statuses.items() if name in pending})
+                progresses = {name: persistent.judge(name, check(statuses.get(name)), now) for name in pending}
+                pending = {name for name, progress in progresses.items() if not progress.has_ended}
+                problems |= {name: each.problem for name, each in progresses.items() if each.has_ended and each.problem}
             if pending and now >= deadline:
                 late = f"not within {show_duration(timeout or 0.0)}"
                 return {**problems, **dict.fromkeys(pending, late)}
             if pending:
-                self.pause(POLL)
+                self.pause(POLL_SECONDS)
         return problems
 
 
-class Patience:
-    """Makes an end of what has been wrong for long."""
+class PersistentProblems:
+    """Ends the wait for a cluster whose problem lasts for MIN_PROBLEM_SECONDS."""
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
 
-    def weigh(self, name: str, verdict: Verdict, now: float) -> Verdict:
-        if verdict.has_ended:
-            return verdict
-        if not verdict.problem:
+    def judge(self, name: str, progress: Progress, now: float) -> Progress:
+        if progress.has_ended:
+            return progress
+        if not progress.problem:
             self._since.pop(name, None)
-            return verdict
-        return Verdict(now >= self._since.setdefault(name, now) + SETTLE, verdict.problem)
+            return progress
+        return Progress(now >= self._since.setdefault(name, now) + MIN_PROBLEM_SECONDS, progress.problem)
 
 
-def _judge_drained(view: View | None) -> Verdict:
-    if view is None or view.is_drained:
-        return ARRIVED
-    if view.quiet_by or view.all_quiet:
-        return GOES_ON
-    return Verdict(False, "is no longer quiet: somebody has resumed it, or its lease has ended")
+def _check_drained(status: ClusterStatus | None) -> Progress:
+    if status is None or status.is_drained:
+        return DONE
+    if status.quiet_by or status.all_quiet:
+        return PENDING
+    return Progress(False, "is no longer quiet: somebody has resumed it, or its lease has ended")
 
 
-def _say_busy(views: Mapping[str, View], say: Say) -> None:
-    busy = sum(view.busy for view in views.values())
+def _report_busy(statuses: Mapping[str, ClusterStatus], report: Report) -> None:
+    busy = sum(status.busy for status in statuses.values())
     if busy:
-        say("1 job still runs" if busy == 1 else f"{busy} jobs still run")
+        report("1 job still runs" if busy == 1 else f"{busy} jobs still run")
 
 
-def _judge_rolled(view: View | None, ident: str) -> Verdict:
-    if view is None:
-        return Verdict(False, "is gone")
-    return _judge("roll", view.roll or {}, ident)
+def _check_rolled(status: ClusterStatus | None, ident: str) -> Progress:
+    if status is None:
+        return Progress(False, "is gone")
+    return _check_report("roll", status.roll or {}, ident)
 
 
-def _judge_reloaded(view: View | None, ident: str) -> Verdict:
-    return Verdict(False, "is gone") if view is None else _judge("reload", view.reload or {}, ident)
+def _check_reloaded(status: ClusterStatus | None, ident: str) -> Progress:
+    return Progress(False, "is gone") if status is None else _check_report("reload", status.reload or {}, ident)
 
 
-def _judge(what: str, report: Mapping[str, Any], ident: str) -> Verdict:
-    """Judge what is told of the latest roll, or reload."""
+def _check_report(what: str, report: Mapping[str, Any], ident: str) -> Progress:
+    """Return the progress that the report of the latest roll or reload shows."""
     if (other := report.get("id")) != ident:
         replaced = f"reports another {what}, {other}, which has replaced this one"
-        return Verdict(False, replaced if other else f"does not report this {what}")
+        return Progress(False, replaced if other else f"does not report this {what}")
     if report.get("state") in ("failed", "superseded"):
-        return Verdict(True, str(report.get("error") or f"the {what} failed"))
-    return ARRIVED if report.get("state") == "done" else GOES_ON
+        return Progress(True, str(report.get("error") or f"the {what} failed"))
+    return DONE if report.get("state") == "done" else PENDING
 
 
-def _say_rolled(views: Mapping[str, View], ident: str, say: Say) -> None:
-    for name, view in sorted(views.items()):
-        roll = view.roll or {}
+def _report_rolled(statuses: Mapping[str, ClusterStatus], ident: str, report: Report) -> None:
+    for name, status in sorted(statuses.items()):
+        roll = status.roll or {}
         if roll.get("id") == ident and roll.get("state") == "rolling":
-            say(f"{name}: {roll.get('done')} of {roll.get('of')} workers replaced")
+            report(f"{name}: {roll.get('done')} of {roll.get('of')} workers replaced")
 
 
-def _say_held_up(views: Mapping[str, View], say: Say) -> None:
-    for name, view in sorted(views.items()):
-        if (view.roll or {}).get("state") == "rolling":
-            say(f"{name}: reloads when its roll has ended")
+def _report_held_up(statuses: Mapping[str, ClusterStatus], report: Report) -> None:
+    for name, status in sorted(statuses.items()):
+        if (status.roll or {}).get("state") == "rolling":
+            report(f"{name}: reloads when its roll has ended")

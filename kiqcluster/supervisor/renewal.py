@@ -19,7 +19,7 @@ from pathlib import Path
 
 from kiqcluster.clock import Clock
 from kiqcluster.config import Config
-from kiqcluster.control.orders import Told
+from kiqcluster.control.orders import AlreadyLogged
 from kiqcluster.errors import ApplicationError, KiqError, UsageError
 from kiqcluster.process.events import Events
 from kiqcluster.sidekiq.queue_groups import Group
@@ -328,7 +328,7 @@ class Renewal:
             )
         except (KiqError, OSError) as error:
             self._cannot_reload(report, error)
-            return Told(error)
+            return AlreadyLogged(error)
         return None
 
     def _cannot_reload(self, report: ReloadReport, error: Exception) -> None:

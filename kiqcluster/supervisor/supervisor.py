@@ -27,7 +27,7 @@ from random import Random
 from kiqcluster import application
 from kiqcluster.clock import RunningClock, SystemClock
 from kiqcluster.config import STOP_GRACE, Config
-from kiqcluster.control.orders import BY_SIGNAL, Command, Told, parse_command
+from kiqcluster.control.orders import BY_SIGNAL, AlreadyLogged, Order, parse_order
 from kiqcluster.errors import ApplicationError, ExitCode, KiqError, UsageError
 from kiqcluster.ipc import forks
 from kiqcluster.process.events import Events
@@ -331,7 +331,7 @@ class Supervisor:
         self._say_refused(str(message.get("action")), refusal)
 
     def _say_refused(self, command: str, refusal: str | None) -> None:
-        if refusal is not None and not isinstance(refusal, Told):
+        if refusal is not None and not isinstance(refusal, AlreadyLogged):
             self._events.emit("command_refused", command=command, reason=refusal)
 
     def _end_with(self, code: ExitCode, why: str) -> None:
@@ -373,12 +373,12 @@ class Supervisor:
     def command(self, message: Mapping[str, object]) -> str | None:
         """Do what somebody asks for; return why not, None when it is accepted.  See docs/operate.md for the words."""
         try:
-            command = parse_command(message)
+            command = parse_order(message)
         except UsageError as error:
             return str(error)
         return self._obey(command)
 
-    def _obey(self, command: Command) -> str | None:
+    def _obey(self, command: Order) -> str | None:
         if self.state.is_stopping and command.action != "dump":
             return "the cluster is stopping"
         match command.action:

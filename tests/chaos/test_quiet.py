@@ -93,7 +93,7 @@ def test_a_quiet_worker_gives_all_that_it_has_not_started_back_at_once_and_in_or
     assert set(ledger.ended().values()) == {1}
 
 
-class Watch:
+class Waiter:
     """Sees outcomes arrive in Redis."""
 
     def __init__(self, store: Store) -> None:
@@ -117,7 +117,7 @@ def test_an_outcome_is_written_soon_after_its_job_ends_while_all_threads_are_bus
 ) -> None:
     queues = fresh_queues(ROUNDS)
     run(",".join(queues), "-c", str(THREADS)).wait_ready()
-    watch = Watch(store)
+    watch = Waiter(store)
     pushed = 0
 
     for queue in queues:

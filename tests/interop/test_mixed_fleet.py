@@ -64,8 +64,8 @@ class Fleet:
     def pushed(self) -> set[str]:
         return set().union(*self.jids.values())
 
-    def processes(self, *, ours: bool) -> dict[int, process_registry.Process]:
-        return {each.pid: each for each in process_registry.processes(self.store) if each.is_ours is ours}
+    def processes(self, *, ours: bool) -> dict[int, process_registry.RegisteredProcess]:
+        return {each.pid: each for each in process_registry.list_processes(self.store) if each.is_ours is ours}
 
     def hurry(self) -> None:
         """Have what waits for a retry be due; whoever polls moves it.  XX: not what somebody has moved meanwhile."""
@@ -86,7 +86,9 @@ def start_ruby(
         )
         servers.append(server)
         wait_until(
-            lambda: any(each.pid == server.pid for each in process_registry.processes(store)), "Ruby to be there", 30
+            lambda: any(each.pid == server.pid for each in process_registry.list_processes(store)),
+            "Ruby to be there",
+            30,
         )
         return server
 

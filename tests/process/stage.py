@@ -137,7 +137,7 @@ def restarts(cluster: Cluster, reason: str, slot: int = 0) -> float:
 
 def told(store: Store) -> list[Mapping[str, Any]]:
     """Return what supervisors are doing, as each of their processes shows it in Redis."""
-    return [process.cluster for process in process_registry.processes(store) if process.cluster is not None]
+    return [process.cluster for process in process_registry.list_processes(store) if process.cluster is not None]
 
 
 def wait_told(store: Store, what: str, condition: Callable[[Mapping[str, Any]], Any]) -> Mapping[str, Any]:

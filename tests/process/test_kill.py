@@ -389,7 +389,7 @@ def test_a_child_whose_job_holds_the_interpreter_is_told_of_and_replaced_as_sile
     stacks = cluster.wait_for("child_stacks", child=pid)["stacks"]
     status, _, readiness = http_get(cluster.port, "/readiness")
     slot, _ = slots(cluster)
-    wait_until(lambda: any(each.is_unresponsive for each in process_registry.processes(store)), "Redis to show it")
+    wait_until(lambda: any(each.is_unresponsive for each in process_registry.list_processes(store)), "Redis to show it")
     dump = Kiqctl(redis_server.url)("dump", f"{socket.gethostname()}:{pid}")
     cluster.wait_for("child_stacks", child=pid, count=2)
     count = metric(cluster, 'kiqcluster_children{state="unresponsive"}')

@@ -502,7 +502,7 @@ class TestDeploy:
         assert "taken from mira" in done.stdout
         assert kiqctl("deploy", "commit", "--owner", "mira").returncode == 6
         assert kiqctl("deploy", "abort", "--owner", "juri").returncode == 0
-        assert kiqctl("deploy", "status").stdout == "nobody deploys\n"
+        assert kiqctl("deploy", "status").stdout == "no deploy is in progress\n"
 
     def test_an_abort_that_belongs_to_no_open_deploy_rolls_nothing_back(
         self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]

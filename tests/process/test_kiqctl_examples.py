@@ -57,7 +57,7 @@ class Stage:
         there = cluster or self.cluster
 
         def is_listed() -> bool:  # a kill has just replaced one, perhaps
-            return set(there.pids().values()) <= {each.pid for each in process_registry.processes(self._store)}
+            return set(there.pids().values()) <= {each.pid for each in process_registry.list_processes(self._store)}
 
         wait_until(is_listed, "all workers to be listed")
         return f"{socket.gethostname()}:{there.pids().popitem()[1]}"

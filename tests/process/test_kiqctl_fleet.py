@@ -53,7 +53,7 @@ def wait_listed(cluster: Cluster, store: Store, slots: int = 1) -> dict[int, int
     """Wait until every slot is ready and has said so in Redis, where kiqctl looks; return slot → pid."""
     pids = cluster.wait_ready(slots)
     wait_until(
-        lambda: {each.pid for each in process_registry.processes(store)} >= set(pids.values()), "all to be listed"
+        lambda: {each.pid for each in process_registry.list_processes(store)} >= set(pids.values()), "all to be listed"
     )
     return pids
 

@@ -241,10 +241,12 @@ class TestStop:
         assert cluster.wait() == 0
 
 
-def listed(store: Store, pid: int) -> process_registry.Process:
+def listed(store: Store, pid: int) -> process_registry.RegisteredProcess:
     """Wait until a process shows in Redis with its supervisor."""
 
-    def found() -> process_registry.Process | None:
-        return next((each for each in process_registry.processes(store) if each.pid == pid and each.supervisor), None)
+    def found() -> process_registry.RegisteredProcess | None:
+        return next(
+            (each for each in process_registry.list_processes(store) if each.pid == pid and each.supervisor), None
+        )
 
     return wait_until(found, f"process {pid} to be listed")

@@ -11,7 +11,7 @@ import pytest
 
 from kiqcluster.clock import SystemClock
 from kiqcluster.control import socket_transport
-from kiqcluster.control.socket_transport import SocketWay
+from kiqcluster.control.socket_transport import SocketTransport
 from kiqcluster.ctl.fleet.steer import message
 from kiqcluster.errors import KiqError
 from kiqcluster.process.durations import parse_duration
@@ -131,25 +131,25 @@ def test_with_wait_reload_ends_with_the_reload_of_that_id(kiqctl: Kiqctl, superv
 
 
 def test_a_resume_says_whose_quiet_it_may_end(supervisor: Door) -> None:
-    SocketWay(str(supervisor.path)).tell(message("resume", name="deploy", whose="deploy"))
+    SocketTransport(str(supervisor.path)).send(message("resume", name="deploy", whose="deploy"))
 
     assert supervisor.asked[0][2]["whose"] == "deploy"
 
 
 def test_an_order_that_is_not_answered_may_be_done_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket_transport, "TIMEOUT", 0.2)
+    monkeypatch.setattr(socket_transport, "REQUEST_TIMEOUT_SECONDS", 0.2)
     path = tmp_path / "frozen.sock"
     with socket.socket(socket.AF_UNIX) as frozen:  # as the supervisor's, while it is stopped
         frozen.bind(str(path))
         frozen.listen()
 
         with pytest.raises(KiqError, match="may still be done") as caught:
-            SocketWay(str(path)).tell(message("quiet"))
-        with pytest.raises(KiqError, match="did not answer within") as look:
-            SocketWay(str(path)).look()
+            SocketTransport(str(path)).send(message("quiet"))
+        with pytest.raises(KiqError, match="did not answer within") as statuses:
+            SocketTransport(str(path)).statuses()
 
     assert f"kiqctl ps --socket {path}" in str(caught.value)
-    assert "may be" not in str(look.value)
+    assert "may be" not in str(statuses.value)
 
 
 def test_ps_shows_what_status_says(kiqctl: Kiqctl, supervisor: Door) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from kiqcluster.api import Process, ProcessSet, WorkSet
 from kiqcluster.control.control_messages import Message
-from kiqcluster.control.process_registry import BATCH, Capsule
+from kiqcluster.control.process_registry import MAX_PER_ROUND_TRIP, Capsule
 from kiqcluster.errors import RedisRefused, UsageError
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
@@ -141,10 +141,10 @@ class TestProcessSet:
 
     def test_cleanup_drops_who_is_gone_about_once_a_minute(self, store: Store) -> None:
         publish(store, OURS)
-        gone = [f"gone:{number}:x" for number in range(BATCH + 1)]
+        gone = [f"gone:{number}:x" for number in range(MAX_PER_ROUND_TRIP + 1)]
         store.call("SADD", "processes", *gone, b"\xff")
 
-        assert ProcessSet(store=store).cleanup() == BATCH + 2
+        assert ProcessSet(store=store).cleanup() == MAX_PER_ROUND_TRIP + 2
         assert store.call("SMEMBERS", "processes") == [OURS.encode()]
         assert 0 < store.call("TTL", "process_cleanup") <= 60
 
@@ -290,7 +290,7 @@ class TestWorkSet:
         assert len(found) == 9
 
     def test_more_processes_than_fit_into_a_round_trip_are_all_asked(self, store: Store) -> None:
-        identities = [f"app-1:{number}:x" for number in range(1, BATCH + 20)]
+        identities = [f"app-1:{number}:x" for number in range(1, MAX_PER_ROUND_TRIP + 20)]
         store.call("SADD", "processes", *identities)
         store.pipeline([("HSET", f"{identity}:work", "0", work()) for identity in identities])
 

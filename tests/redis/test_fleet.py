@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kiqcluster.control import control_messages, process_registry
-from kiqcluster.control.control_messages import MESSAGE_TTL, Message
-from kiqcluster.control.process_registry import BATCH
+from kiqcluster.control.control_messages import MESSAGE_TTL_SECONDS, Message
+from kiqcluster.control.process_registry import MAX_PER_ROUND_TRIP
 from kiqcluster.store import Store
 from tests.standin import publish
 
@@ -24,7 +24,7 @@ class TestProcesses:
     def test_a_process_is_read_with_all_that_it_tells(self, store: Store) -> None:
         publish(store, HERE, queues=["default", "low"], busy=3, quiet="true", kiq_cluster=state("app-1:100:a", slots=2))
 
-        (process,) = process_registry.processes(store)
+        (process,) = process_registry.list_processes(store)
 
         assert (process.identity, process.host, process.pid, process.tag) == (HERE, "app-1", 101, "shop")
         assert (process.queues, process.concurrency, process.busy) == (("default", "low"), 5, 3)
@@ -35,7 +35,7 @@ class TestProcesses:
     def test_rubys_processes_are_there_too_and_have_no_supervisor(self, store: Store) -> None:
         publish(store, "rails-1:7:cccccccccccc", labels=[], version="6.4.1")
 
-        (process,) = process_registry.processes(store)
+        (process,) = process_registry.list_processes(store)
 
         assert (process.is_ours, process.supervisor, process.version) == (False, None, "6.4.1")
 
@@ -44,12 +44,12 @@ class TestProcesses:
         info = {"capsules": {"a": {"weights": {"x": 1, "y": 0}}, "b": {"weights": {"y": 2}}}, "labels": []}
         store.call("HSET", HERE, "info", json.dumps(info))
 
-        assert process_registry.processes(store)[0].queues == ("x", "y")
+        assert process_registry.list_processes(store)[0].queues == ("x", "y")
 
     def test_the_age_is_by_the_time_that_is_left_and_by_no_clock_of_a_host(self, store: Store) -> None:
         publish(store, HERE, ttl=45, beat=99.0)
 
-        assert 14.9 <= process_registry.processes(store)[0].age <= 20
+        assert 14.9 <= process_registry.list_processes(store)[0].age <= 20
 
     def test_names_without_a_hash_are_nobody(self, store: Store) -> None:
         publish(store, HERE)
@@ -57,7 +57,7 @@ class TestProcesses:
         store.call("HSET", "no-info", "busy", "1")
         store.call("SADD", "processes", "gone:1:a", "text", "no-info", b"\xff\xfe", "")
 
-        assert [process.identity for process in process_registry.processes(store)] == [HERE]
+        assert [process.identity for process in process_registry.list_processes(store)] == [HERE]
 
     @pytest.mark.parametrize("junk", ["", "x", "{}", "[1]", "null", '{"supervisor":5}', "-1e999", "\x00"])
     def test_odd_values_read_as_nothing_and_hide_nobody(self, store: Store, junk: str) -> None:
@@ -65,20 +65,20 @@ class TestProcesses:
         for field in ("info", "busy", "quiet", "rss", "beat", "concurrency", "kiq_cluster"):
             store.call("HSET", HERE, field, junk)
 
-        (process,) = process_registry.processes(store)
+        (process,) = process_registry.list_processes(store)
 
         assert (process.identity, process.busy, process.supervisor) == (HERE, 0, None)
         assert (process.host, process.pid) == ("app-1", 101)
 
     def test_a_fleet_of_more_than_one_batch_is_read_whole(self, store: Store) -> None:
-        names = [f"app-{number}:1:a" for number in range(BATCH + 3)]
+        names = [f"app-{number}:1:a" for number in range(MAX_PER_ROUND_TRIP + 3)]
         for name in names:
             publish(store, name)
 
-        assert [process.identity for process in process_registry.processes(store)] == sorted(names)
+        assert [process.identity for process in process_registry.list_processes(store)] == sorted(names)
 
     def test_nobody_is_an_empty_list(self, store: Store) -> None:
-        assert process_registry.processes(store) == []
+        assert process_registry.list_processes(store) == []
 
 
 class TestClusters:
@@ -88,7 +88,7 @@ class TestClusters:
         publish(store, "a:2:x", kiq_cluster=state("a:1:s"))
         publish(store, "rails:1:x", labels=[])
 
-        found = process_registry.clusters(process_registry.processes(store))
+        found = process_registry.group_by_cluster(process_registry.list_processes(store))
 
         assert [each.supervisor for each in found] == ["a:1:s", "b:1:s"]
         assert [process.identity for process in found[1].processes] == ["b:3:x", "b:2:x"]
@@ -98,7 +98,7 @@ class TestClusters:
         publish(store, "a:2:x", beat=2.0, kiq_cluster=state("a:1:s", slots=2))
         publish(store, "a:3:x", beat=1.0, kiq_cluster=state("a:1:s", slots=1))
 
-        (found,) = process_registry.clusters(process_registry.processes(store))
+        (found,) = process_registry.group_by_cluster(process_registry.list_processes(store))
 
         assert found.state["slots"] == 2
 
@@ -106,7 +106,7 @@ class TestClusters:
         publish(store, "a:2:x", beat=2.0, kiq_cluster=state("a:1:s", slots=1, at=5.0))
         publish(store, "a:3:x", beat=1.0, kiq_cluster=state("a:1:s", slots=2, at=6.0))
 
-        (found,) = process_registry.clusters(process_registry.processes(store))
+        (found,) = process_registry.group_by_cluster(process_registry.list_processes(store))
 
         assert found.state["slots"] == 2
 
@@ -120,7 +120,7 @@ class TestStates:
             publish(store, f"a:{number}:x", kiq_cluster=large)
         before = bytes_sent(store)
 
-        found = process_registry.processes(store)
+        found = process_registry.list_processes(store)
 
         assert bytes_sent(store) - before < 2 * len(large)
         assert [len(process.cluster["children"][0]) for process in found if process.cluster] == [40_000] * 20
@@ -129,7 +129,7 @@ class TestStates:
         publish(store, "a:2:x", kiq_cluster=state("a:1:s", slots=1), kiq_supervisor=None)
         publish(store, "a:3:x", kiq_cluster=state("a:1:s", slots=1), kiq_supervisor=None)
 
-        (found,) = process_registry.clusters(process_registry.processes(store))
+        (found,) = process_registry.group_by_cluster(process_registry.list_processes(store))
 
         assert (len(found.processes), found.state["slots"]) == (2, 1)
 
@@ -139,9 +139,9 @@ class TestStates:
         publish(store, "a:3:x", kiq_cluster=junk, kiq_supervisor="9.0 a:1:s")
         publish(store, "b:3:x", kiq_cluster=junk, kiq_supervisor="9.0 b:1:s")
 
-        processes = process_registry.processes(store)
+        processes = process_registry.list_processes(store)
 
-        (found,) = process_registry.clusters(processes)
+        (found,) = process_registry.group_by_cluster(processes)
         assert ({each.identity for each in found.processes}, found.state["slots"]) == ({"a:2:x", "a:3:x"}, 1)
         assert processes[2].supervisor is None
 
@@ -160,7 +160,7 @@ class TestMessages:
 
         (raw,) = store.call("LRANGE", f"kiq:control:{HERE}", 0, -1)
         assert Message.read(raw) == self.MESSAGE
-        assert 0 < store.call("TTL", f"kiq:control:{HERE}") <= MESSAGE_TTL
+        assert 0 < store.call("TTL", f"kiq:control:{HERE}") <= MESSAGE_TTL_SECONDS
 
     def test_messages_are_read_in_order(self, store: Store) -> None:
         for number in "12":
@@ -173,15 +173,15 @@ class TestMessages:
         control_messages.send(store, HERE, self.MESSAGE)
         control_messages.send(store, HERE, other)
 
-        assert control_messages.is_waiting(store, HERE, self.MESSAGE)
-        assert control_messages.take_back(store, HERE, self.MESSAGE)
-        assert not control_messages.is_waiting(store, HERE, self.MESSAGE)
-        assert not control_messages.take_back(store, HERE, self.MESSAGE)
-        assert control_messages.is_waiting(store, HERE, other)
+        assert control_messages.is_unread(store, HERE, self.MESSAGE)
+        assert control_messages.withdraw(store, HERE, self.MESSAGE)
+        assert not control_messages.is_unread(store, HERE, self.MESSAGE)
+        assert not control_messages.withdraw(store, HERE, self.MESSAGE)
+        assert control_messages.is_unread(store, HERE, other)
 
     def test_one_that_was_read_cannot(self, store: Store) -> None:
         control_messages.send(store, HERE, self.MESSAGE)
         store.call("LPOP", f"kiq:control:{HERE}")
 
-        assert not control_messages.is_waiting(store, HERE, self.MESSAGE)
-        assert not control_messages.take_back(store, HERE, self.MESSAGE)
+        assert not control_messages.is_unread(store, HERE, self.MESSAGE)
+        assert not control_messages.withdraw(store, HERE, self.MESSAGE)

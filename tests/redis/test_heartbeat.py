@@ -116,7 +116,7 @@ def test_a_process_is_found_before_its_first_beat_which_is_then_no_reason_to_dou
     setup.hooks.on("heartbeat")(lambda: heartbeats.append("heartbeat"))
 
     bench.heartbeat.announce()
-    (found,) = process_registry.processes(bench.store)
+    (found,) = process_registry.list_processes(bench.store)
     bench.beat(2)
 
     assert (found.identity, list(found.queues)) == (IDENTITY, list(bench.queues))
@@ -144,7 +144,7 @@ def test_a_server_without_memory_shows_workers_and_takes_messages_for_them(liste
         store.call("DEL", store.keys.process(IDENTITY), store.keys.processes, store.keys.process_cleanup)
         listening.running = running
         listening.heartbeat.ring()
-        wait_until(lambda: process_registry.processes(store), "the process to be shown")
+        wait_until(lambda: process_registry.list_processes(store), "the process to be shown")
         assert store.call("HLEN", store.keys.work(IDENTITY)) == len(running)
 
         for _ in range(CHECK_BEATS):
@@ -206,7 +206,7 @@ def test_what_a_process_is_is_sent_when_it_changes_and_now_and_then(bench: Bench
     store.call("DEL", store.keys.process(IDENTITY))  # it has expired
     bench.beat()
     assert b"mailers" in store.call("HGET", store.keys.process(IDENTITY), "info")
-    (process,) = process_registry.processes(store)
+    (process,) = process_registry.list_processes(store)
     assert process.queues == ("default", "mailers")
 
 
@@ -216,7 +216,7 @@ def test_a_process_of_very_many_queues_names_some_and_tells_how_many_it_omits(be
     bench.beat()
 
     assert len(store.call("HGET", store.keys.process(IDENTITY), "info")) < 100_000
-    (process,) = process_registry.processes(store)
+    (process,) = process_registry.list_processes(store)
     assert (len(process.queues), process.omitted_queues) == (MAX_SHOWN_QUEUES, 100_000 - MAX_SHOWN_QUEUES)
     store.call("SADD", store.keys.queues, "tenant-99999")  # it listens to this one, and does not say so
     families = {family.name: family for family in Gauges(store).look(bench.clock.now())}

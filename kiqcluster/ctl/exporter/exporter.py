@@ -27,7 +27,7 @@ from prometheus_client.registry import Collector
 
 from kiqcluster.clock import Clock, SystemClock
 from kiqcluster.config import parse_listen
-from kiqcluster.control.waiting import NEVER
+from kiqcluster.control.waiting import NEVER_SET
 from kiqcluster.ctl.exporter.gauges import Gauges
 from kiqcluster.ctl.text.options import DURATION, SETTINGS, redis_options
 from kiqcluster.errors import ExitCode, StoreError, UsageError
@@ -141,7 +141,7 @@ class Server(ThreadingMixIn, WSGIServer):
             return super().get_request()
         except OSError as error:
             if error.errno in NOTHING_LEFT:
-                NEVER.wait(REST_SECONDS)
+                NEVER_SET.wait(REST_SECONDS)
             raise
 
     def handle_error(self, _request: Any, _client_address: Any) -> None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from kiqcluster.control import process_registry
-from kiqcluster.control.process_registry import Process, read_process
+from kiqcluster.control.process_registry import RegisteredProcess, read_process
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.payload import seconds
@@ -66,19 +66,19 @@ class Gauges:
         """
         heard: dict[Subject, list[Any]] = {}
         sizes = _Sizes(self._ask(heard, self._known[:BATCH], _size_questions(self._store.keys, now)))
-        members = [Subject(process_registry.questions, name) for name in sorted(sizes.processes)]
+        members = [Subject(process_registry.read_commands, name) for name in sorted(sizes.processes)]
         self._ask_on(heard, members)
         told = ((member.name, heard[member][0], heard[member][1]) for member in members)
         read = (read_process(*each) for each in told)
-        everybody = [each for each in read if each is not None]
-        listened = {name for process in everybody for name in process.queues}
+        processes = [each for each in read if each is not None]
+        listened = {name for process in processes for name in process.queues}
         lists = [Subject(_queue_questions, name) for name in sorted(sizes.queues | listened)]
         self._ask_on(heard, lists)
         self._known = [*members, *lists]
         queues = {each.name: _read_queue(heard[each], now) for each in lists}
-        if any(each.omitted_queues for each in everybody):  # they may listen to any
+        if any(each.omitted_queues for each in processes):  # they may listen to any
             listened |= queues.keys()
-        return [*sizes.metrics(now), *_fleet_metrics(everybody), *_queue_metrics(queues, listened, sizes.paused)]
+        return [*sizes.metrics(now), *_fleet_metrics(processes), *_queue_metrics(queues, listened, sizes.paused)]
 
     def _ask_on(self, heard: dict[Subject, list[Any]], subjects: Iterable[Subject]) -> None:
         unheard = iter([each for each in subjects if each not in heard])
@@ -146,7 +146,7 @@ class _Sizes:
 # fleet
 
 
-def _fleet_metrics(processes: Sequence[Process]) -> Iterator[Metric]:
+def _fleet_metrics(processes: Sequence[RegisteredProcess]) -> Iterator[Metric]:
     yield GaugeMetricFamily("sidekiq_processes_size", "Worker processes, Ruby's among them", value=len(processes))
     busy = sum(process.busy for process in processes)
     yield GaugeMetricFamily("sidekiq_workers_size", "Jobs that run, by the latest beats", value=busy)

@@ -13,11 +13,11 @@ from typing import TypeVar
 import click
 
 from kiqcluster.api.deploys import mark
-from kiqcluster.control.control_messages import LONGEST_TEXT
+from kiqcluster.control.control_messages import MAX_TEXT_CHARACTERS
 from kiqcluster.control.deploy_lock import DeployLock, default_owner
-from kiqcluster.control.deploy_transport import DeployWay, LocalSockets
-from kiqcluster.control.redis_transport import RedisWay
-from kiqcluster.control.waiting import Watch
+from kiqcluster.control.deploy_transport import DeployTransport, LocalSockets
+from kiqcluster.control.redis_transport import RedisTransport
+from kiqcluster.control.waiting import Waiter
 from kiqcluster.ctl.fleet.steer import agreed, message, report
 from kiqcluster.ctl.text.options import (
     DURATION,
@@ -33,17 +33,17 @@ from kiqcluster.store import Store
 
 __all__ = ["deploy"]
 
-NAME = "deploy"  # who asks, as far as the supervisors know
-LEASE = 900.0  # seconds
+REQUESTER = "deploy"  # who asks, as far as the supervisors know
+DEFAULT_LEASE_SECONDS = 900.0  # seconds
 MAX_LOCK_SECONDS = 86_400.0  # of the lock, where the quiet has no end
-GIT_PATIENCE = 5.0  # seconds
+GIT_TIMEOUT_SECONDS = 5.0  # seconds
 F = TypeVar("F", bound=Callable[..., object])
 
 
 def _owner(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str:  # click's order
     owner = value or default_owner()
-    if not owner.isprintable() or len(f"{NAME}@{owner}") > LONGEST_TEXT:
-        raise UsageError(f"--owner is a line of at most {LONGEST_TEXT - len(NAME) - 1} characters")
+    if not owner.isprintable() or len(f"{REQUESTER}@{owner}") > MAX_TEXT_CHARACTERS:
+        raise UsageError(f"--owner is a line of at most {MAX_TEXT_CHARACTERS - len(REQUESTER) - 1} characters")
     return owner
 
 
@@ -54,7 +54,7 @@ def owner_option(function: F) -> F:
     return option(function)
 
 
-def steady_options(function: F) -> F:
+def outage_options(function: F) -> F:
     """Add what a step goes by that must not fail for an outage of Redis."""
     for option in (
         click.option(
@@ -77,7 +77,9 @@ def deploy() -> None:
 
 
 @deploy.command(context_settings=SETTINGS)
-@click.option("--lease", type=DURATION, default=LEASE, help="after which quiet and lock end by themselves  [15m]")
+@click.option(
+    "--lease", type=DURATION, default=DEFAULT_LEASE_SECONDS, help="after which quiet and lock end by themselves  [15m]"
+)
 @click.option("--label", help="of the mark on Sidekiq's metrics page  [hash and subject of git's last commit]")
 @click.option("--wait", is_flag=True, help="until nothing runs any more")
 @timeout_option("how long to wait at most  [as long as it takes]")
@@ -110,26 +112,28 @@ def begin(
     if timeout is not None and not wait:
         raise UsageError("--timeout goes with --wait")
     lock = DeployLock(store, owner)
-    hold = lock.take(lease or MAX_LOCK_SECONDS, force=force)
-    if hold.before not in ("", owner):
-        output.say(f"the lock was taken from {hold.before}")
-    way, what = RedisWay(store, hosts), message("quiet", lease, name=NAME, whom=owner)
+    state = lock.take(lease or MAX_LOCK_SECONDS, force=force)
+    if state.before not in ("", owner):
+        output.say(f"the lock was taken from {state.before}")
+    transport, what = RedisTransport(store, hosts), message("quiet", lease, name=REQUESTER, whom=owner)
     try:
-        answers = way.tell(what)
+        answers = transport.send(what)
     except Exception:
         lock.drop()
         raise
     names = agreed(answers)
     if len(names) == len(answers):
         mark(label or git_label(), store=store)
-    problems = Watch().until_drained(way, names, timeout, output.say) if wait else {}
-    ctx.exit(report(output, what, answers, problems, way.look(), more={"owner": owner, "taken_from": hold.before}))
+    problems = Waiter().until_drained(transport, names, timeout, output.say) if wait else {}
+    ctx.exit(
+        report(output, what, answers, problems, transport.statuses(), more={"owner": owner, "taken_from": state.before})
+    )
 
 
 @deploy.command(context_settings=SETTINGS)
 @timeout_option("how long to wait at most  [as long as it takes]")
 @owner_option
-@steady_options
+@outage_options
 @host_option
 @redis_options
 @json_option
@@ -155,22 +159,26 @@ def commit(
       kiqctl deploy commit --timeout 20m
     """
     lock = DeployLock(store, owner)
-    local = LocalSockets(f"{NAME}@{owner}", sockets)
-    way = DeployWay(store, hosts, lock, local, patience or LEASE, is_exact=patience is not None)
-    what = message("roll", name=NAME, whom=owner)
-    way.begin(what)
-    answers = way.tell(what)
-    problems = Watch(away=way.patience).until_rolled(way, agreed(answers), what.id, timeout, output.say)
-    code = report(output, what, answers, problems, way.last_look(), ", rolled", more={"owner": owner})
+    local = LocalSockets(f"{REQUESTER}@{owner}", sockets)
+    transport = DeployTransport(
+        store, hosts, lock, local, patience or DEFAULT_LEASE_SECONDS, is_max_outage_exact=patience is not None
+    )
+    what = message("roll", name=REQUESTER, whom=owner)
+    transport.begin(what)
+    answers = transport.send(what)
+    problems = Waiter(max_outage=transport.max_outage).until_rolled(
+        transport, agreed(answers), what.id, timeout, output.say
+    )
+    code = report(output, what, answers, problems, transport.final_statuses(), ", rolled", more={"owner": owner})
     if code == ExitCode.STOPPED:
-        way.end()
+        transport.end()
     ctx.exit(code)
 
 
 @deploy.command(context_settings=SETTINGS)
 @timeout_option("how long to wait for the roll back at most  [as long as it takes]")
 @owner_option
-@steady_options
+@outage_options
 @host_option
 @redis_options
 @json_option
@@ -196,21 +204,28 @@ def abort(
       kiqctl deploy abort
     """
     lock = DeployLock(store, owner)
-    local = LocalSockets(f"{NAME}@{owner}", sockets)
-    way = DeployWay(store, hosts, lock, local, patience or LEASE, is_exact=patience is not None)
-    resume, what = message("resume", name=NAME, whose=NAME, whom=owner), message("rollback", name=NAME, whom=owner)
-    is_open = way.begin(resume, what)
-    answers = way.tell(resume)
+    local = LocalSockets(f"{REQUESTER}@{owner}", sockets)
+    transport = DeployTransport(
+        store, hosts, lock, local, patience or DEFAULT_LEASE_SECONDS, is_max_outage_exact=patience is not None
+    )
+    resume, what = (
+        message("resume", name=REQUESTER, whose=REQUESTER, whom=owner),
+        message("rollback", name=REQUESTER, whom=owner),
+    )
+    is_open = transport.begin(resume, what)
+    answers = transport.send(resume)
     problems = {each.name: each.error for each in answers if each.error is not None}
     if is_open:
-        answers = way.tell(what)
-        problems |= Watch(away=way.patience).until_rolled(way, agreed(answers), what.id, timeout, output.say)
+        answers = transport.send(what)
+        problems |= Waiter(max_outage=transport.max_outage).until_rolled(
+            transport, agreed(answers), what.id, timeout, output.say
+        )
     else:
         output.say(f"no deploy of {owner} is open: workers were resumed, and none is rolled back")
     more = {"owner": owner, "is_rolled_back": is_open}
-    code = report(output, what if is_open else resume, answers, problems, way.last_look(), more=more)
+    code = report(output, what if is_open else resume, answers, problems, transport.final_statuses(), more=more)
     if code == ExitCode.STOPPED:
-        way.end()
+        transport.end()
     ctx.exit(code)
 
 
@@ -226,10 +241,10 @@ def status(ctx: click.Context, store: Store, output: Output, owner: str) -> None
       kiqctl deploy status
       kiqctl deploy status --owner release-42 --json
     """
-    hold = DeployLock(store, owner).look()
-    is_other = hold.owner not in ("", owner)
-    output.say(f"{hold.in_words()} deploys" if hold.owner else "nobody deploys")
-    output.document({"owner": hold.owner or None, "remaining": hold.remaining, "is_ours": hold.owner == owner})
+    state = DeployLock(store, owner).look()
+    is_other = state.owner not in ("", owner)
+    output.say(f"{state.describe()} is deploying" if state.owner else "no deploy is in progress")
+    output.document({"owner": state.owner or None, "remaining": state.remaining, "is_ours": state.owner == owner})
     ctx.exit(ExitCode.PIDFILE_HELD if is_other else ExitCode.STOPPED)
 
 
@@ -237,7 +252,7 @@ def git_label() -> str:
     """Return hash and subject of the last commit here, as Sidekiq does; `deploy` where there is no git."""
     try:
         command = ["git", "log", "-1", "--format=%h %s"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_PATIENCE, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_TIMEOUT_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return "deploy"
     return done.stdout.strip() or "deploy"

@@ -15,7 +15,7 @@ import click
 
 from kiqcluster.api.dashboard import Picture, View, take
 from kiqcluster.clock import Clock, SystemClock
-from kiqcluster.control.process_registry import Process
+from kiqcluster.control.process_registry import RegisteredProcess
 from kiqcluster.ctl.text.options import SETTINGS, Output, json_option, redis_options
 from kiqcluster.ctl.text.tables import NOTHING, clean, moment, number
 from kiqcluster.errors import ExitCode
@@ -100,7 +100,7 @@ def _processes(picture: Picture) -> list[str]:
     return lines
 
 
-def _process(process: Process, now: float) -> list[str]:
+def _process(process: RegisteredProcess, now: float) -> list[str]:
     quiet = ["quiet"] if process.is_quiet else []
     tags = [f"[{clean(each)}]" for each in (process.tag, *process.labels, *quiet)]  # [] without a tag, as Ruby's has
     return [
@@ -112,7 +112,7 @@ def _process(process: Process, now: float) -> list[str]:
     ]
 
 
-def _served(process: Process) -> list[str]:
+def _served(process: RegisteredProcess) -> list[str]:
     """Return the queues of each capsule with their weights; one by one those of a Sidekiq that tells no weights."""
     if not any(each.mode for each in process.capsules):
         return sorted(process.queues)

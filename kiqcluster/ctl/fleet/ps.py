@@ -11,10 +11,23 @@ from typing import Any
 
 import click
 
-from kiqcluster.control.cluster_document import Child, View, Worker, number_of, view_of, worker_of
-from kiqcluster.control.process_registry import LATE_SECONDS, Process, clusters, natural, processes
-from kiqcluster.control.redis_transport import is_among
-from kiqcluster.control.socket_transport import SocketWay
+from kiqcluster.control.cluster_document import (
+    ClusterStatus,
+    ProcessStatus,
+    WorkerStatus,
+    read_number,
+    status_from_redis,
+    worker_status,
+)
+from kiqcluster.control.process_registry import (
+    LATE_SECONDS,
+    RegisteredProcess,
+    group_by_cluster,
+    list_processes,
+    natural_sort_key,
+)
+from kiqcluster.control.redis_transport import is_host_selected
+from kiqcluster.control.socket_transport import SocketTransport
 from kiqcluster.ctl.text.options import (
     SETTINGS,
     Output,
@@ -67,55 +80,62 @@ def ps(
       kiqctl ps --json
       kiqctl ps --socket /run/kiqcluster.sock
     """
-    others: list[Process] = []
+    others: list[RegisteredProcess] = []
     place = str(socket)
     if socket is not None:
         if redis or hosts:
             raise UsageError("--socket reaches one supervisor without Redis; leave --redis and --host out")
-        views = list(SocketWay(socket).look().values())
+        statuses = list(SocketTransport(socket).statuses().values())
     else:
         store = open_store(redis, config_file, environment)
         place = store.address
-        everybody = [each for each in processes(store) if is_among(each.host, hosts)]
-        views = [view_of(each) for each in sorted(clusters(everybody), key=lambda each: natural(each.supervisor))]
-        others = sorted((p for p in everybody if p.supervisor is None), key=lambda each: natural(each.identity))
-    for view in views:
-        output.print([f"{clean(view.name)}  {clean(view.version)}  {in_words(view)}"])
-        output.print(f"  {line}" for line in in_hindsight(view))
-        output.table(*table_of(view))
+        processes = [each for each in list_processes(store) if is_host_selected(each.host, hosts)]
+        statuses = [
+            status_from_redis(each)
+            for each in sorted(group_by_cluster(processes), key=lambda each: natural_sort_key(each.supervisor))
+        ]
+        others = sorted(
+            (p for p in processes if p.supervisor is None), key=lambda each: natural_sort_key(each.identity)
+        )
+    for status in statuses:
+        output.print([f"{clean(status.name)}  {clean(status.version)}  {in_words(status)}"])
+        output.print(f"  {line}" for line in in_hindsight(status))
+        output.table(*table_of(status))
     if others:
         output.say("without a supervisor that tells of itself (Ruby's Sidekiq, or just started)")
-        output.table(OTHERS, [row(each.identity, worker_of(each)) for each in others])
-    if not views and not others:
+        output.table(OTHERS, [row(each.identity, worker_status(each)) for each in others])
+    if not statuses and not others:
         output.complain(f"no kiqcluster process is registered at {place}")
-    output.document(lambda: document_of(views, others))
-    ctx.exit(ExitCode.STOPPED if views or others else ExitCode.UNEXPECTED)
+    output.document(lambda: document_of(statuses, others))
+    ctx.exit(ExitCode.STOPPED if statuses or others else ExitCode.UNEXPECTED)
 
 
-def document_of(views: Sequence[View], others: Sequence[Process]) -> dict[str, Any]:
+def document_of(statuses: Sequence[ClusterStatus], others: Sequence[RegisteredProcess]) -> dict[str, Any]:
     """Return what --json prints.  others: processes without a supervisor."""
-    strangers = [{**asdict(worker_of(each)), "host": each.host, "is_ours": each.is_ours} for each in others]
-    return {"clusters": [view.as_json() for view in views], "others": strangers}
+    strangers = [{**asdict(worker_status(each)), "host": each.host, "is_ours": each.is_ours} for each in others]
+    return {"clusters": [status.as_json() for status in statuses], "others": strangers}
 
 
-def table_of(view: View) -> tuple[Sequence[Column], list[tuple[str, ...]]]:
+def table_of(status: ClusterStatus) -> tuple[Sequence[Column], list[tuple[str, ...]]]:
     """Return columns and rows for a cluster's processes, and for its slots without one."""
-    by_pid = {each.pid: each for each in sorted(view.workers, key=lambda each: -each.age)}  # of two, the later one
-    known = {child.pid for child in view.children}
-    pairs: list[tuple[Child | None, Worker | None]] = [(each, by_pid.get(each.pid or 0)) for each in view.children]
-    pairs += [(None, worker) for worker in view.workers if worker.pid not in known]
-    more, words = _differences(view.children)
+    by_pid = {each.pid: each for each in sorted(status.workers, key=lambda each: -each.age)}  # of two, the later one
+    known = {child.pid for child in status.children}
+    pairs: list[tuple[ProcessStatus | None, WorkerStatus | None]] = [
+        (each, by_pid.get(each.pid or 0)) for each in status.children
+    ]
+    pairs += [(None, worker) for worker in status.workers if worker.pid not in known]
+    more, words = _differences(status.children)
     more = [RESTARTS, *more]
     rows = []
     for child, worker in pairs:
         pid = (child.pid if child is not None else worker.pid if worker is not None else None) or NOTHING
         *facts, queues = row(str(pid), worker, child)
-        told = (NOTHING,) * len(more) if child is None else (restarts_of(child, view.now), *words(child))
+        told = (NOTHING,) * len(more) if child is None else (restarts_of(child, status.now), *words(child))
         rows.append((*facts, *told, queues))
     return (right("PID"), *FACTS, *more, QUEUES), rows
 
 
-def row(name: str, worker: Worker | None, child: Child | None = None) -> tuple[str, ...]:
+def row(name: str, worker: WorkerStatus | None, child: ProcessStatus | None = None) -> tuple[str, ...]:
     """Return the words for a process that goes by that name, or for a slot."""
     state = state_of(worker, child)
     if worker is None:
@@ -132,7 +152,7 @@ def row(name: str, worker: Worker | None, child: Child | None = None) -> tuple[s
     )
 
 
-def state_of(worker: Worker | None, child: Child | None) -> str:
+def state_of(worker: WorkerStatus | None, child: ProcessStatus | None) -> str:
     """Return how a process or slot stands.  Whether it is quiet, a worker itself knows best."""
     state = child.state if child is not None else ""
     if child is not None and state == "backoff":
@@ -148,7 +168,7 @@ def state_of(worker: Worker | None, child: Child | None) -> str:
     return "quiet" if (state == "quiet" if worker is None else worker.quiet) else "serves"
 
 
-def restarts_of(child: Child, now: float) -> str:
+def restarts_of(child: ProcessStatus, now: float) -> str:
     """Return how often a process of its slot has died that nobody wanted to, and how long ago the latest did."""
     if child.restarts is None:
         return NOTHING
@@ -156,7 +176,7 @@ def restarts_of(child: Child, now: float) -> str:
     return f"{child.restarts}{when}"
 
 
-def _differences(children: Sequence[Child]) -> tuple[list[Column], Callable[[Child], tuple[str, ...]]]:
+def _differences(children: Sequence[ProcessStatus]) -> tuple[list[Column], Callable[[ProcessStatus], tuple[str, ...]]]:
     """Return the columns in which processes differ that should not for long, and what makes the words for them."""
     processes = [each for each in children if each.pid is not None]
     releases = {each.release for each in processes}
@@ -167,7 +187,7 @@ def _differences(children: Sequence[Child]) -> tuple[list[Column], Callable[[Chi
     # One release may have been brought by several rolls: somebody has changed it in place.
     has_generations = len({(each.release, each.generation) for each in processes}) > len(releases)
 
-    def words(child: Child) -> tuple[str, ...]:
+    def words(child: ProcessStatus) -> tuple[str, ...]:
         release = names.get(child.release, "") or NOTHING if child.pid else NOTHING
         generation = NOTHING if child.generation is None else str(child.generation)
         return (*([release] if has_releases else []), *([generation] if has_generations else []))
@@ -178,54 +198,58 @@ def _differences(children: Sequence[Child]) -> tuple[list[Column], Callable[[Chi
 # in words
 
 
-def in_words(view: View) -> str:
+def in_words(status: ClusterStatus) -> str:
     """Return what a cluster is doing, and what waits, in one line that a terminal only shows."""
-    words = [f"{counted(len(view.workers), 'worker')} in {counted(view.slots, 'slot')}"]
-    words.append(f"busy {view.busy} of {view.concurrency}")
-    if view.quiet_by:
-        lease = "no end" if view.lease_remaining is None else f"{show_duration(view.lease_remaining)} left"
-        words.append(f"quiet by {view.quiet_by} ({lease})")
-    elif count := sum(worker.quiet for worker in view.workers):
+    words = [f"{counted(len(status.workers), 'worker')} in {counted(status.slots, 'slot')}"]
+    words.append(f"busy {status.busy} of {status.concurrency}")
+    if status.quiet_by:
+        lease = "no end" if status.lease_remaining is None else f"{show_duration(status.lease_remaining)} left"
+        words.append(f"quiet by {status.quiet_by} ({lease})")
+    elif count := sum(worker.quiet for worker in status.workers):
         words.append(f"{count} quiet")
-    if view.roll is not None and view.roll.get("state") == "rolling":
-        words.append(f"rolling {view.roll.get('done')} of {view.roll.get('of')}")
-    if view.reload is not None and view.reload.get("state") == "reloading":
+    if status.roll is not None and status.roll.get("state") == "rolling":
+        words.append(f"rolling {status.roll.get('done')} of {status.roll.get('of')}")
+    if status.reload is not None and status.reload.get("state") == "reloading":
         words.append("reloading")
-    if view.stopping:
+    if status.stopping:
         words.append("stopping")
-    for what, why in (("restart", view.restart_needed), ("reload", view.reload_needed), ("roll", view.roll_needed)):
+    for what, why in (
+        ("restart", status.restart_needed),
+        ("reload", status.reload_needed),
+        ("roll", status.roll_needed),
+    ):
         if why:
             words.append(f"{what} needed: {_first_line(why)}")
     return clean(", ".join(words))
 
 
-def in_hindsight(view: View) -> list[str]:
+def in_hindsight(status: ClusterStatus) -> list[str]:
     """Return in lines of the same kind how the latest roll went, what failed, and whether this is old news."""
     lines = []
-    if view.silent_for >= STALE_SECONDS:
-        lines.append(f"its supervisor has not reported for {duration(view.silent_for)}; it may be stuck")
-    if view.roll is not None and view.roll.get("state") == "done" and view.roll.get("of"):
-        when = _when(view, view.roll)
-        lines.append(f"rolled {view.roll.get('done')} of {view.roll.get('of')}{',' if when else ''}{when}")
-    elif view.roll is not None and view.roll.get("state") == "failed":
-        done = f" with {view.roll.get('done')} of {view.roll.get('of')} replaced"
-        lines += _failure(view, "roll", view.roll, done)
-    if view.reload is not None and view.reload.get("state") == "failed":
-        lines += _failure(view, "reload", view.reload)
+    if status.silent_for >= STALE_SECONDS:
+        lines.append(f"its supervisor has not reported for {duration(status.silent_for)}; it may be stuck")
+    if status.roll is not None and status.roll.get("state") == "done" and status.roll.get("of"):
+        when = _when(status, status.roll)
+        lines.append(f"rolled {status.roll.get('done')} of {status.roll.get('of')}{',' if when else ''}{when}")
+    elif status.roll is not None and status.roll.get("state") == "failed":
+        done = f" with {status.roll.get('done')} of {status.roll.get('of')} replaced"
+        lines += _failure(status, "roll", status.roll, done)
+    if status.reload is not None and status.reload.get("state") == "failed":
+        lines += _failure(status, "reload", status.reload)
     return [clean(line) for line in lines]
 
 
-def _failure(view: View, what: str, report: Mapping[str, Any], how_far: str = "") -> Iterator[str]:
+def _failure(status: ClusterStatus, what: str, report: Mapping[str, Any], how_far: str = "") -> Iterator[str]:
     error = str(report.get("error") or "no reason is known").strip()
-    yield f"the last {what} failed{_when(view, report)}{how_far}: {_first_line(error)}"
+    yield f"the last {what} failed{_when(status, report)}{how_far}: {_first_line(error)}"
     if "\n" in error:
         yield f"  {WHOLE}"
 
 
-def _when(view: View, report: Mapping[str, Any]) -> str:
+def _when(status: ClusterStatus, report: Mapping[str, Any]) -> str:
     """Return how long ago it ended; nothing where that is unknown."""
-    ended_at = number_of(report.get("ended_at"))
-    return f" {ago(min(ended_at, view.now), view.now)}" if ended_at and view.now else ""
+    ended_at = read_number(report.get("ended_at"))
+    return f" {ago(min(ended_at, status.now), status.now)}" if ended_at and status.now else ""
 
 
 def _first_line(text: str) -> str:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import click
 
 from kiqcluster.api.processes import ProcessSet
-from kiqcluster.control.cluster_document import View, view_of_process
-from kiqcluster.control.control_messages import ONLY_CLUSTERS, Message
-from kiqcluster.control.process_registry import Cluster, Process, clusters, processes
-from kiqcluster.control.redis_transport import RedisWay, is_among
-from kiqcluster.control.transports import Answer, NobodyThere, Way
+from kiqcluster.control.cluster_document import ClusterStatus, status_of_process
+from kiqcluster.control.control_messages import CLUSTER_ONLY_ACTIONS, Message
+from kiqcluster.control.process_registry import Cluster, RegisteredProcess, group_by_cluster, list_processes
+from kiqcluster.control.redis_transport import RedisTransport, is_host_selected
+from kiqcluster.control.transports import Answer, NoSuchProcess, Transport
 from kiqcluster.ctl.fleet.steer import message, report
 from kiqcluster.ctl.text.options import SETTINGS, Output, confirm, host_option, json_option, redis_options, yes_option
 from kiqcluster.ctl.text.tables import clean, counted
@@ -56,8 +56,8 @@ class Meant:
     """Whom a signal is for: whole clusters, single workers of ours, processes of Ruby's."""
 
     clusters: Sequence[Cluster] = ()
-    workers: Sequence[Process] = ()
-    ruby: Sequence[Process] = ()
+    workers: Sequence[RegisteredProcess] = ()
+    ruby: Sequence[RegisteredProcess] = ()
 
     def in_words(self) -> str:
         workers = sum(len(each.processes) for each in self.clusters) + len(self.workers)
@@ -70,26 +70,28 @@ class Meant:
 # 1. find
 
 
-def find(everybody: Sequence[Process], identity: str) -> Meant:
-    """Return whom `host:pid` or `host:pid:nonce` names.  Raises NobodyThere with the names that there are."""
-    found_clusters = [each for each in clusters(everybody) if _is_named(each.supervisor, identity)]
-    found = [each for each in everybody if _is_named(each.identity, identity)]
+def find(processes: Sequence[RegisteredProcess], identity: str) -> Meant:
+    """Return whom `host:pid` or `host:pid:nonce` names.  Raises NoSuchProcess with the names that there are."""
+    found_clusters = [each for each in group_by_cluster(processes) if _is_named(each.supervisor, identity)]
+    found = [each for each in processes if _is_named(each.identity, identity)]
     if len(found_clusters) + len(found) != 1:
         what = "several are" if found_clusters or found else "neither a process nor a supervisor is"
-        known = [*(each.supervisor for each in clusters(everybody)), *(each.identity for each in everybody)]
-        raise NobodyThere(f"{what} called {clean(identity)}; there are {', '.join(map(clean, known)) or 'none at all'}")
+        known = [*(each.supervisor for each in group_by_cluster(processes)), *(each.identity for each in processes)]
+        raise NoSuchProcess(
+            f"{what} called {clean(identity)}; there are {', '.join(map(clean, known)) or 'none at all'}"
+        )
     return Meant(found_clusters, [each for each in found if each.is_ours], [each for each in found if not each.is_ours])
 
 
-def everyone(everybody: Sequence[Process], hosts: Sequence[str]) -> Meant:
-    """Return all clusters and processes on these hosts, everywhere if none is named.  Raises NobodyThere."""
-    here = [each for each in everybody if is_among(each.host, hosts)]
-    found = clusters(here)
+def everyone(processes: Sequence[RegisteredProcess], hosts: Sequence[str]) -> Meant:
+    """Return all clusters and processes on these hosts, everywhere if none is named.  Raises NoSuchProcess."""
+    here = [each for each in processes if is_host_selected(each.host, hosts)]
+    found = group_by_cluster(here)
     attached = {each.identity for cluster in found for each in cluster.processes}
     lone = [each for each in here if each.is_ours and each.identity not in attached]
     meant = Meant(found, lone, [each for each in here if not each.is_ours])
     if not here:
-        raise NobodyThere(f"no process is registered{' on ' + ', '.join(hosts) if hosts else ''}")
+        raise NoSuchProcess(f"no process is registered{' on ' + ', '.join(hosts) if hosts else ''}")
     return meant
 
 
@@ -100,39 +102,39 @@ def _is_named(name: str, identity: str) -> bool:
 # 3. tell
 
 
-class RubyWay:
+class RubyTransport:
     """To processes of Ruby's Sidekiq, which answer nothing: within ten seconds their heartbeat reads what was left."""
 
-    def __init__(self, store: Store, ruby: Sequence[Process]) -> None:
+    def __init__(self, store: Store, ruby: Sequence[RegisteredProcess]) -> None:
         self._store = store
         self._identities = {each.identity for each in ruby}
 
-    def tell(self, message: Message) -> Sequence[Answer]:
-        """See Way."""
+    def send(self, message: Message) -> Sequence[Answer]:
+        """See Transport."""
         answers = []
         for process in ProcessSet(store=self._store):
             if process.identity in self._identities:
-                tell = {"quiet": process.quiet, "stop": process.stop, "dump": process.dump}[message.action]
-                tell()
+                send = {"quiet": process.quiet, "stop": process.stop, "dump": process.dump}[message.action]
+                send()
                 answers.append(Answer(process.identity))
         gone = self._identities - {each.name for each in answers}
         return [*answers, *(Answer(identity, "is gone") for identity in sorted(gone))]
 
-    def look(self) -> Mapping[str, View]:
-        """See Way."""
-        everybody = processes(self._store)
-        return {each.identity: view_of_process(each) for each in everybody if each.identity in self._identities}
+    def statuses(self) -> Mapping[str, ClusterStatus]:
+        """See Transport."""
+        processes = list_processes(self._store)
+        return {each.identity: status_of_process(each) for each in processes if each.identity in self._identities}
 
 
-def ways(store: Store, meant: Meant) -> list[Way]:
+def transports(store: Store, meant: Meant) -> list[Transport]:
     """Return how all of them are reached."""
     supervisors = [each.supervisor for each in meant.clusters]
-    found: list[Way] = [RedisWay(store, supervisors=supervisors)] if supervisors else []
-    found += [RedisWay(store, identity=each.identity) for each in meant.workers]
-    return [*found, RubyWay(store, meant.ruby)] if meant.ruby else found
+    found: list[Transport] = [RedisTransport(store, supervisors=supervisors)] if supervisors else []
+    found += [RedisTransport(store, identity=each.identity) for each in meant.workers]
+    return [*found, RubyTransport(store, meant.ruby)] if meant.ruby else found
 
 
-def identities(found: Sequence[Process]) -> list[str]:
+def identities(found: Sequence[RegisteredProcess]) -> list[str]:
     return [each.identity for each in found]
 
 
@@ -144,19 +146,19 @@ def send(store: Store, output: Output, meaning: Meaning, meant: Meant) -> int:
         hung = [each for each in meant.workers if each.is_unresponsive and each.supervisor]
         said |= dict.fromkeys(identities(hung), "does not respond; its supervisor is asked to log its stacks")
     if not said:
-        raise NobodyThere(f"none of these processes can do that: {meaning.words}")
+        raise NoSuchProcess(f"none of these processes can do that: {meaning.words}")
     for name, words in said.items():
         output.say(f"{name} {words}")
-    what, answers, views = message(meaning.action), list[Answer](), dict[str, View]()
-    for way in ways(store, meant):
-        answers += way.tell(what)
-        views |= way.look()
-    return report(output, what, answers, {}, views)
+    what, answers, statuses = message(meaning.action), list[Answer](), dict[str, ClusterStatus]()
+    for transport in transports(store, meant):
+        answers += transport.send(what)
+        statuses |= transport.statuses()
+    return report(output, what, answers, {}, statuses)
 
 
 def able(meaning: Meaning, name: str, meant: Meant) -> Meant:
     """Return a single addressee that can do it.  Raises UsageError that says what to do instead."""
-    if meaning.action in ONLY_CLUSTERS and meant.workers:
+    if meaning.action in CLUSTER_ONLY_ACTIONS and meant.workers:
         supervisor = meant.workers[0].supervisor or "its supervisor"
         raise UsageError(
             f"{name} is for a whole cluster; {clean(meant.workers[0].identity)} belongs to {clean(supervisor)}"
@@ -209,11 +211,11 @@ def signal(
         raise UsageError(f"{name} is no signal with a meaning here; there are {', '.join(MEANINGS)}")
     if (identity is None) is not is_for_all or (hosts and not is_for_all):
         raise UsageError("name one IDENTITY, or say --all, which --host narrows")
-    meaning, everybody = MEANINGS[key], processes(store)
+    meaning, processes = MEANINGS[key], list_processes(store)
     if identity is not None:
-        ctx.exit(send(store, output, meaning, able(meaning, key, find(everybody, identity))))
-    meant = everyone(everybody, hosts)
-    if meaning.action in ONLY_CLUSTERS and meant.workers:
+        ctx.exit(send(store, output, meaning, able(meaning, key, find(processes, identity))))
+    meant = everyone(processes, hosts)
+    if meaning.action in CLUSTER_ONLY_ACTIONS and meant.workers:
         meant = Meant(meant.clusters, (), meant.ruby)
     if meaning.action not in RUBYS and meant.ruby:
         left_out = counted(len(meant.ruby), "process", "processes")
@@ -243,6 +245,6 @@ def dump(ctx: click.Context, store: Store, output: Output, identity: str | None,
     """
     if identity is not None and hosts:
         raise UsageError("IDENTITY names one; leave --host out")
-    everybody = processes(store)
-    meant = everyone(everybody, hosts) if identity is None else find(everybody, identity)
+    processes = list_processes(store)
+    meant = everyone(processes, hosts) if identity is None else find(processes, identity)
     ctx.exit(send(store, output, MEANINGS["TTIN"], meant))

@@ -11,12 +11,12 @@ from types import MappingProxyType
 import click
 
 from kiqcluster.api.processes import WorkSet
-from kiqcluster.control.cluster_document import View
+from kiqcluster.control.cluster_document import ClusterStatus
 from kiqcluster.control.control_messages import Message
-from kiqcluster.control.redis_transport import RedisWay
-from kiqcluster.control.socket_transport import SocketWay
-from kiqcluster.control.transports import Answer, Way
-from kiqcluster.control.waiting import Problems, Watch
+from kiqcluster.control.redis_transport import RedisTransport
+from kiqcluster.control.socket_transport import SocketTransport
+from kiqcluster.control.transports import Answer, Transport
+from kiqcluster.control.waiting import Problems, Waiter
 from kiqcluster.ctl.fleet.ps import in_words
 from kiqcluster.ctl.jobs.locate import in_full
 from kiqcluster.ctl.text.options import (
@@ -26,7 +26,7 @@ from kiqcluster.ctl.text.options import (
     identity_option,
     json_option,
     timeout_option,
-    way_options,
+    transport_options,
 )
 from kiqcluster.errors import ExitCode, UsageError
 
@@ -49,7 +49,7 @@ def report(
     what: Message,
     answers: Sequence[Answer],
     problems: Problems,
-    views: Mapping[str, View],
+    statuses: Mapping[str, ClusterStatus],
     words: str = "",
     more: Mapping[str, object] = MappingProxyType({}),
 ) -> int:
@@ -64,10 +64,10 @@ def report(
             output.complain(line)
     clusters = []
     for each in answers:
-        view = views.get(each.name)
+        status = statuses.get(each.name)
         if each.name not in errors:
-            output.say(f"{each.name}: {in_words(view) if view is not None else 'has ended'}{words}")
-        shown = view.as_json() if view is not None else {"name": each.name}
+            output.say(f"{each.name}: {in_words(status) if status is not None else 'has ended'}{words}")
+        shown = status.as_json() if status is not None else {"name": each.name}
         clusters.append({**shown, "error": errors.get(each.name)})
     output.document({"action": what.action, "id": what.id, "ok": not errors, **more, "clusters": clusters})
     return ExitCode.UNEXPECTED if errors else ExitCode.STOPPED
@@ -78,11 +78,11 @@ def agreed(answers: Sequence[Answer]) -> list[str]:
     return [each.name for each in answers if each.error is None]
 
 
-def rolling(way: Way, output: Output, what: Message, *, wait: bool, timeout: float | None) -> int:
+def rolling(transport: Transport, output: Output, what: Message, *, wait: bool, timeout: float | None) -> int:
     """Have clusters replace their workers; with wait, until that has ended.  Returns the exit code."""
-    answers = way.tell(what)
-    problems = Watch().until_rolled(way, agreed(answers), what.id, timeout, output.say) if wait else {}
-    return report(output, what, answers, problems, way.look(), ", rolled" if wait else "")
+    answers = transport.send(what)
+    problems = Waiter().until_rolled(transport, agreed(answers), what.id, timeout, output.say) if wait else {}
+    return report(output, what, answers, problems, transport.statuses(), ", rolled" if wait else "")
 
 
 @click.command(context_settings=SETTINGS)
@@ -92,10 +92,12 @@ def rolling(way: Way, output: Output, what: Message, *, wait: bool, timeout: flo
 @click.option("--wait", is_flag=True, help="until nothing runs any more, showing how many jobs still do")
 @timeout_option("how long to wait at most  [as long as it takes]")
 @identity_option
-@way_options
+@transport_options
 @json_option
 @click.pass_context
-def quiet(ctx: click.Context, way: Way, output: Output, lease: float | None, wait: bool, timeout: float | None) -> None:
+def quiet(
+    ctx: click.Context, transport: Transport, output: Output, lease: float | None, wait: bool, timeout: float | None
+) -> None:
     """Fetch nothing more, until `resume` or the end of a lease.
 
     Jobs that run go on, and due ones still move to their queues.  It is the cluster that is quiet: a worker that is
@@ -109,17 +111,17 @@ def quiet(ctx: click.Context, way: Way, output: Output, lease: float | None, wai
     if timeout is not None and not wait:
         raise UsageError("--timeout goes with --wait")
     what = message("quiet", lease)
-    answers = way.tell(what)
-    problems = Watch().until_drained(way, agreed(answers), timeout, output.say) if wait else {}
-    ctx.exit(report(output, what, answers, problems, way.look()))
+    answers = transport.send(what)
+    problems = Waiter().until_drained(transport, agreed(answers), timeout, output.say) if wait else {}
+    ctx.exit(report(output, what, answers, problems, transport.statuses()))
 
 
 @click.command(context_settings=SETTINGS)
 @identity_option
-@way_options
+@transport_options
 @json_option
 @click.pass_context
-def resume(ctx: click.Context, way: Way, output: Output) -> None:
+def resume(ctx: click.Context, transport: Transport, output: Output) -> None:
     """Fetch again, whoever has made it quiet.
 
     \b
@@ -127,17 +129,17 @@ def resume(ctx: click.Context, way: Way, output: Output) -> None:
       kiqctl resume --host app-1
     """
     what = message("resume")
-    answers = way.tell(what)
-    ctx.exit(report(output, what, answers, {}, way.look()))
+    answers = transport.send(what)
+    ctx.exit(report(output, what, answers, {}, transport.statuses()))
 
 
 @click.command(context_settings=SETTINGS)
 @click.option("--wait", is_flag=True, help="until every worker is replaced; exit code 1 if one could not be")
 @timeout_option("how long to wait at most  [as long as it takes]")
-@way_options
+@transport_options
 @json_option
 @click.pass_context
-def roll(ctx: click.Context, way: Way, output: Output, wait: bool, timeout: float | None) -> None:
+def roll(ctx: click.Context, transport: Transport, output: Output, wait: bool, timeout: float | None) -> None:
     """Replace every worker process by one with the newest code.
 
     It goes from slot to slot.  Each is replaced once its successor is ready.  If that does not boot, the old one stays,
@@ -149,16 +151,16 @@ def roll(ctx: click.Context, way: Way, output: Output, wait: bool, timeout: floa
     """
     if timeout is not None and not wait:
         raise UsageError("--timeout goes with --wait")
-    ctx.exit(rolling(way, output, message("roll"), wait=wait, timeout=timeout))
+    ctx.exit(rolling(transport, output, message("roll"), wait=wait, timeout=timeout))
 
 
 @click.command(context_settings=SETTINGS)
 @click.option("--wait", is_flag=True, help="until it is in force; exit code 1 if it could not be")
 @timeout_option("how long to wait at most  [as long as it takes]")
-@way_options
+@transport_options
 @json_option
 @click.pass_context
-def reload(ctx: click.Context, way: Way, output: Output, wait: bool, timeout: float | None) -> None:
+def reload(ctx: click.Context, transport: Transport, output: Output, wait: bool, timeout: float | None) -> None:
     """Read configuration and queue groups anew.
 
     Workers whose group has not changed go on.  What cannot be read is an error at once; whether the application can be
@@ -171,17 +173,17 @@ def reload(ctx: click.Context, way: Way, output: Output, wait: bool, timeout: fl
     if timeout is not None and not wait:
         raise UsageError("--timeout goes with --wait")
     what = message("reload")
-    answers = way.tell(what)
-    problems = Watch().until_reloaded(way, agreed(answers), what.id, timeout, output.say) if wait else {}
-    ctx.exit(report(output, what, answers, problems, way.look(), ", reloaded" if wait else ""))
+    answers = transport.send(what)
+    problems = Waiter().until_reloaded(transport, agreed(answers), what.id, timeout, output.say) if wait else {}
+    ctx.exit(report(output, what, answers, problems, transport.statuses(), ", reloaded" if wait else ""))
 
 
 @click.command(context_settings=SETTINGS)
 @click.argument("jid")
-@way_options
+@transport_options
 @json_option
 @click.pass_context
-def kill(ctx: click.Context, jid: str, way: RedisWay | SocketWay, output: Output) -> None:
+def kill(ctx: click.Context, jid: str, transport: RedisTransport | SocketTransport, output: Output) -> None:
     """End a job that hangs, by its worker process.
 
     JID is that of a job that runs (`kiqctl busy`), or a beginning that no other has.  Its process is killed and
@@ -192,14 +194,14 @@ def kill(ctx: click.Context, jid: str, way: RedisWay | SocketWay, output: Output
       kiqctl kill 6f1d22b3a9c04e7f8a51d0c2
       kiqctl kill 6f1d22b3a9c04e7f8a51d0c2 --socket /run/kiqcluster.sock      where its process has only one worker
     """
-    what = replace(message("kill"), jid=in_full(jid, _running_jids(way)))
-    answers = way.tell(what)
+    what = replace(message("kill"), jid=in_full(jid, _running_jids(transport)))
+    answers = transport.send(what)
     done = [each for each in answers if each.error is None]  # the others do not run it
-    ctx.exit(report(output, what, done or answers, {}, way.look(), f", a worker is killed for {what.jid}"))
+    ctx.exit(report(output, what, done or answers, {}, transport.statuses(), f", a worker is killed for {what.jid}"))
 
 
-def _running_jids(way: RedisWay | SocketWay) -> list[str]:
-    """Return the ids of the jobs that run, by Redis at the latest heartbeats.  Raises NobodyThere, KiqError."""
-    if isinstance(way, SocketWay):
-        return [each.jid for each in way.running()]
-    return [work.job.jid for work in WorkSet(store=way.store)]
+def _running_jids(transport: RedisTransport | SocketTransport) -> list[str]:
+    """Return the ids of the jobs that run, by Redis at the latest heartbeats.  Raises NoSuchProcess, KiqError."""
+    if isinstance(transport, SocketTransport):
+        return [each.jid for each in transport.running()]
+    return [work.job.jid for work in WorkSet(store=transport.store)]

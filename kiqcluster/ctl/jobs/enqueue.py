@@ -11,7 +11,7 @@ import click
 
 from kiqcluster.client import Client, due_at
 from kiqcluster.clock import SystemClock
-from kiqcluster.control.process_registry import processes
+from kiqcluster.control.process_registry import list_processes
 from kiqcluster.ctl.text.completion import complete_classes, complete_queues
 from kiqcluster.ctl.text.options import DURATION, SETTINGS, Output, json_option, redis_options
 from kiqcluster.ctl.text.tables import counted, stamp
@@ -185,7 +185,7 @@ def _warnings(store: Store, name: str, queue: str) -> Iterator[str]:
 
 
 def _unheard(store: Store, queue: str) -> str:
-    fleet = processes(store)
+    fleet = list_processes(store)
     if any(process.may_listen_to(queue) for process in fleet):
         return ""
     listened = sorted({name for process in fleet for name in process.queues})

@@ -25,7 +25,7 @@ from kiqcluster.api.queues import read_summary, summary_questions
 from kiqcluster.api.records import is_verbatim
 from kiqcluster.clock import SystemClock
 from kiqcluster.control import process_registry
-from kiqcluster.control.process_registry import natural
+from kiqcluster.control.process_registry import natural_sort_key
 from kiqcluster.ctl.text.tables import clean
 from kiqcluster.errors import KiqError, UsageError
 from kiqcluster.store import Store
@@ -55,7 +55,7 @@ class NotThere(KiqError):
 def listeners(store: Store) -> dict[str, list[str]]:
     """Return queue → identities of the processes that fetch from it, by name.  Two round trips."""
     by_queue: dict[str, list[str]] = {}
-    for process in sorted(process_registry.processes(store), key=lambda each: natural(each.identity)):
+    for process in sorted(process_registry.list_processes(store), key=lambda each: natural_sort_key(each.identity)):
         for queue in process.queues:
             by_queue.setdefault(queue, []).append(process.identity)
     return by_queue

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from kiqcluster.api import DeadSet, JobRecord, JobSet, Queue, RetrySet, ScheduledSet, SortedEntry
-from kiqcluster.control.process_registry import processes
+from kiqcluster.control.process_registry import list_processes
 from kiqcluster.ctl.jobs.bulk import Outcome, Task, carry_out, count, report
 from kiqcluster.ctl.jobs.locate import check_queues
 from kiqcluster.ctl.text.completion import complete_classes, complete_queues
@@ -156,7 +156,7 @@ class Work:
 
     def warning(self) -> str:
         """Return what may keep the jobs from being run there.  Two round trips."""
-        if any(process.may_listen_to(self.plan.to) for process in processes(self.store)):
+        if any(process.may_listen_to(self.plan.to) for process in list_processes(self.store)):
             return ""
         return f"no process listens to the queue {clean(self.plan.to)}; the jobs wait until one does"
 

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import click
 
 from kiqcluster.config import Config, has_colours
-from kiqcluster.control.redis_transport import RedisWay
-from kiqcluster.control.socket_transport import SocketWay
-from kiqcluster.control.transports import Way
+from kiqcluster.control.redis_transport import RedisTransport
+from kiqcluster.control.socket_transport import SocketTransport
+from kiqcluster.control.transports import Transport
 from kiqcluster.ctl.text.tables import Column, ascii_only, clean, json_line, table, terminal_width
 from kiqcluster.errors import KiqError, UsageError
 from kiqcluster.process import config_sources
@@ -40,7 +40,7 @@ __all__ = [
     "redis_options",
     "socket_option",
     "timeout_option",
-    "way_options",
+    "transport_options",
     "yes_option",
 ]
 
@@ -192,8 +192,8 @@ def _store_options(function: F, names: frozenset[str]) -> F:
     return address_options(run)  # type: ignore[return-value]  # as above
 
 
-def way_options(function: F) -> F:
-    """Add what says whom a command is about; it is given its Way to them."""
+def transport_options(function: F) -> F:
+    """Add what says whom a command is about; it is given its Transport to them."""
 
     @functools.wraps(function)
     def run(
@@ -207,12 +207,12 @@ def way_options(function: F) -> F:
         **options: Any,
     ) -> Any:
         if socket is None:
-            way: Way = RedisWay(open_store(redis, config_file, environment), hosts, identity)
+            transport: Transport = RedisTransport(open_store(redis, config_file, environment), hosts, identity)
         elif redis or hosts or identity:
             raise UsageError("--socket reaches one supervisor without Redis; leave --redis, --host and --identity out")
         else:
-            way = SocketWay(socket)
-        return function(*arguments, way=way, **options)
+            transport = SocketTransport(socket)
+        return function(*arguments, transport=transport, **options)
 
     return address_options(host_option(socket_option(run)))  # type: ignore[return-value]  # as above
 

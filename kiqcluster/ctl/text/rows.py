@@ -10,8 +10,8 @@ from kiqcluster.api import JobRecord, QueueSummary, SortedEntry
 from kiqcluster.api.dashboard import Picture, View
 from kiqcluster.api.processes import Work
 from kiqcluster.api.throughput import Rate
-from kiqcluster.control.cluster_document import view_of
-from kiqcluster.control.process_registry import Cluster, Process, natural
+from kiqcluster.control.cluster_document import status_from_redis
+from kiqcluster.control.process_registry import Cluster, RegisteredProcess, natural_sort_key
 from kiqcluster.ctl.text.tables import (
     NOTHING,
     Column,
@@ -137,7 +137,7 @@ def arguments(job: JobRecord) -> str:
     return clean(text)
 
 
-def process_of(process: Process) -> tuple[str, ...]:
+def process_of(process: RegisteredProcess) -> tuple[str, ...]:
     """Return the words for a process, without its name."""
     return (
         f"{process.busy}/{process.concurrency}",
@@ -175,19 +175,19 @@ def size_and_latency(queue: QueueSummary) -> tuple[str, str]:
 def _processes(picture: Picture) -> list[Row]:
     """Clusters with their workers below; then whoever belongs to none."""
     found = []
-    for cluster in sorted(picture.clusters, key=lambda each: natural(each.supervisor)):
+    for cluster in sorted(picture.clusters, key=lambda each: natural_sort_key(each.supervisor)):
         found.append(Row(cluster.supervisor, (cluster.supervisor, *_cluster_of(cluster)), cluster))
         workers = sorted(cluster.processes, key=lambda each: each.pid)
         found += [Row(each.identity, (f"  pid {each.pid}", *process_of(each)), each) for each in workers]
     others = [each for each in picture.processes if each.supervisor is None]
-    strangers = sorted(others, key=lambda each: natural(each.identity))
+    strangers = sorted(others, key=lambda each: natural_sort_key(each.identity))
     return found + [Row(each.identity, (each.identity, *process_of(each)), each) for each in strangers]
 
 
 def _cluster_of(cluster: Cluster) -> tuple[str, ...]:
     workers = cluster.processes
     busy, concurrency = (sum(getattr(each, name) for each in workers) for name in ("busy", "concurrency"))
-    view = view_of(cluster)
+    view = status_from_redis(cluster)
     left_of_it = "no end" if view.lease_remaining is None else f"{duration(view.lease_remaining)} left"
     state = f"quiet by {view.quiet_by} ({left_of_it})" if view.quiet_by else "cluster"
     rss = sum(each.rss for each in workers)

@@ -11,9 +11,9 @@ from kiqcluster.api.dashboard import View
 from kiqcluster.api.processes import ProcessSet
 from kiqcluster.api.queues import QueueSummary
 from kiqcluster.clock import SystemClock
-from kiqcluster.control.process_registry import Cluster, Process
-from kiqcluster.control.redis_transport import RedisWay
-from kiqcluster.control.transports import NobodyThere
+from kiqcluster.control.process_registry import Cluster, RegisteredProcess
+from kiqcluster.control.redis_transport import RedisTransport
+from kiqcluster.control.transports import NoSuchProcess
 from kiqcluster.ctl.fleet.steer import message
 from kiqcluster.ctl.text.rows import arguments
 from kiqcluster.ctl.text.tables import ago, clean, cut, left, right, table
@@ -56,12 +56,12 @@ def deed_of(key: str, view: View, about: object, store: Store) -> Deed | None:
     if isinstance(about, QueueSummary):
         return _to_queue(about, store)
     if isinstance(about, Cluster):
-        way = RedisWay(store, supervisors=[about.supervisor])
-        return _to_fleet(key, f"the cluster {about.supervisor}", way)
-    if isinstance(about, Process) and not about.is_ours:
+        transport = RedisTransport(store, supervisors=[about.supervisor])
+        return _to_fleet(key, f"the cluster {about.supervisor}", transport)
+    if isinstance(about, RegisteredProcess) and not about.is_ours:
         return _to_ruby(key, about.identity, store)
-    if isinstance(about, Process):
-        return _to_fleet(key, about.identity, RedisWay(store, identity=about.identity))
+    if isinstance(about, RegisteredProcess):
+        return _to_fleet(key, about.identity, RedisTransport(store, identity=about.identity))
     return None
 
 
@@ -104,25 +104,25 @@ def _to_queue(queue: QueueSummary, store: Store) -> Deed:
     return Deed(f"pause the queue {queue.name}", pause)
 
 
-def _to_fleet(key: str, name: str, way: RedisWay) -> Deed:
+def _to_fleet(key: str, name: str, transport: RedisTransport) -> Deed:
     action, said = ("quiet", "is quiet, or will be in a moment") if key == "Q" else ("resume", "fetches again")
 
-    def tell() -> str:
-        problems = [each.error for each in way.tell(message(action)) if each.error]
+    def send() -> str:
+        problems = [each.error for each in transport.send(message(action)) if each.error]
         return f"{name}: {'; '.join(problems)}" if problems else f"{name} {said}"
 
-    return Deed(f"{action} {name}", tell)
+    return Deed(f"{action} {name}", send)
 
 
 def _to_ruby(key: str, identity: str, store: Store) -> Deed:
     if key == "C":
         raise UsageError(f"{identity} is a process of Ruby's Sidekiq, which has no signal that ends a quiet")
 
-    def tell() -> str:
+    def send() -> str:
         process = next((each for each in ProcessSet(store=store) if each.identity == identity), None)
         if process is None:
-            raise NobodyThere(f"{identity} is gone")
+            raise NoSuchProcess(f"{identity} is gone")
         process.quiet()
         return f"{identity} will be quiet at its next beat, within ten seconds"
 
-    return Deed(f"quiet {identity}", tell)
+    return Deed(f"quiet {identity}", send)

@@ -7,8 +7,8 @@ import click
 from kiqcluster.api.dashboard import job_as_json
 from kiqcluster.api.processes import Work, WorkSet
 from kiqcluster.clock import SystemClock
-from kiqcluster.control.process_registry import processes
-from kiqcluster.control.socket_transport import Running, SocketWay
+from kiqcluster.control.process_registry import list_processes
+from kiqcluster.control.socket_transport import RunningJob, SocketTransport
 from kiqcluster.ctl.text.completion import complete_classes, complete_queues
 from kiqcluster.ctl.text.options import SETTINGS, Output, address_options, json_option, open_store, socket_option
 from kiqcluster.ctl.text.rows import SHORT_JID, arguments
@@ -68,13 +68,13 @@ def busy(
             "--socket reaches one supervisor without Redis, which knows no queues; leave --redis and --queue out"
         )
     else:
-        _show_now(SocketWay(socket), output, name)
+        _show_now(SocketTransport(socket), output, name)
     ctx.exit(ExitCode.STOPPED)
 
 
-def _show_now(way: SocketWay, output: Output, name: str | None) -> None:
+def _show_now(transport: SocketTransport, output: Output, name: str | None) -> None:
     """Show what the workers of one supervisor run at this moment."""
-    found, now = [each for each in way.running() if name in (None, each.name)], SystemClock.now()
+    found, now = [each for each in transport.running() if name in (None, each.name)], SystemClock.now()
     if found:
         rows = [(each.identity, duration(now - each.since), each.name, each.jid) for each in found]
         output.table(COLUMNS_NOW, rows, indent=0)
@@ -84,7 +84,7 @@ def _show_now(way: SocketWay, output: Output, name: str | None) -> None:
     output.document({"busy": len(found), "jobs": [_now_as_json(each, now) for each in found]})
 
 
-def _now_as_json(job: Running, now: float) -> dict[str, object]:
+def _now_as_json(job: RunningJob, now: float) -> dict[str, object]:
     seconds = max(0.0, now - job.since)
     place = {"identity": job.identity, "run_at": job.since, "seconds": seconds, "age": 0.0}
     return {**place, "jid": job.jid, "class": job.name}
@@ -96,7 +96,7 @@ def _counted(jobs: int, workers: int) -> str:
 
 def _show_beats(store: Store, output: Output, queue: str | None, name: str | None) -> None:
     """Show what all processes run, as of their latest beats."""
-    ages = {each.identity: each.age for each in processes(store)}
+    ages = {each.identity: each.age for each in list_processes(store)}
     now = SystemClock.now()
     found = [each for each in WorkSet(store=store) if _is_meant(each, queue, name)]
     seen_at = {each.identity: now - ages.get(each.identity, 0.0) for each in found}

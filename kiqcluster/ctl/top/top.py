@@ -20,7 +20,7 @@ __all__ = ["top"]
 
 INTERVAL = 2.0  # seconds
 SHORTEST = 0.1  # seconds between two looks
-NEVER = threading.Event()  # never set: how a look pauses, and Ctrl-C ends it
+NEVER_SET = threading.Event()  # never set: how a look pauses, and Ctrl-C ends it
 
 
 @click.command(context_settings=SETTINGS)
@@ -57,7 +57,7 @@ def _print_once(store: Store, output: Output, interval: float) -> None:
     clock, throughput = SystemClock(), Throughput()
     first = take(store, clock)
     throughput.add(first.taken, first.processed, first.failed)
-    NEVER.wait(interval)
+    NEVER_SET.wait(interval)
     picture = take(store, clock)
     rate = throughput.add(picture.taken, picture.processed, picture.failed)
     _print(store, output, picture, rate)

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiqcluster.control.control_messages import LONGEST_TEXT, ONLY_CLUSTERS, Message
+from kiqcluster.control.control_messages import CLUSTER_ONLY_ACTIONS, MAX_TEXT_CHARACTERS, Message
 from kiqcluster.control.orders import ACTIONS
 
-TEXT = st.text(st.characters(categories=["L", "N", "P"]), max_size=LONGEST_TEXT)
+TEXT = st.text(st.characters(categories=["L", "N", "P"]), max_size=MAX_TEXT_CHARACTERS)
 MESSAGES = st.builds(
     Message,
-    action=st.sampled_from(sorted(set(ACTIONS) - ONLY_CLUSTERS)),
+    action=st.sampled_from(sorted(set(ACTIONS) - CLUSTER_ONLY_ACTIONS)),
     scope=st.sampled_from(["cluster", "process"]),
     lease=st.none() | st.floats(0, 1e8),
     by=TEXT,
@@ -65,7 +65,7 @@ def test_a_dump_may_be_about_one_worker() -> None:
         (b'{"action":"quiet","lease":1e99}', "lease"),
         (b'{"action":"quiet","by":5}', "by"),
         (b'{"action":"quiet","by":"a\\u001b[2J"}', "by"),
-        (b'{"action":"quiet","id":"' + b"x" * (LONGEST_TEXT + 1) + b'"}', "id"),
+        (b'{"action":"quiet","id":"' + b"x" * (MAX_TEXT_CHARACTERS + 1) + b'"}', "id"),
     ],
 )
 def test_what_is_no_message_is_refused_with_the_reason(raw: bytes, reason: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kiqcluster.control.orders import Told
+from kiqcluster.control.orders import AlreadyLogged
 from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.supervisor.cluster.expansion import SlotPlan
 from kiqcluster.supervisor.cluster.slots import Child, Slot
@@ -142,7 +142,7 @@ def test_what_concerns_one_process_waits_until_a_second_has_passed(stage: Stage)
 def test_the_latest_answers_are_shown(stage: Stage) -> None:
     for number in range(MOST_ANSWERS + 3):
         stage.bulletin.answer(str(number), None)
-    stage.bulletin.answer("last", Told("no such file"))
+    stage.bulletin.answer("last", AlreadyLogged("no such file"))
     stage.tell()
 
     answers = stage.crew.told[0]["answers"]

@@ -188,10 +188,15 @@ class Engine:
     """The scripts, called with the keys and arguments of one store.
 
     on_dropped: told what the dead set has lost to a burial, from whichever thread settled or moved.
+    gates: rows of the table of gates in reserve.lua, operation and key, besides that of paused queues.
     """
 
     def __init__(
-        self, store: Store, limits: DeadSetLimits, on_dropped: Callable[[Dropped], None] = lambda _: None
+        self,
+        store: Store,
+        limits: DeadSetLimits,
+        on_dropped: Callable[[Dropped], None] = lambda _: None,
+        gates: Sequence[tuple[str, str]] = (),
     ) -> None:
         self.store = store
         self._keys: Keys = store.keys
@@ -201,6 +206,9 @@ class Engine:
             store.keys.beats: b"zset",
             store.keys.format: b"string",
         }
+        gates = [("member_of", store.keys.paused), *gates]
+        self._gate_keys = [key for _, key in gates]
+        self._gate_words: list[Word] = [len(gates), *(operation for operation, _ in gates)]
         self._limits = limits
         self._on_dropped = on_dropped
 
@@ -522,8 +530,9 @@ class Engine:
         return refusal
 
     def _reserve_call(self, member: Member, call: int, limits: Limits, most_deaths: int) -> Call:
-        keys = [self._keys.members, self._keys.inflight(member.identity), self._keys.paused, self._keys.suspects]
+        keys = [self._keys.members, self._keys.inflight(member.identity), self._keys.suspects, *self._gate_keys]
         arguments: list[Word] = [member.identity, member.padded_epoch, f"{call:010d}", MAX_RESERVE_BYTES, most_deaths]
+        arguments += self._gate_words
         for queue, (turn, rest) in limits.items():
             keys += (self._keys.wake(queue), self._keys.queue(queue))
             arguments += (queue, turn, rest)

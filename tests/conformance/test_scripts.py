@@ -172,6 +172,22 @@ class TestReserve:
         assert reserved.resting == {"default"}
         assert queue(store) == ["a", "z"]
 
+    def test_every_gate_closes_the_queues_that_it_names(self, store: Store) -> None:
+        closed, broken = "kiq:test:closed", "kiq:test:broken"
+        engine = Engine(store, DeadSetLimits(100, 1_000.0), gates=[("member_of", broken), ("member_of", closed)])
+        engine.join(ME)
+        for name in ("default", "other", "third"):
+            push(store, name, name)
+        store.call("SADD", store.keys.paused, "default")
+        store.call("SADD", closed, "other")
+        store.call("SET", broken, "no set")
+
+        reserved = reserve(engine, 5, "default", "other", "third")
+
+        assert [unit.payload for unit in reserved.units] == [b"third"]
+        assert reserved.resting == {"default", "other"}
+        assert f"{broken}: WRONGTYPE" in reserved.refusal
+
     def test_a_stranger_and_an_old_epoch_are_fenced_and_change_nothing(self, engine: Engine, store: Store) -> None:
         push(store, "default", "a")
         stranger = Member("host:2:bbbbbbbbbbbb", 1, "boot ns 2 2.00")

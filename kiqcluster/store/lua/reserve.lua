@@ -3,21 +3,25 @@
 --
 -- KEYS[1]  kiq:members            hash    identity -> "epoch ..."
 -- KEYS[2]  kiq:inflight:<id>      hash    "<token>:<queue>" -> payload
--- KEYS[3]  paused                 set     names of paused queues
--- KEYS[4]  kiq:suspects           hash    SHA-1 of a payload -> processes that died while they ran it
--- KEYS[5+2i], KEYS[6+2i]          lists   kiq:wake:<queue>, queue:<queue>, in the order of preference
+-- KEYS[3]  kiq:suspects           hash    SHA-1 of a payload -> processes that died while they ran it
+-- KEYS[4] to KEYS[3+g]            keys of the gates (paused)
+-- then for each queue             lists   kiq:wake:<queue>, queue:<queue>, in the order of preference
 -- ARGV[1]  identity   ARGV[2] epoch   ARGV[3] number of this call   (epoch and call are zero-padded)
 -- ARGV[4]  bytes at which the batch stops (at least one unit)
 -- ARGV[5]  deaths that a suspect was at, at most, which the caller may take; 0 for none
--- ARGV[6+3i], ARGV[7+3i], ARGV[8+3i]  name of a queue, and how many units the batch may hold in all when one is taken from
---          it: in its turn, and once all queues have had theirs (k; 0 to only empty its wake list)
+-- ARGV[6]  g, the number of gates   ARGV[7] to ARGV[6+g] their operations
+-- then for each queue: its name, and how many units the batch may hold in all when one is taken from it: in its turn, and
+--          once all queues have had theirs (k; 0 to only empty its wake list)
+--
+-- Gates (features add rows): what closes a queue, whoever asks.  An operation returns for each name 1 where it is closed.
+--   member_of               the names in a set: `paused`, as Sidekiq has it
 --
 -- A queue that may give fewer than others, and has more, holds back those after it: they are not preferred to it.
 -- Returns {"FENCED"} when the member was recovered or its epoch raised, and then changes nothing; else
 -- {"OK", {indexes of queues left alone}, {reasons}, deaths, index, {payloads}, index, {payloads}, ...}, oldest payload
--- first; the n-th payload has the token "<epoch>.<call>.<n, 5 digits>".  A queue is left alone when it is paused or
+-- first; the n-th payload has the token "<epoch>.<call>.<n, 5 digits>".  A queue is left alone when a gate closes it, or it
 -- holds only suspects that must wait (reason ""), or is no list (reason: Redis' words); it holds up no other.
--- An index behind the last queue is none: its reason is about KEYS[3] or KEYS[4], which cannot be read.
+-- An index behind the last queue is none: its reason is about a key of a gate or KEYS[3], which cannot be read.
 -- A suspect is handed out alone in its batch, so that it takes no neighbour with it; `deaths` is then its count, else
 -- 0.  To a caller that may not have one, it goes to the back of its queue.
 -- Cost: O(queues + k).  Only the tails of the lists are touched, whatever their length; of large payloads few are read
@@ -31,32 +35,39 @@ if not record or string.match(record, '^%d+') ~= ARGV[2] then
   return {'FENCED'}
 end
 
-local names, paused = {}, {}
-for at = 6, #ARGV, 3 do names[#names + 1] = ARGV[at] end
+local gates = {
+  member_of = function(key, names) return redis.pcall('SMISMEMBER', key, unpack(names)) end,
+}
+
+local gate_count = tonumber(ARGV[6])
+local first_queue, first_list = 7 + gate_count, 4 + gate_count -- in ARGV, in KEYS
+
+local names, closed = {}, {}
+for at = first_queue, #ARGV, 3 do names[#names + 1] = ARGV[at] end
 local idle_indexes, reasons = {}, {}
-if #names > 0 then
-  local found = redis.pcall('SMISMEMBER', KEYS[3], unpack(names))
-  if found.err then -- one broken key stops nothing: no queue is paused then
-    idle_indexes[1], reasons[1] = #names, KEYS[3] .. ': ' .. found.err
+for gate = 1, #names > 0 and gate_count or 0 do
+  local found = gates[ARGV[6 + gate]](KEYS[3 + gate], names)
+  if found.err then -- one broken key stops nothing: the gate is open then
+    idle_indexes[#idle_indexes + 1], reasons[#reasons + 1] = #names, KEYS[3 + gate] .. ': ' .. found.err
   else
-    for index, is_member in ipairs(found) do paused[names[index]] = is_member == 1 end
+    for index, is_closed in ipairs(found) do closed[names[index]] = closed[names[index]] or is_closed == 1 end
   end
 end
 
 local room, bytes_left, taken_units, is_alone = 0, tonumber(ARGV[4]), 0, false
-local kind_of_suspects, most_deaths, deaths = redis.call('TYPE', KEYS[4]).ok, tonumber(ARGV[5]), 0
+local kind_of_suspects, most_deaths, deaths = redis.call('TYPE', KEYS[3]).ok, tonumber(ARGV[5]), 0
 local has_suspects = kind_of_suspects == 'hash'
 if not has_suspects and kind_of_suspects ~= 'none' then -- nothing is suspect then
   idle_indexes[#idle_indexes + 1] = #names
-  reasons[#reasons + 1] = KEYS[4] .. ': WRONGTYPE it is a ' .. kind_of_suspects .. ' and should be a hash'
+  reasons[#reasons + 1] = KEYS[3] .. ': WRONGTYPE it is a ' .. kind_of_suspects .. ' and should be a hash'
 end
 local token_head, format = ARGV[2] .. '.' .. ARGV[3] .. '.', string.format
 local largest = 0
-for at = 8, #ARGV, 3 do largest = math.max(largest, tonumber(ARGV[at])) end
+for at = first_queue + 2, #ARGV, 3 do largest = math.max(largest, tonumber(ARGV[at])) end
 
 local withheld = false -- a suspect was met that the caller may not take
 local function deaths_of(payload)
-  return tonumber(redis.call('HGET', KEYS[4], redis.sha1hex(payload)) or nil)
+  return tonumber(redis.call('HGET', KEYS[3], redis.sha1hex(payload)) or nil)
 end
 
 local slice, largest_read = 1, 1 -- payloads that are read next, and bytes of the largest that was
@@ -113,7 +124,8 @@ local ceiling = math.huge
 
 -- Takes what a queue may give in its turn (pass 1) or afterwards (pass 2).
 local function visit(at, pass)
-  local name, index, wake, queue = ARGV[at], (at - 6) / 3, KEYS[5 + 2 * (at - 6) / 3], KEYS[6 + 2 * (at - 6) / 3]
+  local name, index = ARGV[at], (at - first_queue) / 3
+  local wake, queue = KEYS[first_list + 2 * index], KEYS[first_list + 1 + 2 * index]
   local most = tonumber(ARGV[at + 2])
   local payloads, token_tail, refusal = {}, ':' .. name, nil
   room = is_alone and 0 or math.min(tonumber(ARGV[at + pass]), ceiling) - taken_units
@@ -123,15 +135,15 @@ local function visit(at, pass)
     local rung = redis.pcall('LLEN', wake)
     refusal = refusal or type(rung) == 'table' and rung.err or nil
     if not refusal and rung > 0 then
-      if not paused[name] then take(wake, token_tail, payloads, 0) end
+      if not closed[name] then take(wake, token_tail, payloads, 0) end
       -- What rang and is not taken goes back to the front of its queue, newest first, and rings the next waiter.
       while redis.call('LLEN', wake) > 0 do
         redis.call('LMOVE', wake, queue, 'LEFT', 'RIGHT')
       end
-    elseif length == 0 and not paused[name] then
+    elseif length == 0 and not closed[name] then
       return
     end
-    if refusal or paused[name] then
+    if refusal or closed[name] then
       idle_indexes[#idle_indexes + 1] = index
       reasons[#reasons + 1] = refusal or ''
       left_alone[at] = true
@@ -156,7 +168,7 @@ local function visit(at, pass)
 end
 
 for pass = 1, 2 do
-  for at = 6, #ARGV, 3 do
+  for at = first_queue, #ARGV, 3 do
     if pass == 1 or taken_units < math.min(largest, ceiling) and not is_alone then visit(at, pass) end
   end
 end

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -31,7 +31,9 @@ from kiqcluster.store import Store, is_outage
 __all__ = [
     "CURRENT_JOB",
     "Delivery",
+    "EndHook",
     "JobContext",
+    "JobEnd",
     "Push",
     "Ready",
     "Run",
@@ -51,7 +53,7 @@ E = TypeVar("E", bound=ErrorHandler)
 D = TypeVar("D", bound=DeathHandler)
 
 
-def _holds(_identity: str) -> bool:
+def _not_fenced(_identity: str) -> bool:
     """Return False: nobody is fenced."""
     return False
 
@@ -60,8 +62,8 @@ def _holds(_identity: str) -> bool:
 class JobContext:
     """The job that the current thread runs, as `current_job()` gives it.
 
-    `stopping` turns true when the process stops, or may have been fenced, and the job should come to an end (or raise
-    Interrupted).
+    `stopping` turns true when the process stops, or may have been fenced, or when somebody has set `is_asked_to_stop`
+    for this job alone: the job should come to an end (or raise Interrupted).
     """
 
     payload: Payload
@@ -69,7 +71,8 @@ class JobContext:
     name: str
     _stopping: threading.Event
     _identity: str = ""
-    _is_fenced: Callable[[str], bool] = _holds
+    _is_fenced: Callable[[str], bool] = _not_fenced
+    is_asked_to_stop: bool = False
 
     @property
     def jid(self) -> str:
@@ -77,7 +80,7 @@ class JobContext:
 
     @property
     def stopping(self) -> bool:
-        return self._stopping.is_set() or self._is_fenced(self._identity)
+        return self.is_asked_to_stop or self._stopping.is_set() or self._is_fenced(self._identity)
 
     @property
     def fenced(self) -> bool:
@@ -151,10 +154,31 @@ class Run:
         return jid
 
 
+@dataclass(frozen=True, slots=True)
+class JobEnd:
+    """What an end hook sees: a unit and its outcome, which is decided and not yet settled.
+
+    Retry, Deferred, Requeue and Interrupted mean that the job runs again; Done, Discard and Dead that it does not.
+    payload: the run's own copy, which the job and middleware may have changed; None for bytes that are not a job.
+    name: of the job's class, "" likewise.  identity, token: as those of Run.
+    """
+
+    outcome: Outcome
+    payload: Payload | None = field(repr=False)
+    queue: str
+    name: str
+    identity: str
+    token: str
+
+
+EndHook = Callable[[JobEnd], Iterable[Effect]]
+
+
 @dataclass
 class Setup:
     """Settings, middleware, handlers and hooks that the application declares.
 
+    end_hooks: those of features; each returns rows that are written with the outcome.
     delivery: where pushes go instead of to Redis, for tests; None means Redis.
     """
 
@@ -164,6 +188,7 @@ class Setup:
     error_handlers: list[ErrorHandler] = field(default_factory=list)
     death_handlers: list[DeathHandler] = field(default_factory=list)
     hooks: Hooks = field(default_factory=Hooks)
+    end_hooks: list[EndHook] = field(default_factory=list)
     config: Config | None = None
     store: Store | None = None
     delivery: Delivery | None = None

@@ -22,6 +22,7 @@ from kiqcluster.registry import current_registry
 from kiqcluster.sidekiq.outcome import Outcome
 from kiqcluster.store.engine import Unit
 from kiqcluster.worker.run.execution import Execution
+from kiqcluster.worker.run.job_run import JobRun
 
 __all__ = ["beside_loops", "perform"]
 
@@ -52,7 +53,7 @@ def perform(raw: bytes, queue: str) -> tuple[Outcome, BaseException | None]:
     watched = replace(setup, error_handlers=[*setup.error_handlers, note])
     runtime = Runtime(setup.current_config(), setup.current_store(), watched, events, rng=Random(SEED))
     execution = Execution(runtime, current_registry(), JobMetrics(1, list), threading.Event())
-    outcome = execution.execute(Unit(queue, raw, token="", identity=""))
+    outcome = execution.execute(JobRun(Unit(queue, raw, token="", identity=""), runtime.clock.now()))
     if not raised:
         return outcome, RuntimeError(said[0]) if said else None
     error = raised[0]

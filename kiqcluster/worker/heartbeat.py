@@ -40,7 +40,7 @@ from kiqcluster.store.engine import MAX_NAMES
 from kiqcluster.store.scripts import PUBLISH, Call, Word, run_scripts
 from kiqcluster.store.wire import Command, Reply, about_keys
 from kiqcluster.version import VERSION
-from kiqcluster.worker.run.processor import Running
+from kiqcluster.worker.run.job_run import JobRun
 
 __all__ = ["BEAT", "Heartbeat", "Status", "withdrawal"]
 
@@ -101,7 +101,7 @@ class Status:
     def __init__(
         self,
         identity: Callable[[], str],
-        running: Callable[[], Mapping[str, Running]],
+        running: Callable[[], Mapping[str, JobRun]],
         busy: Callable[[], int],
         is_quiet: Callable[[], bool],
         queues: Callable[[], tuple[dict[str, int], Mode]],
@@ -251,7 +251,7 @@ class Heartbeat(Service):
         return is_new
 
     def _write(
-        self, lend: Lend, identity: str, fields: Sequence[Word], running: Mapping[str, Running] | None
+        self, lend: Lend, identity: str, fields: Sequence[Word], running: Mapping[str, JobRun] | None
     ) -> list[int]:
         """Write fields of this process, and what it runs, None to leave that as it is; return what publish.lua does."""
         keys = self._store.keys
@@ -267,15 +267,15 @@ class Heartbeat(Service):
         found: list[int] = reply
         return found
 
-    def _work(self, running: Running) -> bytes:
+    def _work(self, run: JobRun) -> bytes:
         """Return a running job so that no busy page breaks on it, whatever is in its payload."""
-        unit = running.unit
+        unit = run.unit
         raw = unit.payload
         if len(raw) > MAX_SHOWN_BYTES:
             name, jid = peek(raw)
             raw = ruby_json.encode({"class": name, "jid": jid, "args": [f"({len(raw)} bytes, not shown)"]})
-        payload = shown(raw, unit.queue, running.since)
-        return ruby_json.encode({"queue": unit.queue, "payload": payload.decode(), "run_at": int(running.since)})
+        payload = shown(raw, unit.queue, run.since)
+        return ruby_json.encode({"queue": unit.queue, "payload": payload.decode(), "run_at": int(run.since)})
 
     def _describe(self, identity: str) -> bytes:
         """Return the field `info`, each member of which is read by some version of Sidekiq (reference §2.5).

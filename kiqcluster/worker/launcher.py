@@ -20,13 +20,13 @@ from typing import Any
 from prometheus_client import REGISTRY
 
 from kiqcluster.control.control_messages import Message
-from kiqcluster.errors import MalformedPayload, RedisRefused, StoreError
+from kiqcluster.errors import RedisRefused, StoreError
 from kiqcluster.ipc.running_jobs import Board
 from kiqcluster.process.metrics import JobMetrics, Labels, RunningJob, attribute_labels
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.process.service import Service
 from kiqcluster.registry import Registry
-from kiqcluster.sidekiq.payload import peek, read
+from kiqcluster.sidekiq.payload import peek
 from kiqcluster.sidekiq.queue_groups import Group
 from kiqcluster.store import is_outage
 from kiqcluster.store.engine import DeadSetLimits, Engine, Member
@@ -45,7 +45,7 @@ from kiqcluster.worker.run.execution import Execution
 from kiqcluster.worker.run.job_log import JobLog
 from kiqcluster.worker.run.manager import Manager
 from kiqcluster.worker.run.overflow import Overflow
-from kiqcluster.worker.run.processor import Processor, Running
+from kiqcluster.worker.run.processor import Processor
 
 __all__ = ["Callbacks", "Capsule", "Launcher"]
 
@@ -419,27 +419,19 @@ class Launcher:
         found = {}
         for processor in (each for capsule in self.capsules for each in capsule.manager.processors):
             if (running := processor.running) is not None:
-                name, jid = self._named(running), peek(running.unit.payload)[1]
+                name, jid = peek(running.unit.payload)
+                name = name if running.context is None else running.context.name
                 found[processor.thread_name] = f"{name} {jid}, for {max(0.0, now - running.since):.1f} s"
         return found
 
-    def _named(self, running: Running) -> str:
-        try:
-            return self._registry.find(read(running.unit.payload))[0]
-        except MalformedPayload:
-            return peek(running.unit.payload)[0]
-
     def _running_jobs(self) -> list[RunningJob]:
-        """Return each running job, for the gauges; the name is read from the payload's bytes."""
+        """Return each running job of a registered class, for the gauges."""
         named, now = [], self._runtime.clock.now()
         for capsule in self.capsules:
             for running in capsule.manager.running():
-                try:
-                    name, definition = self._registry.find(read(running.unit.payload))
-                except MalformedPayload:
-                    continue
-                if definition is not None:
-                    named.append((name, running.unit.queue, max(0.0, now - running.since)))
+                context = running.context
+                if context is not None and self._registry.get(context.name) is not None:
+                    named.append((context.name, running.unit.queue, max(0.0, now - running.since)))
         return named
 
     def _crashed(self, service: str, error: Exception) -> None:

@@ -17,6 +17,7 @@ from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.store import Store
 from kiqcluster.store.engine import DeadSetLimits, Engine, Member, Settlement
 from kiqcluster.worker.run.execution import Execution
+from kiqcluster.worker.run.job_run import JobRun
 
 ME = Member("host:1:aaaaaaaaaaaa", 1, "boot ns 1 2")
 NOW = 1_795_168_740.25
@@ -56,7 +57,7 @@ def test_a_links_effects_are_written_with_any_outcome_and_with_that_run_only(
     with store.borrowed() as link:
         _, reserved = engine.exchange(link, ME, 1, {"default": (2, 2)}, [], NOW)
         assert reserved is not None
-        first, second = (Settlement(unit, execution.execute(unit)) for unit in reserved.units)
+        first, second = (Settlement(unit, execution.execute(JobRun(unit, NOW))) for unit in reserved.units)
         engine.settle(link, [first], NOW)
         assert store.call("SMEMBERS", "released") == [b"first"]
         engine.settle(link, [second], NOW)

@@ -20,7 +20,7 @@ from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from kiqcluster.store.engine import Unit
 from kiqcluster.worker.heartbeat import CHECK_BEATS, MAX_SHOWN_BYTES, MAX_SHOWN_QUEUES, Heartbeat, Status, contradicts
-from kiqcluster.worker.run.processor import Running
+from kiqcluster.worker.run.job_run import JobRun
 from tests.kit import ManualClock, wait_until
 
 IDENTITY = "host:1:abc"
@@ -33,7 +33,7 @@ class Bench:
     def __init__(self, store: Store, setup: Setup) -> None:
         self.store = store
         self.identity = IDENTITY
-        self.running: dict[str, Running] = {}
+        self.running: dict[str, JobRun] = {}
         self.names: list[str] = []
         self.queues = {"default": 1}
         self.doubts = 0
@@ -138,7 +138,7 @@ def test_a_beat_without_work_asks_for_no_more_than_it_must(bench: Bench) -> None
 def test_a_server_without_memory_shows_workers_and_takes_messages_for_them(listening: Bench, setup: Setup) -> None:
     store, refusals = listening.store, list[str]()
     setup.error_handlers.append(lambda error, context: refusals.append(f"{context['context']}: {error}"))
-    running = {f"k{number}": Running(Unit("default", PAYLOAD, "1", IDENTITY), 5.0) for number in range(600)}
+    running = {f"k{number}": JobRun(Unit("default", PAYLOAD, "1", IDENTITY), 5.0) for number in range(600)}
     store.call("CONFIG", "SET", "maxmemory", 1)
     try:
         store.call("DEL", store.keys.process(IDENTITY), store.keys.processes, store.keys.process_cleanup)
@@ -180,7 +180,7 @@ def test_what_redis_refuses_a_beat_is_reported_once_until_it_agrees(
 
 def test_a_running_job_with_a_large_payload_is_shown_without_its_arguments(bench: Bench, store: Store) -> None:
     large = PAYLOAD.replace(b"[]", b'["' + b"x" * MAX_SHOWN_BYTES + b'"]')
-    bench.running = {"k9x2": Running(Unit("default", large, "1.1.1", IDENTITY), bench.clock.now())}
+    bench.running = {"k9x2": JobRun(Unit("default", large, "1.1.1", IDENTITY), bench.clock.now())}
 
     bench.beat()
 
@@ -226,7 +226,7 @@ def test_a_process_of_very_many_queues_names_some_and_tells_how_many_it_omits(be
 
 def test_running_jobs_are_shown_while_they_run_and_not_afterwards(bench: Bench, store: Store) -> None:
     shown = [store.keys.work(IDENTITY), store.keys.workers(IDENTITY)]
-    bench.running = {"k9x2": Running(Unit("default", PAYLOAD, "1", IDENTITY), 5.0)}
+    bench.running = {"k9x2": JobRun(Unit("default", PAYLOAD, "1", IDENTITY), 5.0)}
     bench.beat(2)
 
     assert [store.call("HKEYS", key) for key in shown] == [[b"k9x2"]] * 2
@@ -364,7 +364,7 @@ def test_a_lease_that_runs_down_is_no_news(listening: Bench) -> None:
 
 
 def test_whoever_rings_has_a_beat_at_once(listening: Bench, store: Store) -> None:
-    listening.running = {"k9x2": Running(Unit("default", PAYLOAD, "1", IDENTITY), 5.0)}
+    listening.running = {"k9x2": JobRun(Unit("default", PAYLOAD, "1", IDENTITY), 5.0)}
 
     listening.heartbeat.ring()
 

@@ -27,6 +27,7 @@ from kiqcluster.store import Store
 from kiqcluster.store.engine import DeadSetLimits, Engine, Member, Settlement, Unit
 from kiqcluster.worker.poller import Poller
 from kiqcluster.worker.run.execution import Execution
+from kiqcluster.worker.run.job_run import JobRun
 from tests.tracing import SPELT, Spans, instrumented, lost, spelt, traceparent
 
 ME = Member("host:1:aaaaaaaaaaaa", 1, "boot ns 1 2")
@@ -60,7 +61,7 @@ class Worker:
     def work(self) -> None:
         """Run the next job to its end, whatever that is."""
         unit = self.reserve()
-        self.settle(unit, self.execution.execute(unit))
+        self.settle(unit, self.execution.execute(JobRun(unit, 0.0)))
 
     def poll(self) -> None:
         """Make everything due, and move it."""
@@ -248,7 +249,7 @@ class TestGivenBack:
     def test_a_forced_stop_counts_and_keeps_them(self, worker: Worker, the_one: TheOne) -> None:
         for count in (1, 2, 3):
             unit = worker.reserve()
-            worker.settle(unit, worker.execution.interrupt(unit))
+            worker.settle(unit, worker.execution.interrupt(JobRun(unit, 0.0)))
 
             assert lost(the_one("queue:default")) == []
             assert decode(the_one("queue:default"))["interrupted_count"] == count
@@ -257,7 +258,7 @@ class TestGivenBack:
         unit = worker.reserve()
         unit.deaths = 4
 
-        worker.settle(unit, worker.execution.execute(unit))
+        worker.settle(unit, worker.execution.execute(JobRun(unit, 0.0)))
 
         assert lost(the_one("dead")) == []
 

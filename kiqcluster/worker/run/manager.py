@@ -23,7 +23,8 @@ from kiqcluster.store.engine import Settlement
 from kiqcluster.worker.fetch.fetch import ReliableFetch
 from kiqcluster.worker.fetch.prefetch import LONG_JOB_SECONDS
 from kiqcluster.worker.fetch.wakeups import Wakeups
-from kiqcluster.worker.run.processor import Processor, Running
+from kiqcluster.worker.run.job_run import JobRun
+from kiqcluster.worker.run.processor import Processor
 
 __all__ = ["Manager"]
 
@@ -71,11 +72,11 @@ class Manager(Service):
     def wake(self) -> None:
         self._wakeups.wake()
 
-    def running(self) -> list[Running]:
+    def running(self) -> list[JobRun]:
         """Return what the processors run at this moment."""
         return [running for processor in self.processors if (running := processor.running) is not None]
 
-    def running_by_thread(self) -> dict[str, Running]:
+    def running_by_thread(self) -> dict[str, JobRun]:
         """Return the same by the threads' ids, as they are in the log."""
         return {tid(each.ident): running for each in self.processors if (running := each.running) is not None}
 

@@ -3,32 +3,25 @@
 1. next       hand in the last outcome, get a unit (fetch.py; it waits, leads, or says that it is time to end)
 2. execute    unit → outcome (execution.py)
 
-What it runs is on the board for the supervisor, and in `running` for the heartbeat.
+Its record on the board tells the supervisor what it runs; `running` tells the heartbeat, and whoever has something to
+tell the job.
 Counterpart: sidekiq processor.rb.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from kiqcluster.clock import Clock
 from kiqcluster.ipc.running_jobs import Board
 from kiqcluster.process.service import Service
-from kiqcluster.sidekiq.outcome import Requeue
 from kiqcluster.store.engine import Settlement, Unit
 from kiqcluster.worker.fetch.fetch import ReliableFetch
+from kiqcluster.worker.run.decision import REQUEUE
 from kiqcluster.worker.run.execution import Execution
+from kiqcluster.worker.run.job_run import JobRun
 
-__all__ = ["Processor", "Running"]
-
-
-@dataclass(slots=True)
-class Running:
-    """A unit and when it was started, epoch seconds."""
-
-    unit: Unit
-    since: float
+__all__ = ["Processor"]
 
 
 class Processor(Service):
@@ -45,7 +38,7 @@ class Processor(Service):
     ) -> None:
         super().__init__(f"processor/{number}", on_crash)
         self.number = number
-        self.running: Running | None = None
+        self.running: JobRun | None = None
         self._fetch = fetch
         self._execution = execution
         self._board = board
@@ -57,18 +50,18 @@ class Processor(Service):
             try:
                 finished = self._run_one(unit)
             except BaseException:  # this thread ends, for want of memory perhaps; its unit does not wait
-                self._fetch.hand_in(Settlement(unit, Requeue()))
+                self._fetch.hand_in(Settlement(unit, REQUEUE))
                 raise
 
     def interrupt(self) -> Settlement | None:
         """Return what becomes of the unit that still runs when the process must go; None when it runs none."""
-        running = self.running
-        if running is None:
+        run = self.running
+        if run is None:
             return None
         try:
-            return Settlement(running.unit, self._execution.interrupt(running.unit))
+            return Settlement(run.unit, self._execution.interrupt(run))
         except BaseException:  # noqa: BLE001  # a handler that calls sys.exit must not keep the others from going back
-            return Settlement(running.unit, Requeue())
+            return Settlement(run.unit, REQUEUE)
 
     def _next(self, finished: Settlement | None) -> Unit | None:
         try:
@@ -80,9 +73,9 @@ class Processor(Service):
 
     def _run_one(self, unit: Unit) -> Settlement:
         self._board.start(self.number, unit.token, unit.payload)
-        self.running = Running(unit, self._clock.now())
+        self.running = run = JobRun(unit, self._clock.now())
         try:
-            return Settlement(unit, self._execution.execute(unit))
+            return Settlement(unit, self._execution.execute(run))
         finally:
             self.running = None
             self._board.finish(self.number)

@@ -30,6 +30,7 @@ from kiqcluster.sidekiq.payload import Payload
 from kiqcluster.sidekiq.ruby_json import decode
 from kiqcluster.store.engine import Unit
 from kiqcluster.worker.run.execution import Execution
+from kiqcluster.worker.run.job_run import JobRun
 from tests.kit import ManualClock, wait_until
 from tests.tracing import SPAN_ID, TRACE_ID, TRACEPARENT, Spans, instrumented, spelt, traceparent
 
@@ -50,7 +51,7 @@ def perform(setup: Setup, registry: Registry) -> Perform:
     """Execute a payload as a processor thread does."""
     runtime = Runtime(Config(), setup.current_store(), setup, Events(), ManualClock())
     execution = Execution(runtime, registry, JobMetrics(1, list), threading.Event())
-    return lambda raw: execution.execute(Unit("default", raw, "token", "me"))
+    return lambda raw: execution.execute(JobRun(Unit("default", raw, "token", "me"), 0.0))
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from kiqcluster import DISCARD, KILL, Interrupted, Job, current_job, job
 from kiqcluster.config import Config
 from kiqcluster.process.events import Events, Fields
 from kiqcluster.process.metrics import BRIEF, JobMetrics
-from kiqcluster.process.runtime import Run, Runtime, Setup
+from kiqcluster.process.runtime import JobEnd, Run, Runtime, Setup
 from kiqcluster.registry import Registry
 from kiqcluster.sidekiq.active_job import WRAPPER
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Effect, Outcome, Requeue, Retry
@@ -25,7 +25,9 @@ from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, decode_backtrace, presen
 from kiqcluster.sidekiq.ruby_json import decode, encode
 from kiqcluster.store.engine import Unit
 from kiqcluster.worker.fetch.fetch import STALE_UNIT_SECONDS
-from kiqcluster.worker.run.execution import DEFERRAL, MOST_DEFERRALS, UNREGISTERED, YIELD_DELAY, Execution
+from kiqcluster.worker.run.decision import DEFERRAL_SECONDS, YIELD_SECONDS
+from kiqcluster.worker.run.execution import MAX_DEFERRALS, UNREGISTERED, Execution
+from kiqcluster.worker.run.job_run import JobRun
 from tests.kit import ManualClock
 
 JID = "a" * 24
@@ -50,7 +52,7 @@ class Worker:
         self.execution = Execution(runtime, registry, self.metrics, self.stopping)
 
     def run_bytes(self, raw: bytes, queue: str = "default") -> Outcome:
-        return self.execution.execute(Unit(queue, raw, "token", "me"))
+        return self.execution.execute(JobRun(Unit(queue, raw, "token", "me"), self.clock.now()))
 
     def run(self, name: str, *args: Any, **keys: Any) -> Outcome:
         payload = {"retry": True, "queue": "default", "args": list(args), "class": name, "jid": JID, **keys}
@@ -568,7 +570,7 @@ class TestInterrupted:
         outcome = worker.run("polite", enqueued_at=1.5)
 
         assert isinstance(outcome, Deferred)
-        assert outcome.at == worker.clock.now() + YIELD_DELAY
+        assert outcome.at == worker.clock.now() + YIELD_SECONDS
         assert "enqueued_at" not in entry(outcome)
         assert "retry_count" not in entry(outcome)
 
@@ -614,15 +616,16 @@ class TestInterrupted:
 
 
 class TestForcedStop:
-    def unit(self, **keys: Any) -> Unit:
-        return Unit("default", encode({"class": "long", "args": [], "jid": JID, **keys}), "token", "me")
+    def run_of(self, **keys: Any) -> JobRun:
+        raw = encode({"class": "long", "args": [], "jid": JID, **keys})
+        return JobRun(Unit("default", raw, "token", "me"), 0.0)
 
     @pytest.mark.parametrize(("before", "after"), [(None, 1), (1, 2), ("x", 1), (-3, 1), (True, 1)])
     def test_it_counts_interruptions(self, worker: Worker, before: Any, after: int) -> None:
         job(name="long")(lambda: None)
         keys = {} if before is None else {"interrupted_count": before}
 
-        outcome = worker.execution.interrupt(self.unit(**keys))
+        outcome = worker.execution.interrupt(self.run_of(**keys))
 
         assert isinstance(outcome, InterruptedOutcome)
         assert entry(outcome)["interrupted_count"] == after
@@ -639,22 +642,22 @@ class TestForcedStop:
     def test_the_class_may_limit_them(self, worker: Worker, keys: dict[str, Any], kind: type[Outcome]) -> None:
         job(name="long", max_retries_after_interruption=2)(lambda: None)
 
-        assert type(worker.execution.interrupt(self.unit(**keys))) is kind
+        assert type(worker.execution.interrupt(self.run_of(**keys))) is kind
 
     def test_without_a_limit_of_its_own_a_job_bears_many(self, worker: Worker) -> None:
         job(name="long")(lambda: None)
         limit = Config().max_forced_stops
 
-        assert isinstance(worker.execution.interrupt(self.unit(interrupted_count=limit - 1)), InterruptedOutcome)
-        assert isinstance(worker.execution.interrupt(self.unit(interrupted_count=limit)), Dead)
+        assert isinstance(worker.execution.interrupt(self.run_of(interrupted_count=limit - 1)), InterruptedOutcome)
+        assert isinstance(worker.execution.interrupt(self.run_of(interrupted_count=limit)), Dead)
 
     def test_a_name_that_nobody_knows_any_more_goes_back(self, worker: Worker) -> None:
-        assert isinstance(worker.execution.interrupt(self.unit()), InterruptedOutcome)
+        assert isinstance(worker.execution.interrupt(self.run_of()), InterruptedOutcome)
 
     def test_the_buried_one_says_why(self, worker: Worker) -> None:
         job(name="long", max_retries_after_interruption=0)(lambda: None)
 
-        payload = entry(worker.execution.interrupt(self.unit()))
+        payload = entry(worker.execution.interrupt(self.run_of()))
 
         assert "interrupted 1 times" in payload["error_message"]
         assert len(worker.mourned) == 1
@@ -665,7 +668,7 @@ class TestUnknown:
         outcome = worker.run("Newcomer", enqueued_at=1.5)
 
         assert isinstance(outcome, Deferred)
-        assert outcome.at == worker.clock.now() + DEFERRAL
+        assert outcome.at == worker.clock.now() + DEFERRAL_SECONDS
         payload = entry(outcome)
         assert (payload["deferred_count"], payload["deferred_by"]) == (1, "unknown_class")
         assert payload.keys().isdisjoint({"enqueued_at", "retry_count", "failed_at", "error_class"})
@@ -676,7 +679,7 @@ class TestUnknown:
     def test_that_happens_ten_times_whatever_its_option(self, worker: Worker, retry: Any) -> None:
         raw = encode({"class": "Newcomer", "args": [1.5], "retry": retry, "jid": JID})
         kinds = []
-        for _ in range(MOST_DEFERRALS + 1):
+        for _ in range(MAX_DEFERRALS + 1):
             outcome = worker.run_bytes(raw)
             kinds.append(type(outcome))
             raw = outcome.payload  # type: ignore[attr-defined]
@@ -811,7 +814,7 @@ class TestActiveJob:
         job(name="SampleJob", active_job=True, max_retries_after_interruption=0)(fail)
         raw = encode({"class": WRAPPER, "wrapped": "SampleJob", "args": [{"arguments": []}], "jid": JID})
 
-        outcome = worker.execution.interrupt(Unit("default", raw, "token", "me"))
+        outcome = worker.execution.interrupt(JobRun(Unit("default", raw, "token", "me"), 0.0))
 
         assert type(outcome) is Dead
         assert worker.counted() == {("SampleJob", "default"): {"interrupted": 1}}
@@ -820,7 +823,7 @@ class TestActiveJob:
         job(name="SampleJob", active_job=True)(fail)
         raw = encode({"class": WRAPPER, "wrapped": "SampleJob", "args": [{"arguments": []}], "jid": JID})
 
-        outcome = worker.execution.execute(Unit("default", raw, "token", "me", deaths=3))
+        outcome = worker.execution.execute(JobRun(Unit("default", raw, "token", "me", deaths=3), 0.0))
 
         assert type(outcome) is Dead
         assert list(worker.counted()) == [("SampleJob", "default")]
@@ -1031,6 +1034,111 @@ class TestMiddleware:
         assert entry(outcome)["class"] == "nothing"
 
 
+class TestEndHook:
+    @pytest.mark.parametrize(
+        ("name", "keys", "kind"),
+        [
+            ("fine", {}, Done),
+            ("broken", {}, Retry),
+            ("broken", {"retry": 0}, Dead),
+            ("broken", {"retry": False}, Discard),
+            ("nobody", {}, Deferred),
+        ],
+    )
+    def test_a_feature_sees_the_decided_outcome_and_adds_rows_to_it(
+        self, worker: Worker, name: str, keys: dict[str, Any], kind: type[Outcome]
+    ) -> None:
+        seen: list[JobEnd] = []
+
+        def release(end: JobEnd) -> list[Effect]:
+            seen.append(end)
+            return [Effect("sadd", type(end.outcome).__name__, (end.token,))]
+
+        job(name="fine")(lambda: None)
+        job(name="broken")(fail)
+        worker.setup.end_hooks.append(release)
+
+        outcome = worker.run(name, **keys)
+
+        (end,) = seen
+        assert type(outcome) is type(end.outcome) is kind
+        assert outcome.effects == (Effect("sadd", kind.__name__, ("token",)),)
+        assert end.payload is not None
+        assert (end.payload["jid"], end.name, end.queue, end.identity) == (JID, name, "default", "me")
+
+    def test_its_rows_follow_those_of_middleware(self, worker: Worker) -> None:
+        @worker.setup.server_middleware.add
+        def acquire(run: Run, proceed: Any) -> Outcome | None:
+            run.effects.append(Effect("sadd", "link"))
+            return proceed()  # type: ignore[no-any-return]
+
+        job(name="fine")(lambda: None)
+        worker.setup.end_hooks.append(lambda _end: [Effect("sadd", "hook")])
+
+        assert [effect.key for effect in worker.run("fine").effects] == ["link", "hook"]
+
+    def test_it_sees_what_is_not_a_job_and_what_a_forced_stop_cuts_off(self, worker: Worker) -> None:
+        seen: list[JobEnd] = []
+        job(name="long")(lambda: None)
+        worker.setup.end_hooks.append(lambda end: seen.append(end) or [])  # type: ignore[func-returns-value]
+        cut_off = JobRun(Unit("default", encode({"class": "long", "args": [], "jid": JID}), "token", "me"), 0.0)
+
+        worker.run_bytes(b"not a job")
+        worker.execution.interrupt(cut_off)
+
+        assert [type(end.outcome) for end in seen] == [Dead, InterruptedOutcome]
+        assert seen[0].payload is None
+
+    @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), KeyboardInterrupt()])
+    def test_one_that_fails_is_reported_and_costs_no_outcome_and_no_other_hook(
+        self, worker: Worker, error: BaseException
+    ) -> None:
+        def broken(_end: JobEnd) -> NoReturn:
+            raise error
+
+        def broken_handler(_error: Exception, _context: object) -> NoReturn:
+            raise KeyboardInterrupt
+
+        job(name="fine")(lambda: None)
+        worker.setup.end_hooks += [broken, lambda _end: [Effect("sadd", "hook")]]
+        worker.setup.error_handler(broken_handler)
+
+        assert worker.run("fine") == Done(effects=(Effect("sadd", "hook"),))
+        assert [context for _, context in worker.reported] == [{"context": "end hook"}]
+
+
+def test_a_running_job_can_be_told_that_it_should_stop(worker: Worker) -> None:
+    has_begun, was_told = threading.Event(), threading.Event()
+    seen: list[bool] = []
+
+    @job()
+    def long() -> None:
+        context = current_job()
+        assert context is not None
+        seen.append(context.stopping)
+        has_begun.set()
+        assert was_told.wait(10)
+        seen.append(context.stopping)
+        raise Interrupted
+
+    run = JobRun(Unit("default", encode({"class": "long", "args": [], "jid": JID}), "token", "me"), 0.0)
+
+    def tell() -> None:
+        assert has_begun.wait(10)
+        assert run.context is not None
+        run.context.is_asked_to_stop = True
+        was_told.set()
+
+    teller = threading.Thread(target=tell)
+    teller.start()
+    outcome = worker.execution.execute(run)
+    teller.join()
+
+    assert seen == [False, True]
+    assert isinstance(outcome, Deferred)  # the process goes on, so it runs again in a moment
+    assert not worker.stopping.is_set()
+
+
 def test_a_unit_that_was_reserved_long_ago_is_put_back_unrun(worker: Worker) -> None:
     """The process was frozen meanwhile: others may have recovered it, and run the job."""
     ran: list[float] = []
@@ -1040,12 +1148,9 @@ def test_a_unit_that_was_reserved_long_ago_is_put_back_unrun(worker: Worker) -> 
     def note(age: float) -> None:
         ran.append(age)
 
-    outcomes = [
-        worker.execution.execute(
-            Unit("default", encode({"class": "note", "args": [age]}), "token", "me", 0, worker.clock.monotonic() - age)
-        )
-        for age in ages
-    ]
+    now = worker.clock.monotonic()
+    units = [Unit("default", encode({"class": "note", "args": [age]}), "token", "me", 0, now - age) for age in ages]
+    outcomes = [worker.execution.execute(JobRun(unit, 0.0)) for unit in units]
 
     assert outcomes == [Done(), Done(), Requeue(), Requeue()]
     assert ran == list(ages[:2])

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import BuiltinFunctionType, ModuleType
 
 from kiqcluster.errors import ApplicationError
-from kiqcluster.ipc.forks import children_end_here
+from kiqcluster.ipc.forks import exit_forked_children
 from kiqcluster.registry import current_registry
 
 __all__ = ["describe", "load"]
@@ -38,7 +38,7 @@ def load(requirements: Sequence[str], directory: Path, logical: Path | None = No
     importlib.invalidate_caches()
     for requirement in requirements:
         try:
-            with children_end_here():
+            with exit_forked_children():
                 _load(_without_link(requirement, logical or directory, directory), directory)
         except ApplicationError:
             raise

@@ -231,7 +231,7 @@ def run_cluster(config: Config, origins: Origins, groups: Sequence[Any], reread:
                 known_queues=birth.known_queues,
                 concurrency=birth.plan.concurrency,
                 quiet=birth.quiet,
-                board=birth.board,
+                running_jobs=birth.running_jobs,
                 parent=birth.parent,
                 orphans=birth.orphans,
                 directory=birth.directory,

@@ -1,10 +1,11 @@
 """Between the processes of one host: supervisor, workers, and the processes that jobs fork.
 
 Read in this order:
-frames          messages on the socketpair of supervisor and child
+frames          messages on the socketpair between supervisor and child
 running_jobs    shared memory: which job each thread of a child runs, and since when
-thread_stacks   the stacks of a child's threads, also while a job holds the interpreter
+thread_stacks   the stacks of a child's threads, also while a job holds the interpreter lock
 local_http      one request to a supervisor on this host
-forks           what a process that a job has forked must not do; exits: how a process ends
+forks           what a process that a job has forked must not do
+exits           how a process ends
 stdio           standard input, output and error
 """

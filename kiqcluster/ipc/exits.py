@@ -1,4 +1,4 @@
-"""Exits: the way out of a process.  Nothing of kiqcluster ends one anywhere else."""
+"""Exits: how a process ends.  kiqcluster calls os._exit nowhere else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kiqcluster.ipc.stdio import flush_output
 
 __all__ = ["exit_process", "exit_process_after"]
 
-FAILED = 1  # the code with which Python ends after an error
+FAILED_CODE = 1  # with which Python ends after an error
 
 
 def exit_process(code: int) -> NoReturn:
@@ -21,20 +21,20 @@ def exit_process(code: int) -> NoReturn:
 
 
 def exit_process_after(error: BaseException | None) -> NoReturn:
-    """End the process as Python ends a program that has raised this; None for one that has returned."""
-    code = 0 if error is None else FAILED
+    """End the process as Python ends a program that raised `error`, or that returned if it is None."""
+    code = 0 if error is None else FAILED_CODE
     try:
         if isinstance(error, SystemExit):
             code = _exit_code(error)
         elif error is not None:
             sys.stderr.write("".join(traceback.format_exception(error)))
-    finally:  # also when that cannot be written
+    finally:  # also if the traceback cannot be written
         exit_process(code)
 
 
 def _exit_code(error: SystemExit) -> int:
-    """Return the exit code of sys.exit; a reason in words goes to the standard error, as in Python."""
+    """Return the exit code of sys.exit.  A message goes to standard error, as in Python."""
     if error.code is None or isinstance(error.code, int):
         return (error.code or 0) & 0xFF
     sys.stderr.write(f"{error.code}\n")
-    return FAILED
+    return FAILED_CODE

@@ -1,15 +1,15 @@
-"""Forks: the processes that jobs, handlers and libraries fork off, and what these must not do.
+"""Forks: processes that jobs, handlers and libraries fork, and what these must not do.
 
-Such a child begins as a copy of the whole worker: with its signal handlers, its sockets, its identity in Redis and its
-place in the loop that runs jobs.  So
-1. watch            before a fork, output is flushed and signals are held back; in the child, the worker's descriptors
-                    are closed and its handlers taken away before any signal arrives (held_back: no fork meanwhile)
-                    C code may fork without a word to Python: the kernel wipes a page then (Forks.page)
-2. end_if_forked    called where the application's code comes back to ours: a child ends there, for nothing of ours may
-                    run in it (children_end_here: the same for a `with` block)
+Such a process starts as a copy of the whole worker: with its signal handlers, its sockets, its identity in Redis and
+its place in the loop that runs jobs.
+1. install          before each fork, output is flushed and signals are blocked.  In the child, the worker's descriptors
+                    are closed and its handlers removed before a signal arrives.  hold_forks: no fork during a block.
+                    C code may fork without notice to Python: then the kernel zeroes a page (Forks.page)
+2. exit_if_forked   called where the application's code returns to ours: a child ends there, since none of our code may
+                    run in it.  exit_forked_children: the same for a `with` block
 
-What the application ends itself (os._exit, exec, multiprocessing) meets only the first.  The supervisor's own forks are
-made before `watch`, and meet neither.
+Where the application ends the child itself (os._exit, exec, multiprocessing), only the first applies.  The supervisor
+forks before `install`: neither applies to its own children.
 """
 
 from __future__ import annotations
@@ -25,44 +25,52 @@ from contextlib import contextmanager
 from kiqcluster.ipc.exits import exit_process_after
 from kiqcluster.ipc.stdio import flush_output
 
-__all__ = ["Forks", "children_end_here", "end_if_forked", "end_in_other", "held_back", "watch", "when_forked"]
+__all__ = [
+    "Forks",
+    "call_after_fork",
+    "exit_forked_children",
+    "exit_if_forked",
+    "exit_if_other_process",
+    "hold_forks",
+    "install",
+]
 
-LetGo = Callable[[], object]
+AfterFork = Callable[[], object]
 MADV_WIPEONFORK = 18  # see madvise(2); Python has no name for it
-MAX_HOLD_SECONDS = 1.0  # that a fork waits for connections that are being made, and these for a fork
+MAX_HOLD_SECONDS = 1.0  # a fork waits so long for connections that are being made, and these for a fork
 
 
 class Forks:
-    """What a process knows of forks; as a whole its own, for a fork copies it.
+    """The state of forks in this process; a fork copies it.
 
-    generation: forks between the process that called `watch` and this one; compared instead of the pid, which costs a
-    system call.  page: its first byte is 0 in a process that was forked off without a word to Python (Linux; elsewhere
-    it stays 1).  let_go: what a child calls first.  masks: thread → its signal mask before the fork that it is in.
+    generation: forks between the process that called `install` and this one; compared instead of the pid, which costs a
+    system call.  page: its first byte is 0 in a process that C code forked without notice to Python (Linux; elsewhere
+    it stays 1).  after_fork: functions that a child calls first.  masks: thread → its signal mask before its fork.
     """
 
     generation = 0
     page: bytearray | mmap.mmap = bytearray(b"\1")
-    is_watched = False
-    let_go: list[LetGo] = []
+    is_installed = False
+    after_fork: list[AfterFork] = []
     masks: dict[int, set[signal.Signals | int]] = {}
     changed = threading.Condition()  # guards the next two
     underway = 0  # forks
     holders = 0  # threads that hold forks back
 
 
-def watch() -> None:
-    """Have Python tell of every fork from now on, in this process and those that it forks off."""
-    if not Forks.is_watched:
-        Forks.is_watched = True
-        if not hasattr(os, "fork"):  # Windows, where the testing kit runs jobs too
+def install() -> None:
+    """Handle every fork from now on, in this process and in those that it forks."""
+    if not Forks.is_installed:
+        Forks.is_installed = True
+        if not hasattr(os, "fork"):  # Windows, where kiqcluster.testing runs jobs too
             return
         Forks.page = _page()
         os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_in_child)
-    Forks.page[0] = 1  # whoever is about to run jobs is nobody's ghost, however it was forked
+    Forks.page[0] = 1  # a process that calls this runs jobs, however it was forked
 
 
 def _page() -> bytearray | mmap.mmap:
-    """Return memory that is zeros in a forked process; plain memory where the kernel cannot do that (before 4.14)."""
+    """Return memory that a fork zeroes in the child; plain memory where the kernel cannot do that (before 4.14)."""
     if sys.platform == "linux":
         page = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         try:
@@ -74,41 +82,41 @@ def _page() -> bytearray | mmap.mmap:
     return bytearray(b"\1")
 
 
-def when_forked(let_go: LetGo) -> None:
-    """Have a child call this before anything else: it closes there what is ours alone, and waits for nothing."""
-    Forks.let_go.append(let_go)
+def call_after_fork(after_fork: AfterFork) -> None:
+    """Have each forked child call this first: it closes descriptors of the worker, and never blocks."""
+    Forks.after_fork.append(after_fork)
 
 
-def end_if_forked(generation: int, error: BaseException | None = None) -> None:
-    """End this process if it was forked off since Forks.generation was this: a child has come back to our code.
+def exit_if_forked(generation: int, error: BaseException | None = None) -> None:
+    """End this process if it was forked after Forks.generation had this value: a child has returned to our code.
 
-    error: what it has raised.  It ends as a program of its own would.
+    error: the exception that it raised.  It ends as a program of its own would.
     """
     if Forks.generation != generation or not Forks.page[0]:
         exit_process_after(error)
 
 
 @contextmanager
-def children_end_here() -> Iterator[None]:
-    """Call code of the application in a `with` block: a child that it forks off ends where it leaves the block."""
+def exit_forked_children() -> Iterator[None]:
+    """Run code of the application in a `with` block: a child that it forks ends where it leaves the block."""
     pid = os.getpid()
     try:
         yield
     except BaseException as error:
-        end_in_other(pid, error)
+        exit_if_other_process(pid, error)
         raise
-    end_in_other(pid)
+    exit_if_other_process(pid)
 
 
-def end_in_other(pid: int, error: BaseException | None = None) -> None:
-    """The same if this is not that process: also after a fork that Python was not told of."""
+def exit_if_other_process(pid: int, error: BaseException | None = None) -> None:
+    """End this process if it has another pid, also after a fork that C code made."""
     if os.getpid() != pid:
         exit_process_after(error)
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
-    """Have no thread fork during a `with` block, unless it has waited for MAX_HOLD_SECONDS."""
+def hold_forks() -> Iterator[None]:
+    """Let no thread fork during a `with` block, unless it has waited for MAX_HOLD_SECONDS."""
     with Forks.changed:
         Forks.changed.wait_for(lambda: not Forks.underway, MAX_HOLD_SECONDS)
         Forks.holders += 1
@@ -121,11 +129,11 @@ def held_back() -> Iterator[None]:
 
 
 def _before() -> None:
-    flush_output()  # or the child prints it again
+    flush_output()  # otherwise the child prints it again
     with Forks.changed:
         Forks.changed.wait_for(lambda: not Forks.holders, MAX_HOLD_SECONDS)
         Forks.underway += 1
-    # Until the handlers are gone a signal for the child would be taken for one of ours.
+    # Until its handlers are removed, the child would take a signal for one of the worker's.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     Forks.masks[threading.get_ident()] = before
 
@@ -148,15 +156,15 @@ def _in_child() -> None:
     Forks.page[0] = 1
     Forks.changed, Forks.underway, Forks.holders = threading.Condition(), 0, 0  # the other threads are not here
     try:
-        for let_go in Forks.let_go:
-            _try(let_go)
+        for after_fork in Forks.after_fork:
+            _try(after_fork)
     finally:
         _release_signals()
         Forks.masks.clear()
 
 
-def _try(let_go: LetGo) -> None:
+def _try(after_fork: AfterFork) -> None:
     try:
-        let_go()
+        after_fork()
     except OSError:  # it was closed already
         return

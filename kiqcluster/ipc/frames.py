@@ -1,7 +1,7 @@
-"""Frames: what supervisor and child say to each other over their socketpair.
+"""Frames: the messages between supervisor and child, on their socketpair.
 
 A frame is a JSON object with a `type`, preceded by its length (4 bytes, big-endian).  Writing never blocks:
-what the socket does not take stays in the buffer until `flush` is called again.
+bytes that the socket does not take stay in the buffer until `flush` is called again.
 
 Up:   hello(identity)  booting(reason)  ready(queues, concurrency, pss)
       beat(progress, busy, redis, quiet, processed, prefetched, round_trips, round_trip_seconds, drained, pss)
@@ -10,9 +10,9 @@ Up:   hello(identity)  booting(reason)  ready(queues, concurrency, pss)
       catalogue(jobs, version, outlook | error)
 Down: quiet(until)  resume()  stop(seconds)  recover(orphans)  queues(known)  dump()  cluster(state)
 
-quiet, up: own says that it was not the supervisor who asked for it; lease and by are those of a message, or None and
-the name of a signal.  last_words: why the process ends, when nobody has told it to.  control: a fleet.Message for the
-supervisor.  cluster: what the supervisor is doing, published by the worker's heartbeat.
+quiet, up: `own` is true if the supervisor did not ask for it; `lease` and `by` come from a message, or are None and the
+name of a signal.  last_words: why the process ends, if nobody told it to.  control: a control_messages.Message for the
+supervisor.  cluster: the state of the cluster, which the worker's heartbeat publishes.
 """
 
 from __future__ import annotations
@@ -29,16 +29,15 @@ __all__ = ["Channel", "Frame"]
 
 Frame = dict[str, Any]
 HEADER = struct.Struct("!I")
-LARGEST_FRAME = 64 * 1024 * 1024  # bytes; a longer announcement means that the two are out of step
-READ_SIZE = 65_536
-LATER = b'{"type":"metrics",'  # how frames begin that are handed on as they came: their reader decodes them in its time
-
+MAX_FRAME_BYTES = 64 * 1024 * 1024  # a greater length means that the two ends are out of step
+READ_BYTES = 65_536
+UNDECODED_PREFIX = b'{"type":"metrics",'  # frames that begin so are handed on as bytes; metrics/page decodes them
 
 encode_fast = msgspec.json.Encoder().encode
 
 
 def _encode(frame: Frame) -> bytes:
-    """Return a frame as JSON, in no particular form: floats as Ruby prints them would take time that nobody needs."""
+    """Return a frame as JSON.  Floats need not look as in Ruby here, which would take longer."""
     try:
         return encode_fast(frame)
     except (ValueError, OverflowError):  # lone surrogates, integers without end
@@ -60,11 +59,11 @@ class Channel:
 
     @property
     def pending(self) -> int:
-        """Bytes that wait for the other side to read."""
+        """Bytes that the socket has not taken yet."""
         return len(self._outgoing)
 
     def send(self, kind: str, **fields: Any) -> None:
-        """Queue a frame and write what the socket takes.  After the other side is gone it does nothing."""
+        """Queue a frame and write as much as the socket takes.  Does nothing once the channel is closed."""
         if self.closed:
             return
         body = _encode({"type": kind, **fields})
@@ -72,21 +71,21 @@ class Channel:
         self.flush()
 
     def flush(self) -> None:
-        """Write what the socket takes."""
+        """Write as much as the socket takes."""
         try:
             while self._outgoing and not self.closed:
                 sent = self.socket.send(self._outgoing)
                 del self._outgoing[:sent]
         except BlockingIOError:
             return
-        except OSError:  # the other side is gone; the reader of this end sees EOF and acts on it
+        except OSError:  # the other end is closed; `receive` sees EOF, and its caller acts on it
             self._outgoing.clear()
 
     def receive(self) -> list[Frame]:
-        """Return the frames that have arrived; sets `closed` when the other side is gone."""
+        """Return the frames that have arrived; set `closed` when the other end is closed."""
         while not self.closed:
             try:
-                data = self.socket.recv(READ_SIZE)
+                data = self.socket.recv(READ_BYTES)
             except BlockingIOError:
                 break
             except OSError:
@@ -94,25 +93,27 @@ class Channel:
             if not data:
                 self.closed = True
             self._incoming += data
-            if len(data) < READ_SIZE:
+            if len(data) < READ_BYTES:
                 break
-        return self._take()
+        return self._split()
 
     def close(self) -> None:
         self.closed = True
         self.socket.close()
 
-    def _take(self) -> list[Frame]:
+    def _split(self) -> list[Frame]:
         frames: list[Frame] = []
         while len(self._incoming) >= HEADER.size:
             (length,) = HEADER.unpack_from(self._incoming)
-            if length > LARGEST_FRAME:
-                self.closed = True  # out of step: the owner treats it as the death of the other side
+            if length > MAX_FRAME_BYTES:
+                self.closed = True  # out of step: the owner treats this as the death of the other process
                 break
             end = HEADER.size + length
             if len(self._incoming) < end:
                 break
             body = bytes(self._incoming[HEADER.size : end])
-            frames.append({"type": "metrics", "raw": body} if body.startswith(LATER) else ruby_json.decode(body))
+            frames.append(
+                {"type": "metrics", "raw": body} if body.startswith(UNDECODED_PREFIX) else ruby_json.decode(body)
+            )
             del self._incoming[:end]
         return frames

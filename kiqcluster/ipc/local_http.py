@@ -1,16 +1,16 @@
-"""Local HTTP: one request to a supervisor on this host, over TCP or a unix socket.  For probes and kiqctl."""
+"""Local HTTP: one request to a supervisor on this host, over TCP or a unix socket.  Health checks and kiqctl use it."""
 
 from __future__ import annotations
 
 import http.client
 import socket
 
-__all__ = ["Place", "request"]
+__all__ = ["Address", "request"]
 
-Place = tuple[str, int] | str  # host and port, or the path of a unix socket
+Address = tuple[str, int] | str  # host and port, or the path of a unix socket
 
-ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # who listens everywhere is asked here
-LARGEST_ANSWER = 64_000_000  # bytes
+LOOPBACK_BY_WILDCARD = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # for a server on all interfaces
+MAX_RESPONSE_BYTES = 64_000_000
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -26,16 +26,19 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def request(place: Place, method: str, target: str, timeout: float) -> tuple[int, bytes]:
-    """Return status and body.  timeout: seconds without progress.  Raises OSError, http.client.HTTPException."""
-    if isinstance(place, str):
-        connection: http.client.HTTPConnection = UnixConnection(place, timeout)
+def request(address: Address, method: str, target: str, timeout: float) -> tuple[int, bytes]:
+    """Send a request; return status and body.
+
+    timeout: seconds without progress.  Raises OSError, http.client.HTTPException.
+    """
+    if isinstance(address, str):
+        connection: http.client.HTTPConnection = UnixConnection(address, timeout)
     else:
-        host, port = place
-        connection = http.client.HTTPConnection(ANYWHERE.get(host, host), port, timeout=timeout)
+        host, port = address
+        connection = http.client.HTTPConnection(LOOPBACK_BY_WILDCARD.get(host, host), port, timeout=timeout)
     try:
         connection.request(method, target, headers={"Content-Length": "0"} if method == "POST" else {})
         response = connection.getresponse()
-        return response.status, response.read(LARGEST_ANSWER)
+        return response.status, response.read(MAX_RESPONSE_BYTES)
     finally:
         connection.close()

@@ -1,10 +1,10 @@
-"""Board: the shared memory of one slot, in which each processor writes which unit it runs.
+"""Running jobs: shared memory of one child, in which each processor writes the unit that it runs.
 
-It is made before the fork and outlives the child, so after any death the supervisor knows exactly what was
-running: for the death report, and because only those units can have killed it.
-1. start, finish   by processors, for each unit: what costs time here, every job pays
-2. stamp           by the main thread, once a second: since when they run what they run
-3. running, jobs   by the supervisor
+The supervisor creates it before the fork, and it outlives the child.  After any death the supervisor knows exactly
+which units were running: for the death report, and because only one of these can have killed the process.
+1. start, finish   processors, for each unit: every job pays for the time that this takes
+2. stamp           main thread of the child, once a second: since when each unit runs
+3. tokens, jobs    supervisor
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from struct import Struct
 
-__all__ = ["Board", "RunningJob"]
+__all__ = ["RunningJob", "RunningJobs"]
 
-RECORD = 64  # bytes for a token and its length: 1 byte, of which the highest bit says that the payload was cut
+TOKEN_BYTES = 64  # for the length of a token (1 byte, whose highest bit says that the payload was cut) and the token
 CUT = 0x80
-HEAD_BYTES, TAIL_BYTES = 640, 372  # of a payload that are kept: the class is near its begin, the jid near its end
-ROOM = RECORD + HEAD_BYTES + TAIL_BYTES  # of one processor: length, token, payload
-STAMP = Struct(f"<d{RECORD}p")  # since when, epoch seconds, and what
+HEAD_BYTES, TAIL_BYTES = 640, 372  # of a payload that are kept: the class is near the start, the jid near the end
+RECORD_BYTES = TOKEN_BYTES + HEAD_BYTES + TAIL_BYTES  # of one processor: length, token, payload
+STAMP = Struct(f"<d{TOKEN_BYTES}p")  # start in epoch seconds, token
 SECONDS = Struct("<d")
 CLASS, JID = (re.compile(rb'"%s":"([^"\\]{1,200})"' % name) for name in (b"class", b"jid"))
 
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """What a processor runs, or ran when its process died.  since: epoch seconds, to the second."""
+    """A job that a processor runs, or ran when its process died.  since: epoch seconds, to the second."""
 
     token: str
     jid: str
@@ -37,24 +37,24 @@ class RunningJob:
     since: float
 
     def as_json(self, now: float) -> dict[str, object]:
-        """Return what pages and events tell.  now: epoch seconds."""
+        """Return the form that pages and events show.  now: epoch seconds."""
         return {"jid": self.jid, "class": self.name, "seconds": round(max(0.0, now - self.since), 1)}
 
 
-class Board:
-    """An anonymous shared mapping with a record per processor; each record has one writer."""
+class RunningJobs:
+    """An anonymous shared mapping with one record per processor.  Each record has one writer."""
 
     def __init__(self, processors: int) -> None:
         self._processors = processors
-        self._stamps_at = processors * ROOM
-        self._memory = mmap.mmap(-1, processors * (ROOM + STAMP.size) + SECONDS.size)
+        self._stamps_at = processors * RECORD_BYTES
+        self._memory = mmap.mmap(-1, processors * (RECORD_BYTES + STAMP.size) + SECONDS.size)
 
     def start(self, processor: int, token: str, payload: bytes = b"") -> None:
-        """Note that a processor runs the unit.  The length is written last: a reader never sees half a token."""
-        at, memory = processor * ROOM, self._memory
+        """Record that a processor runs a unit.  The length is written last: a reader never sees half a token."""
+        at, memory = processor * RECORD_BYTES, self._memory
         encoded = token.encode()
         length = len(encoded)
-        if length + len(payload) >= ROOM:  # not copied as a whole: it may have megabytes
+        if length + len(payload) >= RECORD_BYTES:  # a payload may have megabytes
             payload, length = payload[:HEAD_BYTES] + payload[-TAIL_BYTES:], length | CUT
         record = encoded + payload
         memory[at] = 0
@@ -62,28 +62,28 @@ class Board:
         memory[at] = length
 
     def finish(self, processor: int) -> None:
-        """Note that a processor runs nothing."""
-        self._memory[processor * ROOM] = 0
+        """Record that a processor runs nothing."""
+        self._memory[processor * RECORD_BYTES] = 0
 
     def stamp(self, now: float, running: Iterable[tuple[int, str, float]]) -> None:
-        """Note what runs now, as (processor, token, since when): what starts later has run since now at most."""
+        """Record since when units run, as (processor, token, epoch seconds).  Later units started after `now`."""
         for processor, token, since in running:
             STAMP.pack_into(self._memory, self._stamps_at + processor * STAMP.size, since, token.encode())
         SECONDS.pack_into(self._memory, len(self._memory) - SECONDS.size, now)
 
-    def running(self) -> list[str]:
+    def tokens(self) -> list[str]:
         """Return the tokens of the units that run, or ran when the child died."""
         return [token for _, token, _ in self._units()]
 
     def jobs(self) -> list[RunningJob]:
-        """Return the same with what is known of them."""
+        """Return these units with their class, jid and start."""
         (now,) = SECONDS.unpack_from(self._memory, len(self._memory) - SECONDS.size)
         return [
             RunningJob(token, *detail, self._since(processor, token, now)) for processor, token, detail in self._units()
         ]
 
     def clear(self) -> None:
-        """Forget what a dead child ran."""
+        """Clear the records of all processors."""
         for processor in range(self._processors):
             self.finish(processor)
 
@@ -91,14 +91,14 @@ class Board:
         self._memory.close()
 
     def _units(self) -> Iterator[tuple[int, str, tuple[str, str]]]:
-        """Yield processor, token, and jid and class; without those that begin while they are read."""
+        """Yield processor, token, and (jid, class).  A unit that starts during the read is left out."""
         for processor in range(self._processors):
-            at = processor * ROOM
+            at = processor * RECORD_BYTES
             length = self._memory[at]
             if length:
                 token_ends_at = at + 1 + length % CUT
                 encoded = self._memory[at + 1 : token_ends_at]
-                raw = self._memory[token_ends_at : at + ROOM]
+                raw = self._memory[token_ends_at : at + RECORD_BYTES]
                 if self._memory[at] == length and self._memory[at + 1 : token_ends_at] == encoded:
                     yield processor, encoded.decode(errors="replace"), _named(raw, is_cut=length >= CUT)
 
@@ -108,8 +108,8 @@ class Board:
 
 
 def _named(raw: bytes, *, is_cut: bool) -> tuple[str, str]:
-    """Return jid and class of a payload, behind which older bytes may lie."""
-    if is_cut:  # arguments may hold what looks like either, in between
+    """Return jid and class of a payload; bytes of an older payload may follow it."""
+    if is_cut:  # arguments in between may look like a class or a jid
         names, jids = CLASS.findall(raw, 0, HEAD_BYTES)[:1], JID.findall(raw, HEAD_BYTES)[-1:]
         return _text(jids, "(no jid)"), _text(names, "(no class)")
     try:

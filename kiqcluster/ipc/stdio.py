@@ -1,4 +1,4 @@
-"""Streams: the standard streams of a process, whatever has been done to them, and what may be written there."""
+"""Stdio: standard input, output and error of a process, also where they are closed or a terminal shows them."""
 
 from __future__ import annotations
 
@@ -10,34 +10,33 @@ __all__ = ["clean", "drop_output", "flush_output", "open_missing"]
 
 
 def open_missing() -> None:
-    """Have /dev/null stand in for standard streams that were closed (`>&-`).
+    """Open /dev/null for each standard stream that was closed (`>&-`).
 
-    The next socket would get the number of one, and with it what children and C libraries print.  No character is
-    refused: nobody reads them.
+    Otherwise the next socket gets the number of that stream, and with it what children and C libraries print.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            stream = Path(os.devnull).open(mode, errors="backslashreplace")  # noqa: SIM115  # for as long as we live
-            os.set_inheritable(stream.fileno(), True)  # it has the lowest free number: the one that was missing
+            stream = Path(os.devnull).open(mode, errors="backslashreplace")  # noqa: SIM115  # open until the process ends
+            os.set_inheritable(stream.fileno(), True)  # it has the lowest free number: that of the missing stream
             setattr(sys, name, stream)
 
 
 def drop_output() -> None:
-    """Have output and errors go nowhere, with what could not be written yet: the last flush of each would fail."""
-    with Path(os.devnull).open("wb") as nowhere:
+    """Redirect output and errors to /dev/null: the last flush of a stream that cannot be written would fail."""
+    with Path(os.devnull).open("wb") as null:
         for stream in (sys.stdout, sys.stderr):
-            os.dup2(nowhere.fileno(), stream.fileno())
+            os.dup2(null.fileno(), stream.fileno())
 
 
 def clean(text: str) -> str:
-    """Return a text in which every character that is not printable is written as an escape: \\n, \\x1b, \\u202e."""
+    """Return a text with an escape for each character that is not printable: \\n, \\x1b, \\u202e."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def flush_output() -> None:
-    """Write out what was printed, so that a forked process does not print it again."""
+    """Flush output and errors, so that a forked process does not print the same again."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -1,10 +1,10 @@
-"""Stacks: what the threads of a child are at, written by a handler in C, and read by the supervisor.
+"""Thread stacks: where the threads of a child are.  A handler in C writes them; the supervisor reads them.
 
-It works while a job holds the interpreter lock, when no Python runs: Python's own faulthandler writes the stacks to a
-file without a name that both have.  The same file gets the stack of a crash (SIGSEGV and its kin).
-1. make      by the supervisor, before the fork
-2. receive   by the child, as its first act: from then on it may be asked
-3. ask, read by the supervisor; the answer takes the child a moment, and never comes from one that is stopped
+This works while a job holds the interpreter lock, when no Python code runs: Python's faulthandler writes the stacks to
+an anonymous file that both processes have open.  The stack of a crash (SIGSEGV and the like) goes to the same file.
+1. create             supervisor, before the fork
+2. install_handlers   child, first of all
+3. request, read      supervisor; the answer takes a moment, and never comes from a process that is stopped
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import os
 import signal
 import tempfile
 
-__all__ = ["DUMP_SIGNAL", "Stacks"]
+__all__ = ["DUMP_SIGNAL", "ThreadStacks"]
 
 DUMP_SIGNAL = signal.SIGRTMAX - 2 if hasattr(signal, "SIGRTMAX") else signal.SIGEMT  # type: ignore[attr-defined]
-MAX_CHARACTERS = 50_000
+MAX_STACK_CHARACTERS = 50_000
 
 
-class Stacks:
+class ThreadStacks:
     """The file of one child."""
 
     def __init__(self) -> None:
@@ -31,26 +31,26 @@ class Stacks:
         else:
             with tempfile.TemporaryFile() as file:
                 self._fd = os.dup(file.fileno())
-        self._keep_at_end()
+        self._open_for_append()
 
-    def _keep_at_end(self) -> None:
-        """Have each writer write at the end, wherever it was before: the file is cut in between."""
+    def _open_for_append(self) -> None:
+        """Set O_APPEND: the file is truncated between two writes."""
         fcntl.fcntl(self._fd, fcntl.F_SETFL, fcntl.fcntl(self._fd, fcntl.F_GETFL) | os.O_APPEND)
 
-    def receive(self) -> None:
-        """Write all stacks when DUMP_SIGNAL comes, and the stack of a crash.  In the child, with signals blocked."""
+    def install_handlers(self) -> None:
+        """Write all stacks on DUMP_SIGNAL, and the stack of a crash.  Runs in the child, with signals blocked."""
         faulthandler.register(DUMP_SIGNAL, file=self._fd, all_threads=True, chain=False)
-        if not faulthandler.is_enabled():  # else somebody wants to have that elsewhere
+        if not faulthandler.is_enabled():  # else the application wants crashes somewhere else
             faulthandler.enable(file=self._fd, all_threads=True)
 
-    def ask(self, pid: int) -> None:
-        """Have a child that has received this write its stacks."""
+    def request(self, pid: int) -> None:
+        """Ask a child for its stacks.  Raises OSError if it is dead."""
         os.ftruncate(self._fd, 0)
         os.kill(pid, DUMP_SIGNAL)
 
     def read(self) -> str:
-        """Return what is there so far."""
-        return os.pread(self._fd, 4 * MAX_CHARACTERS, 0).decode(errors="replace")[:MAX_CHARACTERS].rstrip()
+        """Return the text that has been written so far."""
+        return os.pread(self._fd, 4 * MAX_STACK_CHARACTERS, 0).decode(errors="replace")[:MAX_STACK_CHARACTERS].rstrip()
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -19,7 +19,7 @@ from kiqcluster.clock import Clock, SystemClock
 from kiqcluster.config import CodeSettings, Config
 from kiqcluster.errors import ApplicationError, StoreError
 from kiqcluster.ipc.exits import exit_process
-from kiqcluster.ipc.forks import children_end_here
+from kiqcluster.ipc.forks import exit_forked_children
 from kiqcluster.middleware import Chain
 from kiqcluster.process import config_sources
 from kiqcluster.process.events import Events, Hooks
@@ -240,7 +240,7 @@ class Setup:
             LOGGER.warning("%s: %s: %s", where, type(error).__name__, error, exc_info=error)
         for handler in self.error_handlers:
             try:
-                with children_end_here():
+                with exit_forked_children():
                     handler(error, context)
             except (Exception, SystemExit):  # it may end neither the job's way to its outcome nor its thread
                 LOGGER.exception("the error handler %r failed", handler)
@@ -249,7 +249,7 @@ class Setup:
         """Tell the death handlers; one that fails is reported and the next one told."""
         for handler in self.death_handlers:
             try:
-                with children_end_here():
+                with exit_forked_children():
                     handler(payload, error)
             except Exception as failure:  # noqa: BLE001  # one handler's failure must not silence the next
                 self.notify_error_handlers(failure, {"context": "death handler", "job": payload})
@@ -298,7 +298,7 @@ class Runtime:
         """Run the application's handlers of a lifecycle event; failures are reported, and raised for startup."""
         for hook in self.setup.hooks.of(event):
             try:
-                with children_end_here():
+                with exit_forked_children():
                     hook()
             except Exception as error:
                 self.setup.notify_error_handlers(error, {"context": event})

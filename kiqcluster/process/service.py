@@ -7,7 +7,7 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 
-from kiqcluster.ipc.forks import children_end_here
+from kiqcluster.ipc.forks import exit_forked_children
 
 __all__ = ["NoThread", "OnCrash", "Service", "thread_stacks"]
 
@@ -99,7 +99,7 @@ class Service:
 
     def _guarded(self) -> None:
         try:
-            with children_end_here():
+            with exit_forked_children():
                 self.run()
         except Exception as error:  # noqa: BLE001  # the top of a service: reported, and its owner starts another
             self._on_crash(self.name, error)

@@ -37,7 +37,7 @@ from redis.retry import Retry
 
 from kiqcluster.clock import SystemClock
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
-from kiqcluster.ipc.forks import held_back
+from kiqcluster.ipc.forks import hold_forks
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.store.address import PRIMARY_ONLY, Node, Place, Service, masked, parse_address
 from kiqcluster.store.names import CONNECTIONS
@@ -201,7 +201,7 @@ class Link:
             wire = None
         if wire is None:
             self._has_talked = False
-            with held_back():  # a child could not know of a socket that is being made
+            with hold_forks():  # a child could not know of a socket that is being made
                 wire = self._wire = self._connect()
             self.connections += 1
         return wire

@@ -22,7 +22,7 @@ from kiqcluster.clock import Clock
 from kiqcluster.config import Config
 from kiqcluster.errors import ApplicationError, ExitCode, KiqError
 from kiqcluster.ipc.frames import Channel
-from kiqcluster.ipc.thread_stacks import Stacks
+from kiqcluster.ipc.thread_stacks import ThreadStacks
 from kiqcluster.supervisor.cluster.slots import Death
 from kiqcluster.supervisor.fork import fork_with_socket
 from kiqcluster.supervisor.preflight import Judge, Outlook
@@ -70,10 +70,10 @@ class CatalogueChild:
         forget: Callable[[], None],
         foresee: Foresee | None = None,
     ) -> None:
-        stacks = self._stacks = Stacks()
+        stacks = self._stacks = ThreadStacks()
 
         def run(parent: socket.socket) -> int:
-            stacks.receive()
+            stacks.install_handlers()
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             return _tell(config, logical, directory, parent, foresee)
 
@@ -106,7 +106,7 @@ class CatalogueChild:
     def expire(self) -> ApplicationError:
         """Kill the child; return the error that says why, and where it was."""
         with suppress(OSError):  # it has died
-            self._stacks.ask(self.pid)
+            self._stacks.request(self.pid)
             _look_until(self._stacks.read)
         self.kill()
         late = f"the application took more than {self._boot_timeout:g} s to import (boot_timeout)"

@@ -28,8 +28,8 @@ from kiqcluster.clock import Clock
 from kiqcluster.config import STOP_GRACE, Config
 from kiqcluster.errors import ApplicationError
 from kiqcluster.ipc.frames import Channel, Frame
-from kiqcluster.ipc.running_jobs import Board, RunningJob
-from kiqcluster.ipc.thread_stacks import Stacks
+from kiqcluster.ipc.running_jobs import RunningJob, RunningJobs
+from kiqcluster.ipc.thread_stacks import ThreadStacks
 from kiqcluster.process.events import Events
 from kiqcluster.supervisor.cluster import respawn
 from kiqcluster.supervisor.cluster.expansion import SlotPlan
@@ -53,7 +53,7 @@ class Birth:
     plan: SlotPlan
     known_queues: tuple[str, ...]
     quiet: bool
-    board: Board
+    running_jobs: RunningJobs
     parent: socket.socket
     orphans: dict[str, tuple[str, ...]]
     directory: Path = field(default_factory=Path.cwd)
@@ -171,16 +171,18 @@ class Crew:
         now = self._clock.monotonic()
         shared = ExitStack()
         try:
-            board = Board(slot.plan.concurrency)
-            shared.callback(board.close)
-            stacks = Stacks()
+            running_jobs = RunningJobs(slot.plan.concurrency)
+            shared.callback(running_jobs.close)
+            stacks = ThreadStacks()
             shared.callback(stacks.close)
             start = self._enter()
 
             def run(parent: socket.socket) -> int:
-                stacks.receive()
+                stacks.install_handlers()
                 orphans = dict(slot.orphans)
-                birth = Birth(self.config, slot.plan, self.known_queues, quiet, board, parent, orphans, start.directory)
+                birth = Birth(
+                    self.config, slot.plan, self.known_queues, quiet, running_jobs, parent, orphans, start.directory
+                )
                 return self._run_child(birth)
 
             pid, ours = fork_with_socket(run, self._forget, f"slot {slot.number}")
@@ -192,7 +194,7 @@ class Crew:
                 self._count_death(slot, None, None, now)
             return None
         child = Child(
-            pid, slot.number, Channel(ours), started_at=now, last_beat=now, board=board, stacks=stacks,
+            pid, slot.number, Channel(ours), started_at=now, last_beat=now, running_jobs=running_jobs, stacks=stacks,
             release=start.release, generation=start.generation, job_limit=self._job_limit(),
         )  # fmt: skip
         self._selector.register(ours, selectors.EVENT_READ, lambda: self._on_frames(slot, child))
@@ -352,7 +354,7 @@ class Crew:
                 self._take_in(slot, child, frame)
             self._selector.unregister(child.channel.socket)
             child.channel.close()
-        running = child.board.jobs()
+        running = child.running_jobs.jobs()
         child.read_stacks()  # of a crash
         child.close()
         blamed = tuple(each.token for each in running if child.blamed in ("", each.token))
@@ -468,7 +470,7 @@ class Crew:
     def kill_job(self, jid: str, by: str) -> str | None:
         """Kill the process that runs a job, which alone is to blame for it; return why not, None when it is done."""
         for _, child in self.children():
-            for job in child.board.jobs():
+            for job in child.running_jobs.jobs():
                 if job.jid == jid and not child.doomed:
                     child.blamed = job.token
                     self._overdue(child, f"runs {job.name} {jid}, which {by} wants to end", "job_killed")

@@ -205,7 +205,7 @@ class Supervisor:
         """Run a worker.  In the child."""
         if self._guardian is not None:
             self._guardian.forget_reader()
-            forks.when_forked(self._guardian.release)  # a job's child must not keep the server alive
+            forks.call_after_fork(self._guardian.release)  # a job's child must not keep the server alive
         return run_child(birth)
 
     def _on_changed_file(self, path: str) -> None:
@@ -429,7 +429,7 @@ class Supervisor:
         """Begin to stop; a second call can only bring the end nearer.  Nothing is respawned from here on."""
         by = self._clock.monotonic() + seconds + STOP_GRACE
         if self.state.stop_by is not None and by >= self.state.stop_by:
-            running = sum(len(child.board.running()) for _, child in self._crew.children())
+            running = sum(len(child.running_jobs.tokens()) for _, child in self._crew.children())
             self._events.emit("cluster_waits", signal=name, running=running)
             return
         self.state.stop_by = by

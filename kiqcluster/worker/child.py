@@ -1,6 +1,6 @@
 """Child: the entry of a worker process, and its main thread.
 
-Runs in: the main thread of the worker, from just after the fork until `leave`.
+Runs in: the main thread of the worker, from just after the fork until `exit_process`.
 1. boot       signals, the application, Redis (waited for while it is away), startup handlers, launcher
 2. loop       signals, frames of the supervisor and messages from Redis → quiet, resume, stop, recover, queues, dump;
               messages for the cluster go up
@@ -30,7 +30,7 @@ from kiqcluster.control.control_messages import Message
 from kiqcluster.errors import ExitCode, KiqError, RedisRefused, StoreError
 from kiqcluster.ipc import forks
 from kiqcluster.ipc.frames import Channel, Frame
-from kiqcluster.ipc.running_jobs import Board
+from kiqcluster.ipc.running_jobs import RunningJobs
 from kiqcluster.process import log
 from kiqcluster.process.config_sources import with_configured
 from kiqcluster.process.events import Events
@@ -68,7 +68,7 @@ class ChildSpec:
     """What a slot's process is to be; made by the supervisor before the fork.
 
     orphans: identities of this slot that nobody has recovered yet, with the tokens that were running.
-    board: shared with the supervisor.
+    running_jobs: shared with the supervisor.
     """
 
     slot: int
@@ -77,7 +77,7 @@ class ChildSpec:
     known_queues: tuple[str, ...]
     concurrency: int
     quiet: bool
-    board: Board
+    running_jobs: RunningJobs
     parent: socket.socket
     orphans: Mapping[str, Sequence[str]] = field(default_factory=dict)
     origins: Origins = field(default_factory=dict)
@@ -152,8 +152,8 @@ class Child:
         """Get ready to run jobs.  Raises KiqError with the exit code that says why not."""
         spec = self._spec
         disown_finalizers()
-        forks.watch()
-        forks.when_forked(self._let_go)
+        forks.install()
+        forks.call_after_fork(self._let_go)
         self._inbox.open()
         self._selector.register(self._inbox.fileno(), selectors.EVENT_READ, self._on_inbox)
         self._selector.register(self._channel.socket, selectors.EVENT_READ, self._on_frames)
@@ -191,7 +191,7 @@ class Child:
         if self._said_waiting:
             self._events.emit("redis_back", seconds=self._clock.monotonic() - self._waits_since)
         self._descriptors = self._own_descriptors()
-        self._launcher.stamp_board()
+        self._launcher.stamp_running_jobs()
         self._alarm.set(spec.config.silence_timeout)  # the first job may take the interpreter for ever
         self._launcher.start()
         self._events.emit("worker_ready", concurrency=spec.concurrency, queues=describe_queues(order.weights))
@@ -209,7 +209,7 @@ class Child:
             spec.group,
             spec.known_queues,
             spec.concurrency,
-            spec.board,
+            spec.running_jobs,
             Callbacks(
                 on_member=lambda member: self._hello(member),
                 on_recovered=lambda identity, units: post(
@@ -369,7 +369,7 @@ class Child:
             self._leave_deaf(lost)
         if self._stop_at is None:  # a stop has a deadline of its own
             self._alarm.set(self._spec.config.silence_timeout)
-        self.launcher.stamp_board()
+        self.launcher.stamp_running_jobs()
         self.launcher.revive()
         busy, occupied, progress = self.launcher.busy(), self.launcher.occupied(), self.launcher.progress()
         moved, self._progress = progress != self._progress, progress

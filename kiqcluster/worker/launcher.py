@@ -21,7 +21,7 @@ from prometheus_client import REGISTRY
 
 from kiqcluster.control.control_messages import Message
 from kiqcluster.errors import RedisRefused, StoreError
-from kiqcluster.ipc.running_jobs import Board
+from kiqcluster.ipc.running_jobs import RunningJobs
 from kiqcluster.process.metrics import JobMetrics, Labels, RunningJob, attribute_labels
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.process.service import Service
@@ -85,14 +85,14 @@ class Launcher:
         group: Group,
         known_queues: Iterable[str],
         concurrency: int,
-        board: Board,
+        shared_jobs: RunningJobs,
         callbacks: Callbacks,
     ) -> None:
         self._runtime = runtime
         self._registry = registry
         self._callbacks = callbacks
         self._concurrency = concurrency
-        self._board = board
+        self._shared_jobs = shared_jobs
         self._birth = Birth.of_this_process()
         self._stopping = Event()
         self._stopping_pause = Event()  # never set: to wait on while leaving
@@ -255,12 +255,12 @@ class Launcher:
         """Publish what the supervisor is doing."""
         self._heartbeat.show_cluster(state)
 
-    def stamp_board(self) -> None:
+    def stamp_running_jobs(self) -> None:
         """Have the supervisor know since when everything runs."""
         processors = [each for capsule in self.capsules for each in capsule.manager.processors]
         found = [(each.number, each.running) for each in processors]
         stamps = [(number, running.unit.token, running.since) for number, running in found if running is not None]
-        self._board.stamp(self._runtime.clock.now(), stamps)
+        self._shared_jobs.stamp(self._runtime.clock.now(), stamps)
 
     def show_busy(self) -> None:
         """Publish how many jobs run, before the next beat is due."""
@@ -287,7 +287,7 @@ class Launcher:
         except StoreError as error:
             self._runtime.trouble("stop", error)  # the heartbeat expires by itself
         if is_asked:  # if Redis is away now, or this process is killed as it leaves, that is no job's doing
-            self._board.clear()
+            self._shared_jobs.clear()
         # Nearly last: from here on others may run what still runs here.
         has_left = True
         for capsule in self.capsules:
@@ -345,7 +345,9 @@ class Launcher:
         )
 
         def make_processor(number: int) -> Processor:
-            return Processor(number, fetch, self._make_execution(), self._board, self._runtime.clock, self._crashed)
+            return Processor(
+                number, fetch, self._make_execution(), self._shared_jobs, self._runtime.clock, self._crashed
+            )
 
         manager = Manager(self._concurrency, fetch, wakeups, self._runtime.clock, make_processor, self._crashed)
         return Capsule(name, order, fetch, wakeups, manager)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from kiqcluster.errors import MalformedPayload, RedisRefused, StoreError
-from kiqcluster.ipc.forks import children_end_here
+from kiqcluster.ipc.forks import exit_forked_children
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.process.service import Service
 from kiqcluster.reenqueue import DEFAULT_QUEUE, enqueued
@@ -116,7 +116,7 @@ class Poller(Service):
     def _prepare(self, old: bytes, now: float) -> Move:
         """Return what becomes of a due entry."""
         try:
-            with children_end_here():
+            with exit_forked_children():
                 move = enqueued(self._runtime.setup, old, now)
         except MalformedPayload as error:
             self._runtime.setup.notify_error_handlers(error, {"context": "malformed payload", "payload": old})

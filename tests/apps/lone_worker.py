@@ -9,9 +9,9 @@ import socket
 import sys
 
 from kiqcluster.config import Config
-from kiqcluster.ipc.running_jobs import Board
+from kiqcluster.ipc.running_jobs import RunningJobs
 from kiqcluster.process import log
-from kiqcluster.process.runtime import leave
+from kiqcluster.process.runtime import exit_process
 from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.worker.child import ChildSpec, run_child
 
@@ -27,11 +27,11 @@ def main() -> None:
         known_queues=("default",),
         concurrency=2,
         quiet=False,
-        board=Board(2),
+        running_jobs=RunningJobs(2),
         parent=parent,
         origins={"redis": "flag"},
     )
-    leave(run_child(spec))
+    exit_process(run_child(spec))
 
 
 if __name__ == "__main__":

@@ -288,15 +288,15 @@ def test_a_job_whose_thread_dies_before_it_begins_runs_in_another(
 ) -> None:
     path = application(
         """
-        from kiqcluster.ipc.running_jobs import Board
+        from kiqcluster.ipc.running_jobs import RunningJobs
 
-        start = Board.start
+        start = RunningJobs.start
 
         def starve(*_):
-            Board.start = start
+            RunningJobs.start = start
             raise MemoryError
 
-        Board.start = starve
+        RunningJobs.start = starve
         """
     )
     cluster = run_cluster("default", "-c", "1", app=path)

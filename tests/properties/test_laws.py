@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kiqcluster.config import Config
 from kiqcluster.errors import InvalidArguments, UsageError
 from kiqcluster.ipc.frames import Channel
-from kiqcluster.ipc.running_jobs import RECORD, Board
+from kiqcluster.ipc.running_jobs import RECORD, RunningJobs
 from kiqcluster.process.config_sources import load
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.payload import check_arguments, presentable, read, unwrap, wrap
@@ -312,14 +312,14 @@ tokens = st.text("0123456789.", min_size=1, max_size=RECORD - 1)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.none() | tokens), max_size=20))
-def test_the_board_shows_what_each_processor_did_last(changes: list[tuple[int, str | None]]) -> None:
-    board, expected = Board(4), dict[int, str | None]()
+def test_the_shared_memory_shows_what_each_processor_did_last(changes: list[tuple[int, str | None]]) -> None:
+    running_jobs, expected = RunningJobs(4), dict[int, str | None]()
     for processor, token in changes:
         expected[processor] = token
         if token is None:
-            board.finish(processor)
+            running_jobs.finish(processor)
         else:
-            board.start(processor, token)
+            running_jobs.start(processor, token)
 
-    assert board.running() == [token for _, token in sorted(expected.items()) if token is not None]
-    board.close()
+    assert running_jobs.tokens() == [token for _, token in sorted(expected.items()) if token is not None]
+    running_jobs.close()

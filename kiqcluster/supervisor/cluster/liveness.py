@@ -46,7 +46,7 @@ class Liveness:
                 self._events.emit("child_stacks", slot=slot.number, child=child.pid, stacks=stacks)
 
     def _on_silence(self, slot: Slot, child: Child, seconds: float) -> None:
-        jobs = child.board.jobs()
+        jobs = child.running_jobs.jobs()
         child.busy = len(jobs)  # its beats tell it no more
         if child.is_unresponsive:
             return
@@ -63,7 +63,7 @@ class Liveness:
         if child.stacks is None:
             return False
         try:
-            child.stacks.ask(child.pid)
+            child.stacks.request(child.pid)
         except OSError:  # it has died
             return False
         child.dump_due = self._clock.monotonic() + DUMP_SECONDS

@@ -13,8 +13,8 @@ from typing import Any
 
 from kiqcluster.errors import ExitCode
 from kiqcluster.ipc.frames import Channel
-from kiqcluster.ipc.running_jobs import Board, RunningJob
-from kiqcluster.ipc.thread_stacks import Stacks
+from kiqcluster.ipc.running_jobs import RunningJob, RunningJobs
+from kiqcluster.ipc.thread_stacks import ThreadStacks
 from kiqcluster.supervisor.cluster.expansion import SlotPlan
 from kiqcluster.supervisor.cluster.respawn import History
 
@@ -62,7 +62,7 @@ class Death:
 class Child:
     """A process in a slot.  Times are monotonic seconds, but for last_beat_epoch.
 
-    board, stacks: shared with it, made before it; it may have no stacks.
+    running_jobs, stacks: shared with it, made before it; it may have no stacks.
     release: where the code lies that it runs.  generation: of the rolling restart that brought that code.
     identities: who it was in Redis, by its own word.  last_beat: the last that counted as progress.
     processed, prefetched, round_trips, round_trip_seconds: by its last beat, since it was started.
@@ -81,8 +81,8 @@ class Child:
     channel: Channel
     started_at: float
     last_beat: float
-    board: Board = field(default_factory=lambda: Board(0))
-    stacks: Stacks | None = None
+    running_jobs: RunningJobs = field(default_factory=lambda: RunningJobs(0))
+    stacks: ThreadStacks | None = None
     release: str = ""
     generation: int = 0
     job_limit: float = inf
@@ -160,7 +160,7 @@ class Child:
 
     def close(self) -> None:
         """Let go of what was shared with it."""
-        self.board.close()
+        self.running_jobs.close()
         if self.stacks is not None:
             self.stacks.close()
 

@@ -129,7 +129,7 @@ def _process_document(child: Child | None, now: float) -> dict[str, Any]:
         "pid": child.pid if child else None,
         "identity": child.identities[-1] if child and child.identities else None,
         "busy": child.busy if child else 0,
-        "running": [_job_document(job) for job in child.board.jobs()] if child else [],
+        "running": [_job_document(job) for job in child.running_jobs.jobs()] if child else [],
         "processed": child.processed if child else 0,
         "prefetched": child.prefetched if child else 0,
         "quiet": child.quiet if child else False,

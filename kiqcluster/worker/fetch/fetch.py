@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 from kiqcluster.errors import RedisUnavailable, ReplyLost, StoreError
-from kiqcluster.ipc.forks import end_in_other
+from kiqcluster.ipc.forks import exit_if_other_process
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.store import Link
 from kiqcluster.store.engine import (
@@ -301,7 +301,7 @@ class ReliableFetch:
         ahead: there are units at hand, or it is for another to go on.  What the round brings is left on the air then,
         for whoever needs it first.
         """
-        end_in_other(self._pid)
+        exit_if_other_process(self._pid)
         is_left, went_well, following = False, False, None
         try:
             if turn.sent is None:

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
 from kiqcluster.clock import Clock
-from kiqcluster.ipc.forks import children_end_here
+from kiqcluster.ipc.forks import exit_forked_children
 from kiqcluster.process.events import Events
 from kiqcluster.process.metrics import Row
 from kiqcluster.process.service import OnCrash, Service
@@ -93,7 +93,7 @@ class Collectors(Service):
                 collector, "_multiprocess_mode", "all"
             )  # gauges have it, whether or not there is a directory
             try:
-                with children_end_here():
+                with exit_forked_children():
                     for metric in collector.collect():
                         rows += rows_of(metric, mode)
             except Exception as error:  # noqa: BLE001  # the application's code; the others' series go on

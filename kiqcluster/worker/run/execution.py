@@ -22,7 +22,7 @@ from typing import Any
 
 from kiqcluster.errors import CannotRun, Interrupted, MalformedPayload, MisfitArguments, UnknownJob
 from kiqcluster.ipc import forks
-from kiqcluster.ipc.forks import Forks, children_end_here, end_if_forked
+from kiqcluster.ipc.forks import Forks, exit_forked_children, exit_if_forked
 from kiqcluster.process.metrics import BRIEF, DEFERRED, DROPPED, JobMetrics, Tallies, Tally
 from kiqcluster.process.runtime import CURRENT_JOB, JobContext, JobEnd, Run, Runtime
 from kiqcluster.registry import Definition, Registry
@@ -83,7 +83,7 @@ class Execution:
         self._log_done = (log_done or self._emit_done) if runtime.events.is_heard("job_done") else None
         self._cpu = 0.0  # this thread's CPU seconds, as last read
         self._cpu_due = 0.0  # when that is too old to begin a run with
-        forks.watch()
+        forks.install()
 
     def execute(self, run: JobRun) -> Outcome:
         """Run a unit and return what became of it."""
@@ -204,11 +204,11 @@ class Execution:
             if not self._setup.server_middleware.links:
                 perform(*arguments)
                 if Forks.generation != generation or not Forks.page[0]:
-                    end_if_forked(generation)
+                    exit_if_forked(generation)
                 return DONE
             return self._run_within(run, payload, definition, instance, perform)
         except BaseException as error:  # noqa: BLE001  # a job may raise anything, sys.exit included; no thread dies of it
-            end_if_forked(generation, error)
+            exit_if_forked(generation, error)
             if _was_interrupted(error):
                 return self._yielded(run.unit)
             return self._failed(run, definition, error)
@@ -221,20 +221,20 @@ class Execution:
 
         def last() -> Outcome | None:
             nonlocal has_run
-            end_if_forked(generation)  # a child that middleware forked off has come to the job
+            exit_if_forked(generation)  # a child that middleware forked off has come to the job
             has_run = True
             try:
                 perform(*payload["args"])
             except BaseException as error:
-                end_if_forked(generation, error)
+                exit_if_forked(generation, error)
                 raise
-            end_if_forked(generation)
+            exit_if_forked(generation)
             return None
 
         run.effects = []
         seen = Run(payload, unit.queue, definition, instance, run.effects, unit.identity, unit.token)
         returned = self._setup.server_middleware.invoke(seen, last)
-        end_if_forked(generation)
+        exit_if_forked(generation)
         if not has_run:
             self._tally(definition.name, unit.queue).skip(DEFERRED if isinstance(returned, Deferred) else DROPPED)
         return DONE if returned is None else decide(Facts(ending=Ending.RETURNED, returned=returned))
@@ -347,7 +347,7 @@ class Execution:
         if hook is None:
             return None
         try:
-            with children_end_here():
+            with exit_forked_children():
                 return hook(*facts)
         except BaseException as raised:  # noqa: BLE001  # the application's code; the job's end is decided without it
             self._notify(raised, f"hook {getattr(hook, '__name__', hook)!s}")
@@ -420,7 +420,7 @@ class Execution:
         end = JobEnd(outcome, payload, unit.queue, name, unit.identity, unit.token)
         for hook in self._setup.end_hooks:
             try:
-                with children_end_here():
+                with exit_forked_children():
                     added: tuple[Effect, ...] = tuple(hook(end))
             except BaseException as raised:  # noqa: BLE001  # the outcome is decided, and written without its rows
                 with suppress(BaseException):  # what escapes from here would put a job back that has run

@@ -3,7 +3,7 @@
 1. next       hand in the last outcome, get a unit (fetch.py; it waits, leads, or says that it is time to end)
 2. execute    unit → outcome (execution.py)
 
-Its record on the board tells the supervisor what it runs; `running` tells the heartbeat, and whoever has something to
+Its record in RunningJobs tells the supervisor what it runs; `running` tells the heartbeat, and whoever has something to
 tell the job.
 Counterpart: sidekiq processor.rb.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kiqcluster.clock import Clock
-from kiqcluster.ipc.running_jobs import Board
+from kiqcluster.ipc.running_jobs import RunningJobs
 from kiqcluster.process.service import Service
 from kiqcluster.store.engine import Settlement, Unit
 from kiqcluster.worker.fetch.fetch import ReliableFetch
@@ -25,14 +25,14 @@ __all__ = ["Processor"]
 
 
 class Processor(Service):
-    """number: its record on the board, and its place in the manager's list."""
+    """number: its record in RunningJobs, and its place in the manager's list."""
 
     def __init__(
         self,
         number: int,
         fetch: ReliableFetch,
         execution: Execution,
-        board: Board,
+        running_jobs: RunningJobs,
         clock: Clock,
         on_crash: Callable[[str, Exception], None],
     ) -> None:
@@ -41,7 +41,7 @@ class Processor(Service):
         self.running: JobRun | None = None
         self._fetch = fetch
         self._execution = execution
-        self._board = board
+        self._running_jobs = running_jobs
         self._clock = clock
 
     def run(self) -> None:
@@ -72,10 +72,10 @@ class Processor(Service):
             raise
 
     def _run_one(self, unit: Unit) -> Settlement:
-        self._board.start(self.number, unit.token, unit.payload)
+        self._running_jobs.start(self.number, unit.token, unit.payload)
         self.running = run = JobRun(unit, self._clock.now())
         try:
             return Settlement(unit, self._execution.execute(run))
         finally:
             self.running = None
-            self._board.finish(self.number)
+            self._running_jobs.finish(self.number)

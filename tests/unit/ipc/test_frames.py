@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kiqcluster.ipc.frames import HEADER, LARGEST_FRAME, READ_SIZE, Channel
+from kiqcluster.ipc.frames import HEADER, MAX_FRAME_BYTES, READ_BYTES, Channel
 
 
 @pytest.fixture
@@ -73,11 +73,11 @@ class TestFrames:
     @pytest.mark.parametrize("extra", [-1, 0, 1])
     def test_a_frame_of_just_one_read_is_whole(self, raw: tuple[socket.socket, Channel], extra: int) -> None:
         sock, channel = raw
-        body = b'{"type":"' + b"x" * (READ_SIZE + extra - HEADER.size - 11) + b'"}'
+        body = b'{"type":"' + b"x" * (READ_BYTES + extra - HEADER.size - 11) + b'"}'
 
         sock.send(frame(body))
 
-        assert len(frame(body)) == READ_SIZE + extra
+        assert len(frame(body)) == READ_BYTES + extra
         assert len(channel.receive()) == 1
 
 
@@ -159,7 +159,7 @@ class TestEnd:
 
     def test_an_announcement_that_cannot_be_is_the_end(self, raw: tuple[socket.socket, Channel]) -> None:
         sock, channel = raw
-        sock.send(HEADER.pack(LARGEST_FRAME + 1) + b"rubbish")
+        sock.send(HEADER.pack(MAX_FRAME_BYTES + 1) + b"rubbish")
 
         assert channel.receive() == []
         assert channel.closed

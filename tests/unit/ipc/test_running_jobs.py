@@ -1,4 +1,4 @@
-"""The board: which units run, in memory that outlives the child."""
+"""The shared: which units run, in memory that outlives the child."""
 
 from __future__ import annotations
 
@@ -8,127 +8,127 @@ from threading import Event, Thread
 
 import pytest
 
-from kiqcluster.ipc.running_jobs import RECORD, Board
+from kiqcluster.ipc.running_jobs import TOKEN_BYTES, RunningJobs
 
 TOKEN = "00000001.0000000001.00001"
 
 
 @pytest.fixture
-def board() -> Board:
-    """A board of three processors."""
-    return Board(3)
+def shared() -> RunningJobs:
+    """A shared of three processors."""
+    return RunningJobs(3)
 
 
-def test_it_holds_what_runs_in_the_order_of_processors(board: Board) -> None:
-    board.start(2, "c")
-    board.start(0, "a")
+def test_it_holds_what_runs_in_the_order_of_processors(shared: RunningJobs) -> None:
+    shared.start(2, "c")
+    shared.start(0, "a")
 
-    assert board.running() == ["a", "c"]
-
-
-def test_what_has_finished_is_gone(board: Board) -> None:
-    board.start(0, "a")
-    board.start(1, "b")
-    board.finish(0)
-
-    assert board.running() == ["b"]
+    assert shared.tokens() == ["a", "c"]
 
 
-def test_a_shorter_token_after_a_longer_one_is_whole(board: Board) -> None:
-    board.start(1, TOKEN)
-    board.start(1, "x")
+def test_what_has_finished_is_gone(shared: RunningJobs) -> None:
+    shared.start(0, "a")
+    shared.start(1, "b")
+    shared.finish(0)
 
-    assert board.running() == ["x"]
+    assert shared.tokens() == ["b"]
 
 
-def test_neighbours_do_not_touch_each_other_with_the_longest_token(board: Board) -> None:
-    tokens = [letter * (RECORD - 1) for letter in "abc"]
+def test_a_shorter_token_after_a_longer_one_is_whole(shared: RunningJobs) -> None:
+    shared.start(1, TOKEN)
+    shared.start(1, "x")
+
+    assert shared.tokens() == ["x"]
+
+
+def test_neighbours_do_not_touch_each_other_with_the_longest_token(shared: RunningJobs) -> None:
+    tokens = [letter * (TOKEN_BYTES - 1) for letter in "abc"]
     for processor, token in enumerate(tokens):
-        board.start(processor, token)
+        shared.start(processor, token)
 
-    assert board.running() == tokens
+    assert shared.tokens() == tokens
 
 
 def test_a_token_of_the_engine_fits() -> None:
-    assert len(TOKEN) < RECORD
+    assert len(TOKEN) < TOKEN_BYTES
 
 
-def test_finishing_twice_or_before_a_start_is_harmless(board: Board) -> None:
-    board.finish(0)
-    board.start(0, "a")
-    board.finish(0)
-    board.finish(0)
+def test_finishing_twice_or_before_a_start_is_harmless(shared: RunningJobs) -> None:
+    shared.finish(0)
+    shared.start(0, "a")
+    shared.finish(0)
+    shared.finish(0)
 
-    assert board.running() == []
+    assert shared.tokens() == []
 
 
-def test_clearing_forgets_all(board: Board) -> None:
+def test_clearing_forgets_all(shared: RunningJobs) -> None:
     for processor in range(3):
-        board.start(processor, "a")
-    board.clear()
+        shared.start(processor, "a")
+    shared.clear()
 
-    assert board.running() == []
+    assert shared.tokens() == []
 
 
 def test_a_board_for_nobody_is_empty() -> None:
-    board = Board(0)
+    shared = RunningJobs(0)
 
-    assert board.running() == []
-    board.clear()
-    board.close()
+    assert shared.tokens() == []
+    shared.clear()
+    shared.close()
 
 
 class TestJobs:
     """What is known of a unit beside its token."""
 
     @pytest.mark.parametrize("size", [0, 400, 1_000, 100_000])
-    def test_a_job_has_its_class_and_jid_however_long_it_is(self, board: Board, size: int) -> None:
+    def test_a_job_has_its_class_and_jid_however_long_it_is(self, shared: RunningJobs, size: int) -> None:
         payload = b'{"class":"Invoice","args":["%s",{"class":"not","jid":"this"}],"queue":"default","jid":"abc"}'
-        board.start(1, "t", b'{"class":"Longer","args":["%s"]}' % (b"y" * 900))
-        board.start(1, TOKEN, payload % (b"x" * size))
+        shared.start(1, "t", b'{"class":"Longer","args":["%s"]}' % (b"y" * 900))
+        shared.start(1, TOKEN, payload % (b"x" * size))
 
-        (job,) = board.jobs()
+        (job,) = shared.jobs()
 
         assert (job.token, job.jid, job.name) == (TOKEN, "abc", "Invoice")
 
-    def test_it_has_run_since_it_was_seen_to_begin_or_since_the_last_look_at_most(self, board: Board) -> None:
-        board.start(0, "old")
-        board.start(1, "older")
-        board.stamp(1_000.0, [(0, "old", 999.5), (1, "older", 900.0)])
-        board.start(1, "new")
+    def test_it_has_run_since_it_was_seen_to_begin_or_since_the_last_look_at_most(self, shared: RunningJobs) -> None:
+        shared.start(0, "old")
+        shared.start(1, "older")
+        shared.stamp(1_000.0, [(0, "old", 999.5), (1, "older", 900.0)])
+        shared.start(1, "new")
 
-        assert [(each.token, each.since) for each in board.jobs()] == [("old", 999.5), ("new", 1_000.0)]
-        assert [each.as_json(1_002.0)["seconds"] for each in board.jobs()] == [2.5, 2.0]
+        assert [(each.token, each.since) for each in shared.jobs()] == [("old", 999.5), ("new", 1_000.0)]
+        assert [each.as_json(1_002.0)["seconds"] for each in shared.jobs()] == [2.5, 2.0]
 
-    def test_bytes_that_are_no_job_have_words_for_it(self, board: Board) -> None:
+    def test_bytes_that_are_no_job_have_words_for_it(self, shared: RunningJobs) -> None:
         for processor, payload in enumerate((b"\xff" * 10, b"\xff" * 10_000, b"[1]")):
-            board.start(processor, "t", payload)
+            shared.start(processor, "t", payload)
 
-        assert [each.jid for each in board.jobs()] == ["(no jid)"] * 3
+        assert [each.jid for each in shared.jobs()] == ["(no jid)"] * 3
 
-    def test_of_neighbours_each_has_its_own(self, board: Board) -> None:
+    def test_of_neighbours_each_has_its_own(self, shared: RunningJobs) -> None:
         for number in range(3):
-            board.start(number, "t", b'{"class":"C%d","jid":"%s"}' % (number, b"j" * 2_000))
-        board.finish(1)
+            shared.start(number, "t", b'{"class":"C%d","jid":"%s"}' % (number, b"j" * 2_000))
+        shared.finish(1)
 
-        assert [each.name for each in board.jobs()] == ["C0", "C2"]
+        assert [each.name for each in shared.jobs()] == ["C0", "C2"]
 
 
-def test_a_reader_beside_a_busy_processor_takes_no_unit_for_another(board: Board) -> None:
+def test_a_reader_beside_a_busy_processor_takes_no_unit_for_another(shared: RunningJobs) -> None:
     ended = Event()
 
     def work() -> None:
         for number in count():
             if ended.is_set():
                 return
-            board.start(0, f"{number}", b'{"class":"X","jid":"%d","args":["%s"]}' % (number, b"x" * (number % 900)))
+            shared.start(0, f"{number}", b'{"class":"X","jid":"%d","args":["%s"]}' % (number, b"x" * (number % 900)))
 
     usual = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     worker = Thread(target=work)
     worker.start()
     try:
-        seen = [job for _ in range(3_000) for job in board.jobs()]
+        seen = [job for _ in range(3_000) for job in shared.jobs()]
     finally:
         ended.set()
         worker.join()

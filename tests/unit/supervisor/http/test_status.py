@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kiqcluster.control.orders import BY_SIGNAL
-from kiqcluster.ipc.running_jobs import Board
+from kiqcluster.ipc.running_jobs import RunningJobs
 from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.supervisor.cluster.expansion import SlotPlan
 from kiqcluster.supervisor.cluster.slots import Child, Slot
@@ -108,11 +108,11 @@ class TestDocument:
             0, busy=2, processed=7, prefetched=3, rss=5_000, identities=["old", "me"], generation=4, release="/r/4"
         )
         state.slots[0].restarts["killed"] = 1
-        board = Board(1)
-        board.stamp(1_030.0, [])
-        board.start(0, "1.1.1", b'{"class":"SendInvoice","jid":"b4a5","args":[]}')
+        running_jobs = RunningJobs(1)
+        running_jobs.stamp(1_030.0, [])
+        running_jobs.start(0, "1.1.1", b'{"class":"SendInvoice","jid":"b4a5","args":[]}')
         assert state.slots[0].child is not None
-        state.slots[0].child.board = board
+        state.slots[0].child.running_jobs = running_jobs
         death = {"at": 5.0, "how": "exited with 1", "reason": "crash", "running": [], "uptime": 3.0}
         state.slots[0].last_death = death
 

@@ -185,7 +185,7 @@ class Child:
             return
         self._is_ready = True
         self._launcher.announce()
-        order = self._launcher.capsule.order
+        order = self._launcher.order
         # Told before the first reserve: a job that kills this process must not look like a boot that failed.
         self._channel.send("ready", queues=list(order.weights), concurrency=spec.concurrency, pss=self._pss())
         if self._said_waiting:

@@ -47,7 +47,7 @@ from kiqcluster.worker.run.manager import Manager
 from kiqcluster.worker.run.overflow import Overflow
 from kiqcluster.worker.run.processor import Processor
 
-__all__ = ["Callbacks", "Capsule", "Launcher"]
+__all__ = ["Callbacks", "Launcher"]
 
 LEAVE_PATIENCE, LEAVE_PAUSE = 4.0, 0.1  # seconds for leaving, while Redis does not answer; between tries
 LAST_LOOK = 0.5  # seconds that the application's metrics get at the end
@@ -62,17 +62,6 @@ class Callbacks:
     on_recovered: Callable[[str, int], None]
     on_signal: Callable[[str], None]
     on_message: Callable[[Message], None]
-
-
-@dataclass(slots=True)
-class Capsule:
-    """A set of queues with the threads that serve it.  A process has one, `default`; the shape is a list."""
-
-    name: str
-    order: QueueOrder
-    fetch: ReliableFetch
-    wakeups: Wakeups
-    manager: Manager
 
 
 class Launcher:
@@ -105,26 +94,27 @@ class Launcher:
         self._collectors = Collectors(REGISTRY, self._metrics, runtime.clock, runtime.events, self._crashed)
         self._snapshot = Snapshot()
         self._job_log = JobLog(runtime.events, runtime.clock, self._crashed)
-        self.capsules = [self._make_capsule("default", QueueOrder(group, known_queues, runtime.rng))]
+        self.order = QueueOrder(group, known_queues, runtime.rng)
+        self._wakeups = Wakeups(runtime.store, runtime.clock)
+        self._fetch = ReliableFetch(
+            runtime, self._engine, self.order, lambda: new_member(self._birth), self._on_member, self._wakeups.wake
+        )
+        self._manager = Manager(
+            concurrency, self._fetch, self._wakeups, runtime.clock, self._make_processor, self._crashed
+        )
         self._recovery = Recovery(
             runtime,
             self._engine,
             self._birth,
-            self._identities,
+            self._identity,
             self._fencing,
-            self.capsule.fetch.doubt,
+            self._fetch.doubt,
             callbacks.on_recovered,
             self._crashed,
         )
-        sender = self.capsule.fetch.member.identity
-        self._executions = ExecutionWriter(runtime, runtime.store.keys, self._metrics.executions, sender)
+        self._executions = ExecutionWriter(runtime, runtime.store.keys, self._metrics.executions, self._identity())
         self._poller = Poller(runtime, self._engine, self._crashed)
         self._heartbeat = self._make_heartbeat()
-
-    @property
-    def capsule(self) -> Capsule:
-        """The default capsule."""
-        return self.capsules[0]
 
     @property
     def is_quiet(self) -> bool:
@@ -132,8 +122,8 @@ class Launcher:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the last round of every capsule reached Redis."""
-        return all(capsule.fetch.is_connected for capsule in self.capsules)
+        """Whether the last exchange with Redis had an answer."""
+        return self._fetch.is_connected
 
     def join(self, orphans: Mapping[str, Sequence[str]]) -> None:
         """Become a member, give back what dead processes held, learn the queues.
@@ -141,9 +131,8 @@ class Launcher:
         Units go back before this process fetches, so they run before younger ones.
         Raises StoreError while Redis is away: call it again then.
         """
-        self._on_member(self.capsule.fetch.member)
-        for capsule in self.capsules:
-            self._engine.join(capsule.fetch.member)
+        self._on_member(self._fetch.member)
+        self._engine.join(self._fetch.member)
         self._recovery.catch_up(orphans)
         self._learn_queues()
 
@@ -158,21 +147,19 @@ class Launcher:
         # The many processors come last: if there are not threads for all, fewer of them will do.
         for service in (self._job_log, self._recovery, self._heartbeat, self._poller):
             service.start()
-        for capsule in self.capsules:
-            capsule.manager.start()
+        self._manager.start()
 
     def revive(self) -> None:
         """Start services again that have crashed; called at each tick of the main loop."""
         others: tuple[Service, ...] = (self._recovery, self._heartbeat, self._poller, self._job_log)
         others = (*others, self._collectors) if self._collectors.is_needed else others
-        for service in (*(capsule.manager for capsule in self.capsules), *others):
+        for service in (self._manager, *others):
             if not service.is_alive:
                 service.start()
 
     def descriptors(self) -> dict[str, tuple[int, ...]]:
         """Return the numbers that its services wait on, by what they are for."""
-        wakeups = tuple(number for capsule in self.capsules for number in capsule.wakeups.descriptors())
-        return {"bells": wakeups, "heartbeat": self._heartbeat.descriptors()}
+        return {"bells": self._wakeups.descriptors(), "heartbeat": self._heartbeat.descriptors()}
 
     def recover(self, orphans: Mapping[str, Sequence[str]]) -> None:
         """Give the units of dead processes back; orphans: identity → tokens that were running."""
@@ -183,7 +170,7 @@ class Launcher:
         if self._is_quiet:
             return
         self._is_quiet = True
-        returned = sum(capsule.fetch.quiet() for capsule in self.capsules)
+        returned = self._fetch.quiet()
         self._heartbeat.ring()
         self._runtime.events.emit("worker_quiet", returned=returned)
         self._runtime.run_hooks("quiet")
@@ -193,18 +180,16 @@ class Launcher:
         if not self._is_quiet or self._stopping.is_set():
             return
         self._is_quiet = False
-        for capsule in self.capsules:
-            capsule.fetch.resume()
+        self._fetch.resume()
         self._heartbeat.ring()
         self._runtime.events.emit("worker_resumed")
         self._runtime.run_hooks("resume")
 
     def learn_queues(self, known: Iterable[str]) -> None:
         """Take in queue names that somebody has heard of, on a live worker."""
-        for capsule in self.capsules:
-            if capsule.order.learn(known):
-                self._runtime.events.emit("queues_changed", queues=describe_queues(capsule.order.weights))
-                capsule.fetch.ring()
+        if self.order.learn(known):
+            self._runtime.events.emit("queues_changed", queues=describe_queues(self.order.weights))
+            self._fetch.ring()
 
     def begin_stop(self) -> None:
         """Quiet for good, and tell running jobs that the process stops."""
@@ -215,32 +200,31 @@ class Launcher:
 
     def running(self) -> int:
         """Return the number of units that run or are not settled yet."""
-        return sum(max(capsule.fetch.running(), len(capsule.manager.running())) for capsule in self.capsules)
+        return max(self._fetch.running(), self.busy())
 
     def progress(self) -> int:
         """Return a number that grows while somebody fetches."""
-        return sum(capsule.fetch.progress for capsule in self.capsules)
+        return self._fetch.progress
 
     def busy(self) -> int:
         """Return the number of jobs that run at this moment."""
-        return sum(len(capsule.manager.running()) for capsule in self.capsules)
+        return len(self._manager.running())
 
     def occupied(self) -> int:
         """Return the number of jobs that run; while quiet, of all units that are held: at 0 none will run here.
 
         At most one for each thread: Redis may take long to take back what was fetched ahead.
         """
-        return min(self.running(), self._concurrency * len(self.capsules)) if self._is_quiet else self.busy()
+        return min(self.running(), self._concurrency) if self._is_quiet else self.busy()
 
     def tally(self) -> dict[str, float]:
         """Return what the supervisor is told with each beat: counts since the start, and the units at hand now."""
-        fetches = [capsule.fetch for capsule in self.capsules]
         return {
             "processed": self._metrics.processed(),
-            "prefetched": sum(fetch.prefetched() for fetch in fetches),
-            "round_trips": sum(fetch.round_trips for fetch in fetches),
-            "round_trip_seconds": sum(fetch.round_trip_seconds for fetch in fetches),
-            "drained": all(fetch.is_drained() for fetch in fetches),
+            "prefetched": self._fetch.prefetched(),
+            "round_trips": self._fetch.round_trips,
+            "round_trip_seconds": self._fetch.round_trip_seconds,
+            "drained": self._fetch.is_drained(),
         }
 
     def changed_metrics(self, *, is_last: bool = False) -> Iterator[Frame]:
@@ -257,9 +241,8 @@ class Launcher:
 
     def stamp_running_jobs(self) -> None:
         """Have the supervisor know since when everything runs."""
-        processors = [each for capsule in self.capsules for each in capsule.manager.processors]
-        found = [(each.number, each.running) for each in processors]
-        stamps = [(number, running.unit.token, running.since) for number, running in found if running is not None]
+        found = [(each.number, each.running) for each in self._manager.processors]
+        stamps = [(number, run.unit.token, run.since) for number, run in found if run is not None]
         self._shared_jobs.stamp(self._runtime.clock.now(), stamps)
 
     def show_busy(self) -> None:
@@ -274,9 +257,8 @@ class Launcher:
         No thread is killed: a job that still runs ends with the process (invariant 6).
         Returns whether Redis has it all; if not, the units are recovered like those of the dead (R7).
         """
-        for capsule in self.capsules:
-            capsule.manager.stop()
-            capsule.fetch.end()
+        self._manager.stop()
+        self._fetch.end()
         self._heartbeat.stop()
         self._recovery.stop()
         until = self._runtime.clock.monotonic() + LAST_ROUND
@@ -289,9 +271,7 @@ class Launcher:
         if is_asked:  # if Redis is away now, or this process is killed as it leaves, that is no job's doing
             self._shared_jobs.clear()
         # Nearly last: from here on others may run what still runs here.
-        has_left = True
-        for capsule in self.capsules:
-            has_left &= self._leave(capsule, is_asked=is_asked)
+        has_left = self._leave(is_asked=is_asked)
         if has_left and not self._heartbeat.is_alive:  # else Redis is away, or the heartbeat is at it
             self._executions.finish(self._runtime.store.link(timeout=LAST_ROUND))
         self.end_job_log()
@@ -300,8 +280,7 @@ class Launcher:
 
     def let_go(self) -> None:
         """Close, in a forked process, what is this worker's."""
-        for capsule in self.capsules:
-            capsule.wakeups.let_go()
+        self._wakeups.let_go()
         self._heartbeat.let_go()
         self._runtime.store.let_go()
 
@@ -309,11 +288,11 @@ class Launcher:
         """Write the lines of jobs that are done, if somebody reads them."""
         self._job_log.end()
 
-    def _leave(self, capsule: Capsule, *, is_asked: bool) -> bool:
-        """Put back what a capsule holds; return whether Redis took it before the grace was used up."""
+    def _leave(self, *, is_asked: bool) -> bool:
+        """Put back what this process holds; return whether Redis took it before the grace was used up."""
         until = self._runtime.clock.monotonic() + LEAVE_PATIENCE
-        running = [each.unit for each in capsule.manager.running()]
-        interrupted = capsule.manager.interrupt() if is_asked else []
+        running = [each.unit for each in self._manager.running()]
+        interrupted = self._manager.interrupt() if is_asked else []
         suspects = [] if is_asked else [unit.token for unit in running]
         if running:
             event = "worker_interrupted" if is_asked else "stop_unasked"
@@ -321,15 +300,15 @@ class Launcher:
             self._runtime.events.emit(event, running=len(running), jids=jids)
         while True:
             try:
-                if not capsule.manager.join(LAST_ROUND):
-                    capsule.wakeups.end_on_server()
-                capsule.fetch.leave(interrupted, LAST_ROUND, suspects)
+                if not self._manager.join(LAST_ROUND):
+                    self._wakeups.end_on_server()
+                self._fetch.leave(interrupted, LAST_ROUND, suspects)
             except StoreError as error:
                 if self._runtime.clock.monotonic() + LAST_ROUND < until:
                     self._stopping_pause.wait(LEAVE_PAUSE)
                     continue
-                identity, units = capsule.fetch.member.identity, max(capsule.fetch.running(), len(running))
-                has_all = not units and capsule.fetch.is_sure()
+                identity, units = self._identity(), max(self._fetch.running(), len(running))
+                has_all = not units and self._fetch.is_sure()
                 if not has_all:
                     self._runtime.events.emit("worker_stranded", identity=identity, units=units, error=str(error))
                 return has_all
@@ -338,32 +317,22 @@ class Launcher:
 
     # making
 
-    def _make_capsule(self, name: str, order: QueueOrder) -> Capsule:
-        wakeups = Wakeups(self._runtime.store, self._runtime.clock)
-        fetch = ReliableFetch(
-            self._runtime, self._engine, order, lambda: new_member(self._birth), self._on_member, wakeups.wake
+    def _make_processor(self, number: int) -> Processor:
+        return Processor(
+            number, self._fetch, self._make_execution(), self._shared_jobs, self._runtime.clock, self._crashed
         )
-
-        def make_processor(number: int) -> Processor:
-            return Processor(
-                number, fetch, self._make_execution(), self._shared_jobs, self._runtime.clock, self._crashed
-            )
-
-        manager = Manager(self._concurrency, fetch, wakeups, self._runtime.clock, make_processor, self._crashed)
-        return Capsule(name, order, fetch, wakeups, manager)
 
     def _make_execution(self) -> Execution:
         parts = (self._runtime, self._registry, self._metrics, self._stopping, self._job_log.say)
         return Execution(*parts, self._fencing.is_fenced)
 
     def _make_heartbeat(self) -> Heartbeat:
-        capsule = self.capsule
         status = Status(
-            identity=lambda: capsule.fetch.member.identity,
-            running=capsule.manager.running_by_thread,
+            identity=self._identity,
+            running=self._manager.running_by_thread,
             busy=self.occupied,
             is_quiet=lambda: self._is_quiet,
-            queues=lambda: (capsule.order.weights, capsule.order.mode),
+            queues=lambda: (self.order.weights, self.order.mode),
             concurrency=self._concurrency,
             tag=self._runtime.config.known_tag(),
         )
@@ -374,7 +343,7 @@ class Launcher:
             on_signal=self._callbacks.on_signal,
             on_message=self._callbacks.on_message,
             on_names=self.learn_queues,
-            on_doubt=capsule.fetch.doubt,
+            on_doubt=self._fetch.doubt,
             on_crash=self._crashed,
             on_beat=self._write_executions,
         )
@@ -391,16 +360,15 @@ class Launcher:
 
     def _start_at_zero(self) -> None:
         """Have the series of all jobs of our queues, before their first run."""
-        names = {name for capsule in self.capsules for name in capsule.order.weights}
         jobs = ((definition.name, definition.queue) for definition in self._registry)
-        self._metrics.start_at_zero((name, queue) for name, queue in jobs if queue in names)
+        self._metrics.start_at_zero((name, queue) for name, queue in jobs if queue in self.order.weights)
 
     def _attributes(self, name: str) -> Labels:
         definition = self._registry.get(name)
         return () if definition is None else attribute_labels(definition.local)
 
-    def _identities(self) -> list[str]:
-        return [capsule.fetch.member.identity for capsule in self.capsules]
+    def _identity(self) -> str:
+        return self._fetch.member.identity
 
     def _learn_queues(self) -> None:
         try:
@@ -410,30 +378,28 @@ class Launcher:
                 raise
             self._runtime.trouble("queue names", error)
             names = set()
-        for capsule in self.capsules:
-            capsule.order.learn(names)
-            if not capsule.order.weights:
-                self._runtime.events.emit("no_queues", group=capsule.order.group.text)
+        self.order.learn(names)
+        if not self.order.weights:
+            self._runtime.events.emit("no_queues", group=self.order.group.text)
 
     def doings(self) -> dict[str, str]:
         """Return what threads run at this moment, in words, by their names: class, jid, and for how long."""
         now = self._runtime.clock.now()
         found = {}
-        for processor in (each for capsule in self.capsules for each in capsule.manager.processors):
-            if (running := processor.running) is not None:
-                name, jid = peek(running.unit.payload)
-                name = name if running.context is None else running.context.name
-                found[processor.thread_name] = f"{name} {jid}, for {max(0.0, now - running.since):.1f} s"
+        for processor in self._manager.processors:
+            if (run := processor.running) is not None:
+                name, jid = peek(run.unit.payload)
+                name = name if run.context is None else run.context.name
+                found[processor.thread_name] = f"{name} {jid}, for {max(0.0, now - run.since):.1f} s"
         return found
 
     def _running_jobs(self) -> list[RunningJob]:
         """Return each running job of a registered class, for the gauges."""
         named, now = [], self._runtime.clock.now()
-        for capsule in self.capsules:
-            for running in capsule.manager.running():
-                context = running.context
-                if context is not None and self._registry.get(context.name) is not None:
-                    named.append((context.name, running.unit.queue, max(0.0, now - running.since)))
+        for run in self._manager.running():
+            context = run.context
+            if context is not None and self._registry.get(context.name) is not None:
+                named.append((context.name, run.unit.queue, max(0.0, now - run.since)))
         return named
 
     def _crashed(self, service: str, error: Exception) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from weakref import WeakKeyDictionary
 
@@ -47,7 +47,7 @@ GONE, SILENT = "whose process is gone", "whose process gave no sign of life for 
 
 
 class Recovery(Service):
-    """mine: returns the identities of this process: those that beat.
+    """identity: returns the one of this process, which beats.
 
     on_recovered: told each identity that is done, and how many units it held.  fencing: told whether Redis takes our
     beats.  on_doubt: told when Redis says that this process is no member any more.
@@ -58,7 +58,7 @@ class Recovery(Service):
         runtime: Runtime,
         engine: Engine,
         birth: Birth,
-        mine: Callable[[], Iterable[str]],
+        identity: Callable[[], str],
         fencing: Fencing,
         on_doubt: Callable[[], None],
         on_recovered: Callable[[str, int], None],
@@ -68,7 +68,7 @@ class Recovery(Service):
         self._runtime = runtime
         self._engine = engine
         self._birth = birth
-        self._mine = mine
+        self._identity = identity
         self._fencing = fencing
         self._on_doubt = on_doubt
         self._on_recovered = on_recovered
@@ -162,23 +162,23 @@ class Recovery(Service):
 
     def _look(self) -> int:
         """Beat once, and recover whom it is handed, until the next beat is due; return how many it was handed."""
-        mine, asked = list(self._mine()), self._now()
+        identity, asked = self._identity(), self._now()
         most = MAX_HANDED if failure_detector.is_ready(self._window, asked, self._recover_after) else 0
-        server, beat = self._beat(mine, most)
+        server, beat = self._beat(identity, most)
         seen = Observation(asked, self._now(), server, beat.at)
         self._window = failure_detector.judge(self._window, seen, self._recover_after)
-        self._take_note(mine, asked, beat.strangers)
+        self._take_note(identity, asked, beat.strangers)
         if beat.complaint:
             self._complain(RedisRefused(beat.complaint))
         if not failure_detector.is_ready(self._window, asked, self._recover_after):
             return 0  # what this very beat has shown begins anew; others are handed them in a while
-        for identity, score in beat.silent.items():
+        for silent, score in beat.silent.items():
             if self._now() > asked + self._recover_after / LOOKS:
                 break  # the next beat is due; who is left is handed out again
-            self._recover_silent(identity, score)
+            self._recover_silent(silent, score)
         return len(beat.silent)
 
-    def _beat(self, mine: Sequence[str], most: int) -> tuple[str, Beat]:
+    def _beat(self, identity: str, most: int) -> tuple[str, Beat]:
         """Return which server has answered, "" where that cannot be said, and what it said.
 
         One round trip, one more after each new connection.
@@ -191,17 +191,16 @@ class Recovery(Service):
                 number = link.connections
                 server = self._engine.server_of(link, self._look_timeout) or f"connection {number} of {id(link)}"
                 self._servers[link] = (number, server)
-            beat = self._engine.beat(link, mine, self._recover_after, most, pause, self._look_timeout)
+            beat = self._engine.beat(link, [identity], self._recover_after, most, pause, self._look_timeout)
             return (server if number == link.connections else ""), beat
 
-    def _take_note(self, mine: Sequence[str], asked: float, strangers: frozenset[str]) -> None:
-        """Say whether Redis has taken our beats.  A fenced process looks at once what it still holds (R1)."""
-        for identity in mine:
-            if identity in strangers:
-                self._fencing.lose(identity)
-            else:
-                self._fencing.confirm(identity, asked)
-        if strangers.intersection(self._mine()):  # else it has gone on under another one meanwhile
+    def _take_note(self, identity: str, asked: float, strangers: frozenset[str]) -> None:
+        """Record whether Redis took our beat.  A fenced process looks at once what it still holds (R1)."""
+        if identity not in strangers:
+            self._fencing.confirm(identity, asked)
+            return
+        self._fencing.lose(identity)
+        if identity == self._identity():  # else it has gone on under another one meanwhile
             self._on_doubt()
 
     def _recover_silent(self, identity: str, score: int) -> None:

@@ -60,7 +60,7 @@ class Watcher:
             runtime,
             self.engine,
             Birth.of_this_process(),
-            lambda: [self.identity],
+            lambda: self.identity,
             self.fencing,
             self.doubt,
             lambda identity, _: self.recovered.append(identity),

@@ -63,7 +63,7 @@ class Round:
 
 
 class Turns:
-    """What the threads of a capsule share.
+    """What the threads of a worker share.
 
     `lock` guards every field, with two exceptions.  Processors take from the left of `units` and add to the right of
     `finished` without it (in fetch.py): a deque's pops and appends are atomic.  `oldest` and `is_tended`, which go

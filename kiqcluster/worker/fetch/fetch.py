@@ -60,7 +60,7 @@ LONGEST_WAIT = 0.1  # seconds that a unit may wait here behind running jobs; the
 class ReliableFetch:
     """Reserves units and settles them.
 
-    Shared by all threads of a capsule.  What they share is in `_turns`, and guarded there; the link, the call and the
+    Shared by all threads of a worker.  What they share is in `_turns`, and guarded there; the link, the call and the
     numbers of round trips belong to whoever leads, one thread at a time.
     on_member: told of a new membership before its first reserve.  poke: wakes the manager.
     """

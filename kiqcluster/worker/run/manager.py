@@ -1,4 +1,4 @@
-"""Manager: owns the processors of one capsule, and waits for work on their behalf.
+"""Manager: owns the processors of a worker, and waits for work on their behalf.
 
 Runs in: its own thread (the loop), the main thread (start, stop, interrupt).
 1. replace    a processor that died

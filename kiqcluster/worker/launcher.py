@@ -108,7 +108,7 @@ class Launcher:
             self._birth,
             self._identity,
             self._fencing,
-            self._fetch.doubt,
+            self._fetch.mark_uncertain,
             callbacks.on_recovered,
             self._crashed,
         )
@@ -189,7 +189,7 @@ class Launcher:
         """Take in queue names that somebody has heard of, on a live worker."""
         if self.order.learn(known):
             self._runtime.events.emit("queues_changed", queues=describe_queues(self.order.weights))
-            self._fetch.ring()
+            self._fetch.on_wakeup()
 
     def begin_stop(self) -> None:
         """Quiet for good, and tell running jobs that the process stops."""
@@ -308,7 +308,7 @@ class Launcher:
                     self._stopping_pause.wait(LEAVE_PAUSE)
                     continue
                 identity, units = self._identity(), max(self._fetch.running(), len(running))
-                has_all = not units and self._fetch.is_sure()
+                has_all = not units and self._fetch.is_certain()
                 if not has_all:
                     self._runtime.events.emit("worker_stranded", identity=identity, units=units, error=str(error))
                 return has_all
@@ -343,7 +343,7 @@ class Launcher:
             on_signal=self._callbacks.on_signal,
             on_message=self._callbacks.on_message,
             on_names=self.learn_queues,
-            on_doubt=self._fetch.doubt,
+            on_doubt=self._fetch.mark_uncertain,
             on_crash=self._crashed,
             on_beat=self._write_executions,
         )

@@ -1,8 +1,8 @@
-"""The fetch strategy under real threads that are switched at every turn: no unit and no thread is ever stuck.
+"""Fetch under real threads that are switched at every chance: no unit and no thread is ever stuck.
 
-A real engine on a real server, behind links that nap, lose replies and let commands arrive late.  What the manager does
-is played here, but without its look once a second, which would hide a wake-up that was lost: a burst of jobs that is
-not done in time is one.  KIQ_SEED=<n> repeats the choices (not the threads' luck), KIQ_CHAOS=full goes on for longer.
+A real engine on a real server, behind links that nap, lose replies and let commands arrive late.  The test plays the
+manager, but without its sweep once a second, which would hide a lost wake-up: a burst of jobs that is not done in time
+is one.  KIQ_SEED=<n> repeats the choices (not the threads' luck), KIQ_CHAOS=full goes on for longer.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from random import Random
 from typing import Any
 
@@ -28,7 +29,7 @@ from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.store import Store
 from kiqcluster.store.connection import Link
 from kiqcluster.store.engine import ALL_SUSPECT, DeadSetLimits, Engine, Settlement, Unit
-from kiqcluster.worker.fetch.coordinator import Round
+from kiqcluster.worker.fetch.coordinator import Batch
 from kiqcluster.worker.fetch.fetch import ReliableFetch
 from kiqcluster.worker.fetch.prefetch import Prefetch
 from kiqcluster.worker.fetch.queue_order import QueueOrder
@@ -82,7 +83,7 @@ class FaultyStore(Store):
 
 
 class Rig:
-    """A fetch strategy with its processors and what stands in for the manager."""
+    """A fetch with its processors, and a thread that plays the manager."""
 
     def __init__(self, server: RedisServer, setup: Setup, processors: int, rng: Random, *, is_faulty: bool) -> None:
         self.rng = rng
@@ -106,8 +107,8 @@ class Rig:
             runtime, self.engine, order, lambda: new_member(birth), lambda member: None, self.poked.set
         )
         self._without_fault(lambda: self.engine.join(self.fetch.member))
-        self.ahead = 0  # rounds that were sent before their units were needed
-        self._lead, self.fetch._lead = self.fetch._lead, self._counted  # type: ignore[method-assign]
+        self.ahead = 0  # batches that were sent before their units were needed
+        self._flush, self.fetch._flush = self.fetch._flush, self._counted  # type: ignore[method-assign]
         bodies = [self._processor] * processors + [self._manager]
         self.threads = [threading.Thread(target=self._guarded, args=(body,), daemon=True) for body in bodies]
         for thread in self.threads:
@@ -126,10 +127,10 @@ class Rig:
         except BaseException as error:
             self.crashes.append(error)
 
-    def _counted(self, turn: Round, *, ahead: bool = False) -> None:
-        was_sent = turn.sent is not None
-        self._lead(turn, ahead=ahead)
-        self.ahead += ahead and not was_sent and turn.sent is not None
+    def _counted(self, batch: Batch, *, ahead: bool = False) -> None:
+        was_sent = batch.sent is not None
+        self._flush(batch, ahead=ahead)
+        self.ahead += ahead and not was_sent and batch.sent is not None
 
     def _processor(self) -> None:
         finished = None
@@ -146,14 +147,14 @@ class Rig:
         return Done(effects=(Effect("lpush", ENDED, (unit.payload,)),))
 
     def _manager(self) -> None:
-        """Arm bells, ring for what comes, settle what is overdue; never look for its own sake."""
+        """Arm wakeups, pass on pushes, flush overdue outcomes; never sweep."""
         while not self.is_over:
-            self.is_armed = self.is_armed or bool(self.fetch.bells_wanted())
+            self.is_armed = self.is_armed or bool(self.fetch.queues_to_arm())
             if self.is_armed and self.store.call("LLEN", f"queue:{QUEUE}"):
                 self.is_armed = False
-                self.fetch.ring(QUEUE)
+                self.fetch.on_wakeup(QUEUE)
                 continue
-            left = self.fetch.tend(self.rng.choice([(), (QUEUE,)]))
+            left = self.fetch.flush_overdue(self.rng.choice([(), (QUEUE,)]))
             self.poked.wait(left)
             self.poked.clear()
 
@@ -189,9 +190,9 @@ class Rig:
             self.nap()
             self.fetch.resume()
         elif luck < 0.10:
-            self.fetch.doubt()
+            self.fetch.mark_uncertain()
         elif luck < 0.13:
-            self.fetch.ring()
+            self.fetch.on_wakeup()
         elif luck < 0.14 and self.is_faulty:
             self._without_fault(lambda: self._recover(self.fetch.member.identity))
 
@@ -241,8 +242,8 @@ class Rig:
     def describe(self) -> str:
         queued = self.store.call("LRANGE", f"queue:{QUEUE}", 0, -1)
         flat = [self.store.call("HGETALL", key) for key in self.store.call("KEYS", "kiq:inflight:*")]
-        plain = (bool, int, float, str, list, dict, deque)
-        known = {**vars(self.fetch), **vars(self.fetch._turns)}
+        plain = (bool, int, float, str, list, dict, deque, Enum)
+        known = {**vars(self.fetch), **vars(self.fetch._shared), **vars(self.fetch._coordinator)}
         fields = {name: value for name, value in known.items() if isinstance(value, plain)}
         return f"queued {queued}, in flight {flat}, armed {self.is_armed}, poked {self.poked.is_set()}, {fields}"
 
@@ -264,7 +265,7 @@ def _many_switches(monkeypatch: pytest.MonkeyPatch, seed: str) -> Iterator[None]
     import kiqcluster.worker.fetch.redis_health as redis_health
 
     rng = Random(seed)
-    # Deep at random: rounds are sent ahead now and then, which single jobs would never bring about.
+    # A random depth: some batches are sent ahead, which single jobs would never bring about.
     monkeypatch.setattr(
         Prefetch, "record_finished", lambda prefetch, *_: setattr(prefetch, "depth", rng.choice((0, 2, 4, 8, 16)))
     )
@@ -307,7 +308,7 @@ def test_every_burst_is_done_and_every_thread_ends(
 
     ended = Counter(store.call("LRANGE", ENDED, 0, -1))
     counts = (
-        f"{bursts} bursts, {len(worker.pushed)} jobs, {sum(worker.runs.values())} runs, {worker.ahead} rounds ahead"
+        f"{bursts} bursts, {len(worker.pushed)} jobs, {sum(worker.runs.values())} runs, {worker.ahead} batches ahead"
     )
     print(counts)
     assert worker.ahead

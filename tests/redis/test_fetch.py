@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from hashlib import sha1
-from math import inf
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from kiqcluster.sidekiq.outcome import Done, Retry
 from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.store import Link, Store
 from kiqcluster.store.engine import DeadSetLimits, Engine, Exchange, Member, Refusals, Reserved, Settlement, Unit
+from kiqcluster.worker.fetch.coordinator import BatchState
 from kiqcluster.worker.fetch.fetch import ReliableFetch
 from kiqcluster.worker.fetch.prefetch import Prefetch
 from kiqcluster.worker.fetch.queue_order import QueueOrder
@@ -26,7 +26,7 @@ from tests.kit import PATIENCE, RedisServer, wait_until
 
 
 class Bench:
-    """A fetch strategy with its engine and what it tells its surroundings."""
+    """A fetch with its engine, and what it reports."""
 
     def __init__(self, store: Store, setup: Setup, group: str = "default", *, strict: bool = False) -> None:
         self.store = store
@@ -42,7 +42,7 @@ class Bench:
         self.fetch = ReliableFetch(
             runtime, self.engine, order, lambda: new_member(birth), self.members.append, self._poke
         )
-        self.turns = self.fetch._turns
+        self.shared, self.coordinator = self.fetch._shared, self.fetch._coordinator
         self.engine.join(self.fetch.member)
 
     def _poke(self) -> None:
@@ -57,6 +57,20 @@ class Bench:
     def inflight(self) -> int:
         held: int = self.store.call("HLEN", self.store.keys.inflight(self.fetch.member.identity))
         return held
+
+    def settle(self) -> None:
+        """Flush what is finished, as the manager does when it is overdue."""
+        with self.shared.lock:
+            batch = self.coordinator.claim_to_settle()
+        if batch is not None:
+            self.fetch._flush(batch)
+
+    def receive_in_transit(self) -> None:
+        """Receive the reply to the batch in transit, as the manager does when nobody needs it."""
+        with self.shared.lock:
+            batch = self.coordinator._claim(0)
+        assert batch.sent is not None
+        self.fetch._flush(batch)
 
     def next(self, finished: Settlement | None = None) -> Unit:
         unit = self.fetch.next(finished)
@@ -92,9 +106,9 @@ def test_round_trips_are_counted_and_the_units_that_wait_here(bench: Bench) -> N
     assert bench.fetch.round_trips == 2
     assert 0 < bench.fetch.round_trip_seconds < PATIENCE
     assert bench.fetch.prefetched() == 0
-    bench.turns.units.append(first)  # as if taken ahead
+    bench.coordinator.units.append(first)  # as if prefetched
     assert bench.fetch.prefetched() == 1
-    bench.turns.units.clear()
+    bench.coordinator.units.clear()
 
 
 def test_as_many_units_are_reserved_as_processors_are_idle(bench: Bench) -> None:
@@ -102,10 +116,10 @@ def test_as_many_units_are_reserved_as_processors_are_idle(bench: Bench) -> None
     threads = [threading.Thread(target=lambda: taken.append(bench.next().payload), daemon=True) for _ in range(4)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: bench.turns.idle == 4, "four parked processors")
+    wait_until(lambda: bench.coordinator.demand == 4, "four parked processors")
 
     bench.push(*"abcdefgh")
-    bench.fetch.ring()
+    bench.fetch.on_wakeup()
 
     wait_until(lambda: len(taken) == 4, "four units")
     assert sorted(taken) == [b"a", b"b", b"c", b"d"]
@@ -115,14 +129,14 @@ def test_as_many_units_are_reserved_as_processors_are_idle(bench: Bench) -> None
 def test_quiet_gives_unstarted_units_back_in_order(bench: Bench) -> None:
     bench.push(*"abcd")
     running = bench.next()
-    with bench.turns.lock:  # as if prefetched for processors that are not idle any more
+    with bench.shared.lock:  # as if prefetched for processors that are not idle any more
         reserved = bench.engine.exchange(bench.fetch._link, bench.fetch.member, 99, {"default": (2, 2)}, [], 0.0)[1]
         assert reserved is not None
-        bench.turns.units.extend(reserved.units)
+        bench.coordinator.units.extend(reserved.units)
 
     returned = bench.fetch.quiet()
     assert bench.pokes  # the manager is told to settle at once
-    bench.fetch.tend()
+    bench.fetch.flush_overdue()
 
     assert returned == 2
     assert bench.queued() == ["d", "c", "b"]
@@ -130,30 +144,30 @@ def test_quiet_gives_unstarted_units_back_in_order(bench: Bench) -> None:
     assert running.payload == b"a"
 
 
-def test_a_look_that_finds_all_units_taken_meanwhile_is_followed_by_another(
+def test_a_check_that_finds_all_units_taken_meanwhile_is_followed_by_another(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a look is under way nobody pokes: the outcomes of those units would wait for the next sweep."""
+    """During a check nobody wakes the manager: the outcomes of those units would wait for the next sweep."""
     bench.push("a", "b")
-    bench.turns.units.extend(bench.next() for _ in range(2))
+    bench.coordinator.units.extend(bench.next() for _ in range(2))
 
-    def processors_are_faster() -> float:
-        bench.turns.units.clear()
-        return inf
+    def processors_are_faster(_now: float) -> bool:
+        bench.coordinator.units.clear()
+        return False
 
-    monkeypatch.setattr(bench.turns, "waited_since", processors_are_faster)
+    monkeypatch.setattr(bench.coordinator, "_has_waited_too_long", processors_are_faster)
 
-    assert bench.fetch.tend() is not None
-    assert bench.fetch.tend() is None
-    assert not bench.turns.is_tended
+    assert bench.fetch.flush_overdue() is not None
+    assert bench.fetch.flush_overdue() is None
+    assert not bench.coordinator.is_manager_notified
 
 
-def test_who_finds_its_outcome_settled_by_the_manager_looks_for_work_all_the_same(bench: Bench) -> None:
+def test_a_processor_whose_outcome_the_manager_has_settled_still_looks_for_work(bench: Bench) -> None:
     bench.push("a")
     first = bench.next()
-    bench.turns.due = False  # nobody has reason to look, but for this outcome
-    bench.turns.finished.append(Settlement(first, Done()))  # handed in; the manager is faster than its processor
-    bench.fetch.flush()
+    bench.coordinator.is_reserve_due = False  # the only reason to look is this outcome
+    bench.coordinator.finished.append(Settlement(first, Done()))  # handed in; the manager is faster than its processor
+    bench.settle()
     bench.push("b")
     got: list[bytes] = []
 
@@ -162,37 +176,37 @@ def test_who_finds_its_outcome_settled_by_the_manager_looks_for_work_all_the_sam
     wait_until(lambda: got == [b"b"], "the next unit, without a bell")
 
 
-def test_hunger_is_told_when_bells_can_be_armed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who parks before an empty round is over must not tell of it too early: the manager would arm nothing."""
+def test_starvation_is_reported_when_wakeups_can_be_armed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor that parks before an empty batch is closed must not report it: the manager would arm nothing."""
     armed: list[list[str]] = []
     told = threading.Event()
-    receive = bench.fetch._receive
+    receive = bench.fetch._on_reserved
 
     def receive_while_another_parks(*arguments: Any) -> None:
         receive(*arguments)
         threading.Thread(target=bench.fetch.next, daemon=True).start()
-        wait_until(lambda: bench.turns.idle == 1, "the other to park")
+        wait_until(lambda: bench.coordinator.demand == 1, "the other to park")
         wait_until(lambda: not told.is_set(), "the manager to have looked, if it was told")
 
-    monkeypatch.setattr(bench.fetch, "_receive", receive_while_another_parks)
-    monkeypatch.setattr(bench.turns, "_poke", told.set)
+    monkeypatch.setattr(bench.fetch, "_on_reserved", receive_while_another_parks)
+    monkeypatch.setattr(bench.coordinator, "_wake_manager", told.set)
 
     def manage() -> None:
         while told.wait(PATIENCE):
-            armed.append(bench.fetch.bells_wanted())
+            armed.append(bench.fetch.queues_to_arm())
             told.clear()
 
     threading.Thread(target=manage, daemon=True).start()
     threading.Thread(target=bench.fetch.next, daemon=True).start()
 
-    wait_until(lambda: armed and armed[-1] == ["default"], "the bell to be armed")
+    wait_until(lambda: armed and armed[-1] == ["default"], "the wakeup to be armed")
 
 
 def test_what_was_on_its_way_when_the_process_became_quiet_goes_back_at_once(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.push("a")
-    receive = bench.fetch._receive
+    receive = bench.fetch._on_reserved
     pokes: list[int] = []
 
     def become_quiet_and_receive(*arguments: Any) -> None:
@@ -200,60 +214,62 @@ def test_what_was_on_its_way_when_the_process_became_quiet_goes_back_at_once(
         pokes.append(bench.pokes)
         receive(*arguments)
 
-    monkeypatch.setattr(bench.fetch, "_receive", become_quiet_and_receive)
+    monkeypatch.setattr(bench.fetch, "_on_reserved", become_quiet_and_receive)
 
     threading.Thread(target=bench.fetch.next, daemon=True).start()
 
     wait_until(lambda: pokes and bench.pokes > pokes[0], "the manager to be told once more")
-    wait_until(lambda: bench.turns.idle, "the round to be over")
-    bench.fetch.tend()
+    wait_until(lambda: bench.coordinator.demand, "the batch to be closed")
+    bench.fetch.flush_overdue()
     assert bench.queued() == ["a"]
     assert bench.inflight() == 0
 
 
 class TestAhead:
-    """A round that is sent before its units are needed."""
+    """A batch that is sent before its units are needed."""
 
     JOBS = 100
 
     @pytest.fixture(autouse=True)
-    def on_air(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-        """50 units are taken at once; with 25 of them left, the next round is on the air."""
+    def in_transit(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        """50 units are taken at once; with 25 of them left, the next batch is in transit."""
         monkeypatch.setattr(
             Prefetch, "record_finished", lambda *_: None
         )  # it stays as it is set here, however slow the machine
         bench.push(*(f"{number:03}" for number in range(self.JOBS)))
-        bench.turns.prefetch.depth = 50
+        bench.coordinator.prefetch.depth = 50
         self.taken = [bench.next() for _ in range(26)]
-        assert bench.turns.on_air is not None
-        assert len(bench.turns.units) == 24
+        assert bench.coordinator.in_transit is not None
+        assert len(bench.coordinator.units) == 24
 
-    def test_it_is_taken_in_by_who_finds_no_unit(self, bench: Bench) -> None:
+    def test_a_processor_that_finds_no_unit_receives_it(self, bench: Bench) -> None:
         rest = [bench.next() for _ in range(self.JOBS - len(self.taken))]
 
         assert [unit.payload for unit in self.taken + rest] == [b"%03d" % number for number in range(self.JOBS)]
         assert bench.inflight() == self.JOBS
 
-    def test_nobody_is_sure_what_is_held_until_it_is_taken_in(self, bench: Bench) -> None:
-        assert not bench.fetch.is_sure()
+    def test_what_is_held_is_not_certain_until_it_is_received(self, bench: Bench) -> None:
+        assert not bench.fetch.is_certain()
 
-        bench.fetch._end_round()
+        bench.receive_in_transit()
 
-        assert bench.fetch.is_sure()
+        assert bench.fetch.is_certain()
 
-    def test_what_nobody_needs_the_manager_takes_in(self, bench: Bench) -> None:
-        wait_until(lambda: bench.inflight() > 50, "the round to have run")
+    def test_the_manager_receives_it_when_nobody_needs_it(self, bench: Bench) -> None:
+        wait_until(lambda: bench.inflight() > 50, "the batch to have run")
 
-        wait_until(lambda: bench.fetch.tend() and bench.turns.on_air is None, "the round to be ended")
+        wait_until(
+            lambda: bench.fetch.flush_overdue() and bench.coordinator.in_transit is None, "the batch to be closed"
+        )
 
-        assert len(bench.turns.units) == bench.inflight() - len(self.taken)
+        assert len(bench.coordinator.units) == bench.inflight() - len(self.taken)
 
     def test_quiet_gives_it_back_with_the_rest_in_order(self, bench: Bench) -> None:
-        wait_until(lambda: bench.inflight() > 50, "the round to have run")
+        wait_until(lambda: bench.inflight() > 50, "the batch to have run")
 
         bench.fetch.quiet()
 
-        wait_until(lambda: bench.fetch.tend() is None, "everything to be given back")
+        wait_until(lambda: bench.fetch.flush_overdue() is None, "everything to be given back")
         assert bench.inflight() == len(self.taken)
         assert bench.queued() == [f"{number:03}" for number in reversed(range(len(self.taken), self.JOBS))]
 
@@ -267,8 +283,8 @@ class TestAhead:
 
     def test_after_a_freeze_its_reply_is_not_believed(self, bench: Bench) -> None:
         """Others may have recovered its units since: a resync tells."""
-        assert bench.turns.on_air is not None
-        bench.turns.on_air.begun_at -= 60
+        assert bench.coordinator.in_transit is not None
+        bench.coordinator.in_transit.started_at -= 60
         epoch = bench.fetch.member.epoch
 
         rest = [bench.next() for _ in range(self.JOBS - len(self.taken))]
@@ -294,7 +310,7 @@ def test_a_quiet_process_settles_but_fetches_nothing_until_it_resumes(bench: Ben
 
     wait_until(lambda: bench.inflight() == 0, "the outcome to be settled")
     assert bench.queued() == ["b"]
-    assert not bench.fetch.ring()
+    assert not bench.fetch.on_wakeup()
 
     bench.fetch.resume()
     wait_until(lambda: got == [b"b"], "the next unit after resume")
@@ -361,8 +377,8 @@ def test_leaving_puts_back_what_is_held_and_ends_the_membership(bench: Bench) ->
     bench.push("a", "b")
     first = bench.next()
     second = bench.next()
-    with bench.turns.lock:
-        bench.turns.finished.append(Settlement(first, Done()))
+    with bench.shared.lock:
+        bench.coordinator.finished.append(Settlement(first, Done()))
 
     bench.fetch.end()
     bench.fetch.leave([], 5.0)
@@ -391,104 +407,104 @@ def test_a_refused_settle_holds_up_no_other_unit_and_is_tried_again(bench: Bench
     bench.push("a", "b", "c")
     units = [bench.next() for _ in range(2)]
     bench.store.call("SET", bench.store.keys.retry, "not a zset")
-    with bench.turns.lock:
-        bench.turns.finished += [Settlement(units[0], Retry(b"again", 5.0)), Settlement(units[1], Done())]
+    with bench.shared.lock:
+        bench.coordinator.finished += [Settlement(units[0], Retry(b"again", 5.0)), Settlement(units[1], Done())]
 
-    bench.fetch.flush()
+    bench.settle()
 
     assert bench.inflight() == 1
     assert int(bench.store.call("GET", bench.store.keys.processed)) == 1
     bench.store.call("DEL", bench.store.keys.retry)
     bench.fetch._in_flight.refused_until = 0.0  # the pause is over
-    bench.fetch.tend()
+    bench.fetch.flush_overdue()
     assert bench.inflight() == 0
     assert bench.store.call("ZRANGE", bench.store.keys.retry, 0, -1) == [b"again"]
 
 
 @pytest.mark.parametrize("key", ["queue:default", "kiq:wake:default"])
-def test_a_look_rings_for_what_lies_in_a_queue_or_its_wake_list(bench: Bench, key: str) -> None:
+def test_a_sweep_finds_jobs_in_a_queue_or_its_wake_list(bench: Bench, key: str) -> None:
     got: list[bytes] = []
     threading.Thread(target=lambda: got.append(bench.next().payload), daemon=True).start()
-    wait_until(lambda: bench.turns.idle == 1, "a parked processor")
+    wait_until(lambda: bench.coordinator.demand == 1, "a parked processor")
     bench.store.call("LPUSH", key, "a")
 
-    bench.fetch.look()
+    bench.fetch.sweep()
 
     wait_until(lambda: got == [b"a"], "the unit")
 
 
-def test_a_look_at_empty_queues_wakes_nobody_and_counts_as_progress(bench: Bench) -> None:
+def test_a_sweep_of_empty_queues_wakes_nobody_and_counts_as_progress(bench: Bench) -> None:
     threading.Thread(target=bench.fetch.next, daemon=True).start()
-    wait_until(lambda: bench.turns.idle == 1, "a parked processor")
+    wait_until(lambda: bench.coordinator.demand == 1, "a parked processor")
     calls, progress = bench.fetch._call, bench.fetch.progress
 
-    bench.fetch.look()
+    bench.fetch.sweep()
 
     assert bench.fetch.progress == progress + 1
     assert bench.fetch._call == calls
-    assert not bench.turns.due
+    assert not bench.coordinator.is_reserve_due
 
 
-def test_a_look_leaves_it_to_a_reserve_whether_a_queue_still_rests(bench: Bench) -> None:
+def test_a_sweep_leaves_it_to_a_reserve_whether_a_queue_still_rests(bench: Bench) -> None:
     bench.store.call("SADD", "paused", "default")
     threading.Thread(target=bench.fetch.next, daemon=True).start()
-    wait_until(lambda: bench.turns.idle == 1, "a parked processor")
-    assert bench.fetch.bells_wanted() == []
+    wait_until(lambda: bench.coordinator.demand == 1, "a parked processor")
+    assert bench.fetch.queues_to_arm() == []
     bench.store.call("SREM", "paused", "default")
 
-    bench.fetch.look()
+    bench.fetch.sweep()
 
-    wait_until(lambda: bench.fetch.bells_wanted() == ["default"], "the queue to be listened to again")
+    wait_until(lambda: bench.fetch.queues_to_arm() == ["default"], "the queue to be listened to again")
 
 
-def test_a_bell_sends_the_round_at_once_and_the_woken_processor_ends_it(bench: Bench) -> None:
+def test_a_wakeup_sends_the_batch_at_once_and_the_woken_processor_receives_it(bench: Bench) -> None:
     got: list[bytes] = []
     threading.Thread(target=lambda: got.append(bench.next().payload), daemon=True).start()
-    wait_until(lambda: bench.turns.idle == 1, "a parked processor")
+    wait_until(lambda: bench.coordinator.demand == 1, "a parked processor")
     bench.push("a")
-    with bench.turns.lock:
+    with bench.shared.lock:
         calls = bench.fetch._call
 
-    assert bench.fetch.ring("default")
+    assert bench.fetch.on_wakeup("default")
 
-    assert bench.fetch._call == calls + 1  # sent by who rang
+    assert bench.fetch._call == calls + 1  # sent by the thread that heard of the push
     wait_until(lambda: got == [b"a"], "the unit")
-    wait_until(lambda: not bench.turns.leading, "the round to be over")
-    assert bench.turns.on_air is None
+    wait_until(lambda: bench.coordinator.state is BatchState.NONE, "the batch to be closed")
+    assert bench.coordinator.in_transit is None
 
 
 class TestSentAhead:
-    """Rounds that are sent while there are units at hand."""
+    """Batches that are sent while there are units at hand."""
 
     @pytest.fixture(autouse=True)
     def _steady(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Prefetch, "record_finished", lambda *_: None)
 
     @pytest.fixture
-    def on_air(self, bench: Bench) -> list[Unit]:
-        """A round for 25 units on the air, and none at hand; those that ran meanwhile."""
-        take_ahead(bench, at_hand=25)
+    def in_transit(self, bench: Bench) -> list[Unit]:
+        """A batch for 25 units in transit, and none at hand; those that ran meanwhile."""
+        prefetch(bench, at_hand=25)
         return [bench.next() for _ in range(25)]
 
     @pytest.mark.parametrize("depth", [50, 51])
-    def test_the_next_round_is_sent_before_anybody_is_woken(
+    def test_the_next_batch_is_sent_before_anybody_is_woken(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch, depth: int
     ) -> None:
-        """Who is woken runs jobs, and holds the interpreter until there are none: the round would be sent too late."""
-        take_ahead(bench, at_hand=25, depth=depth)
+        """A processor that is woken holds the interpreter while jobs are at hand: the batch would be sent too late."""
+        prefetch(bench, at_hand=25, depth=depth)
         for _ in range(25):
             bench.next()
         sent = bench.fetch._call
         sent_by_then: list[int] = []
-        wake = bench.turns.parked.notify
+        wake = bench.shared.parked.notify
         with monkeypatch.context() as patch:
-            patch.setattr(bench.turns.parked, "notify", lambda: (sent_by_then.append(bench.fetch._call), wake()))
+            patch.setattr(bench.shared.parked, "notify", lambda: (sent_by_then.append(bench.fetch._call), wake()))
             bench.next()
 
         assert sent_by_then[0] == sent + 1
 
     def test_when_it_cannot_be_sent_what_is_at_hand_runs_all_the_same(
-        self, bench: Bench, on_air: list[Unit], monkeypatch: pytest.MonkeyPatch
+        self, bench: Bench, in_transit: list[Unit], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         paused, gate = threading.Event(), threading.Event()
         monkeypatch.setattr(bench.fetch._health, "pause", lambda _: (paused.set(), gate.wait(3 * PATIENCE)))
@@ -504,7 +520,7 @@ class TestSentAhead:
         wait_until(lambda: len(ran) == 2, "both to run")
 
     def test_while_redis_does_not_take_it_what_is_at_hand_runs_all_the_same(
-        self, bench: Bench, on_air: list[Unit], redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+        self, bench: Bench, in_transit: list[Unit], redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Five megabytes of outcomes are more than a socket's buffers hold."""
         stall, finish = redis_server.stalled(), once_another_is_parked(bench)
@@ -512,7 +528,7 @@ class TestSentAhead:
         def finish_and_stall(link: Link, sent: Exchange) -> tuple[Refusals, Reserved | None]:
             found = finish(link, sent)
             monkeypatch.undo()
-            bench.turns.finished.extend(Settlement(unit, Retry(b"x" * 200_000, 5.0)) for unit in on_air)
+            bench.coordinator.finished.extend(Settlement(unit, Retry(b"x" * 200_000, 5.0)) for unit in in_transit)
             stall.__enter__()
             return found
 
@@ -524,49 +540,49 @@ class TestSentAhead:
         finally:
             stall.__exit__(None, None, None)
 
-    def test_an_exception_that_tears_a_round_away_leaves_no_leader_behind(
-        self, bench: Bench, on_air: list[Unit], monkeypatch: pytest.MonkeyPatch
+    def test_an_exception_in_a_flush_leaves_no_batch_open(
+        self, bench: Bench, in_transit: list[Unit], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        receive = bench.fetch._receive
-        monkeypatch.setattr(bench.fetch, "_receive", lambda *given: (receive(*given), raising(SystemExit())()))
+        receive = bench.fetch._on_reserved
+        monkeypatch.setattr(bench.fetch, "_on_reserved", lambda *given: (receive(*given), raising(SystemExit())()))
 
         with pytest.raises(SystemExit):
             bench.next()
 
-        assert not bench.turns.leading
+        assert bench.coordinator.state is BatchState.NONE
 
     def test_who_is_alone_runs_what_is_at_hand_while_redis_is_away(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        take_ahead(bench, at_hand=10)
+        prefetch(bench, at_hand=10)
         monkeypatch.setattr(bench.engine, "begin", raising(RedisUnavailable("away")))
 
         ran = run(bench, 1)
 
         wait_until(lambda: ran, "it to run one")
 
-    def test_who_is_woken_for_a_unit_and_leads_instead_wakes_the_next(self, bench: Bench) -> None:
+    def test_a_processor_that_is_woken_for_a_unit_and_flushes_instead_wakes_the_next(self, bench: Bench) -> None:
         gate = threading.Event()
         started = run(bench, 4, gate)
-        wait_until(lambda: bench.turns.idle == 4, "four parked processors")
+        wait_until(lambda: bench.coordinator.demand == 4, "four parked processors")
 
-        take_ahead(bench, at_hand=10)
+        prefetch(bench, at_hand=10)
 
         wait_until(lambda: len(started) == 4, "all four to run")
         gate.set()
 
 
-def take_ahead(bench: Bench, at_hand: int, depth: int = 50) -> None:
-    """Have 100 jobs, so many of them at hand, and few enough to send a round for half of a depth."""
+def prefetch(bench: Bench, at_hand: int, depth: int = 50) -> None:
+    """Have 100 jobs, so many of them at hand, and few enough to send a batch for half of a depth."""
     bench.push(*(str(number) for number in range(100)))
     limits = {"default": (at_hand, at_hand)}
     reserved = bench.engine.exchange(bench.fetch._link, bench.fetch.member, 99, limits, [], 0.0)[1]
     assert reserved is not None
-    with bench.turns.lock:
+    with bench.shared.lock:
         bench.fetch._in_flight.add(reserved.units, 0.0)
-        bench.turns.units.extend(reserved.units)
-        bench.turns.few, bench.turns.prefetch.depth = depth // 2, depth
-        bench.turns.parked.notify()
+        bench.coordinator.units.extend(reserved.units)
+        bench.coordinator.low_watermark, bench.coordinator.prefetch.depth = depth // 2, depth
+        bench.shared.parked.notify()
 
 
 def run(bench: Bench, count: int, gate: threading.Event | None = None) -> list[bytes]:
@@ -596,7 +612,7 @@ def once_another_is_parked(bench: Bench) -> Callable[[Link, Exchange], tuple[Ref
     finish = bench.engine.finish
 
     def wait_and_finish(link: Link, sent: Exchange) -> tuple[Refusals, Reserved | None]:
-        wait_until(lambda: bench.turns.idle == 1, "the other one to park")
+        wait_until(lambda: bench.coordinator.demand == 1, "the other one to park")
         return finish(link, sent)
 
     return wait_and_finish
@@ -611,21 +627,24 @@ class TestSuspects:
         bench.push("first", "second")
         self.first = bench.next()
 
-    def test_the_next_one_starts_with_the_round_that_settles_the_one_before(self, bench: Bench) -> None:
+    def test_the_next_one_starts_with_the_batch_that_settles_the_one_before(self, bench: Bench) -> None:
         calls = bench.fetch._call
 
         assert bench.next(Settlement(self.first, Done())).payload == b"second"
 
         assert bench.fetch._call == calls + 1
 
-    def test_one_that_must_wait_rings_no_bells(self, bench: Bench) -> None:
-        """Its queue is not empty: a bell there would ring at once, for a reserve that may not take it, for ever."""
+    def test_one_that_must_wait_arms_no_wakeups(self, bench: Bench) -> None:
+        """Its queue is not empty: a wakeup there would come at once, for a reserve that may not take it, for ever."""
         other = threading.Thread(target=bench.fetch.next, daemon=True)
         other.start()
 
-        wait_until(lambda: bench.turns.idle == 1 and not bench.turns.leading, "the other processor to be idle")
+        wait_until(
+            lambda: bench.coordinator.demand == 1 and bench.coordinator.state is BatchState.NONE,
+            "the other processor to be idle",
+        )
 
-        assert bench.fetch.bells_wanted() == []
+        assert bench.fetch.queues_to_arm() == []
         assert bench.queued() == ["second"]
         bench.fetch.end()
         other.join()

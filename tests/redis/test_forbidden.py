@@ -80,7 +80,7 @@ def test_no_bell_and_no_look_is_spent_on_a_forbidden_queue(limited: Limited) -> 
     limited.push("a", queue="fine")
     limited.next()
 
-    looked_at = limited.turns.look_at(100)
+    looked_at = limited.coordinator.queues_to_sweep(100)
     assert set(looked_at) == {"fine", "other"}
     assert not limited.engine.find_work(looked_at)
 
@@ -91,7 +91,7 @@ def test_a_queue_that_is_forbidden_no_more_is_served_again(limited: Limited) -> 
     assert limited.next().payload == b"a"
 
     limited.allow(*QUEUES, "queue:forbidden")
-    limited.turns.forbidden["forbidden"] = 0.0  # as when its time is over
+    limited.coordinator.forbidden["forbidden"] = 0.0  # as when its time is over
 
     assert limited.next().payload == b"b"
 
@@ -116,18 +116,18 @@ def test_leaving_empties_the_wake_lists_that_it_may_touch(limited: Limited) -> N
 def test_an_outcome_whose_key_is_forbidden_holds_up_no_other(limited: Limited) -> None:
     limited.push("a", "b", queue="fine")
     units = [limited.next() for _ in range(2)]
-    with limited.turns.lock:
-        limited.turns.finished += [
+    with limited.shared.lock:
+        limited.coordinator.finished += [
             Settlement(units[0], Dead(b"buried", SystemClock.now())),
             Settlement(units[1], Done()),
         ]
 
-    limited.fetch.flush()
+    limited.settle()
 
     held = limited.admin.call("HVALS", limited.admin.keys.inflight(limited.fetch.member.identity))
     assert held == [b"a"]
     assert any("dead" in words and "NOPERM" in words for words in limited.refusals)
     limited.allow(*QUEUES, "dead")
     limited.fetch._in_flight.refused_until = 0.0  # the pause is over
-    limited.fetch.flush()
+    limited.settle()
     assert limited.admin.call("ZRANGE", "dead", 0, -1) == [b"buried"]

@@ -13,7 +13,7 @@ from kiqcluster.sidekiq.outcome import Done
 from kiqcluster.store import Store
 from kiqcluster.store.connection import Link
 from kiqcluster.store.engine import MAX_NAMES, MAX_QUEUES, Settlement
-from kiqcluster.worker.fetch.fetch import MAX_LOOKED_AT
+from kiqcluster.worker.fetch.fetch import MAX_SWEPT_QUEUES
 from tests.kit import wait_until
 from tests.redis.test_fetch import Bench, run
 from tests.redis.test_heartbeat import Bench as HeartbeatBench
@@ -59,10 +59,10 @@ def drain(bench: Bench, taken: list[bytes]) -> None:
 
 def test_a_job_in_any_queue_is_found_by_a_look(bench: Bench, longest: list[int]) -> None:
     taken = run(bench, 1)
-    wait_until(lambda: bench.turns.idle == 1, "a parked processor")
+    wait_until(lambda: bench.coordinator.demand == 1, "a parked processor")
     bench.push("a", queue=f"q{MANY - 1}")
 
-    bench.fetch.look()
+    bench.fetch.sweep()
 
     wait_until(lambda: taken == [b"a"], "the job")
     assert longest[0] <= MOST_WORDS
@@ -70,13 +70,13 @@ def test_a_job_in_any_queue_is_found_by_a_look(bench: Bench, longest: list[int])
 
 def test_an_idle_process_does_not_go_round_for_ever(bench: Bench, store: Store) -> None:
     run(bench, 1)
-    wait_until(lambda: bench.turns.idle == 1 and not bench.turns.due, "a parked processor")
+    wait_until(lambda: bench.coordinator.demand == 1 and not bench.coordinator.is_reserve_due, "a parked processor")
     calls = bench.fetch._call
 
-    bench.fetch.look()
+    bench.fetch.sweep()
 
     assert bench.fetch._call == calls <= 3
-    assert bench.turns.idle == 1
+    assert bench.coordinator.demand == 1
 
 
 def test_jobs_of_all_queues_run_and_no_script_asks_many(bench: Bench, store: Store, longest: list[int]) -> None:
@@ -85,9 +85,9 @@ def test_jobs_of_all_queues_run_and_no_script_asks_many(bench: Bench, store: Sto
         bench.push(str(number), queue=f"q{number}")
     taken: list[bytes] = []
     drain(bench, taken)
-    wait_until(lambda: bench.turns.idle == 1, "a parked processor")
+    wait_until(lambda: bench.coordinator.demand == 1, "a parked processor")
 
-    bench.fetch.look()
+    bench.fetch.sweep()
 
     wait_until(lambda: len(taken) == len(numbers), "all jobs")
     assert sorted(map(int, taken)) == list(numbers)
@@ -117,12 +117,12 @@ def test_a_paused_queue_among_many_is_served_again(bench: Bench, store: Store) -
     bench.push("a", queue="q2000")
     store.call("SADD", "paused", "q2000")
     taken = run(bench, 1)
-    wait_until(lambda: bench.turns.idle == 1, "a parked processor")
-    bench.fetch.look()
-    wait_until(lambda: "q2000" in bench.turns.resting and bench.turns.idle == 1, "the queue to rest")
+    wait_until(lambda: bench.coordinator.demand == 1, "a parked processor")
+    bench.fetch.sweep()
+    wait_until(lambda: "q2000" in bench.coordinator.resting and bench.coordinator.demand == 1, "the queue to rest")
 
     store.call("SREM", "paused", "q2000")
-    bench.fetch.look()
+    bench.fetch.sweep()
 
     wait_until(lambda: taken == [b"a"], "the job")
 
@@ -146,7 +146,7 @@ def test_what_one_look_leaves_out_the_next_one_asks(bench: Bench) -> None:
     looked_at = [order.next_to_sweep(MAX_QUEUES) for _ in range(MANY // MAX_QUEUES)]
 
     assert sorted(name for names in looked_at for name in names) == sorted(order.weights)
-    assert len(order.next_to_sweep(MAX_LOOKED_AT)) == MANY
+    assert len(order.next_to_sweep(MAX_SWEPT_QUEUES)) == MANY
 
 
 def test_a_heartbeat_learns_all_names_in_pages(store: Store, setup: Setup) -> None:

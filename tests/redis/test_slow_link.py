@@ -20,7 +20,7 @@ from kiqcluster.sidekiq.outcome import Done, Interrupted, Retry
 from kiqcluster.store import Store
 from kiqcluster.store.engine import Settlement
 from kiqcluster.store.wire import Wire
-from kiqcluster.worker.fetch.fetch import MAX_LIGHT_BYTES
+from kiqcluster.worker.fetch.fetch import MAX_SMALL_OUTCOME_BYTES
 from kiqcluster.worker.fetch.in_flight import MAX_SETTLE_BYTES
 from kiqcluster.worker.fetch.wakeups import MAX_PAYLOAD_BYTES, Wakeups
 from tests.kit import PATIENCE, RedisServer, wait_until
@@ -87,13 +87,18 @@ def test_outcomes_are_settled_in_rounds_of_a_bounded_size(bench: Bench, store: S
     store.call("LPUSH", "queue:default", *"abcdefg")
     units = [bench.next() for _ in range(7)]
     retries = [Settlement(unit, Retry(unit.payload * size, 5.0)) for unit in units[:5]]
-    with bench.turns.lock:
-        bench.turns.finished += [*retries[:3], Settlement(units[5], Done()), *retries[3:], Settlement(units[6], Done())]
+    with bench.shared.lock:
+        bench.coordinator.finished += [
+            *retries[:3],
+            Settlement(units[5], Done()),
+            *retries[3:],
+            Settlement(units[6], Done()),
+        ]
 
     sizes = []
-    while bench.turns.finished:
+    while bench.coordinator.finished:
         before = store.call("HLEN", store.keys.inflight(bench.fetch.member.identity))
-        bench.fetch.flush()
+        bench.settle()
         sizes.append(before - store.call("HLEN", store.keys.inflight(bench.fetch.member.identity)))
 
     assert sizes == [2, 3, 2]
@@ -104,12 +109,12 @@ def test_outcomes_are_settled_in_rounds_of_a_bounded_size(bench: Bench, store: S
 def test_one_outcome_that_is_larger_than_a_round_goes_by_itself(bench: Bench, store: Store) -> None:
     store.call("LPUSH", "queue:default", "a", "b")
     units = [bench.next() for _ in range(2)]
-    with bench.turns.lock:
-        bench.turns.finished += [Settlement(unit, Retry(unit.payload * len(LARGE), 5.0)) for unit in units]
+    with bench.shared.lock:
+        bench.coordinator.finished += [Settlement(unit, Retry(unit.payload * len(LARGE), 5.0)) for unit in units]
 
-    bench.fetch.flush()
+    bench.settle()
     assert store.call("ZCARD", "retry") == 1
-    bench.fetch.flush()
+    bench.settle()
 
     assert store.call("ZCARD", "retry") == 2
     assert "redis_lost" not in bench.events
@@ -118,7 +123,7 @@ def test_one_outcome_that_is_larger_than_a_round_goes_by_itself(bench: Bench, st
 def test_units_whose_reply_took_long_run_once_redis_has_confirmed_that_they_are_ours(
     bench: Bench, store: Store
 ) -> None:
-    bench.fetch._late_after = SOON
+    bench.fetch._max_reply_seconds = SOON
     store.call("RPUSH", "queue:default", "behind", LARGE)
     epoch = bench.fetch.member.epoch
 
@@ -131,7 +136,7 @@ def test_units_whose_reply_took_long_run_once_redis_has_confirmed_that_they_are_
 
 
 def test_units_whose_reply_took_long_do_not_run_when_others_have_recovered_them(bench: Bench, store: Store) -> None:
-    bench.fetch._late_after = SOON
+    bench.fetch._max_reply_seconds = SOON
     old = bench.fetch.member
     store.call("RPUSH", "queue:default", LARGE)
     got: list[bytes] = []
@@ -152,8 +157,11 @@ def test_a_stop_settles_the_small_and_gives_back_what_the_line_has_no_time_for(b
     store.call("LPUSH", "queue:default", "a", "b", "c")
     units = [bench.next() for _ in range(3)]
     heavy = Settlement(units[0], Interrupted(LARGE))
-    with bench.turns.lock:
-        bench.turns.finished += [Settlement(units[1], Done()), Settlement(units[2], Retry(b"c" * MAX_LIGHT_BYTES, 5.0))]
+    with bench.shared.lock:
+        bench.coordinator.finished += [
+            Settlement(units[1], Done()),
+            Settlement(units[2], Retry(b"c" * MAX_SMALL_OUTCOME_BYTES, 5.0)),
+        ]
 
     bench.fetch.end()
     bench.fetch.leave([heavy], SOON)

@@ -1,24 +1,29 @@
-"""Turns: who takes which unit, who waits for one, who leads the next round, and what all of them know.
+"""Fetch coordinator: who takes which unit, who waits for one, and who flushes the next batch.
 
-Runs in: every thread that fetch.py runs in.
-1. wait       a processor gets a unit, or parks, or gets the round that it has to lead; at most one is led at a time
-2. load       that round is told what to settle and what to reserve
-3. take_in    what it has brought is at hand
-4. end        nobody leads, and somebody is woken, who wakes the next.  Or the round is left on the air, for whoever
-              needs it first
+A batch is one settle + reserve in one round trip.  A process has one at a time:
 
-Threads meet here and Redis is elsewhere: this module has the lock and no link, fetch.py the link and no lock, so none
-is ever held over a round trip.
+          take, on_wakeup, check_overdue               leave_in_transit
+    NONE ───────────────────────────────► FLUSHING ─────────────────────► IN_TRANSIT
+      ▲                                    │    ▲                              │
+      └────────────── close ───────────────┘    └─── take, check_overdue ──────┘
+
+1. take            a unit at hand, or the batch that the caller has to flush
+2. build_request   what the batch settles and reserves
+3. on_reply        the units that it has brought are at hand
+4. close           nobody flushes, and one taker is woken, who wakes the next.  Or the batch is left in transit, and
+                   the first one who needs it receives the reply
+
+Without I/O, threads or locks, so tests drive it step by step.  Threads call it through locked_coordinator.py, which
+has the lock; fetch.py has the connection.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from itertools import islice
-from math import inf
 
 from kiqcluster.clock import Clock
 from kiqcluster.sidekiq.outcome import Done
@@ -38,367 +43,417 @@ from kiqcluster.worker.fetch.prefetch import NO_UNITS, Prefetch, ReserveSize
 from kiqcluster.worker.fetch.queue_order import MAX_QUEUES_AT_FULL_PACE, QueueOrder
 from kiqcluster.worker.fetch.wakeups import MAX_ARMED_QUEUES
 
-__all__ = ["Round", "Turns"]
+__all__ = ["BATCH_DELAY_SECONDS", "Batch", "BatchState", "FetchCoordinator", "Mode"]
 
-FORBIDDEN_SECONDS = 60.0  # until a queue is tried again whose keys Redis forbids: somebody may have changed the ACL
+BATCH_DELAY_SECONDS = 0.02  # that an outcome may wait for others to share its batch
+MAX_UNIT_WAIT_SECONDS = 0.1  # that a unit may wait here behind running jobs; then all that wait are put back
+FORBIDDEN_RETRY_SECONDS = 60.0  # until a queue is asked again whose keys Redis forbids: the ACL may have changed
+
+
+class BatchState(Enum):
+    """Where the batch of a process is."""
+
+    NONE = "none"  # there is none
+    FLUSHING = "flushing"  # somebody builds it, sends it, or waits for its reply
+    IN_TRANSIT = "in transit"  # it was sent before anybody needed it; nobody waits for its reply
+
+
+class Mode(Enum):
+    """Whether a process fetches.  FETCHING ⇄ QUIET, and from both to ENDED."""
+
+    FETCHING = "fetching"
+    QUIET = "quiet"  # it settles, but reserves nothing
+    ENDED = "ended"  # takers get no unit any more
+
+
+_NONE = BatchState.NONE  # a global name is read faster than a member: for the code that runs once for each unit
 
 
 @dataclass(slots=True)
-class Round:
-    """One settle + reserve, from its beginning to its end.
+class Batch:
+    """One settle + reserve, from the claim to the close.
 
-    batch: what it settles.  size, limits, most_deaths: what it reserves, nothing when there are no limits.
-    sent: None until it is.  is_processor: whether a processor leads it, which goes on with a unit itself.
-    is_heard: whether a bell has asked for it.
+    settlements: what it settles.  size, limits, most_deaths: what it reserves; nothing if `limits` is None.
+    sent: None until it is sent.  started_at: monotonic seconds.  own_demand: units that its flusher takes itself.
+    is_wakeup: whether a wakeup has asked for it.
     """
 
-    batch: list[Settlement] = field(default_factory=list)
+    settlements: list[Settlement] = field(default_factory=list)
     size: ReserveSize = NO_UNITS
     limits: Limits | None = None
     most_deaths: int = ANY_DEATHS
     sent: Exchange | None = None
-    begun_at: float = 0.0
-    is_processor: bool = False
-    is_heard: bool = False
+    started_at: float = 0.0
+    own_demand: int = 0
+    is_wakeup: bool = False
 
 
-class Turns:
-    """What the threads of a worker share.
+class FetchCoordinator:
+    """The state that all takers of a process share, and the manager.
 
-    `lock` guards every field, with two exceptions.  Processors take from the left of `units` and add to the right of
-    `finished` without it (in fetch.py): a deque's pops and appends are atomic.  `oldest` and `is_tended`, which go
-    with these, are set without it as well, and any single field may be read so.
-    Methods take it, but for those that say otherwise.  poke: wakes the manager.
+    A taker is a processor thread; it might be an event loop.  A taker that gets nothing adds its free places to
+    `demand`, and waits until `wake_taker` is called.
+
+    One caller at a time, with two exceptions.  `take_at_hand`, `hand_in` and `notify_manager` may be called at any
+    time: they take from the left of `units` and add to the right of `finished`, which are atomic, and set
+    `oldest_finished_at` and `is_manager_notified`.  And any single field may be read at any time.
+
+    wake_taker: wakes one taker.  wake_manager: has the manager call `check_overdue` and `queues_to_arm`.
     """
 
-    def __init__(self, order: QueueOrder, in_flight: InFlight, clock: Clock, poke: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        order: QueueOrder,
+        in_flight: InFlight,
+        clock: Clock,
+        wake_taker: Callable[[], None],
+        wake_manager: Callable[[], None],
+    ) -> None:
         self._order = order
         self._in_flight = in_flight
         self._now = clock.monotonic
-        self._poke = poke
-        # A lock by itself, for `with` takes it in one step: what is raised in this thread from outside (a time limit of
-        # a library) comes before or after that. A condition's would stay locked, and stop the process.
-        self.lock = threading.Lock()
-        self.parked = threading.Condition(self.lock)
+        self._wake_taker = wake_taker
+        self._wake_manager = wake_manager
+        self.state = BatchState.NONE
+        self.mode = Mode.FETCHING
+        self.in_transit: Batch | None = None  # the batch, in that state
+        self.demand = 0  # units that takers wait for
         self.units: deque[Unit] = deque()  # at hand, the oldest first
-        self.finished = in_flight.finished  # what processors hand in
-        self.oldest = 0.0  # when the first of them came in
-        self.is_tended = False  # the manager knows that something is left behind
-        self.idle = 0  # processors parked on the condition
-        self.leading = False  # somebody ends a round, or one is on the air
-        self.on_air: Round | None = None  # sent ahead of need; ended by whoever finds no unit, or by the manager
+        self.low_watermark = 0  # units at hand at which the next batch is sent ahead; 0 while none are prefetched
+        self.finished = in_flight.finished  # outcomes that takers hand in
+        self.oldest_finished_at = 0.0  # monotonic seconds
+        self.is_manager_notified = False  # the manager knows that something waits
         self.prefetch = Prefetch()
-        self.due = True  # there may be work in Redis
-        self.few = 0  # units at hand at which somebody leads ahead; 0 while none are taken ahead
-        self.hungry = False  # the last reserve brought less than idle processors wanted
+        self.is_reserve_due = True  # there may be work in Redis
+        self.is_starved = False  # the last reserve brought less than was demanded, and the manager does not know
+        self.is_refused = False  # Redis refused the last reserve as a whole
+        self.is_uncertain = False  # a reply was lost: resync before the next batch
         self.resting: frozenset[str] = frozenset()  # queues that are paused or broken
-        self.forbidden: dict[str, float] = {}  # queues that Redis keeps from us → when they are tried again
-        self.is_refused = False  # the last reserve, as a whole
-        self.unsure = False  # a reply was lost: what Redis thinks that we hold is not known
-        self.is_quiet = False
-        self.has_ended = False
-        self.ending = threading.Event()  # the same, to wait for
+        self.forbidden: dict[str, float] = {}  # queues whose keys Redis forbids → when they are asked again
 
-    # processors
+    # takers
 
-    def wait(self) -> Unit | Round | None:
-        """Return a unit, or the round that the caller has to lead; None when it is time to end."""
-        with self.lock:
-            while not self.has_ended:
-                if self._should_lead():
-                    return self._take_lead(is_processor=True)
-                try:
-                    unit = self.units.popleft()
-                except IndexError:
-                    self.idle += 1
-                    try:
-                        self._tell_of_hunger()
-                        self.parked.wait()
-                    finally:  # a library may raise in this thread what was meant for the job before (a time limit)
-                        self.idle -= 1
-                else:
-                    self.ask_to_tend()
-                    if self.units or self.due or self.on_air:
-                        self.parked.notify()  # each wakes the next: had all been woken, they would contend for no gain
-                    return unit
-            return None
+    def take_at_hand(self, finished: Settlement | None = None) -> Unit | None:
+        """Hand an outcome in, and take a unit if more than a few are at hand, or if somebody flushes already."""
+        if finished is not None:
+            if not self.finished:
+                self.oldest_finished_at = self._now()
+            self.finished.append(finished)
+        if len(self.units) > self.low_watermark or self.state is not _NONE:
+            try:
+                unit = self.units.popleft()
+            except IndexError:  # others were faster
+                return None
+            if not self.is_manager_notified:
+                self.notify_manager()
+            return unit
+        return None
 
-    def ask_to_tend(self) -> None:
-        """Have the manager look after what is left behind: the caller may be busy for long.  Needs no lock."""
-        if not self.is_tended and (self.finished or self.units or self.on_air):
-            self.is_tended = True
-            self._poke()
+    def hand_in(self, finished: Settlement) -> None:
+        """Hand an outcome in, and take no unit."""
+        self.finished.append(finished)
+        self.notify_manager()
 
-    def _should_lead(self) -> bool:
-        if self.leading:
-            return self.on_air is not None and not self.units
-        if len(self.units) > self.few:
-            return False
-        return bool(self.few or self.finished or self.unsure or (self.due and not self.is_quiet))
+    def take(self, own_demand: int) -> Unit | Batch | None:
+        """Return a unit, or the batch that the caller has to flush; None if there is neither, or when it is ENDED.
 
-    def _take_lead(self, *, is_processor: bool) -> Round:
-        """Return the round that the caller has to end from now on, begun or new.  Called with the lock."""
-        turn, self.on_air = self.on_air or Round(), None
-        turn.is_processor = is_processor
-        self.leading = True
-        return turn
-
-    def _tell_of_hunger(self) -> None:
-        """Have the manager arm the bells: the queues are empty, and somebody is idle.  Called with the lock.
-
-        A leader that finds them empty is not idle yet, and bells are armed for idle processors only: it tells when it
-        parks.  And they are armed only while nobody leads: who parks before its round is over leaves the telling to it.
+        own_demand: units that the caller can take.  After None it adds these to the demand.
         """
-        if self.hungry and self.idle and not self.leading:
-            self.hungry = False
-            self._poke()
+        if self.mode is Mode.ENDED:
+            return None
+        if self._should_flush():
+            return self._claim(own_demand)
+        try:
+            unit = self.units.popleft()
+        except IndexError:
+            return None
+        self.notify_manager()
+        if self.units or self.is_reserve_due or self.in_transit:
+            self._wake_taker()  # each wakes the next: all at once would contend for nothing
+        return unit
+
+    def set_demand(self, units: int) -> None:
+        """Set how many units takers wait for."""
+        self.demand = units
+        self._report_starvation()
+
+    def notify_manager(self) -> None:
+        """Have the manager look after everything that waits here: the caller may be busy for long."""
+        if not self.is_manager_notified and (self.finished or self.units or self.in_transit):
+            self.is_manager_notified = True
+            self._wake_manager()
+
+    def _should_flush(self) -> bool:
+        if self.state is BatchState.FLUSHING:
+            return False
+        if self.state is BatchState.IN_TRANSIT:
+            return not self.units
+        if len(self.units) > self.low_watermark:
+            return False
+        may_reserve = self.is_reserve_due and self.mode is Mode.FETCHING
+        return bool(self.low_watermark or self.finished or self.is_uncertain or may_reserve)
+
+    def _claim(self, own_demand: int) -> Batch:
+        """Return the batch that the caller has to flush: the one in transit, or a new one."""
+        batch, self.in_transit = self.in_transit or Batch(), None
+        batch.own_demand = own_demand
+        self.state = BatchState.FLUSHING
+        return batch
+
+    def _report_starvation(self) -> None:
+        """Have the manager arm wakeups: the queues are empty, and somebody waits.
+
+        Wakeups are armed only while there is demand and no batch.  A flusher that finds the queues empty does not wait
+        yet: it reports when it does.  And who begins to wait before the batch is closed leaves the report to `close`.
+        """
+        if self.is_starved and self.demand and self.state is BatchState.NONE:
+            self.is_starved = False
+            self._wake_manager()
 
     # the manager
 
-    def begin_to_tend(self) -> bool:
-        """Take note that the manager looks now; return whether anything is left behind.  Needs no lock."""
-        self.is_tended = False  # before the look: what comes after it pokes
-        if not (self.units or self.on_air or self._in_flight.has_waiting):
-            return False
-        self.is_tended = True
-        return True
+    def check_overdue(self, long_running: Iterable[str]) -> tuple[Batch | None, float | None]:
+        """Put units back that have waited for MAX_UNIT_WAIT_SECONDS; find the batch that the manager has to flush now.
 
-    def waited_since(self) -> float:
-        """Return when the oldest unit at hand was reserved.  Needs no lock."""
-        try:
-            return self.units[0].reserved_at
-        except IndexError:
-            return inf
-
-    def give_back(self, long_running: Iterable[str], now: float) -> None:
-        """Have all units that wait put back, and for a while take none ahead from the queues that were in their way."""
-        with self.lock:
+        long_running: the queues of jobs that have run for long.  Also returns the seconds until the next check; None if
+        nothing waits here: when something does, `wake_manager` is called.
+        """
+        self.is_manager_notified = False  # first: whatever comes later wakes the manager
+        if not (self.units or self.in_transit or self._in_flight.has_waiting):
+            return None, None
+        self.is_manager_notified = True
+        now = self._now()
+        if self._has_waited_too_long(now):
             self._in_flight.return_units(self.units)
             self.prefetch.penalize(long_running, now)
+        batch = self.in_transit
+        if batch and (self.mode is not Mode.FETCHING or now >= batch.started_at + BATCH_DELAY_SECONDS):
+            return self._claim(0), 0.0
+        if self.state is not BatchState.NONE:
+            return None, BATCH_DELAY_SECONDS / 2  # that batch does not have what came in since it was built
+        seconds = self._seconds_until_overdue(now)
+        if seconds == 0 or self._in_flight.returned:
+            return self.claim_to_settle(), BATCH_DELAY_SECONDS
+        return None, seconds
 
-    def lead_to_settle(self) -> Round | None:
-        """Return the round by which the manager settles what is finished; None if somebody leads, or nothing is."""
-        with self.lock:
-            if self.leading or not self._in_flight.has_waiting:
-                return None
-            self.due = True  # who handed these in finds nothing left to settle, and must look for work all the same
-            return self._take_lead(is_processor=False)
+    def _has_waited_too_long(self, now: float) -> bool:
+        try:
+            return self.units[0].reserved_at <= now - MAX_UNIT_WAIT_SECONDS
+        except IndexError:  # processors have taken them meanwhile
+            return False
 
-    def lead_on_air(self) -> Round | None:
-        """Return the round on the air, which nobody was in need of, for the manager to end."""
-        with self.lock:
-            return None if self.on_air is None else self._take_lead(is_processor=False)
+    def _seconds_until_overdue(self, now: float) -> float:
+        if self.finished:
+            return max(0.0, self.oldest_finished_at + BATCH_DELAY_SECONDS - now)
+        if self._in_flight.refused:
+            return max(0.0, self._in_flight.refused_until - now)
+        return BATCH_DELAY_SECONDS  # processors run units that were at hand, and will hand in their outcomes
 
-    def heed(self, queue: str | None) -> tuple[bool, Round | None]:
-        """Return whether somebody will look for work, and the round that the caller is to send for it.
+    def claim_to_settle(self) -> Batch | None:
+        """Return the batch by which the manager settles what is finished; None if another is under way, or nothing is.
 
-        queue: the one whose bell rang, None for a look at all, which is left to the processor that is woken.
+        It reserves nothing, unless units are prefetched.
         """
-        with self.lock:
-            if self.is_quiet or self.has_ended or not self.idle:
-                return False, None
-            self.due = True
-            if queue is None or self.leading or self.unsure:
-                self.parked.notify()
-                return True, None
-            turn = self._take_lead(is_processor=False)
-            turn.is_heard = True
-            return True, turn
+        if self.state is not BatchState.NONE or not self._in_flight.has_waiting:
+            return None
+        self.is_reserve_due = True  # the taker that handed it in must look for work, with nothing left to settle
+        return self._claim(0)
 
-    def is_look_wanted(self) -> bool:
-        """Return whether somebody is idle, and nobody looks for work already."""
-        with self.lock:
-            return self._is_waiting()
+    def on_wakeup(self, queue: str | None) -> tuple[bool, Batch | None]:
+        """Return whether somebody will look for work, and the batch that the caller has to send for that.
 
-    def bells_wanted(self) -> list[str]:
-        """Return the queues whose bells should be armed, the preferred first."""
-        with self.lock:
-            if self.is_refused or not self._is_waiting():
-                return []
-            left_alone = {*self.resting, *self._forbidden_now()}
-        return list(islice((queue for queue in self._order.preferred() if queue not in left_alone), MAX_ARMED_QUEUES))
+        queue: the one with a push; None if any may have work, which is left to the taker that is woken.
+        """
+        if self.mode is not Mode.FETCHING or not self.demand:
+            return False, None
+        self.is_reserve_due = True
+        if queue is None or self.state is not BatchState.NONE or self.is_uncertain:
+            self._wake_taker()
+            return True, None
+        batch = self._claim(0)
+        batch.is_wakeup = True
+        return True, batch
 
-    def look_at(self, most: int) -> list[str]:
-        """Return the queues for the next look, without those that are known to be forbidden."""
-        with self.lock:
-            forbidden = self._forbidden_now()
-            return [queue for queue in self._order.next_to_sweep(most) if queue not in forbidden]
+    def is_sweep_wanted(self) -> bool:
+        """Return whether somebody waits, and nobody looks for work already."""
+        is_looking = self.is_reserve_due or self.state is not BatchState.NONE
+        return bool(self.demand) and self.mode is Mode.FETCHING and not is_looking
 
-    def suspect(self, queues: Iterable[str]) -> None:
-        """Take note that these queues may hold work."""
-        self._order.add_candidates(queues)
+    def queues_to_arm(self) -> list[str]:
+        """Return the queues whose pushes should wake this process, the preferred first."""
+        if self.is_refused or not self.is_sweep_wanted():
+            return []
+        excluded = {*self.resting, *self._forbidden_now()}
+        return list(islice((queue for queue in self._order.preferred() if queue not in excluded), MAX_ARMED_QUEUES))
+
+    def queues_to_sweep(self, most: int) -> list[str]:
+        """Return the queues for the next sweep, without those that are known to be forbidden."""
+        forbidden = self._forbidden_now()
+        return [queue for queue in self._order.next_to_sweep(most) if queue not in forbidden]
 
     def _forbidden_now(self) -> set[str]:
         now = self._now()
         return {queue for queue, until in self.forbidden.items() if now < until}
 
-    def _is_waiting(self) -> bool:
-        return bool(self.idle) and not (self.is_quiet or self.has_ended or self.due or self.leading)
-
-    # the main thread
+    # the life of the process
 
     def quiet(self) -> int:
-        """Want no more, have unstarted units put back; return their number."""
-        with self.lock:
-            self.is_quiet, self.few = True, 0
-            returned = self._in_flight.return_units(self.units)
-            self.oldest = 0.0  # no company to wait for
-        self._poke()
+        """Reserve no more, and have all units put back that nobody has started; return their number."""
+        if self.mode is Mode.FETCHING:
+            self.mode = Mode.QUIET
+        self.low_watermark = 0
+        returned = self._in_flight.return_units(self.units)
+        self.oldest_finished_at = 0.0  # the next check settles at once
+        self._wake_manager()
         return returned
 
     def resume(self) -> None:
-        """Want units again."""
-        with self.lock:
-            self.is_quiet = False
-            self.due = True
-            self.parked.notify()
+        """Reserve again."""
+        if self.mode is Mode.QUIET:
+            self.mode = Mode.FETCHING
+        self.is_reserve_due = True
+        self._wake_taker()
 
-    def doubt(self) -> None:
-        """Have the next round begin with a resync."""
-        with self.lock:
-            self.unsure = True
-            self.parked.notify()
+    def end(self) -> None:
+        """Give out no more units."""
+        self.mode = Mode.ENDED
 
-    def end_all(self) -> None:
-        """Let every processor end at its next turn."""
-        with self.lock:
-            self.has_ended = True
-            self.ending.set()
-            self.parked.notify_all()
+    def mark_uncertain(self) -> None:
+        """Have the next batch begin with a resync."""
+        self.is_uncertain = True
+        self._wake_taker()
 
-    # a round, by whoever leads it
+    def is_certain(self) -> bool:
+        """Return whether every unit that Redis holds for this process is known: no batch is open, no reply was lost."""
+        return self.state is BatchState.NONE and not self.is_uncertain
 
-    def load(self, turn: Round, *, ahead: bool) -> bool:
-        """Tell a round what to settle and what to reserve; return whether there is anything.
+    def is_drained(self) -> bool:
+        """Return whether the last reserve found the queues empty, or at rest, and nothing is held."""
+        return bool(self.demand) and self.is_certain() and not (self.is_reserve_due or len(self._in_flight))
 
-        ahead: nothing is taken along if it would reserve nothing.
+    # the batch, by its flusher
+
+    def build_request(self, batch: Batch, *, ahead: bool) -> bool:
+        """Choose what a batch settles and reserves; return whether there is anything to send.
+
+        ahead: nobody needs it yet.  Then it settles nothing unless it also reserves.
         """
-        with self.lock:
-            turn.begun_at = self._now()
-            turn.size, turn.limits = self._decide(turn)
-            if turn.limits is None and ahead:
-                return False
-            self.prefetch.record_finished(len(self.finished), turn.begun_at)
-            turn.batch = self._in_flight.take_waiting(turn.begun_at)
-            turn.most_deaths = self._in_flight.most_deaths(turn.batch, turn.begun_at)
-            if ahead and self.idle and any(type(each.outcome) is not Done for each in turn.batch):
-                self.parked.notify()  # payloads are sent along, which a Redis that is busy may be slow to take
-        return turn.limits is not None or bool(turn.batch)
+        batch.started_at = self._now()
+        batch.size, batch.limits = self._choose_limits(batch)
+        if batch.limits is None and ahead:
+            return False
+        self.prefetch.record_finished(len(self.finished), batch.started_at)
+        batch.settlements = self._in_flight.take_waiting(batch.started_at)
+        batch.most_deaths = self._in_flight.most_deaths(batch.settlements, batch.started_at)
+        if ahead and self.demand and any(type(each.outcome) is not Done for each in batch.settlements):
+            self._wake_taker()  # it sends payloads, which a busy Redis may be slow to read
+        return batch.limits is not None or bool(batch.settlements)
 
-    def _decide(self, turn: Round) -> tuple[ReserveSize, Limits | None]:
-        """Return how much to reserve, in all and from each queue.  Called with the lock."""
-        if self.is_quiet or self.has_ended or not (turn.is_processor or turn.is_heard or self.few):
+    def _choose_limits(self, batch: Batch) -> tuple[ReserveSize, Limits | None]:
+        """Return how much to reserve, in all and from each queue."""
+        if self.mode is not Mode.FETCHING or not (batch.own_demand or batch.is_wakeup or self.low_watermark):
             return NO_UNITS, None
-        size = self.prefetch.reserve_size(self.idle + turn.is_processor, len(self.units))
-        if size == NO_UNITS:  # enough is at hand; if a look is due, it stays so for who takes the last of it
-            self.few = 0
+        size = self.prefetch.reserve_size(self.demand + batch.own_demand, len(self.units))
+        if size == NO_UNITS:  # enough is at hand; if a reserve is due, it stays so for the taker of the last unit
+            self.low_watermark = 0
             return NO_UNITS, None
-        drawn = self._order.draw(self.prefetch.max_queues() if self.few else MAX_QUEUES)
-        self.due = self._order.has_other_candidates(drawn)
+        drawn = self._order.draw(self.prefetch.max_queues() if self.low_watermark else MAX_QUEUES)
+        self.is_reserve_due = self._order.has_other_candidates(drawn)
         if self.forbidden:
             forbidden = self._forbidden_now()
             drawn = {queue: share for queue, share in drawn.items() if queue not in forbidden}
-        limits = self.prefetch.limits(drawn, size, turn.begun_at)
+        limits = self.prefetch.limits(drawn, size, batch.started_at)
         if not limits:
-            self.few = 0
+            self.low_watermark = 0
         return size, limits or None
 
-    def leave_on_air(self, turn: Round) -> None:
-        """Leave a round that was sent to whoever needs it first."""
-        with self.lock:
-            self.on_air = turn
-            if not turn.is_heard:
-                self.ask_to_tend()
-            self.parked.notify()  # who was woken for a unit leads instead; the next one need not wait for that
+    def leave_in_transit(self, batch: Batch) -> None:
+        """Leave a batch that was sent to the first one who needs its reply."""
+        self.state, self.in_transit = BatchState.IN_TRANSIT, batch
+        if not batch.is_wakeup:
+            self.notify_manager()
+        self._wake_taker()  # a taker that was woken for a unit may flush instead, and then wakes nobody
 
-    def take_in(self, reserved: Reserved, turn: Round) -> None:
-        """Have at hand what a round has brought."""
-        units, size = reserved.units, turn.size
-        with self.lock:
-            self.is_refused = reserved.is_refused
-            self.resting = self.resting.difference(turn.limits or ()) | reserved.resting
-            self._in_flight.add(units, self._now())
-            is_alone = bool(units) and units[0].deaths > 0  # a suspect's batch is short for that
-            if self.is_quiet or self.has_ended:  # it was on its way when the process became quiet
-                self._in_flight.returned += units
-                self._poke()
-                return
-            self.units.extend(units)
-            self._note_queues(reserved, turn)
-            # Refused, the next sweep tries again: queues that were not asked would be refused as well.
-            self.due = not self.is_refused and (self.due or is_alone or len(units) >= size.needed)
-            brought_all = len(units) == size.total > size.needed
-            self.few = self.prefetch.depth // 2 if brought_all else 0
-            self.hungry = len(units) < size.needed and not is_alone and not self.is_refused
+    def on_reply(self, reserved: Reserved, batch: Batch) -> None:
+        """Have the units at hand that a batch has brought."""
+        units, needed, total = reserved.units, batch.size.needed, batch.size.total
+        self.is_refused = reserved.is_refused
+        self.resting = self.resting.difference(batch.limits or ()) | reserved.resting
+        self._in_flight.add(units, self._now())
+        if self.mode is not Mode.FETCHING:  # the batch was on its way when the process became quiet
+            self._in_flight.returned += units
+            self._wake_manager()
+            return
+        self.units.extend(units)
+        self._record_queues(reserved, batch)
+        is_suspect = bool(units) and units[0].deaths > 0  # a suspect comes alone: there may be more
+        # After a refusal the next sweep tries again: Redis would refuse other queues as well.
+        self.is_reserve_due = not self.is_refused and (self.is_reserve_due or is_suspect or len(units) >= needed)
+        self.low_watermark = self.prefetch.depth // 2 if len(units) == total > needed else 0
+        self.is_starved = len(units) < needed and not is_suspect and not self.is_refused
 
-    def _note_queues(self, reserved: Reserved, turn: Round) -> None:
-        """Take note which queues may hold more, if they are too many to be asked each time.  Called with the lock."""
-        limits, units, most = turn.limits or {}, reserved.units, turn.size.total
+    def _record_queues(self, reserved: Reserved, batch: Batch) -> None:
+        """Learn which queues may hold more, if they are too many to be asked each time."""
+        limits, units, most = batch.limits or {}, reserved.units, batch.size.total
         if self.is_refused or len(self._order.weights) <= MAX_QUEUES_AT_FULL_PACE:
             return
-        is_alone, is_filled = bool(units) and units[0].deaths > 0, len(units) >= most
-        is_cut_short = is_alone or is_filled or any(each < most for _, each in limits.values())
+        is_suspect, is_filled = bool(units) and units[0].deaths > 0, len(units) >= most
+        is_cut_short = is_suspect or is_filled or any(each < most for _, each in limits.values())
         is_whole = not is_cut_short and sum(len(unit.payload) for unit in units) < MAX_RESERVE_BYTES
         self._order.record_reserve(limits, {unit.queue for unit in units}, is_whole=is_whole)
 
-    def end(self, turn: Round, *, went_well: bool) -> Round | None:
-        """Lead no more, and see to it that somebody runs what there is, or leads on.
+    def close(self, batch: Batch, *, went_well: bool) -> Batch | None:
+        """End a batch, and see to it that somebody runs the units at hand, or flushes the next one.
 
-        Returns the next round, if it is to be sent ahead: before anybody is woken, who would hold the interpreter until
-        what this one has brought is used up.
+        Returns the next batch if the caller has to send it ahead.  That comes before anybody is woken, who would hold
+        the interpreter until the units at hand are used up.
         """
-        with self.lock:
-            self.leading = False
-            self._in_flight.acknowledge()
-            may_follow = went_well and turn.is_processor and turn.sent is not None and not self.unsure
-            if may_follow and self.few and 0 < len(self.units) <= self.few + 1:  # of which the caller takes one itself
-                return self._take_lead(is_processor=True)
-            self._tell_of_hunger()
-            # A leading processor goes on with a unit itself, or leads again; the manager does neither.
-            # If there may be more, somebody else leads on: who parked during this round was not counted in it.
-            if len(self.units) > turn.is_processor or (self.due and self.units) or not turn.is_processor:
-                self.parked.notify()
-            return None
+        self.state = BatchState.NONE
+        self._in_flight.acknowledge()
+        may_follow = went_well and batch.own_demand and batch.sent is not None and not self.is_uncertain
+        if may_follow and self.low_watermark and 0 < len(self.units) <= self.low_watermark + batch.own_demand:
+            return self._claim(batch.own_demand)
+        self._report_starvation()
+        # A taker goes on with its own units, or flushes again; the manager does neither.
+        # If there may be more, another taker flushes: who began to wait during this batch was not counted in it.
+        has_more = len(self.units) > batch.own_demand or (self.is_reserve_due and self.units)
+        if has_more or not batch.own_demand:
+            self._wake_taker()
+        return None
 
-    # a round that went wrong
+    # a batch that failed
 
-    def refuse(self, batch: Sequence[Settlement], refusals: Refusals) -> None:
-        """Keep what Redis would not write, and try it again later."""
-        with self.lock:
-            self._in_flight.keep_refused(batch, refusals, self._now())
+    def on_refused(self, settlements: Sequence[Settlement], refusals: Refusals) -> None:
+        """Keep the outcomes that Redis would not write, and send them again later."""
+        self._in_flight.keep_refused(settlements, refusals, self._now())
 
-    def forbid(self, queues: Iterable[str]) -> bool:
-        """Ask these queues no more for a while, and look again; return whether any was not known to be forbidden."""
-        with self.lock:
-            is_new = not self.forbidden.keys() >= set(queues)
-            self.forbidden.update(dict.fromkeys(queues, self._now() + FORBIDDEN_SECONDS))
-            self._order.drop_candidates(queues)
-            self.due = True
-            self.parked.notify()
-            return is_new
+    def on_forbidden(self, queues: Iterable[str]) -> bool:
+        """Ask these queues no more for a while, and reserve again; return whether any was not known to be forbidden."""
+        is_new = not self.forbidden.keys() >= set(queues)
+        self.forbidden.update(dict.fromkeys(queues, self._now() + FORBIDDEN_RETRY_SECONDS))
+        self._order.drop_candidates(queues)
+        self.is_reserve_due = True
+        self._wake_taker()
+        return is_new
 
-    def disbelieve(self) -> None:
-        """Take what a round has reserved for unknown: look again, after a resync."""
-        with self.lock:
-            self.unsure = self.due = True
-            self.parked.notify()
+    def on_failure(self, settlements: Sequence[Settlement], *, is_lost: bool) -> None:
+        """Have the outcomes of a failed batch wait for the next one.  is_lost: Redis may have run it all the same."""
+        self._in_flight.restore(settlements)
+        self.is_reserve_due, self.low_watermark = True, 0
+        self.is_uncertain = self.is_uncertain or is_lost
+        self._wake_taker()  # units at hand run meanwhile
 
-    def put_back(self, batch: Sequence[Settlement], *, is_lost: bool) -> None:
-        """Have what a round took along wait for the next one.  is_lost: it may have come to Redis all the same."""
-        with self.lock:
-            self._in_flight.restore(batch)
-            self.due, self.few = True, 0
-            self.unsure = self.unsure or is_lost
-            self.parked.notify()  # what is at hand runs meanwhile
+    def discard_reply(self) -> None:
+        """Treat the units that a batch has reserved as unknown: resync, and reserve again."""
+        self.is_uncertain = self.is_reserve_due = True
+        self._wake_taker()
 
-    def be_sure(self) -> None:
+    def on_resynced(self) -> None:
         """Go on after a resync."""
-        with self.lock:
-            self.unsure, self.due = False, True
+        self.is_uncertain, self.is_reserve_due = False, True
 
-    def start_over(self) -> None:
-        """Hold nothing, and look for work: what was at hand is others' now."""
-        with self.lock:
-            self.units.clear()
-            self._in_flight.clear()
-            self.unsure, self.due = False, True
+    def reset(self) -> None:
+        """Hold nothing, and look for work: others have recovered the units that were here."""
+        self.units.clear()
+        self._in_flight.clear()
+        self.is_uncertain, self.is_reserve_due = False, True

@@ -63,7 +63,7 @@ class Manager(Service):
             while not self.stopping.is_set():
                 self._replace_dead()
                 self._arm()
-                look_in = self._fetch.tend(self._long_running())
+                look_in = self._fetch.flush_overdue(self._long_running())
                 self._listen(self._patience(look_in))
                 self._sweep()
         finally:
@@ -97,7 +97,7 @@ class Manager(Service):
 
     def _arm(self) -> None:
         try:
-            self._wakeups.arm(self._fetch.bells_wanted())
+            self._wakeups.arm(self._fetch.queues_to_arm())
         except StoreError:
             return  # Redis is away: the leader of the next round says so and waits; the bell is armed after that
 
@@ -122,17 +122,17 @@ class Manager(Service):
             return
         self._next_sweep = self._clock.monotonic() + SWEEP
         if late < FROZEN:
-            self._fetch.look()
+            self._fetch.sweep()
         else:  # only a reserve tells whether we are a member still
-            self._fetch.ring()
+            self._fetch.on_wakeup()
 
     def _ring(self, rung: list[str]) -> None:
-        unheard = [queue for queue in rung if not self._fetch.ring(queue)]
+        unheard = [queue for queue in rung if not self._fetch.on_wakeup(queue)]
         if unheard:
             self._bounce(unheard)
 
     def _bounce(self, queues: list[str]) -> None:
         try:
-            self._fetch.bounce(queues)
+            self._fetch.return_to_queue(queues)
         except StoreError:
             return  # it stays in the wake list, where any process' next sweep finds it (R6)

@@ -180,6 +180,10 @@ class Keys:
         """hash: `token:queue` → payload, the units a process holds."""
         return f"{self.prefix}kiq:inflight:{identity}"
 
+    def held(self, identity: str) -> str:
+        """hash: `token:queue` → what a unit holds besides its payload, as JSON (holds.lua)."""
+        return f"{self.prefix}kiq:held:{identity}"
+
     def control(self, identity: str) -> str:
         """list: control messages (process_registry.py) for a process or, through it, for its supervisor; 60 s."""
         return f"{self.prefix}kiq:control:{identity}"

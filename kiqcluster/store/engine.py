@@ -5,6 +5,7 @@ exchange   settle a batch and reserve a batch, in one round trip (R2, R4)
 find_work  look whether a reserve would be of use, and of which queues
 forbidden_queues   which queues an ACL keeps from us, after a reserve that was refused as a whole
 settle     settle alone; may be sent again
+begin_run  whether a unit may run, by the rows of its features
 resync     after a lost reply: fence, and give back what the caller does not hold (R3)
 recover    end a membership, one's own or a dead one's, and give its units back (R7)
 return_wake_lists   move what has rung back to its queue: before a stop, and for the dead
@@ -33,6 +34,7 @@ from kiqcluster.store.connection import Link, Store
 from kiqcluster.store.entry_moves import DeadSetLimits, Dropped, Due, Move, move_entries, read_due, trim_dead
 from kiqcluster.store.scripts import (
     BEAT,
+    BEGIN,
     JOIN,
     RECOVER,
     RESERVE,
@@ -43,6 +45,7 @@ from kiqcluster.store.scripts import (
     Word,
     begin_scripts,
     finish_scripts,
+    run_script,
     run_scripts,
 )
 from kiqcluster.store.wire import about_keys
@@ -66,6 +69,7 @@ __all__ = [
     "Reserved",
     "Settlement",
     "Unit",
+    "Verdict",
 ]
 
 T = TypeVar("T")
@@ -118,6 +122,7 @@ class Unit:
 
     token: by which `identity` holds it.  deaths: processes that died while they ran it.
     reserved_at: monotonic seconds, for whoever holds it; until then, just now.
+    holds: whether it may hold more than its payload, which is released with it.
     """
 
     queue: str
@@ -126,6 +131,7 @@ class Unit:
     identity: str
     deaths: int = 0
     reserved_at: float = inf
+    holds: bool = False
 
     @property
     def field(self) -> str:
@@ -139,6 +145,22 @@ class Settlement:
 
     unit: Unit
     outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a unit may run.
+
+    action: go; lost, when others have recovered it; else what becomes of it: drop, park or defer.  seconds: of a defer.
+    row: the first that was not true.
+    """
+
+    action: str
+    seconds: float = 0.0
+    row: Effect | None = None
+
+
+GO = Verdict("go")
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +370,21 @@ class Engine:
             raise RedisRefused(reason)
         return sum(reply[0] for reply in replies)
 
+    def begin_run(self, unit: Unit, rows: Sequence[Effect]) -> Verdict:
+        """Return whether a unit may run; if so, what its rows say is in force, and is released with it.
+
+        rows: of the table of begin.lua.  One round trip, none without rows.  May be sent again.  Raises StoreError.
+        """
+        if not rows:
+            return GO
+        keys = [self._keys.inflight(unit.identity), self._keys.held(unit.identity)]
+        arguments: list[Word] = [unit.field, f"{unit.identity}/{unit.token}"]
+        arguments += _row_words(rows, keys, {})
+        unit.holds = True  # also where the reply is lost
+        (word, *at) = run_script(self.store, Call(BEGIN, keys, arguments))
+        action, _, seconds = word.decode().partition(" ")
+        return Verdict(action.lower(), float(seconds or 0.0), rows[at[0] - 1] if at else None)
+
     def resync(self, link: Link, member: Member, raised: Member, held: Iterable[str]) -> tuple[int, int] | None:
         """Raise the epoch and give back units that the caller does not hold.
 
@@ -357,7 +394,7 @@ class Engine:
         `raised` once none are left; until then it calls again, with a higher epoch.
         May be sent again, as said.  One round trip.
         """
-        keys = [self._keys.members, self._keys.inflight(member.identity)]
+        keys = [self._keys.members, self._keys.inflight(member.identity), self._keys.held(member.identity)]
         arguments: list[Word] = [
             member.identity,
             member.padded_epoch,
@@ -381,7 +418,7 @@ class Engine:
         """
         recovered, left, refused, words = 0, 1, 0, b""
         keys = [self._keys.members, self._keys.inflight(identity), self._keys.beats, self._keys.suspects]
-        keys += [self._keys.beats_of_format_1, self._keys.seen_of_format_1]
+        keys += [self._keys.beats_of_format_1, self._keys.seen_of_format_1, self._keys.held(identity)]
         seen = "" if score is None else score
         arguments: list[Word] = [identity, self._keys.queue(""), MAX_RETURNED, MAX_RETURNED_BYTES, SUSPECT_TTL]
         arguments += [seen, *running]
@@ -550,7 +587,7 @@ class Engine:
             if unit.identity != identity:
                 identity = unit.identity
                 fields, others = found.setdefault(identity, ([], []))
-            if type(outcome) is Done and not outcome.effects and not unit.deaths:  # only to be removed and counted
+            if type(outcome) is Done and not (outcome.effects or unit.deaths or unit.holds):  # to remove and count
                 fields.append(f"{unit.token}:{unit.queue}")  # unit.field, without a call for each job
             else:
                 others.append(settlement)
@@ -569,12 +606,10 @@ class Engine:
         for settlement in others:
             outcome, unit = settlement.outcome, settlement.unit
             effects = (*self._consequences(unit, outcome), *outcome.effects)
+            if unit.holds:
+                effects = (*effects, Effect("release", self._keys.held(identity)))
             arguments += (unit.field, int(outcome.processed), int(outcome.failed), len(effects))
-            for effect in effects:
-                if effect.key not in index_by_key:
-                    keys.append(effect.key)
-                    index_by_key[effect.key] = len(keys)
-                arguments += (effect.operation, index_by_key[effect.key], len(effect.arguments), *effect.arguments)
+            arguments += _row_words(effects, keys, index_by_key)
         return Call(SETTLE, keys, arguments)
 
     def _consequences(self, unit: Unit, outcome: Outcome) -> tuple[Effect, ...]:
@@ -596,6 +631,17 @@ class Engine:
             case Deferred(payload=payload, at=at):
                 return (Effect("zadd", self._keys.schedule, (repr(at), payload)),)
         return ()
+
+
+def _row_words(rows: Sequence[Effect], keys: list[str], index_by_key: dict[str, int]) -> list[Word]:
+    """Return rows as words for a script; adds their keys to `keys`, where each is once."""
+    words: list[Word] = []
+    for row in rows:
+        if row.key not in index_by_key:
+            keys.append(row.key)
+            index_by_key[row.key] = len(keys)
+        words += (row.operation, index_by_key[row.key], len(row.arguments), *row.arguments)
+    return words
 
 
 def sliced(items: Sequence[T], size: int) -> list[Sequence[T]]:

@@ -21,6 +21,7 @@ from kiqcluster.store.wire import about_keys, is_outage
 
 __all__ = [
     "BEAT",
+    "BEGIN",
     "DUE",
     "FIND_ENTRIES",
     "FIND_JOBS",
@@ -86,6 +87,7 @@ def load(name: str) -> Script:
 
 JOIN = load("join")
 ONCE = load("once")
+BEGIN = load("begin")
 RESERVE = load("reserve")
 SETTLE = load("settle")
 RESYNC = load("resync")

@@ -30,6 +30,7 @@ from kiqcluster.store.engine import (
 )
 from kiqcluster.store.entry_moves import Dropped, Move, move_entries, move_jobs, read_due, read_queue
 from kiqcluster.store.scripts import (
+    BEGIN,
     MOVE_ENTRIES,
     MOVE_JOBS,
     ONCE,
@@ -358,6 +359,140 @@ class TestSettle:
         assert calls_of_scripts(store) == 3
         if isinstance(outcome, Requeue):
             assert queue(store) == [*map(str, reversed(range(count)))]
+
+
+SLOTS, CANCELLED = "kiq:test:slots", "kiq:test:cancelled"
+
+
+def enter(largest: int, otherwise: str, key: str = SLOTS) -> Effect:
+    return Effect("enter", key, (largest, otherwise))
+
+
+def slots(store: Store, key: str = SLOTS) -> set[str]:
+    return {member.decode() for member in store.call("SMEMBERS", key)}
+
+
+class TestBegin:
+    @pytest.fixture
+    def units(self, engine: Engine, store: Store) -> list[Unit]:
+        push(store, "default", "a", "b", "c")
+        return reserve(engine, 3).units
+
+    def test_without_rows_it_asks_nobody(self, engine: Engine, store: Store, units: list[Unit]) -> None:
+        store.call("CONFIG", "RESETSTAT")
+
+        assert engine.begin_run(units[0], []).action == "go"
+        assert (calls_of_scripts(store), units[0].holds) == (0, False)
+
+    def test_the_first_row_that_is_not_true_decides_and_nothing_is_changed(
+        self, engine: Engine, store: Store, units: list[Unit]
+    ) -> None:
+        first, second, third = units
+        assert engine.begin_run(first, [enter(1, "park")]).action == "go"
+        store.call("SET", CANCELLED, 1)
+
+        deferred = engine.begin_run(second, [enter(5, "park", "other"), enter(1, "defer 2.5"), enter(1, "drop")])
+        dropped = engine.begin_run(third, [Effect("absent", CANCELLED, ("drop",)), enter(1, "park")])
+
+        assert (deferred.action, deferred.seconds, deferred.row) == ("defer", 2.5, enter(1, "defer 2.5"))
+        assert (dropped.action, dropped.row) == ("drop", Effect("absent", CANCELLED, ("drop",)))
+        assert slots(store) == {f"{ME.identity}/{first.token}"}
+        assert slots(store, "other") == set()
+        assert store.call("HLEN", store.keys.held(ME.identity)) == 1
+
+    def test_any_number_of_rows_takes_one_round_trip_and_may_be_sent_again(
+        self, engine: Engine, store: Store, units: list[Unit]
+    ) -> None:
+        rows = [enter(1, "park"), enter(2, "drop", "other"), Effect("absent", CANCELLED, ("drop",))]
+        engine.begin_run(units[0], rows)
+        store.call("CONFIG", "RESETSTAT")
+
+        assert engine.begin_run(units[0], rows).action == "go"
+        assert calls_of_scripts(store) == 1
+        assert (len(slots(store)), len(slots(store, "other"))) == (1, 1)
+
+    def test_a_unit_that_others_have_recovered_enters_nothing(
+        self, engine: Engine, store: Store, units: list[Unit]
+    ) -> None:
+        with store.borrowed() as link:
+            engine.recover(link, ME.identity)
+
+        assert engine.begin_run(units[0], [enter(1, "park")]).action == "lost"
+        assert slots(store) == set()
+
+    def test_an_unknown_row_is_refused_and_changes_nothing(
+        self, engine: Engine, store: Store, units: list[Unit]
+    ) -> None:
+        with pytest.raises(RedisRefused, match="no begin row leap"):
+            engine.begin_run(units[0], [enter(1, "park"), Effect("leap", "key", ("drop",))])
+
+        assert slots(store) == set()
+
+
+class TestHolds:
+    """What a unit holds is released in the script that moves the unit, whichever that is."""
+
+    @pytest.fixture
+    def unit(self, engine: Engine, store: Store) -> Unit:
+        push(store, "default", "a")
+        (unit,) = reserve(engine, 1).units
+        engine.begin_run(unit, [enter(1, "park"), enter(3, "drop", "other")])
+        assert (len(slots(store)), len(slots(store, "other"))) == (1, 1)
+        return unit
+
+    @pytest.mark.parametrize(
+        "outcome",
+        [
+            Done(),
+            Retry(b"again", NOW),
+            Dead(b"dead", NOW),
+            Discard(),
+            Requeue(),
+            Interrupted(b"a"),
+            Deferred(b"a", NOW),
+        ],
+        ids=lambda outcome: type(outcome).__name__,
+    )
+    def test_by_every_outcome(self, engine: Engine, store: Store, unit: Unit, outcome: Outcome) -> None:
+        assert settle(engine, (unit, outcome)) == 1
+
+        assert (slots(store), slots(store, "other")) == (set(), set())
+        assert store.call("EXISTS", store.keys.held(ME.identity)) == 0
+
+    def test_by_a_recovery(self, engine: Engine, store: Store, unit: Unit) -> None:
+        with store.borrowed() as link:
+            assert engine.recover(link, ME.identity) == 1
+
+        assert (slots(store), slots(store, "other")) == (set(), set())
+        assert store.call("EXISTS", store.keys.held(ME.identity)) == 0
+
+    def test_by_a_resync_that_gives_it_back(self, engine: Engine, store: Store, unit: Unit) -> None:
+        with store.borrowed() as link:
+            assert engine.resync(link, ME, ME.raised(), []) == (1, 0)
+
+        assert slots(store) == set()
+
+    def test_not_by_a_resync_that_leaves_it(self, engine: Engine, store: Store, unit: Unit) -> None:
+        with store.borrowed() as link:
+            assert engine.resync(link, ME, ME.raised(), [unit.token]) == (0, 0)
+
+        assert slots(store) == {f"{ME.identity}/{unit.token}"}
+
+    def test_not_by_a_late_settle_of_a_recovered_unit(self, engine: Engine, store: Store, unit: Unit) -> None:
+        with store.borrowed() as link:
+            engine.recover(link, ME.identity)
+        store.call("SADD", SLOTS, "the next holder")
+
+        assert settle(engine, (unit, Done())) == 0
+        assert slots(store) == {"the next holder"}
+
+    @pytest.mark.parametrize("key", [SLOTS, "kiq:held:" + ME.identity])
+    def test_a_broken_key_keeps_no_unit(self, engine: Engine, store: Store, unit: Unit, key: str) -> None:
+        store.call("DEL", key)
+        store.call("SET", key, "of a wrong type")
+
+        assert settle(engine, (unit, Done())) == 1
+        assert inflight(store) == []
 
 
 class TestResync:
@@ -1038,6 +1173,25 @@ def scene_bounce(engine: Engine, store: Store) -> Callable[[], object]:
     return lambda: reserve(engine, 0)
 
 
+def scene_settle_held(engine: Engine, store: Store) -> Callable[[], object]:
+    push(store, "default", "job-1", "job-2")
+    units = reserve(engine, 2).units
+    for unit in units:
+        engine.begin_run(unit, [enter(5, "park"), enter(5, "park", "other")])
+    return lambda: settle(engine, *((unit, Requeue()) for unit in units))
+
+
+def scene_begin(engine: Engine, store: Store) -> Callable[[], object]:
+    push(store, "default", "job-1")
+    (unit,) = reserve(engine, 1).units
+    return lambda: engine.begin_run(unit, [enter(5, "park"), enter(5, "park", "other")])
+
+
+def scene_recover_held(engine: Engine, store: Store) -> Callable[[], object]:
+    scene_settle_held(engine, store)
+    return scene_recover(engine, store)
+
+
 def scene_settle(engine: Engine, store: Store) -> Callable[[], object]:
     push(store, "default", *[f"job-{number}" for number in range(1, 7)])
     units = reserve(engine, 6).units
@@ -1118,7 +1272,10 @@ def scene_move_jobs(engine: Engine, store: Store) -> Callable[[], object]:
 SCENES = [
     Scene("reserve", RESERVE, scene_reserve),
     Scene("bounce", RESERVE, scene_bounce),
+    Scene("begin", BEGIN, scene_begin),
     Scene("settle", SETTLE, scene_settle),
+    Scene("settle_held", SETTLE, scene_settle_held),
+    Scene("recover_held", RECOVER, scene_recover_held),
     Scene("resync", RESYNC, scene_resync),
     Scene("recover", RECOVER, scene_recover),
     Scene("sweep", RECOVER, scene_sweep),
@@ -1159,6 +1316,30 @@ def sabotage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Script, int]
 
     yield apply
     monkeypatch.undo()
+
+
+def test_a_begin_that_fails_after_any_of_its_calls_leaves_nothing_that_recovery_does_not_release(
+    store: Store, sabotage: Callable[[Script, int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for calls in range(MOST_CALLS):
+        monkeypatch.undo()
+        store.call("FLUSHALL")
+        engine = Engine(store, LIMITS)
+        engine.join(ME)
+        run = scene_begin(engine, store)
+        sabotage(BEGIN, calls)
+        try:
+            run()
+            has_failed = False
+        except RedisRefused:
+            has_failed = True
+        with store.borrowed() as link:
+            engine.recover(link, ME.identity)
+
+        assert (slots(store), slots(store, "other"), queue(store)) == (set(), set(), ["job-1"])
+        if not has_failed:
+            break
+    assert calls >= 3, "the faults were injected"
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)

@@ -7,6 +7,7 @@
 -- KEYS[4]  kiq:suspects           hash    SHA-1 of a payload -> processes that died while they ran it
 -- KEYS[5]  kiq:beats              hash    format 1: identity -> number of beats
 -- KEYS[6]  kiq:beats:1            hash    members of format 1: identity -> that number when their score was set
+-- KEYS[7]  kiq:held:<id>          hash    "<token>:<queue>" -> what the unit holds (holds.lua)
 -- ARGV[1]  identity   ARGV[2] prefix of queue keys, "queue:" included   ARGV[3] units at most in this batch
 -- ARGV[4]  bytes of payloads at which the batch stops (at least one unit)   ARGV[5] seconds that suspects are remembered
 -- ARGV[6]  score with which the caller was handed the member (beat.lua), "" where it knows that the process is gone
@@ -19,6 +20,7 @@
 -- sent again, by anybody: once the process is fenced its beat counts no more.
 -- Cost: O(u log u) for u units in flight.
 
+-- include holds
 -- include unit
 
 local record = redis.call('HGET', KEYS[1], ARGV[1])
@@ -54,11 +56,12 @@ local function suspect(payload)
   is_kept = true
 end
 
+local held = redis.call('EXISTS', KEYS[7]) == 1 and KEYS[7]
 local given, refused, words, bytes_left = 0, 0, '', tonumber(ARGV[4])
 for i = #fields, 1, -1 do -- newest first, so that the oldest is fetched next
   if given == tonumber(ARGV[3]) or bytes_left <= 0 then break end
   local may_have_killed = running[read_field(fields[i])] or running['*']
-  local bytes, refusal = put_back(KEYS[2], fields[i], ARGV[2], may_have_killed and suspect)
+  local bytes, refusal = put_back(KEYS[2], held, fields[i], ARGV[2], may_have_killed and suspect)
   if refusal then
     refused, words = refused + 1, refusal
   else

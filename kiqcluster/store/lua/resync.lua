@@ -3,6 +3,7 @@
 --
 -- KEYS[1]  kiq:members            hash    identity -> "epoch ..."
 -- KEYS[2]  kiq:inflight:<id>      hash    "<token>:<queue>" -> payload
+-- KEYS[3]  kiq:held:<id>          hash    "<token>:<queue>" -> what the unit holds (holds.lua)
 -- ARGV[1]  identity   ARGV[2] epoch that the caller knows
 -- ARGV[3]  epoch to go on with, higher than that of every resync which the caller has sent before
 -- ARGV[4]  prefix of queue keys, "queue:" included
@@ -16,6 +17,7 @@
 -- arrive only after its caller has gone on, finds its own epoch reached and takes nothing away.
 -- Cost: O(units in flight + tokens held), both at most a few thousand.
 
+-- include holds
 -- include unit
 
 local record = redis.call('HGET', KEYS[1], ARGV[1])
@@ -32,10 +34,11 @@ for _, field in ipairs(redis.call('HKEYS', KEYS[2])) do
 end
 table.sort(strays)
 
+local holds = redis.call('EXISTS', KEYS[3]) == 1 and KEYS[3]
 local given, refused, bytes_left = 0, 0, tonumber(ARGV[6])
 for i = #strays, 1, -1 do -- newest first, so that the oldest is fetched next
   if given == tonumber(ARGV[5]) or bytes_left <= 0 then break end
-  local bytes = put_back(KEYS[2], strays[i], ARGV[4])
+  local bytes = put_back(KEYS[2], holds, strays[i], ARGV[4])
   if bytes then
     given, bytes_left = given + 1, bytes_left - bytes
   else

@@ -16,6 +16,7 @@
 --   lpush payload          to the back of the line
 --   sadd member            (the set of queue names)
 --   zadd score member      schedule and retry
+--   release                 what the unit holds besides its payload (holds.lua), kiq:held:<id>
 --   absolve digest         a suspect has ended without killing its process: its count is cleared
 --   bury score member timeout largest   dead set: add; once per script, drop what is older than timeout seconds at
 --                                       that score, and all but the newest largest - 1 (dead_set.lua)
@@ -28,6 +29,7 @@
 
 -- include server_clock
 -- include dead_set
+-- include holds
 
 local buried -- what the dead set is trimmed by
 
@@ -36,6 +38,7 @@ local effects = {
   rpush = function(key, arguments) redis.call('RPUSH', key, arguments[1]) end,
   lpush = function(key, arguments) redis.call('LPUSH', key, arguments[1]) end,
   absolve = function(key, arguments) redis.call('HDEL', key, arguments[1]) end,
+  release = function(key, _, _, field) release_holds(key, field) end,
   sadd = function(key, arguments) redis.call('SADD', key, arguments[1]) end,
   zadd = function(key, arguments) redis.call('ZADD', key, arguments[1], arguments[2]) end,
   bury = function(key, arguments)
@@ -46,6 +49,7 @@ local effects = {
 
 local types = {
   give_back = 'list', rpush = 'list', lpush = 'list', sadd = 'set', zadd = 'zset', bury = 'zset', absolve = 'hash',
+  release = false,
 }
 
 -- Returns why an effect cannot be written, nil when it can.  Looked at before any effect of a unit is: a unit whose
@@ -53,7 +57,7 @@ local types = {
 local function refusal(operation, key)
   local found = redis.call('TYPE', key).ok
   if types[operation] == nil then return 'ERR there is no effect ' .. operation end
-  if found ~= 'none' and found ~= types[operation] then
+  if types[operation] and found ~= 'none' and found ~= types[operation] then
     return 'WRONGTYPE ' .. operation .. ' needs a ' .. types[operation] .. ', but ' .. key .. ' is a ' .. found
   end
 end
@@ -82,7 +86,7 @@ while at <= #ARGV do
   for _ = 1, effect_count do
     local operation, key, argument_count = ARGV[at], KEYS[tonumber(ARGV[at + 1])], tonumber(ARGV[at + 2])
     if payload and fine then
-      fine, reason = pcall(effects[operation], key, {unpack(ARGV, at + 3, at + 2 + argument_count)}, payload)
+      fine, reason = pcall(effects[operation], key, {unpack(ARGV, at + 3, at + 2 + argument_count)}, payload, field)
     end
     at = at + 3 + argument_count
   end

@@ -9,9 +9,10 @@ end
 
 local refusals = {} -- queue -> Redis' words: no second payload is read for a queue that refused one
 
--- Moves a unit to the end of its queue that is fetched next.  `before_removal` is told its payload once it is there.
+-- Moves a unit to the end of its queue that is fetched next, and releases what it holds.  `before_removal` is told its
+-- payload once it is there.  held: the hash of what units hold, false where there is none.
 -- Returns the payload's bytes, or nil and Redis' words when the queue's key refuses it; it stays in flight then.
-local function put_back(inflight, field, prefix, before_removal)
+local function put_back(inflight, held, field, prefix, before_removal)
   local _, queue = read_field(field)
   if not queue then return nil, 'ERR the unit ' .. field .. ' has no queue: another release wrote it' end
   if refusals[queue] then return nil, refusals[queue] end
@@ -23,5 +24,6 @@ local function put_back(inflight, field, prefix, before_removal)
   end
   if before_removal then before_removal(payload) end
   redis.call('HDEL', inflight, field)
+  if held then release_holds(held, field) end
   return #payload
 end

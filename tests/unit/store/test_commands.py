@@ -11,7 +11,19 @@ from kiqcluster.store.commands import WORKER_COMMANDS
 from kiqcluster.store.scripts import Script
 from tests.kit import ROOT
 
-WORKER_SCRIPTS = ("JOIN", "ONCE", "RESERVE", "SETTLE", "RESYNC", "RECOVER", "BEAT", "MOVE_ENTRIES", "DUE", "TRIM_DEAD")
+WORKER_SCRIPTS = (
+    "JOIN",
+    "ONCE",
+    "BEGIN",
+    "RESERVE",
+    "SETTLE",
+    "RESYNC",
+    "RECOVER",
+    "BEAT",
+    "MOVE_ENTRIES",
+    "DUE",
+    "TRIM_DEAD",
+)
 OPTIONAL = {"COMMAND|INFO", "INFO", "PING", "SELECT", "ROLE", "WAIT", "CLIENT|SETINFO", "CLIENT|ID", "CLIENT|KILL"}
 CALL = re.compile(r"p?call\((?:redis\.call, )?'([A-Z]+)'")
 

@@ -1,4 +1,4 @@
-"""Picture: everything that `top` shows, as of one moment, for three round trips.
+"""Dashboard: everything that `top` shows, as of one moment, for three round trips.
 
 1. names and sizes   queues, processes, counters, sizes of the sets, a page of entries where the view shows them
 2. each of them      a queue's length and next job, a process' heartbeat, and in the view BUSY what it runs
@@ -15,8 +15,8 @@ from typing import Any
 
 from kiqcluster.api import DeadSet, JobRecord, RetrySet, ScheduledSet, SortedEntry
 from kiqcluster.api.processes import Work, read_work
-from kiqcluster.api.processes import questions as work_questions
-from kiqcluster.api.queues import QueueSummary, read_summary, summary_questions
+from kiqcluster.api.processes import read_commands as work_commands
+from kiqcluster.api.queues import QueueSummary, read_summary, summary_commands
 from kiqcluster.clock import Clock
 from kiqcluster.control import process_registry
 from kiqcluster.control.process_registry import Cluster, RegisteredProcess
@@ -24,10 +24,10 @@ from kiqcluster.errors import RedisRefused
 from kiqcluster.store import Store
 from kiqcluster.store.wire import Command
 
-__all__ = ["PAGE", "Picture", "View", "job_as_json", "take"]
+__all__ = ["MAX_ENTRIES", "Dashboard", "View", "job_as_json", "read_dashboard"]
 
-PAGE = 100  # entries of a set in one picture
-PART = 1_000  # commands in one round trip
+MAX_ENTRIES = 100  # entries of a set in one picture
+MAX_COMMANDS_PER_ROUND_TRIP = 1_000  # commands in one round trip
 
 
 class View(Enum):
@@ -49,7 +49,7 @@ SETS: Mapping[View, type[RetrySet] | type[ScheduledSet] | type[DeadSet]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class Dashboard:
     """taken: monotonic seconds, for rates.  at: epoch seconds.  sizes: of the sets, by their views.
 
     unreadable: keys of the wrong type; what they should hold counts as 0.
@@ -118,7 +118,7 @@ def process_as_json(process: RegisteredProcess) -> dict[str, Any]:
     }
 
 
-def take(store: Store, clock: Clock, view: View = View.QUEUES, offset: int = 0) -> Picture:
+def read_dashboard(store: Store, clock: Clock, view: View = View.QUEUES, offset: int = 0) -> Dashboard:
     """Return a picture of now.  offset: of the first entry, in views of sets.  Raises StoreError.
 
     Three round trips; see above.
@@ -128,43 +128,49 @@ def take(store: Store, clock: Clock, view: View = View.QUEUES, offset: int = 0) 
     page: list[Command] = []
     if view in sets:
         order = ("REV",) if view is View.DEAD else ()
-        page = [("ZRANGE", sets[view], offset, offset + PAGE - 1, *order, "WITHSCORES")]
-    questions: list[Command] = [
+        page = [("ZRANGE", sets[view], offset, offset + MAX_ENTRIES - 1, *order, "WITHSCORES")]
+    commands: list[Command] = [
         *(("SMEMBERS", key) for key in (keys.queues, keys.paused, keys.processes)),
         *(("GET", key) for key in (keys.processed, keys.failed)),
         *(("ZCARD", key) for key in sets.values()),
         *page,
     ]
-    replies = _ask(store, questions)
+    replies = _run(store, commands)
     names, paused, identities, *counts = replies
     paused_names = _names(paused)
-    closer = _Closer(store, sorted(_names(names) | paused_names), sorted(_names(identities)), is_busy=view is View.BUSY)
-    processes, now = closer.processes(), clock.now()
-    return Picture(
+    details = _Details(
+        store, sorted(_names(names) | paused_names), sorted(_names(identities)), is_busy=view is View.BUSY
+    )
+    processes, now = details.processes(), clock.now()
+    return Dashboard(
         at=now,
         taken=clock.monotonic(),
         view=view,
         processed=_count(counts[0]),
         failed=_count(counts[1]),
         sizes=dict(zip(sets, map(_count, counts[2:5]), strict=True)),
-        queues=closer.queues(paused_names, processes, now),
+        queues=details.queues(paused_names, processes, now),
         processes=processes,
-        unreadable=_refused(questions, replies),
-        work=closer.work(),
+        unreadable=_refused(commands, replies),
+        work=details.work(),
         entries=_entries(store, view, counts[5]) if page else (),
     )
 
 
-class _Closer:
+class _Details:
     """The second and third round trips: what is known of each queue, process and cluster."""
 
     def __init__(self, store: Store, names: Sequence[str], identities: Sequence[str], *, is_busy: bool) -> None:
         keys = store.keys
-        commands = [command for name in names for command in summary_questions(keys, name)]
+        commands = [command for name in names for command in summary_commands(keys, name)]
         commands += [command for each in identities for command in process_registry.read_commands(keys, each)]
         if is_busy:
-            commands += [command for each in identities for command in work_questions(keys, each)]
-        replies = [reply for at in range(0, len(commands), PART) for reply in _ask(store, commands[at : at + PART])]
+            commands += [command for each in identities for command in work_commands(keys, each)]
+        replies = [
+            reply
+            for at in range(0, len(commands), MAX_COMMANDS_PER_ROUND_TRIP)
+            for reply in _run(store, commands[at : at + MAX_COMMANDS_PER_ROUND_TRIP])
+        ]
         self._store, self._names, self._identities = store, names, identities
         self._queues, beats = replies[: 4 * len(names)], replies[4 * len(names) :]
         self._beats, self._work = beats[: 2 * len(identities)], beats[2 * len(identities) :]
@@ -203,7 +209,7 @@ def _entries(store: Store, view: View, reply: Any) -> list[SortedEntry]:
     return [SortedEntry(raw, float(score), job_set) for raw, score in zip(reply[::2], reply[1::2], strict=True)]
 
 
-def _ask(store: Store, commands: Sequence[Command]) -> list[Any]:
+def _run(store: Store, commands: Sequence[Command]) -> list[Any]:
     """Run commands in one round trip.  A key of the wrong type costs its own figure; what else is refused, raises."""
     with store.borrowed() as link:
         replies = link.exchange(commands)
@@ -213,9 +219,9 @@ def _ask(store: Store, commands: Sequence[Command]) -> list[Any]:
     return replies
 
 
-def _refused(questions: Sequence[Command], replies: Sequence[Any]) -> tuple[str, ...]:
-    """Return the keys of the questions that Redis refused, each once."""
-    asked = zip(questions, replies, strict=True)
+def _refused(commands: Sequence[Command], replies: Sequence[Any]) -> tuple[str, ...]:
+    """Return the keys of the commands that Redis refused, each once."""
+    asked = zip(commands, replies, strict=True)
     return tuple(dict.fromkeys(str(question[1]) for question, reply in asked if isinstance(reply, RedisRefused)))
 
 

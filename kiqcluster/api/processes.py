@@ -24,7 +24,7 @@ from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.payload import seconds
 from kiqcluster.store import Store
 
-__all__ = ["Process", "ProcessSet", "Work", "WorkSet", "questions", "read_work"]
+__all__ = ["Process", "ProcessSet", "Work", "WorkSet", "read_commands", "read_work"]
 
 BATCH = 500  # processes asked for in one round trip
 SIGNALS = {"quiet": "TSTP", "stop": "TERM", "dump": "TTIN"}  # what Ruby's processes are sent instead of words
@@ -172,12 +172,14 @@ class WorkSet:
 
     def _look(self, identities: list[str]) -> Iterator[Work]:
         with self._store.borrowed() as link:
-            replies = link.exchange([command for each in identities for command in questions(self._store.keys, each)])
+            replies = link.exchange(
+                [command for each in identities for command in read_commands(self._store.keys, each)]
+            )
         for identity, *both in zip(identities, replies[::2], replies[1::2], strict=True):
             yield from read_work(identity, *both)
 
 
-def questions(keys: Keys, identity: str) -> list[tuple[str, str]]:
+def read_commands(keys: Keys, identity: str) -> list[tuple[str, str]]:
     """Return the two commands whose replies `read_work` reads, for whoever asks for more in one round trip."""
     return [("HGETALL", keys.work(identity)), ("HGETALL", keys.workers(identity))]
 

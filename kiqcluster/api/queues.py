@@ -25,7 +25,7 @@ from kiqcluster.store.entry_moves import move_jobs, read_queue
 from kiqcluster.store.search import search_jobs
 from kiqcluster.store.wire import Command, Reply
 
-__all__ = ["Queue", "QueueSummary", "read_summary", "summaries", "summary_questions"]
+__all__ = ["Queue", "QueueSummary", "read_summary", "summaries", "summary_commands"]
 
 WIDEST_LOOK = 4 * LARGEST_PAGE  # places between the farthest and the nearest job that one script looks for
 SLACK = 100  # places beyond these: so many jobs may have been fetched or put back since they were read
@@ -292,7 +292,7 @@ def summaries(*, store: Store | None = None, clock: Clock = CLOCK) -> list[Queue
         [("SMEMBERS", key) for key in (keys.queues, keys.paused, keys.processes)]
     )
     names = sorted({name.decode(errors="replace") for name in (*pushed, *paused)})
-    commands = [command for name in names for command in summary_questions(keys, name)]
+    commands = [command for name in names for command in summary_commands(keys, name)]
     processes = [("HGET", keys.process(identity.decode(errors="replace")), "info") for identity in identities]
     with shard.borrowed() as link:
         replies = link.exchange([*commands, *processes]) if commands or processes else []
@@ -303,7 +303,7 @@ def summaries(*, store: Store | None = None, clock: Clock = CLOCK) -> list[Queue
     ]
 
 
-def summary_questions(keys: Keys, name: str) -> list[Command]:
+def summary_commands(keys: Keys, name: str) -> list[Command]:
     """Return the four commands whose replies `read_summary` reads, for whoever asks for more in one round trip."""
     lists = keys.queue(name), keys.wake(name)
     return [*(("LLEN", key) for key in lists), *(("LINDEX", key, -1) for key in lists)]

@@ -58,14 +58,14 @@ class Stats:
     def __init__(self, *, store: Store | None = None, clock: Clock = CLOCK) -> None:
         store = store_in_force(store)
         keys = store.keys
-        questions = [
+        commands = [
             *(("GET", key) for key in (keys.processed, keys.failed)),
             *(("ZCARD", key) for key in (keys.schedule, keys.retry, keys.dead)),
             *(("SMEMBERS", key) for key in (keys.queues, keys.processes)),
         ]
-        replies = _ask(store, questions)
+        replies = _ask(store, commands)
         processed, failed, scheduled, retry, dead, names, identities = replies
-        self.unreadable = _refused(questions, replies)
+        self.unreadable = _refused(commands, replies)
         self.processed, self.failed = _count(processed), _count(failed)
         self.scheduled_size, self.retry_size, self.dead_size = _count(scheduled), _count(retry), _count(dead)
         self._look_closer(store, _names(names), _names(identities), clock.now())
@@ -144,9 +144,9 @@ def _ask(store: Store, commands: Sequence[Command]) -> list[Any]:
         return link.exchange(commands)
 
 
-def _refused(questions: Sequence[tuple[Any, ...]], replies: Sequence[Any]) -> tuple[str, ...]:
+def _refused(commands: Sequence[tuple[Any, ...]], replies: Sequence[Any]) -> tuple[str, ...]:
     """Return the keys of which Redis says that they are of another type."""
-    pairs = zip(questions, replies, strict=True)
+    pairs = zip(commands, replies, strict=True)
     return tuple(str(question[1]) for question, reply in pairs if isinstance(reply, StoreError))
 
 

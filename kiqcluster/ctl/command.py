@@ -21,7 +21,7 @@ from kiqcluster.ctl.jobs.migrate import migrate
 from kiqcluster.ctl.jobs.queues import queues
 from kiqcluster.ctl.jobs.stats import stats
 from kiqcluster.ctl.text.completion import completion
-from kiqcluster.ctl.text.options import SETTINGS, output_of
+from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, output_of
 from kiqcluster.ctl.text.tables import clean
 from kiqcluster.ctl.top.busy import busy
 from kiqcluster.ctl.top.top import top
@@ -53,31 +53,31 @@ Exit codes: 0 done, 1 refused, unanswered, nobody there or the output lost, 2 us
 6 somebody else deploys.
 """
 
-IN_ADDRESS = " The password belongs into the address, as in redis://:PASSWORD@HOST:6379/0"
-WHICH = "; if that is not the one you mean, say which: REDIS_URL, or --redis after the command"
-REMEDIES = {"NOAUTH": IN_ADDRESS, "WRONGPASS": IN_ADDRESS}  # by the first word of what Redis says
+CREDENTIALS_HINT = " The password belongs into the address, as in redis://:PASSWORD@HOST:6379/0"
+ADDRESS_HINT = "; if that is not the one you mean, say which: REDIS_URL, or --redis after the command"
+HINTS = {"NOAUTH": CREDENTIALS_HINT, "WRONGPASS": CREDENTIALS_HINT}  # by the first word of what Redis says
 
 
-class Commands(click.Group):
+class CommandGroup(click.Group):
     """A group whose commands fail with a message and a code, and no traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except KiqError as error:
-            remedy = _remedy(error)
-            click.echo(clean(f"kiqctl: {error}{remedy}"), err=True)  # it may quote names from Redis
-            _document_failure(ctx, f"{error}{remedy}")
+            hint = _hint(error)
+            click.echo(clean(f"kiqctl: {error}{hint}"), err=True)  # it may quote names from Redis
+            _document_failure(ctx, f"{error}{hint}")
             ctx.exit(int(error.exit_code))
         except (KeyboardInterrupt, click.Abort):
             _document_failure(ctx, "interrupted")
             raise
 
 
-def _remedy(error: KiqError) -> str:
+def _hint(error: KiqError) -> str:
     if isinstance(error, RedisUnavailable):
-        return WHICH
-    return REMEDIES.get(error.code, "") if isinstance(error, RedisRefused) else ""
+        return ADDRESS_HINT
+    return HINTS.get(error.code, "") if isinstance(error, RedisRefused) else ""
 
 
 def _document_failure(ctx: click.Context, error: str) -> None:
@@ -86,17 +86,17 @@ def _document_failure(ctx: click.Context, error: str) -> None:
         output.failure(error)
 
 
-@click.group(cls=Commands, help=HELP, context_settings=SETTINGS)
+@click.group(cls=CommandGroup, help=HELP, context_settings=CONTEXT_SETTINGS)
 @click.version_option(VERSION, message="kiqctl %(version)s")
 def command() -> None:
     """See HELP."""
 
 
-LOOKING = (ps, top, busy, monitor, stats, exporter, completion)
-JOBS = (enqueue, queues, jobs, retries, scheduled, dead, migrate)
-STEERING = (quiet, resume, roll, reload, deploy, signal, dump, kill)
+READ_COMMANDS = (ps, top, busy, monitor, stats, exporter, completion)
+JOB_COMMANDS = (enqueue, queues, jobs, retries, scheduled, dead, migrate)
+ORDER_COMMANDS = (quiet, resume, roll, reload, deploy, signal, dump, kill)
 
-for each in (*LOOKING, *JOBS, *STEERING):
+for each in (*READ_COMMANDS, *JOB_COMMANDS, *ORDER_COMMANDS):
     command.add_command(each)
 
 

@@ -9,9 +9,9 @@ import socket
 import sys
 
 from kiqcluster.config import Config
+from kiqcluster.ipc.exits import exit_process
 from kiqcluster.ipc.running_jobs import RunningJobs
 from kiqcluster.process import log
-from kiqcluster.process.runtime import exit_process
 from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.worker.child import ChildSpec, run_child
 

@@ -18,7 +18,7 @@ def gauges(store: Store) -> dict[tuple[str, str], float]:
     """Return the value of each sample by its name and, where it has one, the label `name`."""
     return {
         (sample.name, sample.labels.get("name", "")): sample.value
-        for metric in Gauges(store).look(time.time())
+        for metric in Gauges(store).read(time.time())
         for sample in metric.samples
     }
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kiqcluster.ctl.command import command
-from kiqcluster.ctl.jobs.pager import Listing
+from kiqcluster.ctl.jobs.pager import DefaultListGroup
 from kiqcluster.store import Store
 from tests import forkserver
 from tests.kit import PATIENCE, ROOT, wait_until
@@ -25,7 +25,7 @@ def all_commands() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, each in command.commands.items():
         found |= {f"{name} {sub}": inner for sub, inner in getattr(each, "commands", {}).items()} or {name: each}
-        if isinstance(each, Listing):
+        if isinstance(each, DefaultListGroup):
             found[name] = each
     return found
 

@@ -12,7 +12,7 @@ import pytest
 from kiqcluster.clock import SystemClock
 from kiqcluster.control import socket_transport
 from kiqcluster.control.socket_transport import SocketTransport
-from kiqcluster.ctl.fleet.steer import message
+from kiqcluster.ctl.fleet.steer import new_message
 from kiqcluster.errors import KiqError
 from kiqcluster.process.durations import parse_duration
 from tests.kit import free_port, wait_until
@@ -131,7 +131,7 @@ def test_with_wait_reload_ends_with_the_reload_of_that_id(kiqctl: Kiqctl, superv
 
 
 def test_a_resume_says_whose_quiet_it_may_end(supervisor: Door) -> None:
-    SocketTransport(str(supervisor.path)).send(message("resume", name="deploy", whose="deploy"))
+    SocketTransport(str(supervisor.path)).send(new_message("resume", name="deploy", whose="deploy"))
 
     assert supervisor.asked[0][2]["whose"] == "deploy"
 
@@ -144,7 +144,7 @@ def test_an_order_that_is_not_answered_may_be_done_yet(tmp_path: Path, monkeypat
         frozen.listen()
 
         with pytest.raises(KiqError, match="may still be done") as caught:
-            SocketTransport(str(path)).send(message("quiet"))
+            SocketTransport(str(path)).send(new_message("quiet"))
         with pytest.raises(KiqError, match="did not answer within") as statuses:
             SocketTransport(str(path)).statuses()
 

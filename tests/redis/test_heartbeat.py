@@ -219,7 +219,7 @@ def test_a_process_of_very_many_queues_names_some_and_tells_how_many_it_omits(be
     (process,) = process_registry.list_processes(store)
     assert (len(process.queues), process.omitted_queues) == (MAX_SHOWN_QUEUES, 100_000 - MAX_SHOWN_QUEUES)
     store.call("SADD", store.keys.queues, "tenant-99999")  # it listens to this one, and does not say so
-    families = {family.name: family for family in Gauges(store).look(bench.clock.now())}
+    families = {family.name: family for family in Gauges(store).read(bench.clock.now())}
     unlistened = {sample.labels["name"]: sample.value for sample in families["kiqcluster_queue_unlistened"].samples}
     assert not unlistened["tenant-99999"]
 

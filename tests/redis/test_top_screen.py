@@ -10,12 +10,12 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Static
 
-from kiqcluster.api.dashboard import PAGE, View, take
+from kiqcluster.api.dashboard import MAX_ENTRIES, View, read_dashboard
 from kiqcluster.api.throughput import Rate
 from kiqcluster.clock import SystemClock
-from kiqcluster.ctl.text.rows import headlines
-from kiqcluster.ctl.top.actions import Deed
-from kiqcluster.ctl.top.screen import MOST_ROWS, Done, Screen, Taken, Trouble
+from kiqcluster.ctl.text.rows import summary_lines
+from kiqcluster.ctl.top.actions import Action
+from kiqcluster.ctl.top.screen import MAX_ROWS, ActionDone, Refreshed, RefreshFailed, Screen
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
@@ -47,10 +47,10 @@ class TestPicture:
         add(store, "retry", *(NOW + number for number in range(300)))
         counting = Counting(store)
 
-        picture = take(counting, ManualClock(NOW), View.RETRIES)
+        dashboard = read_dashboard(counting, ManualClock(NOW), View.RETRIES)
 
         assert counting.exchanges == 3
-        assert (len(picture.queues), len(picture.processes), len(picture.entries)) == (200, 2, PAGE)
+        assert (len(dashboard.queues), len(dashboard.processes), len(dashboard.entries)) == (200, 2, MAX_ENTRIES)
 
     def test_it_says_what_there_is(self, store: Store, stand_in: StandIn, setup: Setup) -> None:
         stand_in.run_jobs(2, 1)
@@ -60,30 +60,30 @@ class TestPicture:
         add(store, "retry", NOW)
         add(store, "dead", NOW, NOW + 1)
 
-        picture = take(store, ManualClock(NOW + 5))
+        dashboard = read_dashboard(store, ManualClock(NOW + 5))
 
-        assert (picture.processed, picture.failed, picture.enqueued) == (10, 1, 2)
-        assert picture.sizes == {View.RETRIES: 1, View.SCHEDULED: 0, View.DEAD: 2}
-        assert [(each.name, each.size, each.is_paused, each.processes) for each in picture.queues] == [
+        assert (dashboard.processed, dashboard.failed, dashboard.enqueued) == (10, 1, 2)
+        assert dashboard.sizes == {View.RETRIES: 1, View.SCHEDULED: 0, View.DEAD: 2}
+        assert [(each.name, each.size, each.is_paused, each.processes) for each in dashboard.queues] == [
             ("default", 0, False, 2),
             ("low", 0, True, 0),
             ("mailers", 2, False, 0),
         ]
-        assert (picture.busy, picture.concurrency, len(picture.clusters)) == (3, 10, 1)
+        assert (dashboard.busy, dashboard.concurrency, len(dashboard.clusters)) == (3, 10, 1)
 
     def test_of_the_dead_the_latest_come_first_and_of_the_others_those_that_are_due_next(
         self, store: Store, setup: Setup
     ) -> None:
         for key in ("dead", "retry", "schedule"):
-            add(store, key, *(NOW + number for number in range(PAGE + 2)))
+            add(store, key, *(NOW + number for number in range(MAX_ENTRIES + 2)))
 
         def first_and_last(view: View, offset: int = 0) -> tuple[float, float]:
-            entries = take(store, ManualClock(NOW), view, offset).entries
+            entries = read_dashboard(store, ManualClock(NOW), view, offset).entries
             return entries[0].score - NOW, entries[-1].score - NOW
 
-        assert first_and_last(View.DEAD) == (PAGE + 1, 2)
-        assert first_and_last(View.RETRIES) == first_and_last(View.SCHEDULED) == (0, PAGE - 1)
-        assert first_and_last(View.RETRIES, PAGE) == (PAGE, PAGE + 1)
+        assert first_and_last(View.DEAD) == (MAX_ENTRIES + 1, 2)
+        assert first_and_last(View.RETRIES) == first_and_last(View.SCHEDULED) == (0, MAX_ENTRIES - 1)
+        assert first_and_last(View.RETRIES, MAX_ENTRIES) == (MAX_ENTRIES, MAX_ENTRIES + 1)
 
     def test_what_runs_is_read_in_both_forms(self, store: Store, setup: Setup) -> None:
         job = ruby_json.encode({"class": "SendInvoice", "args": [7], "jid": "a"}).decode()
@@ -92,7 +92,7 @@ class TestPicture:
             publish(store, identity)
             store.call("HSET", key, "tid1", told)
 
-        work = take(store, ManualClock(NOW), View.BUSY).work
+        work = read_dashboard(store, ManualClock(NOW), View.BUSY).work
 
         assert [(each.identity, each.tid, each.queue, each.job.display_class) for each in work] == [
             ("ours:1:a", "tid1", "low", "SendInvoice"),
@@ -105,19 +105,24 @@ class TestPicture:
         )
         store.pipeline([("SADD", "processes", "a:1:b"), ("SET", "stat:processed", "odd"), ("SET", "stat:failed", 3)])
 
-        picture = take(store, ManualClock(NOW), View.RETRIES)
+        dashboard = read_dashboard(store, ManualClock(NOW), View.RETRIES)
 
-        assert (picture.sizes[View.RETRIES], picture.entries, picture.processed, picture.failed) == (0, [], 0, 3)
-        assert [(each.name, each.size) for each in picture.queues] == [("odd", 0)]
-        assert picture.processes == []
-        assert picture.unreadable == ("retry",)
-        assert headlines(picture, Rate())[2].endswith("0 dead; of another type: retry")
+        assert (dashboard.sizes[View.RETRIES], dashboard.entries, dashboard.processed, dashboard.failed) == (
+            0,
+            [],
+            0,
+            3,
+        )
+        assert [(each.name, each.size) for each in dashboard.queues] == [("odd", 0)]
+        assert dashboard.processes == []
+        assert dashboard.unreadable == ("retry",)
+        assert summary_lines(dashboard, Rate())[2].endswith("0 dead; of another type: retry")
 
     def test_a_picture_without_such_a_key_says_nothing_of_it(self, store: Store, setup: Setup) -> None:
-        picture = take(store, ManualClock(NOW))
+        dashboard = read_dashboard(store, ManualClock(NOW))
 
-        assert picture.as_json()["unreadable"] == []
-        assert headlines(picture, Rate())[2].endswith(" dead")
+        assert dashboard.as_json()["unreadable"] == []
+        assert summary_lines(dashboard, Rate())[2].endswith(" dead")
 
 
 class Counting(Store):
@@ -179,12 +184,12 @@ class TestScreen:
         play(store, scene)
 
     def test_of_very_many_queues_those_that_wait_longest_are_shown(self, store: Store, setup: Setup) -> None:
-        names = [f"q{number:04}" for number in range(MOST_ROWS + 100)]
+        names = [f"q{number:04}" for number in range(MAX_ROWS + 100)]
         store.pipeline([("SADD", "queues", *names), ("LPUSH", "queue:q0555", b'{"enqueued_at": 1.5}')])
 
         async def scene(pilot: Pilot[int]) -> None:
             table = pilot.app.query_one(DataTable)
-            await shown(pilot, lambda: table.row_count == MOST_ROWS)
+            await shown(pilot, lambda: table.row_count == MAX_ROWS)
             assert str(table.get_row_at(0)[0]) == "q0555"
 
         play(store, scene)
@@ -225,9 +230,11 @@ class TestScreen:
 
         screen = play(store, scene)
 
-        screen.on_taken(Taken(take(store, SystemClock())))  # none of them fails, for want of what it would be shown on
-        screen.on_trouble(Trouble("Redis is away"))
-        screen.on_done(Done(Deed("kill SendInvoice", lambda: "killed"), "killed", has_failed=False))
+        screen.on_refreshed(
+            Refreshed(read_dashboard(store, SystemClock()))
+        )  # none of them fails, for want of what it would be shown on
+        screen.on_refresh_failed(RefreshFailed("Redis is away"))
+        screen.on_action_done(ActionDone(Action("kill SendInvoice", lambda: "killed"), "killed", has_failed=False))
 
 
 def play(store: Store, scene: Scene) -> Screen:
@@ -235,7 +242,7 @@ def play(store: Store, scene: Scene) -> Screen:
 
     async def run() -> Screen:
         clock = SystemClock()
-        screen = Screen(store, clock, 0.1, take(store, clock))
+        screen = Screen(store, clock, 0.1, read_dashboard(store, clock))
         async with screen.run_test(size=(120, 30)) as pilot:
             await asyncio.wait_for(scene(pilot), PATIENCE)
         return screen

@@ -29,7 +29,7 @@ from kiqcluster.clock import Clock, SystemClock
 from kiqcluster.config import parse_listen
 from kiqcluster.control.waiting import NEVER_SET
 from kiqcluster.ctl.exporter.gauges import Gauges
-from kiqcluster.ctl.text.options import DURATION, SETTINGS, redis_options
+from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, DURATION, redis_options
 from kiqcluster.errors import ExitCode, StoreError, UsageError
 from kiqcluster.process.negotiation import CONTENT_TYPES, OPENMETRICS, TEXT, Format, accepts_gzip, choose_format
 from kiqcluster.store import Store, is_outage
@@ -37,8 +37,8 @@ from kiqcluster.store import Store, is_outage
 __all__ = ["Exporter", "Page", "exporter", "serve"]
 
 LISTEN = "127.0.0.1:9168"  # gitlab-exporter's port
-FRESH = 5.0  # seconds for which a look serves every scrape
-PATIENCE = 10.0  # seconds that a client may take for its request, and for reading the answer
+CACHE_SECONDS = 5.0  # seconds for which a look serves every scrape
+CLIENT_TIMEOUT_SECONDS = 10.0  # seconds that a client may take for its request, and for reading the answer
 ENCODERS: dict[Format, Callable[[CollectorRegistry], bytes]] = {TEXT: encode_text, OPENMETRICS: encode_openmetrics}
 INDEX = b"kiqctl exporter: the gauges are at /metrics\n"
 
@@ -52,16 +52,16 @@ class Exporter(Collector):
     """
 
     def __init__(
-        self, store: Store, clock: Clock, fresh: float, on_trouble: Callable[[StoreError | None], None]
+        self, store: Store, clock: Clock, cache_seconds: float, on_outage: Callable[[StoreError | None], None]
     ) -> None:
         self._store = store
         self._gauges = Gauges(store)
         self._clock = clock
-        self._fresh = fresh
-        self._on_trouble = on_trouble
-        self._turn = threading.Lock()
+        self._cache_seconds = cache_seconds
+        self._on_outage = on_outage
+        self._lock = threading.Lock()
         self._metrics: list[Metric] = []
-        self._looked_at: float | None = None  # monotonic
+        self._refreshed_at: float | None = None  # monotonic
         self._was_up = True
         self._pages: dict[tuple[Format, bool], Page] = {}
         self._registry = CollectorRegistry()
@@ -70,12 +70,12 @@ class Exporter(Collector):
     def page(self, accept: str, encodings: str) -> Page:
         """Return content type and body for a scraper that takes these; what is fresh enough is not made again."""
         kind = (choose_format(accept), accepts_gzip(encodings))
-        with self._turn:
+        with self._lock:
             now = self._clock.monotonic()
-            if self._looked_at is None or now >= self._looked_at + self._fresh:
-                self._look()
+            if self._refreshed_at is None or now >= self._refreshed_at + self._cache_seconds:
+                self._refresh()
                 # Counted from the end of it: while Redis is slow, those who have waited share what came of it.
-                self._looked_at = self._clock.monotonic()
+                self._refreshed_at = self._clock.monotonic()
                 self._pages.clear()
             if kind not in self._pages:
                 self._pages[kind] = self._render(*kind)
@@ -89,14 +89,14 @@ class Exporter(Collector):
         """Return nothing: what there is depends on what lies in Redis."""
         return []
 
-    def _look(self) -> None:
-        before, trouble = self._clock.monotonic(), None
+    def _refresh(self) -> None:
+        before, outage = self._clock.monotonic(), None
         try:
-            metrics = self._gauges.look(self._clock.now())
+            metrics = self._gauges.read(self._clock.now())
         except StoreError as error:
-            metrics, trouble = [], error
+            metrics, outage = [], error
             self._store.close()
-        is_up = trouble is None
+        is_up = outage is None
         took = self._clock.monotonic() - before
         self._metrics = [
             GaugeMetricFamily("kiqcluster_exporter_up", "Whether Redis has answered the latest look", value=is_up),
@@ -105,7 +105,7 @@ class Exporter(Collector):
         ]
         if is_up != self._was_up:
             self._was_up = is_up
-            self._on_trouble(trouble)
+            self._on_outage(outage)
 
     def _render(self, form: Format, is_zipped: bool) -> Page:
         body = ENCODERS[form](self._registry)
@@ -114,8 +114,8 @@ class Exporter(Collector):
 
 # the server
 
-NOTHING_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})  # to accept a connection with
-REST_SECONDS = 1.0
+NO_RESOURCE_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})  # to accept a connection with
+NO_RESOURCE_PAUSE_SECONDS = 1.0
 
 
 class Server(ThreadingMixIn, WSGIServer):
@@ -140,8 +140,8 @@ class Server(ThreadingMixIn, WSGIServer):
         try:
             return super().get_request()
         except OSError as error:
-            if error.errno in NOTHING_LEFT:
-                NEVER_SET.wait(REST_SECONDS)
+            if error.errno in NO_RESOURCE_ERRNOS:
+                NEVER_SET.wait(NO_RESOURCE_PAUSE_SECONDS)
             raise
 
     def handle_error(self, _request: Any, _client_address: Any) -> None:
@@ -151,7 +151,7 @@ class Server(ThreadingMixIn, WSGIServer):
 class Handler(WSGIRequestHandler):
     """One request; a client that is slow is closed."""
 
-    timeout = PATIENCE
+    timeout = CLIENT_TIMEOUT_SECONDS
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class calls it so
         """Do without a line for every scrape."""
@@ -194,9 +194,11 @@ def serve(exporter: Exporter, listen: str) -> Server:
     return server
 
 
-@click.command(context_settings=SETTINGS)
+@click.command(context_settings=CONTEXT_SETTINGS)
 @click.option("--listen", default=LISTEN, metavar="HOST:PORT", help=f"where /metrics answers  [{LISTEN}]")
-@click.option("--cache", type=DURATION, default=FRESH, help="for which one look at Redis serves every scrape  [5s]")
+@click.option(
+    "--cache", type=DURATION, default=CACHE_SECONDS, help="for which one look at Redis serves every scrape  [5s]"
+)
 @redis_options
 def exporter(store: Store, listen: str, cache: float) -> None:
     """Serve gauges of queues, sets and processes to Prometheus.  One for a fleet is enough.
@@ -206,8 +208,8 @@ def exporter(store: Store, listen: str, cache: float) -> None:
       kiqctl exporter --listen 0.0.0.0:9168 --redis redis://redis-1/0
     """
 
-    def tell(trouble: StoreError | None) -> None:
-        word = "Redis is back" if trouble is None else f"no gauges until Redis is back: {trouble}"
+    def tell(outage: StoreError | None) -> None:
+        word = "Redis is back" if outage is None else f"no gauges until Redis is back: {outage}"
         click.echo(f"kiqctl: {word}", err=True)
 
     server = serve(Exporter(store, SystemClock(), cache, tell), listen)

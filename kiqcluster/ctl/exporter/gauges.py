@@ -26,17 +26,17 @@ from kiqcluster.store import Store
 
 __all__ = ["Gauges"]
 
-BATCH = 500  # queues and processes asked of in one round trip
+MAX_PER_ROUND_TRIP = 500  # queues and processes asked of in one round trip
 DEFAULT_QUEUE = "default"
 SORTED_SETS = ("schedule", "retry", "dead")
 
-Question = tuple[str, ...]  # a command
+RedisCommand = tuple[str, ...]  # a command
 
 
 class Subject(NamedTuple):
     """Who or what is asked of.  questions: about one of that name."""
 
-    questions: Callable[[Keys, str], list[Question]]
+    commands: Callable[[Keys, str], list[RedisCommand]]
     name: str
 
 
@@ -59,40 +59,46 @@ class Gauges:
         self._store = store
         self._known: list[Subject] = []
 
-    def look(self, now: float) -> list[Metric]:
+    def read(self, now: float) -> list[Metric]:
         """Return the metrics of this moment.  now: epoch seconds.  Raises StoreError.
 
         One round trip, if nobody and nothing is new and there are at most 500 of them.
         """
-        heard: dict[Subject, list[Any]] = {}
-        sizes = _Sizes(self._ask(heard, self._known[:BATCH], _size_questions(self._store.keys, now)))
+        replies_by_subject: dict[Subject, list[Any]] = {}
+        sizes = _Sizes(
+            self._query(replies_by_subject, self._known[:MAX_PER_ROUND_TRIP], _size_commands(self._store.keys, now))
+        )
         members = [Subject(process_registry.read_commands, name) for name in sorted(sizes.processes)]
-        self._ask_on(heard, members)
-        told = ((member.name, heard[member][0], heard[member][1]) for member in members)
-        read = (read_process(*each) for each in told)
+        self._query_missing(replies_by_subject, members)
+        read_arguments = (
+            (member.name, replies_by_subject[member][0], replies_by_subject[member][1]) for member in members
+        )
+        read = (read_process(*each) for each in read_arguments)
         processes = [each for each in read if each is not None]
-        listened = {name for process in processes for name in process.queues}
-        lists = [Subject(_queue_questions, name) for name in sorted(sizes.queues | listened)]
-        self._ask_on(heard, lists)
+        served = {name for process in processes for name in process.queues}
+        lists = [Subject(_queue_commands, name) for name in sorted(sizes.queues | served)]
+        self._query_missing(replies_by_subject, lists)
         self._known = [*members, *lists]
-        queues = {each.name: _read_queue(heard[each], now) for each in lists}
+        queues = {each.name: _read_queue(replies_by_subject[each], now) for each in lists}
         if any(each.omitted_queues for each in processes):  # they may listen to any
-            listened |= queues.keys()
-        return [*sizes.metrics(now), *_fleet_metrics(processes), *_queue_metrics(queues, listened, sizes.paused)]
+            served |= queues.keys()
+        return [*sizes.metrics(now), *_fleet_metrics(processes), *_queue_metrics(queues, served, sizes.paused)]
 
-    def _ask_on(self, heard: dict[Subject, list[Any]], subjects: Iterable[Subject]) -> None:
-        unheard = iter([each for each in subjects if each not in heard])
-        while batch := list(islice(unheard, BATCH)):
-            self._ask(heard, batch, [])
+    def _query_missing(self, replies_by_subject: dict[Subject, list[Any]], subjects: Iterable[Subject]) -> None:
+        missing = iter([each for each in subjects if each not in replies_by_subject])
+        while batch := list(islice(missing, MAX_PER_ROUND_TRIP)):
+            self._query(replies_by_subject, batch, [])
 
-    def _ask(self, heard: dict[Subject, list[Any]], subjects: Sequence[Subject], first: list[Question]) -> list[Any]:
+    def _query(
+        self, replies_by_subject: dict[Subject, list[Any]], subjects: Sequence[Subject], first: list[RedisCommand]
+    ) -> list[Any]:
         """Add what is said of each to `heard`; return the replies to the questions that come first.  One round trip."""
-        asked = [each.questions(self._store.keys, each.name) for each in subjects]
+        asked = [each.commands(self._store.keys, each.name) for each in subjects]
         with self._store.borrowed() as link:
             replies = iter(link.exchange([*first, *chain.from_iterable(asked)]))
         answers = list(islice(replies, len(first)))
-        heard.update(
-            {each: list(islice(replies, len(questions))) for each, questions in zip(subjects, asked, strict=True)}
+        replies_by_subject.update(
+            {each: list(islice(replies, len(commands))) for each, commands in zip(subjects, asked, strict=True)}
         )
         return answers
 
@@ -100,15 +106,15 @@ class Gauges:
 # sizes
 
 
-def _size_questions(keys: Keys, now: float) -> list[Question]:
-    questions: list[Question] = [
+def _size_commands(keys: Keys, now: float) -> list[RedisCommand]:
+    commands: list[RedisCommand] = [
         *(("SMEMBERS", key) for key in (keys.queues, keys.paused, keys.processes)),
         *(("GET", key) for key in (keys.processed, keys.failed)),
         *(("ZCARD", key) for key in (keys.schedule, keys.retry, keys.dead)),
     ]
     for key in (keys.schedule, keys.retry):
-        questions += [("ZCOUNT", key, "-inf", repr(now)), ("ZRANGE", key, "0", "0", "WITHSCORES")]
-    return questions
+        commands += [("ZCOUNT", key, "-inf", repr(now)), ("ZRANGE", key, "0", "0", "WITHSCORES")]
+    return commands
 
 
 class _Sizes:
@@ -155,7 +161,7 @@ def _fleet_metrics(processes: Sequence[RegisteredProcess]) -> Iterator[Metric]:
 # queues
 
 
-def _queue_questions(keys: Keys, name: str) -> list[Question]:
+def _queue_commands(keys: Keys, name: str) -> list[RedisCommand]:
     # What has rung a bell is fetched first; with no worker there, it lies in the wake list.
     lists = keys.wake(name), keys.queue(name)
     return [question for key in lists for question in (("LLEN", key), ("LINDEX", key, "-1"))]
@@ -186,7 +192,7 @@ def _times(raw: bytes) -> tuple[float | None, float | None]:
     return (made if enqueued is None else enqueued), (enqueued if made is None else made)
 
 
-def _queue_metrics(queues: Mapping[str, Queue], listened: set[str], paused: set[str]) -> Iterator[Metric]:
+def _queue_metrics(queues: Mapping[str, Queue], served: set[str], paused: set[str]) -> Iterator[Metric]:
     size, latency, age, is_paused, unlistened = (
         GaugeMetricFamily(name, text, labels=("name",))
         for name, text in (
@@ -202,7 +208,7 @@ def _queue_metrics(queues: Mapping[str, Queue], listened: set[str], paused: set[
             if value is not None:
                 family.add_metric((name,), value)
         is_paused.add_metric((name,), name in paused)
-        unlistened.add_metric((name,), name not in listened)
+        unlistened.add_metric((name,), name not in served)
     total = sum(queue.size or 0 for queue in queues.values())
     yield GaugeMetricFamily("sidekiq_jobs_enqueued_size", "Jobs that wait in all queues", value=total)
     default = queues.get(DEFAULT_QUEUE)

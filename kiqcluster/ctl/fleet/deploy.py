@@ -18,10 +18,10 @@ from kiqcluster.control.deploy_lock import DeployLock, default_owner
 from kiqcluster.control.deploy_transport import DeployTransport, LocalSockets
 from kiqcluster.control.redis_transport import RedisTransport
 from kiqcluster.control.waiting import Waiter
-from kiqcluster.ctl.fleet.steer import agreed, message, report
+from kiqcluster.ctl.fleet.steer import accepted, new_message, report
 from kiqcluster.ctl.text.options import (
+    CONTEXT_SETTINGS,
     DURATION,
-    SETTINGS,
     Output,
     host_option,
     json_option,
@@ -67,7 +67,7 @@ def outage_options(function: F) -> F:
     return function
 
 
-@click.group(context_settings=SETTINGS)
+@click.group(context_settings=CONTEXT_SETTINGS)
 def deploy() -> None:
     """Take a fleet through a release: quiet early, roll late.
 
@@ -76,7 +76,7 @@ def deploy() -> None:
     """
 
 
-@deploy.command(context_settings=SETTINGS)
+@deploy.command(context_settings=CONTEXT_SETTINGS)
 @click.option(
     "--lease", type=DURATION, default=DEFAULT_LEASE_SECONDS, help="after which quiet and lock end by themselves  [15m]"
 )
@@ -114,23 +114,25 @@ def begin(
     lock = DeployLock(store, owner)
     state = lock.take(lease or MAX_LOCK_SECONDS, force=force)
     if state.before not in ("", owner):
-        output.say(f"the lock was taken from {state.before}")
-    transport, what = RedisTransport(store, hosts), message("quiet", lease, name=REQUESTER, whom=owner)
+        output.info(f"the lock was taken from {state.before}")
+    transport, order = RedisTransport(store, hosts), new_message("quiet", lease, name=REQUESTER, whom=owner)
     try:
-        answers = transport.send(what)
+        answers = transport.send(order)
     except Exception:
         lock.drop()
         raise
-    names = agreed(answers)
+    names = accepted(answers)
     if len(names) == len(answers):
         mark(label or git_label(), store=store)
-    problems = Waiter().until_drained(transport, names, timeout, output.say) if wait else {}
+    problems = Waiter().until_drained(transport, names, timeout, output.info) if wait else {}
     ctx.exit(
-        report(output, what, answers, problems, transport.statuses(), more={"owner": owner, "taken_from": state.before})
+        report(
+            output, order, answers, problems, transport.statuses(), more={"owner": owner, "taken_from": state.before}
+        )
     )
 
 
-@deploy.command(context_settings=SETTINGS)
+@deploy.command(context_settings=CONTEXT_SETTINGS)
 @timeout_option("how long to wait at most  [as long as it takes]")
 @owner_option
 @outage_options
@@ -163,19 +165,19 @@ def commit(
     transport = DeployTransport(
         store, hosts, lock, local, patience or DEFAULT_LEASE_SECONDS, is_max_outage_exact=patience is not None
     )
-    what = message("roll", name=REQUESTER, whom=owner)
-    transport.begin(what)
-    answers = transport.send(what)
+    order = new_message("roll", name=REQUESTER, whom=owner)
+    transport.begin(order)
+    answers = transport.send(order)
     problems = Waiter(max_outage=transport.max_outage).until_rolled(
-        transport, agreed(answers), what.id, timeout, output.say
+        transport, accepted(answers), order.id, timeout, output.info
     )
-    code = report(output, what, answers, problems, transport.final_statuses(), ", rolled", more={"owner": owner})
+    code = report(output, order, answers, problems, transport.final_statuses(), ", rolled", more={"owner": owner})
     if code == ExitCode.STOPPED:
         transport.end()
     ctx.exit(code)
 
 
-@deploy.command(context_settings=SETTINGS)
+@deploy.command(context_settings=CONTEXT_SETTINGS)
 @timeout_option("how long to wait for the roll back at most  [as long as it takes]")
 @owner_option
 @outage_options
@@ -208,28 +210,28 @@ def abort(
     transport = DeployTransport(
         store, hosts, lock, local, patience or DEFAULT_LEASE_SECONDS, is_max_outage_exact=patience is not None
     )
-    resume, what = (
-        message("resume", name=REQUESTER, whose=REQUESTER, whom=owner),
-        message("rollback", name=REQUESTER, whom=owner),
+    resume, order = (
+        new_message("resume", name=REQUESTER, whose=REQUESTER, whom=owner),
+        new_message("rollback", name=REQUESTER, whom=owner),
     )
-    is_open = transport.begin(resume, what)
+    is_open = transport.begin(resume, order)
     answers = transport.send(resume)
     problems = {each.name: each.error for each in answers if each.error is not None}
     if is_open:
-        answers = transport.send(what)
+        answers = transport.send(order)
         problems |= Waiter(max_outage=transport.max_outage).until_rolled(
-            transport, agreed(answers), what.id, timeout, output.say
+            transport, accepted(answers), order.id, timeout, output.info
         )
     else:
-        output.say(f"no deploy of {owner} is open: workers were resumed, and none is rolled back")
+        output.info(f"no deploy of {owner} is open: workers were resumed, and none is rolled back")
     more = {"owner": owner, "is_rolled_back": is_open}
-    code = report(output, what if is_open else resume, answers, problems, transport.final_statuses(), more=more)
+    code = report(output, order if is_open else resume, answers, problems, transport.final_statuses(), more=more)
     if code == ExitCode.STOPPED:
         transport.end()
     ctx.exit(code)
 
 
-@deploy.command(context_settings=SETTINGS)
+@deploy.command(context_settings=CONTEXT_SETTINGS)
 @owner_option
 @redis_options
 @json_option
@@ -243,7 +245,7 @@ def status(ctx: click.Context, store: Store, output: Output, owner: str) -> None
     """
     state = DeployLock(store, owner).look()
     is_other = state.owner not in ("", owner)
-    output.say(f"{state.describe()} is deploying" if state.owner else "no deploy is in progress")
+    output.info(f"{state.describe()} is deploying" if state.owner else "no deploy is in progress")
     output.document({"owner": state.owner or None, "remaining": state.remaining, "is_ours": state.owner == owner})
     ctx.exit(ExitCode.PIDFILE_HELD if is_other else ExitCode.STOPPED)
 

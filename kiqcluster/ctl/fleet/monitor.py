@@ -13,19 +13,19 @@ from typing import Any
 
 import click
 
-from kiqcluster.api.dashboard import Picture, View, take
+from kiqcluster.api.dashboard import Dashboard, View, read_dashboard
 from kiqcluster.clock import Clock, SystemClock
 from kiqcluster.control.process_registry import RegisteredProcess
-from kiqcluster.ctl.text.options import SETTINGS, Output, json_option, redis_options
-from kiqcluster.ctl.text.tables import NOTHING, clean, moment, number
+from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, Output, json_option, redis_options
+from kiqcluster.ctl.text.tables import NO_VALUE, clean, format_number, format_time
 from kiqcluster.errors import ExitCode
 from kiqcluster.store import Store
 from kiqcluster.version import VERSION
 
 __all__ = ["monitor"]
 
-LINE = 80  # characters of a line, at which a long list of queues is broken
-PAD = 2  # cells between columns
+LINE_WIDTH = 80  # characters of a line, at which a long list of queues is broken
+COLUMN_PADDING = 2  # cells between columns
 INDENT = 11  # … so far, where it goes on
 
 
@@ -33,11 +33,11 @@ INDENT = 11  # … so far, where it goes on
 class Section:
     """lines: for people.  facts: the same, for a document."""
 
-    lines: Callable[[Picture], list[str]]
-    facts: Callable[[Picture], Any]
+    lines: Callable[[Dashboard], list[str]]
+    facts: Callable[[Dashboard], Any]
 
 
-@click.command(context_settings=SETTINGS)
+@click.command(context_settings=CONTEXT_SETTINGS)
 @click.argument("sections", nargs=-1, type=click.Choice(["all", "version", "overview", "processes", "queues"]))
 @redis_options
 @json_option
@@ -51,52 +51,52 @@ def monitor(ctx: click.Context, store: Store, output: Output, sections: Sequence
       kiqctl monitor processes --json
     """
     clock: Clock = SystemClock()
-    picture = take(store, clock)
+    dashboard = read_dashboard(store, clock)
     names = list(dict.fromkeys(sections)) if sections and "all" not in sections else list(SECTIONS)
     for at, name in enumerate(names):
-        output.print([*([""] if at else []), *SECTIONS[name].lines(picture)])
-    output.document({name: SECTIONS[name].facts(picture) for name in names})
+        output.print([*([""] if at else []), *SECTIONS[name].lines(dashboard)])
+    output.document({name: SECTIONS[name].facts(dashboard) for name in names})
     ctx.exit(ExitCode.STOPPED)
 
 
 # version
 
 
-def _version(picture: Picture) -> list[str]:
-    return [f"kiqcluster {VERSION}", f"{datetime.fromtimestamp(picture.at, UTC):%Y-%m-%d %H:%M:%S UTC}"]
+def _version(dashboard: Dashboard) -> list[str]:
+    return [f"kiqcluster {VERSION}", f"{datetime.fromtimestamp(dashboard.at, UTC):%Y-%m-%d %H:%M:%S UTC}"]
 
 
-def _version_facts(picture: Picture) -> dict[str, Any]:
-    return {"kiqcluster": VERSION, "at": picture.at}
+def _version_facts(dashboard: Dashboard) -> dict[str, Any]:
+    return {"kiqcluster": VERSION, "at": dashboard.at}
 
 
 # overview
 
 
-def _overview_facts(picture: Picture) -> dict[str, int]:
+def _overview_facts(dashboard: Dashboard) -> dict[str, int]:
     return {
-        "processed": picture.processed,
-        "failed": picture.failed,
-        "busy": picture.busy,
-        "enqueued": picture.enqueued,
-        "retries": picture.sizes[View.RETRIES],
-        "scheduled": picture.sizes[View.SCHEDULED],
-        "dead": picture.sizes[View.DEAD],
+        "processed": dashboard.processed,
+        "failed": dashboard.failed,
+        "busy": dashboard.busy,
+        "enqueued": dashboard.enqueued,
+        "retries": dashboard.sizes[View.RETRIES],
+        "scheduled": dashboard.sizes[View.SCHEDULED],
+        "dead": dashboard.sizes[View.DEAD],
     }
 
 
-def _overview(picture: Picture) -> list[str]:
-    facts = _overview_facts(picture).items()
-    return ["---- Overview ----", *(f"{name.capitalize():>11}: {number(value)}" for name, value in facts)]
+def _overview(dashboard: Dashboard) -> list[str]:
+    facts = _overview_facts(dashboard).items()
+    return ["---- Overview ----", *(f"{name.capitalize():>11}: {format_number(value)}" for name, value in facts)]
 
 
 # processes
 
 
-def _processes(picture: Picture) -> list[str]:
-    lines = [f"---- Processes ({len(picture.processes)}) ----"]
-    for at, process in enumerate(picture.processes):
-        lines += [*([""] if at else []), *_process(process, picture.at)]
+def _processes(dashboard: Dashboard) -> list[str]:
+    lines = [f"---- Processes ({len(dashboard.processes)}) ----"]
+    for at, process in enumerate(dashboard.processes):
+        lines += [*([""] if at else []), *_process(process, dashboard.at)]
     return lines
 
 
@@ -107,7 +107,7 @@ def _process(process: RegisteredProcess, now: float) -> list[str]:
         " ".join([process.identity, *tags]),
         f"  Started: {_local(process.started_at)} ({_ago(now - process.started_at)})",
         f"  Threads: {process.concurrency} ({process.busy} busy)",
-        *_broken("   Queues: ", _served(process)),
+        *_wrap("   Queues: ", _served(process)),
         *([f"  Version: {clean(process.version) or 'Unknown'}"] if process.version != VERSION else []),
     ]
 
@@ -122,7 +122,7 @@ def _served(process: RegisteredProcess) -> list[str]:
     ]
 
 
-def _process_facts(picture: Picture) -> list[dict[str, Any]]:
+def _process_facts(dashboard: Dashboard) -> list[dict[str, Any]]:
     return [
         {
             "identity": each.identity,
@@ -136,14 +136,14 @@ def _process_facts(picture: Picture) -> list[dict[str, Any]]:
             "capsules": {capsule.name: dict(capsule.weights) for capsule in each.capsules},
             "version": each.version,
         }
-        for each in picture.processes
+        for each in dashboard.processes
     ]
 
 
 def _local(at: float) -> str:
     """Return an epoch second as Ruby's Time is printed: in the zone of this host."""
-    if moment(at) == NOTHING:
-        return NOTHING
+    if format_time(at) == NO_VALUE:
+        return NO_VALUE
     return f"{datetime.fromtimestamp(at, UTC).astimezone():%Y-%m-%d %H:%M:%S %z}"
 
 
@@ -156,11 +156,13 @@ def _ago(seconds: float) -> str:
     return f"{minutes // 60} hours ago"
 
 
-def _broken(title: str, names: Iterable[str]) -> list[str]:
+def _wrap(title: str, names: Iterable[str]) -> list[str]:
     """Return names with commas behind a title, in lines that are indented from the second on."""
     lines, line = [], ""
     for name in map(clean, names):
-        if len(line) + len(name) > LINE - INDENT:  # a first one that is too long leaves the title alone, as in Ruby
+        if (
+            len(line) + len(name) > LINE_WIDTH - INDENT
+        ):  # a first one that is too long leaves the title alone, as in Ruby
             lines.append(line)
             line = " " * INDENT
         line += f"{name}, "
@@ -171,16 +173,16 @@ def _broken(title: str, names: Iterable[str]) -> list[str]:
 # queues
 
 
-def _queues(picture: Picture) -> list[str]:
+def _queues(dashboard: Dashboard) -> list[str]:
     rows = [("NAME", "SIZE", "LATENCY")]
-    rows += [(clean(each.name), str(each.size), f"{each.latency:.2f}") for each in picture.queues]
-    name, size, latency = (max(map(len, column)) + PAD for column in zip(*rows, strict=True))
+    rows += [(clean(each.name), str(each.size), f"{each.latency:.2f}") for each in dashboard.queues]
+    name, size, latency = (max(map(len, column)) + COLUMN_PADDING for column in zip(*rows, strict=True))
     lines = [f"{row[0]:<{name}}{row[1]:>{size}}{row[2]:>{latency}}" for row in rows]
-    return [f"---- Queues ({len(picture.queues)}) ----", *lines]
+    return [f"---- Queues ({len(dashboard.queues)}) ----", *lines]
 
 
-def _queue_facts(picture: Picture) -> list[dict[str, Any]]:
-    return [{"name": each.name, "size": each.size, "latency": each.latency} for each in picture.queues]
+def _queue_facts(dashboard: Dashboard) -> list[dict[str, Any]]:
+    return [{"name": each.name, "size": each.size, "latency": each.latency} for each in dashboard.queues]
 
 
 SECTIONS = {

@@ -29,7 +29,7 @@ from kiqcluster.control.process_registry import (
 from kiqcluster.control.redis_transport import is_host_selected
 from kiqcluster.control.socket_transport import SocketTransport
 from kiqcluster.ctl.text.options import (
-    SETTINGS,
+    CONTEXT_SETTINGS,
     Output,
     address_options,
     host_option,
@@ -37,22 +37,42 @@ from kiqcluster.ctl.text.options import (
     open_store,
     socket_option,
 )
-from kiqcluster.ctl.text.tables import NOTHING, Column, ago, clean, counted, duration, left, megabytes, right
+from kiqcluster.ctl.text.tables import (
+    NO_VALUE,
+    Column,
+    ago,
+    clean,
+    format_duration,
+    format_megabytes,
+    number_column,
+    pluralize,
+    text_column,
+)
 from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.process.durations import show_duration
 
-__all__ = ["in_words", "ps"]
+__all__ = ["ps", "summary_of"]
 
-FACTS = (right("BUSY"), left("STATE", 10), right("RSS"), right("UP"), right("BEAT"), left("VERSION"))
-QUEUES = left("QUEUES", 20)
-STALE_SECONDS = 20.0  # without news, of which a supervisor sends some every ten, after which it may stand still
-WHOLE = "the whole text: `kiqctl ps --json`, or the log"
-OTHERS = (left("PROCESS"), *FACTS, QUEUES)
-RESTARTS = right("RESTARTS")
-RELEASE, GENERATION = left("RELEASE", 10), right("GENERATION")  # where not all processes have the same
+WORKER_COLUMNS = (
+    number_column("BUSY"),
+    text_column("STATE", 10),
+    number_column("RSS"),
+    number_column("UP"),
+    number_column("BEAT"),
+    text_column("VERSION"),
+)
+QUEUES_COLUMN = text_column("QUEUES", 20)
+STALE_STATE_SECONDS = 20.0  # without news, of which a supervisor sends some every ten, after which it may stand still
+FULL_TEXT_HINT = "the whole text: `kiqctl ps --json`, or the log"
+LONE_PROCESS_COLUMNS = (text_column("PROCESS"), *WORKER_COLUMNS, QUEUES_COLUMN)
+RESTARTS_COLUMN = number_column("RESTARTS")
+RELEASE_COLUMN, GENERATION_COLUMN = (
+    text_column("RELEASE", 10),
+    number_column("GENERATION"),
+)  # where not all processes have the same
 
 
-@click.command(context_settings=SETTINGS)
+@click.command(context_settings=CONTEXT_SETTINGS)
 @host_option
 @socket_option
 @address_options
@@ -98,82 +118,82 @@ def ps(
             (p for p in processes if p.supervisor is None), key=lambda each: natural_sort_key(each.identity)
         )
     for status in statuses:
-        output.print([f"{clean(status.name)}  {clean(status.version)}  {in_words(status)}"])
-        output.print(f"  {line}" for line in in_hindsight(status))
+        output.print([f"{clean(status.name)}  {clean(status.version)}  {summary_of(status)}"])
+        output.print(f"  {line}" for line in recent_events(status))
         output.table(*table_of(status))
     if others:
-        output.say("without a supervisor that tells of itself (Ruby's Sidekiq, or just started)")
-        output.table(OTHERS, [row(each.identity, worker_status(each)) for each in others])
+        output.info("without a supervisor that tells of itself (Ruby's Sidekiq, or just started)")
+        output.table(LONE_PROCESS_COLUMNS, [row_of(each.identity, worker_status(each)) for each in others])
     if not statuses and not others:
-        output.complain(f"no kiqcluster process is registered at {place}")
+        output.error(f"no kiqcluster process is registered at {place}")
     output.document(lambda: document_of(statuses, others))
     ctx.exit(ExitCode.STOPPED if statuses or others else ExitCode.UNEXPECTED)
 
 
 def document_of(statuses: Sequence[ClusterStatus], others: Sequence[RegisteredProcess]) -> dict[str, Any]:
     """Return what --json prints.  others: processes without a supervisor."""
-    strangers = [{**asdict(worker_status(each)), "host": each.host, "is_ours": each.is_ours} for each in others]
-    return {"clusters": [status.as_json() for status in statuses], "others": strangers}
+    lone = [{**asdict(worker_status(each)), "host": each.host, "is_ours": each.is_ours} for each in others]
+    return {"clusters": [status.as_json() for status in statuses], "others": lone}
 
 
 def table_of(status: ClusterStatus) -> tuple[Sequence[Column], list[tuple[str, ...]]]:
     """Return columns and rows for a cluster's processes, and for its slots without one."""
     by_pid = {each.pid: each for each in sorted(status.workers, key=lambda each: -each.age)}  # of two, the later one
-    known = {child.pid for child in status.children}
+    known = {process.pid for process in status.children}
     pairs: list[tuple[ProcessStatus | None, WorkerStatus | None]] = [
         (each, by_pid.get(each.pid or 0)) for each in status.children
     ]
     pairs += [(None, worker) for worker in status.workers if worker.pid not in known]
     more, words = _differences(status.children)
-    more = [RESTARTS, *more]
+    more = [RESTARTS_COLUMN, *more]
     rows = []
-    for child, worker in pairs:
-        pid = (child.pid if child is not None else worker.pid if worker is not None else None) or NOTHING
-        *facts, queues = row(str(pid), worker, child)
-        told = (NOTHING,) * len(more) if child is None else (restarts_of(child, status.now), *words(child))
+    for process, worker in pairs:
+        pid = (process.pid if process is not None else worker.pid if worker is not None else None) or NO_VALUE
+        *facts, queues = row_of(str(pid), worker, process)
+        told = (NO_VALUE,) * len(more) if process is None else (restarts_of(process, status.now), *words(process))
         rows.append((*facts, *told, queues))
-    return (right("PID"), *FACTS, *more, QUEUES), rows
+    return (number_column("PID"), *WORKER_COLUMNS, *more, QUEUES_COLUMN), rows
 
 
-def row(name: str, worker: WorkerStatus | None, child: ProcessStatus | None = None) -> tuple[str, ...]:
+def row_of(name: str, worker: WorkerStatus | None, process: ProcessStatus | None = None) -> tuple[str, ...]:
     """Return the words for a process that goes by that name, or for a slot."""
-    state = state_of(worker, child)
+    state = state_of(worker, process)
     if worker is None:
-        return (name, NOTHING, state, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING)
+        return (name, NO_VALUE, state, NO_VALUE, NO_VALUE, NO_VALUE, NO_VALUE, NO_VALUE)
     return (
         name,
         f"{worker.busy}/{worker.concurrency}",
         state,
-        megabytes(worker.rss),
-        duration(worker.uptime),
-        duration(worker.age),
-        worker.version or NOTHING,
+        format_megabytes(worker.rss),
+        format_duration(worker.uptime),
+        format_duration(worker.age),
+        worker.version or NO_VALUE,
         ", ".join(worker.queues),
     )
 
 
-def state_of(worker: WorkerStatus | None, child: ProcessStatus | None) -> str:
+def state_of(worker: WorkerStatus | None, process: ProcessStatus | None) -> str:
     """Return how a process or slot stands.  Whether it is quiet, a worker itself knows best."""
-    state = child.state if child is not None else ""
-    if child is not None and state == "backoff":
-        return f"backoff, {duration(child.backoff)}"
-    if child is not None and state == "booting":
-        return f"booting: {child.waits_for}" if child.waits_for else state
+    state = process.state if process is not None else ""
+    if process is not None and state == "backoff":
+        return f"backoff, {format_duration(process.backoff)}"
+    if process is not None and state == "booting":
+        return f"booting: {process.waits_for}" if process.waits_for else state
     if state == "unresponsive" or (worker is not None and state != "stopping" and worker.age >= LATE_SECONDS):
         return "unresponsive"
-    if child is not None and state in ("ready", "quiet") and not child.redis:
+    if process is not None and state in ("ready", "quiet") and not process.redis:
         return "no Redis"
     if state == "stopping":
         return state
     return "quiet" if (state == "quiet" if worker is None else worker.quiet) else "serves"
 
 
-def restarts_of(child: ProcessStatus, now: float) -> str:
+def restarts_of(process: ProcessStatus, now: float) -> str:
     """Return how often a process of its slot has died that nobody wanted to, and how long ago the latest did."""
-    if child.restarts is None:
-        return NOTHING
-    when = f" ({ago(min(child.died_at, now), now)})" if child.restarts and child.died_at and now else ""
-    return f"{child.restarts}{when}"
+    if process.restarts is None:
+        return NO_VALUE
+    when = f" ({ago(min(process.died_at, now), now)})" if process.restarts and process.died_at and now else ""
+    return f"{process.restarts}{when}"
 
 
 def _differences(children: Sequence[ProcessStatus]) -> tuple[list[Column], Callable[[ProcessStatus], tuple[str, ...]]]:
@@ -187,20 +207,20 @@ def _differences(children: Sequence[ProcessStatus]) -> tuple[list[Column], Calla
     # One release may have been brought by several rolls: somebody has changed it in place.
     has_generations = len({(each.release, each.generation) for each in processes}) > len(releases)
 
-    def words(child: ProcessStatus) -> tuple[str, ...]:
-        release = names.get(child.release, "") or NOTHING if child.pid else NOTHING
-        generation = NOTHING if child.generation is None else str(child.generation)
+    def words(process: ProcessStatus) -> tuple[str, ...]:
+        release = names.get(process.release, "") or NO_VALUE if process.pid else NO_VALUE
+        generation = NO_VALUE if process.generation is None else str(process.generation)
         return (*([release] if has_releases else []), *([generation] if has_generations else []))
 
-    return [*([RELEASE] if has_releases else []), *([GENERATION] if has_generations else [])], words
+    return [*([RELEASE_COLUMN] if has_releases else []), *([GENERATION_COLUMN] if has_generations else [])], words
 
 
 # in words
 
 
-def in_words(status: ClusterStatus) -> str:
+def summary_of(status: ClusterStatus) -> str:
     """Return what a cluster is doing, and what waits, in one line that a terminal only shows."""
-    words = [f"{counted(len(status.workers), 'worker')} in {counted(status.slots, 'slot')}"]
+    words = [f"{pluralize(len(status.workers), 'worker')} in {pluralize(status.slots, 'slot')}"]
     words.append(f"busy {status.busy} of {status.concurrency}")
     if status.quiet_by:
         lease = "no end" if status.lease_remaining is None else f"{show_duration(status.lease_remaining)} left"
@@ -223,11 +243,11 @@ def in_words(status: ClusterStatus) -> str:
     return clean(", ".join(words))
 
 
-def in_hindsight(status: ClusterStatus) -> list[str]:
+def recent_events(status: ClusterStatus) -> list[str]:
     """Return in lines of the same kind how the latest roll went, what failed, and whether this is old news."""
     lines = []
-    if status.silent_for >= STALE_SECONDS:
-        lines.append(f"its supervisor has not reported for {duration(status.silent_for)}; it may be stuck")
+    if status.silent_for >= STALE_STATE_SECONDS:
+        lines.append(f"its supervisor has not reported for {format_duration(status.silent_for)}; it may be stuck")
     if status.roll is not None and status.roll.get("state") == "done" and status.roll.get("of"):
         when = _when(status, status.roll)
         lines.append(f"rolled {status.roll.get('done')} of {status.roll.get('of')}{',' if when else ''}{when}")
@@ -243,7 +263,7 @@ def _failure(status: ClusterStatus, what: str, report: Mapping[str, Any], how_fa
     error = str(report.get("error") or "no reason is known").strip()
     yield f"the last {what} failed{_when(status, report)}{how_far}: {_first_line(error)}"
     if "\n" in error:
-        yield f"  {WHOLE}"
+        yield f"  {FULL_TEXT_HINT}"
 
 
 def _when(status: ClusterStatus, report: Mapping[str, Any]) -> str:

@@ -18,59 +18,67 @@ from kiqcluster.control.control_messages import CLUSTER_ONLY_ACTIONS, Message
 from kiqcluster.control.process_registry import Cluster, RegisteredProcess, group_by_cluster, list_processes
 from kiqcluster.control.redis_transport import RedisTransport, is_host_selected
 from kiqcluster.control.transports import Answer, NoSuchProcess, Transport
-from kiqcluster.ctl.fleet.steer import message, report
-from kiqcluster.ctl.text.options import SETTINGS, Output, confirm, host_option, json_option, redis_options, yes_option
-from kiqcluster.ctl.text.tables import clean, counted
+from kiqcluster.ctl.fleet.steer import new_message, report
+from kiqcluster.ctl.text.options import (
+    CONTEXT_SETTINGS,
+    Output,
+    confirm,
+    host_option,
+    json_option,
+    redis_options,
+    yes_option,
+)
+from kiqcluster.ctl.text.tables import clean, pluralize
 from kiqcluster.errors import UsageError
 from kiqcluster.store import Store
 
-__all__ = ["MEANINGS", "Meaning", "Meant", "dump", "find", "signal"]
+__all__ = ["MEANINGS", "SignalMeaning", "Targets", "dump", "find_target", "signal"]
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
+class SignalMeaning:
     """action: what the message asks for.  words: what whoever gets it will do.  rubys: … of Ruby's, if that differs."""
 
     action: str
     words: str
-    rubys: str = ""
+    ruby_words: str = ""
 
 
 MEANINGS = {
-    "TSTP": Meaning(
+    "TSTP": SignalMeaning(
         "quiet",
         "fetches nothing more until it is resumed, or its lease ends",
         "fetches nothing more until it is stopped, from its next beat on",
     ),
-    "CONT": Meaning("resume", "fetches again"),
-    "TERM": Meaning("stop", "fetches nothing more, finishes its jobs or puts them back, and ends"),
-    "TTIN": Meaning("dump", "writes to its log what each of its threads is doing"),
-    "USR2": Meaning("roll", "replaces its workers, one after the other, by ones that run the newest code"),
-    "HUP": Meaning("reload", "reads configuration and queue groups anew"),
+    "CONT": SignalMeaning("resume", "fetches again"),
+    "TERM": SignalMeaning("stop", "fetches nothing more, finishes its jobs or puts them back, and ends"),
+    "TTIN": SignalMeaning("dump", "writes to its log what each of its threads is doing"),
+    "USR2": SignalMeaning("roll", "replaces its workers, one after the other, by ones that run the newest code"),
+    "HUP": SignalMeaning("reload", "reads configuration and queue groups anew"),
 }
-RUBYS = frozenset({"quiet", "stop", "dump"})  # what a heartbeat of Ruby's understands
+RUBY_ACTIONS = frozenset({"quiet", "stop", "dump"})  # what a heartbeat of Ruby's understands
 
 
 @dataclass(frozen=True, slots=True)
-class Meant:
+class Targets:
     """Whom a signal is for: whole clusters, single workers of ours, processes of Ruby's."""
 
     clusters: Sequence[Cluster] = ()
     workers: Sequence[RegisteredProcess] = ()
     ruby: Sequence[RegisteredProcess] = ()
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         workers = sum(len(each.processes) for each in self.clusters) + len(self.workers)
-        words = [counted(len(self.clusters), "cluster")] if self.clusters else []
-        words += [counted(workers, "worker process", "worker processes")] if workers else []
-        words += [f"{counted(len(self.ruby), 'process', 'processes')} of Ruby's Sidekiq"] if self.ruby else []
+        words = [pluralize(len(self.clusters), "cluster")] if self.clusters else []
+        words += [pluralize(workers, "worker process", "worker processes")] if workers else []
+        words += [f"{pluralize(len(self.ruby), 'process', 'processes')} of Ruby's Sidekiq"] if self.ruby else []
         return ", ".join(words)
 
 
 # 1. find
 
 
-def find(processes: Sequence[RegisteredProcess], identity: str) -> Meant:
+def find_target(processes: Sequence[RegisteredProcess], identity: str) -> Targets:
     """Return whom `host:pid` or `host:pid:nonce` names.  Raises NoSuchProcess with the names that there are."""
     found_clusters = [each for each in group_by_cluster(processes) if _is_named(each.supervisor, identity)]
     found = [each for each in processes if _is_named(each.identity, identity)]
@@ -80,19 +88,21 @@ def find(processes: Sequence[RegisteredProcess], identity: str) -> Meant:
         raise NoSuchProcess(
             f"{what} called {clean(identity)}; there are {', '.join(map(clean, known)) or 'none at all'}"
         )
-    return Meant(found_clusters, [each for each in found if each.is_ours], [each for each in found if not each.is_ours])
+    return Targets(
+        found_clusters, [each for each in found if each.is_ours], [each for each in found if not each.is_ours]
+    )
 
 
-def everyone(processes: Sequence[RegisteredProcess], hosts: Sequence[str]) -> Meant:
+def all_targets(processes: Sequence[RegisteredProcess], hosts: Sequence[str]) -> Targets:
     """Return all clusters and processes on these hosts, everywhere if none is named.  Raises NoSuchProcess."""
     here = [each for each in processes if is_host_selected(each.host, hosts)]
     found = group_by_cluster(here)
     attached = {each.identity for cluster in found for each in cluster.processes}
     lone = [each for each in here if each.is_ours and each.identity not in attached]
-    meant = Meant(found, lone, [each for each in here if not each.is_ours])
+    targets = Targets(found, lone, [each for each in here if not each.is_ours])
     if not here:
         raise NoSuchProcess(f"no process is registered{' on ' + ', '.join(hosts) if hosts else ''}")
-    return meant
+    return targets
 
 
 def _is_named(name: str, identity: str) -> bool:
@@ -126,51 +136,53 @@ class RubyTransport:
         return {each.identity: status_of_process(each) for each in processes if each.identity in self._identities}
 
 
-def transports(store: Store, meant: Meant) -> list[Transport]:
+def transports_to(store: Store, targets: Targets) -> list[Transport]:
     """Return how all of them are reached."""
-    supervisors = [each.supervisor for each in meant.clusters]
+    supervisors = [each.supervisor for each in targets.clusters]
     found: list[Transport] = [RedisTransport(store, supervisors=supervisors)] if supervisors else []
-    found += [RedisTransport(store, identity=each.identity) for each in meant.workers]
-    return [*found, RubyTransport(store, meant.ruby)] if meant.ruby else found
+    found += [RedisTransport(store, identity=each.identity) for each in targets.workers]
+    return [*found, RubyTransport(store, targets.ruby)] if targets.ruby else found
 
 
 def identities(found: Sequence[RegisteredProcess]) -> list[str]:
     return [each.identity for each in found]
 
 
-def send(store: Store, output: Output, meaning: Meaning, meant: Meant) -> int:
+def send_and_report(store: Store, output: Output, meaning: SignalMeaning, targets: Targets) -> int:
     """Say what will be done, have it done, report it; return the exit code."""
-    said = dict.fromkeys((*(each.supervisor for each in meant.clusters), *identities(meant.workers)), meaning.words)
-    said |= dict.fromkeys(identities(meant.ruby), meaning.rubys or meaning.words)
+    words_by_name = dict.fromkeys(
+        (*(each.supervisor for each in targets.clusters), *identities(targets.workers)), meaning.words
+    )
+    words_by_name |= dict.fromkeys(identities(targets.ruby), meaning.ruby_words or meaning.words)
     if meaning.action == "dump":
-        hung = [each for each in meant.workers if each.is_unresponsive and each.supervisor]
-        said |= dict.fromkeys(identities(hung), "does not respond; its supervisor is asked to log its stacks")
-    if not said:
+        hung = [each for each in targets.workers if each.is_unresponsive and each.supervisor]
+        words_by_name |= dict.fromkeys(identities(hung), "does not respond; its supervisor is asked to log its stacks")
+    if not words_by_name:
         raise NoSuchProcess(f"none of these processes can do that: {meaning.words}")
-    for name, words in said.items():
-        output.say(f"{name} {words}")
-    what, answers, statuses = message(meaning.action), list[Answer](), dict[str, ClusterStatus]()
-    for transport in transports(store, meant):
+    for name, words in words_by_name.items():
+        output.info(f"{name} {words}")
+    what, answers, statuses = new_message(meaning.action), list[Answer](), dict[str, ClusterStatus]()
+    for transport in transports_to(store, targets):
         answers += transport.send(what)
         statuses |= transport.statuses()
     return report(output, what, answers, {}, statuses)
 
 
-def able(meaning: Meaning, name: str, meant: Meant) -> Meant:
+def check_supported(meaning: SignalMeaning, name: str, targets: Targets) -> Targets:
     """Return a single addressee that can do it.  Raises UsageError that says what to do instead."""
-    if meaning.action in CLUSTER_ONLY_ACTIONS and meant.workers:
-        supervisor = meant.workers[0].supervisor or "its supervisor"
+    if meaning.action in CLUSTER_ONLY_ACTIONS and targets.workers:
+        supervisor = targets.workers[0].supervisor or "its supervisor"
         raise UsageError(
-            f"{name} is for a whole cluster; {clean(meant.workers[0].identity)} belongs to {clean(supervisor)}"
+            f"{name} is for a whole cluster; {clean(targets.workers[0].identity)} belongs to {clean(supervisor)}"
         )
-    if meaning.action not in RUBYS and meant.ruby:
+    if meaning.action not in RUBY_ACTIONS and targets.ruby:
         raise UsageError(
-            f"{clean(meant.ruby[0].identity)} is a process of Ruby's Sidekiq, which knows TSTP, TERM and TTIN only"
+            f"{clean(targets.ruby[0].identity)} is a process of Ruby's Sidekiq, which knows TSTP, TERM and TTIN only"
         )
-    return meant
+    return targets
 
 
-@click.command(context_settings=SETTINGS)
+@click.command(context_settings=CONTEXT_SETTINGS)
 @click.argument("name", metavar="NAME")
 @click.argument("identity", required=False)
 @click.option("--all", "is_for_all", is_flag=True, help="every cluster, and every process of Ruby's, on the Redis")
@@ -213,20 +225,22 @@ def signal(
         raise UsageError("name one IDENTITY, or say --all, which --host narrows")
     meaning, processes = MEANINGS[key], list_processes(store)
     if identity is not None:
-        ctx.exit(send(store, output, meaning, able(meaning, key, find(processes, identity))))
-    meant = everyone(processes, hosts)
-    if meaning.action in CLUSTER_ONLY_ACTIONS and meant.workers:
-        meant = Meant(meant.clusters, (), meant.ruby)
-    if meaning.action not in RUBYS and meant.ruby:
-        left_out = counted(len(meant.ruby), "process", "processes")
-        output.complain(f"{left_out} of Ruby's Sidekiq left out: they know TSTP, TERM and TTIN only")
-        meant = Meant(meant.clusters, meant.workers)
+        ctx.exit(
+            send_and_report(store, output, meaning, check_supported(meaning, key, find_target(processes, identity)))
+        )
+    targets = all_targets(processes, hosts)
+    if meaning.action in CLUSTER_ONLY_ACTIONS and targets.workers:
+        targets = Targets(targets.clusters, (), targets.ruby)
+    if meaning.action not in RUBY_ACTIONS and targets.ruby:
+        left_out = pluralize(len(targets.ruby), "process", "processes")
+        output.error(f"{left_out} of Ruby's Sidekiq left out: they know TSTP, TERM and TTIN only")
+        targets = Targets(targets.clusters, targets.workers)
     if meaning.action == "stop":
-        confirm(output, f"stop {meant.in_words()}", yes=yes)
-    ctx.exit(send(store, output, meaning, meant))
+        confirm(output, f"stop {targets.describe()}", yes=yes)
+    ctx.exit(send_and_report(store, output, meaning, targets))
 
 
-@click.command(context_settings=SETTINGS)
+@click.command(context_settings=CONTEXT_SETTINGS)
 @click.argument("identity", required=False)
 @host_option
 @redis_options
@@ -246,5 +260,5 @@ def dump(ctx: click.Context, store: Store, output: Output, identity: str | None,
     if identity is not None and hosts:
         raise UsageError("IDENTITY names one; leave --host out")
     processes = list_processes(store)
-    meant = everyone(processes, hosts) if identity is None else find(processes, identity)
-    ctx.exit(send(store, output, MEANINGS["TTIN"], meant))
+    targets = all_targets(processes, hosts) if identity is None else find_target(processes, identity)
+    ctx.exit(send_and_report(store, output, MEANINGS["TTIN"], targets))

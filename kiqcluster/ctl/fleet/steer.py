@@ -17,11 +17,11 @@ from kiqcluster.control.redis_transport import RedisTransport
 from kiqcluster.control.socket_transport import SocketTransport
 from kiqcluster.control.transports import Answer, Transport
 from kiqcluster.control.waiting import Problems, Waiter
-from kiqcluster.ctl.fleet.ps import in_words
-from kiqcluster.ctl.jobs.locate import in_full
+from kiqcluster.ctl.fleet.ps import summary_of
+from kiqcluster.ctl.jobs.locate import resolve_jid
 from kiqcluster.ctl.text.options import (
+    CONTEXT_SETTINGS,
     DURATION,
-    SETTINGS,
     Output,
     identity_option,
     json_option,
@@ -30,10 +30,10 @@ from kiqcluster.ctl.text.options import (
 )
 from kiqcluster.errors import ExitCode, UsageError
 
-__all__ = ["agreed", "kill", "message", "quiet", "reload", "report", "resume", "roll", "rolling"]
+__all__ = ["accepted", "kill", "new_message", "quiet", "reload", "report", "resume", "roll", "roll_and_report"]
 
 
-def message(
+def new_message(
     action: str, lease: float | None = None, *, name: str = "kiqctl", whom: str = "", whose: str = ""
 ) -> Message:
     """Return a message that can be told from any other.  name: what asks.  whom: for whom, this host if for nobody.
@@ -46,7 +46,7 @@ def message(
 
 def report(
     output: Output,
-    what: Message,
+    order: Message,
     answers: Sequence[Answer],
     problems: Problems,
     statuses: Mapping[str, ClusterStatus],
@@ -61,31 +61,31 @@ def report(
     for name, error in sorted(errors.items()):
         first, *others = error.strip().splitlines() or [""]
         for line in (f"{name}: {first}", *(f"  {each}" for each in others)):  # of a roll, a traceback may follow
-            output.complain(line)
+            output.error(line)
     clusters = []
     for each in answers:
         status = statuses.get(each.name)
         if each.name not in errors:
-            output.say(f"{each.name}: {in_words(status) if status is not None else 'has ended'}{words}")
+            output.info(f"{each.name}: {summary_of(status) if status is not None else 'has ended'}{words}")
         shown = status.as_json() if status is not None else {"name": each.name}
         clusters.append({**shown, "error": errors.get(each.name)})
-    output.document({"action": what.action, "id": what.id, "ok": not errors, **more, "clusters": clusters})
+    output.document({"action": order.action, "id": order.id, "ok": not errors, **more, "clusters": clusters})
     return ExitCode.UNEXPECTED if errors else ExitCode.STOPPED
 
 
-def agreed(answers: Sequence[Answer]) -> list[str]:
+def accepted(answers: Sequence[Answer]) -> list[str]:
     """Return the names of those that do it."""
     return [each.name for each in answers if each.error is None]
 
 
-def rolling(transport: Transport, output: Output, what: Message, *, wait: bool, timeout: float | None) -> int:
+def roll_and_report(transport: Transport, output: Output, order: Message, *, wait: bool, timeout: float | None) -> int:
     """Have clusters replace their workers; with wait, until that has ended.  Returns the exit code."""
-    answers = transport.send(what)
-    problems = Waiter().until_rolled(transport, agreed(answers), what.id, timeout, output.say) if wait else {}
-    return report(output, what, answers, problems, transport.statuses(), ", rolled" if wait else "")
+    answers = transport.send(order)
+    problems = Waiter().until_rolled(transport, accepted(answers), order.id, timeout, output.info) if wait else {}
+    return report(output, order, answers, problems, transport.statuses(), ", rolled" if wait else "")
 
 
-@click.command(context_settings=SETTINGS)
+@click.command(context_settings=CONTEXT_SETTINGS)
 @click.option(
     "--lease", type=DURATION, help="after which it ends by itself; 0 = never  [the supervisor's quiet_lease, 1h]"
 )
@@ -110,13 +110,13 @@ def quiet(
     """
     if timeout is not None and not wait:
         raise UsageError("--timeout goes with --wait")
-    what = message("quiet", lease)
-    answers = transport.send(what)
-    problems = Waiter().until_drained(transport, agreed(answers), timeout, output.say) if wait else {}
-    ctx.exit(report(output, what, answers, problems, transport.statuses()))
+    order = new_message("quiet", lease)
+    answers = transport.send(order)
+    problems = Waiter().until_drained(transport, accepted(answers), timeout, output.info) if wait else {}
+    ctx.exit(report(output, order, answers, problems, transport.statuses()))
 
 
-@click.command(context_settings=SETTINGS)
+@click.command(context_settings=CONTEXT_SETTINGS)
 @identity_option
 @transport_options
 @json_option
@@ -128,12 +128,12 @@ def resume(ctx: click.Context, transport: Transport, output: Output) -> None:
       kiqctl resume
       kiqctl resume --host app-1
     """
-    what = message("resume")
-    answers = transport.send(what)
-    ctx.exit(report(output, what, answers, {}, transport.statuses()))
+    order = new_message("resume")
+    answers = transport.send(order)
+    ctx.exit(report(output, order, answers, {}, transport.statuses()))
 
 
-@click.command(context_settings=SETTINGS)
+@click.command(context_settings=CONTEXT_SETTINGS)
 @click.option("--wait", is_flag=True, help="until every worker is replaced; exit code 1 if one could not be")
 @timeout_option("how long to wait at most  [as long as it takes]")
 @transport_options
@@ -151,10 +151,10 @@ def roll(ctx: click.Context, transport: Transport, output: Output, wait: bool, t
     """
     if timeout is not None and not wait:
         raise UsageError("--timeout goes with --wait")
-    ctx.exit(rolling(transport, output, message("roll"), wait=wait, timeout=timeout))
+    ctx.exit(roll_and_report(transport, output, new_message("roll"), wait=wait, timeout=timeout))
 
 
-@click.command(context_settings=SETTINGS)
+@click.command(context_settings=CONTEXT_SETTINGS)
 @click.option("--wait", is_flag=True, help="until it is in force; exit code 1 if it could not be")
 @timeout_option("how long to wait at most  [as long as it takes]")
 @transport_options
@@ -172,13 +172,13 @@ def reload(ctx: click.Context, transport: Transport, output: Output, wait: bool,
     """
     if timeout is not None and not wait:
         raise UsageError("--timeout goes with --wait")
-    what = message("reload")
-    answers = transport.send(what)
-    problems = Waiter().until_reloaded(transport, agreed(answers), what.id, timeout, output.say) if wait else {}
-    ctx.exit(report(output, what, answers, problems, transport.statuses(), ", reloaded" if wait else ""))
+    order = new_message("reload")
+    answers = transport.send(order)
+    problems = Waiter().until_reloaded(transport, accepted(answers), order.id, timeout, output.info) if wait else {}
+    ctx.exit(report(output, order, answers, problems, transport.statuses(), ", reloaded" if wait else ""))
 
 
-@click.command(context_settings=SETTINGS)
+@click.command(context_settings=CONTEXT_SETTINGS)
 @click.argument("jid")
 @transport_options
 @json_option
@@ -194,10 +194,10 @@ def kill(ctx: click.Context, jid: str, transport: RedisTransport | SocketTranspo
       kiqctl kill 6f1d22b3a9c04e7f8a51d0c2
       kiqctl kill 6f1d22b3a9c04e7f8a51d0c2 --socket /run/kiqcluster.sock      where its process has only one worker
     """
-    what = replace(message("kill"), jid=in_full(jid, _running_jids(transport)))
-    answers = transport.send(what)
+    order = replace(new_message("kill"), jid=resolve_jid(jid, _running_jids(transport)))
+    answers = transport.send(order)
     done = [each for each in answers if each.error is None]  # the others do not run it
-    ctx.exit(report(output, what, done or answers, {}, transport.statuses(), f", a worker is killed for {what.jid}"))
+    ctx.exit(report(output, order, done or answers, {}, transport.statuses(), f", a worker is killed for {order.jid}"))
 
 
 def _running_jids(transport: RedisTransport | SocketTransport) -> list[str]:

@@ -18,17 +18,17 @@ from typing import Any, Generic, TypeVar
 
 from kiqcluster.api import JobRecord
 from kiqcluster.ctl.text.options import Output, progress
-from kiqcluster.ctl.text.tables import counted, number
+from kiqcluster.ctl.text.tables import format_number, pluralize
 from kiqcluster.errors import ExitCode, StoreError
 
-__all__ = ["Outcome", "Task", "carry_out", "count", "report"]
+__all__ = ["BulkResult", "BulkTask", "count_selected", "report", "run_task"]
 
 R = TypeVar("R", bound=JobRecord)
-SHOWN_EVERY = 500  # jobs that are looked at between two steps of a progress bar
+PROGRESS_STEP_JOBS = 500  # jobs that are looked at between two steps of a progress bar
 
 
 @dataclass(frozen=True, slots=True)
-class Task(Generic[R]):
+class BulkTask(Generic[R]):
     """What is done to jobs.
 
     label: in words, as in `retrying`.  records: among which they are; it is called for each walk.  total: about how
@@ -39,13 +39,13 @@ class Task(Generic[R]):
     label: str
     records: Callable[[], Iterable[R]]
     total: int
-    is_meant: Callable[[R], bool]
+    is_selected: Callable[[R], bool]
     act: Callable[[Iterable[R]], int] = lambda _: 0  # of what is only counted
     is_all: bool = False
 
 
 @dataclass(slots=True)
-class Outcome:
+class BulkResult:
     """found: jobs that were meant.  done: of them.  refused, unknown: of them, by Redis, and where a reply was lost."""
 
     found: int = 0
@@ -55,7 +55,7 @@ class Outcome:
     is_interrupted: bool = False
     error: StoreError | None = None
 
-    def add(self, other: Outcome) -> None:
+    def add(self, other: BulkResult) -> None:
         """Add what came of another task."""
         self.found += other.found
         self.done += other.done
@@ -86,44 +86,44 @@ class Outcome:
         }
 
 
-def count(output: Output, task: Task[R]) -> int:
+def count_selected(output: Output, task: BulkTask[R]) -> int:
     """Return how many jobs are meant, having looked at each.  Ctrl-C ends the command: nothing was done yet."""
     if task.is_all:
         return task.total
     with progress(output, task.total, "counting") as advance:
-        return sum(1 for _ in _meant(task, advance, lambda: False))
+        return sum(1 for _ in _selected(task, advance, lambda: False))
 
 
-def carry_out(output: Output, task: Task[R]) -> Outcome:
+def run_task(output: Output, task: BulkTask[R]) -> BulkResult:
     """Do it; return what came of it, also where Redis went away in the middle."""
-    outcome = Outcome()
+    result = BulkResult()
     with interruption() as is_interrupted, progress(output, task.total, task.label) as advance:
 
-        def meant() -> Iterator[R]:
-            for record in _meant(task, advance, is_interrupted):
-                outcome.found += 1
+        def selected() -> Iterator[R]:
+            for record in _selected(task, advance, is_interrupted):
+                result.found += 1
                 yield record
 
         try:
-            outcome.done = task.act(meant())
+            result.done = task.act(selected())
         except StoreError as error:
-            outcome.error = error
-            outcome.done, outcome.refused, outcome.unknown = error.moved, error.left, error.unknown
-        outcome.is_interrupted = is_interrupted()
-    return outcome
+            result.error = error
+            result.done, result.refused, result.unknown = error.moved, error.left, error.unknown
+        result.is_interrupted = is_interrupted()
+    return result
 
 
-def _meant(task: Task[R], advance: Callable[[int], object], is_interrupted: Callable[[], bool]) -> Iterator[R]:
+def _selected(task: BulkTask[R], advance: Callable[[int], object], is_interrupted: Callable[[], bool]) -> Iterator[R]:
     """Yield the records that are meant, and show how far it is."""
     looked_at = 0
     for record in task.records():
         if is_interrupted():
             return
         looked_at += 1
-        if looked_at == SHOWN_EVERY:
+        if looked_at == PROGRESS_STEP_JOBS:
             advance(looked_at)
             looked_at = 0
-        if task.is_meant(record):
+        if task.is_selected(record):
             yield record
     advance(looked_at)
 
@@ -147,7 +147,7 @@ def interruption() -> Iterator[Callable[[], bool]]:
 
 def report(
     output: Output,
-    outcome: Outcome,
+    result: BulkResult,
     past: str,
     what: tuple[str, str],
     document: Mapping[str, Any],
@@ -159,23 +159,23 @@ def report(
     past: as in `retried`.  what: it was done to, one and many: `entry of the retry set`, `entries of …`.
     problem: why not all that was named was done, where that was said before.
     """
-    gone = outcome.found - outcome.done - outcome.refused - outcome.unknown
-    words = f"{past} {counted(outcome.done, *what)}"
-    if gone > 0 and outcome.error is None:
-        words += f"; {counted(gone, 'other was', 'others were')} already gone"
-    output.say(words)
-    if outcome.refused:
-        output.complain(f"Redis refused {counted(outcome.refused, *what)}, which stay as they are: {outcome.error}")
-    elif outcome.error is not None:
-        output.complain(str(outcome.error))
-    if outcome.unknown:
-        output.complain(
-            f"the reply was lost for {number(outcome.unknown)} more, which may have been {past}; have a look, or run "
-            "it again: nothing is done twice"
+    gone = result.found - result.done - result.refused - result.unknown
+    words = f"{past} {pluralize(result.done, *what)}"
+    if gone > 0 and result.error is None:
+        words += f"; {pluralize(gone, 'other was', 'others were')} already gone"
+    output.info(words)
+    if result.refused:
+        output.error(f"Redis refused {pluralize(result.refused, *what)}, which stay as they are: {result.error}")
+    elif result.error is not None:
+        output.error(str(result.error))
+    if result.unknown:
+        output.error(
+            f"the reply was lost for {format_number(result.unknown)} more, which may have been {past}; run it again if "
+            "needed: nothing is done twice"
         )
-    if outcome.is_interrupted:
-        output.complain("interrupted; the others were left alone")
-    code = outcome.exit_code or (ExitCode.UNEXPECTED if problem else ExitCode.STOPPED)
-    told = outcome.as_json()
+    if result.is_interrupted:
+        output.error("interrupted; the others were left alone")
+    code = result.exit_code or (ExitCode.UNEXPECTED if problem else ExitCode.STOPPED)
+    told = result.as_json()
     output.document({**document, "ok": code == ExitCode.STOPPED, **told, "error": told["error"] or problem or None})
     return code

@@ -11,16 +11,16 @@ from typing import Any
 
 from kiqcluster.clock import SystemClock
 from kiqcluster.ctl.text.options import Output
-from kiqcluster.ctl.text.tables import counted, number
+from kiqcluster.ctl.text.tables import format_number, pluralize
 from kiqcluster.errors import StoreError
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.store import Store
 
-__all__ = ["Trimming"]
+__all__ = ["DeadSetLimits"]
 
 
 @dataclass(slots=True)
-class Trimming:
+class DeadSetLimits:
     """size, overdue: entries of the dead set, and those that have lain there for too long.  kept: the most that stay.
 
     Without a store nothing is killed, and it says nothing.
@@ -29,11 +29,11 @@ class Trimming:
     store: Store | None = None
     size: int = 0
     overdue: int = 0
-    kept: int = 0
+    max_kept: int = 0
     dropped: int | None = field(default=None, init=False)  # None: nobody knows
 
     @classmethod
-    def of(cls, store: Store | None) -> Trimming:
+    def of(cls, store: Store | None) -> DeadSetLimits:
         """Look at the dead set as it is.  One round trip."""
         if store is None:
             return cls()
@@ -44,16 +44,15 @@ class Trimming:
 
     def expected(self, killed: int) -> int:
         """Return up to how many go when so many are killed."""
-        return max(self.overdue, self.size + killed - self.kept) if self.store is not None and killed else 0
+        return max(self.overdue, self.size + killed - self.max_kept) if self.store is not None and killed else 0
 
     def in_words(self, killed: int) -> str:
         """Return what a question adds; "" where none goes."""
         count = self.expected(killed)
         if count <= 0:
             return ""
-        return (
-            f"; the dead set holds the latest {number(self.kept)}, and drops up to {number(count)} older ones for good"
-        )
+        kept, dropped = format_number(self.max_kept), format_number(count)
+        return f"; the dead set holds the latest {kept}, and drops up to {dropped} older ones for good"
 
     def end(self, killed: int) -> None:
         """Look again, once so many were killed.  One round trip."""
@@ -70,6 +69,6 @@ class Trimming:
         if self.store is None:
             return {}
         if self.dropped:
-            were = counted(self.dropped, "older dead job was", "older dead jobs were")
-            output.complain(f"the dead set holds the latest {number(self.kept)}: {were} dropped for good")
+            were = pluralize(self.dropped, "older dead job was", "older dead jobs were")
+            output.error(f"the dead set holds the latest {format_number(self.max_kept)}: {were} dropped for good")
         return {"dropped": self.dropped}

@@ -13,24 +13,24 @@ from kiqcluster.client import Client, due_at
 from kiqcluster.clock import SystemClock
 from kiqcluster.control.process_registry import list_processes
 from kiqcluster.ctl.text.completion import complete_classes, complete_queues
-from kiqcluster.ctl.text.options import DURATION, SETTINGS, Output, json_option, redis_options
-from kiqcluster.ctl.text.tables import counted, stamp
+from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, DURATION, Output, json_option, redis_options
+from kiqcluster.ctl.text.tables import iso_time, pluralize
 from kiqcluster.errors import ExitCode, InvalidArguments, InvalidPush, UsageError
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.active_job import WRAPPER, enveloped
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store
 
-__all__ = ["MOMENT", "enqueue", "value_of"]
+__all__ = ["TIME", "enqueue", "parse_value"]
 
-ROUTES = frozenset("/$|#?%")  # of which routes, links and metric fields of Sidekiq 7 and 8 are made
-SHOWN = 10  # names of queues in a warning
-FIXED = frozenset(
+ROUTE_CHARACTERS = frozenset("/$|#?%")  # of which routes, links and metric fields of Sidekiq 7 and 8 are made
+MAX_QUEUES_SHOWN = 10  # names of queues in a warning
+RESERVED_KEYS = frozenset(
     {"args", "at", "class", "created_at", "enqueued_at", "queue", "wait_replicas"}
 )  # no business of --set
 
 
-def value_of(text: str) -> JSON:
+def parse_value(text: str) -> JSON:
     """Return what a word of the command line means: JSON where it is that, else the text."""
     try:
         return ruby_json.decode(text.encode(errors="surrogateescape"))
@@ -38,7 +38,7 @@ def value_of(text: str) -> JSON:
         return text
 
 
-class Moment(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
+class Time(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
     """Epoch seconds, or a date and time with its zone."""
 
     name = "time"
@@ -69,17 +69,17 @@ class Moment(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
             self.fail(str(error), param, ctx)
 
 
-MOMENT = Moment()
+TIME = Time()
 
 
-@click.command(context_settings=SETTINGS)
+@click.command(context_settings=CONTEXT_SETTINGS)
 @click.argument("name", shell_complete=complete_classes)
 @click.argument("args", nargs=-1)
 @click.option(
     "--queue", metavar="NAME", default="default", shell_complete=complete_queues, help="where it goes  [default]"
 )
 @click.option("--in", "delay", type=DURATION, help="after which it is due, instead of at once")
-@click.option("--at", type=MOMENT, help="when it is due: 2026-11-20T09:59Z, or epoch seconds")
+@click.option("--at", type=TIME, help="when it is due: 2026-11-20T09:59Z, or epoch seconds")
 @click.option(
     "--retry",
     metavar="true|false|COUNT",
@@ -122,7 +122,7 @@ def enqueue(
         raise UsageError("--in and --at both say when; leave one out")
     now = SystemClock.now()
     due = at if delay is None else now + delay
-    arguments = list(map(value_of, args))
+    arguments = list(map(parse_value, args))
     item: dict[str, Any] = {**_read_settings(settings), "class": name, "args": arguments, "queue": queue}
     if is_active_job:
         item |= _enveloped(name, queue, arguments, now)
@@ -134,16 +134,16 @@ def enqueue(
     except (InvalidPush, InvalidArguments) as error:
         raise UsageError(str(error)) from error
     is_scheduled = due is not None and due > now
-    output.say(str(jid))
+    output.info(str(jid))
     if warning:
-        output.complain(warning)
+        output.error(warning)
     document = {"jid": jid, "class": name, "args": arguments, "queue": queue, "at": due if is_scheduled else None}
-    output.document({**document, "due": stamp(due) if is_scheduled else None, "warning": warning or None})
+    output.document({**document, "due": iso_time(due) if is_scheduled else None, "warning": warning or None})
     ctx.exit(ExitCode.STOPPED)
 
 
 def _read_retry(text: str) -> JSON:
-    value = value_of(text)
+    value = parse_value(text)
     if isinstance(value, bool) or (isinstance(value, int) and value >= 0):
         return value
     raise UsageError(f"--retry {text}: it takes true, false, or how many retries")
@@ -156,11 +156,11 @@ def _read_settings(settings: tuple[str, ...]) -> dict[str, JSON]:
         key, equals, text = each.partition("=")
         if not key or not equals:
             raise UsageError(f"--set {each}: it takes KEY=JSON, as in --set 'tags=[\"vip\"]'")
-        if key in FIXED:
+        if key in RESERVED_KEYS:
             raise UsageError(
                 f"--set {key}: that key is not for setting; NAME, ARGS, --queue, --in and --at say what it holds"
             )
-        found[key] = value_of(text)
+        found[key] = parse_value(text)
     return found
 
 
@@ -176,19 +176,19 @@ def _warnings(store: Store, name: str, queue: str) -> Iterator[str]:
     """Yield what may keep the job from being run, as far as the fleet shows it, or shown.  Three round trips."""
     if store.call("SISMEMBER", store.keys.paused, queue):
         yield f"the queue {queue} is paused; the job waits until somebody resumes it"
-    unheard = _unheard(store, queue)
-    if unheard:
-        yield unheard
-    strange = sorted(ROUTES.intersection(name))
+    warning = _no_listener_warning(store, queue)
+    if warning:
+        yield warning
+    strange = sorted(ROUTE_CHARACTERS.intersection(name))
     if strange:
         yield f"the class name {name} contains {' and '.join(strange)}, on which pages of Sidekiq's web UI fail"
 
 
-def _unheard(store: Store, queue: str) -> str:
+def _no_listener_warning(store: Store, queue: str) -> str:
     fleet = list_processes(store)
     if any(process.may_listen_to(queue) for process in fleet):
         return ""
     listened = sorted({name for process in fleet for name in process.queues})
-    names = ", ".join(listened[:SHOWN]) + (" …" if len(listened) > SHOWN else "")
-    where = f"{counted(len(fleet), 'process', 'processes')} listening to {names}" if fleet else "there is none at all"
+    names = ", ".join(listened[:MAX_QUEUES_SHOWN]) + (" …" if len(listened) > MAX_QUEUES_SHOWN else "")
+    where = f"{pluralize(len(fleet), 'process', 'processes')} listening to {names}" if fleet else "there is none at all"
     return f"no process listens to the queue {queue} ({where}); the job waits until one does"

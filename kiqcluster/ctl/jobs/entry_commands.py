@@ -17,25 +17,25 @@ import click
 from kiqcluster.api import JobSet, Order, SortedEntry
 from kiqcluster.api.dashboard import job_as_json
 from kiqcluster.clock import SystemClock
-from kiqcluster.ctl.jobs.bulk import Outcome, Task, carry_out, count, report
-from kiqcluster.ctl.jobs.dead_set_limits import Trimming
-from kiqcluster.ctl.jobs.enqueue import MOMENT
-from kiqcluster.ctl.jobs.job_sets import DEAD, EXAMPLE, RETRIES, SCHEDULED, Kind, elsewhere, walk
-from kiqcluster.ctl.jobs.locate import NotThere, entries_named
-from kiqcluster.ctl.jobs.pager import Listing, Page, page_options
+from kiqcluster.ctl.jobs.bulk import BulkResult, BulkTask, count_selected, report, run_task
+from kiqcluster.ctl.jobs.dead_set_limits import DeadSetLimits
+from kiqcluster.ctl.jobs.enqueue import TIME
+from kiqcluster.ctl.jobs.job_sets import DEAD, EXAMPLE, RETRIES, SCHEDULED, JobSetKind, describe_missing, iterate
+from kiqcluster.ctl.jobs.locate import NotFound, find_entries
+from kiqcluster.ctl.jobs.pager import DefaultListGroup, Page, page_options
 from kiqcluster.ctl.jobs.selection import Selection, entry_filters
 from kiqcluster.ctl.text.options import (
+    CONTEXT_SETTINGS,
     DURATION,
-    SETTINGS,
     Output,
-    burying_options,
     confirm,
+    dead_set_options,
     json_option,
     redis_options,
     yes_option,
 )
-from kiqcluster.ctl.text.rows import ENTRIES, details, entry_words
-from kiqcluster.ctl.text.tables import NOTHING, Column, clean, counted, number, stamp
+from kiqcluster.ctl.text.rows import ENTRY_COLUMNS, details, entry_words
+from kiqcluster.ctl.text.tables import NO_VALUE, Column, clean, format_number, iso_time, pluralize
 from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.store import Store
 
@@ -43,7 +43,7 @@ __all__ = ["dead", "retries", "scheduled"]
 
 
 @dataclass(frozen=True, slots=True)
-class Verb:
+class EntryAction:
     """What is done to entries.
 
     what: for a question, as in `retry 5 entries`.  label, past: as in `retrying`, `retried`.  is_oldest_first: for an
@@ -58,11 +58,11 @@ class Verb:
     help: str
     act: Callable[[JobSet, Iterable[SortedEntry], float], int]
     is_oldest_first: bool = False
-    all_at_once: Callable[[JobSet], int] | None = None
+    clear_all: Callable[[JobSet], int] | None = None
     has_time: bool = False
 
 
-RETRY = Verb(
+RETRY = EntryAction(
     "retry",
     "retry",
     "retrying",
@@ -70,7 +70,7 @@ RETRY = Verb(
     "Put jobs into their queues now.  The failure that brought them here does not count as a retry.",
     lambda job_set, entries, _: job_set.retry(entries),
 )
-ADD_TO_QUEUE = Verb(
+ADD_TO_QUEUE = EntryAction(
     "add-to-queue",
     "put into their queues",
     "queueing",
@@ -79,7 +79,7 @@ ADD_TO_QUEUE = Verb(
     lambda job_set, entries, _: job_set.add_to_queue(entries),
     is_oldest_first=True,
 )
-KILL = Verb(
+KILL = EntryAction(
     "kill",
     "kill",
     "killing",
@@ -87,16 +87,16 @@ KILL = Verb(
     "Move jobs to the dead set.  It is trimmed to its limits; they run again only if somebody retries them there.",
     lambda job_set, entries, _: job_set.kill(entries),
 )
-DELETE = Verb(
+DELETE = EntryAction(
     "delete",
     "delete",
     "deleting",
     "deleted",
     "Delete jobs for good.",
     lambda job_set, entries, _: job_set.delete(entries),
-    all_at_once=lambda job_set: job_set.clear(),
+    clear_all=lambda job_set: job_set.clear(),
 )
-RESCHEDULE = Verb(
+RESCHEDULE = EntryAction(
     "reschedule",
     "reschedule",
     "rescheduling",
@@ -108,11 +108,11 @@ RESCHEDULE = Verb(
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class Invocation:
     """What somebody wants done.  at: the new time, epoch seconds, of a verb that takes one."""
 
-    kind: Kind
-    verb: Verb
+    kind: JobSetKind
+    action: EntryAction
     jids: Sequence[str]
     selection: Selection
     is_all: bool
@@ -121,24 +121,24 @@ class Request:
 
     def check(self) -> None:
         """Raise UsageError unless it says whom it is about, in one way."""
-        ways = bool(self.jids) + self.selection.is_narrow + self.is_all
+        ways = bool(self.jids) + self.selection.has_filters + self.is_all
         if ways == 0:
-            raise UsageError(f"{self.verb.name} which?  Name JIDs, or a filter (--class, --queue, …), or --all")
+            raise UsageError(f"{self.action.name} which?  Name JIDs, or a filter (--class, --queue, …), or --all")
         if ways > 1:
             raise UsageError("name JIDs, or a filter, or say --all: these do not go together")
 
     def document(self) -> dict[str, Any]:
-        return {"set": self.kind.name, "action": self.verb.name}
+        return {"set": self.kind.name, "action": self.action.name}
 
 
-def command_of(kind: Kind, verb: Verb) -> click.Command:
+def command_of(kind: JobSetKind, action: EntryAction) -> click.Command:
     """Return the command that does it to entries of a set."""
 
     @click.argument("jids", metavar="[JID]...", nargs=-1)
     @entry_filters
     @click.option("--all", "is_all", is_flag=True, help=f"all of {kind.words}")
     @yes_option
-    @(burying_options if verb is KILL else redis_options)
+    @(dead_set_options if action is KILL else redis_options)
     @json_option
     @click.pass_context
     def run(
@@ -150,30 +150,34 @@ def command_of(kind: Kind, verb: Verb) -> click.Command:
         at: float | None = None,
         **options: Any,
     ) -> None:
-        order = Request(kind, verb, at=_due(delay, at) if verb.has_time else 0.0, **options)
-        order.check()
+        invocation = Invocation(kind, action, at=_due(delay, at) if action.has_time else 0.0, **options)
+        invocation.check()
         job_set = kind.job_set(store=store)
-        ctx.exit(_to_named(order, store, job_set, output) if order.jids else _to_all(order, store, job_set, output))
+        ctx.exit(
+            _apply_to_named(invocation, store, job_set, output)
+            if invocation.jids
+            else _apply_to_all(invocation, store, job_set, output)
+        )
 
-    if verb.has_time:
-        run = click.option("--at", type=MOMENT, help="when they are due: 2026-11-20T09:59Z, or epoch seconds")(run)
+    if action.has_time:
+        run = click.option("--at", type=TIME, help="when they are due: 2026-11-20T09:59Z, or epoch seconds")(run)
         run = click.option("--in", "delay", type=DURATION, help="after which they are due, from now")(run)
-    return click.command(verb.name, help=_help(kind, verb), context_settings=SETTINGS)(run)
+    return click.command(action.name, help=_help(kind, action), context_settings=CONTEXT_SETTINGS)(run)
 
 
-def _help(kind: Kind, verb: Verb) -> str:
-    more = "" if not verb.has_time else " --in 15m"
-    last = "" if not verb.has_time else " --at 2036-11-20T09:59Z"
-    return f"""{verb.help}
+def _help(kind: JobSetKind, action: EntryAction) -> str:
+    more = "" if not action.has_time else " --in 15m"
+    last = "" if not action.has_time else " --at 2036-11-20T09:59Z"
+    return f"""{action.help}
 
     Which: those of the JIDs, or all that fit every filter given, or --all.  For more than named ones it says how many
     these are, and asks.  --older and --newer count {kind.age}.  One round trip per 500 to find them, and one to do it.
 
     \b
-      kiqctl {kind.name} {verb.name} {EXAMPLE}{more}
-      kiqctl {kind.name} {verb.name} --class SendInvoice --queue default{more} --yes
-      kiqctl {kind.name} {verb.name} --text Invoice --older 1h{more} --yes
-      kiqctl {kind.name} {verb.name} --all{last} --yes --json
+      kiqctl {kind.name} {action.name} {EXAMPLE}{more}
+      kiqctl {kind.name} {action.name} --class SendInvoice --queue default{more} --yes
+      kiqctl {kind.name} {action.name} --text Invoice --older 1h{more} --yes
+      kiqctl {kind.name} {action.name} --all{last} --yes --json
     """
 
 
@@ -183,70 +187,80 @@ def _due(delay: float | None, at: float | None) -> float:
     return SystemClock.now() + delay if delay is not None else at or 0.0
 
 
-def _to_named(order: Request, store: Store, job_set: JobSet, output: Output) -> int:
+def _apply_to_named(invocation: Invocation, store: Store, job_set: JobSet, output: Output) -> int:
     """Do it to the entries of these ids; say of the others where they are."""
-    jids = list(dict.fromkeys(order.jids))
-    there = entries_named(job_set, jids)
+    jids = list(dict.fromkeys(invocation.jids))
+    there = find_entries(job_set, jids)
     entries = list({entry.raw: entry for several in there.values() for entry in several}.values())
-    missing = elsewhere(store, order.kind, [jid for jid in jids if jid not in there]) if len(there) < len(jids) else {}
+    missing = (
+        describe_missing(store, invocation.kind, [jid for jid in jids if jid not in there])
+        if len(there) < len(jids)
+        else {}
+    )
     for jid, several in there.items():
         if len(several) > 1:
-            output.say(f"{clean(jid)} is the id of {counted(len(several), *order.kind.entries)}")
-    verb = order.verb
-    task = Task(
-        verb.label, lambda: entries, len(entries), lambda _: True, lambda entries: verb.act(job_set, entries, order.at)
+            output.info(f"{clean(jid)} is the id of {pluralize(len(several), *invocation.kind.entries)}")
+    action = invocation.action
+    task = BulkTask(
+        action.label,
+        lambda: entries,
+        len(entries),
+        lambda _: True,
+        lambda entries: action.act(job_set, entries, invocation.at),
     )
     for words in missing.values():
-        output.complain(words)
-    trimming = Trimming.of(store if verb is KILL else None)
-    outcome = carry_out(output, task)
-    trimming.end(outcome.done)
-    problem = "; ".join(missing.values()) or ("" if outcome.done else "none was there any more")
-    document = {**order.document(), "missing": missing, **trimming.report(output)}
-    return report(output, outcome, verb.past, order.kind.entries, document, problem=problem)
+        output.error(words)
+    limits = DeadSetLimits.of(store if action is KILL else None)
+    result = run_task(output, task)
+    limits.end(result.done)
+    problem = "; ".join(missing.values()) or ("" if result.done else "none was there any more")
+    document = {**invocation.document(), "missing": missing, **limits.report(output)}
+    return report(output, result, action.past, invocation.kind.entries, document, problem=problem)
 
 
-def _to_all(order: Request, store: Store, job_set: JobSet, output: Output) -> int:
+def _apply_to_all(invocation: Invocation, store: Store, job_set: JobSet, output: Output) -> int:
     """Do it to all that are selected, once that is confirmed."""
-    kind, verb = order.kind, order.verb
-    task, trimming = _task(order, job_set), Trimming.of(store if verb is KILL else None)
-    if not order.yes:
-        total = count(output, task) if order.selection.is_narrow else len(job_set)
+    kind, action = invocation.kind, invocation.action
+    task, limits = _task(invocation, job_set), DeadSetLimits.of(store if action is KILL else None)
+    if not invocation.yes:
+        total = count_selected(output, task) if invocation.selection.has_filters else len(job_set)
         if total:
-            confirm(output, f"{verb.what} {counted(total, *kind.entries)}{trimming.in_words(total)}", yes=False)
-    if order.is_all and verb.all_at_once is not None:
-        deleted = verb.all_at_once(job_set)
-        outcome = Outcome(found=deleted, done=deleted)
+            confirm(output, f"{action.what} {pluralize(total, *kind.entries)}{limits.in_words(total)}", yes=False)
+    if invocation.is_all and action.clear_all is not None:
+        deleted = action.clear_all(job_set)
+        result = BulkResult(found=deleted, done=deleted)
     else:
-        outcome = carry_out(output, task)
-        trimming.end(outcome.done)
-    return report(output, outcome, verb.past, kind.entries, {**order.document(), **trimming.report(output)})
+        result = run_task(output, task)
+        limits.end(result.done)
+    return report(output, result, action.past, kind.entries, {**invocation.document(), **limits.report(output)})
 
 
-def _task(order: Request, job_set: JobSet) -> Task[SortedEntry]:
+def _task(invocation: Invocation, job_set: JobSet) -> BulkTask[SortedEntry]:
     now = SystemClock.now()
-    direction = Order.OLDEST_FIRST if order.verb.is_oldest_first else Order.NEWEST_FIRST
+    direction = Order.OLDEST_FIRST if invocation.action.is_oldest_first else Order.NEWEST_FIRST
 
-    def is_meant(entry: SortedEntry) -> bool:
-        if order.verb.has_time and entry.score == order.at:  # met again after it got its time, or in need of nothing
+    def is_selected(entry: SortedEntry) -> bool:
+        if (
+            invocation.action.has_time and entry.score == invocation.at
+        ):  # met again after it got its time, or in need of nothing
             return False
-        return order.selection.matches(entry, now, order.kind.since(entry))
+        return invocation.selection.matches(entry, now, invocation.kind.since(entry))
 
-    return Task(
-        order.verb.label,
-        lambda: walk(order.kind, job_set, order.selection, now, direction),
+    return BulkTask(
+        invocation.action.label,
+        lambda: iterate(invocation.kind, job_set, invocation.selection, now, direction),
         len(job_set),
-        is_meant,
-        lambda entries: order.verb.act(job_set, entries, order.at),
+        is_selected,
+        lambda entries: invocation.action.act(job_set, entries, invocation.at),
     )
 
 
 # commands
 
-FAILURES = frozenset({"TRIES", "ERROR"})  # titles of columns
+FAILURE_COLUMNS = frozenset({"TRIES", "ERROR"})  # titles of columns
 
 
-def _list(kind: Kind) -> click.Command:
+def _list(kind: JobSetKind) -> click.Command:
     order = "the latest first" if kind.is_newest_first else "what is due next first"
 
     @click.option("--count", "is_count", is_flag=True, help="say how many there are, and no more")
@@ -258,14 +272,14 @@ def _list(kind: Kind) -> click.Command:
     def run(ctx: click.Context, store: Store, output: Output, selection: Selection, page: Page, is_count: bool) -> None:
         job_set, now = kind.job_set(store=store), SystemClock.now()
         if is_count:
-            total = _count(kind, job_set, selection, output, now) if selection.is_narrow else len(job_set)
-            output.say(number(total))
+            total = _count(kind, job_set, selection, output, now) if selection.has_filters else len(job_set)
+            output.info(format_number(total))
             output.document({"set": kind.name, "count": total})
             ctx.exit(ExitCode.STOPPED)
         size, shown = len(job_set), _page(kind, job_set, selection, page, now)
         if shown:
-            output.table(*_told([entry_words(each, now) for each in shown]), indent=0)
-        output.say(page.in_words(len(shown), *kind.entries, size, is_narrow=selection.is_narrow))
+            output.table(*_visible_columns([entry_words(each, now) for each in shown]), indent=0)
+        output.info(page.in_words(len(shown), *kind.entries, size, has_filters=selection.has_filters))
         output.document(
             {"set": kind.name, "size": size, "page": page.number, "entries": [_as_json(each) for each in shown]}
         )
@@ -282,30 +296,30 @@ def _list(kind: Kind) -> click.Command:
       kiqctl {kind.name} list --text '*Inv?ice*' --limit 100 --json
       kiqctl {kind.name} list --error Timeout --count
     """
-    return click.command("list", help=text, context_settings=SETTINGS)(run)
+    return click.command("list", help=text, context_settings=CONTEXT_SETTINGS)(run)
 
 
-def _told(rows: list[tuple[str, ...]]) -> tuple[list[Column], list[list[str]]]:
+def _visible_columns(rows: list[tuple[str, ...]]) -> tuple[list[Column], list[list[str]]]:
     """Return columns and rows, without those about failures where nothing has failed."""
-    kept = [
+    max_kept = [
         at
-        for at, column in enumerate(ENTRIES)
-        if column.title not in FAILURES or any(row[at] not in ("", NOTHING) for row in rows)
+        for at, column in enumerate(ENTRY_COLUMNS)
+        if column.title not in FAILURE_COLUMNS or any(row[at] not in ("", NO_VALUE) for row in rows)
     ]
-    return [ENTRIES[at] for at in kept], [[row[at] for at in kept] for row in rows]
+    return [ENTRY_COLUMNS[at] for at in max_kept], [[row[at] for at in max_kept] for row in rows]
 
 
-def _count(kind: Kind, job_set: JobSet, selection: Selection, output: Output, now: float) -> int:
-    def is_meant(entry: SortedEntry) -> bool:
+def _count(kind: JobSetKind, job_set: JobSet, selection: Selection, output: Output, now: float) -> int:
+    def is_selected(entry: SortedEntry) -> bool:
         return selection.matches(entry, now, kind.since(entry))
 
-    records = walk(kind, job_set, selection, now, kind.order)
-    return count(output, Task("", lambda: records, len(job_set), is_meant))
+    records = iterate(kind, job_set, selection, now, kind.order)
+    return count_selected(output, BulkTask("", lambda: records, len(job_set), is_selected))
 
 
-def _page(kind: Kind, job_set: JobSet, selection: Selection, page: Page, now: float) -> list[SortedEntry]:
-    if selection.is_narrow:
-        records = walk(kind, job_set, selection, now, kind.order)
+def _page(kind: JobSetKind, job_set: JobSet, selection: Selection, page: Page, now: float) -> list[SortedEntry]:
+    if selection.has_filters:
+        records = iterate(kind, job_set, selection, now, kind.order)
         return page.of(each for each in records if selection.matches(each, now, kind.since(each)))
     if kind.is_newest_first:
         return job_set.page(page.start, page.size)
@@ -317,7 +331,7 @@ def _as_json(entry: SortedEntry) -> dict[str, Any]:
     return {
         **job_as_json(entry),
         "score": entry.score if isfinite(entry.score) else None,
-        "at": stamp(entry.score),
+        "at": iso_time(entry.score),
         "retry_count": entry.retry_count,
         "error_class": entry.error_class,
         "error_message": entry.error_message,
@@ -329,19 +343,19 @@ def _as_json(entry: SortedEntry) -> dict[str, Any]:
     }
 
 
-def _show(kind: Kind) -> click.Command:
+def _show(kind: JobSetKind) -> click.Command:
     @click.argument("jid")
     @redis_options
     @json_option
     @click.pass_context
     def run(ctx: click.Context, store: Store, output: Output, jid: str) -> None:
-        entries = entries_named(kind.job_set(store=store), [jid]).get(jid, [])
+        entries = find_entries(kind.job_set(store=store), [jid]).get(jid, [])
         if not entries:
-            raise NotThere(elsewhere(store, kind, [jid])[jid])
+            raise NotFound(describe_missing(store, kind, [jid])[jid])
         for entry in entries:
             output.print(map(clean, details(entry) or ()))
         if len(entries) > 1:
-            output.say(f"{counted(len(entries), *kind.entries)} have this id")
+            output.info(f"{pluralize(len(entries), *kind.entries)} have this id")
         first = entries[0]
         document = {**_as_json(first), "backtrace": first.error_backtrace, "payload": first.payload}
         output.document({**document, "others": [_as_json(each) for each in entries[1:]]})
@@ -353,10 +367,10 @@ def _show(kind: Kind) -> click.Command:
       kiqctl {kind.name} show {EXAMPLE}
       kiqctl {kind.name} show {EXAMPLE} --json
     """
-    return click.command("show", help=text, context_settings=SETTINGS)(run)
+    return click.command("show", help=text, context_settings=CONTEXT_SETTINGS)(run)
 
 
-def _group(kind: Kind, *verbs: Verb) -> click.Group:
+def _group(kind: JobSetKind, *actions: EntryAction) -> click.Group:
     text = f"""{kind.help}
 
     Without a command, it is `list`.
@@ -365,8 +379,8 @@ def _group(kind: Kind, *verbs: Verb) -> click.Group:
       kiqctl {kind.name}
       kiqctl {kind.name} --class SendInvoice --limit 100
     """
-    group = Listing(kind.name, help=text, context_settings=SETTINGS)
-    for each in (_list(kind), _show(kind), *(command_of(kind, verb) for verb in verbs)):
+    group = DefaultListGroup(kind.name, help=text, context_settings=CONTEXT_SETTINGS)
+    for each in (_list(kind), _show(kind), *(command_of(kind, action) for action in actions)):
         group.add_command(each)
     return group
 

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from math import inf
 
 from kiqcluster.api import DeadSet, JobSet, Order, RetrySet, ScheduledSet, SortedEntry
-from kiqcluster.ctl.jobs.locate import whereabouts
+from kiqcluster.ctl.jobs.locate import locate_jobs
 from kiqcluster.ctl.jobs.selection import Selection
 from kiqcluster.ctl.text.tables import clean
 from kiqcluster.store import Store
 
-__all__ = ["DEAD", "EXAMPLE", "RETRIES", "SCHEDULED", "Kind", "elsewhere", "walk"]
+__all__ = ["DEAD", "EXAMPLE", "RETRIES", "SCHEDULED", "JobSetKind", "describe_missing", "iterate"]
 
 EXAMPLE = "b4a577edbccf1d805744efa9"  # an id in the examples
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class JobSetKind:
     """A set.  words: what it is called.  since: from when on a job lies there; age: the same in words.
 
     is_by_score: that moment is the score, by which Redis can find a job.
@@ -31,7 +31,7 @@ class Kind:
     is_newest_first: bool
     since: Callable[[SortedEntry], float | None]
     age: str
-    is_by_score: bool = False
+    is_age_score: bool = False
 
     @property
     def order(self) -> Order:
@@ -47,7 +47,7 @@ def _failed(entry: SortedEntry) -> float | None:
     return entry.retried_at or entry.failed_at or entry.created_at
 
 
-RETRIES = Kind(
+RETRIES = JobSetKind(
     "retries",
     "the retry set",
     "Jobs that failed, and will be tried again.",
@@ -56,7 +56,7 @@ RETRIES = Kind(
     _failed,
     "since a job has last failed",
 )
-SCHEDULED = Kind(
+SCHEDULED = JobSetKind(
     "scheduled",
     "the schedule",
     "Jobs that are not due yet.",
@@ -65,7 +65,7 @@ SCHEDULED = Kind(
     lambda entry: entry.created_at,
     "since a job was made",
 )
-DEAD = Kind(
+DEAD = JobSetKind(
     "dead",
     "the dead set",
     "Jobs that failed for good, or were killed.  They run again only if somebody retries them.",
@@ -73,24 +73,24 @@ DEAD = Kind(
     True,
     lambda entry: entry.score,
     "since a job has died",
-    is_by_score=True,
+    is_age_score=True,
 )
 
 
-def walk(kind: Kind, job_set: JobSet, selection: Selection, now: float, order: Order) -> Iterable[SortedEntry]:
+def iterate(kind: JobSetKind, job_set: JobSet, selection: Selection, now: float, order: Order) -> Iterable[SortedEntry]:
     """Return the entries, among which are those selected; in no order where Redis looks for a text."""
     if selection.text is not None:
         return job_set.scan(selection.text)
-    if kind.is_by_score and (selection.older is not None or selection.newer is not None):
+    if kind.is_age_score and (selection.older is not None or selection.newer is not None):
         oldest = -inf if selection.newer is None else now - selection.newer
         newest = inf if selection.older is None else now - selection.older
         return job_set.between(oldest, newest, order)
     return job_set if order is Order.NEWEST_FIRST else reversed(job_set)
 
 
-def elsewhere(store: Store, kind: Kind, jids: Sequence[str]) -> dict[str, str]:
+def describe_missing(store: Store, kind: JobSetKind, jids: Sequence[str]) -> dict[str, str]:
     """Return what there is to say of jobs that are not there."""
-    places = whereabouts(store, jids, kind.job_set)
+    places = locate_jobs(store, jids, kind.job_set)
     return {
         jid: f"{clean(jid)} is not in {kind.words}, but {places[jid]}"
         if jid in places

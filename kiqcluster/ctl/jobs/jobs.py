@@ -9,23 +9,28 @@ import click
 from kiqcluster.api import JobRecord, Queue
 from kiqcluster.api.dashboard import job_as_json
 from kiqcluster.clock import SystemClock
-from kiqcluster.ctl.jobs.bulk import Task, carry_out, count, report
-from kiqcluster.ctl.jobs.locate import NotThere, check_queues, whereabouts
+from kiqcluster.ctl.jobs.bulk import BulkTask, count_selected, report, run_task
+from kiqcluster.ctl.jobs.locate import NotFound, check_queues, locate_jobs
 from kiqcluster.ctl.jobs.pager import Page, page_options
 from kiqcluster.ctl.jobs.selection import Selection, job_filters
 from kiqcluster.ctl.text.completion import complete_queues
-from kiqcluster.ctl.text.options import SETTINGS, Output, confirm, json_option, redis_options, yes_option
-from kiqcluster.ctl.text.rows import SHORT_JID, arguments, details
-from kiqcluster.ctl.text.tables import ago, clean, counted, left, number, right
+from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, Output, confirm, json_option, redis_options, yes_option
+from kiqcluster.ctl.text.rows import SHORT_JID_WIDTH, arguments, details
+from kiqcluster.ctl.text.tables import ago, clean, format_number, number_column, pluralize, text_column
 from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.store import Store
 
 __all__ = ["jobs"]
 
-COLUMNS = (right("ENQUEUED"), left("CLASS", 12), left("JID", SHORT_JID, is_first=True), left("ARGS", 8))
+COLUMNS = (
+    number_column("ENQUEUED"),
+    text_column("CLASS", 12),
+    text_column("JID", SHORT_JID_WIDTH, shrinks_first=True),
+    text_column("ARGS", 8),
+)
 
 
-@click.command(context_settings=SETTINGS)
+@click.command(context_settings=CONTEXT_SETTINGS)
 @click.argument("queue", shell_complete=complete_queues)
 @click.option("--oldest", "is_oldest_first", is_flag=True, help="the next to be fetched first, instead of the latest")
 @job_filters
@@ -63,23 +68,23 @@ def jobs(
     check_queues(store, [queue])
     if is_count and is_delete:
         raise UsageError("--delete says the count as well; leave --count out")
-    if is_delete and not selection.is_narrow:
+    if is_delete and not selection.has_filters:
         raise UsageError(f"delete which?  Add a filter; all of them: kiqctl queues clear {queue}")
-    look = Look(store, queue, selection, is_oldest_first=is_oldest_first)
+    listing = QueueListing(store, queue, selection, is_oldest_first=is_oldest_first)
     if is_delete:
-        ctx.exit(_delete(look, output, yes=yes))
+        ctx.exit(_delete(listing, output, yes=yes))
     elif is_count:
-        total = count(output, look.task()) if selection.is_narrow else len(look.queue)
-        output.say(number(total))
+        total = count_selected(output, listing.task()) if selection.has_filters else len(listing.queue)
+        output.info(format_number(total))
         output.document({"queue": queue, "count": total})
-    elif look.named is not None:
-        _show(look, output, look.named)
+    elif listing.only_jid is not None:
+        _show(listing, output, listing.only_jid)
     else:
-        _list(look, page, output)
+        _list(listing, page, output)
     ctx.exit(ExitCode.STOPPED)
 
 
-class Look:
+class QueueListing:
     """The jobs of a queue that are meant, in the order that is wanted."""
 
     def __init__(self, store: Store, name: str, selection: Selection, *, is_oldest_first: bool) -> None:
@@ -90,19 +95,19 @@ class Look:
         self._is_oldest_first = is_oldest_first
 
     @property
-    def named(self) -> str | None:
+    def only_jid(self) -> str | None:
         """The id of the one job that is meant, None where a filter says which."""
         jid = self.selection.jid
         return jid if self.selection == Selection(jid=jid) else None
 
-    def task(self) -> Task[JobRecord]:
+    def task(self) -> BulkTask[JobRecord]:
         """Return how those that are meant are deleted."""
-        return Task("deleting", self._walk, len(self.queue), self._is_meant, self.queue.delete_all)
+        return BulkTask("deleting", self._walk, len(self.queue), self._is_selected, self.queue.delete_all)
 
     def page(self, page: Page, size: int) -> list[JobRecord]:
         """Return a page of those that are meant.  size: of the queue."""
-        if self.selection.is_narrow:
-            return page.of(filter(self._is_meant, self._walk()))
+        if self.selection.has_filters:
+            return page.of(filter(self._is_selected, self._walk()))
         if self._is_oldest_first:
             return page.of_reversed(size, self.queue.page)
         return self.queue.page(page.start, page.size)
@@ -110,46 +115,46 @@ class Look:
     def _walk(self) -> Iterable[JobRecord]:
         return reversed(self.queue) if self._is_oldest_first else self.queue
 
-    def _is_meant(self, job: JobRecord) -> bool:
+    def _is_selected(self, job: JobRecord) -> bool:
         return self.selection.matches(job, self.now)
 
 
-def _list(look: Look, page: Page, output: Output) -> None:
-    size = len(look.queue)
-    shown = look.page(page, size)
+def _list(listing: QueueListing, page: Page, output: Output) -> None:
+    size = len(listing.queue)
+    shown = listing.page(page, size)
     if shown:
-        rows = [(ago(each.enqueued_at, look.now), each.display_class, each.jid, arguments(each)) for each in shown]
+        rows = [(ago(each.enqueued_at, listing.now), each.display_class, each.jid, arguments(each)) for each in shown]
         output.table(COLUMNS, rows, indent=0)
-    many = f"jobs of {clean(look.queue.name)}"
-    output.say(
-        page.in_words(len(shown), many.replace("jobs", "job", 1), many, size, is_narrow=look.selection.is_narrow)
+    many = f"jobs of {clean(listing.queue.name)}"
+    output.info(
+        page.in_words(len(shown), many.replace("jobs", "job", 1), many, size, has_filters=listing.selection.has_filters)
     )
     rows_of_document = [{**job_as_json(each), "enqueued_at": each.enqueued_at, "tags": each.tags} for each in shown]
-    output.document({"queue": look.queue.name, "size": size, "page": page.number, "jobs": rows_of_document})
+    output.document({"queue": listing.queue.name, "size": size, "page": page.number, "jobs": rows_of_document})
 
 
-def _show(look: Look, output: Output, jid: str) -> None:
-    job = look.queue.find_job(jid)
+def _show(listing: QueueListing, output: Output, jid: str) -> None:
+    job = listing.queue.find_job(jid)
     if job is None:
-        raise NotThere(_not_there(look, jid))
+        raise NotFound(_describe_missing(listing, jid))
     output.print(map(clean, details(job) or ()))
     output.document({**job_as_json(job), "enqueued_at": job.enqueued_at, "tags": job.tags, "payload": job.payload})
 
 
-def _not_there(look: Look, jid: str) -> str:
-    where = whereabouts(look.store, [jid]).get(jid)
-    elsewhere = f"but {where}" if where else "nor anywhere else"
-    return f"{clean(jid)} is not in the queue {clean(look.queue.name)}, {elsewhere}"
+def _describe_missing(listing: QueueListing, jid: str) -> str:
+    where = locate_jobs(listing.store, [jid]).get(jid)
+    describe_missing = f"but {where}" if where else "nor anywhere else"
+    return f"{clean(jid)} is not in the queue {clean(listing.queue.name)}, {describe_missing}"
 
 
-def _delete(look: Look, output: Output, *, yes: bool) -> int:
-    task, one = look.task(), f"of the queue {clean(look.queue.name)}"
-    if not yes and (total := count(output, task)):
-        confirm(output, f"delete {counted(total, f'job {one}', f'jobs {one}')}", yes=False)
-    outcome = carry_out(output, task)
-    named, problem = look.named, ""
-    if named is not None and outcome.found == 0:
-        problem = _not_there(look, named)
-        output.complain(problem)
-    document = {"action": "delete", "queue": look.queue.name}
-    return report(output, outcome, "deleted", (f"job {one}", f"jobs {one}"), document, problem=problem)
+def _delete(listing: QueueListing, output: Output, *, yes: bool) -> int:
+    task, one = listing.task(), f"of the queue {clean(listing.queue.name)}"
+    if not yes and (total := count_selected(output, task)):
+        confirm(output, f"delete {pluralize(total, f'job {one}', f'jobs {one}')}", yes=False)
+    result = run_task(output, task)
+    only_jid, problem = listing.only_jid, ""
+    if only_jid is not None and result.found == 0:
+        problem = _describe_missing(listing, only_jid)
+        output.error(problem)
+    document = {"action": "delete", "queue": listing.queue.name}
+    return report(output, result, "deleted", (f"job {one}", f"jobs {one}"), document, problem=problem)

@@ -21,7 +21,7 @@ from kiqcluster.api import (
     WorkSet,
     summaries,
 )
-from kiqcluster.api.queues import read_summary, summary_questions
+from kiqcluster.api.queues import read_summary, summary_commands
 from kiqcluster.api.records import is_verbatim
 from kiqcluster.clock import SystemClock
 from kiqcluster.control import process_registry
@@ -32,23 +32,23 @@ from kiqcluster.store import Store
 from kiqcluster.store.search import MAX_TEXTS
 
 __all__ = [
-    "MIN_BEGINNING",
-    "NotThere",
+    "MIN_PREFIX_CHARACTERS",
+    "NotFound",
     "all_queues",
     "candidates",
     "check_queues",
-    "entries_named",
-    "in_full",
-    "is_beginning",
+    "find_entries",
+    "is_prefix",
     "listeners",
-    "whereabouts",
+    "locate_jobs",
+    "resolve_jid",
 ]
 
-SHOWN = 10  # names of queues in a message
+MAX_NAMES_SHOWN = 10  # names of queues in a message
 SETS: dict[str, type[JobSet]] = {"the retry set": RetrySet, "the schedule": ScheduledSet, "the dead set": DeadSet}
 
 
-class NotThere(KiqError):
+class NotFound(KiqError):
     """What was named does not exist, or lies somewhere else."""
 
 
@@ -71,7 +71,7 @@ def all_queues(store: Store, by_queue: Mapping[str, Sequence[str]]) -> list[Queu
     if not names:
         return found
     with store.borrowed() as link:  # a key that is no queue counts as an empty one
-        replies = link.exchange([command for name in names for command in summary_questions(store.keys, name)])
+        replies = link.exchange([command for name in names for command in summary_commands(store.keys, name)])
     now = SystemClock.now()
     for at, name in enumerate(names):
         answers = replies[4 * at : 4 * at + 4]
@@ -80,7 +80,7 @@ def all_queues(store: Store, by_queue: Mapping[str, Sequence[str]]) -> list[Queu
 
 
 def check_queues(store: Store, names: Iterable[str], besides: str = "") -> None:
-    """Raise NotThere for a queue that nobody knows: never pushed to, not paused, listened to by no process.
+    """Raise NotFound for a queue that nobody knows: never pushed to, not paused, listened to by no process.
 
     besides: what to say then, too, as that the others were left alone.
     One round trip per name where all is well.
@@ -94,27 +94,27 @@ def check_queues(store: Store, names: Iterable[str], besides: str = "") -> None:
             ]
         )
         if not (is_known or queued or rung):
-            _look_closer(store, name, besides)
+            _raise_unknown(store, name, besides)
 
 
-def _look_closer(store: Store, name: str, besides: str) -> None:
+def _raise_unknown(store: Store, name: str, besides: str) -> None:
     known = {each.name for each in summaries(store=store)} | listeners(store).keys()
     if name in known:
         return
-    near = difflib.get_close_matches(name, known, 3) or sorted(known)[:SHOWN]
-    more = " …" if len(near) == SHOWN else ""
+    near = difflib.get_close_matches(name, known, 3) or sorted(known)[:MAX_NAMES_SHOWN]
+    more = " …" if len(near) == MAX_NAMES_SHOWN else ""
     there = f"there is {', '.join(map(clean, near))}{more}" if near else "there is none at all"
-    raise NotThere(f"there is no queue {clean(name)}; {there}{besides}")
+    raise NotFound(f"there is no queue {clean(name)}; {there}{besides}")
 
 
-def whereabouts(store: Store, jids: Collection[str], besides: type[JobSet] | None = None) -> dict[str, str]:
+def locate_jobs(store: Store, jids: Collection[str], besides: type[JobSet] | None = None) -> dict[str, str]:
     """Return in words where jobs are, as far as they are anywhere.  It looks in all sets, then in all queues.
 
     Of an id that is only the beginning of one, the words have that in full.
     besides: the set in which somebody has looked already.
     """
     places: dict[str, str] = {}
-    for where, records in _everywhere(store, besides):
+    for where, records in _all_places(store, besides):
         missing = set(jids) - places.keys()
         if not missing:
             break
@@ -123,11 +123,11 @@ def whereabouts(store: Store, jids: Collection[str], besides: type[JobSet] | Non
                 places[each.jid] = where
             else:
                 whole = f"{clean(each.jid)} is {where}"
-                places |= {jid: whole for jid in missing - places.keys() if is_beginning(jid, each.jid)}
+                places |= {jid: whole for jid in missing - places.keys() if is_prefix(jid, each.jid)}
     return places
 
 
-def _everywhere(store: Store, besides: type[JobSet] | None) -> Iterator[tuple[str, Iterable[JobRecord]]]:
+def _all_places(store: Store, besides: type[JobSet] | None) -> Iterator[tuple[str, Iterable[JobRecord]]]:
     for work in WorkSet(store=store):
         way_out = f"`kiqctl kill {clean(work.job.jid)}` ends it with its process"
         yield f"running in {clean(work.identity)} ({way_out})", [work.job]
@@ -140,8 +140,8 @@ def _everywhere(store: Store, besides: type[JobSet] | None) -> Iterator[tuple[st
 
 # shortened ids
 
-MIN_BEGINNING = 6  # characters
-MAX_SHOWN = 3  # ids in a message
+MIN_PREFIX_CHARACTERS = 6  # characters
+MAX_IDS_SHOWN = 3  # ids in a message
 
 
 def candidates(place: JobSet | Iterable[JobRecord], jids: Collection[str]) -> Iterable[JobRecord]:
@@ -153,7 +153,7 @@ def candidates(place: JobSet | Iterable[JobRecord], jids: Collection[str]) -> It
     return found
 
 
-def entries_named(job_set: JobSet, jids: Sequence[str]) -> Mapping[str, list[SortedEntry]]:
+def find_entries(job_set: JobSet, jids: Sequence[str]) -> Mapping[str, list[SortedEntry]]:
     """Return the entries that each id names, as far as there are any.  It looks through the whole set.
 
     Raises UsageError for a beginning that several ids have.
@@ -166,7 +166,7 @@ def entries_named(job_set: JobSet, jids: Sequence[str]) -> Mapping[str, list[Sor
         if record.jid in wanted:
             exact.setdefault(record.jid, {})[record.raw] = record
         for jid in jids:
-            if is_beginning(jid, record.jid):
+            if is_prefix(jid, record.jid):
                 begun.setdefault(jid, {})[record.raw] = record
     found = {jid: list((exact.get(jid) or begun.get(jid, {})).values()) for jid in jids}
     for jid, entries in found.items():
@@ -174,22 +174,22 @@ def entries_named(job_set: JobSet, jids: Sequence[str]) -> Mapping[str, list[Sor
     return {jid: entries for jid, entries in found.items() if entries}
 
 
-def is_beginning(jid: str, full: str) -> bool:
+def is_prefix(jid: str, full: str) -> bool:
     """Return whether an id may stand for another that begins with it."""
-    return len(jid) >= MIN_BEGINNING and full.startswith(jid)
+    return len(jid) >= MIN_PREFIX_CHARACTERS and full.startswith(jid)
 
 
-def in_full(jid: str, known: Collection[str]) -> str:
+def resolve_jid(jid: str, known: Collection[str]) -> str:
     """Return the one of the known ids that an id names; itself, where none is.
 
     Raises UsageError for a beginning that several ids have.
     """
-    several = {jid} if jid in known else {full for full in known if is_beginning(jid, full)}
+    several = {jid} if jid in known else {full for full in known if is_prefix(jid, full)}
     _refuse_several(jid, several)
     return next(iter(several), jid)
 
 
 def _refuse_several(jid: str, several: Collection[str]) -> None:
     if len(several) > 1:
-        shown = ", ".join(map(clean, sorted(several)[:MAX_SHOWN])) + (" …" if len(several) > MAX_SHOWN else "")
+        shown = ", ".join(map(clean, sorted(several)[:MAX_IDS_SHOWN])) + (" …" if len(several) > MAX_IDS_SHOWN else "")
         raise UsageError(f"{clean(jid)} is the beginning of {len(several)} ids; write more of it: {shown}")

@@ -17,11 +17,11 @@ import click
 
 from kiqcluster.api import DeadSet, JobRecord, JobSet, Queue, RetrySet, ScheduledSet, SortedEntry
 from kiqcluster.control.process_registry import list_processes
-from kiqcluster.ctl.jobs.bulk import Outcome, Task, carry_out, count, report
+from kiqcluster.ctl.jobs.bulk import BulkResult, BulkTask, count_selected, report, run_task
 from kiqcluster.ctl.jobs.locate import check_queues
 from kiqcluster.ctl.text.completion import complete_classes, complete_queues
-from kiqcluster.ctl.text.options import SETTINGS, Output, confirm, json_option, redis_options, yes_option
-from kiqcluster.ctl.text.tables import clean, counted, left, number, right
+from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, Output, confirm, json_option, redis_options, yes_option
+from kiqcluster.ctl.text.tables import clean, format_number, number_column, pluralize, text_column
 from kiqcluster.errors import ExitCode, InvalidPush, UsageError
 from kiqcluster.reenqueue import DEFAULT_QUEUE
 from kiqcluster.sidekiq.payload import check_queue_name
@@ -31,19 +31,19 @@ __all__ = ["migrate"]
 
 SETS: dict[str, type[JobSet]] = {"schedule": ScheduledSet, "retry": RetrySet, "dead": DeadSet}
 PLACES = (*SETS, "queues")
-USUAL = "retry,schedule,queues"
-COLUMNS = (left("PLACE", 12), right("JOBS"))
+DEFAULT_PLACES = "retry,schedule,queues"
+COLUMNS = (text_column("PLACE", 12), number_column("JOBS"))
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MigrationPlan:
     """name: of a class, None for whatever there is.  source: the queue that they leave, None for any other."""
 
     name: str | None
     source: str | None
     to: str
 
-    def is_meant(self, job: JobRecord) -> bool:
+    def is_selected(self, job: JobRecord) -> bool:
         queue = job.queue or DEFAULT_QUEUE
         return (
             queue != self.to
@@ -71,7 +71,7 @@ class Places(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
         return [place for place in PLACES if place in names]
 
 
-@click.command(context_settings=SETTINGS)
+@click.command(context_settings=CONTEXT_SETTINGS)
 @click.option(
     "--class",
     "name",
@@ -81,7 +81,14 @@ class Places(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
 )
 @click.option("--from", "source", metavar="QUEUE", shell_complete=complete_queues, help="jobs of this queue  [any]")
 @click.option("--to", required=True, metavar="QUEUE", shell_complete=complete_queues, help="the queue that they get")
-@click.option("--in", "places", type=Places(), default=USUAL, metavar="PLACES", help=f"where they wait  [{USUAL}]")
+@click.option(
+    "--in",
+    "places",
+    type=Places(),
+    default=DEFAULT_PLACES,
+    metavar="PLACES",
+    help=f"where they wait  [{DEFAULT_PLACES}]",
+)
 @click.option("--dead", "with_dead", is_flag=True, help="those in the dead set as well")
 @click.option("--dry-run", is_flag=True, help="say how many there are in each place, and change nothing")
 @yes_option
@@ -117,40 +124,42 @@ def migrate(
     if name is None and source is None:
         raise UsageError("migrate what?  Name a --class, or the queue --from which all go, or both")
     try:
-        plan = Plan(name, source, check_queue_name(to))
+        plan = MigrationPlan(name, source, check_queue_name(to))
     except InvalidPush as error:
         raise UsageError(str(error)) from error
     if source == to:
         raise UsageError(f"the jobs are in {to} already; name another queue to move them to")
-    work = Work(store, plan, [place for place in PLACES if place in places or (with_dead and place == "dead")])
+    migration = Migration(
+        store, plan, [place for place in PLACES if place in places or (with_dead and place == "dead")]
+    )
     if dry_run or not yes:
-        total = _count(work, output, is_shown=dry_run)
+        total = _count(migration, output, is_shown=dry_run)
         if dry_run:
             ctx.exit(ExitCode.STOPPED)
         if total:
-            what = f"move {counted(total, 'job')}: {plan.in_words()}"
-            confirm(output, "; ".join(filter(None, (what, work.warning()))), yes=False)
-    ctx.exit(_move(work, output))
+            what = f"move {pluralize(total, 'job')}: {plan.in_words()}"
+            confirm(output, "; ".join(filter(None, (what, migration.warning()))), yes=False)
+    ctx.exit(_move(migration, output))
 
 
-class Work:
+class Migration:
     """The tasks that make up a plan, one for each place."""
 
-    def __init__(self, store: Store, plan: Plan, places: Sequence[str]) -> None:
+    def __init__(self, store: Store, plan: MigrationPlan, places: Sequence[str]) -> None:
         self.store = store
         self.plan = plan
         self._places = places
 
-    def tasks(self) -> Iterator[tuple[str, Task[Any]]]:
+    def tasks(self) -> Iterator[tuple[str, BulkTask[Any]]]:
         """Yield the name of each place, and what is done there."""
         for place in self._places:
             if place in SETS:
-                yield place, self._of_set(place, SETS[place](store=self.store))
+                yield place, self._task_of_set(place, SETS[place](store=self.store))
             else:
-                yield from self._of_queues()
+                yield from self._tasks_of_queues()
 
     def check(self) -> None:
-        """Raise NotThere where nothing was found because the queue's name is wrong."""
+        """Raise NotFound where nothing was found because the queue's name is wrong."""
         if self.plan.source is not None:
             check_queues(self.store, [self.plan.source])
 
@@ -160,25 +169,25 @@ class Work:
             return ""
         return f"no process listens to the queue {clean(self.plan.to)}; the jobs wait until one does"
 
-    def _of_set(self, place: str, job_set: JobSet) -> Task[SortedEntry]:
+    def _task_of_set(self, place: str, job_set: JobSet) -> BulkTask[SortedEntry]:
         move = partial(job_set.move, to=self.plan.to)
-        return Task(f"moving in {place}", lambda: job_set, len(job_set), self._is_movable, move)
+        return BulkTask(f"moving in {place}", lambda: job_set, len(job_set), self._is_movable, move)
 
     def _is_movable(self, entry: SortedEntry) -> bool:
         """Return whether an entry is meant; bytes that are no JSON object can name no queue."""
-        return bool(entry.payload) and self.plan.is_meant(entry)
+        return bool(entry.payload) and self.plan.is_selected(entry)
 
-    def _of_queues(self) -> Iterator[tuple[str, Task[JobRecord]]]:
+    def _tasks_of_queues(self) -> Iterator[tuple[str, BulkTask[JobRecord]]]:
         source = self.plan.source
         queues = Queue.all(store=self.store) if source is None else [Queue(source, store=self.store)]
         for queue in queues:
             if queue.name != self.plan.to:
                 move = partial(queue.move, to=self.plan.to)
-                task = Task(
+                task = BulkTask(
                     f"moving from {clean(queue.name)}",
                     partial(reversed, queue),
                     len(queue),
-                    self.plan.is_meant,
+                    self.plan.is_selected,
                     move,
                     is_all=self.plan.name is None,
                 )
@@ -188,38 +197,38 @@ class Work:
         return {"action": "migrate", "class": self.plan.name, "from": self.plan.source, "to": self.plan.to}
 
 
-def _count(work: Work, output: Output, *, is_shown: bool) -> int:
+def _count(migration: Migration, output: Output, *, is_shown: bool) -> int:
     """Return how many jobs are meant; with is_shown, show how many in each place."""
-    counts = {place: count(output, task) for place, task in work.tasks()}
+    counts = {place: count_selected(output, task) for place, task in migration.tasks()}
     total = sum(counts.values())
     if not total:
-        work.check()
+        migration.check()
     if is_shown:
-        output.table(COLUMNS, [(place, number(each)) for place, each in counts.items()], indent=0)
-        output.say(f"would move {counted(total, 'job')}: {work.plan.in_words()}")
-        warning = work.warning() if total else ""
+        output.table(COLUMNS, [(place, format_number(each)) for place, each in counts.items()], indent=0)
+        output.info(f"would move {pluralize(total, 'job')}: {migration.plan.in_words()}")
+        warning = migration.warning() if total else ""
         if warning:
-            output.complain(warning)
-        document = {**work.document(), "dry_run": True, "warning": warning or None}
+            output.error(warning)
+        document = {**migration.document(), "dry_run": True, "warning": warning or None}
         output.document({**document, "found": total, "places": counts})
     return total
 
 
-def _move(work: Work, output: Output) -> int:
+def _move(migration: Migration, output: Output) -> int:
     """Move them; return the exit code."""
-    whole, places = Outcome(), dict[str, int]()
-    for place, task in work.tasks():
-        outcome = carry_out(output, task)
-        places[place] = outcome.done
-        if outcome.done:
-            output.say(f"{clean(place)}: {number(outcome.done)}")
-        whole.add(outcome)
+    whole, places = BulkResult(), dict[str, int]()
+    for place, task in migration.tasks():
+        result = run_task(output, task)
+        places[place] = result.done
+        if result.done:
+            output.info(f"{clean(place)}: {format_number(result.done)}")
+        whole.add(result)
         if whole.has_ended_early:
             break
     if not whole.found and not whole.has_ended_early:
-        work.check()
-    warning = work.warning() if whole.done and not whole.has_ended_early else ""
+        migration.check()
+    warning = migration.warning() if whole.done and not whole.has_ended_early else ""
     if warning:
-        output.complain(warning)
-    document = {**work.document(), "dry_run": False, "warning": warning or None, "places": places}
+        output.error(warning)
+    document = {**migration.document(), "dry_run": False, "warning": warning or None, "places": places}
     return report(output, whole, "moved", ("job", "jobs"), document)

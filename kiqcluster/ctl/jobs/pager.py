@@ -10,16 +10,16 @@ from typing import Any, TypeVar
 
 import click
 
-from kiqcluster.ctl.text.tables import counted, number
+from kiqcluster.ctl.text.tables import format_number, pluralize
 
-__all__ = ["Listing", "Page", "page_options"]
+__all__ = ["DefaultListGroup", "Page", "page_options"]
 
-LARGEST_PAGE = 10_000  # lines: a table is as wide as its widest cell, so all of a page is read before it is shown
+MAX_PAGE_LINES = 10_000  # lines: a table is as wide as its widest cell, so all of a page is read before it is shown
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
-class Listing(click.Group):
+class DefaultListGroup(click.Group):
     """A group of which the command `list` is meant where none is named."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -49,13 +49,13 @@ class Page:
         start = max(0, end - self.size)
         return list(page(start, end - start))[::-1]
 
-    def in_words(self, shown: int, what: str, many: str, size: int, *, is_narrow: bool) -> str:
+    def in_words(self, shown: int, what: str, many: str, size: int, *, has_filters: bool) -> str:
         """Return what is shown, and how to see more.  size: of everything, of which a filter has left some out."""
-        if is_narrow:
-            words = f"{counted(shown, what, many)} of that kind, among {number(size)}"
+        if has_filters:
+            words = f"{pluralize(shown, what, many)} of that kind, among {format_number(size)}"
         else:
-            words = f"{number(shown)} of {counted(size, what, many)}"
-        is_last = shown < self.size if is_narrow else self.start + shown >= size
+            words = f"{format_number(shown)} of {pluralize(size, what, many)}"
+        is_last = shown < self.size if has_filters else self.start + shown >= size
         return words if is_last else f"{words}; for more: --page {self.number + 1}, or a larger --limit"
 
 
@@ -68,7 +68,7 @@ def page_options(function: F) -> F:
 
     for option in (
         click.option("--page", "page_number", type=click.IntRange(1), default=1, help="which page of them  [1]"),
-        click.option("--limit", type=click.IntRange(1, LARGEST_PAGE), default=25, help="how many to show  [25]"),
+        click.option("--limit", type=click.IntRange(1, MAX_PAGE_LINES), default=25, help="how many to show  [25]"),
     ):
         run = option(run)
     return run  # type: ignore[return-value]  # click's wrapper has the place of the function

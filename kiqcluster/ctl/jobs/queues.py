@@ -9,21 +9,35 @@ import click
 
 from kiqcluster.api import Queue, QueueSummary, summaries
 from kiqcluster.ctl.jobs.locate import all_queues, check_queues, listeners
-from kiqcluster.ctl.jobs.pager import Listing
+from kiqcluster.ctl.jobs.pager import DefaultListGroup
 from kiqcluster.ctl.text.completion import complete_queues
-from kiqcluster.ctl.text.options import DURATION, SETTINGS, Output, confirm, json_option, redis_options, yes_option
+from kiqcluster.ctl.text.options import (
+    CONTEXT_SETTINGS,
+    DURATION,
+    Output,
+    confirm,
+    json_option,
+    redis_options,
+    yes_option,
+)
 from kiqcluster.ctl.text.rows import WRONG_TYPE, size_and_latency
-from kiqcluster.ctl.text.tables import clean, counted, duration, left, right
+from kiqcluster.ctl.text.tables import clean, format_duration, number_column, pluralize, text_column
 from kiqcluster.errors import ExitCode
 from kiqcluster.store import Store
 
 __all__ = ["queues"]
 
-UNCHANGED = "; nothing was done"
-COLUMNS = (left("QUEUE", 12), right("SIZE"), right("LATENCY"), left("STATE"), left("LISTENED TO BY", 14))
+NOTHING_DONE = "; nothing was done"
+COLUMNS = (
+    text_column("QUEUE", 12),
+    number_column("SIZE"),
+    number_column("LATENCY"),
+    text_column("STATE"),
+    text_column("LISTENED TO BY", 14),
+)
 
 
-@click.group(cls=Listing, context_settings=SETTINGS)
+@click.group(cls=DefaultListGroup, context_settings=CONTEXT_SETTINGS)
 def queues() -> None:
     """Show and steer queues.  Without a command, it is `list`.
 
@@ -33,7 +47,7 @@ def queues() -> None:
     """
 
 
-@queues.command("list", context_settings=SETTINGS)
+@queues.command("list", context_settings=CONTEXT_SETTINGS)
 @redis_options
 @json_option
 @click.pass_context
@@ -52,7 +66,7 @@ def list_queues(ctx: click.Context, store: Store, output: Output) -> None:
     if found:
         output.table(COLUMNS, [_row(each, by_queue.get(each.name, [])) for each in found], indent=0)
     else:
-        output.say("there are no queues yet")
+        output.info("there are no queues yet")
     rows = [{**asdict(each), "listeners": by_queue.get(each.name, [])} for each in found]
     output.document({"queues": rows})
     ctx.exit(ExitCode.STOPPED)
@@ -66,7 +80,7 @@ def _row(queue: QueueSummary, identities: Sequence[str]) -> tuple[str, ...]:
     return queue.name, *size_and_latency(queue), state, ", ".join(names) or "nobody"
 
 
-@queues.command(context_settings=SETTINGS)
+@queues.command(context_settings=CONTEXT_SETTINGS)
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_queues)
 @click.option(
     "--warn", type=DURATION, metavar="SECONDS", help="exit code 1 if the next job of one has waited for longer"
@@ -93,15 +107,15 @@ def latency(ctx: click.Context, store: Store, output: Output, names: tuple[str, 
     if found:
         output.table(COLUMNS[:3], [(each.name, *size_and_latency(each)) for each in found], indent=0)
     for each in (each for each in found if each.error is not None):
-        output.complain(f"nobody knows the latency of {clean(each.name)}: {each.error}")
+        output.error(f"nobody knows the latency of {clean(each.name)}: {each.error}")
     for each in late:
-        output.complain(f"the next job of {clean(each.name)} has waited for {duration(each.latency)}")
+        output.error(f"the next job of {clean(each.name)} has waited for {format_duration(each.latency)}")
     rows = [{"name": each.name, "latency": each.latency, "is_late": each in late} for each in found]
     output.document({"ok": not late, "warn": warn, "queues": rows})
     ctx.exit(ExitCode.UNEXPECTED if late else ExitCode.STOPPED)
 
 
-@queues.command(context_settings=SETTINGS)
+@queues.command(context_settings=CONTEXT_SETTINGS)
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_queues)
 @redis_options
 @json_option
@@ -115,11 +129,11 @@ def pause(ctx: click.Context, store: Store, output: Output, names: tuple[str, ..
       kiqctl queues pause mailers
       kiqctl queues pause mailers reports --json
     """
-    check_queues(store, names, UNCHANGED)
+    check_queues(store, names, NOTHING_DONE)
     ctx.exit(_change(store, output, "pause", names, Queue.pause, ("paused", "was already paused")))
 
 
-@queues.command(context_settings=SETTINGS)
+@queues.command(context_settings=CONTEXT_SETTINGS)
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_queues)
 @redis_options
 @json_option
@@ -132,7 +146,7 @@ def resume(ctx: click.Context, store: Store, output: Output, names: tuple[str, .
       kiqctl queues resume mailers reports --json
     """
     paused = {each.name for each in summaries(store=store) if each.is_paused}
-    check_queues(store, [name for name in names if name not in paused], UNCHANGED)
+    check_queues(store, [name for name in names if name not in paused], NOTHING_DONE)
     ctx.exit(_change(store, output, "resume", names, Queue.resume, ("resumed", "was not paused")))
 
 
@@ -148,13 +162,13 @@ def _change(
     rows = []
     for name in dict.fromkeys(names):
         is_new = change(Queue(name, store=store))
-        output.say(f"{clean(name)} {words[0] if is_new else words[1]}")
+        output.info(f"{clean(name)} {words[0] if is_new else words[1]}")
         rows.append({"name": name, "changed": is_new})
     output.document({"action": action, "queues": rows})
     return ExitCode.STOPPED
 
 
-@queues.command(context_settings=SETTINGS)
+@queues.command(context_settings=CONTEXT_SETTINGS)
 @click.argument("name", shell_complete=complete_queues)
 @yes_option
 @redis_options
@@ -173,8 +187,8 @@ def clear(ctx: click.Context, store: Store, output: Output, name: str, yes: bool
     check_queues(store, [name])
     queue = Queue(name, store=store)
     if not yes:
-        confirm(output, f"delete {counted(len(queue), 'job')} of the queue {clean(name)}", yes=False)
+        confirm(output, f"delete {pluralize(len(queue), 'job')} of the queue {clean(name)}", yes=False)
     deleted = queue.clear()
-    output.say(f"deleted {counted(deleted, 'job')} of the queue {clean(name)}")
+    output.info(f"deleted {pluralize(deleted, 'job')} of the queue {clean(name)}")
     output.document({"action": "clear", "queue": name, "done": deleted, "ok": True})
     ctx.exit(ExitCode.STOPPED)

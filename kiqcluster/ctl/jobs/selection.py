@@ -38,7 +38,7 @@ class Selection:
     newer: float | None = None
 
     @property
-    def is_narrow(self) -> bool:
+    def has_filters(self) -> bool:
         """Whether it leaves anything out."""
         return any(getattr(self, each.name) is not None for each in fields(self))
 

@@ -8,16 +8,16 @@ from typing import Any
 import click
 
 from kiqcluster.api import History, QueueSummary, Stats, summaries
-from kiqcluster.ctl.text.options import SETTINGS, Output, confirm, json_option, redis_options, yes_option
+from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, Output, confirm, json_option, redis_options, yes_option
 from kiqcluster.ctl.text.rows import WRONG_TYPE, size_and_latency
-from kiqcluster.ctl.text.tables import clean, left, number, right
+from kiqcluster.ctl.text.tables import clean, format_number, number_column, text_column
 from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.store import Store
 
 __all__ = ["stats"]
 
-LONGEST_HISTORY = 1_825  # days that counters are kept
-FIGURES = {
+MAX_HISTORY_DAYS = 1_825  # days that counters are kept
+STATS_ATTRIBUTES = {
     "processed": "processed",
     "failed": "failed",
     "busy": "workers_size",
@@ -27,13 +27,13 @@ FIGURES = {
     "dead": "dead_size",
     "processes": "processes_size",
 }  # as they are called → attribute of Stats
-QUEUES = (left("QUEUE", 12), right("SIZE"), right("LATENCY"), left("STATE"))
-DAYS = (left("DAY"), right("PROCESSED"), right("FAILED"))
+QUEUE_COLUMNS = (text_column("QUEUE", 12), number_column("SIZE"), number_column("LATENCY"), text_column("STATE"))
+DAY_COLUMNS = (text_column("DAY"), number_column("PROCESSED"), number_column("FAILED"))
 
 
-@click.command(context_settings=SETTINGS)
+@click.command(context_settings=CONTEXT_SETTINGS)
 @click.option(
-    "--history", type=click.IntRange(1, LONGEST_HISTORY), metavar="DAYS", help="and the last days, by UTC date"
+    "--history", type=click.IntRange(1, MAX_HISTORY_DAYS), metavar="DAYS", help="and the last days, by UTC date"
 )
 @click.option(
     "--reset",
@@ -68,21 +68,25 @@ def stats(ctx: click.Context, store: Store, output: Output, history: int | None,
 
 
 def _show(store: Store, output: Output, history: int | None) -> None:
-    look, queues = Stats(store=store), summaries(store=store)
-    figures = {name: getattr(look, attribute) for name, attribute in FIGURES.items()}
+    totals, queues = Stats(store=store), summaries(store=store)
+    figures = {name: getattr(totals, attribute) for name, attribute in STATS_ATTRIBUTES.items()}
     days = _days(store, history) if history is not None else []
-    output.print(f"{name:<10} {number(value):>12}" for name, value in figures.items())
-    for key in look.unreadable:
-        output.complain(f"{clean(key)} is a key of another type than Sidekiq's, so what it should hold counts as 0")
+    output.print(f"{name:<10} {format_number(value):>12}" for name, value in figures.items())
+    for key in totals.unreadable:
+        output.error(f"{clean(key)} is a key of another type than Sidekiq's, so what it should hold counts as 0")
     if queues:
         rows = [(q.name, *size_and_latency(q), _state(q)) for q in queues]
         output.print([""])
-        output.table(QUEUES, rows, indent=0)
+        output.table(QUEUE_COLUMNS, rows, indent=0)
     if days:
         output.print([""])
-        output.table(DAYS, [(day["day"], number(day["processed"]), number(day["failed"])) for day in days], indent=0)
+        output.table(
+            DAY_COLUMNS,
+            [(day["day"], format_number(day["processed"]), format_number(day["failed"])) for day in days],
+            indent=0,
+        )
     output.document(
-        {**figures, "queues": [asdict(each) for each in queues], "history": days, "unreadable": look.unreadable}
+        {**figures, "queues": [asdict(each) for each in queues], "history": days, "unreadable": totals.unreadable}
     )
 
 
@@ -105,10 +109,10 @@ def _days(store: Store, count: int) -> list[dict[str, Any]]:
 
 def _reset(store: Store, output: Output, which: str, *, yes: bool) -> None:
     names = ("processed", "failed") if which == "both" else (which,)
-    look = Stats(store=store)
-    before = {name: getattr(look, name) for name in names}
-    words = " and ".join(f"{name} ({number(value)})" for name, value in before.items())
+    totals = Stats(store=store)
+    before = {name: getattr(totals, name) for name in names}
+    words = " and ".join(f"{name} ({format_number(value)})" for name, value in before.items())
     confirm(output, f"set {words} back to 0", yes=yes)
     Stats.reset(*names, store=store)
-    output.say(f"set {words} back to 0")
+    output.info(f"set {words} back to 0")
     output.document({"action": "reset", "before": before, "ok": True})

@@ -14,20 +14,20 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from kiqcluster.api import JobRecord
 from kiqcluster.clock import SystemClock
-from kiqcluster.ctl.text.options import ADDRESS, SETTINGS
+from kiqcluster.ctl.text.options import ADDRESS_SETTINGS, CONTEXT_SETTINGS
 from kiqcluster.errors import KiqError
 from kiqcluster.process import config_sources
 from kiqcluster.store import Store
 
 __all__ = ["complete_classes", "complete_queues", "completion"]
 
-VARIABLE = "_KIQCTL_COMPLETE"  # in which the shell asks; click's name for it
+COMPLETE_VARIABLE = "_KIQCTL_COMPLETE"  # in which the shell asks; click's name for it
 TIMEOUT_SECONDS = 1.0
 MAX_ENTRIES = 100  # of each set, whose classes are offered
-RECENT_TENS = 144  # of minutes: the classes that ran in the last day
+RECENT_ROLLUPS = 144  # of minutes: the classes that ran in the last day
 
 
-@click.command(context_settings=SETTINGS)
+@click.command(context_settings=CONTEXT_SETTINGS)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
@@ -42,7 +42,7 @@ def completion(ctx: click.Context, shell: str) -> None:
     """
     found = get_completion_class(shell)
     assert found is not None, "click knows all of the choices"
-    click.echo(found(ctx.find_root().command, {}, "kiqctl", VARIABLE).source())
+    click.echo(found(ctx.find_root().command, {}, "kiqctl", COMPLETE_VARIABLE).source())
 
 
 def complete_queues(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -58,7 +58,7 @@ def complete_classes(ctx: click.Context, _param: click.Parameter, incomplete: st
 def _matching(ctx: click.Context, incomplete: str, names: Callable[[Store], set[str]]) -> list[CompletionItem]:
     given = {name: ctx.params[name] for name in ("redis", "environment") if ctx.params.get(name)}
     try:
-        config, _ = config_sources.load_part(ADDRESS, given, file=ctx.params.get("config_file"))
+        config, _ = config_sources.load_part(ADDRESS_SETTINGS, given, file=ctx.params.get("config_file"))
         found = names(Store(config.known_redis(), timeout=TIMEOUT_SECONDS))
     except KiqError:
         return []
@@ -73,8 +73,8 @@ def _queues(store: Store) -> set[str]:
 def _classes(store: Store) -> set[str]:
     keys, now = store.keys, datetime.fromtimestamp(SystemClock.now(), UTC)
     sets = [("ZRANGE", key, 0, MAX_ENTRIES - 1) for key in (keys.retry, keys.schedule, keys.dead)]
-    tens = [now - timedelta(minutes=10 * number) for number in range(RECENT_TENS)]
-    replies = _ask(store, [*sets, *(("HKEYS", keys.executions_rollup(at)) for at in tens)])
+    times = [now - timedelta(minutes=10 * number) for number in range(RECENT_ROLLUPS)]
+    replies = _ask(store, [*sets, *(("HKEYS", keys.executions_rollup(at)) for at in times)])
     entries = [JobRecord(raw) for reply in replies[: len(sets)] if isinstance(reply, list) for raw in reply]
     ran = {name.rpartition("|")[0] for name in _texts(replies[len(sets) :])}
     return ran | {each.display_class for each in entries if each.is_job}

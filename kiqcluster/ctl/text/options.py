@@ -22,15 +22,15 @@ from kiqcluster.process.runtime import Setup, using_setup
 from kiqcluster.store import Store
 
 __all__ = [
-    "ADDRESS",
+    "ADDRESS_SETTINGS",
+    "CONTEXT_SETTINGS",
     "DURATION",
-    "SETTINGS",
     "Advance",
     "Declined",
     "Output",
     "address_options",
-    "burying_options",
     "confirm",
+    "dead_set_options",
     "host_option",
     "identity_option",
     "json_option",
@@ -44,9 +44,9 @@ __all__ = [
     "yes_option",
 ]
 
-OUTPUT = "kiqcluster.output"  # in click's context, where all commands of a call find it
-COLOURED = ("STATE", "LISTENED TO BY", "PROCESSES")  # columns
-COLOURS = {  # by how a word begins
+OUTPUT_META_KEY = "kiqcluster.output"  # in click's context, where all commands of a call find it
+COLOURED_COLUMNS = ("STATE", "LISTENED TO BY", "PROCESSES")  # columns
+COLOURS_BY_PREFIX = {  # by how a word begins
     "nobody": "red",
     "key of": "red",
     "no Redis": "red",
@@ -57,7 +57,7 @@ COLOURS = {  # by how a word begins
     "stopping": "yellow",
     "booting": "yellow",
 }
-SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -84,30 +84,30 @@ class Output:
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
-        self._said = ""
+        self._last_line = ""
         self._has_document = False
 
-    def say(self, line: str) -> None:
+    def info(self, line: str) -> None:
         """Print a line for people, unless it is the one before again."""
-        if not self.as_json and line != self._said:
-            self._said = line
+        if not self.as_json and line != self._last_line:
+            self._last_line = line
             click.echo(clean(line))
 
     def print(self, lines: Iterable[str]) -> None:
         """Print lines for people as they are."""
         if not self.as_json:
-            self._said = ""
+            self._last_line = ""
             if cleaned := [clean(line) for line in lines]:  # one write for all: a fleet's are ten thousand
                 click.echo("\n".join(cleaned))
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[str]], indent: int = 2) -> None:
         """Print a table for people, as wide as the terminal; whole where there is none."""
         if not self.as_json:
-            self._said = ""
+            self._last_line = ""
             lines = table(columns, rows, terminal_width(), indent, _paint if has_colours(sys.stdout) else None)
             click.echo("\n".join(lines))  # its cells are clean, and the colours are ours
 
-    def complain(self, line: str) -> None:
+    def error(self, line: str) -> None:
         """Print what went wrong; a document has it as well."""
         if not self.as_json:
             name = click.style("kiqctl:", fg="red") if has_colours(sys.stderr) else "kiqctl:"
@@ -132,8 +132,8 @@ def _paint(column: Column, words: str, padded: str) -> str:
         return click.style(padded, bold=True)
     if column.title == "ERROR":
         return click.style(padded, fg="red")
-    if column.title in COLOURED:
-        colour = next((colour for start, colour in COLOURS.items() if words.startswith(start)), None)
+    if column.title in COLOURED_COLUMNS:
+        colour = next((colour for start, colour in COLOURS_BY_PREFIX.items() if words.startswith(start)), None)
         return padded if colour is None else click.style(padded, fg=colour)
     return padded
 
@@ -159,24 +159,24 @@ def json_option(function: F) -> F:
 
 
 def _open_output(ctx: click.Context, _param: click.Parameter, value: bool) -> Output:  # click's order
-    output: Output = ctx.meta.setdefault(OUTPUT, Output(as_json=value))
+    output: Output = ctx.meta.setdefault(OUTPUT_META_KEY, Output(as_json=value))
     return output
 
 
 def output_of(ctx: click.Context) -> Output | None:
     """Return what the command that runs prints to; None before its options were read."""
-    output: Output | None = ctx.meta.get(OUTPUT)
+    output: Output | None = ctx.meta.get(OUTPUT_META_KEY)
     return output
 
 
 def redis_options(function: F) -> F:
     """Add what says where Redis is; the command is given its Store, which connects when it is used."""
-    return _store_options(function, ADDRESS)
+    return _store_options(function, ADDRESS_SETTINGS)
 
 
-def burying_options(function: F) -> F:
+def dead_set_options(function: F) -> F:
     """Do the same for a command that buries jobs: with wrong limits of the dead set it would drop others from there."""
-    return _store_options(function, ADDRESS | {"dead_max_jobs", "dead_timeout"})
+    return _store_options(function, ADDRESS_SETTINGS | {"dead_max_jobs", "dead_timeout"})
 
 
 def _store_options(function: F, names: frozenset[str]) -> F:
@@ -240,12 +240,12 @@ def address_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-ADDRESS = frozenset({"redis", "embedded", "environment"})  # the settings that say where Redis is
+ADDRESS_SETTINGS = frozenset({"redis", "embedded", "environment"})  # the settings that say where Redis is
 
 
 def open_store(redis: str | None, config_file: str | None, environment: str | None) -> Store:
     """Return the Redis that kiqcluster would use here; a slip in other settings is said.  Raises UsageError."""
-    return Store(_load(redis, config_file, environment, ADDRESS).known_redis())
+    return Store(_load(redis, config_file, environment, ADDRESS_SETTINGS).known_redis())
 
 
 def _load(redis: str | None, config_file: str | None, environment: str | None, names: frozenset[str]) -> Config:
@@ -295,11 +295,11 @@ def progress(output: Output, total: int, label: str) -> Iterator[Advance]:
     label: what is being done, as in `deleting`.  total: of which there may turn out to be more, or fewer.
     """
     if output.as_json or total <= 0 or not sys.stderr.isatty():
-        yield _unseen
+        yield _no_progress
         return
     with click.progressbar(length=total, label=label, file=sys.stderr, show_pos=True) as bar:
         yield bar.update
 
 
-def _unseen(_count: int) -> None:
+def _no_progress(_count: int) -> None:
     """See progress."""

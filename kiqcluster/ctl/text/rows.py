@@ -7,67 +7,78 @@ from dataclasses import dataclass
 from typing import Any
 
 from kiqcluster.api import JobRecord, QueueSummary, SortedEntry
-from kiqcluster.api.dashboard import Picture, View
+from kiqcluster.api.dashboard import Dashboard, View
 from kiqcluster.api.processes import Work
 from kiqcluster.api.throughput import Rate
 from kiqcluster.control.cluster_document import status_from_redis
 from kiqcluster.control.process_registry import Cluster, RegisteredProcess, natural_sort_key
 from kiqcluster.ctl.text.tables import (
-    NOTHING,
+    NO_VALUE,
     Column,
     ago,
     clean,
-    counted,
-    cut,
-    duration,
+    format_duration,
+    format_megabytes,
+    format_number,
+    format_time,
     json_line,
-    left,
-    megabytes,
-    moment,
-    number,
-    right,
+    number_column,
+    pluralize,
+    text_column,
+    truncate,
 )
 
 __all__ = [
-    "COLUMNS",
-    "ENTRIES",
-    "SHORT_JID",
+    "COLUMNS_BY_VIEW",
+    "ENTRY_COLUMNS",
+    "SHORT_JID_WIDTH",
     "WRONG_TYPE",
     "Row",
     "arguments",
     "details",
     "entry_words",
-    "headlines",
-    "process_of",
+    "process_words",
     "rows",
     "size_and_latency",
+    "summary_lines",
 ]
 
 WRONG_TYPE = "key of the wrong type"
-SHORT_JID = 9  # cells of an id on a narrow terminal: eight characters stand for it in a command
-LONGEST_CELL = 200  # cells of arguments or of a message on the screen: more fits no line
+SHORT_JID_WIDTH = 9  # cells of an id on a narrow terminal: eight characters stand for it in a command
+MAX_CELL_WIDTH = 200  # cells of arguments or of a message on the screen: more fits no line
 
-QUEUES = (left("QUEUE", 12), right("SIZE"), right("LATENCY"), left("STATE"), right("PROCESSES"))
-PROCESSES = (
-    left("PROCESS", 16),
-    right("BUSY"),
-    left("STATE"),
-    right("RSS"),
-    right("UP"),
-    right("BEAT"),
-    left("VERSION"),
-    left("QUEUES", 10),
+QUEUE_COLUMNS = (
+    text_column("QUEUE", 12),
+    number_column("SIZE"),
+    number_column("LATENCY"),
+    text_column("STATE"),
+    number_column("PROCESSES"),
 )
-JOB = (left("QUEUE", 8), left("CLASS", 12), left("JID", SHORT_JID, is_first=True), left("ARGS", 8))
-BUSY = (left("PROCESS", 12), left("TID"), right("SINCE"), *JOB)
-ENTRIES = (right("WHEN"), right("TRIES"), *JOB, left("ERROR", 8))
-COLUMNS: Mapping[View, Sequence[Column]] = {
-    View.QUEUES: QUEUES,
-    View.PROCESSES: PROCESSES,
-    View.BUSY: BUSY,
-    View.RETRIES: ENTRIES,
-    View.SCHEDULED: ENTRIES,
-    View.DEAD: ENTRIES,
+PROCESS_COLUMNS = (
+    text_column("PROCESS", 16),
+    number_column("BUSY"),
+    text_column("STATE"),
+    number_column("RSS"),
+    number_column("UP"),
+    number_column("BEAT"),
+    text_column("VERSION"),
+    text_column("QUEUES", 10),
+)
+JOB_COLUMNS = (
+    text_column("QUEUE", 8),
+    text_column("CLASS", 12),
+    text_column("JID", SHORT_JID_WIDTH, shrinks_first=True),
+    text_column("ARGS", 8),
+)
+BUSY_COLUMNS = (text_column("PROCESS", 12), text_column("TID"), number_column("SINCE"), *JOB_COLUMNS)
+ENTRY_COLUMNS = (number_column("WHEN"), number_column("TRIES"), *JOB_COLUMNS, text_column("ERROR", 8))
+COLUMNS_BY_VIEW: Mapping[View, Sequence[Column]] = {
+    View.QUEUES: QUEUE_COLUMNS,
+    View.PROCESSES: PROCESS_COLUMNS,
+    View.BUSY: BUSY_COLUMNS,
+    View.RETRIES: ENTRY_COLUMNS,
+    View.SCHEDULED: ENTRY_COLUMNS,
+    View.DEAD: ENTRY_COLUMNS,
 }
 
 
@@ -77,57 +88,61 @@ class Row:
 
     key: str
     words: tuple[str, ...]
-    about: Any
+    record: Any
 
 
-def rows(picture: Picture, view: View) -> list[Row]:
+def rows(dashboard: Dashboard, view: View) -> list[Row]:
     """Return the rows of a view, in the order in which they are shown."""
-    return MAKERS[view](picture)
+    return ROW_BUILDERS[view](dashboard)
 
 
-def headlines(picture: Picture, rate: Rate) -> list[str]:
+def summary_lines(dashboard: Dashboard, rate: Rate) -> list[str]:
     """Return what holds for the whole Redis, in three lines."""
-    per_second = [NOTHING if each is None else f"{each:,.1f}/s" for each in (rate.processed, rate.failed)]
+    per_second = [NO_VALUE if each is None else f"{each:,.1f}/s" for each in (rate.processed, rate.failed)]
     return [
         f"jobs  {per_second[0]} processed, {per_second[1]} failed; "
-        f"{number(picture.processed)} processed and {number(picture.failed)} failed in all",
-        f"busy  {number(picture.busy)} of {number(picture.concurrency)} threads "
-        f"in {counted(len(picture.processes), 'process', 'processes')}{_oldest(picture)}",
-        f"wait  {number(picture.enqueued)} in {counted(len(picture.queues), 'queue')}, "
-        f"{counted(picture.sizes[View.RETRIES], 'retry', 'retries')}, "
-        f"{number(picture.sizes[View.SCHEDULED])} scheduled, {number(picture.sizes[View.DEAD])} dead"
-        f"{_unreadable(picture)}",
+        f"{format_number(dashboard.processed)} processed and {format_number(dashboard.failed)} failed in all",
+        f"busy  {format_number(dashboard.busy)} of {format_number(dashboard.concurrency)} threads "
+        f"in {pluralize(len(dashboard.processes), 'process', 'processes')}{_oldest(dashboard)}",
+        f"wait  {format_number(dashboard.enqueued)} in {pluralize(len(dashboard.queues), 'queue')}, "
+        f"{pluralize(dashboard.sizes[View.RETRIES], 'retry', 'retries')}, "
+        f"{format_number(dashboard.sizes[View.SCHEDULED])} scheduled, {format_number(dashboard.sizes[View.DEAD])} dead"
+        f"{_unreadable(dashboard)}",
     ]
 
 
-def _unreadable(picture: Picture) -> str:
+def _unreadable(dashboard: Dashboard) -> str:
     """Return which keys are of the wrong type: what they should hold counts as 0."""
-    return f"; of another type: {', '.join(map(clean, picture.unreadable))}" if picture.unreadable else ""
+    return f"; of another type: {', '.join(map(clean, dashboard.unreadable))}" if dashboard.unreadable else ""
 
 
-def _oldest(picture: Picture) -> str:
+def _oldest(dashboard: Dashboard) -> str:
     """Return how old the oldest part of a picture is: what processes do they tell every ten seconds."""
-    return f", as of up to {duration(max(each.age for each in picture.processes))} ago" if picture.processes else ""
+    return (
+        f", as of up to {format_duration(max(each.age for each in dashboard.processes))} ago"
+        if dashboard.processes
+        else ""
+    )
 
 
-def details(about: object) -> list[str] | None:
+def details(record: object) -> list[str] | None:
     """Return all that is known of the job behind a row, line by line; None where a row is about none."""
-    job = about.job if isinstance(about, Work) else about
+    job = record.job if isinstance(record, Work) else record
     if not isinstance(job, JobRecord):
         return None
     facts = {
         "class": job.display_class,
         "jid": job.jid,
         "queue": job.queue,
-        "when": moment(job.score) if isinstance(job, SortedEntry) else "",
-        "created": moment(job.created_at),
-        "failed": moment(job.failed_at),
-        "retried": moment(job.retried_at),
+        "when": format_time(job.score) if isinstance(job, SortedEntry) else "",
+        "created": format_time(job.created_at),
+        "failed": format_time(job.failed_at),
+        "retried": format_time(job.retried_at),
         "error": _error(job) if isinstance(job, SortedEntry) else _failure(job),
         "args": json_line(job.display_args),
         "payload": json_line(job.payload) if job.is_job else "",
     }
-    lines = [f"{name:<8} {words}" for name, words in facts.items() if words not in ("", NOTHING)]
+    lines = [f"{name:<8} {words}" for name, words in facts.items() if words not in ("", NO_VALUE)]
     return [*lines, *(f"         {line}" for line in job.error_backtrace)]
 
 
@@ -137,20 +152,20 @@ def arguments(job: JobRecord) -> str:
     return clean(text)
 
 
-def process_of(process: RegisteredProcess) -> tuple[str, ...]:
+def process_words(process: RegisteredProcess) -> tuple[str, ...]:
     """Return the words for a process, without its name."""
     return (
         f"{process.busy}/{process.concurrency}",
         "quiet" if process.is_quiet else "serves",
-        megabytes(process.rss),
-        duration(process.uptime),
-        duration(process.age),
-        process.version or NOTHING,
+        format_megabytes(process.rss),
+        format_duration(process.uptime),
+        format_duration(process.age),
+        process.version or NO_VALUE,
         ", ".join(process.queues),
     )
 
 
-def _queues(picture: Picture) -> list[Row]:
+def _queues(dashboard: Dashboard) -> list[Row]:
     """Those that wait longest come first."""
     return [
         Row(
@@ -159,76 +174,86 @@ def _queues(picture: Picture) -> list[Row]:
                 each.name,
                 *size_and_latency(each),
                 WRONG_TYPE if each.error is not None else "paused" if each.is_paused else "",
-                number(each.processes) if each.processes else "nobody listens",
+                format_number(each.processes) if each.processes else "nobody listens",
             ),
             each,
         )
-        for each in sorted(picture.queues, key=lambda each: (-each.latency, -each.size, each.name))
+        for each in sorted(dashboard.queues, key=lambda each: (-each.latency, -each.size, each.name))
     ]
 
 
 def size_and_latency(queue: QueueSummary) -> tuple[str, str]:
     """Return the words for both, which nobody knows where the key is no list."""
-    return (NOTHING, NOTHING) if queue.error is not None else (number(queue.size), duration(queue.latency))
+    return (
+        (NO_VALUE, NO_VALUE) if queue.error is not None else (format_number(queue.size), format_duration(queue.latency))
+    )
 
 
-def _processes(picture: Picture) -> list[Row]:
+def _processes(dashboard: Dashboard) -> list[Row]:
     """Clusters with their workers below; then whoever belongs to none."""
     found = []
-    for cluster in sorted(picture.clusters, key=lambda each: natural_sort_key(each.supervisor)):
-        found.append(Row(cluster.supervisor, (cluster.supervisor, *_cluster_of(cluster)), cluster))
+    for cluster in sorted(dashboard.clusters, key=lambda each: natural_sort_key(each.supervisor)):
+        found.append(Row(cluster.supervisor, (cluster.supervisor, *_cluster_words(cluster)), cluster))
         workers = sorted(cluster.processes, key=lambda each: each.pid)
-        found += [Row(each.identity, (f"  pid {each.pid}", *process_of(each)), each) for each in workers]
-    others = [each for each in picture.processes if each.supervisor is None]
-    strangers = sorted(others, key=lambda each: natural_sort_key(each.identity))
-    return found + [Row(each.identity, (each.identity, *process_of(each)), each) for each in strangers]
+        found += [Row(each.identity, (f"  pid {each.pid}", *process_words(each)), each) for each in workers]
+    others = [each for each in dashboard.processes if each.supervisor is None]
+    lone = sorted(others, key=lambda each: natural_sort_key(each.identity))
+    return found + [Row(each.identity, (each.identity, *process_words(each)), each) for each in lone]
 
 
-def _cluster_of(cluster: Cluster) -> tuple[str, ...]:
+def _cluster_words(cluster: Cluster) -> tuple[str, ...]:
     workers = cluster.processes
     busy, concurrency = (sum(getattr(each, name) for each in workers) for name in ("busy", "concurrency"))
     view = status_from_redis(cluster)
-    left_of_it = "no end" if view.lease_remaining is None else f"{duration(view.lease_remaining)} left"
+    left_of_it = "no end" if view.lease_remaining is None else f"{format_duration(view.lease_remaining)} left"
     state = f"quiet by {view.quiet_by} ({left_of_it})" if view.quiet_by else "cluster"
     rss = sum(each.rss for each in workers)
-    return f"{busy}/{concurrency}", state, megabytes(rss), "", "", str(cluster.state.get("version") or NOTHING), ""
+    return (
+        f"{busy}/{concurrency}",
+        state,
+        format_megabytes(rss),
+        "",
+        "",
+        str(cluster.state.get("version") or NO_VALUE),
+        "",
+    )
 
 
-def _busy(picture: Picture) -> list[Row]:
+def _busy(dashboard: Dashboard) -> list[Row]:
     """Those that run longest come first."""
-    seen_at = {each.identity: picture.at - each.age for each in picture.processes}
-    longest = sorted(picture.work, key=lambda each: each.run_at)
-    return [_work(each, seen_at.get(each.identity, picture.at)) for each in longest]
+    seen_at = {each.identity: dashboard.at - each.age for each in dashboard.processes}
+    longest = sorted(dashboard.work, key=lambda each: each.run_at)
+    return [_work(each, seen_at.get(each.identity, dashboard.at)) for each in longest]
 
 
 def _work(work: Work, seen_at: float) -> Row:
     host_and_pid = work.identity.rpartition(":")[0]
-    words = (host_and_pid, work.tid, duration(seen_at - work.run_at), work.queue, *_job(work.job))
-    return Row(f"{work.identity} {work.tid}", _short(words), work)
+    words = (host_and_pid, work.tid, format_duration(seen_at - work.run_at), work.queue, *_job(work.job))
+    return Row(f"{work.identity} {work.tid}", _shorten(words), work)
 
 
 def _job(job: JobRecord) -> tuple[str, ...]:
     return job.display_class, job.jid, arguments(job)
 
 
-def _entries(picture: Picture) -> list[Row]:
-    return [Row(each.id, _short(entry_words(each, picture.at)), each) for each in picture.entries]
+def _entries(dashboard: Dashboard) -> list[Row]:
+    return [Row(each.id, _shorten(entry_words(each, dashboard.at)), each) for each in dashboard.entries]
 
 
-def _short(words: Sequence[str]) -> tuple[str, ...]:
-    return tuple(cut(clean(each), LONGEST_CELL) for each in words)
+def _shorten(words: Sequence[str]) -> tuple[str, ...]:
+    return tuple(truncate(clean(each), MAX_CELL_WIDTH) for each in words)
 
 
 def entry_words(entry: SortedEntry, now: float) -> tuple[str, ...]:
     """Return the words for an entry of a set, in the columns ENTRIES."""
-    tries = NOTHING if entry.retry_count is None else number(entry.retry_count + 1)
+    tries = NO_VALUE if entry.retry_count is None else format_number(entry.retry_count + 1)
     return ago(entry.score, now), tries, entry.queue, *_job(entry), _error(entry)
 
 
 def _error(entry: SortedEntry) -> str:
     if entry["deferred_by"] == "unknown_class":
         count = entry["deferred_count"]
-        tries = number(count) if isinstance(count, int) else NOTHING
+        tries = format_number(count) if isinstance(count, int) else NO_VALUE
         return f"no worker of {clean(entry.queue)} knows this class; tries so far: {tries}"
     return clean(_failure(entry))
 
@@ -237,7 +262,7 @@ def _failure(job: JobRecord) -> str:
     return ": ".join(each for each in (job.error_class, job.error_message) if each)
 
 
-MAKERS: Mapping[View, Callable[[Picture], list[Row]]] = {
+ROW_BUILDERS: Mapping[View, Callable[[Dashboard], list[Row]]] = {
     View.QUEUES: _queues,
     View.PROCESSES: _processes,
     View.BUSY: _busy,

@@ -23,30 +23,30 @@ from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.ruby_json import JSON
 
 __all__ = [
-    "NOTHING",
+    "NO_VALUE",
     "Column",
     "ago",
     "ascii_only",
-    "cells",
     "clean",
-    "counted",
-    "cut",
-    "duration",
+    "display_width",
+    "format_duration",
+    "format_megabytes",
+    "format_number",
+    "format_time",
+    "iso_time",
     "json_line",
-    "left",
-    "megabytes",
-    "moment",
-    "number",
-    "right",
-    "stamp",
+    "number_column",
+    "pluralize",
     "table",
     "terminal_width",
+    "text_column",
+    "truncate",
 ]
 
-GAP = "  "
-NOTHING = "–"
-ENORMOUS = 10**18  # nobody counts that far, but a payload may say anything, also with thousands of digits
-LATEST_MOMENT = 253_402_300_799.0  # the last second of the year 9999, where datetime ends
+COLUMN_GAP = "  "
+NO_VALUE = "–"
+MAX_PLAIN_NUMBER = 10**18  # nobody counts that far, but a payload may say anything, also with thousands of digits
+MAX_EPOCH_SECONDS = 253_402_300_799.0  # the last second of the year 9999, where datetime ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +58,16 @@ class Column:
 
     title: str
     align: Literal["left", "right"] = "left"
-    least: int | None = None
-    is_first: bool = False
+    min_width: int | None = None
+    shrinks_first: bool = False
 
 
-def left(title: str, least: int | None = None, *, is_first: bool = False) -> Column:
+def text_column(title: str, min_width: int | None = None, *, shrinks_first: bool = False) -> Column:
     """Return a column of words."""
-    return Column(title, "left", least, is_first)
+    return Column(title, "left", min_width, shrinks_first)
 
 
-def right(title: str) -> Column:
+def number_column(title: str) -> Column:
     """Return a column of numbers; these are never cut."""
     return Column(title, "right")
 
@@ -88,32 +88,32 @@ def table(
     its colours; lines that are cut at the edge have none.
     """
     lines = [[column.title for column in columns], *([clean(cell) for cell in row] for row in rows)]
-    widths = [max(map(cells, column)) for column in zip(*lines, strict=True)]
+    widths = [max(map(display_width, column)) for column in zip(*lines, strict=True)]
     if width is not None:
-        widths = _fitted(columns, widths, width - indent - len(GAP) * (len(columns) - 1))
+        widths = _fit_widths(columns, widths, width - indent - len(COLUMN_GAP) * (len(columns) - 1))
     shown = []
     for line in lines:
-        words = [_padded(text, size, column) for text, size, column in zip(line, widths, columns, strict=True)]
-        text = (" " * indent + GAP.join(words)).rstrip()
-        fits = width is None or cells(text) <= width
+        words = [_pad(text, size, column) for text, size, column in zip(line, widths, columns, strict=True)]
+        text = (" " * indent + COLUMN_GAP.join(words)).rstrip()
+        fits = width is None or display_width(text) <= width
         if paint is not None and fits:
             words = [paint(*each) for each in zip(columns, line, words, strict=True)]
-            text = " " * indent + GAP.join(words)
-        shown.append(text if fits else cut(text, width or 0))
+            text = " " * indent + COLUMN_GAP.join(words)
+        shown.append(text if fits else truncate(text, width or 0))
     return shown
 
 
-def _fitted(columns: Sequence[Column], widths: Sequence[int], room: int) -> list[int]:
+def _fit_widths(columns: Sequence[Column], widths: Sequence[int], available: int) -> list[int]:
     """Return the widths, of which the widest that may shrink have given way until all fit, if they can."""
     fitted = [
-        size if column.least is None else min(size, max(room, column.least))
+        size if column.min_width is None else min(size, max(available, column.min_width))
         for size, column in zip(widths, columns, strict=True)
     ]
-    while sum(fitted) > room:
+    while sum(fitted) > available:
         spare = [
-            (column.is_first, size, at)
+            (column.shrinks_first, size, at)
             for at, (size, column) in enumerate(zip(fitted, columns, strict=True))
-            if column.least is not None and size > column.least
+            if column.min_width is not None and size > column.min_width
         ]
         if not spare:
             break
@@ -121,11 +121,11 @@ def _fitted(columns: Sequence[Column], widths: Sequence[int], room: int) -> list
     return fitted
 
 
-def _padded(text: str, width: int, column: Column) -> str:
+def _pad(text: str, width: int, column: Column) -> str:
     if text.isascii() and len(text) <= width:  # nearly all of them, and a large fleet has a hundred thousand
         return text.rjust(width) if column.align == "right" else text.ljust(width)
-    text = cut(text, width)
-    spaces = " " * (width - cells(text))
+    text = truncate(text, width)
+    spaces = " " * (width - display_width(text))
     return spaces + text if column.align == "right" else text + spaces
 
 
@@ -137,18 +137,18 @@ def terminal_width() -> int | None:
 # 2. measure
 
 
-def cells(text: str) -> int:
+def display_width(text: str) -> int:
     """Return how many cells of a terminal a printable text takes."""
-    return len(text) if text.isascii() else sum(size for _, size in _measured(text))
+    return len(text) if text.isascii() else sum(size for _, size in _graphemes(text))
 
 
-def cut(text: str, width: int) -> str:
+def truncate(text: str, width: int) -> str:
     """Return as much of a text as so many cells hold, with … for what is left out.  A grapheme stays whole."""
     if text.isascii():
         return text if len(text) <= width else f"{text[: width - 1]}…" if width > 0 else ""
     kept: list[str] = []
     fits = used = 0
-    for grapheme, size in _measured(text):
+    for grapheme, size in _graphemes(text):
         used += size
         if used > width:
             return f"{''.join(kept[:fits])}…" if width > 0 else ""
@@ -157,7 +157,7 @@ def cut(text: str, width: int) -> str:
     return text
 
 
-def _measured(text: str) -> Iterator[tuple[str, int]]:
+def _graphemes(text: str) -> Iterator[tuple[str, int]]:
     """Yield the graphemes of a text with their cells."""
     from wcwidth import iter_graphemes, wcswidth  # 36 ms and tables of Unicode, of no use where all is ASCII
 
@@ -167,51 +167,51 @@ def _measured(text: str) -> Iterator[tuple[str, int]]:
 # words
 
 
-def number(value: int) -> str:
+def format_number(value: int) -> str:
     """Return 1204331 as 1,204,331, and what is enormous as 1.2e+30."""
-    return f"{value:,}" if abs(value) < ENORMOUS else f"{Decimal(value):.1e}"
+    return f"{value:,}" if abs(value) < MAX_PLAIN_NUMBER else f"{Decimal(value):.1e}"
 
 
-def counted(count: int, one: str, many: str = "") -> str:
+def pluralize(count: int, one: str, many: str = "") -> str:
     """Return `1 job`, `1,204 jobs`; many: the plural, where an s does not make it."""
-    return f"{number(count)} {one if count == 1 else many or f'{one}s'}"
+    return f"{format_number(count)} {one if count == 1 else many or f'{one}s'}"
 
 
-def duration(seconds: float | None) -> str:
+def format_duration(seconds: float | None) -> str:
     """Return 0.4s, 9.5s, 14m 58s; None is nothing known, and so is what lasts for thousands of years."""
-    if seconds is None or not abs(seconds) <= LATEST_MOMENT:
-        return NOTHING
+    if seconds is None or not abs(seconds) <= MAX_EPOCH_SECONDS:
+        return NO_VALUE
     return f"{max(0.0, seconds):.1f}s" if seconds < 9.95 else show_duration(seconds)
 
 
 def ago(at: float | None, now: float) -> str:
     """Return how long ago an epoch second was, `in 5m` for one to come."""
-    if at is None or not abs(at) <= LATEST_MOMENT:
-        return NOTHING
-    return f"{duration(now - at)} ago" if at <= now else f"in {duration(at - now)}"
+    if at is None or not abs(at) <= MAX_EPOCH_SECONDS:
+        return NO_VALUE
+    return f"{format_duration(now - at)} ago" if at <= now else f"in {format_duration(at - now)}"
 
 
-def moment(at: float | None) -> str:
+def format_time(at: float | None) -> str:
     """Return an epoch second as 2026-11-20 09:59:00Z."""
-    if at is None or not 0 <= at <= LATEST_MOMENT:
-        return NOTHING
+    if at is None or not 0 <= at <= MAX_EPOCH_SECONDS:
+        return NO_VALUE
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
-def stamp(at: float | None) -> str | None:
+def iso_time(at: float | None) -> str | None:
     """Return the same as 2026-11-20T09:59:00Z, for a document; None where nothing is known."""
-    words = moment(at)
-    return None if words == NOTHING else words.replace(" ", "T")
+    words = format_time(at)
+    return None if words == NO_VALUE else words.replace(" ", "T")
 
 
-def megabytes(count: int) -> str:
+def format_megabytes(count: int) -> str:
     """Return bytes as 41 MB; 0 is nothing known."""
-    return f"{number(round(count / 1e6))} MB" if count else NOTHING
+    return f"{format_number(round(count / 1e6))} MB" if count else NO_VALUE
 
 
 # JSON
 
-OUTSIDE_ASCII = re.compile(r"[^ -~]")
+NOT_PRINTABLE_ASCII = re.compile(r"[^ -~]")
 
 
 def json_line(value: JSON) -> str:
@@ -222,22 +222,22 @@ def json_line(value: JSON) -> str:
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError):  # Infinity, an integer beyond the digit limit, nested far too deep
-        text = _line_of_extremes(value)
+        text = _encode_extremes(value)
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else _escaped(each) for each in text)
+    return "".join(each if each.isprintable() else _escape(each) for each in text)
 
 
 def ascii_only(line: str) -> str:
     """Return a line of JSON with all else as escapes, for whom UTF-8 is too much."""
-    return OUTSIDE_ASCII.sub(lambda found: _escaped(found[0]), line)
+    return NOT_PRINTABLE_ASCII.sub(lambda found: _escape(found[0]), line)
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     return json.dumps(character)[1:-1]
 
 
-def _line_of_extremes(value: JSON) -> str:
+def _encode_extremes(value: JSON) -> str:
     try:
         return ruby_json.encode(_finite(value)).decode()
     except RecursionError:

@@ -14,17 +14,17 @@ from kiqcluster.clock import SystemClock
 from kiqcluster.control.process_registry import Cluster, RegisteredProcess
 from kiqcluster.control.redis_transport import RedisTransport
 from kiqcluster.control.transports import NoSuchProcess
-from kiqcluster.ctl.fleet.steer import message
+from kiqcluster.ctl.fleet.steer import new_message
 from kiqcluster.ctl.text.rows import arguments
-from kiqcluster.ctl.text.tables import ago, clean, cut, left, right, table
+from kiqcluster.ctl.text.tables import ago, clean, number_column, table, text_column, truncate
 from kiqcluster.errors import UsageError
 from kiqcluster.store import Store
 
-__all__ = ["KEYS", "Deed", "deed_of", "look_into"]
+__all__ = ["KEYS_BY_VIEW", "Action", "action_for", "peek_queue"]
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class Action:
     """what: in words, as in `retry SendMail 3f2a…`.  run: does it, and returns how it went.  Raises KiqError.
 
     is_look: it changes nothing, and returns lines to be read.
@@ -32,12 +32,12 @@ class Deed:
 
     what: str
     run: Callable[[], str]
-    is_look: bool = False
+    is_read_only: bool = False
 
 
-MOST_JOBS = 25  # of a queue, at a look
-JOBS = (right("ENQUEUED"), left("CLASS"), left("JID"), left("ARGS"))
-KEYS: Mapping[View, str] = {
+MAX_JOBS_SHOWN = 25  # of a queue, at a look
+JOBS = (number_column("ENQUEUED"), text_column("CLASS"), text_column("JID"), text_column("ARGS"))
+KEYS_BY_VIEW: Mapping[View, str] = {
     View.QUEUES: "P",
     View.PROCESSES: "QC",
     View.BUSY: "",
@@ -47,50 +47,52 @@ KEYS: Mapping[View, str] = {
 }
 
 
-def deed_of(key: str, view: View, about: object, store: Store) -> Deed | None:
+def action_for(key: str, view: View, about: object, store: Store) -> Action | None:
     """Return what a key does to what is selected in a view, None for nothing.  Raises UsageError for what cannot be."""
-    if key not in KEYS[view]:
+    if key not in KEYS_BY_VIEW[view]:
         return None
     if isinstance(about, SortedEntry):
-        return _to_entry(key, view, about)
+        return _entry_action(key, view, about)
     if isinstance(about, QueueSummary):
-        return _to_queue(about, store)
+        return _queue_action(about, store)
     if isinstance(about, Cluster):
         transport = RedisTransport(store, supervisors=[about.supervisor])
-        return _to_fleet(key, f"the cluster {about.supervisor}", transport)
+        return _fleet_action(key, f"the cluster {about.supervisor}", transport)
     if isinstance(about, RegisteredProcess) and not about.is_ours:
-        return _to_ruby(key, about.identity, store)
+        return _ruby_action(key, about.identity, store)
     if isinstance(about, RegisteredProcess):
-        return _to_fleet(key, about.identity, RedisTransport(store, identity=about.identity))
+        return _fleet_action(key, about.identity, RedisTransport(store, identity=about.identity))
     return None
 
 
-def look_into(queue: QueueSummary, store: Store) -> Deed:
+def peek_queue(queue: QueueSummary, store: Store) -> Action:
     """Return the order to show the latest jobs of a queue."""
 
     def look() -> str:
-        jobs, now = Queue(queue.name, store=store).page(0, MOST_JOBS), SystemClock.now()
-        rows = [(ago(each.enqueued_at, now), each.display_class, each.jid, cut(arguments(each), 200)) for each in jobs]
+        jobs, now = Queue(queue.name, store=store).page(0, MAX_JOBS_SHOWN), SystemClock.now()
+        rows = [
+            (ago(each.enqueued_at, now), each.display_class, each.jid, truncate(arguments(each), 200)) for each in jobs
+        ]
         lines = table(JOBS, rows, indent=0) if rows else ["no job waits there"]
         return "\n".join([f"queue {clean(queue.name)}, the latest first", "", *lines])
 
-    return Deed(f"look into the queue {queue.name}", look, is_look=True)
+    return Action(f"look into the queue {queue.name}", look, is_read_only=True)
 
 
-def _to_entry(key: str, view: View, entry: SortedEntry) -> Deed:
+def _entry_action(key: str, view: View, entry: SortedEntry) -> Action:
     name = f"{entry.display_class} {entry.jid}"
     if key == "K":
-        return Deed(f"kill {name}", partial(_moved, entry.kill, f"{name} moved to the dead set"))
+        return Action(f"kill {name}", partial(_moved, entry.kill, f"{name} moved to the dead set"))
     if view is View.SCHEDULED:
-        return Deed(f"run {name} now", partial(_moved, entry.add_to_queue, f"{name} moved to its queue"))
-    return Deed(f"retry {name}", partial(_moved, entry.retry, f"{name} moved to its queue"))
+        return Action(f"run {name} now", partial(_moved, entry.add_to_queue, f"{name} moved to its queue"))
+    return Action(f"retry {name}", partial(_moved, entry.retry, f"{name} moved to its queue"))
 
 
 def _moved(move: Callable[[], bool], said: str) -> str:
     return said if move() else "somebody was faster: it is not there any more"
 
 
-def _to_queue(queue: QueueSummary, store: Store) -> Deed:
+def _queue_action(queue: QueueSummary, store: Store) -> Action:
     def pause() -> str:
         Queue(queue.name, store=store).pause()
         return f"{queue.name} paused: nothing is fetched from it"
@@ -100,21 +102,21 @@ def _to_queue(queue: QueueSummary, store: Store) -> Deed:
         return f"{queue.name} resumed"
 
     if queue.is_paused:
-        return Deed(f"resume the queue {queue.name}", resume)
-    return Deed(f"pause the queue {queue.name}", pause)
+        return Action(f"resume the queue {queue.name}", resume)
+    return Action(f"pause the queue {queue.name}", pause)
 
 
-def _to_fleet(key: str, name: str, transport: RedisTransport) -> Deed:
+def _fleet_action(key: str, name: str, transport: RedisTransport) -> Action:
     action, said = ("quiet", "is quiet, or will be in a moment") if key == "Q" else ("resume", "fetches again")
 
     def send() -> str:
-        problems = [each.error for each in transport.send(message(action)) if each.error]
+        problems = [each.error for each in transport.send(new_message(action)) if each.error]
         return f"{name}: {'; '.join(problems)}" if problems else f"{name} {said}"
 
-    return Deed(f"{action} {name}", send)
+    return Action(f"{action} {name}", send)
 
 
-def _to_ruby(key: str, identity: str, store: Store) -> Deed:
+def _ruby_action(key: str, identity: str, store: Store) -> Action:
     if key == "C":
         raise UsageError(f"{identity} is a process of Ruby's Sidekiq, which has no signal that ends a quiet")
 
@@ -125,4 +127,4 @@ def _to_ruby(key: str, identity: str, store: Store) -> Deed:
         process.quiet()
         return f"{identity} will be quiet at its next beat, within ten seconds"
 
-    return Deed(f"quiet {identity}", send)
+    return Action(f"quiet {identity}", send)

@@ -10,29 +10,36 @@ from kiqcluster.clock import SystemClock
 from kiqcluster.control.process_registry import list_processes
 from kiqcluster.control.socket_transport import RunningJob, SocketTransport
 from kiqcluster.ctl.text.completion import complete_classes, complete_queues
-from kiqcluster.ctl.text.options import SETTINGS, Output, address_options, json_option, open_store, socket_option
-from kiqcluster.ctl.text.rows import SHORT_JID, arguments
-from kiqcluster.ctl.text.tables import ago, counted, duration, left, right
+from kiqcluster.ctl.text.options import (
+    CONTEXT_SETTINGS,
+    Output,
+    address_options,
+    json_option,
+    open_store,
+    socket_option,
+)
+from kiqcluster.ctl.text.rows import SHORT_JID_WIDTH, arguments
+from kiqcluster.ctl.text.tables import ago, format_duration, number_column, pluralize, text_column
 from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.store import Store
 
 __all__ = ["busy"]
 
 COLUMNS = (
-    left("PROCESS", 16),
-    left("TID"),
-    right("SINCE"),
-    left("QUEUE", 8),
-    left("CLASS", 12),
-    left("JID", SHORT_JID, is_first=True),
-    left("ARGS", 8),
+    text_column("PROCESS", 16),
+    text_column("TID"),
+    number_column("SINCE"),
+    text_column("QUEUE", 8),
+    text_column("CLASS", 12),
+    text_column("JID", SHORT_JID_WIDTH, shrinks_first=True),
+    text_column("ARGS", 8),
 )
 
 
 COLUMNS_NOW = tuple(each for each in COLUMNS if each.title in ("PROCESS", "SINCE", "CLASS", "JID"))
 
 
-@click.command(context_settings=SETTINGS)
+@click.command(context_settings=CONTEXT_SETTINGS)
 @click.option("--queue", metavar="NAME", shell_complete=complete_queues, help="jobs of this queue only")
 @click.option("--class", "name", metavar="NAME", shell_complete=complete_classes, help="jobs of this class only")
 @socket_option
@@ -76,11 +83,11 @@ def _show_now(transport: SocketTransport, output: Output, name: str | None) -> N
     """Show what the workers of one supervisor run at this moment."""
     found, now = [each for each in transport.running() if name in (None, each.name)], SystemClock.now()
     if found:
-        rows = [(each.identity, duration(now - each.since), each.name, each.jid) for each in found]
+        rows = [(each.identity, format_duration(now - each.since), each.name, each.jid) for each in found]
         output.table(COLUMNS_NOW, rows, indent=0)
-        output.say(_counted(len(found), len({each.identity for each in found})))
+        output.info(_counted(len(found), len({each.identity for each in found})))
     else:
-        output.say("no jobs are running" if name is None else "no running job matches")
+        output.info("no jobs are running" if name is None else "no running job matches")
     output.document({"busy": len(found), "jobs": [_now_as_json(each, now) for each in found]})
 
 
@@ -91,7 +98,7 @@ def _now_as_json(job: RunningJob, now: float) -> dict[str, object]:
 
 
 def _counted(jobs: int, workers: int) -> str:
-    return f"{counted(jobs, 'job')} in {counted(workers, 'process', 'processes')}"
+    return f"{pluralize(jobs, 'job')} in {pluralize(workers, 'process', 'processes')}"
 
 
 def _show_beats(store: Store, output: Output, queue: str | None, name: str | None) -> None:
@@ -103,9 +110,9 @@ def _show_beats(store: Store, output: Output, queue: str | None, name: str | Non
     if found:
         output.table(COLUMNS, [_row(each, seen_at[each.identity]) for each in found], indent=0)
         many = _counted(len(found), len(seen_at))
-        output.say(f"{many}, as of {ago(min(seen_at.values()), now)} or later; some may have ended since")
+        output.info(f"{many}, as of {ago(min(seen_at.values()), now)} or later; some may have ended since")
     else:
-        output.say("no jobs are running" if queue is None and name is None else "no running job matches")
+        output.info("no jobs are running" if queue is None and name is None else "no running job matches")
     output.document({"busy": len(found), "jobs": [_as_json(each, now, seen_at[each.identity]) for each in found]})
 
 
@@ -115,7 +122,7 @@ def _is_meant(work: Work, queue: str | None, name: str | None) -> bool:
 
 def _row(work: Work, seen_at: float) -> tuple[str, ...]:
     job = work.job
-    place = (work.identity, work.tid, duration(seen_at - work.run_at), work.queue)
+    place = (work.identity, work.tid, format_duration(seen_at - work.run_at), work.queue)
     return (*place, job.display_class, job.jid, arguments(job))
 
 

@@ -1,4 +1,4 @@
-"""Looker: the thread behind `top` that alone talks to Redis, so that keys answer while Redis does not.
+"""Refresher: the thread behind `top` that alone talks to Redis, so that keys answer while Redis does not.
 
 1. orders   what the person at the keyboard wants done, one after the other
 2. look     a picture of now
@@ -13,31 +13,31 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kiqcluster.api.dashboard import Picture, View, take
+from kiqcluster.api.dashboard import Dashboard, View, read_dashboard
 from kiqcluster.clock import Clock
-from kiqcluster.ctl.top.actions import Deed
+from kiqcluster.ctl.top.actions import Action
 from kiqcluster.errors import KiqError, StoreError
 from kiqcluster.process.service import Service
 from kiqcluster.store import Store
 
-__all__ = ["Looker", "Wanted"]
+__all__ = ["Refresher", "ViewRequest"]
 
-SLOWEST_RETRY = 5.0  # seconds between two looks while Redis is away, where the interval is longer
+MAX_RETRY_SECONDS = 5.0  # seconds between two looks while Redis is away, where the interval is longer
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ViewRequest:
     """What the next picture is to show.  offset: of the first entry, in views that have pages."""
 
     view: View
     offset: int = 0
 
 
-class Looker(Service):
-    """Takes pictures, and carries out orders.  Shared with the screen: `wanted`, `_orders` and `_poked`.
+class Refresher(Service):
+    """Reads the dashboard, and runs actions.  Shared with the screen: `request`, `_actions` and `_wakeup`.
 
-    on_picture, on_trouble, on_done: called in this thread with a picture, why there is none, an order, how it went and
-    whether it has failed.
+    Called in this thread: on_dashboard with each dashboard; on_refresh_failed with the reason; on_action_done with an
+    action, its result and whether it failed.
     """
 
     def __init__(
@@ -45,60 +45,60 @@ class Looker(Service):
         store: Store,
         clock: Clock,
         interval: float,
-        on_picture: Callable[[Picture], object],
-        on_trouble: Callable[[str], object],
-        on_done: Callable[[Deed, str, bool], object],
+        on_dashboard: Callable[[Dashboard], object],
+        on_refresh_failed: Callable[[str], object],
+        on_action_done: Callable[[Action, str, bool], object],
     ) -> None:
         super().__init__("looker", self._crashed)
         self._store = store
         self._clock = clock
         self._interval = interval
-        self._on_picture = on_picture
-        self._on_trouble = on_trouble
-        self._on_done = on_done
-        self._orders: deque[Deed] = deque()
-        self._poked = threading.Event()
-        self.wanted = Wanted(View.QUEUES)
+        self._on_dashboard = on_dashboard
+        self._on_refresh_failed = on_refresh_failed
+        self._on_action_done = on_action_done
+        self._actions: deque[Action] = deque()
+        self._wakeup = threading.Event()
+        self.request = ViewRequest(View.QUEUES)
 
-    def show(self, wanted: Wanted) -> None:
+    def show(self, request: ViewRequest) -> None:
         """Look at something else, at once."""
-        self.wanted = wanted
-        self._poked.set()
+        self.request = request
+        self._wakeup.set()
 
-    def order(self, deed: Deed) -> None:
+    def submit(self, action: Action) -> None:
         """Do something, at once."""
-        self._orders.append(deed)
-        self._poked.set()
+        self._actions.append(action)
+        self._wakeup.set()
 
     def wake(self) -> None:
         """See Service."""
-        self._poked.set()
+        self._wakeup.set()
 
     def run(self) -> None:
         """Look until stopped."""
         while not self.stopping.is_set():
-            self._poked.clear()
-            while self._orders:
-                self._obey(self._orders.popleft())
-            self._poked.wait(self._look())
+            self._wakeup.clear()
+            while self._actions:
+                self._run_action(self._actions.popleft())
+            self._wakeup.wait(self._refresh())
 
     def _crashed(self, _name: str, error: Exception) -> None:
-        self._on_trouble(f"this is a bug in kiqctl top, which looks no more: {error!r}")
+        self._on_refresh_failed(f"this is a bug in kiqctl top, which looks no more: {error!r}")
 
-    def _obey(self, deed: Deed) -> None:
+    def _run_action(self, action: Action) -> None:
         try:
-            said, has_failed = deed.run(), False
+            said, has_failed = action.run(), False
         except KiqError as error:
-            said, has_failed = f"could not {deed.what}: {error}", True
-        self._on_done(deed, said, has_failed)
+            said, has_failed = f"could not {action.what}: {error}", True
+        self._on_action_done(action, said, has_failed)
 
-    def _look(self) -> float:
+    def _refresh(self) -> float:
         """Take a picture; return the seconds until the next."""
         try:
-            picture = take(self._store, self._clock, self.wanted.view, self.wanted.offset)
+            dashboard = read_dashboard(self._store, self._clock, self.request.view, self.request.offset)
         except StoreError as error:
             self._store.close()
-            self._on_trouble(str(error))
-            return min(self._interval, SLOWEST_RETRY)
-        self._on_picture(picture)
+            self._on_refresh_failed(str(error))
+            return min(self._interval, MAX_RETRY_SECONDS)
+        self._on_dashboard(dashboard)
         return self._interval

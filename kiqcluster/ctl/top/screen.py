@@ -1,6 +1,6 @@
 """Screen: the live form of `top`, on textual (extra `top`).
 
-Runs in: the main thread, textual's loop; a Looker talks to Redis and posts what it finds.
+Runs in: the main thread, textual's loop; a Refresher talks to Redis and posts what it finds.
 1. messages  a picture, why there is none, how an order went → headlines, table, line of words
 2. keys      which view, which row; what to do with it is confirmed, and ordered
 Nothing here waits for Redis.
@@ -26,25 +26,25 @@ from textual.timer import Timer
 from textual.widgets import DataTable, Footer, Static
 
 from kiqcluster.api import QueueSummary
-from kiqcluster.api.dashboard import PAGE, Picture, View
+from kiqcluster.api.dashboard import MAX_ENTRIES, Dashboard, View
 from kiqcluster.api.throughput import Rate, Throughput
 from kiqcluster.clock import Clock
-from kiqcluster.ctl.text.rows import COLUMNS, Row, details, headlines, rows
-from kiqcluster.ctl.text.tables import Column, cells, clean, duration, moment
-from kiqcluster.ctl.top.actions import KEYS, Deed, deed_of, look_into
-from kiqcluster.ctl.top.refresher import Looker, Wanted
+from kiqcluster.ctl.text.rows import COLUMNS_BY_VIEW, Row, details, rows, summary_lines
+from kiqcluster.ctl.text.tables import Column, clean, display_width, format_duration, format_time
+from kiqcluster.ctl.top.actions import KEYS_BY_VIEW, Action, action_for, peek_queue
+from kiqcluster.ctl.top.refresher import Refresher, ViewRequest
 from kiqcluster.errors import UsageError
 from kiqcluster.store import Store
 
 __all__ = ["Screen"]
 
-FAILED = "bold red"
-REMEMBERED = 10.0  # seconds for which it is shown how an order went, unless it has failed
+FAILED_STYLE = "bold red"
+MESSAGE_SECONDS = 10.0  # seconds for which it is shown how an order went, unless it has failed
 ANSWERS = {"y": True, "Y": True, "n": False, "N": False, "q": False, "escape": False}  # by key; others answer nothing
-PATIENCE = 1.0  # seconds that the looker gets to end; a daemon thread keeps nobody waiting for longer
-FRAME = 10  # cells around a text that is asked for or read
-TABLE = 6  # lines that are left to table, tabs and keys, before there are lines above
-MOST_ROWS = 500  # of a view: nobody reads on, and each costs time
+REFRESHER_STOP_SECONDS = 1.0  # seconds that the looker gets to end; a daemon thread keeps nobody waiting for longer
+FRAME_WIDTH = 10  # cells around a text that is asked for or read
+RESERVED_LINES = 6  # lines that are left to table, tabs and keys, before there are lines above
+MAX_ROWS = 500  # of a view: nobody reads on, and each costs time
 VIEWS = list(View)
 SCROLLING = frozenset({"up", "down", "pageup", "pagedown", "home", "end"})
 
@@ -67,15 +67,15 @@ space            look now, forget what was said
 """
 
 
-class Ask(ModalScreen[bool]):
+class Dialog(ModalScreen[bool]):
     """A question with y and n; or, without `answers`, a text, which any key closes that does not scroll it."""
 
     DEFAULT_CSS = """
-    Ask { align: center middle; }
-    Ask > VerticalScroll { width: auto; height: auto; max-height: 90%; border: round $primary; }
-    Ask Static { width: auto; }
-    Ask > .wide { width: 90%; }
-    Ask > .wide Static { width: 100%; }
+    Dialog { align: center middle; }
+    Dialog > VerticalScroll { width: auto; height: auto; max-height: 90%; border: round $primary; }
+    Dialog Static { width: auto; }
+    Dialog > .wide { width: 90%; }
+    Dialog > .wide Static { width: 100%; }
     """
 
     def __init__(self, text: str, *, keys: str, answers: Mapping[str, bool] | None = None) -> None:
@@ -87,7 +87,7 @@ class Ask(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         text = f"{self._text}\n\n{self._keys}"
-        is_wide = max(map(cells, text.splitlines())) > self.app.size.width - FRAME
+        is_wide = max(map(display_width, text.splitlines())) > self.app.size.width - FRAME_WIDTH
         with VerticalScroll(classes="wide" if is_wide else ""):
             yield Static(Text(text))
 
@@ -100,15 +100,15 @@ class Ask(ModalScreen[bool]):
             self.dismiss(bool(self._answers and self._answers[event.key]))
 
 
-class Taken(Message):
+class Refreshed(Message):
     """A picture of now."""
 
-    def __init__(self, picture: Picture) -> None:
+    def __init__(self, dashboard: Dashboard) -> None:
         super().__init__()
-        self.picture = picture
+        self.dashboard = dashboard
 
 
-class Trouble(Message):
+class RefreshFailed(Message):
     """Why there is no picture."""
 
     def __init__(self, reason: str) -> None:
@@ -116,12 +116,12 @@ class Trouble(Message):
         self.reason = reason
 
 
-class Done(Message):
+class ActionDone(Message):
     """How an order went."""
 
-    def __init__(self, deed: Deed, said: str, has_failed: bool) -> None:
+    def __init__(self, action: Action, said: str, has_failed: bool) -> None:
         super().__init__()
-        self.deed = deed
+        self.action = action
         self.said = said
         self.has_failed = has_failed
 
@@ -164,29 +164,29 @@ class Screen(App[int]):
         Binding("ctrl+c,ctrl+q", "leave", show=False, priority=True),
     ]
 
-    def __init__(self, store: Store, clock: Clock, interval: float, first: Picture) -> None:
+    def __init__(self, store: Store, clock: Clock, interval: float, first: Dashboard) -> None:
         super().__init__()
         self._store = store
         self._clock = clock
         self._interval = interval
-        self._picture = first
+        self._dashboard = first
         self._throughput = Throughput()
         self._rate = Rate()
-        self._trouble = ""
-        self._trouble_since: float | None = None
-        self._said = Text()
-        self._forgets: Timer | None = None
+        self._outage = ""
+        self._outage_since: float | None = None
+        self._message = Text()
+        self._message_timer: Timer | None = None
         self._rows: list[Row] = []
         self._shown: View | None = None  # whose columns the table has
         self._widths: list[int] = []
-        self._wanted = Wanted(View.QUEUES)
-        self._looker = Looker(
+        self._request = ViewRequest(View.QUEUES)
+        self._refresher = Refresher(
             store,
             clock,
             interval,
-            on_picture=lambda picture: self.post_message(Taken(picture)),
-            on_trouble=lambda reason: self.post_message(Trouble(reason)),
-            on_done=lambda *went: self.post_message(Done(*went)),
+            on_dashboard=lambda dashboard: self.post_message(Refreshed(dashboard)),
+            on_refresh_failed=lambda reason: self.post_message(RefreshFailed(reason)),
+            on_action_done=lambda *went: self.post_message(ActionDone(*went)),
         )
 
     # what there is
@@ -201,13 +201,13 @@ class Screen(App[int]):
     def on_mount(self) -> None:
         for each in (signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(each, self.action_leave)
-        self._take(self._picture)
+        self._take(self._dashboard)
         self._show_tabs()
-        self._looker.start()
+        self._refresher.start()
 
     def on_unmount(self) -> None:
-        self._looker.stop()
-        self._looker.join(PATIENCE)
+        self._refresher.stop()
+        self._refresher.join(REFRESHER_STOP_SECONDS)
 
     @property
     def table(self) -> DataTable[Text]:
@@ -220,38 +220,40 @@ class Screen(App[int]):
 
     # 1. messages: those of the looker may come while the screen closes, when what they would be shown on is gone
 
-    def on_taken(self, message: Taken) -> None:
+    def on_refreshed(self, message: Refreshed) -> None:
         if not self.is_running:
             return
-        if self._trouble_since is not None:
-            self._trouble, self._trouble_since = "", None
+        if self._outage_since is not None:
+            self._outage, self._outage_since = "", None
             self._say("Redis is back", keeps_failure=True)
-        self._take(message.picture)
+        self._take(message.dashboard)
 
-    def on_trouble(self, message: Trouble) -> None:
+    def on_refresh_failed(self, message: RefreshFailed) -> None:
         if not self.is_running:
             return
         now = self._clock.monotonic()
-        self._trouble_since = now if self._trouble_since is None else self._trouble_since
-        since = duration(now - self._trouble_since)
-        self._trouble = f"no picture for {since}: {message.reason}; what is shown is of {moment(self._picture.at)}"
+        self._outage_since = now if self._outage_since is None else self._outage_since
+        since = format_duration(now - self._outage_since)
+        self._outage = (
+            f"no picture for {since}: {message.reason}; what is shown is of {format_time(self._dashboard.at)}"
+        )
         self._show_said()
 
-    def on_done(self, message: Done) -> None:
+    def on_action_done(self, message: ActionDone) -> None:
         if not self.is_running:
             return
-        if message.deed.is_look and not message.has_failed:
+        if message.action.is_read_only and not message.has_failed:
             self._forget()
-            self.push_screen(Ask(message.said, keys="any key goes back"))
+            self.push_screen(Dialog(message.said, keys="any key goes back"))
             return
         self._say(message.said, has_failed=message.has_failed)
 
-    def _take(self, picture: Picture) -> None:
-        self._picture = picture
-        self._rate = self._throughput.add(picture.taken, picture.processed, picture.failed)
+    def _take(self, dashboard: Dashboard) -> None:
+        self._dashboard = dashboard
+        self._rate = self._throughput.add(dashboard.taken, dashboard.processed, dashboard.failed)
         self._show_head()
-        if picture.view is self._wanted.view:
-            self._fill(rows(picture, picture.view))
+        if dashboard.view is self._request.view:
+            self._fill(rows(dashboard, dashboard.view))
 
     def on_resize(self) -> None:
         self._show_head()
@@ -259,18 +261,18 @@ class Screen(App[int]):
 
     def _show_head(self) -> None:
         """Show as much above the table as there is room for."""
-        title = f"{self._store.address}  {moment(self._picture.at)}  every {duration(self._interval)}"
-        lines = headlines(self._picture, self._rate)
-        room = max(0, self.size.height - TABLE)
+        title = f"{self._store.address}  {format_time(self._dashboard.at)}  every {format_duration(self._interval)}"
+        lines = summary_lines(self._dashboard, self._rate)
+        room = max(0, self.size.height - RESERVED_LINES)
         head = self.query_one("#head", Static)
         head.display = room > 0
         head.update(Text("\n".join([title, *lines] if room > len(lines) else lines[:room])))
 
     def _fill(self, found: Sequence[Row]) -> None:
         """Show these rows; the cursor stays on the row that it was on, wherever that is now."""
-        before, self._rows = self._rows, list(found[:MOST_ROWS])
-        is_view_new = self._shown is not self._wanted.view
-        self._shown = self._wanted.view
+        before, self._rows = self._rows, list(found[:MAX_ROWS])
+        is_view_new = self._shown is not self._request.view
+        self._shown = self._request.view
         widths = self._measured([] if is_view_new else self._widths)
         with self.batch_update():
             if widths != self._widths or [row.key for row in before] != [row.key for row in self._rows]:
@@ -284,21 +286,21 @@ class Screen(App[int]):
 
         The table's own come when it is idle, too late for what is drawn until then, and that it keeps.
         """
-        lines = [[column.title for column in COLUMNS[self._wanted.view]], *(row.words for row in self._rows)]
-        widths = [max(cells(clean(words)) for words in column) for column in zip(*lines, strict=True)]
+        lines = [[column.title for column in COLUMNS_BY_VIEW[self._request.view]], *(row.words for row in self._rows)]
+        widths = [max(display_width(clean(words)) for words in column) for column in zip(*lines, strict=True)]
         return [max(pair) for pair in zip(widths, before, strict=True)] if before else widths
 
     def _change(self, before: Sequence[Row]) -> None:
         """Show what has changed in rows that are the same."""
         for line, (old, new) in enumerate(zip(before, self._rows, strict=True)):
-            by_column = zip(old.words, new.words, COLUMNS[self._wanted.view], strict=True)
+            by_column = zip(old.words, new.words, COLUMNS_BY_VIEW[self._request.view], strict=True)
             for at, (was, words, column) in enumerate(by_column):
                 if words != was:
                     self.table.update_cell_at(Coordinate(line, at), _cell(words, column))
 
     def _replace(self, before: Sequence[Row], *, is_view_new: bool) -> None:
         """Show other rows, and columns of the widths that they take."""
-        table, columns = self.table, COLUMNS[self._wanted.view]
+        table, columns = self.table, COLUMNS_BY_VIEW[self._request.view]
         scroll, cursor = table.scroll_offset, table.cursor_row
         table.clear(columns=True)
         for column, width in zip(columns, self._widths, strict=True):
@@ -317,59 +319,59 @@ class Screen(App[int]):
     def _show_tabs(self) -> None:
         text = Text()
         for at, view in enumerate(VIEWS, 1):
-            text.append(f" {at} {view.value} ", "reverse" if view is self._wanted.view else "")
-        if self._wanted.offset:
-            text.append(f"  from {self._wanted.offset + 1}")
+            text.append(f" {at} {view.value} ", "reverse" if view is self._request.view else "")
+        if self._request.offset:
+            text.append(f"  from {self._request.offset + 1}")
         self.query_one("#tabs", Static).update(text)
 
     def _say(self, words: str, *, has_failed: bool = False, keeps_failure: bool = False) -> None:
         """Show a line for a while; of what has failed, until somebody does something else."""
-        if keeps_failure and self._said.style == FAILED:
+        if keeps_failure and self._message.style == FAILED_STYLE:
             self._show_said()
             return
-        if self._forgets is not None:
-            self._forgets.stop()
-        self._said = Text(clean(words), FAILED if has_failed else "")
-        self._forgets = None if has_failed else self.set_timer(REMEMBERED, self._forget)
+        if self._message_timer is not None:
+            self._message_timer.stop()
+        self._message = Text(clean(words), FAILED_STYLE if has_failed else "")
+        self._message_timer = None if has_failed else self.set_timer(MESSAGE_SECONDS, self._forget)
         self._show_said()
 
     def _forget(self) -> None:
         if not self.is_running:
             return
-        self._said = Text()
+        self._message = Text()
         self._show_said()
 
     def _show_said(self) -> None:
         """Show what was said last, and why there is no picture; little of it where the rows need the room."""
-        lines = [each for each in (self._said, Text(clean(self._trouble), FAILED)) if each.plain]
+        lines = [each for each in (self._message, Text(clean(self._outage), FAILED_STYLE)) if each.plain]
         said = self.query_one("#said", Static)
         said.display = bool(lines)
-        said.styles.max_height = max(1, min(3, (self.size.height - TABLE) // 4))
+        said.styles.max_height = max(1, min(3, (self.size.height - RESERVED_LINES) // 4))
         said.update(Text("\n").join(lines))
 
     # 2. keys
 
     def action_view(self, at: int) -> None:
-        self._want(Wanted(VIEWS[at]))
+        self._want(ViewRequest(VIEWS[at]))
 
     def action_turn(self, step: int) -> None:
-        self.action_view((VIEWS.index(self._wanted.view) + step) % len(VIEWS))
+        self.action_view((VIEWS.index(self._request.view) + step) % len(VIEWS))
 
     def action_page(self, step: int) -> None:
-        size = self._picture.sizes.get(self._wanted.view, 0)
-        offset = self._wanted.offset + step * PAGE
+        size = self._dashboard.sizes.get(self._request.view, 0)
+        offset = self._request.offset + step * MAX_ENTRIES
         if 0 <= offset < size:
-            self._want(Wanted(self._wanted.view, offset))
+            self._want(ViewRequest(self._request.view, offset))
 
     def action_row(self, step: int) -> None:
         self.table.move_cursor(row=self.table.cursor_row + step)
 
     def action_look(self) -> None:
         self._forget()
-        self._looker.show(self._wanted)
+        self._refresher.show(self._request)
 
     def action_help(self) -> None:
-        self.push_screen(Ask(HELP, keys="any key goes back"))
+        self.push_screen(Dialog(HELP, keys="any key goes back"))
 
     def action_leave(self) -> None:
         self.exit(0)
@@ -377,44 +379,44 @@ class Screen(App[int]):
     def action_do(self, key: str) -> None:
         row = self.selected
         try:
-            deed = None if row is None else deed_of(key, self._wanted.view, row.about, self._store)
+            action = None if row is None else action_for(key, self._request.view, row.record, self._store)
         except UsageError as error:
             self._say(str(error))
             return
-        if deed is None:
+        if action is None:
             self._say(f"{key} does nothing to what is selected here; ? says what does")
             return
-        question = Ask(f"{clean(deed.what)}?", keys="y yes   n no", answers=ANSWERS)
-        self.push_screen(question, partial(self._on_answer, deed))
+        question = Dialog(f"{clean(action.what)}?", keys="y yes   n no", answers=ANSWERS)
+        self.push_screen(question, partial(self._on_answer, action))
 
     def on_data_table_row_selected(self) -> None:
         """Enter: tell more of a job, or of the jobs of a queue."""
-        if self.selected is not None and isinstance(self.selected.about, QueueSummary):
-            self._looker.order(look_into(self.selected.about, self._store))
+        if self.selected is not None and isinstance(self.selected.record, QueueSummary):
+            self._refresher.submit(peek_queue(self.selected.record, self._store))
             return
-        words = None if self.selected is None else details(self.selected.about)
+        words = None if self.selected is None else details(self.selected.record)
         if words is not None:
-            self.push_screen(Ask("\n".join(map(clean, words)), keys="any key goes back"))
+            self.push_screen(Dialog("\n".join(map(clean, words)), keys="any key goes back"))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """See App: the line of keys shows those that mean something in this view."""
         if action == "do":
-            return str(parameters[0]) in KEYS[self._wanted.view]
-        return action != "page" or self._wanted.view in self._picture.sizes
+            return str(parameters[0]) in KEYS_BY_VIEW[self._request.view]
+        return action != "page" or self._request.view in self._dashboard.sizes
 
-    def _on_answer(self, deed: Deed, is_wanted: bool | None) -> None:
+    def _on_answer(self, action: Action, is_wanted: bool | None) -> None:
         if is_wanted:
-            self._say(f"{deed.what} …")
-            self._looker.order(deed)
+            self._say(f"{action.what} …")
+            self._refresher.submit(action)
 
-    def _want(self, wanted: Wanted) -> None:
+    def _want(self, request: ViewRequest) -> None:
         self._forget()
-        self._wanted = wanted
-        self._looker.show(wanted)
+        self._request = request
+        self._refresher.show(request)
         self._show_tabs()
         self.refresh_bindings()
-        if wanted.view in (View.QUEUES, View.PROCESSES):  # every picture has them
-            self._fill(rows(self._picture, wanted.view))
+        if request.view in (View.QUEUES, View.PROCESSES):  # every picture has them
+            self._fill(rows(self._dashboard, request.view))
         else:
             self._fill([])
 

@@ -7,26 +7,26 @@ import threading
 
 import click
 
-from kiqcluster.api.dashboard import Picture, View, take
+from kiqcluster.api.dashboard import Dashboard, View, read_dashboard
 from kiqcluster.api.throughput import Rate, Throughput
 from kiqcluster.clock import SystemClock
-from kiqcluster.ctl.text.options import DURATION, SETTINGS, Output, burying_options, json_option
-from kiqcluster.ctl.text.rows import COLUMNS, headlines, rows
-from kiqcluster.ctl.text.tables import moment
+from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, DURATION, Output, dead_set_options, json_option
+from kiqcluster.ctl.text.rows import COLUMNS_BY_VIEW, rows, summary_lines
+from kiqcluster.ctl.text.tables import format_time
 from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.store import Store
 
 __all__ = ["top"]
 
-INTERVAL = 2.0  # seconds
-SHORTEST = 0.1  # seconds between two looks
+DEFAULT_INTERVAL_SECONDS = 2.0  # seconds
+MIN_INTERVAL_SECONDS = 0.1  # seconds between two looks
 NEVER_SET = threading.Event()  # never set: how a look pauses, and Ctrl-C ends it
 
 
-@click.command(context_settings=SETTINGS)
-@click.option("--interval", type=DURATION, default=INTERVAL, help="between two looks  [2s]")
+@click.command(context_settings=CONTEXT_SETTINGS)
+@click.option("--interval", type=DURATION, default=DEFAULT_INTERVAL_SECONDS, help="between two looks  [2s]")
 @click.option("--once", is_flag=True, help="print one picture, after two looks an interval apart, and end")
-@burying_options
+@dead_set_options
 @json_option
 @click.pass_context
 def top(ctx: click.Context, store: Store, output: Output, interval: float, once: bool) -> None:
@@ -45,8 +45,8 @@ def top(ctx: click.Context, store: Store, output: Output, interval: float, once:
       kiqctl top --once --interval 1s
       kiqctl top --json
     """
-    if interval < SHORTEST:
-        raise UsageError(f"--interval {interval:g}: at least {SHORTEST:g} s lie between two looks")
+    if interval < MIN_INTERVAL_SECONDS:
+        raise UsageError(f"--interval {interval:g}: at least {MIN_INTERVAL_SECONDS:g} s lie between two looks")
     if once or output.as_json:
         _print_once(store, output, interval)
         ctx.exit(ExitCode.STOPPED)
@@ -55,23 +55,23 @@ def top(ctx: click.Context, store: Store, output: Output, interval: float, once:
 
 def _print_once(store: Store, output: Output, interval: float) -> None:
     clock, throughput = SystemClock(), Throughput()
-    first = take(store, clock)
+    first = read_dashboard(store, clock)
     throughput.add(first.taken, first.processed, first.failed)
     NEVER_SET.wait(interval)
-    picture = take(store, clock)
-    rate = throughput.add(picture.taken, picture.processed, picture.failed)
-    _print(store, output, picture, rate)
+    dashboard = read_dashboard(store, clock)
+    rate = throughput.add(dashboard.taken, dashboard.processed, dashboard.failed)
+    _print(store, output, dashboard, rate)
 
 
-def _print(store: Store, output: Output, picture: Picture, rate: Rate) -> None:
-    output.say(f"{store.address}  {moment(picture.at)}")
-    for line in headlines(picture, rate):
-        output.say(line)
+def _print(store: Store, output: Output, dashboard: Dashboard, rate: Rate) -> None:
+    output.info(f"{store.address}  {format_time(dashboard.at)}")
+    for line in summary_lines(dashboard, rate):
+        output.info(line)
     for view in (View.QUEUES, View.PROCESSES):
         output.print([""])
-        output.table(COLUMNS[view], [row.words for row in rows(picture, view)], indent=0)
+        output.table(COLUMNS_BY_VIEW[view], [row.words for row in rows(dashboard, view)], indent=0)
     rates = {"processed_per_second": rate.processed, "failed_per_second": rate.failed}
-    output.document(lambda: {**picture.as_json(), **rates})
+    output.document(lambda: {**dashboard.as_json(), **rates})
 
 
 def _run_screen(store: Store, interval: float) -> int:
@@ -87,6 +87,6 @@ def _run_screen(store: Store, interval: float) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("kiqctl top needs a terminal; --once prints one picture anywhere")
     clock = SystemClock()
-    first = take(store, clock)  # an address that is wrong is said here, and not on a screen
+    first = read_dashboard(store, clock)  # an address that is wrong is said here, and not on a screen
     code = Screen(store, clock, interval, first).run()
     return ExitCode.UNEXPECTED if code is None else code

@@ -35,7 +35,7 @@ from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.supervisor.cluster.expansion import SlotPlan
 from kiqcluster.supervisor.cluster.slots import Child, Slot
 from kiqcluster.supervisor.cluster.state import ClusterState
-from kiqcluster.supervisor.http.endpoints import Probes
+from kiqcluster.supervisor.http.endpoints import Endpoints
 from kiqcluster.supervisor.metrics.page import ClusterMetrics
 from kiqcluster.worker.metrics.metrics_delta import Snapshot
 
@@ -115,33 +115,33 @@ class Supervisor:
 
     selector: selectors.BaseSelector
     metrics: ClusterMetrics
-    probes: Probes
+    endpoints: Endpoints
     turns: list[Turn] = field(default_factory=list)
 
     def turn(self) -> None:
-        ready = self.selector.select(0.0 if self.probes.is_busy else 0.01)
+        ready = self.selector.select(0.0 if self.endpoints.is_busy else 0.01)
         began, used = CLOCK.monotonic(), CLOCK.cpu()
         for key, _ in ready:
             key.data()
-        self.probes.advance()
+        self.endpoints.advance()
         self.turns.append((CLOCK.monotonic() - began, CLOCK.cpu() - used))
 
     def take_in(self, slot: Slot, child: Child) -> None:
         for frame in child.channel.receive():
-            self.metrics.take_in(slot, child, frame)
+            self.metrics.add_frame(slot, child, frame)
 
     def turn_until(self, answered: Connection) -> None:
         """Turn until somebody has answered and nothing waits."""
-        while not answered.poll() or self.probes.is_busy or self.selector.select(0.0):
+        while not answered.poll() or self.endpoints.is_busy or self.selector.select(0.0):
             self.turn()
 
 
 def make_supervisor(ends: Sequence[socket.socket], path: str) -> Supervisor:
     state, selector = ClusterState(), selectors.DefaultSelector()
     metrics = ClusterMetrics(state, CLOCK)
-    probes = Probes(state, "", lambda: None, metrics, lambda _: None, selector, CLOCK, Events())
-    probes.listen(f"unix:{path}")
-    supervisor = Supervisor(selector, metrics, probes)
+    endpoints = Endpoints(state, "", lambda: None, metrics, lambda _: None, selector, CLOCK, Events())
+    endpoints.listen(f"unix:{path}")
+    supervisor = Supervisor(selector, metrics, endpoints)
     for number, end in enumerate(ends):
         slot = Slot(SlotPlan(number, parse_group("*"), {}, "random", 1))
         slot.child = Child(NOBODY + number, number, Channel(end), started_at=0.0, last_beat=0.0)

@@ -31,8 +31,8 @@ from kiqcluster.sidekiq.queue_groups import Group
 from kiqcluster.store import embedded
 from kiqcluster.supervisor import catalogue
 from kiqcluster.supervisor.cluster import expansion
-from kiqcluster.supervisor.processes import Birth
-from kiqcluster.supervisor.renewal import Reread
+from kiqcluster.supervisor.processes import SpawnSpec
+from kiqcluster.supervisor.renewal import ReadConfig
 from kiqcluster.supervisor.supervisor import Supervisor
 from kiqcluster.version import VERSION
 from kiqcluster.worker.child import ChildSpec, run_child
@@ -172,7 +172,7 @@ def command(
         # Without REDIS_URL of an embedded server, which is exported for the workers alone.
         environ = {**os.environ, "KIQ_ENV": config.environment}
 
-        def reread() -> tuple[Config, Sequence[Group]]:
+        def read_config() -> tuple[Config, Sequence[Group]]:
             again, fresh = read_again(given, config_file, place, environ)
             if not (groups or queue_options or again.groups):
                 gone = config_file or "kiqcluster.toml"
@@ -180,7 +180,7 @@ def command(
             origins.update(fresh)
             return again, expansion.groups_from(groups, queue_options, again)
 
-        code = run_cluster(config, origins, parsed, reread)
+        code = run_cluster(config, origins, parsed, read_config)
     except KiqError as error:
         click.echo(f"kiqcluster: {error}", err=True)
         exit_process(error.exit_code)
@@ -210,7 +210,7 @@ def check(flags: Mapping[str, Any], config_file: str | None, page: str) -> ExitC
     return ExitCode.STOPPED if status == http.HTTPStatus.OK else ExitCode.UNEXPECTED
 
 
-def run_cluster(config: Config, origins: Origins, groups: Sequence[Any], reread: Reread) -> int:
+def run_cluster(config: Config, origins: Origins, groups: Sequence[Any], read_config: ReadConfig) -> int:
     """Run a supervisor until it ends; return its exit code."""
     os.environ["KIQ_ENV"] = config.environment
     if config.embedded is not None:
@@ -220,25 +220,25 @@ def run_cluster(config: Config, origins: Origins, groups: Sequence[Any], reread:
     events = Events()
     log.word_events(events)
 
-    def run(birth: Birth) -> int:
+    def run(spawn: SpawnSpec) -> int:
         log.configure(config.log_format, config.log_level)  # a worker's lines wait for their reader
         return run_child(
             ChildSpec(
-                slot=birth.plan.slot,
-                config=birth.config,
+                slot=spawn.plan.slot,
+                config=spawn.config,
                 origins=origins,
-                group=birth.plan.group,
-                known_queues=birth.known_queues,
-                concurrency=birth.plan.concurrency,
-                quiet=birth.quiet,
-                running_jobs=birth.running_jobs,
-                parent=birth.parent,
-                orphans=birth.orphans,
-                directory=birth.directory,
+                group=spawn.plan.group,
+                known_queues=spawn.known_queues,
+                concurrency=spawn.plan.concurrency,
+                quiet=spawn.quiet,
+                running_jobs=spawn.running_jobs,
+                parent=spawn.parent,
+                orphans=spawn.orphans,
+                directory=spawn.directory,
             )
         )
 
-    return Supervisor(config, groups, run, events, os.environ, reread).run()
+    return Supervisor(config, groups, run, events, os.environ, read_config).run()
 
 
 def read_again(
@@ -285,7 +285,7 @@ def settle_directory(config: Config) -> Config:
 def known_queues(config: Config) -> frozenset[str]:
     """Return the queues of the catalogue and the configuration; Redis is not asked."""
     directory = Path(config.directory or Path.cwd())
-    return catalogue.ask(config, directory, RunningClock(catalogue.LOOK_SECONDS)).known_queues(config)
+    return catalogue.ask(config, directory, RunningClock(catalogue.DEADLINE_CHECK_SECONDS)).known_queues(config)
 
 
 def show_slots(config: Config, groups: Sequence[Group], *, as_json: bool, names_only: bool) -> None:
@@ -295,7 +295,7 @@ def show_slots(config: Config, groups: Sequence[Group], *, as_json: bool, names_
     show_plans(plans, as_json=as_json, names_only=names_only)
     if not names_only and not as_json:
         show_unheard_of(plans, known)
-        for problem in expansion.doubts(config, len(plans)):
+        for problem in expansion.setting_warnings(config, len(plans)):
             click.echo(f"kiqcluster: {problem}", err=True)
 
 

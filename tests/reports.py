@@ -80,9 +80,9 @@ class Worker:
         self._send(self._snapshot.changed([Row(Family(name, "gauge", "help", mode=mode), (), (("", ()),), [value])]))
 
     def die(self) -> None:
-        self._stage.metrics.fold(self.slot, self.child)
+        self._stage.metrics.on_child_exit(self.slot, self.child)
 
     def _send(self, frames: Iterator[dict[str, list[object]]]) -> None:
         for frame in frames:
             raw = ruby_json.encode({"type": "metrics", **frame})
-            self._stage.metrics.take_in(self.slot, self.child, {"type": "metrics", "raw": raw})
+            self._stage.metrics.add_frame(self.slot, self.child, {"type": "metrics", "raw": raw})

@@ -25,17 +25,17 @@ from kiqcluster.ipc.frames import Channel
 from kiqcluster.ipc.thread_stacks import ThreadStacks
 from kiqcluster.supervisor.cluster.slots import Death
 from kiqcluster.supervisor.fork import fork_with_socket
-from kiqcluster.supervisor.preflight import Judge, Outlook
+from kiqcluster.supervisor.preflight import Preflight, PreflightReport
 from kiqcluster.version import VERSION
 
-__all__ = ["Catalogue", "CatalogueChild", "Foresee", "ask"]
+__all__ = ["Catalogue", "CatalogueChild", "StartPreflight", "ask"]
 
-LOOK_SECONDS = 1.0  # between looks at the deadline, by a clock that leaves out standstills of the host
+DEADLINE_CHECK_SECONDS = 1.0  # between looks at the deadline, by a clock that leaves out standstills of the host
 
-LOOKS, LOOK_PAUSE = 20, 0.01  # at a child that ends this moment, or writes where it is; seconds in between
+MAX_POLLS, POLL_SECONDS = 20, 0.01  # at a child that ends this moment, or writes where it is; seconds in between
 T = TypeVar("T")
 
-Foresee = Callable[[], Judge]  # reads the configuration; returns what judges it once the queues are known
+StartPreflight = Callable[[], Preflight]  # reads the configuration; returns what judges it once the queues are known
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,12 @@ class Catalogue:
     """What an application has.
 
     jobs: (name, queue) of each.  version: of the kiqcluster that is installed now, which may be another than runs.
-    outlook: what its configuration would change, if that was asked for.
+    preflight: what its configuration would change, if that was asked for.
     """
 
     jobs: tuple[tuple[str, str], ...]
     version: str = VERSION
-    outlook: Outlook = field(default_factory=Outlook)
+    preflight: PreflightReport = field(default_factory=PreflightReport)
 
     def known_queues(self, config: Config) -> frozenset[str]:
         """Return the queue names of the jobs and of the configuration."""
@@ -56,7 +56,7 @@ class Catalogue:
 
 
 class CatalogueChild:
-    """The child while it imports.  forget: closes in it what is the supervisor's.
+    """The child while it imports.  close_inherited: closes in it what is the supervisor's.
 
     logical, directory: the path by which the application is known, and where that led when it was followed.
     """
@@ -67,18 +67,18 @@ class CatalogueChild:
         logical: Path,
         directory: Path,
         clock: Clock,
-        forget: Callable[[], None],
-        foresee: Foresee | None = None,
+        close_inherited: Callable[[], None],
+        start_preflight: StartPreflight | None = None,
     ) -> None:
         stacks = self._stacks = ThreadStacks()
 
         def run(parent: socket.socket) -> int:
             stacks.install_handlers()
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            return _tell(config, logical, directory, parent, foresee)
+            return _describe_application(config, logical, directory, parent, start_preflight)
 
         try:
-            self.pid, ours = fork_with_socket(run, forget, "catalogue")
+            self.pid, ours = fork_with_socket(run, close_inherited, "catalogue")
         except OSError:
             stacks.close()
             raise
@@ -93,13 +93,13 @@ class CatalogueChild:
                 if "error" in frame:
                     raise ApplicationError(frame["error"])
                 jobs = tuple((job["name"], job["queue"]) for job in frame["jobs"])
-                outlook = {name: tuple(value) for name, value in frame.get("outlook", {}).items() if name != "error"}
+                settings = {name: tuple(value) for name, value in frame.get("outlook", {}).items() if name != "error"}
                 error = frame.get("outlook", {}).get("error", "")
-                return Catalogue(jobs, frame.get("version", VERSION), Outlook(error, **outlook))
+                return Catalogue(jobs, frame.get("version", VERSION), PreflightReport(error, **settings))
         if self.channel.closed:
             how = self._death() or "closed its connection to the supervisor"
             raise ApplicationError(
-                f"the process that imports the application {how} before it was done{self._stacks_in_words()}"
+                f"the process that imports the application {how} before it was done{self._format_stacks()}"
             )
         return None
 
@@ -107,10 +107,10 @@ class CatalogueChild:
         """Kill the child; return the error that says why, and where it was."""
         with suppress(OSError):  # it has died
             self._stacks.request(self.pid)
-            _look_until(self._stacks.read)
+            _poll(self._stacks.read)
         self.kill()
         late = f"the application took more than {self._boot_timeout:g} s to import (boot_timeout)"
-        return ApplicationError(f"{late}{self._stacks_in_words()}")
+        return ApplicationError(f"{late}{self._format_stacks()}")
 
     def kill(self) -> None:
         """End it with what it has started."""
@@ -123,23 +123,23 @@ class CatalogueChild:
 
     def _death(self) -> str:
         """Return how it has ended, which it has as a rule when its connection is closed; it stays to be reaped."""
-        how = _look_until(lambda: os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT))
+        how = _poll(lambda: os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT))
         if how is None:
             return ""
         is_exit = how.si_code == os.CLD_EXITED
         return str(Death(how.si_status if is_exit else None, None if is_exit else how.si_status))
 
-    def _stacks_in_words(self) -> str:
+    def _format_stacks(self) -> str:
         stacks = self._stacks.read()
         return f"; its threads were at\n{stacks}" if stacks else ""
 
 
-def _look_until(look: Callable[[], T | None]) -> T | None:
+def _poll(look: Callable[[], T | None]) -> T | None:
     """Return what can be seen in a moment, None if nothing can."""
-    for _ in range(LOOKS):
+    for _ in range(MAX_POLLS):
         if found := look():
             return found
-        select.select([], [], [], LOOK_PAUSE)
+        select.select([], [], [], POLL_SECONDS)
     return None
 
 
@@ -151,7 +151,7 @@ def ask(config: Config, directory: Path, clock: Clock) -> Catalogue:
             left = child.deadline - clock.monotonic()
             if left <= 0:
                 raise child.expire()
-            select.select([child.channel], [], [], min(left, LOOK_SECONDS))
+            select.select([child.channel], [], [], min(left, DEADLINE_CHECK_SECONDS))
             catalogue = child.result()
             if catalogue is not None:
                 return catalogue
@@ -160,28 +160,30 @@ def ask(config: Config, directory: Path, clock: Clock) -> Catalogue:
         child.close()
 
 
-def _tell(config: Config, logical: Path, directory: Path, parent: socket.socket, foresee: Foresee | None) -> int:
+def _describe_application(
+    config: Config, logical: Path, directory: Path, parent: socket.socket, start_preflight: StartPreflight | None
+) -> int:
     """Import the application and send what it declares.  Runs in the child."""
     channel = Channel(parent)
-    judge = None
-    if foresee is not None:
-        judge = foresee()
+    preflight = None
+    if start_preflight is not None:
+        preflight = start_preflight()
         os.chdir(directory)
     try:
         application.load(config.require, directory, logical)
         jobs = application.describe(config.require)
     except KiqError as error:
         channel.send("catalogue", error=str(error))
-        _drain(channel)
+        _flush(channel)
         return ExitCode.APPLICATION
     known = Catalogue(tuple((job["name"], job["queue"]) for job in jobs))
-    outlook = Outlook() if judge is None else judge(known.known_queues)
-    channel.send("catalogue", jobs=jobs, version=_installed_version(), outlook=asdict(outlook))
-    _drain(channel)
+    report = PreflightReport() if preflight is None else preflight(known.known_queues)
+    channel.send("catalogue", jobs=jobs, version=_installed_version(), outlook=asdict(report))
+    _flush(channel)
     return ExitCode.STOPPED
 
 
-def _drain(channel: Channel) -> None:
+def _flush(channel: Channel) -> None:
     """Wait until the supervisor has read everything; it kills this process if it loses patience."""
     while channel.pending:
         select.select([], [channel], [])

@@ -2,7 +2,7 @@
 
 It locks the folder (a second supervisor's guardian waits for it), starts the server in a process group of its
 own, starts it again if it dies, and stops it when the last holder of its pipe is gone: the supervisor and
-every worker hold the write end, so the server is there until the last outcome is settled.  Guardian and server
+every worker hold the write end, so the server is there until the last outcome is settled.  EmbeddedServer and server
 are started again like workers that never got ready: after 1, 2, 4 … 30 s.
 """
 
@@ -23,17 +23,17 @@ from kiqcluster.clock import Clock
 from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.process.events import Events
 from kiqcluster.store import embedded
-from kiqcluster.supervisor.cluster.respawn import HEALTHY, History, after_death
+from kiqcluster.supervisor.cluster.respawn import HEALTHY_SECONDS, History, after_death
 from kiqcluster.supervisor.cluster.slots import Death
 from kiqcluster.supervisor.fork import die_with_parent, fork, reap
 
-__all__ = ["Guardian"]
+__all__ = ["EmbeddedServer"]
 
-LOCK_POLL = 0.1  # seconds between tries to lock the folder, or looks at the server
-LAST_WORDS = 10.0  # seconds that the server gets to write its data at the end, a standstill of the host aside
+POLL_SECONDS = 0.1  # seconds between tries to lock the folder, or looks at the server
+SHUTDOWN_SECONDS = 10.0  # seconds that the server gets to write its data at the end, a standstill of the host aside
 
 
-class Restarts:
+class RestartBackoff:
     """When a process that keeps dying is started next."""
 
     def __init__(self, clock: Clock, rng: Random) -> None:
@@ -54,56 +54,63 @@ class Restarts:
         now = self._clock.monotonic()
         lived = now - self._began
         self._history = after_death(
-            self._history, ready_for=lived if lived >= HEALTHY else None, code=None, now=now, burst=1, rng=self._rng
+            self._history,
+            ready_for=lived if lived >= HEALTHY_SECONDS else None,
+            code=None,
+            now=now,
+            burst=1,
+            rng=self._rng,
         )
         return max(0.0, self._history.not_before - now)
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
+class ServerSpec:
     """What a guardian is to do."""
 
     program: str
     directory: Path
     events: Events
-    restarts: Restarts  # of the server
+    backoff: RestartBackoff  # of the server
 
-    def tell(self, event: str, reason: object, seconds: float = 0.0) -> None:
+    def report(self, event: str, reason: object, seconds: float = 0.0) -> None:
         self.events.emit(event, reason=reason, seconds=seconds, log=self.directory / "redis.log")
 
 
-class Guardian:
-    """The supervisor's side: the pipe and the pid.  forget: closes in the guardian what is the supervisor's.
+class EmbeddedServer:
+    """The supervisor's side: the pipe and the pid.  close_inherited: closes in the guardian what is the supervisor's.
 
     Raises UsageError when there is no server program, or the folder cannot be used.
     """
 
-    def __init__(self, address: str, forget: Callable[[], None], events: Events, clock: Clock, rng: Random) -> None:
+    def __init__(
+        self, address: str, close_inherited: Callable[[], None], events: Events, clock: Clock, rng: Random
+    ) -> None:
         self.directory = embedded.directory_of(address)
-        self._errand = Errand(embedded.find_server(), self.directory, events, Restarts(clock, rng))
-        self._restarts = Restarts(clock, rng)
+        self._spec = ServerSpec(embedded.find_server(), self.directory, events, RestartBackoff(clock, rng))
+        self._backoff = RestartBackoff(clock, rng)
         embedded.socket_path(self.directory)
         _prepare(self.directory)
-        self._forget = forget
+        self._close_inherited = close_inherited
         self._reader, self._writer = os.pipe()  # the write end is inherited by workers, on purpose
         self.pid = 0
 
-    def keep(self) -> None:
+    def ensure_running(self) -> None:
         """Have a guardian: fork one, unless there is one or, after a death, the next has to wait."""
         if death := self.reap():
-            self._errand.tell("guardian_died", death, self._restarts.end())
-        if self.pid or not self._restarts.is_due():
+            self._spec.report("guardian_died", death, self._backoff.end())
+        if self.pid or not self._backoff.is_due():
             return
 
         def run() -> int:
             os.close(self._writer)
-            return guard(self._errand, self._reader)
+            return run_server(self._spec, self._reader)
 
-        self._restarts.begin()
+        self._backoff.begin()
         try:
-            self.pid = fork(run, self._forget, "guardian")
+            self.pid = fork(run, self._close_inherited, "guardian")
         except OSError as error:
-            self._errand.tell("guardian_died", f"could not be started ({error})", self._restarts.end())
+            self._spec.report("guardian_died", f"could not be started ({error})", self._backoff.end())
 
     def reap(self) -> Death | None:
         """Take leave of a guardian that has died; return how, None when none has."""
@@ -113,14 +120,14 @@ class Guardian:
         self.pid = 0
         return Death.of(reaped.status)
 
-    def release(self) -> None:
+    def close_pipe(self) -> None:
         """Let go of the pipe: the server stops once the workers have, too."""
-        self.forget_reader()
+        self.close_reader()
         if self._writer >= 0:
             os.close(self._writer)
             self._writer = -1
 
-    def forget_reader(self) -> None:
+    def close_reader(self) -> None:
         """Close the read end, in a worker: what it holds is the write end."""
         if self._reader >= 0:
             os.close(self._reader)
@@ -145,33 +152,33 @@ def _open_lock(directory: Path) -> int:
     return os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
-def guard(errand: Errand, pipe: int) -> int:
+def run_server(spec: ServerSpec, pipe: int) -> int:
     """Run the server until the pipe reaches EOF.  Runs in the guardian process."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTSTP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # it ends with the pipe, and with nothing else
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
-        _keep_server(errand, pipe)
+        _supervise_server(spec, pipe)
     except OSError as error:
-        errand.tell("embedded_failed", error)
+        spec.report("embedded_failed", error)
         return ExitCode.UNEXPECTED
     return ExitCode.STOPPED
 
 
-def _keep_server(errand: Errand, pipe: int) -> None:
-    lock = _open_lock(errand.directory)
+def _supervise_server(spec: ServerSpec, pipe: int) -> None:
+    lock = _open_lock(spec.directory)
     os.set_inheritable(lock, True)  # the server holds it too: a new guardian waits for an orphaned server
     if not _lock(lock, pipe):
         return
-    while not _is_over(pipe, 0):
-        errand.restarts.begin()
-        server = _start(errand, lock)
-        while server.poll() is None and not _is_over(pipe, LOCK_POLL):
+    while not _wait_for_eof(pipe, 0):
+        spec.backoff.begin()
+        server = _start(spec, lock)
+        while server.poll() is None and not _wait_for_eof(pipe, POLL_SECONDS):
             continue
         if server.returncode is not None:
-            pause = errand.restarts.end()
-            errand.tell("embedded_died", _death(server.returncode), pause)
-            _is_over(pipe, pause)
+            pause = spec.backoff.end()
+            spec.report("embedded_died", _death(server.returncode), pause)
+            _wait_for_eof(pipe, pause)
         else:
             _stop(server)
 
@@ -182,14 +189,14 @@ def _lock(lock: int, pipe: int) -> bool:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if _is_over(pipe, LOCK_POLL):
+            if _wait_for_eof(pipe, POLL_SECONDS):
                 return False
         else:
             return True
 
 
-def _start(errand: Errand, lock: int) -> subprocess.Popen[bytes]:
-    command = embedded.server_command(errand.program, errand.directory)
+def _start(spec: ServerSpec, lock: int) -> subprocess.Popen[bytes]:
+    command = embedded.server_command(spec.program, spec.directory)
     return subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=(lock,), process_group=0,
         preexec_fn=_before_exec,  # this process has one thread
@@ -208,9 +215,9 @@ def _death(returncode: int) -> Death:
 
 def _stop(server: subprocess.Popen[bytes]) -> None:
     server.terminate()
-    for _ in range(int(LAST_WORDS / LOCK_POLL)):  # a standstill of the host ends one of these waits, not all
+    for _ in range(int(SHUTDOWN_SECONDS / POLL_SECONDS)):  # a standstill of the host ends one of these waits, not all
         try:
-            server.wait(LOCK_POLL)
+            server.wait(POLL_SECONDS)
         except subprocess.TimeoutExpired:
             continue
         return
@@ -218,7 +225,7 @@ def _stop(server: subprocess.Popen[bytes]) -> None:
     server.wait()
 
 
-def _is_over(pipe: int, seconds: float) -> bool:
+def _wait_for_eof(pipe: int, seconds: float) -> bool:
     """Return whether every holder of the pipe's write end is gone, waiting for that a little."""
     readable, _, _ = select.select([pipe], [], [], seconds)
     return bool(readable)

@@ -29,10 +29,10 @@ PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 LIBC = ctypes.CDLL(None)  # opened before any fork, so that children share it
 
 
-def fork(run: Callable[[], int], forget: Callable[[], None], name: str) -> int:
+def fork(run: Callable[[], int], close_inherited: Callable[[], None], name: str) -> int:
     """Start a process that runs `run` and exits with what it returns; return its pid.
 
-    forget: closes in the child what is not its own.  Signals are blocked when `run` begins.
+    close_inherited: closes in the child what is not its own.  Signals are blocked when `run` begins.
     Raises OSError when the system has no process or memory to give.
     """
     assert threading.active_count() == 1, "fork needs a process with one thread (invariant 1)"
@@ -41,7 +41,7 @@ def fork(run: Callable[[], int], forget: Callable[[], None], name: str) -> int:
         flush_output()
         pid = os.fork()
         if pid == 0:
-            _become_child(run, forget, parent, name)
+            _become_child(run, close_inherited, parent, name)
         _lead_group(pid)
     return pid
 
@@ -55,7 +55,7 @@ def _lead_group(pid: int) -> None:
 
 
 def fork_with_socket(
-    run: Callable[[socket.socket], int], forget: Callable[[], None], name: str
+    run: Callable[[socket.socket], int], close_inherited: Callable[[], None], name: str
 ) -> tuple[int, socket.socket]:
     """Start a process that holds one end of a socketpair; return its pid and our end.  Raises OSError."""
     ours, theirs = socket.socketpair()
@@ -65,7 +65,7 @@ def fork_with_socket(
         return run(theirs)
 
     try:
-        return fork(run_with_their_end, forget, name), ours
+        return fork(run_with_their_end, close_inherited, name), ours
     except OSError:
         ours.close()
         raise
@@ -73,7 +73,7 @@ def fork_with_socket(
         theirs.close()
 
 
-def _become_child(run: Callable[[], int], forget: Callable[[], None], parent: int, name: str) -> None:
+def _become_child(run: Callable[[], int], close_inherited: Callable[[], None], parent: int, name: str) -> None:
     code: int = ExitCode.UNEXPECTED
     try:
         os.setpgid(0, 0)
@@ -82,7 +82,7 @@ def _become_child(run: Callable[[], int], forget: Callable[[], None], parent: in
         if os.getppid() != parent:  # it died before the line above took hold
             exit_process(ExitCode.UNEXPECTED)
         reset_in_child()
-        forget()
+        close_inherited()
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.close(null)

@@ -69,9 +69,9 @@ class Pidfile:
         """Remove the file and give up the lock."""
         if self._fd is not None:
             self._path.unlink(missing_ok=True)
-            self.forget()
+            self.close_in_child()
 
-    def forget(self) -> None:
+    def close_in_child(self) -> None:
         """Close our copy, in a child: the lock stays with the supervisor as long as that holds the file open."""
         if self._fd is not None:
             os.close(self._fd)

@@ -15,17 +15,17 @@ from kiqcluster.errors import KiqError
 from kiqcluster.sidekiq.queue_groups import Group
 from kiqcluster.supervisor.cluster.expansion import plan_slots
 from kiqcluster.supervisor.cluster.slots import Slot
-from kiqcluster.supervisor.reload import compare, same_threads, unheeded
+from kiqcluster.supervisor.reload import compare, pending_settings, same_threads
 
-__all__ = ["Judge", "Outlook", "Reread", "prepare"]
+__all__ = ["Preflight", "PreflightReport", "ReadConfig", "prepare"]
 
 GROUPED = frozenset({"groups", "concurrency", "min_concurrency", "max_concurrency", "strict", "negate"})  # shape slots
 
-Reread = Callable[[], tuple[Config, Sequence[Group]]]  # reads the configuration again; raises UsageError
+ReadConfig = Callable[[], tuple[Config, Sequence[Group]]]  # reads the configuration again; raises UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class PreflightReport:
     """error: why a start would fail.  reload, restart: settings that wait for a reload, or for a new supervisor."""
 
     error: str = ""
@@ -33,30 +33,32 @@ class Outlook:
     restart: tuple[str, ...] = ()
 
 
-Judge = Callable[[Callable[[Config], frozenset[str]]], Outlook]  # given what knows the queues under a configuration
+Preflight = Callable[
+    [Callable[[Config], frozenset[str]]], PreflightReport
+]  # given what knows the queues under a configuration
 
 
-def prepare(reread: Reread, slots: Sequence[Slot], running: Config) -> Judge:
+def prepare(read_config: ReadConfig, slots: Sequence[Slot], running: Config) -> Preflight:
     """Read the configuration; return what judges it once the application has told its queues.
 
     Goes to another directory to read it.
     """
     try:
-        new, groups = reread()
+        new, groups = read_config()
     except (KiqError, OSError) as error:
         reason = str(error)
-        return lambda _: Outlook(error=reason)
+        return lambda _: PreflightReport(error=reason)
 
-    def judge(known_queues: Callable[[Config], frozenset[str]]) -> Outlook:
+    def preflight(known_queues: Callable[[Config], frozenset[str]]) -> PreflightReport:
         try:
             plans = plan_slots(groups, known_queues(new), new)
         except KiqError as error:
-            return Outlook(error=str(error))
+            return PreflightReport(error=str(error))
         change = compare(slots, plans, same_threads=same_threads(running, new))
-        restart, others = unheeded(running, new, at_once=False)
+        restart, others = pending_settings(running, new, at_once=False)
         names = [name for name in others if name not in GROUPED]
         if change.added or change.removed or change.resized:
             names.insert(0, "groups")
-        return Outlook(reload=tuple(names), restart=tuple(restart))
+        return PreflightReport(reload=tuple(names), restart=tuple(restart))
 
-    return judge
+    return preflight

@@ -1,13 +1,13 @@
-"""Crew: the processes in the slots, from the fork to the last units that are given back for them.
+"""ProcessManager: the processes in the slots, from the fork until others have recovered what they held.
 
 Runs in: the supervisor's loop.
-1. spawn      fork a child into a slot: as its child, or as the successor of the one that serves
-2. hear       frames of the children
-3. promote    a successor that is ready takes the place; the one before is told to leave, and finishes what it runs
-4. bury       reap the dead: their last words, their totals, their units; then the slot's next step
-5. deadlines  boot, silence, leave: what is overdue is killed with everything that it has started
+1. spawn      fork a child into a slot: as its child, or as the replacement of the one that serves
+2. frames     read the frames of the children
+3. promote    a replacement that works becomes the slot's child; the one before is asked to stop and finishes its jobs
+4. exits      reap dead processes: last frames, metrics, units; then decide on the slot's next step
+5. deadlines  boot, silence, stop: an overdue process is killed with everything that it has started
 
-Who is to be replaced, and when, rolling_restart.py decides; what it needs to know, it is told (Watcher).
+rolling_restart.py decides which process is replaced, and when.  Observers are told what it needs to know.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from kiqcluster.supervisor.fork import fork_with_socket, reap
 from kiqcluster.supervisor.metrics.page import ClusterMetrics
 from kiqcluster.supervisor.release_paths import Start
 
-__all__ = ["Birth", "Crew", "Watcher"]
+__all__ = ["ProcessManager", "ProcessObserver", "SpawnSpec"]
 
-JITTER = 0.1  # by which limits of jobs differ at most, so that processes of one age are not replaced together
+JOB_LIMIT_JITTER = 0.1  # max_jobs differs by this share, so that processes of one age are not replaced together
 
 
 @dataclass(frozen=True, slots=True)
-class Birth:
-    """What a new worker process is told; the cli turns it into the worker's own words."""
+class SpawnSpec:
+    """What a new worker process needs to know; cli.py turns it into the worker's ChildSpec."""
 
     config: Config
     plan: SlotPlan
@@ -59,33 +59,33 @@ class Birth:
     directory: Path = field(default_factory=Path.cwd)
 
 
-class Watcher(Protocol):
-    """Who is told what becomes of the children."""
+class ProcessObserver(Protocol):
+    """Is told what happens to children."""
 
     def on_ready(self, child: Child) -> None:
-        """Take note that a child has booted."""
+        """Called when a child has booted."""
 
     def on_promoted(self, slot: Slot) -> None:
-        """Take note that a successor serves."""
+        """Called when a replacement has become the child of its slot."""
 
-    def on_successor_died(self, slot: Slot, how: str) -> None:
-        """Take note that a successor did not boot; the one before it goes on."""
+    def on_replacement_failed(self, slot: Slot, how: str) -> None:
+        """Called when a replacement has died before that; the slot keeps its child."""
 
     def on_death(self, slot: Slot, how: str) -> None:
-        """Take note that the child of a slot has died, unasked; the slot's history knows of it."""
+        """Called when the child of a slot has died, unless the supervisor had asked it to stop."""
 
     def on_not_started(self, slot: Slot, why: str) -> None:
-        """Take note that an empty slot got no process; it is tried again."""
+        """Called when no process could be started in an empty slot; this is tried again."""
 
     def on_control(self, message: Mapping[str, object]) -> None:
-        """Take note that somebody wants something of the cluster."""
+        """Called when a child passes on an order to the cluster."""
 
 
-class Crew:
+class ProcessManager:
     """run_child: runs a worker in a forked process and returns its exit code.
 
-    forget: closes in a child what is the supervisor's own.  enter: goes to where the application is, and says what a
-    process gets there.
+    close_inherited: closes, in a child, the supervisor's descriptors.  enter: changes to the directory of the
+    application and returns what a process gets there.
     """
 
     def __init__(
@@ -93,8 +93,8 @@ class Crew:
         config: Config,
         state: ClusterState,
         metrics: ClusterMetrics,
-        run_child: Callable[[Birth], int],
-        forget: Callable[[], None],
+        run_child: Callable[[SpawnSpec], int],
+        close_inherited: Callable[[], None],
         enter: Callable[[], Start],
         selector: selectors.BaseSelector,
         events: Events,
@@ -103,36 +103,36 @@ class Crew:
     ) -> None:
         self.config = config
         self.known_queues: tuple[str, ...] = ()
-        self.watcher: Watcher | None = None
+        self.observer: ProcessObserver | None = None
         self._state = state
         self._metrics = metrics
         self._run_child = run_child
-        self._forget = forget
+        self._close_inherited = close_inherited
         self._enter = enter
         self._selector = selector
         self._events = events
         self._clock = clock
         self._rng = rng
-        self._why_not_forked = ""  # the latest time
+        self._spawn_error = ""  # the latest time
         self._liveness = Liveness(events, clock)
 
     def children(self) -> Iterator[tuple[Slot, Child]]:
-        """Yield every process with its slot, whatever it does."""
+        """Yield every process with its slot."""
         for slot in list(self._state.slots):
             for child in slot.children():
                 yield slot, child
 
     def close_in_child(self) -> None:
-        """Close, in a fork, what belongs to the children."""
+        """Close, in a new process, what belongs to its siblings."""
         for _, child in self.children():
             child.channel.close()
             if child.stacks is not None:
                 child.stacks.close()
 
     def dump(self, pid: int = 0) -> str | None:
-        """Have processes tell what their threads are at; those that read no frames, by a handler in C.
+        """Have processes log the stacks of their threads.  Those that read no frames do it by a handler in C.
 
-        pid: of one; 0 for all.  Returns why not, None when they were asked.
+        pid: one process, or 0 for all.  Returns why that is not possible, or None.
         """
         meant = [child for _, child in self.children() if pid in (0, child.pid)]
         for child in meant:
@@ -141,31 +141,31 @@ class Crew:
                 self._liveness.ask(child)
         return None if meant or not pid else f"has no worker process {pid}"
 
-    def tell_all(self, kind: str, **fields: object) -> None:
+    def broadcast(self, kind: str, **fields: object) -> None:
         """Send a frame to every process."""
         for _, child in self.children():
             child.channel.send(kind, **fields)
 
     def flush(self) -> None:
-        """Write what a full socket left behind."""
+        """Write frames that a full socket did not take."""
         for _, child in self.children():
             child.channel.flush()
 
     # 1. spawn
 
     def spawn_due(self) -> None:
-        """Fill the empty slots whose time has come."""
+        """Start a process in each empty slot whose wait is over."""
         now = self._clock.monotonic()
         for slot in self._state.slots:
-            if slot.child is None and not slot.retires and now >= slot.history.not_before:
+            if slot.child is None and not slot.is_retiring and now >= slot.history.not_before:
                 slot.child = self._spawn(slot, quiet=bool(self._state.quiet))
-                if slot.child is None and self.watcher is not None:
-                    self.watcher.on_not_started(slot, self._why_not_forked)
+                if slot.child is None and self.observer is not None:
+                    self.observer.on_not_started(slot, self._spawn_error)
 
-    def begin_succession(self, slot: Slot, *, quiet: bool) -> str:
-        """Start a successor; return why that was not possible, empty when it was."""
-        slot.successor = self._spawn(slot, quiet=quiet)
-        return "" if slot.successor is not None else self._why_not_forked
+    def start_replacement(self, slot: Slot, *, quiet: bool) -> str:
+        """Start a replacement; return why that was not possible, or an empty text."""
+        slot.replacement = self._spawn(slot, quiet=quiet)
+        return "" if slot.replacement is not None else self._spawn_error
 
     def _spawn(self, slot: Slot, *, quiet: bool) -> Child | None:
         now = self._clock.monotonic()
@@ -180,18 +180,18 @@ class Crew:
             def run(parent: socket.socket) -> int:
                 stacks.install_handlers()
                 orphans = dict(slot.orphans)
-                birth = Birth(
+                spec = SpawnSpec(
                     self.config, slot.plan, self.known_queues, quiet, running_jobs, parent, orphans, start.directory
                 )
-                return self._run_child(birth)
+                return self._run_child(spec)
 
-            pid, ours = fork_with_socket(run, self._forget, f"slot {slot.number}")
+            pid, ours = fork_with_socket(run, self._close_inherited, f"slot {slot.number}")
         except (OSError, ApplicationError) as error:
             shared.close()
-            self._why_not_forked = f"no process could be started: {error}"
+            self._spawn_error = f"no process could be started: {error}"
             self._events.emit("fork_failed", slot=slot.number, error=error)
             if slot.child is None:
-                self._count_death(slot, None, None, now)
+                self._record_death(slot, None, None, now)
             return None
         child = Child(
             pid, slot.number, Channel(ours), started_at=now, last_beat=now, running_jobs=running_jobs, stacks=stacks,
@@ -207,57 +207,57 @@ class Crew:
 
     def _job_limit(self) -> float:
         limit = self.config.max_jobs
-        return limit * (1 + JITTER * self._rng.random()) if limit else inf
+        return limit * (1 + JOB_LIMIT_JITTER * self._rng.random()) if limit else inf
 
-    # 2. hear
+    # 2. frames
 
     def _on_frames(self, slot: Slot, child: Child) -> None:
-        child.heard_at = self._clock.monotonic()
+        child.last_frame_at = self._clock.monotonic()
         for frame in child.channel.receive():
-            self._take_in(slot, child, frame)
+            self._on_frame(slot, child, frame)
         if child.channel.closed:
             self._selector.unregister(child.channel.socket)
             child.channel.socket.close()
 
-    def _take_in(self, slot: Slot, child: Child, frame: Frame) -> None:
+    def _on_frame(self, slot: Slot, child: Child, frame: Frame) -> None:
         match frame["type"]:
             case "hello":
-                if frame["identity"] not in child.identities:  # said again whenever a join is tried again
+                if frame["identity"] not in child.identities:  # it is sent again when a join is tried again
                     self._state.fenced += bool(child.identities)
                     child.identities.append(frame["identity"])
             case "booting":
                 child.last_beat, child.waits_for = self._clock.monotonic(), frame["reason"]
             case "ready":
-                child.first_size = frame["pss"] or 0
+                child.boot_memory = frame["pss"] or 0
                 self._on_ready(slot, child)
             case "beat":
                 self._on_beat(slot, child, frame)
             case "quiet":
                 self._on_quiet(child, frame)
             case "metrics":
-                self._metrics.take_in(slot, child, frame)
+                self._metrics.add_frame(slot, child, frame)
             case "recovered":
                 self._state.recovered += frame.get("units", 0)
-                self._forget_orphan(frame["identity"])
-            case "control" if self.watcher is not None:
-                self.watcher.on_control(frame["message"])
+                self._remove_orphan(frame["identity"])
+            case "control" if self.observer is not None:
+                self.observer.on_control(frame["message"])
             case "last_words":
-                child.last_words = child.last_words or frame["reason"]
+                child.exit_reason = child.exit_reason or frame["reason"]
             case "bye":
-                child.left = True
+                child.said_bye = True
                 child.identities.clear()
 
     def _on_ready(self, slot: Slot, child: Child) -> None:
         now = self._clock.monotonic()
         child.ready_at = child.last_beat = now
         child.last_beat_epoch = self._clock.now()
-        child.waits_for, child.redis = "", True  # it has become a member there
+        child.waits_for, child.redis = "", True  # it has joined there
         self._state.was_up = True
         slot.history = respawn.after_ready(slot.history)
         self._events.emit("child_ready", slot=slot.number, child=child.pid, seconds=now - child.started_at)
-        if self.watcher is not None:
-            self.watcher.on_ready(child)
-        self.ask_sibling()
+        if self.observer is not None:
+            self.observer.on_ready(child)
+        self.ask_sibling_to_recover()
 
     def _on_beat(self, slot: Slot, child: Child, frame: Frame) -> None:
         child.busy, child.redis, child.quiet = frame["busy"], frame["redis"], frame["quiet"]
@@ -273,133 +273,135 @@ class Crew:
         child.pss = frame["pss"]
         if frame["progress"]:
             child.last_beat, child.last_beat_epoch = self._clock.monotonic(), self._clock.now()
-            is_sound = not child.doomed and not child.is_dead and not self._state.is_stopping
-            if child is slot.successor and is_sound:  # it does not only boot, it works
+            is_sound = not child.kill_reason and not child.is_dead and not self._state.is_stopping
+            if child is slot.replacement and is_sound:  # it has booted and it fetches
                 self._promote(slot)
 
     def _on_quiet(self, child: Child, frame: Frame) -> None:
-        """Take note that a child is quiet or not; one that is so by itself, by a button or kiqctl, has a lease, too."""
+        """Record whether a child is quiet.  It has a lease, too, if this was asked of it alone."""
         child.quiet = frame["quiet"]
         lease = frame["lease"] if frame["lease"] is not None else self.config.quiet_lease
         is_bounded = child.quiet and frame["own"] and lease
         child.quiet_until = self._clock.monotonic() + lease if is_bounded else inf
 
-    def _forget_orphan(self, identity: str) -> None:
+    def _remove_orphan(self, identity: str) -> None:
         for slot in self._state.slots:
             slot.orphans.pop(identity, None)
 
     # 3. promote
 
     def _promote(self, slot: Slot) -> None:
-        """Let the successor serve, and the one before it leave."""
-        before, slot.child, slot.successor = slot.child, slot.successor, None
-        slot.strikes = 0
+        """Make the replacement the child of its slot, and ask the one before to stop."""
+        before, slot.child, slot.replacement = slot.child, slot.replacement, None
+        slot.memory_strikes = 0
         if before is not None:
             slot.leaving.append(before)
-            self.dismiss(before, self.config.timeout)
-        if self.watcher is not None:
-            self.watcher.on_promoted(slot)
+            self.ask_to_stop(before, self.config.timeout)
+        if self.observer is not None:
+            self.observer.on_promoted(slot)
 
-    def dismiss(self, child: Child, seconds: float, reason: str = "") -> None:
-        """Tell a process to leave; its running jobs have so many seconds.  reason: why, for the count of restarts."""
-        child.leave_by = min(child.leave_by, self._clock.monotonic() + seconds + STOP_GRACE)
-        child.leaves_for = child.leaves_for or reason
+    def ask_to_stop(self, child: Child, seconds: float, reason: str = "") -> None:
+        """Ask a process to stop.  seconds: for its running jobs.  reason: label of the restart counter."""
+        child.stop_deadline = min(child.stop_deadline, self._clock.monotonic() + seconds + STOP_GRACE)
+        child.stop_reason = child.stop_reason or reason
         child.channel.send("stop", seconds=seconds)
-        if child.channel.closed or not (child.identities or child.is_ready):  # it reads no frames: it still imports
+        if child.channel.closed or not (
+            child.identities or child.is_ready
+        ):  # it still imports the application and reads no frames
             os.kill(child.pid, signal.SIGTERM)
 
-    def empty(self, slot: Slot) -> None:
-        """Have the slot's processes leave, each when it has finished; the next one starts at once."""
-        self.drop_successor(slot)
+    def drain(self, slot: Slot) -> None:
+        """Ask the processes of a slot to stop after their running jobs.  Its next process starts at once."""
+        self.drop_replacement(slot)
         if slot.child is not None:
             before, slot.child = slot.child, None
             slot.leaving.append(before)
-            self.dismiss(before, self.config.timeout)
+            self.ask_to_stop(before, self.config.timeout)
 
-    def drop_successor(self, slot: Slot) -> None:
-        """Give a successor up: at once while it boots, as any other once it may run jobs."""
-        successor, slot.successor = slot.successor, None
-        if successor is None:
+    def drop_replacement(self, slot: Slot) -> None:
+        """Give up a replacement: kill it while it boots, ask it to stop once it may run jobs."""
+        replacement, slot.replacement = slot.replacement, None
+        if replacement is None:
             return
-        slot.leaving.append(successor)
-        if successor.is_ready:
-            self.dismiss(successor, self.config.timeout)
+        slot.leaving.append(replacement)
+        if replacement.is_ready:
+            self.ask_to_stop(replacement, self.config.timeout)
         else:
-            self._kill(successor, "dropped")
+            self._kill(replacement, "dropped")
 
-    # 4. bury
+    # 4. exits
 
     def reap(self) -> None:
-        """Take leave of those that have died."""
+        """Reap the processes that have died."""
         for slot, child in self.children():
             if (reaped := reap(child.pid)) is not None:
                 child.cpu = reaped.cpu
-                self._bury(slot, child, Death.of(reaped.status))
-        self._drop_retired()
+                self._on_exit(slot, child, Death.of(reaped.status))
+        self._remove_retired_slots()
 
-    def _drop_retired(self) -> None:
-        """Forget slots that have gone; what they left behind is the next slot's to see to."""
+    def _remove_retired_slots(self) -> None:
+        """Remove retired slots without processes; another slot takes over what is to be recovered."""
         slots = self._state.slots
-        gone = [slot for slot in slots if slot.retires and not slot.children()]
+        gone = [slot for slot in slots if slot.is_retiring and not slot.children()]
         slots[:] = [slot for slot in slots if slot not in gone]
         for slot in gone:
             self._state.retired_restarts[slot.number] = slot.restarts
             if slots:
                 slots[0].orphans.update(slot.orphans)
 
-    def _bury(self, slot: Slot, child: Child, death: Death) -> None:
-        child.is_dead = True  # its last words may not make it take a place
+    def _on_exit(self, slot: Slot, child: Child, death: Death) -> None:
+        child.is_dead = True  # its last frames may not promote it
         if not child.channel.closed:
             for frame in child.channel.receive():
-                self._take_in(slot, child, frame)
+                self._on_frame(slot, child, frame)
             self._selector.unregister(child.channel.socket)
             child.channel.close()
         running = child.running_jobs.jobs()
         child.read_stacks()  # of a crash
         child.close()
-        blamed = tuple(each.token for each in running if child.blamed in ("", each.token))
-        slot.orphans.update(dict.fromkeys(child.identities, blamed))
-        self._metrics.fold(slot, child)
-        self.ask_sibling()  # before anybody else is told to leave for it
-        if child is slot.successor:
-            slot.successor = None
-            self._lose_successor(slot, child, death, running)
+        blamed_token = tuple(each.token for each in running if child.blamed_token in ("", each.token))
+        slot.orphans.update(dict.fromkeys(child.identities, blamed_token))
+        self._metrics.on_child_exit(slot, child)
+        self.ask_sibling_to_recover()  # before another process is asked to stop
+        if child is slot.replacement:
+            slot.replacement = None
+            self._on_replacement_exit(slot, child, death, running)
         elif child is slot.child:
             slot.child = None
-            self._lose_child(slot, child, death, running)
+            self._on_child_exit(slot, child, death, running)
         else:
             slot.leaving.remove(child)
             self._events.emit("child_left", slot=slot.number, child=child.pid)
 
-    def _lose_successor(self, slot: Slot, child: Child, death: Death, running: list[RunningJob]) -> None:
+    def _on_replacement_exit(self, slot: Slot, child: Child, death: Death, running: list[RunningJob]) -> None:
         if self._state.is_stopping:
             return
         self._report(slot, child, death, "boot", running)
-        if self.watcher is not None:
-            self.watcher.on_successor_died(slot, f"pid {child.pid} {death}{child.reason}")
+        if self.observer is not None:
+            self.observer.on_replacement_failed(slot, f"pid {child.pid} {death}{child.reason}")
 
-    def _lose_child(self, slot: Slot, child: Child, death: Death, running: list[RunningJob]) -> None:
-        if self._state.is_stopping or slot.retires:
+    def _on_child_exit(self, slot: Slot, child: Child, death: Death, running: list[RunningJob]) -> None:
+        if self._state.is_stopping or slot.is_retiring:
             self._events.emit("child_left", slot=slot.number, child=child.pid)
             return
         now = self._clock.monotonic()
         reason = restart_reason(child, death)
         slot.restarts[reason] += 1
-        slot.strikes = 0
-        if child.leaves_for and not child.doomed:  # it did as it was told
+        slot.memory_strikes = 0
+        if child.stop_reason and not child.kill_reason:  # it was asked to stop
             self._events.emit("child_left", slot=slot.number, child=child.pid)
         else:
             self._report(slot, child, death, reason, running)
-        self._count_death(slot, None if child.ready_at is None else now - child.ready_at, death.code, now)
-        if slot.successor is not None:  # it boots already
-            slot.child, slot.successor = slot.successor, None
+        self._record_death(slot, None if child.ready_at is None else now - child.ready_at, death.code, now)
+        if slot.replacement is not None:  # its replacement boots already
+            slot.child, slot.replacement = slot.replacement, None
         elif (wait := slot.history.not_before - now) > 0:
             self._events.emit(
                 "child_backoff", slot=slot.number, seconds=wait, why=slot.history.why_waiting,
                 failures=slot.history.failures,
             )  # fmt: skip
-        if self.watcher is not None and not child.leaves_for:
-            self.watcher.on_death(slot, f"pid {child.pid} {death}{child.reason}")
+        if self.observer is not None and not child.stop_reason:
+            self.observer.on_death(slot, f"pid {child.pid} {death}{child.reason}")
 
     def _report(self, slot: Slot, child: Child, death: Death, reason: str, jobs: list[RunningJob]) -> None:
         now, epoch = self._clock.monotonic(), self._clock.now()
@@ -410,110 +412,112 @@ class Crew:
             "reason": reason,
             "running": running,
             "uptime": now - child.started_at,
-            "error": child.last_words,
+            "error": child.exit_reason,
             "stacks": child.stacks_read,
             "release": child.release,
         }
         self._events.emit(
             "child_died", slot=slot.number, child=child.pid, death=death, reason=reason, running=running,
-            report=child.report(death, now, epoch, jobs), error=child.last_words, stacks=child.stacks_read,
+            report=child.describe_death(death, now, epoch, jobs), error=child.exit_reason, stacks=child.stacks_read,
         )  # fmt: skip
 
-    def _count_death(self, slot: Slot, ready_for: float | None, code: int | None, now: float) -> None:
+    def _record_death(self, slot: Slot, ready_for: float | None, code: int | None, now: float) -> None:
         burst = self.config.respawn_burst
         slot.history = respawn.after_death(
             slot.history, ready_for=ready_for, code=code, now=now, burst=burst, rng=self._rng
         )
 
-    def ask_sibling(self) -> None:
-        """Have a ready child give back what dead ones held: their replacements do, too, but may be long in coming."""
+    def ask_sibling_to_recover(self) -> None:
+        """Have a ready child recover the units of dead ones.  Their successors do that too, but may come late."""
         orphans = {key: running for slot in self._state.slots for key, running in slot.orphans.items()}
         if not orphans:
             return
         able = [child for _, child in self.children() if child.is_able]
-        for child in sorted(able, key=lambda each: each.leave_by < inf)[:1]:  # one that stays, if there is one
+        for child in sorted(able, key=lambda each: each.stop_deadline < inf)[
+            :1
+        ]:  # prefer one that was not asked to stop
             child.channel.send("recover", orphans=orphans)
 
     # 5. deadlines
 
-    def look_at_deadlines(self) -> None:
-        """Kill what is overdue, and end the quiet of children that were quieted by themselves for too long."""
+    def check_deadlines(self) -> None:
+        """Kill overdue processes, and end the quiet of single processes whose lease is over."""
         now = self._clock.monotonic()
         for slot, child in self.children():
-            if child.doomed:
-                self._end_overdue(slot, child, now)
+            if child.kill_reason:
+                self._kill_overdue(slot, child, now)
                 continue
-            if now >= min(child.leave_by, inf if self._state.stop_by is None else self._state.stop_by):
+            if now >= min(child.stop_deadline, inf if self._state.stop_by is None else self._state.stop_by):
                 self._events.emit("stop_overdue", slot=slot.number, child=child.pid)
                 self._state.killed_at_stop |= self._state.is_stopping
                 self._kill(child, "overdue")
             elif self._is_still_booting(slot, child) and now >= child.last_beat + self.config.boot_timeout:
                 reason = f"was not ready within {self.config.boot_timeout:g} s (boot_timeout)"
-                self._overdue(child, reason, "boot")
+                self._mark_overdue(child, reason, "boot")
             elif self._is_silent(child, now):
                 reason = f"made no progress for {self.config.silence_timeout:g} s (silence_timeout)"
-                self._overdue(child, reason, "silent")
+                self._mark_overdue(child, reason, "silent")
             elif now >= child.quiet_until:
                 child.quiet_until = inf
-                if not self._state.quiet:  # else that one's end counts
+                if not self._state.quiet:  # else the lease of the cluster's quiet counts
                     self._events.emit("child_quiet_expired", slot=slot.number, child=child.pid)
                     child.channel.send("resume")
             self._liveness.look(slot, child, is_leaving=self._is_leaving(child))
 
-    def _overdue(self, child: Child, reason: str, kind: str) -> None:
-        """Kill a child once it has had a moment to write its stacks."""
-        child.last_words, child.doomed = reason, kind
+    def _mark_overdue(self, child: Child, reason: str, kind: str) -> None:
+        """Have a child killed after a moment in which it writes its stacks."""
+        child.exit_reason, child.kill_reason = reason, kind
         child.kill_due = self._clock.monotonic()
         if self._liveness.ask(child):
             child.kill_due = child.dump_due
 
     def kill_job(self, jid: str, by: str) -> str | None:
-        """Kill the process that runs a job, which alone is to blame for it; return why not, None when it is done."""
+        """Kill the process that runs a job, and blame that job alone; return why that is not possible, or None."""
         for _, child in self.children():
             for job in child.running_jobs.jobs():
-                if job.jid == jid and not child.doomed:
-                    child.blamed = job.token
-                    self._overdue(child, f"runs {job.name} {jid}, which {by} wants to end", "job_killed")
+                if job.jid == jid and not child.kill_reason:
+                    child.blamed_token = job.token
+                    self._mark_overdue(child, f"runs {job.name} {jid}, which {by} wants to end", "job_killed")
                     return None
         return f"runs no job {jid}"
 
-    def _end_overdue(self, slot: Slot, child: Child, now: float) -> None:
+    def _kill_overdue(self, slot: Slot, child: Child, now: float) -> None:
         if child.kill_due is None or now < child.kill_due:
             return
         child.kill_due = None
         child.read_stacks()
         self._events.emit(
-            "child_overdue", slot=slot.number, child=child.pid, reason=child.last_words,
-            stacks=child.stacks_read or "(it does not tell what its threads are at)",
+            "child_overdue", slot=slot.number, child=child.pid, reason=child.exit_reason,
+            stacks=child.stacks_read or "(it does not tell its stacks)",
         )  # fmt: skip
-        self._kill(child, child.doomed)
+        self._kill(child, child.kill_reason)
 
     def _is_leaving(self, child: Child) -> bool:
-        return self._state.is_stopping or child.leave_by < inf
+        return self._state.is_stopping or child.stop_deadline < inf
 
     def _is_still_booting(self, slot: Slot, child: Child) -> bool:
-        """Return whether it has to get somewhere yet: a successor that is ready has to fetch as well."""
-        return not child.is_ready or child is slot.successor
+        """Return whether boot_timeout applies: a replacement that is ready has to fetch as well."""
+        return not child.is_ready or child is slot.replacement
 
     def _is_silent(self, child: Child, now: float) -> bool:
         limit = self.config.silence_timeout
         return bool(limit) and child.is_ready and not self._is_leaving(child) and now >= child.last_beat + limit
 
     def _kill(self, child: Child, reason: str) -> None:
-        """Kill a child with everything that it has started."""
-        child.doomed = reason
+        """Kill a child with its process group."""
+        child.kill_reason = reason
         try:
             os.killpg(child.pid, signal.SIGKILL)
-        except ProcessLookupError:  # it has not made its group yet, or is dead and not reaped
+        except ProcessLookupError:  # it does not lead its group yet, or is dead and not reaped
             os.kill(child.pid, signal.SIGKILL)
 
     # the end
 
     def stop(self, seconds: float) -> None:
-        """Tell everybody to leave."""
+        """Ask all processes to stop."""
         for _, child in self.children():
-            self.dismiss(child, seconds)
+            self.ask_to_stop(child, seconds)
 
     @property
-    def is_gone(self) -> bool:
+    def all_exited(self) -> bool:
         return not any(self.children())

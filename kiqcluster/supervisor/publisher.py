@@ -12,53 +12,57 @@ from typing import Any
 from kiqcluster.clock import Clock
 from kiqcluster.supervisor.cluster.slots import Child, Slot
 from kiqcluster.supervisor.cluster.state import ClusterState
-from kiqcluster.supervisor.processes import Crew
+from kiqcluster.supervisor.processes import ProcessManager
 from kiqcluster.version import VERSION
 
-__all__ = ["Bulletin"]
+__all__ = ["Publisher"]
 
-TELL_EVERY = 10.0  # seconds between two tellings when nothing changes
-PAUSE = 1.0  # seconds between two because of single processes
-MOST_ANSWERS = 16  # to messages
-MOST_CHILDREN = 64  # processes that are told of one by one; every process of the cluster publishes all of it
+MAX_INTERVAL_SECONDS = 10.0  # seconds between two tellings when nothing changes
+MIN_INTERVAL_SECONDS = 1.0  # seconds between two because of single processes
+MAX_ANSWERS = 16  # to messages
+MAX_CHILDREN = 64  # processes that are told of one by one; every process of the cluster publishes all of it
 
 
-class Bulletin:
+class Publisher:
     """supervisor: its name in Redis.  answers: to messages, by their ids: None, or why not."""
 
-    def __init__(self, supervisor: str, state: ClusterState, crew: Crew, clock: Clock) -> None:
+    def __init__(self, supervisor: str, state: ClusterState, processes: ProcessManager, clock: Clock) -> None:
         self.answers: dict[str, str | None] = {}
         self._supervisor = supervisor
         self._state = state
-        self._crew = crew
+        self._processes = processes
         self._clock = clock
-        self._said: dict[str, object] = {}
-        self._said_children: object = None
-        self._said_at = -TELL_EVERY
+        self._published: dict[str, object] = {}
+        self._published_children: object = None
+        self._published_at = -MAX_INTERVAL_SECONDS
 
     def answer(self, ident: str, refusal: str | None) -> None:
         """Take note of what became of a message."""
         plain = None if refusal is None else str(refusal)
-        self.answers = dict([*self.answers.items(), (ident, plain)][-MOST_ANSWERS:])
+        self.answers = dict([*self.answers.items(), (ident, plain)][-MAX_ANSWERS:])
 
-    def tell(self) -> None:
+    def publish_if_due(self) -> None:
         """Tell the children, if it is time to."""
         now = self._clock.monotonic()
-        ready = [child.pid for _, child in self._crew.children() if child.is_ready]  # whoever is new knows nothing yet
-        said = {**self._news(now), "lease_remaining": self._state.quiet.until, "ready": ready}
-        children = [{**_row(slot, child, now), "backoff": slot.history.not_before} for slot, child in self._processes()]
-        is_due = said != self._said or now >= self._said_at + TELL_EVERY
-        if is_due or (children != self._said_children and now >= self._said_at + PAUSE):
-            self._said, self._said_children, self._said_at = said, children, now
-            self._crew.tell_all("cluster", state=self.document())
+        ready = [
+            child.pid for _, child in self._processes.children() if child.is_ready
+        ]  # whoever is new knows nothing yet
+        fields = {**self._cluster_fields(now), "lease_remaining": self._state.quiet.until, "ready": ready}
+        children = [
+            {**_row(slot, child, now), "backoff": slot.history.not_before} for slot, child in self._rows_with_children()
+        ]
+        is_due = fields != self._published or now >= self._published_at + MAX_INTERVAL_SECONDS
+        if is_due or (children != self._published_children and now >= self._published_at + MIN_INTERVAL_SECONDS):
+            self._published, self._published_children, self._published_at = fields, children, now
+            self._processes.broadcast("cluster", state=self.document())
 
     def document(self) -> dict[str, object]:
         """Return all of it.  children: a row for each process, and for each slot without one; see docs/metrics.md."""
         now = self._clock.monotonic()
-        rows = [_row(slot, child, now) for slot, child in self._processes()]
-        return {**self._news(now), "children": rows, "at": self._clock.now()}
+        rows = [_row(slot, child, now) for slot, child in self._rows_with_children()]
+        return {**self._cluster_fields(now), "children": rows, "at": self._clock.now()}
 
-    def _news(self, now: float) -> dict[str, object]:
+    def _cluster_fields(self, now: float) -> dict[str, object]:
         state, quiet = self._state, self._state.quiet
         return {
             "supervisor": self._supervisor,
@@ -76,14 +80,14 @@ class Bulletin:
             "answers": self.answers,
         }
 
-    def _processes(self) -> list[tuple[Slot, Child | None]]:
+    def _rows_with_children(self) -> list[tuple[Slot, Child | None]]:
         """Return each process with its slot; those that do not serve first, where there is no room for all."""
         found: list[tuple[Slot, Child | None]] = []
         for slot in self._state.slots:
             found += [(slot, child) for child in slot.children()] or [(slot, None)]
-        if len(found) > MOST_CHILDREN:
-            found.sort(key=lambda each: each[1] is not None and each[0].state in ("ready", "quiet") and each[1].redis)
-        return found[:MOST_CHILDREN]
+        if len(found) > MAX_CHILDREN:
+            found.sort(key=lambda each: each[1] is not None and each[0].state.is_serving and each[1].redis)
+        return found[:MAX_CHILDREN]
 
 
 def _row(slot: Slot, child: Child | None, now: float) -> Mapping[str, Any]:

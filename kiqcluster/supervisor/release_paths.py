@@ -22,7 +22,7 @@ from pathlib import Path
 from kiqcluster.clock import Clock
 from kiqcluster.config import Config
 from kiqcluster.errors import ApplicationError, UsageError
-from kiqcluster.supervisor.catalogue import Catalogue, CatalogueChild, Foresee
+from kiqcluster.supervisor.catalogue import Catalogue, CatalogueChild, StartPreflight
 
 __all__ = ["Release", "Releases", "Start", "Superseded"]
 
@@ -65,7 +65,7 @@ class Releases:
         directory: Path,
         selector: selectors.BaseSelector,
         clock: Clock,
-        forget: Callable[[], None],
+        close_inherited: Callable[[], None],
         ended: Callable[[int], None],
     ) -> None:
         self._logical = directory
@@ -77,7 +77,7 @@ class Releases:
         self._preloaded = ""  # where the one lies that all processes have, if they have it from us
         self._selector = selector
         self._clock = clock
-        self._forget = forget
+        self._close_inherited = close_inherited
         self._ended = ended
         self._child: CatalogueChild | None = None
         self._then: Then | None = None
@@ -143,16 +143,16 @@ class Releases:
         """Who is being asked, if anybody is."""
         return self._child
 
-    def ask(self, config: Config, then: Then, failed: Failed, foresee: Foresee | None = None) -> None:
+    def ask(self, config: Config, then: Then, failed: Failed, start_preflight: StartPreflight | None = None) -> None:
         """Have the application tell what it has; one of the two is called later.  Raises ApplicationError, OSError.
 
-        foresee: begins to judge the release's configuration, in the child.
+        start_preflight: begins to preflight the release's configuration, in the child.
         """
         self.interrupt("another question came before the answer")
         release = self._aimed_at or self._in_use
         assert release is not None, "aim comes before"
         self._change_to(release.path)
-        child = CatalogueChild(config, self._logical, release.path, self._clock, self._forget, foresee)
+        child = CatalogueChild(config, self._logical, release.path, self._clock, self._close_inherited, start_preflight)
         self._child, self._then, self._failed = child, then, failed
         self._selector.register(child.channel, selectors.EVENT_READ, self._on_answer)
 

@@ -14,14 +14,14 @@ from kiqcluster.config import Config
 from kiqcluster.supervisor.cluster.expansion import SlotPlan
 from kiqcluster.supervisor.cluster.slots import Slot
 
-__all__ = ["Change", "compare", "heeded", "same_threads", "unheeded"]
+__all__ = ["SlotChanges", "compare", "effective_config", "pending_settings", "same_threads"]
 
 # Read once, at the start: a new value waits for a new supervisor.
-FIXED = frozenset(
+FIXED_AT_START = frozenset(
     {"redis", "embedded", "listen", "pidfile", "directory", "control", "preload", "log_format", "log_level"}
 )
-# The supervisor's own, and heeded at once; all others a worker has from its birth.
-AT_ONCE = frozenset(
+# The supervisor's own, and effective_config at once; all others a worker has from its spec.
+APPLIED_BY_RELOAD = frozenset(
     {
         "groups", "queues", "timeout", "boot_timeout", "bake_time", "silence_timeout", "respawn_burst", "fail_fast",
         "quiet_lease", "max_jobs", "max_rss", "max_rss_hard", "min_serving", "ready_quorum", "drain",
@@ -32,7 +32,7 @@ THREAD_SETTINGS = ("concurrency", "min_concurrency", "max_concurrency")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SlotChanges:
     """kept: slots with their new plans.  added: plans of new ones.  removed: slots that go.
 
     resized: slots that need another process, for their plans have another number of threads.
@@ -44,13 +44,13 @@ class Change:
     resized: list[tuple[Slot, SlotPlan]]
 
 
-def compare(slots: Sequence[Slot], plans: Sequence[SlotPlan], *, same_threads: bool) -> Change:
+def compare(slots: Sequence[Slot], plans: Sequence[SlotPlan], *, same_threads: bool) -> SlotChanges:
     """Return what becomes of the slots; new ones have numbers that are free.
 
     same_threads: whether the configuration asks for as many threads as before.  The number of threads of a slot is
     settled when it starts; queues that come later do not change it.
     """
-    left = [slot for slot in slots if not slot.retires]
+    left = [slot for slot in slots if not slot.is_retiring]
     kept, others, resized, new = [], [], [], []
     for plan in plans:
         same = next((slot for slot in left if _is_same(slot.plan, plan, same_threads)), None)
@@ -69,7 +69,7 @@ def compare(slots: Sequence[Slot], plans: Sequence[SlotPlan], *, same_threads: b
     taken = {slot.number for slot in slots}
     free = (number for number in range(len(slots) + len(new)) if number not in taken)
     added = [dataclasses.replace(plan, slot=number) for plan, number in zip(new, free, strict=False)]
-    return Change(kept, added, left, resized)
+    return SlotChanges(kept, added, left, resized)
 
 
 def _is_same(old: SlotPlan, new: SlotPlan, same_threads: bool) -> bool:
@@ -81,18 +81,18 @@ def same_threads(old: Config, new: Config) -> bool:
     return all(getattr(old, name) == getattr(new, name) for name in THREAD_SETTINGS)
 
 
-def heeded(old: Config, new: Config) -> Config:
+def effective_config(old: Config, new: Config) -> Config:
     """Return the new configuration as far as it holds from now on: a child that is born later must fit the others."""
-    return dataclasses.replace(new, **{name: getattr(old, name) for name in FIXED})
+    return dataclasses.replace(new, **{name: getattr(old, name) for name in FIXED_AT_START})
 
 
-def unheeded(old: Config, new: Config, *, at_once: bool = True) -> tuple[list[str], list[str]]:
+def pending_settings(old: Config, new: Config, *, at_once: bool = True) -> tuple[list[str], list[str]]:
     """Return the settings that differ and wait: for a new supervisor, and for a rolling restart.
 
     at_once: those that a reload heeds at once do not wait; without it nobody has reloaded, and they do as well.
     """
     changed = [each.name for each in dataclasses.fields(Config) if getattr(old, each.name) != getattr(new, each.name)]
     return (
-        [name for name in changed if name in FIXED],
-        [name for name in changed if name not in FIXED and not (at_once and name in AT_ONCE)],
+        [name for name in changed if name in FIXED_AT_START],
+        [name for name in changed if name not in FIXED_AT_START and not (at_once and name in APPLIED_BY_RELOAD)],
     )

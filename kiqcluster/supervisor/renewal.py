@@ -24,17 +24,17 @@ from kiqcluster.errors import ApplicationError, KiqError, UsageError
 from kiqcluster.process.events import Events
 from kiqcluster.sidekiq.queue_groups import Group
 from kiqcluster.supervisor.catalogue import Catalogue
-from kiqcluster.supervisor.cluster.expansion import SlotPlan, doubts, plan_slots
+from kiqcluster.supervisor.cluster.expansion import SlotPlan, plan_slots, setting_warnings
 from kiqcluster.supervisor.cluster.slots import Slot
 from kiqcluster.supervisor.cluster.state import ClusterState, ReloadReport, RollReport
-from kiqcluster.supervisor.preflight import Outlook, Reread, prepare
-from kiqcluster.supervisor.processes import Crew
+from kiqcluster.supervisor.preflight import PreflightReport, ReadConfig, prepare
+from kiqcluster.supervisor.processes import ProcessManager
 from kiqcluster.supervisor.release_paths import Release, Releases, Superseded
-from kiqcluster.supervisor.reload import Change, compare, heeded, same_threads, unheeded
+from kiqcluster.supervisor.reload import SlotChanges, compare, effective_config, pending_settings, same_threads
 from kiqcluster.supervisor.rolling_restart import Brings, Rollout
 from kiqcluster.version import VERSION
 
-__all__ = ["Renewal", "Reread"]
+__all__ = ["ReadConfig", "Renewal"]
 
 DEPLOY = "deploy"  # how `kiqctl deploy` begins its name
 JOBS = "the application's jobs"
@@ -51,7 +51,7 @@ class Birthright:
 
     def differences(self, config: Config, jobs: tuple[tuple[str, str], ...], release: Release | None) -> list[str]:
         """Return what waits for a rolling restart, now that the cluster goes by these."""
-        _, names = unheeded(self.config, config)
+        _, names = pending_settings(self.config, config)
         names += [JOBS] if jobs != self.jobs else []
         if self.release is not None and release is not None and release.path != self.release.path:
             names.append(f"the release {release.path}")
@@ -66,20 +66,20 @@ class Renewal:
         config: Config,
         groups: Sequence[Group],
         state: ClusterState,
-        crew: Crew,
+        processes: ProcessManager,
         releases: Releases,
-        reread: Reread | None,
+        read_config: ReadConfig | None,
         cannot_start: Callable[[Exception], None],
         events: Events,
         clock: Clock,
     ) -> None:
-        self.rollout = Rollout(crew, state, events, clock)
+        self.rollout = Rollout(processes, state, events, clock)
         self._config = config
         self._groups = groups
         self._state = state
-        self._crew = crew
+        self._processes = processes
         self._releases = releases
-        self._reread = reread
+        self._read_config = read_config
         self._cannot_start = cannot_start
         self._events = events
         self._clock = clock
@@ -104,7 +104,7 @@ class Renewal:
             "supervisor_started", version=VERSION, pid=os.getpid(), slots=len(plans), listen=self._config.listen,
             environment=self._config.environment, control=self._state.control or NO_CONTROL,
         )  # fmt: skip
-        self._doubt(plans)
+        self._emit_warnings(plans)
         for plan in plans:
             self._add_slot(Slot(plan))
         self._releases.approve()
@@ -114,14 +114,14 @@ class Renewal:
         """Remember what all workers have."""
         self._born = Birthright(self._config, self._state.jobs, self._releases.in_use)
 
-    def _doubt(self, plans: Sequence[SlotPlan]) -> None:
-        for problem in doubts(self._config, len(plans)):
+    def _emit_warnings(self, plans: Sequence[SlotPlan]) -> None:
+        for problem in setting_warnings(self._config, len(plans)):
             self._events.emit("setting_doubtful", problem=problem)
 
     def _learn(self, catalogue: Catalogue) -> frozenset[str]:
         """Take in what the application has; return the names of all queues."""
         known = catalogue.known_queues(self._config)
-        self._crew.known_queues = tuple(sorted(known))
+        self._processes.known_queues = tuple(sorted(known))
         self._state.jobs = catalogue.jobs
         is_other = catalogue.version != VERSION
         self._want_restart(
@@ -140,7 +140,7 @@ class Renewal:
         plan = slot.plan
         queues = ",".join(plan.weights) or "(none yet)"
         self._events.emit("slot_group", slot=plan.slot, queues=queues, mode=plan.mode, concurrency=plan.concurrency)
-        known = list(self._crew.known_queues)
+        known = list(self._processes.known_queues)
         if unheard_of := plan.group.unheard_of(known):
             hint = plan.group.hint_for(unheard_of, known)
             self._events.emit("queue_unknown", slot=plan.slot, queues=",".join(unheard_of), hint=hint)
@@ -168,11 +168,11 @@ class Renewal:
             self._want_restart("preload", stale)
             self._cannot_roll(ApplicationError(f"{stale}; restart the supervisor for the new release"))
             return None
-        reread, running = self._reread, self._config
-        foresee = None if reread is None else lambda: prepare(reread, self._state.slots, running)
+        read_config, running = self._read_config, self._config
+        start_preflight = None if read_config is None else lambda: prepare(read_config, self._state.slots, running)
         try:
             self._releases.aim_at_newest(self._state.generation)
-            self._releases.ask(self._config, self._replan, self._cannot_roll, foresee)
+            self._releases.ask(self._config, self._replan, self._cannot_roll, start_preflight)
         except (KiqError, OSError) as error:
             self._cannot_roll(error)
         return None
@@ -219,7 +219,9 @@ class Renewal:
         """Return whether all processes have a release, and no other is on its way."""
         if self._config.preload:
             return not self.rollout.is_rolling
-        children = [child for slot in self._state.slots for child in (slot.child, slot.successor) if child is not None]
+        children = [
+            child for slot in self._state.slots for child in (slot.child, slot.replacement) if child is not None
+        ]
         in_use = self._releases.in_use
         is_in_use = in_use is not None and str(in_use.path) == brings.release and in_use.generation == brings.generation
         return is_in_use and not self.rollout.is_rolling and all(brings.is_in(child) for child in children)
@@ -238,21 +240,21 @@ class Renewal:
 
     def _replan(self, catalogue: Catalogue) -> None:
         """Begin to replace.  Raises UsageError for what would keep a supervisor from starting with that release."""
-        self._look_ahead(catalogue.outlook, is_ours=catalogue.version == VERSION)
+        self._look_ahead(catalogue.preflight, is_ours=catalogue.version == VERSION)
         plans = plan_slots(self._groups, self._learn(catalogue), self._config)
         for slot, plan in compare(self._state.slots, plans, same_threads=True).kept:
             slot.plan = plan
         self._releases.roll()
         self.rollout.roll()
 
-    def _look_ahead(self, outlook: Outlook, *, is_ours: bool) -> None:
+    def _look_ahead(self, report: PreflightReport, *, is_ours: bool) -> None:
         """Take note of what the release's configuration changes.  is_ours: it is for the kiqcluster that runs."""
-        if outlook.error and is_ours:
-            raise UsageError(f"a supervisor would not start with its configuration: {outlook.error}")
-        self._want_restart("settings", _settings_wait(outlook.restart))
-        if outlook.error:  # another version may know what we do not
-            self._want_restart("settings", f"the configuration is not for kiqcluster {VERSION} ({outlook.error})")
-        needed = ", ".join(outlook.reload)
+        if report.error and is_ours:
+            raise UsageError(f"a supervisor would not start with its configuration: {report.error}")
+        self._want_restart("settings", _settings_wait(report.restart))
+        if report.error:  # another version may know what we do not
+            self._want_restart("settings", f"the configuration is not for kiqcluster {VERSION} ({report.error})")
+        needed = ", ".join(report.reload)
         if needed and needed != self._state.reload_needed:
             self._events.emit("reload_needed", settings=needed)
         self._state.reload_needed = needed
@@ -277,7 +279,7 @@ class Renewal:
         if self.rollout.ends_quiet:
             self._state.quiet.end("roll")
             self._events.emit("cluster_resumed", signal="rolling restart")
-            self._crew.tell_all("resume")
+            self._processes.broadcast("resume")
         if self._reloads_after_roll:
             self._reloads_after_roll = False
             assert self._state.reload is not None, "what waits has been asked for"
@@ -308,17 +310,17 @@ class Renewal:
         if refusal is not None:
             return refusal
         report = self._state.reload = ReloadReport(ident)
-        if self.rollout.is_rolling and self._reread is not None:
+        if self.rollout.is_rolling and self._read_config is not None:
             self._reloads_after_roll = True
             return None
         return self._read_again(report)
 
     def _read_again(self, report: ReloadReport) -> str | None:
-        if self._reread is None:
+        if self._read_config is None:
             self._end_reload(report, "done")
             return None
         try:
-            config, groups = self._reread()
+            config, groups = self._read_config()
             self._releases.interrupt("another question came before the answer")
             self._releases.aim_again(self._state.generation)
             self._releases.ask(
@@ -357,14 +359,14 @@ class Renewal:
         plans = plan_slots(groups, catalogue.known_queues(config), config)
         old = self._config
         change = compare(self._state.slots, plans, same_threads=same_threads(old, config))
-        self._config = self._crew.config = heeded(old, config)
+        self._config = self._processes.config = effective_config(old, config)
         self._groups = groups
         self._learn(catalogue)
         self._releases.approve()
         self._apply(change)
-        self._doubt(plans)
+        self._emit_warnings(plans)
         self._state.reloads["done"] += 1
-        restart, _ = unheeded(old, config)
+        restart, _ = pending_settings(old, config)
         roll = self._born.differences(config, catalogue.jobs, self._releases.in_use)
         self._state.reload_needed, self._state.roll_needed = "", ", ".join(roll)
         self._events.emit(
@@ -376,20 +378,20 @@ class Renewal:
         self._want_restart("settings", _settings_wait(restart))
         self._end_reload(report, "done")
 
-    def _apply(self, change: Change) -> None:
+    def _apply(self, change: SlotChanges) -> None:
         for slot, plan in change.kept:
             slot.plan = plan
             for child in slot.children():
-                child.channel.send("queues", known=list(self._crew.known_queues))
+                child.channel.send("queues", known=list(self._processes.known_queues))
         for plan in change.added:
             self._add_slot(Slot(plan))
         for slot, plan in change.resized:
-            self._crew.empty(slot)
+            self._processes.drain(slot)
             slot.plan = plan
         for slot in change.removed:
-            slot.retires = True
+            slot.is_retiring = True
             for child in slot.children():
-                self._crew.dismiss(child, self._config.timeout)
+                self._processes.ask_to_stop(child, self._config.timeout)
 
 
 def _settings_wait(names: Sequence[str]) -> str:

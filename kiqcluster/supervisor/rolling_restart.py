@@ -1,9 +1,9 @@
 """Rollout: replaces worker processes, one slot at a time, and never by one that has not proved healthy.
 
-A slot's successor boots while its child serves.  When it is ready it takes the place, and the child finishes what it
+A slot's replacement boots while its child serves.  When it is ready it takes the place, and the child finishes what it
 runs and leaves; then the next slot has its turn, once the new process has lived for `bake_time`.  So capacity never
 falls, a release that does not boot never takes a slot, and one that kills its workers soon takes one slot at most.
-1. roll       all slots, for a new release.  It stops at the first successor that fails; what serves goes on serving
+1. roll       all slots, for a new release.  It stops at the first replacement that fails; what serves goes on serving
 2. recycle    one slot, whose child has run enough jobs or uses too much memory
 3. turn       what is next, at each turn of the loop
 
@@ -17,16 +17,17 @@ from dataclasses import dataclass
 from math import inf
 
 from kiqcluster.clock import Clock
+from kiqcluster.control.slot_state import SlotState
 from kiqcluster.process.events import Events
 from kiqcluster.supervisor.cluster.slots import Child, Slot
 from kiqcluster.supervisor.cluster.state import ClusterState, RollReport
-from kiqcluster.supervisor.processes import Crew
+from kiqcluster.supervisor.processes import ProcessManager
 
 __all__ = ["Brings", "Rollout"]
 
 ROLLING = "rolling"
 ON_PURPOSE = frozenset({"remote_stop", "job_killed"})  # deaths that somebody asked for
-SECOND_TRY = 60.0  # seconds after a successor has failed until a slot is recycled again
+SECOND_TRY = 60.0  # seconds after a replacement has failed until a slot is recycled again
 STRIKES = 3  # looks in a row above max_rss
 LOOK = 5.0  # seconds between looks at the memory
 MEGABYTE = 1_000_000
@@ -46,8 +47,8 @@ class Brings:
 class Rollout:
     """Which slots wait for a new process, and which has its turn."""
 
-    def __init__(self, crew: Crew, state: ClusterState, events: Events, clock: Clock) -> None:
-        self._crew = crew
+    def __init__(self, processes: ProcessManager, state: ClusterState, events: Events, clock: Clock) -> None:
+        self._processes = processes
         self._state = state
         self._events = events
         self._clock = clock
@@ -79,7 +80,7 @@ class Rollout:
         """Have every slot of an older generation replaced."""
         report = self._state.roll
         assert report is not None, "begin_roll comes before"
-        slots = [slot for slot in self._state.slots if not slot.retires]
+        slots = [slot for slot in self._state.slots if not slot.is_retiring]
         report.of = len(slots)
         self._waiting.extend((slot, ROLLING) for slot in slots)
         self._has_begun = True
@@ -121,7 +122,7 @@ class Rollout:
 
     def _clear(self) -> None:
         if self._current is not None:
-            self._crew.drop_successor(self._current[0])
+            self._processes.drop_replacement(self._current[0])
         self._current = None
         self._waiting.clear()
 
@@ -145,27 +146,27 @@ class Rollout:
     def look_at_limits(self) -> None:
         """Put in line whoever has run enough jobs, or uses too much memory."""
         for slot in self._state.slots:
-            if slot.state in ("ready", "quiet") and slot.child is not None:
+            if slot.state.is_serving and slot.child is not None:
                 if slot.child.processed >= slot.child.job_limit:
                     self._recycle(slot, "max_jobs")
-                if slot.child.rss and self._clock.monotonic() >= slot.weigh_at:  # it has told how large it is
-                    slot.weigh_at = self._clock.monotonic() + LOOK
+                if slot.child.rss and self._clock.monotonic() >= slot.memory_check_at:  # it has told how large it is
+                    slot.memory_check_at = self._clock.monotonic() + LOOK
                     self._weigh(slot, slot.child)
                     return  # one at a turn: a look takes a millisecond or more
 
     def _weigh(self, slot: Slot, child: Child) -> None:
-        config = self._crew.config
+        config = self._processes.config
         if not config.max_rss and not config.max_rss_hard:
             return
         size = child.unshared_bytes() / MEGABYTE
         soft = self._heeded("max_rss", config.max_rss, child)
         hard = self._heeded("max_rss_hard", config.max_rss_hard, child)
-        slot.strikes = slot.strikes + 1 if size > soft else 0
+        slot.memory_strikes = slot.memory_strikes + 1 if size > soft else 0
         if size > hard and self._may_lose_one():
             self._events.emit("child_outgrown", slot=slot.number, child=child.pid, size=size, limit=config.max_rss_hard)
-            self._crew.dismiss(child, 0.0, "max_rss")
+            self._processes.ask_to_stop(child, 0.0, "max_rss")
             return
-        if (slot.strikes >= STRIKES or size > hard) and self._recycle(slot, "max_rss"):
+        if (slot.memory_strikes >= STRIKES or size > hard) and self._recycle(slot, "max_rss"):
             self._events.emit("child_outgrown", slot=slot.number, child=child.pid, size=size, limit=min(soft, hard))
 
     def _heeded(self, name: str, limit: float, child: Child) -> float:
@@ -173,7 +174,7 @@ class Rollout:
 
         So would be the next one, for ever.
         """
-        size = child.first_size / MEGABYTE
+        size = child.boot_memory / MEGABYTE
         if not limit or size <= limit:
             return limit or inf
         if (name, limit) not in self._complained_of:
@@ -186,9 +187,9 @@ class Rollout:
 
     def _may_lose_one(self) -> bool:
         """Return whether enough others serve."""
-        floor = self._crew.config.min_serving
+        floor = self._processes.config.min_serving
         floor = len(self._state.slots) - 1 if floor is None else floor
-        return sum(slot.state == "ready" for slot in self._state.slots) - 1 >= floor
+        return sum(slot.state is SlotState.READY for slot in self._state.slots) - 1 >= floor
 
     def _recycle(self, slot: Slot, reason: str) -> bool:
         """Put a slot in line; return whether that is new."""
@@ -210,7 +211,7 @@ class Rollout:
         self._settle()
         while self._current is None and self._waiting:
             slot, reason = self._waiting.popleft()
-            if slot not in self._state.slots or slot.retires:
+            if slot not in self._state.slots or slot.is_retiring:
                 continue
             self._current = (slot, reason)
             self._begin(slot, reason)
@@ -227,25 +228,25 @@ class Rollout:
     def _begin(self, slot: Slot, reason: str) -> None:
         child = slot.child
         if child is None:  # it waits after a failure: now is the time to try again
-            slot.history = slot.history.hurried()
+            slot.history = slot.history.without_wait()
             return
         is_roll = reason == ROLLING
         if is_roll and self._brings.is_in(child):
             return  # it died meanwhile, and was replaced by one of this release; or a roll back has it already
         is_quiet = bool(self._state.quiet) and not (is_roll and self.ends_quiet)
-        if why_not := self._crew.begin_succession(slot, quiet=is_quiet):
+        if why_not := self._processes.start_replacement(slot, quiet=is_quiet):
             self.on_failure(slot, why_not)
 
     def _is_settled(self, slot: Slot, reason: str) -> bool:
         """Return whether nothing more is to be done for it: its new process serves, the one before it has left."""
         child = slot.child
-        if slot not in self._state.slots or slot.retires:
+        if slot not in self._state.slots or slot.is_retiring:
             return True
         if reason != ROLLING:
-            return slot.successor is None and not slot.leaving
+            return slot.replacement is None and not slot.leaving
         if child is None or child.ready_at is None or not self._brings.is_in(child):
             return False
-        has_baked = self._clock.monotonic() >= child.ready_at + self._crew.config.bake_time
+        has_baked = self._clock.monotonic() >= child.ready_at + self._processes.config.bake_time
         return has_baked and not slot.leaving
 
     def on_promoted(self, slot: Slot) -> None:
@@ -271,13 +272,13 @@ class Rollout:
             self.on_failure(slot, why)
 
     def on_failure(self, slot: Slot, how: str) -> None:
-        """Leave the slot as it is: its successor did not boot."""
+        """Leave the slot as it is: its replacement did not boot."""
         if self._current is None or self._current[0] is not slot:
             return
         reason = self._current[1]
         self._current = None
         self._not_before[slot.number] = self._clock.monotonic() + SECOND_TRY
-        slot.strikes = 0
+        slot.memory_strikes = 0
         if reason == ROLLING:
             self.fail_roll(f"slot {slot.number}: {how}")
         else:

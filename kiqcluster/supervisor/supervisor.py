@@ -35,77 +35,89 @@ from kiqcluster.sidekiq.queue_groups import Group
 from kiqcluster.supervisor.cluster import respawn
 from kiqcluster.supervisor.cluster.slots import Child, Slot
 from kiqcluster.supervisor.cluster.state import ClusterState
-from kiqcluster.supervisor.embedded_server import Guardian
+from kiqcluster.supervisor.embedded_server import EmbeddedServer
 from kiqcluster.supervisor.fork import name_process, reap, reap_adopted
-from kiqcluster.supervisor.http.endpoints import Probes
+from kiqcluster.supervisor.http.endpoints import Endpoints
 from kiqcluster.supervisor.metrics.page import ClusterMetrics
 from kiqcluster.supervisor.pidfile import Pidfile
-from kiqcluster.supervisor.processes import Birth, Crew
-from kiqcluster.supervisor.publisher import Bulletin
+from kiqcluster.supervisor.processes import ProcessManager, SpawnSpec
+from kiqcluster.supervisor.publisher import Publisher
 from kiqcluster.supervisor.release_paths import Releases
-from kiqcluster.supervisor.renewal import Renewal, Reread
+from kiqcluster.supervisor.renewal import ReadConfig, Renewal
 from kiqcluster.supervisor.signals import SignalInbox
-from kiqcluster.supervisor.systemd import Notifier, unknown_limit
-from kiqcluster.supervisor.watch import Watch
+from kiqcluster.supervisor.systemd import SystemdNotifier, unknown_limit
+from kiqcluster.supervisor.watch import FileWatcher
 
 __all__ = ["Supervisor"]
 
-CALM = 2.5  # seconds for which all queues must have been empty, before --drain believes it: two looks of every worker
-LONGEST_TURN = 1.0  # seconds that the loop sleeps at most: deadlines are looked at after that
-RESUME = "`kiqctl resume`"
-GUARDIAN_PATIENCE = 15.0  # seconds that the embedded server gets at the end
+DRAIN_CONFIRM_SECONDS = (
+    2.5  # seconds for which all queues must have been empty, before --drain believes it: two looks of every worker
+)
+MAX_SLEEP_SECONDS = 1.0  # seconds that the loop sleeps at most: deadlines are looked at after that
+RESUME_COMMAND = "`kiqctl resume`"
+EMBEDDED_STOP_SECONDS = 15.0  # seconds that the embedded server gets at the end
 
 
 class Supervisor:
     """run_child: runs a worker in a forked process and returns its exit code (worker.child, handed over by the cli).
 
-    environ: where systemd leaves word; what is the supervisor's alone is taken out.  reread: see Renewal.
+    environ: where systemd leaves word; what is the supervisor's alone is taken out.  read_config: see Renewal.
     """
 
     def __init__(
         self,
         config: Config,
         groups: Sequence[Group],
-        run_child: Callable[[Birth], int],
+        run_child: Callable[[SpawnSpec], int],
         events: Events,
         environ: MutableMapping[str, str],
-        reread: Reread | None = None,
+        read_config: ReadConfig | None = None,
     ) -> None:
-        self._config = config  # as it was at the start; what a reload may change is the crew's
+        self._config = config  # as it was at the start; what a reload may change is the processes's
         self._events = events
-        self._clock = RunningClock(LONGEST_TURN)
-        self._stood_still = 0.0  # by that clock, when last looked at
+        self._clock = RunningClock(MAX_SLEEP_SECONDS)
+        self._standstill_seen = 0.0  # by that clock, when last looked at
         self._selector = selectors.DefaultSelector()
         self._inbox = SignalInbox()
         self._unknown_limit = unknown_limit(config.platform_timeout, environ)
-        self._notifier = Notifier(environ, SystemClock(), self._clock)
+        self._notifier = SystemdNotifier(environ, SystemClock(), self._clock)
         self._pidfile = Pidfile(config.pidfile) if config.pidfile else None
-        self._probes: Probes | None = None
-        self._guardian: Guardian | None = None
-        self._watch: Watch | None = None
-        self._ending: set[int] = set()  # pids that are done and not reaped yet
+        self._endpoints: Endpoints | None = None
+        self._embedded_server: EmbeddedServer | None = None
+        self._file_watcher: FileWatcher | None = None
+        self._unreaped: set[int] = set()  # pids that are done and not reaped yet
         self._had_terminal = sys.stdin is not None and sys.stdin.isatty()
         self._exit_code = ExitCode.STOPPED
         self._name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(6)}"
         self.state = ClusterState(self._clock.monotonic(), self._clock.now())
         self._metrics = ClusterMetrics(self.state, self._clock)
-        self._releases = Releases(config.known_directory(), self._selector, self._clock, self._forget, self._ending.add)
-        self._crew = Crew(
+        self._releases = Releases(
+            config.known_directory(), self._selector, self._clock, self._close_inherited, self._unreaped.add
+        )
+        self._processes = ProcessManager(
             config,
             self.state,
             self._metrics,
-            lambda birth: self._run(run_child, birth),
-            self._forget,
+            lambda spec: self._run(run_child, spec),
+            self._close_inherited,
             self._releases.start,
             self._selector,
             events,
             self._clock,
             Random(),
         )
-        self._crew.watcher = self
-        self._bulletin = Bulletin(self._name, self.state, self._crew, self._clock)
+        self._processes.observer = self
+        self._publisher = Publisher(self._name, self.state, self._processes, self._clock)
         self._renewal = Renewal(
-            config, groups, self.state, self._crew, self._releases, reread, self._cannot_start, events, self._clock
+            config,
+            groups,
+            self.state,
+            self._processes,
+            self._releases,
+            read_config,
+            self._cannot_start,
+            events,
+            self._clock,
         )
 
     def run(self) -> int:
@@ -114,7 +126,7 @@ class Supervisor:
         try:
             self._try_to_open()
             while not self._is_over():
-                self._turn()
+                self._run_once()
         finally:
             self._close()
         if self.state.killed_at_stop:
@@ -141,11 +153,15 @@ class Supervisor:
         self._selector.register(self._inbox.fileno(), selectors.EVENT_READ, self._on_signals)
         if self._pidfile is not None:
             self._pidfile.acquire()
-        self._probes = self._open_probes()
+        self._endpoints = self._open_endpoints()
         if self._config.embedded is not None:
-            self._guardian = Guardian(self._config.embedded, self._forget, self._events, SystemClock(), Random())
-            self._guardian.keep()
-            self._events.emit("embedded_started", directory=self._guardian.directory, pid=self._guardian.pid)
+            self._embedded_server = EmbeddedServer(
+                self._config.embedded, self._close_inherited, self._events, SystemClock(), Random()
+            )
+            self._embedded_server.ensure_running()
+            self._events.emit(
+                "embedded_started", directory=self._embedded_server.directory, pid=self._embedded_server.pid
+            )
         if self._unknown_limit is not None:
             self._events.emit("limit_unknown", problem=self._unknown_limit)
         if self._config.preload:
@@ -156,13 +172,15 @@ class Supervisor:
         self._renewal.start()
         if self._config.watch:
             directory = self._config.known_directory()
-            self._watch = Watch(directory, self._selector, self._forget, self._on_changed_file, self._ending.add)
+            self._file_watcher = FileWatcher(
+                directory, self._selector, self._close_inherited, self._on_changed_file, self._unreaped.add
+            )
 
-    def _open_probes(self) -> Probes:
-        probes = Probes(
+    def _open_endpoints(self) -> Endpoints:
+        probes = Endpoints(
             self.state,
             self._name,
-            lambda: self._crew.config.ready_quorum,
+            lambda: self._processes.config.ready_quorum,
             self._metrics,
             self.command,
             self._selector,
@@ -171,7 +189,7 @@ class Supervisor:
         )
         probes.listen(self._config.listen)
         if path := self._config.known_control() or self._config.default_control():
-            is_there = probes.take_orders(path, is_required=self._config.control is not None)
+            is_there = probes.open_control_socket(path, is_required=self._config.control is not None)
             self.state.control = path if is_there else ""
         return probes
 
@@ -187,37 +205,37 @@ class Supervisor:
                 "which do not survive a fork; start them in a startup handler, or leave --preload out"
             )
 
-    def _forget(self) -> None:
+    def _close_inherited(self) -> None:
         """Close, in a child, what is the supervisor's.  The pipe to the guardian stays: it is held on purpose."""
         self._selector.close()
         self._inbox.close()
         self._notifier.close()
-        if self._probes is not None:
-            self._probes.close()
-        self._crew.close_in_child()
+        if self._endpoints is not None:
+            self._endpoints.close()
+        self._processes.close_in_child()
         self._releases.close_in_child()
-        if self._watch is not None:
-            self._watch.close_in_child()
+        if self._file_watcher is not None:
+            self._file_watcher.close_in_child()
         if self._pidfile is not None:
-            self._pidfile.forget()
+            self._pidfile.close_in_child()
 
-    def _run(self, run_child: Callable[[Birth], int], birth: Birth) -> int:
+    def _run(self, run_child: Callable[[SpawnSpec], int], spec: SpawnSpec) -> int:
         """Run a worker.  In the child."""
-        if self._guardian is not None:
-            self._guardian.forget_reader()
-            forks.call_after_fork(self._guardian.release)  # a job's child must not keep the server alive
-        return run_child(birth)
+        if self._embedded_server is not None:
+            self._embedded_server.close_reader()
+            forks.call_after_fork(self._embedded_server.close_pipe)  # a job's child must not keep the server alive
+        return run_child(spec)
 
     def _on_changed_file(self, path: str) -> None:
         self._events.emit("file_changed", path=path)
-        self._act("reload" if path.endswith(".toml") else "roll", "a changed file")
+        self._on_action("reload" if path.endswith(".toml") else "roll", "a changed file")
 
     # 2. loop
 
-    def _turn(self) -> None:
-        ready = self._selector.select(self._patience())
+    def _run_once(self) -> None:
+        ready = self._selector.select(self._max_sleep())
         began = self._clock.monotonic()
-        self._say_stood_still()
+        self._report_standstill()
         registered = self._selector.get_map()
         for key, _ in ready:
             now = registered.get(key.fd)
@@ -226,59 +244,59 @@ class Supervisor:
         self._reap()
         self._look_at_deadlines()
         if not self.state.is_stopping:
-            if self._guardian is not None:
-                self._guardian.keep()
+            if self._embedded_server is not None:
+                self._embedded_server.ensure_running()
             self._renewal.conclude_roll()  # before a slot is filled: by which release, its end decides
-            self._crew.spawn_due()
+            self._processes.spawn_due()
             self._renewal.turn()
             self._drain()
-        self._crew.flush()
-        self._bulletin.tell()
+        self._processes.flush()
+        self._publisher.publish_if_due()
         self._notify()
-        if self._probes is not None:
-            self._probes.advance()
-        self._metrics.turned(self._clock.monotonic() - began)
+        if self._endpoints is not None:
+            self._endpoints.advance()
+        self._metrics.record_turn(self._clock.monotonic() - began)
 
-    def _patience(self) -> float:
+    def _max_sleep(self) -> float:
         """Return the seconds that the loop may sleep."""
-        if self._probes is not None and self._probes.is_busy:
+        if self._endpoints is not None and self._endpoints.is_busy:
             return 0.0
-        longest = LONGEST_TURN / 10 if self.state.is_stopping else LONGEST_TURN
+        longest = MAX_SLEEP_SECONDS / 10 if self.state.is_stopping else MAX_SLEEP_SECONDS
         return max(0.0, min(longest, self._notifier.due_in()))
 
-    def _say_stood_still(self) -> None:
+    def _report_standstill(self) -> None:
         """Say that this process, and the host with it most likely, has stood still: deadlines were moved by that."""
-        seconds = self._clock.stood_still - self._stood_still
+        seconds = self._clock.stood_still - self._standstill_seen
         if seconds:
-            self._stood_still = self._clock.stood_still
+            self._standstill_seen = self._clock.stood_still
             self._events.emit("supervisor_stood_still", seconds=seconds)
 
     def _notify(self) -> None:
         is_reloading = self._releases.is_asking and bool(self.state.slots) and not self._renewal.rollout.is_rolling
-        is_up = self.state.is_up(self._crew.config.ready_quorum)
+        is_up = self.state.is_up(self._processes.config.ready_quorum)
         self._notifier.report(self.state, is_up, reloading=is_reloading)
 
     def _is_over(self) -> bool:
-        return self.state.is_stopping and not self._releases.is_asking and self._crew.is_gone
+        return self.state.is_stopping and not self._releases.is_asking and self._processes.all_exited
 
     def _reap(self) -> None:
-        self._crew.reap()
-        self._ending -= {pid for pid in self._ending if reap(pid) is not None}
+        self._processes.reap()
+        self._unreaped -= {pid for pid in self._unreaped if reap(pid) is not None}
         if os.getpid() == 1:
             reap_adopted(self._own_pids())
 
     def _own_pids(self) -> set[int]:
         """Return the processes of this cluster, whose ends others want to know."""
-        pids = {child.pid for _, child in self._crew.children()} | self._ending
-        helpers = (self._guardian, self._watch, self._releases.asked)
+        pids = {child.pid for _, child in self._processes.children()} | self._unreaped
+        helpers = (self._embedded_server, self._file_watcher, self._releases.asked)
         return pids | {helper.pid for helper in helpers if helper is not None}
 
     def _look_at_deadlines(self) -> None:
-        self._crew.look_at_deadlines()
+        self._processes.check_deadlines()
         by = self.state.quiet.by
         if self.state.quiet.expire(self._clock.monotonic()):
             self._events.emit("quiet_expired", by=by)
-            self._crew.tell_all("resume")
+            self._processes.broadcast("resume")
         if self.state.is_stopping:
             self._releases.give_up()
         else:
@@ -287,15 +305,15 @@ class Supervisor:
     def _drain(self) -> None:
         """End, if that is asked for, once every worker has seen its queues empty."""
         slots = self.state.slots
-        if not self._crew.config.drain or not slots or self._renewal.rollout.is_rolling:
+        if not self._processes.config.drain or not slots or self._renewal.rollout.is_rolling:
             return
-        if any(slot.leaving or slot.successor is not None or slot.orphans for slot in slots):
+        if any(slot.leaving or slot.replacement is not None or slot.orphans for slot in slots):
             return
         since = max(inf if slot.child is None else slot.child.drained_since for slot in slots)
-        if self._clock.monotonic() >= since + CALM:
-            self._stop("drained", self._crew.config.timeout)
+        if self._clock.monotonic() >= since + DRAIN_CONFIRM_SECONDS:
+            self._stop("drained", self._processes.config.timeout)
 
-    # what the crew tells
+    # what the processes tells
 
     def on_ready(self, child: Child) -> None:
         self._releases.on_ready(child.release)
@@ -303,7 +321,7 @@ class Supervisor:
     def on_promoted(self, slot: Slot) -> None:
         self._renewal.rollout.on_promoted(slot)
 
-    def on_successor_died(self, slot: Slot, how: str) -> None:
+    def on_replacement_failed(self, slot: Slot, how: str) -> None:
         self._renewal.rollout.on_failure(slot, how)
 
     def on_death(self, slot: Slot, how: str) -> None:
@@ -315,7 +333,7 @@ class Supervisor:
         if code is not None:
             self._events.emit("cluster_gave_up", code=int(code), reason=why)
             self._end_with(code, "boot failure")
-        elif self._crew.config.fail_fast:
+        elif self._processes.config.fail_fast:
             self._events.emit("cluster_failed_fast", reason=why)
             self._end_with(ExitCode.FAIL_FAST, "fail fast")
 
@@ -324,19 +342,19 @@ class Supervisor:
 
     def on_control(self, message: Mapping[str, object]) -> None:
         ident = str(message.get("id") or "unnamed")
-        if ident in self._bulletin.answers and message.get("id"):  # it came by two processes
+        if ident in self._publisher.answers and message.get("id"):  # it came by two processes
             return
         refusal = self.command(message)
-        self._bulletin.answer(ident, refusal)
-        self._say_refused(str(message.get("action")), refusal)
+        self._publisher.answer(ident, refusal)
+        self._report_refusal(str(message.get("action")), refusal)
 
-    def _say_refused(self, command: str, refusal: str | None) -> None:
+    def _report_refusal(self, command: str, refusal: str | None) -> None:
         if refusal is not None and not isinstance(refusal, AlreadyLogged):
             self._events.emit("command_refused", command=command, reason=refusal)
 
     def _end_with(self, code: ExitCode, why: str) -> None:
         self._exit_code = self._exit_code or code
-        self._stop(why, 0.0 if code is not ExitCode.FAIL_FAST else self._crew.config.timeout)
+        self._stop(why, 0.0 if code is not ExitCode.FAIL_FAST else self._processes.config.timeout)
 
     def _cannot_start(self, error: Exception) -> None:
         self._events.emit("catalogue_failed", error=error)
@@ -347,28 +365,28 @@ class Supervisor:
 
     def _on_signals(self) -> None:
         for action, name in self._inbox.take():
-            self._act(action, name)
+            self._on_action(action, name)
 
-    def _act(self, action: str, name: str) -> None:
+    def _on_action(self, action: str, name: str) -> None:
         match action:
             case "stop":
-                self._stop(name, self._crew.config.timeout)
+                self._stop(name, self._processes.config.timeout)
             case "stop_now":
                 self._stop(name, 0.0)
             case "quiet" if name == "SIGTSTP" and self._had_terminal and self.state.quiet:
                 # At a terminal there is no shell to bring us back with `fg`: the second Ctrl-Z does it.
                 self._resume(BY_SIGNAL, name)
             case "quiet":
-                self._be_quiet(BY_SIGNAL, None, name)
+                self._quiet(BY_SIGNAL, None, name)
             case "resume":
                 self._resume(BY_SIGNAL, name)
             case "dump":
-                self._crew.dump()
+                self._processes.dump()
             case "reload" if self._had_terminal and not os.isatty(0):  # the terminal has been closed
-                self._stop(name, self._crew.config.timeout)
+                self._stop(name, self._processes.config.timeout)
             case "reload" | "roll":
                 renew = self._renewal.reload if action == "reload" else self._renewal.roll
-                self._say_refused(action, renew(secrets.token_hex(6)))
+                self._report_refusal(action, renew(secrets.token_hex(6)))
 
     def command(self, message: Mapping[str, object]) -> str | None:
         """Do what somebody asks for; return why not, None when it is accepted.  See docs/operate.md for the words."""
@@ -376,14 +394,14 @@ class Supervisor:
             command = parse_order(message)
         except UsageError as error:
             return str(error)
-        return self._obey(command)
+        return self._execute(command)
 
-    def _obey(self, command: Order) -> str | None:
+    def _execute(self, command: Order) -> str | None:
         if self.state.is_stopping and command.action != "dump":
             return "the cluster is stopping"
         match command.action:
             case "quiet":
-                self._be_quiet(command.by, command.lease, command.by)
+                self._quiet(command.by, command.lease, command.by)
                 self._renewal.begin_deploy(command.by)
             case "resume" if self.state.quiet.is_of(command.whose):
                 self._resume(command.by, command.by)
@@ -394,24 +412,24 @@ class Supervisor:
             case "reload":
                 return self._renewal.reload(command.ident or secrets.token_hex(6))
             case "stop":
-                self._stop(command.by, self._crew.config.timeout)
+                self._stop(command.by, self._processes.config.timeout)
             case "dump":
-                return self._crew.dump(command.pid)
+                return self._processes.dump(command.pid)
             case "kill":
-                return self._crew.kill_job(command.jid, command.by)
+                return self._processes.kill_job(command.jid, command.by)
         return None
 
-    def _be_quiet(self, by: str, lease: float | None, name: str) -> None:
+    def _quiet(self, by: str, lease: float | None, name: str) -> None:
         """Fetch nothing more.  lease: seconds, None for quiet_lease.  name: of the signal, or who asks."""
         if self.state.is_stopping:
             return
-        lease = self._crew.config.quiet_lease if lease is None else lease
+        lease = self._processes.config.quiet_lease if lease is None else lease
         self.state.quiet.begin(by, lease, self._clock.monotonic(), self._clock.now())
         self._events.emit(
             "cluster_quiet", signal=name, lease=f"for {lease:g} s" if lease else "until somebody resumes",
-            way_out="CONT (or Ctrl-Z again), or `kiqctl resume`," if self.state.quiet.by == BY_SIGNAL else RESUME,
+            way_out="CONT (or Ctrl-Z again), or `kiqctl resume`," if self.state.quiet.is_by_signal else RESUME_COMMAND,
         )  # fmt: skip
-        self._crew.tell_all("quiet")  # also when it is not new: one may have been resumed by itself
+        self._processes.broadcast("quiet")  # also when it is not new: one may have been resumed by itself
 
     def _resume(self, by: str, name: str) -> None:
         if self.state.is_stopping:
@@ -419,9 +437,9 @@ class Supervisor:
         if self.state.quiet.end(by):
             self._events.emit("cluster_resumed", signal=name)
         elif self.state.quiet:
-            self._say_refused("resume", f"{self.state.quiet.by} asked for this quiet; {RESUME} ends it")
+            self._report_refusal("resume", f"{self.state.quiet.by} asked for this quiet; {RESUME_COMMAND} ends it")
             return
-        self._crew.tell_all("resume")  # also those that a button has quieted
+        self._processes.broadcast("resume")  # also those that a button has quieted
 
     # 4. stop
 
@@ -429,30 +447,30 @@ class Supervisor:
         """Begin to stop; a second call can only bring the end nearer.  Nothing is respawned from here on."""
         by = self._clock.monotonic() + seconds + STOP_GRACE
         if self.state.stop_by is not None and by >= self.state.stop_by:
-            running = sum(len(child.running_jobs.tokens()) for _, child in self._crew.children())
+            running = sum(len(child.running_jobs.tokens()) for _, child in self._processes.children())
             self._events.emit("cluster_waits", signal=name, running=running)
             return
         self.state.stop_by = by
         self._renewal.abandon()
         self._events.emit("cluster_stopping", signal=name, seconds=seconds)
-        self._crew.stop(seconds)
+        self._processes.stop(seconds)
 
     def _close(self) -> None:
-        if self._guardian is not None:
-            self._wait_for(self._guardian)
-        if self._watch is not None:
-            self._watch.end()
-        if self._probes is not None:
-            self._probes.close()
-            self._probes.remove()
+        if self._embedded_server is not None:
+            self._wait_for(self._embedded_server)
+        if self._file_watcher is not None:
+            self._file_watcher.end()
+        if self._endpoints is not None:
+            self._endpoints.close()
+            self._endpoints.remove()
         if self._pidfile is not None:
             self._pidfile.release()
 
-    def _wait_for(self, guardian: Guardian) -> None:
-        guardian.release()
-        deadline = self._clock.monotonic() + GUARDIAN_PATIENCE
-        while guardian.pid and guardian.reap() is None:
+    def _wait_for(self, server: EmbeddedServer) -> None:
+        server.close_pipe()
+        deadline = self._clock.monotonic() + EMBEDDED_STOP_SECONDS
+        while server.pid and server.reap() is None:
             if self._clock.monotonic() >= deadline:
-                os.killpg(guardian.pid, signal.SIGKILL)
-            self._selector.select(LONGEST_TURN / 20)
+                os.killpg(server.pid, signal.SIGKILL)
+            self._selector.select(MAX_SLEEP_SECONDS / 20)
             self._inbox.take()

@@ -20,19 +20,18 @@ from math import ceil, inf
 from kiqcluster.clock import Clock
 from kiqcluster.supervisor.cluster.state import ClusterState
 
-__all__ = ["Notifier", "status_line", "unknown_limit"]
+__all__ = ["SystemdNotifier", "status_line", "unknown_limit"]
 
-EXTENSION = 15.0  # seconds by which a deadline of systemd's is moved, counted from each word of ours
-EXTEND_EVERY = 5.0
-STATUS_PAUSE = 1.0  # seconds between two changes of the status line that come with no other news
-RETRY_PAUSE = 1.0  # seconds that the loop may sleep after systemd would not take a word
-IN_MINUTES = 120.0  # seconds from which a span is shown in minutes
-SERVING = ("ready", "quiet")
+EXTENSION_SECONDS = 15.0  # seconds by which a deadline of systemd's is moved, counted from each word of ours
+EXTENSION_INTERVAL_SECONDS = 5.0
+STATUS_INTERVAL_SECONDS = 1.0  # seconds between two changes of the status line that come with no other news
+RETRY_SECONDS = 1.0  # seconds that the loop may sleep after systemd would not take a word
+MINUTES_ABOVE_SECONDS = 120.0  # seconds from which a span is shown in minutes
 STARTING, RUNNING, RELOADING, STOPPING = "starting", "running", "reloading", "stopping"
 WORDS = {RUNNING: "READY=1", STOPPING: "STOPPING=1"}  # RELOADING carries the time as well
 
 
-class Notifier:
+class SystemdNotifier:
     """Tells systemd what has changed.  environ: its variables are taken out, so that no child believes them its own.
 
     clock: systemd's own, which runs on while this process stands still.  running: the one by which the state's
@@ -117,14 +116,14 @@ class Notifier:
             self._took_status(status, now)
 
     def _took_status(self, status: str, now: float) -> None:
-        self._status, self._status_due, self._is_status_late = status, now + STATUS_PAUSE, False
+        self._status, self._status_due, self._is_status_late = status, now + STATUS_INTERVAL_SECONDS, False
 
     def _extend(self, state: ClusterState, now: float) -> None:
         """Ask for patience, but neither while all is well nor once the time of a stop is over."""
         if self._phase == RUNNING or not state.seconds_left(self._running.monotonic()):
             self._extension_due = inf
-        elif now >= self._extension_due and self._send(f"EXTEND_TIMEOUT_USEC={EXTENSION * 1e6:.0f}"):
-            self._extension_due = now + EXTEND_EVERY
+        elif now >= self._extension_due and self._send(f"EXTEND_TIMEOUT_USEC={EXTENSION_SECONDS * 1e6:.0f}"):
+            self._extension_due = now + EXTENSION_INTERVAL_SECONDS
 
     def _send(self, message: str) -> bool:
         """Return whether it could be sent; a manager that is busy or gone must not trouble the cluster."""
@@ -132,7 +131,7 @@ class Notifier:
         try:
             self._socket.sendto(message.encode(errors="replace"), self._address)
         except OSError:
-            self._retry_due = self._clock.monotonic() + RETRY_PAUSE
+            self._retry_due = self._clock.monotonic() + RETRY_SECONDS
             return False
         return True
 
@@ -171,14 +170,14 @@ def _status(state: ClusterState, now: float) -> str:
         return f"stopping, at most {_span(state.seconds_left(now))} more: {len(children)} workers left, {busy} busy"
     if not state.slots:
         return "the application is being imported"
-    ready = sum(slot.state in SERVING for slot in state.slots)
+    ready = sum(slot.state.is_serving for slot in state.slots)
     parts = [f"{ready} of {len(state.slots)} slots ready, {busy} busy"]
     if state.quiet:
         left = state.quiet.remaining(now)
         parts.append(f"quiet for {_span(left)} more" if left is not None else "quiet without an end")
     if state.roll is not None and state.roll.state == "rolling":
         parts.append(f"rolling restart: {state.roll.done} of {state.roll.of}")
-    waiting = next((slot for slot in state.slots if slot.state not in SERVING), None)
+    waiting = next((slot for slot in state.slots if not slot.state.is_serving), None)
     if waiting is not None:
         why = f": {waiting.child.waits_for}" if waiting.child is not None and waiting.child.waits_for else ""
         parts.append(f"slot {waiting.number} is in {waiting.state}{why}")
@@ -188,7 +187,7 @@ def _status(state: ClusterState, now: float) -> str:
 
 
 def _span(seconds: float) -> str:
-    return f"{ceil(seconds / 60)} min" if seconds >= IN_MINUTES else f"{ceil(seconds)} s"
+    return f"{ceil(seconds / 60)} min" if seconds >= MINUTES_ABOVE_SECONDS else f"{ceil(seconds)} s"
 
 
 def unknown_limit(platform_timeout: float, environ: Mapping[str, str]) -> str | None:

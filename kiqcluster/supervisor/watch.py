@@ -17,14 +17,16 @@ from pathlib import Path
 from kiqcluster.ipc.frames import Channel
 from kiqcluster.supervisor.fork import fork_with_socket
 
-__all__ = ["Watch", "snapshot"]
+__all__ = ["FileWatcher", "snapshot"]
 
-PERIOD = 0.5  # seconds between looks
+SCAN_INTERVAL_SECONDS = 0.5  # seconds between looks
 SUFFIXES = (".py", ".toml")
-FOREIGN = frozenset({"node_modules", "__pycache__", "site-packages"})  # folders with no source of the application
+SKIPPED_FOLDERS = frozenset(
+    {"node_modules", "__pycache__", "site-packages"}
+)  # folders with no source of the application
 
 
-class Watch:
+class FileWatcher:
     """The supervisor's side.  Raises OSError.
 
     changed: told the path of a file that has changed.  ended: told the pid when the process is to be reaped.
@@ -34,15 +36,15 @@ class Watch:
         self,
         directory: Path,
         selector: selectors.BaseSelector,
-        forget: Callable[[], None],
+        close_inherited: Callable[[], None],
         changed: Callable[[str], None],
         ended: Callable[[int], None],
     ) -> None:
         def run(parent: socket.socket) -> int:
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            return _look(directory, Channel(parent))
+            return _scan(directory, Channel(parent))
 
-        self.pid, ours = fork_with_socket(run, forget, "watch")
+        self.pid, ours = fork_with_socket(run, close_inherited, "watch")
         self.channel = Channel(ours)
         self._selector = selector
         self._changed = changed
@@ -69,9 +71,9 @@ class Watch:
             self.channel.close()
 
 
-def _look(directory: Path, channel: Channel) -> int:
+def _scan(directory: Path, channel: Channel) -> int:
     before = snapshot(directory)
-    while not select.select([channel], [], [], PERIOD)[0]:  # nothing is ever sent to it: readable is EOF
+    while not select.select([channel], [], [], SCAN_INTERVAL_SECONDS)[0]:  # nothing is ever sent to it: readable is EOF
         now = snapshot(directory)
         changed = sorted(path for path in now.keys() | before.keys() if now.get(path) != before.get(path))
         if changed:
@@ -82,10 +84,10 @@ def _look(directory: Path, channel: Channel) -> int:
 
 def snapshot(directory: Path) -> dict[str, int]:
     """Return path → modification time in ns of the source files below a directory."""
-    return dict(_times(str(directory)))
+    return dict(_modification_times(str(directory)))
 
 
-def _times(directory: str) -> Iterator[tuple[str, int]]:
+def _modification_times(directory: str) -> Iterator[tuple[str, int]]:
     try:
         entries = list(os.scandir(directory))
     except OSError:  # it has gone, or is not ours to read
@@ -95,8 +97,8 @@ def _times(directory: str) -> Iterator[tuple[str, int]]:
     for entry in entries:
         try:
             if entry.is_dir(follow_symlinks=False):
-                if not entry.name.startswith(".") and entry.name not in FOREIGN:
-                    yield from _times(entry.path)
+                if not entry.name.startswith(".") and entry.name not in SKIPPED_FOLDERS:
+                    yield from _modification_times(entry.path)
             elif entry.name.endswith(SUFFIXES):
                 yield entry.path, entry.stat().st_mtime_ns
         except OSError:  # it went away between the listing and the look

@@ -11,7 +11,7 @@ import pytest
 from kiqcluster.config import STOP_GRACE, Config
 from kiqcluster.errors import ExitCode
 from kiqcluster.process.config_sources import load
-from kiqcluster.supervisor.systemd import EXTENSION
+from kiqcluster.supervisor.systemd import EXTENSION_SECONDS
 from tests.deploy.stage import Unit
 from tests.kit import ROOT, require, unavailable
 
@@ -87,7 +87,7 @@ class TestDeadlines:
         assert config.platform_timeout == unit.seconds("TimeoutStopSec")
 
     def test_a_hanging_loop_is_found_before_a_stop_would_be_over(self, unit: Unit) -> None:
-        assert EXTENSION <= unit.seconds("WatchdogSec") < unit.seconds("TimeoutStopSec")
+        assert EXTENSION_SECONDS <= unit.seconds("WatchdogSec") < unit.seconds("TimeoutStopSec")
 
     def test_what_no_restart_can_mend_is_not_tried_again(self, unit: Unit) -> None:
         codes = {int(code) for code in unit.value("RestartPreventExitStatus").split()}

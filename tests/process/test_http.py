@@ -15,7 +15,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from kiqcluster.store import Store
-from kiqcluster.supervisor.http.server import MOST_CONNECTIONS
+from kiqcluster.supervisor.http.server import MAX_CONNECTIONS
 from tests.kit import PATIENCE, Cluster, RedisServer, http_get, require, wait_until
 from tests.kit import cluster as running_cluster
 from tests.process.stage import (
@@ -196,7 +196,7 @@ def test_of_more_clients_than_allowed_the_oldest_idle_ones_are_turned_away(serve
     assert http_get(served.port, "/liveness")[0] == 200  # who has left before is known to have left by now
     surplus = 16
     crowd = []
-    for _ in range(MOST_CONNECTIONS + surplus):
+    for _ in range(MAX_CONNECTIONS + surplus):
         crowd.append(socket.create_connection(("127.0.0.1", served.port), 5))
     try:
         wait_until(lambda: len(readable(crowd)) == surplus, "the surplus to be turned away")

@@ -15,7 +15,7 @@ import pytest
 
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
-from kiqcluster.supervisor.http.server import MOST_CONNECTIONS
+from kiqcluster.supervisor.http.server import MAX_CONNECTIONS
 from kiqcluster.version import VERSION
 from tests.kit import Cluster, connect, http_get, wait_until
 from tests.process.stage import (
@@ -314,10 +314,10 @@ def test_a_client_that_is_heard_and_closed_in_the_same_turn_ends_nothing(run_clu
     before = descriptors(cluster.pid)
 
     with ExitStack() as crowd:
-        clients = [crowd.enter_context(connect(cluster.port)) for _ in range(MOST_CONNECTIONS)]
-        wait_until(lambda: descriptors(cluster.pid) >= before + MOST_CONNECTIONS, "all of them to be accepted")
+        clients = [crowd.enter_context(connect(cluster.port)) for _ in range(MAX_CONNECTIONS)]
+        wait_until(lambda: descriptors(cluster.pid) >= before + MAX_CONNECTIONS, "all of them to be accepted")
         cluster.signal(signal.SIGSTOP)
-        for _ in range(MOST_CONNECTIONS // 2):  # each takes the place of one that has been idle for longest
+        for _ in range(MAX_CONNECTIONS // 2):  # each takes the place of one that has been idle for longest
             crowd.enter_context(connect(cluster.port))
         for client in clients:
             client.sendall(b"GET /met")
@@ -343,7 +343,7 @@ def test_a_thousand_clients_that_only_connect_keep_no_scraper_out(run_cluster: R
                 sock.sendall(b"GET /met")
             if number % 100 == 50:
                 assert http_get(cluster.port, "/metrics")[0] == 200
-                assert descriptors(cluster.pid) <= before + MOST_CONNECTIONS + 1
+                assert descriptors(cluster.pid) <= before + MAX_CONNECTIONS + 1
 
         assert http_get(cluster.port, "/liveness")[0] == 200
         assert metric(cluster, "kiqcluster_supervisor_longest_turn_seconds") < 0.5

@@ -9,7 +9,7 @@ from kiqcluster.config import Config
 from kiqcluster.errors import UsageError
 from kiqcluster.sidekiq.queue_groups import Group, Mode, concurrency_for, parse_group, parse_queue_option
 
-__all__ = ["SlotPlan", "doubts", "groups_from", "listed_queues", "plan_slots", "refuse_listing"]
+__all__ = ["SlotPlan", "groups_from", "listed_queues", "plan_slots", "refuse_listing", "setting_warnings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def plan_slots(groups: Sequence[Group], known: Iterable[str], config: Config) ->
     return plans
 
 
-def doubts(config: Config, slots: int) -> list[str]:
+def setting_warnings(config: Config, slots: int) -> list[str]:
     """Return what is odd about settings of numbers, for a cluster of so many slots."""
     found = []
     # One who sets the other alone means that one: the default is no wish.

@@ -15,7 +15,7 @@ from math import inf
 
 from kiqcluster.clock import Clock
 from kiqcluster.process.events import Events
-from kiqcluster.supervisor.cluster.slots import Child, Slot, in_words
+from kiqcluster.supervisor.cluster.slots import Child, Slot, describe_jobs
 
 __all__ = ["DUMP_SECONDS", "UNRESPONSIVE_SECONDS", "Liveness"]
 
@@ -34,7 +34,7 @@ class Liveness:
         """Look at one child.  is_leaving: it may be silent; it has a deadline of its own."""
         now = self._clock.monotonic()
         if child.is_ready and not is_leaving:
-            seconds = now - child.heard_at
+            seconds = now - child.last_frame_at
             if seconds >= UNRESPONSIVE_SECONDS:
                 self._on_silence(slot, child, seconds)
             elif child.is_unresponsive:
@@ -54,7 +54,7 @@ class Liveness:
         epoch = self._clock.now()
         self._events.emit(
             "child_unresponsive", slot=slot.number, child=child.pid, seconds=seconds,
-            running=[each.as_json(epoch) for each in jobs], report=in_words(jobs, epoch),
+            running=[each.as_json(epoch) for each in jobs], report=describe_jobs(jobs, epoch),
         )  # fmt: skip
         self.ask(child)
 

@@ -10,11 +10,11 @@ from math import inf
 
 from kiqcluster.control.orders import BY_SIGNAL
 
-__all__ = ["Quiet"]
+__all__ = ["QuietLease"]
 
 
 @dataclass(slots=True)
-class Quiet:
+class QuietLease:
     """The quiet of one cluster.  Times are monotonic seconds, but for since_epoch.
 
     by: BY_SIGNAL, or who asked for it; empty while there is none.  until: when the lease ends.
@@ -28,6 +28,10 @@ class Quiet:
     until: float = inf
     asked_at: float = 0.0
     expirations: int = field(default=0, kw_only=True)
+
+    @property
+    def is_by_signal(self) -> bool:
+        return self.by == BY_SIGNAL
 
     def __bool__(self) -> bool:
         return bool(self.by)

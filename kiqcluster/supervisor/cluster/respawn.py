@@ -13,11 +13,11 @@ from random import Random
 from kiqcluster.errors import ExitCode
 from kiqcluster.process.backoff import jittered
 
-__all__ = ["HEALTHY", "History", "after_death", "after_ready", "give_up_code"]
+__all__ = ["HEALTHY_SECONDS", "History", "after_death", "after_ready", "give_up_code"]
 
-FIRST_BACKOFF, LONGEST_BACKOFF = 1.0, 30.0  # seconds
-HEALTHY = 60.0  # seconds of life after which earlier failures are forgotten
-WINDOW = 60.0  # seconds over which immediate respawns are counted
+MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 1.0, 30.0  # seconds
+HEALTHY_SECONDS = 60.0  # seconds of life after which earlier failures are forgotten
+BURST_WINDOW_SECONDS = 60.0  # seconds over which immediate respawns are counted
 BOOT_CODES = frozenset({ExitCode.USAGE, ExitCode.APPLICATION, ExitCode.REDIS_REFUSED})
 
 
@@ -34,7 +34,7 @@ class History:
     ever_ready: bool = False
     last_code: int | None = None
 
-    def hurried(self) -> History:
+    def without_wait(self) -> History:
         """Return it without the wait: what stood in the way may have been mended."""
         return replace(self, not_before=0.0)
 
@@ -57,16 +57,16 @@ def after_death(
     """Return the history of a slot whose child died.
 
     ready_for: seconds since it became ready, None if it never did.  code: its exit code, None for a signal.
-    burst: respawns at once within WINDOW.
+    burst: respawns at once within BURST_WINDOW_SECONDS.
     """
     failed_to_boot = ready_for is None or code in BOOT_CODES
     if failed_to_boot:
         failures = history.failures + 1
-        not_before = now + jittered(failures - 1, FIRST_BACKOFF, LONGEST_BACKOFF, rng)
+        not_before = now + jittered(failures - 1, MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, rng)
         return replace(history, failures=failures, not_before=not_before, last_code=code)
-    recent = tuple(at for at in history.respawned if at > now - WINDOW)
-    not_before = now if len(recent) < burst else recent[-burst] + WINDOW
-    is_healthy = ready_for is not None and ready_for >= HEALTHY
+    recent = tuple(at for at in history.respawned if at > now - BURST_WINDOW_SECONDS)
+    not_before = now if len(recent) < burst else recent[-burst] + BURST_WINDOW_SECONDS
+    is_healthy = ready_for is not None and ready_for >= HEALTHY_SECONDS
     failures = 0 if is_healthy else history.failures
     return replace(history, failures=failures, not_before=not_before, respawned=(*recent, not_before), last_code=code)
 

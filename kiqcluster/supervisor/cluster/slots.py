@@ -1,4 +1,4 @@
-"""Children: what the supervisor knows of its slots and of the processes in them.  Bookkeeping; it forks nothing."""
+"""Slots: what the supervisor knows of its slots and of the processes in them.  It starts and ends no process."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from kiqcluster.control.slot_state import SlotState
 from kiqcluster.errors import ExitCode
 from kiqcluster.ipc.frames import Channel
 from kiqcluster.ipc.running_jobs import RunningJob, RunningJobs
@@ -18,11 +19,11 @@ from kiqcluster.ipc.thread_stacks import ThreadStacks
 from kiqcluster.supervisor.cluster.expansion import SlotPlan
 from kiqcluster.supervisor.cluster.respawn import History
 
-__all__ = ["Child", "Death", "Slot", "in_words", "restart_reason"]
+__all__ = ["Child", "Death", "Slot", "describe_jobs", "restart_reason"]
 
-MAX_NAMED_JOBS = 10  # in a line of the log; all are in its fields
-PLANNED = frozenset({"rolling", "max_jobs", "max_rss"})  # reasons of restarts that are as they should be
-PAGE = resource.getpagesize()  # bytes
+MAX_NAMED_JOBS = 10  # in the text of a log line; its fields have all
+PLANNED_REASONS = frozenset({"rolling", "max_jobs", "max_rss"})  # reasons of restarts that are no fault
+PAGE_BYTES = resource.getpagesize()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +51,9 @@ class Death:
 
     @property
     def hint(self) -> str:
-        """What the person on call should look at."""
+        """What the person on call should check."""
         if self.signal == signal.SIGKILL:
-            return "; if nobody killed it, the kernel did for want of memory (see dmesg)"
+            return "; if nobody killed it, the kernel did because memory ran out (see dmesg)"
         if self.signal == signal.SIGSEGV:
             return "; a C extension crashed"
         return ""
@@ -60,20 +61,21 @@ class Death:
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """A process in a slot.  Times are monotonic seconds, but for last_beat_epoch.
+    """A process in a slot.  Times are monotonic seconds, except last_beat_epoch.
 
-    running_jobs, stacks: shared with it, made before it; it may have no stacks.
-    release: where the code lies that it runs.  generation: of the rolling restart that brought that code.
-    identities: who it was in Redis, by its own word.  last_beat: the last that counted as progress.
-    processed, prefetched, round_trips, round_trip_seconds: by its last beat, since it was started.
-    drained_since: when it began to say that its queues are empty and that it holds nothing.
-    quiet_until: end of a quiet that is its own and not the cluster's.  leave_by: when it is killed, once it was told
-    to leave.  leaves_for: why it was told to.  doomed: why it was killed, once it was.  last_words: why it ended, by
-    its own word, or was killed; empty if nobody said.
-    blamed: token of the job for which somebody had it killed; else all that it ran are suspects.
-    heard_at: when it last said anything.  is_unresponsive: nothing came for long.  dump_due: when the stacks are read
-    that it was asked for.  kill_due: when it is killed, after that.  stacks_read: the latest that were.
-    first_size: bytes that it had for itself before its first job; 0 where it has not looked.
+    running_jobs, stacks: memory shared with the process, made before the fork; stacks may be None.
+    release: directory of the code that it runs.  generation: number of the rolling restart that brought this code.
+    identities: its names in Redis, the current one last.  last_beat: the latest beat that counted as progress.
+    processed, prefetched, round_trips, round_trip_seconds: totals since its start, from its latest beat.
+    drained_since: since when it reports empty queues and no units; inf while it does not.
+    quiet_until: when the quiet ends that somebody asked of this process alone.
+    stop_deadline: when it is killed, once it was told to stop.  stop_reason: why it was told to.
+    kill_reason: why it was killed, once it was.  exit_reason: why it ended, by its own account or as the reason of a
+    kill; empty if unknown.
+    blamed_token: the job for which somebody had it killed.  If empty, all jobs that it ran are suspects.
+    last_frame_at: when the latest frame came.  dump_due: when the requested stacks are read.
+    kill_due: when it is killed, after its stacks were read.  stacks_read: the latest stacks.
+    boot_memory: unshared bytes before its first job; 0 if unknown.
     """
 
     pid: int
@@ -102,39 +104,39 @@ class Child:
     quiet: bool = False
     quiet_until: float = inf
     drained_since: float = inf
-    left: bool = False
+    said_bye: bool = False
     is_dead: bool = False
-    leave_by: float = inf
-    leaves_for: str = ""
-    doomed: str = ""
-    blamed: str = ""
-    last_words: str = ""
-    first_size: int = 0
-    heard_at: float = inf
+    stop_deadline: float = inf
+    stop_reason: str = ""
+    kill_reason: str = ""
+    blamed_token: str = ""
+    exit_reason: str = ""
+    boot_memory: int = 0
+    last_frame_at: float = inf
     is_unresponsive: bool = False
     dump_due: float = inf
     kill_due: float | None = None
     stacks_read: str = ""
 
     @property
-    def state(self) -> str:
-        """One word for it: ready, booting, unresponsive, quiet or stopping."""
-        if self.doomed or self.left or self.leave_by < inf:
-            return "stopping"
+    def state(self) -> SlotState:
+        """What the process does.  The first of these that is true."""
+        if self.kill_reason or self.said_bye or self.stop_deadline < inf:
+            return SlotState.STOPPING
         if not self.is_ready:
-            return "booting"
+            return SlotState.BOOTING
         if self.is_unresponsive:
-            return "unresponsive"
-        return "quiet" if self.quiet else "ready"
+            return SlotState.UNRESPONSIVE
+        return SlotState.QUIET if self.quiet else SlotState.READY
 
     @property
     def reason(self) -> str:
-        """Why it ended, after a colon; empty if nobody said."""
-        return f": {self.last_words}" if self.last_words else ""
+        """Why it ended, after a colon; empty if unknown."""
+        return f": {self.exit_reason}" if self.exit_reason else ""
 
     @property
-    def short_reason(self) -> str:
-        """The first line of that, which says most."""
+    def first_reason_line(self) -> str:
+        """The first line of the reason, which is the most useful."""
         return self.reason.partition("\n")[0]
 
     @property
@@ -143,37 +145,39 @@ class Child:
 
     @property
     def is_able(self) -> bool:
-        """Whether it can do something for the others."""
-        return self.is_ready and not (self.is_dead or self.doomed or self.left)
+        """Whether it can recover units for other processes."""
+        return self.is_ready and not (self.is_dead or self.kill_reason or self.said_bye)
 
-    def report(self, death: Death, now: float, epoch: float, jobs: Sequence[RunningJob]) -> str:
-        """Return what the person on call wants to know of its end.  now: monotonic, epoch: epoch seconds."""
+    def describe_death(self, death: Death, now: float, epoch: float, jobs: Sequence[RunningJob]) -> str:
+        """Return the end of a log line about its death.  now: monotonic seconds.  epoch: epoch seconds."""
         memory = f", {self.rss / 1e6:.0f} MB" if self.rss else ""
-        hint = "" if self.doomed else death.hint
-        return f" after {now - self.started_at:.1f} s{memory}, {in_words(jobs, epoch)}{hint}{self.short_reason}"
+        hint = "" if self.kill_reason else death.hint
+        return (
+            f" after {now - self.started_at:.1f} s{memory}, {describe_jobs(jobs, epoch)}{hint}{self.first_reason_line}"
+        )
 
     def read_stacks(self) -> str:
-        """Return the stacks that it was asked for, or that a crash has left; empty where there are none."""
+        """Return the requested stacks, or those that a crash has left; empty if there are none."""
         found = "" if self.stacks is None else self.stacks.read()
         self.stacks_read = found or self.stacks_read
         return found
 
     def close(self) -> None:
-        """Let go of what was shared with it."""
+        """Release the memory that was shared with it."""
         self.running_jobs.close()
         if self.stacks is not None:
             self.stacks.close()
 
     def resident_bytes(self) -> int | None:
-        """Return the memory it uses, while it lives; None where that cannot be read."""
+        """Return the bytes that it uses; None if that cannot be read, as after its death."""
         try:
             fields = Path(f"/proc/{self.pid}/statm").read_text().split()
         except OSError:
             return None
-        return int(fields[1]) * PAGE
+        return int(fields[1]) * PAGE_BYTES
 
     def unshared_bytes(self) -> int:
-        """Return the memory that it would free: its proportional share where that is known, else all that it uses."""
+        """Return the bytes that its end would free: its proportional share if that is known, else all that it uses."""
         return self.rss if self.pss is None else min(self.pss, self.rss)
 
 
@@ -181,23 +185,24 @@ class Child:
 class Slot:
     """A stable place for a child.
 
-    successor: boots to take the child's place.  leaving: have been replaced, and finish what they run.
-    retires: it is not in the configuration any more, and goes with its last process.
-    orphans: identities of its dead children that nobody has recovered yet, with the tokens that were running.
-    strikes: looks in a row at which the child used too much memory.  weigh_at: the next look, monotonic seconds.
+    replacement: boots to take the child's place.  leaving: processes that were replaced and finish their jobs.
+    is_retiring: the slot left the configuration; it goes with its last process.
+    orphans: identities of dead children that nobody has recovered yet → tokens of the units that they ran.
+    memory_strikes: checks in a row at which the child used too much memory.
+    memory_check_at: when memory is checked next, monotonic seconds.
     """
 
     plan: SlotPlan
     child: Child | None = None
-    successor: Child | None = None
+    replacement: Child | None = None
     leaving: list[Child] = field(default_factory=list)
-    retires: bool = False
+    is_retiring: bool = False
     history: History = field(default_factory=History)
     orphans: dict[str, tuple[str, ...]] = field(default_factory=dict)
     restarts: Counter[str] = field(default_factory=Counter)
     last_death: dict[str, Any] | None = None
-    strikes: int = 0
-    weigh_at: float = 0.0
+    memory_strikes: int = 0
+    memory_check_at: float = 0.0
 
     @property
     def number(self) -> int:
@@ -205,33 +210,33 @@ class Slot:
 
     @property
     def unplanned_restarts(self) -> int:
-        """How often its process was replaced that nobody wanted to be replaced."""
-        return sum(count for reason, count in self.restarts.items() if reason not in PLANNED)
+        """How many restarts nobody asked for."""
+        return sum(count for reason, count in self.restarts.items() if reason not in PLANNED_REASONS)
 
     @property
-    def state(self) -> str:
-        """One word for it: ready, booting, unresponsive, quiet, stopping or backoff."""
-        return "backoff" if self.child is None else self.child.state
+    def state(self) -> SlotState:
+        """What the slot does: the state of its child; BACKOFF without one."""
+        return SlotState.BACKOFF if self.child is None else self.child.state
 
     def children(self) -> list[Child]:
-        """Return every process of the slot: what serves, what will, and what did."""
-        return [*filter(None, (self.child, self.successor)), *self.leaving]
+        """Return every process of the slot: child, replacement, and those that leave."""
+        return [*filter(None, (self.child, self.replacement)), *self.leaving]
 
 
 def restart_reason(child: Child, death: Death) -> str:
-    """Return the label of kiqcluster_child_restarts_total for a death that nobody asked for."""
-    if child.doomed in ("silent", "job_killed") or child.leaves_for:
-        return child.leaves_for or child.doomed
+    """Return the `reason` label of kiqcluster_child_restarts_total for a death."""
+    if child.kill_reason in ("silent", "job_killed") or child.stop_reason:
+        return child.stop_reason or child.kill_reason
     if not child.is_ready:
         return "boot"
     if death.signal is not None:
         return "killed"
-    # A job may end its process with the same code (os._exit), but then nobody has said that it leaves nothing behind.
-    return "remote_stop" if death.code == ExitCode.STOPPED and child.left else "crash"
+    # A job may end its process with the same code (os._exit), but then the process has sent no `bye`.
+    return "remote_stop" if death.code == ExitCode.STOPPED and child.said_bye else "crash"
 
 
-def in_words(jobs: Sequence[RunningJob], now: float) -> str:
-    """Return which jobs run, or ran, in words.  now: epoch seconds."""
+def describe_jobs(jobs: Sequence[RunningJob], now: float) -> str:
+    """Return which jobs run, or ran, as text.  now: epoch seconds."""
     named = [f"{each.name} {each.jid} for {max(0.0, now - each.since):.1f} s" for each in jobs[:MAX_NAMED_JOBS]]
     if len(jobs) > MAX_NAMED_JOBS:
         named.append(f"{len(jobs) - MAX_NAMED_JOBS} more")

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from math import inf
 
-from kiqcluster.supervisor.cluster.quiet_lease import Quiet
+from kiqcluster.supervisor.cluster.quiet_lease import QuietLease
 from kiqcluster.supervisor.cluster.slots import Slot
 
 __all__ = ["ClusterState", "ReloadReport", "RollReport"]
@@ -63,7 +63,7 @@ class ClusterState:
     started_at: float = 0.0
     started_epoch: float = 0.0
     slots: list[Slot] = field(default_factory=list)
-    quiet: Quiet = field(default_factory=Quiet)
+    quiet: QuietLease = field(default_factory=QuietLease)
     roll: RollReport | None = None
     reload: ReloadReport | None = None
     generation: int = 0

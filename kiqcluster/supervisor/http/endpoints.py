@@ -28,7 +28,7 @@ from kiqcluster.process.negotiation import CONTENT_TYPES, Format, accepts_gzip, 
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.supervisor.cluster.state import ClusterState
 from kiqcluster.supervisor.http.server import (
-    MOST_CONNECTIONS,
+    MAX_CONNECTIONS,
     Connection,
     Handler,
     Listener,
@@ -40,12 +40,12 @@ from kiqcluster.supervisor.http.server import (
 from kiqcluster.supervisor.http.status import for_everybody, status_document, why_not_ready, why_not_started
 from kiqcluster.supervisor.metrics.page import ClusterMetrics
 
-__all__ = ["Control", "Probes"]
+__all__ = ["Control", "Endpoints"]
 
-SLICE = 0.005  # seconds of each turn for frames and pages
-PIECE = 131_072  # bytes that are compressed in one step
-LONGEST_TEXT = 200  # characters of a name or id
-OK = b'{"status":"ok"}\n'
+SLICE_SECONDS = 0.005  # seconds of each turn for frames and pages
+COMPRESSION_CHUNK_BYTES = 131_072  # bytes that are compressed in one step
+MAX_TEXT_CHARACTERS = 200  # characters of a name or id
+OK_BODY = b'{"status":"ok"}\n'
 ORDERS = {
     "quiet": 200,
     "resume": 200,
@@ -57,14 +57,18 @@ ORDERS = {
     "kill": 202,
 }  # action → status
 
-COMMON = ("by", "id")  # parameters of every order
-PARAMETERS = {"quiet": (*COMMON, "lease"), "resume": (*COMMON, "whose"), "kill": (*COMMON, "jid")}
+COMMON_PARAMETERS = ("by", "id")  # parameters of every order
+PARAMETERS = {
+    "quiet": (*COMMON_PARAMETERS, "lease"),
+    "resume": (*COMMON_PARAMETERS, "whose"),
+    "kill": (*COMMON_PARAMETERS, "jid"),
+}
 
 Control = Callable[[Mapping[str, object]], str | None]  # does what a message says; returns why not
 Shown = Callable[[Mapping[str, Any]], dict[str, Any]]  # of a status
 
 
-class Probes:
+class Endpoints:
     """The listeners and their connections.
 
     supervisor: its name in Redis.  quorum: returns how many slots must be ready, None for all.  control: takes orders.
@@ -91,7 +95,7 @@ class Probes:
         self._events = events
         self._has_started = False
         self._orders = count(1)
-        self._faulty: set[str] = set()  # paths whose failure has been told: scrapers come back every few seconds
+        self._failed_paths: set[str] = set()  # paths whose failure has been told: scrapers come back every few seconds
         self._listeners: list[Listener] = []
         self._waiting: deque[tuple[Listener, Connection]] = deque()  # whose answers are worked on
 
@@ -101,7 +105,7 @@ class Probes:
         """Serve the pages there.  Raises UsageError (exit 2 or 7) when the address cannot be used."""
         self._add(address, self._pages(for_everybody), is_control=False)
 
-    def take_orders(self, path: str, *, is_required: bool) -> bool:
+    def open_control_socket(self, path: str, *, is_required: bool) -> bool:
         """Serve pages and orders on a control socket; return whether it can be had.
 
         is_required: raise UsageError if not; otherwise that is only said.
@@ -120,10 +124,10 @@ class Probes:
         if sock is not None:
             listener = Listener(sock, routes, self._report, self._clock)
             self._listeners.append(listener)
-            self._hear(listener)
+            self._start_accepting(listener)
 
-    def _hear(self, listener: Listener) -> None:
-        listener.rests_until = 0.0
+    def _start_accepting(self, listener: Listener) -> None:
+        listener.accept_again_at = 0.0
         self._selector.register(listener.socket, selectors.EVENT_READ, partial(self._accept, listener))
 
     def close(self) -> None:
@@ -145,7 +149,7 @@ class Probes:
 
     def advance(self) -> None:
         """Do what waits, for a few milliseconds; close connections that take too long."""
-        until = self._clock.monotonic() + SLICE
+        until = self._clock.monotonic() + SLICE_SECONDS
         try:
             self._metrics.catch_up(until)
         except Exception as error:  # noqa: BLE001  # a child that sends nonsense must not end the loop that watches it
@@ -158,24 +162,24 @@ class Probes:
                     connection.socket, selectors.EVENT_WRITE, partial(self._advance, listener, connection)
                 )
         for listener in self._listeners:
-            if listener.rests_until and self._clock.monotonic() >= listener.rests_until:
-                self._hear(listener)
+            if listener.accept_again_at and self._clock.monotonic() >= listener.accept_again_at:
+                self._start_accepting(listener)
             for connection in listener.overdue():
                 connection.expire()
                 self._drop(listener, connection)
 
     def _accept(self, listener: Listener) -> None:
-        for _ in range(MOST_CONNECTIONS):  # then the loop goes on; who else has connected waits a turn
+        for _ in range(MAX_CONNECTIONS):  # then the loop goes on; who else has connected waits a turn
             connection = listener.accept()
             if connection is None:
-                if listener.rests_until:
+                if listener.accept_again_at:
                     self._selector.unregister(listener.socket)
                 return
             self._selector.register(
                 connection.socket, selectors.EVENT_READ, partial(self._advance, listener, connection)
             )
             self._advance(listener, connection)  # most have sent their request by now
-            if (surplus := listener.surplus()) is not None:
+            if (surplus := listener.connection_to_drop()) is not None:
                 self._drop(listener, surplus)
 
     def _advance(self, listener: Listener, connection: Connection) -> None:
@@ -201,7 +205,7 @@ class Probes:
         """Return the routes of the pages.  shown: what these readers may see of a status."""
         pages: dict[str, Handler] = {
             "/metrics": self._answer_metrics,
-            "/liveness": lambda _: Response(200, OK),  # whoever reads this answer has seen the loop turn
+            "/liveness": lambda _: Response(200, OK_BODY),  # whoever reads this answer has seen the loop turn
             "/readiness": self._answer_readiness,
             "/startup": self._answer_startup,
             "/status": lambda _: self._answer_status(200, shown),
@@ -218,27 +222,27 @@ class Probes:
             return Response(200, body, CONTENT_TYPES[form])
         deflate = zlib.compressobj(1, wbits=31)
         pieces = []
-        for at in range(0, len(body), PIECE):
-            pieces.append(deflate.compress(body[at : at + PIECE]))
+        for at in range(0, len(body), COMPRESSION_CHUNK_BYTES):
+            pieces.append(deflate.compress(body[at : at + COMPRESSION_CHUNK_BYTES]))
             yield
         return Response(200, b"".join((*pieces, deflate.flush())), CONTENT_TYPES[form], {"Content-Encoding": "gzip"})
 
     def _answer_readiness(self, _request: Request) -> Response:
         reason = why_not_ready(self._state, self._quorum())
-        return Response(200, OK) if reason is None else _refusal("not ready", reason)
+        return Response(200, OK_BODY) if reason is None else _refusal("not ready", reason)
 
     def _answer_startup(self, _request: Request) -> Response:
         reason = None if self._has_started else why_not_started(self._state.slots, self._quorum())
         self._has_started = reason is None
-        return Response(200, OK) if reason is None else _refusal("starting", reason)
+        return Response(200, OK_BODY) if reason is None else _refusal("starting", reason)
 
     def _answer_status(self, status: int, shown: Shown = dict) -> Response:
         document = status_document(self._state, self._supervisor, self._quorum(), self._clock.monotonic())
         return Response(status, ruby_json.encode(shown(document)) + b"\n")
 
     def _report(self, path: str, error: Exception) -> None:
-        if path not in self._faulty:
-            self._faulty.add(path)
+        if path not in self._failed_paths:
+            self._failed_paths.add(path)
             trace = "".join(traceback.format_exception(error))
             self._events.emit("page_failed", path=path, error=repr(error), traceback=trace)
 
@@ -249,11 +253,11 @@ class Probes:
 
     def _order(self, action: str, request: Request) -> Response:
         """Do what is asked, and answer with the status that is then."""
-        known = PARAMETERS.get(action, COMMON)
+        known = PARAMETERS.get(action, COMMON_PARAMETERS)
         if (strange := next((name for name in request.query if name not in known), None)) is not None:
             near = difflib.get_close_matches(strange, known, 1)
             hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(known)}"
-            return _malformed(f"/{action} has no parameter {_line(strange)!r}; {hint}")
+            return _malformed(f"/{action} has no parameter {_printable(strange)!r}; {hint}")
         text = request.query.get("lease", "")
         try:
             lease = parse_duration(text) if text else None
@@ -263,12 +267,12 @@ class Probes:
             "action": action,
             "scope": "cluster",
             "lease": lease,
-            "by": _line(request.query.get("by")) or "control socket",
-            "id": _line(request.query.get("id")) or f"order-{next(self._orders)}",
+            "by": _printable(request.query.get("by")) or "control socket",
+            "id": _printable(request.query.get("id")) or f"order-{next(self._orders)}",
         }
-        if whose := _line(request.query.get("whose")):
+        if whose := _printable(request.query.get("whose")):
             message["whose"] = whose
-        if jid := _line(request.query.get("jid")):
+        if jid := _printable(request.query.get("jid")):
             message["jid"] = jid
         why_not = self._control(message)
         if why_not is not None:
@@ -276,9 +280,9 @@ class Probes:
         return self._answer_status(ORDERS[action])
 
 
-def _line(text: str | None) -> str:
+def _printable(text: str | None) -> str:
     """Return a text that logs and pages can show: it is whatever somebody has sent."""
-    return "".join(filter(str.isprintable, text or ""))[:LONGEST_TEXT]
+    return "".join(filter(str.isprintable, text or ""))[:MAX_TEXT_CHARACTERS]
 
 
 def _malformed(problem: str) -> Response:

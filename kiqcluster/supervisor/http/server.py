@@ -1,10 +1,10 @@
 """HTTP: a responder inside the supervisor's loop, for scrapers, probes and kiqctl.  It never blocks and never waits.
 
-1. read     a request, within PATIENCE and LONGEST_REQUEST
+1. read     a request, within REQUEST_TIMEOUT_SECONDS and MAX_REQUEST_BYTES
 2. work     on the answer, where that takes longer than a moment: in steps, whenever the loop has time
 3. write    the answer, and close: one request per connection
 
-At most MOST_CONNECTIONS are open.  One more, and the one goes that has been idle for longest: whoever only connects
+At most MAX_CONNECTIONS are open.  One more, and the one goes that has been idle for longest: whoever only connects
 keeps nobody out.
 """
 
@@ -25,7 +25,7 @@ from kiqcluster.config import parse_listen
 from kiqcluster.errors import ExitCode, UsageError
 
 __all__ = [
-    "MOST_CONNECTIONS",
+    "MAX_CONNECTIONS",
     "Connection",
     "Handler",
     "Listener",
@@ -37,13 +37,13 @@ __all__ = [
     "open_listener",
 ]
 
-MOST_CONNECTIONS = 64
+MAX_CONNECTIONS = 64
 BACKLOG = 1_024  # connections that the kernel holds for us; it drops what is beyond, and a scraper with it
-LONGEST_REQUEST = 8_192  # bytes, of the head and of the body
-PATIENCE = 10.0  # seconds from accept to the last byte sent
-NOTHING_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})  # to accept a connection with
-REST_SECONDS = 1.0  # after which it is tried again: until then whoever connects waits in the backlog
-PRIVATE = 0o177  # umask of a socket that is its owner's alone
+MAX_REQUEST_BYTES = 8_192  # bytes, of the head and of the body
+REQUEST_TIMEOUT_SECONDS = 10.0  # seconds from accept to the last byte sent
+RESOURCE_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})  # to accept a connection with
+ACCEPT_PAUSE_SECONDS = 1.0  # after which it is tried again: until then whoever connects waits in the backlog
+PRIVATE_UMASK = 0o177  # umask of a socket that is its owner's alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def _open_unix(path: str, *, is_private: bool) -> socket.socket:
         raise FileExistsError(errno.EEXIST, "a file of that name is there, and it is no socket")
     sock = socket.socket(socket.AF_UNIX)
     try:
-        with _umask(PRIVATE) if is_private else nullcontext():
+        with _umask(PRIVATE_UMASK) if is_private else nullcontext():
             sock.bind(path)
     except OSError:
         sock.close()
@@ -178,7 +178,7 @@ def _body_length(request: Request) -> int:
     text = request.headers.get("content-length", "0")
     if not (text.isascii() and text.isdigit()):
         raise Malformed(400, "Content-Length is no number")
-    if len(text) > 9 or int(text) > LONGEST_REQUEST:
+    if len(text) > 9 or int(text) > MAX_REQUEST_BYTES:
         raise Malformed(413, "nothing here takes that much")
     return int(text)
 
@@ -213,7 +213,7 @@ class Connection:
         sock.setblocking(False)
         self.socket = sock
         self.active_at = clock.monotonic()
-        self.deadline = self.active_at + PATIENCE
+        self.deadline = self.active_at + REQUEST_TIMEOUT_SECONDS
         self._routes = routes
         self._report = report
         self._clock = clock
@@ -231,7 +231,7 @@ class Connection:
         return bool(self._outgoing)
 
     @property
-    def worth(self) -> tuple[bool, float]:
+    def priority(self) -> tuple[bool, float]:
         """What is lost if it is closed: more if it has asked for something, and if it is active."""
         return self.is_working or self.is_writing, self.active_at
 
@@ -269,11 +269,11 @@ class Connection:
     def expire(self) -> None:
         """Say that its time is over, to whoever has begun a request."""
         if self._incoming and not self._outgoing and not self.is_working:
-            self._answer(_plain(408, f"a request has {PATIENCE:g} s"))
+            self._answer(_plain(408, f"a request has {REQUEST_TIMEOUT_SECONDS:g} s"))
             self.advance()
 
     def _read(self) -> bool:
-        data = self.socket.recv(LONGEST_REQUEST)
+        data = self.socket.recv(MAX_REQUEST_BYTES)
         if not data:
             return False
         self.active_at = self._clock.monotonic()
@@ -288,9 +288,9 @@ class Connection:
     def _is_complete(self) -> bool:
         """Return whether a whole request has come.  Raises Malformed."""
         end = self._incoming.find(b"\r\n\r\n")
-        if end < 0 or end > LONGEST_REQUEST:
-            if len(self._incoming) > LONGEST_REQUEST:
-                raise Malformed(431, f"a request has at most {LONGEST_REQUEST} bytes")
+        if end < 0 or end > MAX_REQUEST_BYTES:
+            if len(self._incoming) > MAX_REQUEST_BYTES:
+                raise Malformed(431, f"a request has at most {MAX_REQUEST_BYTES} bytes")
             return False
         if self._request is None:
             self._request = _parse(bytes(self._incoming[:end]))
@@ -331,25 +331,25 @@ class Listener:
         self._path = sock.getsockname() if sock.family == socket.AF_UNIX else ""
         self._inode = _inode(self._path)
         self.connections: list[Connection] = []
-        self.rests_until = 0.0  # monotonic seconds; 0 while it accepts
+        self.accept_again_at = 0.0  # monotonic seconds; 0 while it accepts
 
     def accept(self) -> Connection | None:
         """Return a new connection, None when there is none.  There is room for it: see surplus."""
         try:
             sock, _ = self.socket.accept()
         except OSError as error:  # it went away between the loop's select and this; or there is no descriptor left
-            if error.errno in NOTHING_LEFT:  # it would be readable all the time
-                self.rests_until = self._clock.monotonic() + REST_SECONDS
+            if error.errno in RESOURCE_ERRORS:  # it would be readable all the time
+                self.accept_again_at = self._clock.monotonic() + ACCEPT_PAUSE_SECONDS
             return None
         connection = Connection(sock, self._routes, self._report, self._clock)
         self.connections.append(connection)
         return connection
 
-    def surplus(self) -> Connection | None:
+    def connection_to_drop(self) -> Connection | None:
         """Return the connection to close when there is one too many; never the newest."""
-        if len(self.connections) <= MOST_CONNECTIONS:
+        if len(self.connections) <= MAX_CONNECTIONS:
             return None
-        return min(self.connections[:-1], key=lambda connection: connection.worth)
+        return min(self.connections[:-1], key=lambda connection: connection.priority)
 
     def overdue(self) -> list[Connection]:
         """Return the connections whose patience has run out."""

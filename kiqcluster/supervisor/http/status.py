@@ -112,7 +112,7 @@ def _slot_document(slot: Slot, now: float) -> dict[str, Any]:
         "restarts": dict(slot.restarts),
         "unplanned_restarts": slot.unplanned_restarts,
         "last_death": slot.last_death,
-        "successor": None if slot.successor is None else _process_document(slot.successor, now),
+        "successor": None if slot.replacement is None else _process_document(slot.replacement, now),
         "leaving": [_process_document(child, now) for child in slot.leaving],
     }
 

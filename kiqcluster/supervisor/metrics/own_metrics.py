@@ -15,19 +15,19 @@ from math import inf
 import psutil
 
 from kiqcluster.clock import Clock
+from kiqcluster.control.slot_state import SlotState
 from kiqcluster.process.negotiation import Format
 from kiqcluster.supervisor.cluster.slots import Child, Slot
 from kiqcluster.supervisor.cluster.state import ClusterState
-from kiqcluster.supervisor.metrics.text_format import Labels, head, line_start, number
+from kiqcluster.supervisor.metrics.text_format import Labels, family_header, format_value, sample_prefix
 from kiqcluster.version import VERSION
 
-__all__ = ["REASONS", "Figures", "Usage"]
+__all__ = ["REASONS", "OwnMetrics", "Usage"]
 
-STATES = ("ready", "booting", "unresponsive", "quiet", "stopping", "backoff")
 REASONS = ("crash", "killed", "boot", "silent", "max_jobs", "max_rss", "rolling", "remote_stop", "job_killed")
 RESULTS = ("done", "failed", "superseded")
-FRESH = 1.0  # seconds for which what a process uses is not read again
-WINDOW = 60.0  # seconds over which the longest turn is told, at least
+USAGE_CACHE_SECONDS = 1.0  # seconds for which what a process uses is not read again
+TURN_WINDOW_SECONDS = 60.0  # seconds over which the longest turn is told, at least
 
 Samples = Iterable[tuple[str, Labels, float]]  # suffix, labels, value
 
@@ -41,8 +41,8 @@ class Usage:
     descriptors: int = 0
 
 
-class Watched:
-    """One process, read at most once per FRESH seconds; after its end it keeps the last that was read."""
+class ProcessReader:
+    """One process, read at most once per USAGE_CACHE_SECONDS seconds; after its end it keeps the last that was read."""
 
     def __init__(self, pid: int) -> None:
         self.usage = Usage()
@@ -53,7 +53,7 @@ class Watched:
             self._process = None
 
     def read(self, now: float) -> Usage:
-        if self._process is not None and now >= self._read_at + FRESH:
+        if self._process is not None and now >= self._read_at + USAGE_CACHE_SECONDS:
             self._read_at = now
             try:
                 with self._process.oneshot():
@@ -66,7 +66,7 @@ class Watched:
 
 
 @dataclass(slots=True)
-class Retired:
+class ExitedTotals:
     """What the dead children of a slot have counted."""
 
     cpu: float = 0.0
@@ -80,7 +80,7 @@ class Retired:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class SlotSnapshot:
     """One slot at the time of a scrape.
 
     usage: of its child.  counted: by all its processes, the dead, and those that come and go in a rolling restart.
@@ -89,7 +89,7 @@ class View:
     slot: Slot
     child: Child | None
     usage: Usage
-    counted: Retired
+    counted: ExitedTotals
     now: float
 
 
@@ -102,14 +102,14 @@ class LongestTurn:
     before: float = 0.0
 
     def note(self, seconds: float, now: float) -> None:
-        if now >= self.began_at + WINDOW:
-            self.before = self.seconds if now < self.began_at + 2 * WINDOW else 0.0
+        if now >= self.began_at + TURN_WINDOW_SECONDS:
+            self.before = self.seconds if now < self.began_at + 2 * TURN_WINDOW_SECONDS else 0.0
             self.began_at, self.seconds = now, 0.0
         self.seconds = max(self.seconds, seconds)
 
 
 # name, help, value; a slot that has none of it has no sample
-SLOT_GAUGES: tuple[tuple[str, str, Callable[[View], float | None]], ...] = (
+SLOT_GAUGES: tuple[tuple[str, str, Callable[[SlotSnapshot], float | None]], ...] = (
     (
         "kiqcluster_child_resident_memory_bytes",
         "Memory of the slot's process",
@@ -151,7 +151,7 @@ SLOT_GAUGES: tuple[tuple[str, str, Callable[[View], float | None]], ...] = (
         lambda view: float(view.child.redis) if view.child and view.child.is_ready else None,
     ),
 )
-SLOT_COUNTERS: tuple[tuple[str, str, Callable[[View], float | None]], ...] = (
+SLOT_COUNTERS: tuple[tuple[str, str, Callable[[SlotSnapshot], float | None]], ...] = (
     (
         "kiqcluster_child_cpu_seconds",
         "CPU seconds of the slot's processes",
@@ -170,32 +170,32 @@ SLOT_COUNTERS: tuple[tuple[str, str, Callable[[View], float | None]], ...] = (
 )
 
 
-class Figures:
+class OwnMetrics:
     """refused: series of children that there was no room for."""
 
     def __init__(self, state: ClusterState, clock: Clock) -> None:
         self._state = state
         self._clock = clock
-        self._watched: dict[int, Watched] = {}  # by pid
-        self._retired: dict[int, Retired] = {}  # by slot
+        self._readers: dict[int, ProcessReader] = {}  # by pid
+        self._retired: dict[int, ExitedTotals] = {}  # by slot
         self._longest = LongestTurn()
         self.refused = 0
 
-    def turned(self, seconds: float) -> None:
+    def record_turn(self, seconds: float) -> None:
         """Take note of how long a turn of the loop has taken."""
         self._longest.note(seconds, self._clock.monotonic())
 
-    def fold(self, slot: Slot, child: Child) -> None:
+    def on_child_exit(self, slot: Slot, child: Child) -> None:
         """Keep what a dead child has counted."""
-        watched = self._watched.pop(child.pid, None)
+        watched = self._readers.pop(child.pid, None)
         usage = Usage() if watched is None else watched.usage
-        self._retired.setdefault(slot.number, Retired()).add(child, usage)
+        self._retired.setdefault(slot.number, ExitedTotals()).add(child, usage)
 
     def page(self, form: Format) -> Generator[None, None, str]:
         """Return all of it as text; yields between processes."""
         views = []
         for slot in list(self._state.slots):
-            views.append(self._view(slot))
+            views.append(self._snapshot(slot))
             yield
         parts = []
         for kind, suffix, table in (("gauge", "", SLOT_GAUGES), ("counter", "_total", SLOT_COUNTERS)):
@@ -203,20 +203,20 @@ class Figures:
         parts += [_family(*about, form) for about in (*self._cluster(), *self._quiet(), *self._supervisor())]
         return "".join(parts)
 
-    def _view(self, slot: Slot) -> View:
+    def _snapshot(self, slot: Slot) -> SlotSnapshot:
         now = self._clock.monotonic()
-        counted = replace(self._retired.get(slot.number, Retired()))
+        counted = replace(self._retired.get(slot.number, ExitedTotals()))
         current = Usage()
         for child in slot.children():
-            usage = self._watch(child.pid, now)
+            usage = self._read_usage(child.pid, now)
             counted.add(child, usage)
             current = usage if child is slot.child else current
-        return View(slot, slot.child, current, counted, now)
+        return SlotSnapshot(slot, slot.child, current, counted, now)
 
-    def _watch(self, pid: int, now: float) -> Usage:
-        watched = self._watched.get(pid)
+    def _read_usage(self, pid: int, now: float) -> Usage:
+        watched = self._readers.get(pid)
         if watched is None:
-            watched = self._watched[pid] = Watched(pid)
+            watched = self._readers[pid] = ProcessReader(pid)
         return watched.read(now)
 
     def _cluster(self) -> Iterator[tuple[str, str, str, Samples]]:
@@ -226,7 +226,7 @@ class Figures:
             "kiqcluster_children",
             "gauge",
             "Slots by the state of their process",
-            [("", (("state", each),), by_state[each]) for each in STATES],
+            [("", (("state", each),), by_state[each]) for each in SlotState],
         )
         yield (
             "kiqcluster_child_restarts",
@@ -268,7 +268,7 @@ class Figures:
 
     def _supervisor(self) -> Iterator[tuple[str, str, str, Samples]]:
         state = self._state
-        usage = self._watch(os.getpid(), self._clock.monotonic())
+        usage = self._read_usage(os.getpid(), self._clock.monotonic())
         for name, text, value in (
             ("resident_memory_bytes", "Memory of the supervisor", usage.resident),
             ("open_fds", "File descriptors of the supervisor", usage.descriptors),
@@ -296,12 +296,12 @@ def _counter(name: str, text: str, value: float) -> tuple[str, str, str, Samples
     return name, "counter", text, [("_total", (), value)]
 
 
-def _present(views: list[View], value: Callable[[View], float | None], suffix: str) -> Samples:
+def _present(views: list[SlotSnapshot], value: Callable[[SlotSnapshot], float | None], suffix: str) -> Samples:
     """Return a sample for each slot that has a value."""
     return [(suffix, (("slot", str(view.slot.number)),), found) for view in views if (found := value(view)) is not None]
 
 
 def _family(name: str, kind: str, text: str, samples: Samples, form: Format) -> str:
     """Return a metric as text; nothing while it has no samples."""
-    lines = [f"{line_start(name + suffix, labels)}{number(value)}\n" for suffix, labels, value in samples]
-    return head(name, kind, text, "", form) + "".join(lines) if lines else ""
+    lines = [f"{sample_prefix(name + suffix, labels)}{format_value(value)}\n" for suffix, labels, value in samples]
+    return family_header(name, kind, text, "", form) + "".join(lines) if lines else ""

@@ -1,6 +1,6 @@
 """Metrics: what the children report and what the supervisor knows itself, as one page.
 
-1. take_in    frames of a child are kept for later
+1. add_frame    frames of a child are kept for later
 2. catch_up   … applied, for a few milliseconds a turn; so are the farewells of dead children
 3. scrape     the page, in steps as short
 
@@ -20,13 +20,13 @@ from kiqcluster.sidekiq import ruby_json
 from kiqcluster.supervisor.cluster.slots import Child, Slot
 from kiqcluster.supervisor.cluster.state import ClusterState
 from kiqcluster.supervisor.metrics.aggregate import Family, Layout, Source
-from kiqcluster.supervisor.metrics.own_metrics import Figures
-from kiqcluster.supervisor.metrics.text_format import END
+from kiqcluster.supervisor.metrics.own_metrics import OwnMetrics
+from kiqcluster.supervisor.metrics.text_format import END_MARK
 
 __all__ = ["ClusterMetrics"]
 
-BATCH = 200  # entries of a frame that are applied between two looks at the time
-MOST_ROWS = 50_000  # of all children together: an application with labels that never repeat must not fill our memory
+SERIES_PER_STEP = 200  # entries of a frame that are applied between two looks at the time
+MAX_SERIES = 50_000  # of all children together: an application with labels that never repeat must not fill our memory
 OURS = "kiqcluster_"  # names that no child may use
 
 Frame = dict[str, Any]
@@ -37,23 +37,23 @@ class ClusterMetrics:
 
     def __init__(self, state: ClusterState, clock: Clock) -> None:
         self._clock = clock
-        self._figures = Figures(state, clock)
+        self._own = OwnMetrics(state, clock)
         self._families: dict[str, Family] = {}
         self._sources: dict[int, Source] = {}  # by pid
         self._layouts: dict[Layout, Layout] = {}  # one object for each, so that comparing them is cheap
         self._backlog: deque[Iterator[None]] = deque()
-        self._room = MOST_ROWS
+        self._series_left = MAX_SERIES
 
     # in
 
-    def take_in(self, slot: Slot, child: Child, frame: Frame) -> None:
+    def add_frame(self, slot: Slot, child: Child, frame: Frame) -> None:
         """Keep a frame of a child, to be applied by catch_up."""
         self._backlog.append(self._apply(slot.number, child.pid, frame["raw"]))
 
-    def fold(self, slot: Slot, child: Child) -> None:
+    def on_child_exit(self, slot: Slot, child: Child) -> None:
         """Take leave of a child, after its last frame."""
-        self._figures.fold(slot, child)
-        self._backlog.append(self._leave(child.pid))
+        self._own.on_child_exit(slot, child)
+        self._backlog.append(self._remove_source(child.pid))
 
     @property
     def is_behind(self) -> bool:
@@ -75,9 +75,9 @@ class ClusterMetrics:
                 raise
             self._backlog.popleft()
 
-    def turned(self, seconds: float) -> None:
+    def record_turn(self, seconds: float) -> None:
         """Take note of how long a turn of the loop has taken."""
-        self._figures.turned(seconds)
+        self._own.record_turn(seconds)
 
     # out
 
@@ -85,12 +85,12 @@ class ClusterMetrics:
         """Return the page; yields after every millisecond or so."""
         while self._backlog:  # whoever scrapes after a job has ended, or a child, wants to see it
             yield
-        page = [(yield from self._figures.page(form))]
+        page = [(yield from self._own.page(form))]
         for family in list(self._families.values()):
             yield from family.render()
             page.append(family.body(form))
         yield
-        return "".join(page).encode(errors="replace") + END[form]
+        return "".join(page).encode(errors="replace") + END_MARK[form]
 
     # applying
 
@@ -105,17 +105,17 @@ class ClusterMetrics:
         for ident, cells in frame.get("layouts", ()):
             layout = tuple((suffix, _pairs(own)) for suffix, *own in cells)
             source.layouts[ident] = self._layouts.setdefault(layout, layout)
-        self._room = MOST_ROWS - sum(len(family.rows) for family in self._families.values())
+        self._series_left = MAX_SERIES - sum(len(family.series_by_labels) for family in self._families.values())
         for kind, apply in (
             ("rows", self._define),
             ("values", self._report),
             ("odd", self._report_odd),
-            ("exemplars", self._mark),
-            ("gone", self._forget),
+            ("exemplars", self._add_exemplar),
+            ("gone", self._remove_series),
         ):
             entries = frame.get(kind, ())
-            for at in range(0, len(entries), BATCH):
-                for entry in entries[at : at + BATCH]:
+            for at in range(0, len(entries), SERIES_PER_STEP):
+                for entry in entries[at : at + SERIES_PER_STEP]:
                     apply(source, entry)
                 yield
 
@@ -134,44 +134,44 @@ class ClusterMetrics:
         if self._families.get(family.name) is not family:
             return
         pairs = tuple(sorted(_pairs(labels)))
-        if pairs not in family.rows:
-            if self._room <= 0:
-                self._figures.refused += 1
+        if pairs not in family.series_by_labels:
+            if self._series_left <= 0:
+                self._own.refused += 1
                 return
-            self._room -= 1
-        row = source.rows[ident] = family.row(pairs, source.layouts[layout])
-        family.report(row, source, (0,) * len(row.layout))
+            self._series_left -= 1
+        series = source.series_by_id[ident] = family.define_series(pairs, source.layouts[layout])
+        family.update(series, source, (0,) * len(series.layout))
 
     def _report(self, source: Source, entry: list[float]) -> None:
-        row = source.rows.get(entry[0])  # type: ignore[call-overload]  # the number of a row is an integer
-        if row is not None:
-            row.family.report(row, source, tuple(entry[1:]))
+        series = source.series_by_id.get(entry[0])  # type: ignore[call-overload]  # the number of a series is an integer
+        if series is not None:
+            series.family.update(series, source, tuple(entry[1:]))
 
     def _report_odd(self, source: Source, entry: list[Any]) -> None:
         self._report(source, [entry[0], *map(float, entry[1:])])
 
-    def _mark(self, source: Source, entry: list[Any]) -> None:
+    def _add_exemplar(self, source: Source, entry: list[Any]) -> None:
         ident, place, value, at, *labels = entry
-        row = source.rows.get(ident)
-        if row is not None:
-            row.family.mark(row, place, _pairs(labels), value, at)
+        series = source.series_by_id.get(ident)
+        if series is not None:
+            series.family.add_exemplar(series, place, _pairs(labels), value, at)
 
-    def _forget(self, source: Source, ident: int) -> None:
-        """Forget a row that the application has removed, unless other children have it."""
-        row = source.rows.pop(ident, None)
-        if row is not None:
-            row.family.leave(row, source)
-            row.family.drop_empty(row)
+    def _remove_series(self, source: Source, ident: int) -> None:
+        """Forget a series that the application has removed, unless other children have it."""
+        series = source.series_by_id.pop(ident, None)
+        if series is not None:
+            series.family.remove_source(series, source)
+            series.family.drop_if_unreported(series)
 
-    def _leave(self, pid: int) -> Iterator[None]:
+    def _remove_source(self, pid: int) -> Iterator[None]:
         source = self._sources.pop(pid, None)
-        rows = [] if source is None else list(source.rows.values())
-        for at in range(0, len(rows), BATCH):
-            for row in rows[at : at + BATCH]:
+        known = [] if source is None else list(source.series_by_id.values())
+        for at in range(0, len(known), SERIES_PER_STEP):
+            for series in known[at : at + SERIES_PER_STEP]:
                 assert source is not None
-                row.family.leave(row, source)
-                if not row.family.is_cumulative:
-                    row.family.drop_empty(row)
+                series.family.remove_source(series, source)
+                if not series.family.is_cumulative:
+                    series.family.drop_if_unreported(series)
             yield
 
 

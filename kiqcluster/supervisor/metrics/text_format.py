@@ -12,10 +12,10 @@ from math import isfinite
 
 from kiqcluster.process.negotiation import OPENMETRICS, TEXT, Format
 
-__all__ = ["END", "Labels", "exemplar", "head", "line_start", "number"]
+__all__ = ["END_MARK", "Labels", "family_header", "format_exemplar", "format_value", "sample_prefix"]
 
 Labels = tuple[tuple[str, str], ...]
-END = {TEXT: b"", OPENMETRICS: b"# EOF\n"}
+END_MARK = {TEXT: b"", OPENMETRICS: b"# EOF\n"}
 # type → (what it adds to the name, its type), where format 0.0.4 has another word for it
 AS_TEXT = {
     "counter": ("_total", "counter"),
@@ -26,7 +26,7 @@ AS_TEXT = {
 }
 
 
-def head(name: str, kind: str, text: str, unit: str, form: Format) -> str:
+def family_header(name: str, kind: str, text: str, unit: str, form: Format) -> str:
     """Return the lines that come before the samples of a metric."""
     help_text = text.replace("\\", "\\\\").replace("\n", "\\n")
     if form == OPENMETRICS:
@@ -37,20 +37,20 @@ def head(name: str, kind: str, text: str, unit: str, form: Format) -> str:
     return f"# HELP {name}{suffix} {help_text}\n# TYPE {name}{suffix} {kind}\n"
 
 
-def line_start(name: str, labels: Iterable[tuple[str, str]]) -> str:
+def sample_prefix(name: str, labels: Iterable[tuple[str, str]]) -> str:
     """Return the line of a sample up to its value; labels are sorted by name."""
     inner = ",".join(f'{label}="{_escaped(value)}"' for label, value in sorted(labels))
     return f"{name}{{{inner}}} " if inner else f"{name} "
 
 
-def exemplar(labels: Labels, value: float, at: float | None) -> str:
+def format_exemplar(labels: Labels, value: float, at: float | None) -> str:
     """Return what OpenMetrics adds to a sample's line."""
     inner = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels)
     moment = "" if at is None else f" {at:.3f}"
-    return f" # {{{inner}}} {number(value)}{moment}"
+    return f" # {{{inner}}} {format_value(value)}{moment}"
 
 
-def number(value: float) -> str:
+def format_value(value: float) -> str:
     """Return a value as both formats write it."""
     if isfinite(value):
         return repr(float(value))

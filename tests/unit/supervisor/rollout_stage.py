@@ -18,7 +18,7 @@ from tests.kit import ManualClock
 
 
 class StandInCrew:
-    """Starts nobody: a successor is there when it is asked for, and does what the test says."""
+    """Starts nobody: a replacement is there when it is asked for, and does what the test says."""
 
     def __init__(self, state: ClusterState, clock: ManualClock) -> None:
         self.config = Config(bake_time=0.0)
@@ -40,20 +40,20 @@ class StandInCrew:
         child.ready_at = now if ready else None
         return child
 
-    def begin_succession(self, slot: Slot, *, quiet: bool) -> str:
+    def start_replacement(self, slot: Slot, *, quiet: bool) -> str:
         if not self.can_fork:
             return "no process could be started"
         self.begun.append((slot.number, quiet))
-        slot.successor = self.child(slot, ready=False)
+        slot.replacement = self.child(slot, ready=False)
         return ""
 
-    def drop_successor(self, slot: Slot) -> None:
-        if slot.successor is not None:
+    def drop_replacement(self, slot: Slot) -> None:
+        if slot.replacement is not None:
             self.dropped.append(slot.number)
-            slot.successor = None
+            slot.replacement = None
 
-    def dismiss(self, child: Child, seconds: float, reason: str = "") -> None:
-        child.leave_by = self._clock.monotonic() + seconds
+    def ask_to_stop(self, child: Child, seconds: float, reason: str = "") -> None:
+        child.stop_deadline = self._clock.monotonic() + seconds
         self.dismissed.append((child.slot, seconds, reason))
 
     def close(self) -> None:
@@ -67,14 +67,14 @@ class Stage:
     def __init__(self, slots: int) -> None:
         self.clock = ManualClock(1_000.0)
         self.state = ClusterState()
-        self.crew = StandInCrew(self.state, self.clock)
+        self.processes = StandInCrew(self.state, self.clock)
         self.happened: list[str] = []
         events = Events()
         events.listen(lambda event, _: self.happened.append(event))
-        self.rollout = Rollout(self.crew, self.state, events, self.clock)
+        self.rollout = Rollout(self.processes, self.state, events, self.clock)
         for number in range(slots):
-            slot = Slot(SlotPlan(number, parse_group("default"), {"default": 1}, "random", 1), weigh_at=inf)
-            slot.child = self.crew.child(slot, ready=True)
+            slot = Slot(SlotPlan(number, parse_group("default"), {"default": 1}, "random", 1), memory_check_at=inf)
+            slot.child = self.processes.child(slot, ready=True)
             self.state.slots.append(slot)
 
     def roll(self, ident: str = "one") -> None:
@@ -84,17 +84,17 @@ class Stage:
 
     @property
     def begun(self) -> list[int]:
-        """Return the slots for which a successor was started, in order."""
-        return [number for number, _ in self.crew.begun]
+        """Return the slots for which a replacement was started, in order."""
+        return [number for number, _ in self.processes.begun]
 
     def promote(self, number: int) -> None:
-        """Have a slot's successor work, so that the one before it is to leave."""
+        """Have a slot's replacement work, so that the one before it is to leave."""
         slot = self.state.slots[number]
         assert slot.child is not None
-        assert slot.successor is not None
-        slot.successor.ready_at = self.clock.monotonic()
+        assert slot.replacement is not None
+        slot.replacement.ready_at = self.clock.monotonic()
         slot.leaving.append(slot.child)
-        slot.child, slot.successor = slot.successor, None
+        slot.child, slot.replacement = slot.replacement, None
         self.rollout.on_promoted(slot)
         self.rollout.turn()
 
@@ -108,8 +108,8 @@ class Stage:
         self.leave(number)
 
     def fail(self, number: int) -> None:
-        """Have a slot's successor die."""
-        self.state.slots[number].successor = None
+        """Have a slot's replacement die."""
+        self.state.slots[number].replacement = None
         self.rollout.on_failure(self.state.slots[number], "exited with 1")
         self.rollout.turn()
 
@@ -122,7 +122,7 @@ class Stage:
 
     def respawn(self, number: int, *, ready: bool = True) -> None:
         slot = self.state.slots[number]
-        slot.child = self.crew.child(slot, ready=ready)
+        slot.child = self.processes.child(slot, ready=ready)
         self.rollout.turn()
 
     def report(self) -> tuple[str, int, int]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from random import Random
 
-from kiqcluster.supervisor.cluster.respawn import HEALTHY, LONGEST_BACKOFF
-from kiqcluster.supervisor.embedded_server import Restarts
+from kiqcluster.supervisor.cluster.respawn import HEALTHY_SECONDS, MAX_BACKOFF_SECONDS
+from kiqcluster.supervisor.embedded_server import RestartBackoff
 from tests.kit import ManualClock
 
 
 def test_what_dies_again_and_again_is_started_ever_more_seldom() -> None:
     clock = ManualClock()
-    restarts = Restarts(clock, Random(1))
+    restarts = RestartBackoff(clock, Random(1))
     waits = []
     for _ in range(8):
         assert restarts.is_due()
@@ -22,16 +22,16 @@ def test_what_dies_again_and_again_is_started_ever_more_seldom() -> None:
 
     for wait, full in zip(waits, (1, 2, 4, 8, 16, 30, 30, 30), strict=True):
         assert full * 0.75 <= wait <= full
-    assert max(waits) <= LONGEST_BACKOFF
+    assert max(waits) <= MAX_BACKOFF_SECONDS
 
 
 def test_what_has_lived_for_a_minute_is_started_again_at_once() -> None:
     clock = ManualClock()
-    restarts = Restarts(clock, Random(1))
+    restarts = RestartBackoff(clock, Random(1))
     restarts.begin()
     restarts.end()
     restarts.begin()
-    clock.time += HEALTHY
+    clock.time += HEALTHY_SECONDS
 
     assert restarts.end() == 0.0
     assert restarts.is_due()

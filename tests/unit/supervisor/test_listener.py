@@ -11,8 +11,8 @@ import pytest
 
 from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.supervisor.http.server import (
-    MOST_CONNECTIONS,
-    PATIENCE,
+    MAX_CONNECTIONS,
+    REQUEST_TIMEOUT_SECONDS,
     Listener,
     Request,
     Response,
@@ -113,17 +113,17 @@ class TestListener:
         assert listener.accept() is None
 
     def test_nobody_is_surplus_while_there_is_room(self, listener: Listener) -> None:
-        clients = [self.connect(listener) for _ in range(MOST_CONNECTIONS)]
+        clients = [self.connect(listener) for _ in range(MAX_CONNECTIONS)]
         assert all(listener.accept() is not None for _ in clients)
 
-        assert listener.surplus() is None
+        assert listener.connection_to_drop() is None
         for sock in clients:
             sock.close()
 
     def test_of_one_too_many_the_one_that_is_idle_for_longest_goes(
         self, listener: Listener, clock: ManualClock
     ) -> None:
-        clients = [self.connect(listener) for _ in range(MOST_CONNECTIONS + 1)]
+        clients = [self.connect(listener) for _ in range(MAX_CONNECTIONS + 1)]
         clients[0].sendall(b"GET /large HTTP/1.1\r\n\r\n")  # it has asked
         connections = []
         for _ in clients:
@@ -135,12 +135,12 @@ class TestListener:
         clients[1].sendall(b"GET /l")  # it says something
         connections[1].advance()
 
-        assert listener.surplus() is connections[2]
+        assert listener.connection_to_drop() is connections[2]
         for sock in clients:
             sock.close()
 
     def test_the_newest_is_never_surplus(self, listener: Listener, clock: ManualClock) -> None:
-        clients = [self.connect(listener) for _ in range(MOST_CONNECTIONS + 1)]
+        clients = [self.connect(listener) for _ in range(MAX_CONNECTIONS + 1)]
         connections = []
         for sock in clients:
             if sock is not clients[-1]:
@@ -152,7 +152,7 @@ class TestListener:
                 connection.advance()
             clock.time += 0.01
 
-        assert listener.surplus() is connections[0]
+        assert listener.connection_to_drop() is connections[0]
         for sock in clients:
             sock.close()
 
@@ -189,7 +189,7 @@ class TestListener:
         with self.connect(listener):
             connection = listener.accept()
 
-            clock.time += PATIENCE - 0.1
+            clock.time += REQUEST_TIMEOUT_SECONDS - 0.1
             assert listener.overdue() == []
             clock.time += 0.1
             assert listener.overdue() == [connection]

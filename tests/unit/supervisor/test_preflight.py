@@ -13,44 +13,44 @@ from kiqcluster.errors import UsageError
 from kiqcluster.sidekiq.queue_groups import Group, parse_group
 from kiqcluster.supervisor.cluster.expansion import groups_from, plan_slots
 from kiqcluster.supervisor.cluster.slots import Slot
-from kiqcluster.supervisor.preflight import Outlook, prepare
+from kiqcluster.supervisor.preflight import PreflightReport, prepare
 
 KNOWN = frozenset({"default", "mailers"})
 RUNNING = Config(groups=("default", "mailers"))
 
 
-def outlook(new: Config, running: Config = RUNNING) -> Outlook:
+def preflight(new: Config, running: Config = RUNNING) -> PreflightReport:
     """Return that of a cluster which runs two groups."""
     slots = [Slot(plan) for plan in plan_slots([parse_group(text) for text in running.groups], KNOWN, running)]
     return prepare(lambda: (new, groups_from((), (), new)), slots, running)(lambda config: KNOWN | {*config.queues})
 
 
 def test_the_same_configuration_changes_nothing() -> None:
-    assert outlook(RUNNING) == Outlook()
+    assert preflight(RUNNING) == PreflightReport()
 
 
 @pytest.mark.parametrize("groups", [("default",), ("default", "mailers", "default"), ("default=2", "mailers")])
 def test_other_groups_wait_for_a_reload(groups: tuple[str, ...]) -> None:
-    assert outlook(Config(groups=groups)) == Outlook(reload=("groups",))
+    assert preflight(Config(groups=groups)) == PreflightReport(reload=("groups",))
 
 
 def test_the_same_groups_in_another_order_or_from_the_command_line_do_not() -> None:
     slots = [Slot(plan) for plan in plan_slots([parse_group("default")], KNOWN, RUNNING)]
     given = [parse_group("default")]
 
-    assert outlook(Config(groups=("mailers", "default"))) == Outlook()
-    assert prepare(lambda: (Config(groups=("x",)), given), slots, RUNNING)(lambda _: KNOWN) == Outlook()
+    assert preflight(Config(groups=("mailers", "default"))) == PreflightReport()
+    assert prepare(lambda: (Config(groups=("x",)), given), slots, RUNNING)(lambda _: KNOWN) == PreflightReport()
 
 
 def test_other_numbers_of_threads_are_another_group_only_where_they_differ() -> None:
-    assert outlook(Config(groups=RUNNING.groups, concurrency=7)) == Outlook(reload=("groups",))
-    assert outlook(Config(groups=RUNNING.groups, max_concurrency=5)) == Outlook()
+    assert preflight(Config(groups=RUNNING.groups, concurrency=7)) == PreflightReport(reload=("groups",))
+    assert preflight(Config(groups=RUNNING.groups, max_concurrency=5)) == PreflightReport()
 
 
 def test_settings_wait_for_a_reload_or_a_new_supervisor() -> None:
     new = Config(groups=RUNNING.groups, timeout=5.0, max_retries=3, redis="redis://elsewhere", log_level="debug")
 
-    assert outlook(new) == Outlook(reload=("timeout", "max_retries"), restart=("redis", "log_level"))
+    assert preflight(new) == PreflightReport(reload=("timeout", "max_retries"), restart=("redis", "log_level"))
 
 
 def test_a_configuration_that_cannot_be_used_is_why_a_start_would_fail(tmp_path: Path) -> None:
@@ -63,4 +63,4 @@ def test_a_configuration_that_cannot_be_used_is_why_a_start_would_fail(tmp_path:
 
     assert prepare(refuse, [], RUNNING)(lambda _: KNOWN).error == "there is no setting 'concurency'"
     assert "gone" in prepare(vanish, [], RUNNING)(lambda _: KNOWN).error
-    assert "leaves no queue" in outlook(Config(groups=("*",), negate=True)).error
+    assert "leaves no queue" in preflight(Config(groups=("*",), negate=True)).error

@@ -14,7 +14,13 @@ from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.supervisor.cluster.expansion import SlotPlan
 from kiqcluster.supervisor.cluster.slots import Child, Slot
 from kiqcluster.supervisor.cluster.state import ClusterState, ReloadReport
-from kiqcluster.supervisor.publisher import MOST_ANSWERS, MOST_CHILDREN, PAUSE, TELL_EVERY, Bulletin
+from kiqcluster.supervisor.publisher import (
+    MAX_ANSWERS,
+    MAX_CHILDREN,
+    MAX_INTERVAL_SECONDS,
+    MIN_INTERVAL_SECONDS,
+    Publisher,
+)
 from tests.kit import ManualClock
 
 
@@ -30,7 +36,7 @@ class StandInCrew:
             for child in slot.children():
                 yield slot, child
 
-    def tell_all(self, kind: str, **fields: Any) -> None:
+    def broadcast(self, kind: str, **fields: Any) -> None:
         assert kind == "cluster"
         self.told.append(json.loads(json.dumps(fields["state"])))
 
@@ -41,26 +47,26 @@ class Stage:
     def __init__(self, slots: int) -> None:
         self.state = ClusterState()
         self.clock = ManualClock(1_000.0)
-        self.crew = StandInCrew(self.state)
+        self.processes = StandInCrew(self.state)
         for number in range(slots):
             slot = Slot(SlotPlan(number, parse_group("default"), {"default": 1}, "random", 1))
             slot.child = self.child(number)
             self.state.slots.append(slot)
-        self.bulletin = Bulletin("here:1:abc", self.state, self.crew, self.clock)  # type: ignore[arg-type]
+        self.publisher = Publisher("here:1:abc", self.state, self.processes, self.clock)  # type: ignore[arg-type]
 
     def child(self, number: int, **fields: Any) -> Child:
         about = {"ready_at": 900.0, "redis": True, "release": "/r/1", **fields}
         return Child(100 + number, number, None, started_at=0.0, last_beat=0.0, **about)  # type: ignore[arg-type]  # it has no socket
 
     def rows(self) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = json.loads(json.dumps(self.bulletin.document()))["children"]
+        rows: list[dict[str, Any]] = json.loads(json.dumps(self.publisher.document()))["children"]
         return rows
 
     def tell(self, after: float = 0.0) -> int:
         """Have a turn after so many seconds; return how often it has been told."""
         self.clock.time += after
-        self.bulletin.tell()
-        return len(self.crew.told)
+        self.publisher.publish_if_due()
+        return len(self.processes.told)
 
 
 @pytest.fixture
@@ -71,7 +77,7 @@ def stage() -> Stage:
 def test_each_process_has_a_row_with_the_release_that_it_runs(stage: Stage) -> None:
     slot = stage.state.slots[1]
     assert slot.child is not None
-    slot.leaving.append(replace(slot.child, pid=7, leave_by=1_005.0))
+    slot.leaving.append(replace(slot.child, pid=7, stop_deadline=1_005.0))
     slot.child = stage.child(1, release="/r/2", generation=1, ready_at=None, waits_for="Redis", redis=False)
 
     first, second, third = stage.rows()
@@ -95,34 +101,34 @@ def test_a_slot_that_backs_off_has_a_row_without_a_process(stage: Stage) -> None
 
 
 def test_of_very_many_those_that_do_not_serve_are_told_of_first() -> None:
-    stage = Stage(MOST_CHILDREN + 10)
+    stage = Stage(MAX_CHILDREN + 10)
     stage.state.slots[-1].child = None
 
     rows = stage.rows()
 
-    assert len(rows) == MOST_CHILDREN
+    assert len(rows) == MAX_CHILDREN
     assert rows[0]["state"] == "backoff"
 
 
 def test_what_concerns_the_cluster_is_told_at_once_and_else_now_and_then(stage: Stage) -> None:
-    assert [stage.tell(), stage.tell(), stage.tell(TELL_EVERY / 2)] == [1, 1, 1]
+    assert [stage.tell(), stage.tell(), stage.tell(MAX_INTERVAL_SECONDS / 2)] == [1, 1, 1]
 
     stage.state.quiet.begin("Ann", 60.0, stage.clock.time, 5.0)
 
-    assert [stage.tell(), stage.tell(), stage.tell(TELL_EVERY)] == [2, 2, 3]
-    assert [each["quiet_by"] for each in stage.crew.told] == ["", "Ann", "Ann"]
+    assert [stage.tell(), stage.tell(), stage.tell(MAX_INTERVAL_SECONDS)] == [2, 2, 3]
+    assert [each["quiet_by"] for each in stage.processes.told] == ["", "Ann", "Ann"]
 
 
 def test_how_a_reload_goes_is_told_at_once(stage: Stage) -> None:
     assert stage.tell() == 1
-    assert stage.crew.told[0]["reload"] is None
+    assert stage.processes.told[0]["reload"] is None
 
     stage.state.reload = ReloadReport("mine")
     assert stage.tell() == 2
     stage.state.reload.state, stage.state.reload.error = "failed", "no TOML"
 
     assert stage.tell() == 3
-    assert [(each["reload"]["id"], each["reload"]["state"]) for each in stage.crew.told[1:]] == [
+    assert [(each["reload"]["id"], each["reload"]["state"]) for each in stage.processes.told[1:]] == [
         ("mine", "reloading"),
         ("mine", "failed"),
     ]
@@ -135,17 +141,21 @@ def test_what_concerns_one_process_waits_until_a_second_has_passed(stage: Stage)
 
     child.redis = False
 
-    assert [stage.tell(PAUSE / 2), stage.tell(PAUSE / 2), stage.tell(PAUSE)] == [1, 2, 2]
-    assert [each["children"][0]["redis"] for each in stage.crew.told] == [True, False]
+    assert [
+        stage.tell(MIN_INTERVAL_SECONDS / 2),
+        stage.tell(MIN_INTERVAL_SECONDS / 2),
+        stage.tell(MIN_INTERVAL_SECONDS),
+    ] == [1, 2, 2]
+    assert [each["children"][0]["redis"] for each in stage.processes.told] == [True, False]
 
 
 def test_the_latest_answers_are_shown(stage: Stage) -> None:
-    for number in range(MOST_ANSWERS + 3):
-        stage.bulletin.answer(str(number), None)
-    stage.bulletin.answer("last", AlreadyLogged("no such file"))
+    for number in range(MAX_ANSWERS + 3):
+        stage.publisher.answer(str(number), None)
+    stage.publisher.answer("last", AlreadyLogged("no such file"))
     stage.tell()
 
-    answers = stage.crew.told[0]["answers"]
+    answers = stage.processes.told[0]["answers"]
 
-    assert len(answers) == MOST_ANSWERS
+    assert len(answers) == MAX_ANSWERS
     assert answers["last"] == "no such file"

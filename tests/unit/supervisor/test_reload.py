@@ -12,7 +12,7 @@ from kiqcluster.config import Config
 from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.supervisor.cluster.expansion import SlotPlan, plan_slots
 from kiqcluster.supervisor.cluster.slots import Slot
-from kiqcluster.supervisor.reload import AT_ONCE, FIXED, compare, heeded, unheeded
+from kiqcluster.supervisor.reload import APPLIED_BY_RELOAD, FIXED_AT_START, compare, effective_config, pending_settings
 
 KNOWN = ("default", "mailers", "cronjob:nightly")
 
@@ -65,7 +65,7 @@ class TestCompare:
 
     def test_a_slot_that_retires_comes_back_as_another(self) -> None:
         before = slots("default")
-        before[0].retires = True
+        before[0].is_retiring = True
 
         change = compare(before, plans("default"), same_threads=True)
 
@@ -121,7 +121,7 @@ def test_after_any_reload_there_is_one_slot_for_each_group_with_a_number_of_its_
 ) -> None:
     before = slots(*old)
     for number in retiring & set(range(len(before))):
-        before[number].retires = True
+        before[number].is_retiring = True
     config = Config(concurrency=threads) if threads else Config(min_concurrency=0)
 
     change = compare(before, plans(*new, config=config), same_threads=not threads)
@@ -129,7 +129,7 @@ def test_after_any_reload_there_is_one_slot_for_each_group_with_a_number_of_its_
     stay = change.kept + change.resized
     there = [slot.plan.group.text for slot, _ in stay] + [plan.group.text for plan in change.added]
     assert sorted(there) == sorted(new)
-    leaving = [slot for slot in before if slot.retires] + change.removed
+    leaving = [slot for slot in before if slot.is_retiring] + change.removed
     numbers = [slot.number for slot in leaving] + [plan.slot for _, plan in stay]
     numbers += [plan.slot for plan in change.added]
     assert len(set(numbers)) == len(numbers)
@@ -139,34 +139,34 @@ def test_after_any_reload_there_is_one_slot_for_each_group_with_a_number_of_its_
 
 class TestSettings:
     def test_nothing_changed_waits_for_nothing(self) -> None:
-        assert unheeded(Config(), Config()) == ([], [])
+        assert pending_settings(Config(), Config()) == ([], [])
 
     def test_what_is_read_once_waits_for_a_new_supervisor(self) -> None:
-        assert unheeded(Config(), Config(redis="redis://elsewhere", listen="off")) == (["redis", "listen"], [])
+        assert pending_settings(Config(), Config(redis="redis://elsewhere", listen="off")) == (["redis", "listen"], [])
 
     def test_what_a_worker_has_from_its_birth_waits_for_a_rolling_restart(self) -> None:
-        assert unheeded(Config(), Config(max_retries=3, require=("app",))) == ([], ["require", "max_retries"])
+        assert pending_settings(Config(), Config(max_retries=3, require=("app",))) == ([], ["require", "max_retries"])
 
     def test_what_the_supervisor_goes_by_waits_for_nothing(self) -> None:
-        assert unheeded(Config(), Config(timeout=5.0, max_jobs=10, quiet_lease=1.0)) == ([], [])
+        assert pending_settings(Config(), Config(timeout=5.0, max_jobs=10, quiet_lease=1.0)) == ([], [])
 
     def test_what_nobody_has_reloaded_waits_for_that_whatever_it_is(self) -> None:
         new = Config(timeout=5.0, max_retries=3, redis="redis://elsewhere")
 
-        assert unheeded(Config(), new, at_once=False) == (["redis"], ["timeout", "max_retries"])
+        assert pending_settings(Config(), new, at_once=False) == (["redis"], ["timeout", "max_retries"])
 
     def test_a_new_configuration_holds_but_for_what_is_read_once(self) -> None:
         old = Config(redis="redis://here", pidfile="/run/a", timeout=25.0)
         new = Config(redis="redis://elsewhere", pidfile=None, timeout=5.0, groups=("a",))
 
-        held = heeded(old, new)
+        held = effective_config(old, new)
 
         assert held == dataclasses.replace(new, redis="redis://here", pidfile="/run/a")
-        assert unheeded(held, new)[0] == ["redis", "pidfile"]  # so that the next reload says it again
+        assert pending_settings(held, new)[0] == ["redis", "pidfile"]  # so that the next reload says it again
 
     def test_the_lists_name_settings_that_there_are_and_none_twice(self) -> None:
         there = {each.name for each in dataclasses.fields(Config)}
 
-        assert there >= FIXED
-        assert there >= AT_ONCE
-        assert FIXED.isdisjoint(AT_ONCE)
+        assert there >= FIXED_AT_START
+        assert there >= APPLIED_BY_RELOAD
+        assert FIXED_AT_START.isdisjoint(APPLIED_BY_RELOAD)

@@ -1,4 +1,4 @@
-"""Rollout: whose turn it is to be replaced, and when a roll goes on, ends or stops.  Its crew is a stand-in."""
+"""Rollout: whose turn it is to be replaced, and when a roll goes on, ends or stops.  Its processes is a stand-in."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.supervisor.rollout_stage import Stage
 def stage() -> Iterator[Stage]:
     stage = Stage(3)
     yield stage
-    stage.crew.close()
+    stage.processes.close()
 
 
 class TestRoll:
@@ -67,7 +67,7 @@ class TestRoll:
         assert stage.state.roll.error == "slot 1: exited with 1"
 
     def test_when_no_process_can_be_started_it_ends_too(self, stage: Stage) -> None:
-        stage.crew.can_fork = False
+        stage.processes.can_fork = False
 
         stage.roll()
 
@@ -115,7 +115,7 @@ class TestRoll:
 
     def test_a_slot_that_goes_meanwhile_is_passed_over(self, stage: Stage) -> None:
         stage.roll()
-        stage.state.slots[1].retires = True
+        stage.state.slots[1].is_retiring = True
         stage.renew(0)
         assert stage.begun == [0, 2]
 
@@ -134,7 +134,7 @@ class TestRoll:
 
         assert first is not None
         assert (first.state, "two" in first.error) == ("superseded", True)
-        assert stage.crew.dropped == [1]
+        assert stage.processes.dropped == [1]
         assert stage.begun == [0, 1, 0]
         for number in range(3):
             stage.renew(number)
@@ -150,7 +150,7 @@ class TestRoll:
         stage.rollout.turn()
 
         assert stage.report()[0] == "failed"
-        assert stage.crew.dropped == [0]
+        assert stage.processes.dropped == [0]
         assert stage.begun == [0]
 
     def test_without_slots_it_is_done(self) -> None:
@@ -168,10 +168,10 @@ class TestRollBack:
         before = Brings(0, "")
 
         stage.rollout.begin_roll("back", before)
-        stage.crew.generation = 0
+        stage.processes.generation = 0
         stage.rollout.roll()
         stage.rollout.turn()
-        assert stage.crew.dropped == [1]  # what the other roll had begun
+        assert stage.processes.dropped == [1]  # what the other roll had begun
         stage.renew(0)
 
         assert stage.begun == [0, 1, 0]
@@ -182,7 +182,7 @@ class TestRollBack:
 class TestBakeTime:
     @pytest.fixture(autouse=True)
     def _five_seconds(self, stage: Stage) -> None:
-        stage.crew.config = replace(stage.crew.config, bake_time=5.0)
+        stage.processes.config = replace(stage.processes.config, bake_time=5.0)
 
     def wait(self, stage: Stage, seconds: float) -> None:
         stage.clock.time += seconds
@@ -258,7 +258,7 @@ class TestQuiet:
         stage.roll()
 
         assert stage.rollout.ends_quiet
-        assert stage.crew.begun == [(0, False)]
+        assert stage.processes.begun == [(0, False)]
 
     def test_a_quiet_that_began_later_holds_for_them(self, stage: Stage) -> None:
         stage.roll()
@@ -267,7 +267,7 @@ class TestQuiet:
         stage.renew(0)
 
         assert not stage.rollout.ends_quiet
-        assert stage.crew.begun == [(0, False), (1, True)]
+        assert stage.processes.begun == [(0, False), (1, True)]
 
     def test_who_is_recycled_stays_quiet(self, stage: Stage) -> None:
         stage.state.quiet.begin("signal", 60.0, 999.0, 0.0)
@@ -277,7 +277,7 @@ class TestQuiet:
 
         stage.rollout.turn()
 
-        assert stage.crew.begun == [(0, True)]
+        assert stage.processes.begun == [(0, True)]
 
     def test_without_a_roll_there_is_nothing_that_ends_it(self, stage: Stage) -> None:
         stage.state.quiet.begin("signal", 60.0, 999.0, 0.0)
@@ -332,7 +332,7 @@ class TestMaxJobs:
         assert stage.happened.count("recycle_failed") == 1
 
     @pytest.mark.parametrize(
-        "change", [{"doomed": "silent"}, {"leave_by": 2_000.0}, {"left": True}, {"ready_at": None}]
+        "change", [{"kill_reason": "silent"}, {"stop_deadline": 2_000.0}, {"said_bye": True}, {"ready_at": None}]
     )
     def test_who_is_on_the_way_in_or_out_is_left_alone(self, stage: Stage, change: dict[str, object]) -> None:
         for slot in stage.state.slots:
@@ -348,7 +348,7 @@ class TestMaxJobs:
 
         stage.roll()
 
-        assert stage.crew.dropped == [0]
+        assert stage.processes.dropped == [0]
         assert stage.begun == [0, 0]
         for number in range(3):
             stage.renew(number)
@@ -365,12 +365,12 @@ class TestMemory:
 
     def look(self, stage: Stage, times: int = 1, **limits: int) -> None:
         """Have each slot be weighed so many times."""
-        stage.crew.config = replace(stage.crew.config, **limits)
+        stage.processes.config = replace(stage.processes.config, **limits)
         for _ in range(times):
             for slot in stage.state.slots:
                 if slot.child is not None:
                     slot.child.rss, slot.child.pss = 5_000_000, 3_000_000
-                slot.weigh_at = min(slot.weigh_at, stage.clock.time)
+                slot.memory_check_at = min(slot.memory_check_at, stage.clock.time)
             for _ in stage.state.slots:
                 stage.rollout.turn()
             stage.clock.time += LOOK
@@ -382,7 +382,7 @@ class TestMemory:
         self.look(stage)
 
         assert stage.begun == [0]
-        assert stage.crew.dismissed == []
+        assert stage.processes.dismissed == []
         stage.renew(0)
         assert stage.state.slots[0].restarts == {"max_rss": 1}
         assert stage.begun == [0, 1]
@@ -397,7 +397,7 @@ class TestMemory:
     def test_one_that_was_as_large_at_its_start_is_left_alone_for_the_next_would_be_too(self, stage: Stage) -> None:
         for slot in stage.state.slots:
             assert slot.child is not None
-            slot.child.first_size = 3_000_000
+            slot.child.boot_memory = 3_000_000
 
         self.look(stage, STRIKES * 2, max_rss=ONE_MEGABYTE)
 
@@ -409,15 +409,15 @@ class TestMemory:
     def test_one_that_has_not_told_yet_what_it_uses_is_looked_at_as_soon_as_it_has(self, stage: Stage) -> None:
         slot = stage.state.slots[0]
         assert slot.child is not None
-        stage.crew.config = replace(stage.crew.config, max_rss_hard=ONE_MEGABYTE)
-        slot.weigh_at = 0.0
+        stage.processes.config = replace(stage.processes.config, max_rss_hard=ONE_MEGABYTE)
+        slot.memory_check_at = 0.0
         stage.rollout.turn()
-        assert stage.crew.dismissed == []
+        assert stage.processes.dismissed == []
 
         slot.child.rss = 5_000_000
         stage.rollout.turn()
 
-        assert stage.crew.dismissed == [(0, 0.0, "max_rss")]
+        assert stage.processes.dismissed == [(0, 0.0, "max_rss")]
 
     def test_looks_are_some_seconds_apart(self, stage: Stage) -> None:
         self.look(stage, max_rss=ONE_MEGABYTE)
@@ -425,31 +425,31 @@ class TestMemory:
         for _ in range(20):
             stage.rollout.turn()
 
-        assert [slot.strikes for slot in stage.state.slots] == [1, 1, 1]
+        assert [slot.memory_strikes for slot in stage.state.slots] == [1, 1, 1]
 
     def test_beyond_the_hard_limit_one_is_sent_away_at_once_and_the_others_are_succeeded(self, stage: Stage) -> None:
         """The floor is all but one."""
         self.look(stage, max_rss_hard=ONE_MEGABYTE)
 
-        assert stage.crew.dismissed == [(0, 0.0, "max_rss")]
+        assert stage.processes.dismissed == [(0, 0.0, "max_rss")]
         assert stage.begun == [1]
 
     @pytest.mark.parametrize(("floor", "sent_away"), [(0, [0, 1, 2]), (1, [0, 1]), (2, [0]), (3, [])])
     def test_as_many_serve_as_min_serving_says(self, stage: Stage, floor: int, sent_away: list[int]) -> None:
         self.look(stage, max_rss_hard=ONE_MEGABYTE, min_serving=floor)
 
-        assert [slot for slot, _, _ in stage.crew.dismissed] == sent_away
+        assert [slot for slot, _, _ in stage.processes.dismissed] == sent_away
 
     def test_below_the_limits_nothing_happens(self, stage: Stage) -> None:
         self.look(stage, STRIKES, max_rss=PLENTY, max_rss_hard=PLENTY)
 
         assert stage.begun == []
-        assert stage.crew.dismissed == []
+        assert stage.processes.dismissed == []
 
     def test_without_limits_nobody_is_weighed(self, stage: Stage) -> None:
         self.look(stage, STRIKES)
 
-        assert [slot.strikes for slot in stage.state.slots] == [0, 0, 0]
+        assert [slot.memory_strikes for slot in stage.state.slots] == [0, 0, 0]
 
     def test_a_replacement_that_failed_is_tried_again_later(self, stage: Stage) -> None:
         del stage.state.slots[1:]

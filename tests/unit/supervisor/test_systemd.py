@@ -18,11 +18,11 @@ from kiqcluster.supervisor.cluster.expansion import SlotPlan
 from kiqcluster.supervisor.cluster.slots import Child, Slot
 from kiqcluster.supervisor.cluster.state import ClusterState, RollReport
 from kiqcluster.supervisor.systemd import (
-    EXTEND_EVERY,
-    EXTENSION,
-    RETRY_PAUSE,
-    STATUS_PAUSE,
-    Notifier,
+    EXTENSION_INTERVAL_SECONDS,
+    EXTENSION_SECONDS,
+    RETRY_SECONDS,
+    STATUS_INTERVAL_SECONDS,
+    SystemdNotifier,
     status_line,
     unknown_limit,
 )
@@ -88,11 +88,11 @@ def state() -> Iterator[ClusterState]:
             each.close()
 
 
-def ready(environ: dict[str, str], clock: ManualClock, state: ClusterState, manager: Manager) -> Notifier:
-    """Return a notifier that has said so, and forget what it said."""
-    notifier = Notifier(environ, clock)
+def ready(environ: dict[str, str], clock: ManualClock, state: ClusterState, manager: Manager) -> SystemdNotifier:
+    """Return a notifier that has said so, and close_inherited what it said."""
+    notifier = SystemdNotifier(environ, clock)
     notifier.report(state, True)
-    clock.time += STATUS_PAUSE
+    clock.time += STATUS_INTERVAL_SECONDS
     manager.heard()
     return notifier
 
@@ -101,7 +101,7 @@ class TestReady:
     def test_nothing_is_ready_before_the_slots_are(
         self, environ: dict[str, str], clock: ManualClock, state: ClusterState, manager: Manager
     ) -> None:
-        notifier = Notifier(environ, clock)
+        notifier = SystemdNotifier(environ, clock)
 
         notifier.report(state, False)
         assert "READY" not in manager.words()
@@ -123,7 +123,7 @@ class TestReady:
     def test_while_slots_boot_systemd_is_asked_for_patience(
         self, environ: dict[str, str], clock: ManualClock, state: ClusterState, manager: Manager
     ) -> None:
-        notifier = Notifier(environ, clock)
+        notifier = SystemdNotifier(environ, clock)
         asked = 0
 
         for _ in range(100):
@@ -131,14 +131,14 @@ class TestReady:
             asked += manager.words().count("EXTEND_TIMEOUT_USEC")
             clock.time = max(clock.time + 0.1, notifier.next_due())
 
-        assert asked == pytest.approx((clock.time - START) / EXTEND_EVERY, abs=1)
-        assert EXTENSION >= 2 * EXTEND_EVERY  # one of them may be lost
+        assert asked == pytest.approx((clock.time - START) / EXTENSION_INTERVAL_SECONDS, abs=1)
+        assert EXTENSION_SECONDS >= 2 * EXTENSION_INTERVAL_SECONDS  # one of them may be lost
 
     @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has abstract addresses")
     def test_an_abstract_address_will_do(self, clock: ManualClock, state: ClusterState) -> None:
         manager = Manager(f"\0kiqcluster-test-{os.getpid()}")
 
-        Notifier({"NOTIFY_SOCKET": f"@kiqcluster-test-{os.getpid()}"}, clock).report(state, True)
+        SystemdNotifier({"NOTIFY_SOCKET": f"@kiqcluster-test-{os.getpid()}"}, clock).report(state, True)
 
         assert manager.words() == ["READY"]
         manager.socket.close()
@@ -149,7 +149,9 @@ class TestWithoutSystemd:
     def test_nothing_is_sent_and_nothing_is_due(
         self, name: str | None, clock: ManualClock, state: ClusterState
     ) -> None:
-        notifier = Notifier({"WATCHDOG_USEC": "2000000"} | ({} if name is None else {"NOTIFY_SOCKET": name}), clock)
+        notifier = SystemdNotifier(
+            {"WATCHDOG_USEC": "2000000"} | ({} if name is None else {"NOTIFY_SOCKET": name}), clock
+        )
 
         notifier.report(state, True)
 
@@ -158,14 +160,14 @@ class TestWithoutSystemd:
     def test_children_see_none_of_its_variables(self, environ: dict[str, str], clock: ManualClock) -> None:
         environ |= {"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}
 
-        Notifier(environ, clock)
+        SystemdNotifier(environ, clock)
 
         assert environ == {"PATH": "/bin"}
 
     def test_a_child_that_closes_it_sends_nothing(
         self, environ: dict[str, str], clock: ManualClock, state: ClusterState, manager: Manager
     ) -> None:
-        notifier = Notifier(environ, clock)
+        notifier = SystemdNotifier(environ, clock)
         notifier.close()
         notifier.close()
 
@@ -226,7 +228,7 @@ class TestReload:
     def test_one_before_ready_is_part_of_the_start(
         self, environ: dict[str, str], clock: ManualClock, state: ClusterState, manager: Manager
     ) -> None:
-        notifier = Notifier(environ, clock)
+        notifier = SystemdNotifier(environ, clock)
 
         notifier.report(state, False, reloading=True)
         state.reloads["done"] += 1
@@ -251,7 +253,7 @@ class TestStop:
 
         assert [word for word, _ in words].count("STOPPING") == 1
         pleas = [at for word, at in words if word == "EXTEND_TIMEOUT_USEC"]
-        assert len(pleas) == 35 / EXTEND_EVERY
+        assert len(pleas) == 35 / EXTENSION_INTERVAL_SECONDS
         assert max(pleas) < until  # what hangs longer is systemd's to kill
 
     def test_nothing_is_due_at_once_when_its_time_is_over(
@@ -340,7 +342,7 @@ class TestManagerThatDoesNotListen:
             notifier.report(state, True)
         manager.socket.recv(65_536)
         notifier.report(state, True)  # there is room for one word
-        clock.time += RETRY_PAUSE
+        clock.time += RETRY_SECONDS
         heard = [message for message in manager.heard() if "X_FILL" not in message]
         notifier.report(state, True)
         heard += manager.heard()
@@ -361,12 +363,12 @@ class TestManagerThatDoesNotListen:
 
         notifier.report(state, True)
 
-        assert notifier.next_due() == clock.time + RETRY_PAUSE
+        assert notifier.next_due() == clock.time + RETRY_SECONDS
 
     def test_one_that_is_gone_troubles_nobody(
         self, environ: dict[str, str], clock: ManualClock, state: ClusterState, manager: Manager, tmp_path: Path
     ) -> None:
-        notifier = Notifier(environ, clock)
+        notifier = SystemdNotifier(environ, clock)
         (tmp_path / "notify").unlink()
 
         notifier.report(state, True)
@@ -374,11 +376,11 @@ class TestManagerThatDoesNotListen:
         assert manager.heard() == []
 
     def test_an_address_that_is_too_long_troubles_nobody(self, clock: ManualClock, state: ClusterState) -> None:
-        notifier = Notifier({"NOTIFY_SOCKET": f"/{'x' * 200}"}, clock)
+        notifier = SystemdNotifier({"NOTIFY_SOCKET": f"/{'x' * 200}"}, clock)
 
         notifier.report(state, True)
 
-        assert notifier.next_due() == clock.time + RETRY_PAUSE
+        assert notifier.next_due() == clock.time + RETRY_SECONDS
 
 
 def fill(manager: Manager) -> None:
@@ -406,18 +408,18 @@ class TestStatus:
             heard += len(manager.heard())
             clock.time += 0.01
 
-        assert heard == pytest.approx(10.0 / STATUS_PAUSE, abs=1)
+        assert heard == pytest.approx(10.0 / STATUS_INTERVAL_SECONDS, abs=1)
 
     def test_a_change_that_came_too_soon_is_due(
         self, environ: dict[str, str], clock: ManualClock, state: ClusterState, manager: Manager
     ) -> None:
-        notifier = Notifier(environ, clock)
+        notifier = SystemdNotifier(environ, clock)
         notifier.report(state, True)
         state.restart_needed = "version 2 is installed"
         notifier.report(state, True)
         manager.heard()
 
-        assert notifier.next_due() == START + STATUS_PAUSE
+        assert notifier.next_due() == START + STATUS_INTERVAL_SECONDS
         clock.time = notifier.next_due()
         notifier.report(state, True)
 
@@ -429,7 +431,7 @@ class TestStatus:
     ) -> None:
         state.restart_needed = "1.2\nMAINPID=1\r\nX=\udcff \u2028"
 
-        Notifier(environ, clock).report(state, True)
+        SystemdNotifier(environ, clock).report(state, True)
 
         (message,) = manager.heard()
         assert message.keys() == {"READY", "STATUS"}

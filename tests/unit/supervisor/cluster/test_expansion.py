@@ -8,7 +8,13 @@ import pytest
 
 from kiqcluster.config import Config
 from kiqcluster.errors import ExitCode, UsageError
-from kiqcluster.supervisor.cluster.expansion import doubts, groups_from, listed_queues, plan_slots, refuse_listing
+from kiqcluster.supervisor.cluster.expansion import (
+    groups_from,
+    listed_queues,
+    plan_slots,
+    refuse_listing,
+    setting_warnings,
+)
 
 KNOWN = ("cronjob:nightly", "default", "mailers")
 
@@ -136,7 +142,7 @@ class TestPlans:
         ],
     )
     def test_numbers_that_do_not_go_together_are_odd(self, config: Config, names: list[str]) -> None:
-        assert [text.split(" ")[0] for text in doubts(config, 2)] == names
+        assert [text.split(" ")[0] for text in setting_warnings(config, 2)] == names
 
     def test_the_list_of_queues_is_the_sorted_union(self) -> None:
         plans = plan_slots(groups_from(["mailers,zeta", "*"], [], Config()), KNOWN, Config())

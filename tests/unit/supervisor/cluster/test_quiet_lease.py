@@ -9,19 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kiqcluster.control.orders import BY_SIGNAL
-from kiqcluster.supervisor.cluster.quiet_lease import Quiet
+from kiqcluster.supervisor.cluster.quiet_lease import QuietLease
 
 KIQCTL = "kiqctl@host"
 
 
-def quiet_by(by: str, lease: float = 60.0, now: float = 1_000.0) -> Quiet:
-    quiet = Quiet()
+def quiet_by(by: str, lease: float = 60.0, now: float = 1_000.0) -> QuietLease:
+    quiet = QuietLease()
     assert quiet.begin(by, lease, now, 1_795_168_740.5)
     return quiet
 
 
 def test_there_is_none_at_the_start() -> None:
-    quiet = Quiet()
+    quiet = QuietLease()
 
     assert not quiet
     assert (quiet.by, quiet.until, quiet.expirations) == ("", inf, 0)
@@ -119,7 +119,7 @@ STEPS = st.one_of(
 
 @given(st.lists(STEPS, max_size=30))
 def test_whatever_was_asked_for_it_is_over_when_the_longest_lease_is(steps: list[tuple[str, str, float]]) -> None:
-    quiet, now, expired = Quiet(), 0.0, 0
+    quiet, now, expired = QuietLease(), 0.0, 0
     for step, by, seconds in steps:
         if step == "begin":
             quiet.begin(by, seconds, now, now)

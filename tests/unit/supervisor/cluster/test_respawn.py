@@ -9,9 +9,9 @@ import pytest
 from kiqcluster.errors import ExitCode
 from kiqcluster.supervisor.cluster.respawn import (
     BOOT_CODES,
-    HEALTHY,
-    LONGEST_BACKOFF,
-    WINDOW,
+    BURST_WINDOW_SECONDS,
+    HEALTHY_SECONDS,
+    MAX_BACKOFF_SECONDS,
     History,
     after_death,
     after_ready,
@@ -42,7 +42,7 @@ class TestReadyOnce:
 
         history = died(history, 1_003.0, ready_for=1.0, burst=3)
 
-        assert history.not_before == 1_000.0 + WINDOW
+        assert history.not_before == 1_000.0 + BURST_WINDOW_SECONDS
 
     def test_a_loop_of_deaths_never_starts_more_than_the_burst_in_any_minute(self) -> None:
         history, now, starts = History(), 1_000.0, []
@@ -52,7 +52,7 @@ class TestReadyOnce:
             now = history.not_before + 0.1
 
         for start in starts:
-            assert sum(start <= other < start + WINDOW for other in starts) <= 2
+            assert sum(start <= other < start + BURST_WINDOW_SECONDS for other in starts) <= 2
 
     def test_what_it_remembers_does_not_grow(self) -> None:
         history, now = History(), 1_000.0
@@ -89,14 +89,14 @@ class TestNeverReady:
     def test_a_minute_of_health_makes_it_forget(self) -> None:
         failed = History(failures=5)
 
-        assert died(failed, ready_for=HEALTHY - 0.1).failures == 5
-        assert died(failed, ready_for=HEALTHY).failures == 0
-        assert died(died(failed, ready_for=HEALTHY), ready_for=None).not_before <= 1_001.0
+        assert died(failed, ready_for=HEALTHY_SECONDS - 0.1).failures == 5
+        assert died(failed, ready_for=HEALTHY_SECONDS).failures == 0
+        assert died(died(failed, ready_for=HEALTHY_SECONDS), ready_for=None).not_before <= 1_001.0
 
     def test_a_thousand_failures_wait_no_longer_than_the_cap(self) -> None:
         history = History(failures=1_000)
 
-        assert died(history, ready_for=None).not_before <= 1_000.0 + LONGEST_BACKOFF
+        assert died(history, ready_for=None).not_before <= 1_000.0 + MAX_BACKOFF_SECONDS
 
 
 class TestHurry:
@@ -105,15 +105,15 @@ class TestHurry:
     def test_the_wait_is_over_and_nothing_else_is_forgotten(self) -> None:
         waiting = died(died(after_ready(History()), ready_for=None, code=3), ready_for=None, code=3)
 
-        hurried = waiting.hurried()
+        without_wait = waiting.without_wait()
 
-        assert waiting.not_before > 1_000.0 >= hurried.not_before
-        assert (hurried.failures, hurried.ever_ready, hurried.last_code) == (2, True, 3)
+        assert waiting.not_before > 1_000.0 >= without_wait.not_before
+        assert (without_wait.failures, without_wait.ever_ready, without_wait.last_code) == (2, True, 3)
 
     def test_what_fails_again_waits_longer_than_before(self) -> None:
         waiting = died(died(History(), ready_for=None), ready_for=None)
 
-        again = died(waiting.hurried(), ready_for=None)
+        again = died(waiting.without_wait(), ready_for=None)
 
         assert again.not_before - 1_000.0 >= 4 * 0.75
         assert again.failures == 3
@@ -123,9 +123,9 @@ class TestHurry:
         for second in range(3):
             history = died(history, 1_000.0 + second, ready_for=1.0, burst=3)
 
-        history = died(history.hurried(), 1_003.0, ready_for=1.0, burst=3)
+        history = died(history.without_wait(), 1_003.0, ready_for=1.0, burst=3)
 
-        assert history.not_before == 1_000.0 + WINDOW
+        assert history.not_before == 1_000.0 + BURST_WINDOW_SECONDS
 
 
 class TestGivingUp:

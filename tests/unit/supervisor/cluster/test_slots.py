@@ -54,9 +54,9 @@ def test_every_signal_can_be_shown(number: int) -> None:
         ({}, Death(None, 9), "boot"),
         ({"ready_at": 1.0}, Death(None, 9), "killed"),
         ({"ready_at": 1.0}, Death(1, None), "crash"),
-        ({"ready_at": 1.0, "left": True}, Death(0, None), "remote_stop"),
+        ({"ready_at": 1.0, "said_bye": True}, Death(0, None), "remote_stop"),
         ({"ready_at": 1.0}, Death(0, None), "crash"),
-        ({"ready_at": 1.0, "doomed": "silent"}, Death(None, 9), "silent"),
+        ({"ready_at": 1.0, "kill_reason": "silent"}, Death(None, 9), "silent"),
     ],
 )
 def test_a_death_that_nobody_asked_for_has_one_reason(
@@ -76,8 +76,8 @@ def test_a_death_that_nobody_asked_for_has_one_reason(
         ({"ready_at": 1.0, "quiet": True}, "quiet"),
         ({"ready_at": 1.0, "quiet": True, "is_unresponsive": True}, "unresponsive"),
         ({"quiet": True}, "booting"),
-        ({"ready_at": 1.0, "left": True}, "stopping"),
-        ({"ready_at": 1.0, "doomed": "silent"}, "stopping"),
+        ({"ready_at": 1.0, "said_bye": True}, "stopping"),
+        ({"ready_at": 1.0, "kill_reason": "silent"}, "stopping"),
     ],
 )
 def test_a_slot_has_one_word_for_its_state(child: Child, changes: dict[str, object], state: str) -> None:
@@ -104,20 +104,23 @@ def test_a_slot_has_one_word_for_its_state(child: Child, changes: dict[str, obje
     ],
 )
 def test_why_it_ended_is_told_in_full_and_in_one_line(child: Child, words: str, reason: str, short: str | None) -> None:
-    child.last_words = words
+    child.exit_reason = words
 
     assert child.reason == reason
-    assert child.short_reason == (": -r shop failed to load: KeyError: 1" if short is None else short)
-    assert child.report(Death(3, None), 1.0, 1_000.0, []) == f" after 1.0 s, running jobs: 0{child.short_reason}"
+    assert child.first_reason_line == (": -r shop failed to load: KeyError: 1" if short is None else short)
+    assert (
+        child.describe_death(Death(3, None), 1.0, 1_000.0, [])
+        == f" after 1.0 s, running jobs: 0{child.first_reason_line}"
+    )
 
 
 def test_what_ran_at_its_end_is_named_and_nobody_is_blamed_for_a_kill_of_ours(child: Child) -> None:
     jobs = [RunningJob("t", f"jid{number}", "Invoice", 990.0) for number in range(MAX_NAMED_JOBS + 2)]
 
-    report = child.report(Death(None, 9), 1.0, 1_000.0, jobs)
+    report = child.describe_death(Death(None, 9), 1.0, 1_000.0, jobs)
 
     assert "running jobs: 12 (Invoice jid0 for 10.0 s, " in report
     assert ", 2 more)" in report
-    assert "want of memory" in report
-    child.doomed = "silent"
-    assert "want of memory" not in child.report(Death(None, 9), 1.0, 1_000.0, jobs)
+    assert "memory ran out" in report
+    child.kill_reason = "silent"
+    assert "memory ran out" not in child.describe_death(Death(None, 9), 1.0, 1_000.0, jobs)

@@ -21,8 +21,8 @@ from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.supervisor.cluster.expansion import SlotPlan
 from kiqcluster.supervisor.cluster.slots import Child, Slot
 from kiqcluster.supervisor.cluster.state import ClusterState
-from kiqcluster.supervisor.http.endpoints import ORDERS, Probes
-from kiqcluster.supervisor.http.server import MOST_CONNECTIONS, PATIENCE, REST_SECONDS
+from kiqcluster.supervisor.http.endpoints import ORDERS, Endpoints
+from kiqcluster.supervisor.http.server import ACCEPT_PAUSE_SECONDS, MAX_CONNECTIONS, REQUEST_TIMEOUT_SECONDS
 from kiqcluster.supervisor.metrics.page import ClusterMetrics
 from tests.kit import ManualClock, wait_until
 
@@ -41,11 +41,11 @@ class Supervisor:
         self.events: list[tuple[str, Mapping[str, Any]]] = []
         events = Events()
         events.listen(lambda event, fields: self.events.append((event, fields)))
-        self.probes = Probes(
+        self.probes = Endpoints(
             self.state, "here:1:abc", lambda: None, self.metrics, self._take, self.selector, self.clock, events
         )
         self.probes.listen(f"unix:{self.path}")
-        self.probes.take_orders(self.control, is_required=True)
+        self.probes.open_control_socket(self.control, is_required=True)
 
     def _take(self, message: Mapping[str, object]) -> str | None:
         self.messages.append(message)
@@ -213,11 +213,11 @@ class TestPages:
 
 class TestCrowds:
     def test_a_scraper_gets_through_a_crowd_that_only_connects(self, supervisor: Supervisor) -> None:
-        crowd = [supervisor.connect() for _ in range(3 * MOST_CONNECTIONS)]
+        crowd = [supervisor.connect() for _ in range(3 * MAX_CONNECTIONS)]
         supervisor.turn()
 
         assert supervisor.ask("/liveness")[0] == 200
-        assert open_connections(supervisor) <= MOST_CONNECTIONS
+        assert open_connections(supervisor) <= MAX_CONNECTIONS
         for sock in crowd:
             sock.close()
 
@@ -225,7 +225,7 @@ class TestCrowds:
         sock = supervisor.connect()
         sock.sendall(b"GET /met")
         supervisor.turn()
-        supervisor.clock.time += PATIENCE
+        supervisor.clock.time += REQUEST_TIMEOUT_SECONDS
 
         assert supervisor.receive(sock).startswith(b"HTTP/1.1 408 ")
         assert open_connections(supervisor) == 0
@@ -247,7 +247,7 @@ class TestCrowds:
         sock = supervisor.connect()
         sock.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
         supervisor.turn()
-        supervisor.clock.time += PATIENCE
+        supervisor.clock.time += REQUEST_TIMEOUT_SECONDS
         supervisor.turn()
 
         assert not supervisor.probes.is_busy
@@ -348,12 +348,12 @@ class TestOrders:
 
 class TestSockets:
     def test_a_control_socket_that_cannot_be_is_said_where_nobody_named_it(self, supervisor: Supervisor) -> None:
-        supervisor.probes.take_orders("/nonexistent/control.sock", is_required=False)
+        supervisor.probes.open_control_socket("/nonexistent/control.sock", is_required=False)
 
         ((event, fields),) = supervisor.events
         assert (event, fields["path"]) == ("control_off", "/nonexistent/control.sock")
         with pytest.raises(UsageError, match="control"):
-            supervisor.probes.take_orders("/nonexistent/control.sock", is_required=True)
+            supervisor.probes.open_control_socket("/nonexistent/control.sock", is_required=True)
 
     def test_in_a_child_closing_removes_no_file_and_at_the_end_all_are_removed(self, supervisor: Supervisor) -> None:
         supervisor.probes.close()
@@ -382,7 +382,7 @@ def test_a_frame_that_makes_no_sense_is_reported_and_dropped(supervisor: Supervi
     slot = supervisor.add_slot(is_ready=True)
     assert slot.child is not None
     for _ in range(3):
-        supervisor.metrics.take_in(slot, slot.child, {"type": "metrics", "raw": raw})
+        supervisor.metrics.add_frame(slot, slot.child, {"type": "metrics", "raw": raw})
 
     wait_until(lambda: supervisor.turn() or not supervisor.probes.is_busy, "the frames to be dropped")
 
@@ -401,7 +401,7 @@ def test_frames_and_pages_share_the_time_of_a_turn(supervisor: Supervisor) -> No
             "layouts": [[0, [["_total"]]]],
             "rows": rows,
         }
-        supervisor.metrics.take_in(slot, slot.child, {"type": "metrics", "raw": ruby_json.encode(frame)})
+        supervisor.metrics.add_frame(slot, slot.child, {"type": "metrics", "raw": ruby_json.encode(frame)})
     assert supervisor.probes.is_busy
 
     before, turns = supervisor.clock.time, 0
@@ -425,5 +425,5 @@ def test_a_listener_without_descriptors_rests_and_does_not_keep_the_loop_awake(s
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
     assert ready == []
-    supervisor.clock.time += REST_SECONDS
+    supervisor.clock.time += ACCEPT_PAUSE_SECONDS
     assert b"200 OK" in supervisor.receive(sock)

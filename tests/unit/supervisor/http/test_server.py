@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 import pytest
 
 from kiqcluster.supervisor.http.server import (
-    LONGEST_REQUEST,
+    MAX_REQUEST_BYTES,
     Connection,
     Request,
     Response,
@@ -183,7 +183,7 @@ class TestRequests:
         assert client.exchange(request_line + b"\r\n\r\n")[0] == 400
 
     def test_a_head_that_is_too_long_is_refused(self, client: Client) -> None:
-        status, _, body = client.exchange(b"GET /hello HTTP/1.1\r\nX: " + b"x" * LONGEST_REQUEST)
+        status, _, body = client.exchange(b"GET /hello HTTP/1.1\r\nX: " + b"x" * MAX_REQUEST_BYTES)
 
         assert (status, body) == (431, b"a request has at most 8192 bytes\n")
 
@@ -193,7 +193,7 @@ class TestRequests:
 
         assert client.exchange(head + b"a b=c"[: 5 if length == "5" else 0])[0] == status
 
-    @pytest.mark.parametrize("length", [LONGEST_REQUEST + 1, 10**30])
+    @pytest.mark.parametrize("length", [MAX_REQUEST_BYTES + 1, 10**30])
     def test_a_body_that_is_too_long_is_refused_before_it_comes(self, client: Client, length: int) -> None:
         assert client.exchange(f"POST /echo HTTP/1.1\r\nContent-Length: {length}\r\n\r\n".encode())[0] == 413
 

@@ -131,8 +131,8 @@ class TestDocument:
     def test_a_successor_and_those_that_leave_have_states_of_their_own(self, state: ClusterState) -> None:
         slot = state.slots[0]
         assert slot.child is not None
-        slot.successor = replace(slot.child, pid=7, ready_at=None)
-        slot.leaving = [replace(slot.child, pid=8, leave_by=60.0)]
+        slot.replacement = replace(slot.child, pid=7, ready_at=None)
+        slot.leaving = [replace(slot.child, pid=8, stop_deadline=60.0)]
 
         shown = self.document(state)["slots"][0]  # type: ignore[index]
 

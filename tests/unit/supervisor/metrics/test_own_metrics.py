@@ -17,7 +17,7 @@ from kiqcluster.supervisor.cluster.expansion import SlotPlan
 from kiqcluster.supervisor.cluster.slots import Child, Slot
 from kiqcluster.supervisor.cluster.state import ClusterState, RollReport
 from kiqcluster.supervisor.fork import reap
-from kiqcluster.supervisor.metrics.own_metrics import FRESH, REASONS, WINDOW, Figures
+from kiqcluster.supervisor.metrics.own_metrics import REASONS, TURN_WINDOW_SECONDS, USAGE_CACHE_SECONDS, OwnMetrics
 from tests.kit import ManualClock, wait_until
 
 NOBODY = 1 << 22  # beyond every pid
@@ -30,7 +30,7 @@ class Stage:
         self.state = ClusterState(
             slots=[Slot(SlotPlan(number, parse_group("*"), {}, "random", 1)) for number in range(2)]
         )
-        self.figures = Figures(self.state, self.clock)
+        self.own = OwnMetrics(self.state, self.clock)
 
     def child(self, pid: int = NOBODY, slot: int = 0) -> Child:
         """Return a new process, in charge of a slot."""
@@ -39,7 +39,7 @@ class Stage:
         return child
 
     def shown(self) -> dict[str, float]:
-        steps = self.figures.page(TEXT)
+        steps = self.own.page(TEXT)
         while True:
             try:
                 next(steps)
@@ -118,7 +118,7 @@ class TestProcesses:
         finally:
             process.kill()
             process.communicate()
-        stage.clock.time += FRESH
+        stage.clock.time += USAGE_CACHE_SECONDS
         after = stage.of_slot("child_resident_memory_bytes")
 
         assert after == before
@@ -128,7 +128,7 @@ class TestProcesses:
         child.round_trips, child.round_trip_seconds = 5, 0.5
         before = stage.of_slot("child_cpu_seconds_total") or 0
         stage.state.slots[0].child = None
-        stage.figures.fold(stage.state.slots[0], child)
+        stage.own.on_child_exit(stage.state.slots[0], child)
         younger = stage.child()
         younger.round_trips, younger.round_trip_seconds = 2, 0.25
 
@@ -147,7 +147,7 @@ class TestProcesses:
         child.cpu = wait_until(lambda: reap(process.pid), "it to end").cpu
         process.wait()
         stage.state.slots[0].child = None
-        stage.figures.fold(stage.state.slots[0], child)
+        stage.own.on_child_exit(stage.state.slots[0], child)
 
         assert before < BURNT <= (stage.of_slot("child_cpu_seconds_total") or 0)
 
@@ -160,7 +160,7 @@ class TestProcesses:
         assert stage.of_slot("fetch_round_trips_total") == 7
 
         slot.leaving.clear()
-        stage.figures.fold(slot, old)
+        stage.own.on_child_exit(slot, old)
         assert stage.of_slot("fetch_round_trips_total") == 7
 
 
@@ -184,7 +184,7 @@ class TestCluster:
         state = stage.state
         state.rolls["failed"] += 1
         state.reloads["done"] += 2
-        state.recovered, state.fenced, state.quiet.expirations, stage.figures.refused = 3, 4, 5, 6
+        state.recovered, state.fenced, state.quiet.expirations, stage.own.refused = 3, 4, 5, 6
         state.roll = RollReport("x")
         state.restart_needed = "1.2 is installed"
 
@@ -202,9 +202,15 @@ class TestCluster:
 
     def test_the_longest_turn_is_forgotten_after_a_while(self, stage: Stage) -> None:
         seen = []
-        for seconds, later in ((0.5, 0.0), (0.1, WINDOW / 2), (0.1, WINDOW), (0.2, WINDOW), (0.1, 5 * WINDOW)):
+        for seconds, later in (
+            (0.5, 0.0),
+            (0.1, TURN_WINDOW_SECONDS / 2),
+            (0.1, TURN_WINDOW_SECONDS),
+            (0.2, TURN_WINDOW_SECONDS),
+            (0.1, 5 * TURN_WINDOW_SECONDS),
+        ):
             stage.clock.time += later
-            stage.figures.turned(seconds)
+            stage.own.record_turn(seconds)
             seen.append(stage.shown()["kiqcluster_supervisor_longest_turn_seconds"])
 
         assert seen == [0.5, 0.5, 0.5, 0.2, 0.1]

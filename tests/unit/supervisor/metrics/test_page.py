@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from kiqcluster.process.negotiation import OPENMETRICS, TEXT
 from kiqcluster.supervisor.metrics import page as module
-from kiqcluster.supervisor.metrics.aggregate import Row
+from kiqcluster.supervisor.metrics.aggregate import Series
 from tests.reports import Stage
 
 
@@ -92,7 +92,7 @@ class TestTotals:
             worker.die()
             stage.catch_up()
             gc.collect()
-            return sum(isinstance(each, Row) for each in gc.get_objects())
+            return sum(isinstance(each, Series) for each in gc.get_objects())
 
         first = come_and_go()
 
@@ -290,7 +290,7 @@ class TestLimits:
         assert stage.page().count("# TYPE kiqcluster_quiet ") == 1
 
     def test_labels_without_end_fill_no_memory(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "MOST_ROWS", 10)
+        monkeypatch.setattr(module, "MAX_SERIES", 10)
         worker = stage.worker()
         counter = Counter("sold", "x", ["customer"], registry=worker.registry)
         for number in range(30):
@@ -303,7 +303,7 @@ class TestLimits:
         assert shown["kiqcluster_series_refused_total"] == 21
 
     def test_room_that_is_given_back_is_used_again(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "MOST_ROWS", 1)
+        monkeypatch.setattr(module, "MAX_SERIES", 1)
         for value in (1, 2, 3):
             worker = stage.worker()
             worker.gauge(value, f"pool_{value}")
@@ -327,7 +327,7 @@ class TestLimits:
         assert FAILED in end.value.value.decode()
 
     def test_catching_up_stops_when_its_time_is_over(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "BATCH", 10)
+        monkeypatch.setattr(module, "SERIES_PER_STEP", 10)
         worker = stage.worker()
         counter = Counter("sold", "x", ["customer"], registry=worker.registry)
         for number in range(100):

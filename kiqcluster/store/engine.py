@@ -510,7 +510,10 @@ class Engine:
                     return found
 
     def read_due(self, source: str, now: float) -> Due:
-        """Return due entries, at most MAX_DUE and MAX_DUE_BYTES, at least one.  One round trip.  Raises StoreError."""
+        """Return due entries, at most MAX_DUE and MAX_DUE_BYTES, at least one, and when the next one is due.
+
+        One round trip.  Raises StoreError.
+        """
         return read_due(self.store, source, now, MAX_DUE, MAX_DUE_BYTES)
 
     def move_due(self, source: str, entries: Sequence[Move], now: float) -> tuple[int, list[str]]:

@@ -79,10 +79,15 @@ class Moved(NamedTuple):
 
 
 class Due(NamedTuple):
-    """Entries that are due.  now: the time that says so; Redis' own where the caller's clock is far ahead of it."""
+    """Entries that are due.
+
+    now: the time that says so; Redis' own where the caller's clock is far ahead of it.
+    next_at: score of the next entry, inf if there is none; None where these may not be all that are due.
+    """
 
     now: float
     entries: list[bytes]
+    next_at: float | None
 
 
 class Part(NamedTuple):
@@ -99,7 +104,7 @@ def read_due(store: Store, source: str, now: float, most: int, most_bytes: int) 
     One round trip.  Raises StoreError.
     """
     reply = run_script(store, Call(DUE, [source], [repr(now), most, most_bytes]))
-    return Due(float(reply[0]), reply[1:])
+    return Due(float(reply[0]), reply[2:], float(reply[1]) if reply[1] else None)
 
 
 def move_entries(

@@ -4,12 +4,12 @@ Threads, from birth to death:
 main         child.py           signals, the socket to the supervisor, one beat a second
 manager      run/manager.py     wakeups of idle queues, overdue outcomes, dead processors
 processor/N  run/processor.py   take a unit → execute → outcome; flushes outcomes and reserves when nothing is left
-poller       poller.py          schedule and retry set → queues
+poller       poller.py          due entries of the schedule and retry set → queues
 heartbeat    heartbeat.py       Sidekiq's process registry, remote signals, new queues
 recovery     recovery.py        units of dead processes → queues
 job log      run/job_log.py     lines of jobs that have ended
 
 Read in this order: child, launcher, run/ (manager, processor, execution, retry), fetch/ (fetch, coordinator).  Then
-poller, heartbeat, recovery with failure_detector, inbox, identity, metrics/; orphan_alarm, descriptors and
+poller with due_times, heartbeat, recovery with failure_detector, inbox, identity, metrics/; orphan_alarm, descriptors and
 exit_handlers: what may go wrong with a process from inside.
 """

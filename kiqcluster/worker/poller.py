@@ -1,123 +1,199 @@
-"""Poller: moves due jobs of the retry and schedule sets to their queues.
+"""Poller: moves due entries of the retry and schedule sets, and of other sources, to their queues.
 
 Runs in: its own thread; it goes on while the process is quiet, so a quiet fleet misses nothing.
-1. wait       a random time, so that a fleet polls once per `average_scheduled_poll_interval` without coordination
-2. read       the entries that are due, at most MAX_DUE and MAX_DUE_BYTES at a time, of both sets in turns
-3. prepare    client middleware, as for any push (reenqueue.py); what is no job goes to the dead set with its reason
+1. wait       a random time, so that a fleet polls once per `average_scheduled_poll_interval` without coordination; but
+              no longer than until an entry is due that this process knows of (due_times.py)
+2. read       the entries that are due, at most MAX_DUE and MAX_DUE_BYTES at a time, of all sources in turns; and when
+              the next one is due
+3. prepare    client middleware, as for any push (reenqueue.py); what is not a job goes to the dead set with its reason
 4. move       one script, which moves only what is still there and due (a second poller may be Ruby's).  What Redis
               refuses holds up only itself: where a whole script is refused (an ACL forbids one queue), its entries go
               key by key, and those of the refused one are due again in a minute, unasked until then
 5. trim       the rest of what a burial found too much in the dead set
 
+A poll costs a count of the fleet and one command per source while nothing is due before the next poll.
 Counterpart: sidekiq scheduled.rb; its window between ZREM and LPUSH is closed here.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from kiqcluster.errors import MalformedPayload, RedisRefused, StoreError
 from kiqcluster.ipc.forks import exit_forked_children
-from kiqcluster.process.runtime import Runtime
+from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.process.service import Service
 from kiqcluster.reenqueue import DEFAULT_QUEUE, enqueued
+from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.payload import read, wrap
 from kiqcluster.store.engine import DEFERRAL, Engine
 from kiqcluster.store.entry_moves import Move
+from kiqcluster.worker.due_times import DueTimes
 
-__all__ = ["Poller", "poll_pause"]
+__all__ = ["DueSource", "Poller", "poll_pause", "sidekiq_sources"]
 
-FIRST_WAIT = 10.0  # seconds after boot, so that the process is registered before it counts the fleet
-FALLBACK_PAUSE = 5.0  # seconds until the next poll when the fleet could not be counted
-MAX_REMEMBERED = 1_000  # keys that Redis has refused
-SMALL_FLEET = 10  # processes; below, the pause varies less (sidekiq scheduled.rb)
+FIRST_WAIT_SECONDS = 10.0  # after boot, so that the process is registered before it counts the fleet
+FALLBACK_PAUSE_SECONDS = 5.0  # until the next poll when the fleet could not be counted
+MAX_REMEMBERED_KEYS = 1_000  # that Redis has refused
+SMALL_FLEET_PROCESSES = 10  # below, the pause varies less (sidekiq scheduled.rb)
+
+
+@dataclass(frozen=True, slots=True)
+class DueSource:
+    """A sorted set whose entries are due at their score, epoch seconds.
+
+    enqueue: (entry, now) → what becomes of a due entry.  It raises MalformedPayload for what is not a job, and what
+    client middleware raises.
+    """
+
+    key: str
+    enqueue: Callable[[bytes, float], Move]
+
+
+def sidekiq_sources(keys: Keys, setup: Setup) -> list[DueSource]:
+    """Return the retry set and the schedule set."""
+    return [DueSource(key, partial(enqueued, setup)) for key in (keys.retry, keys.schedule)]
 
 
 def poll_pause(processes: int, interval: float, rng: Random) -> float:
     """Return the seconds until the next poll, so that `processes` together poll once per `interval` on average."""
     average = max(1, processes) * interval
-    if processes < SMALL_FLEET:
+    if processes < SMALL_FLEET_PROCESSES:
         return average * (rng.random() + 0.5)
     return average * rng.random() * 2
 
 
 class Poller(Service):
-    """See the module's docstring."""
+    """sources: what it serves; None for the retry set and the schedule set."""
 
-    def __init__(self, runtime: Runtime, engine: Engine, on_crash: Callable[[str, Exception], None]) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        engine: Engine,
+        on_crash: Callable[[str, Exception], None],
+        sources: Iterable[DueSource] | None = None,
+    ) -> None:
         super().__init__("poller", on_crash)
         self._runtime = runtime
         self._engine = engine
         self._keys = engine.store.keys
+        served = sidekiq_sources(self._keys, runtime.setup) if sources is None else sources
+        self._sources = {source.key: source for source in served}
+        self._due_times = DueTimes(runtime.rng)
         self._refused = RefusedKeys(runtime)
         self._trim_wanted = False
 
     def run(self) -> None:
         interval = self._runtime.config.average_scheduled_poll_interval
         # Sidekiq waits 10 to 15 s before its first poll; an interval set below that wants its jobs sooner.
-        self.pause(min(FIRST_WAIT, interval * 2) + self._runtime.rng.random() * interval)
+        self.pause(min(FIRST_WAIT_SECONDS, interval * 2) + self._runtime.rng.random() * interval)
         while not self.stopping.is_set():
             try:
-                self.poll()
-                pause = poll_pause(self._processes(), interval, self._runtime.rng)
+                processes = self._processes()
+                pause = poll_pause(processes, interval, self._runtime.rng)
+                poll_at = self._now() + pause
+                self.poll(pause, processes)
+                self._wait_for_poll(poll_at)
             except StoreError as error:
                 self._runtime.trouble("poller", error)
-                pause = FALLBACK_PAUSE
-            self.pause(pause)
+                self.pause(FALLBACK_PAUSE_SECONDS)
 
     def trim_soon(self) -> None:
         """Trim the dead set at the next poll: there was more to drop than one script does.  From any thread."""
         self._trim_wanted = True
 
-    def poll(self) -> int:
+    def poll(self, ahead: float = 0.0, processes: int = 1) -> int:
         """Move all that is due now; return how many entries.
 
-        One round trip to look, two per batch of a set that has something due.  Raises StoreError when Redis is away.
+        ahead: seconds from now; the time of the next entry that is due within them is learned.
+        processes: in the fleet.
+        One round trip to look, then one per source that has something due or due within `ahead`, and two per batch
+        that moves.  Raises StoreError when Redis is away.
         """
-        moved, sources = 0, deque(self._sets_with_due())
-        while sources and not self.stopping.is_set():
-            source = sources.popleft()
-            try:
-                count = self._move_some(source)
-                self._refused.forget(source)
-            except RedisRefused as error:  # this set is of no use, and holds up no other
-                self._refused.remember(source, str(error))
-                continue
-            if count is not None:
-                moved += count
-                sources.append(source)  # behind the other: a million retries hold up no schedule
+        self._due_times.begin(processes)
+        moved = self._move_due(self._sources_with_due(ahead))
         self._trim()
         return moved
 
-    # 2. read
+    # 1. wait
 
-    def _sets_with_due(self) -> list[str]:
-        """Return the sets in which something is due; one that cannot be read counts, so that the read says why."""
-        sources, now = (self._keys.retry, self._keys.schedule), repr(self._runtime.clock.now())
-        with self._engine.store.borrowed() as link:
-            counts = link.exchange([("ZCOUNT", source, "-inf", now) for source in sources])
-        return [source for source, count in zip(sources, counts, strict=True) if count != 0]
+    def _wait_for_poll(self, poll_at: float) -> None:
+        """Wait for the next poll, and move what is known to become due before that, at its time."""
+        while not self.stopping.is_set():
+            wake_at = self._due_times.wake_at()
+            if wake_at >= poll_at:
+                self.pause(max(0.0, poll_at - self._now()))
+                return
+            if self.pause(max(0.0, wake_at - self._now())):
+                self.move_known()
 
-    def _move_some(self, source: str) -> int | None:
-        """Move a batch of what is due in a set; return how many entries, None when nothing was due any more."""
-        due = self._engine.read_due(source, self._runtime.clock.now())
-        if not due.entries:
-            return None
-        return self._move(source, [self._prepare(entry, due.now) for entry in due.entries], due.now)
+    def move_known(self) -> int:
+        """Move what is known to be due by now; return how many entries.
+
+        One round trip per source, and one per batch that moves.  Raises StoreError when Redis is away.
+        """
+        keys = self._due_times.take_due(self._now())
+        moved = self._move_due(keys)
+        self._due_times.woke(self._now(), in_vain=bool(keys) and not moved)
+        return moved
+
+    def _now(self) -> float:
+        return self._runtime.clock.monotonic()
 
     def _processes(self) -> int:
         count: int = self._engine.store.call("SCARD", self._keys.processes)
         return count
 
+    # 2. read
+
+    def _sources_with_due(self, ahead: float) -> list[str]:
+        """Return the keys under which something is due within so many seconds.
+
+        One that cannot be read is among them, so that the read says why.
+        """
+        until = repr(self._runtime.clock.now() + ahead)
+        with self._engine.store.borrowed() as link:
+            counts = link.exchange([("ZCOUNT", key, "-inf", until) for key in self._sources])
+        return [key for key, count in zip(self._sources, counts, strict=True) if count != 0]
+
+    def _move_due(self, keys: Iterable[str]) -> int:
+        """Move all that is due in these sources; return how many entries."""
+        moved, waiting = 0, deque(keys)
+        while waiting and not self.stopping.is_set():
+            key = waiting.popleft()
+            try:
+                count, is_all = self._move_some(self._sources[key])
+                self._refused.forget(key)
+            except RedisRefused as error:  # this source is of no use, and holds up no other
+                self._refused.remember(key, str(error))
+                continue
+            moved += count
+            if not is_all:
+                waiting.append(key)  # behind the others: a million retries hold up no schedule
+        return moved
+
+    def _move_some(self, source: DueSource) -> tuple[int, bool]:
+        """Move a batch of what is due in a source; return how many entries, and whether that was all."""
+        asked = self._now()
+        due = self._engine.read_due(source.key, self._runtime.clock.now())
+        if due.next_at is not None:
+            self._due_times.learn(source.key, asked + due.next_at - due.now)
+        if not due.entries:
+            return 0, True
+        moves = [self._prepare(source, entry, due.now) for entry in due.entries]
+        return self._move(source.key, moves, due.now), due.next_at is not None
+
     # 3. prepare
 
-    def _prepare(self, old: bytes, now: float) -> Move:
+    def _prepare(self, source: DueSource, old: bytes, now: float) -> Move:
         """Return what becomes of a due entry."""
         try:
             with exit_forked_children():
-                move = enqueued(self._runtime.setup, old, now)
+                move = source.enqueue(old, now)
         except MalformedPayload as error:
             self._runtime.setup.notify_error_handlers(error, {"context": "malformed payload", "payload": old})
             return Move(old, "bury", "", wrap(old, DEFAULT_QUEUE, error, now))
@@ -178,7 +254,7 @@ def _deferred(old: bytes, now: float) -> Move:
 class RefusedKeys:
     """Keys that Redis has refused lately: nobody asks for them again within DEFERRAL, and each refusal is said once.
 
-    One thread.  A refusal is over at the next use that succeeds; MAX_REMEMBERED are remembered.
+    One thread.  A refusal is over at the next use that succeeds; MAX_REMEMBERED_KEYS are remembered.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -191,7 +267,7 @@ class RefusedKeys:
 
     def remember(self, key: str, words: str) -> None:
         """Ask for a key no more for a while."""
-        if len(self._until) >= MAX_REMEMBERED:
+        if len(self._until) >= MAX_REMEMBERED_KEYS:
             self._until.clear()
         self._until[key] = self._runtime.clock.monotonic() + DEFERRAL
         self.say(key, words)
@@ -200,7 +276,7 @@ class RefusedKeys:
         """Say what Redis refuses, unless it was said before."""
         if self._said.get(key) == words:
             return
-        if len(self._said) >= MAX_REMEMBERED:
+        if len(self._said) >= MAX_REMEMBERED_KEYS:
             self._said.clear()
         self._said[key] = words
         named = words if f"key {key}" in words or words == key else f"{words} (key {key})"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha1
+from math import inf
 from threading import Event
 
 import pytest
@@ -1027,7 +1028,17 @@ class TestDue:
 
         assert read_due(store, store.keys.retry, NOW, 3, 100).entries == [b"e0", b"e1", b"e2"]
         store.call("ZREMRANGEBYRANK", store.keys.retry, 0, 7)
-        assert read_due(store, store.keys.retry, NOW, 3, 100) == (NOW, [b"e8"])
+        assert read_due(store, store.keys.retry, NOW, 3, 100) == (NOW, [b"e8"], NOW + 9)
+
+    def test_says_when_the_next_one_is_due_unless_more_may_be_due_now(self, store: Store) -> None:
+        store.call("ZADD", store.keys.retry, NOW - 2, "a", NOW, "b", repr(NOW + 0.5), "c", NOW + 9, "d")
+
+        assert read_due(store, store.keys.retry, NOW, 9, 100) == (NOW, [b"a", b"b"], NOW + 0.5)
+        assert read_due(store, store.keys.retry, NOW, 2, 100).next_at is None
+        assert read_due(store, store.keys.retry, NOW, 9, 1).next_at is None
+        assert read_due(store, store.keys.retry, NOW - 5, 9, 100) == (NOW - 5, [], NOW - 2)
+        assert read_due(store, store.keys.retry, NOW + 9, 9, 100).next_at == inf
+        assert read_due(store, store.keys.schedule, NOW, 9, 100) == (NOW, [], inf)
 
     def test_reads_no_more_bytes_than_it_may_but_always_one_entry(self, store: Store) -> None:
         store.call("ZADD", store.keys.retry, 1, "a" * 900, 2, "b" * 90, 3, "c" * 10, 4, "d")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import inf
 from random import Random
 from typing import Any
 
@@ -18,8 +19,8 @@ from kiqcluster.sidekiq.payload import INVALID_PAYLOAD
 from kiqcluster.store import Store
 from kiqcluster.store.engine import MAX_DUE, MAX_DUE_BYTES, DeadSetLimits, Engine
 from kiqcluster.store.entry_moves import Move
-from kiqcluster.worker.poller import Poller, poll_pause
-from tests.kit import RedisServer
+from kiqcluster.worker.poller import DueSource, Poller, poll_pause, sidekiq_sources
+from tests.kit import ManualClock, RedisServer
 from tests.proxy import Proxy
 
 LIMITS = DeadSetLimits(100, 1_000.0)
@@ -34,7 +35,11 @@ def poller_on(store: Store, setup: Setup, refusals: list[str], engine: Engine | 
     """refusals: gets what the poller says of them."""
     events = Events()
     events.listen(lambda name, fields: refusals.append(fields["error"]) if name == "redis_refused" else None)
-    return Poller(Runtime(Config(), store, setup, events), engine or Engine(store, LIMITS), lambda name, error: None)
+    return poller_of(Runtime(Config(), store, setup, events), engine or Engine(store, LIMITS))
+
+
+def poller_of(runtime: Runtime, engine: Engine) -> Poller:
+    return Poller(runtime, engine, lambda name, error: None)
 
 
 def due(store: Store, key: str, raw: str | bytes, seconds: float = -1.0) -> None:
@@ -286,6 +291,129 @@ def test_what_is_due_moves_over_a_slow_line_once(store: Store, redis_server: Red
         assert poller_on(Store(line.url, timeout=0.3), setup, []).poll() == 13
 
     assert store.call("LLEN", "queue:fine") == 13
+
+
+def commands_of(store: Store, act: Callable[[], object]) -> dict[str, int]:
+    """Return which commands the server runs meanwhile, those of scripts among them."""
+    store.call("CONFIG", "RESETSTAT")
+    act()
+    stats = store.call("INFO", "commandstats").decode()
+    found = {name: int(calls) for name, calls in re.findall(r"cmdstat_([^:|]+):calls=(\d+)", stats)}
+    return {name: calls for name, calls in found.items() if name not in ("info", "config", "select", "hello", "client")}
+
+
+class TestKnownTimes:
+    """On a clock of its own, at the time of the server's."""
+
+    @pytest.fixture
+    def clock(self) -> ManualClock:
+        return ManualClock(time.time())
+
+    @pytest.fixture
+    def timed(self, store: Store, setup: Setup, clock: ManualClock) -> Poller:
+        return poller_of(Runtime(Config(), store, setup, Events(), clock), Engine(store, LIMITS))
+
+    def test_a_poll_with_nothing_due_soon_asks_one_command_per_set(
+        self, own_server: RedisServer, setup: Setup, clock: ManualClock
+    ) -> None:
+        store = own_server.store()
+        poller = poller_of(Runtime(Config(), store, setup, Events(), clock), Engine(store, LIMITS))
+        due(store, store.keys.schedule, '{"class":"X","queue":"q","args":[],"jid":"a"}', seconds=60)
+
+        assert commands_of(store, lambda: poller.poll(ahead=30.0)) == {"zcount": 2}
+
+    def test_what_is_due_before_the_next_poll_moves_at_its_time_and_not_before(
+        self, timed: Poller, store: Store, clock: ManualClock
+    ) -> None:
+        due_in(store, clock, "a", 3.0)
+        due_in(store, clock, "b", 3.5)
+
+        assert timed.poll(ahead=5.0) == 0
+        clock.time += 2.99
+        assert timed.move_known() == 0
+        clock.time += 0.011
+        assert timed.move_known() == 1
+        assert timed.move_known() == 0
+        clock.time += 0.5
+        assert timed.move_known() == 1
+
+        assert [json.loads(raw)["jid"] for raw in store.call("LRANGE", "queue:q", 0, -1)] == ["b", "a"]
+
+    def test_a_move_says_when_the_next_one_is_due_without_another_question(
+        self, own_server: RedisServer, setup: Setup, clock: ManualClock
+    ) -> None:
+        store = own_server.store()
+        poller = poller_of(Runtime(Config(), store, setup, Events(), clock), Engine(store, LIMITS))
+        due_in(store, clock, "warm", -1.0)
+        poller.poll()  # the scripts are known from here on
+        for number in range(3):
+            due_in(store, clock, str(number), 1.0 + number / 10)
+        poller.poll(ahead=5.0)
+        clock.time += 1.01
+
+        asked = commands_of(store, poller.move_known)
+
+        assert asked["evalsha"] == 2
+        clock.time += 0.1
+        assert poller.move_known() == 1
+
+    def test_several_that_know_the_same_time_move_it_once(self, store: Store, setup: Setup, clock: ManualClock) -> None:
+        due_in(store, clock, "a", 3.0)
+        pollers = [poller_of(Runtime(Config(), store, setup, Events(), clock), Engine(store, LIMITS)) for _ in range(4)]
+        for each in pollers:
+            each.poll(ahead=5.0, processes=4)
+        clock.time += 3.01
+
+        assert [each.move_known() for each in pollers] == [1, 0, 0, 0]
+        assert store.call("LLEN", "queue:q") == 1
+
+    def test_a_clock_that_is_far_ahead_wakes_by_that_of_redis(
+        self, timed: Poller, store: Store, clock: ManualClock
+    ) -> None:
+        due_in(store, clock, "a", 20.0)
+        clock.time += 3_600.0
+
+        assert timed.poll(ahead=30.0) == 0
+        clock.time += 19.0
+
+        assert timed.move_known() == 0
+        assert store.call("ZCARD", store.keys.schedule) == 1
+
+    def test_a_source_that_is_refused_wakes_nobody(self, store: Store, timed: Poller, clock: ManualClock) -> None:
+        due_in(store, clock, "a", 3.0)
+        store.call("SET", store.keys.retry, "no set")
+
+        timed.poll(ahead=5.0)
+        store.call("SET", store.keys.schedule, "no set either")
+        clock.time += 3.01
+
+        assert timed.move_known() == 0
+        assert timed._due_times.wake_at() == inf
+
+    def test_a_feature_may_bring_a_source_of_its_own(self, store: Store, setup: Setup, clock: ManualClock) -> None:
+        def tick(entry: bytes, now: float) -> Move:
+            return Move(entry, "push", "nightly", b'{"class":"Nightly","args":["%s"]}' % entry)
+
+        runtime, engine = Runtime(Config(), store, setup, Events(), clock), Engine(store, LIMITS)
+        sources = [*sidekiq_sources(store.keys, setup), DueSource("kiq:cron", tick)]
+        poller = Poller(runtime, engine, lambda name, error: None, sources)
+        due_in(store, clock, "a", 3.0)
+        store.call("ZADD", "kiq:cron", clock.time + 2.0, "at night")
+
+        assert poller.poll(ahead=5.0) == 0
+        clock.time += 2.01
+        assert poller.move_known() == 1
+        clock.time += 1.0
+        assert poller.move_known() == 1
+
+        (pushed,) = store.call("LRANGE", "queue:nightly", 0, -1)
+        assert json.loads(pushed)["args"] == ["at night"]
+        assert store.call("LLEN", "queue:q") == 1
+
+
+def due_in(store: Store, clock: ManualClock, jid: str, seconds: float) -> None:
+    raw = f'{{"class":"X","queue":"q","args":[],"jid":"{jid}"}}'
+    store.call("ZADD", store.keys.schedule, repr(clock.time + seconds), raw)
 
 
 @pytest.mark.parametrize(("processes", "lowest", "highest"), [(1, 2.5, 7.5), (4, 10, 30), (20, 0, 200)])

@@ -7,16 +7,21 @@
 -- ARGV[3]  bytes: the entry that would exceed them is not returned, unless it is the first
 --
 -- One entry is read at a time: a hundred of three megabytes would be copied before they could be counted.
--- Returns {now, entries...}; now is Redis' own time where the caller's clock is ahead of it (server_clock.lua).
+-- Returns {now, next, entries...}; now is Redis' own time where the caller's clock is ahead of it (server_clock.lua).
+-- next: the score of the first entry that is not due yet, 'inf' if there is none; '' where more may be due now.
 -- Cost: O(entries x log n).
 
 -- include server_clock
 
 local now = not_ahead(ARGV[1])
-local reply, size = {now}, 0
+local reply, size = {now, ''}, 0
 for number = 0, tonumber(ARGV[2]) - 1 do
   local entry = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', number, 1)[1]
-  if not entry then break end
+  if not entry then
+    local later = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+    reply[2] = later[2] or 'inf'
+    break
+  end
   size = size + #entry
   if number > 0 and size > tonumber(ARGV[3]) then break end
   reply[#reply + 1] = entry

@@ -1,0 +1,103 @@
+"""Due times: a process wakes for what it knows, and seldom in vain."""
+
+from __future__ import annotations
+
+from math import inf
+from random import Random
+
+import pytest
+
+from kiqcluster.worker.due_times import GATHER_SECONDS, MARGIN_SECONDS, SPREAD_SECONDS, DueTimes
+
+
+@pytest.fixture
+def times() -> DueTimes:
+    return DueTimes(Random(1))
+
+
+def test_nothing_known_is_never(times: DueTimes) -> None:
+    times.begin(1)
+
+    assert times.wake_at() == inf
+    times.learn("schedule", inf)
+    assert times.wake_at() == inf
+    assert times.take_due(1e12) == []
+
+
+def test_a_process_alone_wakes_at_the_earliest_time(times: DueTimes) -> None:
+    times.begin(1)
+    times.learn("retry", 20.0)
+    times.learn("schedule", 10.0)
+
+    assert times.wake_at() == 10.0 + MARGIN_SECONDS
+
+
+def test_sources_that_are_due_are_taken_once(times: DueTimes) -> None:
+    times.begin(1)
+    for key, at in (("retry", 10.0), ("schedule", 10.001), ("later", 11.0)):
+        times.learn(key, at)
+
+    assert times.take_due(10.5) == ["retry", "schedule"]
+    assert times.take_due(10.5) == []
+    assert times.wake_at() == 11.0 + MARGIN_SECONDS
+
+
+def test_a_poll_forgets_what_was_known(times: DueTimes) -> None:
+    times.begin(1)
+    times.learn("schedule", 10.0)
+
+    times.begin(1)
+
+    assert times.wake_at() == inf
+
+
+def test_a_fleet_wakes_within_the_spread_and_not_at_once(times: DueTimes) -> None:
+    times.begin(50)
+    times.learn("schedule", 10.0)
+
+    drawn = [times.wake_at() - 10.0 for _ in range(1_000)]
+
+    assert 0.0 < min(drawn) < SPREAD_SECONDS / 10
+    assert SPREAD_SECONDS * 0.9 < max(drawn) <= SPREAD_SECONDS + MARGIN_SECONDS
+    assert len(set(drawn)) > 900
+
+
+def test_entries_that_are_due_together_share_a_wake(times: DueTimes) -> None:
+    times.begin(1)
+    times.woke(10.0, in_vain=False)
+    times.learn("schedule", 10.001)
+
+    assert times.wake_at() == 10.0 + GATHER_SECONDS
+
+
+@pytest.mark.parametrize("processes", [1, 2, 1_000])
+def test_between_two_polls_a_process_wakes_in_vain_a_few_times_at_most(processes: int) -> None:
+    """Others are always faster, and something is always due."""
+    poll_at, now, wakes = 10_000.0, 0.0, 0
+    times = DueTimes(Random(processes))
+    times.begin(processes)
+
+    while True:
+        times.learn("schedule", now)
+        now = times.wake_at()
+        if now >= poll_at:
+            break
+        assert times.take_due(now) == ["schedule"]
+        times.woke(now, in_vain=True)
+        wakes += 1
+
+    assert wakes < 30
+
+
+def test_the_next_poll_ends_the_backing_off_and_finding_something_does_not_begin_it(times: DueTimes) -> None:
+    times.begin(2)
+    for _ in range(8):
+        times.woke(0.0, in_vain=True)
+    times.learn("schedule", 10.0)
+    assert max(times.wake_at() for _ in range(100)) > 11.0
+
+    times.begin(2)
+    times.woke(0.0, in_vain=False)
+    times.learn("schedule", 10.0)
+
+    assert max(times.wake_at() for _ in range(100)) <= 10.0 + SPREAD_SECONDS + MARGIN_SECONDS

@@ -95,8 +95,8 @@ def one_size(stage: Stage, size: int, seconds: float) -> Figures:
         engine.join(Member(identity_of(number), 1, f"boot pid:[4026531836] {number} 4711"))
     store.call("SADD", store.keys.queues, "default")
     store.call("SCRIPT", "LOAD", PUBLISH.text)
-    with store.borrowed() as link:
-        engine.beat(link, [])  # so that the server knows the script
+    with store.borrowed() as connection:
+        engine.beat(connection, [])  # so that the server knows the script
     with simulators(stage, size):
         attend(store, HEARTBEAT + 1)
         before, began = stage.server.redis.info(), time.monotonic()

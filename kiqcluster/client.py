@@ -351,8 +351,8 @@ def _write_chunk(store: Store, jobs: Sequence[Ready], enqueued: list[Jid], wait_
     if wait_replicas:
         patience = min(REPLICA_PATIENCE, store.timeout / 2)
         batch.append((("WAIT", wait_replicas, int(patience * 1_000)), []))
-    with store.borrowed() as link:
-        replies = link.exchange([command for command, _ in batch])
+    with store.borrowed() as connection:
+        replies = connection.exchange([command for command, _ in batch])
     refusals = []
     for reply, (_, group) in zip(replies, batch, strict=True):
         if isinstance(reply, RedisRefused):

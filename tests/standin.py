@@ -147,7 +147,7 @@ class StandIn:
         self._thread.join()
 
     def _read(self) -> None:
-        link = self._store.link()
+        connection = self._store.connection()
         while not self._stopping.is_set():
             self._rounds += 1
             listening = [worker for worker in self.workers if worker not in self.deaf]
@@ -156,13 +156,13 @@ class StandIn:
                 continue
             keys = [f"kiq:control:{worker}" for worker in listening]
             try:
-                (reply,) = link.exchange([("BLPOP", *keys, "0.05")])
+                (reply,) = connection.exchange([("BLPOP", *keys, "0.05")])
             except Exception:  # the server is away
                 self._stopping.wait(0.05)
                 continue
             if reply is not None:
                 self._take(reply[0].decode().removeprefix("kiq:control:"), Message.read(reply[1]))
-        link.close()
+        connection.close()
 
     def _take(self, worker: str, message: Message) -> None:
         if worker in self.mortal:

@@ -211,8 +211,8 @@ def _entries(store: Store, view: View, reply: Any) -> list[SortedEntry]:
 
 def _run(store: Store, commands: Sequence[Command]) -> list[Any]:
     """Run commands in one round trip.  A key of the wrong type costs its own figure; what else is refused, raises."""
-    with store.borrowed() as link:
-        replies = link.exchange(commands)
+    with store.borrowed() as connection:
+        replies = connection.exchange(commands)
     for reply in replies:
         if isinstance(reply, RedisRefused) and reply.code != "WRONGTYPE":
             raise reply

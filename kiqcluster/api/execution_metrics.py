@@ -173,8 +173,8 @@ class ExecutionMetrics:
         size = BATCH // width
         for start in range(0, len(moments), size):
             part = moments[start : start + size]
-            with self._store.borrowed() as link:
-                replies = link.exchange([command for at in part for command in commands(at)])
+            with self._store.borrowed() as connection:
+                replies = connection.exchange([command for at in part for command in commands(at)])
             yield part, [replies[at : at + width] for at in range(0, len(replies), width)]
 
 

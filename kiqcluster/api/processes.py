@@ -171,8 +171,8 @@ class WorkSet:
         return next((work for work in self if work.job.jid == jid), None)
 
     def _look(self, identities: list[str]) -> Iterator[Work]:
-        with self._store.borrowed() as link:
-            replies = link.exchange(
+        with self._store.borrowed() as connection:
+            replies = connection.exchange(
                 [command for each in identities for command in read_commands(self._store.keys, each)]
             )
         for identity, *both in zip(identities, replies[::2], replies[1::2], strict=True):

@@ -140,8 +140,8 @@ class History:
 
 def _ask(store: Store, commands: Sequence[Command]) -> list[Any]:
     """Run commands in one round trip; a refusal is among the replies: one broken key costs its own figure only."""
-    with store.borrowed() as link:
-        return link.exchange(commands)
+    with store.borrowed() as connection:
+        return connection.exchange(commands)
 
 
 def _refused(commands: Sequence[tuple[Any, ...]], replies: Sequence[Any]) -> tuple[str, ...]:

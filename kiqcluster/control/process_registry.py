@@ -193,8 +193,8 @@ def _run_in_batches(store: Store, commands: Sequence[Command], size: int) -> lis
     """Return the replies to commands, `size` commands per round trip."""
     replies: list[Reply] = []
     for at in range(0, len(commands), size):
-        with store.borrowed() as link:
-            replies += link.exchange(commands[at : at + size])
+        with store.borrowed() as connection:
+            replies += connection.exchange(commands[at : at + size])
     return replies
 
 
@@ -224,8 +224,10 @@ def prune(store: Store) -> int:
     dropped, cursor = 0, b"0"
     while True:
         cursor, names = store.call("SSCAN", keys.processes, cursor, "COUNT", MAX_PER_ROUND_TRIP)
-        with store.borrowed() as link:
-            infos = link.exchange([("HGET", keys.process(name.decode(errors="replace")), "info") for name in names])
+        with store.borrowed() as connection:
+            infos = connection.exchange(
+                [("HGET", keys.process(name.decode(errors="replace")), "info") for name in names]
+            )
         gone = [name for name, info in zip(names, infos, strict=True) if not isinstance(info, bytes)]
         dropped += int(store.call("SREM", keys.processes, *gone)) if gone else 0
         if cursor == b"0":

@@ -1,7 +1,7 @@
 """Redis: the only folder that knows redis-py.
 
 Read in this order:
-connection   Store (a shard: address, keys, links) and Link (one connection, one exchange at a time)
+connection   Store (a shard: address, keys, connections) and Connection (one exchange at a time)
 address      what an address means, and which server Sentinel's answers lead to
 wire         commands and replies as bytes, and what an error reply means
 scripts      the .lua files, one per operation, called by digest
@@ -12,7 +12,7 @@ Nothing here retries: whether a command may run twice is known only to its calle
 """
 
 from kiqcluster.store.address import parse_address
-from kiqcluster.store.connection import Link, Store, risks
+from kiqcluster.store.connection import Connection, Store, risks
 from kiqcluster.store.wire import is_outage
 
-__all__ = ["Link", "Store", "is_outage", "parse_address", "risks"]
+__all__ = ["Connection", "Store", "is_outage", "parse_address", "risks"]

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode
 
-from redis.connection import Connection, SSLConnection, parse_url
+from redis.connection import Connection as TcpConnection
+from redis.connection import SSLConnection, parse_url
 from redis.exceptions import RedisError
 
 from kiqcluster.errors import RedisUnavailable, ReplyLost, UsageError
@@ -119,7 +120,7 @@ def _check_options(node: Node) -> None:
     """Raise ValueError for an option that connections do not take; it is found by making one, which opens nothing."""
     options = {name: value for name, value in node.items() if name != "connection_class"}
     try:
-        node.get("connection_class", Connection)(**options, protocol=2, retry=None, health_check_interval=0)
+        node.get("connection_class", TcpConnection)(**options, protocol=2, retry=None, health_check_interval=0)
     except TypeError as error:
         raise ValueError(f"it has no option {str(error).rpartition(' ')[2]}") from error
     except RedisError as error:

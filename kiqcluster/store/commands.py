@@ -86,8 +86,8 @@ def check_commands(store: Store, identity: str) -> None:
     """
     key = store.keys.probe(identity)
     names = ["SET", *(name for name in WORKER_COMMANDS if name not in ("SET", *LAST)), *LAST]
-    with store.borrowed() as link:
-        replies = link.exchange([trial(name, key) for name in names])
+    with store.borrowed() as connection:
+        replies = connection.exchange([trial(name, key) for name in names])
     refusals = {name: reply for name, reply in zip(names, replies, strict=True) if isinstance(reply, RedisRefused)}
     for refusal in refusals.values():
         if is_outage(refusal):

@@ -1,20 +1,18 @@
-"""Connections: a Store is one Redis (a shard), a Link is one connection to it.
+"""Connections: a Store is one Redis (a shard), a Connection is one connection to it.
 
-Connection policy (docs/engine.md): no command is ever sent twice by this module.  redis-py alone would send a
+Connection policy (docs/engine.md): this module never sends a command twice.  redis-py alone would send a
 timed-out LPUSH again (two copies of a job), so its retries are off, and every exchange ends in one of
 - replies                  Redis ran the commands; an error reply is a RedisRefused among the replies
 - RedisUnavailable         nothing was sent
-- ReplyLost                sent, but nobody knows whether it ran
+- ReplyLost                the commands were sent, and may or may not have run
 
-Links are kept for reuse, checked before each use (a closed socket is seen without a round trip), never shared
-by threads, and forgotten after a fork.
+Connections are kept for reuse and checked before each use (without a round trip).  Threads do not share them, and a
+forked process starts without any.
 
-Behind Sentinel, the node is asked for at each connection, and believed only if it says itself that it is the primary.
-A server that turns out to be none any more (READONLY) is left: the connection is closed, and the next one finds the
-new primary.
+Behind Sentinel, each new connection asks for the primary, and the server has to confirm that it is one.
+If a server stops being the primary (READONLY), its connection is closed, and the next one finds the new primary.
 
-redis-py makes the connections (TLS, passwords, database); what goes over them is in wire.py, and what an address says
-in address.py.
+redis-py opens the connections (TLS, passwords, database).  wire.py reads and writes, address.py parses addresses.
 """
 
 from __future__ import annotations
@@ -32,7 +30,8 @@ from weakref import WeakSet
 
 import redis
 from redis.backoff import NoBackoff
-from redis.connection import Connection, SSLConnection
+from redis.connection import Connection as TcpConnection
+from redis.connection import SSLConnection
 from redis.retry import Retry
 
 from kiqcluster.clock import SystemClock
@@ -54,25 +53,25 @@ from kiqcluster.store.wire import (
     says_no_primary,
 )
 
-__all__ = ["Link", "Store", "risks"]
+__all__ = ["Connection", "Store", "risks"]
 
-DEFAULT_TIMEOUT = 5.0  # seconds without a byte in either direction, or for the making of a connection
+DEFAULT_TIMEOUT_SECONDS = 5.0  # without a byte in either direction, or to connect
 PROBE = "#!lua flags=no-writes,allow-oom\nreturn redis.sha1hex('')"  # flags of scripts came with Redis 7.0
-NEEDED = ("BLMOVE", "LMOVE", "SMISMEMBER")  # commands that other servers may lack
+REQUIRED_COMMANDS = ("BLMOVE", "LMOVE", "SMISMEMBER")  # other servers may lack them
 SOCKET_ADVICE = "a server, or `kiqcluster --embedded`, has to run there"
-# Of a TLS connection that ends early: a server says so only after the handshake, and its words may be lost by then.
+# For a TLS connection that ends early: a server refuses only after the handshake, and its message may be lost by then.
 TLS_ADVICE = "does it want a client certificate (ssl_certfile, ssl_keyfile), or does it not speak TLS?"
-SENTINEL_TIMEOUT = 1.0  # seconds that one sentinel may take to answer, before the next one is asked
+SENTINEL_TIMEOUT_SECONDS = 1.0  # for one sentinel, before the next one is asked
 
 
-class Link:
+class Connection:
     """One connection to Redis, used by one thread at a time.
 
-    connections: how many were made so far; when it grows, the one before had broken.
-    trust: seconds after an exchange for which the socket is taken to be open.  The look whether it is lets other
-    threads run, and under load the command would wait for its turn behind them.
-    timeout: seconds for which nothing may move on the socket; who sends or receives much over a slow line is not cut
-    off.  total: seconds after which an exchange is given up all the same.
+    connect_count: how often it connected; it grows when the socket before had broken.
+    trust: seconds after an exchange during which the socket is assumed to be open.  Checking it lets other threads
+    run, and under load the command would wait behind them.
+    timeout: seconds without progress on the socket; a large transfer over a slow line is not cut off.
+    total: seconds after which an exchange is given up even if it makes progress.
     """
 
     def __init__(
@@ -81,11 +80,11 @@ class Link:
         self._locate = locate
         self._timeout = timeout
         self._total = total
-        self.connections = 0
+        self.connect_count = 0
         self._wire: Wire | None = None
         self._trust = trust
         self._trusted_until = 0.0
-        self._has_talked = False  # this connection has brought a reply
+        self._has_talked = False  # a reply has arrived on this socket
         self._begun: tuple[Wire, int] | None = None  # how many replies are awaited, and where
         self._unread = 0  # replies to `send` that `receive` has not yielded
 
@@ -102,7 +101,7 @@ class Link:
         """Send all commands in one write; `finish` comes next, from whichever thread.  Raises as exchange does."""
         packed = b"".join(map(pack, commands))
         if self._begun is not None or self._unread:
-            self.close()  # whoever began it was torn away by an exception, and its replies would be taken for ours
+            self.close()  # an exception interrupted the exchange before, and its replies would be taken for ours
         wire = self._ready()
         if self._total != inf:
             wire.deadline = SystemClock.monotonic() + self._total
@@ -125,7 +124,7 @@ class Link:
         except OSError as error:
             self._lose(error)
         except BaseException:
-            self.close()  # replies of this exchange must not be taken for those of the next one
+            self.close()  # the next exchange must not read the replies of this one
             raise
         if any(map(says_no_primary, replies)):
             self.close()
@@ -150,7 +149,7 @@ class Link:
         self._unread += 1
 
     def receive(self) -> Iterator[Reply]:
-        """Yield the replies that have arrived whole, without waiting.  Raises ReplyLost when the other side is gone."""
+        """Yield the replies that have arrived completely, without waiting.  Raises ReplyLost if the server closed."""
         while (wire := self._wire) is not None:
             try:
                 reply = wire.read_arrived()
@@ -170,7 +169,7 @@ class Link:
 
     @property
     def arriving(self) -> int:
-        """The bytes that have come of a reply which is not whole yet, as of the last `receive`."""
+        """Bytes of an incomplete reply that have arrived, as of the last `receive`."""
         return 0 if self._wire is None else self._wire.arriving
 
     @property
@@ -179,16 +178,16 @@ class Link:
         return self._trusted_until - self._trust
 
     def fileno(self) -> int:
-        """Return the socket's descriptor, for a selector; -1 when not connected."""
+        """Return the descriptor of the socket, for a selector; -1 when not connected."""
         return -1 if self._wire is None else self._wire.fileno()
 
     def let_go(self) -> None:
-        """Close the socket in a forked process: the server must hear of it when the process that uses it ends."""
+        """Close the copy of the socket in a forked process, so that the server notices when the parent ends."""
         if self._wire is not None:
             self._wire.close()
 
     def close(self) -> None:
-        """Close the socket; the next exchange connects anew.  From another thread, it wakes the one that waits here."""
+        """Close the socket; the next exchange reconnects.  From another thread, it wakes the one that waits here."""
         wire, self._wire = self._wire, None
         self._unread = 0
         if wire is not None:
@@ -197,30 +196,30 @@ class Link:
     def _ready(self) -> Wire:
         wire = self._wire
         if wire is not None and self._trusted_until <= SystemClock.monotonic() and wire.has_input():
-            self.close()  # readable with nothing asked: closed by the server, or out of step
+            self.close()  # readable without a request: closed by the server, or out of step
             wire = None
         if wire is None:
             self._has_talked = False
-            with hold_forks():  # a child could not know of a socket that is being made
+            with hold_forks():  # a child could not close a socket that is being opened
                 wire = self._wire = self._connect()
-            self.connections += 1
+            self.connect_count += 1
         return wire
 
     def _connect(self) -> Wire:
-        """Connect to the first of the nodes that will do.  Raises the last one's RedisUnavailable."""
-        trouble = None
+        """Connect to the first node that can be reached.  Raises the last one's RedisUnavailable."""
+        failure = None
         for node in self._locate():
             try:
                 return self._connect_to({**node})
             except RedisUnavailable as error:
-                trouble = error
-        assert trouble is not None  # where there is no node, locate raises
-        raise trouble
+                failure = error
+        assert failure is not None  # without a node, locate raises
+        raise failure
 
     def _connect_to(self, node: Node) -> Wire:
         try:
             is_primary_wanted = node.pop(PRIMARY_ONLY, False)
-            kind = node.pop("connection_class", Connection)
+            kind = node.pop("connection_class", TcpConnection)
             make: Any = CONNECTIONS.get(kind, kind)
             node.setdefault("socket_timeout", self._timeout)
             node.setdefault("socket_connect_timeout", self._timeout)
@@ -232,7 +231,7 @@ class Link:
             refusal = refusal_of(error)
             if is_outage(refusal):
                 raise RedisUnavailable(f"Redis is not ready ({error}); nothing was sent") from error
-            raise RedisRefused(f"{refusal} ({_place(node)})") from error  # it may be a sentinel's word, or a server's
+            raise RedisRefused(f"{refusal} ({_place(node)})") from error  # of a sentinel, or of a server
         except (redis.RedisError, OSError) as error:
             over = ", over TLS" if issubclass(make, SSLConnection) else ""
             advice = TLS_ADVICE if over and has_ended(error) else ""
@@ -244,14 +243,14 @@ class Link:
 
 
 def has_ended(error: Exception) -> bool:
-    """Return whether an error says that the other side has ended a connection; redis-py wraps the reason."""
+    """Return whether an error means that the server closed the connection; redis-py wraps the reason."""
     causes = (error, error.__cause__, error.__context__)
     ends = ssl.SSLError | ConnectionResetError | ConnectionAbortedError | BrokenPipeError
     return any(isinstance(each, ends) for each in causes) or "closed" in str(error)
 
 
 def _place(node: Node) -> str:
-    """Return where a node is, for messages."""
+    """Return the address of a node, for messages."""
     return str(node.get("path") or f"{node.get('host', 'localhost')}:{node.get('port', 6379)}")
 
 
@@ -261,48 +260,48 @@ def _check_primary(connection: Any) -> None:
     try:
         role, *_ = connection.read_response(disable_decoding=True)
     except redis.ResponseError:
-        return  # it is forbidden; then the refusal of the first write tells
+        return  # ROLE is forbidden; then the first write is refused
     if role != b"master":
         connection.disconnect()
         raise redis.ConnectionError(f"{connection.host}:{connection.port} is a {role.decode()} now, not the primary")
 
 
 def _ask_sentinel(sentinel: Node, service: str) -> Place | None:
-    """Return where the primary of a service is, None if the sentinel knows none of this name.
+    """Return the address of the primary of a service, None if the sentinel does not know the service.
 
     Raises StoreError.  One round trip, on a connection of its own.
     """
-    link = Link(lambda: [sentinel], SENTINEL_TIMEOUT)
+    connection = Connection(lambda: [sentinel], SENTINEL_TIMEOUT_SECONDS)
     try:
-        (found,) = link.exchange([("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)])
+        (found,) = connection.exchange([("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)])
     finally:
-        link.close()
+        connection.close()
     if isinstance(found, RedisRefused):
         raise RedisRefused(f"{found} ({_place(sentinel)})")
     return None if found is None else (found[0].decode(), int(found[1]))
 
 
 class Loan:
-    """A link that goes back to where the free ones are.  Written out, since each push pays for a generator."""
+    """Returns a connection to the free ones after use.  A class, because a generator would slow down each push."""
 
-    __slots__ = ("_home", "_link")
+    __slots__ = ("_connection", "_home")
 
-    def __init__(self, link: Link, home: deque[Link]) -> None:
-        self._link = link
+    def __init__(self, connection: Connection, home: deque[Connection]) -> None:
+        self._connection = connection
         self._home = home
 
-    def __enter__(self) -> Link:
-        return self._link
+    def __enter__(self) -> Connection:
+        return self._connection
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._home.append(self._link)
+        self._home.append(self._connection)
 
 
 class Store:
-    """One Redis: its address, its keys, and links to it.
+    """One Redis: its address, its keys, and connections to it.
 
-    Thread-safe: free links are kept in a deque, whose append and pop are atomic.  After a fork the child
-    starts with none.
+    Thread-safe: free connections are kept in a deque, whose append and pop are atomic.  A forked process starts
+    with none.
     """
 
     def __init__(
@@ -311,13 +310,13 @@ class Store:
         *,
         name: str = "default",
         prefix: str = "",
-        timeout: float = DEFAULT_TIMEOUT,
+        timeout: float = DEFAULT_TIMEOUT_SECONDS,
         locate: Callable[[], Iterable[Node]] | None = None,
     ) -> None:
-        """address: see parse_address.  name: how a routing rule calls it.  prefix: see Keys.
+        """address: see parse_address.  name: for routing rules.  prefix: see Keys.
 
-        locate: returns the nodes to try, asked at each connection; None means the address itself, or what its
-        sentinels say.  timeout: seconds for which nothing may move on a connection that waits for an answer.
+        locate: returns the nodes to try, called for each connection; None means the address itself, or the primary
+        that its sentinels name.  timeout: seconds without progress while an answer is awaited.
         """
         self.name = name
         self.keys = Keys(prefix)
@@ -327,18 +326,20 @@ class Store:
         self._locate = locate or (
             partial(place.locate, _ask_sentinel) if isinstance(place, Service) else lambda: [place]
         )
-        self._free: deque[Link] = deque()
-        self._links: WeakSet[Link] = WeakSet()
+        self._free: deque[Connection] = deque()
+        self._connections: WeakSet[Connection] = WeakSet()
         self._pid = os.getpid()
 
     def __repr__(self) -> str:
         return f"<Store {self.name} {self.address}>"
 
-    def link(self, timeout: float | None = None, trust: float = 0.0, total: float = inf) -> Link:
-        """Return a connection of the caller's own, not yet connected.  See Link."""
-        link = Link(self._locate, self.timeout if timeout is None else timeout, trust, total)
-        self._links.add(link)
-        return link
+    def connection(self, timeout: float | None = None, trust: float = 0.0, total: float = inf) -> Connection:
+        """Return a new connection for the caller alone, not yet connected.  See Connection."""
+        connection = Connection(self._locate, self.timeout if timeout is None else timeout, trust, total)
+        self._connections.add(connection)
+        return connection
+
+    link = connection  # the former name, which applications may use
 
     def call(self, *command: str | bytes | int | float) -> Reply:
         """Run one command and return its reply.  One round trip.  Raises StoreError."""
@@ -347,10 +348,10 @@ class Store:
     def pipeline(self, commands: Sequence[Command]) -> list[Reply]:
         """Run commands in one round trip, not in a transaction; return all replies.
 
-        Raises StoreError; when Redis refused one of the commands, the others have run all the same.
+        Raises StoreError; if Redis refused one of the commands, the others have run anyway.
         """
-        with self.borrowed() as link:
-            replies = link.exchange(commands)
+        with self.borrowed() as connection:
+            replies = connection.exchange(commands)
         for at, reply in enumerate(replies):
             if isinstance(reply, RedisRefused):
                 raise about_keys(reply, commands[at][1:2])
@@ -359,7 +360,7 @@ class Store:
     def transaction(self, commands: Sequence[Command]) -> list[Reply]:
         """Run commands in MULTI/EXEC and return their replies.  One round trip.
 
-        Raises StoreError; when Redis refused one of the commands as it ran, the others have run all the same.
+        Raises StoreError; if a command failed while it ran, the others have run anyway.
         """
         replies: list[Reply] = self.pipeline([("MULTI",), *commands, ("EXEC",)])[-1]
         for reply in replies:
@@ -367,28 +368,30 @@ class Store:
                 raise reply
         return replies
 
-    def borrowed(self) -> AbstractContextManager[Link]:
-        """Lend a link that is kept for reuse afterwards."""
+    def borrowed(self) -> AbstractContextManager[Connection]:
+        """Return a context manager that lends a connection and keeps it for reuse afterwards."""
         if self._pid != os.getpid():
             self._pid, self._free = os.getpid(), deque()
         try:
-            link = self._free.pop()
+            connection = self._free.pop()
         except IndexError:
-            link = self.link()
-        return Loan(link, self._free)
+            connection = self.connection()
+        return Loan(connection, self._free)
 
     def check(self) -> dict[str, str]:
-        """Return INFO's fields, after making sure that this server will do.
+        """Check that the server is supported; return the fields of INFO.
 
-        Raises RedisRefused for one that is too old, is a node of a cluster, or lacks what the engine needs; StoreError
-        when it cannot be asked.  One round trip.
+        Raises RedisRefused if it is too old, is a node of a Redis Cluster, or lacks commands that the engine needs;
+        StoreError if it does not answer.  One round trip.
         """
-        with self.borrowed() as link:
-            reply, number, found = link.exchange([("INFO",), ("EVAL", PROBE, 0), ("COMMAND", "INFO", *NEEDED)])
+        with self.borrowed() as connection:
+            reply, number, found = connection.exchange(
+                [("INFO",), ("EVAL", PROBE, 0), ("COMMAND", "INFO", *REQUIRED_COMMANDS)]
+            )
         if isinstance(reply, RedisRefused):
             if reply.code in ("NOAUTH", "WRONGPASS"):
                 raise reply
-            reply = b""  # some hosts rename or forbid INFO; Sidekiq goes on as well
+            reply = b""  # some hosts rename or forbid INFO; Sidekiq does without it as well
         fields = dict(line.split(":", 1) for line in reply.decode().splitlines() if ":" in line)
         version = fields.get("redis_version", "")
         if version and int(version.split(".")[0]) < 7:
@@ -397,42 +400,46 @@ class Store:
             )
         if "cluster" in (fields.get("redis_mode"), fields.get("server_mode")):  # the second is Valkey's
             raise RedisRefused(f"CLUSTER {NO_CLUSTER}")
-        if isinstance(number, RedisRefused) and number.code == "ERR":  # others go away, or are about permissions
+        if isinstance(number, RedisRefused) and number.code == "ERR":  # other codes are temporary, or about permissions
             raise RedisRefused(f"SCRIPT this server does not run scripts as Redis 7.0 does ({number})")
-        lacking = [name for name, row in zip(NEEDED, found, strict=False) if not row] if isinstance(found, list) else []
+        lacking = (
+            [name for name, row in zip(REQUIRED_COMMANDS, found, strict=False) if not row]
+            if isinstance(found, list)
+            else []
+        )
         if lacking:
             raise RedisRefused(f"COMMAND this server has no {', '.join(lacking)}, which kiqcluster needs")
         return fields
 
     def let_go(self) -> None:
-        """Close, in a forked process, every link of the one that it was forked off."""
-        for link in list(self._links):
-            link.let_go()
+        """Close, in a forked process, every connection of the parent."""
+        for connection in list(self._connections):
+            connection.let_go()
 
     def close_idle(self, seconds: float) -> None:
-        """Close links that nobody has used for so long.
+        """Close connections that were unused for so many seconds.
 
-        The link that was used last is lent first, so those that a crowd has needed once stay unused.
+        The one used last is lent first, so connections that only a peak needed stay unused.
         """
         unused_since = SystemClock.monotonic() - seconds
         for _ in range(len(self._free)):
             try:
-                link = self._free.popleft()
-            except IndexError:  # others were faster
+                connection = self._free.popleft()
+            except IndexError:  # other threads took the rest
                 return
-            if link.used_at > unused_since:
-                self._free.appendleft(link)
+            if connection.used_at > unused_since:
+                self._free.appendleft(connection)
                 return
-            link.close()
+            connection.close()
 
     def close(self) -> None:
-        """Close all links that nobody uses."""
+        """Close all unused connections."""
         while self._free:
             self._free.pop().close()
 
 
 def risks(info: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return (problem, remedy) of server settings under which jobs can be lost inside Redis.  info: Store.check's."""
+    """Return (problem, remedy) pairs for settings that can lose jobs inside Redis.  info: from Store.check."""
     found = []
     policy = info.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":

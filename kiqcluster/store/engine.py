@@ -30,7 +30,7 @@ from kiqcluster.clock import utc_date
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
 from kiqcluster.sidekiq.keys import FORMAT, STAT_TTL, Keys
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Done, Effect, Interrupted, Outcome, Requeue, Retry
-from kiqcluster.store.connection import Link, Store
+from kiqcluster.store.connection import Connection, Store
 from kiqcluster.store.entry_moves import DeadSetLimits, Dropped, Due, Move, move_entries, read_due, trim_dead
 from kiqcluster.store.scripts import (
     BEAT,
@@ -94,7 +94,7 @@ PAGE = 1_000  # members read in one round trip, and payloads moved from one wake
 RENAME = "Rename it, and kiqcluster makes it anew"  # what to do about a key of ours that is of a wrong type
 DEFERRAL = 60.0  # seconds until a due entry is looked at again that its queue refuses
 MAX_DUE = 100  # due entries that are read, and moved, at a time
-MAX_DUE_BYTES = 250_000  # … and bytes: a move sends them twice, and a slow link must get through within the time limit
+MAX_DUE_BYTES = 250_000  # … and bytes: a move sends them twice, and a slow line must get through within the time limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,8 +241,8 @@ class Engine:
         """
         keys = [self._keys.members, self._keys.beats, self._keys.beats_of_format_1, self._keys.format]
         arguments: list[Word] = [member.identity, f"{member.padded_epoch} {member.record}", FORMAT]
-        with self.store.borrowed() as link:
-            reply = self._run(link, Call(JOIN, keys, arguments))
+        with self.store.borrowed() as connection:
+            reply = self._run(connection, Call(JOIN, keys, arguments))
         if reply:
             raise RedisRefused(
                 f"FORMAT a newer release has put format {reply} into force on this Redis, and this one writes format "
@@ -251,7 +251,7 @@ class Engine:
 
     def exchange(
         self,
-        link: Link,
+        connection: Connection,
         member: Member,
         call: int,
         limits: Limits | None,
@@ -267,11 +267,11 @@ class Engine:
         Returns what Redis refused to settle, and what was reserved: each stands for itself.
         One round trip, O(settlements + queues + units).  Raises RedisUnavailable, ReplyLost.
         """
-        return self.finish(link, self.begin(link, member, call, limits, done, now, most_deaths=most_deaths))
+        return self.finish(connection, self.begin(connection, member, call, limits, done, now, most_deaths=most_deaths))
 
     def begin(
         self,
-        link: Link,
+        connection: Connection,
         member: Member,
         call: int,
         limits: Limits | None,
@@ -280,35 +280,35 @@ class Engine:
         *,
         most_deaths: int = ANY_DEATHS,
     ) -> Exchange:
-        """Send an exchange; `finish` comes next on that link, from whichever thread."""
+        """Send an exchange; `finish` comes next on that connection, from whichever thread."""
         calls = [*self._settle_calls(done, now)]
         if limits is not None:
             calls.append(self._reserve_call(member, call, limits, most_deaths))
-        begin_scripts(link, calls)
+        begin_scripts(connection, calls)
         return Exchange(calls, done, member, call, limits, now)
 
-    def finish(self, link: Link, sent: Exchange) -> tuple[Refusals, Reserved | None]:
+    def finish(self, connection: Connection, sent: Exchange) -> tuple[Refusals, Reserved | None]:
         """Return what an exchange that was sent has brought.
 
         One round trip more when Redis refused a settle as a whole (one key is forbidden): each unit by itself then.
         """
-        replies = finish_scripts(link, sent.calls)
+        replies = finish_scripts(connection, sent.calls)
         reserved = None
         if sent.limits is not None:
-            reply = self._explained(link, replies.pop(), sent.calls[-1])
+            reply = self._explained(connection, replies.pop(), sent.calls[-1])
             reserved = _read_reserved(reply, sent.member, sent.call, list(sent.limits))
         if any(isinstance(reply, RedisRefused) for reply in replies):
-            return self._settle_each(link, sent.done, sent.now), reserved
+            return self._settle_each(connection, sent.done, sent.now), reserved
         return self._read_settled(replies, sent.done), reserved
 
-    def _settle_each(self, link: Link, done: Sequence[Settlement], now: float) -> Refusals:
+    def _settle_each(self, connection: Connection, done: Sequence[Settlement], now: float) -> Refusals:
         """Settle each unit by a script of its own; return what Redis refused.  One round trip.
 
         Raises ReplyLost whatever has happened: what was reserved with these is in flight, and would be forgotten.
         """
         calls = [call for each in done for call in self._settle_calls([each], now)]
         try:
-            replies = run_scripts(link, calls)
+            replies = run_scripts(connection, calls)
         except RedisUnavailable as error:
             raise ReplyLost(str(error)) from error
         refusals: Refusals = {}
@@ -330,8 +330,8 @@ class Engine:
             ("EXISTS", *(key for name in names for key in (self._keys.queue(name), self._keys.wake(name))))
             for names in slices
         ]
-        with self.store.borrowed() as link:
-            replies = link.exchange(commands, timeout=LOOK_TIMEOUT)
+        with self.store.borrowed() as connection:
+            replies = connection.exchange(commands, timeout=LOOK_TIMEOUT)
         # What is refused is for a reserve to find out about.
         return [name for names, found in zip(slices, replies, strict=True) if found for name in names]
 
@@ -344,14 +344,14 @@ class Engine:
             if cursor == b"0":
                 return
 
-    def forbidden_queues(self, link: Link, member: Member, queues: Iterable[str]) -> dict[str, str]:
+    def forbidden_queues(self, connection: Connection, member: Member, queues: Iterable[str]) -> dict[str, str]:
         """Return queue → Redis' words for those whose keys an ACL forbids; nothing where it forbids more than queues.
 
         One forbidden key refuses a whole reserve, and Redis does not say which.  One round trip, O(queues).
         """
         names = list(queues)
         calls = [self._reserve_call(member, 0, {name: (0, 0)} if name else {}, 0) for name in ("", *names)]
-        general, *replies = run_scripts(link, calls)
+        general, *replies = run_scripts(connection, calls)
         if isinstance(general, RedisRefused):
             return {}
         return {
@@ -360,12 +360,12 @@ class Engine:
             if isinstance(reply, RedisRefused) and reply.code == NO_PERMISSION
         }
 
-    def settle(self, link: Link, done: Sequence[Settlement], now: float) -> int:
+    def settle(self, connection: Connection, done: Sequence[Settlement], now: float) -> int:
         """Write outcomes; return how many tokens were still held.  May be sent again.  One round trip.
 
         Raises StoreError; after a RedisRefused, all units but the refused ones are settled.
         """
-        replies = run_scripts(link, list(self._settle_calls(done, now)))
+        replies = run_scripts(connection, list(self._settle_calls(done, now)))
         for reason in self._read_settled(replies, done).values():
             raise RedisRefused(reason)
         return sum(reply[0] for reply in replies)
@@ -385,7 +385,9 @@ class Engine:
         action, _, seconds = word.decode().partition(" ")
         return Verdict(action.lower(), float(seconds or 0.0), rows[at[0] - 1] if at else None)
 
-    def resync(self, link: Link, member: Member, raised: Member, held: Iterable[str]) -> tuple[int, int] | None:
+    def resync(
+        self, connection: Connection, member: Member, raised: Member, held: Iterable[str]
+    ) -> tuple[int, int] | None:
         """Raise the epoch and give back units that the caller does not hold.
 
         raised: the member with an epoch higher than that of every resync sent before, so that none of those can arrive
@@ -404,10 +406,12 @@ class Engine:
             MAX_RETURNED_BYTES,
             *held,
         ]
-        reply = self._run(link, Call(RESYNC, keys, arguments))
+        reply = self._run(connection, Call(RESYNC, keys, arguments))
         return None if reply[0] == b"FENCED" else (int(reply[1]), int(reply[2]))
 
-    def recover(self, link: Link, identity: str, running: Iterable[str] = (), score: int | None = None) -> int | None:
+    def recover(
+        self, connection: Connection, identity: str, running: Iterable[str] = (), score: int | None = None
+    ) -> int | None:
         """End a membership and give its units back; return how many.
 
         One round trip per MAX_RETURNED units, or MAX_RETURNED_BYTES.
@@ -423,7 +427,7 @@ class Engine:
         arguments: list[Word] = [identity, self._keys.queue(""), MAX_RETURNED, MAX_RETURNED_BYTES, SUSPECT_TTL]
         arguments += [seen, *running]
         while left:
-            reply = self._run(link, Call(RECOVER, keys, arguments))
+            reply = self._run(connection, Call(RECOVER, keys, arguments))
             if reply[0] == b"ALIVE":
                 return None
             given, left, refused, words = reply
@@ -434,7 +438,7 @@ class Engine:
 
     def beat(
         self,
-        link: Link,
+        connection: Connection,
         mine: Iterable[str],
         silence: float = 0.0,
         most: int = 0,
@@ -448,7 +452,7 @@ class Engine:
         """
         keys = [self._keys.members, self._keys.beats, self._keys.beats_of_format_1, self._keys.seen_of_format_1]
         arguments: list[Word] = [round(silence * 1_000), most, round(pause * 1_000), *mine]
-        at, strangers, handed, broken = self._run(link, Call(BEAT, [*keys, self._keys.audit], arguments), timeout)
+        at, strangers, handed, broken = self._run(connection, Call(BEAT, [*keys, self._keys.audit], arguments), timeout)
         silent, complaint = {}, ""
         for word, score in zip(handed[::2], handed[1::2], strict=True):
             if (identity := _text(word)) is None:  # nobody of ours: it must not keep others from being recovered
@@ -459,34 +463,34 @@ class Engine:
             complaint = f"{key.decode(errors='replace')} is of a wrong type. {RENAME}"
         return Beat(at / 1_000, frozenset(word.decode() for word in strangers), silent, complaint)
 
-    def server_of(self, link: Link, timeout: float | None = None) -> str:
+    def server_of(self, connection: Connection, timeout: float | None = None) -> str:
         """Return what tells the process that answers from every other: another one may know less.
 
         "" where Redis does not say (a host may forbid INFO).  One round trip.
         """
-        (reply,) = link.exchange([("INFO", "server")], timeout)
+        (reply,) = connection.exchange([("INFO", "server")], timeout)
         if isinstance(reply, RedisRefused):
             return ""
         found = re.search(rb"^run_id:(\w+)", reply, re.MULTILINE)
         return "" if found is None else found[1].decode()
 
-    def return_wake_lists(self, link: Link, queues: Sequence[str]) -> None:
+    def return_wake_lists(self, connection: Connection, queues: Sequence[str]) -> None:
         """Put what has rung in these queues, and nobody has taken, back to where it is fetched next, in order.
 
         It needs no membership.  What Redis refuses stays where it is.  Raises StoreError.
         One command per MAX_QUEUES queues, MAX_COMMANDS in a round trip; one more of scripts, where anything lies there.
         """
         for slices in sliced(sliced(queues, MAX_QUEUES), MAX_COMMANDS):
-            replies = link.exchange([("EXISTS", *map(self._keys.wake, names)) for names in slices])
+            replies = connection.exchange([("EXISTS", *map(self._keys.wake, names)) for names in slices])
             rung = [
                 names for names, found in zip(slices, replies, strict=True) if found
             ]  # or refused: some may be ours
             if not rung:
                 continue
-            replies = run_scripts(link, [self._return_call(names) for names in rung])
+            replies = run_scripts(connection, [self._return_call(names) for names in rung])
             refused = [names for names, reply in zip(rung, replies, strict=True) if isinstance(reply, RedisRefused)]
             for names in refused:  # as a whole: some of its keys are forbidden
-                run_scripts(link, [self._return_call([name]) for name in names])
+                run_scripts(connection, [self._return_call([name]) for name in names])
 
     def _return_call(self, queues: Sequence[str]) -> Call:
         return Call(
@@ -497,11 +501,11 @@ class Engine:
         """Return identity → record of every member, epoch cut off.  One round trip per PAGE members."""
         found: dict[str, str] = {}
         cursor = b"0"
-        with self.store.borrowed() as link:
+        with self.store.borrowed() as connection:
             while True:
-                (reply,) = link.exchange([("HSCAN", self._keys.members, cursor, "COUNT", PAGE)])
+                (reply,) = connection.exchange([("HSCAN", self._keys.members, cursor, "COUNT", PAGE)])
                 if isinstance(reply, RedisRefused):
-                    raise self._wrong_type(link, reply, [self._keys.members])
+                    raise self._wrong_type(connection, reply, [self._keys.members])
                 cursor, flat = reply
                 for identity, record in zip(map(_text, flat[::2]), map(_text, flat[1::2]), strict=True):
                     if identity is not None and record is not None:  # else it is nobody of ours
@@ -544,17 +548,17 @@ class Engine:
 
     # calls
 
-    def _run(self, link: Link, call: Call, timeout: float | None = None) -> Any:
+    def _run(self, connection: Connection, call: Call, timeout: float | None = None) -> Any:
         """Return what a script replies.  Raises RedisRefused, with the key where one is of a wrong type."""
-        reply = self._explained(link, run_scripts(link, [call], timeout)[0], call)
+        reply = self._explained(connection, run_scripts(connection, [call], timeout)[0], call)
         if isinstance(reply, RedisRefused):
             raise reply
         return reply
 
-    def _explained(self, link: Link, reply: Any, call: Call) -> Any:
-        return self._wrong_type(link, reply, call.keys) if isinstance(reply, RedisRefused) else reply
+    def _explained(self, connection: Connection, reply: Any, call: Call) -> Any:
+        return self._wrong_type(connection, reply, call.keys) if isinstance(reply, RedisRefused) else reply
 
-    def _wrong_type(self, link: Link, refusal: RedisRefused, keys: Sequence[str]) -> RedisRefused:
+    def _wrong_type(self, connection: Connection, refusal: RedisRefused, keys: Sequence[str]) -> RedisRefused:
         """Return a refusal with the key of ours that is of a wrong type, for Redis names none.
 
         One round trip, if it is about that.
@@ -562,7 +566,7 @@ class Engine:
         if refusal.code != "WRONGTYPE":
             return refusal
         ours = [key for key in keys if key in self._kinds or key.startswith(self._keys.inflight(""))]
-        for key, found in zip(ours, link.exchange([("TYPE", key) for key in ours]), strict=True):
+        for key, found in zip(ours, connection.exchange([("TYPE", key) for key in ours]), strict=True):
             wanted = self._kinds.get(key, b"hash")
             if found not in (wanted, b"none") and not isinstance(found, RedisRefused):
                 words = f"the key {key} is a {found.decode()} and should be a {wanted.decode()}"

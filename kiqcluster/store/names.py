@@ -15,7 +15,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from redis.connection import Connection, SSLConnection
+from redis.connection import Connection as TcpConnection
+from redis.connection import SSLConnection
 
 from kiqcluster.clock import SystemClock
 
@@ -84,7 +85,7 @@ def addresses(host: str, port: int, seconds: float) -> Sequence[Address]:
     return socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)  # numbers are looked up nowhere
 
 
-class TimedConnection(Connection):
+class TimedConnection(TcpConnection):
     """Over TCP.  socket_connect_timeout: of the look-up and of all tries together."""
 
     def _connect(self) -> socket.socket:
@@ -117,4 +118,4 @@ class TimedSSLConnection(SSLConnection, TimedConnection):
     """With TLS: redis-py's own wraps what the next class in line has connected."""
 
 
-CONNECTIONS: dict[Any, Any] = {Connection: TimedConnection, SSLConnection: TimedSSLConnection}
+CONNECTIONS: dict[Any, Any] = {TcpConnection: TimedConnection, SSLConnection: TimedSSLConnection}

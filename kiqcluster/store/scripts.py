@@ -16,7 +16,7 @@ from importlib.resources import files
 from typing import Any
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
-from kiqcluster.store.connection import Link, Store
+from kiqcluster.store.connection import Connection, Store
 from kiqcluster.store.wire import about_keys, is_outage
 
 __all__ = [
@@ -106,46 +106,46 @@ PUBLISH = load("publish")
 SEND = load("send")
 
 
-def _send_text(link: Link, call: Call) -> Any:
+def _send_text(connection: Connection, call: Call) -> Any:
     try:
-        return link.exchange([call.command("EVAL", call.script.text)])[0]
+        return connection.exchange([call.command("EVAL", call.script.text)])[0]
     except RedisUnavailable as error:  # this one was not sent, but the others of its round trip have run
         raise ReplyLost(str(error)) from error
 
 
 def run_script(store: Store, call: Call) -> Any:
     """Run one script and return its reply.  One round trip.  Raises StoreError, with the keys if it is about these."""
-    with store.borrowed() as link:
-        (reply,) = run_scripts(link, [call])
+    with store.borrowed() as connection:
+        (reply,) = run_scripts(connection, [call])
     if isinstance(reply, RedisRefused):
         raise about_keys(reply, call.keys)
     return reply
 
 
-def run_scripts(link: Link, calls: Sequence[Call], timeout: float | None = None) -> list[Any]:
+def run_scripts(connection: Connection, calls: Sequence[Call], timeout: float | None = None) -> list[Any]:
     """Run scripts in order and return their replies; refusals are RedisRefused among them.
 
-    timeout: seconds to wait for the replies, None for the link's own.
+    timeout: seconds to wait for the replies, None for the connection's own.
     Raises RedisUnavailable, ReplyLost; a server that says not now (READONLY, BUSY, …) is as good as none.
     One round trip; one more for each script that the server did not know.
     """
-    begin_scripts(link, calls)
-    return finish_scripts(link, calls, timeout)
+    begin_scripts(connection, calls)
+    return finish_scripts(connection, calls, timeout)
 
 
-def begin_scripts(link: Link, calls: Sequence[Call]) -> None:
-    """Send scripts; `finish_scripts` comes next on that link.  Raises RedisUnavailable, ReplyLost."""
-    link.begin([call.command("EVALSHA", call.script.digest) for call in calls])
+def begin_scripts(connection: Connection, calls: Sequence[Call]) -> None:
+    """Send scripts; `finish_scripts` comes next on that connection.  Raises RedisUnavailable, ReplyLost."""
+    connection.begin([call.command("EVALSHA", call.script.digest) for call in calls])
 
 
-def finish_scripts(link: Link, calls: Sequence[Call], timeout: float | None = None) -> list[Any]:
+def finish_scripts(connection: Connection, calls: Sequence[Call], timeout: float | None = None) -> list[Any]:
     """Return the replies to what was begun.  See run_scripts."""
-    replies = link.finish(timeout)
+    replies = connection.finish(timeout)
     refusals = []
     for index, reply in enumerate(replies):
         if isinstance(reply, RedisRefused) and reply.code == "NOSCRIPT":
             call = calls[index]
-            replies[index] = reply = _send_text(link, call)
+            replies[index] = reply = _send_text(connection, call)
         if isinstance(reply, RedisRefused) and is_outage(reply):
             refusals.append(reply)
     if not refusals:

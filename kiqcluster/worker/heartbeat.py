@@ -35,7 +35,7 @@ from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.keys import HEARTBEAT_TTL, Keys
 from kiqcluster.sidekiq.payload import peek, shown
 from kiqcluster.sidekiq.queue_groups import Mode
-from kiqcluster.store import Link, Store, is_outage
+from kiqcluster.store import Connection, Store, is_outage
 from kiqcluster.store.engine import MAX_NAMES
 from kiqcluster.store.scripts import PUBLISH, Call, Word, run_scripts
 from kiqcluster.store.wire import Command, Reply, about_keys
@@ -59,7 +59,7 @@ RUBY_SAMPLE = 5  # processes that are looked at with each check, so that a large
 SHOWN_OF_MESSAGE = 100  # bytes of a malformed one that the log shows
 RUNS_DOWN = "lease_remaining"  # member of a cluster's state that changes by itself
 
-Lend = Callable[[], AbstractContextManager[Link]]  # a connection to beat over
+Lend = Callable[[], AbstractContextManager[Connection]]  # a connection to beat over
 
 
 def withdrawal(keys: Keys, identity: str) -> list[Command]:
@@ -144,11 +144,11 @@ class Heartbeat(Service):
         self._on_names = on_names
         self._on_doubt = on_doubt
         self._on_beat = on_beat
-        self._link = store.link()
+        self._connection = store.connection()
         self._started_at = runtime.clock.now()
         self._process = psutil.Process()
         self._rss = 0  # kilobytes, at the last beat
-        self._connection = 0  # number of the link's at the last beat
+        self._connect_count = 0  # of the connection, at the last beat
         self._rtt_us = 0
         self._beats = 0
         self._published: str | None = None
@@ -170,21 +170,21 @@ class Heartbeat(Service):
             except StoreError as error:
                 self._complain("heartbeat", error)
                 self.pause(1.0)
-        self._link.close()  # what waits on the server must take no message any more
+        self._connection.close()  # what waits on the server must take no message any more
 
     def announce(self) -> None:
         """Publish this process before its first beat: who is told that it is ready finds it.  One round trip."""
         try:
-            self._is_announced = self._publish(self._status.identity(), lambda: nullcontext(self._link))
+            self._is_announced = self._publish(self._status.identity(), lambda: nullcontext(self._connection))
         except StoreError as error:
             self._complain("heartbeat", error)
 
     def beat(self) -> None:
         """Publish this process, and look at what others have published.  Two round trips, now and then a few more."""
-        self._beat(lambda: nullcontext(self._link))
+        self._beat(lambda: nullcontext(self._connection))
 
     def let_go(self) -> None:
-        """Close, in a forked process, what this one waits on; its link is the store's to close."""
+        """Close, in a forked process, what this one waits on; the store closes its connection."""
         self._bell.close()
 
     def descriptors(self) -> tuple[int, int]:
@@ -226,11 +226,11 @@ class Heartbeat(Service):
 
     def wake(self) -> None:
         self._bell.ring()
-        self._link.close()
+        self._connection.close()
 
     def withdraw(self, seconds: float) -> None:
         """Take this process off the registry, as Sidekiq does at its end.  One round trip.  Raises StoreError."""
-        self._store.link(timeout=seconds).exchange(withdrawal(self._store.keys, self._status.identity()))
+        self._store.connection(timeout=seconds).exchange(withdrawal(self._store.keys, self._status.identity()))
 
     # 1. publish
 
@@ -260,8 +260,8 @@ class Heartbeat(Service):
             names += (keys.work(identity), keys.workers(identity))
             work = [word for tid, each in running.items() for word in (tid, self._work(each))]
         call = Call(PUBLISH, names, [identity, HEARTBEAT_TTL, len(fields), *fields, *work])
-        with lend() as link:
-            (reply,) = run_scripts(link, [call])
+        with lend() as connection:
+            (reply,) = run_scripts(connection, [call])
         if isinstance(reply, RedisRefused):
             raise about_keys(reply, names)
         found: list[int] = reply
@@ -332,8 +332,8 @@ class Heartbeat(Service):
         return CLUSTER_FIELD, ruby_json.encode(state), SUPERVISOR_FIELD, news
 
     def _withdraw(self, identity: str) -> None:
-        with self._store.borrowed() as link:  # a refusal is about a broken key; beats say that
-            link.exchange(withdrawal(self._store.keys, identity))
+        with self._store.borrowed() as connection:  # a refusal is about a broken key; beats say that
+            connection.exchange(withdrawal(self._store.keys, identity))
 
     # 2. watch
 
@@ -366,8 +366,8 @@ class Heartbeat(Service):
 
     def _is_reconnected(self) -> bool:
         """Return whether another server may answer than at the last beat: on the same connection none does."""
-        before, self._connection = self._connection, self._link.connections
-        return before not in (0, self._connection)
+        before, self._connect_count = self._connect_count, self._connection.connect_count
+        return before not in (0, self._connect_count)
 
     def _holds_units(self, identity: str, lend: Lend) -> bool:
         """Return whether Redis holds units for us.  If we hold none, a proxy has changed servers behind our back."""
@@ -410,8 +410,8 @@ class Heartbeat(Service):
 
     def _ask(self, lend: Lend, command: Command) -> Any:
         """Run a command and return its reply; raises a refusal."""
-        with lend() as link:
-            (reply,) = link.exchange([command])
+        with lend() as connection:
+            (reply,) = connection.exchange([command])
         if isinstance(reply, RedisRefused):
             raise about_keys(reply, command[1:2])
         return reply
@@ -423,7 +423,7 @@ class Heartbeat(Service):
         keys, clock, identity = self._store.keys, self._runtime.clock, self._status.identity()
         control, signals = keys.control(identity), keys.signals(identity)
         while (left := until - clock.monotonic()) > 0 and not self.stopping.is_set():
-            self._link.send(("BLPOP", control, signals, f"{max(left, SHORTEST_WAIT):.3f}"))
+            self._connection.send(("BLPOP", control, signals, f"{max(left, SHORTEST_WAIT):.3f}"))
             reply = self._await_reply(clock.monotonic() + left + LISTEN_MARGIN)
             if reply is not None:
                 name, word = reply
@@ -438,12 +438,12 @@ class Heartbeat(Service):
         while not self.stopping.is_set():
             left = deadline - self._runtime.clock.monotonic()
             if left <= 0:
-                self._link.close()
+                self._connection.close()
                 raise ReplyLost("Redis did not answer in time")
             self._wait_for_either(left)
             if self._bell.was_rung():
                 self._beat_beside()
-            for reply in self._link.receive():
+            for reply in self._connection.receive():
                 if isinstance(reply, Exception):
                     raise reply
                 return reply
@@ -459,8 +459,8 @@ class Heartbeat(Service):
     def _wait_for_either(self, seconds: float) -> None:
         """Wait until something arrives, or the bell rings."""
         poll = select.poll()
-        for number in (self._bell.fileno(), self._link.fileno()):
-            if number >= 0:  # the link may be closed by now, to stop us
+        for number in (self._bell.fileno(), self._connection.fileno()):
+            if number >= 0:  # the connection may be closed by now, to stop us
                 poll.register(number, select.POLLIN)
         poll.poll(seconds * 1_000)
 

@@ -273,7 +273,7 @@ class Launcher:
         # Nearly last: from here on others may run what still runs here.
         has_left = self._leave(is_asked=is_asked)
         if has_left and not self._heartbeat.is_alive:  # else Redis is away, or the heartbeat is at it
-            self._executions.finish(self._runtime.store.link(timeout=LAST_ROUND))
+            self._executions.finish(self._runtime.store.connection(timeout=LAST_ROUND))
         self.end_job_log()
         self._runtime.run_hooks("exit")
         return has_left
@@ -355,8 +355,8 @@ class Launcher:
         self._callbacks.on_member(member)
 
     def _write_executions(self) -> None:
-        with self._runtime.store.borrowed() as link:
-            self._executions.flush(link)
+        with self._runtime.store.borrowed() as connection:
+            self._executions.flush(connection)
 
     def _start_at_zero(self) -> None:
         """Have the series of all jobs of our queues, before their first run."""

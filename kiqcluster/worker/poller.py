@@ -156,8 +156,8 @@ class Poller(Service):
         One that cannot be read is among them, so that the read says why.
         """
         until = repr(self._runtime.clock.now() + ahead)
-        with self._engine.store.borrowed() as link:
-            counts = link.exchange([("ZCOUNT", key, "-inf", until) for key in self._sources])
+        with self._engine.store.borrowed() as connection:
+            counts = connection.exchange([("ZCOUNT", key, "-inf", until) for key in self._sources])
         return [key for key, count in zip(self._sources, counts, strict=True) if count != 0]
 
     def _move_due(self, keys: Iterable[str]) -> int:
@@ -199,7 +199,7 @@ class Poller(Service):
             return Move(old, "bury", "", wrap(old, DEFAULT_QUEUE, error, now))
         except Exception as error:  # noqa: BLE001  # the application's code must not stop the poller
             self._runtime.setup.notify_error_handlers(error, {"context": "client middleware", "job": read(old)})
-            return _deferred(old, now)  # the link may work the next time
+            return _deferred(old, now)  # the middleware may succeed the next time
         if move.verb == "push" and self._refused.holds(self._keys.queue(move.queue)):
             return _deferred(old, now)
         return move

@@ -27,7 +27,7 @@ from kiqcluster.errors import RedisRefused, StoreError
 from kiqcluster.process.backoff import jittered
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.process.service import Service
-from kiqcluster.store import Link, is_outage
+from kiqcluster.store import Connection, is_outage
 from kiqcluster.store.engine import ALL_SUSPECT, Beat, Engine
 from kiqcluster.worker import failure_detector
 from kiqcluster.worker.failure_detector import LOOKS, Observation, Window
@@ -78,8 +78,8 @@ class Recovery(Service):
         self._try_at = 0.0
         self._recover_after = runtime.config.recover_after
         self._look_timeout = min(LOOK_TIMEOUT, self._recover_after / LOOKS)
-        # Link → the number of its connection, and which server that is.
-        self._servers: WeakKeyDictionary[Link, tuple[int, str]] = WeakKeyDictionary()
+        # Connection → its connect_count, and which server it reaches.
+        self._servers: WeakKeyDictionary[Connection, tuple[int, str]] = WeakKeyDictionary()
         self._window: Window | None = None
         self._look_at = 0.0
         self._complaint = ""
@@ -184,15 +184,17 @@ class Recovery(Service):
         One round trip, one more after each new connection.
         """
         pause = self._recover_after / LOOKS
-        with self._engine.store.borrowed() as link:
-            link.connect()
-            number, server = self._servers.get(link, (0, ""))
-            if number != link.connections:
-                number = link.connections
-                server = self._engine.server_of(link, self._look_timeout) or f"connection {number} of {id(link)}"
-                self._servers[link] = (number, server)
-            beat = self._engine.beat(link, [identity], self._recover_after, most, pause, self._look_timeout)
-            return (server if number == link.connections else ""), beat
+        with self._engine.store.borrowed() as connection:
+            connection.connect()
+            number, server = self._servers.get(connection, (0, ""))
+            if number != connection.connect_count:
+                number = connection.connect_count
+                server = (
+                    self._engine.server_of(connection, self._look_timeout) or f"connection {number} of {id(connection)}"
+                )
+                self._servers[connection] = (number, server)
+            beat = self._engine.beat(connection, [identity], self._recover_after, most, pause, self._look_timeout)
+            return (server if number == connection.connect_count else ""), beat
 
     def _take_note(self, identity: str, asked: float, strangers: frozenset[str]) -> None:
         """Record whether Redis took our beat.  A fenced process looks at once what it still holds (R1)."""
@@ -221,13 +223,13 @@ class Recovery(Service):
 
     def _recover(self, identity: str, running: Sequence[str], score: int | None = None) -> None:
         """Recover one process, unless it has beaten since it was handed to us with that score."""
-        with self._engine.store.borrowed() as link:
-            units = self._engine.recover(link, identity, running, score)
+        with self._engine.store.borrowed() as connection:
+            units = self._engine.recover(connection, identity, running, score)
         if units is None:
             return
         self._unemptied = self._engine.queue_names()
-        with self._engine.store.borrowed() as link:  # a refusal is about a broken key; beats say that
-            link.exchange(withdrawal(self._engine.store.keys, identity))
+        with self._engine.store.borrowed() as connection:  # a refusal is about a broken key; beats say that
+            connection.exchange(withdrawal(self._engine.store.keys, identity))
         why = GONE if score is None else SILENT.format(self._recover_after)
         self._runtime.events.emit(
             "recovered" if units else "recovered_nothing", identity=identity, units=units, why=why
@@ -246,8 +248,8 @@ class Recovery(Service):
         while self._unemptied is not None and self._now() < until:
             try:
                 names = list(islice(self._unemptied, QUEUES_AT_ONCE))
-                with self._engine.store.borrowed() as link:
-                    self._engine.return_wake_lists(link, names)
+                with self._engine.store.borrowed() as connection:
+                    self._engine.return_wake_lists(connection, names)
             except StoreError as error:
                 is_away = is_outage(error)  # else no look at the queues succeeds
                 self._unemptied = self._engine.queue_names() if is_away else None

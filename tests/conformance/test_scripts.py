@@ -61,9 +61,9 @@ def push(store: Store, queue: str, *payloads: str) -> None:
 
 
 def reserve(engine: Engine, wanted: int, *queues: str, call: int = 1, member: Member = ME) -> Reserved:
-    with engine.store.borrowed() as link:
+    with engine.store.borrowed() as connection:
         _, reserved = engine.exchange(
-            link, member, call, dict.fromkeys(queues or ("default",), (wanted, wanted)), [], NOW
+            connection, member, call, dict.fromkeys(queues or ("default",), (wanted, wanted)), [], NOW
         )
     assert reserved is not None
     if reserved.refusal and not reserved.resting:
@@ -92,8 +92,8 @@ def calls_of_scripts(store: Store) -> int:
 
 
 def settle(engine: Engine, *pairs: tuple[Unit, Outcome]) -> int:
-    with engine.store.borrowed() as link:
-        return engine.settle(link, [Settlement(unit, outcome) for unit, outcome in pairs], NOW)
+    with engine.store.borrowed() as connection:
+        return engine.settle(connection, [Settlement(unit, outcome) for unit, outcome in pairs], NOW)
 
 
 def queue(store: Store, name: str = "default") -> list[str]:
@@ -219,8 +219,8 @@ class TestReserve:
 
 
 def test_a_join_that_arrives_late_lowers_no_epoch(engine: Engine, store: Store) -> None:
-    with store.borrowed() as link:
-        engine.resync(link, ME, ME.raised(), [])
+    with store.borrowed() as connection:
+        engine.resync(connection, ME, ME.raised(), [])
 
     engine.join(ME)
 
@@ -292,8 +292,8 @@ class TestSettle:
         assert everything(store) == before
 
     def test_a_late_settle_of_a_recovered_unit_changes_nothing(self, engine: Engine, store: Store, unit: Unit) -> None:
-        with store.borrowed() as link:
-            engine.recover(link, ME.identity)
+        with store.borrowed() as connection:
+            engine.recover(connection, ME.identity)
 
         held = settle(engine, (unit, Retry(b"again", NOW)))
 
@@ -415,8 +415,8 @@ class TestBegin:
     def test_a_unit_that_others_have_recovered_enters_nothing(
         self, engine: Engine, store: Store, units: list[Unit]
     ) -> None:
-        with store.borrowed() as link:
-            engine.recover(link, ME.identity)
+        with store.borrowed() as connection:
+            engine.recover(connection, ME.identity)
 
         assert engine.begin_run(units[0], [enter(1, "park")]).action == "lost"
         assert slots(store) == set()
@@ -461,27 +461,27 @@ class TestHolds:
         assert store.call("EXISTS", store.keys.held(ME.identity)) == 0
 
     def test_by_a_recovery(self, engine: Engine, store: Store, unit: Unit) -> None:
-        with store.borrowed() as link:
-            assert engine.recover(link, ME.identity) == 1
+        with store.borrowed() as connection:
+            assert engine.recover(connection, ME.identity) == 1
 
         assert (slots(store), slots(store, "other")) == (set(), set())
         assert store.call("EXISTS", store.keys.held(ME.identity)) == 0
 
     def test_by_a_resync_that_gives_it_back(self, engine: Engine, store: Store, unit: Unit) -> None:
-        with store.borrowed() as link:
-            assert engine.resync(link, ME, ME.raised(), []) == (1, 0)
+        with store.borrowed() as connection:
+            assert engine.resync(connection, ME, ME.raised(), []) == (1, 0)
 
         assert slots(store) == set()
 
     def test_not_by_a_resync_that_leaves_it(self, engine: Engine, store: Store, unit: Unit) -> None:
-        with store.borrowed() as link:
-            assert engine.resync(link, ME, ME.raised(), [unit.token]) == (0, 0)
+        with store.borrowed() as connection:
+            assert engine.resync(connection, ME, ME.raised(), [unit.token]) == (0, 0)
 
         assert slots(store) == {f"{ME.identity}/{unit.token}"}
 
     def test_not_by_a_late_settle_of_a_recovered_unit(self, engine: Engine, store: Store, unit: Unit) -> None:
-        with store.borrowed() as link:
-            engine.recover(link, ME.identity)
+        with store.borrowed() as connection:
+            engine.recover(connection, ME.identity)
         store.call("SADD", SLOTS, "the next holder")
 
         assert settle(engine, (unit, Done())) == 0
@@ -503,8 +503,8 @@ class TestResync:
         push(store, "default", "a", "b", "c", "d")
         units = reserve(engine, 3).units
 
-        with store.borrowed() as link:
-            returned = engine.resync(link, ME, ME.raised(), [units[1].token])
+        with store.borrowed() as connection:
+            returned = engine.resync(connection, ME, ME.raised(), [units[1].token])
 
         assert returned == (2, 0)
         assert queue(store) == ["d", "c", "a"]
@@ -513,9 +513,9 @@ class TestResync:
         assert [unit.payload for unit in reserve(engine, 1, call=2, member=ME.raised()).units] == [b"a"]
 
     def test_may_be_sent_again(self, engine: Engine, store: Store) -> None:
-        with store.borrowed() as link:
-            engine.resync(link, ME, ME.raised(), [])
-            again = engine.resync(link, ME, ME.raised().raised(), [])
+        with store.borrowed() as connection:
+            engine.resync(connection, ME, ME.raised(), [])
+            again = engine.resync(connection, ME, ME.raised().raised(), [])
 
         assert again == (0, 0)
 
@@ -523,8 +523,8 @@ class TestResync:
         push(store, "default", *LARGE)
         hold_each(engine, len(LARGE))
 
-        with store.borrowed() as link:
-            assert engine.resync(link, ME, ME.raised(), []) == (2, 1)
+        with store.borrowed() as connection:
+            assert engine.resync(connection, ME, ME.raised(), []) == (2, 1)
 
         assert queue(store) == [LARGE[2], LARGE[1]]
         assert len(inflight(store)) == 1
@@ -533,9 +533,9 @@ class TestResync:
         push(store, "default", *map(str, range(MAX_RETURNED + 5)))
         reserve(engine, MAX_RETURNED + 5)
 
-        with store.borrowed() as link:
-            assert engine.resync(link, ME, ME.raised(), []) == (MAX_RETURNED, 5)
-            assert engine.resync(link, ME, ME.raised().raised(), []) == (5, 0)
+        with store.borrowed() as connection:
+            assert engine.resync(connection, ME, ME.raised(), []) == (MAX_RETURNED, 5)
+            assert engine.resync(connection, ME, ME.raised().raised(), []) == (5, 0)
 
         assert queue(store) == [*map(str, reversed(range(MAX_RETURNED + 5)))]
 
@@ -544,8 +544,8 @@ class TestResync:
         hold_each(engine, len(LARGE))
         membership = Membership(engine, lambda: ME, lambda _: None, Event())
 
-        with store.borrowed() as link:
-            assert membership.resync(link, [])
+        with store.borrowed() as connection:
+            assert membership.resync(connection, [])
 
         assert queue(store) == [*reversed(LARGE)]
         assert not reserve(engine, 1, call=4, member=membership.member).fenced
@@ -555,21 +555,21 @@ class TestResync:
     ) -> None:
         twice = ME.raised().raised()
         push(store, "default", "a", "b")
-        with store.borrowed() as link:
-            engine.resync(link, ME, twice, [])
+        with store.borrowed() as connection:
+            engine.resync(connection, ME, twice, [])
             reserve(engine, 1, call=2, member=twice)
 
             for late in (ME.raised(), twice):
-                assert engine.resync(link, ME, late, []) is None
+                assert engine.resync(connection, ME, late, []) is None
 
         assert inflight(store) == [b"a"]
         assert not reserve(engine, 1, call=3, member=twice).fenced
 
     def test_tells_a_member_that_was_recovered(self, engine: Engine, store: Store) -> None:
-        with store.borrowed() as link:
-            engine.recover(link, ME.identity)
+        with store.borrowed() as connection:
+            engine.recover(connection, ME.identity)
 
-            assert engine.resync(link, ME, ME.raised(), []) is None
+            assert engine.resync(connection, ME, ME.raised(), []) is None
 
 
 class TestRecover:
@@ -579,8 +579,8 @@ class TestRecover:
         reserve(engine, 2, call=1)
         reserve(engine, 1, "other", call=2)
 
-        with store.borrowed() as link:
-            units = engine.recover(link, ME.identity)
+        with store.borrowed() as connection:
+            units = engine.recover(connection, ME.identity)
 
         assert units == 3
         assert queue(store) == ["c", "b", "a"]
@@ -593,8 +593,8 @@ class TestRecover:
         for call in range(1, 4):
             reserve(engine, 1_000, call=call)
 
-        with store.borrowed() as link:
-            units = engine.recover(link, ME.identity)
+        with store.borrowed() as connection:
+            units = engine.recover(connection, ME.identity)
 
         assert units == 2_300
         assert queue(store) == [f"{number:04d}" for number in reversed(range(2_300))]
@@ -604,8 +604,8 @@ class TestRecover:
         hold_each(engine, len(LARGE))
         store.call("CONFIG", "RESETSTAT")
 
-        with store.borrowed() as link:
-            assert engine.recover(link, ME.identity) == len(LARGE)
+        with store.borrowed() as connection:
+            assert engine.recover(connection, ME.identity) == len(LARGE)
 
         assert calls_of_scripts(store) == 2
         assert queue(store) == [*reversed(LARGE)]
@@ -617,8 +617,8 @@ class TestRecover:
         store.call("SET", store.keys.queue("default"), "no list")
         store.call("CONFIG", "RESETSTAT")
 
-        with store.borrowed() as link, pytest.raises(RedisRefused, match="3 units"):
-            engine.recover(link, ME.identity)
+        with store.borrowed() as connection, pytest.raises(RedisRefused, match="3 units"):
+            engine.recover(connection, ME.identity)
 
         assert calls_of(store, "hget") <= 2  # the epoch, and one payload
         assert len(inflight(store)) == len(LARGE)
@@ -626,12 +626,12 @@ class TestRecover:
     def test_who_has_beaten_since_is_left_alone(self, engine: Engine, store: Store) -> None:
         push(store, "default", "a", "b")
         reserve(engine, 1, call=1)
-        with store.borrowed() as link:
-            score = engine.beat(link, [], 0.0, 20, 0.0).silent[ME.identity]
+        with store.borrowed() as connection:
+            score = engine.beat(connection, [], 0.0, 20, 0.0).silent[ME.identity]
             store.call("ZADD", store.keys.beats, score + 1, ME.identity)
             before = everything(store)
 
-            assert engine.recover(link, ME.identity, ALL_SUSPECT, score) is None
+            assert engine.recover(connection, ME.identity, ALL_SUSPECT, score) is None
 
         assert everything(store) == before
         assert not reserve(engine, 0, call=2).fenced
@@ -640,9 +640,12 @@ class TestRecover:
         push(store, "default", "a")
         reserve(engine, 1, call=1)
 
-        with store.borrowed() as link:
-            assert engine.recover(link, ME.identity, score=engine.beat(link, [], 0.0, 20).silent[ME.identity]) == 1
-            assert engine.recover(link, ME.identity, score=1) is None
+        with store.borrowed() as connection:
+            assert (
+                engine.recover(connection, ME.identity, score=engine.beat(connection, [], 0.0, 20).silent[ME.identity])
+                == 1
+            )
+            assert engine.recover(connection, ME.identity, score=1) is None
 
         assert queue(store) == ["a"]
         assert engine.members() == {}
@@ -656,20 +659,20 @@ class TestRecover:
         reserve(engine, 2, call=1)
         store.call("HSET", store.keys.members, ME.identity, f"fenced {ME.record}")
 
-        with store.borrowed() as link:
+        with store.borrowed() as connection:
             score = store.call("ZSCORE", store.keys.beats, ME.identity)
-            assert engine.beat(link, [ME.identity]).strangers == {ME.identity}
+            assert engine.beat(connection, [ME.identity]).strangers == {ME.identity}
 
             assert store.call("ZSCORE", store.keys.beats, ME.identity) == score
-            assert engine.recover(link, ME.identity, score=1) == 2
+            assert engine.recover(connection, ME.identity, score=1) == 2
 
     def test_a_unit_of_another_release_stays_and_holds_up_no_other(self, engine: Engine, store: Store) -> None:
         push(store, "default", "a", "b")
         reserve(engine, 2, call=2)
         store.call("HSET", store.keys.inflight(ME.identity), "00000001.0000000003.00001", "7:defaultc")
 
-        with store.borrowed() as link, pytest.raises(RedisRefused, match="another release"):
-            engine.recover(link, ME.identity)
+        with store.borrowed() as connection, pytest.raises(RedisRefused, match="another release"):
+            engine.recover(connection, ME.identity)
 
         assert queue(store) == ["b", "a"]
         assert inflight(store) == [b"7:defaultc"]
@@ -679,8 +682,8 @@ class TestRecover:
         reserve(engine, 2, call=1)
         store.call("SET", store.keys.suspects, "no hash")
 
-        with store.borrowed() as link:
-            assert engine.recover(link, ME.identity, ALL_SUSPECT) == 2
+        with store.borrowed() as connection:
+            assert engine.recover(connection, ME.identity, ALL_SUSPECT) == 2
 
         assert queue(store) == ["b", "a"]
         assert inflight(store) == []
@@ -688,8 +691,8 @@ class TestRecover:
 
 class TestBeat:
     def beat(self, engine: Engine, *mine: str, most: int = 20, pause: float = 10.0) -> Beat:
-        with engine.store.borrowed() as link:
-            return engine.beat(link, mine, 60.0, most, pause)
+        with engine.store.borrowed() as connection:
+            return engine.beat(connection, mine, 60.0, most, pause)
 
     def test_keeps_the_servers_time_and_hands_out_who_is_silent_oldest_first(
         self, engine: Engine, store: Store
@@ -757,8 +760,8 @@ class TestFormat1:
 
     def beat(self, engine: Engine, *mine: str, silence: float = 60.0) -> Beat:
         engine.store.call("EVAL", MAKE_AUDIT_DUE, 1, engine.store.keys.audit)
-        with engine.store.borrowed() as link:
-            return engine.beat(link, mine, silence, 20, 10.0)
+        with engine.store.borrowed() as connection:
+            return engine.beat(connection, mine, silence, 20, 10.0)
 
     def age(self, store: Store) -> None:
         for identity in (ME.identity, self.OLD):
@@ -786,8 +789,8 @@ class TestFormat1:
         silent = self.beat(engine, ME.identity).silent
 
         assert list(silent) == [self.OLD]
-        with store.borrowed() as link:
-            assert engine.recover(link, self.OLD, ALL_SUSPECT, silent[self.OLD]) == 0
+        with store.borrowed() as connection:
+            assert engine.recover(connection, self.OLD, ALL_SUSPECT, silent[self.OLD]) == 0
         assert list(engine.members()) == [ME.identity]
         assert store.call("HKEYS", "kiq:beats") == [ME.identity.encode()]
 
@@ -797,8 +800,8 @@ class TestFormat1:
         silent = self.beat(engine, ME.identity).silent
         store.call("HINCRBY", "kiq:beats", self.OLD, 1)
 
-        with store.borrowed() as link:
-            assert engine.recover(link, self.OLD, ALL_SUSPECT, silent[self.OLD]) is None
+        with store.borrowed() as connection:
+            assert engine.recover(connection, self.OLD, ALL_SUSPECT, silent[self.OLD]) is None
 
         assert set(engine.members()) == {ME.identity, self.OLD}
 
@@ -845,8 +848,8 @@ class TestOnce:
 
     def run(self, store: Store, number: int, *commands: tuple[object, ...]) -> tuple[int, list[bytes]]:
         arguments = [number, 60, *(word for command in commands for word in command)]
-        with store.borrowed() as link:
-            (reply,) = run_scripts(link, [Call(ONCE, ["record", "count", "list"], arguments)])
+        with store.borrowed() as connection:
+            (reply,) = run_scripts(connection, [Call(ONCE, ["record", "count", "list"], arguments)])
         if isinstance(reply, RedisRefused):
             raise reply
         return reply[0], reply[1]
@@ -1013,8 +1016,8 @@ class TestReturnRung:
         store.call("SET", store.keys.queue("broken"), "no list")
         store.call("CONFIG", "SET", "maxmemory", 1)
         try:
-            with store.borrowed() as link:
-                engine.return_wake_lists(link, ["none", "odd", "broken", "fine"])
+            with store.borrowed() as connection:
+                engine.return_wake_lists(connection, ["none", "odd", "broken", "fine"])
         finally:
             store.call("CONFIG", "SET", "maxmemory", 0)
 
@@ -1217,8 +1220,8 @@ def scene_resync(engine: Engine, store: Store) -> Callable[[], object]:
     units = reserve(engine, 3).units
 
     def run() -> object:
-        with store.borrowed() as link:
-            return engine.resync(link, ME, ME.raised(), [units[0].token])
+        with store.borrowed() as connection:
+            return engine.resync(connection, ME, ME.raised(), [units[0].token])
 
     return run
 
@@ -1228,8 +1231,8 @@ def scene_recover(engine: Engine, store: Store) -> Callable[[], object]:
     reserve(engine, 3)
 
     def run() -> object:
-        with store.borrowed() as link:
-            return engine.recover(link, ME.identity)
+        with store.borrowed() as connection:
+            return engine.recover(connection, ME.identity)
 
     return run
 
@@ -1239,9 +1242,9 @@ def scene_sweep(engine: Engine, store: Store) -> Callable[[], object]:
     reserve(engine, 3)
 
     def run() -> object:
-        with store.borrowed() as link:
-            silent = engine.beat(link, [], 0.0, 1).silent
-            return engine.recover(link, ME.identity, ALL_SUSPECT, silent.get(ME.identity, 1))
+        with store.borrowed() as connection:
+            silent = engine.beat(connection, [], 0.0, 1).silent
+            return engine.recover(connection, ME.identity, ALL_SUSPECT, silent.get(ME.identity, 1))
 
     return run
 
@@ -1344,8 +1347,8 @@ def test_a_begin_that_fails_after_any_of_its_calls_leaves_nothing_that_recovery_
             has_failed = False
         except RedisRefused:
             has_failed = True
-        with store.borrowed() as link:
-            engine.recover(link, ME.identity)
+        with store.borrowed() as connection:
+            engine.recover(connection, ME.identity)
 
         assert (slots(store), slots(store, "other"), queue(store)) == (set(), set(), ["job-1"])
         if not has_failed:
@@ -1442,14 +1445,14 @@ def test_a_unit_that_cannot_go_back_holds_up_no_other(engine: Engine, store: Sto
     reserve(engine, 2, "breaks", "default")
     store.call("SET", store.keys.queue("breaks"), "no list")
 
-    with store.borrowed() as link, pytest.raises(RedisRefused, match="WRONGTYPE"):
-        engine.recover(link, ME.identity)
+    with store.borrowed() as connection, pytest.raises(RedisRefused, match="WRONGTYPE"):
+        engine.recover(connection, ME.identity)
 
     assert queue(store) == ["b"]
     assert inflight(store) == [b"a"]
     store.call("DEL", store.keys.queue("breaks"))
-    with store.borrowed() as link:
-        assert engine.recover(link, ME.identity) == 1
+    with store.borrowed() as connection:
+        assert engine.recover(connection, ME.identity) == 1
     assert queue(store, "breaks") == ["a"]
 
 
@@ -1458,8 +1461,8 @@ def test_a_counter_that_cannot_be_written_keeps_no_unit(engine: Engine, store: S
     push(store, "default", "a", "b")
     (unit,) = reserve(engine, 1).units
 
-    with store.borrowed() as link:
-        refusals, reserved = engine.exchange(link, ME, 2, {"default": (1, 1)}, [Settlement(unit, Done())], NOW)
+    with store.borrowed() as connection:
+        refusals, reserved = engine.exchange(connection, ME, 2, {"default": (1, 1)}, [Settlement(unit, Done())], NOW)
 
     assert refusals == {}
     assert reserved is not None
@@ -1473,8 +1476,8 @@ def test_what_is_reserved_beside_a_refused_settle_is_not_lost(
     (unit,) = reserve(engine, 1).units
     sabotage(SETTLE, 0)
 
-    with store.borrowed() as link:
-        refusals, reserved = engine.exchange(link, ME, 2, {"default": (1, 1)}, [Settlement(unit, Done())], NOW)
+    with store.borrowed() as connection:
+        refusals, reserved = engine.exchange(connection, ME, 2, {"default": (1, 1)}, [Settlement(unit, Done())], NOW)
 
     assert "injected fault" in refusals[unit.token]
     assert reserved is not None
@@ -1491,11 +1494,11 @@ def test_where_a_refused_settle_cannot_be_tried_again_what_was_reserved_beside_i
     def cut_off(*_: object) -> None:
         raise RedisUnavailable("nothing was sent")  # which the caller would take for: nothing was reserved
 
-    with store.borrowed() as link:
-        sent = engine.begin(link, ME, 2, {"default": (1, 1)}, [Settlement(unit, Done())], NOW)
+    with store.borrowed() as connection:
+        sent = engine.begin(connection, ME, 2, {"default": (1, 1)}, [Settlement(unit, Done())], NOW)
         monkeypatch.setattr("kiqcluster.store.engine.run_scripts", cut_off)
         with pytest.raises(ReplyLost):
-            engine.finish(link, sent)
+            engine.finish(connection, sent)
 
     assert len(inflight(store)) == 2
 
@@ -1509,8 +1512,8 @@ def test_a_full_server_can_be_drained(engine: Engine, store: Store) -> None:
         assert settle(engine, (unit, Retry(b"again", NOW))) == 1
         assert entries(store, store.keys.retry) == {"again": NOW}
         assert engine.move_due(store.keys.retry, [Move(b"again", "push", "default", b"again")], NOW)[0] == 1
-        with store.borrowed() as link:
-            engine.recover(link, ME.identity)
+        with store.borrowed() as connection:
+            engine.recover(connection, ME.identity)
     finally:
         store.call("CONFIG", "SET", "maxmemory", "0")
     assert queue(store) == ["again"]
@@ -1528,14 +1531,14 @@ class TestSuspects:
     def die_of_k(self, engine: Engine) -> None:
         """Reserve everything, and die while `k` runs."""
         units = [unit for call in range(1, 4) for unit in reserve(engine, 3, call=call).units]
-        with engine.store.borrowed() as link:
-            engine.recover(link, ME.identity, [unit.token for unit in units if unit.payload == b"k"])
+        with engine.store.borrowed() as connection:
+            engine.recover(connection, ME.identity, [unit.token for unit in units if unit.payload == b"k"])
         engine.join(ME)
 
     def take(self, engine: Engine, call: int, *, most_deaths: int = ANY_DEATHS, wanted: int = 10) -> list[Unit]:
-        with engine.store.borrowed() as link:
+        with engine.store.borrowed() as connection:
             _, reserved = engine.exchange(
-                link, ME, call, {"default": (wanted, wanted)}, [], NOW, most_deaths=most_deaths
+                connection, ME, call, {"default": (wanted, wanted)}, [], NOW, most_deaths=most_deaths
             )
         assert reserved is not None
         return reserved.units
@@ -1561,8 +1564,8 @@ class TestSuspects:
         store.call("HSET", store.keys.suspects, *(word for each in suspects for word in (digest(each), 1)))
         store.call("CONFIG", "RESETSTAT")
 
-        with store.borrowed() as link:
-            _, reserved = engine.exchange(link, ME, 1, {"many": (100, 100)}, [], NOW, most_deaths=0)
+        with store.borrowed() as connection:
+            _, reserved = engine.exchange(connection, ME, 1, {"many": (100, 100)}, [], NOW, most_deaths=0)
 
         assert reads_of_lists(store) == 5  # three in one pass, two in the other, none per suspect
         assert reserved is not None
@@ -1572,8 +1575,8 @@ class TestSuspects:
     def test_who_may_have_one_of_one_death_gets_none_of_two(self, engine: Engine, store: Store) -> None:
         for call in range(1, 3):
             suspects = self.take(engine, call)
-        with store.borrowed() as link:
-            engine.recover(link, ME.identity, [unit.token for unit in suspects])  # k, for the second time
+        with store.borrowed() as connection:
+            engine.recover(connection, ME.identity, [unit.token for unit in suspects])  # k, for the second time
         engine.join(ME)
 
         assert deaths(self.take(engine, 1, most_deaths=1)) == [("a", 0), ("b", 0)]
@@ -1583,8 +1586,8 @@ class TestSuspects:
     def test_where_nobody_knows_what_ran_all_are_suspect(self, engine: Engine, store: Store) -> None:
         for call in range(1, 4):
             self.take(engine, call)
-        with store.borrowed() as link:
-            engine.recover(link, ME.identity, ALL_SUSPECT)
+        with store.borrowed() as connection:
+            engine.recover(connection, ME.identity, ALL_SUSPECT)
 
         assert sorted(store.call("HVALS", store.keys.suspects)) == [b"1", b"1", b"2"]
 
@@ -1645,14 +1648,14 @@ def test_a_member_is_remembered_until_everything_it_held_is_back(engine: Engine,
     push(store, "breaks", "a")
     reserve(engine, 1, "breaks")
     store.call("SET", store.keys.queue("breaks"), "no list")
-    with store.borrowed() as link, pytest.raises(RedisRefused):
-        engine.recover(link, ME.identity)
+    with store.borrowed() as connection, pytest.raises(RedisRefused):
+        engine.recover(connection, ME.identity)
 
     assert engine.members() == {ME.identity: ME.record}
     assert reserve(engine, 1, call=9).fenced
     store.call("DEL", store.keys.queue("breaks"))
-    with store.borrowed() as link:
-        engine.recover(link, ME.identity)
+    with store.borrowed() as connection:
+        engine.recover(connection, ME.identity)
     assert engine.members() == {}
 
 
@@ -1680,8 +1683,8 @@ def test_a_set_of_a_wrong_type_stops_no_reserve(engine: Engine, store: Store, ke
     push(store, "default", "a")
     store.call("LPUSH", key, "no set and no hash")
 
-    with store.borrowed() as link:
-        _, reserved = engine.exchange(link, ME, 1, {"default": (1, 1)}, [], NOW)
+    with store.borrowed() as connection:
+        _, reserved = engine.exchange(connection, ME, 1, {"default": (1, 1)}, [], NOW)
 
     assert reserved is not None
     assert [unit.payload for unit in reserved.units] == [b"a"]
@@ -1695,18 +1698,18 @@ def test_a_set_of_a_wrong_type_stops_no_reserve(engine: Engine, store: Store, ke
 
 
 def beat(engine: Engine, *mine: str, silence: float = 1e6, most: int = 20) -> Beat:
-    with engine.store.borrowed() as link:
-        return engine.beat(link, mine, silence, most)
+    with engine.store.borrowed() as connection:
+        return engine.beat(connection, mine, silence, most)
 
 
 def resync(engine: Engine) -> None:
-    with engine.store.borrowed() as link:
-        engine.resync(link, ME, ME.raised(), [])
+    with engine.store.borrowed() as connection:
+        engine.resync(connection, ME, ME.raised(), [])
 
 
 def recover(engine: Engine) -> None:
-    with engine.store.borrowed() as link:
-        engine.recover(link, ME.identity)
+    with engine.store.borrowed() as connection:
+        engine.recover(connection, ME.identity)
 
 
 @pytest.mark.parametrize(
@@ -1731,9 +1734,9 @@ def test_once_broken_members_are_renamed_all_goes_on(engine: Engine, store: Stor
 
     assert reserve(engine, 1, call=2).fenced
     engine.join(Member("host:1:bbbbbbbbbbbb", 1, "boot ns 1 2.00"))
-    with store.borrowed() as link:
-        silent = engine.beat(link, [], 0.0, 20).silent
-        assert engine.recover(link, ME.identity, score=silent[ME.identity]) == 1
+    with store.borrowed() as connection:
+        silent = engine.beat(connection, [], 0.0, 20).silent
+        assert engine.recover(connection, ME.identity, score=silent[ME.identity]) == 1
 
     assert queue(store) == ["a"]
 

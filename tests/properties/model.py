@@ -28,7 +28,7 @@ from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Effect, Interrupted, Outcome, Requeue, Retry
 from kiqcluster.store import Store
 from kiqcluster.store import engine as engine_module
-from kiqcluster.store.connection import Link
+from kiqcluster.store.connection import Connection
 from kiqcluster.store.engine import ALL_SUSPECT, ANY_DEATHS, DeadSetLimits, Engine, Member, Reserved, Settlement, Unit
 from kiqcluster.store.entry_moves import Move
 from kiqcluster.store.scripts import RECOVER, RESERVE, Script, Word
@@ -103,7 +103,7 @@ class World:
     def __init__(self, store: Store, without: str = "") -> None:
         self.store = store
         self.without = without
-        self.link = store.link()
+        self.connection = store.connection()
         self.jobs: set[bytes] = set()
         self.maybe: set[bytes] = set()
         self.spoiled: set[str] = set()
@@ -125,7 +125,7 @@ class World:
 
     def raw(self, *commands: Command) -> list[Any]:
         """Run commands as the server itself would, without any fault."""
-        replies = self.link.exchange(commands)
+        replies = self.connection.exchange(commands)
         for reply in replies:
             if isinstance(reply, RedisRefused):
                 raise reply
@@ -136,16 +136,16 @@ class World:
         self.recovered |= {arguments_of(command)[0] for command in commands if command[1] == RECOVER.digest}
         if self.without == "R2":
             return [self._run_unfenced(command) for command in commands]
-        return self.link.exchange(commands)
+        return self.connection.exchange(commands)
 
     def _run_unfenced(self, command: Command) -> Any:
         """Run a command; a reserve as if its process were a member of its epoch."""
         if command[1] != RESERVE.digest:
-            return self.link.exchange([command])[0]
+            return self.connection.exchange([command])[0]
         members, (identity, epoch, *_) = command[3], arguments_of(command)
         before = self.raw(("HGET", members, identity))[0]
         self.raw(("HSET", members, identity, f"{epoch} as it says"))
-        reply = self.link.exchange([command])[0]
+        reply = self.connection.exchange([command])[0]
         self.raw(("HSET", members, identity, before) if before else ("HDEL", members, identity))
         return reply
 
@@ -352,8 +352,8 @@ class WireStore(Store):
         self._wire = wire
 
     @contextmanager
-    def borrowed(self) -> Iterator[Link]:
-        yield cast(Link, self._wire)
+    def borrowed(self) -> Iterator[Connection]:
+        yield cast(Connection, self._wire)
 
 
 class Process:
@@ -466,7 +466,7 @@ class Process:
         self.wire.fault = fault
         with suppress(StoreError):
             for source in ("retry", "schedule"):
-                due = self.world.link.exchange([("ZRANGE", source, 0, 4)])[0]
+                due = self.world.connection.exchange([("ZRANGE", source, 0, 4)])[0]
                 if due and not isinstance(due, RedisRefused):
                     moves = [Move(old, "push", QUEUES[0], old) for old in due]
                     moved += self.engine.move_due(source, moves, NOW + 100)[0]
@@ -568,9 +568,9 @@ class WithoutR1(Engine):
 
     world: World
 
-    def recover(self, link: Any, identity: str, running: Any = (), score: int | None = None) -> int | None:
+    def recover(self, connection: Any, identity: str, running: Any = (), score: int | None = None) -> int | None:
         record = self.world.raw(("HGET", "kiq:members", identity))[0]
-        units = super().recover(link, identity, running, score)
+        units = super().recover(connection, identity, running, score)
         if record is not None and units is not None:
             self.world.raw(("HSET", "kiq:members", identity, record))
             self.world.to_forget.append(identity)
@@ -580,11 +580,11 @@ class WithoutR1(Engine):
 class WithoutR4(Engine):
     """Settle writes what it is told, whether the token is held or not."""
 
-    def begin(self, link: Any, *arguments: Any, **options: Any) -> Any:
+    def begin(self, connection: Any, *arguments: Any, **options: Any) -> Any:
         done: Sequence[Settlement] = arguments[3]
         for unit in (settlement.unit for settlement in done):
-            link.before.append(("HSETNX", f"kiq:inflight:{unit.identity}", unit.field, unit.payload))
-        return super().begin(link, *arguments, **options)
+            connection.before.append(("HSETNX", f"kiq:inflight:{unit.identity}", unit.field, unit.payload))
+        return super().begin(connection, *arguments, **options)
 
 
 def engine_for(world: World, wire: Wire, name: str) -> Engine:

@@ -75,34 +75,34 @@ class Real:
 
     def reserve(self, identity: Identity, token: tuple[int, int]) -> bool:
         member = Member(name(identity), token[0], "boot ns 1 1")
-        with self._store.borrowed() as link:
-            _, reserved = self._engine.exchange(link, member, token[1], {"q": (1, 1)}, [], 1.0)
+        with self._store.borrowed() as connection:
+            _, reserved = self._engine.exchange(connection, member, token[1], {"q": (1, 1)}, [], 1.0)
         assert reserved is not None
         return reserved.fenced
 
     def settle(self, identity: Identity, token: tuple[int, int], unit: int) -> None:
         done = Unit("q", str(unit).encode(), f"{token[0]:08d}.{token[1]:010d}.00001", name(identity))
-        with self._store.borrowed() as link:
-            self._engine.settle(link, [Settlement(done, Done())], 1.0)
+        with self._store.borrowed() as connection:
+            self._engine.settle(connection, [Settlement(done, Done())], 1.0)
 
     def resync(self, identity: Identity, known: int, raised: int, tokens: frozenset[tuple[int, int]]) -> bool:
         old, new = (Member(name(identity), epoch, "boot ns 1 1") for epoch in (known, raised))
         held = [f"{epoch:08d}.{call:010d}.00001" for epoch, call in tokens]
-        with self._store.borrowed() as link:
-            return self._engine.resync(link, old, new, held) is None
+        with self._store.borrowed() as connection:
+            return self._engine.resync(connection, old, new, held) is None
 
     def recover(self, identity: Identity) -> None:
-        with self._store.borrowed() as link:
-            self._engine.recover(link, name(identity))
+        with self._store.borrowed() as connection:
+            self._engine.recover(connection, name(identity))
 
     def beat(self, identity: Identity) -> bool:
-        with self._store.borrowed() as link:
-            return bool(self._engine.beat(link, [name(identity)]).strangers)
+        with self._store.borrowed() as connection:
+            return bool(self._engine.beat(connection, [name(identity)]).strangers)
 
     def audit(self) -> None:
         self._store.call("DEL", "kiq:audit")
-        with self._store.borrowed() as link:
-            self._engine.beat(link, [])
+        with self._store.borrowed() as connection:
+            self._engine.beat(connection, [])
 
     def age(self) -> None:
         flat = self._store.call("ZRANGE", "kiq:beats:2", 0, -1, "WITHSCORES")

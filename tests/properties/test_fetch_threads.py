@@ -27,7 +27,7 @@ from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.sidekiq.outcome import Done, Effect, Interrupted, Outcome
 from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.store import Store
-from kiqcluster.store.connection import Link
+from kiqcluster.store.connection import Connection
 from kiqcluster.store.engine import ALL_SUSPECT, DeadSetLimits, Engine, Settlement, Unit
 from kiqcluster.worker.fetch.coordinator import Batch
 from kiqcluster.worker.fetch.fetch import ReliableFetch
@@ -45,7 +45,7 @@ QUEUE = "default"
 SWITCH = 5e-6  # seconds until the interpreter lets another thread run
 
 
-class FaultyLink(Link):
+class FaultyLink(Connection):
     """A link to which everything happens.  Thread by thread, as any link."""
 
     rig: Rig
@@ -75,11 +75,11 @@ class FaultyStore(Store):
 
     rig: Rig
 
-    def link(self, *arguments: Any, **options: Any) -> Link:
-        link = super().link(*arguments, **options)
-        link.__class__ = FaultyLink
-        vars(link)["rig"] = self.rig
-        return link
+    def connection(self, *arguments: Any, **options: Any) -> Connection:
+        connection = super().connection(*arguments, **options)
+        connection.__class__ = FaultyLink
+        vars(connection)["rig"] = self.rig
+        return connection
 
 
 class Rig:
@@ -202,9 +202,9 @@ class Rig:
 
     def _recover(self, identity: str) -> None:
         """As another process does that takes this one for dead."""
-        with self.store.borrowed() as link:
+        with self.store.borrowed() as connection:
             running = self.rng.choice([(), ALL_SUSPECT])
-            Engine(self.store, DeadSetLimits(100, 1_000.0)).recover(link, identity, running)
+            Engine(self.store, DeadSetLimits(100, 1_000.0)).recover(connection, identity, running)
         self._heard()
 
     def _heard(self) -> None:

@@ -28,7 +28,7 @@ from kiqcluster.process.runtime import Setup
 from kiqcluster.registry import Registry
 from kiqcluster.sidekiq.active_job import WRAPPER
 from kiqcluster.store import Store
-from kiqcluster.store.connection import Link
+from kiqcluster.store.connection import Connection
 from tests.kit import RedisServer, wait_until
 
 pytestmark = pytest.mark.usefixtures("setup")
@@ -361,7 +361,7 @@ class Faltering(Store):
         super().__init__(address, timeout=timeout)
         self._misfortunes: Iterator[Callable[[], object]] = iter([lambda: None, misfortune])
 
-    def borrowed(self) -> AbstractContextManager[Link]:
+    def borrowed(self) -> AbstractContextManager[Connection]:
         next(self._misfortunes)()
         return super().borrowed()
 

@@ -54,13 +54,13 @@ def test_a_links_effects_are_written_with_any_outcome_and_with_that_run_only(
             f'{{"class":"{name}","args":[],"jid":"{jid}","retry":{0 if name == "hopeless" else 3}}}',
         )
 
-    with store.borrowed() as link:
-        _, reserved = engine.exchange(link, ME, 1, {"default": (2, 2)}, [], NOW)
+    with store.borrowed() as connection:
+        _, reserved = engine.exchange(connection, ME, 1, {"default": (2, 2)}, [], NOW)
         assert reserved is not None
         first, second = (Settlement(unit, execution.execute(JobRun(unit, NOW))) for unit in reserved.units)
-        engine.settle(link, [first], NOW)
+        engine.settle(connection, [first], NOW)
         assert store.call("SMEMBERS", "released") == [b"first"]
-        engine.settle(link, [second], NOW)
+        engine.settle(connection, [second], NOW)
 
     assert sorted(store.call("SMEMBERS", "released")) == [b"first", b"second"]
     if ends_in is not None:

@@ -41,8 +41,8 @@ class Bench:
         self.ran[name] = Executions(before.processed + times, before.failed, before.ms + times * ms, slots)
 
     def flush(self) -> None:
-        with self.far.borrowed() as link:
-            self.writer.flush(link)
+        with self.far.borrowed() as connection:
+            self.writer.flush(connection)
 
     def counted(self, name: str = "Mail") -> int:
         """Return how many runs Redis shows, in whichever minute; the histograms must agree."""
@@ -244,8 +244,8 @@ class TestFinish:
         bench.flush()
         bench.run()
 
-        with bench.far.borrowed() as link:
-            bench.writer.finish(link)
+        with bench.far.borrowed() as connection:
+            bench.writer.finish(connection)
 
         assert bench.counted() == 2
         assert store.call("EXISTS", RECORD) == 0
@@ -256,8 +256,8 @@ class TestFinish:
         bench.run()
         proxy.lose_replies(ONCE.digest.encode())
 
-        with bench.far.borrowed() as link:
-            bench.writer.finish(link)
+        with bench.far.borrowed() as connection:
+            bench.writer.finish(connection)
 
         assert store.call("EXISTS", RECORD) == 1
 

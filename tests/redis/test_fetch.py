@@ -15,7 +15,7 @@ from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.sidekiq.outcome import Done, Retry
 from kiqcluster.sidekiq.queue_groups import parse_group
-from kiqcluster.store import Link, Store
+from kiqcluster.store import Connection, Store
 from kiqcluster.store.engine import DeadSetLimits, Engine, Exchange, Member, Refusals, Reserved, Settlement, Unit
 from kiqcluster.worker.fetch.coordinator import BatchState
 from kiqcluster.worker.fetch.fetch import ReliableFetch
@@ -130,7 +130,9 @@ def test_quiet_gives_unstarted_units_back_in_order(bench: Bench) -> None:
     bench.push(*"abcd")
     running = bench.next()
     with bench.shared.lock:  # as if prefetched for processors that are not idle any more
-        reserved = bench.engine.exchange(bench.fetch._link, bench.fetch.member, 99, {"default": (2, 2)}, [], 0.0)[1]
+        reserved = bench.engine.exchange(bench.fetch._connection, bench.fetch.member, 99, {"default": (2, 2)}, [], 0.0)[
+            1
+        ]
         assert reserved is not None
         bench.coordinator.units.extend(reserved.units)
 
@@ -320,8 +322,8 @@ def test_a_process_that_others_recovered_goes_on_under_a_new_identity(bench: Ben
     bench.push("a")
     unit = bench.next()
     old = bench.fetch.member
-    with bench.store.borrowed() as link:
-        bench.engine.recover(link, old.identity)
+    with bench.store.borrowed() as connection:
+        bench.engine.recover(connection, old.identity)
     assert bench.queued() == ["a"]
 
     again = bench.next(Settlement(unit, Retry(b"a, retried", 1.0)))
@@ -334,7 +336,7 @@ def test_a_process_that_others_recovered_goes_on_under_a_new_identity(bench: Ben
 
 
 def test_after_a_lost_reply_nothing_is_lost_and_nothing_is_held_twice(bench: Bench, redis_server: RedisServer) -> None:
-    impatient = bench.fetch._link
+    impatient = bench.fetch._connection
     impatient._timeout = 0.2
     impatient.close()
     bench.push("a", "b")
@@ -393,8 +395,8 @@ def test_leaving_empties_wake_lists_also_while_the_epoch_is_in_doubt(bench: Benc
     """A resync may have run whose reply was lost."""
     bench.store.call("LPUSH", "kiq:wake:default", "a", "b")
     member = bench.fetch.member
-    with bench.store.borrowed() as link:
-        bench.engine.resync(link, member, member.raised(), [])
+    with bench.store.borrowed() as connection:
+        bench.engine.resync(connection, member, member.raised(), [])
 
     bench.fetch.end()
     bench.fetch.leave([], 5.0)
@@ -525,8 +527,8 @@ class TestSentAhead:
         """Five megabytes of outcomes are more than a socket's buffers hold."""
         stall, finish = redis_server.stalled(), once_another_is_parked(bench)
 
-        def finish_and_stall(link: Link, sent: Exchange) -> tuple[Refusals, Reserved | None]:
-            found = finish(link, sent)
+        def finish_and_stall(connection: Connection, sent: Exchange) -> tuple[Refusals, Reserved | None]:
+            found = finish(connection, sent)
             monkeypatch.undo()
             bench.coordinator.finished.extend(Settlement(unit, Retry(b"x" * 200_000, 5.0)) for unit in in_transit)
             stall.__enter__()
@@ -576,7 +578,7 @@ def prefetch(bench: Bench, at_hand: int, depth: int = 50) -> None:
     """Have 100 jobs, so many of them at hand, and few enough to send a batch for half of a depth."""
     bench.push(*(str(number) for number in range(100)))
     limits = {"default": (at_hand, at_hand)}
-    reserved = bench.engine.exchange(bench.fetch._link, bench.fetch.member, 99, limits, [], 0.0)[1]
+    reserved = bench.engine.exchange(bench.fetch._connection, bench.fetch.member, 99, limits, [], 0.0)[1]
     assert reserved is not None
     with bench.shared.lock:
         bench.fetch._in_flight.add(reserved.units, 0.0)
@@ -608,12 +610,12 @@ def raising(error: BaseException) -> Callable[..., None]:
     return fail
 
 
-def once_another_is_parked(bench: Bench) -> Callable[[Link, Exchange], tuple[Refusals, Reserved | None]]:
+def once_another_is_parked(bench: Bench) -> Callable[[Connection, Exchange], tuple[Refusals, Reserved | None]]:
     finish = bench.engine.finish
 
-    def wait_and_finish(link: Link, sent: Exchange) -> tuple[Refusals, Reserved | None]:
+    def wait_and_finish(connection: Connection, sent: Exchange) -> tuple[Refusals, Reserved | None]:
         wait_until(lambda: bench.coordinator.demand == 1, "the other one to park")
-        return finish(link, sent)
+        return finish(connection, sent)
 
     return wait_and_finish
 

@@ -98,7 +98,7 @@ def test_a_queue_that_is_forbidden_no_more_is_served_again(limited: Limited) -> 
 
 def test_a_user_that_may_touch_no_queue_is_refused_as_a_whole(limited: Limited) -> None:
     limited.allow("kiq:wake:*")
-    refused = limited.engine.forbidden_queues(limited.fetch._link, limited.fetch.member, ["fine", "other"])
+    refused = limited.engine.forbidden_queues(limited.fetch._connection, limited.fetch.member, ["fine", "other"])
 
     assert refused.keys() == {"fine", "other"}
 

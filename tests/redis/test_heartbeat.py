@@ -267,7 +267,7 @@ def test_nothing_is_doubted_on_one_connection_while_redis_holds_nothing_for_us(b
 def test_a_new_connection_is_reason_to_doubt_for_it_may_lead_to_another_server(bench: Bench, store: Store) -> None:
     bench.beat(2)
 
-    bench.heartbeat._link.close()
+    bench.heartbeat._connection.close()
     bench.beat(2)
 
     assert bench.doubts == 1

@@ -11,7 +11,7 @@ import pytest
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.outcome import Done
 from kiqcluster.store import Store
-from kiqcluster.store.connection import Link
+from kiqcluster.store.connection import Connection
 from kiqcluster.store.engine import MAX_NAMES, MAX_QUEUES, Settlement
 from kiqcluster.worker.fetch.fetch import MAX_SWEPT_QUEUES
 from tests.kit import wait_until
@@ -25,13 +25,13 @@ MOST_WORDS = 3 + 4 + 7 + 5 * MAX_QUEUES  # of a reserve; a look has fewer
 @pytest.fixture(autouse=True)
 def longest(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of words of the longest command that was sent."""
-    longest, begin = [0], Link.begin
+    longest, begin = [0], Connection.begin
 
-    def begin_and_note(link: Link, commands: Sequence[Any]) -> None:
+    def begin_and_note(connection: Connection, commands: Sequence[Any]) -> None:
         longest[0] = max(longest[0], *map(len, commands))
-        begin(link, commands)
+        begin(connection, commands)
 
-    monkeypatch.setattr(Link, "begin", begin_and_note)
+    monkeypatch.setattr(Connection, "begin", begin_and_note)
     return longest
 
 

@@ -83,8 +83,8 @@ def test_a_stall_on_the_way_back_keeps_replies_only(proxy: Proxy, far: Store, st
 
 
 def test_cut_connections_are_seen_by_both_sides_and_new_ones_work(proxy: Proxy, far: Store, store: Store) -> None:
-    with far.borrowed() as link:
-        link.exchange([("CLIENT", "SETNAME", "far")])
+    with far.borrowed() as connection:
+        connection.exchange([("CLIENT", "SETNAME", "far")])
         assert b"name=far" in store.call("CLIENT", "LIST")
 
         assert proxy.cut() == 1

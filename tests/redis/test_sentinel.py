@@ -106,29 +106,29 @@ def test_a_demoted_server_is_an_outage_and_its_connections_are_given_up(
     store = server.store()
     engine, member = Engine(store, LIMITS), Member("here:1:abc", 1, "")
     engine.join(member)
-    link, waiting = store.link(), store.link()
-    engine.exchange(link, member, 1, {"default": (1, 1)}, [], 1.0)
+    connection, waiting = store.connection(), store.connection()
+    engine.exchange(connection, member, 1, {"default": (1, 1)}, [], 1.0)
     waiting.send(("BLMOVE", "queue:default", "kiq:wake:default", "RIGHT", "LEFT", 30))
     wait_until(lambda: b"blocked_clients:1" in store.call("INFO", "clients"), "the wait to be armed")
 
     store.call("REPLICAOF", "127.0.0.1", redis_server.port)
 
     with pytest.raises(RedisUnavailable):
-        engine.exchange(link, member, 2, {"default": (1, 1)}, [], 1.0)
+        engine.exchange(connection, member, 2, {"default": (1, 1)}, [], 1.0)
     with pytest.raises(RedisRefused, match="READONLY") as caught:
         store.call("LPUSH", "queue:default", "x")
     (ended,) = wait_until(lambda: list(waiting.receive()), "the wait to end")
-    assert [link.fileno(), waiting.fileno(), is_outage(caught.value), is_outage(ended)] == [-1, -1, True, True]
+    assert [connection.fileno(), waiting.fileno(), is_outage(caught.value), is_outage(ended)] == [-1, -1, True, True]
 
     store.call("REPLICAOF", "NO", "ONE")
-    assert engine.exchange(link, member, 3, {"default": (1, 1)}, [], 1.0)[1] is not None
+    assert engine.exchange(connection, member, 3, {"default": (1, 1)}, [], 1.0)[1] is not None
 
 
 class Torn:
     """A link whose server is demoted before each second command: the first meets a replica, the rest the primary."""
 
     def __init__(self, replica: Store, primary: Store) -> None:
-        self.replica, self.primary = replica.link(), primary.link()
+        self.replica, self.primary = replica.connection(), primary.connection()
 
     def begin(self, commands: Sequence[Command]) -> None:
         self.commands = commands

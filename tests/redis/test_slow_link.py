@@ -52,7 +52,7 @@ def bench(slow: Store, setup: Setup) -> Iterator[Bench]:
     bench = Bench(slow, setup)
     yield bench
     bench.fetch.end()
-    bench.fetch._link.close()
+    bench.fetch._connection.close()
 
 
 def test_what_takes_longer_than_the_timeout_goes_through_while_it_makes_progress(slow: Store, store: Store) -> None:
@@ -70,16 +70,16 @@ def test_what_makes_no_progress_is_given_up(slow: Store, line: Proxy, store: Sto
 
 
 def test_an_exchange_with_a_deadline_ends_by_it_however_steadily_it_goes(slow: Store, store: Store) -> None:
-    link = slow.link(total=SOON / 2)
+    connection = slow.connection(total=SOON / 2)
 
     with pytest.raises(ReplyLost):
-        link.exchange([("LPUSH", "list", LARGE)])
+        connection.exchange([("LPUSH", "list", LARGE)])
     store.call("SET", "large", LARGE)
     with pytest.raises(ReplyLost):
-        link.exchange([("GET", "large")])
+        connection.exchange([("GET", "large")])
 
-    assert link.exchange([("PING",)]) == [b"PONG"]
-    link.close()
+    assert connection.exchange([("PING",)]) == [b"PONG"]
+    connection.close()
 
 
 def test_outcomes_are_settled_in_rounds_of_a_bounded_size(bench: Bench, store: Store) -> None:
@@ -144,8 +144,8 @@ def test_units_whose_reply_took_long_do_not_run_when_others_have_recovered_them(
 
     thread.start()
     wait_until(lambda: store.call("EXISTS", store.keys.inflight(old.identity)), "the reserve")
-    with store.borrowed() as link:
-        bench.engine.recover(link, old.identity)
+    with store.borrowed() as connection:
+        bench.engine.recover(connection, old.identity)
 
     wait_until(lambda: bench.fetch.member.identity != old.identity, "the new identity")
     wait_until(lambda: got == [LARGE], "the unit, reserved anew")
@@ -191,7 +191,7 @@ def test_a_reserve_reads_few_large_payloads_that_it_does_not_take(bench: Bench, 
     for _ in range(count):
         store.call("RPUSH", "queue:default", b"x" * size)
     store.call("CONFIG", "RESETSTAT")
-    fast = Store(store.address).link()
+    fast = Store(store.address).connection()
 
     _, reserved = bench.engine.exchange(fast, bench.fetch.member, 1, {"default": (count, count)}, [], 1.0)
 

@@ -1,4 +1,4 @@
-"""Store and Link: what was sent, what was not, and what nobody knows."""
+"""Store and Connection: what was sent, what was not, and what nobody knows."""
 
 from __future__ import annotations
 
@@ -78,69 +78,69 @@ def test_an_error_without_a_code_gets_one(store: Store) -> None:
 
 
 def test_a_longer_wait_holds_for_one_exchange(redis_server: RedisServer) -> None:
-    link = Store(redis_server.url, timeout=0.2).link()
+    connection = Store(redis_server.url, timeout=0.2).connection()
 
-    assert link.exchange([("BLPOP", "nothing", 0.4)], timeout=5.0) == [None]
+    assert connection.exchange([("BLPOP", "nothing", 0.4)], timeout=5.0) == [None]
     with pytest.raises(ReplyLost):
-        link.exchange([("BLPOP", "nothing", 5)])
-    link.close()
+        connection.exchange([("BLPOP", "nothing", 5)])
+    connection.close()
 
 
 def test_a_connection_that_ends_before_its_last_reply_is_a_lost_reply(store: Store) -> None:
     with pytest.raises(ReplyLost):
         store.pipeline([("INCR", "n"), ("QUIT",), ("INCR", "n")])
 
-    link = store.link()
-    link.send(("QUIT",))
+    connection = store.connection()
+    connection.send(("QUIT",))
     with pytest.raises(ReplyLost):
-        wait_until(lambda: [reply for reply in link.receive() if reply != b"OK"], "the end")
+        wait_until(lambda: [reply for reply in connection.receive() if reply != b"OK"], "the end")
 
     assert store.call("GET", "n") == b"1"
-    assert link.fileno() == -1
+    assert connection.fileno() == -1
 
 
 def test_a_reply_that_nobody_has_read_is_not_taken_for_another(store: Store) -> None:
-    link = store.link()
-    link.send(("BLPOP", "nothing", 0))
+    connection = store.connection()
+    connection.send(("BLPOP", "nothing", 0))
 
-    assert link.exchange([("ECHO", "ours")]) == [b"ours"]
+    assert connection.exchange([("ECHO", "ours")]) == [b"ours"]
     store.call("RPUSH", "nothing", "late")
-    assert link.exchange([("ECHO", "ours again")]) == [b"ours again"]
-    assert link.connections == 2
-    link.close()
+    assert connection.exchange([("ECHO", "ours again")]) == [b"ours again"]
+    assert connection.connect_count == 2
+    connection.close()
 
 
 def test_closing_a_link_wakes_the_thread_that_waits_at_it(store: Store) -> None:
-    link, ends = store.link(timeout=60.0), list[BaseException]()
+    connection, ends = store.connection(timeout=60.0), list[BaseException]()
 
     def wait() -> None:
         try:
-            link.exchange([("BLPOP", "nothing", 0)])
+            connection.exchange([("BLPOP", "nothing", 0)])
         except ReplyLost as error:
             ends.append(error)
 
     thread = threading.Thread(target=wait)
     thread.start()
     wait_until(lambda: b"cmd=blpop" in store.call("CLIENT", "LIST"), "the wait")
-    link.close()
+    connection.close()
 
     thread.join(PATIENCE)
     assert len(ends) == 1
 
 
 def test_what_is_read_later_is_there_when_it_has_arrived_whole(redis_server: RedisServer, store: Store) -> None:
-    link = store.link()
-    link.send(("BLPOP", "list", 0))
-    before = list(link.receive())
+    connection = store.connection()
+    connection.send(("BLPOP", "list", 0))
+    before = list(connection.receive())
     store.call("LPUSH", "list", "x" * 300_000)
 
     arrived: list[object] = []
-    wait_until(lambda: arrived.extend(link.receive()) or arrived, "the reply")  # type: ignore[func-returns-value]
+    wait_until(lambda: arrived.extend(connection.receive()) or arrived, "the reply")  # type: ignore[func-returns-value]
 
     assert before == []
     assert arrived == [[b"list", b"x" * 300_000]]
-    assert link.exchange([("ECHO", "next")]) == [b"next"]
-    link.close()
+    assert connection.exchange([("ECHO", "next")]) == [b"next"]
+    connection.close()
 
 
 def test_a_transaction_returns_the_replies_of_its_commands(store: Store) -> None:
@@ -151,9 +151,9 @@ def test_a_script_that_the_server_forgot_is_sent_again_as_text(store: Store) -> 
     store.call("SCRIPT", "FLUSH")
     call = Call(RESERVE, ["kiq:members", "inflight", "paused"], ["nobody", "1", "1", 0, 1_000])
 
-    with store.borrowed() as link:
-        first = run_scripts(link, [call, call])
-        second = run_scripts(link, [call])
+    with store.borrowed() as connection:
+        first = run_scripts(connection, [call, call])
+        second = run_scripts(connection, [call])
 
     assert first == [[b"FENCED"], [b"FENCED"]]
     assert second == [[b"FENCED"]]
@@ -230,24 +230,24 @@ def test_a_missing_password_is_refused_whatever_the_database(store: Store, redis
 
 
 def test_what_is_no_reply_counts_as_a_lost_one(store: Store) -> None:
-    link = store.link()
-    link.exchange([("PING",)])
-    assert link._wire is not None
-    link._wire._reader.feed(b"no protocol at all\r\n")
+    connection = store.connection()
+    connection.exchange([("PING",)])
+    assert connection._wire is not None
+    connection._wire._reader.feed(b"no protocol at all\r\n")
 
     with pytest.raises(ReplyLost):
-        link.exchange([("PING",)])
+        connection.exchange([("PING",)])
 
-    assert link.exchange([("PING",)]) == [b"PONG"]
+    assert connection.exchange([("PING",)]) == [b"PONG"]
 
 
 def test_replies_that_nobody_has_read_are_not_taken_for_those_of_the_next_call(store: Store) -> None:
     """A signal handler that raises may tear a caller away between sending and reading."""
-    link = store.link(trust=5.0)
-    link.exchange([("PING",)])
-    link.begin([("ECHO", "first")])
+    connection = store.connection(trust=5.0)
+    connection.exchange([("PING",)])
+    connection.begin([("ECHO", "first")])
 
-    assert link.exchange([("ECHO", "second")]) == [b"second"]
+    assert connection.exchange([("ECHO", "second")]) == [b"second"]
 
 
 def test_a_node_of_a_cluster_is_refused_with_what_is_supported() -> None:
@@ -279,16 +279,16 @@ def test_a_server_that_lacks_what_is_needed_is_refused_at_boot(rename: str, word
 
 def test_links_that_a_crowd_has_needed_once_are_closed_when_they_stay_unused(store: Store) -> None:
     with store.borrowed() as first, store.borrowed() as second, store.borrowed() as third:
-        for link in (first, second, third):
-            link.exchange([("PING",)])
+        for connection in (first, second, third):
+            connection.exchange([("PING",)])
     store.call("PING")  # over the one that came back last
 
     store.close_idle(60.0)
-    assert [link.fileno() >= 0 for link in (first, second, third)] == [True] * 3
+    assert [connection.fileno() >= 0 for connection in (first, second, third)] == [True] * 3
     used_at = first.used_at
     wait_until(lambda: time.monotonic() > used_at, "the moment to pass")
     store.call("PING")
     store.close_idle(time.monotonic() - used_at)
 
-    assert [link.fileno() >= 0 for link in (first, second, third)] == [True, False, False]
+    assert [connection.fileno() >= 0 for connection in (first, second, third)] == [True, False, False]
     store.call("PING")

@@ -12,7 +12,7 @@ from kiqcluster.config import Config
 from kiqcluster.errors import ReplyLost
 from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Runtime, Setup
-from kiqcluster.store import Link, Store
+from kiqcluster.store import Connection, Store
 from kiqcluster.store.engine import Beat, DeadSetLimits, Engine, Member
 from kiqcluster.worker.fetch.fencing import Fencing
 from kiqcluster.worker.identity import Birth
@@ -109,8 +109,8 @@ def lost(watcher: Watcher) -> Member:
     member = Member("there:7:bbbbbbbbbbbb", 1, "another-boot ns 7 7")
     watcher.engine.join(member)
     watcher.store.call("LPUSH", "queue:default", "a", "b", "c")
-    with watcher.store.borrowed() as link:
-        watcher.engine.exchange(link, member, 1, {"default": (2, 2)}, [], 0.0)
+    with watcher.store.borrowed() as connection:
+        watcher.engine.exchange(connection, member, 1, {"default": (2, 2)}, [], 0.0)
     return member
 
 
@@ -124,8 +124,8 @@ def queued(store: Store) -> list[str]:
 
 
 def beat(watcher: Watcher, member: Member) -> None:
-    with watcher.store.borrowed() as link:
-        Engine(watcher.store, DeadSetLimits(1, 1.0)).beat(link, [member.identity])
+    with watcher.store.borrowed() as connection:
+        Engine(watcher.store, DeadSetLimits(1, 1.0)).beat(connection, [member.identity])
 
 
 def members(store: Store) -> list[str]:
@@ -185,8 +185,8 @@ def test_two_are_never_handed_the_same_one_at_once_and_what_a_dead_one_was_hande
     age(store, LIMIT)
 
     def handed_to(identity: str) -> list[str]:
-        with store.borrowed() as link:
-            return list(ready.engine.beat(link, [identity], LIMIT, 20, 10.0).silent)
+        with store.borrowed() as connection:
+            return list(ready.engine.beat(connection, [identity], LIMIT, 20, 10.0).silent)
 
     assert handed_to(ready.identity) == [other.identity]
     assert handed_to(ready.identity) == []
@@ -209,7 +209,7 @@ def test_connections_that_are_closed_whenever_they_are_idle_put_nothing_off(
     """`timeout 1` in redis.conf, or a proxy."""
 
     def close() -> None:
-        killer = store.link()  # whose own end Redis would put off until it has answered
+        killer = store.connection()  # whose own end Redis would put off until it has answered
         killer.exchange([("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")])
         killer.close()
 
@@ -436,10 +436,10 @@ def test_many_wake_lists_hold_up_no_beat(
     store.pipeline([("LPUSH", f"kiq:wake:{name}", "a") for name in names[::100]])
     empty, gaps = ready.engine.return_wake_lists, [0.0]
 
-    def empty_slowly(link: Link, queues: list[str]) -> None:
+    def empty_slowly(connection: Connection, queues: list[str]) -> None:
         ready.clock.time += 1.0
         gaps[-1] += 1.0
-        empty(link, queues)
+        empty(connection, queues)
 
     monkeypatch.setattr(ready.engine, "return_wake_lists", empty_slowly)
     ready.look_for(2 * LIMIT, between=lambda: gaps.append(0.0))
@@ -505,8 +505,8 @@ def test_a_look_costs_as_much_beside_a_thousand_members_as_beside_two(
 
     def cost() -> int:
         before = processed()
-        with store.borrowed() as link:
-            ready.engine.beat(link, [ready.identity], LIMIT, 20, 10.0)
+        with store.borrowed() as connection:
+            ready.engine.beat(connection, [ready.identity], LIMIT, 20, 10.0)
         return processed() - before - 1  # the INFO itself
 
     few = min(cost() for _ in range(5))

@@ -61,10 +61,10 @@ def scheduled(store: Store, name: str, at: float) -> None:
 
 def settle(engine: Engine, store: Store, outcome: Done | Dead, now: float, call: int = 1) -> None:
     store.call("LPUSH", "queue:q", "{}")
-    with store.borrowed() as link:
-        _, reserved = engine.exchange(link, ME, call, {"q": (1, 1)}, [], now)
+    with store.borrowed() as connection:
+        _, reserved = engine.exchange(connection, ME, call, {"q": (1, 1)}, [], now)
         assert reserved is not None
-        engine.settle(link, [Settlement(reserved.units[0], outcome)], now)
+        engine.settle(connection, [Settlement(reserved.units[0], outcome)], now)
 
 
 @pytest.mark.parametrize("ahead", [60.0, DAY, 400 * DAY])

@@ -46,7 +46,7 @@ def test_replies_over_tls_may_be_large_late_or_awaited_while_others_are_read(ser
     store, large = Store(server.url), b"x" * 3_000_000
     engine, member = Engine(store, DeadSetLimits(100, 1_000.0)), Member("here:1:abc", 1, "")
     engine.join(member)
-    link, waiting = store.link(), store.link()
+    connection, waiting = store.connection(), store.connection()
 
     assert store.pipeline([("SET", "key", large), ("GET", "key"), ("STRLEN", "key")])[1:] == [large, len(large)]
 
@@ -55,21 +55,21 @@ def test_replies_over_tls_may_be_large_late_or_awaited_while_others_are_read(ser
     store.call("LPUSH", "queue:default", large)
     assert wait_until(lambda: list(waiting.receive()), "the bell") == [large]
 
-    _, reserved = engine.exchange(link, member, 1, {"default": (1, 1)}, [], 1.0)
+    _, reserved = engine.exchange(connection, member, 1, {"default": (1, 1)}, [], 1.0)
     assert reserved is not None
     assert [unit.payload for unit in reserved.units] == [large]
 
 
 def test_a_tls_connection_that_waits_is_used_again_and_one_that_broke_is_not(server: LockedServer) -> None:
-    link = Store(server.url).link()
+    connection = Store(server.url).connection()
     for _ in range(3):
-        assert link.exchange([("PING",)]) == [b"PONG"]
-    assert link.connections == 1  # what comes after a handshake is no sign of a broken one
+        assert connection.exchange([("PING",)]) == [b"PONG"]
+    assert connection.connect_count == 1  # what comes after a handshake is no sign of a broken one
 
     server.store().call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
-    assert link.exchange([("PING",)]) == [b"PONG"]
-    assert link.connections == 2
+    assert connection.exchange([("PING",)]) == [b"PONG"]
+    assert connection.connect_count == 2
 
 
 def test_who_has_no_certificate_or_does_not_know_the_servers_is_kept_out(

@@ -138,7 +138,7 @@ class Counting(Store):
 
         class Counted:
             def __enter__(self) -> Any:
-                self._link = loan.__enter__()
+                self._connection = loan.__enter__()
                 return self
 
             def __exit__(self, *error: Any) -> None:
@@ -146,7 +146,7 @@ class Counting(Store):
 
             def exchange(self, *arguments: Any) -> Any:
                 counting.exchanges += 1
-                return self._link.exchange(*arguments)
+                return self._connection.exchange(*arguments)
 
         return Counted()
 

@@ -48,15 +48,15 @@ class Worker:
 
     def reserve(self) -> Unit:
         self._calls += 1
-        with self.store.borrowed() as link:
-            _, reserved = self.engine.exchange(link, ME, self._calls, {"default": (1, 1)}, [], 1.5)
+        with self.store.borrowed() as connection:
+            _, reserved = self.engine.exchange(connection, ME, self._calls, {"default": (1, 1)}, [], 1.5)
         assert reserved is not None
         (unit,) = reserved.units
         return unit
 
     def settle(self, unit: Unit, outcome: Outcome) -> None:
-        with self.store.borrowed() as link:
-            self.engine.settle(link, [Settlement(unit, outcome)], 1.5)
+        with self.store.borrowed() as connection:
+            self.engine.settle(connection, [Settlement(unit, outcome)], 1.5)
 
     def work(self) -> None:
         """Run the next job to its end, whatever that is."""
@@ -237,8 +237,8 @@ class TestGivenBack:
         self, worker: Worker, store: Store, raw: bytes, the_one: TheOne
     ) -> None:
         unit = worker.reserve()
-        with store.borrowed() as link:
-            worker.engine.recover(link, ME.identity, [unit.token])
+        with store.borrowed() as connection:
+            worker.engine.recover(connection, ME.identity, [unit.token])
         worker.engine.join(ME)
         assert the_one("queue:default") == raw
 

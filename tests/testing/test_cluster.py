@@ -157,9 +157,9 @@ class TestServer:
             store = server.store()
             store.call("SET", "a", 1)
             with server.stalled():
-                link = store.link(timeout=0.1)
+                connection = store.connection(timeout=0.1)
                 with pytest.raises(Exception, match=r"(did not answer|cannot reach)"):
-                    link.exchange([("GET", "a")])
+                    connection.exchange([("GET", "a")])
             server.kill()
             server.start()
 

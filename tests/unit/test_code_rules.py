@@ -152,10 +152,15 @@ class TestOperatingSystem:
 
 
 def test_no_lock_of_fetch_is_held_over_a_round_trip() -> None:
-    """Whose turn it is has the lock and no link; what fetches has the link and no lock."""
-    engine, link = "kiqcluster.store.engine.Engine", "kiqcluster.store.Link"
+    """Whose turn it is has the lock and no connection; what fetches has the connection and no lock."""
+    engine, connection = "kiqcluster.store.engine.Engine", "kiqcluster.store.Connection"
 
-    assert list(uses(modules()["worker/fetch/coordinator.py"], engine, link, "kiqcluster.store.connection.Link")) == []
+    assert (
+        list(
+            uses(modules()["worker/fetch/coordinator.py"], engine, connection, "kiqcluster.store.connection.Connection")
+        )
+        == []
+    )
     assert not imports(modules()["worker/fetch/coordinator.py"], "kiqcluster.store")
     for path in ("worker/fetch/fetch.py", "worker/fetch/membership.py"):
         attributes = {node.attr for node in ast.walk(modules()[path]) if isinstance(node, ast.Attribute)}

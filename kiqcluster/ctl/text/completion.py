@@ -81,8 +81,8 @@ def _classes(store: Store) -> set[str]:
 
 
 def _ask(store: Store, commands: Sequence[tuple[str | int, ...]]) -> list[Any]:
-    with store.borrowed() as link:
-        return link.exchange(commands)
+    with store.borrowed() as connection:
+        return connection.exchange(commands)
 
 
 def _texts(replies: Sequence[Any]) -> set[str]:

@@ -24,7 +24,7 @@ from itertools import islice
 from kiqcluster.errors import RedisUnavailable, ReplyLost, StoreError
 from kiqcluster.ipc.forks import exit_if_other_process
 from kiqcluster.process.runtime import Runtime
-from kiqcluster.store import Link
+from kiqcluster.store import Connection
 from kiqcluster.store.engine import (
     MAX_COMMANDS,
     MAX_QUEUES,
@@ -77,7 +77,7 @@ class ReliableFetch:
         self._runtime = runtime
         self._engine = engine
         self._order = order
-        self._link = engine.store.link(trust=TRUSTED_SECONDS)
+        self._connection = engine.store.connection(trust=TRUSTED_SECONDS)
         self._in_flight = InFlight(runtime.config.max_retries_after_interruption)
         self._shared = LockedCoordinator(order, self._in_flight, runtime.clock, wake_manager)
         self._coordinator = self._shared.coordinator
@@ -163,8 +163,10 @@ class ReliableFetch:
 
     def return_to_queue(self, queues: Sequence[str]) -> None:
         """Put back the payloads of wakeups that came while nobody waited; this wakes the next process."""
-        with self._engine.store.borrowed() as link:
-            self._engine.exchange(link, self.member, 0, dict.fromkeys(queues, (0, 0)), [], self._runtime.clock.now())
+        with self._engine.store.borrowed() as connection:
+            self._engine.exchange(
+                connection, self.member, 0, dict.fromkeys(queues, (0, 0)), [], self._runtime.clock.now()
+            )
 
     # the main thread
 
@@ -223,11 +225,11 @@ class ReliableFetch:
         """
         outcomes = [*self._in_flight.unacknowledged(), *interrupted]
         large = [each for each in outcomes if payload_bytes(each) > MAX_SMALL_OUTCOME_BYTES]
-        link = self._engine.store.link(timeout=seconds)
-        self._settle_last(link, [each for each in outcomes if payload_bytes(each) <= MAX_SMALL_OUTCOME_BYTES])
+        connection = self._engine.store.connection(timeout=seconds)
+        self._settle_last(connection, [each for each in outcomes if payload_bytes(each) <= MAX_SMALL_OUTCOME_BYTES])
         self._settle_large(large, seconds)
-        self._engine.return_wake_lists(link, list(self._order.weights))
-        self._membership.leave(link, suspects)
+        self._engine.return_wake_lists(connection, list(self._order.weights))
+        self._membership.leave(connection, suspects)
 
     def _settle_large(self, outcomes: Sequence[Settlement], seconds: float) -> None:
         """Settle outcomes with large payloads one by one, while there is time: a slow line has none for all.
@@ -236,21 +238,21 @@ class ReliableFetch:
         """
         until = self._now() + seconds
         for number, settlement in enumerate(outcomes):
-            link = self._engine.store.link(timeout=seconds, total=until - self._now())
+            connection = self._engine.store.connection(timeout=seconds, total=until - self._now())
             try:
-                self._settle_last(link, [settlement])
+                self._settle_last(connection, [settlement])
             except (RedisUnavailable, ReplyLost) as error:
                 reason = f"{len(outcomes) - number} large outcomes are not written, their jobs go back ({error})"
                 self._health.on_refusal("a stop", reason)
                 return
             finally:
-                link.close()
+                connection.close()
 
-    def _settle_last(self, link: Link, outcomes: Sequence[Settlement]) -> None:
+    def _settle_last(self, connection: Connection, outcomes: Sequence[Settlement]) -> None:
         while outcomes:
             count = count_fitting(outcomes, MAX_SETTLE_BYTES)
             now = self._runtime.clock.now()
-            refusals, _ = self._engine.exchange(link, self.member, 0, None, outcomes[:count], now)
+            refusals, _ = self._engine.exchange(connection, self.member, 0, None, outcomes[:count], now)
             for reason in refusals.values():
                 self._health.on_refusal("an outcome", reason)
             outcomes = outcomes[count:]
@@ -296,13 +298,19 @@ class ReliableFetch:
         self._call += 1
         now = self._runtime.clock.now()
         batch.sent = self._engine.begin(
-            self._link, self.member, self._call, batch.limits, batch.settlements, now, most_deaths=batch.most_deaths
+            self._connection,
+            self.member,
+            self._call,
+            batch.limits,
+            batch.settlements,
+            now,
+            most_deaths=batch.most_deaths,
         )
 
     def _receive(self, batch: Batch, sent: Exchange) -> None:
         """Wait for the reply to a batch, and take it in."""
         waited_since = self._now()
-        refusals, reserved = self._engine.finish(self._link, sent)
+        refusals, reserved = self._engine.finish(self._connection, sent)
         self.round_trips += 1
         self.round_trip_seconds += self._now() - waited_since
         settled = batch.settlements
@@ -334,7 +342,7 @@ class ReliableFetch:
         A slow line and a freeze of this process look the same, and in a freeze others may have recovered it.
         """
         self._shared.discard_reply()  # until Redis has answered
-        if not self._membership.resync(self._link, [*self._in_flight.tokens, *(unit.token for unit in units)]):
+        if not self._membership.resync(self._connection, [*self._in_flight.tokens, *(unit.token for unit in units)]):
             self._rejoin()
             return False
         self._shared.on_resynced()
@@ -342,7 +350,7 @@ class ReliableFetch:
 
     def _find_forbidden(self, queues: Iterable[str]) -> bool:
         """Find the queues that Redis forbids, since one of them refuses a whole reserve; return whether any is."""
-        forbidden = self._engine.forbidden_queues(self._link, self.member, queues)
+        forbidden = self._engine.forbidden_queues(self._connection, self.member, queues)
         if forbidden and self._shared.on_forbidden(forbidden):
             self._health.on_refusal("a reserve", "; ".join(forbidden.values()))
         return bool(forbidden)
@@ -359,7 +367,7 @@ class ReliableFetch:
         self._shared.discard_reply()
         for number, settlement in enumerate(settlements):
             try:
-                self._engine.settle(self._link, [settlement], self._runtime.clock.now())
+                self._engine.settle(self._connection, [settlement], self._runtime.clock.now())
                 self._in_flight.remove([settlement])
             except (RedisUnavailable, ReplyLost) as outage:
                 self._on_outage(outage, settlements[number:])
@@ -374,7 +382,7 @@ class ReliableFetch:
         self._health.pause(self._shared.ended)
 
     def _resync(self) -> None:
-        if self._membership.resync(self._link, self._in_flight.tokens):
+        if self._membership.resync(self._connection, self._in_flight.tokens):
             self._shared.on_resynced()
         else:
             self._rejoin()
@@ -382,7 +390,7 @@ class ReliableFetch:
     def _rejoin(self) -> None:
         """Go on under a new identity: others have the units that were held, and their outcomes change nothing."""
         old = self.member
-        if self._membership.rejoin(self._link):
+        if self._membership.rejoin(self._connection):
             self._shared.reset()
             self._runtime.events.emit("worker_fenced", old=old.identity, new=self.member.identity)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from threading import Event
 
-from kiqcluster.store import Link
+from kiqcluster.store import Connection
 from kiqcluster.store.engine import Engine, Member
 
 __all__ = ["Membership"]
@@ -36,7 +36,7 @@ class Membership:
         self._leaving = leaving
         self.member = self._highest = new_member()  # _highest: with the highest epoch that a resync has carried
 
-    def resync(self, link: Link, held: Sequence[str]) -> bool:
+    def resync(self, connection: Connection, held: Sequence[str]) -> bool:
         """Have Redis put back every unit whose token is not among those held; return whether this is still a member.
 
         May be called again after it has failed.  One round trip, more for large units.  Raises StoreError.
@@ -44,14 +44,14 @@ class Membership:
         left = 1
         while left:
             self._highest = self._highest.raised()  # each try: one that arrives late takes nothing away
-            returned = self._engine.resync(link, self.member, self._highest, held)
+            returned = self._engine.resync(connection, self.member, self._highest, held)
             if returned is None:
                 return False
             _, left = returned
         self.member = self._highest
         return True
 
-    def rejoin(self, link: Link) -> bool:
+    def rejoin(self, connection: Connection) -> bool:
         """Become a member under a new identity; return whether this process goes on under it.
 
         One round trip.  Raises StoreError.
@@ -62,11 +62,11 @@ class Membership:
         self._on_member(member)
         self._engine.join(member)
         if self._leaving.is_set():  # it left meanwhile, and nobody would end the new membership
-            self._engine.recover(link, member.identity)
+            self._engine.recover(connection, member.identity)
             return False
         self.member = self._highest = member
         return True
 
-    def leave(self, link: Link, suspects: Sequence[str] = ()) -> None:
+    def leave(self, connection: Connection, suspects: Sequence[str] = ()) -> None:
         """End the membership, and put back every unit that is still held.  See Engine.recover for both."""
-        self._engine.recover(link, self.member.identity, suspects)
+        self._engine.recover(connection, self.member.identity, suspects)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from kiqcluster.clock import Clock
 from kiqcluster.errors import RedisRefused, ReplyLost, StoreError
-from kiqcluster.store import Link, Store, is_outage
+from kiqcluster.store import Connection, Store, is_outage
 
 __all__ = ["MAX_ARMED_QUEUES", "Wakeups"]
 
@@ -33,8 +33,8 @@ class Wakeups:
         self._store = store
         self._clock = clock
         self._selector = selectors.DefaultSelector()
-        self._armed: dict[str, Link] = {}
-        self._links: dict[str, Link] = {}
+        self._armed: dict[str, Connection] = {}
+        self._connections: dict[str, Connection] = {}
         self._armed_at: dict[str, float] = {}
         self._not_armed_before: dict[str, float] = {}
         self._client_ids: dict[str, tuple[int, int]] = {}  # queue → number of its connection, and id of that
@@ -66,16 +66,16 @@ class Wakeups:
         for queue in queues[:MAX_ARMED_QUEUES]:
             if queue in self._armed or self._not_armed_before.get(queue, 0.0) > now:
                 continue
-            link = self._links.setdefault(queue, self._store.link())
+            connection = self._connections.setdefault(queue, self._store.connection())
             try:
-                self._learn_client_id(queue, link)
-                link.send(self._command(queue))
+                self._learn_client_id(queue, connection)
+                connection.send(self._command(queue))
             except StoreError:
                 self._not_armed_before[queue] = now + REARM_DELAY_SECONDS
                 raise
-            self._armed[queue] = link
+            self._armed[queue] = connection
             self._armed_at[queue] = now
-            self._selector.register(link.fileno(), selectors.EVENT_READ, queue)
+            self._selector.register(connection.fileno(), selectors.EVENT_READ, queue)
 
     def wait(self, seconds: float) -> list[str]:
         """Return the queues with a push, after `seconds` at most or after `wake`."""
@@ -92,36 +92,36 @@ class Wakeups:
         try:
             self.end_on_server()
         finally:
-            for link in self._armed.values():
-                self._selector.unregister(link.fileno())
-            for link in self._links.values():
-                link.close()
-            for state in (self._armed, self._links, self._armed_at, self._client_ids):
+            for connection in self._armed.values():
+                self._selector.unregister(connection.fileno())
+            for connection in self._connections.values():
+                connection.close()
+            for state in (self._armed, self._connections, self._armed_at, self._client_ids):
                 state.clear()
 
     def end_on_server(self) -> None:
         """End the waits of this process on the server; from any thread.  Raises StoreError."""
         ids = [known[1] for queue in list(self._armed) if (known := self._client_ids.get(queue))]
         if ids:
-            with self._store.borrowed() as link:
-                link.exchange([("CLIENT", "KILL", "ID", each) for each in ids])  # a refusal: it has ended
+            with self._store.borrowed() as connection:
+                connection.exchange([("CLIENT", "KILL", "ID", each) for each in ids])  # a refusal: it has ended
 
     def _drop_dead(self, now: float) -> None:
         """Drop waits that the server should have ended long ago: their connection is half open."""
         for queue, armed_at in list(self._armed_at.items()):
             if queue in self._armed and now > armed_at + MAX_WAIT_SECONDS + REPLY_GRACE_SECONDS:
-                link = self._armed[queue]
-                self._disarm(queue, link.fileno())
-                link.close()
+                connection = self._armed[queue]
+                self._disarm(queue, connection.fileno())
+                connection.close()
 
-    def _learn_client_id(self, queue: str, link: Link) -> None:
-        link.connect()
-        if self._client_ids.get(queue, (0, 0))[0] != link.connections:
-            (client_id,) = link.exchange([("CLIENT", "ID")])
+    def _learn_client_id(self, queue: str, connection: Connection) -> None:
+        connection.connect()
+        if self._client_ids.get(queue, (0, 0))[0] != connection.connect_count:
+            (client_id,) = connection.exchange([("CLIENT", "ID")])
             if isinstance(client_id, RedisRefused):
                 self._client_ids.pop(queue, None)
             else:
-                self._client_ids[queue] = (link.connections, client_id)
+                self._client_ids[queue] = (connection.connect_count, client_id)
 
     def _command(self, queue: str) -> tuple[str | int, ...]:
         keys = self._store.keys
@@ -129,9 +129,9 @@ class Wakeups:
 
     def _is_push(self, queue: str, fd: int) -> bool:
         """Read the part of a reply that has arrived; return whether it is whole and tells of a push."""
-        link = self._armed[queue]
+        connection = self._armed[queue]
         try:
-            for reply in link.receive():
+            for reply in connection.receive():
                 self._disarm(queue, fd)
                 if isinstance(reply, RedisRefused):
                     self._not_armed_before[queue] = self._clock.monotonic() + REARM_DELAY_SECONDS
@@ -141,9 +141,9 @@ class Wakeups:
             self._disarm(queue, fd)
             self._not_armed_before[queue] = self._clock.monotonic() + REARM_DELAY_SECONDS
             return True  # it may have moved a payload: a reserve looks
-        if link.arriving > MAX_PAYLOAD_BYTES:
+        if connection.arriving > MAX_PAYLOAD_BYTES:
             self._disarm(queue, fd)
-            link.close()  # it tells of a push, and on a slow line the reserve must not wait for the rest
+            connection.close()  # it tells of a push, and on a slow line the reserve must not wait for the rest
             return True
         return False
 

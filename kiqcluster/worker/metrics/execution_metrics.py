@@ -18,7 +18,7 @@ from kiqcluster.errors import RedisRefused, StoreError
 from kiqcluster.process.metrics import Executions
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.sidekiq.keys import MINUTE_TTL, ROLLUP_TTL, Keys
-from kiqcluster.store import Link, is_outage
+from kiqcluster.store import Connection, is_outage
 from kiqcluster.store.scripts import ONCE, Call, Word, run_scripts
 from kiqcluster.worker.run.execution import UNREGISTERED
 
@@ -46,26 +46,26 @@ class ExecutionWriter:
         self._batch: Call | None = None  # on its way, or with its reply lost
         self._complaint = ""
 
-    def flush(self, link: Link) -> None:
+    def flush(self, connection: Connection) -> None:
         """Write what was counted.  One round trip per BATCH jobs, none where nothing ran.
 
         Never raises for Redis: what could not be written is written by a later call.
         """
         try:
             if self._batch is not None:
-                self._send(link, self._batch)
+                self._send(connection, self._batch)
             for batch in self._gather():
-                self._send(link, batch)
+                self._send(connection, batch)
         except StoreError as error:
             if not is_outage(error):
                 self._complain(str(error))
 
-    def finish(self, link: Link) -> None:
+    def finish(self, connection: Connection) -> None:
         """Flush for the last time, and leave no record behind.  One round trip more."""
-        self.flush(link)
+        self.flush(connection)
         if self._batch is None and self._number:
             with suppress(StoreError):  # it expires by itself
-                link.exchange([("UNLINK", self._record)])
+                connection.exchange([("UNLINK", self._record)])
 
     def _gather(self) -> Iterator[Call]:
         """Yield batches with what was counted until now, each to be sent before the next."""
@@ -92,9 +92,9 @@ class ExecutionWriter:
             words += (verb, place, len(rest), *rest)
         return Call(ONCE, [self._record, *map(str, places)], words)
 
-    def _send(self, link: Link, batch: Call) -> None:
+    def _send(self, connection: Connection, batch: Call) -> None:
         self._batch = batch
-        (reply,) = run_scripts(link, [batch])
+        (reply,) = run_scripts(connection, [batch])
         if isinstance(reply, RedisRefused):
             raise reply  # as a whole, for want of memory perhaps: nothing ran
         self._batch = None

@@ -156,7 +156,7 @@ def test_a_store_shows_no_secret_and_opens_nothing_by_itself() -> None:
     store = Store("redis://:s3cret@host/0", name="cache")
 
     assert repr(store) == "<Store cache redis://:***@host/0>"
-    assert store.link().fileno() == -1
+    assert store.connection().fileno() == -1
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 A poll learns the time of the next entry of each source.  Every process that has polled meanwhile knows the same time,
 and one of them would do.  So their number costs Redis little, by three rules:
 - spread     with others in the fleet, a process wakes at a random moment within SPREAD_SECONDS of that time
-- back off   after each wake that found nothing left, the spread doubles, until the next poll; so between two polls a
-             process wakes in vain about a dozen times at most, however much the others move
+- back off   each wake in vain doubles the spread, until a wake finds something or the next poll comes; so one process
+             soon does the work, and the others wake in vain about a dozen times between two polls
 - gather     two wakes are GATHER_SECONDS apart at least, so entries that are due at about the same time share one
 The process that has just polled is perhaps the only one that knows a new time; its spread is the smallest again.
 """
@@ -27,13 +27,13 @@ class DueTimes:
     def __init__(self, rng: Random) -> None:
         self._rng = rng
         self._at_by_key: dict[str, float] = {}
-        self._spread = 0.0
+        self._least_spread = self._spread = 0.0
         self._woke_at = -inf
 
     def begin(self, processes: int) -> None:
         """Begin a poll: what is known is learned anew.  processes: in the fleet, this one included."""
         self._at_by_key.clear()
-        self._spread = SPREAD_SECONDS if processes > 1 else 0.0
+        self._least_spread = self._spread = SPREAD_SECONDS if processes > 1 else 0.0
 
     def learn(self, key: str, at: float) -> None:
         """Take note of when the next entry of a source is due; inf for none."""
@@ -54,5 +54,4 @@ class DueTimes:
     def woke(self, now: float, *, in_vain: bool) -> None:
         """Take note of a wake.  in_vain: others had moved everything before."""
         self._woke_at = now
-        if in_vain:
-            self._spread = max(2 * self._spread, SPREAD_SECONDS)
+        self._spread = max(2 * self._spread, SPREAD_SECONDS) if in_vain else self._least_spread

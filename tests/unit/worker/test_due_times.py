@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
 from random import Random
 
@@ -89,15 +90,40 @@ def test_between_two_polls_a_process_wakes_in_vain_a_few_times_at_most(processes
     assert wakes < 30
 
 
-def test_the_next_poll_ends_the_backing_off_and_finding_something_does_not_begin_it(times: DueTimes) -> None:
+@pytest.mark.parametrize("end", [lambda times: times.begin(2), lambda times: times.woke(0.0, in_vain=False)])
+def test_a_poll_ends_the_backing_off_and_so_does_a_wake_that_finds_something(
+    times: DueTimes, end: Callable[[DueTimes], None]
+) -> None:
     times.begin(2)
     for _ in range(8):
         times.woke(0.0, in_vain=True)
     times.learn("schedule", 10.0)
     assert max(times.wake_at() for _ in range(100)) > 11.0
 
-    times.begin(2)
-    times.woke(0.0, in_vain=False)
+    end(times)
     times.learn("schedule", 10.0)
 
     assert max(times.wake_at() for _ in range(100)) <= 10.0 + SPREAD_SECONDS + MARGIN_SECONDS
+
+
+def test_many_that_know_the_same_times_are_quick_and_seldom_wake_in_vain() -> None:
+    """Whoever wakes first moves the entry; all of them know the time of the next one."""
+    fleet = [DueTimes(Random(seed)) for seed in range(40)]
+    late, in_vain = [], 0
+    for each in fleet:
+        each.begin(len(fleet))
+    for at in map(float, range(10, 60)):
+        wakes = []
+        for each in fleet:
+            each.learn("schedule", at)
+            wakes.append((each.wake_at(), each))
+        wakes.sort(key=lambda pair: pair[0])
+        late.append(wakes[0][0] - at)
+        for number, (moment, each) in enumerate(wakes):
+            if moment < at + 1.0:  # else it learns of the next entry before it wakes for this one
+                each.take_due(moment)
+                each.woke(moment, in_vain=number > 0)
+                in_vain += number > 0
+
+    assert max(late) <= SPREAD_SECONDS + MARGIN_SECONDS
+    assert in_vain <= 15 * len(fleet)

@@ -34,6 +34,7 @@ from kiqcluster.errors import (
     StoreError,
     UsageError,
 )
+from kiqcluster.features.stacks import current_stacks
 from kiqcluster.process.runtime import Push, Ready, Setup, current_setup
 from kiqcluster.registry import Definition, current_registry
 from kiqcluster.sidekiq import ruby_json
@@ -54,6 +55,7 @@ from kiqcluster.sidekiq.payload import (
 )
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store
+from kiqcluster.store.guarded_push import GuardedJob, push_guarded
 from kiqcluster.store.wire import Command
 
 __all__ = ["BULK_CHUNK", "VIA", "Client", "due_at"]
@@ -174,9 +176,8 @@ class Client:
             name, options, envelop = definition.enveloping(options, self._clock.now())
             arguments = envelop(arguments)
         ready = self._prepare(name, options, arguments, None if at is None else _due(at, self._clock.now()), jid)
-        if ready is None:
+        if ready is None or self._write([ready], wait_replicas):
             return None
-        self._write([ready], wait_replicas)
         return ready.jid
 
     def enqueue_bulk(
@@ -210,8 +211,8 @@ class Client:
         jobs: Sequence[Ready | None] | None = self._prepare_alike(name, options, lists, times)
         if jobs is None:
             jobs = _each(zip(lists, times, strict=True), lambda job: self._prepare(name, options, *job))
-        self._write([job for job in jobs if job is not None], wait_replicas)
-        return [None if job is None else job.jid for job in jobs]
+        refused = self._write([job for job in jobs if job is not None], wait_replicas)
+        return [None if job is None or job.jid in refused else job.jid for job in jobs]
 
     def _times(self, at: Any, count: int) -> list[float | None]:
         if at is None:
@@ -235,6 +236,8 @@ class Client:
             if push.payload["queue"] is not queue:
                 check_queue_name(push.payload["queue"])
             self._check(name, push.payload["args"])
+            for feature in current_stacks().client:
+                push.rows += feature.on_push(push)
         return push
 
     def _check(self, name: str, arguments: JSON) -> None:
@@ -272,7 +275,7 @@ class Client:
                 f"{name}: the payload has {len(encoded)} bytes, and Redis takes {LARGEST_PAYLOAD} at most; "
                 "store the data elsewhere, and pass where it is"
             )
-        return Ready(push.payload["jid"], push.queue, push.at, encoded)
+        return Ready(push.payload["jid"], push.queue, push.at, encoded, tuple(push.rows))
 
     def _prepare_alike(
         self, name: str, options: Mapping[str, JSON], lists: Sequence[list[JSON]], times: Sequence[float | None]
@@ -281,7 +284,8 @@ class Client:
 
         They have to when a link wants to see them, and when something in them is no everyday JSON or none at all.
         """
-        encoded = None if self._setup.client_middleware.links else ruby_json.encode_arrays(lists)
+        is_seen = bool(self._setup.client_middleware.links or current_stacks().client)
+        encoded = None if is_seen else ruby_json.encode_arrays(lists)
         if encoded is None:
             return None
         try:
@@ -294,18 +298,22 @@ class Client:
         filled = stencil.fill(encoded, jids, times)
         if max(map(len, filled), default=0) > LARGEST_PAYLOAD:
             return None
-        return list(map(Ready._make, zip(jids, repeat(options["queue"]), times, filled)))
+        return list(map(Ready._make, zip(jids, repeat(options["queue"]), times, filled, repeat(()))))
 
-    def _write(self, jobs: Sequence[Ready], wait_replicas: int = 0) -> None:
-        """Write jobs, a chunk in a round trip.  Raises StoreError that says which are certainly enqueued."""
+    def _write(self, jobs: Sequence[Ready], wait_replicas: int = 0) -> set[Jid]:
+        """Write jobs, a chunk in a round trip; return those that a guard has refused.
+
+        Raises StoreError that says which are certainly enqueued.
+        """
         store = self._store or VIA.get()
         if self._setup.delivery is not None and self._setup.delivery.deliver(jobs, store):  # a test's
-            return
+            return set()
         store = store or self._setup.current_store()
         enqueued: list[Jid] = []
+        refused: set[Jid] = set()
         for chunk in _chunks(jobs):
             try:
-                _write_chunk(store, chunk, enqueued, wait_replicas)
+                refused |= _write_chunk(store, chunk, enqueued, wait_replicas)
             except StoreError as error:
                 error.enqueued = tuple(enqueued)
                 said = [str(error)]
@@ -317,6 +325,7 @@ class Client:
                     said.append(f"certainly enqueued: {len(enqueued)} of {len(jobs)} jobs (error.enqueued)")
                 error.args = ("; ".join(said),)
                 raise
+        return refused
 
 
 def _chunks(jobs: Sequence[Ready]) -> Iterator[Sequence[Ready]]:
@@ -335,10 +344,16 @@ def _chunks(jobs: Sequence[Ready]) -> Iterator[Sequence[Ready]]:
         yield part[first:]
 
 
-def _write_chunk(store: Store, jobs: Sequence[Ready], enqueued: list[Jid], wait_replicas: int) -> None:
-    """Write jobs in one round trip, times and queues mixed as they come; add to `enqueued` what Redis took."""
+def _write_chunk(store: Store, jobs: Sequence[Ready], enqueued: list[Jid], wait_replicas: int) -> set[Jid]:
+    """Write jobs in one round trip, times and queues mixed as they come; add to `enqueued` what Redis took.
+
+    Those with rows take one round trip more.  Returns those that a guard has refused.
+    """
     by_queue: dict[str | None, list[Ready]] = {}  # under None those that are scheduled
+    guarded = [job for job in jobs if job.rows]
     for job in jobs:
+        if job.rows:
+            continue
         by_queue.setdefault(job.queue if job.at is None else None, []).append(job)
     batch: list[tuple[Command, list[Ready]]] = []
     for queue, group in by_queue.items():
@@ -351,9 +366,18 @@ def _write_chunk(store: Store, jobs: Sequence[Ready], enqueued: list[Jid], wait_
     if wait_replicas:
         patience = min(REPLICA_PATIENCE, store.timeout / 2)
         batch.append((("WAIT", wait_replicas, int(patience * 1_000)), []))
+    refused, refusals = set[Jid](), list[RedisRefused]()
     with store.borrowed() as connection:
-        replies = connection.exchange([command for command, _ in batch])
-    refusals = []
+        if guarded:
+            rows = [GuardedJob(job.queue, job.at, job.encoded, job.rows) for job in guarded]
+            for job, result in zip(guarded, push_guarded(connection, store.keys, rows), strict=True):
+                if result is None:
+                    enqueued.append(job.jid)
+                elif isinstance(result, RedisRefused):
+                    refusals.append(result)
+                else:
+                    refused.add(job.jid)
+        replies = connection.exchange([command for command, _ in batch]) if batch else []
     for reply, (_, group) in zip(replies, batch, strict=True):
         if isinstance(reply, RedisRefused):
             refusals.append(reply)
@@ -364,6 +388,7 @@ def _write_chunk(store: Store, jobs: Sequence[Ready], enqueued: list[Jid], wait_
     if wait_replicas and replies[-1] < wait_replicas:
         said = f"stored, but {replies[-1]} of {wait_replicas} replicas have confirmed it within {patience:g} s"
         raise NotReplicated(said, tuple(job.jid for job in jobs), wait_replicas, replies[-1])
+    return refused
 
 
 def _replicas(definition: Definition | None, wanted: int | None) -> int:

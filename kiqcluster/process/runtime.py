@@ -101,10 +101,12 @@ class Push:
     """What a client link sees: a payload on its way to Redis.
 
     at: epoch seconds for a scheduled job, None for one that is due.  Links may change payload and queue.
+    rows: of the table of push.lua, with which the job is written in one step; features add them.
     """
 
     payload: Payload
     at: float | None = None
+    rows: list[Effect] = field(default_factory=list)
 
     @property
     def queue(self) -> str:
@@ -113,12 +115,16 @@ class Push:
 
 
 class Ready(NamedTuple):
-    """A job with nothing but its write to come.  at: epoch seconds, None for one that is due."""
+    """A job with nothing but its write to come.
+
+    at: epoch seconds, None for one that is due.  rows: with which it is written in one step (push.lua).
+    """
 
     jid: Jid
     queue: str
     at: float | None
     encoded: bytes
+    rows: Sequence[Effect] = ()
 
 
 class Delivery(Protocol):

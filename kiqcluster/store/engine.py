@@ -45,6 +45,7 @@ from kiqcluster.store.scripts import (
     Word,
     begin_scripts,
     finish_scripts,
+    row_words,
     run_script,
     run_scripts,
 )
@@ -379,7 +380,7 @@ class Engine:
             return GO
         keys = [self._keys.inflight(unit.identity), self._keys.held(unit.identity)]
         arguments: list[Word] = [unit.field, f"{unit.identity}/{unit.token}"]
-        arguments += _row_words(rows, keys, {})
+        arguments += row_words(rows, keys, {})
         unit.holds = True  # also where the reply is lost
         (word, *at) = run_script(self.store, Call(BEGIN, keys, arguments))
         action, _, seconds = word.decode().partition(" ")
@@ -616,7 +617,7 @@ class Engine:
             if unit.holds:
                 effects = (*effects, Effect("release", self._keys.held(identity)))
             arguments += (unit.field, int(outcome.processed), int(outcome.failed), len(effects))
-            arguments += _row_words(effects, keys, index_by_key)
+            arguments += row_words(effects, keys, index_by_key)
         return Call(SETTLE, keys, arguments)
 
     def _consequences(self, unit: Unit, outcome: Outcome) -> tuple[Effect, ...]:
@@ -638,17 +639,6 @@ class Engine:
             case Deferred(payload=payload, at=at):
                 return (Effect("zadd", self._keys.schedule, (repr(at), payload)),)
         return ()
-
-
-def _row_words(rows: Sequence[Effect], keys: list[str], index_by_key: dict[str, int]) -> list[Word]:
-    """Return rows as words for a script; adds their keys to `keys`, where each is once."""
-    words: list[Word] = []
-    for row in rows:
-        if row.key not in index_by_key:
-            keys.append(row.key)
-            index_by_key[row.key] = len(keys)
-        words += (row.operation, index_by_key[row.key], len(row.arguments), *row.arguments)
-    return words
 
 
 def sliced(items: Sequence[T], size: int) -> list[Sequence[T]]:

@@ -16,6 +16,7 @@ from importlib.resources import files
 from typing import Any
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
+from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.store.connection import Connection, Store
 from kiqcluster.store.wire import about_keys, is_outage
 
@@ -31,6 +32,7 @@ __all__ = [
     "MOVE_JOBS",
     "ONCE",
     "PUBLISH",
+    "PUSH",
     "READ_QUEUE",
     "RECOVER",
     "RESERVE",
@@ -44,6 +46,7 @@ __all__ = [
     "Word",
     "begin_scripts",
     "finish_scripts",
+    "row_words",
     "run_script",
     "run_scripts",
 ]
@@ -103,7 +106,19 @@ DUE = load("due")
 TRIM_DEAD = load("trim_dead")
 RETURN_RUNG = load("return_rung")
 PUBLISH = load("publish")
+PUSH = load("push")
 SEND = load("send")
+
+
+def row_words(rows: Sequence[Effect], keys: list[str], index_by_key: dict[str, int]) -> list[Word]:
+    """Return rows as words for a script; adds their keys to `keys`, where each is once."""
+    words: list[Word] = []
+    for row in rows:
+        if row.key not in index_by_key:
+            keys.append(row.key)
+            index_by_key[row.key] = len(keys)
+        words += (row.operation, index_by_key[row.key], len(row.arguments), *row.arguments)
+    return words
 
 
 def _send_text(connection: Connection, call: Call) -> Any:

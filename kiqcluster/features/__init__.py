@@ -1,0 +1,4 @@
+"""Features: guarantees about jobs beyond the engine's own, one file each, with a client half and a server half.
+
+stacks   which features are in force, in order, apart from the application's own middleware
+"""

@@ -1,0 +1,75 @@
+"""The stacks of features: what a push and a run go through inside the application's own middleware.
+
+client   on_push, before a job is written: adds push rows (push.lua), with which the job is written in one script
+server   on_begin, before a unit runs: begin rows (begin.lua), all features of a unit in one round trip
+         on_end, when the outcome is decided: rows of settle's table of effects, written with that outcome
+
+A feature without rows costs no round trip.  What a job holds by its begin rows is released with its unit, whoever moves
+that: a feature never releases by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from kiqcluster.process.runtime import Push, Run
+from kiqcluster.sidekiq.outcome import Effect, Outcome
+
+__all__ = ["ClientFeature", "ServerFeature", "Stacks", "current_stacks", "using_stacks"]
+
+
+class ClientFeature(Protocol):
+    """The client half of a feature."""
+
+    def on_push(self, push: Push) -> Iterable[Effect]:
+        """Return rows of the table of push.lua.  The payload may be changed; its arguments are checked already."""
+        ...
+
+
+class ServerFeature(Protocol):
+    """The server half of a feature."""
+
+    def on_begin(self, run: Run) -> Iterable[Effect]:
+        """Return rows of the table of begin.lua: what must be true before this unit runs."""
+        ...
+
+    def on_end(self, run: Run, outcome: Outcome) -> Iterable[Effect]:
+        """Return rows of settle's table of effects.
+
+        outcome: as decided: Retry is no end of the job, Dead, Discard and Done are.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """Features in the order in which they are asked."""
+
+    client: tuple[ClientFeature, ...] = ()
+    server: tuple[ServerFeature, ...] = ()
+
+
+class InForce:
+    """The stacks of this process."""
+
+    # Order matters: a guarantee that may refuse a push comes before one that only records it; on the server, what is
+    # cheapest to find out comes first.
+    stacks = Stacks(client=(), server=())
+
+
+def current_stacks() -> Stacks:
+    """Return the features in force."""
+    return InForce.stacks
+
+
+@contextmanager
+def using_stacks(stacks: Stacks) -> Iterator[Stacks]:
+    """Use other features for a while, for tests."""
+    before, InForce.stacks = InForce.stacks, stacks
+    try:
+        yield stacks
+    finally:
+        InForce.stacks = before

@@ -1,0 +1,69 @@
+#!lua
+-- push: write one job if what its rows ask is true, with what they write.  All of it happens, or nothing.
+--
+-- KEYS[1]  queues        set            KEYS[2]  queue:<name> (list) or schedule (zset)
+-- KEYS[3+] the keys that rows name by their index
+-- ARGV[1]  payload   ARGV[2] name of the queue   ARGV[3] epoch seconds of a scheduled job, "" for one that is due
+-- then for each row: operation, index into KEYS, number of arguments, arguments...
+--
+-- Operations (the table of push rows; features add rows):
+--   absent                 guard: the key does not exist
+--   claim value seconds    guard: the key does not exist; it is set, and expires after so many seconds
+--   sadd member            written with the job
+--
+-- Returns {"PUSHED"}, or {"REFUSED", number of the row, value of its key}: the first guard that is not true.
+-- Cost: O(rows), O(log n) for a scheduled job.
+
+local function value_of(key)
+  local value = redis.pcall('GET', key)
+  return type(value) == 'string' and value or ''
+end
+
+local guards = {
+  absent = function(key) return redis.call('EXISTS', key) == 0 end,
+  claim = function(key) return redis.call('EXISTS', key) == 0 end,
+}
+local types = {sadd = 'set'} -- of keys that are there already
+
+local changes = {
+  claim = function(key, arguments) redis.call('SET', key, arguments[1], 'EX', arguments[2]) end,
+  sadd = function(key, arguments) redis.call('SADD', key, arguments[1]) end,
+}
+
+local rows, at = {}, 4
+while at <= #ARGV do
+  local operation, key, count = ARGV[at], KEYS[tonumber(ARGV[at + 1])], tonumber(ARGV[at + 2])
+  if not guards[operation] and not changes[operation] then
+    return redis.error_reply('ERR there is no push row ' .. operation)
+  end
+  rows[#rows + 1] = {operation, key, {unpack(ARGV, at + 3, at + 2 + count)}}
+  at = at + 3 + count
+end
+
+-- Why a key cannot be written to, nil when it can; all keys are looked at before anything is written.
+local function refusal(operation, key, wanted)
+  local found = redis.call('TYPE', key).ok
+  if found ~= 'none' and found ~= wanted then
+    return 'WRONGTYPE ' .. operation .. ' needs a ' .. wanted .. ', but ' .. key .. ' is a ' .. found
+  end
+end
+
+local reason = refusal('push', KEYS[2], ARGV[3] == '' and 'list' or 'zset') or refusal('push', KEYS[1], 'set')
+if reason then return redis.error_reply(reason) end
+for number, row in ipairs(rows) do
+  local operation, key = row[1], row[2]
+  if guards[operation] and not guards[operation](key) then return {'REFUSED', number, value_of(key)} end
+  reason = types[operation] and refusal(operation, key, types[operation])
+  if reason then return redis.error_reply(reason) end
+end
+
+if ARGV[3] == '' then
+  redis.call('LPUSH', KEYS[2], ARGV[1])
+  redis.call('SADD', KEYS[1], ARGV[2])
+else
+  redis.call('ZADD', KEYS[2], ARGV[3], ARGV[1])
+end
+for _, row in ipairs(rows) do
+  if changes[row[1]] then changes[row[1]](row[2], row[3]) end
+end
+return {'PUSHED'}

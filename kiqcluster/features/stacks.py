@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from kiqcluster.process.runtime import Push, Run
-from kiqcluster.sidekiq.outcome import Effect, Outcome
+from kiqcluster.process.runtime import JobEnd, Push, Run
+from kiqcluster.sidekiq.outcome import Effect
 
 __all__ = ["ClientFeature", "ServerFeature", "Stacks", "current_stacks", "using_stacks"]
 
@@ -36,11 +36,8 @@ class ServerFeature(Protocol):
         """Return rows of the table of begin.lua: what must be true before this unit runs."""
         ...
 
-    def on_end(self, run: Run, outcome: Outcome) -> Iterable[Effect]:
-        """Return rows of settle's table of effects.
-
-        outcome: as decided: Retry is no end of the job, Dead, Discard and Done are.
-        """
+    def on_end(self, end: JobEnd) -> Iterable[Effect]:
+        """Return rows of settle's table of effects; whatever the outcome is, also one that could not begin."""
         ...
 
 

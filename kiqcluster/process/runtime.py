@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -31,7 +31,6 @@ from kiqcluster.store import Store, is_outage
 __all__ = [
     "CURRENT_JOB",
     "Delivery",
-    "EndHook",
     "JobContext",
     "JobEnd",
     "Push",
@@ -162,7 +161,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
-    """What an end hook sees: a unit and its outcome, which is decided and not yet settled.
+    """What features see at the end of a run: a unit and its outcome, which is decided and not yet settled.
 
     Retry, Deferred, Requeue and Interrupted mean that the job runs again; Done, Discard and Dead that it does not.
     payload: the run's own copy, which the job and middleware may have changed; None for bytes that are not a job.
@@ -177,14 +176,10 @@ class JobEnd:
     token: str
 
 
-EndHook = Callable[[JobEnd], Iterable[Effect]]
-
-
 @dataclass
 class Setup:
     """Settings, middleware, handlers and hooks that the application declares.
 
-    end_hooks: those of features; each returns rows that are written with the outcome.
     delivery: where pushes go instead of to Redis, for tests; None means Redis.
     """
 
@@ -194,7 +189,6 @@ class Setup:
     error_handlers: list[ErrorHandler] = field(default_factory=list)
     death_handlers: list[DeathHandler] = field(default_factory=list)
     hooks: Hooks = field(default_factory=Hooks)
-    end_hooks: list[EndHook] = field(default_factory=list)
     config: Config | None = None
     store: Store | None = None
     delivery: Delivery | None = None

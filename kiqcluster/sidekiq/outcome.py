@@ -10,7 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-__all__ = ["Dead", "Deferred", "Discard", "Done", "Effect", "Interrupted", "Outcome", "Requeue", "Retry"]
+__all__ = [
+    "Dead",
+    "Deferred",
+    "Discard",
+    "Done",
+    "Dropped",
+    "Effect",
+    "Interrupted",
+    "Outcome",
+    "Parked",
+    "Requeue",
+    "Retry",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +47,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Base of the seven outcomes.
+    """Base of the outcomes.
 
     processed, failed: what the unit adds to Sidekiq's counters.
     """
@@ -108,3 +120,19 @@ class Deferred(Outcome):
 
     payload: bytes
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped(Outcome):
+    """It was not started and never will be, without having failed: a begin row said so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parked(Outcome):
+    """It was not started: it waits until a member leaves a set that is full.
+
+    key: of the set (begin.lua, `enter`).  largest: how many members it may have.
+    """
+
+    key: str
+    largest: int

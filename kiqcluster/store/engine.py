@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 from kiqcluster.clock import utc_date
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
 from kiqcluster.sidekiq.keys import FORMAT, STAT_TTL, Keys
-from kiqcluster.sidekiq.outcome import Dead, Deferred, Done, Effect, Interrupted, Outcome, Requeue, Retry
+from kiqcluster.sidekiq.outcome import Dead, Deferred, Done, Effect, Interrupted, Outcome, Parked, Requeue, Retry
 from kiqcluster.store.connection import Connection, Store
 from kiqcluster.store.entry_moves import DeadSetLimits, Dropped, Due, Move, move_entries, read_due, trim_dead
 from kiqcluster.store.scripts import (
@@ -638,6 +638,8 @@ class Engine:
                 return (Effect("rpush", queue, (payload,)),)
             case Deferred(payload=payload, at=at):
                 return (Effect("zadd", self._keys.schedule, (repr(at), payload)),)
+            case Parked(key=key, largest=largest):
+                return (Effect("park", key, (queue, largest)),)
         return ()
 
 

@@ -324,7 +324,7 @@ class Launcher:
 
     def _make_execution(self) -> Execution:
         parts = (self._runtime, self._registry, self._metrics, self._stopping, self._job_log.say)
-        return Execution(*parts, self._fencing.is_fenced)
+        return Execution(*parts, self._fencing.is_fenced, self._engine.begin_run)
 
     def _make_heartbeat(self) -> Heartbeat:
         status = Status(

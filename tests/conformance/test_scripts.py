@@ -13,7 +13,18 @@ import pytest
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
 from kiqcluster.sidekiq.keys import FORMAT
-from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Effect, Interrupted, Outcome, Requeue, Retry
+from kiqcluster.sidekiq.outcome import (
+    Dead,
+    Deferred,
+    Discard,
+    Done,
+    Effect,
+    Interrupted,
+    Outcome,
+    Parked,
+    Requeue,
+    Retry,
+)
 from kiqcluster.store import Store
 from kiqcluster.store import scripts as script_module
 from kiqcluster.store.engine import (
@@ -486,6 +497,63 @@ class TestHolds:
 
         assert settle(engine, (unit, Done())) == 0
         assert slots(store) == {"the next holder"}
+
+    def test_a_parked_job_goes_back_to_its_queue_when_a_member_leaves(
+        self, engine: Engine, store: Store, unit: Unit
+    ) -> None:
+        push(store, "other", "b", "c")
+        for number, later in enumerate(reserve(engine, 2, "other", call=2).units):
+            assert engine.begin_run(later, [enter(1, "park")]).action == "park"
+            settle(engine, (later, Parked(SLOTS, 1)))
+            assert store.call("LLEN", f"{SLOTS}:parked") == number + 1
+        assert queue(store, "other") == []
+
+        settle(engine, (unit, Done()))
+
+        assert queue(store, "other") == ["b"]
+        assert store.call("LLEN", f"{SLOTS}:parked") == 1
+
+    def test_a_recovery_lets_a_parked_job_go_on(self, engine: Engine, store: Store, unit: Unit) -> None:
+        push(store, "other", "b")
+        (later,) = reserve(engine, 1, "other", call=2).units
+        settle(engine, (later, Parked(SLOTS, 1)))
+
+        with store.borrowed() as link:
+            engine.recover(link, ME.identity)
+
+        assert (queue(store, "other"), queue(store)) == (["b"], ["a"])
+
+    def test_what_would_be_parked_goes_back_if_there_is_room_by_now(
+        self, engine: Engine, store: Store, unit: Unit
+    ) -> None:
+        push(store, "other", "b")
+        (later,) = reserve(engine, 1, "other", call=2).units
+        assert engine.begin_run(later, [enter(1, "park")]).action == "park"
+        settle(engine, (unit, Done()))
+
+        settle(engine, (later, Parked(SLOTS, 1)))
+
+        assert queue(store, "other") == ["b"]
+        assert store.call("EXISTS", f"{SLOTS}:parked") == 0
+
+    @pytest.mark.parametrize("payload", ["b", "with a \0 in it", "x" * 100_000])
+    def test_a_parked_payload_keeps_its_bytes(self, engine: Engine, store: Store, unit: Unit, payload: str) -> None:
+        push(store, "other", payload)
+        (later,) = reserve(engine, 1, "other", call=2).units
+        settle(engine, (later, Parked(SLOTS, 1)))
+
+        settle(engine, (unit, Done()))
+
+        assert queue(store, "other") == [payload]
+
+    def test_a_parked_job_of_a_broken_queue_stays_parked(self, engine: Engine, store: Store, unit: Unit) -> None:
+        push(store, "other", "b")
+        (later,) = reserve(engine, 1, "other", call=2).units
+        settle(engine, (later, Parked(SLOTS, 1)))
+        store.call("SET", store.keys.queue("other"), "no list")
+
+        assert settle(engine, (unit, Done())) == 1
+        assert store.call("LLEN", f"{SLOTS}:parked") == 1
 
     @pytest.mark.parametrize("key", [SLOTS, "kiq:held:" + ME.identity])
     def test_a_broken_key_keeps_no_unit(self, engine: Engine, store: Store, unit: Unit, key: str) -> None:
@@ -1195,6 +1263,21 @@ def scene_settle_held(engine: Engine, store: Store) -> Callable[[], object]:
     return lambda: settle(engine, *((unit, Requeue()) for unit in units))
 
 
+def scene_park(engine: Engine, store: Store) -> Callable[[], object]:
+    push(store, "default", "job-1", "job-2")
+    first, second = reserve(engine, 2).units
+    engine.begin_run(first, [enter(1, "park")])
+    return lambda: settle(engine, (second, Parked(SLOTS, 1)))
+
+
+def scene_unpark(engine: Engine, store: Store) -> Callable[[], object]:
+    push(store, "default", "job-1", "job-2")
+    first, second = reserve(engine, 2).units
+    engine.begin_run(first, [enter(1, "park")])
+    settle(engine, (second, Parked(SLOTS, 1)))
+    return lambda: settle(engine, (first, Requeue()))
+
+
 def scene_begin(engine: Engine, store: Store) -> Callable[[], object]:
     push(store, "default", "job-1")
     (unit,) = reserve(engine, 1).units
@@ -1287,6 +1370,8 @@ SCENES = [
     Scene("reserve", RESERVE, scene_reserve),
     Scene("bounce", RESERVE, scene_bounce),
     Scene("begin", BEGIN, scene_begin),
+    Scene("park", SETTLE, scene_park),
+    Scene("unpark", SETTLE, scene_unpark),
     Scene("settle", SETTLE, scene_settle),
     Scene("settle_held", SETTLE, scene_settle_held),
     Scene("recover_held", RECOVER, scene_recover_held),
@@ -1388,7 +1473,8 @@ def test_a_script_that_fails_after_any_of_its_calls_loses_no_job(
 
 def jobs_of(store: Store) -> set[str]:
     """Return the jobs that lie anywhere, whatever else their bytes say by now."""
-    return {word.partition(" ")[0] for word in everything(store) if word.startswith("job-")}
+    words = [word.rpartition("\0")[2] for word in everything(store)]  # of a parked one, behind its queue
+    return {word.partition(" ")[0] for word in words if word.startswith("job-")}
 
 
 def everything(store: Store) -> list[str]:

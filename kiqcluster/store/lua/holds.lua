@@ -3,6 +3,14 @@
 -- The hash kiq:held:<identity> has for such a unit: "<token>:<queue>" -> JSON [holder, key, key, ...].  Each key is a
 -- set that has the holder as a member.  Whoever moves the unit releases them in the same script.
 
+-- A job that finds such a set full may be parked: the list <key>:parked has "<queue key> NUL <payload>", the next one to
+-- run at its left end.  Each release lets one of them go back to its queue.
+
+-- Returns the list of jobs that wait for room in a set.
+local function parked_at(key)
+  return key .. ':parked'
+end
+
 -- Registers a key under the unit's field.
 local function register_hold(held, field, holder, key)
   local known = redis.call('HGET', held, field)
@@ -16,6 +24,14 @@ local function release_holds(held, field)
   local known = redis.pcall('HGET', held, field)
   if type(known) ~= 'string' then return end
   local row = cjson.decode(known)
-  for index = 2, #row do redis.pcall('SREM', row[index], row[1]) end
+  for index = 2, #row do
+    local left = redis.pcall('SREM', row[index], row[1])
+    local parked = left == 1 and redis.pcall('LINDEX', parked_at(row[index]), 0)
+    if type(parked) == 'string' then
+      local queue, payload = string.match(parked, '^([^%z]*)%z(.*)$')
+      local fine = pcall(redis.call, 'RPUSH', queue, payload)
+      if fine then redis.call('LPOP', parked_at(row[index])) end -- else it stays parked until the next release
+    end
+  end
   redis.call('HDEL', held, field)
 end

@@ -17,6 +17,7 @@
 --   sadd member            (the set of queue names)
 --   zadd score member      schedule and retry
 --   release                 what the unit holds besides its payload (holds.lua), kiq:held:<id>
+--   park queue largest      the payload waits for room in a set (holds.lua); to its queue at once if there is some by now
 --   absolve digest         a suspect has ended without killing its process: its count is cleared
 --   bury score member timeout largest   dead set: add; once per script, drop what is older than timeout seconds at
 --                                       that score, and all but the newest largest - 1 (dead_set.lua)
@@ -38,6 +39,10 @@ local effects = {
   rpush = function(key, arguments) redis.call('RPUSH', key, arguments[1]) end,
   lpush = function(key, arguments) redis.call('LPUSH', key, arguments[1]) end,
   absolve = function(key, arguments) redis.call('HDEL', key, arguments[1]) end,
+  park = function(key, arguments, payload)
+    if redis.call('SCARD', key) < tonumber(arguments[2]) then return redis.call('RPUSH', arguments[1], payload) end
+    redis.call('RPUSH', parked_at(key), arguments[1] .. '\0' .. payload)
+  end,
   release = function(key, _, _, field) release_holds(key, field) end,
   sadd = function(key, arguments) redis.call('SADD', key, arguments[1]) end,
   zadd = function(key, arguments) redis.call('ZADD', key, arguments[1], arguments[2]) end,
@@ -49,7 +54,7 @@ local effects = {
 
 local types = {
   give_back = 'list', rpush = 'list', lpush = 'list', sadd = 'set', zadd = 'zset', bury = 'zset', absolve = 'hash',
-  release = false,
+  release = false, park = 'set',
 }
 
 -- Returns why an effect cannot be written, nil when it can.  Looked at before any effect of a unit is: a unit whose

@@ -7,6 +7,7 @@ decide        facts → outcome
 |------------------------------------------------|------------------------------------------------------|
 | returned                                       | the outcome that middleware returned, else Done      |
 | did not begin, for the process stood still     | Requeue                                              |
+| may not begin, by a begin row                  | Dropped, Deferred or Parked, as the row says         |
 | raised Interrupted                             | Interrupted if the process stops, else Deferred      |
 | was cut off by a forced stop                   | Interrupted, until it has had too many of these      |
 | has a class that is not registered             | Deferred, until it has had too many of these         |
@@ -24,8 +25,20 @@ from typing import Any
 
 from kiqcluster.errors import CannotRun
 from kiqcluster.job import DISCARD, KILL
-from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Interrupted, Outcome, Requeue, Retry
+from kiqcluster.sidekiq.outcome import (
+    Dead,
+    Deferred,
+    Discard,
+    Done,
+    Dropped,
+    Interrupted,
+    Outcome,
+    Parked,
+    Requeue,
+    Retry,
+)
 from kiqcluster.sidekiq.payload import wrap
+from kiqcluster.store.engine import Verdict
 from kiqcluster.worker.run.retry import Plan
 
 __all__ = [
@@ -49,6 +62,7 @@ class Ending(Enum):
 
     RETURNED = auto()
     NOT_STARTED = auto()
+    NOT_ADMITTED = auto()  # a begin row is not true, or could not be asked
     YIELDED = auto()  # the job, or middleware, raised Interrupted
     FORCED_STOP = auto()  # it still runs, and the process must go
     UNKNOWN_CLASS = auto()
@@ -58,6 +72,9 @@ class Ending(Enum):
     UNDECIDABLE = auto()  # the search for its outcome failed
 
 
+UNCHANGED = (Ending.YIELDED, Ending.NOT_ADMITTED)  # whose bytes go back to the queue as they are
+
+
 class Disposition(Enum):
     """Which way a unit goes."""
 
@@ -65,6 +82,8 @@ class Disposition(Enum):
     REQUEUE = auto()
     INTERRUPT = auto()
     DEFER = auto()
+    DROP = auto()
+    PARK = auto()
     RETRY = auto()
     DISCARD = auto()
     GIVE_UP = auto()  # dead, unless its options or `retries_exhausted` say that nothing is kept
@@ -78,7 +97,8 @@ class Facts:
     now: epoch seconds.  raw: the unit's bytes.  entry: these with what the outcome changes; None where Ruby could not
     read and enqueue them.  returned: by middleware.  is_stopping: the process.  plan: of a failure.
     retry_in, retries_exhausted: what the job's hooks answered; None where none was asked.
-    retry_delay: seconds.  is_kept: False where the job's options say that it is not kept once it is dead.
+    retry_delay: seconds.  verdict: of the begin rows; None where they could not be asked.
+    is_kept: False where the job's options say that it is not kept once it is dead.
     """
 
     ending: Ending
@@ -94,6 +114,7 @@ class Facts:
     retries_exhausted: Any = None
     retry_delay: float = 0.0
     is_kept: bool = True
+    verdict: Verdict | None = None
 
 
 def disposition(facts: Facts) -> Disposition:
@@ -103,6 +124,8 @@ def disposition(facts: Facts) -> Disposition:
             return Disposition.FINISH
         case Ending.NOT_STARTED:
             return Disposition.REQUEUE
+        case Ending.NOT_ADMITTED:
+            return _disposition_of_verdict(facts)
         case Ending.YIELDED:
             # While nothing stops it would come back from its queue at once, for ever.
             return Disposition.INTERRUPT if facts.is_stopping or facts.entry is None else Disposition.DEFER
@@ -116,6 +139,17 @@ def disposition(facts: Facts) -> Disposition:
             return Disposition.GIVE_UP
         case Ending.NOT_A_JOB | Ending.UNDECIDABLE:
             return Disposition.BURY
+
+
+def _disposition_of_verdict(facts: Facts) -> Disposition:
+    match facts.verdict:
+        case None | Verdict(action="lost"):  # Redis is away, or others have it: settle finds out
+            return Disposition.REQUEUE
+        case Verdict(action="drop"):
+            return Disposition.DROP
+        case Verdict(action="park"):
+            return Disposition.PARK
+    return Disposition.DEFER if facts.entry is not None else Disposition.INTERRUPT
 
 
 def _disposition_of_failure(facts: Facts) -> Disposition:
@@ -137,11 +171,16 @@ def decide(facts: Facts) -> Outcome:
         case Disposition.REQUEUE:
             return Requeue()
         case Disposition.INTERRUPT:
-            return Interrupted(facts.raw if facts.entry is None or facts.ending is Ending.YIELDED else facts.entry)
+            return Interrupted(facts.raw if facts.entry is None or facts.ending in UNCHANGED else facts.entry)
         case Disposition.DEFER:
             assert facts.entry is not None, "only what Ruby can enqueue is deferred"
-            seconds = YIELD_SECONDS if facts.ending is Ending.YIELDED else DEFERRAL_SECONDS
-            return Deferred(facts.entry, facts.now + seconds)
+            return Deferred(facts.entry, facts.now + _deferral_seconds(facts))
+        case Disposition.DROP:
+            return Dropped()
+        case Disposition.PARK:
+            assert facts.verdict is not None, "a verdict parks"
+            assert facts.verdict.row is not None, "by the row that is not true"
+            return Parked(facts.verdict.row.key, int(facts.verdict.row.arguments[0]))
         case Disposition.RETRY:
             assert facts.entry is not None, "only what Ruby can enqueue is retried"
             return Retry(facts.entry, facts.now + facts.retry_delay)
@@ -151,6 +190,12 @@ def decide(facts: Facts) -> Outcome:
             return Discard()
         case Disposition.GIVE_UP | Disposition.BURY:
             return Dead(_dead_entry(facts), facts.now, counted=facts.ending is not Ending.NOT_A_JOB)
+
+
+def _deferral_seconds(facts: Facts) -> float:
+    if facts.verdict is not None:
+        return facts.verdict.seconds
+    return YIELD_SECONDS if facts.ending is Ending.YIELDED else DEFERRAL_SECONDS
 
 
 def _dead_entry(facts: Facts) -> bytes:

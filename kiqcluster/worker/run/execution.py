@@ -3,9 +3,9 @@
 Runs in: processor threads; the main thread (`interrupt`).
 1. read        bytes → payload; bytes that are not a job are buried; a unit that was reserved long ago is put back
 2. resolve     name → definition; an unknown one is deferred, for a rolling deploy may bring it
-3. run         server middleware around perform, within the job's context
+3. run         begin rows of features, then server middleware around perform, within the job's context
 4. conclude    gather the facts, ask the job's hooks, decide (decision.py); tell handlers, log and count
-5. end hooks   features see the outcome and add rows to it
+5. end         features see the outcome and add rows to it
 
 Settle writes a unit's bytes back with some keys replaced; a job's changes to its own copy are not written.
 Counterpart: sidekiq processor.rb dispatch and job_retry.rb.
@@ -14,23 +14,25 @@ Counterpart: sidekiq processor.rb dispatch and job_retry.rb.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
 from typing import Any
 
-from kiqcluster.errors import CannotRun, Interrupted, MalformedPayload, MisfitArguments, UnknownJob
+from kiqcluster.errors import CannotRun, Interrupted, MalformedPayload, MisfitArguments, StoreError, UnknownJob
+from kiqcluster.features.stacks import current_stacks
 from kiqcluster.ipc import forks
 from kiqcluster.ipc.forks import Forks, exit_forked_children, exit_if_forked
 from kiqcluster.process.metrics import BRIEF, DEFERRED, DROPPED, JobMetrics, Tallies, Tally
 from kiqcluster.process.runtime import CURRENT_JOB, JobContext, JobEnd, Run, Runtime
 from kiqcluster.registry import Definition, Registry
 from kiqcluster.sidekiq import ruby_json
-from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Effect, Outcome, Retry
+from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, Effect, Outcome, Requeue, Retry
 from kiqcluster.sidekiq.outcome import Interrupted as InterruptedOutcome
 from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, Payload, presentable, read, seconds, unwrap
-from kiqcluster.store.engine import Unit
+from kiqcluster.store import is_outage
+from kiqcluster.store.engine import Unit, Verdict
 from kiqcluster.worker.fetch.in_flight import STALE_UNIT_SECONDS
 from kiqcluster.worker.run import retry
 from kiqcluster.worker.run.decision import (
@@ -51,6 +53,7 @@ MAX_DEFERRALS = 10  # of a job of an unknown class; then it fails the normal way
 UNREGISTERED = "(unknown)"  # label of jobs whose class is not registered here
 TRANSIENT_KEYS = ("at", "enqueued_at")  # that entries of the schedule set do not have
 LogDone = Callable[[Payload, str, str, float], None]  # payload, class, queue, seconds that it ran
+BeginRun = Callable[[Unit, Sequence[Effect]], Verdict]
 OUTCOME_WORDS = {Retry: "failed, will be retried", Dead: "failed, buried", Discard: "failed, discarded"}
 
 
@@ -65,10 +68,12 @@ class Execution:
         stopping: threading.Event,
         log_done: LogDone | None = None,
         is_fenced: Callable[[str], bool] = lambda _identity: False,
+        begin_run: BeginRun | None = None,
     ) -> None:
         """log_done: logs job_done, instead of an event; called within the job's context.
 
         is_fenced: returns whether others may run what is held under an identity; jobs ask it.
+        begin_run: puts a unit's begin rows into force; None where units are run without Redis, and features not asked.
         """
         self._runtime = runtime
         self._clock = runtime.clock
@@ -80,6 +85,8 @@ class Execution:
         self._metrics = metrics
         self._tallies = metrics.tallies()
         self._is_fenced = is_fenced
+        self._begin_run = begin_run
+        self._features = current_stacks().server
         self._log_done = (log_done or self._emit_done) if runtime.events.is_heard("job_done") else None
         self._cpu = 0.0  # this thread's CPU seconds, as last read
         self._cpu_due = 0.0  # when that is too old to begin a run with
@@ -91,7 +98,7 @@ class Execution:
             outcome = copy_context().run(self._execute, run)
         except BaseException as error:  # noqa: BLE001  # a hook may raise anything, a payload may hold anything
             outcome = self._bury_undecidable(run, error)
-        if run.effects or self._setup.end_hooks:
+        if run.effects or self._features:
             outcome = self._with_effects(run, outcome)
         return outcome
 
@@ -200,6 +207,8 @@ class Execution:
             arguments = payload["args"]
             if not definition.fewest <= len(arguments) <= definition.most and (misfit := definition.fits(arguments)):
                 raise MisfitArguments(misfit)  # noqa: TRY301  # concluded like any error of the job
+            if self._features and (refused := self._not_admitted(run, payload, definition)) is not None:
+                return refused
             instance, perform = definition.prepare()
             if not self._setup.server_middleware.links:
                 perform(*arguments)
@@ -212,6 +221,29 @@ class Execution:
             if _was_interrupted(error):
                 return self._yielded(run.unit)
             return self._failed(run, definition, error)
+
+    def _not_admitted(self, run: JobRun, payload: Payload, definition: Definition) -> Outcome | None:
+        """Return what becomes of a unit that may not begin, by the begin rows of features; None if it may."""
+        if self._begin_run is None:
+            return None
+        unit, verdict = run.unit, None
+        seen = Run(payload, unit.queue, definition, None, [], unit.identity, unit.token)
+        with exit_forked_children():
+            rows = [row for feature in self._features for row in feature.on_begin(seen)]
+        try:
+            verdict = self._begin_run(unit, rows)
+        except StoreError as error:
+            if not is_outage(error):  # the next try would be refused as well: not at once
+                verdict = Verdict("defer", DEFERRAL_SECONDS)
+                self._notify(error, "begin rows")
+        if verdict is not None and verdict.action == "go":
+            return None
+        now = self._clock.now()
+        entry = self._entry_for_ruby(unit, {}, now, TRANSIENT_KEYS)
+        outcome = decide(Facts(ending=Ending.NOT_ADMITTED, now=now, raw=unit.payload, entry=entry, verdict=verdict))
+        if not isinstance(outcome, Requeue):
+            self._tally(definition.name, unit.queue).skip(DROPPED if isinstance(outcome, Dropped) else DEFERRED)
+        return outcome
 
     def _run_within(
         self, run: JobRun, payload: Payload, definition: Definition, instance: object, perform: Callable[..., Any]
@@ -410,21 +442,21 @@ class Execution:
             tally = tallies[key] = tallies.get(key) or Tally()
         return tally
 
-    # 5. end hooks
+    # 5. end
 
     def _with_effects(self, run: JobRun, outcome: Outcome) -> Outcome:
-        """Return the outcome with the rows of server middleware and of end hooks."""
+        """Return the outcome with the rows of server middleware and of features."""
         effects = [*outcome.effects, *(run.effects or ())]
         unit, context = run.unit, run.context
         payload, name = (None, "") if context is None else (context.payload, context.name)
         end = JobEnd(outcome, payload, unit.queue, name, unit.identity, unit.token)
-        for hook in self._setup.end_hooks:
+        for feature in self._features:
             try:
                 with exit_forked_children():
-                    added: tuple[Effect, ...] = tuple(hook(end))
+                    added: tuple[Effect, ...] = tuple(feature.on_end(end))
             except BaseException as raised:  # noqa: BLE001  # the outcome is decided, and written without its rows
                 with suppress(BaseException):  # what escapes from here would put a job back that has run
-                    self._notify(raised, "end hook")
+                    self._notify(raised, "end of a feature")
             else:
                 effects += added
         return replace(outcome, effects=tuple(effects))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from random import Random
 from typing import Any, NoReturn
 
@@ -14,16 +15,18 @@ import pytest
 
 from kiqcluster import DISCARD, KILL, Interrupted, Job, current_job, job
 from kiqcluster.config import Config
+from kiqcluster.errors import RedisRefused, RedisUnavailable, StoreError
+from kiqcluster.features.stacks import ServerFeature, Stacks, using_stacks
 from kiqcluster.process.events import Events, Fields
 from kiqcluster.process.metrics import BRIEF, JobMetrics
 from kiqcluster.process.runtime import JobEnd, Run, Runtime, Setup
 from kiqcluster.registry import Registry
 from kiqcluster.sidekiq.active_job import WRAPPER
-from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Effect, Outcome, Requeue, Retry
+from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, Effect, Outcome, Parked, Requeue, Retry
 from kiqcluster.sidekiq.outcome import Interrupted as InterruptedOutcome
 from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, decode_backtrace, presentable
 from kiqcluster.sidekiq.ruby_json import decode, encode
-from kiqcluster.store.engine import Unit
+from kiqcluster.store.engine import GO, Unit, Verdict
 from kiqcluster.worker.fetch.in_flight import STALE_UNIT_SECONDS
 from kiqcluster.worker.run.decision import DEFERRAL_SECONDS, YIELD_SECONDS
 from kiqcluster.worker.run.execution import MAX_DEFERRALS, UNREGISTERED, Execution
@@ -49,7 +52,21 @@ class Worker:
         events.listen(lambda event, fields: self.events.append((event, fields)))
         self.metrics = JobMetrics(1, list)
         runtime = Runtime(Config(), setup.current_store(), setup, events, self.clock, Random(1))
-        self.execution = Execution(runtime, registry, self.metrics, self.stopping)
+        self._parts = (runtime, registry, self.metrics, self.stopping)
+        self.verdict: Verdict | StoreError = GO
+        self.asked: list[Sequence[Effect]] = []
+        self.execution = Execution(*self._parts)
+
+    def play(self, *features: ServerFeature) -> None:
+        """Have features in force from here on; begin rows get `verdict`."""
+        with using_stacks(Stacks(server=features)):
+            self.execution = Execution(*self._parts, begin_run=self._begin_run)
+
+    def _begin_run(self, unit: Unit, rows: Sequence[Effect]) -> Verdict:
+        self.asked.append(rows)
+        if isinstance(self.verdict, StoreError):
+            raise self.verdict
+        return self.verdict
 
     def run_bytes(self, raw: bytes, queue: str = "default") -> Outcome:
         return self.execution.execute(JobRun(Unit(queue, raw, "token", "me"), self.clock.now()))
@@ -83,6 +100,20 @@ class Worker:
                     key = (sample.labels["worker"], sample.labels["queue"])
                     found.setdefault(key, {})[name] = sample.value
         return found
+
+
+@dataclass
+class Feature:
+    """A feature of the test's own: rows at the begin, a hook at the end."""
+
+    rows: Sequence[Effect] = ()
+    end: Callable[[JobEnd], Iterable[Effect]] = lambda _end: ()
+
+    def on_begin(self, run: Run) -> Iterable[Effect]:
+        return self.rows
+
+    def on_end(self, end: JobEnd) -> Iterable[Effect]:
+        return self.end(end)
 
 
 @pytest.fixture
@@ -1034,7 +1065,71 @@ class TestMiddleware:
         assert entry(outcome)["class"] == "nothing"
 
 
+class TestBegin:
+    """on_begin of features: what becomes of a unit that may not begin."""
+
+    LIMIT = Effect("enter", "kiq:test:slots", (3, "park"))
+
+    @pytest.fixture
+    def ran(self) -> list[int]:
+        ran: list[int] = []
+        job(name="limited")(lambda: ran.append(1))
+        return ran
+
+    @pytest.mark.parametrize(
+        ("verdict", "expected"),
+        [
+            (Verdict("park", row=LIMIT), Parked("kiq:test:slots", 3)),
+            (Verdict("drop"), Dropped()),
+            (Verdict("lost"), Requeue()),
+            (RedisUnavailable("away"), Requeue()),
+        ],
+    )
+    def test_it_does_not_run(
+        self, worker: Worker, ran: list[int], verdict: Verdict | StoreError, expected: Outcome
+    ) -> None:
+        worker.verdict = verdict
+        worker.play(Feature(rows=[self.LIMIT]))
+
+        assert worker.run("limited") == expected
+        assert ran == []
+        assert worker.reported == []
+
+    @pytest.mark.parametrize(("verdict", "delay"), [(Verdict("defer", 2.5), 2.5), (RedisRefused("WRONGTYPE x"), 30.0)])
+    def test_it_runs_later(self, worker: Worker, ran: list[int], verdict: Verdict | StoreError, delay: float) -> None:
+        worker.verdict = verdict
+        worker.play(Feature(rows=[self.LIMIT]))
+
+        outcome = worker.run("limited")
+
+        assert isinstance(outcome, Deferred)
+        assert outcome.at == worker.clock.now() + delay
+        assert entry(outcome)["class"] == "limited"
+        assert ran == []
+        assert len(worker.reported) == isinstance(verdict, RedisRefused)
+
+    def test_the_rows_of_all_features_are_asked_at_once_and_in_order(self, worker: Worker, ran: list[int]) -> None:
+        other = Effect("absent", "kiq:test:cancelled", ("drop",))
+        worker.play(Feature(rows=[other]), Feature(), Feature(rows=[self.LIMIT]))
+
+        assert worker.run("limited") == Done()
+        assert worker.asked == [[other, self.LIMIT]]
+        assert ran == [1]
+
+    def test_a_feature_that_fails_fails_the_job(self, worker: Worker, ran: list[int]) -> None:
+        class Broken(Feature):
+            def on_begin(self, run: Run) -> NoReturn:
+                raise ValueError("no rows")
+
+        worker.play(Broken())
+
+        assert isinstance(worker.run("limited"), Retry)
+        assert ran == []
+
+
 class TestEndHook:
+    """on_end of features."""
+
     @pytest.mark.parametrize(
         ("name", "keys", "kind"),
         [
@@ -1056,7 +1151,7 @@ class TestEndHook:
 
         job(name="fine")(lambda: None)
         job(name="broken")(fail)
-        worker.setup.end_hooks.append(release)
+        worker.play(Feature(end=release))
 
         outcome = worker.run(name, **keys)
 
@@ -1073,14 +1168,14 @@ class TestEndHook:
             return proceed()  # type: ignore[no-any-return]
 
         job(name="fine")(lambda: None)
-        worker.setup.end_hooks.append(lambda _end: [Effect("sadd", "hook")])
+        worker.play(Feature(end=lambda _end: [Effect("sadd", "hook")]))
 
         assert [effect.key for effect in worker.run("fine").effects] == ["link", "hook"]
 
     def test_it_sees_what_is_not_a_job_and_what_a_forced_stop_cuts_off(self, worker: Worker) -> None:
         seen: list[JobEnd] = []
         job(name="long")(lambda: None)
-        worker.setup.end_hooks.append(lambda end: seen.append(end) or [])  # type: ignore[func-returns-value]
+        worker.play(Feature(end=lambda end: seen.append(end) or []))  # type: ignore[func-returns-value]
         cut_off = JobRun(Unit("default", encode({"class": "long", "args": [], "jid": JID}), "token", "me"), 0.0)
 
         worker.run_bytes(b"not a job")
@@ -1100,11 +1195,11 @@ class TestEndHook:
             raise KeyboardInterrupt
 
         job(name="fine")(lambda: None)
-        worker.setup.end_hooks += [broken, lambda _end: [Effect("sadd", "hook")]]
+        worker.play(Feature(end=broken), Feature(end=lambda _end: [Effect("sadd", "hook")]))
         worker.setup.error_handler(broken_handler)
 
         assert worker.run("fine") == Done(effects=(Effect("sadd", "hook"),))
-        assert [context for _, context in worker.reported] == [{"context": "end hook"}]
+        assert [context for _, context in worker.reported] == [{"context": "end of a feature"}]
 
 
 def test_a_running_job_can_be_told_that_it_should_stop(worker: Worker) -> None:

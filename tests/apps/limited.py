@@ -1,0 +1,36 @@
+"""Jobs of which two run at once, by a feature of the test's own: a begin row that enters a set or parks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from kiqcluster import Run, job
+from kiqcluster.features.stacks import InForce, Stacks
+from kiqcluster.process.runtime import JobEnd, current_setup
+from kiqcluster.sidekiq.outcome import Effect
+from tests.apps.basic import note
+
+SLOTS = "kiq:test:slots"
+MAX_AT_ONCE = 2
+
+
+class TwoAtOnce:
+    """Its server half."""
+
+    def on_begin(self, run: Run) -> Iterable[Effect]:
+        return [Effect("enter", SLOTS, (MAX_AT_ONCE, "park"))] if run.job.name == "limited" else []
+
+    def on_end(self, end: JobEnd) -> Iterable[Effect]:
+        return []
+
+
+InForce.stacks = Stacks(server=(TwoAtOnce(),))
+
+
+@job()
+def limited(word: str) -> None:
+    """Notes how many hold a place, itself among them."""
+    note("began", word, current_setup().current_store().call("SCARD", SLOTS))
+    time.sleep(0.02)
+    note("ended", word)

@@ -147,8 +147,8 @@ def test_what_a_reload_heeds_at_once_and_what_it_cannot_is_in_the_list() -> None
     (at_once,) = re.findall(r"^- at once: (.*?);\n- ", text, re.MULTILINE | re.DOTALL)
     (fixed,) = re.findall(r"^- with a new supervisor only: (.*?);\n- ", text, re.MULTILINE | re.DOTALL)
 
-    assert set(re.findall(r"`(\w+)`", at_once)) == reload.AT_ONCE
-    assert set(re.findall(r"`(\w+)`", fixed)) == reload.FIXED
+    assert set(re.findall(r"`(\w+)`", at_once)) == reload.APPLIED_BY_RELOAD
+    assert set(re.findall(r"`(\w+)`", fixed)) == reload.FIXED_AT_START
 
 
 def test_every_event_of_the_log_is_in_the_table() -> None:

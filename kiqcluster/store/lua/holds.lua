@@ -30,7 +30,7 @@ local function release_holds(held, field)
     if type(parked) == 'string' then
       local queue, payload = string.match(parked, '^([^%z]*)%z(.*)$')
       local fine = pcall(redis.call, 'RPUSH', queue, payload)
-      if fine then redis.call('LPOP', parked_at(row[index])) end -- else it stays parked until the next release
+      if fine then redis.call('LTRIM', parked_at(row[index]), 1, -1) end -- else it stays parked until the next release
     end
   end
   redis.call('HDEL', held, field)

@@ -11,13 +11,14 @@ from random import Random
 
 import pytest
 
-from kiqcluster.worker.fetch.coordinator import BatchState, FetchCoordinator
+from kiqcluster.worker.fetch.batch import BatchState
+from kiqcluster.worker.fetch.coordinator import FetchCoordinator
 from kiqcluster.worker.fetch.prefetch import Prefetch
 from tests.chaos.scale import sized
 from tests.unit.worker.fetch.stage import LONG, Stage
 
 pytestmark = pytest.mark.timeout(sized(120, 3_600))
-WALKS = sized(50, 20_000)  # for each kind
+WALKS = sized(50, 1_000)  # for each kind
 STEPS = 150  # of a walk, until it becomes calm
 
 

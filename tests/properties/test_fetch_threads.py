@@ -29,7 +29,7 @@ from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.store import Store
 from kiqcluster.store.connection import Connection
 from kiqcluster.store.engine import ALL_SUSPECT, DeadSetLimits, Engine, Settlement, Unit
-from kiqcluster.worker.fetch.coordinator import Batch
+from kiqcluster.worker.fetch.batch import Batch
 from kiqcluster.worker.fetch.fetch import ReliableFetch
 from kiqcluster.worker.fetch.prefetch import Prefetch
 from kiqcluster.worker.fetch.queue_order import QueueOrder
@@ -93,7 +93,7 @@ class Rig:
         self.crashes: list[BaseException] = []
         self.runs: Counter[bytes] = Counter()
         self.pushed: list[bytes] = []
-        self.poked = threading.Event()
+        self.is_woken = threading.Event()
         self.is_over = False
         self.is_armed = False
         self.meeting = threading.Barrier(processors + 1)
@@ -104,7 +104,7 @@ class Rig:
         order = QueueOrder(parse_group(QUEUE), [QUEUE], runtime.rng)
         birth = Birth.of_this_process()
         self.fetch = ReliableFetch(
-            runtime, self.engine, order, lambda: new_member(birth), lambda member: None, self.poked.set
+            runtime, self.engine, order, lambda: new_member(birth), lambda member: None, self.is_woken.set
         )
         self._without_fault(lambda: self.engine.join(self.fetch.member))
         self.ahead = 0  # batches that were sent before their units were needed
@@ -155,8 +155,8 @@ class Rig:
                 self.fetch.on_wakeup(QUEUE)
                 continue
             left = self.fetch.flush_overdue(self.rng.choice([(), (QUEUE,)]))
-            self.poked.wait(left)
-            self.poked.clear()
+            self.is_woken.wait(left)
+            self.is_woken.clear()
 
     # the main thread
 
@@ -210,7 +210,7 @@ class Rig:
     def _heard(self) -> None:
         """Wake the manager as its armed wait would: something has come into the queue."""
         if self.is_armed:
-            self.poked.set()
+            self.is_woken.set()
 
     def _without_fault(self, action: Callable[[], object]) -> None:
         while True:
@@ -245,7 +245,7 @@ class Rig:
         plain = (bool, int, float, str, list, dict, deque, Enum)
         known = {**vars(self.fetch), **vars(self.fetch._shared), **vars(self.fetch._coordinator)}
         fields = {name: value for name, value in known.items() if isinstance(value, plain)}
-        return f"queued {queued}, in flight {flat}, armed {self.is_armed}, poked {self.poked.is_set()}, {fields}"
+        return f"queued {queued}, in flight {flat}, armed {self.is_armed}, woken {self.is_woken.is_set()}, {fields}"
 
     def stop(self) -> None:
         """End as a worker does: the processors end, the last outcomes are settled, the membership is over."""
@@ -253,7 +253,7 @@ class Rig:
         self._wait(lambda: self.fetch.running() <= 0, "everything to be settled")
         self.fetch.end()
         self.is_over = True
-        self.poked.set()
+        self.is_woken.set()
         for thread in self.threads:
             thread.join(PATIENCE)
         assert not any(thread.is_alive() for thread in self.threads), f"a thread is stuck: {self.describe()}"
@@ -286,7 +286,7 @@ def rig(server: RedisServer, setup: Setup, processors: int, seed: str, *, is_fau
     finally:
         rig.is_over = True
         rig.fetch.end()
-        rig.poked.set()
+        rig.is_woken.set()
 
 
 @pytest.mark.parametrize("is_faulty", [False, True], ids=["fine", "faulty"])

@@ -17,7 +17,7 @@ from kiqcluster.sidekiq.outcome import Done, Retry
 from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.store import Connection, Store
 from kiqcluster.store.engine import DeadSetLimits, Engine, Exchange, Member, Refusals, Reserved, Settlement, Unit
-from kiqcluster.worker.fetch.coordinator import BatchState
+from kiqcluster.worker.fetch.batch import BatchState
 from kiqcluster.worker.fetch.fetch import ReliableFetch
 from kiqcluster.worker.fetch.prefetch import Prefetch
 from kiqcluster.worker.fetch.queue_order import QueueOrder
@@ -88,12 +88,12 @@ def bench(store: Store, setup: Setup) -> Iterator[Bench]:
 def test_an_outcome_and_the_next_unit_share_one_round_trip(bench: Bench) -> None:
     bench.push("a", "b")
     first = bench.next()
-    rounds = bench.fetch.progress
+    progress = bench.fetch.progress
 
     second = bench.next(Settlement(first, Done()))
 
     assert (first.payload, second.payload) == (b"a", b"b")
-    assert bench.fetch.progress == rounds + 1
+    assert bench.fetch.progress == progress + 1
     assert bench.inflight() == 1
 
 
@@ -175,7 +175,7 @@ def test_a_processor_whose_outcome_the_manager_has_settled_still_looks_for_work(
 
     threading.Thread(target=lambda: got.append(bench.next().payload), daemon=True).start()
 
-    wait_until(lambda: got == [b"b"], "the next unit, without a bell")
+    wait_until(lambda: got == [b"b"], "the next unit, without a wakeup")
 
 
 def test_starvation_is_reported_when_wakeups_can_be_armed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,9 +204,7 @@ def test_starvation_is_reported_when_wakeups_can_be_armed(bench: Bench, monkeypa
     wait_until(lambda: armed and armed[-1] == ["default"], "the wakeup to be armed")
 
 
-def test_what_was_on_its_way_when_the_process_became_quiet_goes_back_at_once(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_units_that_arrive_after_a_quiet_go_back_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.push("a")
     receive = bench.fetch._on_reserved
     pokes: list[int] = []
@@ -250,7 +248,7 @@ class TestAhead:
         assert [unit.payload for unit in self.taken + rest] == [b"%03d" % number for number in range(self.JOBS)]
         assert bench.inflight() == self.JOBS
 
-    def test_what_is_held_is_not_certain_until_it_is_received(self, bench: Bench) -> None:
+    def test_the_process_is_not_certain_of_its_units_until_it_is_received(self, bench: Bench) -> None:
         assert not bench.fetch.is_certain()
 
         bench.receive_in_transit()
@@ -375,7 +373,7 @@ def test_outcomes_are_kept_while_redis_is_away_and_settled_when_it_is_back(
     bench.fetch.end()
 
 
-def test_leaving_puts_back_what_is_held_and_ends_the_membership(bench: Bench) -> None:
+def test_leaving_puts_back_held_units_and_ends_the_membership(bench: Bench) -> None:
     bench.push("a", "b")
     first = bench.next()
     second = bench.next()
@@ -505,7 +503,7 @@ class TestSentAhead:
 
         assert sent_by_then[0] == sent + 1
 
-    def test_when_it_cannot_be_sent_what_is_at_hand_runs_all_the_same(
+    def test_when_it_cannot_be_sent_the_units_at_hand_still_run(
         self, bench: Bench, in_transit: list[Unit], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         paused, gate = threading.Event(), threading.Event()
@@ -521,7 +519,7 @@ class TestSentAhead:
         gate.set()
         wait_until(lambda: len(ran) == 2, "both to run")
 
-    def test_while_redis_does_not_take_it_what_is_at_hand_runs_all_the_same(
+    def test_while_redis_does_not_read_it_the_units_at_hand_still_run(
         self, bench: Bench, in_transit: list[Unit], redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Five megabytes of outcomes are more than a socket's buffers hold."""
@@ -553,7 +551,7 @@ class TestSentAhead:
 
         assert bench.coordinator.state is BatchState.NONE
 
-    def test_who_is_alone_runs_what_is_at_hand_while_redis_is_away(
+    def test_a_processor_that_is_alone_runs_the_units_at_hand_while_redis_is_away(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         prefetch(bench, at_hand=10)

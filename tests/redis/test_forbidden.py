@@ -23,6 +23,7 @@ OTHERS = (
     "kiq:audit",
     "kiq:format",
     "kiq:inflight:*",
+    "kiq:held:*",
     "kiq:suspects",
     "paused",
     "queues",
@@ -76,7 +77,7 @@ def test_a_forbidden_queue_holds_up_no_other_and_is_named_once(limited: Limited)
     assert limited.fetch.is_connected
 
 
-def test_no_bell_and_no_look_is_spent_on_a_forbidden_queue(limited: Limited) -> None:
+def test_no_wakeup_and_no_sweep_is_spent_on_a_forbidden_queue(limited: Limited) -> None:
     limited.push("a", queue="fine")
     limited.next()
 

@@ -19,7 +19,7 @@ from tests.redis.test_fetch import Bench, run
 from tests.redis.test_heartbeat import Bench as HeartbeatBench
 
 MANY = 3_000
-MOST_WORDS = 3 + 4 + 7 + 5 * MAX_QUEUES  # of a reserve; a look has fewer
+MOST_WORDS = 3 + 4 + 7 + 5 * MAX_QUEUES  # of a reserve; a sweep has fewer
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,7 @@ def drain(bench: Bench, taken: list[bytes]) -> None:
     threading.Thread(target=work, daemon=True).start()
 
 
-def test_a_job_in_any_queue_is_found_by_a_look(bench: Bench, longest: list[int]) -> None:
+def test_a_sweep_finds_a_job_in_any_queue(bench: Bench, longest: list[int]) -> None:
     taken = run(bench, 1)
     wait_until(lambda: bench.coordinator.demand == 1, "a parked processor")
     bench.push("a", queue=f"q{MANY - 1}")
@@ -94,7 +94,7 @@ def test_jobs_of_all_queues_run_and_no_script_asks_many(bench: Bench, store: Sto
     assert longest[0] <= MOST_WORDS
 
 
-def test_a_busy_process_finds_the_job_of_another_queue_without_a_look(bench: Bench, store: Store) -> None:
+def test_a_busy_process_finds_the_job_of_another_queue_without_a_sweep(bench: Bench, store: Store) -> None:
     names = list(bench.fetch._order.weights)
     hot, cold = names[MANY // 2], names[:MAX_QUEUES:5]  # in a strict order these are preferred
     for name in cold:
@@ -141,7 +141,7 @@ def test_leaving_empties_all_wake_lists_a_hundred_queues_at_a_time(
     assert longest[0] <= MOST_WORDS
 
 
-def test_what_one_look_leaves_out_the_next_one_asks(bench: Bench) -> None:
+def test_the_next_sweep_asks_the_queues_that_one_leaves_out(bench: Bench) -> None:
     order = bench.fetch._order
     looked_at = [order.next_to_sweep(MAX_QUEUES) for _ in range(MANY // MAX_QUEUES)]
 

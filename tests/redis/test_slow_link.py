@@ -55,7 +55,7 @@ def bench(slow: Store, setup: Setup) -> Iterator[Bench]:
     bench.fetch._connection.close()
 
 
-def test_what_takes_longer_than_the_timeout_goes_through_while_it_makes_progress(slow: Store, store: Store) -> None:
+def test_a_reply_may_take_longer_than_the_timeout_while_it_makes_progress(slow: Store, store: Store) -> None:
     assert slow.call("LPUSH", "list", LARGE) == 1
     assert slow.call("LRANGE", "list", 0, -1) == [LARGE]
 
@@ -82,7 +82,7 @@ def test_an_exchange_with_a_deadline_ends_by_it_however_steadily_it_goes(slow: S
     connection.close()
 
 
-def test_outcomes_are_settled_in_rounds_of_a_bounded_size(bench: Bench, store: Store) -> None:
+def test_outcomes_are_settled_in_batches_of_a_bounded_size(bench: Bench, store: Store) -> None:
     size = MAX_SETTLE_BYTES // 2 - 1
     store.call("LPUSH", "queue:default", *"abcdefg")
     units = [bench.next() for _ in range(7)]
@@ -106,7 +106,7 @@ def test_outcomes_are_settled_in_rounds_of_a_bounded_size(bench: Bench, store: S
     assert int(store.call("GET", "stat:processed")) == 7
 
 
-def test_one_outcome_that_is_larger_than_a_round_goes_by_itself(bench: Bench, store: Store) -> None:
+def test_an_outcome_that_is_larger_than_a_batch_goes_alone(bench: Bench, store: Store) -> None:
     store.call("LPUSH", "queue:default", "a", "b")
     units = [bench.next() for _ in range(2)]
     with bench.shared.lock:
@@ -172,13 +172,13 @@ def test_a_stop_settles_the_small_and_gives_back_what_the_line_has_no_time_for(b
     assert bench.engine.members() == {}
 
 
-def test_a_bell_that_brings_a_large_payload_is_not_waited_for(bench: Bench, store: Store) -> None:
+def test_a_wakeup_does_not_wait_for_a_large_payload(bench: Bench, store: Store) -> None:
     wakeups = Wakeups(bench.store, bench.fetch._runtime.clock)
     wakeups.arm(["default"])
     store.call("LPUSH", "queue:default", b"x" * (20 * MAX_PAYLOAD_BYTES))
     pushed: list[str] = []
 
-    wait_until(lambda: pushed.extend(wakeups.wait(0.1)) or pushed, "the bell", seconds=PATIENCE / 5)  # type: ignore[func-returns-value]
+    wait_until(lambda: pushed.extend(wakeups.wait(0.1)) or pushed, "the wakeup", seconds=PATIENCE / 5)  # type: ignore[func-returns-value]
 
     assert pushed == ["default"]
     assert store.call("LLEN", "kiq:wake:default") == 1

@@ -1,12 +1,5 @@
 """Fetch coordinator: who takes which unit, who waits for one, and who flushes the next batch.
 
-A batch is one settle + reserve in one round trip.  A process has one at a time:
-
-          take, on_wakeup, check_overdue               leave_in_transit
-    NONE ───────────────────────────────► FLUSHING ─────────────────────► IN_TRANSIT
-      ▲                                    │    ▲                              │
-      └────────────── close ───────────────┘    └─── take, check_overdue ──────┘
-
 1. take            a unit at hand, or the batch that the caller has to flush
 2. build_request   what the batch settles and reserves
 3. on_reply        the units that it has brought are at hand
@@ -21,41 +14,31 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
 
 from kiqcluster.clock import Clock
 from kiqcluster.sidekiq.outcome import Done
 from kiqcluster.store.engine import (
-    ANY_DEATHS,
     MAX_QUEUES,
     MAX_RESERVE_BYTES,
-    Exchange,
     Limits,
     Refusals,
     Reserved,
     Settlement,
     Unit,
 )
+from kiqcluster.worker.fetch.batch import Batch, BatchState
 from kiqcluster.worker.fetch.in_flight import InFlight
 from kiqcluster.worker.fetch.prefetch import NO_UNITS, Prefetch, ReserveSize
 from kiqcluster.worker.fetch.queue_order import MAX_QUEUES_AT_FULL_PACE, QueueOrder
 from kiqcluster.worker.fetch.wakeups import MAX_ARMED_QUEUES
 
-__all__ = ["BATCH_DELAY_SECONDS", "Batch", "BatchState", "FetchCoordinator", "Mode"]
+__all__ = ["BATCH_DELAY_SECONDS", "FetchCoordinator", "Mode"]
 
 BATCH_DELAY_SECONDS = 0.02  # that an outcome may wait for others to share its batch
 MAX_UNIT_WAIT_SECONDS = 0.1  # that a unit may wait here behind running jobs; then all that wait are put back
 FORBIDDEN_RETRY_SECONDS = 60.0  # until a queue is asked again whose keys Redis forbids: the ACL may have changed
-
-
-class BatchState(Enum):
-    """Where the batch of a process is."""
-
-    NONE = "none"  # there is none
-    FLUSHING = "flushing"  # somebody builds it, sends it, or waits for its reply
-    IN_TRANSIT = "in transit"  # it was sent before anybody needed it; nobody waits for its reply
 
 
 class Mode(Enum):
@@ -67,25 +50,6 @@ class Mode(Enum):
 
 
 _NONE = BatchState.NONE  # a global name is read faster than a member: for the code that runs once for each unit
-
-
-@dataclass(slots=True)
-class Batch:
-    """One settle + reserve, from the claim to the close.
-
-    settlements: what it settles.  size, limits, most_deaths: what it reserves; nothing if `limits` is None.
-    sent: None until it is sent.  started_at: monotonic seconds.  own_demand: units that its flusher takes itself.
-    is_wakeup: whether a wakeup has asked for it.
-    """
-
-    settlements: list[Settlement] = field(default_factory=list)
-    size: ReserveSize = NO_UNITS
-    limits: Limits | None = None
-    most_deaths: int = ANY_DEATHS
-    sent: Exchange | None = None
-    started_at: float = 0.0
-    own_demand: int = 0
-    is_wakeup: bool = False
 
 
 class FetchCoordinator:

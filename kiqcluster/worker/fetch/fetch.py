@@ -37,7 +37,7 @@ from kiqcluster.store.engine import (
     Settlement,
     Unit,
 )
-from kiqcluster.worker.fetch.coordinator import Batch
+from kiqcluster.worker.fetch.batch import Batch
 from kiqcluster.worker.fetch.in_flight import (
     MAX_SETTLE_BYTES,
     STALE_UNIT_SECONDS,

@@ -12,7 +12,8 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from kiqcluster.clock import Clock
 from kiqcluster.store.engine import Unit
-from kiqcluster.worker.fetch.coordinator import Batch, FetchCoordinator, Mode
+from kiqcluster.worker.fetch.batch import Batch
+from kiqcluster.worker.fetch.coordinator import FetchCoordinator, Mode
 from kiqcluster.worker.fetch.in_flight import InFlight
 from kiqcluster.worker.fetch.queue_order import QueueOrder
 

@@ -6,11 +6,10 @@ import pytest
 
 from kiqcluster.sidekiq.outcome import Done, Requeue
 from kiqcluster.store.engine import Reserved, Settlement, Unit
+from kiqcluster.worker.fetch.batch import Batch, BatchState
 from kiqcluster.worker.fetch.coordinator import (
     BATCH_DELAY_SECONDS,
     MAX_UNIT_WAIT_SECONDS,
-    Batch,
-    BatchState,
     FetchCoordinator,
     Mode,
 )

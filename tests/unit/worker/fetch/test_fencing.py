@@ -1,4 +1,4 @@
-"""What a process knows of its membership while it cannot ask."""
+"""Fencing: what a process knows about its membership while it cannot ask Redis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def fencing(clock: ManualClock) -> Fencing:
     return made
 
 
-def test_it_holds_what_it_runs_from_its_join_until_redis_has_not_heard_of_it_for_long() -> None:
+def test_it_holds_its_units_from_its_join_until_redis_has_not_heard_of_it_for_long() -> None:
     clock = ManualClock()
     ours = fencing(clock)
     assert not ours.is_fenced("a")
@@ -39,7 +39,7 @@ def test_a_beat_counts_from_when_it_was_sent() -> None:
     assert ours.is_fenced("a")
 
 
-def test_what_was_lost_stays_lost_and_a_new_identity_begins_anew() -> None:
+def test_a_lost_identity_stays_lost_and_a_new_one_begins_anew() -> None:
     clock = ManualClock()
     ours = fencing(clock)
 

@@ -1,4 +1,4 @@
-"""InFlight: nothing that is held is out of sight at any moment, and what comes back keeps its order."""
+"""InFlight: no held unit is out of sight at any moment, and units that come back keep their order."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_unit_is_held_until_redis_has_written_its_outcome(in_flight: InFlight)
     assert in_flight.tokens == ["1.1.00002"]
 
 
-def test_what_a_lost_round_had_taken_waits_again_in_its_order(in_flight: InFlight) -> None:
+def test_the_outcomes_of_a_failed_batch_wait_again_in_their_order(in_flight: InFlight) -> None:
     in_flight.finished += [Settlement(unit, Done()) for unit in units(1, 2)]
     in_flight.returned += units(6, 5)
     lost = in_flight.take_waiting(now=0.0)
@@ -66,7 +66,7 @@ def test_what_a_lost_round_had_taken_waits_again_in_its_order(in_flight: InFligh
     assert [type(each.outcome) for each in again] == [Done] * 3 + [Requeue] * 4
 
 
-def test_refused_outcomes_share_the_bytes_of_the_round_that_tries_them_again(in_flight: InFlight) -> None:
+def test_refused_outcomes_share_the_bytes_of_the_batch_that_sends_them_again(in_flight: InFlight) -> None:
     large = [Settlement(unit, Dead(b"x" * 600_000, 1.0)) for unit in units(1, 2)]
     in_flight.add(units(1, 2), at=5.0)
     in_flight.keep_refused(large[:1], {"1.1.00001": "WRONGTYPE"}, now=10.0)
@@ -76,7 +76,7 @@ def test_refused_outcomes_share_the_bytes_of_the_round_that_tries_them_again(in_
     assert in_flight.take_waiting(now=10.0 + REFUSED_RETRY_SECONDS) == large[:1]
 
 
-def test_a_refused_outcome_of_any_size_does_not_wait_for_a_round_without_others(in_flight: InFlight) -> None:
+def test_a_refused_outcome_of_any_size_does_not_wait_for_a_batch_without_others(in_flight: InFlight) -> None:
     large = Settlement(units(1)[0], Dead(b"x" * 2 * MAX_SETTLE_BYTES, 1.0))
     in_flight.keep_refused([large], {large.unit.token: "WRONGTYPE"}, now=10.0)
     in_flight.finished += [Settlement(unit, Done()) for unit in units(2, 3)]
@@ -93,21 +93,21 @@ def test_a_refused_outcome_is_tried_again_after_its_pause_only(in_flight: InFlig
 
 
 @pytest.mark.usefixtures("eager_switches")
-def test_a_hard_stop_sees_every_outcome_whatever_a_round_does_meanwhile(in_flight: InFlight) -> None:
+def test_a_hard_stop_sees_every_outcome_whatever_a_batch_does_meanwhile(in_flight: InFlight) -> None:
     in_flight.finished.append(Settlement(units(1)[0], Done()))
     is_over = threading.Event()
 
-    def rounds() -> None:
+    def flush() -> None:
         while not is_over.is_set():
             in_flight.restore(in_flight.take_waiting(now=0.0))
             in_flight.acknowledge()
-            is_over.wait(1e-5)  # a lost round pauses for far longer
+            is_over.wait(1e-5)  # a failed batch pauses for far longer
 
-    leader = threading.Thread(target=rounds)
-    leader.start()
+    flusher = threading.Thread(target=flush)
+    flusher.start()
     seen = [len(in_flight.unacknowledged()) for _ in range(20_000)]
     is_over.set()
-    leader.join()
+    flusher.join()
 
     assert min(seen) >= 1
 

@@ -15,19 +15,19 @@ from kiqcluster.worker.fetch.prefetch import (
 )
 from kiqcluster.worker.fetch.queue_order import MAX_QUEUES_AT_FULL_PACE
 
-STEP = 0.01  # seconds between rounds
+STEP = 0.01  # seconds between batches
 
 
-def deepened(prefetch: Prefetch, rounds: int, finished: int, idle: int = 4) -> int:
-    """Return how many units are wanted after that many rounds in which so many jobs finished."""
-    for number in range(1, rounds + 1):
+def deepened(prefetch: Prefetch, batches: int, finished: int, idle: int = 4) -> int:
+    """Return how many units are wanted after that many batches in which so many jobs finished."""
+    for number in range(1, batches + 1):
         prefetch.record_finished(finished, number * STEP)
         wanted = prefetch.reserve_size(idle, 0).total
     return wanted
 
 
-class TestAppetite:
-    def test_before_anything_is_known_it_is_what_idle_processors_wait_for(self) -> None:
+class TestReserveSize:
+    def test_before_anything_is_known_it_is_the_unmet_demand(self) -> None:
         assert Prefetch().reserve_size(10, 0) == ReserveSize(10, 10)
         assert Prefetch().reserve_size(10, 4) == ReserveSize(6, 6)
         assert Prefetch().reserve_size(3, 8) == ReserveSize(0, 0)
@@ -44,7 +44,7 @@ class TestAppetite:
     def test_it_is_never_more_than_the_limit_however_short_jobs_are(self) -> None:
         assert deepened(Prefetch(), 20, finished=100_000) == MAX_PREFETCHED
 
-    def test_slow_jobs_are_not_taken_ahead_at_all(self) -> None:
+    def test_slow_jobs_are_not_prefetched(self) -> None:
         prefetch = Prefetch()
         prefetch.reserve_size(4, 0)
 
@@ -60,7 +60,7 @@ class TestAppetite:
 
         assert prefetch.reserve_size(4, 0).total == 4
 
-    def test_a_round_with_nothing_finished_soon_after_another_says_nothing(self) -> None:
+    def test_a_batch_without_outcomes_soon_after_another_changes_nothing(self) -> None:
         prefetch = Prefetch()
         assert deepened(prefetch, 20, finished=1_000) == MAX_PREFETCHED
 
@@ -68,7 +68,7 @@ class TestAppetite:
 
         assert prefetch.reserve_size(4, 0).total == MAX_PREFETCHED
 
-    def test_what_waits_already_is_not_wanted_again(self) -> None:
+    def test_units_at_hand_are_not_reserved_again(self) -> None:
         prefetch = Prefetch()
         deepened(prefetch, 20, finished=1_000)
 
@@ -83,7 +83,7 @@ class TestAppetite:
 
 
 class TestLimits:
-    def test_each_queue_may_give_its_share_and_then_what_is_left(self) -> None:
+    def test_each_queue_may_give_its_share_and_then_the_rest(self) -> None:
         limits = Prefetch().limits({"often": 0.9, "seldom": 0.1}, ReserveSize(5, 100), 0.0)
 
         assert limits == {"often": (90, 100), "seldom": (100, 100)}
@@ -100,7 +100,7 @@ class TestLimits:
         assert list(limits.values())[:3] == [(10, 1_000), (20, 1_000), (30, 1_000)]
         assert list(limits.values())[100] == (1_000, 1_000)
 
-    def test_a_queue_that_is_to_blame_gives_idle_processors_theirs_only(self) -> None:
+    def test_a_queue_with_a_penalty_meets_the_demand_only(self) -> None:
         prefetch = Prefetch()
         prefetch.penalize(["slow"], 10.0)
 
@@ -109,7 +109,7 @@ class TestLimits:
         assert limits == {"slow": (2, 4), "fast": (52, 100)}
 
 
-class TestBlame:
+class TestPenalty:
     def test_it_begins_anew_with_all_queues(self) -> None:
         prefetch = Prefetch()
         deepened(prefetch, 20, finished=1_000)
@@ -122,13 +122,13 @@ class TestBlame:
         prefetch, now, lengths = Prefetch(), 0.0, []
         for _ in range(5):
             prefetch.penalize(["slow"], now)
-            length = next(after for after in range(1, 100) if not self.is_blamed(prefetch, now + after))
+            length = next(after for after in range(1, 100) if not self.is_penalized(prefetch, now + after))
             lengths.append(length)
             now += length
 
         prefetch.penalize(["slow"], now + MAX_PENALTY_SECONDS + 1)
         assert lengths == [1, 4, 16, 60, 60]
-        assert not self.is_blamed(prefetch, now + MAX_PENALTY_SECONDS + 1 + MIN_PENALTY_SECONDS)
+        assert not self.is_penalized(prefetch, now + MAX_PENALTY_SECONDS + 1 + MIN_PENALTY_SECONDS)
 
-    def is_blamed(self, prefetch: Prefetch, now: float) -> bool:
+    def is_penalized(self, prefetch: Prefetch, now: float) -> bool:
         return prefetch.limits({"slow": 1.0}, ReserveSize(1, 9), now)["slow"][1] == 1

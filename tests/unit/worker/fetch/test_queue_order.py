@@ -45,7 +45,7 @@ class TestDraw:
             "c": pytest.approx(0.1, abs=0.03)
         }
 
-    def test_what_comes_second_is_weighted_too(self) -> None:
+    def test_the_second_queue_is_weighted_too(self) -> None:
         queues = order("a=50,b=5,c")
         after_a = Counter(drawn[1] for drawn in (tuple(queues.draw()) for _ in range(DRAWS)) if drawn[0] == "a")
 
@@ -112,7 +112,7 @@ class TestSetQueues:
         assert tuple(queues.draw()) == ("b", "a")
 
 
-def test_the_heaviest_get_the_bells_first() -> None:
+def test_the_heaviest_get_the_wakeups_first() -> None:
     assert order("a,b=9,c=5").preferred() == ["b", "c", "a"]
 
 

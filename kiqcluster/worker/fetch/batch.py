@@ -1,0 +1,46 @@
+"""Batch: one settle + reserve in one round trip.  A process has one at a time:
+
+      take, on_wakeup, check_overdue               leave_in_transit
+NONE ───────────────────────────────► FLUSHING ─────────────────────► IN_TRANSIT
+  ▲                                    │    ▲                              │
+  └────────────── close ───────────────┘    └─── take, check_overdue ──────┘
+
+While units are prefetched, `close` may claim the next batch at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from kiqcluster.store.engine import ANY_DEATHS, Exchange, Limits, Settlement
+from kiqcluster.worker.fetch.prefetch import NO_UNITS, ReserveSize
+
+__all__ = ["Batch", "BatchState"]
+
+
+class BatchState(Enum):
+    """Where the batch of a process is."""
+
+    NONE = "none"  # there is none
+    FLUSHING = "flushing"  # somebody builds it, sends it, or waits for its reply
+    IN_TRANSIT = "in transit"  # it was sent before anybody needed it; nobody waits for its reply
+
+
+@dataclass(slots=True)
+class Batch:
+    """One settle + reserve, from the claim to the close.
+
+    settlements: what it settles.  size, limits, most_deaths: what it reserves; nothing if `limits` is None.
+    sent: None until it is sent.  started_at: monotonic seconds.  own_demand: units that its flusher takes itself.
+    is_wakeup: whether a wakeup has asked for it.
+    """
+
+    settlements: list[Settlement] = field(default_factory=list)
+    size: ReserveSize = NO_UNITS
+    limits: Limits | None = None
+    most_deaths: int = ANY_DEATHS
+    sent: Exchange | None = None
+    started_at: float = 0.0
+    own_demand: int = 0
+    is_wakeup: bool = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import select
+import selectors
 import signal
 import socket
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from typing import TypeVar
 from kiqcluster import application
 from kiqcluster.clock import Clock
 from kiqcluster.config import Config
-from kiqcluster.errors import ApplicationError, ExitCode, KiqError
+from kiqcluster.errors import ApplicationError, ExitCode, KiqError, UsageError
 from kiqcluster.ipc.frames import Channel
 from kiqcluster.ipc.thread_stacks import ThreadStacks
 from kiqcluster.supervisor.cluster.slots import Death
@@ -28,7 +29,7 @@ from kiqcluster.supervisor.fork import fork_with_socket
 from kiqcluster.supervisor.preflight import Preflight, PreflightReport
 from kiqcluster.version import VERSION
 
-__all__ = ["Catalogue", "CatalogueChild", "StartPreflight", "ask"]
+__all__ = ["Catalogue", "CatalogueChild", "CatalogueQuery", "StartPreflight", "Superseded", "ask"]
 
 DEADLINE_CHECK_SECONDS = 1.0  # between looks at the deadline, by a clock that leaves out standstills of the host
 
@@ -53,6 +54,10 @@ class Catalogue:
     def known_queues(self, config: Config) -> frozenset[str]:
         """Return the queue names of the jobs and of the configuration."""
         return frozenset({queue for _, queue in self.jobs} | set(config.queues))
+
+
+Then = Callable[[Catalogue], None]
+Failed = Callable[[ApplicationError | UsageError], None]
 
 
 class CatalogueChild:
@@ -132,6 +137,114 @@ class CatalogueChild:
     def _format_stacks(self) -> str:
         stacks = self._stacks.read()
         return f"; its threads were at\n{stacks}" if stacks else ""
+
+
+class Superseded(ApplicationError):
+    """Nobody waits for this answer any more: something else was asked."""
+
+
+class CatalogueQuery:
+    """The supervisor's question to the application: at most one at a time.
+
+    logical: the path by which the application is known.  close_inherited: closes, in the child, the supervisor's
+    descriptors.  ended: told the pid of each child that is done and has to be reaped.
+    """
+
+    def __init__(
+        self,
+        logical: Path,
+        selector: selectors.BaseSelector,
+        clock: Clock,
+        close_inherited: Callable[[], None],
+        ended: Callable[[int], None],
+    ) -> None:
+        self._logical = logical
+        self._selector = selector
+        self._clock = clock
+        self._close_inherited = close_inherited
+        self._ended = ended
+        self._child: CatalogueChild | None = None
+        self._then: Then | None = None
+        self._failed: Failed | None = None
+
+    @property
+    def is_asking(self) -> bool:
+        return self._child is not None
+
+    @property
+    def child(self) -> CatalogueChild | None:
+        """The child that imports the application now, if any."""
+        return self._child
+
+    def ask(
+        self,
+        config: Config,
+        directory: Path,
+        then: Then,
+        failed: Failed,
+        start_preflight: StartPreflight | None = None,
+    ) -> None:
+        """Ask the application in a directory; `then` or `failed` is called later.  Raises OSError.
+
+        An error that `then` raises goes to `failed`.  start_preflight: begins to check the release's configuration, in
+        the child.
+        """
+        self.interrupt("another question came before the answer")
+        child = CatalogueChild(config, self._logical, directory, self._clock, self._close_inherited, start_preflight)
+        self._child, self._then, self._failed = child, then, failed
+        self._selector.register(child.channel, selectors.EVENT_READ, self._on_answer)
+
+    def _on_answer(self) -> None:
+        assert self._child is not None
+        try:
+            catalogue = self._child.result()
+        except (ApplicationError, UsageError) as error:
+            self._fail(error)
+            return
+        if catalogue is None:
+            return
+        then, failed = self._then, self._failed
+        self._end()
+        if then is not None and failed is not None:
+            try:
+                then(catalogue)
+            except (ApplicationError, UsageError) as error:
+                failed(error)
+
+    def check_deadline(self) -> None:
+        """Give up a child that takes too long."""
+        if self._child is not None and self._clock.monotonic() >= self._child.deadline:
+            self._fail(self._child.expire())
+
+    def interrupt(self, why: str) -> None:
+        """End a question that is open; its `failed` gets Superseded."""
+        if self._child is not None:
+            self._child.kill()
+            self._fail(Superseded(why))
+
+    def give_up(self) -> None:
+        """End a question that is open; nothing is called."""
+        if self._child is not None:
+            self._child.kill()
+            self._end()
+
+    def close_in_child(self) -> None:
+        """Close, in a new process, the supervisor's connection to the child."""
+        if self._child is not None:
+            self._child.close()
+
+    def _fail(self, error: ApplicationError | UsageError) -> None:
+        failed = self._failed
+        self._end()
+        if failed is not None:
+            failed(error)
+
+    def _end(self) -> None:
+        if self._child is not None:
+            self._selector.unregister(self._child.channel)
+            self._child.close()
+            self._ended(self._child.pid)
+            self._child = self._then = self._failed = None
 
 
 def _poll(look: Callable[[], T | None]) -> T | None:

@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from random import Random
-from typing import Protocol
 
 from kiqcluster.clock import Clock
 from kiqcluster.config import STOP_GRACE, Config
@@ -59,8 +58,8 @@ class SpawnSpec:
     directory: Path = field(default_factory=Path.cwd)
 
 
-class ProcessObserver(Protocol):
-    """Is told what happens to children."""
+class ProcessObserver:
+    """Is told what happens to children.  Does nothing by itself."""
 
     def on_ready(self, child: Child) -> None:
         """Called when a child has booted."""
@@ -103,7 +102,7 @@ class ProcessManager:
     ) -> None:
         self.config = config
         self.known_queues: tuple[str, ...] = ()
-        self.observer: ProcessObserver | None = None
+        self.observers: list[ProcessObserver] = []
         self._state = state
         self._metrics = metrics
         self._run_child = run_child
@@ -159,8 +158,9 @@ class ProcessManager:
         for slot in self._state.slots:
             if slot.child is None and not slot.is_retiring and now >= slot.history.not_before:
                 slot.child = self._spawn(slot, quiet=bool(self._state.quiet))
-                if slot.child is None and self.observer is not None:
-                    self.observer.on_not_started(slot, self._spawn_error)
+                if slot.child is None:
+                    for observer in self.observers:
+                        observer.on_not_started(slot, self._spawn_error)
 
     def start_replacement(self, slot: Slot, *, quiet: bool) -> str:
         """Start a replacement; return why that was not possible, or an empty text."""
@@ -239,8 +239,9 @@ class ProcessManager:
             case "recovered":
                 self._state.recovered += frame.get("units", 0)
                 self._remove_orphan(frame["identity"])
-            case "control" if self.observer is not None:
-                self.observer.on_control(frame["message"])
+            case "control":
+                for observer in self.observers:
+                    observer.on_control(frame["message"])
             case "last_words":
                 child.exit_reason = child.exit_reason or frame["reason"]
             case "bye":
@@ -255,8 +256,8 @@ class ProcessManager:
         self._state.was_up = True
         slot.history = respawn.after_ready(slot.history)
         self._events.emit("child_ready", slot=slot.number, child=child.pid, seconds=now - child.started_at)
-        if self.observer is not None:
-            self.observer.on_ready(child)
+        for observer in self.observers:
+            observer.on_ready(child)
         self.ask_sibling_to_recover()
 
     def _on_beat(self, slot: Slot, child: Child, frame: Frame) -> None:
@@ -297,8 +298,8 @@ class ProcessManager:
         if before is not None:
             slot.leaving.append(before)
             self.ask_to_stop(before, self.config.timeout)
-        if self.observer is not None:
-            self.observer.on_promoted(slot)
+        for observer in self.observers:
+            observer.on_promoted(slot)
 
     def ask_to_stop(self, child: Child, seconds: float, reason: str = "") -> None:
         """Ask a process to stop.  seconds: for its running jobs.  reason: label of the restart counter."""
@@ -377,8 +378,8 @@ class ProcessManager:
         if self._state.is_stopping:
             return
         self._report(slot, child, death, "boot", running)
-        if self.observer is not None:
-            self.observer.on_replacement_failed(slot, f"pid {child.pid} {death}{child.reason}")
+        for observer in self.observers:
+            observer.on_replacement_failed(slot, f"pid {child.pid} {death}{child.reason}")
 
     def _on_child_exit(self, slot: Slot, child: Child, death: Death, running: list[RunningJob]) -> None:
         if self._state.is_stopping or slot.is_retiring:
@@ -400,8 +401,9 @@ class ProcessManager:
                 "child_backoff", slot=slot.number, seconds=wait, why=slot.history.why_waiting,
                 failures=slot.history.failures,
             )  # fmt: skip
-        if self.observer is not None and not child.stop_reason:
-            self.observer.on_death(slot, f"pid {child.pid} {death}{child.reason}")
+        if not child.stop_reason:
+            for observer in self.observers:
+                observer.on_death(slot, f"pid {child.pid} {death}{child.reason}")
 
     def _report(self, slot: Slot, child: Child, death: Death, reason: str, jobs: list[RunningJob]) -> None:
         now, epoch = self._clock.monotonic(), self._clock.now()

@@ -1,12 +1,13 @@
-"""Supervisor: keeps a worker process in every slot, from the first signal to the last.
+"""Supervisor: keeps a worker process in every slot.
 
-Runs in: the process' only thread.
-1. open       signals, pidfile, listener, guardian of the embedded server: what can be refused is refused first
+Runs in: the only thread of the process.
+1. open       signals, pidfile, listeners, embedded server: steps that can fail come first
 2. loop       select → signals, frames, HTTP; then reap, deadlines, spawn, replace
-3. command    quiet, resume, roll, reload, stop: by signal, over the control socket, or by kiqctl through a child
-4. stop       quiet, wait, kill what is overdue, reap, leave with a code that says how it went
+3. processes  what the loop does when one has died or passes on an order
+4. commands   quiet, resume, roll, reload, stop: by signal, over the control socket, or by kiqctl through a child
+5. stop       quiet, wait, kill overdue processes, reap, exit with a code that says how it went
 
-Its processes are in processes.py, what they run and how that changes in renewal.py.
+processes.py has its processes, configuration.py and rolling_restart.py what they run and how that changes.
 Never: talks to Redis, imports the application (but for --preload), starts a thread, waits for a child.
 """
 
@@ -32,18 +33,20 @@ from kiqcluster.errors import ApplicationError, ExitCode, KiqError, UsageError
 from kiqcluster.ipc import forks
 from kiqcluster.process.events import Events
 from kiqcluster.sidekiq.queue_groups import Group
+from kiqcluster.supervisor.catalogue import CatalogueQuery
 from kiqcluster.supervisor.cluster import respawn
-from kiqcluster.supervisor.cluster.slots import Child, Slot
+from kiqcluster.supervisor.cluster.slots import Slot
 from kiqcluster.supervisor.cluster.state import ClusterState
+from kiqcluster.supervisor.configuration import ClusterConfiguration, ReadConfig
 from kiqcluster.supervisor.embedded_server import EmbeddedServer
 from kiqcluster.supervisor.fork import name_process, reap, reap_adopted
 from kiqcluster.supervisor.http.endpoints import Endpoints
 from kiqcluster.supervisor.metrics.page import ClusterMetrics
 from kiqcluster.supervisor.pidfile import Pidfile
-from kiqcluster.supervisor.processes import ProcessManager, SpawnSpec
+from kiqcluster.supervisor.processes import ProcessManager, ProcessObserver, SpawnSpec
 from kiqcluster.supervisor.publisher import Publisher
-from kiqcluster.supervisor.release_paths import Releases
-from kiqcluster.supervisor.renewal import ReadConfig, Renewal
+from kiqcluster.supervisor.release_paths import ReleasePaths
+from kiqcluster.supervisor.rolling_restart import RollingRestart
 from kiqcluster.supervisor.signals import SignalInbox
 from kiqcluster.supervisor.systemd import SystemdNotifier, unknown_limit
 from kiqcluster.supervisor.watch import FileWatcher
@@ -58,10 +61,11 @@ RESUME_COMMAND = "`kiqctl resume`"
 EMBEDDED_STOP_SECONDS = 15.0  # seconds that the embedded server gets at the end
 
 
-class Supervisor:
+class Supervisor(ProcessObserver):
     """run_child: runs a worker in a forked process and returns its exit code (worker.child, handed over by the cli).
 
-    environ: where systemd leaves word; what is the supervisor's alone is taken out.  read_config: see Renewal.
+    environ: has systemd's variables, of which those for the supervisor alone are removed.
+    read_config: see ClusterConfiguration.
     """
 
     def __init__(
@@ -73,7 +77,7 @@ class Supervisor:
         environ: MutableMapping[str, str],
         read_config: ReadConfig | None = None,
     ) -> None:
-        self._config = config  # as it was at the start; what a reload may change is the processes's
+        self._config = config  # of the start; a reload changes self._processes.config
         self._events = events
         self._clock = RunningClock(MAX_SLEEP_SECONDS)
         self._standstill_seen = 0.0  # by that clock, when last looked at
@@ -91,7 +95,8 @@ class Supervisor:
         self._name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(6)}"
         self.state = ClusterState(self._clock.monotonic(), self._clock.now())
         self._metrics = ClusterMetrics(self.state, self._clock)
-        self._releases = Releases(
+        self._releases = ReleasePaths(config.known_directory())
+        self._query = CatalogueQuery(
             config.known_directory(), self._selector, self._clock, self._close_inherited, self._unreaped.add
         )
         self._processes = ProcessManager(
@@ -100,25 +105,29 @@ class Supervisor:
             self._metrics,
             lambda spec: self._run(run_child, spec),
             self._close_inherited,
-            self._releases.start,
+            lambda: self._rolling_restart.enter_release(),
             self._selector,
             events,
             self._clock,
             Random(),
         )
-        self._processes.observer = self
         self._publisher = Publisher(self._name, self.state, self._processes, self._clock)
-        self._renewal = Renewal(
+        self._configuration = ClusterConfiguration(
             config,
             groups,
             self.state,
             self._processes,
             self._releases,
+            self._query,
             read_config,
             self._cannot_start,
             events,
             self._clock,
         )
+        self._rolling_restart = RollingRestart(
+            self._configuration, self._processes, self._releases, self._query, self.state, events, self._clock
+        )
+        self._processes.observers += [self._rolling_restart, self]  # a roll hears of a death before it can end us
 
     def run(self) -> int:
         """Run until stopped; return the exit code.  Raises KiqError for what is refused at the start."""
@@ -169,7 +178,7 @@ class Supervisor:
         # No collection looks at what is there by now, which would hold up the loop for tens of milliseconds, or touches
         # it, which would copy what workers share with us.
         gc.freeze()
-        self._renewal.start()
+        self._configuration.start()
         if self._config.watch:
             directory = self._config.known_directory()
             self._file_watcher = FileWatcher(
@@ -213,7 +222,7 @@ class Supervisor:
         if self._endpoints is not None:
             self._endpoints.close()
         self._processes.close_in_child()
-        self._releases.close_in_child()
+        self._query.close_in_child()
         if self._file_watcher is not None:
             self._file_watcher.close_in_child()
         if self._pidfile is not None:
@@ -246,9 +255,10 @@ class Supervisor:
         if not self.state.is_stopping:
             if self._embedded_server is not None:
                 self._embedded_server.ensure_running()
-            self._renewal.conclude_roll()  # before a slot is filled: by which release, its end decides
+            self._conclude_roll()  # before a slot is filled: its end decides on the release
             self._processes.spawn_due()
-            self._renewal.turn()
+            self._rolling_restart.turn()
+            self._conclude_roll()
             self._drain()
         self._processes.flush()
         self._publisher.publish_if_due()
@@ -256,6 +266,10 @@ class Supervisor:
         if self._endpoints is not None:
             self._endpoints.advance()
         self._metrics.record_turn(self._clock.monotonic() - began)
+
+    def _conclude_roll(self) -> None:
+        self._rolling_restart.conclude()
+        self._configuration.continue_reload()
 
     def _max_sleep(self) -> float:
         """Return the seconds that the loop may sleep."""
@@ -272,12 +286,12 @@ class Supervisor:
             self._events.emit("supervisor_stood_still", seconds=seconds)
 
     def _notify(self) -> None:
-        is_reloading = self._releases.is_asking and bool(self.state.slots) and not self._renewal.rollout.is_rolling
+        is_reloading = self._query.is_asking and bool(self.state.slots) and not self.state.is_rolling
         is_up = self.state.is_up(self._processes.config.ready_quorum)
         self._notifier.report(self.state, is_up, reloading=is_reloading)
 
     def _is_over(self) -> bool:
-        return self.state.is_stopping and not self._releases.is_asking and self._processes.all_exited
+        return self.state.is_stopping and not self._query.is_asking and self._processes.all_exited
 
     def _reap(self) -> None:
         self._processes.reap()
@@ -288,7 +302,7 @@ class Supervisor:
     def _own_pids(self) -> set[int]:
         """Return the processes of this cluster, whose ends others want to know."""
         pids = {child.pid for _, child in self._processes.children()} | self._unreaped
-        helpers = (self._embedded_server, self._file_watcher, self._releases.asked)
+        helpers = (self._embedded_server, self._file_watcher, self._query.child)
         return pids | {helper.pid for helper in helpers if helper is not None}
 
     def _look_at_deadlines(self) -> None:
@@ -298,14 +312,14 @@ class Supervisor:
             self._events.emit("quiet_expired", by=by)
             self._processes.broadcast("resume")
         if self.state.is_stopping:
-            self._releases.give_up()
+            self._query.give_up()
         else:
-            self._releases.look_at_deadline()
+            self._query.check_deadline()
 
     def _drain(self) -> None:
         """End, if that is asked for, once every worker has seen its queues empty."""
         slots = self.state.slots
-        if not self._processes.config.drain or not slots or self._renewal.rollout.is_rolling:
+        if not self._processes.config.drain or not slots or self.state.is_rolling:
             return
         if any(slot.leaving or slot.replacement is not None or slot.orphans for slot in slots):
             return
@@ -313,21 +327,9 @@ class Supervisor:
         if self._clock.monotonic() >= since + DRAIN_CONFIRM_SECONDS:
             self._stop("drained", self._processes.config.timeout)
 
-    # what the processes tells
-
-    def on_ready(self, child: Child) -> None:
-        self._releases.on_ready(child.release)
-
-    def on_promoted(self, slot: Slot) -> None:
-        self._renewal.rollout.on_promoted(slot)
-
-    def on_replacement_failed(self, slot: Slot, how: str) -> None:
-        self._renewal.rollout.on_failure(slot, how)
+    # 3. what happens to processes
 
     def on_death(self, slot: Slot, how: str) -> None:
-        self._renewal.rollout.on_death(slot, how)
-        if slot.last_death is not None and slot.last_death["reason"] == "boot":
-            self._releases.on_boot_failure(slot.last_death["release"])
         why = f"slot {slot.number}: {how}".partition("\n")[0]
         code = None if self.state.was_up else respawn.give_up_code([each.history for each in self.state.slots])
         if code is not None:
@@ -336,9 +338,6 @@ class Supervisor:
         elif self._processes.config.fail_fast:
             self._events.emit("cluster_failed_fast", reason=why)
             self._end_with(ExitCode.FAIL_FAST, "fail fast")
-
-    def on_not_started(self, slot: Slot, why: str) -> None:
-        self._renewal.rollout.on_not_started(slot, why)
 
     def on_control(self, message: Mapping[str, object]) -> None:
         ident = str(message.get("id") or "unnamed")
@@ -361,7 +360,7 @@ class Supervisor:
         self._exit_code = error.exit_code if isinstance(error, KiqError) else ExitCode.UNEXPECTED
         self.state.stop_by = self._clock.monotonic()
 
-    # 3. command
+    # 4. commands
 
     def _on_signals(self) -> None:
         for action, name in self._inbox.take():
@@ -385,7 +384,7 @@ class Supervisor:
             case "reload" if self._had_terminal and not os.isatty(0):  # the terminal has been closed
                 self._stop(name, self._processes.config.timeout)
             case "reload" | "roll":
-                renew = self._renewal.reload if action == "reload" else self._renewal.roll
+                renew = self._configuration.reload if action == "reload" else self._rolling_restart.roll
                 self._report_refusal(action, renew(secrets.token_hex(6)))
 
     def command(self, message: Mapping[str, object]) -> str | None:
@@ -402,15 +401,15 @@ class Supervisor:
         match command.action:
             case "quiet":
                 self._quiet(command.by, command.lease, command.by)
-                self._renewal.begin_deploy(command.by)
+                self._rolling_restart.begin_deploy(command.by)
             case "resume" if self.state.quiet.is_of(command.whose):
                 self._resume(command.by, command.by)
             case "roll":
-                return self._renewal.roll(command.ident or secrets.token_hex(6))
+                return self._rolling_restart.roll(command.ident or secrets.token_hex(6))
             case "rollback":
-                return self._renewal.roll_back(command.ident or secrets.token_hex(6), command.by)
+                return self._rolling_restart.roll_back(command.ident or secrets.token_hex(6), command.by)
             case "reload":
-                return self._renewal.reload(command.ident or secrets.token_hex(6))
+                return self._configuration.reload(command.ident or secrets.token_hex(6))
             case "stop":
                 self._stop(command.by, self._processes.config.timeout)
             case "dump":
@@ -441,7 +440,7 @@ class Supervisor:
             return
         self._processes.broadcast("resume")  # also those that a button has quieted
 
-    # 4. stop
+    # 5. stop
 
     def _stop(self, name: str, seconds: float) -> None:
         """Begin to stop; a second call can only bring the end nearer.  Nothing is respawned from here on."""
@@ -451,7 +450,8 @@ class Supervisor:
             self._events.emit("cluster_waits", signal=name, running=running)
             return
         self.state.stop_by = by
-        self._renewal.abandon()
+        self._rolling_restart.abandon()
+        self._configuration.abandon()
         self._events.emit("cluster_stopping", signal=name, seconds=seconds)
         self._processes.stop(seconds)
 

@@ -141,8 +141,7 @@ def _phase(state: ClusterState, before: str, *, ready: bool, reloading: bool) ->
         return STOPPING
     if before == STARTING:
         return RUNNING if ready else STARTING
-    is_rolling = state.roll is not None and state.roll.state == "rolling"
-    return RELOADING if reloading or is_rolling else RUNNING
+    return RELOADING if reloading or state.is_rolling else RUNNING
 
 
 def _address(name: str) -> str:
@@ -175,7 +174,7 @@ def _status(state: ClusterState, now: float) -> str:
     if state.quiet:
         left = state.quiet.remaining(now)
         parts.append(f"quiet for {_span(left)} more" if left is not None else "quiet without an end")
-    if state.roll is not None and state.roll.state == "rolling":
+    if state.roll is not None and state.roll.is_under_way:
         parts.append(f"rolling restart: {state.roll.done} of {state.roll.of}")
     waiting = next((slot for slot in state.slots if not slot.state.is_serving), None)
     if waiting is not None:

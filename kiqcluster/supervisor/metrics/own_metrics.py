@@ -243,8 +243,7 @@ class OwnMetrics:
             ("kiqcluster_reloads", "Configurations read again", state.reloads),
         ):
             yield name, "counter", text, [("_total", (("result", each),), counts[each]) for each in RESULTS]
-        is_rolling = state.roll is not None and state.roll.state == "rolling"
-        yield "kiqcluster_rolling", "gauge", "Whether a rolling restart is under way", [("", (), is_rolling)]
+        yield "kiqcluster_rolling", "gauge", "Whether a rolling restart is under way", [("", (), state.is_rolling)]
         yield _counter("kiqcluster_recovered_units", "Units of dead processes that were given back", state.recovered)
         yield _counter("kiqcluster_lost_memberships", "Live processes whose units others recovered", state.fenced)
 

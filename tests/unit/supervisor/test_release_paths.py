@@ -1,17 +1,16 @@
-"""Releases: where the next process finds its application, behind a link that moves."""
+"""Releases: where the next process finds its application, behind a link that moves, and what a roll decides."""
 
 from __future__ import annotations
 
 import os
-import selectors
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kiqcluster.errors import ApplicationError
-from kiqcluster.supervisor.release_paths import Releases
-from tests.kit import ManualClock
+from kiqcluster.supervisor.release_paths import ReleasePaths
+from tests.unit.supervisor.rolling_restart_stage import Stage
 
 
 class Place:
@@ -39,107 +38,189 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 @pytest.fixture
-def releases(place: Place) -> Releases:
+def stage(place: Place) -> Iterator[Stage]:
+    """A cluster of one slot, with release 1 in use."""
+    stage = Stage(1, place.current)
+    stage.releases.use(stage.releases.newest_release(0))
+    yield stage
+    stage.processes.close()
+
+
+@pytest.fixture
+def releases(stage: Stage) -> ReleasePaths:
     """Release 1 is in use."""
-    with selectors.DefaultSelector() as selector:
-        releases = Releases(place.current, selector, ManualClock(), lambda: None, lambda pid: None)
-    releases.aim_at_newest(0)
-    releases.approve()
-    return releases
+    return stage.releases
 
 
-def entered(releases: Releases) -> str:
+def entered(stage: Stage) -> str:
     """Return the name of the release that the next process would start in."""
-    start = releases.start()
+    start = stage.restart.enter_release()
     assert start.directory == Path.cwd()
     return Path.cwd().name
 
 
-def begin_roll(releases: Releases, generation: int = 1) -> None:
-    """Aim at what the link leads to, and have processes get it."""
-    releases.aim_at_newest(generation)
-    releases.roll()
+def begin_roll(stage: Stage, ident: str = "one") -> None:
+    """Have the newest release answer, and processes get it."""
+    assert stage.restart.roll(ident) is None
+    stage.query.answer()
+    stage.restart.turn()
 
 
-def test_a_link_that_was_moved_is_not_followed_before_a_roll(releases: Releases, place: Place) -> None:
+def succeed(stage: Stage) -> None:
+    stage.renew(0)
+    stage.restart.conclude()
+
+
+def fail(stage: Stage) -> None:
+    stage.fail(0)
+    stage.restart.conclude()
+
+
+def after_reload(stage: Stage) -> str:
+    """Return the name of the release that processes get once a reload is done."""
+    stage.releases.use(stage.releases.release_for_reload(stage.state.generation))
+    return entered(stage)
+
+
+def test_a_link_that_was_moved_is_not_followed_before_a_roll(stage: Stage, place: Place) -> None:
     place.move("2")
 
-    assert entered(releases) == "1"
-    releases.aim_at_newest(1)
-    assert entered(releases) == "1"  # it has not told yet what it has
-    releases.roll()
-    assert entered(releases) == "2"
+    assert entered(stage) == "1"
+    stage.restart.roll("one")
+    assert stage.query.asked == [place.directory / "2"]
+    assert entered(stage) == "1"  # the new release has not answered yet
+    stage.query.answer()
+    assert entered(stage) == "2"
 
 
-def test_every_process_of_a_roll_gets_the_release_that_it_has_begun_with(releases: Releases, place: Place) -> None:
+def test_every_process_of_a_roll_gets_the_release_that_it_has_begun_with(stage: Stage, place: Place) -> None:
     place.move("2")
-    begin_roll(releases)
+    begin_roll(stage)
 
     place.move("3")
 
-    assert entered(releases) == "2"
-    releases.approve()
-    assert entered(releases) == "2"
-    begin_roll(releases, 2)
-    assert entered(releases) == "3"
+    assert entered(stage) == "2"
+    succeed(stage)
+    assert entered(stage) == "2"
+    begin_roll(stage, "two")
+    assert entered(stage) == "3"
 
 
-def test_after_a_roll_that_has_failed_the_release_before_is_entered_until_the_next(
-    releases: Releases, place: Place
+def test_after_a_roll_that_has_failed_the_release_before_is_entered_until_the_next(stage: Stage, place: Place) -> None:
+    place.move("2")
+    begin_roll(stage)
+    fail(stage)
+
+    assert entered(stage) == "1"
+    place.move("3")
+    assert entered(stage) == "1"
+
+
+def test_until_its_end_is_acted_upon_a_roll_that_has_failed_decides_what_processes_get(
+    stage: Stage, place: Place
 ) -> None:
     place.move("2")
-    begin_roll(releases)
-    releases.reject()
+    begin_roll(stage)
+    stage.fail(0)
 
-    assert entered(releases) == "1"
-    place.move("3")
-    assert entered(releases) == "1"
+    assert entered(stage) == "2"
+    stage.restart.conclude()
+    assert entered(stage) == "1"
 
 
-def test_a_roll_that_succeeds_brings_the_release_to_go_back_to(releases: Releases, place: Place) -> None:
+def test_a_roll_that_succeeds_brings_the_release_to_go_back_to(stage: Stage, place: Place) -> None:
     place.move("2")
-    begin_roll(releases)
-    releases.approve()
-
-    place.move("3")
-    begin_roll(releases, 2)
-    releases.reject()
-
-    assert entered(releases) == "2"
-
-
-def test_a_reload_follows_the_link_but_not_to_what_a_roll_has_rejected(releases: Releases, place: Place) -> None:
-    def after_reload() -> str:
-        releases.aim_again(5)
-        releases.approve()
-        return entered(releases)
-
-    place.move("2")
-    begin_roll(releases)
-    releases.reject()
-    assert [after_reload(), after_reload()] == ["1", "1"]
+    begin_roll(stage)
+    succeed(stage)
 
     place.move("3")
-    assert after_reload() == "3"
+    begin_roll(stage, "two")
+    fail(stage)
+
+    assert entered(stage) == "2"
+
+
+def test_a_roll_that_takes_the_place_of_another_brings_its_own_release(stage: Stage, place: Place) -> None:
     place.move("2")
-    assert after_reload() == "3"
-    begin_roll(releases)
-    assert entered(releases) == "2"
+    begin_roll(stage)
+    place.move("3")
+    stage.restart.roll("two")
+    assert entered(stage) == "1"  # neither has shown that it works
+
+    stage.query.answer()
+    stage.restart.turn()
+    assert entered(stage) == "3"
+    fail(stage)
+
+    assert entered(stage) == "1"
+    assert after_reload(stage) == "1"
 
 
-def test_a_reload_that_fails_changes_nothing(releases: Releases, place: Place) -> None:
+def test_a_release_that_does_not_answer_is_entered_by_nobody(stage: Stage, place: Place) -> None:
     place.move("2")
-    releases.aim_again(0)
-    releases.forget_aim()
+    stage.restart.roll("one")
+    stage.query.failed[-1](ApplicationError("no module named shop"))
+    assert entered(stage) == "1"
+    stage.restart.conclude()
 
-    assert entered(releases) == "1"
-    releases.aim_again(0)
-    releases.approve()
-    assert entered(releases) == "2"
+    assert [entered(stage), after_reload(stage)] == ["1", "1"]
+
+
+def test_a_reload_follows_the_link_but_not_to_what_a_roll_has_rejected(stage: Stage, place: Place) -> None:
+    place.move("2")
+    begin_roll(stage)
+    fail(stage)
+    assert [after_reload(stage), after_reload(stage)] == ["1", "1"]
+
+    place.move("3")
+    assert after_reload(stage) == "3"
+    place.move("2")
+    assert after_reload(stage) == "3"
+    begin_roll(stage, "two")
+    assert entered(stage) == "2"
+
+
+def test_a_release_that_a_reload_has_brought_and_that_does_not_boot_gives_way_to_the_one_before(
+    stage: Stage, place: Place
+) -> None:
+    child = stage.state.slots[0].child
+    assert child is not None
+    child.release = str(place.directory / "1")
+    stage.restart.on_ready(child)
+    place.move("2")
+    assert after_reload(stage) == "2"
+
+    stage.state.slots[0].last_death = {"reason": "boot", "release": str(place.directory / "2")}
+    stage.restart.on_death(stage.state.slots[0], "exited with 3")
+
+    assert [entered(stage), after_reload(stage)] == ["1", "1"]
+
+
+def test_a_roll_back_brings_the_release_from_before_the_deploy_and_a_reload_keeps_it(
+    stage: Stage, place: Place
+) -> None:
+    stage.restart.begin_deploy("deploy@host")
+    place.move("2")
+    begin_roll(stage)
+    succeed(stage)
+    assert entered(stage) == "2"
+
+    assert stage.restart.roll_back("back", "deploy@host") is None
+    stage.query.answer()
+    assert entered(stage) == "1"
+    stage.processes.generation = 0
+    stage.restart.turn()
+    replacement = stage.state.slots[0].replacement
+    assert replacement is not None
+    replacement.release = str(place.directory / "1")
+    succeed(stage)
+
+    assert stage.report() == ("done", 1, 1)
+    assert [entered(stage), after_reload(stage)] == ["1", "1"]
 
 
 def test_a_release_in_use_that_was_removed_gives_way_to_the_newest_and_that_is_told_once(
-    releases: Releases, place: Place
+    releases: ReleasePaths, place: Place
 ) -> None:
     place.move("2")
     (place.directory / "1").rmdir()
@@ -150,49 +231,46 @@ def test_a_release_in_use_that_was_removed_gives_way_to_the_newest_and_that_is_t
     assert (Path(first.gone).name, second.gone) == ("1", "")
 
 
-def test_a_release_that_is_removed_during_its_roll_gives_way_to_none(releases: Releases, place: Place) -> None:
+def test_a_release_that_is_removed_during_its_roll_gives_way_to_none(stage: Stage, place: Place) -> None:
     place.move("2")
-    begin_roll(releases)
+    begin_roll(stage)
     place.move("3")
     (place.directory / "2").rmdir()
 
     with pytest.raises(ApplicationError, match="2 is gone"):
-        releases.start()
-    releases.reject()
-    assert entered(releases) == "1"
+        stage.restart.enter_release()
+    fail(stage)
+    assert entered(stage) == "1"
 
 
-def test_a_process_is_said_to_have_the_release_that_it_gets_and_its_generation(
-    releases: Releases, place: Place
-) -> None:
+def test_a_process_is_said_to_have_the_release_that_it_gets_and_its_generation(stage: Stage, place: Place) -> None:
     def what() -> tuple[str, int, str]:
-        start = releases.start()
+        start = stage.restart.enter_release()
         return Path(start.release).name, start.generation, Path(start.wanted).name
 
     assert what() == ("1", 0, "")
     place.move("2")
     assert what() == ("1", 0, "2")
 
-    begin_roll(releases)
+    begin_roll(stage)
     assert what() == ("2", 1, "")
-    releases.reject()
+    fail(stage)
     assert what() == ("1", 0, "2")
-    begin_roll(releases, 2)
-    releases.approve()
+    begin_roll(stage, "two")
+    succeed(stage)
     assert what() == ("2", 2, "")
     place.move("3")
-    begin_roll(releases, 3)
-    releases.reject()
+    begin_roll(stage, "three")
+    fail(stage)
     assert what() == ("2", 2, "3")
 
 
-def test_what_was_preloaded_is_what_every_process_has(releases: Releases, place: Place) -> None:
+def test_what_was_preloaded_is_what_every_process_has(releases: ReleasePaths, place: Place) -> None:
     releases.preloaded()
     assert releases.why_not_renewed() is None
 
     place.move("2")
-    releases.aim_again(0)
-    releases.approve()
+    releases.use(releases.release_for_reload(0))
 
     start = releases.start()
     assert (Path(start.release).name, Path(start.wanted).name, Path.cwd().name) == ("1", "2", "1")
@@ -203,12 +281,15 @@ def test_what_was_preloaded_is_what_every_process_has(releases: Releases, place:
 
 @pytest.mark.parametrize("leads_to", ["", "nowhere", "current"])
 def test_a_link_that_leads_nowhere_is_an_error_that_names_it_and_harms_nobody_who_is_there(
-    releases: Releases, place: Place, leads_to: str
+    stage: Stage, place: Place, leads_to: str
 ) -> None:
     place.current.unlink()
     if leads_to:
         place.current.symlink_to(place.directory / leads_to)
 
-    with pytest.raises(ApplicationError, match="current is gone"):
-        releases.aim_at_newest(1)
-    assert entered(releases) == "1"
+    assert stage.restart.roll("one") is None
+    assert stage.report()[0] == "failed"
+    assert stage.state.roll is not None
+    assert "current is gone" in stage.state.roll.error
+    stage.restart.conclude()
+    assert entered(stage) == "1"

@@ -1,4 +1,4 @@
-"""Rollout: whose turn it is to be replaced, and when a roll goes on, ends or stops.  Its processes is a stand-in."""
+"""RollingRestart: which slot is replaced next, and when a roll goes on, ends or stops.  Its processes are stand-ins."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from kiqcluster.supervisor.cluster.recycling import MAX_MEMORY_STRIKES, MEMORY_CHECK_SECONDS
 from kiqcluster.supervisor.cluster.respawn import History
-from kiqcluster.supervisor.rolling_restart import LOOK, SECOND_TRY, STRIKES, Brings
-from tests.unit.supervisor.rollout_stage import Stage
+from kiqcluster.supervisor.cluster.state import RollPhase
+from kiqcluster.supervisor.rolling_restart import RECYCLE_RETRY_SECONDS, Target
+from tests.unit.supervisor.rolling_restart_stage import Stage
 
 
 @pytest.fixture
@@ -37,17 +39,17 @@ class TestRoll:
         assert [slot.restarts["rolling"] for slot in stage.state.slots] == [1, 1, 1]
 
     def test_nothing_is_replaced_before_the_new_release_has_told_what_it_has(self, stage: Stage) -> None:
-        stage.rollout.begin_roll("one")
+        stage.restart.announce("one")
 
-        stage.rollout.turn()
+        stage.restart.turn()
 
         assert stage.begun == []
         assert stage.report()[0] == "rolling"
 
     def test_a_release_that_does_not_tell_ends_it_with_every_slot_as_it_was(self, stage: Stage) -> None:
-        stage.rollout.begin_roll("one")
-        stage.rollout.fail_roll("no module named shop")
-        stage.rollout.turn()
+        stage.restart.announce("one")
+        stage.restart.fail("no module named shop")
+        stage.restart.turn()
 
         assert stage.report() == ("failed", 0, 3)
         assert stage.begun == []
@@ -101,7 +103,7 @@ class TestRoll:
         stage.respawn(2)
         stage.renew(0)
         stage.renew(1)
-        stage.rollout.turn()
+        stage.restart.turn()
 
         assert stage.begun == [0, 1]
         assert stage.report() == ("done", 3, 3)
@@ -120,7 +122,7 @@ class TestRoll:
         assert stage.begun == [0, 2]
 
         del stage.state.slots[2]
-        stage.rollout.turn()
+        stage.restart.turn()
 
         assert stage.report()[0] == "done"
 
@@ -133,7 +135,7 @@ class TestRoll:
         stage.roll("two")
 
         assert first is not None
-        assert (first.state, "two" in first.error) == ("superseded", True)
+        assert (first.phase, "two" in first.error) == (RollPhase.SUPERSEDED, True)
         assert stage.processes.dropped == [1]
         assert stage.begun == [0, 1, 0]
         for number in range(3):
@@ -145,9 +147,9 @@ class TestRoll:
     def test_a_stop_ends_it_and_nothing_more_is_begun(self, stage: Stage) -> None:
         stage.roll()
 
-        stage.rollout.abandon()
+        stage.restart.abandon()
         stage.state.stop_by = 2_000.0
-        stage.rollout.turn()
+        stage.restart.turn()
 
         assert stage.report()[0] == "failed"
         assert stage.processes.dropped == [0]
@@ -165,12 +167,12 @@ class TestRollBack:
     def test_only_those_that_have_another_release_are_replaced(self, stage: Stage) -> None:
         stage.roll()
         stage.renew(0)
-        before = Brings(0, "")
+        before = Target(0, "")
 
-        stage.rollout.begin_roll("back", before)
+        stage.restart.announce("back", before)
         stage.processes.generation = 0
-        stage.rollout.roll()
-        stage.rollout.turn()
+        stage.restart.replace_all()
+        stage.restart.turn()
         assert stage.processes.dropped == [1]  # what the other roll had begun
         stage.renew(0)
 
@@ -186,7 +188,7 @@ class TestBakeTime:
 
     def wait(self, stage: Stage, seconds: float) -> None:
         stage.clock.time += seconds
-        stage.rollout.turn()
+        stage.restart.turn()
 
     def test_the_next_slot_waits_until_the_new_process_has_lived_for_it_and_so_does_the_end(self, stage: Stage) -> None:
         stage.roll()
@@ -244,7 +246,7 @@ class TestBakeTime:
         for slot in stage.state.slots[:2]:
             assert slot.child is not None
             slot.child.job_limit, slot.child.processed = 10.5, 11
-        stage.rollout.turn()
+        stage.restart.turn()
 
         stage.renew(0)
 
@@ -257,7 +259,7 @@ class TestQuiet:
 
         stage.roll()
 
-        assert stage.rollout.ends_quiet
+        assert stage.restart.ends_quiet
         assert stage.processes.begun == [(0, False)]
 
     def test_a_quiet_that_began_later_holds_for_them(self, stage: Stage) -> None:
@@ -266,7 +268,7 @@ class TestQuiet:
         stage.state.quiet.begin("signal", 60.0, stage.clock.time, 0.0)
         stage.renew(0)
 
-        assert not stage.rollout.ends_quiet
+        assert not stage.restart.ends_quiet
         assert stage.processes.begun == [(0, False), (1, True)]
 
     def test_who_is_recycled_stays_quiet(self, stage: Stage) -> None:
@@ -275,14 +277,14 @@ class TestQuiet:
         assert child is not None
         child.job_limit = 0
 
-        stage.rollout.turn()
+        stage.restart.turn()
 
         assert stage.processes.begun == [(0, True)]
 
     def test_without_a_roll_there_is_nothing_that_ends_it(self, stage: Stage) -> None:
         stage.state.quiet.begin("signal", 60.0, 999.0, 0.0)
 
-        assert not stage.rollout.ends_quiet
+        assert not stage.restart.ends_quiet
 
 
 class TestMaxJobs:
@@ -293,8 +295,8 @@ class TestMaxJobs:
             slot.child.job_limit, slot.child.processed = 10.5, 11
 
     def test_who_has_run_enough_is_replaced_one_at_a_time(self, stage: Stage) -> None:
-        stage.rollout.turn()
-        stage.rollout.turn()
+        stage.restart.turn()
+        stage.restart.turn()
         assert stage.begun == [0]
         stage.promote(0)
         assert stage.begun == [0]
@@ -312,21 +314,21 @@ class TestMaxJobs:
             assert slot.child is not None
             slot.child.processed = 10
 
-        stage.rollout.turn()
+        stage.restart.turn()
 
         assert stage.begun == []
 
     def test_after_a_failure_the_next_has_its_turn_and_the_slot_waits(self, stage: Stage) -> None:
-        stage.rollout.turn()
+        stage.restart.turn()
         stage.fail(0)
         assert stage.begun == [0, 1]
         stage.renew(1)
-        stage.clock.time += SECOND_TRY - 1
-        stage.rollout.turn()
+        stage.clock.time += RECYCLE_RETRY_SECONDS - 1
+        stage.restart.turn()
         assert stage.begun == [0, 1]
 
         stage.clock.time += 1
-        stage.rollout.turn()
+        stage.restart.turn()
 
         assert stage.begun == [0, 1, 0]
         assert stage.happened.count("recycle_failed") == 1
@@ -339,12 +341,12 @@ class TestMaxJobs:
             for name, value in change.items():
                 setattr(slot.child, name, value)
 
-        stage.rollout.turn()
+        stage.restart.turn()
 
         assert stage.begun == []
 
     def test_a_roll_takes_over(self, stage: Stage) -> None:
-        stage.rollout.turn()
+        stage.restart.turn()
 
         stage.roll()
 
@@ -372,25 +374,25 @@ class TestMemory:
                     slot.child.rss, slot.child.pss = 5_000_000, 3_000_000
                 slot.memory_check_at = min(slot.memory_check_at, stage.clock.time)
             for _ in stage.state.slots:
-                stage.rollout.turn()
-            stage.clock.time += LOOK
+                stage.restart.turn()
+            stage.clock.time += MEMORY_CHECK_SECONDS
 
     def test_beyond_the_soft_limit_it_is_replaced_after_so_many_looks_in_a_row(self, stage: Stage) -> None:
-        self.look(stage, STRIKES - 1, max_rss=ONE_MEGABYTE)
+        self.look(stage, MAX_MEMORY_STRIKES - 1, max_rss=ONE_MEGABYTE)
         assert stage.begun == []
 
         self.look(stage)
 
         assert stage.begun == [0]
-        assert stage.processes.dismissed == []
+        assert stage.processes.asked_to_stop == []
         stage.renew(0)
         assert stage.state.slots[0].restarts == {"max_rss": 1}
         assert stage.begun == [0, 1]
 
     def test_one_look_below_it_begins_the_count_anew(self, stage: Stage) -> None:
-        self.look(stage, STRIKES - 1, max_rss=ONE_MEGABYTE)
+        self.look(stage, MAX_MEMORY_STRIKES - 1, max_rss=ONE_MEGABYTE)
         self.look(stage, 1, max_rss=PLENTY)
-        self.look(stage, STRIKES - 1, max_rss=ONE_MEGABYTE)
+        self.look(stage, MAX_MEMORY_STRIKES - 1, max_rss=ONE_MEGABYTE)
 
         assert stage.begun == []
 
@@ -399,11 +401,11 @@ class TestMemory:
             assert slot.child is not None
             slot.child.boot_memory = 3_000_000
 
-        self.look(stage, STRIKES * 2, max_rss=ONE_MEGABYTE)
+        self.look(stage, MAX_MEMORY_STRIKES * 2, max_rss=ONE_MEGABYTE)
 
         assert stage.begun == []
         assert stage.happened == ["setting_doubtful"]
-        self.look(stage, STRIKES, max_rss=PLENTY)
+        self.look(stage, MAX_MEMORY_STRIKES, max_rss=PLENTY)
         assert stage.happened == ["setting_doubtful"]
 
     def test_one_that_has_not_told_yet_what_it_uses_is_looked_at_as_soon_as_it_has(self, stage: Stage) -> None:
@@ -411,19 +413,19 @@ class TestMemory:
         assert slot.child is not None
         stage.processes.config = replace(stage.processes.config, max_rss_hard=ONE_MEGABYTE)
         slot.memory_check_at = 0.0
-        stage.rollout.turn()
-        assert stage.processes.dismissed == []
+        stage.restart.turn()
+        assert stage.processes.asked_to_stop == []
 
         slot.child.rss = 5_000_000
-        stage.rollout.turn()
+        stage.restart.turn()
 
-        assert stage.processes.dismissed == [(0, 0.0, "max_rss")]
+        assert stage.processes.asked_to_stop == [(0, 0.0, "max_rss")]
 
     def test_looks_are_some_seconds_apart(self, stage: Stage) -> None:
         self.look(stage, max_rss=ONE_MEGABYTE)
         stage.clock.time -= 1
         for _ in range(20):
-            stage.rollout.turn()
+            stage.restart.turn()
 
         assert [slot.memory_strikes for slot in stage.state.slots] == [1, 1, 1]
 
@@ -431,34 +433,34 @@ class TestMemory:
         """The floor is all but one."""
         self.look(stage, max_rss_hard=ONE_MEGABYTE)
 
-        assert stage.processes.dismissed == [(0, 0.0, "max_rss")]
+        assert stage.processes.asked_to_stop == [(0, 0.0, "max_rss")]
         assert stage.begun == [1]
 
     @pytest.mark.parametrize(("floor", "sent_away"), [(0, [0, 1, 2]), (1, [0, 1]), (2, [0]), (3, [])])
     def test_as_many_serve_as_min_serving_says(self, stage: Stage, floor: int, sent_away: list[int]) -> None:
         self.look(stage, max_rss_hard=ONE_MEGABYTE, min_serving=floor)
 
-        assert [slot for slot, _, _ in stage.processes.dismissed] == sent_away
+        assert [slot for slot, _, _ in stage.processes.asked_to_stop] == sent_away
 
     def test_below_the_limits_nothing_happens(self, stage: Stage) -> None:
-        self.look(stage, STRIKES, max_rss=PLENTY, max_rss_hard=PLENTY)
+        self.look(stage, MAX_MEMORY_STRIKES, max_rss=PLENTY, max_rss_hard=PLENTY)
 
         assert stage.begun == []
-        assert stage.processes.dismissed == []
+        assert stage.processes.asked_to_stop == []
 
     def test_without_limits_nobody_is_weighed(self, stage: Stage) -> None:
-        self.look(stage, STRIKES)
+        self.look(stage, MAX_MEMORY_STRIKES)
 
         assert [slot.memory_strikes for slot in stage.state.slots] == [0, 0, 0]
 
     def test_a_replacement_that_failed_is_tried_again_later(self, stage: Stage) -> None:
         del stage.state.slots[1:]
-        self.look(stage, STRIKES, max_rss=ONE_MEGABYTE)
+        self.look(stage, MAX_MEMORY_STRIKES, max_rss=ONE_MEGABYTE)
         stage.fail(0)
 
-        self.look(stage, STRIKES)
+        self.look(stage, MAX_MEMORY_STRIKES)
         assert stage.begun == [0]
-        stage.clock.time += SECOND_TRY
+        stage.clock.time += RECYCLE_RETRY_SECONDS
         self.look(stage)
 
         assert stage.begun == [0, 0]

@@ -16,7 +16,7 @@ from kiqcluster.ipc.frames import Channel
 from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.supervisor.cluster.expansion import SlotPlan
 from kiqcluster.supervisor.cluster.slots import Child, Slot
-from kiqcluster.supervisor.cluster.state import ClusterState, RollReport
+from kiqcluster.supervisor.cluster.state import ClusterState, Roll, RollPhase
 from kiqcluster.supervisor.systemd import (
     EXTENSION_INTERVAL_SECONDS,
     EXTENSION_SECONDS,
@@ -214,10 +214,10 @@ class TestReload:
     ) -> None:
         notifier = ready(environ, clock, state, manager)
 
-        state.roll = RollReport("a", done=1, of=4)
+        state.roll = Roll("a", done=1, of=4)
         notifier.report(state, True)
         begun = manager.heard()[0]
-        state.roll.state = "failed"
+        state.roll.phase = RollPhase.FAILED
         state.rolls["failed"] += 1
         notifier.report(state, True)
 

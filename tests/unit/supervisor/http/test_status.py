@@ -12,7 +12,7 @@ from kiqcluster.ipc.running_jobs import RunningJobs
 from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.supervisor.cluster.expansion import SlotPlan
 from kiqcluster.supervisor.cluster.slots import Child, Slot
-from kiqcluster.supervisor.cluster.state import ClusterState, ReloadReport, RollReport
+from kiqcluster.supervisor.cluster.state import ClusterState, ReloadReport, Roll, RollPhase
 from kiqcluster.supervisor.http.status import status_document, why_not_ready, why_not_started
 
 
@@ -159,7 +159,7 @@ class TestDocument:
 
     def test_it_tells_what_the_cluster_is_doing(self, state: ClusterState) -> None:
         assert self.document(state)["state"] == "running"
-        state.roll = RollReport("x", "failed", 1, 3, "no boot", 9.0)
+        state.roll = Roll("x", RollPhase.FAILED, 1, 3, "no boot", 9.0)
         state.reload = ReloadReport("y", "done", ended_at=8.0)
         state.stop_by = 5.0
         assert self.document(state)["roll"] == {

@@ -15,7 +15,7 @@ from kiqcluster.process.negotiation import TEXT
 from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.supervisor.cluster.expansion import SlotPlan
 from kiqcluster.supervisor.cluster.slots import Child, Slot
-from kiqcluster.supervisor.cluster.state import ClusterState, RollReport
+from kiqcluster.supervisor.cluster.state import ClusterState, Roll, RollPhase
 from kiqcluster.supervisor.fork import reap
 from kiqcluster.supervisor.metrics.own_metrics import REASONS, TURN_WINDOW_SECONDS, USAGE_CACHE_SECONDS, OwnMetrics
 from tests.kit import ManualClock, wait_until
@@ -185,7 +185,7 @@ class TestCluster:
         state.rolls["failed"] += 1
         state.reloads["done"] += 2
         state.recovered, state.fenced, state.quiet.expirations, stage.own.refused = 3, 4, 5, 6
-        state.roll = RollReport("x")
+        state.roll = Roll("x")
         state.restart_needed = "1.2 is installed"
 
         shown = stage.shown()
@@ -197,7 +197,7 @@ class TestCluster:
         assert shown["kiqcluster_quiet_lease_expirations_total"] == 5
         assert shown["kiqcluster_series_refused_total"] == 6
         assert shown["kiqcluster_rolling"] == shown["kiqcluster_restart_needed"] == 1
-        state.roll.state = "done"
+        state.roll.phase = RollPhase.DONE
         assert stage.shown()["kiqcluster_rolling"] == 0
 
     def test_the_longest_turn_is_forgotten_after_a_while(self, stage: Stage) -> None:

@@ -1,31 +1,34 @@
-"""A rollout over slots whose processes do what a test says: nobody is forked."""
+"""A rolling restart over slots whose processes do what a test says: nothing is forked."""
 
 from __future__ import annotations
 
 import os
 import socket
 from math import inf
+from pathlib import Path
 
 from kiqcluster.config import Config
 from kiqcluster.ipc.frames import Channel
 from kiqcluster.process.events import Events
 from kiqcluster.sidekiq.queue_groups import parse_group
+from kiqcluster.supervisor.catalogue import Catalogue, Failed, StartPreflight, Then
 from kiqcluster.supervisor.cluster.expansion import SlotPlan
 from kiqcluster.supervisor.cluster.slots import Child, Slot
 from kiqcluster.supervisor.cluster.state import ClusterState
-from kiqcluster.supervisor.rolling_restart import Rollout
+from kiqcluster.supervisor.release_paths import ReleasePaths
+from kiqcluster.supervisor.rolling_restart import RollingRestart
 from tests.kit import ManualClock
 
 
-class StandInCrew:
-    """Starts nobody: a replacement is there when it is asked for, and does what the test says."""
+class StandInProcesses:
+    """Forks nothing: a replacement is there as soon as it is asked for, and does what the test says."""
 
     def __init__(self, state: ClusterState, clock: ManualClock) -> None:
         self.config = Config(bake_time=0.0)
         self.can_fork = True
         self.generation: int | None = None  # of who is started; the latest roll's, if the test does not say
         self.begun: list[tuple[int, bool]] = []  # slot and whether it was to be quiet
-        self.dismissed: list[tuple[int, float, str]] = []
+        self.asked_to_stop: list[tuple[int, float, str]] = []
         self.dropped: list[int] = []
         self._state = state
         self._clock = clock
@@ -54,33 +57,81 @@ class StandInCrew:
 
     def ask_to_stop(self, child: Child, seconds: float, reason: str = "") -> None:
         child.stop_deadline = self._clock.monotonic() + seconds
-        self.dismissed.append((child.slot, seconds, reason))
+        self.asked_to_stop.append((child.slot, seconds, reason))
 
     def close(self) -> None:
         for sock in self._sockets:
             sock.close()
 
 
-class Stage:
-    """Slots with children that are ready, and a rollout over them."""
+class StandInConfiguration:
+    """Accepts every release."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def start_preflight(self) -> None:
+        return None
+
+    def learn_release(self, catalogue: Catalogue) -> None:
+        return None
+
+    def on_all_replaced(self) -> None:
+        return None
+
+    def want_restart(self, topic: str, reason: str) -> None:
+        return None
+
+    def postpone_reload(self) -> None:
+        return None
+
+
+class StandInQuery:
+    """Keeps the question, for the test to answer."""
+
+    def __init__(self) -> None:
+        self.asked: list[Path] = []
+        self.failed: list[Failed] = []
+
+    def interrupt(self, why: str) -> None:
+        return None
+
+    def ask(
+        self, config: Config, directory: Path, then: Then, failed: Failed, start_preflight: StartPreflight | None = None
+    ) -> None:
+        self.asked.append(directory)
+        self.failed.append(failed)
+        self.then = then
+
+    def answer(self) -> None:
+        self.then(Catalogue(()))
+
+
+class Stage:
+    """Slots with children that are ready, and a rolling restart over them."""
+
+    def __init__(self, slots: int, directory: Path | None = None) -> None:
         self.clock = ManualClock(1_000.0)
         self.state = ClusterState()
-        self.processes = StandInCrew(self.state, self.clock)
+        self.processes = StandInProcesses(self.state, self.clock)
         self.happened: list[str] = []
         events = Events()
         events.listen(lambda event, _: self.happened.append(event))
-        self.rollout = Rollout(self.processes, self.state, events, self.clock)
+        self.configuration = StandInConfiguration(self.processes.config)
+        self.releases = ReleasePaths(directory or Path.cwd())
+        self.query = StandInQuery()
+        self.restart = RollingRestart(
+            self.configuration, self.processes, self.releases, self.query, self.state, events, self.clock
+        )
         for number in range(slots):
             slot = Slot(SlotPlan(number, parse_group("default"), {"default": 1}, "random", 1), memory_check_at=inf)
             slot.child = self.processes.child(slot, ready=True)
             self.state.slots.append(slot)
 
     def roll(self, ident: str = "one") -> None:
-        self.rollout.begin_roll(ident)
-        self.rollout.roll()
-        self.rollout.turn()
+        self.restart.announce(ident)
+        self.restart.replace_all()
+        self.restart.turn()
 
     @property
     def begun(self) -> list[int]:
@@ -95,13 +146,13 @@ class Stage:
         slot.replacement.ready_at = self.clock.monotonic()
         slot.leaving.append(slot.child)
         slot.child, slot.replacement = slot.replacement, None
-        self.rollout.on_promoted(slot)
-        self.rollout.turn()
+        self.restart.on_promoted(slot)
+        self.restart.turn()
 
     def leave(self, number: int) -> None:
         """Have the one that was replaced be gone."""
         self.state.slots[number].leaving.clear()
-        self.rollout.turn()
+        self.restart.turn()
 
     def renew(self, number: int) -> None:
         self.promote(number)
@@ -110,22 +161,22 @@ class Stage:
     def fail(self, number: int) -> None:
         """Have a slot's replacement die."""
         self.state.slots[number].replacement = None
-        self.rollout.on_failure(self.state.slots[number], "exited with 1")
-        self.rollout.turn()
+        self.restart.on_replacement_failed(self.state.slots[number], "exited with 1")
+        self.restart.turn()
 
     def die(self, number: int, reason: str = "killed") -> None:
         """Have a slot's child die; nobody is there yet in its place."""
         self.state.slots[number].child = None
         self.state.slots[number].last_death = {"reason": reason}
-        self.rollout.on_death(self.state.slots[number], "was killed")
-        self.rollout.turn()
+        self.restart.on_death(self.state.slots[number], "was killed")
+        self.restart.turn()
 
     def respawn(self, number: int, *, ready: bool = True) -> None:
         slot = self.state.slots[number]
         slot.child = self.processes.child(slot, ready=ready)
-        self.rollout.turn()
+        self.restart.turn()
 
     def report(self) -> tuple[str, int, int]:
         roll = self.state.roll
         assert roll is not None
-        return roll.state, roll.done, roll.of
+        return str(roll.as_json()["state"]), roll.done, roll.of

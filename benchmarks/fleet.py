@@ -44,9 +44,9 @@ from kiqcluster.store import Store
 from kiqcluster.store.engine import MAX_NAMES, DeadSetLimits, Engine, Member
 from kiqcluster.store.scripts import BEAT, PUBLISH, Call, Word
 from kiqcluster.store.wire import Command, pack
-from kiqcluster.worker.failure_detector import LOOKS, pause
-from kiqcluster.worker.heartbeat import BEAT as HEARTBEAT
-from kiqcluster.worker.recovery import MAX_HANDED
+from kiqcluster.worker.failure_detector import BEATS_PER_WINDOW, pause
+from kiqcluster.worker.heartbeat import BEAT_SECONDS as HEARTBEAT
+from kiqcluster.worker.recovery import MAX_MEMBERS_PER_BEAT
 
 __all__ = ["CONNECTIONS", "SIZES", "fleet"]
 
@@ -62,7 +62,9 @@ SHORT_WAIT = "0.001"  # seconds that a wait takes on a shared connection
 PATIENCE = 60.0  # seconds that the driver waits for an answer
 KEPT_UP = 0.9  # share of the round trips due that the simulators must have made
 READ, MOST_AT_ONCE = 1 << 16, 512  # bytes, sockets: of one turn of a simulator
-ROUND_TRIPS = 1 / SWEEP + LOOKS / 0.85 / RECOVER_AFTER + 2 / HEARTBEAT + 1 / HEARTBEAT / CHECK_BEATS + 1 / BELL
+ROUND_TRIPS = (
+    1 / SWEEP + BEATS_PER_WINDOW / 0.85 / RECOVER_AFTER + 2 / HEARTBEAT + 1 / HEARTBEAT / CHECK_BEATS + 1 / BELL
+)
 INFO = (
     b'{"hostname":"bench","started_at":1795168740.5,"pid":4711,"tag":"shop","concurrency":10,"queues":["default"],'
     b'"weights":[{"default":0}],"labels":["kiqcluster"],"identity":"%b","version":"0.1.0","embedded":false,'
@@ -211,7 +213,7 @@ class Simulator:
 
     def _beats(self, sock: socket.socket, keys: Keys, identity: str) -> Course:
         hashes = (keys.beats_of_format_1, keys.seen_of_format_1)
-        limits = (round(1e3 * RECOVER_AFTER), MAX_HANDED, round(1e3 * RECOVER_AFTER / LOOKS))
+        limits = (round(1e3 * RECOVER_AFTER), MAX_MEMBERS_PER_BEAT, round(1e3 * RECOVER_AFTER / BEATS_PER_WINDOW))
         call = Call(BEAT, [keys.members, keys.beats, *hashes, keys.audit], [*limits, identity])
         words = pack(call.command("EVALSHA", BEAT.digest))
         while True:

@@ -37,7 +37,7 @@ from kiqcluster.supervisor.cluster.slots import Child, Slot
 from kiqcluster.supervisor.cluster.state import ClusterState
 from kiqcluster.supervisor.http.endpoints import Endpoints
 from kiqcluster.supervisor.metrics.page import ClusterMetrics
-from kiqcluster.worker.metrics.metrics_delta import Snapshot
+from kiqcluster.worker.metrics.metrics_delta import MetricsDelta
 
 CLOCK = SystemClock()
 FORK = multiprocessing.get_context("fork")
@@ -56,7 +56,7 @@ class Worker:
     def __init__(self, theirs: socket.socket, classes: int) -> None:
         self._channel = Channel(theirs)
         self._metrics = JobMetrics(10, list)
-        self._snapshot = Snapshot()
+        self._metrics_delta = MetricsDelta()
         self._tallies = self._metrics.tallies()
         for index in range(classes):
             self._tallies[f"Namespace::SomeRather{index}LongWorker", f"queue_{index}"] = Tally()
@@ -67,7 +67,7 @@ class Worker:
             tally.add(Done(), 0.01 * (index % 50), 0.01 * index, was_retried=False, used=0.005)
 
     def tell(self) -> None:
-        for frame in self._snapshot.changed(self._metrics.changed()):
+        for frame in self._metrics_delta.changed(self._metrics.changed()):
             self._channel.send("metrics", **frame)
 
 

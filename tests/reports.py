@@ -15,7 +15,7 @@ from kiqcluster.supervisor.cluster.expansion import SlotPlan
 from kiqcluster.supervisor.cluster.slots import Child, Slot
 from kiqcluster.supervisor.cluster.state import ClusterState
 from kiqcluster.supervisor.metrics.page import ClusterMetrics
-from kiqcluster.worker.metrics.metrics_delta import Snapshot, rows_of
+from kiqcluster.worker.metrics.metrics_delta import MetricsDelta, rows_of
 from tests.kit import ManualClock
 
 __all__ = ["Stage", "Worker"]
@@ -62,7 +62,7 @@ class Worker:
         self.registry = CollectorRegistry()
         self.slot = Slot(SlotPlan(slot, parse_group("*"), {}, "random", 1))
         self.child = Child(pid, slot, None, started_at=0.0, last_beat=0.0)  # type: ignore[arg-type]  # it has no socket
-        self._snapshot = Snapshot()
+        self._metrics_delta = MetricsDelta()
 
     def report(self) -> None:
         rows = [
@@ -71,13 +71,17 @@ class Worker:
             for metric in collector.collect()
             for row in rows_of(metric, getattr(collector, "_multiprocess_mode", "all"))
         ]
-        self._send(self._snapshot.changed((), whole=rows))
+        self._send(self._metrics_delta.changed((), whole=rows))
 
     def count(self, value: float, name: str = "sidekiq_jobs_failed", labels: Labels = (("worker", "Mail"),)) -> None:
-        self._send(self._snapshot.changed([Row(Family(name, "counter", "help"), labels, (("_total", ()),), [value])]))
+        self._send(
+            self._metrics_delta.changed([Row(Family(name, "counter", "help"), labels, (("_total", ()),), [value])])
+        )
 
     def gauge(self, value: float, name: str, mode: str = "all") -> None:
-        self._send(self._snapshot.changed([Row(Family(name, "gauge", "help", mode=mode), (), (("", ()),), [value])]))
+        self._send(
+            self._metrics_delta.changed([Row(Family(name, "gauge", "help", mode=mode), (), (("", ()),), [value])])
+        )
 
     def die(self) -> None:
         self._stage.metrics.on_child_exit(self.slot, self.child)

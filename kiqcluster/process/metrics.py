@@ -27,11 +27,11 @@ from prometheus_client.utils import floatToGoString
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Done, Interrupted, Outcome
 
 __all__ = [
-    "BRIEF",
     "COUNTERS",
     "DEFERRED",
     "DROPPED",
     "EXECUTION_BUCKETS",
+    "MIN_CPU_MEASURED_SECONDS",
     "PLAIN",
     "Executions",
     "Exemplars",
@@ -57,7 +57,8 @@ EXECUTION_BUCKETS = (  # milliseconds; one more is for what took longer (sidekiq
 FINE_BUCKETS = tuple(sorted({*COMPLETION_BUCKETS, *(bound / 1_000 for bound in EXECUTION_BUCKETS)}))  # seconds
 PLACES = tuple(FINE_BUCKETS.index(bound) + 1 for bound in COMPLETION_BUCKETS)  # in FINE_BUCKETS, after each bound
 SIDEKIQS_PLACES = tuple(FINE_BUCKETS.index(bound / 1_000) + 1 for bound in EXECUTION_BUCKETS)
-BRIEF = 1e-4  # seconds below which a run counts with its duration as its CPU time: reading that clock costs 0.5 µs
+# A shorter run counts with its duration as its CPU time: reading that clock costs 0.5 µs.
+MIN_CPU_MEASURED_SECONDS = 1e-4
 STATUSES = ("done", "fail")
 DROPPED, DEFERRED = "dropped", "deferred"  # what middleware did with a job that it did not let run
 
@@ -234,7 +235,7 @@ class Tally:
         """Count one run.
 
         seconds: how long it took.  waited: in its queue, None when that is not known.  used: CPU seconds, None for a
-        run of less than BRIEF.
+        run of less than MIN_CPU_MEASURED_SECONDS.
         """
         if type(outcome) is Done:
             if used is not None:

@@ -181,7 +181,7 @@ class Connection:
         """Return the descriptor of the socket, for a selector; -1 when not connected."""
         return -1 if self._wire is None else self._wire.fileno()
 
-    def let_go(self) -> None:
+    def close_after_fork(self) -> None:
         """Close the copy of the socket in a forked process, so that the server notices when the parent ends."""
         if self._wire is not None:
             self._wire.close()
@@ -411,10 +411,10 @@ class Store:
             raise RedisRefused(f"COMMAND this server has no {', '.join(lacking)}, which kiqcluster needs")
         return fields
 
-    def let_go(self) -> None:
+    def close_after_fork(self) -> None:
         """Close, in a forked process, every connection of the parent."""
         for connection in list(self._connections):
-            connection.let_go()
+            connection.close_after_fork()
 
     def close_idle(self, seconds: float) -> None:
         """Close connections that were unused for so many seconds.

@@ -48,19 +48,19 @@ from kiqcluster.worker.fetch.queue_order import describe_queues
 from kiqcluster.worker.inbox import REMOTE_ACTIONS, Inbox
 from kiqcluster.worker.launcher import Callbacks, Launcher
 from kiqcluster.worker.memory import proportional_bytes
-from kiqcluster.worker.metrics.throttle import Restraint
+from kiqcluster.worker.metrics.throttle import Throttle
 from kiqcluster.worker.orphan_alarm import OrphanAlarm, make_alarm
 
 __all__ = ["ChildSpec", "run_child"]
 
-WEIGH_PERIOD = 2.0  # seconds between looks at the memory
-TICK = 1.0  # seconds between beats to the supervisor
-METRICS_SHARE = 0.05  # of one core, which telling the supervisor what has changed may take
-METRICS_PERIOD = 10.0  # seconds between two such tellings, at most
+MEMORY_CHECK_SECONDS = 2.0  # between looks at the memory
+TICK_SECONDS = 1.0  # between beats to the supervisor
+MAX_METRICS_CPU_SHARE = 0.05  # of one core, which telling the supervisor what has changed may take
+MAX_METRICS_INTERVAL_SECONDS = 10.0  # between two such tellings, at most
 EXIT_HANDLERS_SECONDS = 3.0  # that functions of atexit get at the end
-STOP_POLL = 0.02  # seconds between looks at the last running jobs
-BOOT_POLL = 0.1  # seconds between tries to reach Redis while booting
-LONGEST_REASON = 4_000  # characters of last words; a traceback begins with what says most
+STOP_POLL_SECONDS = 0.02  # between looks at the last running jobs
+BOOT_POLL_SECONDS = 0.1  # between tries to reach Redis while booting
+MAX_REASON_CHARACTERS = 4_000  # of last words; a traceback begins with what says most
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +99,19 @@ def _run(child: Child) -> int:
         child.boot()
         return child.loop()
     except KiqStopped:
-        child.say_bye()
+        child.send_bye()
         return ExitCode.STOPPED
     except KiqError as error:
         log.LOGGER.error("slot %d cannot start: %s", child.slot, error)  # the message says it all
-        child.say_last(str(error))
-        child.say_bye()
+        child.send_last_words(str(error))
+        child.send_bye()
         return error.exit_code
     except Exception as error:  # noqa: BLE001  # the top of the process
         log.LOGGER.exception("slot %d: the main loop failed; the supervisor starts another", child.slot)
-        child.say_last(f"the main loop failed ({error!r})")
+        child.send_last_words(f"the main loop failed ({error!r})")
         return ExitCode.UNEXPECTED
     except BaseException as error:  # the application has called sys.exit
-        child.say_last(f"{error!r} was raised")
+        child.send_last_words(f"{error!r} was raised")
         raise
 
 
@@ -129,17 +129,17 @@ class Child:
         self._launcher: Launcher | None = None
         self._is_ready = False  # until then nothing is started, so nothing ticks
         self._next_tick = 0.0
-        self._weigh_at = 0.0
-        self._restraint = Restraint(self._clock, METRICS_SHARE, METRICS_PERIOD)
+        self._memory_check_at = 0.0
+        self._metrics_throttle = Throttle(self._clock, MAX_METRICS_CPU_SHARE, MAX_METRICS_INTERVAL_SECONDS)
         self._last_pss: int | None = None
         self._waits_since = 0.0  # for Redis, while booting
-        self._said_waiting = False
+        self._has_logged_waiting = False
         self._progress = 0
         self._occupied = 0  # at the last tick
-        self._said_hello = ""
+        self._announced_identity = ""
         self._descriptors = Descriptors({})
         self._stop_at: float | None = None
-        self._is_stop_asked = False  # by the supervisor, its end, or somebody in Redis; not by a mere signal
+        self._is_stop_requested = False  # by the supervisor, its end, or somebody in Redis; not by a mere signal
         self._events = Events()
 
     @property
@@ -153,7 +153,7 @@ class Child:
         spec = self._spec
         disown_finalizers()
         forks.install()
-        forks.call_after_fork(self._let_go)
+        forks.call_after_fork(self._close_after_fork)
         self._inbox.open()
         self._selector.register(self._inbox.fileno(), selectors.EVENT_READ, self._on_inbox)
         self._selector.register(self._channel.socket, selectors.EVENT_READ, self._on_frames)
@@ -180,7 +180,7 @@ class Child:
         self._start_up(runtime)
         gc.freeze()  # what boot has made lives as long as the process; collections need not look at it
         self._join()
-        self._turn(0.0)  # a quiet or a stop that came during the boot holds from the first reserve on
+        self._run_once(0.0)  # a quiet or a stop that came during the boot holds from the first reserve on
         if self._stop_at is not None:
             return
         self._is_ready = True
@@ -188,7 +188,7 @@ class Child:
         order = self._launcher.order
         # Told before the first reserve: a job that kills this process must not look like a boot that failed.
         self._channel.send("ready", queues=list(order.weights), concurrency=spec.concurrency, pss=self._pss())
-        if self._said_waiting:
+        if self._has_logged_waiting:
             self._events.emit("redis_back", seconds=self._clock.monotonic() - self._waits_since)
         self._descriptors = self._own_descriptors()
         self._launcher.stamp_running_jobs()
@@ -211,11 +211,11 @@ class Child:
             spec.concurrency,
             spec.running_jobs,
             Callbacks(
-                on_member=lambda member: self._hello(member),
+                on_member=lambda member: self._announce_identity(member),
                 on_recovered=lambda identity, units: post(
                     lambda: self._channel.send("recovered", identity=identity, units=units)
                 ),
-                on_signal=lambda name: post(lambda: self._act_on_remote(name)),
+                on_signal=lambda name: post(lambda: self._act_on_remote_signal(name)),
                 on_message=lambda message: post(lambda: self._act_on_message(message)),
             ),
         )
@@ -258,10 +258,11 @@ class Child:
         self._channel.send("booting", reason=str(error))
         now = self._clock.monotonic()
         self._waits_since = self._waits_since or now
-        if not self._said_waiting and now >= self._waits_since + TICK:  # a server that starts beside us takes less
-            self._said_waiting = True
+        # A server that starts beside us takes less than a tick.
+        if not self._has_logged_waiting and now >= self._waits_since + TICK_SECONDS:
+            self._has_logged_waiting = True
             self._events.emit("redis_awaited", error=str(error))
-        self._turn(BOOT_POLL)
+        self._run_once(BOOT_POLL_SECONDS)
         if self._stop_at is not None:
             raise KiqStopped
 
@@ -269,13 +270,13 @@ class Child:
         for problem, remedy in risks(info):
             self._events.emit("redis_unsafe", problem=problem, remedy=remedy)
 
-    def _let_go(self) -> None:
+    def _close_after_fork(self) -> None:
         """Close what is this worker's, in a process that a job or a handler has forked off (forks.py)."""
-        self._inbox.let_go()
+        self._inbox.close_after_fork()
         self._selector.close()
         self._channel.close()
         if self._launcher is not None:
-            self._launcher.let_go()
+            self._launcher.close_after_fork()
 
     # 2. loop
 
@@ -287,10 +288,10 @@ class Child:
     def loop(self) -> int:
         """Act on signals and frames until it is time to go; return the exit code."""
         while self._stop_at is None:
-            self._turn(max(0.0, self._next_tick - self._clock.monotonic()))
+            self._run_once(max(0.0, self._next_tick - self._clock.monotonic()))
         return self._stop()
 
-    def _turn(self, seconds: float) -> None:
+    def _run_once(self, seconds: float) -> None:
         for key, _ in self._selector.select(seconds):
             key.data()
         self._inbox.run_posted()
@@ -304,33 +305,33 @@ class Child:
 
     def _on_frames(self) -> None:
         for frame in self._channel.receive():
-            self._obey(frame)
+            self._on_frame(frame)
         if self._channel.closed:
             self._selector.unregister(self._channel.socket)
             self._events.emit("worker_orphaned")
-            self._is_stop_asked = True
+            self._is_stop_requested = True
             # Nobody is left to kill this process if a job holds the interpreter, or a shutdown handler hangs: the
             # kernel does, by default action.
             self._alarm.set_last(self._spec.config.timeout + STOP_GRACE)
             self._act("stop", "EOF")
 
-    def _obey(self, frame: Frame) -> None:
+    def _on_frame(self, frame: Frame) -> None:
         match frame["type"]:
             case "quiet" | "resume" | "dump" as action:
                 self._act(action, "supervisor", is_own=False)
             case "cluster":
-                self.launcher.show_cluster(frame["state"])
+                self.launcher.publish_cluster(frame["state"])
             case "stop":
-                self._is_stop_asked = True
+                self._is_stop_requested = True
                 self._begin_stop(frame["seconds"])
             case "recover":
                 self.launcher.recover(frame["orphans"])
             case "queues":
                 self.launcher.learn_queues(frame["known"])
 
-    def _act_on_remote(self, name: str) -> None:
+    def _act_on_remote_signal(self, name: str) -> None:
         action = REMOTE_ACTIONS.get(name, "unknown")
-        self._is_stop_asked |= action == "stop"
+        self._is_stop_requested |= action == "stop"
         self._act(action, name)
 
     def _act_on_message(self, message: Message) -> None:
@@ -338,7 +339,7 @@ class Child:
         if message.scope == "cluster":
             self._channel.send("control", message=message.as_json())
         else:
-            self._is_stop_asked |= message.action in ("stop", "stop_now")
+            self._is_stop_requested |= message.action in ("stop", "stop_now")
             self._act(message.action, message.by, lease=message.lease)
 
     def _act(self, action: str, cause: str, *, lease: float | None = None, is_own: bool = True) -> None:
@@ -356,21 +357,21 @@ class Child:
                 # The end of a quiet is the supervisor's affair, also of one that is this process' own.
                 self._channel.send("quiet", quiet=self._launcher.is_quiet, own=is_own, lease=lease, by=cause)
             case "dump":
-                doings = {} if self._launcher is None else self._launcher.doings()
-                self._events.emit("threads", stacks=thread_stacks(doings), running=doings)
+                running = {} if self._launcher is None else self._launcher.running_by_thread_name()
+                self._events.emit("threads", stacks=thread_stacks(running), running=running)
             case _:
                 self._events.emit("unknown_signal", signal=cause)
 
     # 3. tick
 
     def _tick(self) -> None:
-        self._next_tick = self._clock.monotonic() + TICK
+        self._next_tick = self._clock.monotonic() + TICK_SECONDS
         if lost := self._descriptors.lost():
-            self._leave_deaf(lost)
+            self._stop_without_descriptors(lost)
         if self._stop_at is None:  # a stop has a deadline of its own
             self._alarm.set(self._spec.config.silence_timeout)
         self.launcher.stamp_running_jobs()
-        self.launcher.revive()
+        self.launcher.restart_crashed_services()
         busy, occupied, progress = self.launcher.busy(), self.launcher.occupied(), self.launcher.progress()
         moved, self._progress = progress != self._progress, progress
         self._channel.send(
@@ -384,31 +385,31 @@ class Child:
         )
         before, self._occupied = self._occupied, occupied
         if self.launcher.is_quiet and occupied != before:  # somebody may wait for the last job to end
-            self.launcher.show_busy()
+            self.launcher.publish_busy()
         self._send_metrics()
 
-    def _leave_deaf(self, lost: Sequence[str]) -> None:
+    def _stop_without_descriptors(self, lost: Sequence[str]) -> None:
         """Stop, for a process that hears again: a job has closed what this one waits on."""
         self._descriptors = Descriptors({})  # said once
         if "main loop" in lost:
             self._channel.closed = True  # what has the number now must not get our bytes; the supervisor sees the end
         self._events.emit("descriptors_lost", lost=", ".join(lost))
-        self._is_stop_asked = True  # what runs now need not be what has closed them
+        self._is_stop_requested = True  # what runs now need not be what has closed them
         self._begin_stop(self._spec.config.timeout)
 
     def _pss(self) -> int | None:
         """Return the memory that this process has to itself, where there is a limit to it."""
         config, now = self._spec.config, self._clock.monotonic()
-        if (config.max_rss or config.max_rss_hard) and now >= self._weigh_at:
-            self._weigh_at = now + WEIGH_PERIOD
+        if (config.max_rss or config.max_rss_hard) and now >= self._memory_check_at:
+            self._memory_check_at = now + MEMORY_CHECK_SECONDS
             self._last_pss = proportional_bytes()
         return self._last_pss
 
     def _send_metrics(self, *, is_last: bool = False) -> None:
         # What changes can wait while the supervisor has not read the last frames, and where it is much.
-        if not is_last and (self._channel.pending or not self._restraint.is_due):
+        if not is_last and (self._channel.pending or not self._metrics_throttle.is_due):
             return
-        with self._restraint:
+        with self._metrics_throttle:
             for frame in self.launcher.changed_metrics(is_last=is_last):
                 self._channel.send("metrics", **frame)
 
@@ -422,7 +423,7 @@ class Child:
             return
         self._stop_at = deadline
         set_alarm = self._alarm.set_last if self._channel.closed else self._alarm.set
-        set_alarm(seconds + STOP_GRACE + TICK)  # the supervisor kills a moment earlier, if it is there
+        set_alarm(seconds + STOP_GRACE + TICK_SECONDS)  # the supervisor kills a moment earlier, if it is there
         if self._launcher is not None:
             running = self._launcher.busy()
             self._events.emit("worker_stopping", running=running, seconds=seconds)
@@ -430,30 +431,30 @@ class Child:
 
     def _stop(self) -> int:
         while self.launcher.running() and self._stop_at is not None and self._clock.monotonic() < self._stop_at:
-            self._turn(STOP_POLL)
-        self._turn(0.0)  # whom to give the jobs of back, of one that has died just now
-        has_left = self.launcher.finish_stop(is_asked=self._is_stop_asked)
+            self._run_once(STOP_POLL_SECONDS)
+        self._run_once(0.0)  # whom to give the jobs of back, of one that has died just now
+        has_left = self.launcher.finish_stop(is_requested=self._is_stop_requested)
         self._send_metrics(is_last=True)
         if not has_left:  # no bye: the supervisor has somebody else give its units back, if anybody is left
             return ExitCode.UNEXPECTED
-        self.say_bye()
+        self.send_bye()
         self._events.emit("worker_left")
         return ExitCode.STOPPED
 
-    def say_last(self, reason: str) -> None:
+    def send_last_words(self, reason: str) -> None:
         """Tell the supervisor why this process ends, and give it a moment to read that."""
-        self._say("last_words", reason=reason[:LONGEST_REASON])
+        self._send_and_flush("last_words", reason=reason[:MAX_REASON_CHARACTERS])
 
-    def say_bye(self) -> None:
+    def send_bye(self) -> None:
         """Tell the supervisor that this process leaves nothing behind, and give it a moment to read that."""
         self._inbox.run_posted()  # what has been recovered since, for one
-        self._say("bye")
+        self._send_and_flush("bye")
 
-    def _say(self, kind: str, **fields: object) -> None:
+    def _send_and_flush(self, kind: str, **fields: object) -> None:
         self._channel.send(kind, **fields)
-        deadline = self._clock.monotonic() + TICK
+        deadline = self._clock.monotonic() + TICK_SECONDS
         while self._channel.pending and not self._channel.closed and self._clock.monotonic() < deadline:
-            self._selector.select(STOP_POLL)
+            self._selector.select(STOP_POLL_SECONDS)
             self._channel.flush()
 
     def end(self, code: int) -> None:
@@ -462,16 +463,16 @@ class Child:
             self._launcher.end_job_log()
         left = EXIT_HANDLERS_SECONDS
         if self._stop_at is not None:  # the supervisor kills at the end of the grace
-            left = min(left, self._stop_at + STOP_GRACE - TICK - self._clock.monotonic())
+            left = min(left, self._stop_at + STOP_GRACE - TICK_SECONDS - self._clock.monotonic())
         run_exit_handlers(
             max(0.0, left), code, lambda seconds: self._events.emit("exit_handlers_overdue", seconds=seconds)
         )
 
-    def _hello(self, member: Member) -> None:
+    def _announce_identity(self, member: Member) -> None:
         """Tell the supervisor an identity before its first reserve."""
-        if member.identity == self._said_hello:  # a join is tried again while Redis is away
+        if member.identity == self._announced_identity:  # a join is tried again while Redis is away
             return
-        self._said_hello = member.identity
+        self._announced_identity = member.identity
         if threading.current_thread() is threading.main_thread():
             self._channel.send("hello", identity=member.identity)
             return
@@ -482,7 +483,7 @@ class Child:
             told.set()
 
         self._inbox.post(tell)
-        told.wait(TICK)
+        told.wait(TICK_SECONDS)
 
 
 class KiqStopped(KiqError):

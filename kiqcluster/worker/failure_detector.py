@@ -14,12 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-__all__ = ["LOOKS", "Observation", "Window", "is_ready", "judge", "pause"]
+__all__ = ["BEATS_PER_WINDOW", "Observation", "Window", "may_recover", "observe", "pause"]
 
-LOOKS = 6  # beats within `recover_after`
-SHORTEST_PAUSE = 0.7  # of the even one: a fleet that was started at once does not go on beating at once
-LONGEST_GAP = 1 / 3  # of `recover_after`, between two beats; more, and the window begins anew
-MAX_SLIP = 1 / 60  # of `recover_after`, by which the clocks may go apart between two beats
+BEATS_PER_WINDOW = 6  # beats within `recover_after`
+MIN_PAUSE_SHARE = 0.7  # of the even one: a fleet that was started at once does not go on beating at once
+MAX_GAP_SHARE = 1 / 3  # of `recover_after`, between two beats; more, and the window begins anew
+MAX_CLOCK_SLIP_SHARE = 1 / 60  # of `recover_after`, by which the clocks may go apart between two beats
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,27 +44,27 @@ class Window:
     last: Observation
 
 
-def judge(window: Window | None, seen: Observation, recover_after: float) -> Window:
+def observe(window: Window | None, seen: Observation, recover_after: float) -> Window:
     """Return the window to go on with.  window: None before the first beat, and after one that Redis refused."""
     if window is None or not _is_unbroken(window.last, seen, recover_after):
         return Window(seen.answered, seen)
     return Window(window.since, seen)
 
 
-def is_ready(window: Window | None, at: float, recover_after: float) -> bool:
+def may_recover(window: Window | None, at: float, recover_after: float) -> bool:
     """Return whether the window has lasted for long enough at a moment, monotonic seconds."""
     return window is not None and at - window.since >= recover_after
 
 
 def pause(recover_after: float, rng: Random) -> float:
     """Return the seconds until the next beat."""
-    return recover_after / LOOKS * rng.uniform(SHORTEST_PAUSE, 1.0)
+    return recover_after / BEATS_PER_WINDOW * rng.uniform(MIN_PAUSE_SHARE, 1.0)
 
 
 def _is_unbroken(last: Observation, seen: Observation, recover_after: float) -> bool:
     if not seen.server or seen.server != last.server:
         return False
-    if not 0 <= seen.answered - last.answered <= recover_after * LONGEST_GAP:
+    if not 0 <= seen.answered - last.answered <= recover_after * MAX_GAP_SHARE:
         return False
-    passed, slip = seen.server_time - last.server_time, recover_after * MAX_SLIP
+    passed, slip = seen.server_time - last.server_time, recover_after * MAX_CLOCK_SLIP_SHARE
     return seen.asked - last.answered - slip <= passed <= seen.answered - last.asked + slip

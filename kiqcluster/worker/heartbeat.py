@@ -8,7 +8,7 @@ Runs in: its own thread, independent of jobs; one beat every 10 s, or at once wh
 4. listen     BLPOP on control messages and `<identity>-signals` until the next beat, so that a button acts at once
 
 An idle fleet beats as well, so a beat sends no more than it must: running jobs only while there are any, or were;
-`info` when it has changed or Redis has lost it, and with every CHECK_BEATS-th beat.
+`info` when it has changed or Redis has lost it, and with every BEATS_PER_CHECK-th beat.
 
 Counterpart: sidekiq launcher.rb.
 """
@@ -42,22 +42,22 @@ from kiqcluster.store.wire import Command, Reply, about_keys
 from kiqcluster.version import VERSION
 from kiqcluster.worker.run.job_run import JobRun
 
-__all__ = ["BEAT", "Heartbeat", "Status", "withdrawal"]
+__all__ = ["BEAT_SECONDS", "Heartbeat", "Status", "withdrawal"]
 
-BEAT = 10.0  # seconds between beats (sidekiq launcher.rb, since 7.0)
-ECHO = 0.5  # seconds from a remote signal to the beat that shows what it has changed
-SHORTEST_WAIT = 0.001  # seconds; BLPOP takes 0 for ever
-LISTEN_MARGIN = 5.0  # seconds that a BLPOP's reply may be late
-UNUSED = 30.0  # seconds after which a connection is closed that nobody uses: a fleet has many
-CHECK_BEATS = 6  # beats between checks of what Redis holds for us, and between tries to prune
+BEAT_SECONDS = 10.0  # between beats (sidekiq launcher.rb, since 7.0)
+BEAT_AFTER_SIGNAL_SECONDS = 0.5  # from a remote signal to the beat that shows what it has changed
+MIN_BLPOP_SECONDS = 0.001  # BLPOP takes 0 for ever
+BLPOP_MARGIN_SECONDS = 5.0  # that a BLPOP's reply may be late
+IDLE_CONNECTION_SECONDS = 30.0  # after which an unused connection is closed: a fleet has many
+BEATS_PER_CHECK = 6  # beats between checks of what Redis holds for us, and between tries to prune
 FIRST_CURSOR = b"0"
 MAX_NAME_PAGES = 20  # of queue names that one beat reads, MAX_NAMES each
 MAX_SHOWN_BYTES = 100_000  # of a running job; a beat sends it twice every ten seconds
 MAX_SKEW_SECONDS = 30.0  # that two clocks may differ; a caller further ahead is not believed (server_clock.lua)
 MAX_SHOWN_QUEUES = 1_000  # that a process names in Redis; those who look know how many it omits
-RUBY_SAMPLE = 5  # processes that are looked at with each check, so that a large fleet costs no more
-SHOWN_OF_MESSAGE = 100  # bytes of a malformed one that the log shows
-RUNS_DOWN = "lease_remaining"  # member of a cluster's state that changes by itself
+MAX_RUBY_PROCESSES_CHECKED = 5  # processes that are looked at with each check, so that a large fleet costs no more
+MAX_LOGGED_MESSAGE_BYTES = 100  # of a malformed message
+COUNTDOWN_MEMBER = "lease_remaining"  # member of a cluster's state that changes by itself
 
 Lend = Callable[[], AbstractContextManager[Connection]]  # a connection to beat over
 
@@ -153,22 +153,22 @@ class Heartbeat(Service):
         self._beats = 0
         self._published: str | None = None
         self._info = b""  # as Redis has it, if nobody has tampered with it
-        self._complaints: dict[str, str] = {}  # what Redis refuses, by what it was asked for
+        self._refusals: dict[str, str] = {}  # what Redis refuses, by what it was asked for
         self._names_cursor = FIRST_CURSOR  # where the next look at the queue names begins
         self._has_shown_work = False  # there may be running jobs of ours in Redis
-        self._has_said_json = self._is_skewed = self._is_announced = False
-        self._bell = Wakeup()
+        self._has_warned_of_json = self._is_skewed = self._is_announced = False
+        self._wakeup = Wakeup()
         self._cluster: tuple[Mapping[str, Any], float] | None = None  # its state, and when we were told, monotonic
 
     def run(self) -> None:
         while not self.stopping.is_set():
-            beat_at = self._runtime.clock.monotonic() + BEAT
+            beat_at = self._runtime.clock.monotonic() + BEAT_SECONDS
             try:
                 self.beat()
-                self._complaints.pop("heartbeat", None)
+                self._refusals.pop("heartbeat", None)
                 self._listen(beat_at)
             except StoreError as error:
-                self._complain("heartbeat", error)
+                self._log_refusal("heartbeat", error)
                 self.pause(1.0)
         self._connection.close()  # what waits on the server must take no message any more
 
@@ -177,29 +177,29 @@ class Heartbeat(Service):
         try:
             self._is_announced = self._publish(self._status.identity(), lambda: nullcontext(self._connection))
         except StoreError as error:
-            self._complain("heartbeat", error)
+            self._log_refusal("heartbeat", error)
 
     def beat(self) -> None:
         """Publish this process, and look at what others have published.  Two round trips, now and then a few more."""
         self._beat(lambda: nullcontext(self._connection))
 
-    def let_go(self) -> None:
+    def close_after_fork(self) -> None:
         """Close, in a forked process, what this one waits on; the store closes its connection."""
-        self._bell.close()
+        self._wakeup.close()
 
     def descriptors(self) -> tuple[int, int]:
         """Return the numbers of what wakes it."""
-        return self._bell.descriptors()
+        return self._wakeup.descriptors()
 
-    def ring(self) -> None:
+    def beat_soon(self) -> None:
         """Beat soon; from any thread."""
-        self._bell.ring()
+        self._wakeup.ring()
 
-    def show_cluster(self, state: Mapping[str, Any]) -> None:
+    def publish_cluster(self, state: Mapping[str, Any]) -> None:
         """Publish what the supervisor is doing: at once if that is new, else with the next beat; from any thread."""
         before, self._cluster = self._cluster, (state, self._runtime.clock.monotonic())
-        if before is None or {**before[0], RUNS_DOWN: None} != {**state, RUNS_DOWN: None}:
-            self.ring()
+        if before is None or {**before[0], COUNTDOWN_MEMBER: None} != {**state, COUNTDOWN_MEMBER: None}:
+            self.beat_soon()
 
     def _beat(self, lend: Lend) -> None:
         identity = self._status.identity()
@@ -208,8 +208,8 @@ class Heartbeat(Service):
         is_new = self._publish(identity, lend) or self._is_announced
         self._is_announced = False
         is_known, self._published = self._published == identity, identity
-        self._hear_of_names(lend)
-        is_check_due = self._beats % CHECK_BEATS == 0
+        self._read_queue_names(lend)
+        is_check_due = self._beats % BEATS_PER_CHECK == 0
         self._beats += 1
         is_reconnected = self._is_reconnected()
         # If it is new again, nobody has seen us for a minute, and others may have recovered us.
@@ -217,15 +217,15 @@ class Heartbeat(Service):
             self._on_doubt()
         if is_check_due:
             self._prune()
-            self._look_at_ruby()
-        self._store.close_idle(UNUSED)
+            self._check_ruby_processes()
+        self._store.close_idle(IDLE_CONNECTION_SECONDS)
         self._on_beat()
         self._runtime.run_hooks("beat")
         if is_new:
             self._runtime.run_hooks("heartbeat")
 
     def wake(self) -> None:
-        self._bell.ring()
+        self._wakeup.ring()
         self._connection.close()
 
     def withdraw(self, seconds: float) -> None:
@@ -237,7 +237,7 @@ class Heartbeat(Service):
     def _publish(self, identity: str, lend: Lend) -> bool:
         """Write the registry's keys; return whether they were not there before."""
         running, info = self._status.running(), self._describe(identity)
-        shows_info = info != self._info or self._beats % CHECK_BEATS == 0
+        shows_info = info != self._info or self._beats % BEATS_PER_CHECK == 0
         fields = [*(("info", info) if shows_info else ()), *self._fields()]
         shows_work = self._has_shown_work = bool(running) or self._has_shown_work
         before = self._runtime.clock.monotonic()
@@ -326,8 +326,8 @@ class Heartbeat(Service):
         if self._cluster is None:
             return ()
         state, told_at = self._cluster
-        if (left := state.get(RUNS_DOWN)) is not None:
-            state = {**state, RUNS_DOWN: max(0.0, left - (self._runtime.clock.monotonic() - told_at))}
+        if (left := state.get(COUNTDOWN_MEMBER)) is not None:
+            state = {**state, COUNTDOWN_MEMBER: max(0.0, left - (self._runtime.clock.monotonic() - told_at))}
         news = f"{state.get('at', 0.0)!r} {state.get('supervisor', '')}"
         return CLUSTER_FIELD, ruby_json.encode(state), SUPERVISOR_FIELD, news
 
@@ -341,7 +341,7 @@ class Heartbeat(Service):
         """Return what asks for queue names: all where they are few, else those that come next."""
         return "SSCAN", self._store.keys.queues, self._names_cursor, "COUNT", MAX_NAMES
 
-    def _hear_of_names(self, lend: Lend) -> None:
+    def _read_queue_names(self, lend: Lend) -> None:
         """Pass queue names on, a page at a time; what is too much for one beat is left to the next.
 
         A set that cannot be read is said once, and stops no beat.
@@ -352,16 +352,16 @@ class Heartbeat(Service):
             except RedisRefused as error:
                 if is_outage(error):
                     raise
-                self._complain("queue names", error)
+                self._log_refusal("queue names", error)
                 return
             self._on_names([name.decode(errors="replace") for name in names])
             if self._names_cursor == FIRST_CURSOR:
                 return
 
-    def _complain(self, about: str, error: StoreError) -> None:
+    def _log_refusal(self, about: str, error: StoreError) -> None:
         """Report a refusal; once, until Redis refuses something else or agrees.  Whoever fetches says an outage."""
-        if isinstance(error, RedisRefused) and self._complaints.get(about) != str(error):
-            self._complaints[about] = str(error)
+        if isinstance(error, RedisRefused) and self._refusals.get(about) != str(error):
+            self._refusals[about] = str(error)
             self._runtime.trouble(about, error)
 
     def _is_reconnected(self) -> bool:
@@ -377,11 +377,11 @@ class Heartbeat(Service):
         """Drop whoever is gone; a refusal (memory) is said once, and stops no beat."""
         try:
             prune(self._store)
-            self._complaints.pop("prune", None)
+            self._refusals.pop("prune", None)
         except RedisRefused as error:
             if is_outage(error):
                 raise
-            self._complain("prune", error)
+            self._log_refusal("prune", error)
 
     def _compare_clocks(self, seconds: int, microseconds: int) -> None:
         """Say when this host's clock and Redis' begin to differ by more than MAX_SKEW_SECONDS."""
@@ -392,19 +392,19 @@ class Heartbeat(Service):
             self._runtime.events.emit("clock_skewed", seconds=abs(skew), direction=direction)
         self._is_skewed = is_skewed
 
-    def _look_at_ruby(self) -> None:
+    def _check_ruby_processes(self) -> None:
         """Say once that a Ruby process writes floats otherwise than the setting says.  Looks at a few, by chance."""
-        if self._has_said_json:
+        if self._has_warned_of_json:
             return
         keys = self._store.keys
-        identities = self._store.call("SRANDMEMBER", keys.processes, RUBY_SAMPLE)
+        identities = self._store.call("SRANDMEMBER", keys.processes, MAX_RUBY_PROCESSES_CHECKED)
         names = [name.decode(errors="replace") for name in identities]
         infos = self._store.pipeline([("HGET", keys.process(name), "info") for name in names]) if names else []
         setting = self._runtime.config.ruby_json
         for name, info in zip(names, infos, strict=True):
             version = ruby_version(info)
             if version and contradicts(version, setting):
-                self._has_said_json = True
+                self._has_warned_of_json = True
                 self._runtime.events.emit("ruby_json_doubtful", identity=name, sidekiq=version, setting=setting)
                 return
 
@@ -423,12 +423,16 @@ class Heartbeat(Service):
         keys, clock, identity = self._store.keys, self._runtime.clock, self._status.identity()
         control, signals = keys.control(identity), keys.signals(identity)
         while (left := until - clock.monotonic()) > 0 and not self.stopping.is_set():
-            self._connection.send(("BLPOP", control, signals, f"{max(left, SHORTEST_WAIT):.3f}"))
-            reply = self._await_reply(clock.monotonic() + left + LISTEN_MARGIN)
+            self._connection.send(("BLPOP", control, signals, f"{max(left, MIN_BLPOP_SECONDS):.3f}"))
+            reply = self._await_reply(clock.monotonic() + left + BLPOP_MARGIN_SECONDS)
             if reply is not None:
                 name, word = reply
-                self._on_signal(word.decode(errors="replace")) if name == signals.encode() else self._hear(word)
-                until = min(until, clock.monotonic() + ECHO)  # who pressed the button looks at the page
+                if name == signals.encode():
+                    self._on_signal(word.decode(errors="replace"))
+                else:
+                    self._on_raw_message(word)
+                # Whoever pressed the button looks at the page.
+                until = min(until, clock.monotonic() + BEAT_AFTER_SIGNAL_SECONDS)
 
     def _await_reply(self, deadline: float) -> Reply:
         """Return the reply to what was sent; None when there is none, for this thread is to stop.
@@ -441,34 +445,34 @@ class Heartbeat(Service):
                 self._connection.close()
                 raise ReplyLost("Redis did not answer in time")
             self._wait_for_either(left)
-            if self._bell.was_rung():
-                self._beat_beside()
+            if self._wakeup.was_rung():
+                self._beat_on_other_connection()
             for reply in self._connection.receive():
                 if isinstance(reply, Exception):
                     raise reply
                 return reply
         return None
 
-    def _beat_beside(self) -> None:
+    def _beat_on_other_connection(self) -> None:
         """Beat over another connection; what fails waits for the next beat, for what is listened for is on its way."""
         try:
             self._beat(self._store.borrowed)
         except StoreError as error:
-            self._complain("heartbeat", error)
+            self._log_refusal("heartbeat", error)
 
     def _wait_for_either(self, seconds: float) -> None:
         """Wait until something arrives, or the bell rings."""
         poll = select.poll()
-        for number in (self._bell.fileno(), self._connection.fileno()):
+        for number in (self._wakeup.fileno(), self._connection.fileno()):
             if number >= 0:  # the connection may be closed by now, to stop us
                 poll.register(number, select.POLLIN)
         poll.poll(seconds * 1_000)
 
-    def _hear(self, raw: bytes) -> None:
+    def _on_raw_message(self, raw: bytes) -> None:
         """Pass a control message on; what is none is said and dropped: nobody's job is in it."""
         try:
             message = Message.read(raw)
         except ValueError as error:
-            self._runtime.events.emit("control_malformed", error=str(error), raw=repr(raw[:SHOWN_OF_MESSAGE]))
+            self._runtime.events.emit("control_malformed", error=str(error), raw=repr(raw[:MAX_LOGGED_MESSAGE_BYTES]))
         else:
             self._on_message(message)

@@ -12,13 +12,13 @@ import psutil
 
 from kiqcluster.store.engine import Member
 
-__all__ = ["Birth", "is_gone", "new_member"]
+__all__ = ["ProcessFingerprint", "has_exited", "new_member"]
 
 FIRST_EPOCH = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Birth:
+class ProcessFingerprint:
     """What tells one process from every other: pids are reused, hosts reboot, containers share numbers.
 
     namespace: of pids; a pid of another namespace says nothing here.  created: ticks from boot to its start on Linux,
@@ -31,12 +31,12 @@ class Birth:
     created: str
 
     @classmethod
-    def of_this_process(cls) -> Birth:
+    def of_this_process(cls) -> ProcessFingerprint:
         return cls(_boot_id(), _pid_namespace(), os.getpid(), _created(os.getpid()))
 
     @classmethod
-    def parse(cls, record: str) -> Birth | None:
-        """Return the birth in a member's record, or None for a record of another version."""
+    def parse(cls, record: str) -> ProcessFingerprint | None:
+        """Return the fingerprint in a member's record, or None for a record of another version."""
         words = record.split()
         if len(words) != 4 or not words[2].isdigit():
             return None
@@ -46,13 +46,13 @@ class Birth:
         return f"{self.boot_id} {self.namespace} {self.pid} {self.created}"
 
 
-def new_member(birth: Birth) -> Member:
+def new_member(fingerprint: ProcessFingerprint) -> Member:
     """Return a member with a new identity `host:pid:nonce`; the nonce is drawn here, after the fork."""
     host = os.environ.get("DYNO") or socket.gethostname()
-    return Member(f"{host}:{birth.pid}:{secrets.token_hex(6)}", FIRST_EPOCH, str(birth))
+    return Member(f"{host}:{fingerprint.pid}:{secrets.token_hex(6)}", FIRST_EPOCH, str(fingerprint))
 
 
-def is_gone(other: Birth, mine: Birth) -> bool:
+def has_exited(other: ProcessFingerprint, mine: ProcessFingerprint) -> bool:
     """Return whether a process of this host is certainly gone; False when that cannot be seen from here."""
     if (other.boot_id, other.namespace) != (mine.boot_id, mine.namespace) or other == mine:
         return False

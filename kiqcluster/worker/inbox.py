@@ -43,7 +43,7 @@ class Inbox(Wakeup):
         """Hear those as well; also those that the application has set handlers for."""
         catch(SIGNAL_ACTIONS)
 
-    def let_go(self) -> None:
+    def close_after_fork(self) -> None:
         """Hear nothing in a forked process: its signals are its own, and what arrives here is the worker's."""
         self.close()
         release(SIGNAL_ACTIONS)

@@ -35,10 +35,10 @@ from kiqcluster.worker.fetch.fetch import ReliableFetch
 from kiqcluster.worker.fetch.queue_order import QueueOrder, describe_queues
 from kiqcluster.worker.fetch.wakeups import Wakeups
 from kiqcluster.worker.heartbeat import Heartbeat, Status
-from kiqcluster.worker.identity import Birth, new_member
-from kiqcluster.worker.metrics.application_metrics import Collectors
-from kiqcluster.worker.metrics.execution_metrics import ExecutionWriter
-from kiqcluster.worker.metrics.metrics_delta import Frame, Snapshot
+from kiqcluster.worker.identity import ProcessFingerprint, new_member
+from kiqcluster.worker.metrics.application_metrics import ApplicationMetrics
+from kiqcluster.worker.metrics.execution_metrics import ExecutionMetricsWriter
+from kiqcluster.worker.metrics.metrics_delta import Frame, MetricsDelta
 from kiqcluster.worker.poller import Poller
 from kiqcluster.worker.recovery import Recovery
 from kiqcluster.worker.run.execution import Execution
@@ -49,9 +49,9 @@ from kiqcluster.worker.run.processor import Processor
 
 __all__ = ["Callbacks", "Launcher"]
 
-LEAVE_PATIENCE, LEAVE_PAUSE = 4.0, 0.1  # seconds for leaving, while Redis does not answer; between tries
-LAST_LOOK = 0.5  # seconds that the application's metrics get at the end
-LAST_ROUND = 1.5  # seconds for each of the last steps; they must fit into the supervisor's grace
+MAX_LEAVE_SECONDS, LEAVE_RETRY_SECONDS = 4.0, 0.1  # while Redis does not answer; between tries
+LAST_METRICS_SECONDS = 0.5  # that the application's metrics get at the end
+LAST_STEP_SECONDS = 1.5  # for each of the last steps; they must fit into the supervisor's grace
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,38 +82,47 @@ class Launcher:
         self._callbacks = callbacks
         self._concurrency = concurrency
         self._shared_jobs = shared_jobs
-        self._birth = Birth.of_this_process()
+        self._fingerprint = ProcessFingerprint.of_this_process()
         self._stopping = Event()
-        self._stopping_pause = Event()  # never set: to wait on while leaving
+        self._never_set = Event()  # never set: to wait on while leaving
         self._is_quiet = False
         limits = DeadSetLimits(runtime.config.dead_max_jobs, runtime.config.dead_timeout)
         self._fencing = Fencing(runtime.clock, runtime.config.recover_after)
         self._metrics = JobMetrics(concurrency, self._running_jobs, self._attributes)
         self._overflow = Overflow(runtime, self._metrics, lambda: self._poller.trim_soon())
         self._engine = Engine(runtime.store, limits, self._overflow.note)
-        self._collectors = Collectors(REGISTRY, self._metrics, runtime.clock, runtime.events, self._crashed)
-        self._snapshot = Snapshot()
-        self._job_log = JobLog(runtime.events, runtime.clock, self._crashed)
+        self._application_metrics = ApplicationMetrics(
+            REGISTRY, self._metrics, runtime.clock, runtime.events, self._on_service_crash
+        )
+        self._metrics_delta = MetricsDelta()
+        self._job_log = JobLog(runtime.events, runtime.clock, self._on_service_crash)
         self.order = QueueOrder(group, known_queues, runtime.rng)
         self._wakeups = Wakeups(runtime.store, runtime.clock)
         self._fetch = ReliableFetch(
-            runtime, self._engine, self.order, lambda: new_member(self._birth), self._on_member, self._wakeups.wake
+            runtime,
+            self._engine,
+            self.order,
+            lambda: new_member(self._fingerprint),
+            self._on_member,
+            self._wakeups.wake,
         )
         self._manager = Manager(
-            concurrency, self._fetch, self._wakeups, runtime.clock, self._make_processor, self._crashed
+            concurrency, self._fetch, self._wakeups, runtime.clock, self._make_processor, self._on_service_crash
         )
         self._recovery = Recovery(
             runtime,
             self._engine,
-            self._birth,
+            self._fingerprint,
             self._identity,
             self._fencing,
             self._fetch.mark_uncertain,
             callbacks.on_recovered,
-            self._crashed,
+            self._on_service_crash,
         )
-        self._executions = ExecutionWriter(runtime, runtime.store.keys, self._metrics.executions, self._identity())
-        self._poller = Poller(runtime, self._engine, self._crashed)
+        self._execution_metrics = ExecutionMetricsWriter(
+            runtime, runtime.store.keys, self._metrics.executions, self._identity()
+        )
+        self._poller = Poller(runtime, self._engine, self._on_service_crash)
         self._heartbeat = self._make_heartbeat()
 
     @property
@@ -149,10 +158,10 @@ class Launcher:
             service.start()
         self._manager.start()
 
-    def revive(self) -> None:
+    def restart_crashed_services(self) -> None:
         """Start services again that have crashed; called at each tick of the main loop."""
         others: tuple[Service, ...] = (self._recovery, self._heartbeat, self._poller, self._job_log)
-        others = (*others, self._collectors) if self._collectors.is_needed else others
+        others = (*others, self._application_metrics) if self._application_metrics.is_needed else others
         for service in (self._manager, *others):
             if not service.is_alive:
                 service.start()
@@ -171,7 +180,7 @@ class Launcher:
             return
         self._is_quiet = True
         returned = self._fetch.quiet()
-        self._heartbeat.ring()
+        self._heartbeat.beat_soon()
         self._runtime.events.emit("worker_quiet", returned=returned)
         self._runtime.run_hooks("quiet")
 
@@ -181,7 +190,7 @@ class Launcher:
             return
         self._is_quiet = False
         self._fetch.resume()
-        self._heartbeat.ring()
+        self._heartbeat.beat_soon()
         self._runtime.events.emit("worker_resumed")
         self._runtime.run_hooks("resume")
 
@@ -230,14 +239,14 @@ class Launcher:
     def changed_metrics(self, *, is_last: bool = False) -> Iterator[Frame]:
         """Yield the frames that tell the supervisor which series have changed; each is to be sent."""
         if is_last:
-            self._collectors.ask(LAST_LOOK)
-        rows, is_whole = self._collectors.latest()
+            self._application_metrics.ask(LAST_METRICS_SECONDS)
+        rows, is_whole = self._application_metrics.latest()
         ours, whole = self._metrics.changed(), rows if is_whole else None
-        yield from self._snapshot.changed(ours if is_whole else [*ours, *rows], whole=whole)
+        yield from self._metrics_delta.changed(ours if is_whole else [*ours, *rows], whole=whole)
 
-    def show_cluster(self, state: Mapping[str, Any]) -> None:
+    def publish_cluster(self, state: Mapping[str, Any]) -> None:
         """Publish what the supervisor is doing."""
-        self._heartbeat.show_cluster(state)
+        self._heartbeat.publish_cluster(state)
 
     def stamp_running_jobs(self) -> None:
         """Have the supervisor know since when everything runs."""
@@ -245,15 +254,15 @@ class Launcher:
         stamps = [(number, run.unit.token, run.since) for number, run in found if run is not None]
         self._shared_jobs.stamp(self._runtime.clock.now(), stamps)
 
-    def show_busy(self) -> None:
+    def publish_busy(self) -> None:
         """Publish how many jobs run, before the next beat is due."""
-        self._heartbeat.ring()
+        self._heartbeat.beat_soon()
 
-    def finish_stop(self, *, is_asked: bool = True) -> bool:
+    def finish_stop(self, *, is_requested: bool = True) -> bool:
         """Put back what still runs, settle, leave the membership and the registry.
 
-        is_asked: whether anybody has asked for this stop; if nobody did, what still runs may have caused it, and counts
-        as in a death (docs/adr/0016).
+        is_requested: whether anybody has asked for this stop.  If nobody did, a job that still runs may have caused it,
+        and counts as in a death (docs/adr/0016).
         No thread is killed: a job that still runs ends with the process (invariant 6).
         Returns whether Redis has it all; if not, the units are recovered like those of the dead (R7).
         """
@@ -261,51 +270,51 @@ class Launcher:
         self._fetch.end()
         self._heartbeat.stop()
         self._recovery.stop()
-        until = self._runtime.clock.monotonic() + LAST_ROUND
-        self._heartbeat.join(LAST_ROUND)
+        until = self._runtime.clock.monotonic() + LAST_STEP_SECONDS
+        self._heartbeat.join(LAST_STEP_SECONDS)
         self._recovery.join(max(0.0, until - self._runtime.clock.monotonic()))
         try:
-            self._heartbeat.withdraw(LAST_ROUND)
+            self._heartbeat.withdraw(LAST_STEP_SECONDS)
         except StoreError as error:
             self._runtime.trouble("stop", error)  # the heartbeat expires by itself
-        if is_asked:  # if Redis is away now, or this process is killed as it leaves, that is no job's doing
+        if is_requested:  # if Redis is away now, or this process is killed as it leaves, that is no job's doing
             self._shared_jobs.clear()
         # Nearly last: from here on others may run what still runs here.
-        has_left = self._leave(is_asked=is_asked)
+        has_left = self._leave(is_requested=is_requested)
         if has_left and not self._heartbeat.is_alive:  # else Redis is away, or the heartbeat is at it
-            self._executions.finish(self._runtime.store.connection(timeout=LAST_ROUND))
+            self._execution_metrics.finish(self._runtime.store.connection(timeout=LAST_STEP_SECONDS))
         self.end_job_log()
         self._runtime.run_hooks("exit")
         return has_left
 
-    def let_go(self) -> None:
+    def close_after_fork(self) -> None:
         """Close, in a forked process, what is this worker's."""
-        self._wakeups.let_go()
-        self._heartbeat.let_go()
-        self._runtime.store.let_go()
+        self._wakeups.close_after_fork()
+        self._heartbeat.close_after_fork()
+        self._runtime.store.close_after_fork()
 
     def end_job_log(self) -> None:
         """Write the lines of jobs that are done, if somebody reads them."""
         self._job_log.end()
 
-    def _leave(self, *, is_asked: bool) -> bool:
+    def _leave(self, *, is_requested: bool) -> bool:
         """Put back what this process holds; return whether Redis took it before the grace was used up."""
-        until = self._runtime.clock.monotonic() + LEAVE_PATIENCE
+        until = self._runtime.clock.monotonic() + MAX_LEAVE_SECONDS
         running = [each.unit for each in self._manager.running()]
-        interrupted = self._manager.interrupt() if is_asked else []
-        suspects = [] if is_asked else [unit.token for unit in running]
+        interrupted = self._manager.interrupt() if is_requested else []
+        suspects = [] if is_requested else [unit.token for unit in running]
         if running:
-            event = "worker_interrupted" if is_asked else "stop_unasked"
+            event = "worker_interrupted" if is_requested else "stop_unasked"
             jids = ", ".join(peek(unit.payload)[1] for unit in running)
             self._runtime.events.emit(event, running=len(running), jids=jids)
         while True:
             try:
-                if not self._manager.join(LAST_ROUND):
+                if not self._manager.join(LAST_STEP_SECONDS):
                     self._wakeups.end_on_server()
-                self._fetch.leave(interrupted, LAST_ROUND, suspects)
+                self._fetch.leave(interrupted, LAST_STEP_SECONDS, suspects)
             except StoreError as error:
-                if self._runtime.clock.monotonic() + LAST_ROUND < until:
-                    self._stopping_pause.wait(LEAVE_PAUSE)
+                if self._runtime.clock.monotonic() + LAST_STEP_SECONDS < until:
+                    self._never_set.wait(LEAVE_RETRY_SECONDS)
                     continue
                 identity, units = self._identity(), max(self._fetch.running(), len(running))
                 has_all = not units and self._fetch.is_certain()
@@ -319,11 +328,11 @@ class Launcher:
 
     def _make_processor(self, number: int) -> Processor:
         return Processor(
-            number, self._fetch, self._make_execution(), self._shared_jobs, self._runtime.clock, self._crashed
+            number, self._fetch, self._make_execution(), self._shared_jobs, self._runtime.clock, self._on_service_crash
         )
 
     def _make_execution(self) -> Execution:
-        parts = (self._runtime, self._registry, self._metrics, self._stopping, self._job_log.say)
+        parts = (self._runtime, self._registry, self._metrics, self._stopping, self._job_log.log_done)
         return Execution(*parts, self._fencing.is_fenced, self._engine.begin_run)
 
     def _make_heartbeat(self) -> Heartbeat:
@@ -344,8 +353,8 @@ class Launcher:
             on_message=self._callbacks.on_message,
             on_names=self.learn_queues,
             on_doubt=self._fetch.mark_uncertain,
-            on_crash=self._crashed,
-            on_beat=self._write_executions,
+            on_crash=self._on_service_crash,
+            on_beat=self._write_execution_metrics,
         )
 
     # telling
@@ -354,9 +363,9 @@ class Launcher:
         self._fencing.begin(member.identity)
         self._callbacks.on_member(member)
 
-    def _write_executions(self) -> None:
+    def _write_execution_metrics(self) -> None:
         with self._runtime.store.borrowed() as connection:
-            self._executions.flush(connection)
+            self._execution_metrics.flush(connection)
 
     def _start_at_zero(self) -> None:
         """Have the series of all jobs of our queues, before their first run."""
@@ -382,7 +391,7 @@ class Launcher:
         if not self.order.weights:
             self._runtime.events.emit("no_queues", group=self.order.group.text)
 
-    def doings(self) -> dict[str, str]:
+    def running_by_thread_name(self) -> dict[str, str]:
         """Return what threads run at this moment, in words, by their names: class, jid, and for how long."""
         now = self._runtime.clock.now()
         found = {}
@@ -402,6 +411,6 @@ class Launcher:
                 named.append((context.name, run.unit.queue, max(0.0, now - run.since)))
         return named
 
-    def _crashed(self, service: str, error: Exception) -> None:
+    def _on_service_crash(self, service: str, error: Exception) -> None:
         self._runtime.events.emit("service_crashed", service=service, error=error)
         self._runtime.setup.notify_error_handlers(error, {"context": service})

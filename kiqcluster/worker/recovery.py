@@ -30,20 +30,20 @@ from kiqcluster.process.service import Service
 from kiqcluster.store import Connection, is_outage
 from kiqcluster.store.engine import ALL_SUSPECT, Beat, Engine
 from kiqcluster.worker import failure_detector
-from kiqcluster.worker.failure_detector import LOOKS, Observation, Window
+from kiqcluster.worker.failure_detector import BEATS_PER_WINDOW, Observation, Window
 from kiqcluster.worker.fetch.fencing import Fencing
 from kiqcluster.worker.heartbeat import withdrawal
-from kiqcluster.worker.identity import Birth, is_gone
+from kiqcluster.worker.identity import ProcessFingerprint, has_exited
 
 __all__ = ["Recovery"]
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds between tries while Redis is away
-LOOK_TIMEOUT = 5.0  # seconds that a look may take; never more than the time between two of them
-TRY_AGAIN = 1.0  # seconds after a look that failed
-QUEUES_AT_ONCE = 1_000  # at whose wake lists one round trip looks
+MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 5.0  # between tries while Redis is away
+BEAT_TIMEOUT_SECONDS = 5.0  # never more than the time between two beats
+BEAT_RETRY_SECONDS = 1.0  # after a beat that failed
+QUEUES_PER_ROUND_TRIP = 1_000  # whose wake lists one round trip reads
 MAX_EMPTYING_SECONDS = 1.0  # that wake lists are emptied for between two beats
-MAX_HANDED = 20  # members that one look is handed; when it gets so many, the next one follows at once
-GONE, SILENT = "whose process is gone", "whose process gave no sign of life for {:g} s"
+MAX_MEMBERS_PER_BEAT = 20  # silent members that one beat returns; after so many, the next beat follows at once
+PROCESS_EXITED, HEARTBEAT_MISSED = "whose process is gone", "whose process gave no sign of life for {:g} s"
 
 
 class Recovery(Service):
@@ -57,7 +57,7 @@ class Recovery(Service):
         self,
         runtime: Runtime,
         engine: Engine,
-        birth: Birth,
+        fingerprint: ProcessFingerprint,
         identity: Callable[[], str],
         fencing: Fencing,
         on_doubt: Callable[[], None],
@@ -67,23 +67,23 @@ class Recovery(Service):
         super().__init__("recovery", on_crash)
         self._runtime = runtime
         self._engine = engine
-        self._birth = birth
+        self._fingerprint = fingerprint
         self._identity = identity
         self._fencing = fencing
         self._on_doubt = on_doubt
         self._on_recovered = on_recovered
-        self._waiting: deque[tuple[str, Sequence[str]]] = deque()
-        self._more = threading.Event()
+        self._orphans: deque[tuple[str, Sequence[str]]] = deque()
+        self._wakeup = threading.Event()
         self._attempt = 0
         self._try_at = 0.0
         self._recover_after = runtime.config.recover_after
-        self._look_timeout = min(LOOK_TIMEOUT, self._recover_after / LOOKS)
+        self._beat_timeout = min(BEAT_TIMEOUT_SECONDS, self._recover_after / BEATS_PER_WINDOW)
         # Connection → its connect_count, and which server it reaches.
         self._servers: WeakKeyDictionary[Connection, tuple[int, str]] = WeakKeyDictionary()
         self._window: Window | None = None
-        self._look_at = 0.0
-        self._complaint = ""
-        self._unemptied: Iterator[str] | None = None  # queues whose wake lists are still to be emptied
+        self._beat_at = 0.0
+        self._refusal = ""
+        self._wake_lists_left: Iterator[str] | None = None  # queues whose wake lists are still to be emptied
 
     def catch_up(self, orphans: Mapping[str, Sequence[str]]) -> None:
         """Recover these processes and those of this host that are gone, now; in the booting thread.
@@ -92,8 +92,14 @@ class Recovery(Service):
         knows: all that it held is suspect.
         Raises StoreError while Redis is away; may be called again.  What Redis refuses is tried again later.
         """
-        births = {identity: Birth.parse(record) for identity, record in self._engine.members().items()}
-        gone = [identity for identity, birth in births.items() if birth is not None and is_gone(birth, self._birth)]
+        fingerprints = {
+            identity: ProcessFingerprint.parse(record) for identity, record in self._engine.members().items()
+        }
+        gone = [
+            identity
+            for identity, fingerprint in fingerprints.items()
+            if fingerprint is not None and has_exited(fingerprint, self._fingerprint)
+        ]
         for identity, running in {**dict.fromkeys(gone, ALL_SUSPECT), **orphans}.items():
             try:
                 self._recover(identity, running)
@@ -104,76 +110,76 @@ class Recovery(Service):
 
     def recover(self, orphans: Mapping[str, Sequence[str]]) -> None:
         """Recover these processes, soon; from any thread."""
-        waiting = {identity for identity, _ in self._waiting}
-        self._waiting.extend((identity, running) for identity, running in orphans.items() if identity not in waiting)
-        self._more.set()
+        waiting = {identity for identity, _ in self._orphans}
+        self._orphans.extend((identity, running) for identity, running in orphans.items() if identity not in waiting)
+        self._wakeup.set()
 
     def run(self) -> None:
         self._window = None
         while not self.stopping.is_set():
-            due_at = min(self._look_at, self._try_at) if self._waiting else self._look_at
-            is_told = self._more.wait(max(0.0, due_at - self._now()))
-            self._more.clear()
-            if self._waiting and (is_told or self._now() >= self._try_at):
-                self._recover_waiting()
-            if self._now() >= self._look_at:
-                self._look_at = self._now() + failure_detector.pause(self._recover_after, self._runtime.rng)
+            due_at = min(self._beat_at, self._try_at) if self._orphans else self._beat_at
+            is_told = self._wakeup.wait(max(0.0, due_at - self._now()))
+            self._wakeup.clear()
+            if self._orphans and (is_told or self._now() >= self._try_at):
+                self._recover_orphans()
+            if self._now() >= self._beat_at:
+                self._beat_at = self._now() + failure_detector.pause(self._recover_after, self._runtime.rng)
                 self._sweep()
-        if self._waiting:  # nobody else may be there to do it; one try
-            self._recover_waiting()
+        if self._orphans:  # nobody else may be there to do it; one try
+            self._recover_orphans()
 
     def wake(self) -> None:
-        self._more.set()
+        self._wakeup.set()
 
     # told
 
-    def _recover_waiting(self) -> None:
+    def _recover_orphans(self) -> None:
         """Try each once, until a beat is due; what fails, or is left, waits for its next turn."""
         has_failed = False
-        for number in range(len(self._waiting)):
-            if number and self._now() > self._look_at and not self.stopping.is_set():
+        for number in range(len(self._orphans)):
+            if number and self._now() > self._beat_at and not self.stopping.is_set():
                 break  # others wait for our beat
-            identity, running = self._waiting.popleft()
+            identity, running = self._orphans.popleft()
             try:
                 self._recover(identity, running)
             except StoreError as error:
                 self._runtime.trouble("recovery", error)
-                self._waiting.append((identity, running))
+                self._orphans.append((identity, running))
                 has_failed = True
                 if is_outage(error) or self.stopping.is_set():
                     break
         self._empty_wake_lists()
         self._attempt = self._attempt + 1 if has_failed else 0
-        self._try_at = self._now() + jittered(self._attempt, FIRST_PAUSE, LONGEST_PAUSE, self._runtime.rng)
+        self._try_at = self._now() + jittered(self._attempt, MIN_RETRY_SECONDS, MAX_RETRY_SECONDS, self._runtime.rng)
 
     # sweep
 
     def _sweep(self) -> None:
         """Beat; recover those that were handed to us as silent.  One round trip while all of them beat."""
         try:
-            while self._look() == MAX_HANDED and not self.stopping.is_set():
+            while self._beat_and_recover() == MAX_MEMBERS_PER_BEAT and not self.stopping.is_set():
                 continue
             self._empty_wake_lists()
         except StoreError as error:
             if not is_outage(error):
                 self._window = None
-            self._look_at = min(self._look_at, self._now() + TRY_AGAIN)  # others wait for our beat
-            self._complain(error)
+            self._beat_at = min(self._beat_at, self._now() + BEAT_RETRY_SECONDS)  # others wait for our beat
+            self._log_refusal(error)
 
-    def _look(self) -> int:
+    def _beat_and_recover(self) -> int:
         """Beat once, and recover whom it is handed, until the next beat is due; return how many it was handed."""
         identity, asked = self._identity(), self._now()
-        most = MAX_HANDED if failure_detector.is_ready(self._window, asked, self._recover_after) else 0
+        most = MAX_MEMBERS_PER_BEAT if failure_detector.may_recover(self._window, asked, self._recover_after) else 0
         server, beat = self._beat(identity, most)
         seen = Observation(asked, self._now(), server, beat.at)
-        self._window = failure_detector.judge(self._window, seen, self._recover_after)
-        self._take_note(identity, asked, beat.strangers)
+        self._window = failure_detector.observe(self._window, seen, self._recover_after)
+        self._update_fencing(identity, asked, beat.strangers)
         if beat.complaint:
-            self._complain(RedisRefused(beat.complaint))
-        if not failure_detector.is_ready(self._window, asked, self._recover_after):
+            self._log_refusal(RedisRefused(beat.complaint))
+        if not failure_detector.may_recover(self._window, asked, self._recover_after):
             return 0  # what this very beat has shown begins anew; others are handed them in a while
         for silent, score in beat.silent.items():
-            if self._now() > asked + self._recover_after / LOOKS:
+            if self._now() > asked + self._recover_after / BEATS_PER_WINDOW:
                 break  # the next beat is due; who is left is handed out again
             self._recover_silent(silent, score)
         return len(beat.silent)
@@ -183,20 +189,20 @@ class Recovery(Service):
 
         One round trip, one more after each new connection.
         """
-        pause = self._recover_after / LOOKS
+        pause = self._recover_after / BEATS_PER_WINDOW
         with self._engine.store.borrowed() as connection:
             connection.connect()
             number, server = self._servers.get(connection, (0, ""))
             if number != connection.connect_count:
                 number = connection.connect_count
                 server = (
-                    self._engine.server_of(connection, self._look_timeout) or f"connection {number} of {id(connection)}"
+                    self._engine.server_of(connection, self._beat_timeout) or f"connection {number} of {id(connection)}"
                 )
                 self._servers[connection] = (number, server)
-            beat = self._engine.beat(connection, [identity], self._recover_after, most, pause, self._look_timeout)
+            beat = self._engine.beat(connection, [identity], self._recover_after, most, pause, self._beat_timeout)
             return (server if number == connection.connect_count else ""), beat
 
-    def _take_note(self, identity: str, asked: float, strangers: frozenset[str]) -> None:
+    def _update_fencing(self, identity: str, asked: float, strangers: frozenset[str]) -> None:
         """Record whether Redis took our beat.  A fenced process looks at once what it still holds (R1)."""
         if identity not in strangers:
             self._fencing.confirm(identity, asked)
@@ -211,12 +217,12 @@ class Recovery(Service):
         except RedisRefused as error:  # a broken queue holds up no other process
             if is_outage(error):
                 raise
-            self._complain(error)
+            self._log_refusal(error)
 
-    def _complain(self, error: StoreError) -> None:
+    def _log_refusal(self, error: StoreError) -> None:
         """Say what Redis refuses, once: every worker of the fleet looks again and again."""
-        if str(error) != self._complaint:
-            self._complaint = str(error)
+        if str(error) != self._refusal:
+            self._refusal = str(error)
             self._runtime.trouble("recovery", error)
 
     # both
@@ -227,10 +233,10 @@ class Recovery(Service):
             units = self._engine.recover(connection, identity, running, score)
         if units is None:
             return
-        self._unemptied = self._engine.queue_names()
+        self._wake_lists_left = self._engine.queue_names()
         with self._engine.store.borrowed() as connection:  # a refusal is about a broken key; beats say that
             connection.exchange(withdrawal(self._engine.store.keys, identity))
-        why = GONE if score is None else SILENT.format(self._recover_after)
+        why = PROCESS_EXITED if score is None else HEARTBEAT_MISSED.format(self._recover_after)
         self._runtime.events.emit(
             "recovered" if units else "recovered_nothing", identity=identity, units=units, why=why
         )
@@ -242,21 +248,21 @@ class Recovery(Service):
         A wake list belongs to the queue, so any may be emptied at any time; whoever lives there is rung again.  Redis
         does not know any more which queues the dead have served, so all are looked at.  What is left after
         MAX_EMPTYING_SECONDS waits for the next look, and what an outage interrupts begins anew then.
-        Two round trips per QUEUES_AT_ONCE queues, and one more where anything lies there.
+        Two round trips per QUEUES_PER_ROUND_TRIP queues, and one more where anything lies there.
         """
         until = self._now() + MAX_EMPTYING_SECONDS
-        while self._unemptied is not None and self._now() < until:
+        while self._wake_lists_left is not None and self._now() < until:
             try:
-                names = list(islice(self._unemptied, QUEUES_AT_ONCE))
+                names = list(islice(self._wake_lists_left, QUEUES_PER_ROUND_TRIP))
                 with self._engine.store.borrowed() as connection:
                     self._engine.return_wake_lists(connection, names)
             except StoreError as error:
                 is_away = is_outage(error)  # else no look at the queues succeeds
-                self._unemptied = self._engine.queue_names() if is_away else None
-                self._complain(error)
+                self._wake_lists_left = self._engine.queue_names() if is_away else None
+                self._log_refusal(error)
                 return
-            if len(names) < QUEUES_AT_ONCE:
-                self._unemptied = None
+            if len(names) < QUEUES_PER_ROUND_TRIP:
+                self._wake_lists_left = None
 
     def _now(self) -> float:
         return self._runtime.clock.monotonic()

@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 
 from kiqcluster.sidekiq.ruby_json import decode
 from kiqcluster.store import Store
-from kiqcluster.worker.heartbeat import BEAT
+from kiqcluster.worker.heartbeat import BEAT_SECONDS
 from tests.apps.interop import fragile
 from tests.kit import wait_until
 
 __all__ = ["AT_ONCE", "PRESSED", "buried", "entries", "failed", "jids", "mend", "presses", "queued", "ran", "wait_ran"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-AT_ONCE = BEAT - 1  # seconds: sooner than a process that hears of nothing before its next beat
+AT_ONCE = BEAT_SECONDS - 1  # seconds: sooner than a process that hears of nothing before its next beat
 PRESSED: set[str] = set()  # routes of Sidekiq::Web that some test posts to
 
 

@@ -55,7 +55,7 @@ FEW_THREADS = """
         resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 17 * STACK_BYTES // 2, LIMIT[1]))
 
     @job()
-    def let_go():
+    def close_after_fork():
         threading.stack_size(0)
         resource.setrlimit(resource.RLIMIT_AS, LIMIT)
         note("let go")
@@ -83,7 +83,7 @@ def test_a_worker_that_gets_few_threads_works_with_these_and_has_all_once_there_
     pid = cluster.wait_ready()[0]
     wait_until(lambda: len(ledger(store)) == 20, "the jobs to be done by fewer threads")
     cluster.wait_for("service_crashed")
-    push(store, "let_go")
+    push(store, "close_after_fork")
     wait_noted(store, "let go")
     push_many(store, "nap", [[f"{number}", 1.0] for number in range(6)])
     wait_until(lambda: sum(line.startswith("began") for line in ledger(store)) == 6, "all six to run at once")

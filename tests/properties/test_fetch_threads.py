@@ -33,7 +33,7 @@ from kiqcluster.worker.fetch.batch import Batch
 from kiqcluster.worker.fetch.fetch import ReliableFetch
 from kiqcluster.worker.fetch.prefetch import Prefetch
 from kiqcluster.worker.fetch.queue_order import QueueOrder
-from kiqcluster.worker.identity import Birth, new_member
+from kiqcluster.worker.identity import ProcessFingerprint, new_member
 from tests.chaos.scale import sized
 from tests.kit import PATIENCE, PAUSE, RedisServer
 
@@ -102,7 +102,7 @@ class Rig:
         self.engine = Engine(store, DeadSetLimits(100, 1_000.0))
         runtime = Runtime(Config(), store, setup, Events(), SystemClock(), Random(rng.random()))
         order = QueueOrder(parse_group(QUEUE), [QUEUE], runtime.rng)
-        birth = Birth.of_this_process()
+        birth = ProcessFingerprint.of_this_process()
         self.fetch = ReliableFetch(
             runtime, self.engine, order, lambda: new_member(birth), lambda member: None, self.is_woken.set
         )

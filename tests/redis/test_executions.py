@@ -13,7 +13,7 @@ from kiqcluster.process.metrics import EXECUTION_BUCKETS, Executions
 from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.store import Store
 from kiqcluster.store.scripts import ONCE
-from kiqcluster.worker.metrics.execution_metrics import BATCH, ExecutionWriter
+from kiqcluster.worker.metrics.execution_metrics import BATCH_JOBS, ExecutionMetricsWriter
 from kiqcluster.worker.run.execution import UNREGISTERED
 from tests.kit import ManualClock, RedisServer, wait_until
 from tests.proxy import Fault, Proxy
@@ -33,7 +33,7 @@ class Bench:
         events = Events()
         events.listen(lambda event, fields: self.refusals.append(str(fields["error"])))
         self.runtime = Runtime(Config(), far, setup, events, self.clock)
-        self.writer = ExecutionWriter(self.runtime, far.keys, lambda: dict(self.ran), "me")
+        self.writer = ExecutionMetricsWriter(self.runtime, far.keys, lambda: dict(self.ran), "me")
 
     def run(self, name: str = "Mail", times: int = 1, ms: int = 1) -> None:
         before = self.ran.get(name, Executions())
@@ -116,7 +116,7 @@ def test_jobs_that_end_meanwhile_do_not_keep_it(bench: Bench) -> None:
         bench.run()
         return dict(bench.ran)
 
-    bench.writer = ExecutionWriter(bench.runtime, bench.far.keys, ran, "me")
+    bench.writer = ExecutionMetricsWriter(bench.runtime, bench.far.keys, ran, "me")
 
     bench.flush()
 
@@ -124,12 +124,12 @@ def test_jobs_that_end_meanwhile_do_not_keep_it(bench: Bench) -> None:
 
 
 def test_any_number_of_jobs_is_written(bench: Bench) -> None:
-    for number in range(2 * BATCH + 1):
+    for number in range(2 * BATCH_JOBS + 1):
         bench.run(f"Job{number}")
 
     bench.flush()
 
-    assert len(ExecutionMetrics(store=bench.near, clock=bench.clock).top_jobs()) == 2 * BATCH + 1
+    assert len(ExecutionMetrics(store=bench.near, clock=bench.clock).top_jobs()) == 2 * BATCH_JOBS + 1
 
 
 def test_names_that_nobody_registered_are_left_out(bench: Bench, store: Store) -> None:

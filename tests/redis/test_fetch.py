@@ -21,7 +21,7 @@ from kiqcluster.worker.fetch.batch import BatchState
 from kiqcluster.worker.fetch.fetch import ReliableFetch
 from kiqcluster.worker.fetch.prefetch import Prefetch
 from kiqcluster.worker.fetch.queue_order import QueueOrder
-from kiqcluster.worker.identity import Birth, new_member
+from kiqcluster.worker.identity import ProcessFingerprint, new_member
 from tests.kit import PATIENCE, RedisServer, wait_until
 
 
@@ -38,7 +38,7 @@ class Bench:
         events.listen(lambda name, _: self.events.append(name))
         runtime = Runtime(Config(), store, setup, events)
         order = QueueOrder(parse_group(group, strict=strict), (), runtime.rng)
-        birth = Birth.of_this_process()
+        birth = ProcessFingerprint.of_this_process()
         self.fetch = ReliableFetch(
             runtime, self.engine, order, lambda: new_member(birth), self.members.append, self._poke
         )

@@ -19,7 +19,14 @@ from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from kiqcluster.store.engine import Unit
-from kiqcluster.worker.heartbeat import CHECK_BEATS, MAX_SHOWN_BYTES, MAX_SHOWN_QUEUES, Heartbeat, Status, contradicts
+from kiqcluster.worker.heartbeat import (
+    BEATS_PER_CHECK,
+    MAX_SHOWN_BYTES,
+    MAX_SHOWN_QUEUES,
+    Heartbeat,
+    Status,
+    contradicts,
+)
 from kiqcluster.worker.run.job_run import JobRun
 from tests.kit import ManualClock, wait_until
 
@@ -143,13 +150,13 @@ def test_a_server_without_memory_shows_workers_and_takes_messages_for_them(liste
     try:
         store.call("DEL", store.keys.process(IDENTITY), store.keys.processes, store.keys.process_cleanup)
         listening.running = running
-        listening.heartbeat.ring()
+        listening.heartbeat.beat_soon()
         wait_until(lambda: process_registry.list_processes(store), "the process to be shown")
         assert store.call("HLEN", store.keys.work(IDENTITY)) == len(running)
 
-        for _ in range(CHECK_BEATS):
+        for _ in range(BEATS_PER_CHECK):
             listening.clock.time += 1
-            listening.heartbeat.ring()
+            listening.heartbeat.beat_soon()
             wait_until(
                 lambda: listening.field("beat") == repr(listening.clock.time).encode(), "the process to beat again"
             )
@@ -174,7 +181,7 @@ def test_what_redis_refuses_a_beat_is_reported_once_until_it_agrees(
     assert bench.failures == []
     assert reported == ["heartbeat: OOM no memory", "heartbeat: NOPERM no key"]
     bench.failures = [RedisRefused("NOPERM no key")]
-    bench.heartbeat.ring()
+    bench.heartbeat.beat_soon()
     wait_until(lambda: len(reported) == 3, "the refusal to be reported again")
 
 
@@ -197,8 +204,8 @@ def test_what_a_process_is_is_sent_when_it_changes_and_now_and_then(bench: Bench
         found: bytes | None = store.call("HGET", store.keys.process(IDENTITY), "info")
         return found
 
-    shown = [info_after_a_beat() is not None for _ in range(CHECK_BEATS + 1)]
-    assert shown == [True, *[False] * (CHECK_BEATS - 1), True]
+    shown = [info_after_a_beat() is not None for _ in range(BEATS_PER_CHECK + 1)]
+    assert shown == [True, *[False] * (BEATS_PER_CHECK - 1), True]
 
     bench.queues = {"default": 1, "mailers": 1}
     assert b"mailers" in (info_after_a_beat() or b"")
@@ -259,7 +266,7 @@ def test_the_queue_names_in_redis_are_told_at_each_beat(bench: Bench, store: Sto
 
 
 def test_nothing_is_doubted_on_one_connection_while_redis_holds_nothing_for_us(bench: Bench) -> None:
-    bench.beat(2 * CHECK_BEATS + 1)
+    bench.beat(2 * BEATS_PER_CHECK + 1)
 
     assert bench.doubts == 0
 
@@ -276,9 +283,9 @@ def test_a_new_connection_is_reason_to_doubt_for_it_may_lead_to_another_server(b
 def test_units_that_redis_holds_for_us_are_checked_every_few_beats(bench: Bench, store: Store) -> None:
     store.call("HSET", store.keys.inflight(IDENTITY), "00000001.0000000001.00001:default", "{}")
 
-    bench.beat(CHECK_BEATS)
+    bench.beat(BEATS_PER_CHECK)
     before = bench.doubts
-    bench.beat(CHECK_BEATS)
+    bench.beat(BEATS_PER_CHECK)
 
     assert (before, bench.doubts) == (0, 1)
 
@@ -310,7 +317,7 @@ def test_what_the_supervisor_does_is_published_with_each_beat(bench: Bench) -> N
     bench.beat()
     assert bench.cluster() is None
 
-    bench.heartbeat.show_cluster({"supervisor": "host:9:a", "lease_remaining": None})
+    bench.heartbeat.publish_cluster({"supervisor": "host:9:a", "lease_remaining": None})
     bench.beat()
     bench.store.call("DEL", bench.store.keys.process(IDENTITY))
     bench.beat()
@@ -320,7 +327,7 @@ def test_what_the_supervisor_does_is_published_with_each_beat(bench: Bench) -> N
 
 
 def test_a_lease_runs_down_between_the_supervisors_words(bench: Bench) -> None:
-    bench.heartbeat.show_cluster({"supervisor": "host:9:a", "lease_remaining": 20.0})
+    bench.heartbeat.publish_cluster({"supervisor": "host:9:a", "lease_remaining": 20.0})
 
     bench.clock.time += 8
     bench.beat()
@@ -334,7 +341,7 @@ def test_a_lease_runs_down_between_the_supervisors_words(bench: Bench) -> None:
 def test_the_first_word_of_the_supervisor_is_no_reason_to_doubt(bench: Bench) -> None:
     """It is a new field of a hash that is there: the process has not vanished meanwhile."""
     bench.beat(2)
-    bench.heartbeat.show_cluster({"supervisor": "host:9:a"})
+    bench.heartbeat.publish_cluster({"supervisor": "host:9:a"})
 
     bench.beat()
 
@@ -342,21 +349,21 @@ def test_the_first_word_of_the_supervisor_is_no_reason_to_doubt(bench: Bench) ->
 
 
 def test_news_is_published_at_once(listening: Bench) -> None:
-    listening.heartbeat.show_cluster({"supervisor": "host:9:a", "slots": 2})
+    listening.heartbeat.publish_cluster({"supervisor": "host:9:a", "slots": 2})
     wait_until(lambda: listening.cluster() == {"supervisor": "host:9:a", "slots": 2}, "the news to be there")
 
-    listening.heartbeat.show_cluster({"supervisor": "host:9:a", "slots": 3})
+    listening.heartbeat.publish_cluster({"supervisor": "host:9:a", "slots": 3})
 
     wait_until(lambda: listening.cluster()["slots"] == 3, "the later news to be there")
     assert listening.doubts == 0
 
 
 def test_a_lease_that_runs_down_is_no_news(listening: Bench) -> None:
-    listening.heartbeat.show_cluster({"supervisor": "host:9:a", "lease_remaining": 20.0})
+    listening.heartbeat.publish_cluster({"supervisor": "host:9:a", "lease_remaining": 20.0})
     wait_until(listening.cluster, "the first word to be there")
     before = listening.commands()["hset"]
 
-    listening.heartbeat.show_cluster({"supervisor": "host:9:a", "lease_remaining": 10.0})
+    listening.heartbeat.publish_cluster({"supervisor": "host:9:a", "lease_remaining": 10.0})
     control_messages.send(listening.store, IDENTITY, Message("dump", id="after it"))
     wait_until(lambda: listening.heard, "what came after it to be heard")
 
@@ -366,7 +373,7 @@ def test_a_lease_that_runs_down_is_no_news(listening: Bench) -> None:
 def test_whoever_rings_has_a_beat_at_once(listening: Bench, store: Store) -> None:
     listening.running = {"k9x2": JobRun(Unit("default", PAYLOAD, "1", IDENTITY), 5.0)}
 
-    listening.heartbeat.ring()
+    listening.heartbeat.beat_soon()
 
     wait_until(lambda: store.call("HGET", store.keys.process(IDENTITY), "busy") == b"1", "the beat")
 
@@ -385,7 +392,7 @@ def test_messages_and_signals_are_heard_while_it_waits(listening: Bench, store: 
 
 def test_a_beat_that_fails_while_it_listens_leaves_it_in_step_and_listening(listening: Bench, store: Store) -> None:
     listening.failures.append(RedisUnavailable("away for a moment"))
-    listening.heartbeat.ring()
+    listening.heartbeat.beat_soon()
     wait_until(lambda: not listening.failures, "the beat to fail")
 
     control_messages.send(store, IDENTITY, Message("dump", id="after it"))
@@ -461,7 +468,7 @@ def test_a_ruby_process_whose_json_contradicts_the_setting_is_said_once(
     store.call("SADD", store.keys.processes, "ruby:1:x")
     store.call("HSET", store.keys.process("ruby:1:x"), "info", ruby_json.encode({"version": version, "labels": labels}))
 
-    bench.beat(2 * CHECK_BEATS)
+    bench.beat(2 * BEATS_PER_CHECK)
 
     assert bench.events.count("ruby_json_doubtful") == said
 

@@ -183,7 +183,7 @@ def test_a_wakeup_does_not_wait_for_a_large_payload(bench: Bench, store: Store) 
     assert pushed == ["default"]
     assert store.call("LLEN", "kiq:wake:default") == 1
     wakeups.close()
-    wakeups.let_go()
+    wakeups.close_after_fork()
 
 
 def test_a_reserve_reads_few_large_payloads_that_it_does_not_take(bench: Bench, store: Store) -> None:

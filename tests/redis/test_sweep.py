@@ -15,8 +15,8 @@ from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.store import Connection, Store
 from kiqcluster.store.engine import Beat, DeadSetLimits, Engine, Member
 from kiqcluster.worker.fetch.fencing import Fencing
-from kiqcluster.worker.identity import Birth
-from kiqcluster.worker.recovery import QUEUES_AT_ONCE, Recovery
+from kiqcluster.worker.identity import ProcessFingerprint
+from kiqcluster.worker.recovery import QUEUES_PER_ROUND_TRIP, Recovery
 from tests.kit import ManualClock
 
 LIMIT = 60.0
@@ -59,7 +59,7 @@ class Watcher:
         self.recovery = Recovery(
             runtime,
             self.engine,
-            Birth.of_this_process(),
+            ProcessFingerprint.of_this_process(),
             lambda: self.identity,
             self.fencing,
             self.doubt,
@@ -158,8 +158,8 @@ def test_one_that_beats_between_the_look_and_the_script_is_left_alone(
     ready: Watcher, other: Member, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ready.look_for(LIMIT - 10)
-    take_note = ready.recovery._take_note
-    monkeypatch.setattr(ready.recovery, "_take_note", lambda *seen: (take_note(*seen), beat(ready, other)))
+    take_note = ready.recovery._update_fencing
+    monkeypatch.setattr(ready.recovery, "_update_fencing", lambda *seen: (take_note(*seen), beat(ready, other)))
 
     assert ready.look() == []
     assert queued(store) == ["c"]
@@ -404,7 +404,7 @@ def test_so_it_does_when_the_death_is_known(ready: Watcher, other: Member, store
         ready.recovery.catch_up({other.identity: ()})
     else:
         ready.recovery.recover({other.identity: ()})
-        ready.recovery._recover_waiting()
+        ready.recovery._recover_orphans()
 
     assert store.call("LRANGE", "queue:emails", 0, -1) == [b"a"]
 
@@ -431,7 +431,7 @@ def test_many_wake_lists_hold_up_no_beat(
     ready: Watcher, other: Member, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each round trip takes a second here.  A process that does not beat is recovered with the jobs that it runs."""
-    names = [f"q{number}" for number in range(3 * QUEUES_AT_ONCE)]
+    names = [f"q{number}" for number in range(3 * QUEUES_PER_ROUND_TRIP)]
     store.call("SADD", "queues", *names)
     store.pipeline([("LPUSH", f"kiq:wake:{name}", "a") for name in names[::100]])
     empty, gaps = ready.engine.return_wake_lists, [0.0]
@@ -488,8 +488,8 @@ def test_many_slow_recoveries_of_known_deaths_hold_up_no_beat(ready: Watcher, mo
     monkeypatch.setattr(ready.engine, "recover", recover_slowly)
     ready.recovery.recover(dict.fromkeys(names, ()))
     for done in (2, 4, 5):
-        ready.recovery._look_at = ready.clock.time + 10.0
-        ready.recovery._recover_waiting()
+        ready.recovery._beat_at = ready.clock.time + 10.0
+        ready.recovery._recover_orphans()
 
         assert ready.recovered == names[:done]
 

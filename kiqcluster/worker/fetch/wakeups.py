@@ -43,7 +43,7 @@ class Wakeups:
             end.setblocking(False)
         self._selector.register(self._wake_reader, selectors.EVENT_READ, None)
 
-    def let_go(self) -> None:
+    def close_after_fork(self) -> None:
         """In a forked process, close the descriptors of this one; the store closes its links."""
         for each in (self._selector, self._wake_reader, self._wake_writer):
             each.close()

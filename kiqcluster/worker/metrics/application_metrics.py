@@ -1,4 +1,4 @@
-"""Collectors: reads the application's own metrics, in a thread of its own.
+"""ApplicationMetrics: reads the application's own metrics, in a thread of its own.
 
 A collector may be any code of the application, with a query to a database in it; the worker's main thread, which beats,
 must not wait for it.  Without such metrics there is no thread.  Looks take at most a fiftieth of the time.
@@ -20,10 +20,10 @@ from kiqcluster.process.metrics import Row
 from kiqcluster.process.service import OnCrash, Service
 from kiqcluster.worker.metrics.metrics_delta import rows_of
 
-__all__ = ["Collectors"]
+__all__ = ["ApplicationMetrics"]
 
-EVERY = 1.0  # seconds between two looks, at least
-RESTRAINT = 50  # a look is followed by that many times its duration without one
+MIN_INTERVAL_SECONDS = 1.0  # between two looks
+PAUSE_PER_LOOK = 50  # a look is followed by that many times its duration without one
 # What prometheus-client registers about the process itself: the supervisor reports that for each slot.
 NOT_FORWARDED: Collection[object] = (
     prometheus_client.PROCESS_COLLECTOR,
@@ -32,18 +32,18 @@ NOT_FORWARDED: Collection[object] = (
 )
 
 
-class Collectors(Service):
-    """ours: the collector that is not the application's.
+class ApplicationMetrics(Service):
+    """own: the collector that is not the application's.
 
     `_latest` is handed over by assignment; `_asked` and `_answered` are numbers that only grow.
     """
 
     def __init__(
-        self, registry: CollectorRegistry, ours: Collector, clock: Clock, events: Events, on_crash: OnCrash
+        self, registry: CollectorRegistry, own: Collector, clock: Clock, events: Events, on_crash: OnCrash
     ) -> None:
         super().__init__("collectors", on_crash)
         self._registry = registry
-        self._ours = ours
+        self._own = own
         self._clock = clock
         self._events = events
         self._latest: tuple[list[Row], bool] = ([], False)
@@ -54,7 +54,7 @@ class Collectors(Service):
     @property
     def is_needed(self) -> bool:
         """Whether the application has metrics."""
-        return bool(self._foreign())
+        return bool(self._application_collectors())
 
     def latest(self) -> tuple[list[Row], bool]:
         """Return what the latest look has found, once; and whether that is all there is."""
@@ -80,7 +80,7 @@ class Collectors(Service):
             self._answered = answers
             self._done.set()
             took = self._clock.monotonic() - began
-            self._wanted.wait(max(EVERY, took * RESTRAINT))
+            self._wanted.wait(max(MIN_INTERVAL_SECONDS, took * PAUSE_PER_LOOK))
 
     def wake(self) -> None:
         self._wanted.set()
@@ -88,7 +88,7 @@ class Collectors(Service):
     def _look(self) -> tuple[list[Row], bool]:
         rows: list[Row] = []
         is_whole = True
-        for collector in self._foreign():
+        for collector in self._application_collectors():
             mode = getattr(
                 collector, "_multiprocess_mode", "all"
             )  # gauges have it, whether or not there is a directory
@@ -98,15 +98,15 @@ class Collectors(Service):
                         rows += rows_of(metric, mode)
             except Exception as error:  # noqa: BLE001  # the application's code; the others' series go on
                 is_whole = False
-                self._say(collector, error)
+                self._log_failure(collector, error)
         return rows, is_whole
 
-    def _foreign(self) -> list[Collector]:
+    def _application_collectors(self) -> list[Collector]:
         # The registry tells no other way which metric is whose, and with which mode.
         known = list(getattr(self._registry, "_collector_to_names", ()))
-        return [each for each in known if each is not self._ours and each not in NOT_FORWARDED]
+        return [each for each in known if each is not self._own and each not in NOT_FORWARDED]
 
-    def _say(self, collector: Collector, error: Exception) -> None:
+    def _log_failure(self, collector: Collector, error: Exception) -> None:
         name = type(collector).__qualname__
         if name not in self._faulty:
             self._faulty.add(name)

@@ -22,16 +22,16 @@ from kiqcluster.store import Connection, is_outage
 from kiqcluster.store.scripts import ONCE, Call, Word, run_scripts
 from kiqcluster.worker.run.execution import UNREGISTERED
 
-__all__ = ["ExecutionWriter", "increments"]
+__all__ = ["ExecutionMetricsWriter", "increments"]
 
-RECORD_TTL = 3_600  # seconds in which a batch can be sent again without being counted twice
-BATCH = 100  # jobs written in one round trip; the server does nothing else for about a millisecond
+RECORD_TTL_SECONDS = 3_600  # seconds in which a batch can be sent again without being counted twice
+BATCH_JOBS = 100  # jobs written in one round trip; the server does nothing else for about a millisecond
 NOTHING = Executions()
 
 Command = tuple[Word, ...]
 
 
-class ExecutionWriter:
+class ExecutionMetricsWriter:
     """count: returns job name → runs since the process started.  sender: who writes, unique to this process."""
 
     def __init__(
@@ -44,10 +44,10 @@ class ExecutionWriter:
         self._gathered: dict[str, Executions] = {}  # what is in batches
         self._number = 0
         self._batch: Call | None = None  # on its way, or with its reply lost
-        self._complaint = ""
+        self._refusal = ""
 
     def flush(self, connection: Connection) -> None:
-        """Write what was counted.  One round trip per BATCH jobs, none where nothing ran.
+        """Write what was counted.  One round trip per BATCH_JOBS jobs, none where nothing ran.
 
         Never raises for Redis: what could not be written is written by a later call.
         """
@@ -58,7 +58,7 @@ class ExecutionWriter:
                 self._send(connection, batch)
         except StoreError as error:
             if not is_outage(error):
-                self._complain(str(error))
+                self._log_refusal(str(error))
 
     def finish(self, connection: Connection) -> None:
         """Flush for the last time, and leave no record behind.  One round trip more."""
@@ -72,9 +72,9 @@ class ExecutionWriter:
         at = datetime.fromtimestamp(self._runtime.clock.now(), UTC)
         counts = self._count()
         changed = [name for name in counts if name != UNREGISTERED and counts[name] != self._before(name)]
-        for start in range(0, len(changed), BATCH):
+        for start in range(0, len(changed), BATCH_JOBS):
             commands: list[Command] = []
-            for name in changed[start : start + BATCH]:
+            for name in changed[start : start + BATCH_JOBS]:
                 commands += increments(self._keys, name, self._before(name), counts[name], at)
                 self._gathered[name] = counts[name]
             commands += (("EXPIRE", key, ttl) for key, ttl in _kept(self._keys, at))
@@ -86,7 +86,7 @@ class ExecutionWriter:
     def _call(self, commands: Iterable[Command]) -> Call:
         self._number += 1
         places: dict[Word, int] = {}
-        words: list[Word] = [self._number, RECORD_TTL]
+        words: list[Word] = [self._number, RECORD_TTL_SECONDS]
         for verb, key, *rest in commands:
             place = places.setdefault(key, len(places) + 2)
             words += (verb, place, len(rest), *rest)
@@ -98,13 +98,13 @@ class ExecutionWriter:
         if isinstance(reply, RedisRefused):
             raise reply  # as a whole, for want of memory perhaps: nothing ran
         self._batch = None
-        self._complain(reply[1][0].decode(errors="replace") if reply[1] else "")
+        self._log_refusal(reply[1][0].decode(errors="replace") if reply[1] else "")
 
-    def _complain(self, reason: str) -> None:
+    def _log_refusal(self, reason: str) -> None:
         """Say what Redis refuses, once; not what it refused before."""
-        if reason and reason != self._complaint:
+        if reason and reason != self._refusal:
             self._runtime.events.emit("redis_refused", operation="write executions", error=reason)
-        self._complaint = reason
+        self._refusal = reason
 
 
 def increments(keys: Keys, name: str, before: Executions, now: Executions, at: datetime) -> Iterator[Command]:

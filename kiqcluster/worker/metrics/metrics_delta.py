@@ -1,7 +1,7 @@
-"""Snapshot: what a worker tells its supervisor of its metrics: each series once, from then on what changes.
+"""MetricsDelta: what a worker tells its supervisor of its metrics: each series once, from then on what changes.
 
-rows_of     prometheus-client's form of a metric → rows (metrics.py); what no scraper would take is mended or left out
-Snapshot    rows → frames: families, layouts and rows get a number when they are new, values follow by it
+rows_of       prometheus-client's form of a metric → rows (metrics.py); what no scraper would take is mended or left out
+MetricsDelta  rows → frames: families, layouts and rows get a number when they are new, values follow by it
 
 A frame has, each where there is any:
   families   [number, name, type, help, unit, mode]
@@ -27,9 +27,9 @@ from prometheus_client.samples import Sample
 
 from kiqcluster.process.metrics import Exemplars, Family, Labels, Layout, Row
 
-__all__ = ["Frame", "Snapshot", "rows_of"]
+__all__ = ["Frame", "MetricsDelta", "rows_of"]
 
-FRAME_VALUES = 4_000  # after that many numbers a frame ends: the supervisor decodes each in one go
+MAX_FRAME_VALUES = 4_000  # after that many numbers a frame ends: the supervisor decodes each in one go
 SUFFIXES = {
     "counter": ("_total",),
     "gauge": ("",),
@@ -108,7 +108,7 @@ class Numbers(dict[Any, int]):
         return number
 
 
-class Snapshot:
+class MetricsDelta:
     """What the supervisor has been told so far."""
 
     def __init__(self) -> None:
@@ -125,13 +125,13 @@ class Snapshot:
         whole: rows as well, and all that there are of their kind: those of an earlier call that are missing are gone.
         """
         frame: Frame = {}
-        left = FRAME_VALUES
+        left = MAX_FRAME_VALUES
         complete = None if whole is None else list(whole)
         for row in (*rows, *(complete or ())):
             left -= self._add(row, frame)
             if left <= 0:
                 yield frame
-                frame, left = {}, FRAME_VALUES
+                frame, left = {}, MAX_FRAME_VALUES
         if complete is not None:
             self._forget_others(complete, frame)
         if frame:

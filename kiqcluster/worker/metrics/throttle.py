@@ -1,4 +1,4 @@
-"""Restraint: keeps what is done again and again from taking more than a share of the time."""
+"""Throttle: keeps what is done again and again from taking more than a share of the time."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from types import TracebackType
 
 from kiqcluster.clock import Clock
 
-__all__ = ["Restraint"]
+__all__ = ["Throttle"]
 
 
-class Restraint:
+class Throttle:
     """Measures each go, used as a context, and says when the next one is due.
 
     share: of one core's time, at most.  longest: seconds from the beginning of a go until the next one is due, at most;

@@ -24,7 +24,7 @@ from kiqcluster.errors import CannotRun, Interrupted, MalformedPayload, MisfitAr
 from kiqcluster.features.stacks import current_stacks
 from kiqcluster.ipc import forks
 from kiqcluster.ipc.forks import Forks, exit_forked_children, exit_if_forked
-from kiqcluster.process.metrics import BRIEF, DEFERRED, DROPPED, JobMetrics, Tallies, Tally
+from kiqcluster.process.metrics import DEFERRED, DROPPED, MIN_CPU_MEASURED_SECONDS, JobMetrics, Tallies, Tally
 from kiqcluster.process.runtime import CURRENT_JOB, JobContext, JobEnd, Run, Runtime
 from kiqcluster.registry import Definition, Registry
 from kiqcluster.sidekiq import ruby_json
@@ -123,7 +123,7 @@ class Execution:
         if unit.deaths and unit.deaths >= self._deaths_allowed(definition):
             return self._bury_killer(unit, payload, name, definition)
         if started >= self._cpu_due:
-            self._cpu, self._cpu_due = self._clock.cpu(), started + BRIEF
+            self._cpu, self._cpu_due = self._clock.cpu(), started + MIN_CPU_MEASURED_SECONDS
         CURRENT_JOB.set(run.context)
         outcome = self._unknown(run, payload, name) if definition is None else self._run(run, payload, definition)
         run.seconds = self._clock.monotonic() - started
@@ -412,13 +412,16 @@ class Execution:
             self._runtime.events.emit("job_interrupted", elapsed=elapsed)
         enqueued_at = seconds(payload.get("enqueued_at"))
         waited = None if enqueued_at is None else self._clock.now() - elapsed - enqueued_at
-        used = None if elapsed < BRIEF else self._read_cpu(elapsed)
+        used = None if elapsed < MIN_CPU_MEASURED_SECONDS else self._read_cpu(elapsed)
         self._tally(name, queue).add(outcome, elapsed, waited, was_retried="retry_count" in payload, used=used)
 
     def _read_cpu(self, elapsed: float) -> float:
-        """Return the CPU seconds of a run that took `elapsed`, too much by BRIEF at most (docs/metrics.md)."""
+        """Return the CPU seconds of a run that took `elapsed` (docs/metrics.md).
+
+        They are too many by MIN_CPU_MEASURED_SECONDS at most.
+        """
         before, self._cpu = self._cpu, self._clock.cpu()
-        self._cpu_due = self._clock.monotonic() + BRIEF
+        self._cpu_due = self._clock.monotonic() + MIN_CPU_MEASURED_SECONDS
         return min(self._cpu - before, elapsed)
 
     def _emit_done(self, _payload: Payload, _name: str, _queue: str, elapsed: float) -> None:

@@ -1,10 +1,10 @@
 """Job log: the lines of jobs that are done, written by a thread of their own.
 
-Runs in: processor threads (`say`), its own thread (the loop), the main thread (end).
-1. say        note down what the line needs; formatting and writing are not on the job's path
-2. gather     for a moment, so that many lines share one write
-3. write      what our handler would have written, in pieces that a pipe takes as a whole
-4. drop       and count what comes while the buffer is full, because nobody reads; and what a full disk does not take
+Runs in: processor threads (`log_done`), its own thread (the loop), the main thread (end).
+1. log_done    note down what the line needs; formatting and writing are not on the job's path
+2. gather      for a moment, so that many lines share one write
+3. write       what our handler would have written, in pieces that a pipe takes as a whole
+4. drop        and count what comes while the buffer is full, because nobody reads; and what a full disk does not take
 
 Only this thread ever waits for whoever reads the log.  A process that is killed takes the last moment's lines with it.
 """
@@ -25,13 +25,14 @@ from kiqcluster.process.log_handlers import encoded, put, record_of_dropped
 from kiqcluster.process.service import Service
 from kiqcluster.sidekiq.payload import Payload
 
-__all__ = ["MOST", "JobLog"]
+__all__ = ["MAX_WAITING_LINES", "JobLog"]
 
-GATHER = 0.03  # seconds that a line may wait for others to share its write
-MOST = 5_000  # lines that wait to be written; as many again may be on their way
-PATIENCE = 0.5  # seconds that jobs wait for room, once; until a write has made some, later lines wait for nothing
-PARTING = 0.5  # seconds that the end of the process waits for the last lines to be read
-FILE_PIECE = 1 << 18  # bytes of one write to a file; a pipe's are PIPE_BUF: others write to it, and lines stay whole
+GATHER_SECONDS = 0.03  # that a line may wait for others to share its write
+MAX_WAITING_LINES = 5_000  # to be written; as many again may be on their way
+MAX_ROOM_WAIT_SECONDS = 0.5  # of a job, once; until a write has made room, later lines are dropped without a wait
+LAST_WRITE_SECONDS = 0.5  # that the end of the process waits for the last lines to be read
+# One write to a file.  One to a pipe takes PIPE_BUF: others write to it, and lines stay whole.
+MAX_FILE_WRITE_BYTES = 1 << 18
 
 
 class JobLog(Service):
@@ -47,8 +48,9 @@ class JobLog(Service):
         self._clock = clock
         self._shortcut = Shortcut.find(events)
         self._lines: deque[DoneLine] = deque()
-        self._told, self._full = Event(), Event()  # there are lines; there is no room for more, or it is time to end
-        self._is_told = False
+        self._has_lines = Event()
+        self._full = Event()  # there is no room for more, or it is time to end
+        self._is_notified = False
         self._room = Condition()
         self._is_stalled = False
         self._dropped = 0
@@ -56,23 +58,25 @@ class JobLog(Service):
 
     # processors
 
-    def say(self, payload: Payload, name: str, queue: str, elapsed: float) -> None:
+    def log_done(self, payload: Payload, name: str, queue: str, elapsed: float) -> None:
         """Have it logged that a job is done.  Waits only while lines come faster than they are written."""
         shortcut, jid = self._shortcut, payload.get("jid")
         if shortcut is None or type(jid) is not str or not shortcut.is_open():
             self._events.emit("job_done", elapsed=elapsed)
-        elif shortcut.wants(payload.get("log_level")) and (len(self._lines) < MOST or self._has_room()):
+        elif shortcut.wants(payload.get("log_level")) and (len(self._lines) < MAX_WAITING_LINES or self._has_room()):
             self._lines.append((self._clock.now(), get_ident(), jid, name, queue, elapsed))
-            if not self._is_told:  # looked at after the line is there: see _take
-                self._is_told = True
-                self._told.set()
+            if not self._is_notified:  # looked at after the line is there: see _take
+                self._is_notified = True
+                self._has_lines.set()
 
     def _has_room(self) -> bool:
         """Wait for room; count the line as dropped, and return False, when there is none."""
         self._full.set()
         with self._room:
             if not self._is_stalled:
-                self._is_stalled = not self._room.wait_for(lambda: len(self._lines) < MOST, PATIENCE)
+                self._is_stalled = not self._room.wait_for(
+                    lambda: len(self._lines) < MAX_WAITING_LINES, MAX_ROOM_WAIT_SECONDS
+                )
             self._dropped += self._is_stalled
             return not self._is_stalled
 
@@ -86,20 +90,20 @@ class JobLog(Service):
     def run(self) -> None:
         assert self._shortcut is not None, "there is no thread without it"
         while not self.stopping.is_set():
-            self._told.wait()
-            self._full.wait(GATHER)
+            self._has_lines.wait()
+            self._full.wait(GATHER_SECONDS)
             self._write(self._shortcut)
         self._write(self._shortcut)  # what came in during the last one
 
     def wake(self) -> None:
-        self._told.set()
+        self._has_lines.set()
         self._full.set()
 
     def end(self) -> None:
         """Write what is there, if somebody reads it; for the end of the process."""
         if not self.stopping.is_set():
             self.stop()
-            self.join(PARTING)
+            self.join(LAST_WRITE_SECONDS)
 
     def _write(self, shortcut: Shortcut) -> None:
         lines, dropped = self._take()
@@ -117,8 +121,9 @@ class JobLog(Service):
     def _take(self) -> tuple[list[DoneLine], int]:
         """Return the lines that wait, and how many were dropped since the last time."""
         self._full.clear()
-        self._told.clear()
-        self._is_told = False  # before they are taken: who adds a line and finds it true has added one that is taken
+        self._has_lines.clear()
+        # Before they are taken: a processor that adds a line and finds it true has added one that is taken.
+        self._is_notified = False
         lines = [self._lines.popleft() for _ in range(len(self._lines))]
         with self._room:
             dropped, self._dropped = self._dropped, 0
@@ -135,7 +140,7 @@ class JobLog(Service):
 
 
 def _piece_size(descriptor: int) -> int:
-    return FILE_PIECE if stat.S_ISREG(os.fstat(descriptor).st_mode) else select.PIPE_BUF
+    return MAX_FILE_WRITE_BYTES if stat.S_ISREG(os.fstat(descriptor).st_mode) else select.PIPE_BUF
 
 
 def _pieces(texts: Iterable[str], size: int) -> Iterator[bytes]:

@@ -28,9 +28,9 @@ from kiqcluster.worker.run.processor import Processor
 
 __all__ = ["Manager"]
 
-SWEEP = 1.0  # seconds between looks at the queues while somebody is idle: what no bell tells of is seen by then
-FROZEN = 10.0  # seconds by which a sweep is late when the process has stood still: others may have recovered it since
-HUSH = 0.001  # seconds for which the loop only listens after it has rung: a job that has the interpreter begins sooner
+SWEEP_SECONDS = 1.0  # between looks at the queues while a processor is idle: they find what no wakeup tells of
+FROZEN_SECONDS = 10.0  # a sweep that is so late: the process stood still, and others may have recovered it
+LISTEN_AFTER_WAKEUP_SECONDS = 0.001  # without other work, so that a job that has the interpreter begins sooner
 
 
 class Manager(Service):
@@ -114,14 +114,14 @@ class Manager(Service):
         rung = self._wakeups.wait(seconds)
         while rung:
             self._ring(rung)
-            rung = self._wakeups.wait(HUSH)
+            rung = self._wakeups.wait(LISTEN_AFTER_WAKEUP_SECONDS)
 
     def _sweep(self) -> None:
         late = self._clock.monotonic() - self._next_sweep
         if late < 0:
             return
-        self._next_sweep = self._clock.monotonic() + SWEEP
-        if late < FROZEN:
+        self._next_sweep = self._clock.monotonic() + SWEEP_SECONDS
+        if late < FROZEN_SECONDS:
             self._fetch.sweep()
         else:  # only a reserve tells whether we are a member still
             self._fetch.on_wakeup()

@@ -18,7 +18,7 @@ from kiqcluster.store.entry_moves import Dropped
 
 __all__ = ["Overflow"]
 
-SAY_PERIOD_SECONDS = 3_600.0  # between two lines about a dead set that is full
+LOG_PERIOD_SECONDS = 3_600.0  # between two lines about a dead set that is full
 
 
 class Overflow:
@@ -29,26 +29,26 @@ class Overflow:
         self._metrics = metrics
         self._trim_soon = trim_soon
         self._lock = Lock()
-        self._unsaid = 0
-        self._said_at = -inf  # monotonic seconds
+        self._unlogged = 0
+        self._logged_at = -inf  # monotonic seconds
 
     def note(self, dropped: Dropped) -> None:
         """Take in what a burial has pushed out."""
         self._metrics.count_dead_dropped(*dropped)
         if dropped.has_more:
             self._trim_soon()
-        count = self._due_to_say(dropped.too_many)
+        count = self._due_to_log(dropped.too_many)
         if count:
             largest = self._runtime.config.dead_max_jobs
             self._runtime.events.emit("dead_set_overflows", count=count, largest=largest)
 
-    def _due_to_say(self, count: int) -> int:
+    def _due_to_log(self, count: int) -> int:
         """Return how many to say now: nothing, or all since it was last said."""
         now = self._runtime.clock.monotonic()
         with self._lock:
-            self._unsaid += count
-            if not self._unsaid or now < self._said_at + SAY_PERIOD_SECONDS:
+            self._unlogged += count
+            if not self._unlogged or now < self._logged_at + LOG_PERIOD_SECONDS:
                 return 0
-            self._said_at = now
-            count, self._unsaid = self._unsaid, 0
+            self._logged_at = now
+            count, self._unlogged = self._unlogged, 0
             return count

@@ -22,9 +22,10 @@ from kiqcluster.sidekiq.ruby_json import JSON, is_unicode
 __all__ = ["Plan", "cause_of", "delay", "describe_error", "plan", "trace"]
 
 OUR_FOLDER = str(Path(__file__).parents[1])
-LONGEST_MESSAGE = 10_000  # characters of an error's message that are stored (sidekiq job_retry.rb)
-VISIBLE = str.maketrans("<>", "()")  # `<lambda>`, `<locals>` and `<module>` would be tags on Ruby's pages, and vanish
-LONGEST_DELAY = 10 * 366 * 86_400  # seconds; a hook that answers more is taken for a mistake
+MAX_MESSAGE_CHARACTERS = 10_000  # of an error's message (sidekiq job_retry.rb)
+# `<lambda>`, `<locals>` and `<module>` would be tags on Ruby's pages, and vanish.
+TAGS_TO_PARENTHESES = str.maketrans("<>", "()")
+MAX_DELAY_SECONDS = 10 * 366 * 86_400  # a hook that answers more is taken for a mistake
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def plan(payload: Payload, queue: str, error: BaseException, option: JSON, max_r
 
 def delay(answer: Any, count: int, rng: Random) -> float:
     """Return the seconds until the next attempt: a hook's answer if it is a sensible number, else the curve."""
-    if isinstance(answer, int | float) and not isinstance(answer, bool) and 0 < answer <= LONGEST_DELAY:
+    if isinstance(answer, int | float) and not isinstance(answer, bool) and 0 < answer <= MAX_DELAY_SECONDS:
         return answer + retry_jitter(count, rng)
     return retry_delay(count, rng)
 
@@ -81,10 +82,10 @@ def describe_error(error: BaseException) -> dict[str, JSON]:
         message = str(error)
     except Exception as failure:  # noqa: BLE001  # an error whose text fails is still an error of this job
         message = f"(its message cannot be shown: {type(failure).__name__})"
-    message = message[:LONGEST_MESSAGE]
+    message = message[:MAX_MESSAGE_CHARACTERS]
     if not is_unicode(message):
         message = message.encode(errors="replace").decode()
-    return {"error_message": message, "error_class": class_name(error).translate(VISIBLE)}
+    return {"error_message": message, "error_class": class_name(error).translate(TAGS_TO_PARENTHESES)}
 
 
 def trace(error: BaseException) -> str:
@@ -116,7 +117,10 @@ def _queue(payload: Payload, queue: str) -> str:
 def _backtrace(error: BaseException, lines: JSON) -> list[str]:
     """Return `file:line:in 'function'`, innermost first, as Ruby's pages show them.  lines: True, or how many."""
     frames = own_frames(traceback.extract_tb(_own(error, "__traceback__")))
-    shown = [f"{frame.filename}:{frame.lineno}:in '{frame.name}'".translate(VISIBLE) for frame in reversed(frames)]
+    shown = [
+        f"{frame.filename}:{frame.lineno}:in '{frame.name}'".translate(TAGS_TO_PARENTHESES)
+        for frame in reversed(frames)
+    ]
     return shown[:lines] if isinstance(lines, int) and not isinstance(lines, bool) else shown
 
 

@@ -8,7 +8,15 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiqcluster.worker.failure_detector import LONGEST_GAP, MAX_SLIP, Observation, Window, is_ready, judge, pause
+from kiqcluster.worker.failure_detector import (
+    MAX_CLOCK_SLIP_SHARE,
+    MAX_GAP_SHARE,
+    Observation,
+    Window,
+    may_recover,
+    observe,
+    pause,
+)
 
 LIMIT = 60.0
 SERVER = "a" * 40
@@ -23,14 +31,14 @@ def ready(*row: Observation) -> list[bool]:
     """Return after each beat whether the process may recover others."""
     window, found = None, []
     for each in row:
-        window = judge(window, each, LIMIT)
-        found.append(is_ready(window, each.asked, LIMIT))
+        window = observe(window, each, LIMIT)
+        found.append(may_recover(window, each.asked, LIMIT))
     return found
 
 
 def test_after_the_whole_time_and_not_before() -> None:
     assert ready(*[seen(at) for at in range(0, 80, 10)]) == [False] * 6 + [True] * 2
-    assert not is_ready(None, 1e9, LIMIT)
+    assert not may_recover(None, 1e9, LIMIT)
 
 
 def test_the_time_counts_from_the_answer_of_the_first_to_the_question_of_the_last() -> None:
@@ -52,7 +60,7 @@ def test_a_server_that_does_not_say_who_it_is_is_another_one_each_time() -> None
 
 def test_a_gap_begins_anew() -> None:
     """Whoever was frozen does not know whether the others were."""
-    late = LIMIT * LONGEST_GAP + 0.1
+    late = LIMIT * MAX_GAP_SHARE + 0.1
 
     assert ready(*[seen(at) for at in range(0, 70, 10)], seen(60 + late))[-2:] == [True, False]
     assert ready(*[seen(at) for at in range(0, 70, 10)], seen(70, took=late - 10))[-2:] == [True, False]
@@ -61,7 +69,7 @@ def test_a_gap_begins_anew() -> None:
 def test_a_clock_that_was_set_begins_anew_whichever_it_was_and_wherever_to() -> None:
     row = [seen(at) for at in range(0, 70, 10)]
 
-    for step in (3_600, -3_600, LIMIT * MAX_SLIP + 0.1, -LIMIT * MAX_SLIP - 0.1):
+    for step in (3_600, -3_600, LIMIT * MAX_CLOCK_SLIP_SHARE + 0.1, -LIMIT * MAX_CLOCK_SLIP_SHARE - 0.1):
         assert ready(*row, seen(70, ahead=1e9 + step))[-2:] == [True, False]
 
 
@@ -82,7 +90,7 @@ def test_a_slow_round_trip_is_no_step_of_a_clock() -> None:
 def test_beats_are_sent_in_time(limit: float, seed: int) -> None:
     seconds = pause(limit, Random(seed))
 
-    assert 0 < seconds <= limit * LONGEST_GAP / 2  # a round trip and a busy machine have room, too
+    assert 0 < seconds <= limit * MAX_GAP_SHARE / 2  # a round trip and a busy machine have room, too
 
 
 # a law: whoever may recover has beaten without a gap, a step or another server for the whole time
@@ -107,10 +115,10 @@ def test_nobody_is_ready_whose_beats_were_disturbed(row: list[tuple[float, float
             window = None
             continue
         is_first = window is None
-        window = judge(window, seen(at, took=took, server=str(server), ahead=ahead), limit)
+        window = observe(window, seen(at, took=took, server=str(server), ahead=ahead), limit)
         at += took
-        if is_first or is_other or step or at - last > limit * LONGEST_GAP:
+        if is_first or is_other or step or at - last > limit * MAX_GAP_SHARE:
             since = at
         last = at
 
-        assert not is_ready(window, at - took, limit) or at - took - since >= limit
+        assert not may_recover(window, at - took, limit) or at - took - since >= limit

@@ -1,4 +1,4 @@
-"""Collectors: the application's own metrics, read in a thread of their own."""
+"""ApplicationMetrics: the application's own metrics, read in a thread of their own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prometheus_client.registry import REGISTRY, Collector
 from kiqcluster.clock import SystemClock
 from kiqcluster.process.events import Events
 from kiqcluster.process.metrics import JobMetrics, Row
-from kiqcluster.worker.metrics.application_metrics import Collectors
+from kiqcluster.worker.metrics.application_metrics import ApplicationMetrics
 from tests.kit import wait_until
 
 
@@ -29,13 +29,13 @@ class Stuck(Collector):
     """Collects nothing until it is let go."""
 
     def __init__(self) -> None:
-        self.let_go = threading.Event()
+        self.close_after_fork = threading.Event()
 
     def describe(self) -> Iterable[Metric]:
         return []
 
     def collect(self) -> Iterable[Metric]:
-        self.let_go.wait(20)
+        self.close_after_fork.wait(20)
         return []
 
 
@@ -48,7 +48,7 @@ class Stage:
         self.crashes: list[Exception] = []
         events = Events()
         events.listen(lambda name, fields: self.events.append({"event": name, **fields}))
-        self.collectors = Collectors(
+        self.collectors = ApplicationMetrics(
             self.registry, self.ours, SystemClock(), events, lambda _, error: self.crashes.append(error)
         )
 
@@ -83,10 +83,10 @@ def test_without_metrics_of_the_application_there_is_nothing_to_do(stage: Stage)
 def test_what_prometheus_client_registers_itself_is_not_the_applications() -> None:
     """Also a promise about the library: that its registry still tells which collectors it has."""
     known = set(REGISTRY._collector_to_names)
-    collectors = Collectors(REGISTRY, JobMetrics(1, list), SystemClock(), Events(), lambda *_: None)
+    collectors = ApplicationMetrics(REGISTRY, JobMetrics(1, list), SystemClock(), Events(), lambda *_: None)
 
     assert len(known) >= 3
-    assert collectors._foreign() == [
+    assert collectors._application_collectors() == [
         each for each in known if type(each).__name__ not in ("ProcessCollector", "PlatformCollector", "GCCollector")
     ]
 
@@ -137,7 +137,7 @@ def test_nobody_waits_for_one_that_is_stuck(stage: Stage) -> None:
     stage.collectors.ask(0.05)
 
     assert stage.collectors.latest() == ([], False)
-    stuck.let_go.set()
+    stuck.close_after_fork.set()
 
 
 def test_asking_before_there_is_a_thread_waits_for_nothing(stage: Stage) -> None:

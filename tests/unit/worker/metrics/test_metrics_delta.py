@@ -1,4 +1,4 @@
-"""Snapshot: which frames a worker sends of its metrics, and what becomes of forms that no scraper takes."""
+"""MetricsDelta: which frames a worker sends of its metrics, and what becomes of forms that no scraper takes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import GaugeHistogramMetricFamily, Metric, S
 from kiqcluster.process.metrics import Family, Row
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.worker.metrics import metrics_delta as module
-from kiqcluster.worker.metrics.metrics_delta import Snapshot, rows_of
+from kiqcluster.worker.metrics.metrics_delta import MetricsDelta, rows_of
 
 TAKES_ANY_NAME = find_spec("prometheus_client.validation") is not None  # since 0.22
 FAMILY = Family("mails", "counter", "sent")
@@ -39,7 +39,7 @@ def only(registry: CollectorRegistry) -> list[Row]:
 
 class TestSnapshot:
     def test_a_series_is_defined_once_and_then_only_its_changes_are_sent(self) -> None:
-        snapshot = Snapshot()
+        snapshot = MetricsDelta()
 
         first = merged(snapshot.changed([row(1, "a"), row(2, "b")]))
         second = merged(snapshot.changed([row(1, "a"), row(2, "b")]))
@@ -55,30 +55,30 @@ class TestSnapshot:
         assert third == {"values": [[1, 3]]}
 
     def test_what_is_zero_needs_no_values(self) -> None:
-        frame = merged(Snapshot().changed([row(0)]))
+        frame = merged(MetricsDelta().changed([row(0)]))
 
         assert frame.keys() == {"families", "layouts", "rows"}
 
     def test_nothing_is_said_of_nothing(self) -> None:
-        assert list(Snapshot().changed([])) == []
-        assert list(Snapshot().changed([], whole=[])) == []
+        assert list(MetricsDelta().changed([])) == []
+        assert list(MetricsDelta().changed([], whole=[])) == []
 
     def test_much_is_said_in_several_frames(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "FRAME_VALUES", 100)
-        frames = list(Snapshot().changed([row(1, str(number)) for number in range(100)]))
+        monkeypatch.setattr(module, "MAX_FRAME_VALUES", 100)
+        frames = list(MetricsDelta().changed([row(1, str(number)) for number in range(100)]))
 
         assert 5 < len(frames) < 100
         assert len(merged(frames)["values"]) == 100
 
     def test_what_is_missing_from_the_whole_is_gone(self) -> None:
-        snapshot = Snapshot()
+        snapshot = MetricsDelta()
         merged(snapshot.changed([row(1, "job")], whole=[row(1, "a"), row(2, "b")]))
 
         assert merged(snapshot.changed([], whole=[row(2, "b")])) == {"gone": [1]}
         assert merged(snapshot.changed([row(2, "job")])) == {"values": [[0, 2]]}
 
     def test_a_number_is_not_used_again(self) -> None:
-        snapshot = Snapshot()
+        snapshot = MetricsDelta()
         merged(snapshot.changed([], whole=[row(1, "a")]))
         merged(snapshot.changed([], whole=[]))
 
@@ -87,7 +87,7 @@ class TestSnapshot:
 
     @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e300, 0.1, 5e-324, 1e17, 4e-06])
     def test_every_value_survives_a_frame(self, value: float) -> None:
-        frame = merged(Snapshot().changed([row(value)]))
+        frame = merged(MetricsDelta().changed([row(value)]))
 
         ((_, got),) = frame.get("values") or frame["odd"]
         assert repr(float(got)) == repr(value)
@@ -96,7 +96,7 @@ class TestSnapshot:
         def marked(value: float, trace: str) -> Row:
             return Row(FAMILY, (), (("_total", ()),), [value], {0: ((("trace_id", trace),), 2.0, 5.5)})
 
-        snapshot = Snapshot()
+        snapshot = MetricsDelta()
         assert merged(snapshot.changed([marked(1, "x")]))["exemplars"] == [[0, 0, 2.0, 5.5, "trace_id", "x"]]
         assert "exemplars" not in merged(snapshot.changed([marked(2, "x")]))
         assert merged(snapshot.changed([marked(2, "y")]))["exemplars"] == [[0, 0, 2.0, 5.5, "trace_id", "y"]]

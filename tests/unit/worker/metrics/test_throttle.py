@@ -1,10 +1,10 @@
-"""Restraint: what costs much is done less often."""
+"""Throttle: what costs much is done less often."""
 
 from __future__ import annotations
 
 import pytest
 
-from kiqcluster.worker.metrics.throttle import Restraint
+from kiqcluster.worker.metrics.throttle import Throttle
 
 
 class Hands:
@@ -26,35 +26,35 @@ class Hands:
 @pytest.mark.parametrize(("took", "wait"), [(0.01, 0.2), (0.25, 5.0), (3.0, 10.0)])
 def test_the_next_go_is_due_once_this_one_is_but_a_share_of_the_time(took: float, wait: float) -> None:
     clock = Hands()
-    restraint = Restraint(clock, share=0.05, longest=10.0)
-    assert restraint.is_due
+    throttle = Throttle(clock, share=0.05, longest=10.0)
+    assert throttle.is_due
 
-    with restraint:
+    with throttle:
         clock.wall += 0.1 + took
         clock.used += took
 
     clock.wall = 100.0 + wait - 0.001
-    assert not restraint.is_due
+    assert not throttle.is_due
     clock.wall += 0.002
-    assert restraint.is_due
+    assert throttle.is_due
 
 
 def test_waiting_for_the_interpreter_costs_nothing() -> None:
     clock = Hands()
-    restraint = Restraint(clock, share=0.05, longest=10.0)
+    throttle = Throttle(clock, share=0.05, longest=10.0)
 
-    with restraint:
+    with throttle:
         clock.wall += 5.0
 
-    assert restraint.is_due
+    assert throttle.is_due
 
 
 def test_a_go_that_fails_counts_as_well() -> None:
     clock = Hands()
-    restraint = Restraint(clock, share=0.05, longest=10.0)
+    throttle = Throttle(clock, share=0.05, longest=10.0)
 
-    with pytest.raises(ValueError, match="broken"), restraint:
+    with pytest.raises(ValueError, match="broken"), throttle:
         clock.used += 0.1
         raise ValueError("broken")
 
-    assert not restraint.is_due
+    assert not throttle.is_due

@@ -18,7 +18,7 @@ from kiqcluster.config import Config
 from kiqcluster.errors import RedisRefused, RedisUnavailable, StoreError
 from kiqcluster.features.stacks import ServerFeature, Stacks, using_stacks
 from kiqcluster.process.events import Events, Fields
-from kiqcluster.process.metrics import BRIEF, JobMetrics
+from kiqcluster.process.metrics import MIN_CPU_MEASURED_SECONDS, JobMetrics
 from kiqcluster.process.runtime import JobEnd, Run, Runtime, Setup
 from kiqcluster.registry import Registry
 from kiqcluster.sidekiq.active_job import WRAPPER
@@ -947,18 +947,18 @@ class TestCpu:
         assert self.used(worker) == (2, 0.75)
 
     def test_a_brief_run_counts_with_its_duration(self, worker: Worker) -> None:
-        worker.run("spin", BRIEF / 4, 0.0)
+        worker.run("spin", MIN_CPU_MEASURED_SECONDS / 4, 0.0)
 
-        assert self.used(worker) == (1, pytest.approx(BRIEF / 4, abs=1e-6))
+        assert self.used(worker) == (1, pytest.approx(MIN_CPU_MEASURED_SECONDS / 4, abs=1e-6))
 
     def test_brief_runs_before_a_long_one_add_no_more_than_they_took(self, worker: Worker) -> None:
         for _ in range(100):
-            worker.run("spin", BRIEF / 4, BRIEF / 4)
+            worker.run("spin", MIN_CPU_MEASURED_SECONDS / 4, MIN_CPU_MEASURED_SECONDS / 4)
         worker.run("spin", 1.0, 0.5)
 
         count, used = self.used(worker)
         assert count == 101
-        assert 0.5 + 25 * BRIEF <= used <= 0.5 + 26.5 * BRIEF
+        assert 0.5 + 25 * MIN_CPU_MEASURED_SECONDS <= used <= 0.5 + 26.5 * MIN_CPU_MEASURED_SECONDS
 
     def test_nobody_uses_more_than_there_was(self, worker: Worker) -> None:
         worker.run("spin", 1.0, 5.0)

@@ -17,7 +17,7 @@ from kiqcluster.process import log
 from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import CURRENT_JOB, JobContext
 from kiqcluster.worker.run import job_log
-from kiqcluster.worker.run.job_log import MOST, JobLog
+from kiqcluster.worker.run.job_log import MAX_WAITING_LINES, JobLog
 from tests.kit import PATIENCE, ManualClock, wait_until
 
 
@@ -78,7 +78,7 @@ class Bench:
         """Say that a job is done, within its context."""
         context = JobContext({"jid": jid, **payload}, "default", "noop", threading.Event())
         token = CURRENT_JOB.set(context)
-        self.joblog.say(context.payload, "noop", "default", 0.25)
+        self.joblog.log_done(context.payload, "noop", "default", 0.25)
         CURRENT_JOB.reset(token)
 
     def close(self) -> list[dict[str, Any]]:
@@ -94,7 +94,7 @@ class Bench:
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """One whose end waits for its reader however slow the machine is."""
-    monkeypatch.setattr(job_log, "PARTING", PATIENCE)
+    monkeypatch.setattr(job_log, "LAST_WRITE_SECONDS", PATIENCE)
     ours, root = log.LOGGER, logging.getLogger()
     before = (ours.filters[:], ours.level, ours.propagate, root.level)
     bench = Bench()
@@ -116,7 +116,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have jobs wait for room until there is some: the reader does read."""
-    monkeypatch.setattr(job_log, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(job_log, "MAX_ROOM_WAIT_SECONDS", PATIENCE)
 
 
 def jids(lines: list[dict[str, Any]]) -> list[str]:
@@ -135,7 +135,7 @@ def test_a_line_comes_out_by_itself(bench: Bench) -> None:
 @pytest.mark.usefixtures("unhurried")
 def test_the_end_writes_what_is_there_in_order(bench: Bench) -> None:
     bench.open()
-    said = [f"{number:024x}" for number in range(2 * MOST)]
+    said = [f"{number:024x}" for number in range(2 * MAX_WAITING_LINES)]
 
     for jid in said:
         bench.say(jid)
@@ -146,7 +146,7 @@ def test_the_end_writes_what_is_there_in_order(bench: Bench) -> None:
 @pytest.mark.usefixtures("unhurried")
 def test_lines_of_several_threads_are_all_there_however_fast_they_come(bench: Bench) -> None:
     bench.open()
-    said = [[f"{thread}{number:023x}" for number in range(MOST)] for thread in range(4)]
+    said = [[f"{thread}{number:023x}" for number in range(MAX_WAITING_LINES)] for thread in range(4)]
     threads = [threading.Thread(target=lambda mine=mine: [bench.say(jid) for jid in mine]) for mine in said]
 
     for thread in threads:
@@ -161,7 +161,7 @@ def test_lines_of_several_threads_are_all_there_however_fast_they_come(bench: Be
 
 def test_a_reader_that_stalls_stops_nobody_and_every_line_is_written_or_counted(bench: Bench) -> None:
     bench.open(reading=False)
-    said = [f"{number:024x}" for number in range(4 * MOST)]
+    said = [f"{number:024x}" for number in range(4 * MAX_WAITING_LINES)]
 
     for jid in said:
         bench.say(jid)
@@ -171,14 +171,14 @@ def test_a_reader_that_stalls_stops_nobody_and_every_line_is_written_or_counted(
     lines = bench.close()
     written = jids(lines)
     dropped = sum(line["lines"] for line in lines if line["event"] == "lines_dropped")
-    assert len(written) >= MOST
+    assert len(written) >= MAX_WAITING_LINES
     assert written == said[: len(written)]  # the oldest are kept
     assert len(written) + dropped == len(said)
 
 
 def test_lines_go_on_after_a_stall(bench: Bench) -> None:
     bench.open(reading=False)
-    for number in range(4 * MOST):
+    for number in range(4 * MAX_WAITING_LINES):
         bench.say(f"{number:024x}")
     bench.reader.start()
     wait_until(lambda: b"lines_dropped" in bench.reader.data, "the drop to be told")
@@ -200,13 +200,13 @@ def test_lines_of_others_on_the_same_pipe_stay_whole(bench: Bench) -> None:
 
     theirs = threading.Thread(target=write_on)
     theirs.start()
-    for number in range(MOST):
+    for number in range(MAX_WAITING_LINES):
         bench.say(f"{number:024x}")
-    wait_until(lambda: f"{MOST - 1:024x}".encode() in bench.reader.data, "the last line")
+    wait_until(lambda: f"{MAX_WAITING_LINES - 1:024x}".encode() in bench.reader.data, "the last line")
     is_over.set()
     theirs.join()
 
-    assert len(jids(bench.close())) == MOST
+    assert len(jids(bench.close())) == MAX_WAITING_LINES
 
 
 def test_the_line_of_a_huge_jid_is_cut_and_comes_out(bench: Bench) -> None:
@@ -279,7 +279,7 @@ def test_a_reader_that_has_gone_is_no_error(bench: Bench) -> None:
     os.close(bench.reader.descriptor)
     bench.reader.is_idle = False
 
-    for number in range(3 * MOST):
+    for number in range(3 * MAX_WAITING_LINES):
         bench.say(f"{number:024x}")
 
     bench.joblog.end()
@@ -307,7 +307,7 @@ def test_what_a_full_disk_does_not_take_is_counted_once_there_is_room(bench: Ben
 def test_a_descriptor_that_was_made_non_blocking_loses_nothing(bench: Bench) -> None:
     bench.open(reading=False)
     os.set_blocking(bench.stream.fileno(), False)
-    said = [f"{number:024x}" for number in range(MOST)]
+    said = [f"{number:024x}" for number in range(MAX_WAITING_LINES)]
 
     for jid in said:
         bench.say(jid)

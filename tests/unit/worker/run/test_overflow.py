@@ -10,7 +10,7 @@ from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.store import Store
 from kiqcluster.store.entry_moves import MAX_DROPPED, Dropped
-from kiqcluster.worker.run.overflow import SAY_PERIOD_SECONDS, Overflow
+from kiqcluster.worker.run.overflow import LOG_PERIOD_SECONDS, Overflow
 from tests.kit import ManualClock
 
 
@@ -44,7 +44,7 @@ def test_entries_that_were_too_many_are_said_at_once_and_then_once_an_hour(
         overflow.note(Dropped(0, count))
     assert said == [3]
 
-    clock.time += SAY_PERIOD_SECONDS
+    clock.time += LOG_PERIOD_SECONDS
     overflow.note(Dropped(0, 5))
     assert said == [3, 7]
 

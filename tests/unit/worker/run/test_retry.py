@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kiqcluster.sidekiq.payload import decode_backtrace
-from kiqcluster.worker.run.retry import LONGEST_DELAY, LONGEST_MESSAGE, Plan, delay, describe_error, plan
+from kiqcluster.worker.run.retry import MAX_DELAY_SECONDS, MAX_MESSAGE_CHARACTERS, Plan, delay, describe_error, plan
 
 NOW = 1_795_168_740.5
 
@@ -196,7 +196,7 @@ class TestError:
         assert describe_error(error)["error_class"] == name
 
     def test_a_long_message_is_cut(self) -> None:
-        assert describe_error(ValueError("é" * 20_000))["error_message"] == "é" * LONGEST_MESSAGE
+        assert describe_error(ValueError("é" * 20_000))["error_message"] == "é" * MAX_MESSAGE_CHARACTERS
 
     def test_a_message_that_cannot_be_shown_says_so(self) -> None:
         assert "ZeroDivisionError" in describe_error(Unspeakable())["error_message"]
@@ -208,7 +208,9 @@ class TestError:
 
 
 class TestDelay:
-    @pytest.mark.parametrize(("answer", "least"), [(1, 1), (60, 60), (0.5, 0.5), (LONGEST_DELAY, LONGEST_DELAY)])
+    @pytest.mark.parametrize(
+        ("answer", "least"), [(1, 1), (60, 60), (0.5, 0.5), (MAX_DELAY_SECONDS, MAX_DELAY_SECONDS)]
+    )
     def test_a_hooks_answer_counts_with_jitter_on_top(self, answer: float, least: float) -> None:
         delays = {delay(answer, 0, Random(seed)) for seed in range(100)}
 
@@ -218,7 +220,7 @@ class TestDelay:
 
     @pytest.mark.parametrize(
         "answer",
-        [None, 0, -1, True, False, "60", float("nan"), float("inf"), LONGEST_DELAY + 1, 10**400, [], object()],
+        [None, 0, -1, True, False, "60", float("nan"), float("inf"), MAX_DELAY_SECONDS + 1, 10**400, [], object()],
     )
     def test_everything_else_is_sidekiqs_curve(self, answer: Any) -> None:
         assert 16 <= delay(answer, 1, Random(1)) < 36

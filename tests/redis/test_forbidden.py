@@ -33,7 +33,7 @@ OTHERS = (
 
 
 class Limited(Bench):
-    """A fetch strategy of a user with few rights; `admin` is a store that may do everything."""
+    """A fetch of a user with few rights; `admin` is a store that may do everything."""
 
     def __init__(self, server: RedisServer, admin: Store, setup: Setup) -> None:
         self.admin = admin

@@ -17,8 +17,6 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
-from datetime import datetime, timedelta
 from functools import partial
 from itertools import repeat
 from typing import Any, TypeVar
@@ -35,12 +33,12 @@ from kiqcluster.errors import (
     UsageError,
 )
 from kiqcluster.features.stacks import current_stacks
-from kiqcluster.process.runtime import Push, Ready, Setup, current_setup
+from kiqcluster.process.durations import due_at
+from kiqcluster.process.runtime import VIA, Push, Ready, Setup, current_setup
 from kiqcluster.registry import Definition, current_registry
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.active_job import unwrapped
 from kiqcluster.sidekiq.payload import (
-    LATEST_SECOND,
     MALFORMED,
     Jid,
     Stencil,
@@ -58,12 +56,11 @@ from kiqcluster.store import Store
 from kiqcluster.store.guarded_push import GuardedJob, push_guarded
 from kiqcluster.store.wire import Command
 
-__all__ = ["BULK_CHUNK", "VIA", "Client", "due_at"]
+__all__ = ["BULK_CHUNK", "Client"]
 
 BULK_CHUNK = 1_000  # jobs in one round trip (sidekiq client.rb)
 BULK_BYTES = 10_000_000  # … and bytes, unless one job has more: they are in memory thrice, and must get there in time
 LARGEST_PAYLOAD = 512 << 20  # bytes; Redis hangs up on more (proto-max-bulk-len), and a push would count as lost
-TOO_FINE = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}  # … in a second
 REPLICA_PATIENCE = 1.0  # seconds that replicas get to confirm a push; never more than half of what a call may take
 DEFAULT_OPTIONS: Mapping[str, JSON] = {"retry": True, "queue": "default"}
 ARRAYS = frozenset({list, tuple})  # types of an entry of a bulk push
@@ -71,39 +68,6 @@ RESERVED_KEYS = frozenset({"class", "args", "jid", "created_at", "enqueued_at", 
 
 T = TypeVar("T")
 U = TypeVar("U")
-VIA: ContextVar[Store | None] = ContextVar("kiqcluster_via", default=None)
-
-
-def due_at(when: float | timedelta | datetime, now: float) -> float:
-    """Return the epoch second of a delay (timedelta), an epoch second, or an aware datetime.
-
-    Raises InvalidPush for a datetime without a zone, which every host would read differently, for a time that no
-    reader of Sidekiq's would take for seconds, and for no time at all.
-    """
-    if isinstance(when, timedelta):
-        due = now + when.total_seconds()
-    elif isinstance(when, datetime):
-        if when.tzinfo is None:
-            raise InvalidPush(f"{when!r} has no time zone; pass datetime.now(UTC) + …, or a zone of your choice")
-        due = when.timestamp()
-    elif isinstance(when, bool) or not isinstance(when, int | float) or when - when != 0:
-        raise InvalidPush(f"{when!r} is no time; pass epoch seconds, a timedelta or an aware datetime")
-    else:
-        try:
-            due = float(when)
-        except OverflowError as error:
-            raise InvalidPush("an integer beyond the floats is no time; pass epoch seconds") from error
-    if due >= LATEST_SECOND:
-        raise InvalidPush(_too_late(when, due))
-    return due
-
-
-def _too_late(when: object, due: float) -> str:
-    """Return why a time is refused that lies some thousand years ahead."""
-    for unit, per_second in TOO_FINE.items():
-        if not isinstance(when, timedelta | datetime) and LATEST_SECOND / 1_000 <= due / per_second < LATEST_SECOND:
-            return f"{when!r} looks like {unit}; pass epoch seconds: {when!r} / {per_second}"
-    return f"{when!r} is after the year 5138, which is taken for a mistake; pass epoch seconds or an aware datetime"
 
 
 class Client:

@@ -17,10 +17,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
-from kiqcluster.client import Client, due_at
+from kiqcluster.client import Client
 from kiqcluster.clock import SystemClock
 from kiqcluster.errors import InvalidPush, JobDefinitionError
 from kiqcluster.options import OPTIONS, JobOptions, PushOptions, check_class_body, check_options
+from kiqcluster.process.durations import due_at
 from kiqcluster.process.runtime import Run, current_setup
 from kiqcluster.registry import BY_KEYWORD, Definition, current_registry
 from kiqcluster.sidekiq import ruby_json

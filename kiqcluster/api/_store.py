@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from kiqcluster.client import VIA
 from kiqcluster.clock import Clock, SystemClock
-from kiqcluster.process.runtime import current_setup
+from kiqcluster.process.runtime import VIA, current_setup
 from kiqcluster.store import Store
 
 __all__ = ["CLOCK", "store_in_force"]

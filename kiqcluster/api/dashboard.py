@@ -13,10 +13,11 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
-from kiqcluster.api import DeadSet, JobRecord, RetrySet, ScheduledSet, SortedEntry
 from kiqcluster.api.processes import Work, read_work
 from kiqcluster.api.processes import read_commands as work_commands
 from kiqcluster.api.queues import QueueSummary, read_summary, summary_commands
+from kiqcluster.api.records import JobRecord
+from kiqcluster.api.sets import DeadSet, RetrySet, ScheduledSet, SortedEntry
 from kiqcluster.clock import Clock
 from kiqcluster.control import process_registry
 from kiqcluster.control.process_registry import Cluster, RegisteredProcess

@@ -13,9 +13,9 @@ from datetime import UTC, datetime, timedelta
 from kiqcluster.api._pages import LARGEST_PAGE, Order, batches, read_entries, walk_set
 from kiqcluster.api._store import CLOCK, store_in_force
 from kiqcluster.api.records import JobRecord, is_verbatim, renamed
-from kiqcluster.client import due_at
 from kiqcluster.clock import Clock
 from kiqcluster.errors import JobKilled, MalformedPayload, RedisRefused, ReplyLost, StoreError, UsageError
+from kiqcluster.process.durations import due_at
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.reenqueue import DEFAULT_QUEUE, added, retried
 from kiqcluster.sidekiq import ruby_json

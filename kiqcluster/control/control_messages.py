@@ -9,6 +9,8 @@ The answer is in the cluster's state under `answers`: message id → None, or an
 
 from __future__ import annotations
 
+import secrets
+import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -24,6 +26,7 @@ __all__ = [
     "MESSAGE_TTL_SECONDS",
     "Message",
     "is_unread",
+    "new_message",
     "send",
     "withdraw",
 ]
@@ -104,6 +107,17 @@ def _pid(value: object) -> int:
     if type(value) is not int or not 0 <= value <= MAX_PID:
         raise ValueError(f"its pid is {value!r:.50}; it takes the number of a process, or 0")
     return value
+
+
+def new_message(
+    action: str, lease: float | None = None, *, name: str = "kiqctl", whom: str = "", whose: str = ""
+) -> Message:
+    """Return a message that can be told from any other.  name: what asks.  whom: for whom, this host if for nobody.
+
+    whose: see Message.
+    """
+    by = f"{name}@{whom or socket.gethostname()}"
+    return Message(action, lease=lease, by=by, id=secrets.token_hex(8), whose=whose)
 
 
 def send(store: Store, identity: str, message: Message) -> None:

@@ -1,13 +1,18 @@
-"""Durations as people write them: 90, 90s, 15m, 1h30m.  Pure."""
+"""Durations as people write them (90, 90s, 15m, 1h30m), and the times for which callers schedule jobs.  Pure."""
 
 from __future__ import annotations
 
 import re
+from datetime import datetime, timedelta
 
-__all__ = ["LONGEST_DURATION", "parse_duration", "show_duration"]
+from kiqcluster.errors import InvalidPush
+from kiqcluster.sidekiq.payload import LATEST_SECOND
+
+__all__ = ["LONGEST_DURATION", "due_at", "parse_duration", "show_duration"]
 
 LONGEST_DURATION = 1e8  # seconds, three years; a longer one is a slip
 SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+TOO_FINE = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}  # … in a second
 FORM = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+(?:\.[0-9]+)?)s)?")
 PLAIN = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
@@ -34,3 +39,35 @@ def show_duration(seconds: float) -> str:
         if count:
             parts.append(f"{count}{name}")
     return " ".join(parts[:2]) or "0s"
+
+
+def due_at(when: float | timedelta | datetime, now: float) -> float:
+    """Return the epoch second of a delay (timedelta), an epoch second, or an aware datetime.
+
+    Raises InvalidPush for a datetime without a zone, which every host would read differently, for a time that no
+    reader of Sidekiq's would take for seconds, and for no time at all.
+    """
+    if isinstance(when, timedelta):
+        due = now + when.total_seconds()
+    elif isinstance(when, datetime):
+        if when.tzinfo is None:
+            raise InvalidPush(f"{when!r} has no time zone; pass datetime.now(UTC) + …, or a zone of your choice")
+        due = when.timestamp()
+    elif isinstance(when, bool) or not isinstance(when, int | float) or when - when != 0:
+        raise InvalidPush(f"{when!r} is no time; pass epoch seconds, a timedelta or an aware datetime")
+    else:
+        try:
+            due = float(when)
+        except OverflowError as error:
+            raise InvalidPush("an integer beyond the floats is no time; pass epoch seconds") from error
+    if due >= LATEST_SECOND:
+        raise InvalidPush(_too_late(when, due))
+    return due
+
+
+def _too_late(when: object, due: float) -> str:
+    """Return why a time is refused that lies some thousand years ahead."""
+    for unit, per_second in TOO_FINE.items():
+        if not isinstance(when, timedelta | datetime) and LATEST_SECOND / 1_000 <= due / per_second < LATEST_SECOND:
+            return f"{when!r} looks like {unit}; pass epoch seconds: {when!r} / {per_second}"
+    return f"{when!r} is after the year 5138, which is taken for a mistake; pass epoch seconds or an aware datetime"

@@ -30,6 +30,7 @@ from kiqcluster.store import Store, is_outage
 
 __all__ = [
     "CURRENT_JOB",
+    "VIA",
     "Delivery",
     "JobContext",
     "JobEnd",
@@ -87,6 +88,8 @@ class JobContext:
         return self._is_fenced(self._identity)
 
 
+# The shard of `Client.via` around a call, None for the configured Redis.
+VIA: ContextVar[Store | None] = ContextVar("kiqcluster_via", default=None)
 CURRENT_JOB: ContextVar[JobContext | None] = ContextVar("kiqcluster_job", default=None)
 
 

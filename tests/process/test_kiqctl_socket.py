@@ -11,8 +11,8 @@ import pytest
 
 from kiqcluster.clock import SystemClock
 from kiqcluster.control import socket_transport
+from kiqcluster.control.control_messages import new_message
 from kiqcluster.control.socket_transport import SocketTransport
-from kiqcluster.ctl.fleet.steer import new_message
 from kiqcluster.errors import KiqError
 from kiqcluster.process.durations import parse_duration
 from tests.kit import free_port, wait_until

@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from kiqcluster.api.records import JobRecord
-from kiqcluster.client import due_at
 from kiqcluster.clock import utc_date
 from kiqcluster.config import Config
+from kiqcluster.process.durations import due_at
 from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.sidekiq.keys import Keys

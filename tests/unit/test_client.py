@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from kiqcluster import Client, Job, job
-from kiqcluster.client import due_at
 from kiqcluster.config import Config
 from kiqcluster.errors import InvalidArguments, InvalidPush, UsageError
+from kiqcluster.process.durations import due_at
 from kiqcluster.process.runtime import Push, Setup
 
 NOW = 1_795_168_740.5

@@ -13,12 +13,12 @@ from typing import TypeVar
 import click
 
 from kiqcluster.api.deploys import mark
-from kiqcluster.control.control_messages import MAX_TEXT_CHARACTERS
+from kiqcluster.control.control_messages import MAX_TEXT_CHARACTERS, new_message
 from kiqcluster.control.deploy_lock import DeployLock, default_owner
 from kiqcluster.control.deploy_transport import DeployTransport, LocalSockets
 from kiqcluster.control.redis_transport import RedisTransport
 from kiqcluster.control.waiting import Waiter
-from kiqcluster.ctl.fleet.steer import accepted, new_message, report
+from kiqcluster.ctl.fleet.steer import accepted, report
 from kiqcluster.ctl.text.options import (
     CONTEXT_SETTINGS,
     DURATION,

@@ -14,11 +14,11 @@ import click
 
 from kiqcluster.api.processes import ProcessSet
 from kiqcluster.control.cluster_document import ClusterStatus, status_of_process
-from kiqcluster.control.control_messages import CLUSTER_ONLY_ACTIONS, Message
+from kiqcluster.control.control_messages import CLUSTER_ONLY_ACTIONS, Message, new_message
 from kiqcluster.control.process_registry import Cluster, RegisteredProcess, group_by_cluster, list_processes
 from kiqcluster.control.redis_transport import RedisTransport, is_host_selected
 from kiqcluster.control.transports import Answer, NoSuchProcess, Transport
-from kiqcluster.ctl.fleet.steer import new_message, report
+from kiqcluster.ctl.fleet.steer import report
 from kiqcluster.ctl.text.options import (
     CONTEXT_SETTINGS,
     Output,

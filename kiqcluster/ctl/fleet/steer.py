@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -12,7 +10,7 @@ import click
 
 from kiqcluster.api.processes import WorkSet
 from kiqcluster.control.cluster_document import ClusterStatus
-from kiqcluster.control.control_messages import Message
+from kiqcluster.control.control_messages import Message, new_message
 from kiqcluster.control.redis_transport import RedisTransport
 from kiqcluster.control.socket_transport import SocketTransport
 from kiqcluster.control.transports import Answer, Transport
@@ -30,18 +28,7 @@ from kiqcluster.ctl.text.options import (
 )
 from kiqcluster.errors import ExitCode, UsageError
 
-__all__ = ["accepted", "kill", "new_message", "quiet", "reload", "report", "resume", "roll", "roll_and_report"]
-
-
-def new_message(
-    action: str, lease: float | None = None, *, name: str = "kiqctl", whom: str = "", whose: str = ""
-) -> Message:
-    """Return a message that can be told from any other.  name: what asks.  whom: for whom, this host if for nobody.
-
-    whose: see Message.
-    """
-    by = f"{name}@{whom or socket.gethostname()}"
-    return Message(action, lease=lease, by=by, id=secrets.token_hex(8), whose=whose)
+__all__ = ["accepted", "kill", "quiet", "reload", "report", "resume", "roll", "roll_and_report"]
 
 
 def report(

@@ -11,10 +11,10 @@ from kiqcluster.api.dashboard import View
 from kiqcluster.api.processes import ProcessSet
 from kiqcluster.api.queues import QueueSummary
 from kiqcluster.clock import SystemClock
+from kiqcluster.control.control_messages import new_message
 from kiqcluster.control.process_registry import Cluster, RegisteredProcess
 from kiqcluster.control.redis_transport import RedisTransport
 from kiqcluster.control.transports import NoSuchProcess
-from kiqcluster.ctl.fleet.steer import new_message
 from kiqcluster.ctl.text.rows import arguments
 from kiqcluster.ctl.text.tables import ago, clean, number_column, table, text_column, truncate
 from kiqcluster.errors import UsageError

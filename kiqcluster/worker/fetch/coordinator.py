@@ -30,8 +30,8 @@ from kiqcluster.store.engine import (
 )
 from kiqcluster.worker.fetch.batch import Batch, BatchState
 from kiqcluster.worker.fetch.in_flight import InFlight
-from kiqcluster.worker.fetch.prefetch import NO_UNITS, Prefetch, ReserveSize
-from kiqcluster.worker.fetch.queue_order import MAX_QUEUES_AT_FULL_PACE, QueueOrder
+from kiqcluster.worker.fetch.prefetch import MAX_QUEUES_AT_FULL_PACE, NO_UNITS, Prefetch, ReserveSize
+from kiqcluster.worker.fetch.queue_order import QueueOrder
 from kiqcluster.worker.fetch.wakeups import MAX_ARMED_QUEUES
 
 __all__ = ["BATCH_DELAY_SECONDS", "FetchCoordinator", "Mode"]

@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from math import ceil
 
 from kiqcluster.store.engine import MAX_QUEUES, Limits
-from kiqcluster.worker.fetch.queue_order import MAX_QUEUES_AT_FULL_PACE
 
-__all__ = ["LONG_JOB_SECONDS", "NO_UNITS", "Prefetch", "ReserveSize"]
+__all__ = ["LONG_JOB_SECONDS", "MAX_QUEUES_AT_FULL_PACE", "NO_UNITS", "Prefetch", "ReserveSize"]
 
 LONG_JOB_SECONDS = 0.05  # a job that has run for longer makes prefetched units wait
+# In one of the largest batches, which come every few milliseconds: each queue has its turn as often, at a lower cost.
+MAX_QUEUES_AT_FULL_PACE = 30
 MIN_PENALTY_SECONDS, MAX_PENALTY_SECONDS = 1.0, 60.0  # of a queue: the first time, and after many times
 PREFETCH_SECONDS = 0.05  # of work that may wait in the process
 MAX_PREFETCHED = 2_000  # units, at any pace: enough for a network with a latency of a millisecond

@@ -16,11 +16,9 @@ from random import Random
 from kiqcluster.sidekiq.queue_groups import Group, Mode
 from kiqcluster.store.engine import MAX_QUEUES
 
-__all__ = ["MAX_QUEUES_AT_FULL_PACE", "QueueOrder", "describe_queues"]
+__all__ = ["QueueOrder", "describe_queues"]
 
 
-# In one of the largest batches, which come every few milliseconds: each queue has its turn as often, at a lower cost.
-MAX_QUEUES_AT_FULL_PACE = 30
 MAX_NEW_CANDIDATES = 1_000  # queues that are asked because they are new; sweeps find the others
 PROBE_SHARE = 10  # one in so many of the queues drawn is not a candidate
 MAX_LOGGED_QUEUES = 100  # named in a log line

@@ -8,12 +8,12 @@ from kiqcluster.store.engine import MAX_QUEUES
 from kiqcluster.worker.fetch.prefetch import (
     MAX_PENALTY_SECONDS,
     MAX_PREFETCHED,
+    MAX_QUEUES_AT_FULL_PACE,
     MIN_PENALTY_SECONDS,
     PREFETCH_SECONDS,
     Prefetch,
     ReserveSize,
 )
-from kiqcluster.worker.fetch.queue_order import MAX_QUEUES_AT_FULL_PACE
 
 STEP = 0.01  # seconds between batches
 

@@ -39,7 +39,7 @@ from benchmarks.peers import Peer
 from benchmarks.stage import ROOT, Failed, Stage
 from kiqcluster.clock import SystemClock
 from kiqcluster.control.process_registry import prune
-from kiqcluster.sidekiq.keys import HEARTBEAT_TTL, Keys
+from kiqcluster.sidekiq.keys import HEARTBEAT_TTL_SECONDS, Keys
 from kiqcluster.store import Store
 from kiqcluster.store.engine import MAX_NAMES, DeadSetLimits, Engine, Member
 from kiqcluster.store.scripts import BEAT, PUBLISH, Call, Word
@@ -235,7 +235,7 @@ class Simulator:
         ]
         fields = [*about, "rtt_us", 400, "beat", "1795168740.25"]
         publish = Call(
-            PUBLISH, [keys.processes, keys.process(identity)], [identity, HEARTBEAT_TTL, len(fields), *fields]
+            PUBLISH, [keys.processes, keys.process(identity)], [identity, HEARTBEAT_TTL_SECONDS, len(fields), *fields]
         )
         published = [publish.command("EVALSHA", PUBLISH.digest), ("SSCAN", keys.queues, 0, "COUNT", MAX_NAMES)]
         checks: list[Command] = [("EXISTS", keys.inflight(identity)), ("SET", keys.process_cleanup, 1, "NX", "EX", 60)]

@@ -41,9 +41,11 @@ __all__ = ["main"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-PAGES = ("liveness", "readiness", "startup")
-PLACE = frozenset({"listen", "control", "pidfile", "environment"})  # the settings that say where a cluster listens
-CHECK_TIMEOUT = 5.0  # seconds that the answer to --check may take
+CHECK_PAGES = ("liveness", "readiness", "startup")
+LOCATION_SETTINGS = frozenset(
+    {"listen", "control", "pidfile", "environment"}
+)  # the settings that say where a cluster listens
+CHECK_TIMEOUT_SECONDS = 5.0  # seconds that the answer to --check may take
 NO_APPLICATION = "no application given: name the module or file that defines the jobs, as in -r app.jobs"
 
 HELP = """Run a worker process for each GROUP of queues.
@@ -127,10 +129,10 @@ def _option(each: dataclasses.Field[Any], kind: Any) -> Callable[[F], F]:
     "--check",
     "page",
     is_flag=False,
-    flag_value=PAGES[0],
-    type=click.Choice(PAGES),
+    flag_value=CHECK_PAGES[0],
+    type=click.Choice(CHECK_PAGES),
     metavar="[PAGE]",
-    help=f"ask the cluster that listens here, exit 0 when all is well: {', '.join(PAGES)}  [{PAGES[0]}]",
+    help=f"ask the cluster that listens here, exit 0 when all is well: {', '.join(CHECK_PAGES)}  [{CHECK_PAGES[0]}]",
 )
 @click.version_option(VERSION, message="kiqcluster %(version)s")
 def command(
@@ -192,14 +194,14 @@ def check(flags: Mapping[str, Any], config_file: str | None, page: str) -> ExitC
 
     A slip in another setting does not make a cluster unhealthy that runs.
     """
-    config, slip = config_sources.load_part(PLACE, flags, file=config_file)
+    config, slip = config_sources.load_part(LOCATION_SETTINGS, flags, file=config_file)
     if slip:
         click.echo(f"kiqcluster: a start would fail now: {slip}", err=True)
     place = configuration.parse_listen(config.listen) or config.known_control()
     if place is None:
         raise UsageError("--check has nobody to ask: with --listen off, name the --pidfile or the control socket")
     try:
-        status, body = local_http.request(place, "GET", f"/{page}", CHECK_TIMEOUT)
+        status, body = local_http.request(place, "GET", f"/{page}", CHECK_TIMEOUT_SECONDS)
     except (OSError, http.client.HTTPException) as error:
         where = place if isinstance(place, str) else f"{place[0]}:{place[1]}"
         reason = getattr(error, "strerror", None) or error

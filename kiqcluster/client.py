@@ -1,12 +1,12 @@
 """Client: jobs on their way into Redis.
 
 1. draft      a payload from name, arguments and options
-2. middleware every link may change it, or stop it by returning nothing
-3. check      arguments survive JSON and Ruby (after the links, which may have changed them)
+2. middleware each may change it, or stop it by returning None
+3. check      arguments survive JSON and Ruby (after middleware, which may have changed them)
 4. write      SADD queues + LPUSH queue:<name>, or ZADD schedule, in one round trip
 
 A bulk push passes steps 1 to 3 as a whole before its first write, so what can be refused enqueues none of it.
-Where no link is installed, nobody sees its payloads one by one: what they share is then encoded once (payload.Stencil).
+Without client middleware, the common part of the payloads of a bulk push is encoded once (payload.Stencil).
 A push that timed out is never sent again here: ReplyLost names its jids, and the caller decides.
 Counterpart: sidekiq client.rb.
 """
@@ -56,14 +56,18 @@ from kiqcluster.store import Store
 from kiqcluster.store.guarded_push import GuardedJob, push_guarded
 from kiqcluster.store.wire import Command
 
-__all__ = ["BULK_CHUNK", "Client"]
+__all__ = ["MAX_JOBS_PER_ROUND_TRIP", "Client"]
 
-BULK_CHUNK = 1_000  # jobs in one round trip (sidekiq client.rb)
-BULK_BYTES = 10_000_000  # … and bytes, unless one job has more: they are in memory thrice, and must get there in time
-LARGEST_PAYLOAD = 512 << 20  # bytes; Redis hangs up on more (proto-max-bulk-len), and a push would count as lost
-REPLICA_PATIENCE = 1.0  # seconds that replicas get to confirm a push; never more than half of what a call may take
+MAX_JOBS_PER_ROUND_TRIP = 1_000  # jobs in one round trip (sidekiq client.rb)
+MAX_BYTES_PER_ROUND_TRIP = (
+    10_000_000  # … and bytes, unless one job has more: they are in memory thrice, and must get there in time
+)
+MAX_PAYLOAD_BYTES = 512 << 20  # bytes; Redis hangs up on more (proto-max-bulk-len), and a push would count as lost
+MAX_REPLICA_WAIT_SECONDS = (
+    1.0  # seconds that replicas get to confirm a push; never more than half of what a call may take
+)
 DEFAULT_OPTIONS: Mapping[str, JSON] = {"retry": True, "queue": "default"}
-ARRAYS = frozenset({list, tuple})  # types of an entry of a bulk push
+ARRAY_TYPES = frozenset({list, tuple})  # types of an entry of a bulk push
 RESERVED_KEYS = frozenset({"class", "args", "jid", "created_at", "enqueued_at", "at"})
 
 T = TypeVar("T")
@@ -168,7 +172,7 @@ class Client:
             )
         entries = list(argument_lists)
         times = self._times(at, len(entries))
-        lists = _all_positions(name, definition, entries)  # all, before a link hears of any
+        lists = _all_positions(name, definition, entries)  # all, before middleware sees any
         if definition is not None and definition.enveloped is not None:
             name, options, envelop = definition.enveloping(options, self._clock.now())
             lists = _each(lists, envelop)
@@ -191,7 +195,7 @@ class Client:
     def draft(
         self, name: str, options: Mapping[str, JSON], arguments: Sequence[JSON], at: float | None, jid: str | None
     ) -> Push | None:
-        """Return the push after middleware and checks, or None when a link stopped it."""
+        """Return the push after middleware and checks, or None if middleware stopped it."""
         queue = check_queue_name(options["queue"])
         payload = build(name, arguments, options, Jid(jid or new_jid()), self._clock.now())
         draft = Push(payload, at)
@@ -222,21 +226,21 @@ class Client:
         due: float | None,
         jid: str | None = None,
     ) -> Ready | None:
-        """Return a job with all behind it that may be refused, or None when a link stopped it."""
+        """Return a job with all behind it that may be refused, or None if middleware stopped it."""
         push = self.draft(name, options, arguments, due, jid)
         if push is None:
             return None
         if push.at is None:
             push.payload["enqueued_at"] = stamp(self._clock.now())
-        elif push.at is not due:  # a link has chosen another time
+        elif push.at is not due:  # middleware has changed the time
             push.at = due_at(push.at, self._clock.now())
         try:
             encoded = ruby_json.encode(push.payload)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidPush(f"{name}: the payload holds what JSON cannot ({error})") from error
-        if len(encoded) > LARGEST_PAYLOAD:
+        if len(encoded) > MAX_PAYLOAD_BYTES:
             raise InvalidPush(
-                f"{name}: the payload has {len(encoded)} bytes, and Redis takes {LARGEST_PAYLOAD} at most; "
+                f"{name}: the payload has {len(encoded)} bytes, and Redis takes {MAX_PAYLOAD_BYTES} at most; "
                 "store the data elsewhere, and pass where it is"
             )
         return Ready(push.payload["jid"], push.queue, push.at, encoded, tuple(push.rows))
@@ -246,9 +250,9 @@ class Client:
     ) -> list[Ready] | None:
         """Return what `_prepare` would of each job, made at once, or None where they have to be prepared one by one.
 
-        They have to when a link wants to see them, and when something in them is no everyday JSON or none at all.
+        They have to if there is client middleware, or if their values are not plain JSON.
         """
-        is_seen = bool(self._setup.client_middleware.links or current_stacks().client)
+        is_seen = bool(self._setup.client_middleware.stack or current_stacks().client)
         encoded = None if is_seen else ruby_json.encode_arrays(lists)
         if encoded is None:
             return None
@@ -260,7 +264,7 @@ class Client:
             _each(lists, lambda arguments: self._check(name, arguments))
         jids = new_jids(len(lists))
         filled = stencil.fill(encoded, jids, times)
-        if max(map(len, filled), default=0) > LARGEST_PAYLOAD:
+        if max(map(len, filled), default=0) > MAX_PAYLOAD_BYTES:
             return None
         return list(map(Ready._make, zip(jids, repeat(options["queue"]), times, filled, repeat(()))))
 
@@ -293,16 +297,16 @@ class Client:
 
 
 def _chunks(jobs: Sequence[Ready]) -> Iterator[Sequence[Ready]]:
-    """Yield the jobs in parts of at most BULK_CHUNK jobs, and of BULK_BYTES unless a single one has more."""
-    for start in range(0, len(jobs), BULK_CHUNK):
-        part = jobs[start : start + BULK_CHUNK]
-        if sum([len(job.encoded) for job in part]) <= BULK_BYTES:
+    """Yield the jobs in parts for one round trip each: limited by count and bytes, but at least one job."""
+    for start in range(0, len(jobs), MAX_JOBS_PER_ROUND_TRIP):
+        part = jobs[start : start + MAX_JOBS_PER_ROUND_TRIP]
+        if sum([len(job.encoded) for job in part]) <= MAX_BYTES_PER_ROUND_TRIP:
             yield part
             continue
         first = size = 0
         for at, job in enumerate(part):
             size += len(job.encoded)
-            if size > BULK_BYTES and at > first:
+            if size > MAX_BYTES_PER_ROUND_TRIP and at > first:
                 yield part[first:at]
                 first, size = at, len(job.encoded)
         yield part[first:]
@@ -328,7 +332,7 @@ def _write_chunk(store: Store, jobs: Sequence[Ready], enqueued: list[Jid], wait_
             batch.append((("SADD", store.keys.queues, queue), []))
             batch.append((("LPUSH", store.keys.queue(queue), *[job.encoded for job in group]), group))
     if wait_replicas:
-        patience = min(REPLICA_PATIENCE, store.timeout / 2)
+        patience = min(MAX_REPLICA_WAIT_SECONDS, store.timeout / 2)
         batch.append((("WAIT", wait_replicas, int(patience * 1_000)), []))
     refused, refusals = set[Jid](), list[RedisRefused]()
     with store.borrowed() as connection:
@@ -392,7 +396,9 @@ def _positions(name: str, definition: Definition | None, arguments: Any) -> list
 def _all_positions(name: str, definition: Definition | None, entries: Sequence[Any]) -> list[list[JSON]]:
     """Return `_positions` of each entry of a bulk push."""
     fewest, most = (0, sys.maxsize) if definition is None else (definition.fewest, definition.most)
-    if ARRAYS.issuperset(map(type, entries)) and all(fewest <= length <= most for length in set(map(len, entries))):
+    if ARRAY_TYPES.issuperset(map(type, entries)) and all(
+        fewest <= length <= most for length in set(map(len, entries))
+    ):
         return list(map(list, entries))
     return _each(entries, lambda entry: _positions(name, definition, entry))
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 __all__ = ["Clock", "RunningClock", "SystemClock", "utc_date"]
 
-STANDSTILL_SECONDS = 2.0  # by which a reading comes late, before it counts as a standstill
+MIN_STANDSTILL_SECONDS = 2.0  # by which a reading comes late, before it counts as a standstill
 
 
 class Clock(Protocol):
@@ -50,7 +50,7 @@ class RunningClock(SystemClock):
     def monotonic(self) -> float:
         now = self._source()
         gap, self._last = now - self._last, now
-        if gap > self._longest_pause + STANDSTILL_SECONDS:
+        if gap > self._longest_pause + MIN_STANDSTILL_SECONDS:
             self.stood_still += gap - self._longest_pause
         return now - self.stood_still
 

@@ -20,7 +20,7 @@ from kiqcluster.store import embedded
 from kiqcluster.store.address import masked, parse_address
 
 __all__ = [
-    "STOP_GRACE",
+    "STOP_GRACE_SECONDS",
     "CodeSettings",
     "Config",
     "Origins",
@@ -31,8 +31,8 @@ __all__ = [
     "settings",
 ]
 
-STOP_GRACE = 10.0  # seconds beyond `timeout` after which the supervisor kills a child that has not left
-LARGEST_PORT = 65_535
+STOP_GRACE_SECONDS = 10.0  # seconds beyond `timeout` after which the supervisor kills a child that has not left
+MAX_PORT = 65_535
 LOG_FORMATS, LOG_LEVELS = ("auto", "pretty", "json"), ("debug", "info", "warning", "error")
 ARGUMENT_MODES = ("raise", "warn", "off")
 JSON_VERSIONS = ("2.6", "2.12")  # of Ruby's json gem, where its form of floats changed
@@ -251,9 +251,9 @@ def check(config: Config) -> None:
             "lower silence_timeout (0 = off), or raise recover_after",
         ),
         (
-            not config.platform_timeout or config.platform_timeout > config.timeout + STOP_GRACE,
-            f"platform_timeout ({config.platform_timeout:g} s) must be more than timeout + {STOP_GRACE:.0f} "
-            f"({config.timeout + STOP_GRACE:g} s), or the platform kills jobs that are being put back: "
+            not config.platform_timeout or config.platform_timeout > config.timeout + STOP_GRACE_SECONDS,
+            f"platform_timeout ({config.platform_timeout:g} s) must be more than timeout + {STOP_GRACE_SECONDS:.0f} "
+            f"({config.timeout + STOP_GRACE_SECONDS:g} s), or the platform kills jobs that are being put back: "
             "raise TimeoutStopSec or terminationGracePeriodSeconds, or lower --timeout",
         ),
         (config.respawn_burst >= 1, "respawn_burst must be at least 1"),
@@ -319,6 +319,6 @@ def parse_listen(address: str) -> tuple[str, int] | str | None:
     if path != address and path:
         return path
     host, colon, port = address.rpartition(":")
-    if path != address or not colon or not (port.isascii() and port.isdigit() and int(port[:6]) <= LARGEST_PORT):
+    if path != address or not colon or not (port.isascii() and port.isdigit() and int(port[:6]) <= MAX_PORT):
         raise UsageError(f"--listen {address!r} is no address; write HOST:PORT, unix:PATH or off")
     return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104  # `:8082` says all interfaces

@@ -50,7 +50,7 @@ DISCARD = Verdict("DISCARD")  # forget the job, after its death handlers
 KILL = Verdict("KILL")  # bury it now
 
 
-LONGEST_DELAY = 1e9  # seconds, 31 years; a larger number is an epoch second
+MAX_DELAY_SECONDS = 1e9  # seconds, 31 years; a larger number is an epoch second
 RESERVED_NAMES = frozenset(
     {"queue", "set", "enqueue", "perform_async", "perform_in", "perform_at", "perform_bulk", "perform_inline"}
 )
@@ -408,7 +408,7 @@ def _check_signature(
 def _seconds(delay: float) -> timedelta:
     if isinstance(delay, bool) or not isinstance(delay, int | float) or delay - delay != 0:
         raise InvalidPush(f"{delay!r} is no delay; pass seconds or a timedelta")
-    if delay >= LONGEST_DELAY:
+    if delay >= MAX_DELAY_SECONDS:
         raise InvalidPush(f"{delay!r} is no delay but a point in time; pass seconds from now, or call perform_at")
     try:
         return timedelta(seconds=delay)

@@ -1,8 +1,8 @@
-"""Middleware: links around a push (client) and around a run (server), and the chain that holds them.
+"""Middleware: code around a push (client) and around a run (server), and the chain that holds it.
 
-A server link is `(run, proceed) -> Outcome | None`, a client link `(push, proceed) -> Push | None`.  A link
-calls `proceed()` once and returns what it returned; a client link that returns None stops the push.  A link
-given as a class is instantiated once, when it is added.
+A server middleware is `(run, proceed) -> Outcome | None`, a client middleware `(push, proceed) -> Push | None`.
+It calls `proceed()` once and returns the result; a client middleware that returns None stops the push.
+A middleware given as a class is instantiated once, when it is added.
 """
 
 from __future__ import annotations
@@ -17,79 +17,87 @@ __all__ = ["Chain"]
 Subject = TypeVar("Subject")
 Result = TypeVar("Result")
 Proceed = Callable[[], Result]
-Link = Callable[[Subject, Proceed[Result]], Result]
+Middleware = Callable[[Subject, Proceed[Result]], Result]
 
 
 class Chain(Generic[Subject, Result]):
-    """An ordered list of links; the first is the outermost.
+    """An ordered list of middleware; the first is the outermost.
 
-    Changed at set-up time, before threads start.  Links are named by themselves or by their class.
-    links: the tuple in force, replaced at each change.
+    Change it at set-up time, before threads start.  A middleware is named by itself or by its class.
+    stack: the tuple in use, replaced at each change.
     """
 
     def __init__(self) -> None:
-        self.links: tuple[Link[Subject, Result], ...] = ()
+        self.stack: tuple[Middleware[Subject, Result], ...] = ()
 
-    def __iter__(self) -> Iterator[Link[Subject, Result]]:
-        return iter(self.links)
+    @property
+    def links(self) -> tuple[Middleware[Subject, Result], ...]:
+        """The former name of `stack`, which applications may use."""
+        return self.stack
+
+    def __iter__(self) -> Iterator[Middleware[Subject, Result]]:
+        return iter(self.stack)
 
     def __len__(self) -> int:
-        return len(self.links)
+        return len(self.stack)
 
-    def add(self, link: Link[Subject, Result]) -> Link[Subject, Result]:
-        """Put a link innermost.  Returns it, so that `@server_middleware.add` decorates a function."""
-        self.links = (*self.links, _made(link))
-        return link
+    def add(self, middleware: Middleware[Subject, Result]) -> Middleware[Subject, Result]:
+        """Add a middleware innermost.  Returns it, so that `@server_middleware.add` decorates a function."""
+        self.stack = (*self.stack, _instantiate(middleware))
+        return middleware
 
-    def prepend(self, link: Link[Subject, Result]) -> Link[Subject, Result]:
-        """Put a link outermost."""
-        self.links = (_made(link), *self.links)
-        return link
+    def prepend(self, middleware: Middleware[Subject, Result]) -> Middleware[Subject, Result]:
+        """Add a middleware outermost."""
+        self.stack = (_instantiate(middleware), *self.stack)
+        return middleware
 
-    def insert_before(self, existing: object, link: Link[Subject, Result]) -> None:
-        """Put a link just outside an existing one.  Raises UsageError when there is none."""
+    def insert_before(self, existing: object, middleware: Middleware[Subject, Result]) -> None:
+        """Add a middleware just outside an existing one.  Raises UsageError if that is not in the chain."""
         at = self._find(existing)
-        self.links = (*self.links[:at], _made(link), *self.links[at:])
+        self.stack = (*self.stack[:at], _instantiate(middleware), *self.stack[at:])
 
-    def insert_after(self, existing: object, link: Link[Subject, Result]) -> None:
-        """Put a link just inside an existing one.  Raises UsageError when there is none."""
+    def insert_after(self, existing: object, middleware: Middleware[Subject, Result]) -> None:
+        """Add a middleware just inside an existing one.  Raises UsageError if that is not in the chain."""
         at = self._find(existing) + 1
-        self.links = (*self.links[:at], _made(link), *self.links[at:])
+        self.stack = (*self.stack[:at], _instantiate(middleware), *self.stack[at:])
 
-    def replace(self, existing: object, link: Link[Subject, Result]) -> None:
-        """Put a link in the place of an existing one.  Raises UsageError when there is none."""
+    def replace(self, existing: object, middleware: Middleware[Subject, Result]) -> None:
+        """Replace an existing middleware.  Raises UsageError if that is not in the chain."""
         at = self._find(existing)
-        self.links = (*self.links[:at], _made(link), *self.links[at + 1 :])
+        self.stack = (*self.stack[:at], _instantiate(middleware), *self.stack[at + 1 :])
 
     def remove(self, existing: object) -> None:
-        """Take a link out.  Raises UsageError when there is none."""
+        """Remove a middleware.  Raises UsageError if it is not in the chain."""
         at = self._find(existing)
-        self.links = (*self.links[:at], *self.links[at + 1 :])
+        self.stack = (*self.stack[:at], *self.stack[at + 1 :])
 
     def clear(self) -> None:
-        """Take all links out."""
-        self.links = ()
+        """Remove all middleware."""
+        self.stack = ()
 
     def invoke(self, subject: Subject, last: Proceed[Result]) -> Result:
-        """Run the links around `last` and return what the outermost returned."""
-        links = self.links
-        if not links:
+        """Run the middleware around `last`; return the result of the outermost."""
+        stack = self.stack
+        if not stack:
             return last()
 
         def step(at: int) -> Result:
-            if at == len(links):
+            if at == len(stack):
                 return last()
-            return links[at](subject, lambda: step(at + 1))
+            return stack[at](subject, lambda: step(at + 1))
 
         return step(0)
 
     def _find(self, wanted: object) -> int:
-        for at, link in enumerate(self.links):
-            if link is wanted or type(link) is wanted:
+        for at, middleware in enumerate(self.stack):
+            if middleware is wanted or type(middleware) is wanted:
                 return at
-        names = ", ".join(getattr(link, "__name__", type(link).__name__) for link in self.links) or "no links"
+        names = (
+            ", ".join(getattr(middleware, "__name__", type(middleware).__name__) for middleware in self.stack)
+            or "no middleware"
+        )
         raise UsageError(f"{wanted!r} is not in the chain, which has {names}")
 
 
-def _made(link: Link[Subject, Result]) -> Link[Subject, Result]:
-    return link() if isinstance(link, type) else link
+def _instantiate(middleware: Middleware[Subject, Result]) -> Middleware[Subject, Result]:
+    return middleware() if isinstance(middleware, type) else middleware

@@ -26,8 +26,8 @@ __all__ = [
 ]
 
 HOOKS = {"retry_in": "count, error, payload", "retries_exhausted": "payload, error"}  # methods → what they are told
-HOOK_SLIP = 0.9  # how near a method's name must come to a hook's to be a slip
-OTHER_WORDS = {  # elsewhere → here
+HOOK_TYPO_SIMILARITY = 0.9  # how near a method's name must come to a hook's to be a slip
+FOREIGN_NAMES = {  # elsewhere → here
     "retries": "retry",
     "max_retries": "retry",
     "retry_count": "retry",
@@ -151,7 +151,7 @@ def near_option(word: str) -> str:
     """Return the hint for an option that there is not."""
     if word in VERBS:
         return f"a time is not an option but an argument of {VERBS[word]}"
-    near = [OTHER_WORDS[word]] if word in OTHER_WORDS else difflib.get_close_matches(word, OPTIONS, 1)
+    near = [FOREIGN_NAMES[word]] if word in FOREIGN_NAMES else difflib.get_close_matches(word, OPTIONS, 1)
     return f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(OPTIONS)}"
 
 
@@ -172,7 +172,7 @@ def check_class_body(cls: type[Any]) -> None:
             raise JobDefinitionError(
                 f"{cls.__qualname__}.{name} = {value!r} would not be read; {_remedy(cls.__name__, name, value)}"
             )
-        near = difflib.get_close_matches(name.removeprefix("sidekiq_"), HOOKS, 1, HOOK_SLIP)
+        near = difflib.get_close_matches(name.removeprefix("sidekiq_"), HOOKS, 1, HOOK_TYPO_SIMILARITY)
         if near and name not in HOOKS and (callable(value) or isinstance(value, classmethod)):
             raise JobDefinitionError(f"{cls.__qualname__}.{name} would never be called; the hook is {near[0]!r}")
 

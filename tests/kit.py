@@ -21,8 +21,8 @@ import pytest
 from kiqcluster import testing
 from kiqcluster.testing import RedisServer, wait_until
 from kiqcluster.testing.server import free_port, freeze, is_alive
-from kiqcluster.testing.waiting import NEVER as PAUSE  # waiting for it is how a poll pauses
-from kiqcluster.testing.waiting import PATIENCE
+from kiqcluster.testing.waiting import DEFAULT_TIMEOUT_SECONDS as PATIENCE
+from kiqcluster.testing.waiting import NEVER_SET as PAUSE  # waiting for it is how a poll pauses
 from tests import forkserver
 
 __all__ = [

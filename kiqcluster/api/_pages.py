@@ -22,8 +22,8 @@ from kiqcluster.store import Store
 from kiqcluster.store.entry_moves import Part, read_queue
 
 __all__ = [
-    "LARGEST_PAGE",
-    "PAGE_BYTES",
+    "MAX_PAGE_BYTES",
+    "MAX_PAGE_JOBS",
     "Order",
     "Placed",
     "batches",
@@ -33,13 +33,13 @@ __all__ = [
     "walk_set",
 ]
 
-FIRST_PAGE = 50  # jobs that are read before it is known how large they are
-LARGEST_PAGE = 500
-SMALLEST_PAGE = 4
-PAGE_BYTES = 4_000_000
-MOST_ANCHORS = 16  # payloads on either side of where a page ends, by which the next one is laid against it
-SOUGHT = 4  # … of them, that are looked for in the whole queue; each costs Redis a walk through it
-MOST_SEARCHES = 3  # before the place is guessed: somebody takes jobs faster than they are looked for
+FIRST_PAGE_JOBS = 50  # jobs that are read before it is known how large they are
+MAX_PAGE_JOBS = 500
+MIN_PAGE_JOBS = 4
+MAX_PAGE_BYTES = 4_000_000
+MAX_ANCHORS = 16  # payloads on either side of where a page ends, by which the next one is laid against it
+MAX_SOUGHT_ANCHORS = 4  # … of them, that are looked for in the whole queue; each costs Redis a walk through it
+MAX_SEARCHES = 3  # before the place is guessed: somebody takes jobs faster than they are looked for
 
 Entry = tuple[bytes, float]  # payload, score
 Record = TypeVar("Record", bound=JobRecord)
@@ -60,7 +60,7 @@ class Placed(NamedTuple):
 def page_size(payloads: Sequence[bytes]) -> int:
     """Return how many jobs the next page should have, after one with these."""
     average = sum(map(len, payloads)) / len(payloads) if payloads else 0.0
-    return max(SMALLEST_PAGE, min(LARGEST_PAGE, int(PAGE_BYTES / max(1.0, average))))
+    return max(MIN_PAGE_JOBS, min(MAX_PAGE_JOBS, int(MAX_PAGE_BYTES / max(1.0, average))))
 
 
 def batches(
@@ -72,7 +72,7 @@ def batches(
     for record in records:
         size += len(record.raw)
         is_stranger = batch and go_together is not None and not go_together(batch[0], record)
-        if batch and (len(batch) == LARGEST_PAGE or size > PAGE_BYTES or is_stranger):
+        if batch and (len(batch) == MAX_PAGE_JOBS or size > MAX_PAGE_BYTES or is_stranger):
             yield batch
             batch, size = [], len(record.raw)
         batch.append(record)
@@ -118,25 +118,25 @@ class QueueWalk:
     def first(self) -> Page:
         """Return the first page."""
         if self._order is Order.NEWEST_FIRST:
-            return self._page(read_queue(self._store, self._queue, 0, FIRST_PAGE - 1))
-        return self._page(read_queue(self._store, self._queue, -FIRST_PAGE, -1))
+            return self._page(read_queue(self._store, self._queue, 0, FIRST_PAGE_JOBS - 1))
+        return self._page(read_queue(self._store, self._queue, -FIRST_PAGE_JOBS, -1))
 
     def placed(self, page: Page) -> Iterator[Placed]:
         """Yield all jobs from a page on."""
         while True:
-            payloads, anchors = page.payloads, min(MOST_ANCHORS, len(page.payloads) // 4)
+            payloads, anchors = page.payloads, min(MAX_ANCHORS, len(page.payloads) // 4)
             end = len(payloads) if not page.left else max(page.start, len(payloads) - anchors)
             for index in range(page.start, end):
                 left = page.left + len(payloads) - 1 - index
                 yield Placed(payloads[index], left if self._order is Order.NEWEST_FIRST else page.length - 1 - left)
             if not page.left:
                 return
-            behind, ahead = payloads[max(0, end - MOST_ANCHORS) : end], payloads[end:]
+            behind, ahead = payloads[max(0, end - MAX_ANCHORS) : end], payloads[end:]
             page = self._next(behind, ahead, page.left + len(ahead), page_size(payloads))
 
     def _next(self, behind: Sequence[bytes], ahead: Sequence[bytes], left: int, size: int) -> Page:
         """Return the page that begins with `ahead`, before which lies `behind`; `left` jobs were left there."""
-        for _ in range(MOST_SEARCHES):
+        for _ in range(MAX_SEARCHES):
             page = self._read(left, size)
             before = page.length - page.left - len(page.payloads)
             start = aligned(page.payloads, behind, ahead, page.left + len(page.payloads) - left)
@@ -146,7 +146,7 @@ class QueueWalk:
             ends_early = start == len(page.payloads) and page.left and page.payloads[-1] != behind[-1]
             if start is not None and not (begins_late or ends_early):
                 return page._replace(start=start)
-            found = self._search(behind[-SOUGHT:], ahead[:SOUGHT])
+            found = self._search(behind[-MAX_SOUGHT_ANCHORS:], ahead[:MAX_SOUGHT_ANCHORS])
             if found is None:
                 break
             left = found
@@ -218,7 +218,7 @@ def walk_set(store: Store, key: str, order: Order, first: float | None = None) -
     walk = SetWalk(store, key, order)
     before = inf if order is Order.NEWEST_FIRST else -inf
     last: Entry | None = None if first is None or first == before else (b"", nextafter(first, before))
-    rank, size = 0 if last is None else walk.rank_after(last), FIRST_PAGE
+    rank, size = 0 if last is None else walk.rank_after(last), FIRST_PAGE_JOBS
     while True:
         start = max(0, rank - 1)  # one that was read already, to see that nothing has shifted
         entries = read_entries(store, key, order, start, size + 1)

@@ -17,7 +17,7 @@ from kiqcluster.store import Store
 __all__ = ["Mark", "mark", "marks"]
 
 MARK_DAYS = 90  # that a mark is kept (sidekiq deploy.rb)
-LOCK_TTL = 60  # seconds in which a label is marked once, however many say it (sidekiq deploy.rb)
+MARK_LOCK_TTL_SECONDS = 60  # seconds in which a label is marked once, however many say it (sidekiq deploy.rb)
 FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -38,7 +38,7 @@ def mark(label: str, at: datetime | None = None, *, store: Store | None = None, 
     moment = _aware(at, "at").astimezone(UTC) if at is not None else _now(clock)
     minute = moment.replace(second=0, microsecond=0)
     stamp, key = minute.strftime(FORMAT), store.keys.deploys(f"{minute:%Y%m%d}")
-    if not store.call("SET", store.keys.deploy_lock(label), stamp, "NX", "EX", LOCK_TTL):
+    if not store.call("SET", store.keys.deploy_lock(label), stamp, "NX", "EX", MARK_LOCK_TTL_SECONDS):
         return False
     try:
         store.transaction([("HSETNX", key, stamp, label), ("EXPIRE", key, MARK_DAYS * 86_400)])

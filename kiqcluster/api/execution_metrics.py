@@ -28,12 +28,12 @@ from kiqcluster.store.wire import Command
 
 __all__ = ["ExecutionCount", "ExecutionMetrics", "JobExecutions"]
 
-BATCH = 300  # keys asked for in one round trip
+MAX_PER_ROUND_TRIP = 300  # keys asked for in one round trip
 MOST_MINUTES, MOST_HOURS = 480, 72  # that are kept
-SLOTS = len(EXECUTION_BUCKETS) + 1  # the last one is for all that took longer
+HISTOGRAM_BUCKETS = len(EXECUTION_BUCKETS) + 1  # the last one is for all that took longer
 
-LETTERS = ("p", "f", "ms")
-PLACES = tuple(map(str, range(SLOTS)))  # of the histogram, as our hash has them
+FIELD_SUFFIXES = ("p", "f", "ms")
+BUCKET_NAMES = tuple(map(str, range(HISTOGRAM_BUCKETS)))  # of the histogram, as our hash has them
 
 Figures = dict[str, int]  # p, f, ms or a place of the histogram → figure
 Fields = dict[str, Figures]  # class → figures
@@ -84,7 +84,7 @@ class JobExecutions:
     def histogram(self) -> tuple[int, ...]:
         """How many runs took up to each of EXECUTION_BUCKETS ms, and longer; all 0 where it was not asked for."""
         shown = [each.histogram for each in self.series.values() if each.histogram]
-        return tuple(map(sum, zip((0,) * SLOTS, *shown, strict=True)))
+        return tuple(map(sum, zip((0,) * HISTOGRAM_BUCKETS, *shown, strict=True)))
 
 
 class ExecutionMetrics:
@@ -125,7 +125,7 @@ class ExecutionMetrics:
         One round trip per 60 minutes, or 300 times ten minutes.
         """
         moments, forms = self._span(minutes, hours)
-        words = (*LETTERS, *PLACES)
+        words = (*FIELD_SUFFIXES, *BUCKET_NAMES)
         fields = [f"{name}|{word}" for word in words]
         keys = self._store.keys
         histograms = [] if hours is not None else [keys.histogram, keys.histogram_7]
@@ -144,10 +144,12 @@ class ExecutionMetrics:
                     counts = map(_count, reply) if isinstance(reply, list) else ()
                     shares.append({name: {word: count for word, count in zip(words, counts, strict=False) if count}})
                 for share, reply in zip(shares, told[len(forms) :], strict=False):
-                    share[name] |= {place: count for place, count in zip(PLACES, _slots(reply), strict=True) if count}
+                    share[name] |= {
+                        place: count for place, count in zip(BUCKET_NAMES, _slots(reply), strict=True) if count
+                    }
                 if figures := _joined(*shares).get(name):
-                    processed, failed, ms = (figures.get(letter, 0) for letter in LETTERS)
-                    places = tuple(figures.get(place, 0) for place in PLACES) if histograms else ()
+                    processed, failed, ms = (figures.get(letter, 0) for letter in FIELD_SUFFIXES)
+                    places = tuple(figures.get(place, 0) for place in BUCKET_NAMES) if histograms else ()
                     job.series[at] = ExecutionCount(processed, failed, ms, places)
         return job
 
@@ -170,7 +172,7 @@ class ExecutionMetrics:
     ) -> Iterator[tuple[Sequence[datetime], list[list[Any]]]]:
         """Yield some moments at a time, with the replies for each; a refusal is among them."""
         width = len(commands(moments[0]))
-        size = BATCH // width
+        size = MAX_PER_ROUND_TRIP // width
         for start in range(0, len(moments), size):
             part = moments[start : start + size]
             with self._store.borrowed() as connection:
@@ -223,7 +225,7 @@ def _total(younger: Figures, older: Figures, own: Figures | None) -> Figures:
 def _slots(raw: Any) -> tuple[int, ...]:
     """Return the counts in a bitfield of 16-bit numbers, shorter where the last ones are 0."""
     raw = raw if isinstance(raw, bytes) else b""
-    return struct.unpack(f">{SLOTS}H", raw[: 2 * SLOTS].ljust(2 * SLOTS, b"\0"))
+    return struct.unpack(f">{HISTOGRAM_BUCKETS}H", raw[: 2 * HISTOGRAM_BUCKETS].ljust(2 * HISTOGRAM_BUCKETS, b"\0"))
 
 
 def _count(value: Any) -> int:

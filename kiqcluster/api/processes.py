@@ -26,7 +26,7 @@ from kiqcluster.store import Store
 
 __all__ = ["Process", "ProcessSet", "Work", "WorkSet", "read_commands", "read_work"]
 
-BATCH = 500  # processes asked for in one round trip
+MAX_PER_ROUND_TRIP = 500  # processes asked for in one round trip
 SIGNALS = {"quiet": "TSTP", "stop": "TERM", "dump": "TTIN"}  # what Ruby's processes are sent instead of words
 
 
@@ -155,8 +155,8 @@ class WorkSet:
         """Look.  Two round trips, one more for each 500 processes."""
         identities = _names(self._store.call("SMEMBERS", self._store.keys.processes))
         found: list[Work] = []
-        for at in range(0, len(identities), BATCH):
-            found += self._look(identities[at : at + BATCH])
+        for at in range(0, len(identities), MAX_PER_ROUND_TRIP):
+            found += self._look(identities[at : at + MAX_PER_ROUND_TRIP])
         return iter(sorted(found, key=lambda work: work.run_at))
 
     def __len__(self) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from kiqcluster.api._pages import LARGEST_PAGE, PAGE_BYTES, Order, Placed, batches, page_size, walk_queue
+from kiqcluster.api._pages import MAX_PAGE_BYTES, MAX_PAGE_JOBS, Order, Placed, batches, page_size, walk_queue
 from kiqcluster.api._store import CLOCK, store_in_force
 from kiqcluster.api.records import JobRecord, is_verbatim, renamed
 from kiqcluster.clock import Clock
@@ -27,11 +27,13 @@ from kiqcluster.store.wire import Command, Reply
 
 __all__ = ["Queue", "QueueSummary", "read_summary", "summaries", "summary_commands"]
 
-WIDEST_LOOK = 4 * LARGEST_PAGE  # places between the farthest and the nearest job that one script looks for
-SLACK = 100  # places beyond these: so many jobs may have been fetched or put back since they were read
-MOST_LOOKS = 10  # jobs that are looked for one by one: Redis walks through the whole queue for one that is gone
-MOST_LOST = 10 * LARGEST_PAGE  # jobs, and bytes of theirs, that one walk of ours looks for
-MOST_LOST_BYTES = 4 * PAGE_BYTES
+MAX_SCRIPT_SPAN = 4 * MAX_PAGE_JOBS  # places between the farthest and the nearest job that one script looks for
+SPAN_MARGIN = 100  # places beyond these: so many jobs may have been fetched or put back since they were read
+MAX_SINGLE_SEARCHES = (
+    10  # jobs that are looked for one by one: Redis walks through the whole queue for one that is gone
+)
+MAX_MISSING_JOBS = 10 * MAX_PAGE_JOBS  # jobs, and bytes of theirs, that one walk of ours looks for
+MAX_MISSING_BYTES = 4 * MAX_PAGE_BYTES
 
 Span = tuple[int, int]  # places, the farthest from the end that is fetched next, and the nearest
 
@@ -190,7 +192,7 @@ class Queue:
                 nearest = nearest if span is None else min(nearest, span[1])
                 lost += missing
                 size += sum(len(job.raw) for job in missing)
-                if len(lost) >= MOST_LOST or size > MOST_LOST_BYTES:
+                if len(lost) >= MAX_MISSING_JOBS or size > MAX_MISSING_BYTES:
                     at_stake = len(lost)
                     found = self._move_lost(lost, to)
                     moved, at_stake = moved + found, 0
@@ -209,7 +211,7 @@ class Queue:
     def _move_near(self, span: Span, jobs: Sequence[QueuedJob], to: str) -> Sequence[QueuedJob]:
         """Move jobs that lie close together, there or where they are now; return the others."""
         missing = self._move_within(span, jobs, to)
-        if len(missing) > MOST_LOOKS:  # others have shifted them
+        if len(missing) > MAX_SINGLE_SEARCHES:  # others have shifted them
             missing = self._move_within(self._span_now(missing, span), missing, to)
         return missing
 
@@ -219,7 +221,7 @@ class Queue:
         Many are found by reading the queue ourselves, in pages: whoever has Redis look for each of them holds up
         everybody else for as long.  They go in the order of the queue then.
         """
-        if len(jobs) > MOST_LOOKS:
+        if len(jobs) > MAX_SINGLE_SEARCHES:
             located = self._found(Counter(job.raw for job in jobs))
         else:
             located = (found for job in jobs for found in self._located([job]))
@@ -247,7 +249,7 @@ class Queue:
 
     def _move_within(self, span: Span, jobs: Sequence[QueuedJob], to: str) -> Sequence[QueuedJob]:
         """Move jobs that lie about there; return the others.  One round trip."""
-        slack = min(SLACK, page_size([job.raw for job in jobs]))
+        slack = min(SPAN_MARGIN, page_size([job.raw for job in jobs]))
         pairs = [(job.raw, renamed(job.raw, to) if to else b"") for job in jobs]
         mark = f"moved by kiqcluster {new_jid()}".encode()
         moved = set(move_jobs(self._store, self.name, to, pairs, (span[0] + slack, max(0, span[1] - slack)), mark))
@@ -342,4 +344,4 @@ def _are_close(first: QueuedJob, job: QueuedJob) -> bool:
     """Return whether one script may look for both; jobs of unknown places are looked for one by one anyway."""
     if first.place is None or job.place is None:
         return first.place is job.place
-    return abs(first.place - job.place) <= WIDEST_LOOK * min(1.0, page_size([job.raw]) / LARGEST_PAGE)
+    return abs(first.place - job.place) <= MAX_SCRIPT_SPAN * min(1.0, page_size([job.raw]) / MAX_PAGE_JOBS)

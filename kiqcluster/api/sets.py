@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from kiqcluster.api._pages import LARGEST_PAGE, Order, batches, read_entries, walk_set
+from kiqcluster.api._pages import MAX_PAGE_JOBS, Order, batches, read_entries, walk_set
 from kiqcluster.api._store import CLOCK, store_in_force
 from kiqcluster.api.records import JobRecord, is_verbatim, renamed
 from kiqcluster.clock import Clock
@@ -123,7 +123,7 @@ class JobSet:
             pattern = f"*{_literal(pattern)}*"
         cursor = b"0"
         while True:
-            cursor, flat = self._store.call("ZSCAN", self._key, cursor, "MATCH", pattern, "COUNT", LARGEST_PAGE)
+            cursor, flat = self._store.call("ZSCAN", self._key, cursor, "MATCH", pattern, "COUNT", MAX_PAGE_JOBS)
             for payload, score in zip(flat[::2], flat[1::2], strict=True):
                 yield SortedEntry(payload, float(score), self)
             if cursor == b"0":

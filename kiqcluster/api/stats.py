@@ -18,8 +18,8 @@ from kiqcluster.store.wire import Command
 
 __all__ = ["History", "Stats"]
 
-BATCH = 500  # queues or processes asked for in one round trip
-LONGEST_HISTORY = 1_825  # days that counters are kept
+MAX_PER_ROUND_TRIP = 500  # queues or processes asked for in one round trip
+MAX_HISTORY_DAYS = 1_825  # days that counters are kept
 DEFAULT_QUEUE = "default"
 
 
@@ -119,8 +119,8 @@ class History:
     def __init__(
         self, days: int, start: date | None = None, *, store: Store | None = None, clock: Clock = CLOCK
     ) -> None:
-        if not 1 <= days <= LONGEST_HISTORY:
-            raise UsageError(f"a history has 1 to {LONGEST_HISTORY} days, not {days}")
+        if not 1 <= days <= MAX_HISTORY_DAYS:
+            raise UsageError(f"a history has 1 to {MAX_HISTORY_DAYS} days, not {days}")
         store = store_in_force(store)
         newest = datetime.fromtimestamp(clock.now(), UTC) if start is None else start
         if isinstance(newest, datetime):  # which is a date to Python and to mypy
@@ -151,8 +151,8 @@ def _refused(commands: Sequence[tuple[Any, ...]], replies: Sequence[Any]) -> tup
 
 
 def _parts(commands: Sequence[Command]) -> Iterator[Sequence[Command]]:
-    for at in range(0, len(commands), BATCH):
-        yield commands[at : at + BATCH]
+    for at in range(0, len(commands), MAX_PER_ROUND_TRIP):
+        yield commands[at : at + MAX_PER_ROUND_TRIP]
 
 
 def _names(reply: Any) -> list[str]:

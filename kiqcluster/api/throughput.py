@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-__all__ = ["WINDOW", "Rate", "Throughput"]
+__all__ = ["WINDOW_SECONDS", "Rate", "Throughput"]
 
-WINDOW = 12.0  # seconds
+WINDOW_SECONDS = 12.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Throughput:
         if self._seen and (processed < self._seen[-1][1] or failed < self._seen[-1][2]):
             self._seen.clear()  # somebody has reset the counters
         self._seen.append((now, processed, failed))
-        while len(self._seen) > 2 and self._seen[1][0] <= now - WINDOW:
+        while len(self._seen) > 2 and self._seen[1][0] <= now - WINDOW_SECONDS:
             self._seen.popleft()
         then, processed_then, failed_then = self._seen[0]
         if now <= then:

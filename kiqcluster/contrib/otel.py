@@ -1,9 +1,9 @@
 """OpenTelemetry: a span for each job that is pushed and each that runs, linked across processes and languages.
 
-Runs in: whoever pushes (client link), processor threads (server link), the worker's main thread (the last flush).
-1. instrument    put both links outermost; uninstrument takes them out
-2. PublishSpans  client link: a PRODUCER span, whose context travels in the payload (traceparent, tracestate, baggage)
-3. ProcessSpans  server link: a CONSUMER span, linked to that context, or its child
+Runs in: threads that push (client), processor threads (server), the worker's main thread (the last flush).
+1. instrument    add both middleware outermost; uninstrument removes them
+2. PublishSpans  client middleware: a PRODUCER span; the payload carries its context (traceparent, tracestate, baggage)
+3. ProcessSpans  server middleware: a CONSUMER span, linked to that context, or its child
 4. flush         at the worker's end, which runs no exit handlers: what the exporter still holds goes out
 
 Keys, span names, options and their defaults are those of opentelemetry-instrumentation-sidekiq, so that traces of a
@@ -42,7 +42,7 @@ __all__ = ["ProcessSpans", "PublishSpans", "instrument", "uninstrument"]
 Propagation = Literal["link", "child", "none"]
 Naming = Literal["queue", "job_class"]
 
-FLUSH_PATIENCE = (
+FLUSH_TIMEOUT_SECONDS = (
     2.0  # seconds for the last spans; a part of the supervisor's grace, the rest of a stop needs the others
 )
 LOGGER = logging.getLogger("kiqcluster")
@@ -74,9 +74,9 @@ def instrument(
 def uninstrument() -> None:
     """Make no more spans; nothing happens where `instrument` was not called."""
     setup = current_setup()
-    if any(type(link) is PublishSpans for link in setup.client_middleware):
+    if any(type(middleware) is PublishSpans for middleware in setup.client_middleware):
         setup.client_middleware.remove(PublishSpans)
-    if any(type(link) is ProcessSpans for link in setup.server_middleware):
+    if any(type(middleware) is ProcessSpans for middleware in setup.server_middleware):
         setup.server_middleware.remove(ProcessSpans)
 
 
@@ -85,11 +85,11 @@ def _check(option: str, value: object, words: Any) -> None:
         raise UsageError(f"{option} = {value!r} does not fit; it takes {', '.join(map(repr, get_args(words)))}")
 
 
-# The two links
+# The two middleware
 
 
 class PublishSpans:
-    """Client link: a span per job, and its context in the payload, unless there is one already.
+    """Client middleware: a span per job, and its context in the payload, unless there is one already.
 
     There is one when the poller, the API or a web page enqueues a job again, and when the caller gave one: the job
     keeps it, and gets no second span.  In a bulk push each job has a span of its own; the write is in none of them.
@@ -101,13 +101,13 @@ class PublishSpans:
 
     def __call__(self, push: Push, proceed: Callable[[], Push | None]) -> Push | None:
         begun = None
-        with HARMLESS:
+        with NO_OP:
             begun = self._begin(push)
         if begun is None:
             return proceed()
         span, context = begun
         with _running(span, context):
-            with HARMLESS:
+            with NO_OP:
                 _mark(span, push.payload, "created_at")
                 propagate.inject(push.payload, context)
             return proceed()
@@ -128,7 +128,7 @@ class PublishSpans:
 
 
 class ProcessSpans:
-    """Server link: a span per run, current while the job runs, with the payload's baggage.
+    """Server middleware: a span per run, current while the job runs, with the payload's baggage.
 
     A span of an attempt that fails has the error; the next attempt's span links to the same push.
     Shared by all processor threads; open spans are added and removed by single steps of a set.
@@ -145,7 +145,7 @@ class ProcessSpans:
 
     def __call__(self, run: Run, proceed: Callable[[], Outcome | None]) -> Outcome | None:
         begun = None
-        with HARMLESS:
+        with NO_OP:
             begun = self._begin(run)
         if begun is None:
             return proceed()
@@ -153,7 +153,7 @@ class ProcessSpans:
         self._open.add(span)
         try:
             with _running(span, context):
-                with HARMLESS:
+                with NO_OP:
                     _mark(span, run.payload, "created_at")
                     _mark(span, run.payload, "enqueued_at")
                 return proceed()
@@ -178,13 +178,13 @@ class ProcessSpans:
     def end(self) -> None:
         """End the spans of jobs that this process leaves unfinished, and send all that are not sent."""
         for span in list(self._open):
-            with HARMLESS:
+            with NO_OP:
                 span.add_event("interrupted")
                 span.end()
         flush = _Flush(self._provider or trace.get_tracer_provider())
         flush.start()
-        if not flush.join(FLUSH_PATIENCE):
-            LOGGER.warning("tracing: the exporter took more than %g s; the last spans are lost", FLUSH_PATIENCE)
+        if not flush.join(FLUSH_TIMEOUT_SECONDS):
+            LOGGER.warning("tracing: the exporter took more than %g s; the last spans are lost", FLUSH_TIMEOUT_SECONDS)
 
 
 class _Flush(Service):
@@ -197,14 +197,14 @@ class _Flush(Service):
     def run(self) -> None:
         force_flush = getattr(self._provider, "force_flush", None)  # the SDK's has it, the API's has not
         if force_flush is not None:
-            force_flush(int(FLUSH_PATIENCE * 1_000))
+            force_flush(int(FLUSH_TIMEOUT_SECONDS * 1_000))
 
 
 def _end() -> None:
     """Handler of `exit`, after all others: jobs have ended or were put back."""
-    for link in current_setup().server_middleware:
-        if isinstance(link, ProcessSpans):
-            link.end()
+    for middleware in current_setup().server_middleware:
+        if isinstance(middleware, ProcessSpans):
+            middleware.end()
 
 
 # Spans
@@ -226,7 +226,7 @@ class _Harmless:
         return True
 
 
-HARMLESS = _Harmless()
+NO_OP = _Harmless()
 
 
 @contextmanager
@@ -236,16 +236,16 @@ def _running(span: Span, context: Context) -> Iterator[None]:
     try:
         yield
     except Interrupted:
-        with HARMLESS:
+        with NO_OP:
             span.add_event("interrupted")
         raise
     except BaseException as raised:
-        with HARMLESS:
+        with NO_OP:
             _note_error(span, raised)
         raise
     finally:
         detach(token)
-        with HARMLESS:
+        with NO_OP:
             if span.is_recording():  # a forced stop may have ended it
                 span.end()
 
@@ -313,13 +313,13 @@ class _Keys(Getter[Payload]):
         return list(carrier)
 
 
-KEYS = _Keys()
+CARRIER_KEYS = _Keys()
 
 
 def _extract(payload: Payload) -> tuple[Context, SpanContext | None]:
     """Return the current context with what the payload carries, and the context of the span that it names, if any."""
     ambient = trace.get_current_span()
-    context = propagate.extract(payload, get_current(), KEYS)
+    context = propagate.extract(payload, get_current(), CARRIER_KEYS)
     carried = trace.get_current_span(context)
     origin = carried.get_span_context()
     return context, None if carried is ambient or not origin.is_valid else origin

@@ -14,7 +14,7 @@ from math import isfinite
 from typing import Any
 
 from kiqcluster.sidekiq import ruby_json
-from kiqcluster.sidekiq.keys import HEARTBEAT_TTL, Keys
+from kiqcluster.sidekiq.keys import HEARTBEAT_TTL_SECONDS, Keys
 from kiqcluster.store import Store
 from kiqcluster.store.wire import Command, Reply
 
@@ -269,7 +269,7 @@ def read_process(identity: str, fields: Any, left: Any, state: State | None = No
         is_quiet=quiet == b"true",
         rss=int(_read_number(rss)) * 1_024,
         beat=_read_number(beat),
-        age=max(0.0, HEARTBEAT_TTL - left / 1_000) if left >= 0 else 0.0,
+        age=max(0.0, HEARTBEAT_TTL_SECONDS - left / 1_000) if left >= 0 else 0.0,
         is_ours=isinstance(labels, list) and "kiqcluster" in labels,
         cluster=state,
         started_at=_read_number(about.get("started_at")),

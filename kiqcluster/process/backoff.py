@@ -8,7 +8,7 @@ __all__ = ["jittered", "retry_delay", "retry_jitter"]
 
 # Sidekiq's curve passes a million years at a few thousand retries; beyond this count only the number grows,
 # until Ruby's Time cannot show it.
-LARGEST_COUNT = 1_000
+MAX_COUNT = 1_000
 
 
 def retry_delay(count: int, rng: Random) -> float:
@@ -17,13 +17,13 @@ def retry_delay(count: int, rng: Random) -> float:
     count: failures before this one, 0 for the first.
     Result: count**4 + 15 + jitter.  Source: sidekiq job_retry.rb; same curve so that mixed clusters agree.
     """
-    count = min(count, LARGEST_COUNT)
+    count = min(count, MAX_COUNT)
     return count**4 + 15 + retry_jitter(count, rng)
 
 
 def retry_jitter(count: int, rng: Random) -> int:
     """Return 0 … 10 × (count + 1) − 1 seconds, added to the curve and to custom delays alike (sidekiq 8)."""
-    return rng.randrange(10 * (min(count, LARGEST_COUNT) + 1))
+    return rng.randrange(10 * (min(count, MAX_COUNT) + 1))
 
 
 def jittered(attempt: int, base: float, cap: float, rng: Random) -> float:

@@ -26,8 +26,8 @@ from kiqcluster.process.durations import parse_duration
 __all__ = ["check_configurable", "load", "load_part", "missing_section", "with_configured"]
 
 CONFIG_FILES = ("kiqcluster.toml", "pyproject.toml")
-OTHER_VARIABLES = frozenset({"KIQ_SLOT", "KIQ_REQUIRE_ALL"})  # ours, and no settings: a worker's slot, the tests'
-ALIKE = 0.8  # how near a variable must come to a setting's to be a slip; others may have names with KIQ_ too
+NON_SETTING_VARIABLES = frozenset({"KIQ_SLOT", "KIQ_REQUIRE_ALL"})  # ours, and no settings: a worker's slot, the tests'
+TYPO_SIMILARITY = 0.8  # how near a variable must come to a setting's to be a slip; others may have names with KIQ_ too
 
 
 def load(
@@ -204,22 +204,22 @@ def _check_names(values: Mapping[str, Any], place: str) -> None:
 def _check_variables(environ: Mapping[str, str]) -> None:
     """Refuse what looks like a slip of the pen; a setting that is not heeded is found too late."""
     known = {f"KIQ_{each.name.upper()}" for each in settings()} | {"KIQ_ENV"}
-    for variable in environ.keys() - known - OTHER_VARIABLES:
+    for variable in environ.keys() - known - NON_SETTING_VARIABLES:
         bare = [name.removeprefix("KIQ_") for name in known]
-        near = difflib.get_close_matches(variable.removeprefix("KIQ_"), bare, 1, ALIKE)
+        near = difflib.get_close_matches(variable.removeprefix("KIQ_"), bare, 1, TYPO_SIMILARITY)
         if variable.startswith("KIQ_") and near:
             raise UsageError(f"environment: there is no setting {variable}; did you mean KIQ_{near[0]}?")
 
 
 # values
 
-HINTS = get_type_hints(Config)
-A_DURATION = "it takes a number of seconds, or a duration as in 90s, 15m or 1h30m"
+FIELD_TYPES = get_type_hints(Config)
+DURATION_HELP = "it takes a number of seconds, or a duration as in 90s, 15m or 1h30m"
 TRUE_WORDS, FALSE_WORDS = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 def _converted(each: dataclasses.Field[Any], raw: Any, origin: str) -> Any:
-    kind = HINTS[each.name]
+    kind = FIELD_TYPES[each.name]
     try:
         return _as_list(each.name, raw) if kind == tuple[str, ...] else _as(kind, raw)
     except ValueError as error:
@@ -243,7 +243,7 @@ def _as(kind: Any, raw: Any) -> Any:
         _require(word in TRUE_WORDS or word in FALSE_WORDS, "it takes true or false")
         return word in TRUE_WORDS
     if kind in (float, int, int | None):
-        wanted, complaint = (_seconds, A_DURATION) if kind is float else (int, "it takes an integer")
+        wanted, complaint = (_seconds, DURATION_HELP) if kind is float else (int, "it takes an integer")
         whole = kind is float or not isinstance(raw, float) or raw.is_integer()
         _require(not isinstance(raw, bool) and whole, complaint)
         try:

@@ -6,35 +6,35 @@ import re
 from datetime import datetime, timedelta
 
 from kiqcluster.errors import InvalidPush
-from kiqcluster.sidekiq.payload import LATEST_SECOND
+from kiqcluster.sidekiq.payload import MAX_EPOCH_SECONDS
 
-__all__ = ["LONGEST_DURATION", "due_at", "parse_duration", "show_duration"]
+__all__ = ["MAX_DURATION_SECONDS", "due_at", "parse_duration", "show_duration"]
 
-LONGEST_DURATION = 1e8  # seconds, three years; a longer one is a slip
-SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
-TOO_FINE = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}  # … in a second
-FORM = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+(?:\.[0-9]+)?)s)?")
-PLAIN = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+MAX_DURATION_SECONDS = 1e8  # seconds, three years; a longer one is a slip
+UNIT_SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+UNITS_PER_SECOND = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}  # … in a second
+DURATION_PATTERN = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+(?:\.[0-9]+)?)s)?")
+NUMBER_PATTERN = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
 
 def parse_duration(text: str) -> float:
     """Return seconds.  Raises ValueError that shows the forms which work."""
-    found = FORM.fullmatch(text)
-    if PLAIN.fullmatch(text):
+    found = DURATION_PATTERN.fullmatch(text)
+    if NUMBER_PATTERN.fullmatch(text):
         seconds = float(text)
     elif text and found is not None:
-        seconds = sum(float(part or 0) * unit for part, unit in zip(found.groups(), SECONDS.values(), strict=True))
+        seconds = sum(float(part or 0) * unit for part, unit in zip(found.groups(), UNIT_SECONDS.values(), strict=True))
     else:
         raise ValueError(f"{text!r} is no duration; write seconds, or as in 90s, 15m, 1h30m or 2d")
-    if seconds > LONGEST_DURATION:
-        raise ValueError(f"{text!r} is longer than {show_duration(LONGEST_DURATION)}")
+    if seconds > MAX_DURATION_SECONDS:
+        raise ValueError(f"{text!r} is longer than {show_duration(MAX_DURATION_SECONDS)}")
     return seconds
 
 
 def show_duration(seconds: float) -> str:
     """Return the two largest units of it: 14m 58s."""
     left, parts = round(seconds), []
-    for name, unit in SECONDS.items():
+    for name, unit in UNIT_SECONDS.items():
         count, left = divmod(left, unit)
         if count:
             parts.append(f"{count}{name}")
@@ -60,14 +60,17 @@ def due_at(when: float | timedelta | datetime, now: float) -> float:
             due = float(when)
         except OverflowError as error:
             raise InvalidPush("an integer beyond the floats is no time; pass epoch seconds") from error
-    if due >= LATEST_SECOND:
+    if due >= MAX_EPOCH_SECONDS:
         raise InvalidPush(_too_late(when, due))
     return due
 
 
 def _too_late(when: object, due: float) -> str:
     """Return why a time is refused that lies some thousand years ahead."""
-    for unit, per_second in TOO_FINE.items():
-        if not isinstance(when, timedelta | datetime) and LATEST_SECOND / 1_000 <= due / per_second < LATEST_SECOND:
+    for unit, per_second in UNITS_PER_SECOND.items():
+        if (
+            not isinstance(when, timedelta | datetime)
+            and MAX_EPOCH_SECONDS / 1_000 <= due / per_second < MAX_EPOCH_SECONDS
+        ):
             return f"{when!r} looks like {unit}; pass epoch seconds: {when!r} / {per_second}"
     return f"{when!r} is after the year 5138, which is taken for a mistake; pass epoch seconds or an aware datetime"

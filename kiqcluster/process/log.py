@@ -35,8 +35,8 @@ __all__ = [
 ]
 
 LOGGER = logging.getLogger("kiqcluster")
-DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
-LONGEST_WORD = 200  # characters of a class, jid or queue in a line
+BASE_36_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+MAX_WORD_CHARACTERS = 200  # characters of a class, jid or queue in a line
 MAX_TEXT_CHARACTERS = 16_384  # of any other field, and of the message
 MAX_ITEMS = 1_000  # of a field that is a list or an object
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -431,8 +431,8 @@ def tid(thread: int) -> str:
     """Return a thread's id in base 36, as Ruby's Sidekiq writes those: in the log, and where running jobs show."""
     digits = ""
     while thread:
-        thread, digit = divmod(thread, len(DIGITS))
-        digits = DIGITS[digit] + digits
+        thread, digit = divmod(thread, len(BASE_36_DIGITS))
+        digits = BASE_36_DIGITS[digit] + digits
     return digits or "0"
 
 
@@ -470,4 +470,4 @@ def _bounded(text: str, most: int) -> str:
 
 
 def _word(text: str) -> str:
-    return _bounded(text, LONGEST_WORD)
+    return _bounded(text, MAX_WORD_CHARACTERS)

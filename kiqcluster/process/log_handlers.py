@@ -15,8 +15,10 @@ from typing import TextIO
 
 __all__ = ["DroppingHandler", "LineHandler", "encoded", "has_descriptor", "put", "record_of_dropped"]
 
-PATIENCE = 0.1  # seconds that a reader gets to take the next piece, once; until it has, later lines wait for nothing
-LOOK = 0.5  # seconds between two looks whether waiting for a reader has become useless
+READER_GRACE_SECONDS = (
+    0.1  # seconds that a reader gets to take the next piece, once; until it has, later lines wait for nothing
+)
+READER_CHECK_SECONDS = 0.5  # seconds between two looks whether waiting for a reader has become useless
 
 
 class LineHandler(logging.StreamHandler[TextIO]):
@@ -88,7 +90,7 @@ class DroppingHandler(LineHandler):
         if len(data) > select.PIPE_BUF and not self._dropped:
             left = _offer(self.descriptor, data)
         try:
-            while left and self._poll.poll(0 if self._dropped else PATIENCE * 1_000):
+            while left and self._poll.poll(0 if self._dropped else READER_GRACE_SECONDS * 1_000):
                 left = left[os.write(self.descriptor, left[: select.PIPE_BUF]) :]
         except OSError:  # the reader has gone, or the disk is full
             pass
@@ -162,4 +164,4 @@ def has_descriptor(stream: TextIO) -> bool:
 def _wait_until_writable(descriptor: int) -> None:
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
-    poll.poll(1_000 * LOOK)
+    poll.poll(1_000 * READER_CHECK_SECONDS)

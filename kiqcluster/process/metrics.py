@@ -55,8 +55,10 @@ EXECUTION_BUCKETS = (  # milliseconds; one more is for what took longer (sidekiq
     *(13_000, 20_000, 30_000, 45_000, 65_000, 100_000, 150_000, 225_000, 335_000),
 )
 FINE_BUCKETS = tuple(sorted({*COMPLETION_BUCKETS, *(bound / 1_000 for bound in EXECUTION_BUCKETS)}))  # seconds
-PLACES = tuple(FINE_BUCKETS.index(bound) + 1 for bound in COMPLETION_BUCKETS)  # in FINE_BUCKETS, after each bound
-SIDEKIQS_PLACES = tuple(FINE_BUCKETS.index(bound / 1_000) + 1 for bound in EXECUTION_BUCKETS)
+COMPLETION_INDEXES = tuple(
+    FINE_BUCKETS.index(bound) + 1 for bound in COMPLETION_BUCKETS
+)  # in FINE_BUCKETS, after each bound
+EXECUTION_INDEXES = tuple(FINE_BUCKETS.index(bound / 1_000) + 1 for bound in EXECUTION_BUCKETS)
 # A shorter run counts with its duration as its CPU time: reading that clock costs 0.5 µs.
 MIN_CPU_MEASURED_SECONDS = 1e-4
 STATUSES = ("done", "fail")
@@ -177,14 +179,14 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
-    def values(self, places: tuple[int, ...] = ()) -> list[float]:
+    def values(self, indexes: tuple[int, ...] = ()) -> list[float]:
         """Return cumulative buckets, count and sum: what _histogram lays out.  places: see coarse; () for all."""
-        cumulative = list(accumulate(self.coarse(places) if places else self.counts))
+        cumulative = list(accumulate(self.coarse(indexes) if indexes else self.counts))
         return [*cumulative, cumulative[-1], self.total]
 
-    def coarse(self, places: tuple[int, ...]) -> list[int]:
+    def coarse(self, indexes: tuple[int, ...]) -> list[int]:
         """Return the counts up to each of these places among the bounds, and beyond the last."""
-        return [sum(self.counts[low:high]) for low, high in pairwise((0, *places, len(self.counts)))]
+        return [sum(self.counts[low:high]) for low, high in pairwise((0, *indexes, len(self.counts)))]
 
 
 class Measured(Histogram):
@@ -201,7 +203,7 @@ class Measured(Histogram):
         self.lasted += seconds
 
 
-def _with_brief(parts: Sequence[Measured | None], runs: Histogram) -> Histogram:
+def _with_unmeasured(parts: Sequence[Measured | None], runs: Histogram) -> Histogram:
     """Return the CPU seconds of all `runs`: those that were not measured count with their duration."""
     whole = Histogram.whole(CPU_BUCKETS, parts)
     whole.counts[0] += max(0, sum(runs.counts) - sum(whole.counts))
@@ -301,7 +303,7 @@ class Executions:
         done = Histogram.whole(FINE_BUCKETS, [tally.done for tally in tallies])
         failed, interrupted = map(int, _sums(("failed", "interrupted"), [tally.counters for tally in tallies]))
         runs = sum(done.counts) + failed + interrupted
-        return cls(runs, failed, round(1_000 * done.total), tuple(done.coarse(SIDEKIQS_PLACES)))
+        return cls(runs, failed, round(1_000 * done.total), tuple(done.coarse(EXECUTION_INDEXES)))
 
 
 LONG_RUN_SECONDS = 10.0  # from which on a run is told of each time: jobs that end sooner cost nothing
@@ -430,13 +432,13 @@ class JobMetrics(Collector):
         done = Histogram.whole(FINE_BUCKETS, [each.done for each in tallies])
         failed = Histogram.whole(COMPLETION_BUCKETS, [each.failed for each in tallies])
         waited = Histogram.whole(QUEUE_BUCKETS, [each.queueing for each in tallies])
-        of_done = _with_brief([each.cpu_done for each in tallies], done)
-        of_failed = _with_brief([each.cpu_failed for each in tallies], failed)
+        of_done = _with_unmeasured([each.cpu_done for each in tallies], done)
+        of_failed = _with_unmeasured([each.cpu_failed for each in tallies], failed)
         # A run that is measured and not yet among the done takes the place of a brief one for a moment.
         before, used = self._cpu.get(key), [*of_done.values(), *of_failed.values()]
         used = self._cpu[key] = used if before is None else list(map(max, before, used))
         return [
-            [*done.values(PLACES), *failed.values()],
+            [*done.values(COMPLETION_INDEXES), *failed.values()],
             waited.values(),
             used,
             *([count] for count in _sums(COUNTERS, [each.counters for each in tallies])),

@@ -48,7 +48,7 @@ __all__ = [
 ErrorHandler = Callable[[Exception, dict[str, Any]], object]
 DeathHandler = Callable[[Payload, Exception], object]
 LOGGER = logging.getLogger("kiqcluster")
-LOGGED_AS_EVENTS = frozenset({"job", "malformed payload"})  # contexts whose errors have an event of their own
+CONTEXTS_WITH_EVENTS = frozenset({"job", "malformed payload"})  # contexts whose errors have an event of their own
 E = TypeVar("E", bound=ErrorHandler)
 D = TypeVar("D", bound=DeathHandler)
 
@@ -100,7 +100,7 @@ def current_job() -> JobContext | None:
 
 @dataclass(slots=True)
 class Push:
-    """What a client link sees: a payload on its way to Redis.
+    """The argument of client middleware: a payload on its way to Redis.
 
     at: epoch seconds for a scheduled job, None for one that is due.  Links may change payload and queue.
     rows: of the table of push.lua, with which the job is written in one step; features add them.
@@ -141,7 +141,7 @@ class Delivery(Protocol):
 
 @dataclass(slots=True)
 class Run:
-    """What a server link sees: a job about to run.
+    """The argument of server middleware: a job about to run.
 
     job: its registered definition (kiqcluster.registry.Definition).  instance: what performs it, None for a function.
     effects: rows for settle's table, written in the same step as the run's outcome, whatever that will be.
@@ -239,7 +239,7 @@ class Setup:
     def notify_error_handlers(self, error: Exception, context: dict[str, Any]) -> None:
         """Log an error and tell the error handlers; one that fails itself is logged and the next one told."""
         where = context.get("context", "")
-        if where not in LOGGED_AS_EVENTS:
+        if where not in CONTEXTS_WITH_EVENTS:
             LOGGER.warning("%s: %s: %s", where, type(error).__name__, error, exc_info=error)
         for handler in self.error_handlers:
             try:
@@ -260,7 +260,7 @@ class Setup:
                 self.notify_error_handlers(RuntimeError(repr(failure)), {"context": "death handler", "job": payload})
 
 
-class Process:
+class SetupHolder:
     """Holder of the set-up in force; swapped as a whole, by tests only, so that all threads see the same."""
 
     setup = Setup()
@@ -268,17 +268,17 @@ class Process:
 
 def current_setup() -> Setup:
     """Return the set-up in force: the process', unless a test uses one of its own."""
-    return Process.setup
+    return SetupHolder.setup
 
 
 @contextmanager
 def using_setup(setup: Setup) -> Iterator[Setup]:
     """Use another set-up for a while, for tests."""
-    before, Process.setup = Process.setup, setup
+    before, SetupHolder.setup = SetupHolder.setup, setup
     try:
         yield setup
     finally:
-        Process.setup = before
+        SetupHolder.setup = before
 
 
 @dataclass(frozen=True, slots=True)

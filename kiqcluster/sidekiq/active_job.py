@@ -27,12 +27,15 @@ __all__ = ["WRAPPER", "Envelope", "Keywords", "deserialized", "enveloped", "run"
 R = TypeVar("R")
 
 WRAPPER = WRAPPERS[0]  # class of what we enqueue: every ActiveJob with any Sidekiq loads it, from 8 on as an alias
-PREFIX = "_aj_"  # of all keys with a meaning
+RESERVED_PREFIX = "_aj_"  # of all keys with a meaning
 GLOBAL_ID, SERIALIZER = "_aj_globalid", "_aj_serialized"
 SYMBOL_KEYS, KEYWORDS, INDIFFERENT = "_aj_symbol_keys", "_aj_ruby2_keywords", "_aj_hash_with_indifferent_access"
-SERIALIZERS = "ActiveJob::Serializers::"
-MAIL = "ActionMailer::MailDeliveryJob"
-MAILS = {"ActionMailer::DeliveryJob": 3, MAIL: 4}  # jobs that send one, and how many arguments they have at least
+SERIALIZER_PREFIX = "ActiveJob::Serializers::"
+MAIL_DELIVERY_CLASS = "ActionMailer::MailDeliveryJob"
+MAIL_CLASSES = {
+    "ActionMailer::DeliveryJob": 3,
+    MAIL_DELIVERY_CLASS: 4,
+}  # jobs that send one, and how many arguments they have at least
 
 
 # display, and the class that runs
@@ -58,7 +61,7 @@ class Envelope:
             return self.arguments
         if self.name == self.job_class:
             return arguments
-        if self.job_class == MAIL and isinstance(options := arguments[3], dict):
+        if self.job_class == MAIL_DELIVERY_CLASS and isinstance(options := arguments[3], dict):
             return [options.get("params"), options.get("args")]
         return arguments[3:]
 
@@ -76,7 +79,7 @@ def unwrapped(payload: Payload) -> Envelope | None:
     inner = envelope.get("arguments")
     if not isinstance(inner, list):
         return Envelope(job_class, job_class, outer)
-    is_mail = job_class in MAILS and len(inner) >= MAILS[job_class]
+    is_mail = job_class in MAIL_CLASSES and len(inner) >= MAIL_CLASSES[job_class]
     return Envelope(job_class, f"{inner[0]}#{inner[1]}" if is_mail else job_class, inner)
 
 
@@ -87,7 +90,7 @@ def _shown(value: JSON) -> JSON:
         return value
     if value.keys() == {GLOBAL_ID}:
         return value[GLOBAL_ID]
-    return {key: _shown(each) for key, each in value.items() if not key.startswith(PREFIX)}
+    return {key: _shown(each) for key, each in value.items() if not key.startswith(RESERVED_PREFIX)}
 
 
 # from an envelope
@@ -149,10 +152,12 @@ def _read(value: JSON, path: str) -> Any:
         )
     if SERIALIZER in value:
         return _read_object(value, path)
-    unknown = [key for key in value if key.startswith(PREFIX) and key not in (SYMBOL_KEYS, KEYWORDS, INDIFFERENT)]
+    unknown = [
+        key for key in value if key.startswith(RESERVED_PREFIX) and key not in (SYMBOL_KEYS, KEYWORDS, INDIFFERENT)
+    ]
     if unknown:
         raise CannotDeserialize(f"{path} has ActiveJob's key {unknown[0]!r}, whose meaning is not known here")
-    return {key: _read(each, f"{path}[{key!r}]") for key, each in value.items() if not key.startswith(PREFIX)}
+    return {key: _read(each, f"{path}[{key!r}]") for key, each in value.items() if not key.startswith(RESERVED_PREFIX)}
 
 
 def _read_object(value: Mapping[str, JSON], path: str) -> Any:
@@ -186,13 +191,13 @@ def _read_time(value: JSON) -> datetime:
 
 
 READERS: Mapping[str, Callable[[JSON], Any]] = {  # of an object's `value`, by who wrote it
-    f"{SERIALIZERS}SymbolSerializer": _read_text,
-    f"{SERIALIZERS}DurationSerializer": _read_duration,
-    f"{SERIALIZERS}DateSerializer": date.fromisoformat,
-    f"{SERIALIZERS}DateTimeSerializer": _read_time,
-    f"{SERIALIZERS}TimeSerializer": _read_time,
-    f"{SERIALIZERS}TimeWithZoneSerializer": _read_time,
-    f"{SERIALIZERS}BigDecimalSerializer": lambda value: Decimal(_read_text(value)),
+    f"{SERIALIZER_PREFIX}SymbolSerializer": _read_text,
+    f"{SERIALIZER_PREFIX}DurationSerializer": _read_duration,
+    f"{SERIALIZER_PREFIX}DateSerializer": date.fromisoformat,
+    f"{SERIALIZER_PREFIX}DateTimeSerializer": _read_time,
+    f"{SERIALIZER_PREFIX}TimeSerializer": _read_time,
+    f"{SERIALIZER_PREFIX}TimeWithZoneSerializer": _read_time,
+    f"{SERIALIZER_PREFIX}BigDecimalSerializer": lambda value: Decimal(_read_text(value)),
 }
 
 
@@ -249,7 +254,7 @@ def _written_mapping(value: Mapping[Any, Any], path: str) -> JSON:
         return value
     written: dict[Any, JSON] = {}
     for key, each in value.items():
-        if isinstance(key, str) and key.startswith(PREFIX):
+        if isinstance(key, str) and key.startswith(RESERVED_PREFIX):
             raise InvalidArguments(f"{path} has the key {key!r}, which means something to ActiveJob", path)
         written[key] = _written(each, f"{path}[{key!r}]")
     written.update({KEYWORDS: list(value)} if isinstance(value, Keywords) else {SYMBOL_KEYS: []})
@@ -257,7 +262,7 @@ def _written_mapping(value: Mapping[Any, Any], path: str) -> JSON:
 
 
 def _object(serializer: str, value: JSON) -> dict[str, JSON]:
-    return {SERIALIZER: SERIALIZERS + serializer, "value": value}
+    return {SERIALIZER: SERIALIZER_PREFIX + serializer, "value": value}
 
 
 def _iso(time: datetime) -> str:

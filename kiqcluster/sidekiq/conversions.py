@@ -11,8 +11,8 @@ from enum import Enum
 
 __all__ = ["conversion"]
 
-ELSE = "pass plain JSON values and look objects up by their id"
-BY_METHOD = {  # what only types of one library have → the call
+DEFAULT_ADVICE = "pass plain JSON values and look objects up by their id"
+ADVICE_BY_METHOD = {  # what only types of one library have → the call
     "model_dump": 'pass value.model_dump(mode="json"), and Model.model_validate(fields) in the job',  # pydantic 2
     "__pydantic_model__": "pass json.loads(value.json())",  # pydantic 1, its dataclasses
     "__attrs_attrs__": "pass attrs.asdict(value)",
@@ -20,7 +20,7 @@ BY_METHOD = {  # what only types of one library have → the call
     "to_dict": "pass value.to_dict() if that has JSON values only",  # pandas, and many others
     "_asdict": "pass list(value), or value._asdict()",  # a named tuple
 }
-BY_NAME = {
+ADVICE_BY_NAME = {
     "datetime": "pass value.isoformat() or value.timestamp()",
     "date": "pass value.isoformat()",
     "time": "pass value.isoformat()",
@@ -64,11 +64,13 @@ def conversion(value: object) -> str:
         return f"pass value.value, and {kind.__name__}(…) in the job"
     if hasattr(kind, "tolist") and hasattr(kind, "item"):  # numpy, torch, jax
         return "pass value.tolist()" if getattr(value, "ndim", 0) else "pass value.item()"
-    for method, remedy in BY_METHOD.items():
+    for method, remedy in ADVICE_BY_METHOD.items():
         if hasattr(kind, method):
             return remedy
     if dataclasses.is_dataclass(kind):
         return f"pass dataclasses.asdict(value), and {kind.__name__}(**fields) in the job"
     if hasattr(kind, "_meta") and hasattr(kind, "pk"):
         return f"pass value.pk, and {kind.__name__}.objects.get(pk=…) in the job"  # a model of Django's
-    return next((BY_NAME[base.__name__] for base in kind.__mro__ if base.__name__ in BY_NAME), ELSE)
+    return next(
+        (ADVICE_BY_NAME[base.__name__] for base in kind.__mro__ if base.__name__ in ADVICE_BY_NAME), DEFAULT_ADVICE
+    )

@@ -9,13 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-__all__ = ["FORMAT", "HEARTBEAT_TTL", "MINUTE_TTL", "ROLLUP_TTL", "STAT_TTL", "Keys"]
+__all__ = [
+    "FORMAT_VERSION",
+    "HEARTBEAT_TTL_SECONDS",
+    "MINUTE_TTL_SECONDS",
+    "ROLLUP_TTL_SECONDS",
+    "STAT_TTL_SECONDS",
+    "Keys",
+]
 
-FORMAT = 2  # of what lies below `kiq:`; 1 kept beats as numbers in a hash (ADR 15)
-HEARTBEAT_TTL = 60  # seconds that `<identity>` and `<identity>:work` outlive their last beat (sidekiq launcher.rb)
-STAT_TTL = 157_680_000  # seconds that a day's counters are kept: 5 years (sidekiq launcher.rb)
-MINUTE_TTL = 28_800  # seconds that a minute's executions and histograms are kept (sidekiq metrics/tracking.rb)
-ROLLUP_TTL = 259_200  # seconds that ten minutes' executions are kept (same, since 8.0)
+FORMAT_VERSION = 2  # of what lies below `kiq:`; 1 kept beats as numbers in a hash (ADR 15)
+HEARTBEAT_TTL_SECONDS = (
+    60  # seconds that `<identity>` and `<identity>:work` outlive their last beat (sidekiq launcher.rb)
+)
+STAT_TTL_SECONDS = 157_680_000  # seconds that a day's counters are kept: 5 years (sidekiq launcher.rb)
+MINUTE_TTL_SECONDS = 28_800  # seconds that a minute's executions and histograms are kept (sidekiq metrics/tracking.rb)
+ROLLUP_TTL_SECONDS = 259_200  # seconds that ten minutes' executions are kept (same, since 8.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class Effect:
     arguments: Sequence[str | bytes | float] = ()
 
     def __post_init__(self) -> None:
-        """Raise TypeError or UnicodeEncodeError for what Redis cannot be sent: here it is the link's error."""
+        """Raise TypeError or UnicodeEncodeError for values that cannot be sent, where middleware adds them."""
         for word in (self.operation, self.key, *self.arguments):
             if isinstance(word, str):
                 word.encode()

@@ -29,10 +29,10 @@ from kiqcluster.sidekiq.conversions import conversion
 from kiqcluster.sidekiq.ruby_json import JSON
 
 __all__ = [
-    "DEEPEST_NESTING",
     "INVALID_PAYLOAD",
-    "LATEST_SECOND",
     "MALFORMED",
+    "MAX_EPOCH_SECONDS",
+    "MAX_NESTING",
     "WRAPPERS",
     "Jid",
     "Payload",
@@ -61,15 +61,15 @@ QueueName = NewType("QueueName", str)
 Payload = dict[str, JSON]
 
 JID_BYTES = 12  # each of them two hex digits of a jid
-DEEPEST_NESTING = 99  # levels, the payload itself being the first; Ruby's parser stops at 100
+MAX_NESTING = 99  # levels, the payload itself being the first; Ruby's parser stops at 100
 INVALID_PAYLOAD = "Kiqcluster::InvalidPayload"  # class of an entry that holds bytes which are no job
 WRAPPERS = ("ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper", "Sidekiq::ActiveJob::Wrapper")  # to 7, from 8
 MALFORMED = "kiq_malformed"  # key that keeps the values which a Ruby page could not show
-LARGEST_BACKTRACE = 10_000_000  # bytes that a stored one may unpack to: who wrote it, nobody knows
+MAX_BACKTRACE_BYTES = 10_000_000  # bytes that a stored one may unpack to: who wrote it, nobody knows
 GROUP_SYNTAX = frozenset(" ,=*")  # what separates, weighs and matches the names of a queue group (queue_groups.py)
 PLAIN = frozenset({str, int, bool, NoneType})  # types whose every value is JSON, but for half surrogate pairs
-LONGEST_RETRY_WINDOW = 1_000_000_000  # seconds of `retry_for` (sidekiq job_util.rb)
-LATEST_SECOND = 1e11  # epoch; larger numbers are milliseconds (Sidekiq 8) or nonsense
+MAX_RETRY_WINDOW_SECONDS = 1_000_000_000  # seconds of `retry_for` (sidekiq job_util.rb)
+MAX_EPOCH_SECONDS = 1e11  # epoch; larger numbers are milliseconds (Sidekiq 8) or nonsense
 
 
 def stamp(now: float) -> float:
@@ -177,8 +177,8 @@ def _check(value: object, path: str, depth: int, complain: Callable[[InvalidArgu
         if not isfinite(value):
             raise InvalidArguments(f"{path} is {value}, which JSON cannot store; pass None or a number", path)
     elif isinstance(value, list | tuple | set | frozenset | dict):
-        if depth >= DEEPEST_NESTING:
-            raise InvalidArguments(f"{path} is nested deeper than {DEEPEST_NESTING} levels, where Ruby stops", path)
+        if depth >= MAX_NESTING:
+            raise InvalidArguments(f"{path} is nested deeper than {MAX_NESTING} levels, where Ruby stops", path)
         if not isinstance(value, dict):
             for index, each in enumerate(value):
                 _check(each, f"{path}[{index}]", depth + 1, complain)
@@ -230,9 +230,9 @@ def peek(raw: bytes) -> tuple[str, str]:
 
 def seconds(value: JSON) -> float | None:
     """Return a time that any Sidekiq wrote (float or int seconds, int milliseconds) as epoch seconds, or None."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < LATEST_SECOND * 1_000:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < MAX_EPOCH_SECONDS * 1_000:
         return None
-    return value / 1_000 if value >= LATEST_SECOND else float(value)
+    return value / 1_000 if value >= MAX_EPOCH_SECONDS else float(value)
 
 
 # entries that Ruby's pages can show
@@ -315,7 +315,7 @@ def _is_retry_count(value: JSON) -> bool:
 
 def _is_retry_window(value: JSON) -> bool:
     """Return whether Ruby's client takes this `retry_for`; its poller, which is one, loses an entry that it refuses."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and value <= LONGEST_RETRY_WINDOW
+    return isinstance(value, int | float) and not isinstance(value, bool) and value <= MAX_RETRY_WINDOW_SECONDS
 
 
 def _is_tag_list(value: JSON) -> bool:
@@ -333,7 +333,7 @@ def decode_backtrace(stored: JSON) -> list[str] | None:
         return None
     try:
         unpacker = zlib.decompressobj()
-        text = unpacker.decompress(base64.b64decode(stored), LARGEST_BACKTRACE)
+        text = unpacker.decompress(base64.b64decode(stored), MAX_BACKTRACE_BYTES)
         if not unpacker.eof:
             return None
         lines = ruby_json.decode(text)

@@ -22,7 +22,7 @@ __all__ = ["Group", "Mode", "Pattern", "concurrency_for", "parse_group", "parse_
 Mode = Literal["strict", "random", "weighted"]
 EVERY_QUEUE = "*"
 NAMESPACE_SUFFIX = ":*"
-LARGEST_WEIGHT = 1_000
+MAX_WEIGHT = 1_000
 MAX_COMPARED, MAX_COMPARED_LENGTH = 1_000, 100  # known queues, and their characters, that a slip is compared with
 
 
@@ -169,9 +169,9 @@ def _check_name(name: str, text: str) -> None:
 
 
 def _weight(text: str, group: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= LARGEST_WEIGHT):
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MAX_WEIGHT):
         raise UsageError(
-            f"{text!r} in {group!r} is no weight; write an integer from 1 to {LARGEST_WEIGHT}, as in 'critical=5'"
+            f"{text!r} in {group!r} is no weight; write an integer from 1 to {MAX_WEIGHT}, as in 'critical=5'"
         )
     return int(text)
 

@@ -38,10 +38,10 @@ __all__ = [
 
 JSON = Any  # what a decoded payload holds: dict, list, str, int, float, bool or None, nested
 
-INT_DIGITS_LIMIT = 4_300  # CPython refuses str ↔ int beyond this many digits (sys.int_info)
+MAX_INT_DIGITS = 4_300  # CPython refuses str ↔ int beyond this many digits (sys.int_info)
 
 QUOTE = ord('"')
-RUBY_NESTING = 100  # levels at which Ruby's parser stops
+RUBY_MAX_NESTING = 100  # levels at which Ruby's parser stops
 
 # Strings, so that a number inside of one is left alone, and numbers; of these only floats have a point or an exponent.
 STRING_OR_NUMBER = re.compile(rb'"(?:[^"\\]++|\\.)*+"|-?[0-9]++(?:\.[0-9]++)?+(?:[eE][-+]?[0-9]++)?+', re.DOTALL)
@@ -185,7 +185,7 @@ def ruby_reads(raw: bytes) -> bool:
         value = decode(raw)
     except Undecodable:
         return False
-    return _has_room(value, RUBY_NESTING)
+    return _has_room(value, RUBY_MAX_NESTING)
 
 
 def _has_room(value: JSON, levels: int) -> bool:
@@ -209,7 +209,7 @@ def _encode_slowly(value: JSON) -> str:
             raise ValueError(f"{value} is no JSON number")
         return InForce.form.write(value)
     if isinstance(value, int) and not isinstance(value, bool):
-        return str(Decimal(value)) if value.bit_length() > INT_DIGITS_LIMIT else str(value)
+        return str(Decimal(value)) if value.bit_length() > MAX_INT_DIGITS else str(value)
     if isinstance(value, str) and not is_unicode(value):
         return json.dumps(value)  # escapes, since UTF-8 has no bytes for half a surrogate pair
     return encode_fast(value).decode()
@@ -231,7 +231,7 @@ def _encode_key(key: object) -> str:
 
 
 def _parse_int(digits: str) -> int:
-    return int(digits) if len(digits) < INT_DIGITS_LIMIT else int(Decimal(digits))
+    return int(digits) if len(digits) < MAX_INT_DIGITS else int(Decimal(digits))
 
 
 def _refuse_constant(name: str) -> None:

@@ -29,8 +29,8 @@ Place = tuple[str, int]  # host and port
 Ask = Callable[[Node, str], Place | None]  # how to connect to a sentinel, a service's name → where the primary is
 
 PRIMARY_ONLY = "primary_only"  # key of a Node: to be connected to only if it is a primary
-ESCAPES = "in a password, write / ? # @ : % as %2F %3F %23 %40 %3A %25"
-SENTINEL_PORT = 26_379  # where an address has none
+ESCAPE_HELP = "in a password, write / ? # @ : % as %2F %3F %23 %40 %3A %25"
+DEFAULT_SENTINEL_PORT = 26_379  # where an address has none
 # After `//user:` up to the last @ (a password may hold any character), or in the query (unix://PATH?password=…).
 PASSWORD = re.compile(r"(?<=//)([^:@/]*:).*(?=@)|([?&]\w*pass\w*=)[^&]*", re.IGNORECASE)
 # A port that is no number: a password, when somebody has left out the host or its @.
@@ -106,12 +106,12 @@ def parse_address(address: str) -> Node | Service:
 def _parsed(address: str) -> Node:
     """Return what redis-py makes of an address.  Raises ValueError without a part of the password in its words."""
     if "#" in address:  # it would cut off the rest, and perhaps leave an address that works
-        raise ValueError(f"a # ends it; {ESCAPES}")
+        raise ValueError(f"a # ends it; {ESCAPE_HELP}")
     try:
         node: Node = parse_url(address)  # type: ignore[no-untyped-call]  # redis-py has no types here
     except ValueError as error:
         if "ort" in str(error):  # it quotes the port, which a password begins with that has a / in it
-            raise ValueError(f"its port is no number up to 65535; {ESCAPES}") from None
+            raise ValueError(f"its port is no number up to 65535; {ESCAPE_HELP}") from None
         raise
     return node
 
@@ -153,7 +153,7 @@ def _parse_service(address: str) -> Service:
     del node["host"]
     if node.get("connection_class") is SSLConnection:
         options |= {name: value for name, value in node.items() if name.startswith(("ssl_", "connection_class"))}
-    places = tuple((host["name"].strip("[]"), int(host["port"] or SENTINEL_PORT)) for host in hosts if host)
+    places = tuple((host["name"].strip("[]"), int(host["port"] or DEFAULT_SENTINEL_PORT)) for host in hosts if host)
     return Service(unquote(found["service"]), places, options, node)
 
 

@@ -17,19 +17,19 @@ from kiqcluster.store.wire import Command, is_outage
 
 __all__ = ["WORKER_COMMANDS", "check_commands"]
 
-PROBE_SECONDS = 10  # that the key of the trial lives
-BRIEFLY = "0.01"  # seconds; a command that waits is refused before it does, for the key is no list
+PROBE_TTL_SECONDS = 10  # that the key of the trial lives
+MIN_WAIT_SECONDS = "0.01"  # seconds; a command that waits is refused before it does, for the key is no list
 
 # Name → what comes behind the key, None where no key does.
 WORKER_COMMANDS: dict[str, Sequence[str] | None] = {
     "BITFIELD": ("GET", "u8", "0"),
-    "BLMOVE": ("{key}", "RIGHT", "LEFT", BRIEFLY),
-    "BLPOP": (BRIEFLY,),
+    "BLMOVE": ("{key}", "RIGHT", "LEFT", MIN_WAIT_SECONDS),
+    "BLPOP": (MIN_WAIT_SECONDS,),
     "DEL": (),
     "EVAL": None,
     "EVALSHA": None,
     "EXISTS": (),
-    "EXPIRE": (str(PROBE_SECONDS),),
+    "EXPIRE": (str(PROBE_TTL_SECONDS),),
     "GET": (),
     "HDEL": ("x",),
     "HGET": ("x",),
@@ -51,7 +51,7 @@ WORKER_COMMANDS: dict[str, Sequence[str] | None] = {
     "RPUSH": ("x",),
     "SADD": ("x",),
     "SCARD": (),
-    "SET": ("probe", "EX", str(PROBE_SECONDS)),
+    "SET": ("probe", "EX", str(PROBE_TTL_SECONDS)),
     "SMEMBERS": (),
     "SMISMEMBER": ("x",),
     "SRANDMEMBER": ("1",),
@@ -70,12 +70,12 @@ WORKER_COMMANDS: dict[str, Sequence[str] | None] = {
     "ZREMRANGEBYRANK": ("0", "0"),
     "ZSCORE": ("x",),
 }
-WITHOUT_KEY: dict[str, Sequence[str]] = {
+COMMANDS_WITHOUT_KEY: dict[str, Sequence[str]] = {
     "EVAL": ("return 1", "0"),
     "EVALSHA": ("0" * 40, "0"),
     "TIME": (),
 }
-LAST = ("DEL", "UNLINK")  # when the others have had the key
+COMMANDS_THAT_DELETE = ("DEL", "UNLINK")  # when the others have had the key
 FORBIDDEN, UNKNOWN = "NOPERM", "unknown command"
 
 
@@ -85,7 +85,11 @@ def check_commands(store: Store, identity: str) -> None:
     identity: of the worker, for a key of its own.  Raises StoreError when Redis cannot be asked.  One round trip.
     """
     key = store.keys.probe(identity)
-    names = ["SET", *(name for name in WORKER_COMMANDS if name not in ("SET", *LAST)), *LAST]
+    names = [
+        "SET",
+        *(name for name in WORKER_COMMANDS if name not in ("SET", *COMMANDS_THAT_DELETE)),
+        *COMMANDS_THAT_DELETE,
+    ]
     with store.borrowed() as connection:
         replies = connection.exchange([trial(name, key) for name in names])
     refusals = {name: reply for name, reply in zip(names, replies, strict=True) if isinstance(reply, RedisRefused)}
@@ -110,5 +114,5 @@ def trial(name: str, key: str) -> Command:
     """Return a command that changes nothing but the key."""
     behind = WORKER_COMMANDS[name]
     if behind is None:
-        return (name, *WITHOUT_KEY[name])
+        return (name, *COMMANDS_WITHOUT_KEY[name])
     return (name, key, *(word.format(key=key) for word in behind))

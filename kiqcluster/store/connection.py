@@ -39,7 +39,7 @@ from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
 from kiqcluster.ipc.forks import hold_forks
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.store.address import PRIMARY_ONLY, Node, Place, Service, masked, parse_address
-from kiqcluster.store.names import CONNECTIONS
+from kiqcluster.store.names import TIMED_CLASSES
 from kiqcluster.store.wire import (
     INCOMPLETE,
     NO_CLUSTER,
@@ -220,7 +220,7 @@ class Connection:
         try:
             is_primary_wanted = node.pop(PRIMARY_ONLY, False)
             kind = node.pop("connection_class", TcpConnection)
-            make: Any = CONNECTIONS.get(kind, kind)
+            make: Any = TIMED_CLASSES.get(kind, kind)
             node.setdefault("socket_timeout", self._timeout)
             node.setdefault("socket_connect_timeout", self._timeout)
             connection = make(**node, protocol=2, retry=Retry(NoBackoff(), 0), health_check_interval=0)

@@ -15,7 +15,7 @@ __all__ = ["DEFAULT_DIRECTORY", "SCHEME", "directory_of", "find_server", "server
 
 SCHEME = "embedded:"
 DEFAULT_DIRECTORY = ".kiqcluster"
-LONGEST_SOCKET_PATH = 103  # bytes; sun_path holds 104 on macOS, 108 on Linux, one of them a NUL
+MAX_SOCKET_PATH_BYTES = 103  # bytes; sun_path holds 104 on macOS, 108 on Linux, one of them a NUL
 
 
 def directory_of(address: str) -> Path:
@@ -29,9 +29,9 @@ def socket_path(directory: Path) -> Path:
     Raises UsageError when the path is too long for a socket address.
     """
     path = directory / "redis.sock"
-    if len(str(path).encode()) > LONGEST_SOCKET_PATH:
+    if len(str(path).encode()) > MAX_SOCKET_PATH_BYTES:
         raise UsageError(
-            f"{path} is too long for a socket ({LONGEST_SOCKET_PATH} bytes at most); "
+            f"{path} is too long for a socket ({MAX_SOCKET_PATH_BYTES} bytes at most); "
             f"pass a shorter folder, like --embedded /tmp/kiq"
         )
     return path

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 
 from kiqcluster.clock import utc_date
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
-from kiqcluster.sidekiq.keys import FORMAT, STAT_TTL, Keys
+from kiqcluster.sidekiq.keys import FORMAT_VERSION, STAT_TTL_SECONDS, Keys
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Done, Effect, Interrupted, Outcome, Parked, Requeue, Retry
 from kiqcluster.store.connection import Connection, Store
 from kiqcluster.store.entry_moves import DeadSetLimits, Dropped, Due, Move, move_entries, read_due, trim_dead
@@ -54,12 +54,12 @@ from kiqcluster.store.wire import about_keys
 __all__ = [
     "ALL_SUSPECT",
     "ANY_DEATHS",
-    "DEFERRAL",
     "MAX_COMMANDS",
     "MAX_NAMES",
     "MAX_QUEUES",
     "MAX_RESERVE_BYTES",
     "NO_PERMISSION",
+    "REFUSED_ENTRY_DELAY_SECONDS",
     "Beat",
     "DeadSetLimits",
     "Engine",
@@ -82,18 +82,18 @@ Limits = Mapping[str, tuple[int, int]]
 MAX_RESERVE_BYTES = 1_000_000  # bytes at which a reserve stops (it holds at least one unit)
 MAX_RETURNED, MAX_RETURNED_BYTES = 200, 1_000_000  # at which one recover or resync script stops (at least one unit)
 MAX_OUTCOMES = 200  # that one settle script writes, beside those that are done, which cost little
-LOOK_TIMEOUT = 1.0  # seconds that a look at the queues may take; who leads after it waits for longer
-SUSPECT_TTL = 72 * 3_600  # seconds that suspects are remembered after the last death
+READ_QUEUES_TIMEOUT_SECONDS = 1.0  # seconds that a look at the queues may take; who leads after it waits for longer
+SUSPECT_TTL_SECONDS = 72 * 3_600  # seconds that suspects are remembered after the last death
 ANY_DEATHS = 1_000_000  # more than any suspect was at
 MAX_QUEUES = 100  # that one command or script of ours asks: a server has others to serve
 MAX_NAMES = 1_000  # of queues that one command reads
 MAX_COMMANDS = 50  # of these that go in one round trip
-SETTLE_KEYS = 5  # of a settle that are the same for all outcomes
+FIXED_SETTLE_KEYS = 5  # of a settle that are the same for all outcomes
 NO_PERMISSION = "NOPERM"  # code of a refusal
 ALL_SUSPECT = ("*",)  # where nobody knows which units were running
-PAGE = 1_000  # members read in one round trip, and payloads moved from one wake list
-RENAME = "Rename it, and kiqcluster makes it anew"  # what to do about a key of ours that is of a wrong type
-DEFERRAL = 60.0  # seconds until a due entry is looked at again that its queue refuses
+MAX_PER_SCAN = 1_000  # members read in one round trip, and payloads moved from one wake list
+RENAME_HINT = "Rename it, and kiqcluster makes it anew"  # what to do about a key of ours that is of a wrong type
+REFUSED_ENTRY_DELAY_SECONDS = 60.0  # seconds until a due entry is looked at again that its queue refuses
 MAX_DUE = 100  # due entries that are read, and moved, at a time
 MAX_DUE_BYTES = 250_000  # … and bytes: a move sends them twice, and a slow line must get through within the time limit
 
@@ -241,13 +241,13 @@ class Engine:
         Raises StoreError; RedisRefused also where the keys below `kiq:` have a format that this release cannot read.
         """
         keys = [self._keys.members, self._keys.beats, self._keys.beats_of_format_1, self._keys.format]
-        arguments: list[Word] = [member.identity, f"{member.padded_epoch} {member.record}", FORMAT]
+        arguments: list[Word] = [member.identity, f"{member.padded_epoch} {member.record}", FORMAT_VERSION]
         with self.store.borrowed() as connection:
             reply = self._run(connection, Call(JOIN, keys, arguments))
         if reply:
             raise RedisRefused(
                 f"FORMAT a newer release has put format {reply} into force on this Redis, and this one writes format "
-                f"{FORMAT}, which workers of the newer one cannot read. Start the newer release"
+                f"{FORMAT_VERSION}, which workers of the newer one cannot read. Start the newer release"
             )
 
     def exchange(
@@ -315,7 +315,7 @@ class Engine:
         refusals: Refusals = {}
         for settlement, call, reply in zip(done, calls, replies, strict=True):
             if isinstance(reply, RedisRefused):
-                reply = about_keys(reply, call.keys[SETTLE_KEYS:] or call.keys)
+                reply = about_keys(reply, call.keys[FIXED_SETTLE_KEYS:] or call.keys)
             refusals.update(self._read_settled([reply], [settlement]))
         return refusals
 
@@ -332,7 +332,7 @@ class Engine:
             for names in slices
         ]
         with self.store.borrowed() as connection:
-            replies = connection.exchange(commands, timeout=LOOK_TIMEOUT)
+            replies = connection.exchange(commands, timeout=READ_QUEUES_TIMEOUT_SECONDS)
         # What is refused is for a reserve to find out about.
         return [name for names, found in zip(slices, replies, strict=True) if found for name in names]
 
@@ -425,7 +425,7 @@ class Engine:
         keys = [self._keys.members, self._keys.inflight(identity), self._keys.beats, self._keys.suspects]
         keys += [self._keys.beats_of_format_1, self._keys.seen_of_format_1, self._keys.held(identity)]
         seen = "" if score is None else score
-        arguments: list[Word] = [identity, self._keys.queue(""), MAX_RETURNED, MAX_RETURNED_BYTES, SUSPECT_TTL]
+        arguments: list[Word] = [identity, self._keys.queue(""), MAX_RETURNED, MAX_RETURNED_BYTES, SUSPECT_TTL_SECONDS]
         arguments += [seen, *running]
         while left:
             reply = self._run(connection, Call(RECOVER, keys, arguments))
@@ -461,7 +461,7 @@ class Engine:
             else:
                 silent[identity] = score
         for key in broken:
-            complaint = f"{key.decode(errors='replace')} is of a wrong type. {RENAME}"
+            complaint = f"{key.decode(errors='replace')} is of a wrong type. {RENAME_HINT}"
         return Beat(at / 1_000, frozenset(word.decode() for word in strangers), silent, complaint)
 
     def server_of(self, connection: Connection, timeout: float | None = None) -> str:
@@ -495,7 +495,9 @@ class Engine:
 
     def _return_call(self, queues: Sequence[str]) -> Call:
         return Call(
-            RETURN_RUNG, [key for name in queues for key in (self._keys.wake(name), self._keys.queue(name))], [PAGE]
+            RETURN_RUNG,
+            [key for name in queues for key in (self._keys.wake(name), self._keys.queue(name))],
+            [MAX_PER_SCAN],
         )
 
     def members(self) -> dict[str, str]:
@@ -504,7 +506,7 @@ class Engine:
         cursor = b"0"
         with self.store.borrowed() as connection:
             while True:
-                (reply,) = connection.exchange([("HSCAN", self._keys.members, cursor, "COUNT", PAGE)])
+                (reply,) = connection.exchange([("HSCAN", self._keys.members, cursor, "COUNT", MAX_PER_SCAN)])
                 if isinstance(reply, RedisRefused):
                     raise self._wrong_type(connection, reply, [self._keys.members])
                 cursor, flat = reply
@@ -526,7 +528,7 @@ class Engine:
 
         These are due again in DEFERRAL seconds.  One round trip.  Raises StoreError; after a RedisRefused none moved.
         """
-        later = now + DEFERRAL
+        later = now + REFUSED_ENTRY_DELAY_SECONDS
         moved = move_entries(self.store, source, entries, now, self._limits, highest=now, refused_until=later)
         self._tell_dropped(moved.dropped)
         return sum(entries[index].verb != "defer" for index in moved.indexes), moved.refusals
@@ -571,7 +573,7 @@ class Engine:
             wanted = self._kinds.get(key, b"hash")
             if found not in (wanted, b"none") and not isinstance(found, RedisRefused):
                 words = f"the key {key} is a {found.decode()} and should be a {wanted.decode()}"
-                return RedisRefused(f"WRONGTYPE {words}. {RENAME}: RENAME {key} broken:{key}")
+                return RedisRefused(f"WRONGTYPE {words}. {RENAME_HINT}: RENAME {key} broken:{key}")
         return refusal
 
     def _reserve_call(self, member: Member, call: int, limits: Limits, most_deaths: int) -> Call:
@@ -610,7 +612,7 @@ class Engine:
         stats = [self._keys.processed, self._keys.processed_on(date), self._keys.failed, self._keys.failed_on(date)]
         keys = [self._keys.inflight(identity), *stats]
         index_by_key: dict[str, int] = {}
-        arguments: list[Word] = [STAT_TTL, len(done), *done]
+        arguments: list[Word] = [STAT_TTL_SECONDS, len(done), *done]
         for settlement in others:
             outcome, unit = settlement.outcome, settlement.unit
             effects = (*self._consequences(unit, outcome), *outcome.effects)
@@ -663,7 +665,7 @@ def _read_reserved(reply: Any, member: Member, call: int, queues: Sequence[str])
         units[0].deaths = reply[3]
     complaints = [(at, words.decode(errors="replace")) for at, words in zip(*reply[1:3], strict=True) if words]
     refusal = next(
-        (f"{queues[at]}: {words}" if at < len(queues) else f"{words}. {RENAME}" for at, words in complaints), ""
+        (f"{queues[at]}: {words}" if at < len(queues) else f"{words}. {RENAME_HINT}" for at, words in complaints), ""
     )
     return Reserved(units, frozenset(queues[index] for index in reply[1] if index < len(queues)), refusal=refusal)
 

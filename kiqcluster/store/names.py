@@ -20,16 +20,16 @@ from redis.connection import SSLConnection
 
 from kiqcluster.clock import SystemClock
 
-__all__ = ["CONNECTIONS", "TimedConnection", "TimedSSLConnection"]
+__all__ = ["TIMED_CLASSES", "TimedConnection", "TimedSSLConnection"]
 
-DEFAULT_SECONDS = 5.0  # where nobody has set any
+DEFAULT_TIMEOUT_SECONDS = 5.0  # where nobody has set any
 Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
 
 
 class LookUp:
     """One getaddrinfo that is under way, or was."""
 
-    under_way: dict[tuple[int, str, int], LookUp] = {}  # by pid: a fork does not copy threads
+    pending: dict[tuple[int, str, int], LookUp] = {}  # by pid: a fork does not copy threads
 
     def __init__(self, host: str, port: int) -> None:
         self._host = host
@@ -43,7 +43,7 @@ class LookUp:
         """Return the one that is under way, or else a new one.  No lock: a fork may come at any time."""
         key = (os.getpid(), host, port)
         new = cls(host, port)
-        found = cls.under_way.setdefault(key, new)
+        found = cls.pending.setdefault(key, new)
         if found is new:
             new._start(key)
         return found
@@ -64,7 +64,7 @@ class LookUp:
             self._end(key)
 
     def _end(self, key: tuple[int, str, int]) -> None:
-        self.under_way.pop(key, None)
+        self.pending.pop(key, None)
         self._ended.set()
 
     def wait(self, seconds: float) -> Sequence[Address]:
@@ -89,9 +89,9 @@ class TimedConnection(TcpConnection):
     """Over TCP.  socket_connect_timeout: of the look-up and of all tries together."""
 
     def _connect(self) -> socket.socket:
-        seconds = float(self.socket_connect_timeout or DEFAULT_SECONDS)
+        seconds = float(self.socket_connect_timeout or DEFAULT_TIMEOUT_SECONDS)
         deadline = SystemClock.monotonic() + seconds
-        trouble: OSError = OSError("the look-up found no address")
+        failure: OSError = OSError("the look-up found no address")
         for family, kind, protocol, _, address in addresses(self.host, self.port, seconds):
             sock = socket.socket(family, kind, protocol)
             try:
@@ -101,11 +101,11 @@ class TimedConnection(TcpConnection):
                 sock.connect(address)
                 sock.settimeout(self.socket_timeout)
             except OSError as error:
-                trouble = error
+                failure = error
                 sock.close()
             else:
                 return sock
-        raise trouble
+        raise failure
 
     def _keep_alive(self, sock: socket.socket) -> None:
         if self.socket_keepalive:
@@ -118,4 +118,4 @@ class TimedSSLConnection(SSLConnection, TimedConnection):
     """With TLS: redis-py's own wraps what the next class in line has connected."""
 
 
-CONNECTIONS: dict[Any, Any] = {TcpConnection: TimedConnection, SSLConnection: TimedSSLConnection}
+TIMED_CLASSES: dict[Any, Any] = {TcpConnection: TimedConnection, SSLConnection: TimedSSLConnection}

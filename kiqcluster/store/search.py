@@ -12,12 +12,12 @@ from kiqcluster.store.scripts import FIND_ENTRIES, FIND_JOBS, Call, run_script
 
 __all__ = ["MAX_TEXTS", "search_entries", "search_jobs"]
 
-FIRST_SLICE = 16  # payloads, before it is known how large they are
-MAX_SLICE = 2_000  # comparisons of a payload with a text
-MIN_SLICE = 4
-SLICE_BYTES = 1_000_000
+FIRST_SLICE_JOBS = 16  # payloads, before it is known how large they are
+MAX_SLICE_COMPARISONS = 2_000  # comparisons of a payload with a text
+MIN_SLICE_JOBS = 4
+MAX_SLICE_BYTES = 1_000_000
 MAX_TEXTS = 8
-OVERLAP = 16  # jobs of a queue that are read again, because some of those before may have been deleted meanwhile
+OVERLAP_JOBS = 16  # jobs of a queue that are read again, because some of those before may have been deleted meanwhile
 
 
 def search_entries(store: Store, key: str, texts: Sequence[bytes]) -> Iterator[tuple[bytes, float]]:
@@ -25,7 +25,7 @@ def search_entries(store: Store, key: str, texts: Sequence[bytes]) -> Iterator[t
 
     While others change the set, an entry may come twice.  One round trip per 2 000 entries.  Raises StoreError.
     """
-    score, last, size = b"", b"", FIRST_SLICE
+    score, last, size = b"", b"", FIRST_SLICE_JOBS
     while True:
         read, length, last, score, found = run_script(store, Call(FIND_ENTRIES, [key], [score, last, size, *texts]))
         for payload, its_score in zip(found[::2], found[1::2], strict=True):
@@ -41,17 +41,17 @@ def search_jobs(store: Store, queue: str, texts: Sequence[bytes]) -> Iterator[by
     While others change the queue, one may come twice.  One round trip per 2 000 jobs.  Raises StoreError.
     """
     keys = [store.keys.queue(queue), store.keys.wake(queue)]
-    first, size = 0, FIRST_SLICE
+    first, size = 0, FIRST_SLICE_JOBS
     while True:
         read, length, found = run_script(store, Call(FIND_JOBS, keys, [first, size, *texts]))
         yield from found
         if read < size:
             return
-        first = max(first + 1, first + read - OVERLAP)
-        size = _slice(read, length, len(texts)) + OVERLAP
+        first = max(first + 1, first + read - OVERLAP_JOBS)
+        size = _slice(read, length, len(texts)) + OVERLAP_JOBS
 
 
 def _slice(read: int, length: int, texts: int) -> int:
     """Return how many payloads the next slice should have, after one with so many bytes in all."""
     average = max(1, length // max(1, read))
-    return max(MIN_SLICE, min(MAX_SLICE, SLICE_BYTES // average) // max(1, texts))
+    return max(MIN_SLICE_JOBS, min(MAX_SLICE_COMPARISONS, MAX_SLICE_BYTES // average) // max(1, texts))

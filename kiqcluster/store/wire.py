@@ -41,14 +41,16 @@ __all__ = [
 Command = Sequence[str | bytes | int | float]
 Reply = Any  # bytes, int, None, list of these, or RedisRefused
 
-READ_SIZE = 65_536  # bytes that one read takes at most
-PIECE_BYTES = 65_536  # of a large command that one write hands over: each has the time that a small command has
-PACE_SECONDS = 30.0  # that a reply, or a large command, may take however slow it is
+MAX_READ_BYTES = 65_536  # bytes that one read takes at most
+MAX_WRITE_BYTES = 65_536  # of a large command that one write hands over: each has the time that a small command has
+SLOW_TRANSFER_SECONDS = 30.0  # that a reply, or a large command, may take however slow it is
 MIN_BYTES_PER_SECOND = 1_000  # of one that takes longer: a byte now and then must not hold anybody for ever
 INCOMPLETE = object()  # what the parser returns while a reply has not arrived whole
 # Of a server that is no primary, or not any more: another one may be.
 NO_PRIMARY_CODES = frozenset({"LOADING", "READONLY", "MASTERDOWN", "NOREPLICAS", "UNBLOCKED"})
-ABOUT_KEYS = frozenset({"WRONGTYPE", "NOPERM"})  # codes of refusals that a key brings about, and that do not name it
+KEY_ERROR_CODES = frozenset(
+    {"WRONGTYPE", "NOPERM"}
+)  # codes of refusals that a key brings about, and that do not name it
 CLUSTER_CODES = frozenset({"MOVED", "ASK", "CROSSSLOT"})  # of a node of a Redis Cluster
 NO_CLUSTER = (
     "this is a node of a Redis Cluster, which kiqcluster does not support: its scripts move jobs between keys of "
@@ -56,7 +58,7 @@ NO_CLUSTER = (
 )
 # MISCONF: it cannot write its snapshot, and takes no writes until it can.  Not OOM: scripts that drain run then.
 TRY_AGAIN_CODES = NO_PRIMARY_CODES | {"CLUSTERDOWN", "BUSY", "TRYAGAIN", "MISCONF"}
-FULL_HOUSE = "max number of clients reached"  # an ERR; the connection is closed behind it
+MAX_CLIENTS_MESSAGE = "max number of clients reached"  # an ERR; the connection is closed behind it
 
 
 def pack(command: Command) -> bytes:
@@ -77,7 +79,7 @@ class Wire:
     arriving: bytes of a reply that `read_arrived` has not returned yet.
 
     The socket's timeout is for a want of progress: it begins anew with each piece that comes, and with each that goes.
-    What takes longer than PACE_SECONDS in all has to go at MIN_BYTES_PER_SECOND.
+    What takes longer than SLOW_TRANSFER_SECONDS in all has to go at MIN_BYTES_PER_SECOND.
     """
 
     __slots__ = ("_poll", "_reader", "_socket", "_unsent", "arriving", "connection", "deadline")
@@ -107,14 +109,14 @@ class Wire:
 
     def write(self, packed: bytes) -> None:
         self._unsent = 0
-        if len(packed) <= PIECE_BYTES:
+        if len(packed) <= MAX_WRITE_BYTES:
             self._socket.sendall(packed)
             return
         rest, begun_at = memoryview(packed), SystemClock.monotonic()
         while rest:
             self._check_deadline()
             check_pace(len(packed) - len(rest), begun_at)
-            rest = rest[self._socket.send(rest[:PIECE_BYTES]) :]
+            rest = rest[self._socket.send(rest[:MAX_WRITE_BYTES]) :]
         self._unsent = len(packed)
 
     def read(self, count: int, timeout: float | None) -> list[Reply]:
@@ -152,7 +154,7 @@ class Wire:
         if self.deadline != inf:
             self._check_deadline()
         try:
-            data = self._socket.recv(READ_SIZE)
+            data = self._socket.recv(MAX_READ_BYTES)
         except TimeoutError:
             if self._is_taking():
                 return 0
@@ -187,7 +189,7 @@ class Wire:
 def check_pace(count: int, begun_at: float) -> None:
     """Raise TimeoutError when so many bytes, since then, are too few.  begun_at: monotonic seconds."""
     seconds = SystemClock.monotonic() - begun_at
-    if seconds > PACE_SECONDS and count < MIN_BYTES_PER_SECOND * seconds:
+    if seconds > SLOW_TRANSFER_SECONDS and count < MIN_BYTES_PER_SECOND * seconds:
         raise TimeoutError(f"too slow: {count} bytes in {seconds:.0f} s")
 
 
@@ -254,7 +256,7 @@ def says_no_primary(reply: Reply) -> bool:
 
 def about_keys(refusal: RedisRefused, keys: Sequence[object]) -> RedisRefused:
     """Return a refusal with the keys in its words, where it is about them: Redis does not say which."""
-    if refusal.code not in ABOUT_KEYS or not keys:
+    if refusal.code not in KEY_ERROR_CODES or not keys:
         return refusal
     names = [key.decode(errors="replace") if isinstance(key, bytes) else str(key) for key in keys]
     return RedisRefused(f"{refusal} (key {', '.join(names)})")
@@ -262,4 +264,4 @@ def about_keys(refusal: RedisRefused, keys: Sequence[object]) -> RedisRefused:
 
 def is_outage(error: StoreError) -> bool:
     """Return whether the error is one that goes away when Redis is back: no answer, or one that says not now."""
-    return not isinstance(error, RedisRefused) or error.code in TRY_AGAIN_CODES or FULL_HOUSE in str(error)
+    return not isinstance(error, RedisRefused) or error.code in TRY_AGAIN_CODES or MAX_CLIENTS_MESSAGE in str(error)

@@ -24,7 +24,7 @@ from pathlib import Path
 from random import Random
 
 from kiqcluster.clock import Clock
-from kiqcluster.config import STOP_GRACE, Config
+from kiqcluster.config import STOP_GRACE_SECONDS, Config
 from kiqcluster.errors import ApplicationError
 from kiqcluster.ipc.frames import Channel, Frame
 from kiqcluster.ipc.running_jobs import RunningJob, RunningJobs
@@ -303,7 +303,7 @@ class ProcessManager:
 
     def ask_to_stop(self, child: Child, seconds: float, reason: str = "") -> None:
         """Ask a process to stop.  seconds: for its running jobs.  reason: label of the restart counter."""
-        child.stop_deadline = min(child.stop_deadline, self._clock.monotonic() + seconds + STOP_GRACE)
+        child.stop_deadline = min(child.stop_deadline, self._clock.monotonic() + seconds + STOP_GRACE_SECONDS)
         child.stop_reason = child.stop_reason or reason
         child.channel.send("stop", seconds=seconds)
         if child.channel.closed or not (

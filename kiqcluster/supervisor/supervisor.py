@@ -27,7 +27,7 @@ from random import Random
 
 from kiqcluster import application
 from kiqcluster.clock import RunningClock, SystemClock
-from kiqcluster.config import STOP_GRACE, Config
+from kiqcluster.config import STOP_GRACE_SECONDS, Config
 from kiqcluster.control.orders import BY_SIGNAL, AlreadyLogged, Order, parse_order
 from kiqcluster.errors import ApplicationError, ExitCode, KiqError, UsageError
 from kiqcluster.ipc import forks
@@ -444,7 +444,7 @@ class Supervisor(ProcessObserver):
 
     def _stop(self, name: str, seconds: float) -> None:
         """Begin to stop; a second call can only bring the end nearer.  Nothing is respawned from here on."""
-        by = self._clock.monotonic() + seconds + STOP_GRACE
+        by = self._clock.monotonic() + seconds + STOP_GRACE_SECONDS
         if self.state.stop_by is not None and by >= self.state.stop_by:
             running = sum(len(child.running_jobs.tokens()) for _, child in self._processes.children())
             self._events.emit("cluster_waits", signal=name, running=running)

@@ -16,13 +16,13 @@ from typing import Any, ClassVar, NoReturn
 from kiqcluster.clock import SystemClock
 from kiqcluster.process.service import Service
 from kiqcluster.testing.server import free_port
-from kiqcluster.testing.waiting import PATIENCE
+from kiqcluster.testing.waiting import DEFAULT_TIMEOUT_SECONDS
 
 __all__ = ["Cluster"]
 
-TAIL = 40  # lines of the log that a failure shows
-LAST_WORDS = 5.0  # seconds that the processes get to let go of the log, after they have ended or were killed
-LOG = ("--log-format", "json", "--log-level", "debug")
+LOG_TAIL_LINES = 40  # lines of the log that a failure shows
+LOG_CLOSE_SECONDS = 5.0  # seconds that the processes get to let go of the log, after they have ended or were killed
+LOG_FLAGS = ("--log-format", "json", "--log-level", "debug")
 
 
 class Cluster:
@@ -53,7 +53,7 @@ class Cluster:
         is_told = any(word.startswith("--listen") for word in arguments)
         listen = [] if is_told else ["--listen", f"127.0.0.1:{self.port}"]
         self.process = self._popen(
-            [*through, sys.executable, "-m", "kiqcluster", *arguments, *listen, *LOG],
+            [*through, sys.executable, "-m", "kiqcluster", *arguments, *listen, *LOG_FLAGS],
             cwd=cwd, env={**os.environ, **(environ or {})}, stdin=stdin, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
@@ -88,7 +88,9 @@ class Cluster:
             named = [each for each in self.events if each["event"] == event]
         return [each for each in named if fields.items() <= {**each.get("ctx", {}), **each}.items()]
 
-    def wait_for(self, event: str, seconds: float = PATIENCE, count: int = 1, **fields: Any) -> dict[str, Any]:
+    def wait_for(
+        self, event: str, seconds: float = DEFAULT_TIMEOUT_SECONDS, count: int = 1, **fields: Any
+    ) -> dict[str, Any]:
         """Return the `count`-th event of that name and with those fields.
 
         Raises AssertionError with the end of the log after the deadline, or when the cluster has ended without it.
@@ -106,7 +108,7 @@ class Cluster:
             with self._changed:
                 self._changed.wait(min(left, 0.1))
 
-    def wait_done(self, jid: str | None, seconds: float = PATIENCE) -> dict[str, Any]:
+    def wait_done(self, jid: str | None, seconds: float = DEFAULT_TIMEOUT_SECONDS) -> dict[str, Any]:
         """Wait until the job of that jid has run without an error; return its event.
 
         A job with a log_level above info says nothing when it is done, and cannot be waited for.
@@ -135,7 +137,7 @@ class Cluster:
         """Send the supervisor a signal (docs/signals.md)."""
         self.process.send_signal(number)
 
-    def wait(self, seconds: float = PATIENCE) -> int:
+    def wait(self, seconds: float = DEFAULT_TIMEOUT_SECONDS) -> int:
         """Return the exit code, and have its last events; raise AssertionError when it does not end in time."""
         __tracebackhide__ = True
         try:
@@ -143,7 +145,7 @@ class Cluster:
         except subprocess.TimeoutExpired:
             self._fail(f"the supervisor did not end within {seconds:g} s")
         if code >= 0:  # else it was killed, and its workers, who write to the same log, go on
-            self._reader.join(LAST_WORDS)
+            self._reader.join(LOG_CLOSE_SECONDS)
         return code
 
     def stop(self) -> int:
@@ -164,7 +166,7 @@ class Cluster:
             self.process.kill()
         self.process.wait()
         killed: set[int] = set()
-        deadline = SystemClock.monotonic() + LAST_WORDS
+        deadline = SystemClock.monotonic() + LOG_CLOSE_SECONDS
         while self._reader.is_alive and SystemClock.monotonic() < deadline:  # while anybody holds its output
             for pid in {each["child"] for each in self.seen("child_started")} - killed:
                 killed.add(pid)
@@ -176,7 +178,7 @@ class Cluster:
 
     def _fail(self, said: str) -> NoReturn:
         __tracebackhide__ = True
-        tail = "\n".join(self.lines[-TAIL:])
+        tail = "\n".join(self.lines[-LOG_TAIL_LINES:])
         raise AssertionError(f"{said}; the log ends:\n{tail}")
 
 

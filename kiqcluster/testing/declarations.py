@@ -11,7 +11,7 @@ from kiqcluster.registry import Registry, current_registry, using_registry
 
 __all__ = ["forgetting_declarations", "forgetting_local_jobs"]
 
-LOCAL = "<locals>"  # in the qualified name of what is defined within a function
+LOCAL_MARKER = "<locals>"  # in the qualified name of what is defined within a function
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def forgetting_local_jobs() -> Iterator[Registry]:
             yield registry
     finally:
         for definition in registry:
-            if LOCAL not in definition.origin[1]:
+            if LOCAL_MARKER not in definition.origin[1]:
                 before.add(definition)
 
 
@@ -40,7 +40,7 @@ def forgetting_declarations() -> Iterator[Setup]:
     What a module adds when it is first imported in the block ends as well: import the application before.
     """
     setup = current_setup()
-    chains = {chain: chain.links for chain in (setup.client_middleware, setup.server_middleware)}
+    chains = {chain: chain.stack for chain in (setup.client_middleware, setup.server_middleware)}
     error_handlers, death_handlers = list(setup.error_handlers), list(setup.death_handlers)
     hooks = {event: setup.hooks.of(event) for event in LIFECYCLE}
     settings, config, store = dict(setup.settings), setup.config, setup.store
@@ -48,8 +48,8 @@ def forgetting_declarations() -> Iterator[Setup]:
         with forgetting_local_jobs():
             yield setup
     finally:
-        for chain, links in chains.items():
-            chain.links = links
+        for chain, stack in chains.items():
+            chain.stack = stack
         setup.error_handlers[:] = error_handlers
         setup.death_handlers[:] = death_handlers
         for event, kept in hooks.items():

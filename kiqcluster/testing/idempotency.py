@@ -19,7 +19,7 @@ from kiqcluster.testing.running import beside_loops, perform
 
 __all__ = ["run_twice"]
 
-MOST_LINES = 40  # of the difference that a message shows
+MAX_DIFF_LINES = 40  # of the difference that a message shows
 
 
 def run_twice(job: Enqueuer[Any, Any] | type[Job], *args: Any, state: Callable[[], object]) -> None:
@@ -66,8 +66,8 @@ def _difference(first: object, second: object) -> Iterator[str]:
             lineterm="",
         )
     )  # fmt: skip
-    yield from lines[:MOST_LINES]
+    yield from lines[:MAX_DIFF_LINES]
     if not lines:
         yield "(the two look alike and are not equal: do their types compare by value?)"
-    elif len(lines) > MOST_LINES:
-        yield f"… and {len(lines) - MOST_LINES} lines more"
+    elif len(lines) > MAX_DIFF_LINES:
+        yield f"… and {len(lines) - MAX_DIFF_LINES} lines more"

@@ -18,22 +18,32 @@ from kiqcluster.sidekiq.outcome import Outcome
 from kiqcluster.sidekiq.payload import Payload
 from kiqcluster.sidekiq.ruby_json import JSON
 
-__all__ = ["UNSAID", "EnqueuedJob", "JobLike", "PerformedJob", "Unsaid", "Wanted", "code_name", "listed", "name_of"]
+__all__ = [
+    "UNSPECIFIED",
+    "EnqueuedJob",
+    "JobLike",
+    "PerformedJob",
+    "Unspecified",
+    "Wanted",
+    "code_name",
+    "listed",
+    "name_of",
+]
 
 JobLike = Enqueuer[Any, Any] | type[Job] | str  # a job, or the name of one that only Ruby may have
-NEARBY = 1.0  # seconds that times may differ and still be the one that a test means
-MOST_LISTED = 20  # jobs that a message lists
-LONGEST_SHOWN = 200  # characters of a job's arguments in a message
+TIME_TOLERANCE_SECONDS = 1.0  # seconds that times may differ and still be the one that a test means
+MAX_JOBS_LISTED = 20  # jobs that a message lists
+MAX_ARGUMENT_CHARACTERS = 200  # characters of a job's arguments in a message
 
 
-class Unsaid:
+class Unspecified:
     """What a test says nothing about."""
 
     def __repr__(self) -> str:
         return "…"
 
 
-UNSAID = Unsaid()
+UNSPECIFIED = Unspecified()
 
 
 class EnqueuedJob(JobRecord):
@@ -81,7 +91,7 @@ class Wanted:
     job: JobLike | None = None
     args: Sequence[Any] = ()
     queue: str | None = None
-    at: float | datetime | Unsaid | None = UNSAID
+    at: float | datetime | Unspecified | None = UNSPECIFIED
     in_: float | timedelta | None = None
     tags: Iterable[str] = ()
     payload: Mapping[str, JSON] = field(default_factory=dict)
@@ -113,13 +123,13 @@ class Wanted:
     def _is_due(self, job: EnqueuedJob) -> bool:
         if self.in_ is not None:
             delay = self.in_.total_seconds() if isinstance(self.in_, timedelta) else self.in_
-            if job.at is None or abs(job.at - (job.created_at or 0.0) - delay) > NEARBY:
+            if job.at is None or abs(job.at - (job.created_at or 0.0) - delay) > TIME_TOLERANCE_SECONDS:
                 return False
-        if isinstance(self.at, Unsaid):
+        if isinstance(self.at, Unspecified):
             return True
         if self.at is None or job.at is None:
             return self.at is job.at
-        return abs(job.at - due_at(self.at, 0.0)) <= NEARBY
+        return abs(job.at - due_at(self.at, 0.0)) <= TIME_TOLERANCE_SECONDS
 
     def said(self, verb: str) -> str:
         """Return it as a sentence: `Welcome(7) was enqueued on mailers`.  verb: the words in the middle."""
@@ -128,7 +138,7 @@ class Wanted:
         words += [f"on {self.queue}"] if self.queue is not None else []
         if self.in_ is not None:
             words.append(f"in {self.in_ if isinstance(self.in_, timedelta) else f'{self.in_:g} s'}")
-        if not isinstance(self.at, Unsaid):
+        if not isinstance(self.at, Unspecified):
             words.append("for at once" if self.at is None else f"for {self.at}")
         words += [f"with tags {sorted(self.tags)}"] if set(self.tags) else []
         words += [f"with {key} = {value!r}" for key, value in self.payload.items()]
@@ -173,9 +183,9 @@ def arguments_of(job: JobRecord) -> list[JSON]:
 
 def listed(jobs: Sequence[EnqueuedJob]) -> str:
     """Return jobs as the lines of a message."""
-    lines = [f"  {job}" for job in jobs[:MOST_LISTED]]
-    if len(jobs) > MOST_LISTED:
-        lines.append(f"  … and {len(jobs) - MOST_LISTED} more")
+    lines = [f"  {job}" for job in jobs[:MAX_JOBS_LISTED]]
+    if len(jobs) > MAX_JOBS_LISTED:
+        lines.append(f"  … and {len(jobs) - MAX_JOBS_LISTED} more")
     return "\n".join(lines)
 
 
@@ -192,7 +202,7 @@ def _alike(expected: Any, found: JSON) -> bool:
 
 def _shown(arguments: Sequence[Any]) -> str:
     text = ", ".join(map(repr, arguments))
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
+    return text if len(text) <= MAX_ARGUMENT_CHARACTERS else f"{text[:MAX_ARGUMENT_CHARACTERS]}…"
 
 
 def _words(seconds: float) -> str:

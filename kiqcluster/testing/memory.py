@@ -27,11 +27,11 @@ from kiqcluster.sidekiq.outcome import Dead, Deferred, Interrupted, Outcome, Req
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store
 from kiqcluster.testing.jobs import (
-    UNSAID,
+    UNSPECIFIED,
     EnqueuedJob,
     JobLike,
     PerformedJob,
-    Unsaid,
+    Unspecified,
     Wanted,
     code_name,
     listed,
@@ -39,10 +39,10 @@ from kiqcluster.testing.jobs import (
 )
 from kiqcluster.testing.running import beside_loops, perform
 
-__all__ = ["MOST_RUNS", "Fake", "Inline"]
+__all__ = ["MAX_RUNS", "Fake", "Inline"]
 
-MOST_RUNS = 10_000  # jobs that one drain, or one push while inline, may run: more is taken for an endless chain
-LINK_PAUSE = 1.0  # seconds until a due job is looked at again whose client middleware has failed
+MAX_RUNS = 10_000  # jobs that one drain, or one push while inline, may run: more is taken for an endless chain
+MIDDLEWARE_RETRY_SECONDS = 1.0  # seconds until a due job is looked at again whose client middleware has failed
 QUEUE, SCHEDULE, RETRY, DEAD = "queue", "schedule", "retry", "dead"
 Chosen = Callable[[EnqueuedJob], bool]
 
@@ -58,7 +58,7 @@ class Held:
 class Fake:
     """Keeps jobs in memory, for a test to look at and to run.  Thread-safe.
 
-    `_held` and `_performed` are guarded by `_lock`, which nobody holds while a job or a link runs.
+    `_held` and `_performed` are guarded by `_lock`, which no thread holds while a job or middleware runs.
     """
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ class Fake:
         job: JobLike | None = None,
         *args: Any,
         queue: str | None = None,
-        at: float | datetime | Unsaid | None = UNSAID,
+        at: float | datetime | Unspecified | None = UNSPECIFIED,
         in_: float | timedelta | None = None,
         count: int | None = None,
         tags: Iterable[str] = (),
@@ -156,7 +156,7 @@ class Fake:
         job: JobLike | None = None,
         *args: Any,
         queue: str | None = None,
-        at: float | datetime | Unsaid | None = UNSAID,
+        at: float | datetime | Unspecified | None = UNSPECIFIED,
         in_: float | timedelta | None = None,
         tags: Iterable[str] = (),
         payload: Mapping[str, JSON] | None = None,
@@ -236,7 +236,7 @@ class Fake:
                 if raise_errors:
                     raise
                 current_setup().notify_error_handlers(error, {"context": "client middleware", "job": held.job.payload})
-                self._replace(held, held.job.raw, held.place, held.job.queue, now + LINK_PAUSE)
+                self._replace(held, held.job.raw, held.place, held.job.queue, now + MIDDLEWARE_RETRY_SECONDS)
                 continue
             if move.verb == "push":
                 self._replace(held, move.new, QUEUE, move.queue)
@@ -256,10 +256,10 @@ class Fake:
     def _run(self, held: Held, runs: int, raise_errors: bool) -> None:
         """Run a job that was taken out, and keep what becomes of it.  runs: how many were before it."""
         __tracebackhide__ = True
-        if runs >= MOST_RUNS:
+        if runs >= MAX_RUNS:
             raise AssertionError(
                 f"{runs} jobs have run, and {held.job} is still to come: a job that pushes itself never ends, and a "
-                "link that puts jobs back has to let them run some day"
+                "middleware that puts jobs back has to let them run some day"
             )
         is_within, self._thread.is_running = self.is_running, True
         try:

@@ -27,8 +27,8 @@ from kiqcluster.worker.run.job_run import JobRun
 __all__ = ["beside_loops", "perform"]
 
 T = TypeVar("T")
-ERRORS_OF_JOBS = ("job", "malformed payload")  # contexts in which handlers are told of them
-FOR_EVER = threading.TIMEOUT_MAX  # what an ordinary call waits for a job
+JOB_ERROR_CONTEXTS = ("job", "malformed payload")  # contexts in which handlers are told of them
+NO_TIMEOUT = threading.TIMEOUT_MAX  # what an ordinary call waits for a job
 SEED = 0  # of the jitter of retries, so that they fall on the same seconds in every run of a test
 
 
@@ -40,7 +40,7 @@ def perform(raw: bytes, queue: str) -> tuple[Outcome, BaseException | None]:
     raised: list[BaseException] = []
 
     def note(error: Exception, context: dict[str, Any]) -> None:
-        if context.get("context") in ERRORS_OF_JOBS:
+        if context.get("context") in JOB_ERROR_CONTEXTS:
             raised.append(_original(error))
 
     def note_failure(_event: str, fields: dict[str, Any]) -> None:
@@ -80,7 +80,7 @@ def beside_loops(run: Callable[[], T]) -> T:
         return run()
     aside = _Aside(run)
     aside.start()
-    aside.join(FOR_EVER)
+    aside.join(NO_TIMEOUT)
     return aside.returned()
 
 

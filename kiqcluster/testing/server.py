@@ -18,7 +18,7 @@ from kiqcluster.testing.waiting import wait_until
 
 __all__ = ["RedisServer", "free_port", "freeze", "is_alive"]
 
-TAIL = 10  # lines of the log that a failure shows
+LOG_TAIL_LINES = 10  # lines of the log that a failure shows
 
 
 class RedisServer:
@@ -64,7 +64,7 @@ class RedisServer:
     def _answers(self) -> bool:
         if self._process is not None and self._process.poll() is not None:
             log = self.directory / "log"
-            tail = "\n".join(log.read_text(errors="replace").splitlines()[-TAIL:] if log.exists() else [])
+            tail = "\n".join(log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:] if log.exists() else [])
             raise AssertionError(
                 f"{self._program} did not start, exit {self._process.returncode}; its log ends:\n{tail}"
             )

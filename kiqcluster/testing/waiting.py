@@ -8,20 +8,20 @@ from typing import TypeVar
 
 from kiqcluster.clock import SystemClock
 
-__all__ = ["PATIENCE", "wait_until"]
+__all__ = ["DEFAULT_TIMEOUT_SECONDS", "wait_until"]
 
 T = TypeVar("T")
-PATIENCE = 20.0  # seconds that a test waits for what should take a fraction of one
-LOOK = 0.01  # seconds between looks
-NEVER = threading.Event()  # waiting for it is how a look is put off
+DEFAULT_TIMEOUT_SECONDS = 20.0  # seconds that a test waits for what should take a fraction of one
+POLL_SECONDS = 0.01  # seconds between looks
+NEVER_SET = threading.Event()  # waiting for it is how a look is put off
 
 
-def wait_until(condition: Callable[[], T], what: str, seconds: float = PATIENCE) -> T:
+def wait_until(condition: Callable[[], T], what: str, seconds: float = DEFAULT_TIMEOUT_SECONDS) -> T:
     """Return the condition's first truthy value; raise AssertionError with `what` when the deadline has passed."""
     __tracebackhide__ = True
     deadline = SystemClock.monotonic() + seconds
     while not (value := condition()):
         if SystemClock.monotonic() >= deadline:
             raise AssertionError(f"waited {seconds:g} s in vain for: {what}")
-        NEVER.wait(LOOK)
+        NEVER_SET.wait(POLL_SECONDS)
     return value

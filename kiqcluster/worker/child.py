@@ -25,7 +25,7 @@ from random import Random
 
 from kiqcluster import application
 from kiqcluster.clock import SystemClock
-from kiqcluster.config import STOP_GRACE, Config, Origins
+from kiqcluster.config import STOP_GRACE_SECONDS, Config, Origins
 from kiqcluster.control.control_messages import Message
 from kiqcluster.errors import ExitCode, KiqError, RedisRefused, StoreError
 from kiqcluster.ipc import forks
@@ -312,7 +312,7 @@ class Child:
             self._is_stop_requested = True
             # Nobody is left to kill this process if a job holds the interpreter, or a shutdown handler hangs: the
             # kernel does, by default action.
-            self._alarm.set_last(self._spec.config.timeout + STOP_GRACE)
+            self._alarm.set_last(self._spec.config.timeout + STOP_GRACE_SECONDS)
             self._act("stop", "EOF")
 
     def _on_frame(self, frame: Frame) -> None:
@@ -423,7 +423,7 @@ class Child:
             return
         self._stop_at = deadline
         set_alarm = self._alarm.set_last if self._channel.closed else self._alarm.set
-        set_alarm(seconds + STOP_GRACE + TICK_SECONDS)  # the supervisor kills a moment earlier, if it is there
+        set_alarm(seconds + STOP_GRACE_SECONDS + TICK_SECONDS)  # the supervisor kills a moment earlier, if it is there
         if self._launcher is not None:
             running = self._launcher.busy()
             self._events.emit("worker_stopping", running=running, seconds=seconds)
@@ -463,7 +463,7 @@ class Child:
             self._launcher.end_job_log()
         left = EXIT_HANDLERS_SECONDS
         if self._stop_at is not None:  # the supervisor kills at the end of the grace
-            left = min(left, self._stop_at + STOP_GRACE - TICK_SECONDS - self._clock.monotonic())
+            left = min(left, self._stop_at + STOP_GRACE_SECONDS - TICK_SECONDS - self._clock.monotonic())
         run_exit_handlers(
             max(0.0, left), code, lambda seconds: self._events.emit("exit_handlers_overdue", seconds=seconds)
         )

@@ -32,7 +32,7 @@ from kiqcluster.process.runtime import Runtime
 from kiqcluster.process.service import Service
 from kiqcluster.process.signal_pipe import Wakeup
 from kiqcluster.sidekiq import ruby_json
-from kiqcluster.sidekiq.keys import HEARTBEAT_TTL, Keys
+from kiqcluster.sidekiq.keys import HEARTBEAT_TTL_SECONDS, Keys
 from kiqcluster.sidekiq.payload import peek, shown
 from kiqcluster.sidekiq.queue_groups import Mode
 from kiqcluster.store import Connection, Store, is_outage
@@ -259,7 +259,7 @@ class Heartbeat(Service):
         if running is not None:
             names += (keys.work(identity), keys.workers(identity))
             work = [word for tid, each in running.items() for word in (tid, self._work(each))]
-        call = Call(PUBLISH, names, [identity, HEARTBEAT_TTL, len(fields), *fields, *work])
+        call = Call(PUBLISH, names, [identity, HEARTBEAT_TTL_SECONDS, len(fields), *fields, *work])
         with lend() as connection:
             (reply,) = run_scripts(connection, [call])
         if isinstance(reply, RedisRefused):

@@ -30,7 +30,7 @@ from kiqcluster.process.service import Service
 from kiqcluster.reenqueue import DEFAULT_QUEUE, enqueued
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.payload import read, wrap
-from kiqcluster.store.engine import DEFERRAL, Engine
+from kiqcluster.store.engine import REFUSED_ENTRY_DELAY_SECONDS, Engine
 from kiqcluster.store.entry_moves import Move
 from kiqcluster.worker.due_times import DueTimes
 
@@ -248,7 +248,7 @@ class Poller(Service):
 
 
 def _deferred(old: bytes, now: float) -> Move:
-    return Move(old, "defer", "", repr(now + DEFERRAL).encode())
+    return Move(old, "defer", "", repr(now + REFUSED_ENTRY_DELAY_SECONDS).encode())
 
 
 class RefusedKeys:
@@ -269,7 +269,7 @@ class RefusedKeys:
         """Ask for a key no more for a while."""
         if len(self._until) >= MAX_REMEMBERED_KEYS:
             self._until.clear()
-        self._until[key] = self._runtime.clock.monotonic() + DEFERRAL
+        self._until[key] = self._runtime.clock.monotonic() + REFUSED_ENTRY_DELAY_SECONDS
         self.say(key, words)
 
     def say(self, key: str, words: str) -> None:

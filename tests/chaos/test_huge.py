@@ -90,7 +90,7 @@ def test_a_bulk_push_of_many_jobs_goes_a_thousand_at_a_time_and_each_runs_once(
     jids = push_many(store, "Work", [[0]] * MANY)
 
     assert len(set(jids)) == MANY
-    assert pushes(store) - before == MANY / client.BULK_CHUNK
+    assert pushes(store) - before == MANY / client.MAX_JOBS_PER_ROUND_TRIP
     run("default", "-c", str(THREADS))
     wait_until(lambda: ledger.has_ended(jids), "all to end", seconds=60)
     wait_until(lambda: not remains(store), "all to be settled")
@@ -123,7 +123,7 @@ def test_a_huge_bulk_push_that_is_broken_off_says_which_jobs_are_enqueued(
 def test_a_payload_that_no_redis_takes_is_refused_before_anything_is_sent(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "LARGEST_PAYLOAD", PART)  # the real one is no fun to hold in memory
+    monkeypatch.setattr(client, "MAX_PAYLOAD_BYTES", PART)  # the real one is no fun to hold in memory
 
     with pytest.raises(InvalidPush, match=r"entry 1: .*Redis takes"):
         push_many(store, "Work", [[0, "x"], [0, "x" * PART], [0, "x"]])

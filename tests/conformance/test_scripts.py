@@ -12,7 +12,7 @@ from threading import Event
 import pytest
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
-from kiqcluster.sidekiq.keys import FORMAT
+from kiqcluster.sidekiq.keys import FORMAT_VERSION
 from kiqcluster.sidekiq.outcome import (
     Dead,
     Deferred,
@@ -899,14 +899,14 @@ class TestFormat1:
         assert store.call("ZSCORE", store.keys.beats, "host:5:eeeeeeeeeeee") is not None
 
     def test_a_release_that_is_too_old_is_refused_with_a_sentence(self, engine: Engine, store: Store) -> None:
-        store.call("SET", store.keys.format, FORMAT + 1)
+        store.call("SET", store.keys.format, FORMAT_VERSION + 1)
         before = everything(store)
 
-        with pytest.raises(RedisRefused, match=f"format {FORMAT + 1} into force.*Start the newer release"):
+        with pytest.raises(RedisRefused, match=f"format {FORMAT_VERSION + 1} into force.*Start the newer release"):
             engine.join(Member("host:4:dddddddddddd", 1, "boot ns 4 4"))
 
         assert everything(store) == before
-        store.call("SET", store.keys.format, FORMAT)
+        store.call("SET", store.keys.format, FORMAT_VERSION)
         engine.join(ME)
 
 

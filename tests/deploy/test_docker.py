@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from kiqcluster.config import STOP_GRACE
+from kiqcluster.config import STOP_GRACE_SECONDS
 from kiqcluster.process.config_sources import load
 from kiqcluster.store import Store
 from tests.deploy.stage import need
@@ -102,7 +102,7 @@ class TestCompose:
         grace = int(services["worker"]["stop_grace_period"].removesuffix("s"))
 
         assert grace == config.platform_timeout
-        assert grace > config.timeout + STOP_GRACE
+        assert grace > config.timeout + STOP_GRACE_SECONDS
 
     def test_nothing_is_put_before_process_1(self, services: dict[str, Any]) -> None:
         assert "init" not in services["worker"]

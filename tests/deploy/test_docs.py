@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kiqcluster.config import STOP_GRACE, Config
+from kiqcluster.config import STOP_GRACE_SECONDS, Config
 from kiqcluster.store import Store
 from tests.deploy.stage import need
 from tests.kit import ROOT, Cluster, RedisServer, require
@@ -135,9 +135,9 @@ def test_the_deadlines_are_those_of_the_files() -> None:
         r"^\| (?:systemd|Docker|Kubernetes) \| (\d+) s.*? \| (\d+) s \| (\d+) s \|", PAGE.read_text(), re.M
     )
 
-    stop = f"{Config.timeout + STOP_GRACE:.0f}"
+    stop = f"{Config.timeout + STOP_GRACE_SECONDS:.0f}"
     assert rows == [
         (f"{Config.timeout:.0f}", stop, unit[1]),
         (f"{Config.timeout:.0f}", stop, compose[1]),
-        (f"{Config.timeout:.0f}", f"{60 + Config.timeout + STOP_GRACE:.0f}", pod[1]),
+        (f"{Config.timeout:.0f}", f"{60 + Config.timeout + STOP_GRACE_SECONDS:.0f}", pod[1]),
     ]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from kiqcluster.config import STOP_GRACE, Config
+from kiqcluster.config import STOP_GRACE_SECONDS, Config
 from kiqcluster.ctl.fleet import steer
 from kiqcluster.process.config_sources import load
 from kiqcluster.process.durations import parse_duration
@@ -166,7 +166,7 @@ class TestDeadlines:
 
         # kiqcluster itself holds platform_timeout > timeout + stop grace: load() raises otherwise.
         assert grace >= pre_stop_option("timeout") + config.platform_timeout
-        assert config.platform_timeout > config.timeout + STOP_GRACE
+        assert config.platform_timeout > config.timeout + STOP_GRACE_SECONDS
 
     def test_the_comment_tells_the_same_numbers(self) -> None:
         text = (FOLDER / "worker.yaml").read_text()
@@ -177,7 +177,7 @@ class TestDeadlines:
         assert rest is not None
         grace = pod("shop-worker")["terminationGracePeriodSeconds"]
         assert [float(each) for each in numbers.groups()] == [
-            pre_stop_option("timeout"), Config.timeout, STOP_GRACE, grace,
+            pre_stop_option("timeout"), Config.timeout, STOP_GRACE_SECONDS, grace,
         ]  # fmt: skip
         assert rest[1] == environ("shop-worker")["KIQ_PLATFORM_TIMEOUT"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kiqcluster.config import STOP_GRACE, Config
+from kiqcluster.config import STOP_GRACE_SECONDS, Config
 from kiqcluster.errors import ExitCode
 from kiqcluster.process.config_sources import load
 from kiqcluster.supervisor.systemd import EXTENSION_SECONDS
@@ -79,7 +79,7 @@ class TestVerify:
 
 class TestDeadlines:
     def test_systemd_kills_after_the_stop_is_over(self, unit: Unit) -> None:
-        assert unit.seconds("TimeoutStopSec") > Config.timeout + STOP_GRACE
+        assert unit.seconds("TimeoutStopSec") > Config.timeout + STOP_GRACE_SECONDS
 
     def test_kiqcluster_is_told_the_same_number(self, unit: Unit) -> None:
         config, _ = load({}, environ=unit.environ("shop"), directory=Path("/nonexistent"))

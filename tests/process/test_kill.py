@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kiqcluster.config import STOP_GRACE
+from kiqcluster.config import STOP_GRACE_SECONDS
 from kiqcluster.control import process_registry
 from kiqcluster.store import Store
 from tests.kit import Cluster, RedisServer, http_get, is_alive, wait_until
@@ -335,7 +335,7 @@ def test_when_the_supervisor_is_killed_a_child_whose_shutdown_handler_hangs_ends
 
     wait_until((tmp_path / "stopping").exists, "the shutdown handler to hang")
     wait_gone(pid)
-    assert time.monotonic() - killed >= timeout + STOP_GRACE
+    assert time.monotonic() - killed >= timeout + STOP_GRACE_SECONDS
 
 
 def test_when_the_supervisor_is_killed_a_child_whose_job_holds_the_interpreter_ends(

@@ -20,7 +20,7 @@ import pytest
 
 from kiqcluster import testing
 from kiqcluster.errors import ExitCode
-from kiqcluster.sidekiq.keys import FORMAT
+from kiqcluster.sidekiq.keys import FORMAT_VERSION
 from kiqcluster.store import Store
 from tests.kit import ROOT, Cluster, RedisServer, wait_until
 from tests.process.stage import (
@@ -151,7 +151,7 @@ def test_neither_release_takes_the_other_for_dead_and_each_recovers_the_other(
 def test_a_worker_that_is_too_old_for_its_fleet_does_not_start_and_says_so(
     run_cluster: RunCluster, store: Store
 ) -> None:
-    store.call("SET", "kiq:format", FORMAT + 1)
+    store.call("SET", "kiq:format", FORMAT_VERSION + 1)
 
     cluster = run_cluster("default", "-c", "1")
 

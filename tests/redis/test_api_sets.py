@@ -21,7 +21,7 @@ from tests.kit import ManualClock, RedisServer
 from tests.lying import NOW, add, fill_set, in_set, job, numbers
 
 KINDS: list[type[JobSet]] = [ScheduledSet, RetrySet, DeadSet]
-PLACES = ("schedule", "retry", "dead")
+BUCKET_NAMES = ("schedule", "retry", "dead")
 
 
 def queued(store: Store, name: str = "default") -> list[bytes]:
@@ -60,7 +60,7 @@ def misroute(push: Push, proceed: Callable[[], Push | None]) -> Push | None:
 
 
 class TestLooking:
-    @pytest.mark.parametrize(("kind", "key"), [*zip(KINDS, PLACES, strict=True)])
+    @pytest.mark.parametrize(("kind", "key"), [*zip(KINDS, BUCKET_NAMES, strict=True)])
     def test_each_set_is_sidekiqs_of_that_name(self, store: Store, setup: Setup, kind: type[JobSet], key: str) -> None:
         assert list(kind()) == []
         add(store, key, (5.5, job(1)))

@@ -413,7 +413,9 @@ def test_a_bulk_push_that_loses_redis_half_way_says_what_is_enqueued(
 def test_a_bulk_push_that_loses_a_reply_says_what_is_enqueued_and_what_nobody_knows(
     mail: Any, store: Store, drafted: list[str], redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "BULK_CHUNK", 10)  # a chunk that fits the socket, so that it does run in the end
+    monkeypatch.setattr(
+        client, "MAX_JOBS_PER_ROUND_TRIP", 10
+    )  # a chunk that fits the socket, so that it does run in the end
 
     with ExitStack() as until:
         stall = lambda: until.enter_context(redis_server.stalled())  # noqa: E731

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
-from kiqcluster.sidekiq.keys import FORMAT
+from kiqcluster.sidekiq.keys import FORMAT_VERSION
 from kiqcluster.store import Store, is_outage, parse_address
 from kiqcluster.store.address import PRIMARY_ONLY
 from kiqcluster.store.engine import DeadSetLimits, Engine, Member
@@ -149,7 +149,7 @@ def test_an_exchange_of_which_a_part_was_turned_away_counts_as_lost(
     Engine(store, LIMITS).join(Member("here:1:abc", 1, ""))  # so that the primary knows the script
     torn: Any = Torn(server.store(), store)
     keys = [store.keys.members, store.keys.beats, store.keys.beats_of_format_1, store.keys.format]
-    call = Call(JOIN, keys, ["here:2:def", "1 ", FORMAT])
+    call = Call(JOIN, keys, ["here:2:def", "1 ", FORMAT_VERSION])
 
     with pytest.raises(ReplyLost):
         run_scripts(torn, [call, call])

@@ -37,7 +37,7 @@ def test_jobs_of_modules_stay_for_they_are_imported_once(registry: Registry) -> 
 
 
 def test_middleware_handlers_hooks_and_settings_are_as_before(setup: Setup) -> None:
-    def link(subject, proceed):
+    def middleware(subject, proceed):
         return proceed()
 
     def handler(*facts: object) -> None: ...
@@ -46,7 +46,7 @@ def test_middleware_handlers_hooks_and_settings_are_as_before(setup: Setup) -> N
 
     setup.configure(max_retries=3)
     setup.config = None
-    setup.client_middleware.add(link)
+    setup.client_middleware.add(middleware)
     for event in ("startup", "shutdown"):
         setup.hooks.on(event)(hook)
         setup.hooks.on(event)(handler)
@@ -56,11 +56,11 @@ def test_middleware_handlers_hooks_and_settings_are_as_before(setup: Setup) -> N
     with pytest.raises(ZeroDivisionError), forgetting_declarations() as same:
         assert same is setup
         setup.client_middleware.clear()
-        setup.server_middleware.add(link)
+        setup.server_middleware.add(middleware)
         setup.error_handler(handler)
         setup.death_handler(handler)
-        setup.hooks.on("shutdown")(link)
-        setup.hooks.on("ready")(link)
+        setup.hooks.on("shutdown")(middleware)
+        setup.hooks.on("ready")(middleware)
         setup.configure(max_retries=9)
         setup.store = None
         assert setup.current_config().max_retries == 9
@@ -71,7 +71,7 @@ def test_middleware_handlers_hooks_and_settings_are_as_before(setup: Setup) -> N
 
 def _picture(setup: Setup) -> dict[str, object]:
     return {
-        "links": (setup.client_middleware.links, setup.server_middleware.links),
+        "links": (setup.client_middleware.stack, setup.server_middleware.stack),
         "handlers": (list(setup.error_handlers), list(setup.death_handlers)),
         "hooks": {event: setup.hooks.of(event) for event in ("startup", "ready", "shutdown")},
         "max_retries": (setup.config or setup.current_config() or Config()).max_retries,

@@ -100,13 +100,13 @@ class TestWhatRuns:
         assert seen[0][3] is not value
 
     def test_server_middleware_is_around_it(self, setup: Setup, note, ran) -> None:
-        def link(run: Run, proceed):
+        def middleware(run: Run, proceed):
             ran.append(("before", run.payload["args"], run.queue))
             outcome = proceed()
             ran.append("after")
             return outcome
 
-        setup.server_middleware.add(link)
+        setup.server_middleware.add(middleware)
         note.perform_async(1)
         drain()
 
@@ -120,7 +120,7 @@ class TestWhatRuns:
         assert [each.name for each in enqueued()] == ["Acme::Mail"]
 
     def test_a_chain_without_an_end_is_cut_with_words_that_say_so(self, monkeypatch) -> None:
-        monkeypatch.setattr("kiqcluster.testing.memory.MOST_RUNS", 50)
+        monkeypatch.setattr("kiqcluster.testing.memory.MAX_RUNS", 50)
 
         @job
         def again() -> None:
@@ -190,11 +190,11 @@ class TestSchedule:
     def test_client_middleware_sees_it_again_when_it_is_due(self, setup: Setup, note, ran, clock: FrozenClock) -> None:
         seen = []
 
-        def link(push: Push, proceed):
+        def middleware(push: Push, proceed):
             seen.append(push.at)
             return None if len(seen) == 3 else proceed()
 
-        setup.client_middleware.add(link)
+        setup.client_middleware.add(middleware)
         note.perform_in(60, "a")
         note.perform_in(60, "b")
         clock.move(60)
@@ -376,12 +376,12 @@ class TestFailure:
 
 class TestOutcomesOfLinks:
     def test_a_job_that_is_put_off_waits_in_the_schedule(self, setup: Setup, note, ran, clock: FrozenClock) -> None:
-        def link(run: Run, proceed):
+        def middleware(run: Run, proceed):
             return (
                 Deferred(b'{"class":"note","args":["x"],"queue":"notes"}', clock.now() + 60) if not ran else proceed()
             )
 
-        setup.server_middleware.add(link)
+        setup.server_middleware.add(middleware)
         note.perform_async("x")
         drain()
 
@@ -390,11 +390,11 @@ class TestOutcomesOfLinks:
     def test_a_job_that_is_put_back_is_the_next_to_run(self, setup: Setup, note, ran) -> None:
         seen = []
 
-        def link(run: Run, proceed):
+        def middleware(run: Run, proceed):
             seen.append(run.payload["args"])
             return Requeue() if len(seen) == 1 else proceed()
 
-        setup.server_middleware.add(link)
+        setup.server_middleware.add(middleware)
         note.perform_async("a")
         note.perform_async("b")
 

@@ -102,11 +102,11 @@ def test_options_of_a_push_and_middleware_hold(setup: Setup) -> None:
     def look() -> None:
         seen.append(current_job().payload["tenant"])
 
-    def link(push, proceed):
+    def middleware(push, proceed):
         push.payload["tenant"] = push.queue
         return proceed()
 
-    setup.client_middleware.add(link)
+    setup.client_middleware.add(middleware)
     run_twice(look.set(queue="low"), state=lambda: None)
 
     assert seen == ["low", "low"]

@@ -102,14 +102,14 @@ class TestFake:
             assert enqueued() == []
 
     def test_client_middleware_sees_every_push(self, setup: Setup) -> None:
-        def link(push: Push, proceed):
+        def middleware(push: Push, proceed):
             push.payload["tenant"] = 3
             return None if push.payload["args"] == [0] else proceed()
 
         @job
         def welcome(user_id: int) -> None: ...
 
-        setup.client_middleware.add(link)
+        setup.client_middleware.add(middleware)
         with fake():
             assert welcome.perform_async(0) is None
             welcome.perform_bulk([[1], [0], [2]])
@@ -245,7 +245,7 @@ class TestInline:
             assert_enqueued("Acme::Mail", 1)
 
     def test_a_job_that_pushes_itself_for_ever_is_told_apart_from_one_that_hangs(self, monkeypatch) -> None:
-        monkeypatch.setattr("kiqcluster.testing.memory.MOST_RUNS", 50)
+        monkeypatch.setattr("kiqcluster.testing.memory.MAX_RUNS", 50)
 
         @job
         def again() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kiqcluster.config import (
-    STOP_GRACE,
+    STOP_GRACE_SECONDS,
     CodeSettings,
     Config,
     Origins,
@@ -353,7 +353,7 @@ class TestValues:
             ({"recover_after": 45}, "silence_timeout (45 s) must be below recover_after (45 s)"),
             ({"recover_after": 0}, "recover_after must be more than 0"),
             ({"recover_after": -1, "silence_timeout": 0}, "recover_after must be more than 0"),
-            ({"platform_timeout": 25 + STOP_GRACE}, "TimeoutStopSec"),
+            ({"platform_timeout": 25 + STOP_GRACE_SECONDS}, "TimeoutStopSec"),
             ({"platform_timeout": 60, "timeout": 55}, "terminationGracePeriodSeconds"),
             ({"platform_timeout": -1}, "platform_timeout"),
             ({"respawn_burst": 0}, "respawn_burst"),
@@ -389,7 +389,7 @@ class TestValues:
             {"silence_timeout": 0, "recover_after": 0.5},
             {"silence_timeout": 100, "recover_after": 101},
             {"platform_timeout": 0},
-            {"platform_timeout": 25 + STOP_GRACE + 1},
+            {"platform_timeout": 25 + STOP_GRACE_SECONDS + 1},
             {"max_retries": 0},
             {"redis": "unix:///tmp/redis.sock?db=2"},
             {"redis": "rediss://user:secret@host:6380/1"},

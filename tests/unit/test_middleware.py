@@ -9,10 +9,10 @@ import pytest
 from kiqcluster.errors import UsageError
 from kiqcluster.middleware import Chain
 
-Link = Callable[[list[str], Callable[[], str | None]], str | None]
+Middleware = Callable[[list[str], Callable[[], str | None]], str | None]
 
 
-def link(name: str) -> Link:
+def make(name: str) -> Middleware:
     """Return a link that notes when it begins and ends."""
 
     def noting(subject: list[str], proceed: Callable[[], str | None]) -> str | None:
@@ -36,7 +36,7 @@ class Counting:
         return proceed()
 
 
-A, B, C, D = link("a"), link("b"), link("c"), link("d")
+A, B, C, D = make("a"), make("b"), make("c"), make("d")
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ class TestChanges:
         ],
     )
     def test_links_go_where_they_are_put(
-        self, chain: Chain[list[str], str | None], change: Callable[[object], object], expected: list[Link]
+        self, chain: Chain[list[str], str | None], change: Callable[[object], object], expected: list[Middleware]
     ) -> None:
         change(chain)
 
@@ -127,7 +127,7 @@ class TestChanges:
         assert list(chain) == [A, B, C]
 
     def test_an_empty_chain_says_so(self) -> None:
-        with pytest.raises(UsageError, match="no links"):
+        with pytest.raises(UsageError, match="no middleware"):
             Chain[list[str], str]().remove(A)
 
     def test_add_and_prepend_return_the_link_so_they_decorate(self, chain: Chain[list[str], str | None]) -> None:

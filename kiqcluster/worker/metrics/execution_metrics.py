@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from kiqcluster.errors import RedisRefused, StoreError
 from kiqcluster.process.metrics import Executions
 from kiqcluster.process.runtime import Runtime
-from kiqcluster.sidekiq.keys import MINUTE_TTL, ROLLUP_TTL, Keys
+from kiqcluster.sidekiq.keys import MINUTE_TTL_SECONDS, ROLLUP_TTL_SECONDS, Keys
 from kiqcluster.store import Connection, is_outage
 from kiqcluster.store.scripts import ONCE, Call, Word, run_scripts
 from kiqcluster.worker.run.execution import UNREGISTERED
@@ -123,7 +123,7 @@ def increments(keys: Keys, name: str, before: Executions, now: Executions, at: d
     if slots:
         for key in (keys.histogram(name, at), keys.histogram_7(name, at)):
             yield "BITFIELD", key, "OVERFLOW", "SAT", *slots
-            yield "EXPIRE", key, MINUTE_TTL
+            yield "EXPIRE", key, MINUTE_TTL_SECONDS
     for slot, count in enumerate(by_bucket):
         if count:
             yield "HINCRBY", keys.own_executions(at), f"{name}|{slot}", count
@@ -132,8 +132,8 @@ def increments(keys: Keys, name: str, before: Executions, now: Executions, at: d
 def _kept(keys: Keys, at: datetime) -> tuple[tuple[str, int], ...]:
     """Return the hashes that a moment counts in, and for how many seconds they are kept."""
     return (
-        (keys.executions(at), MINUTE_TTL),
-        (keys.executions_7(at), MINUTE_TTL),
-        (keys.own_executions(at), MINUTE_TTL),
-        (keys.executions_rollup(at), ROLLUP_TTL),
+        (keys.executions(at), MINUTE_TTL_SECONDS),
+        (keys.executions_7(at), MINUTE_TTL_SECONDS),
+        (keys.own_executions(at), MINUTE_TTL_SECONDS),
+        (keys.executions_rollup(at), ROLLUP_TTL_SECONDS),
     )

@@ -210,7 +210,7 @@ class Execution:
             if self._features and (refused := self._not_admitted(run, payload, definition)) is not None:
                 return refused
             instance, perform = definition.prepare()
-            if not self._setup.server_middleware.links:
+            if not self._setup.server_middleware.stack:
                 perform(*arguments)
                 if Forks.generation != generation or not Forks.page[0]:
                     exit_if_forked(generation)

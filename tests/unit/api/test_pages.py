@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiqcluster.api import JobRecord
-from kiqcluster.api._pages import LARGEST_PAGE, PAGE_BYTES, aligned, batches, page_size
+from kiqcluster.api._pages import MAX_PAGE_BYTES, MAX_PAGE_JOBS, aligned, batches, page_size
 
 
 def names(text: str) -> list[bytes]:
@@ -43,9 +43,9 @@ def test_a_page_goes_on_where_the_last_one_ended(
 
 def test_batches_hold_a_page_and_never_more_bytes_than_one() -> None:
     small = [JobRecord(b"x")] * 1_001
-    large = [JobRecord(b"y" * (PAGE_BYTES // 3))] * 5
+    large = [JobRecord(b"y" * (MAX_PAGE_BYTES // 3))] * 5
 
-    assert [len(batch) for batch in batches(small)] == [LARGEST_PAGE, LARGEST_PAGE, 1]
+    assert [len(batch) for batch in batches(small)] == [MAX_PAGE_JOBS, MAX_PAGE_JOBS, 1]
     assert [len(batch) for batch in batches(large)] == [3, 2]
     assert list(batches([])) == []
 

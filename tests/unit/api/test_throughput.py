@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kiqcluster.api.throughput import WINDOW, Rate, Throughput
+from kiqcluster.api.throughput import WINDOW_SECONDS, Rate, Throughput
 
 
 def test_one_look_says_nothing_of_it() -> None:
@@ -32,7 +32,7 @@ def test_what_is_long_past_counts_no_more() -> None:
     for second in range(2, 30):
         rate = throughput.add(float(second), 1_000_000, 0)
 
-    assert WINDOW + 2 < 30
+    assert WINDOW_SECONDS + 2 < 30
     assert rate == Rate(0.0, 0.0)
 
 

@@ -144,7 +144,7 @@ class TestPublish:
     def test_without_it_a_bulk_push_has_no_link_and_stays_quick(self, spans: Spans, setup: Setup) -> None:
         otel.uninstrument()
 
-        assert setup.client_middleware.links == ()
+        assert setup.client_middleware.stack == ()
 
     def test_one_that_is_enqueued_again_keeps_the_context_that_it_has(self, spans: Spans, setup: Setup) -> None:
         payload = decode(spelt("Acme::Welcome", "7", queue='"mailers"'))
@@ -413,7 +413,7 @@ class TestNames:
         with pytest.raises(UsageError, match="it takes '"):
             otel.instrument(**options)
 
-        assert setup.server_middleware.links == ()
+        assert setup.server_middleware.stack == ()
 
 
 class TestInline:
@@ -473,8 +473,8 @@ class TestInstrument:
 
         otel.uninstrument()
 
-        assert setup.server_middleware.links == (other,)
-        assert setup.client_middleware.links == ()
+        assert setup.server_middleware.stack == (other,)
+        assert setup.client_middleware.stack == ()
 
     def test_a_global_provider_may_come_later(self) -> None:
         source = """
@@ -589,7 +589,7 @@ class TestEnd:
         assert spans.all() == [span]
 
     def test_an_exporter_that_hangs_is_not_waited_for(self, setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(otel, "FLUSH_PATIENCE", 0.05)
+        monkeypatch.setattr(otel, "FLUSH_TIMEOUT_SECONDS", 0.05)
         goes_on, has_ended = threading.Event(), threading.Event()
 
         class Hanging(trace.NoOpTracerProvider):

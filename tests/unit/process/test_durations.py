@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiqcluster.process.durations import LONGEST_DURATION, parse_duration, show_duration
+from kiqcluster.process.durations import MAX_DURATION_SECONDS, parse_duration, show_duration
 
 
 @pytest.mark.parametrize(
@@ -38,9 +38,9 @@ def test_these_are_none_and_the_error_shows_the_forms(text: str) -> None:
 
 
 def test_one_that_must_be_a_slip_is_refused() -> None:
-    assert parse_duration(f"{LONGEST_DURATION:.0f}") == LONGEST_DURATION
+    assert parse_duration(f"{MAX_DURATION_SECONDS:.0f}") == MAX_DURATION_SECONDS
     with pytest.raises(ValueError, match="longer than"):
-        parse_duration(f"{LONGEST_DURATION + 1:.0f}")
+        parse_duration(f"{MAX_DURATION_SECONDS + 1:.0f}")
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_two_units_are_shown(seconds: float, text: str) -> None:
     assert show_duration(seconds) == text
 
 
-@given(st.integers(0, int(LONGEST_DURATION)))
+@given(st.integers(0, int(MAX_DURATION_SECONDS)))
 def test_what_is_shown_is_a_duration_no_longer_than_it_was(seconds: int) -> None:
     shown = parse_duration(show_duration(seconds).replace(" ", ""))
 

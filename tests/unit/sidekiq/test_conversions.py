@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kiqcluster.sidekiq.conversions import ELSE, conversion
+from kiqcluster.sidekiq.conversions import DEFAULT_ADVICE, conversion
 
 Colour = Enum("Colour", {"RED": "red"})
 Level = IntEnum("Level", {"LOW": 1})
@@ -90,8 +90,8 @@ class Timestamp(datetime):
         (ValueError("x"), "str(value)"),
         (conversion, "its name"),
         (Order, "its name"),
-        (array.array("b"), ELSE),
-        (object(), ELSE),
+        (array.array("b"), DEFAULT_ADVICE),
+        (object(), DEFAULT_ADVICE),
     ],
 )
 def test_the_call_that_helps_is_named(value: object, remedy: str) -> None:
@@ -103,4 +103,4 @@ def test_no_method_of_the_value_is_called() -> None:
         def __getattr__(self, name: str) -> Any:
             raise AssertionError(name)
 
-    assert conversion(Touchy()) == ELSE
+    assert conversion(Touchy()) == DEFAULT_ADVICE

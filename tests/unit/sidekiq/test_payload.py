@@ -18,8 +18,8 @@ import pytest
 from kiqcluster.errors import InvalidArguments, InvalidPush, MalformedPayload
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.payload import (
-    DEEPEST_NESTING,
     INVALID_PAYLOAD,
+    MAX_NESTING,
     Jid,
     Stencil,
     are_plain,
@@ -182,16 +182,16 @@ class TestArguments:
         assert refusal(arguments).path is None
 
     def test_a_payload_may_be_99_levels_deep_and_no_deeper(self) -> None:
-        deepest = [nested(DEEPEST_NESTING - 2)]  # the payload is the first level, its args the second
+        deepest = [nested(MAX_NESTING - 2)]  # the payload is the first level, its args the second
 
         check_arguments(deepest, refuse)
         for complain in (refuse, None):
             with pytest.raises(InvalidArguments, match="99 levels"):
-                check_arguments([nested(DEEPEST_NESTING - 1)], complain)
+                check_arguments([nested(MAX_NESTING - 1)], complain)
 
     def test_objects_count_as_levels_like_lists(self) -> None:
         value: Any = {}
-        for _ in range(DEEPEST_NESTING - 2):
+        for _ in range(MAX_NESTING - 2):
             value = {"a": value}
 
         assert "99 levels" in str(refusal([value]))

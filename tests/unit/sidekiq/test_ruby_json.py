@@ -266,7 +266,7 @@ class TestPatch:
 
 
 def test_the_digit_limit_is_that_of_the_interpreter() -> None:
-    assert sys.int_info.default_max_str_digits == ruby_json.INT_DIGITS_LIMIT
+    assert sys.int_info.default_max_str_digits == ruby_json.MAX_INT_DIGITS
 
 
 def test_keys_that_are_numbers_become_text_beside_extreme_floats_too() -> None:

@@ -5,7 +5,7 @@ Runs in: the main thread of the worker, from just after the fork until `exit_pro
 2. loop       signals, frames of the supervisor and messages from Redis → quiet, resume, stop, recover, queues, dump;
               messages for the cluster go up
 3. tick       once a second: a beat that counts only when jobs can run; the metrics that changed, unless that is much;
-              a look whether a job has closed what this process waits on, which it then cannot go on without
+              a check whether a job has closed descriptors that this process cannot go on without
 4. stop       wait for running jobs until the deadline, then put back and leave
 
 Death of the supervisor is EOF on the socketpair; it means stop.
@@ -65,7 +65,7 @@ MAX_REASON_CHARACTERS = 4_000  # of last words; a traceback begins with what say
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """What a slot's process is to be; made by the supervisor before the fork.
+    """The specification of a slot's process; made by the supervisor before the fork.
 
     orphans: identities of this slot that nobody has recovered yet, with the tokens that were running.
     running_jobs: shared with the supervisor.
@@ -149,7 +149,7 @@ class Child:
     # 1. boot
 
     def boot(self) -> None:
-        """Get ready to run jobs.  Raises KiqError with the exit code that says why not."""
+        """Get ready to run jobs.  Raises KiqError with its exit code if that fails."""
         spec = self._spec
         disown_finalizers()
         forks.install()
@@ -271,7 +271,7 @@ class Child:
             self._events.emit("redis_unsafe", problem=problem, remedy=remedy)
 
     def _close_after_fork(self) -> None:
-        """Close what is this worker's, in a process that a job or a handler has forked off (forks.py)."""
+        """Close the worker's descriptors in a process that a job or a handler has forked (forks.py)."""
         self._inbox.close_after_fork()
         self._selector.close()
         self._channel.close()
@@ -335,7 +335,7 @@ class Child:
         self._act(action, name)
 
     def _act_on_message(self, message: Message) -> None:
-        """Do what kiqctl asks of this process; what it asks of the cluster is for the supervisor."""
+        """Obey an order of kiqctl to this process; pass an order to the cluster on to the supervisor."""
         if message.scope == "cluster":
             self._channel.send("control", message=message.as_json())
         else:
@@ -389,12 +389,14 @@ class Child:
         self._send_metrics()
 
     def _stop_without_descriptors(self, lost: Sequence[str]) -> None:
-        """Stop, for a process that hears again: a job has closed what this one waits on."""
+        """Stop, so that a new process takes over: a job has closed descriptors that this one waits on."""
         self._descriptors = Descriptors({})  # said once
         if "main loop" in lost:
-            self._channel.closed = True  # what has the number now must not get our bytes; the supervisor sees the end
+            self._channel.closed = (
+                True  # the file that has the number now must not get our bytes; the supervisor sees the end
+            )
         self._events.emit("descriptors_lost", lost=", ".join(lost))
-        self._is_stop_requested = True  # what runs now need not be what has closed them
+        self._is_stop_requested = True  # the jobs that run now need not have closed them
         self._begin_stop(self._spec.config.timeout)
 
     def _pss(self) -> int | None:
@@ -406,7 +408,7 @@ class Child:
         return self._last_pss
 
     def _send_metrics(self, *, is_last: bool = False) -> None:
-        # What changes can wait while the supervisor has not read the last frames, and where it is much.
+        # Changes wait while the supervisor has not read the last frames, and where they cost much.
         if not is_last and (self._channel.pending or not self._metrics_throttle.is_due):
             return
         with self._metrics_throttle:
@@ -432,10 +434,10 @@ class Child:
     def _stop(self) -> int:
         while self.launcher.running() and self._stop_at is not None and self._clock.monotonic() < self._stop_at:
             self._run_once(STOP_POLL_SECONDS)
-        self._run_once(0.0)  # whom to give the jobs of back, of one that has died just now
+        self._run_once(0.0)  # an order to recover a worker that has died just now
         has_left = self.launcher.finish_stop(is_requested=self._is_stop_requested)
         self._send_metrics(is_last=True)
-        if not has_left:  # no bye: the supervisor has somebody else give its units back, if anybody is left
+        if not has_left:  # no bye: the supervisor asks another worker, if there is one, to give the units back
             return ExitCode.UNEXPECTED
         self.send_bye()
         self._events.emit("worker_left")
@@ -447,7 +449,7 @@ class Child:
 
     def send_bye(self) -> None:
         """Tell the supervisor that this process leaves nothing behind, and give it a moment to read that."""
-        self._inbox.run_posted()  # what has been recovered since, for one
+        self._inbox.run_posted()  # a report of a recovery, for example
         self._send_and_flush("bye")
 
     def _send_and_flush(self, kind: str, **fields: object) -> None:
@@ -458,7 +460,7 @@ class Child:
             self._channel.flush()
 
     def end(self, code: int) -> None:
-        """Write what the log holds back, and run exit handlers; the process ends without waiting for any thread."""
+        """Write the last lines of the log, and run exit handlers; the process ends without waiting for any thread."""
         if self._launcher is not None:
             self._launcher.end_job_log()
         left = EXIT_HANDLERS_SECONDS

@@ -22,7 +22,7 @@ MARGIN_SECONDS = 0.001  # after a due time, so that a wake does not come a momen
 
 
 class DueTimes:
-    """What one poller knows.  All times are monotonic seconds.  One thread."""
+    """The due times that one poller knows.  All times are monotonic seconds.  One thread."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
@@ -31,7 +31,7 @@ class DueTimes:
         self._woke_at = -inf
 
     def begin(self, processes: int) -> None:
-        """Begin a poll: what is known is learned anew.  processes: in the fleet, this one included."""
+        """Begin a poll, and forget the times of the one before.  processes: in the fleet, this one included."""
         self._at_by_key.clear()
         self._least_spread = self._spread = SPREAD_SECONDS if processes > 1 else 0.0
 

@@ -3,7 +3,7 @@
 Redis keeps the time of everybody's last beat, by its own clock, and nothing expires on it.  An old time alone proves
 nothing: during an outage nobody could beat, a fail-over brings older times back, and a clock that is set forward makes
 all of them old.  So a process recovers others only when it has beaten itself for `recover_after` without a disturbance.
-Whoever lives has beaten several times meanwhile.  Begin anew:
+A process that lives has beaten several times meanwhile.  Begin anew:
 - a gap: the last beat is too long ago, for this process was frozen, or Redis did not answer
 - another process of Redis answers (a fail-over, a restart); a new connection to the same one changes nothing
 - Redis' clock and our monotonic clock went apart: one of the two was set, or stood still
@@ -24,7 +24,7 @@ MAX_CLOCK_SLIP_SHARE = 1 / 60  # of `recover_after`, by which the clocks may go 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one beat saw.
+    """The facts of one beat.
 
     asked, answered: monotonic seconds before and after the round trip.  server: which process of Redis has answered,
     "" where that is not known.  server_time: its clock, epoch seconds.

@@ -1,10 +1,10 @@
 """Heartbeat: how this process shows in Sidekiq's process registry, and hears from its web pages and from kiqctl.
 
-Runs in: its own thread, independent of jobs; one beat every 10 s, or at once when it is rung.
+Runs in: its own thread, independent of jobs; one beat every 10 s, and at once on `beat_soon`.
 1. publish    `processes`, `<identity>` and the running jobs, in every spelling that 6.4, 7 and 8 read; what the
               supervisor is doing, for kiqctl
 2. watch      the set of queue names; the connection, for a fail-over comes with a new one and brings settled units back
-3. tell       what jobs' runs add up to (executions.py)
+3. write      the execution metrics (metrics/execution_metrics.py)
 4. listen     BLPOP on control messages and `<identity>-signals` until the next beat, so that a button acts at once
 
 An idle fleet beats as well, so a beat sends no more than it must: running jobs only while there are any, or were;
@@ -73,7 +73,7 @@ def withdrawal(keys: Keys, identity: str) -> list[Command]:
 
 
 def ruby_version(info: bytes | None) -> str:
-    """Return the version of the Sidekiq whose `info` this is; "" for a process of ours, and for what is none."""
+    """Return the version of the Sidekiq that wrote this `info`; "" for our processes and for other bytes."""
     try:
         facts = ruby_json.decode(info or b"{}")
     except ruby_json.Undecodable:
@@ -96,7 +96,7 @@ def contradicts(sidekiq: str, ruby_json: str) -> bool:
 
 
 class Status:
-    """What the heartbeat asks of the launcher at each beat; filled by it.  running: by the ids of the threads."""
+    """Functions of the launcher that each beat calls.  running: returns runs by the ids of their threads."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class Heartbeat(Service):
         self._connection.close()  # what waits on the server must take no message any more
 
     def announce(self) -> None:
-        """Publish this process before its first beat: who is told that it is ready finds it.  One round trip."""
+        """Publish this process before its first beat, so that it is visible once it is ready.  One round trip."""
         try:
             self._is_announced = self._publish(self._status.identity(), lambda: nullcontext(self._connection))
         except StoreError as error:
@@ -184,11 +184,11 @@ class Heartbeat(Service):
         self._beat(lambda: nullcontext(self._connection))
 
     def close_after_fork(self) -> None:
-        """Close, in a forked process, what this one waits on; the store closes its connection."""
+        """Close the wakeup in a forked process; the store closes the connection."""
         self._wakeup.close()
 
     def descriptors(self) -> tuple[int, int]:
-        """Return the numbers of what wakes it."""
+        """Return the numbers of the descriptors that wake it."""
         return self._wakeup.descriptors()
 
     def beat_soon(self) -> None:
@@ -196,7 +196,7 @@ class Heartbeat(Service):
         self._wakeup.ring()
 
     def publish_cluster(self, state: Mapping[str, Any]) -> None:
-        """Publish what the supervisor is doing: at once if that is new, else with the next beat; from any thread."""
+        """Publish the supervisor's state: at once if it has changed, else with the next beat; from any thread."""
         before, self._cluster = self._cluster, (state, self._runtime.clock.monotonic())
         if before is None or {**before[0], COUNTDOWN_MEMBER: None} != {**state, COUNTDOWN_MEMBER: None}:
             self.beat_soon()
@@ -342,9 +342,9 @@ class Heartbeat(Service):
         return "SSCAN", self._store.keys.queues, self._names_cursor, "COUNT", MAX_NAMES
 
     def _read_queue_names(self, lend: Lend) -> None:
-        """Pass queue names on, a page at a time; what is too much for one beat is left to the next.
+        """Pass queue names on, a page at a time; one beat reads MAX_NAME_PAGES, and the next one goes on.
 
-        A set that cannot be read is said once, and stops no beat.
+        A set that cannot be read is reported once, and stops no beat.
         """
         for _ in range(MAX_NAME_PAGES):
             try:
@@ -359,7 +359,7 @@ class Heartbeat(Service):
                 return
 
     def _log_refusal(self, about: str, error: StoreError) -> None:
-        """Report a refusal; once, until Redis refuses something else or agrees.  Whoever fetches says an outage."""
+        """Report a refusal; once, until Redis refuses something else or agrees.  The fetch reports outages."""
         if isinstance(error, RedisRefused) and self._refusals.get(about) != str(error):
             self._refusals[about] = str(error)
             self._runtime.trouble(about, error)
@@ -374,7 +374,7 @@ class Heartbeat(Service):
         return bool(self._ask(lend, ("EXISTS", self._store.keys.inflight(identity))))
 
     def _prune(self) -> None:
-        """Drop whoever is gone; a refusal (memory) is said once, and stops no beat."""
+        """Drop processes that are gone; a refusal (memory) is reported once, and stops no beat."""
         try:
             prune(self._store)
             self._refusals.pop("prune", None)
@@ -393,7 +393,7 @@ class Heartbeat(Service):
         self._is_skewed = is_skewed
 
     def _check_ruby_processes(self) -> None:
-        """Say once that a Ruby process writes floats otherwise than the setting says.  Looks at a few, by chance."""
+        """Warn once if a Ruby process writes floats otherwise than the setting says.  Checks a few at random."""
         if self._has_warned_of_json:
             return
         keys = self._store.keys
@@ -435,9 +435,9 @@ class Heartbeat(Service):
                 until = min(until, clock.monotonic() + BEAT_AFTER_SIGNAL_SECONDS)
 
     def _await_reply(self, deadline: float) -> Reply:
-        """Return the reply to what was sent; None when there is none, for this thread is to stop.
+        """Return the reply to the command that was sent; None if this thread is to stop before it arrives.
 
-        If it is rung meanwhile it beats, over another connection.
+        A beat that is asked for meanwhile goes over another connection.
         """
         while not self.stopping.is_set():
             left = deadline - self._runtime.clock.monotonic()
@@ -454,14 +454,14 @@ class Heartbeat(Service):
         return None
 
     def _beat_on_other_connection(self) -> None:
-        """Beat over another connection; what fails waits for the next beat, for what is listened for is on its way."""
+        """Beat over another connection; a failure waits for the next beat, because a reply is still expected here."""
         try:
             self._beat(self._store.borrowed)
         except StoreError as error:
             self._log_refusal("heartbeat", error)
 
     def _wait_for_either(self, seconds: float) -> None:
-        """Wait until something arrives, or the bell rings."""
+        """Wait until something arrives, or a beat is asked for."""
         poll = select.poll()
         for number in (self._wakeup.fileno(), self._connection.fileno()):
             if number >= 0:  # the connection may be closed by now, to stop us
@@ -469,7 +469,7 @@ class Heartbeat(Service):
         poll.poll(seconds * 1_000)
 
     def _on_raw_message(self, raw: bytes) -> None:
-        """Pass a control message on; what is none is said and dropped: nobody's job is in it."""
+        """Pass a control message on.  Other bytes are reported and dropped; no job is in them."""
         try:
             message = Message.read(raw)
         except ValueError as error:

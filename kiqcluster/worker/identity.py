@@ -19,7 +19,7 @@ FIRST_EPOCH = 1
 
 @dataclass(frozen=True, slots=True)
 class ProcessFingerprint:
-    """What tells one process from every other: pids are reused, hosts reboot, containers share numbers.
+    """Values that tell one process from every other: pids are reused, hosts reboot, containers share numbers.
 
     namespace: of pids; a pid of another namespace says nothing here.  created: ticks from boot to its start on Linux,
     which no step of the wall clock changes; elsewhere seconds, as psutil gives them.

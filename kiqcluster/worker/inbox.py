@@ -1,4 +1,4 @@
-"""Inbox: what reaches a worker's main loop from outside of it: signals, and actions posted by its threads."""
+"""Inbox: the signals of a worker, and the actions that its threads post, for its main loop."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Inbox(Wakeup):
         catch(SIGNAL_ACTIONS)
 
     def close_after_fork(self) -> None:
-        """Hear nothing in a forked process: its signals are its own, and what arrives here is the worker's."""
+        """Catch no signals in a forked process: its signals are its own."""
         self.close()
         release(SIGNAL_ACTIONS)
 

@@ -1,11 +1,11 @@
 """Launcher: builds the parts of a worker and takes them through its life.
 
 Runs in: the worker's main thread.
-1. join       become a member, give back what dead processes held, learn the queues
+1. join       become a member, give back the units of dead processes, learn the queues
 2. start      manager, recovery, heartbeat, poller
 3. quiet      fetch no more, give reserved units back; polling goes on
 4. resume     fetch again
-5. stop       quiet, wait for running jobs until the deadline, put back what still runs, leave
+5. stop       quiet, wait for running jobs until the deadline, put back the jobs that still run, leave
 
 Counterpart: sidekiq launcher.rb.
 """
@@ -56,7 +56,7 @@ LAST_STEP_SECONDS = 1.5  # for each of the last steps; they must fit into the su
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """What a launcher tells the process around it; each may come from any thread."""
+    """Functions of the main thread that a launcher calls; from any thread."""
 
     on_member: Callable[[Member], None]
     on_recovered: Callable[[str, int], None]
@@ -135,7 +135,7 @@ class Launcher:
         return self._fetch.is_connected
 
     def join(self, orphans: Mapping[str, Sequence[str]]) -> None:
-        """Become a member, give back what dead processes held, learn the queues.
+        """Become a member, give back the units of dead processes, learn the queues.
 
         Units go back before this process fetches, so they run before younger ones.
         Raises StoreError while Redis is away: call it again then.
@@ -167,7 +167,7 @@ class Launcher:
                 service.start()
 
     def descriptors(self) -> dict[str, tuple[int, ...]]:
-        """Return the numbers that its services wait on, by what they are for."""
+        """Return the descriptors that the services wait on, by their purpose."""
         return {"bells": self._wakeups.descriptors(), "heartbeat": self._heartbeat.descriptors()}
 
     def recover(self, orphans: Mapping[str, Sequence[str]]) -> None:
@@ -195,7 +195,7 @@ class Launcher:
         self._runtime.run_hooks("resume")
 
     def learn_queues(self, known: Iterable[str]) -> None:
-        """Take in queue names that somebody has heard of, on a live worker."""
+        """Serve new queue names, on a live worker."""
         if self.order.learn(known):
             self._runtime.events.emit("queues_changed", queues=describe_queues(self.order.weights))
             self._fetch.on_wakeup()
@@ -212,7 +212,7 @@ class Launcher:
         return max(self._fetch.running(), self.busy())
 
     def progress(self) -> int:
-        """Return a number that grows while somebody fetches."""
+        """Return a number that grows while the worker fetches."""
         return self._fetch.progress
 
     def busy(self) -> int:
@@ -227,7 +227,7 @@ class Launcher:
         return min(self.running(), self._concurrency) if self._is_quiet else self.busy()
 
     def tally(self) -> dict[str, float]:
-        """Return what the supervisor is told with each beat: counts since the start, and the units at hand now."""
+        """Return the fields of a beat to the supervisor: counts since the start, and the units of this moment."""
         return {
             "processed": self._metrics.processed(),
             "prefetched": self._fetch.prefetched(),
@@ -245,7 +245,7 @@ class Launcher:
         yield from self._metrics_delta.changed(ours if is_whole else [*ours, *rows], whole=whole)
 
     def publish_cluster(self, state: Mapping[str, Any]) -> None:
-        """Publish what the supervisor is doing."""
+        """Publish the supervisor's state."""
         self._heartbeat.publish_cluster(state)
 
     def stamp_running_jobs(self) -> None:
@@ -259,7 +259,7 @@ class Launcher:
         self._heartbeat.beat_soon()
 
     def finish_stop(self, *, is_requested: bool = True) -> bool:
-        """Put back what still runs, settle, leave the membership and the registry.
+        """Put back the jobs that still run, settle, leave the membership and the registry.
 
         is_requested: whether anybody has asked for this stop.  If nobody did, a job that still runs may have caused it,
         and counts as in a death (docs/adr/0016).
@@ -279,7 +279,7 @@ class Launcher:
             self._runtime.trouble("stop", error)  # the heartbeat expires by itself
         if is_requested:  # if Redis is away now, or this process is killed as it leaves, that is no job's doing
             self._shared_jobs.clear()
-        # Nearly last: from here on others may run what still runs here.
+        # Nearly last: from here on others may run the jobs that still run here.
         has_left = self._leave(is_requested=is_requested)
         if has_left and not self._heartbeat.is_alive:  # else Redis is away, or the heartbeat is at it
             self._execution_metrics.finish(self._runtime.store.connection(timeout=LAST_STEP_SECONDS))
@@ -288,7 +288,7 @@ class Launcher:
         return has_left
 
     def close_after_fork(self) -> None:
-        """Close, in a forked process, what is this worker's."""
+        """Close the worker's descriptors and connections in a forked process."""
         self._wakeups.close_after_fork()
         self._heartbeat.close_after_fork()
         self._runtime.store.close_after_fork()
@@ -298,7 +298,7 @@ class Launcher:
         self._job_log.end()
 
     def _leave(self, *, is_requested: bool) -> bool:
-        """Put back what this process holds; return whether Redis took it before the grace was used up."""
+        """Put back the units of this process; return whether Redis took it before the grace was used up."""
         until = self._runtime.clock.monotonic() + MAX_LEAVE_SECONDS
         running = [each.unit for each in self._manager.running()]
         interrupted = self._manager.interrupt() if is_requested else []
@@ -392,7 +392,7 @@ class Launcher:
             self._runtime.events.emit("no_queues", group=self.order.group.text)
 
     def running_by_thread_name(self) -> dict[str, str]:
-        """Return what threads run at this moment, in words, by their names: class, jid, and for how long."""
+        """Return a description of each thread's job, by thread name: class, jid, and for how long it has run."""
         now = self._runtime.clock.now()
         found = {}
         for processor in self._manager.processors:

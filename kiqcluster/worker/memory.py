@@ -1,4 +1,4 @@
-"""Memory: what this process would free if it went.
+"""Memory: the bytes that the end of this process would free.
 
 Shared pages count in part: after a fork, what each process seems to use is mostly the same memory.  The worker reads
 that itself, since the kernel walks all its pages for it, some 30 ms for a gigabyte: too long for the supervisor's loop.

@@ -122,7 +122,7 @@ class Poller(Service):
     # 1. wait
 
     def _wait_for_poll(self, poll_at: float) -> None:
-        """Wait for the next poll, and move what is known to become due before that, at its time."""
+        """Wait for the next poll; move entries that are known to become due before it at their time."""
         while not self.stopping.is_set():
             wake_at = self._due_times.wake_at()
             if wake_at >= poll_at:
@@ -132,7 +132,7 @@ class Poller(Service):
                 self.move_known()
 
     def move_known(self) -> int:
-        """Move what is known to be due by now; return how many entries.
+        """Move the entries that are known to be due by now; return how many.
 
         One round trip per source, and one per batch that moves.  Raises StoreError when Redis is away.
         """
@@ -177,7 +177,7 @@ class Poller(Service):
         return moved
 
     def _move_some(self, source: DueSource) -> tuple[int, bool]:
-        """Move a batch of what is due in a source; return how many entries, and whether that was all."""
+        """Move a batch of a source's due entries; return how many, and whether these were all."""
         asked = self._now()
         due = self._engine.read_due(source.key, self._runtime.clock.now())
         if due.next_at is not None:
@@ -213,7 +213,7 @@ class Poller(Service):
         except RedisRefused:  # as a whole: one of its keys is forbidden, and the words may not say which
             return self._move_by_key(source, moves, now)
         for words in refusals:
-            self._refused.say(words, words)
+            self._refused.log(words, words)
         if not refusals:
             self._refused.forget(*{self._keys.queue(move.queue) for move in moves if move.verb == "push"})
         return count
@@ -252,7 +252,7 @@ def _deferred(old: bytes, now: float) -> Move:
 
 
 class RefusedKeys:
-    """Keys that Redis has refused lately: nobody asks for them again within DEFERRAL, and each refusal is said once.
+    """Keys that Redis has refused: not asked for within REFUSED_ENTRY_DELAY_SECONDS; each refusal is logged once.
 
     One thread.  A refusal is over at the next use that succeeds; MAX_REMEMBERED_KEYS are remembered.
     """
@@ -260,7 +260,7 @@ class RefusedKeys:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._until: dict[str, float] = {}  # key → monotonic second from which it is asked for again
-        self._said: dict[str, str] = {}  # key, or words that name one → Redis' words
+        self._logged: dict[str, str] = {}  # key, or words that name one → Redis' words
 
     def holds(self, key: str) -> bool:
         return self._until.get(key, 0.0) > self._runtime.clock.monotonic()
@@ -270,15 +270,15 @@ class RefusedKeys:
         if len(self._until) >= MAX_REMEMBERED_KEYS:
             self._until.clear()
         self._until[key] = self._runtime.clock.monotonic() + REFUSED_ENTRY_DELAY_SECONDS
-        self.say(key, words)
+        self.log(key, words)
 
-    def say(self, key: str, words: str) -> None:
-        """Say what Redis refuses, unless it was said before."""
-        if self._said.get(key) == words:
+    def log(self, key: str, words: str) -> None:
+        """Log a refusal of Redis, unless it was logged before."""
+        if self._logged.get(key) == words:
             return
-        if len(self._said) >= MAX_REMEMBERED_KEYS:
-            self._said.clear()
-        self._said[key] = words
+        if len(self._logged) >= MAX_REMEMBERED_KEYS:
+            self._logged.clear()
+        self._logged[key] = words
         named = words if f"key {key}" in words or words == key else f"{words} (key {key})"
         self._runtime.events.emit("redis_refused", operation="a move of what is due", error=named)
 
@@ -286,4 +286,4 @@ class RefusedKeys:
         """Take note that these can be used."""
         for key in keys:
             self._until.pop(key, None)
-            self._said.pop(key, None)
+            self._logged.pop(key, None)

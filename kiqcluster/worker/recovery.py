@@ -3,16 +3,16 @@
 Runs in: the booting main thread (catch_up), then its own thread.
 1. catch up   at boot: the identities of this slot that nobody has recovered yet, told by the supervisor (well under a
               second after a kill -9), and members of this host whose process is gone, when no supervisor could tell
-2. told       later: the identities of another slot, which backs off
+2. orphans    later: the identities of another slot, whose respawn backs off
 3. sweep      beat, and recover members of any host that have been silent for `recover_after`; every worker may be
               handed some, nobody is elected (failure_detector.py says when it may)
-4. wake lists after each of these: payloads that rang bells of the dead go back to their queues, where Ruby looks; a
-              second's worth at a time, for others wait for our beat
+4. wake lists after each of these: payloads that woke a dead process go back to their queues, where Ruby looks; for a
+              second at a time, because the fleet waits for our beat
 
 The beat is this thread's and not the heartbeat's: handlers of the application run there, and one that hangs must not
 make a process whose jobs run look dead.
 
-Dead is final: the first script ends the membership, so whoever was only slow finds itself fenced.
+The first script ends the membership for good, so a process that was only slow finds itself fenced.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PROCESS_EXITED, HEARTBEAT_MISSED = "whose process is gone", "whose process gave 
 class Recovery(Service):
     """identity: returns the one of this process, which beats.
 
-    on_recovered: told each identity that is done, and how many units it held.  fencing: told whether Redis takes our
+    on_recovered: gets each identity that is done, and how many units it held.  fencing: told whether Redis takes our
     beats.  on_doubt: told when Redis says that this process is no member any more.
     """
 
@@ -88,8 +88,8 @@ class Recovery(Service):
     def catch_up(self, orphans: Mapping[str, Sequence[str]]) -> None:
         """Recover these processes and those of this host that are gone, now; in the booting thread.
 
-        orphans: identity → tokens that were running.  What a neighbour ran whose supervisor is gone as well, nobody
-        knows: all that it held is suspect.
+        orphans: identity → tokens that were running.  All units of a neighbour without a supervisor are suspect,
+        because no process knows which of them were running.
         Raises StoreError while Redis is away; may be called again.  What Redis refuses is tried again later.
         """
         fingerprints = {
@@ -131,10 +131,10 @@ class Recovery(Service):
     def wake(self) -> None:
         self._wakeup.set()
 
-    # told
+    # orphans
 
     def _recover_orphans(self) -> None:
-        """Try each once, until a beat is due; what fails, or is left, waits for its next turn."""
+        """Try each once, until a beat is due; the others, and those that fail, wait for the next turn."""
         has_failed = False
         for number in range(len(self._orphans)):
             if number and self._now() > self._beat_at and not self.stopping.is_set():
@@ -177,15 +177,15 @@ class Recovery(Service):
         if beat.complaint:
             self._log_refusal(RedisRefused(beat.complaint))
         if not failure_detector.may_recover(self._window, asked, self._recover_after):
-            return 0  # what this very beat has shown begins anew; others are handed them in a while
+            return 0  # this very beat has begun a new window; other processes are handed them in a while
         for silent, score in beat.silent.items():
             if self._now() > asked + self._recover_after / BEATS_PER_WINDOW:
-                break  # the next beat is due; who is left is handed out again
+                break  # the next beat is due; the others are handed out again
             self._recover_silent(silent, score)
         return len(beat.silent)
 
     def _beat(self, identity: str, most: int) -> tuple[str, Beat]:
-        """Return which server has answered, "" where that cannot be said, and what it said.
+        """Return which server answered, "" where that is not known, and its answer.
 
         One round trip, one more after each new connection.
         """
@@ -203,7 +203,7 @@ class Recovery(Service):
             return (server if number == connection.connect_count else ""), beat
 
     def _update_fencing(self, identity: str, asked: float, strangers: frozenset[str]) -> None:
-        """Record whether Redis took our beat.  A fenced process looks at once what it still holds (R1)."""
+        """Record whether Redis took our beat.  A fenced process checks at once which units it still holds (R1)."""
         if identity not in strangers:
             self._fencing.confirm(identity, asked)
             return
@@ -220,7 +220,7 @@ class Recovery(Service):
             self._log_refusal(error)
 
     def _log_refusal(self, error: StoreError) -> None:
-        """Say what Redis refuses, once: every worker of the fleet looks again and again."""
+        """Report a refusal once: every worker of the fleet beats again and again."""
         if str(error) != self._refusal:
             self._refusal = str(error)
             self._runtime.trouble("recovery", error)
@@ -243,11 +243,11 @@ class Recovery(Service):
         self._on_recovered(identity, units)
 
     def _empty_wake_lists(self) -> None:
-        """Put what has rung bells of the dead back to its queue: Ruby does not look into our wake lists.
+        """Return the payloads of wake lists to their queues: Ruby does not look into our wake lists.
 
-        A wake list belongs to the queue, so any may be emptied at any time; whoever lives there is rung again.  Redis
-        does not know any more which queues the dead have served, so all are looked at.  What is left after
-        MAX_EMPTYING_SECONDS waits for the next look, and what an outage interrupts begins anew then.
+        A wake list belongs to the queue, so any may be emptied at any time; the processes that live and wait there are
+        notified again.  Redis does not know any more which queues the dead served, so all are looked at.  After
+        MAX_EMPTYING_SECONDS the others wait for the next beat; after an outage it begins anew.
         Two round trips per QUEUES_PER_ROUND_TRIP queues, and one more where anything lies there.
         """
         until = self._now() + MAX_EMPTYING_SECONDS

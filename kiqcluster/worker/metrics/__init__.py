@@ -1,7 +1,7 @@
-"""What a worker says of its jobs, to its supervisor and to Sidekiq's metrics page.
+"""The metrics of a worker's jobs, for its supervisor and for Sidekiq's metrics page.
 
 metrics_delta         the series that have changed, as frames for the supervisor
 application_metrics   collectors of the application, asked by a thread of their own
 execution_metrics     executions by minute, for Sidekiq's metrics page
-throttle              how often something may be said
+throttle              a limit to the time that repeated work takes
 """

@@ -24,7 +24,7 @@ __all__ = ["ApplicationMetrics"]
 
 MIN_INTERVAL_SECONDS = 1.0  # between two looks
 PAUSE_PER_LOOK = 50  # a look is followed by that many times its duration without one
-# What prometheus-client registers about the process itself: the supervisor reports that for each slot.
+# Collectors of prometheus-client about the process itself: the supervisor reports these values for each slot.
 NOT_FORWARDED: Collection[object] = (
     prometheus_client.PROCESS_COLLECTOR,
     prometheus_client.PLATFORM_COLLECTOR,
@@ -49,7 +49,7 @@ class ApplicationMetrics(Service):
         self._latest: tuple[list[Row], bool] = ([], False)
         self._wanted, self._done = threading.Event(), threading.Event()
         self._asked = self._answered = 0
-        self._faulty: set[str] = set()  # whose failure has been said
+        self._faulty: set[str] = set()  # whose failure has been logged
 
     @property
     def is_needed(self) -> bool:
@@ -57,7 +57,7 @@ class ApplicationMetrics(Service):
         return bool(self._application_collectors())
 
     def latest(self) -> tuple[list[Row], bool]:
-        """Return what the latest look has found, once; and whether that is all there is."""
+        """Return the rows of the latest look, once; and whether these are all."""
         latest, self._latest = self._latest, ([], False)
         return latest
 

@@ -1,4 +1,4 @@
-"""Executions: what the runs of jobs add up to, for the metrics pages of Sidekiq 7 and 8 and for `kiqcluster.api`.
+"""Execution metrics: the totals of the runs of jobs, for the metrics pages of Sidekiq 7 and 8 and for `kiqcluster.api`.
 
 Runs in: the heartbeat's thread, at each beat; once more in the main thread when that one has ended.
 1. gather    what was counted (metrics.py) since the last batch, by job, as commands on the keys of this minute
@@ -47,9 +47,9 @@ class ExecutionMetricsWriter:
         self._refusal = ""
 
     def flush(self, connection: Connection) -> None:
-        """Write what was counted.  One round trip per BATCH_JOBS jobs, none where nothing ran.
+        """Write the counts since the last call.  One round trip per BATCH_JOBS jobs, none where nothing ran.
 
-        Never raises for Redis: what could not be written is written by a later call.
+        Never raises for Redis: a later call writes the counts that could not be written.
         """
         try:
             if self._batch is not None:
@@ -101,7 +101,7 @@ class ExecutionMetricsWriter:
         self._log_refusal(reply[1][0].decode(errors="replace") if reply[1] else "")
 
     def _log_refusal(self, reason: str) -> None:
-        """Say what Redis refuses, once; not what it refused before."""
+        """Log a refusal, unless it is the same as before."""
         if reason and reason != self._refusal:
             self._runtime.events.emit("redis_refused", operation="write executions", error=reason)
         self._refusal = reason

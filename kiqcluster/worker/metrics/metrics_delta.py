@@ -1,4 +1,4 @@
-"""MetricsDelta: what a worker tells its supervisor of its metrics: each series once, from then on what changes.
+"""MetricsDelta: a worker's metrics as frames for its supervisor: each series once, from then on its changes.
 
 rows_of       prometheus-client's form of a metric → rows (metrics.py); what no scraper would take is mended or left out
 MetricsDelta  rows → frames: families, layouts and rows get a number when they are new, values follow by it
@@ -11,7 +11,7 @@ A frame has, each where there is any:
   exemplars  [row, place, value, epoch seconds or null, label, value, …]
   gone       rows that the application has removed
 
-Values are cumulative.  Frames are sent once and in order, so nothing of it is ever said again.
+Values are cumulative.  Frames are sent once and in order, so no value is sent twice.
 Counterpart: supervisor/metrics/page.py.
 """
 
@@ -109,7 +109,7 @@ class Numbers(dict[Any, int]):
 
 
 class MetricsDelta:
-    """What the supervisor has been told so far."""
+    """The series that the supervisor has got so far."""
 
     def __init__(self) -> None:
         self._families, self._layouts = Numbers(), Numbers()

@@ -1,4 +1,4 @@
-"""Throttle: keeps what is done again and again from taking more than a share of the time."""
+"""Throttle: keeps repeated work from taking more than a share of the time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Throttle:
     """Measures each go, used as a context, and says when the next one is due.
 
     share: of one core's time, at most.  longest: seconds from the beginning of a go until the next one is due, at most;
-    beyond it the share is exceeded.  One thread's: its CPU seconds count, not what it waited for the interpreter.
+    beyond it the share is exceeded.  One thread's: its CPU seconds count, not its waits for the interpreter.
     """
 
     def __init__(self, clock: Clock, share: float, longest: float) -> None:

@@ -92,7 +92,7 @@ class Disposition(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What decides about a unit.
+    """The facts that decide about a unit.
 
     now: epoch seconds.  raw: the unit's bytes.  entry: these with what the outcome changes; None where Ruby could not
     read and enqueue them.  returned: by middleware.  is_stopping: the process.  plan: of a failure.
@@ -155,7 +155,7 @@ def _disposition_of_verdict(facts: Facts) -> Disposition:
 def _disposition_of_failure(facts: Facts) -> Disposition:
     plan = facts.plan
     assert plan is not None, "a failure has a plan"
-    if not plan.wanted:  # what could not begin is kept: nobody has decided that it may be forgotten
+    if not plan.wanted:  # a job that could not begin is kept: nobody has decided that it may be forgotten
         return Disposition.GIVE_UP if isinstance(facts.error, CannotRun) else Disposition.DISCARD
     # Ruby's poller would pop an entry that it cannot enqueue from our retry set, and drop it.
     if plan.exhausted or facts.entry is None or facts.retry_in is KILL:

@@ -351,7 +351,7 @@ class Execution:
         try:
             reason = _as_exception(error)
             self._log_failed("cannot conclude, buried", error)
-        except BaseException:  # noqa: BLE001  # an error may fail whoever looks at it; put back, its job would run for ever
+        except BaseException:  # noqa: BLE001  # to look at an error may fail; put back, its job would run for ever
             reason = CannotRun("it has raised an error that cannot be looked at, so what becomes of it cannot be found")
             self._log_failed("cannot conclude, buried", reason)
         return decide(Facts(ending=Ending.UNDECIDABLE, now=now, raw=unit.payload, queue=unit.queue, error=reason))
@@ -458,7 +458,7 @@ class Execution:
                 with exit_forked_children():
                     added: tuple[Effect, ...] = tuple(feature.on_end(end))
             except BaseException as raised:  # noqa: BLE001  # the outcome is decided, and written without its rows
-                with suppress(BaseException):  # what escapes from here would put a job back that has run
+                with suppress(BaseException):  # an error that escapes would put a job back that has run
                     self._notify(raised, "end of a feature")
             else:
                 effects += added
@@ -466,7 +466,7 @@ class Execution:
 
 
 def _as_exception(raised: BaseException) -> Exception:
-    """Return what handlers are told of an error that is no Exception (sys.exit in a job)."""
+    """Return an Exception for handlers, of an error that is not one (sys.exit in a job)."""
     wrapped = RuntimeError(f"{type(raised).__name__}: {retry.describe_error(raised)['error_message']}")
     wrapped.__cause__ = raised
     return wrapped

@@ -1,12 +1,12 @@
 """Job log: the lines of jobs that are done, written by a thread of their own.
 
 Runs in: processor threads (`log_done`), its own thread (the loop), the main thread (end).
-1. log_done    note down what the line needs; formatting and writing are not on the job's path
+1. log_done    keep the values of the line; formatting and writing are not on the job's path
 2. gather      for a moment, so that many lines share one write
-3. write       what our handler would have written, in pieces that a pipe takes as a whole
-4. drop        and count what comes while the buffer is full, because nobody reads; and what a full disk does not take
+3. write       the bytes of our handler, in pieces that a pipe takes as a whole
+4. drop        and count lines while the buffer is full, because nobody reads, or the disk is full
 
-Only this thread ever waits for whoever reads the log.  A process that is killed takes the last moment's lines with it.
+Only this thread waits for the reader of the log.  A process that is killed loses the lines of the last moment.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class JobLog(Service):
         self._full.set()
 
     def end(self) -> None:
-        """Write what is there, if somebody reads it; for the end of the process."""
+        """Write the lines that wait, if somebody reads them; for the end of the process."""
         if not self.stopping.is_set():
             self.stop()
             self.join(LAST_WRITE_SECONDS)

@@ -3,10 +3,10 @@
 Runs in: its own thread (the loop), the main thread (start, stop, interrupt).
 1. replace    a processor that died
 2. arm        the wakeups of empty queues, while somebody is idle
-3. tend       outcomes that have waited for company, units that have waited for a processor, for too long
-4. wait       for a bell, a poke, the next look at what is left behind, or the next sweep
-5. ring       wake an idle processor, or put back what rang while all were busy
-6. sweep      look whether anything lies in the queues that no bell has told of
+3. flush      outcomes and units that have waited for too long
+4. wait       for a wakeup, for another thread, for the next flush or the next sweep
+5. notify     wake an idle processor; while all are busy, return the payload of the wakeup to its queue
+6. sweep      look whether the queues hold anything without a wakeup
 
 Counterpart: sidekiq manager.rb (8.1).
 """
@@ -64,16 +64,16 @@ class Manager(Service):
                 self._replace_dead()
                 self._arm()
                 look_in = self._fetch.flush_overdue(self._long_running())
-                self._listen(self._patience(look_in))
+                self._wait_for_wakeups(self._seconds_to_wait(look_in))
                 self._sweep()
         finally:
-            self._close_bells()
+            self._close_wakeups()
 
     def wake(self) -> None:
         self._wakeups.wake()
 
     def running(self) -> list[JobRun]:
-        """Return what the processors run at this moment."""
+        """Return the runs of this moment."""
         return [running for processor in self.processors if (running := processor.running) is not None]
 
     def running_by_thread(self) -> dict[str, JobRun]:
@@ -81,10 +81,10 @@ class Manager(Service):
         return {tid(each.ident): running for each in self.processors if (running := each.running) is not None}
 
     def interrupt(self) -> list[Settlement]:
-        """Return what becomes of the units that still run when the process must go."""
+        """Return the outcomes of the units that still run when the process must go."""
         return [each for processor in self.processors if (each := processor.interrupt()) is not None]
 
-    def _close_bells(self) -> None:
+    def _close_wakeups(self) -> None:
         try:
             self._wakeups.close()
         except StoreError:
@@ -99,22 +99,22 @@ class Manager(Service):
         try:
             self._wakeups.arm(self._fetch.queues_to_arm())
         except StoreError:
-            return  # Redis is away: the leader of the next round says so and waits; the bell is armed after that
+            return  # Redis is away: the thread that sends the next batch reports it, and this is tried again
 
     def _long_running(self) -> list[str]:
         """Return the queues of the units that have run for long."""
         long_ago = self._clock.now() - LONG_JOB_SECONDS
         return [each.unit.queue for each in self.running() if each.since < long_ago]
 
-    def _patience(self, look_in: float | None) -> float:
+    def _seconds_to_wait(self, look_in: float | None) -> float:
         until_sweep = max(0.0, self._next_sweep - self._clock.monotonic())
         return until_sweep if look_in is None else min(until_sweep, look_in)
 
-    def _listen(self, seconds: float) -> None:
-        rung = self._wakeups.wait(seconds)
-        while rung:
-            self._ring(rung)
-            rung = self._wakeups.wait(LISTEN_AFTER_WAKEUP_SECONDS)
+    def _wait_for_wakeups(self, seconds: float) -> None:
+        notified = self._wakeups.wait(seconds)
+        while notified:
+            self._on_wakeups(notified)
+            notified = self._wakeups.wait(LISTEN_AFTER_WAKEUP_SECONDS)
 
     def _sweep(self) -> None:
         late = self._clock.monotonic() - self._next_sweep
@@ -126,12 +126,12 @@ class Manager(Service):
         else:  # only a reserve tells whether we are a member still
             self._fetch.on_wakeup()
 
-    def _ring(self, rung: list[str]) -> None:
-        unheard = [queue for queue in rung if not self._fetch.on_wakeup(queue)]
+    def _on_wakeups(self, notified: list[str]) -> None:
+        unheard = [queue for queue in notified if not self._fetch.on_wakeup(queue)]
         if unheard:
-            self._bounce(unheard)
+            self._return_to_queue(unheard)
 
-    def _bounce(self, queues: list[str]) -> None:
+    def _return_to_queue(self, queues: list[str]) -> None:
         try:
             self._fetch.return_to_queue(queues)
         except StoreError:

@@ -1,8 +1,8 @@
-"""Overflow: jobs that the dead set drops to keep its limits are counted, and said.
+"""Overflow: counts and logs the jobs that the dead set drops to keep its limits.
 
 Runs in: whichever thread settles or moves (`note`).
 1. count   for /metrics, by reason (metrics.py)
-2. say     entries dropped because there were too many: the first at once, then their number once an hour
+2. log     entries dropped because there were too many: the first at once, then their number once an hour
 3. go on   a script drops a slice; the poller is asked for the rest
 """
 
@@ -22,7 +22,7 @@ LOG_PERIOD_SECONDS = 3_600.0  # between two lines about a dead set that is full
 
 
 class Overflow:
-    """trim_soon: asks for another slice.  The lock guards what has not been said yet."""
+    """trim_soon: asks for another slice.  The lock guards the count that is not logged yet."""
 
     def __init__(self, runtime: Runtime, metrics: JobMetrics, trim_soon: Callable[[], None]) -> None:
         self._runtime = runtime
@@ -33,7 +33,7 @@ class Overflow:
         self._logged_at = -inf  # monotonic seconds
 
     def note(self, dropped: Dropped) -> None:
-        """Take in what a burial has pushed out."""
+        """Count the entries that a burial has dropped."""
         self._metrics.count_dead_dropped(*dropped)
         if dropped.has_more:
             self._trim_soon()
@@ -43,7 +43,7 @@ class Overflow:
             self._runtime.events.emit("dead_set_overflows", count=count, largest=largest)
 
     def _due_to_log(self, count: int) -> int:
-        """Return how many to say now: nothing, or all since it was last said."""
+        """Return how many to log now: 0, or all since the last line."""
         now = self._runtime.clock.monotonic()
         with self._lock:
             self._unlogged += count

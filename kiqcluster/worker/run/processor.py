@@ -3,8 +3,8 @@
 1. next       hand in the last outcome, get a unit (fetch.py; it waits, leads, or says that it is time to end)
 2. execute    unit → outcome (execution.py)
 
-Its record in RunningJobs tells the supervisor what it runs; `running` tells the heartbeat, and whoever has something to
-tell the job.
+Its record in RunningJobs tells the supervisor what it runs; `running` tells the other threads of the worker, which may
+tell the job something.
 Counterpart: sidekiq processor.rb.
 """
 
@@ -54,7 +54,7 @@ class Processor(Service):
                 raise
 
     def interrupt(self) -> Settlement | None:
-        """Return what becomes of the unit that still runs when the process must go; None when it runs none."""
+        """Return the outcome of the unit that still runs when the process must go; None if none runs."""
         run = self.running
         if run is None:
             return None
@@ -68,7 +68,7 @@ class Processor(Service):
             return self._fetch.next(finished)
         except BaseException:  # raised in this thread from outside, perhaps before the outcome was taken in
             if finished is not None:
-                self._fetch.hand_in(finished)  # what is handed in twice is settled once
+                self._fetch.hand_in(finished)  # an outcome that is handed in twice is settled once
             raise
 
     def _run_one(self, unit: Unit) -> Settlement:

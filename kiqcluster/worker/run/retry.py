@@ -1,4 +1,4 @@
-"""Retry: what becomes of a job that failed.  Pure; the hooks are called, and the outcome built, by execution.py.
+"""Retry: the next attempt of a job that failed.  Pure; execution.py calls the hooks, decision.py builds the outcome.
 
 plan          the payload keys that a failure writes, and whether attempts are left
 delay         the seconds until the next attempt, from a hook's answer or Sidekiq's curve

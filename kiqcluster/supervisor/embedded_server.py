@@ -1,9 +1,9 @@
-"""Guardian: the process that runs the server of --embedded, and outlives the workers.
+"""EmbeddedServer: the server of --embedded, and the guardian process that runs it and outlives the workers.
 
-It locks the folder (a second supervisor's guardian waits for it), starts the server in a process group of its
-own, starts it again if it dies, and stops it when the last holder of its pipe is gone: the supervisor and
-every worker hold the write end, so the server is there until the last outcome is settled.  EmbeddedServer and server
-are started again like workers that never got ready: after 1, 2, 4 … 30 s.
+The guardian locks the folder (a second supervisor's guardian waits for the lock), starts the server in its own process
+group, and starts it again if it dies.  The supervisor and every worker hold the write end of a pipe.  When the last of
+them has closed it, the guardian stops the server: so the server is there until the last outcome is settled.  Guardian
+and server are started again like workers that never became ready: after 1, 2, 4 … 30 s.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from kiqcluster.supervisor.fork import die_with_parent, fork, reap
 
 __all__ = ["EmbeddedServer"]
 
-POLL_SECONDS = 0.1  # seconds between tries to lock the folder, or looks at the server
-SHUTDOWN_SECONDS = 10.0  # seconds that the server gets to write its data at the end, a standstill of the host aside
+POLL_SECONDS = 0.1  # between two tries to lock the folder, or two checks of the server
+SHUTDOWN_SECONDS = 10.0  # for the server to write its data at the end, without standstills of the host
 
 
 class RestartBackoff:
@@ -46,11 +46,11 @@ class RestartBackoff:
         return self._clock.monotonic() >= self._history.not_before
 
     def begin(self) -> None:
-        """Note that it is started."""
+        """Record a start."""
         self._began = self._clock.monotonic()
 
     def end(self) -> float:
-        """Note its death; return the seconds until the next start."""
+        """Record a death; return the seconds until the next start."""
         now = self._clock.monotonic()
         lived = now - self._began
         self._history = after_death(
@@ -66,7 +66,7 @@ class RestartBackoff:
 
 @dataclass(frozen=True, slots=True)
 class ServerSpec:
-    """What a guardian is to do."""
+    """What the guardian runs, and where it reports."""
 
     program: str
     directory: Path
@@ -78,7 +78,9 @@ class ServerSpec:
 
 
 class EmbeddedServer:
-    """The supervisor's side: the pipe and the pid.  close_inherited: closes in the guardian what is the supervisor's.
+    """The supervisor's side: the pipe and the pid.
+
+    close_inherited: closes the supervisor's descriptors in the guardian.
 
     Raises UsageError when there is no server program, or the folder cannot be used.
     """
@@ -96,7 +98,7 @@ class EmbeddedServer:
         self.pid = 0
 
     def ensure_running(self) -> None:
-        """Have a guardian: fork one, unless there is one or, after a death, the next has to wait."""
+        """Fork a guardian, unless there is one, or the next has to wait after a death."""
         if death := self.reap():
             self._spec.report("guardian_died", death, self._backoff.end())
         if self.pid or not self._backoff.is_due():
@@ -113,7 +115,7 @@ class EmbeddedServer:
             self._spec.report("guardian_died", f"could not be started ({error})", self._backoff.end())
 
     def reap(self) -> Death | None:
-        """Take leave of a guardian that has died; return how, None when none has."""
+        """Reap a guardian that has died; return its death, None if none has died."""
         reaped = reap(self.pid) if self.pid else None
         if reaped is None:
             return None
@@ -121,21 +123,21 @@ class EmbeddedServer:
         return Death.of(reaped.status)
 
     def close_pipe(self) -> None:
-        """Let go of the pipe: the server stops once the workers have, too."""
+        """Close the pipe: the server stops once the workers have closed it, too."""
         self.close_reader()
         if self._writer >= 0:
             os.close(self._writer)
             self._writer = -1
 
     def close_reader(self) -> None:
-        """Close the read end, in a worker: what it holds is the write end."""
+        """Close the read end, in a worker, which holds the write end."""
         if self._reader >= 0:
             os.close(self._reader)
             self._reader = -1
 
 
 def _prepare(directory: Path) -> None:
-    """Make the folder, and see that it can be used, before a process counts on it."""
+    """Create the folder and check that it can be used."""
     try:
         directory.mkdir(0o700, parents=True, exist_ok=True)  # its files hold the arguments of jobs
         os.close(_open_lock(directory))
@@ -155,7 +157,7 @@ def _open_lock(directory: Path) -> int:
 def run_server(spec: ServerSpec, pipe: int) -> int:
     """Run the server until the pipe reaches EOF.  Runs in the guardian process."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTSTP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)  # it ends with the pipe, and with nothing else
+        signal.signal(number, signal.SIG_IGN)  # only EOF on the pipe ends it
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
         _supervise_server(spec, pipe)
@@ -184,7 +186,7 @@ def _supervise_server(spec: ServerSpec, pipe: int) -> None:
 
 
 def _lock(lock: int, pipe: int) -> bool:
-    """Lock the folder; return False when nobody waits for that any more."""
+    """Lock the folder; return False if the pipe reached EOF before."""
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -226,6 +228,6 @@ def _stop(server: subprocess.Popen[bytes]) -> None:
 
 
 def _wait_for_eof(pipe: int, seconds: float) -> bool:
-    """Return whether every holder of the pipe's write end is gone, waiting for that a little."""
+    """Wait for EOF on the pipe; return whether it came: all holders of the write end are gone."""
     readable, _, _ = select.select([pipe], [], [], seconds)
     return bool(readable)

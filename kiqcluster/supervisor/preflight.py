@@ -1,8 +1,8 @@
-"""Outlook: what the configuration of a new release would change, were a supervisor started in it.
+"""Preflight: whether a supervisor would start with the configuration of a new release, and what would change.
 
-A roll renews the application and leaves the configuration alone.  So that the next start is no surprise, the
-catalogue child that a roll asks reads the new configuration, too, before the application can change anything.
-Runs in: that child.  What it finds goes to the supervisor with the catalogue.
+A roll replaces the application, not the configuration.  So that the next start does not fail, the catalogue child of a
+roll reads the new configuration, too, before it imports the application.
+Runs in: that child, which sends the report to the supervisor with the catalogue.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ReadConfig = Callable[[], tuple[Config, Sequence[Group]]]  # reads the configura
 
 @dataclass(frozen=True, slots=True)
 class PreflightReport:
-    """error: why a start would fail.  reload, restart: settings that wait for a reload, or for a new supervisor."""
+    """error: why a start would fail.  reload, restart: settings that would wait for a reload, or a new supervisor."""
 
     error: str = ""
     reload: tuple[str, ...] = ()
@@ -35,13 +35,13 @@ class PreflightReport:
 
 Preflight = Callable[
     [Callable[[Config], frozenset[str]]], PreflightReport
-]  # given what knows the queues under a configuration
+]  # its argument returns the queues that are known with a configuration
 
 
 def prepare(read_config: ReadConfig, slots: Sequence[Slot], running: Config) -> Preflight:
-    """Read the configuration; return what judges it once the application has told its queues.
+    """Read the configuration; return the check to run once the queues of the application are known.
 
-    Goes to another directory to read it.
+    It changes the working directory.
     """
     try:
         new, groups = read_config()

@@ -137,7 +137,7 @@ class ProcessManager:
         for child in meant:
             child.channel.send("dump")
             if child.is_unresponsive or not child.is_ready:
-                self._liveness.ask(child)
+                self._liveness.request_stacks(child)
         return None if meant or not pid else f"has no worker process {pid}"
 
     def broadcast(self, kind: str, **fields: object) -> None:
@@ -464,13 +464,13 @@ class ProcessManager:
                 if not self._state.quiet:  # else the lease of the cluster's quiet counts
                     self._events.emit("child_quiet_expired", slot=slot.number, child=child.pid)
                     child.channel.send("resume")
-            self._liveness.look(slot, child, is_leaving=self._is_leaving(child))
+            self._liveness.check(slot, child, is_leaving=self._is_leaving(child))
 
     def _mark_overdue(self, child: Child, reason: str, kind: str) -> None:
         """Have a child killed after a moment in which it writes its stacks."""
         child.exit_reason, child.kill_reason = reason, kind
         child.kill_due = self._clock.monotonic()
-        if self._liveness.ask(child):
+        if self._liveness.request_stacks(child):
             child.kill_due = child.dump_due
 
     def kill_job(self, jid: str, by: str) -> str | None:

@@ -1,7 +1,7 @@
-"""Bulletin: what a cluster is at, as its children publish it in Redis (field `kiq_cluster`), for who has no socket.
+"""Publisher: sends the state of the cluster to the children, which publish it in Redis (field `kiq_cluster`).
 
-Runs in: the supervisor's loop, once a turn.  It is told when it changes, and now and then; what only concerns single
-processes is told at most once a second, for each telling makes every heartbeat beat.
+Runs in: the supervisor's loop, once a turn.  A change is sent at once, and everything again every MAX_INTERVAL_SECONDS.
+Changes of single processes wait for MIN_INTERVAL_SECONDS: each frame causes a heartbeat of every child.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from kiqcluster.version import VERSION
 
 __all__ = ["Publisher"]
 
-MAX_INTERVAL_SECONDS = 10.0  # seconds between two tellings when nothing changes
-MIN_INTERVAL_SECONDS = 1.0  # seconds between two because of single processes
-MAX_ANSWERS = 16  # to messages
-MAX_CHILDREN = 64  # processes that are told of one by one; every process of the cluster publishes all of it
+MAX_INTERVAL_SECONDS = 10.0  # between two frames while nothing changes
+MIN_INTERVAL_SECONDS = 1.0  # between two frames because of single processes
+MAX_ANSWERS = 16  # to orders
+MAX_CHILDREN = 64  # processes in one document; every process of the cluster publishes the whole document
 
 
 class Publisher:
-    """supervisor: its name in Redis.  answers: to messages, by their ids: None, or why not."""
+    """supervisor: its name in Redis.  answers: id of an order → None, or why it was refused."""
 
     def __init__(self, supervisor: str, state: ClusterState, processes: ProcessManager, clock: Clock) -> None:
         self.answers: dict[str, str | None] = {}
@@ -37,16 +37,16 @@ class Publisher:
         self._published_at = -MAX_INTERVAL_SECONDS
 
     def answer(self, ident: str, refusal: str | None) -> None:
-        """Take note of what became of a message."""
+        """Record the answer to an order.  refusal: None if it was accepted."""
         plain = None if refusal is None else str(refusal)
         self.answers = dict([*self.answers.items(), (ident, plain)][-MAX_ANSWERS:])
 
     def publish_if_due(self) -> None:
-        """Tell the children, if it is time to."""
+        """Send the state to the children, if it has changed or is due."""
         now = self._clock.monotonic()
         ready = [
             child.pid for _, child in self._processes.children() if child.is_ready
-        ]  # whoever is new knows nothing yet
+        ]  # a new process has not got it yet
         fields = {**self._cluster_fields(now), "lease_remaining": self._state.quiet.until, "ready": ready}
         children = [
             {**_row(slot, child, now), "backoff": slot.history.not_before} for slot, child in self._rows_with_children()
@@ -57,7 +57,7 @@ class Publisher:
             self._processes.broadcast("cluster", state=self.document())
 
     def document(self) -> dict[str, object]:
-        """Return all of it.  children: a row for each process, and for each slot without one; see docs/metrics.md."""
+        """Return the document.  children: a row for each process, and each slot without one; see docs/metrics.md."""
         now = self._clock.monotonic()
         rows = [_row(slot, child, now) for slot, child in self._rows_with_children()]
         return {**self._cluster_fields(now), "children": rows, "at": self._clock.now()}
@@ -81,7 +81,7 @@ class Publisher:
         }
 
     def _rows_with_children(self) -> list[tuple[Slot, Child | None]]:
-        """Return each process with its slot; those that do not serve first, where there is no room for all."""
+        """Return each process with its slot.  If there are too many, those that do not serve come first."""
         found: list[tuple[Slot, Child | None]] = []
         for slot in self._state.slots:
             found += [(slot, child) for child in slot.children()] or [(slot, None)]

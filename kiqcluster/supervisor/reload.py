@@ -1,7 +1,7 @@
-"""Reload: what a new configuration and a new list of queues change about the slots.  Pure.
+"""Reload: how a new configuration and a new list of queues change the slots.  Pure.
 
-A slot whose group and number of threads are as before keeps its process; it is only told of new queues.  One that is
-to have another number of threads keeps its number, and so its series, and gets another process.
+A slot with the same group and number of threads keeps its process, which only learns of new queues.  If the number of
+threads changes, the slot keeps its number, and so its metrics, and gets another process.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from kiqcluster.supervisor.cluster.slots import Slot
 
 __all__ = ["SlotChanges", "compare", "effective_config", "pending_settings", "same_threads"]
 
-# Read once, at the start: a new value waits for a new supervisor.
+# Read at the start only: a new value waits for a new supervisor.
 FIXED_AT_START = frozenset(
     {"redis", "embedded", "listen", "pidfile", "directory", "control", "preload", "log_format", "log_level"}
 )
-# The supervisor's own, and effective_config at once; all others a worker has from its spec.
+# Settings of the supervisor, applied at once.  A worker reads all others at its start.
 APPLIED_BY_RELOAD = frozenset(
     {
         "groups", "queues", "timeout", "boot_timeout", "bake_time", "silence_timeout", "respawn_burst", "fail_fast",
         "quiet_lease", "max_jobs", "max_rss", "max_rss_hard", "min_serving", "ready_quorum", "drain",
-        "concurrency", "min_concurrency", "max_concurrency",  # by other processes, where the number of threads changes
+        "concurrency", "min_concurrency", "max_concurrency",  # other threads: another process
     }
 )  # fmt: skip
 THREAD_SETTINGS = ("concurrency", "min_concurrency", "max_concurrency")
@@ -33,9 +33,9 @@ THREAD_SETTINGS = ("concurrency", "min_concurrency", "max_concurrency")
 
 @dataclass(frozen=True, slots=True)
 class SlotChanges:
-    """kept: slots with their new plans.  added: plans of new ones.  removed: slots that go.
+    """kept: slots with their new plans.  added: plans of new slots.  removed: slots that retire.
 
-    resized: slots that need another process, for their plans have another number of threads.
+    resized: slots with plans of another number of threads, which need another process.
     """
 
     kept: list[tuple[Slot, SlotPlan]]
@@ -45,10 +45,10 @@ class SlotChanges:
 
 
 def compare(slots: Sequence[Slot], plans: Sequence[SlotPlan], *, same_threads: bool) -> SlotChanges:
-    """Return what becomes of the slots; new ones have numbers that are free.
+    """Return the changes; new slots get free numbers.
 
-    same_threads: whether the configuration asks for as many threads as before.  The number of threads of a slot is
-    settled when it starts; queues that come later do not change it.
+    same_threads: whether the settings of threads are as before.  Then a slot keeps the number of threads that it has,
+    also if it has more queues now.
     """
     left = [slot for slot in slots if not slot.is_retiring]
     kept, others, resized, new = [], [], [], []
@@ -77,19 +77,19 @@ def _is_same(old: SlotPlan, new: SlotPlan, same_threads: bool) -> bool:
 
 
 def same_threads(old: Config, new: Config) -> bool:
-    """Return whether both ask for the same numbers of threads."""
+    """Return whether both have the same settings of threads."""
     return all(getattr(old, name) == getattr(new, name) for name in THREAD_SETTINGS)
 
 
 def effective_config(old: Config, new: Config) -> Config:
-    """Return the new configuration as far as it holds from now on: a child that is born later must fit the others."""
+    """Return the new configuration with the old values of settings that are fixed at the start."""
     return dataclasses.replace(new, **{name: getattr(old, name) for name in FIXED_AT_START})
 
 
 def pending_settings(old: Config, new: Config, *, at_once: bool = True) -> tuple[list[str], list[str]]:
-    """Return the settings that differ and wait: for a new supervisor, and for a rolling restart.
+    """Return the settings that differ and wait for a new supervisor, and those that wait for a rolling restart.
 
-    at_once: those that a reload heeds at once do not wait; without it nobody has reloaded, and they do as well.
+    at_once: leave out settings that a reload applies at once; False before a reload, when they wait as well.
     """
     changed = [each.name for each in dataclasses.fields(Config) if getattr(old, each.name) != getattr(new, each.name)]
     return (

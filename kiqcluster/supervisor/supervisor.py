@@ -53,12 +53,10 @@ from kiqcluster.supervisor.watch import FileWatcher
 
 __all__ = ["Supervisor"]
 
-DRAIN_CONFIRM_SECONDS = (
-    2.5  # seconds for which all queues must have been empty, before --drain believes it: two looks of every worker
-)
-MAX_SLEEP_SECONDS = 1.0  # seconds that the loop sleeps at most: deadlines are looked at after that
+DRAIN_CONFIRM_SECONDS = 2.5  # for which all queues must be empty before --drain ends: two checks of every worker
+MAX_SLEEP_SECONDS = 1.0  # of the loop: deadlines are checked after that
 RESUME_COMMAND = "`kiqctl resume`"
-EMBEDDED_STOP_SECONDS = 15.0  # seconds that the embedded server gets at the end
+EMBEDDED_STOP_SECONDS = 15.0  # for the embedded server to stop, at the end
 
 
 class Supervisor(ProcessObserver):
@@ -215,7 +213,7 @@ class Supervisor(ProcessObserver):
             )
 
     def _close_inherited(self) -> None:
-        """Close, in a child, what is the supervisor's.  The pipe to the guardian stays: it is held on purpose."""
+        """Close the supervisor's descriptors, in a child.  It keeps the pipe to the guardian on purpose."""
         self._selector.close()
         self._inbox.close()
         self._notifier.close()

@@ -1,13 +1,13 @@
-"""Notify: what systemd hears of the cluster, one datagram at a time, on the socket that NOTIFY_SOCKET names.
+"""Systemd: notifies systemd of the state of the cluster, by datagrams to the socket NOTIFY_SOCKET.
 
-Runs in: the supervisor's loop, once a turn.  What it cannot send now it sends at a later turn; nothing waits.
-1. READY       every slot that has to be is ready; again when a reload or a rolling restart is over
-2. RELOADING   one of these is under way, with the time, which Type=notify-reload compares with its request's
-3. STOPPING    and EXTEND_TIMEOUT_USEC while jobs are waited for, as while slots boot: our deadlines count, not its
+Runs in: the supervisor's loop, once a turn.  A message that cannot be sent is sent at a later turn; nothing blocks.
+1. READY       enough slots are ready; sent again after a reload or a rolling restart
+2. RELOADING   one of these is under way; with the time, which Type=notify-reload compares with that of its request
+3. STOPPING    the cluster stops.  While it waits for jobs, or slots boot, EXTEND_TIMEOUT_USEC has systemd wait
 4. STATUS      one line for `systemctl status`
-5. WATCHDOG    at half of its interval.  The loop itself says it, so a loop that hangs is restarted
+5. WATCHDOG    at half of the interval.  The loop itself sends it, so that systemd restarts a loop that hangs
 
-Without NOTIFY_SOCKET nothing is sent.  Source of the words: sd_notify(3) and systemd.service(5) of systemd 252-258.
+Without NOTIFY_SOCKET nothing is sent.  Source: sd_notify(3) and systemd.service(5) of systemd 252-258.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from kiqcluster.supervisor.cluster.state import ClusterState
 
 __all__ = ["SystemdNotifier", "status_line", "unknown_limit"]
 
-EXTENSION_SECONDS = 15.0  # seconds by which a deadline of systemd's is moved, counted from each word of ours
+EXTENSION_SECONDS = 15.0  # by which each message extends a deadline of systemd's
 EXTENSION_INTERVAL_SECONDS = 5.0
-STATUS_INTERVAL_SECONDS = 1.0  # seconds between two changes of the status line that come with no other news
-RETRY_SECONDS = 1.0  # seconds that the loop may sleep after systemd would not take a word
-MINUTES_ABOVE_SECONDS = 120.0  # seconds from which a span is shown in minutes
+STATUS_INTERVAL_SECONDS = 1.0  # between two status lines that come alone
+RETRY_SECONDS = 1.0  # after which a message that could not be sent is tried again
+MINUTES_ABOVE_SECONDS = 120.0  # a longer span is shown in minutes
 STARTING, RUNNING, RELOADING, STOPPING = "starting", "running", "reloading", "stopping"
 WORDS = {RUNNING: "READY=1", STOPPING: "STOPPING=1"}  # RELOADING carries the time as well
 
 
 class SystemdNotifier:
-    """Tells systemd what has changed.  environ: its variables are taken out, so that no child believes them its own.
+    """Notifies systemd of changes.  environ: systemd's variables are removed from it, so that no child uses them.
 
-    clock: systemd's own, which runs on while this process stands still.  running: the one by which the state's
-    deadlines go; None for the same.
+    clock: as systemd's, it goes on while this process stands still.  running: the clock of the state's deadlines; None
+    for the same.
     """
 
     def __init__(self, environ: MutableMapping[str, str], clock: Clock, running: Clock | None = None) -> None:
@@ -48,27 +48,27 @@ class SystemdNotifier:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._socket.setblocking(False)
         self._phase = STARTING
-        self._ended = 0  # reloads and rolling restarts that systemd has been told of
+        self._ended = 0  # reloads and rolling restarts that were reported
         self._status = ""
         self._is_status_late = False
         self._status_due = self._extension_due = self._watchdog_due = self._retry_due = -inf
 
     def report(self, state: ClusterState, ready: bool, *, reloading: bool = False) -> None:
-        """Send what has changed since the last turn, and what is due.
+        """Send changes since the last turn, and messages that are due.
 
-        ready: whether as many slots are as the cluster needs.  reloading: whether a reload (HUP) is under way.
+        ready: whether enough slots are ready.  reloading: whether a reload (HUP) is under way.
         """
         if self._socket is None:
             return
         now = self._clock.monotonic()
-        self._tell_phase(state, _phase(state, self._phase, ready=ready, reloading=reloading), now)
-        self._tell_status(self._status_line(state), now)
+        self._send_phase(state, _phase(state, self._phase, ready=ready, reloading=reloading), now)
+        self._send_status(self._status_line(state), now)
         self._extend(state, now)
         if self._watchdog_pause and now >= self._watchdog_due and self._send("WATCHDOG=1"):
             self._watchdog_due = now + self._watchdog_pause
 
     def next_due(self) -> float:
-        """Return the monotonic second by which report() wants to be called, whatever happens; infinity for never."""
+        """Return the monotonic second by which report() has to be called again; inf for never."""
         if self._socket is None:
             return inf
         due = min(
@@ -79,54 +79,54 @@ class SystemdNotifier:
         return max(due, self._retry_due)
 
     def due_in(self) -> float:
-        """Return the seconds until then."""
+        """Return the seconds until next_due()."""
         return self.next_due() - self._clock.monotonic()
 
     def _status_line(self, state: ClusterState) -> str:
         return status_line(state, self._running.monotonic())
 
     def close(self) -> None:
-        """Close the socket; in a child this leaves the supervisor's own alone."""
+        """Close the socket; in a child this does not affect the supervisor."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
-    def _tell_phase(self, state: ClusterState, phase: str, now: float) -> None:
+    def _send_phase(self, state: ClusterState, phase: str, now: float) -> None:
         ended = state.reloads.total() + state.rolls.total()
         if self._phase == phase == RUNNING and ended != self._ended and not self._enter(RELOADING, state, now):
             return
-        # One that began and was over within a turn, as with a broken file, ends here: systemd waits for both words.
+        # A reload can begin and end within a turn, as with a broken file: systemd waits for both messages.
         if phase != self._phase and not self._enter(phase, state, now):
             return
         self._ended = ended
 
     def _enter(self, phase: str, state: ClusterState, now: float) -> bool:
-        """Say that a phase begins; return whether that could be sent."""
+        """Send that a phase begins; return whether that was possible."""
         word = WORDS.get(phase) or f"RELOADING=1\nMONOTONIC_USEC={now * 1e6:.0f}"
         status = self._status_line(state)
         if not self._send(f"{word}\nSTATUS={status}"):
             return False
         self._phase, self._extension_due = phase, now
-        self._took_status(status, now)
+        self._on_status_sent(status, now)
         return True
 
-    def _tell_status(self, status: str, now: float) -> None:
+    def _send_status(self, status: str, now: float) -> None:
         self._is_status_late = status != self._status
         if self._is_status_late and now >= self._status_due and self._send(f"STATUS={status}"):
-            self._took_status(status, now)
+            self._on_status_sent(status, now)
 
-    def _took_status(self, status: str, now: float) -> None:
+    def _on_status_sent(self, status: str, now: float) -> None:
         self._status, self._status_due, self._is_status_late = status, now + STATUS_INTERVAL_SECONDS, False
 
     def _extend(self, state: ClusterState, now: float) -> None:
-        """Ask for patience, but neither while all is well nor once the time of a stop is over."""
+        """Extend systemd's deadline, except while the cluster runs and once the time of a stop is over."""
         if self._phase == RUNNING or not state.seconds_left(self._running.monotonic()):
             self._extension_due = inf
         elif now >= self._extension_due and self._send(f"EXTEND_TIMEOUT_USEC={EXTENSION_SECONDS * 1e6:.0f}"):
             self._extension_due = now + EXTENSION_INTERVAL_SECONDS
 
     def _send(self, message: str) -> bool:
-        """Return whether it could be sent; a manager that is busy or gone must not trouble the cluster."""
+        """Send a message; return whether that was possible.  A busy or missing manager must not affect the cluster."""
         assert self._socket is not None
         try:
             self._socket.sendto(message.encode(errors="replace"), self._address)
@@ -145,25 +145,25 @@ def _phase(state: ClusterState, before: str, *, ready: bool, reloading: bool) ->
 
 
 def _address(name: str) -> str:
-    """Return the address for a name, empty for what is none of ours (vsock: is for virtual machines)."""
+    """Return the address for a name, empty if it is not a unix socket (vsock: is for virtual machines)."""
     if name.startswith("@"):
         return f"\0{name[1:]}"
     return name if name.startswith("/") else ""
 
 
 def _watchdog_pause(microseconds: str, pid: str) -> float:
-    """Return the seconds between signs of life: half of what systemd grants; 0 when it wants none, or not from us."""
+    """Return the seconds between two WATCHDOG messages: half of systemd's limit; 0 if it wants none from us."""
     is_ours = not pid or pid == str(os.getpid())
     return int(microseconds) / 2e6 if is_ours and microseconds.isascii() and microseconds.isdigit() else 0.0
 
 
 def status_line(state: ClusterState, now: float) -> str:
-    """Return what there is to know of the cluster, in one line: names that users choose cannot make it two.  Pure."""
+    """Return the status of the cluster in one line, whatever characters its names have.  Pure."""
     return " ".join("".join(each if each.isprintable() else " " for each in _status(state, now)).split())
 
 
 def _status(state: ClusterState, now: float) -> str:
-    children = [child for slot in state.slots for child in slot.children()]  # also those that leave or take over
+    children = [child for slot in state.slots for child in slot.children()]  # with replacements and those that leave
     busy = sum(child.busy for child in children)
     if state.is_stopping:
         return f"stopping, at most {_span(state.seconds_left(now))} more: {len(children)} workers left, {busy} busy"
@@ -190,9 +190,9 @@ def _span(seconds: float) -> str:
 
 
 def unknown_limit(platform_timeout: float, environ: Mapping[str, str]) -> str | None:
-    """Return a warning when something will kill us at a time that we have not been told, else None.  Pure.
+    """Return a warning if a platform has a time limit for a stop that no setting names, else None.  Pure.
 
-    That a known one leaves room for the stop is checked with the other settings (config.check).
+    config.check compares a known limit with the other settings.
     """
     places = {"NOTIFY_SOCKET": "TimeoutStopSec", "KUBERNETES_SERVICE_HOST": "terminationGracePeriodSeconds"}
     for variable, limit in places.items():

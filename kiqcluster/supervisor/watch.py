@@ -1,7 +1,7 @@
-"""Watch: a process of its own that looks for changed source files, for `--watch` in development.
+"""FileWatcher: a process that looks for changed source files, for `--watch` in development.
 
-It looks at the modification times of *.py and *.toml under the working directory twice a second; scanning a large tree
-would hold up the supervisor's loop.  It ends when its socket does.
+It compares the modification times of *.py and *.toml below the working directory twice a second.  In the supervisor's
+loop, the scan of a large tree would take too long.  The process ends when its socket reaches EOF.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from kiqcluster.supervisor.fork import fork_with_socket
 
 __all__ = ["FileWatcher", "snapshot"]
 
-SCAN_INTERVAL_SECONDS = 0.5  # seconds between looks
+SCAN_INTERVAL_SECONDS = 0.5
 SUFFIXES = (".py", ".toml")
 SKIPPED_FOLDERS = frozenset(
     {"node_modules", "__pycache__", "site-packages"}
-)  # folders with no source of the application
+)  # folders without sources of the application
 
 
 class FileWatcher:
     """The supervisor's side.  Raises OSError.
 
-    changed: told the path of a file that has changed.  ended: told the pid when the process is to be reaped.
+    changed: called with the path of a changed file.  ended: called with the pid when the process has to be reaped.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class FileWatcher:
             self._ended(self.pid)
 
     def close_in_child(self) -> None:
-        """Close, in a fork, what is the supervisor's."""
+        """Close, in a new process, the supervisor's end of the socket."""
         self.channel.close()
 
     def end(self) -> None:
-        """End the process; it has nothing to lose."""
+        """Kill the process."""
         if not self.channel.closed:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
@@ -73,7 +73,7 @@ class FileWatcher:
 
 def _scan(directory: Path, channel: Channel) -> int:
     before = snapshot(directory)
-    while not select.select([channel], [], [], SCAN_INTERVAL_SECONDS)[0]:  # nothing is ever sent to it: readable is EOF
+    while not select.select([channel], [], [], SCAN_INTERVAL_SECONDS)[0]:  # nothing is sent to it: readable means EOF
         now = snapshot(directory)
         changed = sorted(path for path in now.keys() | before.keys() if now.get(path) != before.get(path))
         if changed:
@@ -90,7 +90,7 @@ def snapshot(directory: Path) -> dict[str, int]:
 def _modification_times(directory: str) -> Iterator[tuple[str, int]]:
     try:
         entries = list(os.scandir(directory))
-    except OSError:  # it has gone, or is not ours to read
+    except OSError:  # it is gone, or may not be read
         return
     if any(entry.name == "pyvenv.cfg" for entry in entries):
         return
@@ -101,5 +101,5 @@ def _modification_times(directory: str) -> Iterator[tuple[str, int]]:
                     yield from _modification_times(entry.path)
             elif entry.name.endswith(SUFFIXES):
                 yield entry.path, entry.stat().st_mtime_ns
-        except OSError:  # it went away between the listing and the look
+        except OSError:  # it was removed after the listing
             continue

@@ -1,10 +1,10 @@
-"""Liveness: which children do not respond, and what their threads are at.
+"""Liveness: which children do not respond, and the stacks of their threads.
 
 Runs in: the supervisor's loop, at each look at the deadlines.
-1. look       a child that is ready and has said nothing for UNRESPONSIVE_SECONDS is unresponsive; it is asked for its
-              stacks, which a handler in C writes, also while a job holds the interpreter
-2. ask        the same for one that somebody wants to know of
-3. read       DUMP_SECONDS later, the stacks are told
+1. check            a ready child without a frame for UNRESPONSIVE_SECONDS is unresponsive; its stacks are requested,
+                    which a handler in C writes, also while a job holds the interpreter lock
+2. request_stacks   the same for another child
+3. DUMP_SECONDS later, `check` reads the stacks and logs them
 
 A child that is to be killed for its silence is asked as well: see processes.py.
 """
@@ -19,8 +19,8 @@ from kiqcluster.supervisor.cluster.slots import Child, Slot, describe_jobs
 
 __all__ = ["DUMP_SECONDS", "UNRESPONSIVE_SECONDS", "Liveness"]
 
-UNRESPONSIVE_SECONDS = 5.0  # without a word, of which a worker sends one a second
-DUMP_SECONDS = 0.3  # from the question to the reading of stacks
+UNRESPONSIVE_SECONDS = 5.0  # without a frame; a worker sends one a second
+DUMP_SECONDS = 0.3  # from the request until the stacks are read
 
 
 class Liveness:
@@ -30,8 +30,8 @@ class Liveness:
         self._events = events
         self._clock = clock
 
-    def look(self, slot: Slot, child: Child, *, is_leaving: bool) -> None:
-        """Look at one child.  is_leaving: it may be silent; it has a deadline of its own."""
+    def check(self, slot: Slot, child: Child, *, is_leaving: bool) -> None:
+        """Check one child.  is_leaving: it may be silent, since it has a deadline to stop."""
         now = self._clock.monotonic()
         if child.is_ready and not is_leaving:
             seconds = now - child.last_frame_at
@@ -47,7 +47,7 @@ class Liveness:
 
     def _on_silence(self, slot: Slot, child: Child, seconds: float) -> None:
         jobs = child.running_jobs.jobs()
-        child.busy = len(jobs)  # its beats tell it no more
+        child.busy = len(jobs)  # no beat reports it any more
         if child.is_unresponsive:
             return
         child.is_unresponsive = True
@@ -56,10 +56,10 @@ class Liveness:
             "child_unresponsive", slot=slot.number, child=child.pid, seconds=seconds,
             running=[each.as_json(epoch) for each in jobs], report=describe_jobs(jobs, epoch),
         )  # fmt: skip
-        self.ask(child)
+        self.request_stacks(child)
 
-    def ask(self, child: Child) -> bool:
-        """Ask a child for its stacks; return whether there is somebody to answer."""
+    def request_stacks(self, child: Child) -> bool:
+        """Ask a child for its stacks; return whether it can answer."""
         if child.stacks is None:
             return False
         try:

@@ -1,6 +1,6 @@
-"""Quiet: whether the cluster fetches, who said so, and until when.  Pure.
+"""QuietLease: whether the cluster is quiet, who asked for it, and until when.  Pure.
 
-Every quiet ends: by who began it, or with its lease.  A deploy that fails half-way strands nobody.
+Every quiet ends: by the one who asked for it, or with its lease.  A deploy that fails half-way strands no worker.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["QuietLease"]
 class QuietLease:
     """The quiet of one cluster.  Times are monotonic seconds, but for since_epoch.
 
-    by: BY_SIGNAL, or who asked for it; empty while there is none.  until: when the lease ends.
+    by: BY_SIGNAL, or the name of the one who asked for it; empty while there is none.  until: when the lease ends.
     asked_at: when somebody last asked for it.
     expirations: leases that ran out, since the supervisor's start.
     """
@@ -37,10 +37,9 @@ class QuietLease:
         return bool(self.by)
 
     def begin(self, by: str, lease: float, now: float, epoch: float) -> bool:
-        """Be quiet for `lease` seconds from now on, 0 for no end; return whether that is new.
+        """Begin a quiet of `lease` seconds, 0 for no end; return whether there was none before.
 
-        A quiet within a quiet has its own lease from now.  One that was asked for by name stays so: a signal
-        does not make it end by a signal.
+        A second quiet starts a new lease.  A signal does not take over a quiet that was asked for by name.
         """
         is_new = not self.by
         if is_new:
@@ -52,14 +51,14 @@ class QuietLease:
         return is_new
 
     def end(self, by: str) -> bool:
-        """Fetch again; return whether that is new.  A signal ends only a quiet that came by signal."""
+        """End the quiet; return whether it ended now.  A signal ends only a quiet that came by signal."""
         if not self.by or (by == BY_SIGNAL and self.by != BY_SIGNAL):
             return False
         self.by, self.until = "", inf
         return True
 
     def is_of(self, whose: str) -> bool:
-        """Return whether somebody of this name has begun it; nobody's name is everybody's."""
+        """Return whether somebody of this name began it; an empty name matches everybody."""
         return not whose or self.by.partition("@")[0] == whose
 
     def expire(self, now: float) -> bool:
@@ -71,5 +70,5 @@ class QuietLease:
         return True
 
     def remaining(self, now: float) -> float | None:
-        """Return the seconds that are left of the lease; None without a quiet, or for one without an end."""
+        """Return the remaining seconds of the lease; None without a quiet, or without an end."""
         return None if not self.by or self.until == inf else max(0.0, self.until - now)

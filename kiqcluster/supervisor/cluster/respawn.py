@@ -1,7 +1,7 @@
 """Respawn: when a slot gets its next process, and when there is no point in going on.  Pure.
 
-A child that had become ready is replaced at once; one that never did waits 1, 2, 4 … 30 s, with jitter.  If no
-slot ever became ready, the cluster ends with the code that says why: a broken release must not look alive.
+A child that had become ready is replaced at once; one that never did is replaced after 1, 2, 4 … 30 s, with jitter.  If
+no slot ever became ready, the cluster ends with the code that says why: a broken release must not look alive.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ BOOT_CODES = frozenset({ExitCode.USAGE, ExitCode.APPLICATION, ExitCode.REDIS_REF
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What a slot has been through.  Times are monotonic seconds.
+    """The past of a slot.  Times are monotonic seconds.
 
-    failures: boots in a row that came to nothing.  not_before: when the next process may start.
+    failures: failed boots in a row.  not_before: when the next process may start.
     """
 
     failures: int = 0
@@ -35,7 +35,7 @@ class History:
     last_code: int | None = None
 
     def without_wait(self) -> History:
-        """Return it without the wait: what stood in the way may have been mended."""
+        """Return it without the wait: the cause of the failures may be gone."""
         return replace(self, not_before=0.0)
 
     @property

@@ -1,4 +1,4 @@
-"""Probes: the pages of a cluster: /metrics, the probes and /status for everybody, orders on the control socket.
+"""Endpoints: /metrics, health checks and /status for everybody; orders on the control socket.
 
 Runs in: the supervisor's loop.  It registers its own sockets with the loop's selector; nothing here waits.
 1. open      the listener of --listen, and the control socket, which is its owner's alone

@@ -4,8 +4,8 @@
 2. work     on the answer, where that takes longer than a moment: in steps, whenever the loop has time
 3. write    the answer, and close: one request per connection
 
-At most MAX_CONNECTIONS are open.  One more, and the one goes that has been idle for longest: whoever only connects
-keeps nobody out.
+At most MAX_CONNECTIONS are open.  With one more, the one that has been idle for longest is closed: clients that only
+connect keep no others out.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ __all__ = [
 
 MAX_CONNECTIONS = 64
 BACKLOG = 1_024  # connections that the kernel holds for us; it drops what is beyond, and a scraper with it
-MAX_REQUEST_BYTES = 8_192  # bytes, of the head and of the body
-REQUEST_TIMEOUT_SECONDS = 10.0  # seconds from accept to the last byte sent
+MAX_REQUEST_BYTES = 8_192  # of the head, and of the body
+REQUEST_TIMEOUT_SECONDS = 10.0  # from accept to the last byte sent
 RESOURCE_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})  # to accept a connection with
 ACCEPT_PAUSE_SECONDS = 1.0  # after which it is tried again: until then whoever connects waits in the backlog
 PRIVATE_UMASK = 0o177  # umask of a socket that is its owner's alone
@@ -48,7 +48,7 @@ PRIVATE_UMASK = 0o177  # umask of a socket that is its owner's alone
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked.  query and headers: of several of one name the last; headers in lower case."""
+    """A request.  query and headers: of several of one name the last; headers in lower case."""
 
     method: str
     path: str
@@ -58,7 +58,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What is answered."""
+    """A response."""
 
     status: int
     body: bytes
@@ -73,7 +73,7 @@ Report = Callable[[str, Exception], None]  # told the path and what its handler 
 
 
 class Malformed(Exception):
-    """What was sent is no request that we take."""
+    """The client has sent something other than a request that we accept."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -177,14 +177,14 @@ def _body_length(request: Request) -> int:
     """Return how many bytes follow the head; nothing reads them, but who closes before loses the answer."""
     text = request.headers.get("content-length", "0")
     if not (text.isascii() and text.isdigit()):
-        raise Malformed(400, "Content-Length is no number")
+        raise Malformed(400, "Content-Length is not a number")
     if len(text) > 9 or int(text) > MAX_REQUEST_BYTES:
         raise Malformed(413, "nothing here takes that much")
     return int(text)
 
 
 def _find(routes: Routes, request: Request) -> Handler | Response:
-    """Return who answers a request, or why nobody does."""
+    """Return the handler of a request, or an error response."""
     here = routes.get(request.path)
     methods = sorted({method for each in (routes.values() if here is None else (here,)) for method in each})
     wanted = "GET" if request.method == "HEAD" else request.method
@@ -232,7 +232,7 @@ class Connection:
 
     @property
     def priority(self) -> tuple[bool, float]:
-        """What is lost if it is closed: more if it has asked for something, and if it is active."""
+        """The connection of the least priority is closed first: one without a request, and the longest idle."""
         return self.is_working or self.is_writing, self.active_at
 
     def advance(self) -> bool:
@@ -267,7 +267,7 @@ class Connection:
         return True
 
     def expire(self) -> None:
-        """Say that its time is over, to whoever has begun a request."""
+        """Answer 408 to a client that has begun a request."""
         if self._incoming and not self._outgoing and not self.is_working:
             self._answer(_plain(408, f"a request has {REQUEST_TIMEOUT_SECONDS:g} s"))
             self.advance()
@@ -334,7 +334,7 @@ class Listener:
         self.accept_again_at = 0.0  # monotonic seconds; 0 while it accepts
 
     def accept(self) -> Connection | None:
-        """Return a new connection, None when there is none.  There is room for it: see surplus."""
+        """Return a new connection, None when there is none.  See connection_to_drop."""
         try:
             sock, _ = self.socket.accept()
         except OSError as error:  # it went away between the loop's select and this; or there is no descriptor left
@@ -352,7 +352,7 @@ class Listener:
         return min(self.connections[:-1], key=lambda connection: connection.priority)
 
     def overdue(self) -> list[Connection]:
-        """Return the connections whose patience has run out."""
+        """Return the connections whose deadline is over."""
         now = self._clock.monotonic()
         return [connection for connection in self.connections if connection.deadline <= now]
 

@@ -1,4 +1,4 @@
-"""Families: the metrics of all children as one; what they say is summed, or told apart by slot.
+"""Aggregate: the metrics of all children as one.  Values are summed, or shown by slot.
 
 Source   one child's side of it: which series its numbers mean, until it is folded
 Series      the values of one set of labels, by source, and the totals of those that are gone

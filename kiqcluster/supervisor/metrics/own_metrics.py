@@ -1,4 +1,4 @@
-"""Figures: what the supervisor knows itself: its slots, its children as processes, the quiet, rolls, its own loop.
+"""Own metrics: what the supervisor knows itself: slots, processes, quiet, rolls, its own loop.
 
 The tables say what there is; docs/metrics.md tells it to people, and a test holds the two together.
 What only one child counts is kept per slot when the child dies, so that no counter goes back.
@@ -26,15 +26,15 @@ __all__ = ["REASONS", "OwnMetrics", "Usage"]
 
 REASONS = ("crash", "killed", "boot", "silent", "max_jobs", "max_rss", "rolling", "remote_stop", "job_killed")
 RESULTS = ("done", "failed", "superseded")
-USAGE_CACHE_SECONDS = 1.0  # seconds for which what a process uses is not read again
-TURN_WINDOW_SECONDS = 60.0  # seconds over which the longest turn is told, at least
+USAGE_CACHE_SECONDS = 1.0  # for which the usage of a process is not read again
+TURN_WINDOW_SECONDS = 60.0  # over which the longest turn is shown, at least
 
 Samples = Iterable[tuple[str, Labels, float]]  # suffix, labels, value
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process uses.  cpu: seconds since its start."""
+    """Resources that a process uses.  resident: bytes.  cpu: seconds since its start."""
 
     resident: int = 0
     cpu: float = 0.0
@@ -42,7 +42,7 @@ class Usage:
 
 
 class ProcessReader:
-    """One process, read at most once per USAGE_CACHE_SECONDS seconds; after its end it keeps the last that was read."""
+    """Reads the usage of one process, at most once per USAGE_CACHE_SECONDS; keeps the latest after its end."""
 
     def __init__(self, pid: int) -> None:
         self.usage = Usage()
@@ -67,7 +67,7 @@ class ProcessReader:
 
 @dataclass(slots=True)
 class ExitedTotals:
-    """What the dead children of a slot have counted."""
+    """Totals of the dead children of a slot."""
 
     cpu: float = 0.0
     round_trips: int = 0
@@ -182,11 +182,11 @@ class OwnMetrics:
         self.refused = 0
 
     def record_turn(self, seconds: float) -> None:
-        """Take note of how long a turn of the loop has taken."""
+        """Record how long a turn of the loop took."""
         self._longest.note(seconds, self._clock.monotonic())
 
     def on_child_exit(self, slot: Slot, child: Child) -> None:
-        """Keep what a dead child has counted."""
+        """Keep the counts of a dead child."""
         watched = self._readers.pop(child.pid, None)
         usage = Usage() if watched is None else watched.usage
         self._retired.setdefault(slot.number, ExitedTotals()).add(child, usage)

@@ -1,4 +1,4 @@
-"""Metrics: what the children report and what the supervisor knows itself, as one page.
+"""Page: the metrics of the children and those of the supervisor, as one page.
 
 1. add_frame    frames of a child are kept for later
 2. catch_up   … applied, for a few milliseconds a turn; so are the farewells of dead children
@@ -51,7 +51,7 @@ class ClusterMetrics:
         self._backlog.append(self._apply(slot.number, child.pid, frame["raw"]))
 
     def on_child_exit(self, slot: Slot, child: Child) -> None:
-        """Take leave of a child, after its last frame."""
+        """Remove a child, after its last frame; its totals stay."""
         self._own.on_child_exit(slot, child)
         self._backlog.append(self._remove_source(child.pid))
 
@@ -76,7 +76,7 @@ class ClusterMetrics:
             self._backlog.popleft()
 
     def record_turn(self, seconds: float) -> None:
-        """Take note of how long a turn of the loop has taken."""
+        """Record how long a turn of the loop took."""
         self._own.record_turn(seconds)
 
     # out

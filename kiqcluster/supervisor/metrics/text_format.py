@@ -1,4 +1,4 @@
-"""Exposition: metrics as text, in Prometheus' format 0.0.4 and in OpenMetrics 1.0.  Pure.
+"""Text format: metrics as text, in Prometheus' format 0.0.4 and in OpenMetrics 1.0.  Pure.
 
 The lines of samples are alike in both; heads differ, and exemplars and the end mark are OpenMetrics' own.
 prometheus-client writes whole registries in one go, which takes too long for the supervisor's loop; tests hold this

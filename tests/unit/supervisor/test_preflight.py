@@ -1,4 +1,4 @@
-"""Outlook: what a start with the configuration of a new release would change, or why it would fail."""
+"""Preflight: what a start with the configuration of a new release would change, or why it would fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bulletin: what children publish of their cluster, and how often they are told."""
+"""Publisher: what children publish of their cluster, and how often it is sent to them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kiqcluster.supervisor.publisher import (
 from tests.kit import ManualClock
 
 
-class StandInCrew:
+class StandInProcesses:
     """Its children are told nothing; what they would be is kept."""
 
     def __init__(self, state: ClusterState) -> None:
@@ -47,7 +47,7 @@ class Stage:
     def __init__(self, slots: int) -> None:
         self.state = ClusterState()
         self.clock = ManualClock(1_000.0)
-        self.processes = StandInCrew(self.state)
+        self.processes = StandInProcesses(self.state)
         for number in range(slots):
             slot = Slot(SlotPlan(number, parse_group("default"), {"default": 1}, "random", 1))
             slot.child = self.child(number)

@@ -1,4 +1,4 @@
-"""Notify: what systemd hears, and when; told over a real datagram socket."""
+"""Systemd: which messages it gets, and when, over a real datagram socket."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def state() -> Iterator[ClusterState]:
 
 
 def ready(environ: dict[str, str], clock: ManualClock, state: ClusterState, manager: Manager) -> SystemdNotifier:
-    """Return a notifier that has said so, and close_inherited what it said."""
+    """Return a notifier that has sent that, and discard the messages."""
     notifier = SystemdNotifier(environ, clock)
     notifier.report(state, True)
     clock.time += STATUS_INTERVAL_SECONDS

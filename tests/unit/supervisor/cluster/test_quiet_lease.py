@@ -1,4 +1,4 @@
-"""Quiet: who may end it, and that it ends by itself."""
+"""QuietLease: who may end it, and that it ends by itself."""
 
 from __future__ import annotations
 

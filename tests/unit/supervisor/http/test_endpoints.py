@@ -1,4 +1,4 @@
-"""Probes: pages and orders over real sockets, a turn of the loop at a time."""
+"""Endpoints: pages and orders over real sockets, a turn of the loop at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures: what the supervisor knows itself, and that no counter of it goes back when children die."""
+"""Own metrics: what the supervisor knows itself; no counter goes back when children die."""
 
 from __future__ import annotations
 

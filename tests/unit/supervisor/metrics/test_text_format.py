@@ -1,4 +1,4 @@
-"""Exposition: what the formats' parsers read back."""
+"""Text format: read back by the parsers of the formats."""
 
 from __future__ import annotations
 

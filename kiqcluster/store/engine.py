@@ -61,6 +61,7 @@ __all__ = [
     "NO_PERMISSION",
     "REFUSED_ENTRY_DELAY_SECONDS",
     "Beat",
+    "BeginVerdict",
     "DeadSetLimits",
     "Engine",
     "Exchange",
@@ -70,7 +71,6 @@ __all__ = [
     "Reserved",
     "Settlement",
     "Unit",
-    "Verdict",
 ]
 
 T = TypeVar("T")
@@ -149,7 +149,7 @@ class Settlement:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class BeginVerdict:
     """Whether a unit may run.
 
     action: go; lost, when others have recovered it; else what becomes of it: drop, park or defer.  seconds: of a defer.
@@ -161,7 +161,7 @@ class Verdict:
     row: Effect | None = None
 
 
-GO = Verdict("go")
+GO = BeginVerdict("go")
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,7 +371,7 @@ class Engine:
             raise RedisRefused(reason)
         return sum(reply[0] for reply in replies)
 
-    def begin_run(self, unit: Unit, rows: Sequence[Effect]) -> Verdict:
+    def begin_run(self, unit: Unit, rows: Sequence[Effect]) -> BeginVerdict:
         """Return whether a unit may run; if so, what its rows say is in force, and is released with it.
 
         rows: of the table of begin.lua.  One round trip, none without rows.  May be sent again.  Raises StoreError.
@@ -384,7 +384,7 @@ class Engine:
         unit.holds = True  # also where the reply is lost
         (word, *at) = run_script(self.store, Call(BEGIN, keys, arguments))
         action, _, seconds = word.decode().partition(" ")
-        return Verdict(action.lower(), float(seconds or 0.0), rows[at[0] - 1] if at else None)
+        return BeginVerdict(action.lower(), float(seconds or 0.0), rows[at[0] - 1] if at else None)
 
     def resync(
         self, connection: Connection, member: Member, raised: Member, held: Iterable[str]

@@ -38,7 +38,7 @@ from kiqcluster.sidekiq.outcome import (
     Retry,
 )
 from kiqcluster.sidekiq.payload import wrap
-from kiqcluster.store.engine import Verdict
+from kiqcluster.store.engine import BeginVerdict
 from kiqcluster.worker.run.retry import Plan
 
 __all__ = [
@@ -114,7 +114,7 @@ class Facts:
     retries_exhausted: Any = None
     retry_delay: float = 0.0
     is_kept: bool = True
-    verdict: Verdict | None = None
+    verdict: BeginVerdict | None = None
 
 
 def disposition(facts: Facts) -> Disposition:
@@ -143,11 +143,11 @@ def disposition(facts: Facts) -> Disposition:
 
 def _disposition_of_verdict(facts: Facts) -> Disposition:
     match facts.verdict:
-        case None | Verdict(action="lost"):  # Redis is away, or others have it: settle finds out
+        case None | BeginVerdict(action="lost"):  # Redis is away, or others have it: settle finds out
             return Disposition.REQUEUE
-        case Verdict(action="drop"):
+        case BeginVerdict(action="drop"):
             return Disposition.DROP
-        case Verdict(action="park"):
+        case BeginVerdict(action="park"):
             return Disposition.PARK
     return Disposition.DEFER if facts.entry is not None else Disposition.INTERRUPT
 

@@ -32,7 +32,7 @@ from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, E
 from kiqcluster.sidekiq.outcome import Interrupted as InterruptedOutcome
 from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, Payload, presentable, read, seconds, unwrap
 from kiqcluster.store import is_outage
-from kiqcluster.store.engine import Unit, Verdict
+from kiqcluster.store.engine import BeginVerdict, Unit
 from kiqcluster.worker.fetch.in_flight import STALE_UNIT_SECONDS
 from kiqcluster.worker.run import retry
 from kiqcluster.worker.run.decision import (
@@ -53,7 +53,7 @@ MAX_DEFERRALS = 10  # of a job of an unknown class; then it fails the normal way
 UNREGISTERED = "(unknown)"  # label of jobs whose class is not registered here
 TRANSIENT_KEYS = ("at", "enqueued_at")  # that entries of the schedule set do not have
 LogDone = Callable[[Payload, str, str, float], None]  # payload, class, queue, seconds that it ran
-BeginRun = Callable[[Unit, Sequence[Effect]], Verdict]
+BeginRun = Callable[[Unit, Sequence[Effect]], BeginVerdict]
 OUTCOME_WORDS = {Retry: "failed, will be retried", Dead: "failed, buried", Discard: "failed, discarded"}
 
 
@@ -234,7 +234,7 @@ class Execution:
             verdict = self._begin_run(unit, rows)
         except StoreError as error:
             if not is_outage(error):  # the next try would be refused as well: not at once
-                verdict = Verdict("defer", DEFERRAL_SECONDS)
+                verdict = BeginVerdict("defer", DEFERRAL_SECONDS)
                 self._notify(error, "begin rows")
         if verdict is not None and verdict.action == "go":
             return None

@@ -26,7 +26,7 @@ from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, E
 from kiqcluster.sidekiq.outcome import Interrupted as InterruptedOutcome
 from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, decode_backtrace, presentable
 from kiqcluster.sidekiq.ruby_json import decode, encode
-from kiqcluster.store.engine import GO, Unit, Verdict
+from kiqcluster.store.engine import GO, BeginVerdict, Unit
 from kiqcluster.worker.fetch.in_flight import STALE_UNIT_SECONDS
 from kiqcluster.worker.run.decision import DEFERRAL_SECONDS, YIELD_SECONDS
 from kiqcluster.worker.run.execution import MAX_DEFERRALS, UNREGISTERED, Execution
@@ -53,7 +53,7 @@ class Worker:
         self.metrics = JobMetrics(1, list)
         runtime = Runtime(Config(), setup.current_store(), setup, events, self.clock, Random(1))
         self._parts = (runtime, registry, self.metrics, self.stopping)
-        self.verdict: Verdict | StoreError = GO
+        self.verdict: BeginVerdict | StoreError = GO
         self.asked: list[Sequence[Effect]] = []
         self.execution = Execution(*self._parts)
 
@@ -62,7 +62,7 @@ class Worker:
         with using_stacks(Stacks(server=features)):
             self.execution = Execution(*self._parts, begin_run=self._begin_run)
 
-    def _begin_run(self, unit: Unit, rows: Sequence[Effect]) -> Verdict:
+    def _begin_run(self, unit: Unit, rows: Sequence[Effect]) -> BeginVerdict:
         self.asked.append(rows)
         if isinstance(self.verdict, StoreError):
             raise self.verdict
@@ -1079,14 +1079,14 @@ class TestBegin:
     @pytest.mark.parametrize(
         ("verdict", "expected"),
         [
-            (Verdict("park", row=LIMIT), Parked("kiq:test:slots", 3)),
-            (Verdict("drop"), Dropped()),
-            (Verdict("lost"), Requeue()),
+            (BeginVerdict("park", row=LIMIT), Parked("kiq:test:slots", 3)),
+            (BeginVerdict("drop"), Dropped()),
+            (BeginVerdict("lost"), Requeue()),
             (RedisUnavailable("away"), Requeue()),
         ],
     )
     def test_it_does_not_run(
-        self, worker: Worker, ran: list[int], verdict: Verdict | StoreError, expected: Outcome
+        self, worker: Worker, ran: list[int], verdict: BeginVerdict | StoreError, expected: Outcome
     ) -> None:
         worker.verdict = verdict
         worker.play(Feature(rows=[self.LIMIT]))
@@ -1095,8 +1095,12 @@ class TestBegin:
         assert ran == []
         assert worker.reported == []
 
-    @pytest.mark.parametrize(("verdict", "delay"), [(Verdict("defer", 2.5), 2.5), (RedisRefused("WRONGTYPE x"), 30.0)])
-    def test_it_runs_later(self, worker: Worker, ran: list[int], verdict: Verdict | StoreError, delay: float) -> None:
+    @pytest.mark.parametrize(
+        ("verdict", "delay"), [(BeginVerdict("defer", 2.5), 2.5), (RedisRefused("WRONGTYPE x"), 30.0)]
+    )
+    def test_it_runs_later(
+        self, worker: Worker, ran: list[int], verdict: BeginVerdict | StoreError, delay: float
+    ) -> None:
         worker.verdict = verdict
         worker.play(Feature(rows=[self.LIMIT]))
 

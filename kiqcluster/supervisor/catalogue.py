@@ -1,7 +1,7 @@
-"""Catalogue: what the application declares, learned from a short-lived child that imports it.
+"""Catalogue: the jobs and queues of the application, from a short-lived child that imports it.
 
-The supervisor never imports the application (invariant 2): a broken import is a message in here, and the next
-catalogue sees new code.  The child has a deadline and a process group of its own.
+The supervisor never imports the application (invariant 2): a broken import is only an error message, and the next
+catalogue has the new code.  The child has its own deadline and process group.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from kiqcluster.version import VERSION
 
 __all__ = ["Catalogue", "CatalogueChild", "CatalogueQuery", "StartPreflight", "Superseded", "ask"]
 
-DEADLINE_CHECK_SECONDS = 1.0  # between looks at the deadline, by a clock that leaves out standstills of the host
+DEADLINE_CHECK_SECONDS = 1.0  # between checks of the deadline, by a clock without standstills of the host
 
-MAX_POLLS, POLL_SECONDS = 20, 0.01  # at a child that ends this moment, or writes where it is; seconds in between
+MAX_POLLS, POLL_SECONDS = 20, 0.01  # for a child that is about to end, or to write its stacks
 T = TypeVar("T")
 
 StartPreflight = Callable[[], Preflight]  # reads the configuration; returns what judges it once the queues are known
@@ -41,10 +41,10 @@ StartPreflight = Callable[[], Preflight]  # reads the configuration; returns wha
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """What an application has.
+    """The jobs and queues of an application.
 
     jobs: (name, queue) of each.  version: of the kiqcluster that is installed now, which may be another than runs.
-    preflight: what its configuration would change, if that was asked for.
+    preflight: what its configuration would change, if that was requested.
     """
 
     jobs: tuple[tuple[str, str], ...]
@@ -61,9 +61,9 @@ Failed = Callable[[ApplicationError | UsageError], None]
 
 
 class CatalogueChild:
-    """The child while it imports.  close_inherited: closes in it what is the supervisor's.
+    """A child that imports the application.  close_inherited: closes the supervisor's descriptors in it.
 
-    logical, directory: the path by which the application is known, and where that led when it was followed.
+    logical, directory: the path by which the application is known, and the directory to which it led.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class CatalogueChild:
         self._boot_timeout = config.boot_timeout
 
     def result(self) -> Catalogue | None:
-        """Return what has arrived, None while it has not.  Raises ApplicationError when the import failed."""
+        """Return the catalogue, None while it has not arrived.  Raises ApplicationError if the import failed."""
         for frame in self.channel.receive():
             if frame["type"] == "catalogue":
                 if "error" in frame:
@@ -109,7 +109,7 @@ class CatalogueChild:
         return None
 
     def expire(self) -> ApplicationError:
-        """Kill the child; return the error that says why, and where it was."""
+        """Kill a child that is too late; return an error with its stacks."""
         with suppress(OSError):  # it has died
             self._stacks.request(self.pid)
             _poll(self._stacks.read)
@@ -118,16 +118,16 @@ class CatalogueChild:
         return ApplicationError(f"{late}{self._format_stacks()}")
 
     def kill(self) -> None:
-        """End it with what it has started."""
+        """Kill the child with its process group."""
         os.killpg(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Let go of what was shared with it."""
+        """Release what was shared with the child."""
         self.channel.close()
         self._stacks.close()
 
     def _death(self) -> str:
-        """Return how it has ended, which it has as a rule when its connection is closed; it stays to be reaped."""
+        """Return how the child ended, empty if it has not; it still has to be reaped."""
         how = _poll(lambda: os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT))
         if how is None:
             return ""
@@ -248,7 +248,7 @@ class CatalogueQuery:
 
 
 def _poll(look: Callable[[], T | None]) -> T | None:
-    """Return what can be seen in a moment, None if nothing can."""
+    """Call `look` until it returns something, for a moment; return that, or None."""
     for _ in range(MAX_POLLS):
         if found := look():
             return found
@@ -257,7 +257,7 @@ def _poll(look: Callable[[], T | None]) -> T | None:
 
 
 def ask(config: Config, directory: Path, clock: Clock) -> Catalogue:
-    """Return the catalogue, waiting for it; for commands that start nothing.  Raises ApplicationError."""
+    """Wait for the catalogue and return it; for commands that start no cluster.  Raises ApplicationError."""
     child = CatalogueChild(config, directory, directory, clock, lambda: None)
     try:
         while True:
@@ -297,14 +297,14 @@ def _describe_application(
 
 
 def _flush(channel: Channel) -> None:
-    """Wait until the supervisor has read everything; it kills this process if it loses patience."""
+    """Wait until the supervisor has read everything; it kills this process at the deadline."""
     while channel.pending:
         select.select([], [channel], [])
         channel.flush()
 
 
 def _installed_version() -> str:
-    """Return the version that a new supervisor would be; ours, where nothing is installed."""
+    """Return the version that a new supervisor would have; that of this process, if none is installed."""
     try:
         return metadata.version("kiqcluster")
     except metadata.PackageNotFoundError:

@@ -1,8 +1,8 @@
-"""Fork: where processes come from, what a child does before anything else, and how the dead are reaped.
+"""Fork: starts processes, sets up each child, and reaps dead ones.
 
-In the parent signals are blocked around the fork; in the child they stay blocked until it has handlers of its own.
-The child leads a process group (a terminal's Ctrl-C reaches the supervisor only), reads /dev/null, dies with
-its parent where the platform can arrange that, and never returns: it leaves through runtime.exit_process.
+Signals are blocked in the parent during the fork, and in the child until it has its own handlers.  The child leads a
+process group (Ctrl-C in a terminal reaches the supervisor only), reads /dev/null, dies with its parent where the
+platform supports that, and never returns: it ends by exits.exit_process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kiqcluster.supervisor.signals import blocked, reset_in_child
 __all__ = ["Reaped", "die_with_parent", "fork", "fork_with_socket", "name_process", "reap", "reap_adopted"]
 
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
-LIBC = ctypes.CDLL(None)  # opened before any fork, so that children share it
+LIBC = ctypes.CDLL(None)  # loaded before any fork, so that children share it
 
 
 def fork(run: Callable[[], int], close_inherited: Callable[[], None], name: str) -> int:
@@ -47,7 +47,7 @@ def fork(run: Callable[[], int], close_inherited: Callable[[], None], name: str)
 
 
 def _lead_group(pid: int) -> None:
-    """Make the child lead its group, as it does itself: whoever is first, the group can be killed from here on."""
+    """Make the child lead its group, as it does itself: after this the group can be killed, whoever was first."""
     try:
         os.setpgid(pid, pid)
     except OSError:  # it has died already
@@ -79,7 +79,7 @@ def _become_child(run: Callable[[], int], close_inherited: Callable[[], None], p
         os.setpgid(0, 0)
         die_with_parent(signal.SIGTERM)
         name_process(f"kiq {name}")
-        if os.getppid() != parent:  # it died before the line above took hold
+        if os.getppid() != parent:  # it died before die_with_parent was called
             exit_process(ExitCode.UNEXPECTED)
         reset_in_child()
         close_inherited()
@@ -117,37 +117,37 @@ class Reaped(NamedTuple):
 
 
 def reap(pid: int) -> Reaped | None:
-    """Take leave of a dead child and of all that it has left in its group; return how it ended, None while it lives."""
+    """Reap a dead child and kill the rest of its group; return how it ended, None while it lives."""
     try:
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             return None
         _kill_group(pid)
         _, status, usage = os.wait4(pid, 0)
-    except ChildProcessError:  # somebody else reaped it; how it ended is not known
+    except ChildProcessError:  # it was reaped elsewhere; its status is lost
         return Reaped(0)
     return Reaped(status, usage.ru_utime + usage.ru_stime)
 
 
 def _kill_group(pid: int) -> None:
-    """Kill what a dead child has started: its jobs run elsewhere from here on.
+    """Kill the processes that a dead child has started: its jobs run elsewhere from now on.
 
-    Called before it is reaped: until then nobody else can have its number.
+    Call it before the child is reaped: until then no other process can get its pid.
     """
     try:
         os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):  # nobody is left
+    except (ProcessLookupError, PermissionError):  # the group is empty
         return
 
 
 def reap_adopted(known: set[int]) -> None:
-    """As pid 1, reap processes whose parents have died; they are no slots.
+    """As pid 1, reap orphaned processes that belong to no slot.
 
-    Looks before it reaps: how a child of ours ended must reach its slot.
+    known: pids of this cluster, which are left to their owners.
     """
     try:
         while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             if found.si_pid in known:
-                return  # it is reaped at the next turn, and the others after it
+                return  # its owner reaps it at the next turn, and this function the others after that
             os.waitpid(found.si_pid, os.WNOHANG)
     except ChildProcessError:
         return

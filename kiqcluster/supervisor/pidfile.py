@@ -12,13 +12,13 @@ from kiqcluster.errors import ExitCode, UsageError
 __all__ = ["Pidfile"]
 
 
-MAX_BYTES = 32  # of what may be in one
+MAX_BYTES = 32  # of a file that is a pidfile
 
 
 class Pidfile:
-    """The lock is the truth; the number in it is for people and scripts.
+    """The lock counts; the number is for people and scripts.
 
-    A file that is no pidfile keeps what it has: neither a link's target nor a file with other words is written to.
+    It overwrites neither the target of a link nor a file with other content.
     """
 
     def __init__(self, path: str) -> None:
@@ -31,7 +31,7 @@ class Pidfile:
             continue  # its holder removed it between our opening and locking it
 
     def _lock(self) -> bool:
-        """Lock the file of that name; return False when it is not of that name any more."""
+        """Lock the file; return False if the file at that path is another by now."""
         try:
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         except OSError as error:
@@ -51,7 +51,7 @@ class Pidfile:
         held = os.pread(fd, MAX_BYTES + 1, 0).strip()
         if held and (len(held) > MAX_BYTES or not held.isdigit()):
             os.close(fd)
-            raise UsageError(f"--pidfile {self._path} holds something else than a pid; choose another place")
+            raise UsageError(f"--pidfile {self._path} contains something other than a pid; choose another path")
         self._fd = fd
         try:
             os.ftruncate(fd, 0)
@@ -63,7 +63,7 @@ class Pidfile:
 
     def _cannot_be_written(self, error: OSError) -> UsageError:
         why = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror
-        return UsageError(f"--pidfile {self._path} cannot be written ({why}); choose another place")
+        return UsageError(f"--pidfile {self._path} cannot be written ({why}); choose another path")
 
     def release(self) -> None:
         """Remove the file and give up the lock."""

@@ -14,7 +14,7 @@ __all__ = ["SlotPlan", "groups_from", "listed_queues", "plan_slots", "refuse_lis
 
 @dataclass(frozen=True, slots=True)
 class SlotPlan:
-    """One worker process to be: weights are those of the queues known now; the worker finds new ones itself."""
+    """The plan of one worker process.  weights: of the queues known now; the worker finds new ones itself."""
 
     slot: int
     group: Group
@@ -72,9 +72,9 @@ def plan_slots(groups: Sequence[Group], known: Iterable[str], config: Config) ->
 
 
 def setting_warnings(config: Config, slots: int) -> list[str]:
-    """Return what is odd about settings of numbers, for a cluster of so many slots."""
+    """Return warnings about numbers that contradict each other, for a cluster of so many slots."""
     found = []
-    # One who sets the other alone means that one: the default is no wish.
+    # If only max_concurrency is set, it is meant: the default of the other does not count.
     is_wish = config.min_concurrency != Config.min_concurrency
     if config.concurrency is None and is_wish and 0 < config.max_concurrency < config.min_concurrency:
         found.append(

@@ -106,9 +106,9 @@ class Endpoints:
         self._add(address, self._pages(for_everybody), is_control=False)
 
     def open_control_socket(self, path: str, *, is_required: bool) -> bool:
-        """Serve pages and orders on a control socket; return whether it can be had.
+        """Serve pages and orders on a control socket; return whether that is possible.
 
-        is_required: raise UsageError if not; otherwise that is only said.
+        is_required: raise UsageError if not; otherwise it is only logged.
         """
         try:
             self._add(f"unix:{path}", {**self._pages(dict), **self._order_routes()}, is_control=True)
@@ -144,11 +144,11 @@ class Endpoints:
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is something to do that no descriptor tells of."""
+        """Whether there is work that no descriptor announces."""
         return self._metrics.is_behind or bool(self._waiting)
 
     def advance(self) -> None:
-        """Do what waits, for a few milliseconds; close connections that take too long."""
+        """Work on frames and pages for SLICE_SECONDS; close connections that take too long."""
         until = self._clock.monotonic() + SLICE_SECONDS
         try:
             self._metrics.catch_up(until)
@@ -202,7 +202,7 @@ class Endpoints:
     # pages
 
     def _pages(self, shown: Shown) -> dict[str, dict[str, Handler]]:
-        """Return the routes of the pages.  shown: what these readers may see of a status."""
+        """Return the routes of the pages.  shown: returns the part of a status that these clients may see."""
         pages: dict[str, Handler] = {
             "/metrics": self._answer_metrics,
             "/liveness": lambda _: Response(200, OK_BODY),  # whoever reads this answer has seen the loop turn
@@ -252,7 +252,7 @@ class Endpoints:
         return {f"/{action}": {"POST": partial(self._order, action)} for action in ORDERS}
 
     def _order(self, action: str, request: Request) -> Response:
-        """Do what is asked, and answer with the status that is then."""
+        """Carry out an order, and answer with the status after it."""
         known = PARAMETERS.get(action, COMMON_PARAMETERS)
         if (strange := next((name for name in request.query if name not in known), None)) is not None:
             near = difflib.get_close_matches(strange, known, 1)
@@ -281,7 +281,7 @@ class Endpoints:
 
 
 def _printable(text: str | None) -> str:
-    """Return a text that logs and pages can show: it is whatever somebody has sent."""
+    """Return a text of a client without characters that logs and pages cannot show."""
     return "".join(filter(str.isprintable, text or ""))[:MAX_TEXT_CHARACTERS]
 
 

@@ -1,4 +1,4 @@
-"""Status: what the cluster says of itself: ready or why not, and the document of /status.  Pure."""
+"""Status: whether the cluster is ready, why it is not, and the document of /status.  Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kiqcluster.version import VERSION
 
 __all__ = ["HIDDEN", "for_everybody", "status_document", "why_not_ready", "why_not_started"]
 
-HIDDEN = "the log has it, and /status on the control socket"  # in place of what an exception says
+HIDDEN = "the log has it, and /status on the control socket"  # instead of the message of an exception
 
 
 def why_not_ready(state: ClusterState, quorum: int | None) -> str | None:

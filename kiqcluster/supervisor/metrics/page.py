@@ -1,6 +1,6 @@
 """Page: the metrics of the children and those of the supervisor, as one page.
 
-1. add_frame    frames of a child are kept for later
+1. add_frame   keep frames of a child for later
 2. catch_up   … applied, for a few milliseconds a turn; so are the farewells of dead children
 3. scrape     the page, in steps as short
 

@@ -28,7 +28,7 @@ def test_a_file_that_holds_no_pid_is_refused_and_keeps_what_it_has(tmp_path: Pat
     path = tmp_path / "settings.toml"
     path.write_text(words)
 
-    with pytest.raises(UsageError, match="something else than a pid"):
+    with pytest.raises(UsageError, match="something other than a pid"):
         Pidfile(str(path)).acquire()
 
     assert path.read_text() == words

@@ -297,17 +297,17 @@ def _check_queues(names: Iterable[str]) -> None:
     for name in names:
         if not name.isprintable() or not name or set(" ,*=") & set(name):
             raise UsageError(
-                f'{name!r} in `queues` is no name of a queue; write each as an item: ["default", "mailers"]'
+                f'{name!r} in `queues` is not the name of a queue; write each as an item: ["default", "mailers"]'
             )
 
 
 def _check_database(address: str) -> None:
-    """Refuse a path that is no number: redis-py would take database 0 without a word."""
+    """Refuse a path that is not a number: redis-py would take database 0 without a word."""
     place = urlsplit(address)
     path = place.path.strip("/")
     if place.scheme in ("redis", "rediss") and path and not (path.isascii() and path.isdigit()):
         raise UsageError(
-            f"{masked(address)!r} is no Redis address: the path is the number of the database; write redis://HOST:PORT/0"
+            f"{masked(address)!r} is not a Redis address: the path is the number of the database; write redis://HOST:PORT/0"
         )
 
 
@@ -320,5 +320,5 @@ def parse_listen(address: str) -> tuple[str, int] | str | None:
         return path
     host, colon, port = address.rpartition(":")
     if path != address or not colon or not (port.isascii() and port.isdigit() and int(port[:6]) <= MAX_PORT):
-        raise UsageError(f"--listen {address!r} is no address; write HOST:PORT, unix:PATH or off")
+        raise UsageError(f"--listen {address!r} is not an address; write HOST:PORT, unix:PATH or off")
     return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104  # `:8082` says all interfaces

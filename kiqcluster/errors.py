@@ -5,7 +5,7 @@ KiqError
 ├── ApplicationError           the application (-r) did not load                         exit 3
 ├── JobDefinitionError         a job class or function is declared in a way that cannot work
 ├── PushError                  a job was not enqueued
-│   ├── InvalidPush            an item is no job: it lacks a class, its queue has no name, …
+│   ├── InvalidPush            an item is not a job: it lacks a class, its queue has no name, …
 │   └── InvalidArguments       arguments do not fit `perform`, or are not JSON-native (`path` says where)
 ├── JobKilled                  somebody has buried a job by hand; what death handlers are told
 ├── StoreError                 Redis did not do what was asked
@@ -100,7 +100,7 @@ class PushError(KiqError):
 
 
 class InvalidPush(PushError):
-    """The item is no job."""
+    """The item is not a job."""
 
 
 class InvalidArguments(PushError, TypeError):

@@ -233,7 +233,7 @@ class Job:
             check_options(options, cls.__name__)
             return
         if not callable(perform):
-            raise JobDefinitionError(f"{cls.__qualname__}.perform is no method; write def perform(self, …)")
+            raise JobDefinitionError(f"{cls.__qualname__}.perform is not a method; write def perform(self, …)")
         signature = inspect.signature(perform)
         is_bound = isinstance(inspect.getattr_static(cls, "perform"), staticmethod | classmethod)
         parameters = list(signature.parameters.values())[0 if is_bound else 1 :]
@@ -286,7 +286,7 @@ def _enqueuer(cls: type[HasPerform[P, R_]]) -> Enqueuer[P, R_]:
     definition: Definition | None = getattr(cls, "definition", None)
     if definition is None:
         raise JobDefinitionError(
-            f"{cls.__qualname__} is no job but a base of jobs; it becomes one with `def perform(self, …)`"
+            f"{cls.__qualname__} is not a job but a base of jobs; it becomes one with `def perform(self, …)`"
         )
     return Enqueuer(definition, definition.options)
 
@@ -341,7 +341,7 @@ def define(
 ) -> Definition:
     """Register a job and return its definition.  Raises JobDefinitionError for what cannot work."""
     if not name or not name.isprintable():
-        raise JobDefinitionError(f"{name!r} is no name for a job; use a class name like Acme::WelcomeMail")
+        raise JobDefinitionError(f"{name!r} is not a valid name for a job; use a class name like Acme::WelcomeMail")
     checked = check_options(options, name)
     is_active_job = checked.get("active_job", False)
     _check_signature(name, signature, target, () if is_active_job else BY_KEYWORD)
@@ -407,9 +407,9 @@ def _check_signature(
 
 def _seconds(delay: float) -> timedelta:
     if isinstance(delay, bool) or not isinstance(delay, int | float) or delay - delay != 0:
-        raise InvalidPush(f"{delay!r} is no delay; pass seconds or a timedelta")
+        raise InvalidPush(f"{delay!r} is not a delay; pass seconds or a timedelta")
     if delay >= MAX_DELAY_SECONDS:
-        raise InvalidPush(f"{delay!r} is no delay but a point in time; pass seconds from now, or call perform_at")
+        raise InvalidPush(f"{delay!r} is not a delay but a point in time; pass seconds from now, or call perform_at")
     try:
         return timedelta(seconds=delay)
     except OverflowError as error:

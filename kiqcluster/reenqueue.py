@@ -26,7 +26,7 @@ DEFAULT_QUEUE = "default"  # of an entry that names none
 def enqueued(setup: Setup, old: bytes, now: float) -> Move:
     """Return the move of an entry to its queue: push, or drop where client middleware stops it.
 
-    Raises MalformedPayload for what is no job, and whatever a link raises.
+    Raises MalformedPayload for what is not a job, and whatever a link raises.
     """
     return _pushed(setup, old, old, now, {})
 
@@ -59,8 +59,8 @@ def _by_hand(setup: Setup, old: bytes, now: float, change: Callable[[Payload], P
 def _harmless(old: bytes, raw: bytes, queue: str, error: MalformedPayload, now: float) -> bytes:
     """Return bytes that are no job in a form that Ruby survives; our workers look inside (payload.unwrap).
 
-    JSON that is no object breaks every page of its web UI while it lies in a queue, and its workers lose it (trap 12);
-    what is no UTF-8 breaks the queue's page with json 2.10 and later.
+    JSON that is not an object breaks every page of its web UI while it is in a queue, and its workers lose it (trap
+    12).  Bytes that are not UTF-8 break the page of the queue with json 2.10 and later.
     """
     if _is_text(raw) and (not ruby_json.ruby_reads(raw) or isinstance(ruby_json.decode(raw), dict)):
         return raw

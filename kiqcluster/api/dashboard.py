@@ -120,7 +120,7 @@ def process_as_json(process: RegisteredProcess) -> dict[str, Any]:
 
 
 def read_dashboard(store: Store, clock: Clock, view: View = View.QUEUES, offset: int = 0) -> Dashboard:
-    """Return a picture of now.  offset: of the first entry, in views of sets.  Raises StoreError.
+    """Return the current dashboard.  offset: of the first entry, in views of sets.  Raises StoreError.
 
     Three round trips; see above.
     """

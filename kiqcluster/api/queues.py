@@ -42,7 +42,7 @@ Span = tuple[int, int]  # places, the farthest from the end that is fetched next
 class QueueSummary:
     """latency: seconds that the next job has waited, 0 when there is none.  processes: live ones that fetch from it.
 
-    error: why size and latency are 0 though nobody knows them: its key is no list.  None where they are right.
+    error: why size and latency are 0 though nobody knows them: its key is not a list.  None where they are right.
     """
 
     name: str
@@ -286,7 +286,7 @@ class Queue:
 def summaries(*, store: Store | None = None, clock: Clock = CLOCK) -> list[QueueSummary]:
     """Return all queues by name: those ever pushed to, and those paused.
 
-    Two round trips.  Of a key that is no list the summary has an `error`.
+    Two round trips.  Of a key that is not a list the summary has an `error`.
     """
     shard = store_in_force(store)
     keys = shard.keys
@@ -312,7 +312,7 @@ def summary_commands(keys: Keys, name: str) -> list[Command]:
 
 
 def read_summary(name: str, replies: Sequence[Reply], now: float, *, is_paused: bool, processes: int) -> QueueSummary:
-    """Return the summary of a queue; of what is no queue, why it has no figures."""
+    """Return the summary of a queue; of what is not a queue, why it has no figures."""
     size = sum(length for length in replies[:2] if isinstance(length, int))
     error = next((str(reply) for reply in replies[:2] if isinstance(reply, StoreError)), None)
     return QueueSummary(name, size, _latency(name, replies[2:4], now), is_paused, processes, error)

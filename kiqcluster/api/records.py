@@ -174,7 +174,7 @@ def is_verbatim(jid: str) -> bool:
 
 
 def renamed(raw: bytes, to: str) -> bytes:
-    """Return a job's bytes with the name of another queue; what is no JSON object names none, and stays as it is."""
+    """Return a job's bytes with the name of another queue; what is not a JSON object names none, and stays as it is."""
     try:
         return ruby_json.patch(raw, {"queue": to})
     except ruby_json.Undecodable:

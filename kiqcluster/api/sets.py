@@ -170,7 +170,7 @@ class JobSet:
     def reschedule(self, entries: Iterable[SortedEntry], at: float | timedelta | datetime) -> int:
         """Give entries another time: epoch seconds, an aware datetime, or a timedelta from now.  Bytes stay.
 
-        Returns how many were still there.  One round trip per 500.  Raises InvalidPush for what is no time.
+        Returns how many were still there.  One round trip per 500.  Raises InvalidPush for what is not a valid time.
         """
         score = repr(due_at(at, self._clock.now())).encode()
         return self._apply(entries, lambda entry, _: Move(entry.raw, "defer", "", score))

@@ -211,7 +211,7 @@ def _end() -> None:
 
 
 class _Harmless:
-    """Reports what a block raises and goes on: a sampler, processor or propagator that fails is no failure of a job.
+    """Reports what a block raises and goes on: a sampler, processor or propagator that fails is not a failure of a job.
 
     A job that has run would else run again, and one without retries be lost.  Never around the job itself.
     """
@@ -271,7 +271,7 @@ def _job_class(payload: Payload) -> str:
 def _attributes(payload: Payload, queue: str, operation: str, kind: str) -> dict[str, str]:
     jid = (
         str(payload.get("jid", "")).encode(errors="replace").decode()
-    )  # one that is no text would spoil a whole export
+    )  # one that is not text would spoil a whole export
     return {
         "messaging.system": "sidekiq",
         "messaging.sidekiq.job_class": _job_class(payload),
@@ -303,7 +303,7 @@ def _type_name(error: BaseException) -> str:
 
 
 class _Keys(Getter[Payload]):
-    """Reads a payload's top-level keys; what is no text is none of a propagator's, and may have it fail."""
+    """Reads a payload's top-level keys; what is not text is none of a propagator's, and may have it fail."""
 
     def get(self, carrier: Payload, key: str) -> list[str] | None:
         value = carrier.get(key)

@@ -25,7 +25,7 @@ def parse_duration(text: str) -> float:
     elif text and found is not None:
         seconds = sum(float(part or 0) * unit for part, unit in zip(found.groups(), UNIT_SECONDS.values(), strict=True))
     else:
-        raise ValueError(f"{text!r} is no duration; write seconds, or as in 90s, 15m, 1h30m or 2d")
+        raise ValueError(f"{text!r} is not a duration; write seconds, or as in 90s, 15m, 1h30m or 2d")
     if seconds > MAX_DURATION_SECONDS:
         raise ValueError(f"{text!r} is longer than {show_duration(MAX_DURATION_SECONDS)}")
     return seconds
@@ -54,12 +54,12 @@ def due_at(when: float | timedelta | datetime, now: float) -> float:
             raise InvalidPush(f"{when!r} has no time zone; pass datetime.now(UTC) + …, or a zone of your choice")
         due = when.timestamp()
     elif isinstance(when, bool) or not isinstance(when, int | float) or when - when != 0:
-        raise InvalidPush(f"{when!r} is no time; pass epoch seconds, a timedelta or an aware datetime")
+        raise InvalidPush(f"{when!r} is not a valid time; pass epoch seconds, a timedelta or an aware datetime")
     else:
         try:
             due = float(when)
         except OverflowError as error:
-            raise InvalidPush("an integer beyond the floats is no time; pass epoch seconds") from error
+            raise InvalidPush("an integer beyond the floats is not a valid time; pass epoch seconds") from error
     if due >= MAX_EPOCH_SECONDS:
         raise InvalidPush(_too_late(when, due))
     return due

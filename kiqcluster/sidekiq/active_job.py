@@ -106,7 +106,7 @@ def deserialized(envelope: JSON) -> tuple[list[Any], dict[str, Any]]:
     """Return positions and keywords of an envelope, in Python's types.  Raises CannotDeserialize."""
     arguments = envelope.get("arguments") if isinstance(envelope, dict) else None
     if not isinstance(arguments, list):
-        raise CannotDeserialize("args[0] is no envelope of ActiveJob: it has no list of arguments")
+        raise CannotDeserialize("args[0] is not an envelope of ActiveJob: it has no list of arguments")
     positions = _read_list(arguments, "arguments")
     if arguments and isinstance(arguments[-1], dict) and KEYWORDS in arguments[-1]:
         return positions[:-1], positions[-1]
@@ -173,13 +173,13 @@ def _read_object(value: Mapping[str, JSON], path: str) -> Any:
 
 def _read_text(value: JSON) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not text")
     return value
 
 
 def _read_duration(value: JSON) -> timedelta:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{value!r} is no number of seconds")
+        raise TypeError(f"{value!r} is not a number of seconds")
     return timedelta(seconds=value)
 
 

@@ -42,7 +42,7 @@ class Effect:
             if isinstance(word, str):
                 word.encode()
             elif isinstance(word, bool) or not isinstance(word, bytes | int | float):
-                raise TypeError(f"effect {self.operation}: {word!r} is no text, bytes or number")
+                raise TypeError(f"effect {self.operation}: {word!r} is not text, bytes or number")
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,12 +206,12 @@ def _check_mapping(
 def read(raw: bytes) -> Payload:
     """Return the payload in `raw`.
 
-    Raises MalformedPayload when it is no JSON, no object, or names no class.
+    Raises MalformedPayload when it is not JSON, no object, or names no class.
     """
     try:
         payload = ruby_json.decode(raw)
     except ruby_json.Undecodable as error:
-        raise MalformedPayload(f"the payload is no JSON ({error})") from error
+        raise MalformedPayload(f"the payload is not JSON ({error})") from error
     if type(payload) is not dict:
         raise MalformedPayload(f"the payload is JSON, but no object: {type(payload).__name__}")
     if not isinstance(payload.get("class"), str) or not payload["class"]:
@@ -348,7 +348,7 @@ def decode_backtrace(stored: JSON) -> list[str] | None:
 def wrap(raw: bytes, queue: str, reason: Exception, now: float) -> bytes:
     """Return an entry for the dead set that keeps bytes which are no job, and says why they are none.
 
-    Ruby stores such bytes bare, without a reason, and loses JSON that is no object (trap 12).
+    Ruby stores such bytes bare, without a reason, and loses JSON that is not an object (trap 12).
     """
     try:
         kept, encoding = raw.decode(), None

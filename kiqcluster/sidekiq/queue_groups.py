@@ -163,7 +163,7 @@ def _check_name(name: str, text: str) -> None:
             "as in default,mailers, or give each process a word of its own"
         )
     if "*" in name and name != EVERY_QUEUE and (not name.endswith(NAMESPACE_SUFFIX) or "*" in name[:-1]):
-        raise UsageError(f"{name!r} is no pattern: '*' stands for every queue, 'cronjob:*' for a namespace")
+        raise UsageError(f"{name!r} is not a pattern: '*' stands for every queue, 'cronjob:*' for a namespace")
     if name == NAMESPACE_SUFFIX:
         raise UsageError("':*' lacks its namespace; write it as in 'cronjob:*'")
 
@@ -171,7 +171,7 @@ def _check_name(name: str, text: str) -> None:
 def _weight(text: str, group: str) -> int:
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MAX_WEIGHT):
         raise UsageError(
-            f"{text!r} in {group!r} is no weight; write an integer from 1 to {MAX_WEIGHT}, as in 'critical=5'"
+            f"{text!r} in {group!r} is not a weight; write an integer from 1 to {MAX_WEIGHT}, as in 'critical=5'"
         )
     return int(text)
 

@@ -130,7 +130,7 @@ def patch(raw: bytes, changes: Mapping[str, JSON], without: Collection[str] = ()
     """Return the JSON object `raw` with some keys replaced, added at the end, or left out.
 
     Values that are not named travel as the bytes they are, so floats and escapes of another producer survive.
-    Raises Undecodable for what is no JSON object.
+    Raises Undecodable for what is not a JSON object.
     """
     fields = members(raw)
     for key in without:
@@ -146,7 +146,7 @@ def patch(raw: bytes, changes: Mapping[str, JSON], without: Collection[str] = ()
 def members(raw: bytes) -> dict[str, Any]:
     """Return the members of the JSON object `raw`; bytes(…) of each is how it is written there.
 
-    Raises Undecodable for what is no JSON object.
+    Raises Undecodable for what is not a JSON object.
     """
     try:
         fields: dict[str, Any] = decode_raw_fields(raw)
@@ -206,7 +206,7 @@ def _encode_slowly(value: JSON) -> str:
         return "[" + ",".join(map(_encode_slowly, value)) + "]"
     if isinstance(value, float):
         if value - value != 0:
-            raise ValueError(f"{value} is no JSON number")
+            raise ValueError(f"{value} is not a JSON number")
         return InForce.form.write(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(Decimal(value)) if value.bit_length() > MAX_INT_DIGITS else str(value)
@@ -235,4 +235,4 @@ def _parse_int(digits: str) -> int:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")

@@ -33,7 +33,7 @@ ESCAPE_HELP = "in a password, write / ? # @ : % as %2F %3F %23 %40 %3A %25"
 DEFAULT_SENTINEL_PORT = 26_379  # where an address has none
 # After `//user:` up to the last @ (a password may hold any character), or in the query (unix://PATH?password=…).
 PASSWORD = re.compile(r"(?<=//)([^:@/]*:).*(?=@)|([?&]\w*pass\w*=)[^&]*", re.IGNORECASE)
-# A port that is no number: a password, when somebody has left out the host or its @.
+# A port that is not a number: a password, when somebody has left out the host or its @.
 PORT = re.compile(r"(?<=//)((?:[^:@/?,\[\]]*(?::\d{0,5})?,)*[^:@/?,\[\]]*:)(?!\d{0,5}(?:[,/?]|$))[^@]*$")
 LOGIN = re.compile(r"^(?!embedded:)(?!.*//).*(?=@)")  # all before the last @, where no // tells what it is
 SENTINEL_ADDRESS = re.compile(
@@ -97,7 +97,7 @@ def parse_address(address: str) -> Node | Service:
         _check_options(node)
     except ValueError as error:
         raise UsageError(
-            f"{masked(address)!r} is no Redis address ({error}); write redis://HOST:PORT/DB, rediss://…, "
+            f"{masked(address)!r} is not a Redis address ({error}); write redis://HOST:PORT/DB, rediss://…, "
             "unix:///PATH?db=N, redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB or embedded:DIR"
         ) from error
     return node
@@ -111,7 +111,7 @@ def _parsed(address: str) -> Node:
         node: Node = parse_url(address)  # type: ignore[no-untyped-call]  # redis-py has no types here
     except ValueError as error:
         if "ort" in str(error):  # it quotes the port, which a password begins with that has a / in it
-            raise ValueError(f"its port is no number up to 65535; {ESCAPE_HELP}") from None
+            raise ValueError(f"its port is not a number up to 65535; {ESCAPE_HELP}") from None
         raise
     return node
 
@@ -133,7 +133,7 @@ def _parse_service(address: str) -> Service:
     hosts = [HOST.fullmatch(host) for host in (found["hosts"] if found else "").split(",")]
     if found is None or None in hosts or any(int(host["port"] or 1) > 65_535 for host in hosts if host):
         raise UsageError(
-            f"{masked(address)!r} is no address of sentinels; "
+            f"{masked(address)!r} is not an address of sentinels; "
             "write redis+sentinel://[USER:PASSWORD@]HOST:PORT,HOST:PORT/SERVICE/DB"
         )
     options: Node = {}

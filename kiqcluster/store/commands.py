@@ -1,8 +1,8 @@
 """The Redis commands that a worker runs, in scripts and by itself, and a trial of each at boot.
 
-An ACL that forbids one of them is no outage: a script that fails in the middle, each time, makes copies of jobs.  So a
-worker that may not run them all does not start, and says which.  The trial changes nothing but a key of its own, which
-is a string and expires: commands for other types fail on it, after Redis has looked at the rights.
+If an ACL forbids one of them, a script fails in the middle each time, and makes copies of jobs.  So a worker that may
+not run all of them does not start, and names them.  The trial changes only a key of its own, which is a string and
+expires: commands for other types fail on it, after Redis has checked the permissions.
 
 docs/running.md shows a user with exactly these rights.
 """
@@ -18,7 +18,7 @@ from kiqcluster.store.wire import Command, is_outage
 __all__ = ["WORKER_COMMANDS", "check_commands"]
 
 PROBE_TTL_SECONDS = 10  # that the key of the trial lives
-MIN_WAIT_SECONDS = "0.01"  # seconds; a command that waits is refused before it does, for the key is no list
+MIN_WAIT_SECONDS = "0.01"  # seconds; a command that waits is refused before it does, for the key is not a list
 
 # Name → what comes behind the key, None where no key does.
 WORKER_COMMANDS: dict[str, Sequence[str] | None] = {

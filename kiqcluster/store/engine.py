@@ -457,7 +457,9 @@ class Engine:
         silent, complaint = {}, ""
         for word, score in zip(handed[::2], handed[1::2], strict=True):
             if (identity := _text(word)) is None:  # nobody of ours: it must not keep others from being recovered
-                complaint = f"{self._keys.members} or {self._keys.beats} names {word!r}, which is no process; remove it"
+                complaint = (
+                    f"{self._keys.members} or {self._keys.beats} names {word!r}, which is not a process; remove it"
+                )
             else:
                 silent[identity] = score
         for key in broken:

@@ -3,7 +3,7 @@
 What several of them do alike is in a file that they include (`-- include unit`).
 
 A script runs by its digest; a server that does not know it (restarted, failed over) is sent the text.  NOSCRIPT
-means that nothing ran, so sending the text is no repetition.
+means that nothing ran, so sending the text is not a repetition.
 """
 
 from __future__ import annotations

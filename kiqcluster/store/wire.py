@@ -46,7 +46,7 @@ MAX_WRITE_BYTES = 65_536  # of a large command that one write hands over: each h
 SLOW_TRANSFER_SECONDS = 30.0  # that a reply, or a large command, may take however slow it is
 MIN_BYTES_PER_SECOND = 1_000  # of one that takes longer: a byte now and then must not hold anybody for ever
 INCOMPLETE = object()  # what the parser returns while a reply has not arrived whole
-# Of a server that is no primary, or not any more: another one may be.
+# Of a server that is not a primary, or not any more: another one may be.
 NO_PRIMARY_CODES = frozenset({"LOADING", "READONLY", "MASTERDOWN", "NOREPLICAS", "UNBLOCKED"})
 KEY_ERROR_CODES = frozenset(
     {"WRONGTYPE", "NOPERM"}
@@ -68,7 +68,7 @@ def pack(command: Command) -> bytes:
 
 
 class Garbled(ConnectionError):
-    """What has arrived is no reply: the connection is of no use any more."""
+    """What has arrived is not a reply: the connection is of no use any more."""
 
 
 class Wire:
@@ -250,7 +250,7 @@ def refusal_of(error: Exception) -> RedisRefused:
 
 
 def says_no_primary(reply: Reply) -> bool:
-    """Return whether this reply makes its connection useless: the server is no primary, or not any more."""
+    """Return whether this reply makes its connection useless: the server is not a primary, or not any more."""
     return isinstance(reply, RedisRefused) and reply.code in NO_PRIMARY_CODES
 
 

@@ -151,7 +151,7 @@ def definition_of(job: JobLike) -> Definition | None:
         return current_registry().get(job)
     definition = getattr(job, "definition", None)
     if not isinstance(definition, Definition):
-        raise UsageError(f"{job!r} is no job; pass a job, or the name of one")
+        raise UsageError(f"{job!r} is not a job; pass a job, or the name of one")
     return definition
 
 

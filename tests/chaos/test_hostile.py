@@ -24,12 +24,12 @@ HUGE = sized((1_000_000, 5_000_000), (1_000_000, 5_000_000, 20_000_000, 20_000_0
 THREADS = 10
 KINDS = {
     **CASES,
-    "much of nothing": Case(b"\x00" * 2_000_000, "dead", "no JSON"),
-    "a deep hole": Case(b'{"class":"Work","args":[' + b"[" * 200_000 + b"]" * 200_000 + b"]}", "dead", "no JSON"),
-    "an unfinished one": Case(b'{"class":"Work","args":[' + b'{"a":' * 50_000, "dead", "no JSON"),
+    "much of nothing": Case(b"\x00" * 2_000_000, "dead", "not JSON"),
+    "a deep hole": Case(b'{"class":"Work","args":[' + b"[" * 200_000 + b"]" * 200_000 + b"]}", "dead", "not JSON"),
+    "an unfinished one": Case(b'{"class":"Work","args":[' + b'{"a":' * 50_000, "dead", "not JSON"),
     "a name to import": Case(b'{"class":"os.system","args":["exit 1"],"retry":true}', "schedule", "unknown_class"),
     "a name to evaluate": Case(b'{"class":"__import__(\'os\')","args":[],"retry":true}', "schedule", "unknown_class"),
-    "a pickle": Case(b"\x80\x04\x95\x1d\x00\x00\x00\x00\x00\x00\x00\x8c\x05posix\x94.", "dead", "no JSON"),
+    "a pickle": Case(b"\x80\x04\x95\x1d\x00\x00\x00\x00\x00\x00\x00\x8c\x05posix\x94.", "dead", "not JSON"),
 }
 
 

@@ -30,17 +30,17 @@ def job(**fields: Any) -> bytes:
 
 CASES = {
     # no job at all
-    "empty": Case(b"", "dead", "no JSON"),
-    "text": Case(b"certainly not JSON", "dead", "no JSON"),
-    "cut off": Case(b'{"class":"Echo","args":[', "dead", "no JSON"),
-    "not a number": Case(b'{"class":"Echo","args":[NaN]}', "dead", "no JSON"),
-    "not UTF-8": Case(b'{"class":"Echo","args":["\xff\xfe"]}', "dead", "no JSON"),
-    "binary": Case(bytes(range(256)), "dead", "no JSON"),
+    "empty": Case(b"", "dead", "not JSON"),
+    "text": Case(b"certainly not JSON", "dead", "not JSON"),
+    "cut off": Case(b'{"class":"Echo","args":[', "dead", "not JSON"),
+    "not a number": Case(b'{"class":"Echo","args":[NaN]}', "dead", "not JSON"),
+    "not UTF-8": Case(b'{"class":"Echo","args":["\xff\xfe"]}', "dead", "not JSON"),
+    "binary": Case(bytes(range(256)), "dead", "not JSON"),
     "number": Case(b"123", "dead", "no object"),
     "null": Case(b"null", "dead", "no object"),
     "list": Case(b"[]", "dead", "no object"),
     "string": Case(b'"x"', "dead", "no object"),
-    "too deep": Case(b'{"class":"Echo","args":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "dead", "no JSON"),
+    "too deep": Case(b'{"class":"Echo","args":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "dead", "not JSON"),
     # no class, or one that nobody knows
     "no class": Case(b'{"args":[1]}', "dead", "no class"),
     "empty object": Case(b"{}", "dead", "no class"),

@@ -218,7 +218,7 @@ class TestWhatCanNeverBe:
             refute_enqueued(welcome, 1, "hi", 3)
 
     def test_what_is_no_job_is_refused(self) -> None:
-        with pytest.raises(UsageError, match="is no job"):
+        with pytest.raises(UsageError, match="is not a job"):
             refute_enqueued(len)
 
     def test_a_count_of_none_is_refused(self, welcome) -> None:

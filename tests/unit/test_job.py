@@ -290,7 +290,7 @@ class TestOptions:
 
     @pytest.mark.parametrize("name", ["a\nb", "\x00", "\x7f"])
     def test_a_name_that_cannot_be_printed_is_refused(self, name: str) -> None:
-        assert "no name for a job" in refusal(lambda: declare(name))
+        assert "not a valid name for a job" in refusal(lambda: declare(name))
 
     @pytest.mark.parametrize("queue", ["a\nb", "\x00"])
     def test_a_queue_name_that_cannot_be_printed_is_refused(self, queue: str) -> None:
@@ -588,7 +588,7 @@ class TestRefused:
         for base in (Base, Job):
             use = getattr(base, verb)
             message = refusal(use if verb in ("perform_async", "perform_inline", "set") else lambda use=use: use([]))
-            assert f"{base.__qualname__} is no job" in message
+            assert f"{base.__qualname__} is not a job" in message
 
     @pytest.mark.parametrize("target", [int, object(), functools.partial(print), lambda: None, "x"])
     def test_only_functions_are_decorated(self, target: Any) -> None:

@@ -1,4 +1,4 @@
-"""exporter: gauges of what lies in Redis, for Prometheus; one for a fleet, where every worker would tell the same.
+"""exporter: gauges about Redis, for Prometheus.  One per fleet is enough, because all would report the same.
 
 Exporter    looks at Redis when somebody scrapes, at most once in a few seconds; concurrent scrapes share a look
 Server      HTTP: /metrics, and / for people

@@ -1,8 +1,8 @@
 """Commands about clusters and processes.
 
-ps        who is there
+ps        clusters and workers, with their states
 steer     quiet, resume, roll, reload, kill
 deploy    deploy begin, commit, abort
-signals   signal, dump: whom an identity names, Ruby's processes among them
-monitor   who is there, in the layout of sidekiqmon
+signals   signal, dump: for clusters, workers and Ruby's processes
+monitor   a status report in the layout of sidekiqmon
 """

@@ -1,7 +1,6 @@
-"""deploy begin, commit, abort: a release in three steps that a script can fail between.
+"""deploy begin, commit, abort: the steps of a release, for scripts that may fail between them.
 
-Whatever happens to the script, the quiet that `begin` has begun ends with its lease, and so does the lock that keeps
-others from deploying meanwhile.
+If the script dies, the quiet that `begin` started ends with its lease, and so does the deploy lock.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def owner_option(function: F) -> F:
 
 
 def outage_options(function: F) -> F:
-    """Add what a step goes by that must not fail for an outage of Redis."""
+    """Add the options of a step that survives an outage of Redis."""
     for option in (
         click.option(
             "--socket", "sockets", multiple=True, metavar="PATH",
@@ -152,9 +151,9 @@ def commit(
 ) -> None:
     """Roll every supervisor, and wait for it.
 
-    Exit code 1 if one of them fails.  The quiet ends with the roll, also with one that fails: what works goes on.  The
-    lock stays for `abort` then.  While Redis is away this goes on trying, and tells the clusters of this host by their
-    control sockets.
+    Exit code 1 if one of them fails.  The quiet ends with the roll, also if it fails: working workers go on.  The
+    lock then stays for `abort`.  While Redis is away this keeps trying, and reaches the clusters of this host through
+    their control sockets.
 
     \b
       kiqctl deploy commit
@@ -195,12 +194,12 @@ def abort(
     patience: float | None,
     hosts: tuple[str, ...],
 ) -> None:
-    """Resume: the release is not to be.  Workers that have it already are rolled back, and that is waited for.
+    """Resume, and roll back workers that already have the release.  Waits for the rollback.
 
     Once the deploy is committed, or its lease has ended, nothing is rolled back.
-    A quiet that no deploy has begun goes on; `kiqctl resume` ends it.  A roll that is under way ends as superseded.
-    While another deploy holds the lock nothing is done, and the exit code is 6.  An outage of Redis is waited for as by
-    `commit`.
+    `abort` does not end a quiet that another operator started; `kiqctl resume` does.  A roll that is under way ends as
+    superseded.  While another deploy holds the lock nothing is done, and the exit code is 6.  An outage of Redis is
+    handled as by `commit`.
 
     \b
       kiqctl deploy abort
@@ -237,7 +236,7 @@ def abort(
 @json_option
 @click.pass_context
 def status(ctx: click.Context, store: Store, output: Output, owner: str) -> None:
-    """Say who has the deploy lock.  The exit code is 6 if that is somebody else.
+    """Show who holds the deploy lock.  The exit code is 6 if that is another owner.
 
     \b
       kiqctl deploy status

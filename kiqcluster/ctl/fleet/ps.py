@@ -1,6 +1,6 @@
-"""ps: who is there, by supervisor, and what they do.
+"""ps: the clusters and their workers, with their states.
 
-What a worker does it tells Redis itself; how it stands its supervisor tells, also of slots that have no worker.
+Workers publish their running jobs; supervisors publish the state of their slots, empty ones included.
 """
 
 from __future__ import annotations
@@ -87,13 +87,13 @@ def ps(
     config_file: str | None,
     environment: str | None,
 ) -> None:
-    """Show clusters and their workers: busy, quiet, how a roll goes.
+    """Show clusters and their workers.
 
-    What a lease has left, and what waits for a reload, a roll or a restart, stands beside the cluster's name; below
-    it, how the latest roll went.  STATE is serves, quiet, booting, unresponsive, backoff until the next try, stopping
-    or no Redis; UP is how long it has run, BEAT how long ago it was last heard of, RESTARTS how often the slot's worker
-    has died that nobody wanted to, and how long ago the latest did.  One that has ended without a word is shown for
-    a minute.  RELEASE, or GENERATION, is there while not all run the same.
+    The line of a cluster shows the remaining lease of a quiet, and whether a reload, a roll or a restart is needed;
+    the next line shows the result of the latest roll.  STATE is serves, quiet, booting, unresponsive, backoff with
+    the time until the next try, stopping or no Redis.  UP is the uptime, BEAT the time since the last heartbeat,
+    RESTARTS the unplanned restarts of the slot, and how long ago the latest was.  A worker that died without
+    deregistering is shown for a minute.  RELEASE or GENERATION is shown while workers differ in it.
 
     \b
       kiqctl ps
@@ -156,7 +156,7 @@ def table_of(status: ClusterStatus) -> tuple[Sequence[Column], list[tuple[str, .
 
 
 def row_of(name: str, worker: WorkerStatus | None, process: ProcessStatus | None = None) -> tuple[str, ...]:
-    """Return the words for a process that goes by that name, or for a slot."""
+    """Return the row of a process, or of an empty slot."""
     state = state_of(worker, process)
     if worker is None:
         return (name, NO_VALUE, state, NO_VALUE, NO_VALUE, NO_VALUE, NO_VALUE, NO_VALUE)
@@ -173,7 +173,7 @@ def row_of(name: str, worker: WorkerStatus | None, process: ProcessStatus | None
 
 
 def state_of(worker: WorkerStatus | None, process: ProcessStatus | None) -> str:
-    """Return how a process or slot stands.  Whether it is quiet, a worker itself knows best."""
+    """Return the state of a process or slot.  For quiet, the worker's own report counts."""
     state = process.state if process is not None else ""
     if process is not None and state == "backoff":
         return f"backoff, {format_duration(process.backoff)}"
@@ -189,7 +189,7 @@ def state_of(worker: WorkerStatus | None, process: ProcessStatus | None) -> str:
 
 
 def restarts_of(process: ProcessStatus, now: float) -> str:
-    """Return how often a process of its slot has died that nobody wanted to, and how long ago the latest did."""
+    """Return the unplanned restarts of its slot, and how long ago the latest was."""
     if process.restarts is None:
         return NO_VALUE
     when = f" ({ago(min(process.died_at, now), now)})" if process.restarts and process.died_at and now else ""
@@ -197,7 +197,7 @@ def restarts_of(process: ProcessStatus, now: float) -> str:
 
 
 def _differences(children: Sequence[ProcessStatus]) -> tuple[list[Column], Callable[[ProcessStatus], tuple[str, ...]]]:
-    """Return the columns in which processes differ that should not for long, and what makes the words for them."""
+    """Return the columns RELEASE and GENERATION where processes differ in them, and a function for their cells."""
     processes = [each for each in children if each.pid is not None]
     releases = {each.release for each in processes}
     names = {each: each.rstrip("/").rpartition("/")[2] for each in releases}
@@ -219,7 +219,7 @@ def _differences(children: Sequence[ProcessStatus]) -> tuple[list[Column], Calla
 
 
 def summary_of(status: ClusterStatus) -> str:
-    """Return what a cluster is doing, and what waits, in one line that a terminal only shows."""
+    """Return the state of a cluster, and what it needs, as one printable line."""
     words = [f"{pluralize(len(status.workers), 'worker')} in {pluralize(status.slots, 'slot')}"]
     words.append(f"busy {status.busy} of {status.concurrency}")
     if status.quiet_by:
@@ -244,7 +244,7 @@ def summary_of(status: ClusterStatus) -> str:
 
 
 def recent_events(status: ClusterStatus) -> list[str]:
-    """Return in lines of the same kind how the latest roll went, what failed, and whether this is old news."""
+    """Return printable lines: the result of the latest roll, failures, and whether the state is stale."""
     lines = []
     if status.silent_for >= STALE_STATE_SECONDS:
         lines.append(f"its supervisor has not reported for {format_duration(status.silent_for)}; it may be stuck")
@@ -267,7 +267,7 @@ def _failure(status: ClusterStatus, what: str, report: Mapping[str, Any], how_fa
 
 
 def _when(status: ClusterStatus, report: Mapping[str, Any]) -> str:
-    """Return how long ago it ended; nothing where that is unknown."""
+    """Return how long ago it ended; "" if that is unknown."""
     ended_at = read_number(report.get("ended_at"))
     return f" {ago(min(ended_at, status.now), status.now)}" if ended_at and status.now else ""
 

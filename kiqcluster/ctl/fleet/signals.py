@@ -1,8 +1,8 @@
-"""signal and dump: what the signals of this host mean, for processes on any host, and for Ruby's as far as these know.
+"""signal and dump: the meaning of a signal, sent to processes on any host, Ruby's included.
 
-1. find     whom the identity names: a supervisor, one of its workers, a process of Ruby's; or everybody
-2. say      what they will do
-3. tell     ours by control messages, which are answered; Ruby's by the list that their heartbeat reads
+1. find     the target: a supervisor, one of its workers, a process of Ruby's, or all
+2. print    what they will do
+3. send     control messages to ours, which answer; to Ruby's, words in the list that their heartbeat reads
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ RUBY_ACTIONS = frozenset({"quiet", "stop", "dump"})  # what a heartbeat of Ruby'
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Whom a signal is for: whole clusters, single workers of ours, processes of Ruby's."""
+    """The targets of a signal: whole clusters, single workers of ours, processes of Ruby's."""
 
     clusters: Sequence[Cluster] = ()
     workers: Sequence[RegisteredProcess] = ()
@@ -113,7 +113,7 @@ def _is_named(name: str, identity: str) -> bool:
 
 
 class RubyTransport:
-    """To processes of Ruby's Sidekiq, which answer nothing: within ten seconds their heartbeat reads what was left."""
+    """Sends to processes of Ruby's Sidekiq, which do not answer; their heartbeat reads signals every ten seconds."""
 
     def __init__(self, store: Store, ruby: Sequence[RegisteredProcess]) -> None:
         self._store = store
@@ -137,7 +137,7 @@ class RubyTransport:
 
 
 def transports_to(store: Store, targets: Targets) -> list[Transport]:
-    """Return how all of them are reached."""
+    """Return the transports that reach all targets."""
     supervisors = [each.supervisor for each in targets.clusters]
     found: list[Transport] = [RedisTransport(store, supervisors=supervisors)] if supervisors else []
     found += [RedisTransport(store, identity=each.identity) for each in targets.workers]
@@ -149,7 +149,7 @@ def identities(found: Sequence[RegisteredProcess]) -> list[str]:
 
 
 def send_and_report(store: Store, output: Output, meaning: SignalMeaning, targets: Targets) -> int:
-    """Say what will be done, have it done, report it; return the exit code."""
+    """Print what the targets will do, send the order, report the answers; return the exit code."""
     words_by_name = dict.fromkeys(
         (*(each.supervisor for each in targets.clusters), *identities(targets.workers)), meaning.words
     )
@@ -220,7 +220,7 @@ def signal(
     """
     key = name.upper().removeprefix("SIG")
     if key not in MEANINGS:
-        raise UsageError(f"{name} is no signal with a meaning here; there are {', '.join(MEANINGS)}")
+        raise UsageError(f"{name} is not a known signal; the signals are {', '.join(MEANINGS)}")
     if (identity is None) is not is_for_all or (hosts and not is_for_all):
         raise UsageError("name one IDENTITY, or say --all, which --host narrows")
     meaning, processes = MEANINGS[key], list_processes(store)

@@ -1,4 +1,4 @@
-"""quiet, resume, roll, reload, kill: what whole clusters are asked to do."""
+"""quiet, resume, roll, reload, kill: orders to clusters."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def report(
 
 
 def accepted(answers: Sequence[Answer]) -> list[str]:
-    """Return the names of those that do it."""
+    """Return the names of those that accepted the order."""
     return [each.name for each in answers if each.error is None]
 
 
@@ -109,7 +109,7 @@ def quiet(
 @json_option
 @click.pass_context
 def resume(ctx: click.Context, transport: Transport, output: Output) -> None:
-    """Fetch again, whoever has made it quiet.
+    """Fetch again, regardless of who made it quiet.
 
     \b
       kiqctl resume
@@ -148,10 +148,10 @@ def roll(ctx: click.Context, transport: Transport, output: Output, wait: bool, t
 @json_option
 @click.pass_context
 def reload(ctx: click.Context, transport: Transport, output: Output, wait: bool, timeout: float | None) -> None:
-    """Read configuration and queue groups anew.
+    """Reload configuration and queue groups.
 
-    Workers whose group has not changed go on.  What cannot be read is an error at once; whether the application can be
-    imported, and leaves something to listen to, shows later: --wait waits for that.
+    Workers whose group has not changed keep running.  A file that cannot be read is an error at once.  Whether the
+    application can be imported, and has queues to listen to, shows later; --wait waits for that.
 
     \b
       kiqctl reload --wait
@@ -173,9 +173,9 @@ def reload(ctx: click.Context, transport: Transport, output: Output, wait: bool,
 def kill(ctx: click.Context, jid: str, transport: RedisTransport | SocketTransport, output: Output) -> None:
     """End a job that hangs, by its worker process.
 
-    JID is that of a job that runs (`kiqctl busy`), or a beginning that no other has.  Its process is killed and
-    replaced.  Jobs that ran beside it run again and are not blamed; it is itself, and is buried after
-    max_retries_after_interruption such deaths.
+    JID is the id of a running job (`kiqctl busy`), or an unambiguous prefix of it.  Its process is killed and replaced.
+    Jobs that ran beside it run again, and the death does not count against them.  It counts against this job, which
+    goes to the dead set after max_retries_after_interruption such deaths.
 
     \b
       kiqctl kill 6f1d22b3a9c04e7f8a51d0c2

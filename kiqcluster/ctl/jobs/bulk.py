@@ -1,4 +1,4 @@
-"""Bulk: the same thing done to many jobs, batch by batch, and told truly however it ends.
+"""Bulk: one operation on many jobs, batch by batch, with an exact report however it ends.
 
 1. count      how many are meant, before anybody is asked
 2. carry_out  a batch at a time, each job in one place at any moment; memory holds a page and a batch, no more

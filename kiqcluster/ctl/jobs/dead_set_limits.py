@@ -1,7 +1,7 @@
-"""Trimming: how many older dead jobs go when others are killed, for the dead set is trimmed to its limits.
+"""Dead set limits: how many older dead jobs a kill drops, because the dead set is trimmed to its limits.
 
-1. before   up to how many, by the size of the set and its limits; somebody else may bury jobs meanwhile
-2. after    how many went, by the sizes before and after: true as far as nobody else has changed the set meanwhile
+1. before   the maximum, from the size of the set and its limits
+2. after    the number, from the sizes before and after; exact unless others changed the set meanwhile
 """
 
 from __future__ import annotations

@@ -50,14 +50,14 @@ class Time(click.ParamType):  # type: ignore[type-arg]  # generic in newer versi
         except ValueError:
             return self._read(value, param, ctx)
         if not isfinite(seconds):
-            self.fail(f"{value!r} is no time; write 2026-11-20T09:59Z, or epoch seconds", param, ctx)
+            self.fail(f"{value!r} is not a valid time; write 2026-11-20T09:59Z, or epoch seconds", param, ctx)
         return self._due(seconds, param, ctx)
 
     def _read(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
             at = datetime.fromisoformat(value)
         except ValueError:
-            self.fail(f"{value!r} is no time; write 2026-11-20T09:59Z, or epoch seconds", param, ctx)
+            self.fail(f"{value!r} is not a valid time; write 2026-11-20T09:59Z, or epoch seconds", param, ctx)
         if at.tzinfo is None:
             local = at.isoformat(timespec="minutes" if not at.second else "auto")
             self.fail(f"{value!r} has no zone; write {local}Z, or another one as in {local}+02:00", param, ctx)

@@ -1,4 +1,4 @@
-"""Kinds: the three sets, as rows of a table, and how a walk through one goes."""
+"""Job sets: the table of the retry set, the schedule and the dead set, and how each is searched."""
 
 from __future__ import annotations
 

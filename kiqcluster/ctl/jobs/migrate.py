@@ -67,7 +67,7 @@ class Places(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
         names = [name.strip() for name in value.split(",")] if isinstance(value, str) else value
         for name in names:
             if name not in PLACES:
-                self.fail(f"{name!r} is no place where jobs wait; there are {', '.join(PLACES)}", param, ctx)
+                self.fail(f"{name!r} is not a place where jobs wait; there are {', '.join(PLACES)}", param, ctx)
         return [place for place in PLACES if place in names]
 
 

@@ -1,4 +1,4 @@
-"""Listing: the group that lists when it is called bare, and pages of what may be too much for a terminal."""
+"""Pager: the group whose default command is `list`, and the pages of long lists."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class DefaultListGroup(click.Group):
-    """A group of which the command `list` is meant where none is named."""
+    """A group that runs `list` when no command is given."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):

@@ -175,7 +175,7 @@ def redis_options(function: F) -> F:
 
 
 def dead_set_options(function: F) -> F:
-    """Do the same for a command that buries jobs: with wrong limits of the dead set it would drop others from there."""
+    """Add the same for a command that kills jobs, and check the limits of the dead set, to which it trims the set."""
     return _store_options(function, ADDRESS_SETTINGS | {"dead_max_jobs", "dead_timeout"})
 
 
@@ -263,7 +263,7 @@ yes_option = click.option("--yes", is_flag=True, help="do it without asking")
 
 
 class Declined(KiqError):
-    """Whoever was asked has not said yes."""
+    """The confirmation was declined."""
 
 
 def confirm(output: Output, what: str, *, yes: bool) -> None:

@@ -1,4 +1,4 @@
-"""Views: what `top` shows of a picture, as rows of words.  Pure; the screen and `--once` both show these."""
+"""Rows: the dashboard as rows of text for `top`.  Pure; used by the screen and by `--once`."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def _queues(dashboard: Dashboard) -> list[Row]:
 
 
 def size_and_latency(queue: QueueSummary) -> tuple[str, str]:
-    """Return the words for both, which nobody knows where the key is no list."""
+    """Return the words for both, which nobody knows where the key is not a list."""
     return (
         (NO_VALUE, NO_VALUE) if queue.error is not None else (format_number(queue.size), format_duration(queue.latency))
     )

@@ -3,7 +3,7 @@
 1. clean    whatever came from Redis becomes one line that a terminal only shows, and never obeys
 2. measure  in cells of the terminal, by graphemes: an emoji of several characters takes two (wcwidth knows; ADR 0013)
 3. fit      columns that may shrink give way: ids first, then the widest; what is still too long is cut at the edge
-Where standard output is no terminal, nothing is cut: who reads a pipe wants all of it (COLUMNS says otherwise).
+Where standard output is not a terminal, nothing is cut: who reads a pipe wants all of it (COLUMNS says otherwise).
 """
 
 from __future__ import annotations

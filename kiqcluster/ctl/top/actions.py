@@ -1,4 +1,4 @@
-"""Deeds: what a key of `top` does to what is selected, in words and as an order for the looker."""
+"""Actions: the effect of a key of `top` on the selected row, described in words and run by the refresher."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ __all__ = ["KEYS_BY_VIEW", "Action", "action_for", "peek_queue"]
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """what: in words, as in `retry SendMail 3f2a…`.  run: does it, and returns how it went.  Raises KiqError.
+    """what: description, as in `retry SendMail 3f2a…`.  run: does it, and returns the result.  Raises KiqError.
 
-    is_look: it changes nothing, and returns lines to be read.
+    is_read_only: it changes nothing, and returns lines to show.
     """
 
     what: str

@@ -1,9 +1,9 @@
 """Refresher: the thread behind `top` that alone talks to Redis, so that keys answer while Redis does not.
 
-1. orders   what the person at the keyboard wants done, one after the other
-2. look     a picture of now
-3. wait     until the next look is due, somebody orders something, or wants another view
-While Redis is away it says so, and goes on trying.
+1. run the submitted actions, one after the other
+2. read the dashboard
+3. wait until the next refresh is due, an action is submitted, or the view changes
+While Redis is away it reports the error and keeps trying.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_RETRY_SECONDS = 5.0  # seconds between two looks while Redis is away, where 
 
 @dataclass(frozen=True, slots=True)
 class ViewRequest:
-    """What the next picture is to show.  offset: of the first entry, in views that have pages."""
+    """The view to read next.  offset: of the first entry, in views that have pages."""
 
     view: View
     offset: int = 0

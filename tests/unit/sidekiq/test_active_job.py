@@ -180,7 +180,7 @@ class TestReading:
 
     @pytest.mark.parametrize("envelope", [None, [], "x", 7, {}, {"arguments": None}, {"arguments": {"a": 1}}])
     def test_what_is_no_envelope_is_refused(self, envelope: Any) -> None:
-        with pytest.raises(CannotDeserialize, match="no envelope"):
+        with pytest.raises(CannotDeserialize, match="not an envelope"):
             run("SampleJob", inspect.signature(lambda: None), lambda: None, envelope)
 
 

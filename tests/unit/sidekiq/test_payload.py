@@ -259,10 +259,10 @@ class TestRead:
     @pytest.mark.parametrize(
         ("raw", "reason"),
         [
-            (b"\xff\xfe", "no JSON"),
-            (b"", "no JSON"),
-            (b"{", "no JSON"),
-            (b'{"class":"X","args":[NaN]}', "no JSON"),
+            (b"\xff\xfe", "not JSON"),
+            (b"", "not JSON"),
+            (b"{", "not JSON"),
+            (b'{"class":"X","args":[NaN]}', "not JSON"),
             (b"123", "no object: int"),
             (b"null", "no object: NoneType"),
             (b"[]", "no object: list"),
@@ -457,7 +457,7 @@ class TestBacktrace:
 class TestWrap:
     @pytest.mark.parametrize("raw", [b"", b"{", b"123", b"\xff\xfe\x00", "é".encode(), b'{"class":5}', b"\x00" * 10])
     def test_bytes_that_are_no_job_are_kept_and_come_back(self, raw: bytes) -> None:
-        entry = read(wrap(raw, "mails", MalformedPayload("no JSON"), NOW))
+        entry = read(wrap(raw, "mails", MalformedPayload("not JSON"), NOW))
 
         assert unwrap(entry) == raw
 

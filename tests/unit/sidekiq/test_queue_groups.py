@@ -92,7 +92,7 @@ class TestWeights:
         "weight", ["", "0", "-1", "+1", "1.5", "x", " 1", "1001", "9" * 5_000, "1_0", "²", "٣", "5=6"]
     )
     def test_everything_else_is_none(self, weight: str) -> None:
-        with pytest.raises(UsageError, match="is no weight"):
+        with pytest.raises(UsageError, match="is not a weight"):
             parse_group(f"a={weight}")
 
 

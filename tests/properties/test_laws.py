@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from kiqcluster.config import Config
 from kiqcluster.errors import InvalidArguments, UsageError
 from kiqcluster.ipc.frames import Channel
-from kiqcluster.ipc.running_jobs import RECORD, RunningJobs
+from kiqcluster.ipc.running_jobs import TOKEN_BYTES, RunningJobs
 from kiqcluster.process.config_sources import load
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.payload import check_arguments, presentable, read, unwrap, wrap
 from kiqcluster.sidekiq.queue_groups import concurrency_for, parse_group
-from kiqcluster.supervisor.cluster.respawn import WINDOW, History, after_death
+from kiqcluster.supervisor.cluster.respawn import BURST_WINDOW_SECONDS, History, after_death
 from kiqcluster.worker.fetch.queue_order import QueueOrder
 from kiqcluster.worker.run.retry import delay, plan
 from tests.reports import Stage, Worker
@@ -240,7 +240,7 @@ def test_no_minute_has_more_respawns_than_the_burst(lives: list[float], burst: i
         now = history.not_before + life
 
     for start in starts:
-        assert sum(start <= other < start + WINDOW - 0.001 for other in starts) <= burst
+        assert sum(start <= other < start + BURST_WINDOW_SECONDS - 0.001 for other in starts) <= burst
 
 
 # totals
@@ -308,7 +308,7 @@ def _stream(send: Callable[[Channel], object]) -> bytes:
     return data
 
 
-tokens = st.text("0123456789.", min_size=1, max_size=RECORD - 1)
+tokens = st.text("0123456789.", min_size=1, max_size=TOKEN_BYTES - 1)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.none() | tokens), max_size=20))

@@ -221,7 +221,7 @@ def trickle(peer: socket.socket, has_ended: threading.Event) -> None:
 @pytest.fixture
 def crawling(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
     """A connection on which something moves all the time, and hardly anything arrives."""
-    monkeypatch.setattr("kiqcluster.store.wire.PACE_SECONDS", SOON)
+    monkeypatch.setattr("kiqcluster.store.wire.SLOW_TRANSFER_SECONDS", SOON)
     monkeypatch.setattr("kiqcluster.store.wire.MIN_BYTES_PER_SECOND", 1_000_000)
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as ours:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)

@@ -1,8 +1,8 @@
-"""Wakeup: how signals reach a main loop: by a descriptor that it selects on.  Handlers do nothing (invariant 3).
+"""SignalPipe: delivers signals to a main loop through a descriptor that the loop selects on.
 
-Runs in: the main thread of the supervisor and of every worker; `ring` in any thread.
-COMMON_ACTIONS is what a signal asks of either.  What it asks of one alone stands there: supervisor/signals,
-worker/inbox.
+Runs in: the main thread of the supervisor and of every worker; `wake` in any thread.
+COMMON_ACTIONS maps signals to actions that both have.  supervisor/signals and worker/inbox add their own.
+Signal handlers do nothing (invariant 3).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import socket
 from collections.abc import Iterable, Mapping
 from types import FrameType
 
-__all__ = ["COMMON_ACTIONS", "Actions", "Wakeup", "catch", "release"]
+__all__ = ["COMMON_ACTIONS", "Actions", "SignalPipe", "catch", "release"]
 
 Actions = Mapping[signal.Signals, str]
 
@@ -27,8 +27,8 @@ COMMON_ACTIONS: Actions = {
 }
 
 
-class Wakeup:
-    """Readable, for a selector, once a signal has arrived or somebody has rung."""
+class SignalPipe:
+    """A socket pair that is readable, for a selector, once a signal has arrived or `wake` was called."""
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()
@@ -36,7 +36,7 @@ class Wakeup:
         self._writer.setblocking(False)
 
     def listen(self) -> None:
-        """Have the numbers of all signals arrive here that are handled in Python."""
+        """Receive the numbers of all signals that have a handler in Python."""
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
 
     def fileno(self) -> int:
@@ -46,19 +46,19 @@ class Wakeup:
         """Return the numbers of both ends."""
         return self._reader.fileno(), self._writer.fileno()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         try:
             self._writer.send(b"\0")
         except OSError:  # full: the loop is awake already
             return
 
     def read(self, actions: Actions) -> list[tuple[str, str]]:
-        """Return what the signals that have arrived ask for, in order, as (action, name of the signal).
+        """Return the actions of the signals that have arrived, in order, as (action, name of the signal).
 
-        One that comes twice before it is read may be there once.  Of a CONT and a TSTP or TTIN that come together the
-        kernel keeps the later one; if it keeps both, the later one's handler may still be the first.  Those without an
-        action are somebody else's: the application may handle signals of its own, real-time ones among them, which
-        have no name.
+        A signal that arrives twice before it is read may be listed once.  When a CONT and a TSTP or TTIN arrive
+        together, the kernel keeps the later one; if it keeps both, the later one's handler may run first.  Signals
+        without an action are skipped: the application may handle its own, among them real-time signals, which have no
+        name.
         """
         try:
             numbers = self._reader.recv(4_096)
@@ -67,22 +67,22 @@ class Wakeup:
         arrived = [signal.Signals(number) for number in numbers if number in actions]
         return [(actions[number], number.name) for number in arrived]
 
-    def was_rung(self) -> bool:
-        """Return whether somebody has rung since the last time; for a wakeup that no signals arrive at."""
+    def was_woken(self) -> bool:
+        """Return whether `wake` was called since the last time; for a pipe that does not `listen` to signals."""
         try:
             return bool(self._reader.recv(4_096))
         except BlockingIOError:
             return False
 
     def close(self) -> None:
-        """Stop listening; in a child this leaves its parent's wakeup alone."""
+        """Stop listening; in a forked child this leaves the parent's pipe alone."""
         signal.set_wakeup_fd(-1)
         self._reader.close()
         self._writer.close()
 
 
 def release(numbers: Iterable[signal.Signals]) -> None:
-    """Give signals that were caught what they do in any Python program; in a forked process, for its own code."""
+    """Restore Python's default handlers of signals that were caught; for the code of a forked process."""
     for number in numbers:
         if signal.getsignal(number) is _do_nothing:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
@@ -95,4 +95,4 @@ def catch(numbers: Iterable[signal.Signals]) -> None:
 
 
 def _do_nothing(_number: int, _frame: FrameType | None) -> None:
-    """Handle a signal: the wakeup has its number already."""
+    """Handle a signal: the pipe has its number already."""

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kiqcluster.process.signal_pipe import COMMON_ACTIONS, Actions, Wakeup, catch
+from kiqcluster.process.signal_pipe import COMMON_ACTIONS, Actions, SignalPipe, catch
 
 __all__ = ["SIGNAL_ACTIONS", "SignalInbox", "blocked", "reset_in_child"]
 
@@ -20,7 +20,7 @@ SIGNAL_ACTIONS: Actions = {
 IGNORED = (signal.SIGPIPE, signal.SIGTTOU, signal.SIGWINCH)
 
 
-class SignalInbox(Wakeup):
+class SignalInbox(SignalPipe):
     """Readable, for a selector, when there is something to `take`."""
 
     def install(self) -> None:

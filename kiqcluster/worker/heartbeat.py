@@ -30,7 +30,7 @@ from kiqcluster.control.process_registry import CLUSTER_FIELD, SUPERVISOR_FIELD,
 from kiqcluster.errors import RedisRefused, ReplyLost, StoreError
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.process.service import Service
-from kiqcluster.process.signal_pipe import Wakeup
+from kiqcluster.process.signal_pipe import SignalPipe
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.keys import HEARTBEAT_TTL_SECONDS, Keys
 from kiqcluster.sidekiq.payload import peek, shown
@@ -157,7 +157,7 @@ class Heartbeat(Service):
         self._names_cursor = FIRST_CURSOR  # where the next look at the queue names begins
         self._has_shown_work = False  # there may be running jobs of ours in Redis
         self._has_warned_of_json = self._is_skewed = self._is_announced = False
-        self._wakeup = Wakeup()
+        self._signal_pipe = SignalPipe()
         self._cluster: tuple[Mapping[str, Any], float] | None = None  # its state, and when we were told, monotonic
 
     def run(self) -> None:
@@ -184,16 +184,16 @@ class Heartbeat(Service):
         self._beat(lambda: nullcontext(self._connection))
 
     def close_after_fork(self) -> None:
-        """Close the wakeup in a forked process; the store closes the connection."""
-        self._wakeup.close()
+        """Close the signal pipe in a forked process; the store closes the connection."""
+        self._signal_pipe.close()
 
     def descriptors(self) -> tuple[int, int]:
         """Return the numbers of the descriptors that wake it."""
-        return self._wakeup.descriptors()
+        return self._signal_pipe.descriptors()
 
     def beat_soon(self) -> None:
         """Beat soon; from any thread."""
-        self._wakeup.ring()
+        self._signal_pipe.wake()
 
     def publish_cluster(self, state: Mapping[str, Any]) -> None:
         """Publish the supervisor's state: at once if it has changed, else with the next beat; from any thread."""
@@ -225,7 +225,7 @@ class Heartbeat(Service):
             self._runtime.run_hooks("heartbeat")
 
     def wake(self) -> None:
-        self._wakeup.ring()
+        self._signal_pipe.wake()
         self._connection.close()
 
     def withdraw(self, seconds: float) -> None:
@@ -445,7 +445,7 @@ class Heartbeat(Service):
                 self._connection.close()
                 raise ReplyLost("Redis did not answer in time")
             self._wait_for_either(left)
-            if self._wakeup.was_rung():
+            if self._signal_pipe.was_woken():
                 self._beat_on_other_connection()
             for reply in self._connection.receive():
                 if isinstance(reply, Exception):
@@ -463,7 +463,7 @@ class Heartbeat(Service):
     def _wait_for_either(self, seconds: float) -> None:
         """Wait until something arrives, or a beat is asked for."""
         poll = select.poll()
-        for number in (self._wakeup.fileno(), self._connection.fileno()):
+        for number in (self._signal_pipe.fileno(), self._connection.fileno()):
             if number >= 0:  # the connection may be closed by now, to stop us
                 poll.register(number, select.POLLIN)
         poll.poll(seconds * 1_000)

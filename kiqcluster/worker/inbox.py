@@ -6,7 +6,7 @@ import signal
 from collections import deque
 from collections.abc import Callable
 
-from kiqcluster.process.signal_pipe import COMMON_ACTIONS, Actions, Wakeup, catch, release
+from kiqcluster.process.signal_pipe import COMMON_ACTIONS, Actions, SignalPipe, catch, release
 
 __all__ = ["REMOTE_ACTIONS", "SIGNAL_ACTIONS", "Inbox"]
 
@@ -19,7 +19,7 @@ DEADLY_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
 REMOTE_ACTIONS = {"TERM": "stop", "INT": "stop", "TSTP": "quiet", "USR1": "quiet", "CONT": "resume", "TTIN": "dump"}
 
 
-class Inbox(Wakeup):
+class Inbox(SignalPipe):
     """Readable, for a selector, when there is something to `take` or to `run_posted`."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Inbox(Wakeup):
     def post(self, action: Callable[[], None]) -> None:
         """Have the main thread do something soon; from any thread."""
         self._posted.append(action)
-        self.ring()
+        self.wake()
 
     def run_posted(self) -> None:
         while self._posted:

@@ -1,4 +1,4 @@
-"""Wakeup: what arrives at a main loop, and what does not concern it."""
+"""SignalPipe: signals that a main loop receives, and those that it ignores."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kiqcluster.process.signal_pipe import COMMON_ACTIONS, Wakeup, catch
+from kiqcluster.process.signal_pipe import COMMON_ACTIONS, SignalPipe, catch
 from kiqcluster.supervisor import signals
 from kiqcluster.worker import inbox
 
@@ -17,20 +17,20 @@ MINE = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 @pytest.fixture
-def wakeup() -> Iterator[Wakeup]:
+def pipe() -> Iterator[SignalPipe]:
     """One that listens for two signals; afterwards they do what they did before."""
     before = {number: signal.getsignal(number) for number in MINE}
-    wakeup = Wakeup()
-    wakeup.listen()
+    pipe = SignalPipe()
+    pipe.listen()
     catch(MINE)
-    yield wakeup
-    wakeup.close()
+    yield pipe
+    pipe.close()
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
-def is_readable(wakeup: Wakeup) -> bool:
-    return bool(select.select([wakeup], [], [], 0)[0])
+def is_readable(pipe: SignalPipe) -> bool:
+    return bool(select.select([pipe], [], [], 0)[0])
 
 
 def send(*numbers: signal.Signals) -> None:
@@ -38,33 +38,33 @@ def send(*numbers: signal.Signals) -> None:
         os.kill(os.getpid(), number)
 
 
-def test_signals_arrive_in_order_as_action_and_name(wakeup: Wakeup) -> None:
+def test_signals_arrive_in_order_as_action_and_name(pipe: SignalPipe) -> None:
     send(signal.SIGUSR2, signal.SIGUSR1)
 
-    assert is_readable(wakeup)
-    assert wakeup.read({signal.SIGUSR1: "quiet", signal.SIGUSR2: "roll"}) == [("roll", "SIGUSR2"), ("quiet", "SIGUSR1")]
-    assert not is_readable(wakeup)
-    assert wakeup.read(COMMON_ACTIONS) == []
+    assert is_readable(pipe)
+    assert pipe.read({signal.SIGUSR1: "quiet", signal.SIGUSR2: "roll"}) == [("roll", "SIGUSR2"), ("quiet", "SIGUSR1")]
+    assert not is_readable(pipe)
+    assert pipe.read(COMMON_ACTIONS) == []
 
 
-def test_a_signal_without_an_action_is_somebody_elses(wakeup: Wakeup) -> None:
+def test_a_signal_without_an_action_is_somebody_elses(pipe: SignalPipe) -> None:
     send(signal.SIGUSR2, signal.SIGUSR1)
 
-    assert wakeup.read(COMMON_ACTIONS) == [("quiet", "SIGUSR1")]
+    assert pipe.read(COMMON_ACTIONS) == [("quiet", "SIGUSR1")]
 
 
-def test_a_ring_wakes_and_asks_for_nothing(wakeup: Wakeup) -> None:
-    wakeup.ring()
+def test_wake_makes_the_pipe_readable_without_an_action(pipe: SignalPipe) -> None:
+    pipe.wake()
 
-    assert is_readable(wakeup)
-    assert wakeup.read(COMMON_ACTIONS) == []
+    assert is_readable(pipe)
+    assert pipe.read(COMMON_ACTIONS) == []
 
 
-def test_rings_that_nobody_answers_hold_nobody_up(wakeup: Wakeup) -> None:
+def test_wake_does_not_block_when_nobody_reads(pipe: SignalPipe) -> None:
     for _ in range(10_000):
-        wakeup.ring()
+        pipe.wake()
 
-    assert is_readable(wakeup)
+    assert is_readable(pipe)
 
 
 def test_what_a_signal_asks_of_the_cluster_it_asks_of_one_worker_too() -> None:

@@ -2,13 +2,13 @@
 
 Read in this order:
 connection   Store (a shard: address, keys, connections) and Connection (one exchange at a time)
-address      what an address means, and which server Sentinel's answers lead to
-wire         commands and replies as bytes, and what an error reply means
+address      parses addresses, and finds the primary that sentinels name
+wire         commands and replies as bytes, and the kinds of error replies
 scripts      the .lua files, one per operation, called by digest
-engine       what a worker asks of Redis: join, reserve, settle, resync, recover, move_due
+engine       the operations of a worker: join, reserve, settle, resync, recover, move_due
 embedded     the private server of `--embedded`, its address and its command line
 
-Nothing here retries: whether a command may run twice is known only to its caller (rules R2 to R4).
+Nothing here retries: only the caller knows whether a command may run twice (rules R2 to R4).
 """
 
 from kiqcluster.store.address import parse_address

@@ -1,10 +1,10 @@
-"""Addresses: what they mean, and what of them may be shown.
+"""Addresses: parses them, and hides their passwords in messages.
 
 parse_address   redis://, rediss://, unix://, embedded:DIR → Node; redis+sentinel:// → Service
-Service         a primary that sentinels know by a name: which of them is asked next, and what to make of their answers
+Service         a primary that sentinels know by a name: asks one sentinel after another for its place
 masked          an address without its password
 
-Never: opens a connection.  Service.locate is handed the way to ask a sentinel by who can (connection.py).
+Never: opens a connection.  connection.py passes Service.locate a function that asks a sentinel.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Node = dict[str, Any]  # keyword arguments of redis-py's connection class, itsel
 Place = tuple[str, int]  # host and port
 Ask = Callable[[Node, str], Place | None]  # how to connect to a sentinel, a service's name → where the primary is
 
-PRIMARY_ONLY = "primary_only"  # key of a Node: to be connected to only if it is a primary
+PRIMARY_ONLY = "primary_only"  # key of a Node: connect to it only if it is a primary
 ESCAPE_HELP = "in a password, write / ? # @ : % as %2F %3F %23 %40 %3A %25"
-DEFAULT_SENTINEL_PORT = 26_379  # where an address has none
+DEFAULT_SENTINEL_PORT = 26_379  # for an address without a port
 # After `//user:` up to the last @ (a password may hold any character), or in the query (unix://PATH?password=…).
 PASSWORD = re.compile(r"(?<=//)([^:@/]*:).*(?=@)|([?&]\w*pass\w*=)[^&]*", re.IGNORECASE)
-# A port that is not a number: a password, when somebody has left out the host or its @.
+# A port that is not a number may be a password: the host or its @ is missing.
 PORT = re.compile(r"(?<=//)((?:[^:@/?,\[\]]*(?::\d{0,5})?,)*[^:@/?,\[\]]*:)(?!\d{0,5}(?:[,/?]|$))[^@]*$")
-LOGIN = re.compile(r"^(?!embedded:)(?!.*//).*(?=@)")  # all before the last @, where no // tells what it is
+LOGIN = re.compile(r"^(?!embedded:)(?!.*//).*(?=@)")  # all before the last @, in an address without //
 SENTINEL_ADDRESS = re.compile(
     r"(?P<scheme>rediss?)\+sentinel://((?P<login>[^/?#]*)@)?(?P<hosts>[^/?#@]+)"
     r"/(?P<service>[^/?#]+)(/(?P<db>[0-9]*))?(\?(?P<options>.*))?"
@@ -47,8 +47,8 @@ HOST = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[^:\[\]\s]+)(:(?P<port>[0-9]+))?
 class Service:
     """A primary that sentinels know by a name.
 
-    hosts: the sentinels.  options: how to connect to them.  node: how to connect to the primary, but for its place.
-    first: the sentinel that is asked first, since it was right the last time.
+    hosts: the sentinels.  options: how to connect to them.  node: how to connect to the primary, without host and port.
+    first: the sentinel that is asked first, because its last answer was right.
     """
 
     name: str
@@ -58,10 +58,10 @@ class Service:
     first: Place | None = None
 
     def locate(self, ask: Ask) -> Iterator[Node]:
-        """Yield where the primary is, by one sentinel after the other as long as they are wrong.
+        """Yield the place of the primary, from one sentinel after the other until the caller accepts an answer.
 
-        ask: what it raises as RedisUnavailable or ReplyLost makes the next one be asked; all else is passed on.
-        Raises RedisUnavailable when none knows.
+        ask: queries a sentinel.  After RedisUnavailable or ReplyLost the next one is asked; other errors are passed on.
+        Raises RedisUnavailable when no sentinel knows the primary.
         """
         found: set[Place] = set()
         complaints = []
@@ -75,7 +75,7 @@ class Service:
                 complaints.append(f"{sentinel[0]}:{sentinel[1]} knows no {self.name!r}")
             elif place not in found:
                 found.add(place)
-                self.first = sentinel  # it stays so, if the caller asks for no other
+                self.first = sentinel  # remains, unless the caller asks for another answer
                 yield {**self.node, "host": place[0], "port": place[1], PRIMARY_ONLY: True}
         if not found:
             said = f"no sentinel says where {self.name!r} is ({'; '.join(complaints)}); nothing was sent"
@@ -83,10 +83,10 @@ class Service:
 
 
 def parse_address(address: str) -> Node | Service:
-    """Return what it takes to connect to redis://, rediss://, unix:// or embedded:DIR, or the service of sentinels.
+    """Return the connection arguments of redis://, rediss://, unix:// or embedded:DIR, or the service of sentinels.
 
     Sentinels: redis+sentinel://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]…]/SERVICE[/DB][?sentinel_password=…].
-    Raises UsageError that names the forms which work.
+    Raises UsageError that names the valid forms.
     """
     if "+sentinel:" in address:
         return _parse_service(address)
@@ -104,20 +104,20 @@ def parse_address(address: str) -> Node | Service:
 
 
 def _parsed(address: str) -> Node:
-    """Return what redis-py makes of an address.  Raises ValueError without a part of the password in its words."""
-    if "#" in address:  # it would cut off the rest, and perhaps leave an address that works
+    """Return the address as redis-py parses it.  Raises ValueError whose message has no part of the password."""
+    if "#" in address:  # the URL parser cuts off the rest, which may leave a valid address
         raise ValueError(f"a # ends it; {ESCAPE_HELP}")
     try:
         node: Node = parse_url(address)  # type: ignore[no-untyped-call]  # redis-py has no types here
     except ValueError as error:
-        if "ort" in str(error):  # it quotes the port, which a password begins with that has a / in it
+        if "ort" in str(error):  # the message quotes the port, which is the start of a password with a / in it
             raise ValueError(f"its port is not a number up to 65535; {ESCAPE_HELP}") from None
         raise
     return node
 
 
 def _check_options(node: Node) -> None:
-    """Raise ValueError for an option that connections do not take; it is found by making one, which opens nothing."""
+    """Raise ValueError for an option that connections do not take.  Creates one to find out, and opens nothing."""
     options = {name: value for name, value in node.items() if name != "connection_class"}
     try:
         node.get("connection_class", TcpConnection)(**options, protocol=2, retry=None, health_check_interval=0)
@@ -158,5 +158,5 @@ def _parse_service(address: str) -> Service:
 
 
 def masked(address: str) -> str:
-    """Return the address with its password hidden, for logs and error messages; it need not be a sound one."""
+    """Return the address with its password hidden, for logs and error messages; the address may be invalid."""
     return LOGIN.sub("***", PORT.sub(r"\1***", PASSWORD.sub(r"\1\2***", address)))

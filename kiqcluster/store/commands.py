@@ -1,8 +1,8 @@
 """The Redis commands that a worker runs, in scripts and by itself, and a trial of each at boot.
 
-If an ACL forbids one of them, a script fails in the middle each time, and makes copies of jobs.  So a worker that may
-not run all of them does not start, and names them.  The trial changes only a key of its own, which is a string and
-expires: commands for other types fail on it, after Redis has checked the permissions.
+If an ACL forbids one of them, a script fails in the middle each time, and makes copies of jobs.  So a worker refuses to
+start unless it may run all of them, and names those that are forbidden.  The trial changes only a key of its own, which
+is a string and expires: commands for other types fail on it, after Redis has checked the permissions.
 
 docs/running.md shows a user with exactly these rights.
 """
@@ -17,10 +17,10 @@ from kiqcluster.store.wire import Command, is_outage
 
 __all__ = ["WORKER_COMMANDS", "check_commands"]
 
-PROBE_TTL_SECONDS = 10  # that the key of the trial lives
-MIN_WAIT_SECONDS = "0.01"  # seconds; a command that waits is refused before it does, for the key is not a list
+PROBE_TTL_SECONDS = 10  # lifetime of the trial's key
+MIN_WAIT_SECONDS = "0.01"  # Redis refuses a blocking command before it waits, because the key is not a list
 
-# Name → what comes behind the key, None where no key does.
+# Name → arguments after the key; None for a command without a key.
 WORKER_COMMANDS: dict[str, Sequence[str] | None] = {
     "BITFIELD": ("GET", "u8", "0"),
     "BLMOVE": ("{key}", "RIGHT", "LEFT", MIN_WAIT_SECONDS),
@@ -75,7 +75,7 @@ COMMANDS_WITHOUT_KEY: dict[str, Sequence[str]] = {
     "EVALSHA": ("0" * 40, "0"),
     "TIME": (),
 }
-COMMANDS_THAT_DELETE = ("DEL", "UNLINK")  # when the others have had the key
+COMMANDS_THAT_DELETE = ("DEL", "UNLINK")  # these run last
 FORBIDDEN, UNKNOWN = "NOPERM", "unknown command"
 
 
@@ -106,7 +106,7 @@ def check_commands(store: Store, identity: str) -> None:
 
 
 def is_missing(refusal: RedisRefused) -> bool:
-    """Return whether a command was refused for what it is, and not for the key that it met."""
+    """Return whether Redis refused the command itself, and not its key."""
     return FORBIDDEN in str(refusal) or UNKNOWN in str(refusal)
 
 

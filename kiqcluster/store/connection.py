@@ -1,7 +1,7 @@
 """Connections: a Store is one Redis (a shard), a Connection is one connection to it.
 
 Connection policy (docs/engine.md): this module never sends a command twice.  redis-py alone would send a
-timed-out LPUSH again (two copies of a job), so its retries are off, and every exchange ends in one of
+timed-out LPUSH again (two copies of a job), so its retries are off.  Every exchange ends in one of
 - replies                  Redis ran the commands; an error reply is a RedisRefused among the replies
 - RedisUnavailable         nothing was sent
 - ReplyLost                the commands were sent, and may or may not have run
@@ -61,7 +61,7 @@ REQUIRED_COMMANDS = ("BLMOVE", "LMOVE", "SMISMEMBER")  # other servers may lack 
 SOCKET_ADVICE = "a server, or `kiqcluster --embedded`, has to run there"
 # For a TLS connection that ends early: a server refuses only after the handshake, and its message may be lost by then.
 TLS_ADVICE = "does it want a client certificate (ssl_certfile, ssl_keyfile), or does it not speak TLS?"
-SENTINEL_TIMEOUT_SECONDS = 1.0  # for one sentinel, before the next one is asked
+SENTINEL_TIMEOUT_SECONDS = 1.0  # for one sentinel, before the next one
 
 
 class Connection:
@@ -71,7 +71,7 @@ class Connection:
     trust: seconds after an exchange during which the socket is assumed to be open.  Checking it lets other threads
     run, and under load the command would wait behind them.
     timeout: seconds without progress on the socket; a large transfer over a slow line is not cut off.
-    total: seconds after which an exchange is given up even if it makes progress.
+    total: seconds after which an exchange is abandoned even if it makes progress.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Connection:
         self._wire: Wire | None = None
         self._trust = trust
         self._trusted_until = 0.0
-        self._has_talked = False  # a reply has arrived on this socket
+        self._has_talked = False  # whether a reply has arrived on this socket
         self._begun: tuple[Wire, int] | None = None  # how many replies are awaited, and where
         self._unread = 0  # replies to `send` that `receive` has not yielded
 
@@ -98,10 +98,10 @@ class Connection:
         return self.finish(timeout)
 
     def begin(self, commands: Sequence[Command]) -> None:
-        """Send all commands in one write; `finish` comes next, from whichever thread.  Raises as exchange does."""
+        """Send all commands in one write; call `finish` next, from any thread.  Raises as exchange does."""
         packed = b"".join(map(pack, commands))
         if self._begun is not None or self._unread:
-            self.close()  # an exception interrupted the exchange before, and its replies would be taken for ours
+            self.close()  # an exception interrupted the previous exchange; its replies must not be taken for ours
         wire = self._ready()
         if self._total != inf:
             wire.deadline = SystemClock.monotonic() + self._total
@@ -115,7 +115,7 @@ class Connection:
             raise
 
     def finish(self, timeout: float | None = None) -> list[Reply]:
-        """Return the replies to what was begun, in order.  See exchange."""
+        """Return the replies to the commands that `begin` sent, in order.  See exchange."""
         assert self._begun is not None
         wire, awaited = self._begun
         try:
@@ -169,12 +169,12 @@ class Connection:
 
     @property
     def arriving(self) -> int:
-        """Bytes of an incomplete reply that have arrived, as of the last `receive`."""
+        """Bytes of an incomplete reply that had arrived at the last `receive`."""
         return 0 if self._wire is None else self._wire.arriving
 
     @property
     def used_at(self) -> float:
-        """When the last exchange ended, monotonic seconds."""
+        """Monotonic seconds at which the last exchange ended."""
         return self._trusted_until - self._trust
 
     def fileno(self) -> int:
@@ -187,7 +187,7 @@ class Connection:
             self._wire.close()
 
     def close(self) -> None:
-        """Close the socket; the next exchange reconnects.  From another thread, it wakes the one that waits here."""
+        """Close the socket; the next exchange reconnects.  Called from another thread, it wakes a waiting exchange."""
         wire, self._wire = self._wire, None
         self._unread = 0
         if wire is not None:
@@ -196,7 +196,7 @@ class Connection:
     def _ready(self) -> Wire:
         wire = self._wire
         if wire is not None and self._trusted_until <= SystemClock.monotonic() and wire.has_input():
-            self.close()  # readable without a request: closed by the server, or out of step
+            self.close()  # readable without a request: the server closed it, or replies do not match requests
             wire = None
         if wire is None:
             self._has_talked = False
@@ -231,7 +231,7 @@ class Connection:
             refusal = refusal_of(error)
             if is_outage(refusal):
                 raise RedisUnavailable(f"Redis is not ready ({error}); nothing was sent") from error
-            raise RedisRefused(f"{refusal} ({_place(node)})") from error  # of a sentinel, or of a server
+            raise RedisRefused(f"{refusal} ({_place(node)})") from error  # a sentinel's or a server's
         except (redis.RedisError, OSError) as error:
             over = ", over TLS" if issubclass(make, SSLConnection) else ""
             advice = TLS_ADVICE if over and has_ended(error) else ""
@@ -243,7 +243,7 @@ class Connection:
 
 
 def has_ended(error: Exception) -> bool:
-    """Return whether an error means that the server closed the connection; redis-py wraps the reason."""
+    """Return whether an error means that the server closed the connection (redis-py wraps the reason)."""
     causes = (error, error.__cause__, error.__context__)
     ends = ssl.SSLError | ConnectionResetError | ConnectionAbortedError | BrokenPipeError
     return any(isinstance(each, ends) for each in causes) or "closed" in str(error)
@@ -255,7 +255,7 @@ def _place(node: Node) -> str:
 
 
 def _check_primary(connection: Any) -> None:
-    """Raise redis-py's ConnectionError when the server is a replica: sentinels may be behind.  One round trip."""
+    """Raise redis-py's ConnectionError when the server is a replica: sentinels may be outdated.  One round trip."""
     connection.send_command("ROLE", check_health=False)
     try:
         role, *_ = connection.read_response(disable_decoding=True)
@@ -282,7 +282,7 @@ def _ask_sentinel(sentinel: Node, service: str) -> Place | None:
 
 
 class Loan:
-    """Returns a connection to the free ones after use.  A class, because a generator would slow down each push."""
+    """Lends a connection and keeps it for reuse.  A class, because a generator would slow down each push."""
 
     __slots__ = ("_connection", "_home")
 
@@ -391,7 +391,7 @@ class Store:
         if isinstance(reply, RedisRefused):
             if reply.code in ("NOAUTH", "WRONGPASS"):
                 raise reply
-            reply = b""  # some hosts rename or forbid INFO; Sidekiq does without it as well
+            reply = b""  # some hosts rename or forbid INFO; Sidekiq does not need it either
         fields = dict(line.split(":", 1) for line in reply.decode().splitlines() if ":" in line)
         version = fields.get("redis_version", "")
         if version and int(version.split(".")[0]) < 7:
@@ -417,9 +417,9 @@ class Store:
             connection.close_after_fork()
 
     def close_idle(self, seconds: float) -> None:
-        """Close connections that were unused for so many seconds.
+        """Close connections that were unused for at least `seconds`.
 
-        The one used last is lent first, so connections that only a peak needed stay unused.
+        The store lends the connection used last first, so connections that only a peak needed stay unused.
         """
         unused_since = SystemClock.monotonic() - seconds
         for _ in range(len(self._free)):

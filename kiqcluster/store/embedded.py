@@ -1,4 +1,4 @@
-"""The private server of `--embedded`: where it listens and how it is started.  It is never the production choice.
+"""The private server of `--embedded`: its address and its command line.  It is not for production.
 
 Address `embedded:DIR`; socket DIR/redis.sock; append-only file, fsync every second, so its data survives restarts.
 """

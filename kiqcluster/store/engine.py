@@ -2,19 +2,19 @@
 
 join       become a member, before the first reserve (R1)
 exchange   settle a batch and reserve a batch, in one round trip (R2, R4)
-find_work  look whether a reserve would be of use, and of which queues
-forbidden_queues   which queues an ACL keeps from us, after a reserve that was refused as a whole
+find_work  find the queues from which a reserve would bring units
+forbidden_queues   find the queues that an ACL forbids, after a reserve that was refused as a whole
 settle     settle alone; may be sent again
-begin_run  whether a unit may run, by the rows of its features
-resync     after a lost reply: fence, and give back what the caller does not hold (R3)
-recover    end a membership, one's own or a dead one's, and give its units back (R7)
-return_wake_lists   move what has rung back to its queue: before a stop, and for the dead
-beat       say that a process lives, and be handed those that have been silent for too long (R8)
-server_of  which process of Redis answers
+begin_run  decide by the rows of its features whether a unit may run
+resync     after a lost reply: fence, and give back units that the caller does not hold (R3)
+recover    end a membership, the caller's own or a dead process', and give its units back (R7)
+return_wake_lists   move jobs of wake lists back to their queues: before a stop, and after a recovery
+beat       record that processes are alive, and receive members that have been silent for too long (R8)
+server_of  identify the Redis process that answers
 read_due, move_due   schedule and retry set → queues (entry_moves.py)
-trim_dead  drop what is too much in the dead set
+trim_dead  drop entries of the dead set that are too old or too many
 
-The worker decides when to call them; every loss and fence is theirs to see, so nothing here retries.
+The worker decides when to call them.  It has to see every loss and fence, so nothing here retries.
 """
 
 from __future__ import annotations
@@ -74,26 +74,26 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-Refusals = dict[str, str]  # token → Redis' words, of units that stay held
-# Queue, in the order of preference → how many units a batch may hold in all when one is taken from it: in its turn, and
-# once all queues have had theirs.  0 only empties its wake list.
+Refusals = dict[str, str]  # token → Redis' error, of units that stay held
+# Queue, in the order of preference → two limits: how large the batch may become by units of this queue in its turn, and
+# after every queue has had its turn.  0 only empties its wake list.
 Limits = Mapping[str, tuple[int, int]]
 
 MAX_RESERVE_BYTES = 1_000_000  # bytes at which a reserve stops (it holds at least one unit)
 MAX_RETURNED, MAX_RETURNED_BYTES = 200, 1_000_000  # at which one recover or resync script stops (at least one unit)
-MAX_OUTCOMES = 200  # that one settle script writes, beside those that are done, which cost little
-READ_QUEUES_TIMEOUT_SECONDS = 1.0  # seconds that a look at the queues may take; who leads after it waits for longer
-SUSPECT_TTL_SECONDS = 72 * 3_600  # seconds that suspects are remembered after the last death
-ANY_DEATHS = 1_000_000  # more than any suspect was at
-MAX_QUEUES = 100  # that one command or script of ours asks: a server has others to serve
-MAX_NAMES = 1_000  # of queues that one command reads
-MAX_COMMANDS = 50  # of these that go in one round trip
-FIXED_SETTLE_KEYS = 5  # of a settle that are the same for all outcomes
+MAX_OUTCOMES = 200  # of one settle script, without units that are done, which cost little
+READ_QUEUES_TIMEOUT_SECONDS = 1.0  # of a check of the queues; a reserve waits longer
+SUSPECT_TTL_SECONDS = 72 * 3_600  # after the last death
+ANY_DEATHS = 1_000_000  # more than any suspect has
+MAX_QUEUES = 100  # of one command or script: the server has other clients
+MAX_NAMES = 1_000  # of queues, read by one command
+MAX_COMMANDS = 50  # of these in one round trip
+FIXED_SETTLE_KEYS = 5  # keys of a settle that are the same for all outcomes
 NO_PERMISSION = "NOPERM"  # code of a refusal
-ALL_SUSPECT = ("*",)  # where nobody knows which units were running
+ALL_SUSPECT = ("*",)  # when the running units are not known
 MAX_PER_SCAN = 1_000  # members read in one round trip, and payloads moved from one wake list
-RENAME_HINT = "Rename it, and kiqcluster makes it anew"  # what to do about a key of ours that is of a wrong type
-REFUSED_ENTRY_DELAY_SECONDS = 60.0  # seconds until a due entry is looked at again that its queue refuses
+RENAME_HINT = "Rename it, and kiqcluster makes it anew"  # the remedy for one of our keys that has a wrong type
+REFUSED_ENTRY_DELAY_SECONDS = 60.0  # until a due entry that its queue refused is tried again
 MAX_DUE = 100  # due entries that are read, and moved, at a time
 MAX_DUE_BYTES = 250_000  # … and bytes: a move sends them twice, and a slow line must get through within the time limit
 
@@ -102,7 +102,7 @@ MAX_DUE_BYTES = 250_000  # … and bytes: a move sends them twice, and a slow li
 class Member:
     """A process' right to reserve.
 
-    record: `boot-id pid-namespace pid create-time`, by which others on the host see whether it lives.
+    record: `boot-id pid-namespace pid create-time`, by which other processes on the host see whether it is alive.
     """
 
     identity: str
@@ -121,9 +121,9 @@ class Member:
 class Unit:
     """A reserved payload.
 
-    token: by which `identity` holds it.  deaths: processes that died while they ran it.
-    reserved_at: monotonic seconds, for whoever holds it; until then, just now.
-    holds: whether it may hold more than its payload, which is released with it.
+    token: by which `identity` holds it.  deaths: number of processes that died while they ran it.
+    reserved_at: monotonic seconds of the process that holds it.
+    holds: whether it may hold keys besides its payload, which are released with it.
     """
 
     queue: str
@@ -152,8 +152,8 @@ class Settlement:
 class BeginVerdict:
     """Whether a unit may run.
 
-    action: go; lost, when others have recovered it; else what becomes of it: drop, park or defer.  seconds: of a defer.
-    row: the first that was not true.
+    action: go; lost, when others have recovered it; or drop, park or defer.  seconds: of a defer.
+    row: the first row that was not true.
     """
 
     action: str
@@ -166,11 +166,11 @@ GO = BeginVerdict("go")
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """What a reserve brought.
+    """The result of a reserve.
 
-    resting: queues that were left alone, paused or broken.  fenced: others have recovered this member; it holds
-    nothing any more.  refusal: Redis' words when it, or one of the queues, could not be read.
-    is_refused: it as a whole.
+    resting: queues that were left alone, paused or broken.  fenced: whether others have recovered this member; then it
+    holds nothing.  refusal: Redis' error when the reserve, or one of its queues, was refused.
+    is_refused: whether the reserve as a whole was refused.
     """
 
     units: list[Unit]
@@ -182,11 +182,11 @@ class Reserved:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What a beat brought.
+    """The result of a beat.
 
-    at: the server's time, epoch seconds.  strangers: whose membership is over, of those that have beaten.
-    silent: identity → score of each member that this caller is to recover.
-    complaint: about a broken key that stops no beat, "" if there is none.
+    at: the server's time, epoch seconds.  strangers: identities that have beaten and are no longer members.
+    silent: identity → score of each member that this caller should recover.
+    complaint: about a broken key that does not stop the beat, "" if there is none.
     """
 
     at: float
@@ -197,7 +197,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A settle and reserve that was sent, and what it takes to read its replies."""
+    """A settle and reserve that was sent, with the data needed to read its replies."""
 
     calls: Sequence[Call]
     done: Sequence[Settlement]
@@ -210,8 +210,8 @@ class Exchange:
 class Engine:
     """The scripts, called with the keys and arguments of one store.
 
-    on_dropped: told what the dead set has lost to a burial, from whichever thread settled or moved.
-    gates: rows of the table of gates in reserve.lua, operation and key, besides that of paused queues.
+    on_dropped: called with the entries that the dead set dropped, in the thread that settled or moved.
+    gates: further rows of the table of gates in reserve.lua (operation and key), besides that of paused queues.
     """
 
     def __init__(
@@ -238,7 +238,7 @@ class Engine:
     def join(self, member: Member) -> None:
         """Enter the membership.  May be sent again before the first reserve.  One round trip.
 
-        Raises StoreError; RedisRefused also where the keys below `kiq:` have a format that this release cannot read.
+        Raises StoreError; RedisRefused also when the keys below `kiq:` have a format that this release cannot read.
         """
         keys = [self._keys.members, self._keys.beats, self._keys.beats_of_format_1, self._keys.format]
         arguments: list[Word] = [member.identity, f"{member.padded_epoch} {member.record}", FORMAT_VERSION]
@@ -264,8 +264,8 @@ class Engine:
         """Settle `done` and reserve units from the queues of `limits`, in its order.
 
         call: a number that grows with each reserve of this epoch.  limits: see Limits; None skips the reserve.
-        most_deaths: that a suspect may have been at which is among the units, 0 for none; it comes alone.
-        Returns what Redis refused to settle, and what was reserved: each stands for itself.
+        most_deaths: of a suspect that may be reserved, 0 for no suspects; a suspect comes alone.
+        Returns the settlements that Redis refused, and the result of the reserve: one may fail without the other.
         One round trip, O(settlements + queues + units).  Raises RedisUnavailable, ReplyLost.
         """
         return self.finish(connection, self.begin(connection, member, call, limits, done, now, most_deaths=most_deaths))
@@ -281,7 +281,7 @@ class Engine:
         *,
         most_deaths: int = ANY_DEATHS,
     ) -> Exchange:
-        """Send an exchange; `finish` comes next on that connection, from whichever thread."""
+        """Send an exchange; call `finish` next on that connection, from any thread."""
         calls = [*self._settle_calls(done, now)]
         if limits is not None:
             calls.append(self._reserve_call(member, call, limits, most_deaths))
@@ -289,9 +289,9 @@ class Engine:
         return Exchange(calls, done, member, call, limits, now)
 
     def finish(self, connection: Connection, sent: Exchange) -> tuple[Refusals, Reserved | None]:
-        """Return what an exchange that was sent has brought.
+        """Return the result of an exchange that was sent.
 
-        One round trip more when Redis refused a settle as a whole (one key is forbidden): each unit by itself then.
+        One more round trip when Redis refused a settle as a whole (one key is forbidden): it settles units one by one.
         """
         replies = finish_scripts(connection, sent.calls)
         reserved = None
@@ -303,9 +303,9 @@ class Engine:
         return self._read_settled(replies, sent.done), reserved
 
     def _settle_each(self, connection: Connection, done: Sequence[Settlement], now: float) -> Refusals:
-        """Settle each unit by a script of its own; return what Redis refused.  One round trip.
+        """Settle each unit by a script of its own; return the refusals.  One round trip.
 
-        Raises ReplyLost whatever has happened: what was reserved with these is in flight, and would be forgotten.
+        Raises ReplyLost for every failure: the units reserved with these are in flight, and would be forgotten.
         """
         calls = [call for each in done for call in self._settle_calls([each], now)]
         try:
@@ -320,9 +320,10 @@ class Engine:
         return refusals
 
     def find_work(self, queues: Sequence[str]) -> list[str]:
-        """Return the queues among which some hold anything, in their wake lists perhaps; none if none does.
+        """Return queues of which at least one has a job, in the queue or its wake list; none if all are empty.
 
-        One command per MAX_QUEUES queues, and all of such a slice are returned.  One round trip.  Raises StoreError.
+        Sends one command per MAX_QUEUES queues, and returns all queues of such a slice.  One round trip.  Raises
+        StoreError.
         """
         slices = sliced(queues, MAX_QUEUES)
         if not slices:
@@ -333,11 +334,11 @@ class Engine:
         ]
         with self.store.borrowed() as connection:
             replies = connection.exchange(commands, timeout=READ_QUEUES_TIMEOUT_SECONDS)
-        # What is refused is for a reserve to find out about.
+        # A refused slice is returned as well: the reserve will report the refusal.
         return [name for names, found in zip(slices, replies, strict=True) if found for name in names]
 
     def queue_names(self) -> Iterator[str]:
-        """Yield the names in the set of queues, some twice perhaps; MAX_NAMES per round trip.  Raises StoreError."""
+        """Yield the names in the set of queues, possibly some twice; MAX_NAMES per round trip.  Raises StoreError."""
         cursor: bytes = b"0"
         while True:
             cursor, names = self.store.call("SSCAN", self._keys.queues, cursor, "COUNT", MAX_NAMES)
@@ -346,9 +347,9 @@ class Engine:
                 return
 
     def forbidden_queues(self, connection: Connection, member: Member, queues: Iterable[str]) -> dict[str, str]:
-        """Return queue → Redis' words for those whose keys an ACL forbids; nothing where it forbids more than queues.
+        """Return queue → Redis' error for queues whose keys an ACL forbids; empty when it forbids other keys too.
 
-        One forbidden key refuses a whole reserve, and Redis does not say which.  One round trip, O(queues).
+        One forbidden key makes Redis refuse a whole reserve without naming the key.  One round trip, O(queues).
         """
         names = list(queues)
         calls = [self._reserve_call(member, 0, {name: (0, 0)} if name else {}, 0) for name in ("", *names)]
@@ -372,7 +373,7 @@ class Engine:
         return sum(reply[0] for reply in replies)
 
     def begin_run(self, unit: Unit, rows: Sequence[Effect]) -> BeginVerdict:
-        """Return whether a unit may run; if so, what its rows say is in force, and is released with it.
+        """Return whether a unit may run.  If so, the changes of its rows are made, and undone when the unit moves.
 
         rows: of the table of begin.lua.  One round trip, none without rows.  May be sent again.  Raises StoreError.
         """
@@ -381,7 +382,7 @@ class Engine:
         keys = [self._keys.inflight(unit.identity), self._keys.held(unit.identity)]
         arguments: list[Word] = [unit.field, f"{unit.identity}/{unit.token}"]
         arguments += row_words(rows, keys, {})
-        unit.holds = True  # also where the reply is lost
+        unit.holds = True  # also when the reply is lost
         (word, *at) = run_script(self.store, Call(BEGIN, keys, arguments))
         action, _, seconds = word.decode().partition(" ")
         return BeginVerdict(action.lower(), float(seconds or 0.0), rows[at[0] - 1] if at else None)
@@ -391,11 +392,11 @@ class Engine:
     ) -> tuple[int, int] | None:
         """Raise the epoch and give back units that the caller does not hold.
 
-        raised: the member with an epoch higher than that of every resync sent before, so that none of those can arrive
-        late and take away what was reserved since.
-        Returns how many units went and how many are left, or None when the member is fenced.  The caller goes on as
+        raised: the member with an epoch higher than that of every resync sent before, so that an earlier resync that
+        arrives late cannot take away units reserved since.
+        Returns the numbers of units given back and left, or None when the member is fenced.  The caller continues as
         `raised` once none are left; until then it calls again, with a higher epoch.
-        May be sent again, as said.  One round trip.
+        May be sent again with a higher epoch.  One round trip.
         """
         keys = [self._keys.members, self._keys.inflight(member.identity), self._keys.held(member.identity)]
         arguments: list[Word] = [
@@ -417,9 +418,9 @@ class Engine:
 
         One round trip per MAX_RETURNED units, or MAX_RETURNED_BYTES.
 
-        running: tokens of the units that may have killed the process, ALL_SUSPECT where nobody knows.
-        score: the one with which it was handed out as silent, None where the process is known to be gone.
-        Returns None, and has changed nothing, when it has beaten since, or somebody else has recovered it.
+        running: tokens of the units that may have killed the process, ALL_SUSPECT when they are not known.
+        score: with which the member was handed out as silent, None when the process is known to be gone.
+        Returns None, and changes nothing, when the process has beaten since, or another process has recovered it.
         """
         recovered, left, refused, words = 0, 1, 0, b""
         keys = [self._keys.members, self._keys.inflight(identity), self._keys.beats, self._keys.suspects]
@@ -446,9 +447,9 @@ class Engine:
         pause: float = 0.0,
         timeout: float | None = None,
     ) -> Beat:
-        """Say that these processes live; be handed up to `most` members that have been silent for `silence` seconds.
+        """Record that these processes are alive; receive up to `most` members that were silent for `silence` seconds.
 
-        pause: seconds until others are handed the same ones.  timeout: seconds to wait for the reply.
+        pause: seconds until the same members are handed to others.  timeout: seconds to wait for the reply.
         One round trip, O(log members).
         """
         keys = [self._keys.members, self._keys.beats, self._keys.beats_of_format_1, self._keys.seen_of_format_1]
@@ -456,7 +457,7 @@ class Engine:
         at, strangers, handed, broken = self._run(connection, Call(BEAT, [*keys, self._keys.audit], arguments), timeout)
         silent, complaint = {}, ""
         for word, score in zip(handed[::2], handed[1::2], strict=True):
-            if (identity := _text(word)) is None:  # nobody of ours: it must not keep others from being recovered
+            if (identity := _text(word)) is None:  # not one of our members; it must not stop the recovery of others
                 complaint = (
                     f"{self._keys.members} or {self._keys.beats} names {word!r}, which is not a process; remove it"
                 )
@@ -467,9 +468,9 @@ class Engine:
         return Beat(at / 1_000, frozenset(word.decode() for word in strangers), silent, complaint)
 
     def server_of(self, connection: Connection, timeout: float | None = None) -> str:
-        """Return what tells the process that answers from every other: another one may know less.
+        """Return an id of the Redis process that answers: another process, after a failover, may lack data.
 
-        "" where Redis does not say (a host may forbid INFO).  One round trip.
+        "" when Redis does not tell (a host may forbid INFO).  One round trip.
         """
         (reply,) = connection.exchange([("INFO", "server")], timeout)
         if isinstance(reply, RedisRefused):
@@ -478,21 +479,22 @@ class Engine:
         return "" if found is None else found[1].decode()
 
     def return_wake_lists(self, connection: Connection, queues: Sequence[str]) -> None:
-        """Put what has rung in these queues, and nobody has taken, back to where it is fetched next, in order.
+        """Move the jobs in the wake lists of these queues back to where they are fetched next, in order.
 
-        It needs no membership.  What Redis refuses stays where it is.  Raises StoreError.
-        One command per MAX_QUEUES queues, MAX_COMMANDS in a round trip; one more of scripts, where anything lies there.
+        Needs no membership.  A list that Redis refuses to move stays where it is.  Raises StoreError.
+        One command per MAX_QUEUES queues, MAX_COMMANDS in a round trip; one more round trip of scripts if a list has
+        jobs.
         """
         for slices in sliced(sliced(queues, MAX_QUEUES), MAX_COMMANDS):
             replies = connection.exchange([("EXISTS", *map(self._keys.wake, names)) for names in slices])
             rung = [
                 names for names, found in zip(slices, replies, strict=True) if found
-            ]  # or refused: some may be ours
+            ]  # also when refused: some keys may be allowed
             if not rung:
                 continue
             replies = run_scripts(connection, [self._return_call(names) for names in rung])
             refused = [names for names, reply in zip(rung, replies, strict=True) if isinstance(reply, RedisRefused)]
-            for names in refused:  # as a whole: some of its keys are forbidden
+            for names in refused:  # as a whole, because some of its keys are forbidden
                 run_scripts(connection, [self._return_call([name]) for name in names])
 
     def _return_call(self, queues: Sequence[str]) -> Call:
@@ -503,7 +505,7 @@ class Engine:
         )
 
     def members(self) -> dict[str, str]:
-        """Return identity → record of every member, epoch cut off.  One round trip per PAGE members."""
+        """Return identity → record of every member, without the epoch.  One round trip per PAGE members."""
         found: dict[str, str] = {}
         cursor = b"0"
         with self.store.borrowed() as connection:
@@ -513,22 +515,23 @@ class Engine:
                     raise self._wrong_type(connection, reply, [self._keys.members])
                 cursor, flat = reply
                 for identity, record in zip(map(_text, flat[::2]), map(_text, flat[1::2]), strict=True):
-                    if identity is not None and record is not None:  # else it is nobody of ours
+                    if identity is not None and record is not None:  # else it is not one of our members
                         found[identity] = record.partition(" ")[2]
                 if cursor == b"0":
                     return found
 
     def read_due(self, source: str, now: float) -> Due:
-        """Return due entries, at most MAX_DUE and MAX_DUE_BYTES, at least one, and when the next one is due.
+        """Return due entries (at most MAX_DUE and MAX_DUE_BYTES, but at least one), and when the next one is due.
 
         One round trip.  Raises StoreError.
         """
         return read_due(self.store, source, now, MAX_DUE, MAX_DUE_BYTES)
 
     def move_due(self, source: str, entries: Sequence[Move], now: float) -> tuple[int, list[str]]:
-        """Move entries that are still there and due; return how many went, and Redis' words about those it refused.
+        """Move entries that are still there and due; return how many moved, and Redis' errors about refused entries.
 
-        These are due again in DEFERRAL seconds.  One round trip.  Raises StoreError; after a RedisRefused none moved.
+        A refused entry is due again in REFUSED_ENTRY_DELAY_SECONDS.  One round trip.  Raises StoreError; after a
+        RedisRefused nothing was moved.
         """
         later = now + REFUSED_ENTRY_DELAY_SECONDS
         moved = move_entries(self.store, source, entries, now, self._limits, highest=now, refused_until=later)
@@ -536,7 +539,7 @@ class Engine:
         return sum(entries[index].verb != "defer" for index in moved.indexes), moved.refusals
 
     def trim_dead(self, now: float) -> Dropped:
-        """Drop a slice of what is too old or too much in the dead set.  One round trip.  Raises StoreError."""
+        """Drop a slice of the dead set's entries that are too old or too many.  One round trip.  Raises StoreError."""
         dropped = trim_dead(self.store, now, self._limits)
         self._tell_dropped(dropped)
         return dropped
@@ -554,7 +557,7 @@ class Engine:
     # calls
 
     def _run(self, connection: Connection, call: Call, timeout: float | None = None) -> Any:
-        """Return what a script replies.  Raises RedisRefused, with the key where one is of a wrong type."""
+        """Return the reply of a script.  Raises RedisRefused, which names a key of a wrong type."""
         reply = self._explained(connection, run_scripts(connection, [call], timeout)[0], call)
         if isinstance(reply, RedisRefused):
             raise reply
@@ -564,9 +567,9 @@ class Engine:
         return self._wrong_type(connection, reply, call.keys) if isinstance(reply, RedisRefused) else reply
 
     def _wrong_type(self, connection: Connection, refusal: RedisRefused, keys: Sequence[str]) -> RedisRefused:
-        """Return a refusal with the key of ours that is of a wrong type, for Redis names none.
+        """Return a refusal that names our key of a wrong type, because Redis names none.
 
-        One round trip, if it is about that.
+        One round trip, if a wrong type is the reason.
         """
         if refusal.code != "WRONGTYPE":
             return refusal
@@ -588,9 +591,9 @@ class Engine:
         return Call(RESERVE, keys, arguments)
 
     def _settle_calls(self, done: Sequence[Settlement], now: float) -> Iterator[Call]:
-        """Yield the calls that settle these, at least one per identity.
+        """Yield the calls that settle these units, at least one per identity.
 
-        Units of a fenced identity may still be among those of its successor.
+        Units of a fenced identity may be mixed with those of its successor.
         """
         identity: str | None = None
         found: dict[str, tuple[list[str], list[Settlement]]] = {}
@@ -625,7 +628,7 @@ class Engine:
         return Call(SETTLE, keys, arguments)
 
     def _consequences(self, unit: Unit, outcome: Outcome) -> tuple[Effect, ...]:
-        """Return an outcome as rows of the table of effects."""
+        """Return the rows of the table of effects that an outcome needs."""
         queue = self._keys.queue(unit.queue)
         if unit.deaths and not isinstance(outcome, Requeue):
             absolved = Effect("absolve", self._keys.suspects, (sha1(unit.payload, usedforsecurity=False).hexdigest(),))
@@ -673,7 +676,7 @@ def _read_reserved(reply: Any, member: Member, call: int, queues: Sequence[str])
 
 
 def _text(word: bytes) -> str | None:
-    """Return a word of Redis as text, None where it is none."""
+    """Return a word of Redis as text, None if it is not UTF-8."""
     try:
         return word.decode()
     except UnicodeDecodeError:
@@ -684,7 +687,7 @@ def _read_refusals(replies: Sequence[Any], done: Sequence[Settlement]) -> Refusa
     """Return token → reason of the units that settle.lua could not write."""
     refusals: Refusals = {}
     for reply in replies:
-        if isinstance(reply, RedisRefused):  # the script as a whole: which of the units it wrote is not known
+        if isinstance(reply, RedisRefused):  # the whole script failed; the units it wrote are not known
             return {settlement.unit.token: str(reply) for settlement in done}
         tokens = [field.decode(errors="replace").partition(":")[0] for field in reply[1][::2]]
         refusals.update(zip(tokens, [words.decode(errors="replace") for words in reply[1][1::2]], strict=True))

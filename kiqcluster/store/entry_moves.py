@@ -1,12 +1,12 @@
-"""Moves: entries and jobs that go from one place to another in one script, so that each is always in one of them.
+"""Moves: each script moves an entry or job as a whole, so that it is always in exactly one place.
 
-read_due       the entries of a sorted set that are due, bounded in number and bytes
-move_entries   of a sorted set: to queues, to the dead set, to another score, to another queue's name, away
-trim_dead      drop what is too old or too much in the dead set, a slice at a time
-move_jobs      of a queue: to another one, away
-read_queue     a part of a queue, its wake list being its tail
+read_due       reads due entries of a sorted set, bounded in number and bytes
+move_entries   moves entries of a sorted set to queues, the dead set, another score or name, or deletes them
+trim_dead      drops entries of the dead set that are too old or too many, a slice at a time
+move_jobs      moves jobs of a queue to another queue, or deletes them
+read_queue     reads a part of a queue, whose tail is its wake list
 
-Nothing here retries: after a lost reply, only a look can tell what was moved.
+Nothing here retries: after a lost reply, the caller has to look which entries were moved.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DeadSetLimits:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """An entry and what becomes of it.  verb: push, bury, drop, defer or rename (move_entries.lua)."""
+    """An entry and what to do with it.  verb: push, bury, drop, defer or rename (move_entries.lua)."""
 
     old: bytes
     verb: str
@@ -67,10 +67,10 @@ class Dropped(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """What became of the entries of a move_entries.
+    """The result of move_entries.
 
-    indexes: of those that moved.  refusals: Redis' words, with the key, about those that could not.
-    dropped: what the dead set lost to the burials among them.
+    indexes: of the moved entries.  refusals: Redis' error and the key, for each entry that could not be moved.
+    dropped: entries that the dead set dropped because of new ones.
     """
 
     indexes: list[int]
@@ -81,8 +81,8 @@ class Moved(NamedTuple):
 class Due(NamedTuple):
     """Entries that are due.
 
-    now: the time that says so; Redis' own where the caller's clock is far ahead of it.
-    next_at: score of the next entry, inf if there is none; None where these may not be all that are due.
+    now: the time that was compared; Redis' own when the caller's clock is far ahead of it.
+    next_at: score of the next entry, inf if there is none; None when more entries may be due.
     """
 
     now: float
@@ -91,7 +91,7 @@ class Due(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A part of a queue.  length: of all of it.  first: index of the first of these payloads, the newest being 0."""
+    """A part of a queue.  length: of the whole queue.  first: index of the first payload here; 0 is the newest job."""
 
     length: int
     first: int
@@ -99,7 +99,7 @@ class Part(NamedTuple):
 
 
 def read_due(store: Store, source: str, now: float, most: int, most_bytes: int) -> Due:
-    """Return due entries of a set, the oldest first: at most so many, and so many bytes unless one has more.
+    """Return due entries of a set, the oldest first: at most `most` and `most_bytes`, but at least one.
 
     One round trip.  Raises StoreError.
     """
@@ -154,10 +154,10 @@ def trim_dead(store: Store, now: float, limits: DeadSetLimits) -> Dropped:
 def move_jobs(
     store: Store, queue: str, to: str, jobs: Sequence[tuple[bytes, bytes]], between: tuple[int, int], mark: bytes
 ) -> list[int]:
-    """Move jobs of a queue to another one, or away; return the indexes of those that were found.
+    """Move jobs of a queue to another queue, or delete them; return the indexes of the jobs that were found.
 
-    to: "" deletes them.  jobs: bytes as they are, and as they shall be.  between: the farthest and the nearest place to
-    look at, 0 being the job that is fetched next.  mark: bytes that are nobody's payload.
+    to: "" deletes them.  jobs: old and new bytes of each.  between: the farthest and the nearest position to search; 0
+    is the job that is fetched next.  mark: bytes that are no job's payload.
     One round trip.  Raises StoreError.
     """
     keys = [store.keys.queue(queue), store.keys.wake(queue), store.keys.queues]
@@ -168,6 +168,6 @@ def move_jobs(
 
 
 def read_queue(store: Store, queue: str, first: int, last: int) -> Part:
-    """Return a part of a queue, newest first; indexes as LRANGE takes them.  One round trip.  Raises StoreError."""
+    """Return a part of a queue, newest first; indexes as for LRANGE.  One round trip.  Raises StoreError."""
     reply = run_script(store, Call(READ_QUEUE, [store.keys.queue(queue), store.keys.wake(queue)], [first, last]))
     return Part(*reply)

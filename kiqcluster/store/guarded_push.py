@@ -1,4 +1,4 @@
-"""Guarded pushes: jobs that are written only if what their rows ask is true, each by one script (push.lua)."""
+"""Guarded pushes: each job is written by one script (push.lua), only if the guards in its rows are true."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["GuardedJob", "Refusal", "push_guarded"]
 
 @dataclass(frozen=True, slots=True)
 class GuardedJob:
-    """A job on its way.  at: epoch seconds, None for one that is due.  rows: of the table of push.lua."""
+    """A job to push.  at: epoch seconds, None for a job that is due.  rows: of the table of push.lua."""
 
     queue: str
     at: float | None
@@ -26,14 +26,14 @@ class GuardedJob:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The guard that was not true.  value: of its key, where that is a string."""
+    """The guard that was not true.  value: of its key, if that is a string."""
 
     row: Effect
     value: str
 
 
 def push_guarded(connection: Connection, keys: Keys, jobs: Sequence[GuardedJob]) -> list[Refusal | RedisRefused | None]:
-    """Write jobs, each by itself; return for each None, or why it was not written.
+    """Write jobs, each by itself; return None for a written job, else the reason why it was not written.
 
     One round trip.  Raises RedisUnavailable, ReplyLost.
     """

@@ -1,9 +1,9 @@
-"""Names: connections whose look-up of a name ends in time.
+"""Names: connections that resolve host names with a timeout.
 
-getaddrinfo has no timeout: with a name server away it blocks for 10 to 30 seconds and more, and whoever waits for it
-does nothing else meanwhile, though it would give up a connection or a reply after five.  So it runs in a thread of its
-own; whoever has waited for long enough goes on without it, and the next who asks waits for the same look-up.
-Counterpart: redis-py's Connection._connect, whose place this takes.
+getaddrinfo has no timeout: when the name server does not answer, it blocks its thread for 10 to 30 seconds and more,
+although a connection or a reply is abandoned after five.  So the look-up runs in a thread of its own.  A caller stops
+waiting after its timeout; the next caller waits for the same look-up.
+Counterpart: redis-py's Connection._connect, which this replaces.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from kiqcluster.clock import SystemClock
 
 __all__ = ["TIMED_CLASSES", "TimedConnection", "TimedSSLConnection"]
 
-DEFAULT_TIMEOUT_SECONDS = 5.0  # where nobody has set any
+DEFAULT_TIMEOUT_SECONDS = 5.0  # for a connection without a timeout of its own
 Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
 
 
 class LookUp:
-    """One getaddrinfo that is under way, or was."""
+    """One call of getaddrinfo, running or finished."""
 
     pending: dict[tuple[int, str, int], LookUp] = {}  # by pid: a fork does not copy threads
 
@@ -40,7 +40,7 @@ class LookUp:
 
     @classmethod
     def join(cls, host: str, port: int) -> LookUp:
-        """Return the one that is under way, or else a new one.  No lock: a fork may come at any time."""
+        """Return the running look-up, or start one.  Takes no lock, because the process may fork at any time."""
         key = (os.getpid(), host, port)
         new = cls(host, port)
         found = cls.pending.setdefault(key, new)
@@ -58,7 +58,7 @@ class LookUp:
     def _run(self, key: tuple[int, str, int]) -> None:
         try:
             self._found = socket.getaddrinfo(self._host, self._port, 0, socket.SOCK_STREAM)
-        except Exception as error:  # noqa: BLE001  # whoever waits raises it
+        except Exception as error:  # noqa: BLE001  # raised by `wait`
             self._error = error
         finally:
             self._end(key)
@@ -68,7 +68,7 @@ class LookUp:
         self._ended.set()
 
     def wait(self, seconds: float) -> Sequence[Address]:
-        """Return what was found.  Raises OSError; redis-py would hide the words of a TimeoutError."""
+        """Return the addresses.  Raises OSError; redis-py would hide the message of a TimeoutError."""
         if not self._ended.wait(seconds):
             raise OSError(f"the look-up of {self._host} takes more than {seconds:g} s")
         if self._error is not None:
@@ -77,16 +77,16 @@ class LookUp:
 
 
 def addresses(host: str, port: int, seconds: float) -> Sequence[Address]:
-    """Return where a host is.  Raises OSError."""
+    """Return the addresses of a host.  Raises OSError."""
     try:
         ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return LookUp.join(host, port).wait(seconds)
-    return socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)  # numbers are looked up nowhere
+    return socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)  # numbers need no look-up
 
 
 class TimedConnection(TcpConnection):
-    """Over TCP.  socket_connect_timeout: of the look-up and of all tries together."""
+    """A connection over TCP.  socket_connect_timeout: seconds for the look-up and all tries together."""
 
     def _connect(self) -> socket.socket:
         seconds = float(self.socket_connect_timeout or DEFAULT_TIMEOUT_SECONDS)
@@ -115,7 +115,7 @@ class TimedConnection(TcpConnection):
 
 
 class TimedSSLConnection(SSLConnection, TimedConnection):
-    """With TLS: redis-py's own wraps what the next class in line has connected."""
+    """A connection with TLS: redis-py's class wraps the socket that the next class in the MRO has connected."""
 
 
 TIMED_CLASSES: dict[Any, Any] = {TcpConnection: TimedConnection, SSLConnection: TimedSSLConnection}

@@ -1,9 +1,9 @@
 """The Lua scripts: one file per operation, each with its KEYS, ARGV, returns and cost on top.
 
-What several of them do alike is in a file that they include (`-- include unit`).
+Scripts include the code that they share (`-- include unit`).
 
-A script runs by its digest; a server that does not know it (restarted, failed over) is sent the text.  NOSCRIPT
-means that nothing ran, so sending the text is not a repetition.
+A script is called by its digest.  If the server does not know the digest (after a restart or failover), the text is
+sent.  NOSCRIPT means that nothing ran, so sending the text is not a repetition.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Call:
         return [verb, script, len(self.keys), *self.keys, *self.arguments]
 
 
-INCLUDE = re.compile(r"^-- include (\w+)$", re.MULTILINE)  # a line that stands for another file's text
+INCLUDE = re.compile(r"^-- include (\w+)$", re.MULTILINE)  # replaced by that file's text
 
 
 def _read(name: str) -> str:
@@ -83,7 +83,7 @@ def _read(name: str) -> str:
 
 
 def load(name: str) -> Script:
-    """Return the script in lua/<name>.lua, with what it includes in place."""
+    """Return the script in lua/<name>.lua, with the files that it includes."""
     text = INCLUDE.sub(lambda line: _read(line[1]).rstrip("\n"), _read(name))
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
@@ -111,7 +111,7 @@ SEND = load("send")
 
 
 def row_words(rows: Sequence[Effect], keys: list[str], index_by_key: dict[str, int]) -> list[Word]:
-    """Return rows as words for a script; adds their keys to `keys`, where each is once."""
+    """Return rows as words for a script; add their keys to `keys`, each once."""
     words: list[Word] = []
     for row in rows:
         if row.key not in index_by_key:
@@ -124,12 +124,12 @@ def row_words(rows: Sequence[Effect], keys: list[str], index_by_key: dict[str, i
 def _send_text(connection: Connection, call: Call) -> Any:
     try:
         return connection.exchange([call.command("EVAL", call.script.text)])[0]
-    except RedisUnavailable as error:  # this one was not sent, but the others of its round trip have run
+    except RedisUnavailable as error:  # this script was not sent, but the others of its round trip have run
         raise ReplyLost(str(error)) from error
 
 
 def run_script(store: Store, call: Call) -> Any:
-    """Run one script and return its reply.  One round trip.  Raises StoreError, with the keys if it is about these."""
+    """Run one script and return its reply.  One round trip.  Raises StoreError, which names keys that it is about."""
     with store.borrowed() as connection:
         (reply,) = run_scripts(connection, [call])
     if isinstance(reply, RedisRefused):
@@ -141,7 +141,7 @@ def run_scripts(connection: Connection, calls: Sequence[Call], timeout: float | 
     """Run scripts in order and return their replies; refusals are RedisRefused among them.
 
     timeout: seconds to wait for the replies, None for the connection's own.
-    Raises RedisUnavailable, ReplyLost; a server that says not now (READONLY, BUSY, …) is as good as none.
+    Raises RedisUnavailable, ReplyLost; also when the server refuses for now (READONLY, BUSY, …).
     One round trip; one more for each script that the server did not know.
     """
     begin_scripts(connection, calls)
@@ -149,12 +149,12 @@ def run_scripts(connection: Connection, calls: Sequence[Call], timeout: float | 
 
 
 def begin_scripts(connection: Connection, calls: Sequence[Call]) -> None:
-    """Send scripts; `finish_scripts` comes next on that connection.  Raises RedisUnavailable, ReplyLost."""
+    """Send scripts; call `finish_scripts` next on that connection.  Raises RedisUnavailable, ReplyLost."""
     connection.begin([call.command("EVALSHA", call.script.digest) for call in calls])
 
 
 def finish_scripts(connection: Connection, calls: Sequence[Call], timeout: float | None = None) -> list[Any]:
-    """Return the replies to what was begun.  See run_scripts."""
+    """Return the replies to `begin_scripts`.  See run_scripts."""
     replies = connection.finish(timeout)
     refusals = []
     for index, reply in enumerate(replies):
@@ -167,5 +167,5 @@ def finish_scripts(connection: Connection, calls: Sequence[Call], timeout: float
         return replies
     if len(refusals) == len(replies):
         raise RedisUnavailable(f"Redis turns everybody away ({refusals[0]}); nothing ran") from refusals[0]
-    # It changed its role in between: what the others did may be gone with the old one.
+    # The server changed its role in between: the writes of the other scripts may be lost.
     raise ReplyLost(f"Redis turned a part of this away ({refusals[0]})") from refusals[0]

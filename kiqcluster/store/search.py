@@ -1,6 +1,6 @@
-"""Search: entries of a set, or jobs of a queue, whose payloads hold a text.  Redis looks for it, slice by slice.
+"""Search: finds entries of a set, or jobs of a queue, whose payloads contain a text.  Redis searches slice by slice.
 
-A slice holds Redis for at most about 5 ms, so its size follows the payloads that the slice before has met.
+A slice blocks Redis for at most about 5 ms, so its size follows the size of the payloads in the previous slice.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from kiqcluster.store.scripts import FIND_ENTRIES, FIND_JOBS, Call, run_script
 
 __all__ = ["MAX_TEXTS", "search_entries", "search_jobs"]
 
-FIRST_SLICE_JOBS = 16  # payloads, before it is known how large they are
-MAX_SLICE_COMPARISONS = 2_000  # comparisons of a payload with a text
+FIRST_SLICE_JOBS = 16  # while the size of payloads is unknown
+MAX_SLICE_COMPARISONS = 2_000  # of a payload with a text
 MIN_SLICE_JOBS = 4
 MAX_SLICE_BYTES = 1_000_000
 MAX_TEXTS = 8
-OVERLAP_JOBS = 16  # jobs of a queue that are read again, because some of those before may have been deleted meanwhile
+OVERLAP_JOBS = 16  # jobs of a queue that are read again, because earlier ones may have been deleted meanwhile
 
 
 def search_entries(store: Store, key: str, texts: Sequence[bytes]) -> Iterator[tuple[bytes, float]]:
-    """Yield payload and score of the entries that hold one of these texts, highest score first.
+    """Yield payload and score of the entries that contain one of these texts, highest score first.
 
     While others change the set, an entry may come twice.  One round trip per 2 000 entries.  Raises StoreError.
     """
@@ -36,9 +36,9 @@ def search_entries(store: Store, key: str, texts: Sequence[bytes]) -> Iterator[t
 
 
 def search_jobs(store: Store, queue: str, texts: Sequence[bytes]) -> Iterator[bytes]:
-    """Yield the payloads of a queue that hold one of these texts, the newest first.
+    """Yield the payloads of a queue that contain one of these texts, the newest first.
 
-    While others change the queue, one may come twice.  One round trip per 2 000 jobs.  Raises StoreError.
+    While others change the queue, a job may come twice.  One round trip per 2 000 jobs.  Raises StoreError.
     """
     keys = [store.keys.queue(queue), store.keys.wake(queue)]
     first, size = 0, FIRST_SLICE_JOBS
@@ -52,6 +52,6 @@ def search_jobs(store: Store, queue: str, texts: Sequence[bytes]) -> Iterator[by
 
 
 def _slice(read: int, length: int, texts: int) -> int:
-    """Return how many payloads the next slice should have, after one with so many bytes in all."""
+    """Return the size of the next slice, in payloads.  read, length: payloads and bytes of the previous slice."""
     average = max(1, length // max(1, read))
     return max(MIN_SLICE_JOBS, min(MAX_SLICE_COMPARISONS, MAX_SLICE_BYTES // average) // max(1, texts))

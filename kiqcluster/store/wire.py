@@ -1,11 +1,11 @@
-"""What goes over a connection: commands and replies as bytes, and what an error reply means.
+"""Wire: commands and replies as bytes, and the meaning of error replies.
 
 pack         a command → bytes
 Wire         an open connection: write bytes, read replies in their order
-refusal_of   what redis-py raised while it connected → the refusal, in the server's own words
+refusal_of   an error that redis-py raised while it connected → the refusal, with the server's own message
 is_outage    whether an error goes away when Redis is back
 
-Packed and parsed by hiredis, without redis-py's layers in between: they would make an exchange a third dearer.
+hiredis packs and parses, without redis-py's layers in between: these would make an exchange a third slower.
 """
 
 from __future__ import annotations
@@ -41,56 +41,55 @@ __all__ = [
 Command = Sequence[str | bytes | int | float]
 Reply = Any  # bytes, int, None, list of these, or RedisRefused
 
-MAX_READ_BYTES = 65_536  # bytes that one read takes at most
-MAX_WRITE_BYTES = 65_536  # of a large command that one write hands over: each has the time that a small command has
-SLOW_TRANSFER_SECONDS = 30.0  # that a reply, or a large command, may take however slow it is
-MIN_BYTES_PER_SECOND = 1_000  # of one that takes longer: a byte now and then must not hold anybody for ever
-INCOMPLETE = object()  # what the parser returns while a reply has not arrived whole
-# Of a server that is not a primary, or not any more: another one may be.
+MAX_READ_BYTES = 65_536  # of one read
+MAX_WRITE_BYTES = 65_536  # of one write: each part of a large command has the time limit of a small command
+SLOW_TRANSFER_SECONDS = 30.0  # a reply, or a large command, may take this long at any speed
+MIN_BYTES_PER_SECOND = 1_000  # of a longer transfer: a byte now and then must not block a thread forever
+INCOMPLETE = object()  # the parser's result while a reply has not arrived completely
+# Codes of a server that is not, or no longer, a primary: another server may be.
 NO_PRIMARY_CODES = frozenset({"LOADING", "READONLY", "MASTERDOWN", "NOREPLICAS", "UNBLOCKED"})
-KEY_ERROR_CODES = frozenset(
-    {"WRONGTYPE", "NOPERM"}
-)  # codes of refusals that a key brings about, and that do not name it
+KEY_ERROR_CODES = frozenset({"WRONGTYPE", "NOPERM"})  # codes of refusals that are about a key and do not name it
 CLUSTER_CODES = frozenset({"MOVED", "ASK", "CROSSSLOT"})  # of a node of a Redis Cluster
 NO_CLUSTER = (
     "this is a node of a Redis Cluster, which kiqcluster does not support: its scripts move jobs between keys of "
     "several slots. Use one primary, with replicas and Sentinel where it must not fail; docs/running.md says how"
 )
-# MISCONF: it cannot write its snapshot, and takes no writes until it can.  Not OOM: scripts that drain run then.
+# MISCONF: the server cannot write its snapshot, and refuses writes until it can.  OOM is not here: scripts that drain
+# queues run then.
 TRY_AGAIN_CODES = NO_PRIMARY_CODES | {"CLUSTERDOWN", "BUSY", "TRYAGAIN", "MISCONF"}
 MAX_CLIENTS_MESSAGE = "max number of clients reached"  # an ERR; the connection is closed behind it
 
 
 def pack(command: Command) -> bytes:
-    """Return the command as it is sent.  Raises TypeError or UnicodeEncodeError for what cannot be."""
+    """Return the command as it is sent.  Raises TypeError or UnicodeEncodeError for an argument that cannot be sent."""
     packed: bytes = hiredis.pack_command(tuple(command))  # type: ignore[arg-type]  # its types know of one argument
     return packed
 
 
 class Garbled(ConnectionError):
-    """What has arrived is not a reply: the connection is of no use any more."""
+    """The bytes that arrived are not a reply: the connection is no longer usable."""
 
 
 class Wire:
-    """An open connection: commands are written to it, replies are read from it in their order.
+    """An open connection: writes commands, and reads replies in their order.
 
-    connection: redis-py's, which made the socket and ends it.
-    deadline: monotonic seconds at which an exchange is given up, however steadily it goes on.
+    connection: redis-py's, which opened the socket and closes it.
+    deadline: monotonic seconds at which an exchange is abandoned even if it makes progress.
     arriving: bytes of a reply that `read_arrived` has not returned yet.
 
-    The socket's timeout is for a want of progress: it begins anew with each piece that comes, and with each that goes.
-    What takes longer than SLOW_TRANSFER_SECONDS in all has to go at MIN_BYTES_PER_SECOND.
+    The socket's timeout limits the time without progress: it restarts with each piece received or sent.
+    A transfer that takes longer than SLOW_TRANSFER_SECONDS has to reach MIN_BYTES_PER_SECOND.
     """
 
     __slots__ = ("_poll", "_reader", "_socket", "_unsent", "arriving", "connection", "deadline")
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
-        self._socket = connection._sock  # no public way to it; `make test-versions` tries the lowest and the newest
+        self._socket = connection._sock  # not public; `make test-versions` tries the lowest and the newest
         self._poll = poll_of(self._socket)
         self.deadline = inf
         self.arriving = 0
-        self._unsent = 0  # bytes of a large command that the other side had not taken at the last look
+        self._unsent = 0  # bytes of a large command that the server had not taken at the last check
         self._reader = hiredis.Reader(protocolError=Garbled, replyError=_refusal, notEnoughData=INCOMPLETE)
 
     def fileno(self) -> int:
@@ -98,13 +97,13 @@ class Wire:
         return number
 
     def has_input(self) -> bool:
-        """Return whether something can be read without waiting, be it the end."""
+        """Return whether data, or the end of the stream, can be read without waiting."""
         if self._poll is None:
             return bool(select.select([self._socket], [], [], 0)[0])
         return bool(self._poll.poll(0))
 
     def close(self) -> None:
-        """Close this process' hold on the socket; another one may go on with the connection."""
+        """Close the socket in this process; another process may keep using the connection."""
         self._socket.close()
 
     def write(self, packed: bytes) -> None:
@@ -120,12 +119,12 @@ class Wire:
         self._unsent = len(packed)
 
     def read(self, count: int, timeout: float | None) -> list[Reply]:
-        """Return so many replies, after waiting for them.  timeout: seconds between two pieces; None: the usual."""
+        """Wait for `count` replies and return them.  timeout: seconds between two pieces; None: the default."""
         if timeout is not None:
             with self._patience(timeout):
                 return self.read(count, None)
         replies: list[Reply] = []
-        arrived, begun_at = 0, 0.0  # of the next reply: bytes, and when it was seen to come in pieces
+        arrived, begun_at = 0, 0.0  # of the next reply: bytes, and the time of its first piece
         while len(replies) < count:
             reply = self._reader.gets()
             if reply is not INCOMPLETE:
@@ -139,7 +138,7 @@ class Wire:
         return replies
 
     def read_arrived(self) -> Reply:
-        """Return the next reply if it has arrived whole, else INCOMPLETE."""
+        """Return the next reply if it has arrived completely, else INCOMPLETE."""
         with self._patience(0):
             try:
                 while (reply := self._reader.gets()) is INCOMPLETE:
@@ -150,7 +149,7 @@ class Wire:
             return reply
 
     def _feed(self) -> int:
-        """Take in what has arrived, after waiting for it; return how many bytes.  0: it still takes our command."""
+        """Wait for bytes and parse them; return their number.  0: the server is still reading our command."""
         if self.deadline != inf:
             self._check_deadline()
         try:
@@ -165,7 +164,7 @@ class Wire:
         return len(data)
 
     def _is_taking(self) -> bool:
-        """Return whether the other side has taken some of a large command since the last look."""
+        """Return whether the server has taken a part of a large command since the last check."""
         before = self._unsent
         if before:
             self._unsent = unsent_bytes(self._socket.fileno())
@@ -187,14 +186,14 @@ class Wire:
 
 
 def check_pace(count: int, begun_at: float) -> None:
-    """Raise TimeoutError when so many bytes, since then, are too few.  begun_at: monotonic seconds."""
+    """Raise TimeoutError when `count` bytes since `begun_at` (monotonic seconds) are too few."""
     seconds = SystemClock.monotonic() - begun_at
     if seconds > SLOW_TRANSFER_SECONDS and count < MIN_BYTES_PER_SECOND * seconds:
         raise TimeoutError(f"too slow: {count} bytes in {seconds:.0f} s")
 
 
 def poll_of(wanted: socket.socket) -> select.poll | None:
-    """Return what tells whether a socket can be read; None on Windows, where select() has to."""
+    """Return a poll object for reads of a socket; None on Windows, which has only select()."""
     if not hasattr(select, "poll"):
         return None
     poll = select.poll()
@@ -203,7 +202,7 @@ def poll_of(wanted: socket.socket) -> select.poll | None:
 
 
 def unsent_bytes(descriptor: int) -> int:
-    """Return how many bytes the kernel holds that the other side of a socket has not taken; 0 where it cannot tell."""
+    """Return how many sent bytes of a socket the other side has not taken; 0 if the kernel cannot tell."""
     if sys.platform == "win32":
         return 0
     import fcntl
@@ -218,14 +217,14 @@ def unsent_bytes(descriptor: int) -> int:
 
 
 def _refusal(message: str) -> RedisRefused:
-    """Return the error reply that says this; a code is put before the words of one that has none."""
+    """Return an error reply with this message; a message without a code gets one in front."""
     code = message.split(" ", 1)[0]
     if code in CLUSTER_CODES:
         message = f"{message} ({NO_CLUSTER})"
     return RedisRefused(message if code.isupper() else f"ERR {message}")
 
 
-# redis-py cuts these codes off the server's words when it chooses a class for them.
+# redis-py removes these codes from the server's message when it chooses an exception class.
 CODES: dict[type[Exception], str] = {
     redis.exceptions.AuthenticationError: "NOAUTH",
     redis.exceptions.AuthorizationError: "NOPERM",
@@ -241,7 +240,7 @@ CODES: dict[type[Exception], str] = {
 
 
 def refusal_of(error: Exception) -> RedisRefused:
-    """Return the refusal behind an error of redis-py, in the server's own words, code first."""
+    """Return the refusal behind an error of redis-py, with the server's own message, code first."""
     message = str(error)
     code = next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), None)
     if code is None and not message.split(" ", 1)[0].isupper():
@@ -250,12 +249,12 @@ def refusal_of(error: Exception) -> RedisRefused:
 
 
 def says_no_primary(reply: Reply) -> bool:
-    """Return whether this reply makes its connection useless: the server is not a primary, or not any more."""
+    """Return whether this reply makes its connection useless: the server is not, or no longer, a primary."""
     return isinstance(reply, RedisRefused) and reply.code in NO_PRIMARY_CODES
 
 
 def about_keys(refusal: RedisRefused, keys: Sequence[object]) -> RedisRefused:
-    """Return a refusal with the keys in its words, where it is about them: Redis does not say which."""
+    """Return a refusal that names the keys, if it is about keys: Redis does not say which."""
     if refusal.code not in KEY_ERROR_CODES or not keys:
         return refusal
     names = [key.decode(errors="replace") if isinstance(key, bytes) else str(key) for key in keys]
@@ -263,5 +262,5 @@ def about_keys(refusal: RedisRefused, keys: Sequence[object]) -> RedisRefused:
 
 
 def is_outage(error: StoreError) -> bool:
-    """Return whether the error is one that goes away when Redis is back: no answer, or one that says not now."""
+    """Return whether the error goes away when Redis is back: no answer, or a temporary refusal."""
     return not isinstance(error, RedisRefused) or error.code in TRY_AGAIN_CODES or MAX_CLIENTS_MESSAGE in str(error)

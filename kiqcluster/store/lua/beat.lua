@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- beat: say that processes live, and hand out those that have been silent for too long (rule R8).
+-- beat: record that processes are alive, and hand out members that have been silent for too long (rule R8).
 --
 -- KEYS[1]  kiq:members            hash    identity -> "epoch ..."
 -- KEYS[2]  kiq:beats:2            zset    identity by the server's time of its last beat, in milliseconds
@@ -8,18 +8,20 @@
 -- KEYS[5]  kiq:audit              string  "<cursor in kiq:members> <when> <1 if the round has met format 1, else 0>"
 -- ARGV[1]  milliseconds of silence after which a member is handed out
 -- ARGV[2]  how many are handed out at most; 0 when the caller may recover nobody
--- ARGV[3]  milliseconds after which one is handed out again that was not recovered
--- ARGV[4+] identities that live
+-- ARGV[3]  milliseconds after which a member that was not recovered is handed out again
+-- ARGV[4+] identities of live processes
 --
--- Returns {the server's time in milliseconds, {which of ARGV[4+] are no members any more}, {identity, score, ...}, {key,
--- ...}}: the third holds those that were handed out, the fourth which of KEYS[3] and KEYS[4] are of a wrong type: nothing
--- is counted or audited then, and recovery refuses whom only their number could tell alive.
--- To hand one out moves its score, so that others do not get it at the same time; if the caller dies, it is handed out
--- again.  Recovery compares the score again.
+-- Returns {the server's time in milliseconds, {those of ARGV[4+] that are no longer members}, {identity, score, ...},
+-- {key, ...}}.  The third list holds the members handed out.  The fourth names those of KEYS[3] and KEYS[4] that have a
+-- wrong type: then nothing is counted or audited, and recovery refuses members that only their number could prove
+-- alive.
+-- Handing a member out moves its score, so that no other caller gets it at the same time.  If the caller dies, the
+-- member is handed out again.  Recovery compares the score again.
 -- The beat of a process that was fenced does not count.
 -- A score ahead of the server's time (its clock was set back) becomes that time.
--- The audit gives a score to members that have none: those that processes of format 1 have entered.  Their number tells
--- whether they live; it is looked at when their score is old.  After a round without any, their hashes are removed.
+-- The audit gives a score to members that have none: those that processes of format 1 have entered.  Their number of
+-- beats tells whether they live; it is read when their score is old.  After a round without any, their hashes are
+-- removed.
 -- Cost: O(log n) for n members, and a page of PAGE members each AUDIT_PAUSE over the whole fleet.
 
 local PAGE, AUDIT_PAUSE = 100, 100
@@ -98,7 +100,7 @@ local function audit(cursor, has_met)
   redis.call('SET', KEYS[5], string.format('%s %d %s', page[1], now, page[1] == '0' and '0' or has_met))
 end
 
-local mark = redis.pcall('GET', KEYS[5]) -- of a wrong type it is written anew
+local mark = redis.pcall('GET', KEYS[5]) -- a key of a wrong type is overwritten
 local cursor, audited_at, has_met = string.match(type(mark) == 'string' and mark or '', '^(%d+) (%d+) (%d)$')
 local is_due = not cursor or math.abs(now - audited_at) >= AUDIT_PAUSE
 if is_due and #broken == 0 then audit(cursor or '0', has_met or '0') end

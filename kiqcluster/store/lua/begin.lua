@@ -1,20 +1,20 @@
 #!lua flags=allow-oom
--- begin: what must be true before a unit runs, for all features in one step.  All rows are true, or nothing is changed.
+-- begin: check the conditions of all features before a unit runs, in one step.  Nothing changes unless all are true.
 --
 -- KEYS[1]  kiq:inflight:<id>      hash    "<token>:<queue>" -> payload
 -- KEYS[2]  kiq:held:<id>          hash    "<token>:<queue>" -> what the unit holds (holds.lua)
 -- KEYS[3+] the keys that rows name by their index
--- ARGV[1]  field of the unit   ARGV[2] holder: who it is in the sets that it enters
+-- ARGV[1]  field of the unit   ARGV[2] holder: the member that is added to the sets
 -- then for each row: operation, index into KEYS, number of arguments, arguments...
 --
--- Operations (the table of begin rows; features add rows); the last argument says what becomes of the unit otherwise:
--- "drop", "park", or "defer <seconds>":
+-- Operations (the table of begin rows; features add rows).  The last argument, `otherwise`, says what happens to the
+-- unit when the row is not true: "drop", "park", or "defer <seconds>":
 --   absent otherwise        the key does not exist
---   enter largest otherwise the holder is one of at most `largest` members of a set, or becomes one; it leaves the set
---                           with the unit, whoever moves that
+--   enter largest otherwise the holder is one of at most `largest` members of a set, or becomes one; every script that
+--                           moves the unit removes the holder from the set
 --
--- Returns {"GO"}; {"LOST"} when the unit is not held any more; or {what becomes of it, number of the row}, the first
--- row that is not true.  May be sent again.  Cost: O(rows).
+-- Returns {"GO"}; {"LOST"} when the unit is no longer held; or {what happens to the unit, number of the first row that
+-- is not true}.  May be sent again.  Cost: O(rows).
 
 -- include holds
 
@@ -22,7 +22,7 @@ if not redis.call('HGET', KEYS[1], ARGV[1]) then return {'LOST'} end
 
 local holder = ARGV[2]
 
--- Each returns whether it is true; looked at before any row changes anything.
+-- Each function returns whether its row is true.  All rows are checked before any row changes anything.
 local is_true = {
   absent = function(key) return redis.call('EXISTS', key) == 0 end,
   enter = function(key, arguments)
@@ -33,7 +33,7 @@ local is_true = {
 local change = {
   enter = function(key)
     if redis.call('SMISMEMBER', key, holder)[1] == 1 then return end
-    register_hold(KEYS[2], ARGV[1], holder, key) -- first: what is registered and not held is released without harm
+    register_hold(KEYS[2], ARGV[1], holder, key) -- register first: releasing a key that is not held does no harm
     redis.call('SADD', key, holder)
   end,
 }

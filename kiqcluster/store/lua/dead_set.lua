@@ -1,10 +1,10 @@
--- dead_set: how the dead set is trimmed.  No script of its own: others take it in by `-- include dead_set`, after
+-- dead_set: trims the dead set.  Not a script of its own: others include it by `-- include dead_set`, after
 -- `-- include server_clock`.
 
-local MAX_DROPPED = 1000 -- entries that one script drops: a million of them would hold up everybody for seconds
+local MAX_DROPPED = 1000 -- entries that one script drops: dropping a million would block Redis for seconds
 
 -- Drops the oldest entries: those older than `timeout` seconds, and those beyond the newest `largest` - 1 (as Sidekiq
--- does).  Returns how many were too old, and how many were too many; MAX_DROPPED in all means that there may be more.
+-- does).  Returns the numbers dropped as too old and as too many; a sum of MAX_DROPPED means that there may be more.
 local function trim_dead(key, now, timeout, largest)
   local cutoff = tonumber(not_ahead(now)) - tonumber(timeout)
   local old = redis.call('ZCOUNT', key, '-inf', string.format('%.6f', cutoff))

@@ -6,9 +6,10 @@
 -- ARGV[2]  most entries
 -- ARGV[3]  bytes: the entry that would exceed them is not returned, unless it is the first
 --
--- One entry is read at a time: a hundred of three megabytes would be copied before they could be counted.
--- Returns {now, next, entries...}; now is Redis' own time where the caller's clock is ahead of it (server_clock.lua).
--- next: the score of the first entry that is not due yet, 'inf' if there is none; '' where more may be due now.
+-- The script reads one entry at a time: otherwise Redis would copy a hundred entries of three megabytes before it could
+-- count their bytes.
+-- Returns {now, next, entries...}; now is Redis' own time when the caller's clock is ahead of it (server_clock.lua).
+-- next: the score of the first entry that is not due yet, 'inf' if there is none; '' when more may be due now.
 -- Cost: O(entries x log n).
 
 -- include server_clock

@@ -1,13 +1,14 @@
 #!lua flags=no-writes
--- find_entries: a slice of a sorted set, of which only the entries that hold a text are returned.
+-- find_entries: read a slice of a sorted set, and return the entries in it that contain a text.
 --
 -- KEYS[1]          a sorted set of jobs
--- ARGV[1], ARGV[2] score and payload of the last entry of the slice before; both empty for the first slice
+-- ARGV[1], ARGV[2] score and payload of the last entry of the previous slice; both empty for the first slice
 -- ARGV[3]          entries in the slice
--- ARGV[4…]         texts; an entry is returned if its payload holds one of them
+-- ARGV[4…]         texts; an entry is returned if its payload contains one of them
 --
--- Goes from the highest score down.  If the last entry has gone, the slice begins with the highest of its score, so
--- an entry may come twice.  Returns {entries read, their bytes, last payload, last score, {payload, score, …}}.
+-- Reads from the highest score down.  If the last entry was removed, the slice begins with the highest entry of its
+-- score, so an entry may be returned twice.
+-- Returns {entries read, their bytes, last payload, last score, {payload, score, …}}.
 -- Cost: O(log entries + slice).
 
 local start = 0

@@ -1,11 +1,11 @@
 #!lua flags=no-writes
--- find_jobs: a slice of a queue, of which only the jobs that hold a text are returned; the wake list is its tail.
+-- find_jobs: read a slice of a queue, and return the jobs in it that contain a text.  The wake list is its tail.
 --
 -- KEYS[1]          queue:<name>           list
 -- KEYS[2]          kiq:wake:<name>        list
 -- ARGV[1]          index of the first job of the slice, the newest being 0
 -- ARGV[2]          jobs in the slice
--- ARGV[3…]         texts; a job is returned if its payload holds one of them
+-- ARGV[3…]         texts; a job is returned if its payload contains one of them
 --
 -- Returns {jobs read, their bytes, {payloads}}.
 -- Cost: O(slice), and one step per some hundred payloads before it.

@@ -1,12 +1,12 @@
 #!lua
--- hold: take a lock that has an owner and a lease, keep it, or let it go.
+-- hold: take, renew or release a lock that has an owner and a lease.
 --
 -- KEYS[1]  the lock  string  its owner
--- ARGV[1]  `take` if it is free or ours already, `force` whoever has it, `drop` if it is ours
+-- ARGV[1]  `take`: only if it is free or already ours; `force`: from any owner; `drop`: release it if it is ours
 -- ARGV[2]  our name
--- ARGV[3]  milliseconds of the lease; one that is longer already stays as it is
+-- ARGV[3]  milliseconds of the lease; a lease that already lasts longer is kept
 --
--- Returns {who has it now, or false; milliseconds that they have left; who had it before, or false}.  Cost: O(1).
+-- Returns {owner now, or false; milliseconds left of the lease; owner before, or false}.  Cost: O(1).
 
 local before = redis.call('GET', KEYS[1])
 local is_ours = before == ARGV[2]

@@ -1,10 +1,11 @@
--- holds: what a unit holds besides its payload, registered under its holder.  Others take it in by `-- include holds`.
+-- holds: the keys that a unit holds besides its payload, registered under its holder.  Not a script of its own:
+-- others include it by `-- include holds`.
 --
--- The hash kiq:held:<identity> has for such a unit: "<token>:<queue>" -> JSON [holder, key, key, ...].  Each key is a
--- set that has the holder as a member.  Whoever moves the unit releases them in the same script.
+-- The hash kiq:held:<identity> has for such a unit "<token>:<queue>" -> JSON [holder, key, key, ...].  Each key is a
+-- set that has the holder as a member.  Each script that moves the unit releases these keys.
 
--- A job that finds such a set full may be parked: the list <key>:parked has "<queue key> NUL <payload>", the next one to
--- run at its left end.  Each release lets one of them go back to its queue.
+-- A job that finds such a set full may be parked: the list <key>:parked has "<queue key> NUL <payload>", the next job to
+-- run at its left end.  Each release moves one parked job back to its queue.
 
 -- Returns the list of jobs that wait for room in a set.
 local function parked_at(key)
@@ -19,7 +20,7 @@ local function register_hold(held, field, holder, key)
   redis.call('HSET', held, field, cjson.encode(row))
 end
 
--- Releases all that is registered under a field.  A key that is no set any more holds nobody.
+-- Releases all keys that are registered under a field.  A key that is no longer a set has no members.
 local function release_holds(held, field)
   local known = redis.pcall('HGET', held, field)
   if type(known) ~= 'string' then return end

@@ -1,44 +1,44 @@
 #!lua flags=allow-oom
--- move_entries: move entries of a sorted set to queues, to the dead set, to another score or name, or away; each as a
--- whole.
+-- move_entries: move entries of a sorted set to queues, to the dead set, or to another score or name, or delete them.
+-- Each move happens as a whole.
 --
 -- KEYS[1]  schedule, retry, dead  zset    payloads by score
 -- KEYS[2]  queues                 set     queue names
--- KEYS[3+] queue:<name>, dead     where the entries go that are pushed (lists) or buried (zset); no other, for an ACL
---          may forbid it
+-- KEYS[3+] queue:<name>, dead     destinations of pushed (lists) and buried (zset) entries; only those that are used,
+--          because an ACL may forbid others
 -- ARGV[1]  now, epoch seconds
--- ARGV[2]  highest score of an entry that is moved (now, for what is due); '' moves whatever its score is.  Redis' own
---          time limits it where the caller's clock is ahead (server_clock.lua)
--- ARGV[3]  score that an entry gets which cannot be moved; '' leaves it where it is
--- ARGV[4], ARGV[5]  limits of the dead set, heeded when something was buried (dead_set.lua): seconds that an entry is
+-- ARGV[2]  highest score of an entry that is moved (now, for due entries); '' for no limit.  Redis' own time replaces it
+--          when the caller's clock is ahead (server_clock.lua)
+-- ARGV[3]  new score of an entry that cannot be moved; '' leaves it where it is
+-- ARGV[4], ARGV[5]  limits of the dead set, applied when something was buried (dead_set.lua): seconds that an entry is
 --          kept, and how many are kept, less one
 -- then for each entry: old bytes, verb, index into KEYS, name of the queue, new bytes
 --   verb "push": LPUSH the new bytes; "bury": ZADD them to the dead set, as of now; "drop": remove it;
---   "defer": the new bytes are its new score; "rename": it gets the new bytes, and keeps its score (where these are there
---   already, it is left alone: two would become one)
+--   "defer": the new bytes are its new score; "rename": it gets the new bytes and keeps its score (if the set has an
+--   entry with these bytes already, it is left alone: the two would become one)
 --
 -- An entry is moved only if it is still there, and no higher than ARGV[2]: another poller may have been faster, and
--- Ruby's web page may have rescheduled it.  Payloads are never decoded here (cjson mangles numbers).
--- An entry that Redis refuses to move (its queue's key is no list) holds up no other.
--- Returns {{index of each entry moved, from 1}, {Redis' words about those that could not be, with the key},
+-- Ruby's web page may have rescheduled it.  This script never decodes payloads (cjson mangles numbers).
+-- If Redis refuses to move an entry (its queue's key is not a list), the other entries are still moved.
+-- Returns {{index of each moved entry, from 1}, {Redis' error and the key, for each entry that could not be moved},
 --          {dead entries dropped because they were too old, because they were too many}}.
 -- Cost: O(entries x log n).
 
 -- include server_clock
 -- include dead_set
 
-local moved, refusals, dead = {}, {}, nil -- where something was buried
+local moved, refusals, dead = {}, {}, nil -- dead: the dead set's key once an entry was buried
 local highest = ARGV[2] ~= '' and tonumber(not_ahead(ARGV[2])) or nil
 
 local verbs = {
   push = function(key, name, new)
-    pcall(redis.call, 'SADD', KEYS[2], name) -- without it the job runs all the same
+    pcall(redis.call, 'SADD', KEYS[2], name) -- on failure the job still runs
     redis.call('LPUSH', key, new)
   end,
   bury = function(key, _, new, old)
     redis.call('ZADD', key, ARGV[1], new)
     dead = key
-    return KEYS[1] == key and new == old -- then it is there, and must stay
+    return KEYS[1] == key and new == old -- then the entry is there already, and must stay
   end,
   drop = function() end,
   defer = function(_, _, new, old)

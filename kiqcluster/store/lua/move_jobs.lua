@@ -1,25 +1,25 @@
 #!lua flags=allow-oom
--- move_jobs: move jobs from a queue to another one, or out of it.
+-- move_jobs: move jobs from a queue to another queue, or delete them.
 --
 -- KEYS[1]  queue:<from>           list
--- KEYS[2]  kiq:wake:<from>        list    what rang a bell there: the tail part of the queue
+-- KEYS[2]  kiq:wake:<from>        list    jobs that woke a waiting process: the queue's tail
 -- KEYS[3]  queues                 set     queue names
--- KEYS[4]  queue:<to>             list    only where they are moved
+-- KEYS[4]  queue:<to>             list    only when the jobs are moved
 -- ARGV[1]  name of the other queue, '' to delete them
--- ARGV[2]  a mark that is nobody's payload, for the places that fall empty
--- ARGV[3], ARGV[4]  where to look, counted from the end that is fetched next, 0 being the next: farthest and nearest
--- then for each job: its bytes, and those that it gets in the other queue
+-- ARGV[2]  a mark that is no job's payload, written over the moved jobs until they are removed
+-- ARGV[3], ARGV[4]  the farthest and the nearest position to search, counted from the job that is fetched next (0)
+-- then for each job: its bytes, and its bytes in the other queue
 --
--- A job that is not found there is left alone.  The others go to the back of the other queue in the order given.
+-- A job that is not found is left alone.  The others go to the back of the other queue in the order given.
 -- Returns the index of each job moved, from 1.
--- Cost: O(jobs + how far they lie from the nearer end of the queue); only what lies between the two places is read.
+-- Cost: O(jobs + their distance from the nearer end of the queue); only the jobs between the two positions are read.
 
 local is_moved = ARGV[1] ~= ''
 local lengths = {redis.call('LLEN', KEYS[1]), redis.call('LLEN', KEYS[2])}
 local total = lengths[1] + lengths[2]
 local first, last = math.max(0, total - 1 - tonumber(ARGV[3])), total - 1 - tonumber(ARGV[4])
 
--- payload -> its places, {list, index} each, the last one being the nearest to the end that is fetched next
+-- payload -> its positions, {list, index} each; the last one is the nearest to the end that is fetched next
 local places = {}
 local function look(list, from, to)
   for offset, payload in ipairs(to < from and {} or redis.call('LRANGE', KEYS[list], from, to)) do
@@ -34,7 +34,7 @@ local moved, marks, sums = {}, {0, 0}, {0, 0}
 for at = 5, #ARGV, 2 do
   local place = places[ARGV[at]] and table.remove(places[ARGV[at]])
   if place then
-    if is_moved then redis.call('LPUSH', KEYS[4], ARGV[at + 1]) end -- refused, if at all, before any is marked
+    if is_moved then redis.call('LPUSH', KEYS[4], ARGV[at + 1]) end -- a refusal comes here, before any job is marked
     redis.call('LSET', KEYS[place[1]], place[2], ARGV[2])
     marks[place[1]] = marks[place[1]] + 1
     sums[place[1]] = sums[place[1]] + place[2]
@@ -43,9 +43,9 @@ for at = 5, #ARGV, 2 do
 end
 for list, count in ipairs(marks) do
   if count > 0 then
-    local is_near_head = sums[list] / count < lengths[list] / 2 -- LREM ends at the last one that it is to remove
+    local is_near_head = sums[list] / count < lengths[list] / 2 -- LREM stops after the last mark that it removes
     redis.call('LREM', KEYS[list], is_near_head and count or -count, ARGV[2])
   end
 end
-if is_moved and #moved > 0 then pcall(redis.call, 'SADD', KEYS[3], ARGV[1]) end -- without it they run all the same
+if is_moved and #moved > 0 then pcall(redis.call, 'SADD', KEYS[3], ARGV[1]) end -- on failure the jobs still run
 return moved

@@ -1,16 +1,16 @@
 #!lua flags=allow-oom
--- publish: show a process in Sidekiq's registry; in one step, so no page is shown half of it.
+-- publish: write a process to Sidekiq's registry, in one step, so that no reader sees half of it.
 --
 -- KEYS[1]  processes              set     identities of live processes
--- KEYS[2]  <identity>             hash    what is known of the process
--- KEYS[3+] <identity>:work, <identity>:workers   hashes   thread -> running job; only where there are some, or were
+-- KEYS[2]  <identity>             hash    description of the process
+-- KEYS[3+] <identity>:work, <identity>:workers   hashes   thread -> running job; only when there are or were some
 -- ARGV[1]  identity   ARGV[2] seconds that the hashes are kept   ARGV[3] number of words that the fields have
 -- ARGV[4+] fields of the process and their values, then threads and their jobs, which replace those in KEYS[3+]
 --
--- Returns {how many of the fields were not there, the server's time: seconds, microseconds}.  Cost: O(words).
--- Like all scripts here it may run when Redis is out of memory: it writes little, and that is when workers are looked at.
+-- Returns {number of fields that are new, the server's time: seconds, microseconds}.  Cost: O(words).
+-- Like all scripts here it may run when Redis is out of memory: it writes little, and operators need the registry then.
 
-local MOST = 1000 -- words of one command: Lua's stack holds few thousand
+local MOST = 1000 -- words of one command: Lua's stack holds a few thousand
 
 local last = 3 + tonumber(ARGV[3])
 local added = redis.call('HSET', KEYS[2], unpack(ARGV, 4, last))

@@ -1,9 +1,9 @@
 #!lua
--- push: write one job if what its rows ask is true, with what they write.  All of it happens, or nothing.
+-- push: write one job and its rows if all guards among the rows are true.  All of it happens, or nothing.
 --
 -- KEYS[1]  queues        set            KEYS[2]  queue:<name> (list) or schedule (zset)
 -- KEYS[3+] the keys that rows name by their index
--- ARGV[1]  payload   ARGV[2] name of the queue   ARGV[3] epoch seconds of a scheduled job, "" for one that is due
+-- ARGV[1]  payload   ARGV[2] name of the queue   ARGV[3] epoch seconds of a scheduled job, "" for a job that is due
 -- then for each row: operation, index into KEYS, number of arguments, arguments...
 --
 -- Operations (the table of push rows; features add rows):
@@ -23,7 +23,7 @@ local guards = {
   absent = function(key) return redis.call('EXISTS', key) == 0 end,
   claim = function(key) return redis.call('EXISTS', key) == 0 end,
 }
-local types = {sadd = 'set'} -- of keys that are there already
+local types = {sadd = 'set'} -- required type of a key that exists
 
 local changes = {
   claim = function(key, arguments) redis.call('SET', key, arguments[1], 'EX', arguments[2]) end,
@@ -40,7 +40,7 @@ while at <= #ARGV do
   at = at + 3 + count
 end
 
--- Why a key cannot be written to, nil when it can; all keys are looked at before anything is written.
+-- Returns why a key cannot be written to, nil when it can.  All keys are checked before anything is written.
 local function refusal(operation, key, wanted)
   local found = redis.call('TYPE', key).ok
   if found ~= 'none' and found ~= wanted then

@@ -1,11 +1,11 @@
 #!lua flags=no-writes
--- read_queue: a part of a queue, the wake list being its tail.
+-- read_queue: read a part of a queue.  The wake list is its tail.
 --
 -- KEYS[1]  queue:<name>           list
 -- KEYS[2]  kiq:wake:<name>        list
--- ARGV[1], ARGV[2]  first and last index as LRANGE takes them: from 0 at the newest, negative from the next to be fetched
+-- ARGV[1], ARGV[2]  first and last index as for LRANGE: 0 is the newest job, -1 the one that is fetched next
 --
--- Returns {length, index of the first one returned, {payloads}}.
+-- Returns {length, index of the first payload returned, {payloads}}.
 -- Cost: O(payloads), and one step per some hundred payloads before them.
 
 local length = redis.call('LLEN', KEYS[1])

@@ -10,14 +10,14 @@
 -- KEYS[7]  kiq:held:<id>          hash    "<token>:<queue>" -> what the unit holds (holds.lua)
 -- ARGV[1]  identity   ARGV[2] prefix of queue keys, "queue:" included   ARGV[3] units at most in this batch
 -- ARGV[4]  bytes of payloads at which the batch stops (at least one unit)   ARGV[5] seconds that suspects are remembered
--- ARGV[6]  score with which the caller was handed the member (beat.lua), "" where it knows that the process is gone
--- ARGV[7+] tokens of the units that were running when the process died, or "*" where nobody knows
+-- ARGV[6]  score with which the caller was handed the member (beat.lua), "" when it knows that the process is gone
+-- ARGV[7+] tokens of the units that were running when the process died, or "*" when they are not known
 --
--- The first batch takes the epoch away, so a reserve of that process finds itself fenced from here on; the last one
--- removes the identity.
--- Returns {"ALIVE"}, and changes nothing, when it has beaten since, or nothing is left of it; else {units given back,
--- units left, units that their queue's key refuses, Redis' words about them}; call again while others are left.  May be
--- sent again, by anybody: once the process is fenced its beat counts no more.
+-- The first batch removes the epoch, so a later reserve of that process is fenced.  The last one removes the identity.
+-- Returns {"ALIVE"}, and changes nothing, when the process has beaten since, or nothing is left of it; else {units
+-- given back, units left, units that their queue's key refuses, Redis' errors about them}.  Call again while units are
+-- left.
+-- Any process may send it again: the beat of a fenced process no longer counts.
 -- Cost: O(u log u) for u units in flight.
 
 -- include holds
@@ -32,7 +32,7 @@ local function has_beaten()
 end
 if ARGV[6] ~= '' and not is_fenced and has_beaten() then return {'ALIVE'} end
 
--- Fenced, but not forgotten until everything is given back: whoever takes over from here must find it.
+-- The member is fenced, but stays in the hash until everything is given back: another process may have to continue.
 if record and not is_fenced then
   redis.call('HSET', KEYS[1], ARGV[1], (string.gsub(record, '^%d+', 'fenced', 1)))
 end
@@ -43,13 +43,13 @@ table.sort(fields)
 local running = {}
 for i = 7, #ARGV do running[ARGV[i]] = true end
 
--- Ruby takes no count back for what ends there: under steady crashes the counts would grow without end.
+-- Counts expire because Ruby does not clear the count of a job that ends there: they would grow without end.
 local MOST_SUSPECTS = 10000
 local suspects = redis.pcall('HLEN', KEYS[4])
 if type(suspects) == 'number' and suspects > MOST_SUSPECTS then redis.call('UNLINK', KEYS[4]) end
 
--- A count that cannot be written must not keep a unit, nor leave it in two places.
-local is_kept = false -- for its time, from now on
+-- A count that cannot be written must neither keep a unit in flight nor leave it in two places.
+local is_kept = false -- whether the time to live was set
 local function suspect(payload)
   redis.pcall('HINCRBY', KEYS[4], redis.sha1hex(payload), 1)
   if not is_kept then redis.pcall('EXPIRE', KEYS[4], ARGV[5]) end
@@ -58,7 +58,7 @@ end
 
 local held = redis.call('EXISTS', KEYS[7]) == 1 and KEYS[7]
 local given, refused, words, bytes_left = 0, 0, '', tonumber(ARGV[4])
-for i = #fields, 1, -1 do -- newest first, so that the oldest is fetched next
+for i = #fields, 1, -1 do -- newest first, so that the oldest unit is fetched next
   if given == tonumber(ARGV[3]) or bytes_left <= 0 then break end
   local may_have_killed = running[read_field(fields[i])] or running['*']
   local bytes, refusal = put_back(KEYS[2], held, fields[i], ARGV[2], may_have_killed and suspect)
@@ -70,7 +70,7 @@ for i = #fields, 1, -1 do -- newest first, so that the oldest is fetched next
 end
 if given == #fields then
   redis.call('HDEL', KEYS[1], ARGV[1])
-  redis.pcall('ZREM', KEYS[3], ARGV[1]) -- a broken key of beats must not keep a membership that is over
+  redis.pcall('ZREM', KEYS[3], ARGV[1]) -- a broken key of beats must not keep an ended membership
   redis.pcall('HDEL', KEYS[5], ARGV[1])
   redis.pcall('HDEL', KEYS[6], ARGV[1])
 end

@@ -8,27 +8,28 @@
 -- then for each queue             lists   kiq:wake:<queue>, queue:<queue>, in the order of preference
 -- ARGV[1]  identity   ARGV[2] epoch   ARGV[3] number of this call   (epoch and call are zero-padded)
 -- ARGV[4]  bytes at which the batch stops (at least one unit)
--- ARGV[5]  deaths that a suspect was at, at most, which the caller may take; 0 for none
+-- ARGV[5]  most deaths of a suspect that the caller may take; 0 for no suspects
 -- ARGV[6]  g, the number of gates   ARGV[7] to ARGV[6+g] their operations
--- then for each queue: its name, and how many units the batch may hold in all when one is taken from it: in its turn, and
---          once all queues have had theirs (k; 0 to only empty its wake list)
+-- then for each queue: its name, and two limits: how large the batch may become by units of this queue in its turn, and
+--          after every queue has had its turn (k; 0 to only empty its wake list)
 --
--- Gates (features add rows): what closes a queue, whoever asks.  An operation returns for each name 1 where it is closed.
---   member_of               the names in a set: `paused`, as Sidekiq has it
+-- Gates (features add rows) close queues to every caller.  An operation returns 1 for each name that is closed.
+--   member_of               the names in a set: `paused`, as in Sidekiq
 --
--- A queue that may give fewer than others, and has more, holds back those after it: they are not preferred to it.
+-- If a queue reaches a limit lower than that of later queues, and has more jobs, it holds those queues back: they must
+-- not be preferred to it.
 -- Returns {"FENCED"} when the member was recovered or its epoch raised, and then changes nothing; else
 -- {"OK", {indexes of queues left alone}, {reasons}, deaths, index, {payloads}, index, {payloads}, ...}, oldest payload
--- first; the n-th payload has the token "<epoch>.<call>.<n, 5 digits>".  A queue is left alone when a gate closes it, or it
--- holds only suspects that must wait (reason ""), or is no list (reason: Redis' words); it holds up no other.
--- An index behind the last queue is none: its reason is about a key of a gate or KEYS[3], which cannot be read.
--- A suspect is handed out alone in its batch, so that it takes no neighbour with it; `deaths` is then its count, else
--- 0.  To a caller that may not have one, it goes to the back of its queue.
--- Cost: O(queues + k).  Only the tails of the lists are touched, whatever their length; of large payloads few are read
--- that are not taken, since one is read first, then GROWTH times as many as long as there is room for such.
+-- first; the n-th payload has the token "<epoch>.<call>.<n, 5 digits>".  A queue is left alone when a gate closes it,
+-- or it has only suspects that must wait (reason ""), or is not a list (reason: Redis' error); others are still served.
+-- An index behind the last queue is not a queue: its reason is about a key of a gate or KEYS[3] that cannot be read.
+-- A suspect is alone in its batch, so that a crash takes no other unit with it; `deaths` is then its count, else 0.
+-- When the caller may not take a suspect, the suspect goes to the back of its queue.
+-- Cost: O(queues + k).  The script touches only the tails of the lists.  It reads few large payloads that it does not
+-- take: first it reads one, then GROWTH times as many as long as there is room for payloads of that size.
 
 local SLICE = 100 -- payloads read at once, at most
-local GROWTH = 8 -- times as many as before: how large they are is known only once they are read
+local GROWTH = 8 -- factor between slices: the size of payloads is known only after they were read
 
 local record = redis.call('HGET', KEYS[1], ARGV[1])
 if not record or string.match(record, '^%d+') ~= ARGV[2] then
@@ -47,7 +48,7 @@ for at = first_queue, #ARGV, 3 do names[#names + 1] = ARGV[at] end
 local idle_indexes, reasons = {}, {}
 for gate = 1, #names > 0 and gate_count or 0 do
   local found = gates[ARGV[6 + gate]](KEYS[3 + gate], names)
-  if found.err then -- one broken key stops nothing: the gate is open then
+  if found.err then -- a broken key stops nothing: its gate counts as open
     idle_indexes[#idle_indexes + 1], reasons[#reasons + 1] = #names, KEYS[3 + gate] .. ': ' .. found.err
   else
     for index, is_closed in ipairs(found) do closed[names[index]] = closed[names[index]] or is_closed == 1 end
@@ -57,7 +58,7 @@ end
 local room, bytes_left, taken_units, is_alone = 0, tonumber(ARGV[4]), 0, false
 local kind_of_suspects, most_deaths, deaths = redis.call('TYPE', KEYS[3]).ok, tonumber(ARGV[5]), 0
 local has_suspects = kind_of_suspects == 'hash'
-if not has_suspects and kind_of_suspects ~= 'none' then -- nothing is suspect then
+if not has_suspects and kind_of_suspects ~= 'none' then -- then no job is suspect
   idle_indexes[#idle_indexes + 1] = #names
   reasons[#reasons + 1] = KEYS[3] .. ': WRONGTYPE it is a ' .. kind_of_suspects .. ' and should be a hash'
 end
@@ -65,17 +66,17 @@ local token_head, format = ARGV[2] .. '.' .. ARGV[3] .. '.', string.format
 local largest = 0
 for at = first_queue + 2, #ARGV, 3 do largest = math.max(largest, tonumber(ARGV[at])) end
 
-local withheld = false -- a suspect was met that the caller may not take
+local withheld = false -- whether a suspect was found that the caller may not take
 local function deaths_of(payload)
   return tonumber(redis.call('HGET', KEYS[3], redis.sha1hex(payload)) or nil)
 end
 
-local slice, largest_read = 1, 1 -- payloads that are read next, and bytes of the largest that was
+local slice, largest_read = 1, 1 -- payloads to read next, and bytes of the largest one read
 
 -- Moves units from the tail of a list; appends their payloads to `payloads`.  Records before it removes.
--- token_tail: what follows the number of a unit in the hash.  rotations: how many suspects that the caller may not take
+-- token_tail: text after the number of a unit in its field.  rotations: how many suspects that the caller may not take
 -- are sent to the back of the list.
--- Most of a job's cost to Redis is this loop: no call per payload, and none is copied.
+-- This loop is most of a job's cost to Redis: it makes no call per payload, and copies none.
 local function take(list, token_tail, payloads, rotations)
   slice = math.min(slice, GROWTH)
   while room > 0 and (bytes_left > 0 or taken_units == 0) do
@@ -100,7 +101,7 @@ local function take(list, token_tail, payloads, rotations)
         deaths, room, suspect, is_alone = suspect, 1, false, true
       end
       if suspect then
-        keep() -- so that it is the last of the list
+        keep() -- so that the suspect is the last of the list
         withheld = suspect > most_deaths
         if not withheld or rotations == 0 then return end
         redis.call('LMOVE', list, list, 'RIGHT', 'LEFT')
@@ -122,7 +123,7 @@ end
 local reply, left_alone = {'OK', false, false, false}, {}
 local ceiling = math.huge
 
--- Takes what a queue may give in its turn (pass 1) or afterwards (pass 2).
+-- Takes units from a queue, up to its limit in its turn (pass 1) or afterwards (pass 2).
 local function visit(at, pass)
   local name, index = ARGV[at], (at - first_queue) / 3
   local wake, queue = KEYS[first_list + 2 * index], KEYS[first_list + 1 + 2 * index]
@@ -136,7 +137,8 @@ local function visit(at, pass)
     refusal = refusal or type(rung) == 'table' and rung.err or nil
     if not refusal and rung > 0 then
       if not closed[name] then take(wake, token_tail, payloads, 0) end
-      -- What rang and is not taken goes back to the front of its queue, newest first, and rings the next waiter.
+      -- Jobs of the wake list that are not taken go back to the front of their queue, newest first, and wake the next
+      -- waiter.
       while redis.call('LLEN', wake) > 0 do
         redis.call('LMOVE', wake, queue, 'LEFT', 'RIGHT')
       end

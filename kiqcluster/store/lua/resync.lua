@@ -1,20 +1,20 @@
 #!lua flags=allow-oom
--- resync: after a lost reply, fence the reserve that may still be under way, and give back what it took (rule R3).
+-- resync: after a lost reply, fence the reserve that may still be under way, and give back the units it took (rule R3).
 --
 -- KEYS[1]  kiq:members            hash    identity -> "epoch ..."
 -- KEYS[2]  kiq:inflight:<id>      hash    "<token>:<queue>" -> payload
 -- KEYS[3]  kiq:held:<id>          hash    "<token>:<queue>" -> what the unit holds (holds.lua)
 -- ARGV[1]  identity   ARGV[2] epoch that the caller knows
--- ARGV[3]  epoch to go on with, higher than that of every resync which the caller has sent before
+-- ARGV[3]  new epoch, higher than that of every resync that the caller has sent before
 -- ARGV[4]  prefix of queue keys, "queue:" included
 -- ARGV[5]  units at most in this batch   ARGV[6] bytes of payloads at which it stops (at least one unit)
 -- ARGV[7+] tokens that the caller holds
 --
--- Returns {"FENCED"} when the member was recovered, or has gone on; else {"OK", units given back, units left}; the caller
--- goes on once none are left.  A unit that its queue's key refuses stays where it is until the next resync, and counts
--- as neither.
--- May be sent again, with a higher epoch: one that was raised by a try before is accepted.  The try itself, should it
--- arrive only after its caller has gone on, finds its own epoch reached and takes nothing away.
+-- Returns {"FENCED"} when the member was recovered, or has an epoch at or above ARGV[3]; else {"OK", units given back,
+-- units left}.  The caller continues once none are left.  A unit that its queue's key refuses stays in flight until the
+-- next resync, and counts as neither.
+-- May be sent again with a higher epoch: an epoch that an earlier try raised is accepted.  If the earlier try arrives
+-- after its caller has continued, its epoch is already reached, and it takes nothing away.
 -- Cost: O(units in flight + tokens held), both at most a few thousand.
 
 -- include holds
@@ -36,7 +36,7 @@ table.sort(strays)
 
 local holds = redis.call('EXISTS', KEYS[3]) == 1 and KEYS[3]
 local given, refused, bytes_left = 0, 0, tonumber(ARGV[6])
-for i = #strays, 1, -1 do -- newest first, so that the oldest is fetched next
+for i = #strays, 1, -1 do -- newest first, so that the oldest unit is fetched next
   if given == tonumber(ARGV[5]) or bytes_left <= 0 then break end
   local bytes = put_back(KEYS[2], holds, strays[i], ARGV[4])
   if bytes then

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- return_rung: put what lies in wake lists back to where it is fetched next, in order (rule R6).
+-- return_rung: move the jobs of wake lists back to the end of their queues that is fetched next, in order (rule R6).
 --
 -- KEYS[1+2i], KEYS[2+2i]          lists   kiq:wake:<queue>, queue:<queue>
--- ARGV[1]  payloads at most of each list
+-- ARGV[1]  most payloads of each list
 --
--- A list that cannot be moved (one of the two keys is no list) stays as it is, and holds up no other.
--- Returns the number of payloads that went back.  Cost: O(queues + payloads).
+-- If a list cannot be moved (one of the two keys is not a list), it stays as it is, and the others are still moved.
+-- Returns the number of payloads moved back.  Cost: O(queues + payloads).
 
 local returned = 0
 for at = 1, #KEYS, 2 do

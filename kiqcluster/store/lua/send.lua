@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- send: leave a message in a list, for somebody who reads it soon.
+-- send: append a message to a list for a reader that polls it.
 --
--- KEYS[1]  the list   ARGV[1] the message   ARGV[2] seconds after which nobody needs it any more
+-- KEYS[1]  the list   ARGV[1] the message   ARGV[2] seconds until the list expires
 --
--- Like all scripts here it may run when Redis is out of memory: that is when workers are to be quieted, or stopped.
+-- Like all scripts here it may run when Redis is out of memory: operators must be able to quiet and stop workers then.
 -- Returns the length of the list.  Cost: O(1).
 
 local length = redis.call('RPUSH', KEYS[1], ARGV[1])

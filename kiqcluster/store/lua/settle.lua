@@ -13,26 +13,26 @@
 -- Operations (the table of effects; features add rows):
 --   give_back              RPUSH the payload as it was reserved: it is fetched next
 --   rpush payload          the same with a changed payload
---   lpush payload          to the back of the line
+--   lpush payload          to the back of the queue
 --   sadd member            (the set of queue names)
 --   zadd score member      schedule and retry
---   release                 what the unit holds besides its payload (holds.lua), kiq:held:<id>
---   park queue largest      the payload waits for room in a set (holds.lua); to its queue at once if there is some by now
+--   release                 releases the keys that the unit holds besides its payload (holds.lua), kiq:held:<id>
+--   park queue largest      the payload waits for room in a set (holds.lua); it goes to its queue if there is room by now
 --   absolve digest         a suspect has ended without killing its process: its count is cleared
 --   bury score member timeout largest   dead set: add; once per script, drop what is older than timeout seconds at
 --                                       that score, and all but the newest largest - 1 (dead_set.lua)
 --
 -- Returns {number of units that were held, {field, error, field, error, ...},
 --          {dead entries dropped because they were too old, because they were too many}}.
--- Units that were not held changed nothing.  A unit whose effect Redis refuses (WRONGTYPE, OOM) stays held and holds up
--- no other.
+-- Units that were not held changed nothing.  A unit whose effect Redis refuses (WRONGTYPE, OOM) stays held; the others
+-- are still settled.
 -- Cost: O(units + effects), O(log n) for each entry of a sorted set.
 
 -- include server_clock
 -- include dead_set
 -- include holds
 
-local buried -- what the dead set is trimmed by
+local buried -- arguments of the last bury, for the trim
 
 local effects = {
   give_back = function(key, _, payload) redis.call('RPUSH', key, payload) end,
@@ -57,8 +57,8 @@ local types = {
   release = false, park = 'set',
 }
 
--- Returns why an effect cannot be written, nil when it can.  Looked at before any effect of a unit is: a unit whose
--- second effect is refused is tried again, and must not have its first one written each time.
+-- Returns why an effect cannot be written, nil when it can.  All effects of a unit are checked before the first one is
+-- written: a unit whose second effect is refused is tried again, and its first effect must not be written each time.
 local function refusal(operation, key)
   local found = redis.call('TYPE', key).ok
   if types[operation] == nil then return 'ERR there is no effect ' .. operation end
@@ -116,7 +116,7 @@ end
 count(KEYS[2], KEYS[3], processed)
 count(KEYS[4], KEYS[5], failed)
 
--- Trim last, and without a say: a unit must not stay held for what others left in the dead set.
+-- Trim last, and ignore errors: a unit must not stay held because of a dead set that cannot be trimmed.
 local old, excess = 0, 0
 if buried then
   local fine

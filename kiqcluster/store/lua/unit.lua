@@ -1,4 +1,4 @@
--- unit: how a unit in flight goes back to its queue.  No script of its own: others take it in by `-- include unit`.
+-- unit: moves a unit in flight back to its queue.  Not a script of its own: others include it by `-- include unit`.
 --
 -- In the hash of its holder, a unit is "<token>:<queue>" -> payload (written by reserve).  No token has a colon.
 
@@ -7,11 +7,11 @@ local function read_field(field)
   return string.match(field, '^([^:]*):(.*)$')
 end
 
-local refusals = {} -- queue -> Redis' words: no second payload is read for a queue that refused one
+local refusals = {} -- queue -> Redis' error: no second payload is read for a queue that refused one
 
--- Moves a unit to the end of its queue that is fetched next, and releases what it holds.  `before_removal` is told its
--- payload once it is there.  held: the hash of what units hold, false where there is none.
--- Returns the payload's bytes, or nil and Redis' words when the queue's key refuses it; it stays in flight then.
+-- Moves a unit to the end of its queue that is fetched next, and releases the keys that it holds.  Calls
+-- `before_removal` with the payload once it is in the queue.  held: the hash of the keys that units hold, or false.
+-- Returns the payload's bytes, or nil and Redis' error when the queue's key refuses it; the unit then stays in flight.
 local function put_back(inflight, held, field, prefix, before_removal)
   local _, queue = read_field(field)
   if not queue then return nil, 'ERR the unit ' .. field .. ' has no queue: another release wrote it' end

@@ -1,7 +1,7 @@
-"""What every process has, whichever part it plays.
+"""Modules that every kind of process uses.
 
 Read in this order:
-runtime          Setup (what the application declares) and Runtime (what a process runs with), the context of a job
+runtime          Setup (declarations of the application), Runtime (shared objects of a worker), the context of a job
 events           events with fields, and the application's hooks; log: their words; log_handlers: where they go
 config_sources   where the values of settings come from: flags, environment, files
 service          a thread that can be stopped and waited for

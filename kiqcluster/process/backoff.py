@@ -6,8 +6,8 @@ from random import Random
 
 __all__ = ["jittered", "retry_delay", "retry_jitter"]
 
-# Sidekiq's curve passes a million years at a few thousand retries; beyond this count only the number grows,
-# until Ruby's Time cannot show it.
+# Sidekiq's curve passes a million years at a few thousand retries.  Beyond this count the delay would only grow until
+# Ruby's Time cannot show it.
 MAX_COUNT = 1_000
 
 
@@ -27,6 +27,6 @@ def retry_jitter(count: int, rng: Random) -> int:
 
 
 def jittered(attempt: int, base: float, cap: float, rng: Random) -> float:
-    """Return base × 2**attempt seconds, at most cap, less up to a quarter so that a fleet does not move in step."""
+    """Return base × 2**attempt seconds, at most cap, less up to a quarter, so that processes do not retry in step."""
     delay: float = min(cap, base * 2 ** min(attempt, 32))
     return delay * (1 - rng.random() / 4)

@@ -1,8 +1,8 @@
 """Sources of the configuration: flag > environment > file > configure() > default.
 
 1. load        merges them; unset is distinct from a default, so a default never hides a file's value
-2. sources     environment, files; a name that is none is refused, with the nearest that is one
-3. values      words and numbers, as the setting wants them
+2. sources     environment, files; an unknown name is refused, with the nearest known name
+3. values      converts text and numbers to the setting's type
 
 Key in files = field name; flag = `--` + the name with dashes; variable = `KIQ_` + the name in capitals (and
 REDIS_URL, KIQ_ENV).  This module alone reads settings from os.environ and configuration files.
@@ -26,8 +26,8 @@ from kiqcluster.process.durations import parse_duration
 __all__ = ["check_configurable", "load", "load_part", "missing_section", "with_configured"]
 
 CONFIG_FILES = ("kiqcluster.toml", "pyproject.toml")
-NON_SETTING_VARIABLES = frozenset({"KIQ_SLOT", "KIQ_REQUIRE_ALL"})  # ours, and no settings: a worker's slot, the tests'
-TYPO_SIMILARITY = 0.8  # how near a variable must come to a setting's to be a slip; others may have names with KIQ_ too
+NON_SETTING_VARIABLES = frozenset({"KIQ_SLOT", "KIQ_REQUIRE_ALL"})  # a worker's slot, a switch of the tests
+TYPO_SIMILARITY = 0.8  # a variable this similar to a setting's is a typo; other programs may use KIQ_ names too
 
 
 def load(
@@ -40,8 +40,8 @@ def load(
 ) -> tuple[Config, Origins]:
     """Return the merged configuration and where each value comes from.
 
-    flags: only what was given on the command line.  file: -C; without it kiqcluster.toml, else [tool.kiqcluster]
-    of pyproject.toml, in `directory`.  Raises UsageError that names the source of what is wrong.
+    flags: only those given on the command line.  file: -C; without it kiqcluster.toml, else [tool.kiqcluster]
+    of pyproject.toml, in `directory`.  Raises UsageError that names the source of the invalid value.
     """
     environ = os.environ if environ is None else environ
     path, document = _read_file(file, directory or Path.cwd())
@@ -57,10 +57,10 @@ def load_part(
     environ: Mapping[str, str] | None = None,
     directory: Path | None = None,
 ) -> tuple[Config, str]:
-    """Return a configuration in which only these settings count, and what is wrong with another one ("" if nothing).
+    """Return a configuration of only these settings, and a complaint about another setting ("" if there is none).
 
-    For tools that steer what runs already: a slip in a setting that they do not need must not take them away.
-    Raises UsageError for what is wrong with these.
+    For tools that control running processes: an invalid setting that they do not need must not stop them.
+    Raises UsageError for an invalid value of these settings.
     """
     try:
         return load(flags, file=file, environ=environ, directory=directory)[0], ""
@@ -72,7 +72,7 @@ def load_part(
     try:
         path, document = _read_file(file, directory or Path.cwd())
     except UsageError:
-        if file is not None or not (names & flags.keys() or environ):  # it might have said what is needed
+        if file is not None or not (names & flags.keys() or environ):  # the file may have had the needed settings
             raise
         path, document = "", {}
     sections = document.get("env")
@@ -92,7 +92,7 @@ def _merged(
     document: dict[str, Any],
     configured: Mapping[str, Any],
 ) -> tuple[Config, Origins]:
-    """Return the configuration by all sources, the closest first."""
+    """Return the configuration from all sources; the closest source wins."""
     from_flags = {name: (value, "flag") for name, value in flags.items()}
     from_environ = dict(_from_environ(environ))
     from_code = {name: (value, "configure()") for name, value in configured.items()}
@@ -111,14 +111,14 @@ def _merged(
         else:
             origins[each.name] = "default"
     if origins["redis"] == "flag" and origins["embedded"] not in ("flag", "default"):
-        values["embedded"], origins["embedded"] = None, "default"  # --redis is the closer word
+        values["embedded"], origins["embedded"] = None, "default"  # --redis comes from a closer source
     config = Config(**values)
     check(config)
     return config, origins
 
 
 def check_configurable(names: Iterable[str]) -> None:
-    """Raise UsageError for settings that come too late in code: the supervisor never imports the application."""
+    """Raise UsageError for settings that code cannot set: the supervisor never imports the application."""
     late = sorted({each.name for each in settings() if not each.metadata["in_code"]} & set(names))
     if late:
         raise UsageError(
@@ -128,7 +128,7 @@ def check_configurable(names: Iterable[str]) -> None:
 
 
 def with_configured(config: Config, origins: Origins, configured: Mapping[str, Any]) -> Config:
-    """Return a worker's configuration after its application has called configure(): that fills in defaults only."""
+    """Return a worker's configuration after its application called configure(), which replaces only defaults."""
     by_name = {each.name: each for each in settings()}
     values = {
         name: _converted(by_name[name], value, "configure()")
@@ -141,7 +141,7 @@ def with_configured(config: Config, origins: Origins, configured: Mapping[str, A
 
 
 def missing_section(config: Config, origins: Origins, file: str | None = None) -> str | None:
-    """Return a warning when an environment was asked for that a file with sections has none for, else None."""
+    """Return a warning when the file has sections but none for the requested environment, else None."""
     path, document = _read_file(file, Path.cwd())
     sections = document.get("env", {})
     if origins["environment"] == "default" or not sections or config.environment in sections:
@@ -202,7 +202,7 @@ def _check_names(values: Mapping[str, Any], place: str) -> None:
 
 
 def _check_variables(environ: Mapping[str, str]) -> None:
-    """Refuse what looks like a slip of the pen; a setting that is not heeded is found too late."""
+    """Raise UsageError for a variable that looks like a typo; an ignored setting is noticed too late."""
     known = {f"KIQ_{each.name.upper()}" for each in settings()} | {"KIQ_ENV"}
     for variable in environ.keys() - known - NON_SETTING_VARIABLES:
         bare = [name.removeprefix("KIQ_") for name in known]
@@ -227,9 +227,9 @@ def _converted(each: dataclasses.Field[Any], raw: Any, origin: str) -> Any:
 
 
 def _as_list(name: str, raw: Any) -> tuple[str, ...]:
-    """Return a list; as text, which variables are, its items have spaces between them."""
+    """Return a list; in text, as in variables, spaces separate the items."""
     if isinstance(raw, str):
-        foreign = "[" if name == "groups" else "[,"  # the queues of one group have commas between them
+        foreign = "[" if name == "groups" else "[,"  # commas separate the queues of one group
         example = "cronjob:* default,mailers" if name == "groups" else "one two"
         _require(not set(foreign) & set(raw), f"its items have spaces between them, as in {example!r}")
     words = raw.split() if isinstance(raw, str) else raw
@@ -250,14 +250,14 @@ def _as(kind: Any, raw: Any) -> Any:
             number = wanted(raw)
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(complaint) from error
-        _require(isfinite(number), complaint)  # no timer takes NaN or infinity
+        _require(isfinite(number), complaint)  # timers do not accept NaN or infinity
         return number
     _require(isinstance(raw, str), "it takes a string")
     return raw
 
 
 def _seconds(raw: Any) -> float:
-    """Return the seconds of a number, or of a text like 15m: settings that are no whole numbers are all durations."""
+    """Return the seconds of a number, or of text like 15m: all settings that are not integers are durations."""
     try:
         return float(raw)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Console: runs a click command; whatever becomes of its output, it ends with its exit code and without a traceback."""
+"""Console: runs a click command, which ends with its exit code and no traceback even if its output fails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def run_command(command: click.Command, name: str, arguments: Sequence[str] | None = None, lost: str = "") -> NoReturn:
-    """Run a command and leave with its code.  lost: what to add where there is no room for the output."""
+    """Run a command and exit with its code.  lost: text to add when there is no room for the output."""
     code: int = ExitCode.STOPPED
     try:
         try:
@@ -33,8 +33,8 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise
-        with suppress(OSError):  # standard error may lead to the same disk
+        with suppress(OSError):  # standard error may be on the same full disk
             click.echo(f"{name}: {error.strerror}, so not all was printed{lost}", err=True)
         stdio.drop_output()
-        code = code or getattr(error.__context__, "exit_code", None) or ExitCode.UNEXPECTED  # of what was to be said
+        code = code or getattr(error.__context__, "exit_code", None) or ExitCode.UNEXPECTED  # of the failed command
     raise SystemExit(int(code))

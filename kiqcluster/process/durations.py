@@ -10,7 +10,7 @@ from kiqcluster.sidekiq.payload import MAX_EPOCH_SECONDS
 
 __all__ = ["MAX_DURATION_SECONDS", "due_at", "parse_duration", "show_duration"]
 
-MAX_DURATION_SECONDS = 1e8  # seconds, three years; a longer one is a slip
+MAX_DURATION_SECONDS = 1e8  # three years; a longer one is a mistake
 UNIT_SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 UNITS_PER_SECOND = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}  # … in a second
 DURATION_PATTERN = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+(?:\.[0-9]+)?)s)?")
@@ -18,7 +18,7 @@ NUMBER_PATTERN = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
 
 def parse_duration(text: str) -> float:
-    """Return seconds.  Raises ValueError that shows the forms which work."""
+    """Return seconds.  Raises ValueError that shows the valid forms."""
     found = DURATION_PATTERN.fullmatch(text)
     if NUMBER_PATTERN.fullmatch(text):
         seconds = float(text)
@@ -32,7 +32,7 @@ def parse_duration(text: str) -> float:
 
 
 def show_duration(seconds: float) -> str:
-    """Return the two largest units of it: 14m 58s."""
+    """Return a duration in its two largest units: 14m 58s."""
     left, parts = round(seconds), []
     for name, unit in UNIT_SECONDS.items():
         count, left = divmod(left, unit)
@@ -44,8 +44,8 @@ def show_duration(seconds: float) -> str:
 def due_at(when: float | timedelta | datetime, now: float) -> float:
     """Return the epoch second of a delay (timedelta), an epoch second, or an aware datetime.
 
-    Raises InvalidPush for a datetime without a zone, which every host would read differently, for a time that no
-    reader of Sidekiq's would take for seconds, and for no time at all.
+    Raises InvalidPush for a datetime without a time zone, which hosts would read differently, for a time too large for
+    readers of Sidekiq's format, and for a value that is not a time.
     """
     if isinstance(when, timedelta):
         due = now + when.total_seconds()
@@ -66,7 +66,7 @@ def due_at(when: float | timedelta | datetime, now: float) -> float:
 
 
 def _too_late(when: object, due: float) -> str:
-    """Return why a time is refused that lies some thousand years ahead."""
+    """Return the message for a time that lies some thousand years ahead."""
     for unit, per_second in UNITS_PER_SECOND.items():
         if (
             not isinstance(when, timedelta | datetime)

@@ -1,4 +1,4 @@
-"""Events: what happens in a process, told to whoever listens.
+"""Events: a bus that passes the events of a process to listeners.
 
 Loops emit events with fields and carry no log text; log.py words them.  Tests wait for them.  The lifecycle
 events (LIFECYCLE) are also for applications: `@on("startup")`.
@@ -19,8 +19,8 @@ Listener = Callable[[str, Fields], None]
 Hook = Callable[[], object]
 H = TypeVar("H", bound=Hook)
 
-# In the order of a process' life.  Those that undo what startup did run in reverse order of registration,
-# as in Sidekiq, so that what was set up last is taken down first.
+# In the order of a process' life.  Handlers that undo startup run in reverse order of registration, as in Sidekiq: the
+# last set-up is torn down first.
 LifecycleEvent = Literal["startup", "ready", "quiet", "resume", "shutdown", "exit", "heartbeat", "beat", "fork"]
 LIFECYCLE: tuple[str, ...] = get_args(LifecycleEvent)
 REVERSED = frozenset({"quiet", "shutdown", "exit"})
@@ -33,7 +33,7 @@ class Events:
         self._listeners: list[tuple[Listener, Callable[[str], bool]]] = []
 
     def listen(self, listener: Listener, hears: Callable[[str], bool] = lambda _: True) -> None:
-        """hears: tells whether the listener does anything with an event; what none does need not be emitted."""
+        """hears: returns whether the listener handles an event; an event without a listener need not be emitted."""
         self._listeners.append((listener, hears))
 
     def emit(self, event: str, **fields: Any) -> None:
@@ -41,11 +41,11 @@ class Events:
             listener(event, fields)
 
     def is_heard(self, event: str) -> bool:
-        """Return whether emitting the event has any effect: for hot paths, asked once at set-up."""
+        """Return whether emitting the event has any effect; hot paths ask once at set-up."""
         return bool(self.hearers(event))
 
     def hearers(self, event: str) -> list[Listener]:
-        """Return the listeners that do something with an event."""
+        """Return the listeners that handle an event."""
         return [listener for listener, hears in self._listeners if hears(event)]
 
 
@@ -74,5 +74,5 @@ class Hooks:
         return hooks[::-1] if event in REVERSED else list(hooks)
 
     def keep(self, event: str, hooks: list[Hook]) -> None:
-        """Have these handlers and no others, in the order in which `of` gives them; for tests."""
+        """Replace all handlers by these, in the order in which `of` returns them; for tests."""
         self._hooks[event] = hooks[::-1] if event in REVERSED else list(hooks)

@@ -1,7 +1,7 @@
 """Logs: the words for every event, in two formats, on stdlib logging.
 
-The application's logging is its own: kiqcluster's logger gets a handler, the root logger only when nobody
-has given it one, so that a job's lines come out with the job they belong to.  Field names are stable API.
+kiqcluster gives its own logger a handler.  It gives the root logger one only when the application has not configured
+logging, so that lines logged by jobs show their job.  Field names are stable API.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ __all__ = [
 
 LOGGER = logging.getLogger("kiqcluster")
 BASE_36_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
-MAX_WORD_CHARACTERS = 200  # characters of a class, jid or queue in a line
+MAX_WORD_CHARACTERS = 200  # of a class, jid or queue in a line
 MAX_TEXT_CHARACTERS = 16_384  # of any other field, and of the message
 MAX_ITEMS = 1_000  # of a field that is a list or an object
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
-# A job that is done, until its line is made: epoch seconds of its end, thread, jid, class, queue, seconds that it ran.
+# A finished job whose line is not written yet: epoch seconds of its end, thread, jid, class, queue, seconds it ran.
 DoneLine = tuple[float, int, str, str, str, float]
 
 # event → level, wording.  Fact, consequence, what to do.  Events without a line here are not logged.
@@ -223,7 +223,7 @@ WORDING: dict[str, tuple[int, str]] = {
 
 
 class JobLevel(logging.Filter):
-    """Holds back what is below the level of the running job (its option log_level), else below the configured one."""
+    """Drops lines below the level of the running job (its option log_level), else below the configured level."""
 
     def __init__(self, level: int) -> None:
         super().__init__()
@@ -234,12 +234,12 @@ class JobLevel(logging.Filter):
         return self.passes(record.levelno, None if job is None else job.payload.get("log_level"))
 
     def passes(self, level: int, declared: object) -> bool:
-        """Return whether a line of that level comes out, given what the job's payload says."""
+        """Return whether a line of that level is logged.  declared: log_level in the job's payload."""
         return level >= (LEVELS.get(declared, self._level) if isinstance(declared, str) else self._level)
 
 
 class PrettyFormatter(logging.Formatter):
-    """One line for people: time, process, level, job, message; coloured when a terminal reads it."""
+    """One line for people: time, process, level, job, message; coloured on a terminal."""
 
     COLOURS = {
         logging.DEBUG: "2",
@@ -262,7 +262,7 @@ class PrettyFormatter(logging.Formatter):
         return f"\x1b[{self.COLOURS.get(record.levelno, '0')}m{line}\x1b[0m" if self._coloured else line
 
     def done(self, lines: Iterable[DoneLine]) -> list[str]:
-        """Return what `format` makes of job_done, of many jobs at once."""
+        """Return the lines that `format` would return for job_done, for many jobs at once."""
         pid = os.getpid()
         start, end = (f"\x1b[{self.COLOURS[logging.INFO]}m", "\x1b[0m") if self._coloured else ("", "")
         return [
@@ -292,7 +292,7 @@ class JsonFormatter(logging.Formatter):
         return ruby_json.encode({key: _plain(value) for key, value in line.items()}).decode()
 
     def done(self, lines: Iterable[DoneLine]) -> list[str]:
-        """Return what `format` makes of job_done, of many jobs at once; `elapsed` to the microsecond."""
+        """Return the lines that `format` would return for job_done, for many jobs; `elapsed` to the microsecond."""
         pid = os.getpid()
         return [
             f'{{"ts":"{_time(ended)}","pid":{pid},"tid":"{tid(thread)}","lvl":"INFO","msg":"done in {elapsed:.3f} s",'
@@ -303,9 +303,9 @@ class JsonFormatter(logging.Formatter):
 
 
 class Shortcut:
-    """The way around logging for job_done: the line that our handler would write, without a record for each.
+    """Writes job_done without a log record for each job: the same line that our handler would write.
 
-    It leads to the same only while nothing of the application's stands in between; is_open says so, job by job.
+    The result is the same only while the application has changed nothing in between; `is_open` checks it for each job.
     """
 
     def __init__(self, handler: LineHandler, level: JobLevel, formatter: PrettyFormatter | JsonFormatter) -> None:
@@ -317,7 +317,7 @@ class Shortcut:
 
     @classmethod
     def find(cls, events: Events) -> Shortcut | None:
-        """Return the shortcut, or None where job_done goes by records: others listen, or the handler is not ours."""
+        """Return the shortcut, or None when job_done needs records: others listen, or the handler is not ours."""
         if events.hearers("job_done") != [_log] or len(LOGGER.handlers) != 1:
             return None
         handler = LOGGER.handlers[0]
@@ -329,7 +329,7 @@ class Shortcut:
         return cls(handler, level, formatter)
 
     def is_open(self) -> bool:
-        """Return whether a record would meet our handler as we have made it, and nothing else."""
+        """Return whether a record would reach only our handler, and that handler is unchanged."""
         handler = self.handler
         return (
             LOGGER.handlers == self._handlers
@@ -344,7 +344,7 @@ class Shortcut:
         )
 
     def wants(self, declared: object) -> bool:
-        """Return whether the line comes out.  declared: the job's log_level."""
+        """Return whether the line is logged.  declared: the job's log_level."""
         return self._level.passes(logging.INFO, declared)
 
 
@@ -356,9 +356,8 @@ def configure(
 ) -> None:
     """Give kiqcluster's logger its handler, replacing an earlier one of ours.
 
-    log_format: auto, pretty or json.  stream: default standard output, as Sidekiq's.  What jobs print to it leaves at
-    the end of each line, also where PYTHONUNBUFFERED has every piece of a print leave by itself, and so never tears a
-    line of ours, or the other way round.
+    log_format: auto, pretty or json.  stream: default standard output, as Sidekiq's.  The stream becomes line-buffered,
+    also under PYTHONUNBUFFERED, so that output of jobs and lines of ours never split each other.
     """
     stream = stream or sys.stdout
     if isinstance(stream, io.TextIOWrapper):
@@ -374,9 +373,9 @@ def configure(
 
 
 def adopt_root(job_levels: Iterable[str] = ()) -> None:
-    """Let the application's log lines out, if it has not configured logging itself.
+    """Give the root logger a handler, if the application has not configured logging itself.
 
-    job_levels: those that jobs declare (option log_level); what is below them all need not reach the handler.
+    job_levels: those that jobs declare (option log_level); lines below all of them need not reach the handler.
     """
     LOGGER.setLevel(min([LOGGER.level, *(LEVELS[level] for level in job_levels)]))
     root = logging.getLogger()
@@ -404,7 +403,7 @@ def _message(formatter: logging.Formatter, record: logging.LogRecord) -> str:
 
 
 def _without_fields(message: str, fields: Fields) -> str:
-    """Return a message's first line where a field has all the others: a traceback is there once."""
+    """Return a message's first line if a field has the other lines, so that a traceback is logged once."""
     first, newline, others = message.partition("\n")
     return first if newline and any(others in str(value) for value in fields.values()) else message
 
@@ -428,7 +427,7 @@ def _instant(milliseconds: int) -> str:
 
 @lru_cache(maxsize=1_024)
 def tid(thread: int) -> str:
-    """Return a thread's id in base 36, as Ruby's Sidekiq writes those: in the log, and where running jobs show."""
+    """Return a thread's id in base 36, as Ruby's Sidekiq writes it in the log and for running jobs."""
     digits = ""
     while thread:
         thread, digit = divmod(thread, len(BASE_36_DIGITS))
@@ -443,7 +442,7 @@ def _kind(name: str, queue: str) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return a word of a payload so that it stays in its line and does nothing to a terminal."""
+    """Return a word of a payload without line breaks and terminal control characters."""
     return clean(_word(text))
 
 

@@ -1,7 +1,7 @@
-"""Log handlers: how a line gets to the descriptor, whole, and what happens when nobody reads.
+"""Log handlers: write whole lines to a descriptor, also when the reader is slow or gone.
 
-They go past the stream's buffer: what a job is about to print stays there until its line is complete, so that neither
-stands in the middle of the other.
+They bypass the stream's buffer.  Output of a job stays in that buffer until its line is complete, so that neither line
+splits the other.
 """
 
 from __future__ import annotations
@@ -15,27 +15,25 @@ from typing import TextIO
 
 __all__ = ["DroppingHandler", "LineHandler", "encoded", "has_descriptor", "put", "record_of_dropped"]
 
-READER_GRACE_SECONDS = (
-    0.1  # seconds that a reader gets to take the next piece, once; until it has, later lines wait for nothing
-)
-READER_CHECK_SECONDS = 0.5  # seconds between two looks whether waiting for a reader has become useless
+READER_GRACE_SECONDS = 0.1  # for a reader to take the next piece, once; until it has taken it, later lines do not wait
+READER_CHECK_SECONDS = 0.5  # between two checks whether to stop waiting for a reader
 
 
 class LineHandler(logging.StreamHandler[TextIO]):
-    """Writes each line at once, however long its reader takes: a worker's lines.
+    """Writes each line at once, and waits for its reader: for workers.
 
-    In UTF-8, whatever the stream's encoding: another one's bytes are no JSON.  Lines for which a disk has no room are
-    dropped, and counted in a line of their own once it has.
+    Lines are UTF-8 whatever the stream's encoding, because JSON has to be.  When the disk is full, the handler drops
+    lines; once there is room, a line tells how many.
     """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self.descriptor = stream.fileno()
-        self._torn = False  # the last line was cut off, without its end
+        self._torn = False  # whether the last line was cut off before its end
         self._dropped = 0
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Emit what passes, under a lock that an exception from outside leaves free (as Python 3.13 does it)."""
+        """Emit a record that passes the filters, under a lock that an asynchronous exception releases (as in 3.13)."""
         found: bool | logging.LogRecord = self.filter(record)
         if found and self.lock is not None:
             with self.lock:
@@ -43,11 +41,11 @@ class LineHandler(logging.StreamHandler[TextIO]):
         return bool(found)
 
     def emit(self, record: logging.LogRecord) -> None:
-        if getattr(self.stream, "closed", False):  # its descriptor may be somebody else's by now
+        if getattr(self.stream, "closed", False):  # its descriptor may belong to another file by now
             return
         try:
             self._send(record)
-        except Exception:  # noqa: BLE001  # what cannot be formatted: told on stderr, as by any handler of logging
+        except Exception:  # noqa: BLE001  # a record that cannot be formatted is reported on stderr, as by all handlers
             self.handleError(record)
 
     def _send(self, record: logging.LogRecord) -> None:
@@ -57,7 +55,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
             self._dropped += 1
 
     def _write(self, record: logging.LogRecord) -> bool:
-        """Write a line; return whether somebody, or the disk, has taken it all."""
+        """Write a line; return whether the reader, or the disk, has taken all of it."""
         data = self._line(record)
         left = put(self.descriptor, data)
         self._note(data, left)
@@ -73,11 +71,11 @@ class LineHandler(logging.StreamHandler[TextIO]):
 
 
 class DroppingHandler(LineHandler):
-    """Never waits for a reader that has stopped reading: the supervisor's loop must turn (invariant 3).
+    """Never waits for a reader that has stopped reading: the supervisor's loop must go on (invariant 3).
 
-    A pipe that is writable takes PIPE_BUF bytes at once.  What it does not take is dropped, and counted in a line of
-    its own once it takes something again.  A longer line is offered as a whole first: between two pieces another
-    process may write.
+    A writable pipe takes PIPE_BUF bytes at once.  The handler drops lines that the pipe does not take; once it takes
+    lines again, a line tells how many.  A longer line is first offered as a whole, because another process may write
+    between two pieces.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -100,19 +98,19 @@ class DroppingHandler(LineHandler):
 
 def encoded(line: str) -> bytes:
     """Return a line as it is written, with its end."""
-    return f"{line}\n".encode(errors="backslashreplace")  # half a surrogate pair, which JSON can say so
+    return f"{line}\n".encode(errors="backslashreplace")  # JSON text may have half a surrogate pair
 
 
 def put(descriptor: int, data: bytes, is_over: Callable[[], bool] = lambda: False) -> bytes:
-    """Write it all, waiting for the reader; return what nobody will take: the reader has gone, the disk is full.
+    """Write all bytes, waiting for the reader; return those not written: the reader has gone, or the disk is full.
 
-    is_over: whether to give up on a reader that does not read; asked only where the descriptor does not block.
+    is_over: returns whether to stop waiting for the reader; called only if the descriptor is non-blocking.
     """
     left = data
     while left:
         try:
             left = left[os.write(descriptor, left) :]
-        except BlockingIOError:  # somebody who shares it has made it so
+        except BlockingIOError:  # another process that shares it made it non-blocking
             if is_over():
                 break
             _wait_until_writable(descriptor)
@@ -122,9 +120,9 @@ def put(descriptor: int, data: bytes, is_over: Callable[[], bool] = lambda: Fals
 
 
 def _offer(pipe: int, data: bytes) -> bytes:
-    """Write to a pipe without waiting; return what it did not take: all of it, where this cannot be done.
+    """Write to a pipe without waiting; return the bytes not taken: all of them, if this is not possible.
 
-    Whoever shares the descriptor goes on blocking: it is opened anew, which only Linux can do.
+    The function opens the pipe anew, so that processes that share the descriptor keep blocking.  Only Linux can do so.
     """
     try:
         if not stat.S_ISFIFO(os.fstat(pipe).st_mode):
@@ -141,7 +139,7 @@ def _offer(pipe: int, data: bytes) -> bytes:
 
 
 def record_of_dropped(lines: int) -> logging.LogRecord:
-    """Return the record that tells of lines which were not written."""
+    """Return the record that reports dropped lines."""
     fields = {"event": "lines_dropped", "lines": lines}
     text = f"{lines} lines were dropped: nobody read them, or the disk was full; jobs are not affected"
     return logging.makeLogRecord({
@@ -153,7 +151,7 @@ def record_of_dropped(lines: int) -> logging.LogRecord:
 
 
 def has_descriptor(stream: TextIO) -> bool:
-    """Return whether a stream leads out of the process; one in memory, or a closed one, does not."""
+    """Return whether a stream has a descriptor; a stream in memory, or a closed one, has none."""
     try:
         stream.fileno()
     except (OSError, ValueError):

@@ -1,13 +1,13 @@
 """Metrics of a worker's jobs: plain numbers added on the job's path, read once a second at most.
 
-Family      name, type and help of a metric, and how the supervisor makes one of what several processes say
+Family      name, type and help of a metric, and how the supervisor combines the values of several processes
 Row         the values of one set of labels: all samples of a histogram, for example
-Tally       what one processor counted for one job and queue; one writer, so no lock
-Executions  what Sidekiq's metrics page shows of a job's runs (execution_metrics.py of worker and api)
+Tally       counters of one processor for one job and queue; one writer, so no lock
+Executions  figures of a job's runs on Sidekiq's metrics page (execution_metrics.py of worker and api)
 JobMetrics  the rows of all processors; registered in prometheus-client's default registry, so that the application
             sees them there too
 
-Names and buckets are GitLab's, so that existing dashboards fit; its base labels are there where a job declares them.
+Names and buckets are GitLab's, so that existing dashboards fit.  Jobs that declare its base labels have them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = [
 COMPLETION_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 300.0, 600.0)  # seconds
 QUEUE_BUCKETS = (0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0)
 CPU_BUCKETS = (0.1, 0.5, 1.0, 2.5)
-EXECUTION_BUCKETS = (  # milliseconds; one more is for what took longer (sidekiq metrics/shared.rb)
+EXECUTION_BUCKETS = (  # milliseconds; one more bucket is for longer runs (sidekiq metrics/shared.rb)
     *(20, 30, 45, 65, 100, 150, 225, 335, 500, 750, 1_100, 1_700, 2_500, 3_800, 5_750, 8_500),
     *(13_000, 20_000, 30_000, 45_000, 65_000, 100_000, 150_000, 225_000, 335_000),
 )
@@ -62,7 +62,7 @@ EXECUTION_INDEXES = tuple(FINE_BUCKETS.index(bound / 1_000) + 1 for bound in EXE
 # A shorter run counts with its duration as its CPU time: reading that clock costs 0.5 µs.
 MIN_CPU_MEASURED_SECONDS = 1e-4
 STATUSES = ("done", "fail")
-DROPPED, DEFERRED = "dropped", "deferred"  # what middleware did with a job that it did not let run
+DROPPED, DEFERRED = "dropped", "deferred"  # results of middleware that did not let a job run
 
 Labels = tuple[tuple[str, str], ...]
 Layout = tuple[tuple[str, Labels], ...]  # for each value of a row: suffix of the sample's name, labels of its own
@@ -72,7 +72,7 @@ PLAIN: Layout = (("", ()),)
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A metric.  mode: how gauges of several processes become one: sum, min, max, mostrecent; all tells them apart."""
+    """A metric.  mode: how to combine gauges of several processes: sum, min, max, mostrecent; all keeps them apart."""
 
     name: str
     kind: str
@@ -83,7 +83,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Values are in the order of the layout.  Cumulative, but for gauges."""
+    """Values in the order of the layout.  Cumulative, except for gauges."""
 
     family: Family
     labels: Labels
@@ -149,7 +149,7 @@ ATTRIBUTES = {"urgency": "urgency", "feature_category": "feature_category", "res
 
 
 def attribute_labels(options: Mapping[str, Any]) -> Labels:
-    """Return GitLab's base labels for the attributes that a job declares; an empty label is one that is not there."""
+    """Return GitLab's base labels for the attributes that a job declares; an empty label counts as absent."""
     labels = [(label, options[name]) for name, label in ATTRIBUTES.items() if options.get(name, "unknown") != "unknown"]
     if "has_external_dependencies" in options:
         labels.append(("external_dependencies", "yes" if options["has_external_dependencies"] else "no"))
@@ -168,7 +168,7 @@ class Histogram:
 
     @classmethod
     def whole(cls, bounds: tuple[float, ...], parts: Iterable[Histogram | None]) -> Histogram:
-        """Return the sum of those that are there."""
+        """Return the sum of the histograms that are not None."""
         whole, there = Histogram(bounds), [part for part in parts if part is not None]
         if there:
             whole.counts = list(map(sum, zip(*[part.counts for part in there], strict=True)))
@@ -180,17 +180,17 @@ class Histogram:
         self.total += value
 
     def values(self, indexes: tuple[int, ...] = ()) -> list[float]:
-        """Return cumulative buckets, count and sum: what _histogram lays out.  places: see coarse; () for all."""
+        """Return cumulative buckets, count and sum, in the layout of _histogram.  indexes: see coarse; () for all."""
         cumulative = list(accumulate(self.coarse(indexes) if indexes else self.counts))
         return [*cumulative, cumulative[-1], self.total]
 
     def coarse(self, indexes: tuple[int, ...]) -> list[int]:
-        """Return the counts up to each of these places among the bounds, and beyond the last."""
+        """Return the counts up to each of these indexes into the bounds, and beyond the last."""
         return [sum(self.counts[low:high]) for low, high in pairwise((0, *indexes, len(self.counts)))]
 
 
 class Measured(Histogram):
-    """CPU seconds of the runs that were long enough to be measured.  lasted: seconds that these took."""
+    """CPU seconds of the runs that were long enough to be measured.  lasted: wall seconds of these runs."""
 
     __slots__ = ("lasted",)
 
@@ -204,7 +204,7 @@ class Measured(Histogram):
 
 
 def _with_unmeasured(parts: Sequence[Measured | None], runs: Histogram) -> Histogram:
-    """Return the CPU seconds of all `runs`: those that were not measured count with their duration."""
+    """Return the CPU seconds of all `runs`; a run that was not measured counts with its duration."""
     whole = Histogram.whole(CPU_BUCKETS, parts)
     whole.counts[0] += max(0, sum(runs.counts) - sum(whole.counts))
     whole.total += max(0.0, runs.total - sum([part.lasted for part in parts if part is not None]))
@@ -212,17 +212,17 @@ def _with_unmeasured(parts: Sequence[Measured | None], runs: Histogram) -> Histo
 
 
 class Tally:
-    """What one processor counted for one job and queue.  changed: since JobMetrics has looked.
+    """Counters of one processor for one job and queue.  changed: whether they changed since JobMetrics read them.
 
-    Ten threads with jobs of a thousand queues have ten thousand of these, which every full garbage collection visits:
-    what only some runs need is made for the first of them.
+    Ten threads with jobs of a thousand queues have ten thousand of these, and every full garbage collection visits
+    them.  So the parts that only some runs need are created by the first such run.
     """
 
     __slots__ = ("changed", "counters", "cpu_done", "cpu_failed", "done", "failed", "queueing", "skipped")
 
     def __init__(self) -> None:
         self.changed = True
-        # So fine that one look-up per run serves our buckets and Sidekiq's.  No subclass: that slows `observe` by 20 %.
+        # So fine that one look-up per run serves our buckets and Sidekiq's.  A subclass would slow `observe` by 20 %.
         self.done = Histogram(FINE_BUCKETS)
         self.queueing = Histogram(QUEUE_BUCKETS)
         self.failed: Histogram | None = None
@@ -236,8 +236,8 @@ class Tally:
     ) -> None:
         """Count one run.
 
-        seconds: how long it took.  waited: in its queue, None when that is not known.  used: CPU seconds, None for a
-        run of less than MIN_CPU_MEASURED_SECONDS.
+        seconds: duration.  waited: seconds in its queue, None when not known.  used: CPU seconds, None for a run of
+        less than MIN_CPU_MEASURED_SECONDS.
         """
         if type(outcome) is Done:
             if used is not None:
@@ -254,15 +254,15 @@ class Tally:
             self.count("retried")
         if waited is not None:
             self.queueing.observe(waited if waited > 0.0 else 0.0)
-        self.changed = True  # last: whoever looks meanwhile looks again
+        self.changed = True  # last, so that a concurrent reader reads again
 
     def count(self, name: str) -> None:
-        """Count one more of what `counters` are named for."""
+        """Add one to the counter of this name."""
         self.counters[name] = self.counters.get(name, 0) + 1
         self.changed = True
 
     def skip(self, action: str) -> None:
-        """Count a run that middleware did not let happen."""
+        """Count a run that middleware prevented."""
         self.skipped[action] = self.skipped.get(action, 0) + 1
         self.changed = True
 
@@ -278,7 +278,7 @@ class Tally:
 
 
 def _sums(names: Iterable[str], counts: Iterable[Mapping[str, int]]) -> list[float]:
-    """Return the sums of what is counted under each of the names."""
+    """Return the sum of the counts under each name."""
     there = [each for each in counts if each]
     return [sum([each.get(name, 0) for each in there]) for name in names]
 
@@ -290,7 +290,7 @@ Tallies = dict[tuple[str, str], Tally]  # (job name, queue) → tally
 class Executions:
     """Runs of a job, over all its queues.
 
-    processed: all that ended, interrupted ones too.  ms, buckets: of those that were done, by EXECUTION_BUCKETS.
+    processed: all runs that ended, including interrupted ones.  ms, buckets: of successful runs, by EXECUTION_BUCKETS.
     """
 
     processed: int = 0
@@ -306,15 +306,15 @@ class Executions:
         return cls(runs, failed, round(1_000 * done.total), tuple(done.coarse(EXECUTION_INDEXES)))
 
 
-LONG_RUN_SECONDS = 10.0  # from which on a run is told of each time: jobs that end sooner cost nothing
+LONG_RUN_SECONDS = 10.0  # longer runs are reported each time; shorter ones cost nothing
 RunningJob = tuple[str, str, float]  # job name, queue, seconds for which it has run
 
 
 class JobMetrics(Collector):
     """The job series of one process.
 
-    running: returns each running job, for the gauges.  attributes: returns the labels for what a
-    job of that name declares.  `changed` belongs to one thread; `collect` may run in any.
+    running: returns each running job, for the gauges.  attributes: returns the labels that a job of that name
+    declares.  Only one thread may call `changed`; any thread may call `collect`.
     """
 
     def __init__(
@@ -328,16 +328,16 @@ class JobMetrics(Collector):
         self._attributes = attributes
         self._by_processor: list[Tallies] = []
         self._known = self.tallies()  # zeros, so that series are there before the first run
-        self._cpu: dict[tuple[str, str], list[float]] = {}  # as last told: see _values
+        self._cpu: dict[tuple[str, str], list[float]] = {}  # as last reported: see _values
         self._ran: Counter[tuple[str, str]] = Counter()
-        self._longest: dict[tuple[str, str], float] = {}  # as last told; those of 0 are left out
-        self._told: dict[tuple[str, str], list[list[float]]] = {}  # the values of a key's rows
+        self._longest: dict[tuple[str, str], float] = {}  # as last reported, without zeros
+        self._told: dict[tuple[str, str], list[list[float]]] = {}  # the values of a key's rows, as last reported
         self._has_told = False
         self._dead_dropped, self._told_dead_dropped = [0.0, 0.0], [-1.0, -1.0]  # too old, too many
-        self._dropping = Lock()  # guards the former: several threads bury
+        self._dropping = Lock()  # guards _dead_dropped: several threads bury
 
     def tallies(self) -> Tallies:
-        """Return a new set of tallies, for one processor to write."""
+        """Return new tallies, which one processor writes."""
         tallies: Tallies = {}
         self._by_processor.append(tallies)
         return tallies
@@ -376,7 +376,7 @@ class JobMetrics(Collector):
         for tallies in self._by_processor:
             for key, tally in list(tallies.items()):
                 if tally.changed:
-                    tally.changed = False  # first: what is counted from here on is looked at again
+                    tally.changed = False  # first, so that a count made from here on is read again
                     keys[key] = None
         running = self._running()
         ran, self._ran = self._ran, Counter((name, queue) for name, queue, _ in running)
@@ -395,7 +395,7 @@ class JobMetrics(Collector):
         return rows
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all of it, as prometheus-client has it."""
+        """Yield all metrics as objects of prometheus-client."""
         keys = dict.fromkeys(key for tallies in self._by_processor for key in list(tallies))
         jobs = self._running()
         running, longest = Counter((name, queue) for name, queue, _ in jobs), _longest(jobs)
@@ -414,7 +414,7 @@ class JobMetrics(Collector):
         yield from metrics.values()
 
     def _news(self, key: tuple[str, str]) -> Iterator[Row]:
-        """Yield the rows of a key that differ from those of the last call: of a job that is well, a third."""
+        """Yield the rows of a key that differ from the last call: a third of them for a job without failures."""
         before, now, labels = self._told.get(key), self._values(key), self._labels(key)
         self._told[key] = now
         for at, (family, layout) in enumerate(ROWS):
@@ -434,7 +434,7 @@ class JobMetrics(Collector):
         waited = Histogram.whole(QUEUE_BUCKETS, [each.queueing for each in tallies])
         of_done = _with_unmeasured([each.cpu_done for each in tallies], done)
         of_failed = _with_unmeasured([each.cpu_failed for each in tallies], failed)
-        # A run that is measured and not yet among the done takes the place of a brief one for a moment.
+        # A run that is measured but not yet counted replaces an unmeasured one for a moment.
         before, used = self._cpu.get(key), [*of_done.values(), *of_failed.values()]
         used = self._cpu[key] = used if before is None else list(map(max, before, used))
         return [
@@ -454,7 +454,7 @@ class JobMetrics(Collector):
 
 
 def _longest(running: Iterable[RunningJob]) -> dict[tuple[str, str], float]:
-    """Return name and queue → seconds of the longest run, of those that run for long."""
+    """Return name and queue → seconds of the longest run, for runs of at least LONG_RUN_SECONDS."""
     longest: dict[tuple[str, str], float] = {}
     for name, queue, seconds in running:
         if seconds >= LONG_RUN_SECONDS:

@@ -1,6 +1,6 @@
-"""Negotiation: which format of metrics a scraper gets, by its Accept headers, and whether compressed.  Pure.
+"""Negotiation: chooses the format and compression of metrics by a scraper's Accept headers.  Pure.
 
-The supervisor's pages and kiqctl's exporter both ask here.  prometheus-client's own choice ignores q-values.
+The supervisor's pages and kiqctl's exporter use it.  prometheus-client's own choice ignores q-values.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ANY_TEXT = ("text/plain", "text/*", "*/*")
 
 
 def choose_format(accept: str) -> Format:
-    """Return the format that an Accept header prefers; text where it says nothing of the two."""
+    """Return the format that an Accept header prefers; text when the header names neither."""
     qualities = _qualities(accept)
     text = max((qualities.get(name, 0.0) for name in ANY_TEXT), default=0.0)
     openmetrics = qualities.get(OPENMETRICS, 0.0)
@@ -31,7 +31,7 @@ def accepts_gzip(accept_encoding: str) -> bool:
 
 
 def _qualities(header: str) -> Mapping[str, float]:
-    """Return what an Accept header lists, in lower case, each with its highest q; a q that is none counts as 1."""
+    """Return the types of an Accept header, in lower case, each with its highest q; an invalid q counts as 1."""
     found: dict[str, float] = {}
     for each in header.lower().split(","):
         name, *parameters = (part.strip() for part in each.split(";"))

@@ -1,7 +1,7 @@
-"""What there is once per process: the application's set-up, the running job's context, and the way out.
+"""Runtime: the objects that exist once per process, and the running job's context.
 
-Setup is filled while the application is imported (configure, middleware, handlers, hooks) and read by clients
-and workers.  It is the package's one piece of process-wide state; kiqcluster.testing swaps it.
+The application fills Setup while it is imported (configure, middleware, handlers, hooks); clients and workers read it.
+Setup is the package's one piece of process-wide state; kiqcluster.testing swaps it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ D = TypeVar("D", bound=DeathHandler)
 
 
 def _not_fenced(_identity: str) -> bool:
-    """Return False: nobody is fenced."""
+    """Return False: no process is fenced."""
     return False
 
 
@@ -62,8 +62,8 @@ def _not_fenced(_identity: str) -> bool:
 class JobContext:
     """The job that the current thread runs, as `current_job()` gives it.
 
-    `stopping` turns true when the process stops, or may have been fenced, or when somebody has set `is_asked_to_stop`
-    for this job alone: the job should come to an end (or raise Interrupted).
+    `stopping` turns true when the process stops, when it may have been fenced, or when `is_asked_to_stop` was set for
+    this job: the job should end soon (or raise Interrupted).
     """
 
     payload: Payload
@@ -88,7 +88,7 @@ class JobContext:
         return self._is_fenced(self._identity)
 
 
-# The shard of `Client.via` around a call, None for the configured Redis.
+# The shard of the surrounding `Client.via`, None for the configured Redis.
 VIA: ContextVar[Store | None] = ContextVar("kiqcluster_via", default=None)
 CURRENT_JOB: ContextVar[JobContext | None] = ContextVar("kiqcluster_job", default=None)
 
@@ -102,8 +102,8 @@ def current_job() -> JobContext | None:
 class Push:
     """The argument of client middleware: a payload on its way to Redis.
 
-    at: epoch seconds for a scheduled job, None for one that is due.  Links may change payload and queue.
-    rows: of the table of push.lua, with which the job is written in one step; features add them.
+    at: epoch seconds for a scheduled job, None for a job that is due.  Middleware may change payload and queue.
+    rows: of the table of push.lua, written with the job in one step; features add them.
     """
 
     payload: Payload
@@ -117,9 +117,9 @@ class Push:
 
 
 class Ready(NamedTuple):
-    """A job with nothing but its write to come.
+    """A job that is ready to be written.
 
-    at: epoch seconds, None for one that is due.  rows: with which it is written in one step (push.lua).
+    at: epoch seconds, None for a job that is due.  rows: written with it in one step (push.lua).
     """
 
     jid: Jid
@@ -130,12 +130,12 @@ class Ready(NamedTuple):
 
 
 class Delivery(Protocol):
-    """What takes jobs in Redis' place; kiqcluster.testing has some."""
+    """A receiver of jobs in place of Redis; kiqcluster.testing has some."""
 
     def deliver(self, jobs: Sequence[Ready], store: Store | None) -> bool:
-        """Take jobs of one push, in order; return whether that was done, or the store is to get them.
+        """Take the jobs of one push, in order; return whether it took them, else the store gets them.
 
-        store: the shard that the caller has named, None for the default.
+        store: the shard that the caller named, None for the default.
         """
 
 
@@ -143,9 +143,10 @@ class Delivery(Protocol):
 class Run:
     """The argument of server middleware: a job about to run.
 
-    job: its registered definition (kiqcluster.registry.Definition).  instance: what performs it, None for a function.
-    effects: rows for settle's table, written in the same step as the run's outcome, whatever that will be.
-    identity, token: who holds the unit in Redis, and its place there; what must end with its holder is keyed by them.
+    job: its registered definition (kiqcluster.registry.Definition).  instance: the object that performs it, None for a
+    function.
+    effects: rows of settle's table, written in the same step as the run's outcome, whatever the outcome is.
+    identity, token: the unit's holder in Redis and its place there; keys of state that must end with the holder.
     """
 
     payload: Payload
@@ -164,7 +165,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
-    """What features see at the end of a run: a unit and its outcome, which is decided and not yet settled.
+    """The end of a run, as features see it: a unit and its outcome, which is decided and not yet settled.
 
     Retry, Deferred, Requeue and Interrupted mean that the job runs again; Done, Discard and Dead that it does not.
     payload: the run's own copy, which the job and middleware may have changed; None for bytes that are not a job.
@@ -183,7 +184,7 @@ class JobEnd:
 class Setup:
     """Settings, middleware, handlers and hooks that the application declares.
 
-    delivery: where pushes go instead of to Redis, for tests; None means Redis.
+    delivery: receives pushes in place of Redis, for tests; None means Redis.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
@@ -198,7 +199,7 @@ class Setup:
     _loaded: Config | None = None
 
     def configure(self, **settings: Unpack[CodeSettings]) -> None:
-        """Set configuration values that hold unless flag, environment or file say otherwise.
+        """Set configuration values; flags, environment and file override them.
 
         Raises UsageError for an unknown name or a value that cannot work.
         """
@@ -210,19 +211,19 @@ class Setup:
             self.store = None
 
     def error_handler(self, handler: E) -> E:
-        """Register `handler(error, context)`, told of every error in a job or a service of the worker."""
+        """Register `handler(error, context)`, called for every error in a job or a service of the worker."""
         self.error_handlers.append(handler)
         return handler
 
     def death_handler(self, handler: D) -> D:
-        """Register `handler(payload, error)`, told of every job that will not be tried again."""
+        """Register `handler(payload, error)`, called for every job that will not be tried again."""
         self.death_handlers.append(handler)
         return handler
 
     def current_config(self) -> Config:
-        """Return the worker's configuration, or outside of one what environment, file and configure() say.
+        """Return the worker's configuration; outside of a worker, that of environment, file and configure().
 
-        Floats are written as it says from then on.
+        Sets the format of floats in payloads to the configured one.
         """
         config = self.config or self._loaded
         if config is None:
@@ -237,7 +238,7 @@ class Setup:
         return self.store
 
     def notify_error_handlers(self, error: Exception, context: dict[str, Any]) -> None:
-        """Log an error and tell the error handlers; one that fails itself is logged and the next one told."""
+        """Log an error and call the error handlers; a handler that fails is logged, and the next one is called."""
         where = context.get("context", "")
         if where not in CONTEXTS_WITH_EVENTS:
             LOGGER.warning("%s: %s: %s", where, type(error).__name__, error, exc_info=error)
@@ -245,11 +246,11 @@ class Setup:
             try:
                 with exit_forked_children():
                     handler(error, context)
-            except (Exception, SystemExit):  # it may end neither the job's way to its outcome nor its thread
+            except (Exception, SystemExit):  # a handler must stop neither the job's outcome nor the thread
                 LOGGER.exception("the error handler %r failed", handler)
 
     def notify_death_handlers(self, payload: Payload, error: Exception) -> None:
-        """Tell the death handlers; one that fails is reported and the next one told."""
+        """Call the death handlers; a handler that fails is reported, and the next one is called."""
         for handler in self.death_handlers:
             try:
                 with exit_forked_children():
@@ -267,7 +268,7 @@ class SetupHolder:
 
 
 def current_setup() -> Setup:
-    """Return the set-up in force: the process', unless a test uses one of its own."""
+    """Return the set-up in force: that of the process, or of a test."""
     return SetupHolder.setup
 
 
@@ -283,7 +284,7 @@ def using_setup(setup: Setup) -> Iterator[Setup]:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What the parts of a worker share; made once per process, after the fork."""
+    """The objects that the parts of a worker share; created once per process, after the fork."""
 
     config: Config
     store: Store
@@ -293,7 +294,7 @@ class Runtime:
     rng: Random = field(default_factory=Random)
 
     def trouble(self, service: str, error: Exception) -> None:
-        """Report what went wrong in a service; that Redis is away is said once, by whoever fetches."""
+        """Report an error of a service, except an outage of Redis, which the fetch reports once."""
         if not (isinstance(error, StoreError) and is_outage(error)):
             self.setup.notify_error_handlers(error, {"context": service})
 

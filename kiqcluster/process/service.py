@@ -12,7 +12,7 @@ from kiqcluster.ipc.forks import exit_forked_children
 __all__ = ["NoThread", "OnCrash", "Service", "thread_stacks"]
 
 
-OnCrash = Callable[[str, Exception], None]  # told a service's name and what ended it
+OnCrash = Callable[[str, Exception], None]  # called with a service's name and the error that ended it
 
 
 class NoThread(RuntimeError):
@@ -22,10 +22,11 @@ class NoThread(RuntimeError):
 class Service:
     """Base of the worker's threads.
 
-    A subclass implements `run`, which returns soon after `self.stopping` is set, and waits only with
-    `self.pause(seconds)` or on what `wake` interrupts.  start and stop may each be called twice, and in any order.
+    A subclass implements `run`, which returns soon after `self.stopping` is set.  `run` waits only with
+    `self.pause(seconds)`, or for something that `wake` interrupts.  start and stop may each be called twice, and in any
+    order.
 
-    on_crash: called in the dying thread with the error that `run` let out; by `start` where there is no thread to give.
+    on_crash: called in the dying thread with the error that `run` raised; by `start` if the system has no thread.
     """
 
     def __init__(self, name: str, on_crash: OnCrash) -> None:
@@ -33,14 +34,14 @@ class Service:
         self.stopping = threading.Event()
         self._on_crash = on_crash
         self._thread: threading.Thread | None = None
-        self._is_denied = False  # the system has given no thread, and that was told
+        self._is_denied = False  # whether the system refused a thread, and on_crash was called for it
         self._lock = threading.Lock()
 
     def run(self) -> None:
         raise NotImplementedError
 
     def wake(self) -> None:
-        """Interrupt whatever `run` waits for; called by stop."""
+        """Interrupt the wait of `run`; called by stop."""
 
     @property
     def thread_name(self) -> str:
@@ -53,9 +54,9 @@ class Service:
         return 0 if thread is None else thread.ident or 0
 
     def start(self) -> None:
-        """Start the thread, unless it runs or was stopped; a crashed one starts anew.
+        """Start the thread, unless it runs or was stopped; a crashed thread starts again.
 
-        If the system gives none, on_crash is told once, and whoever starts the service tries again later.
+        If the system refuses a thread, on_crash is called once; the caller tries again later.
         """
         refusal = None
         with self._lock:

@@ -26,10 +26,10 @@ __all__ = ["describe", "load"]
 def load(requirements: Sequence[str], directory: Path, logical: Path | None = None) -> None:
     """Import the application.
 
-    logical: the path by which the directory is known, where that leads through a link.  What would be found by it is
-    found in the directory, wherever the link leads by now: a virtual environment often lies in the release.
-    Raises ApplicationError: its first line says what failed, then comes the traceback from the application's own
-    frames on.
+    logical: the path of the directory through a symbolic link, if there is one.  Entries of sys.path below it are
+    replaced by those of the directory, because the link may point elsewhere by now: a virtual environment often lies in
+    the release.
+    Raises ApplicationError: its first line says what failed; the traceback follows, from the application's own frames.
     """
     if logical is not None and logical != directory:
         sys.path[:] = [_without_link(entry, logical, directory) for entry in sys.path]
@@ -51,7 +51,7 @@ def load(requirements: Sequence[str], directory: Path, logical: Path | None = No
 
 
 def _refuse_green_threads() -> None:
-    """Raise ApplicationError when a library has put its own threads in the place of Python's."""
+    """Raise ApplicationError when a library has replaced Python's threads by its own."""
     start: object = _thread.start_new_thread
     if not isinstance(start, BuiltinFunctionType):
         library = getattr(start, "__module__", "a library").partition(".")[0]
@@ -64,7 +64,7 @@ def _refuse_green_threads() -> None:
 def describe(requirements: Sequence[str]) -> list[dict[str, str]]:
     """Return name and queue of every job that the application has registered.
 
-    Raises ApplicationError when there is none: whoever named these modules meant others.
+    Raises ApplicationError when there is none: probably -r names the wrong modules.
     """
     jobs = [{"name": definition.name, "queue": definition.queue} for definition in current_registry()]
     if not jobs:
@@ -75,7 +75,7 @@ def describe(requirements: Sequence[str]) -> list[dict[str, str]]:
 
 
 def _without_link(path: str, logical: Path, directory: Path) -> str:
-    """Return a path that lies below `logical` as one below the directory, if it is there; any other as it is."""
+    """Return a path below `logical` as a path below the directory, if that exists; any other path unchanged."""
     if not Path(path).is_relative_to(logical):
         return path
     there = directory / Path(path).relative_to(logical)
@@ -99,13 +99,13 @@ def _call(requirement: str, factory: object) -> None:
         inspect.signature(factory).bind()
     except TypeError as error:
         raise ApplicationError(f"-r {requirement}: {error}; the function is called without any arguments") from error
-    except ValueError:  # nobody knows its signature
+    except ValueError:  # its signature is not known
         pass
     factory()
 
 
 def _load_file(path: Path, directory: Path) -> None:
-    """Import a file under the name that `import` in the application gives it: twice would be two modules."""
+    """Import a file under the name that the application's imports use, so that it is not imported as two modules."""
     if not path.is_file():
         raise ApplicationError(
             f"-r {path}: there is no such file; name a module (pkg.jobs) or a Python file (pkg/jobs.py)"
@@ -118,8 +118,8 @@ def _load_file(path: Path, directory: Path) -> None:
         module = importlib.import_module(name) if name else _import_from(path)
     except ModuleNotFoundError as error:
         if not f"{name}.".startswith(f"{error.name}."):
-            raise  # it is something else that the file, or its package, does not find
-        module = _import_from(path)  # a package of the folder's name, somewhere else, hides the folder
+            raise  # the file, or its package, imports another module that is missing
+        module = _import_from(path)  # another package with the folder's name hides the folder
     found = module.__file__
     if found is None or Path(found).resolve() != path.resolve():
         place = found or "built in"
@@ -127,7 +127,7 @@ def _load_file(path: Path, directory: Path) -> None:
 
 
 def _name_in(path: Path, directory: Path) -> str | None:
-    """Return the name by which modules of the working directory import the file; None where they cannot."""
+    """Return the name by which modules of the working directory import the file; None if they cannot."""
     if not path.is_relative_to(directory):
         return None
     parts = path.relative_to(directory).with_suffix("").parts
@@ -137,7 +137,7 @@ def _name_in(path: Path, directory: Path) -> str | None:
 
 
 def _import_from(path: Path) -> ModuleType:
-    """Import a file that is in no importable place; another module of that name is returned as it is."""
+    """Import a file that is not on sys.path; a module of that name that is already imported is returned unchanged."""
     if path.stem in sys.modules:
         return sys.modules[path.stem]
     spec = importlib.util.spec_from_file_location(path.stem, path)

@@ -1,6 +1,6 @@
-"""The command `kiqcluster`: flags → configuration → supervisor, or one of the commands that start nothing.
+"""The command `kiqcluster`: flags → configuration → supervisor, or a command that starts no cluster.
 
-The cli joins them: it hands the supervisor a callable that runs a worker, so neither imports the other.
+The cli passes the supervisor a callable that runs a worker, so that neither imports the other.
 It imports the worker's modules, never the application, before the first fork, so that children share them.
 """
 
@@ -44,8 +44,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 CHECK_PAGES = ("liveness", "readiness", "startup")
 LOCATION_SETTINGS = frozenset(
     {"listen", "control", "pidfile", "environment"}
-)  # the settings that say where a cluster listens
-CHECK_TIMEOUT_SECONDS = 5.0  # seconds that the answer to --check may take
+)  # settings that determine where a cluster listens
+CHECK_TIMEOUT_SECONDS = 5.0  # for the answer to --check
 NO_APPLICATION = "no application given: name the module or file that defines the jobs, as in -r app.jobs"
 
 HELP = """Run a worker process for each GROUP of queues.
@@ -62,13 +62,13 @@ A GROUP is a comma list of queue names: `name=3` gives a weight, `cronjob` takes
 
 
 def main() -> None:
-    """Run the command; leave with one of the codes of errors.ExitCode."""
+    """Run the command; exit with one of the codes of errors.ExitCode."""
     stdio.open_missing()
     run_command(command, "kiqcluster", separate_embedded(sys.argv[1:]))
 
 
 def separate_embedded(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with `--embedded` given its folder: the next word only if that looks like a path."""
+    """Return the arguments with a folder for `--embedded`: the next word only if it looks like a path."""
     separated = []
     for at, word in enumerate(arguments):
         following = arguments[at + 1] if at + 1 < len(arguments) else ""
@@ -79,7 +79,7 @@ def separate_embedded(arguments: Sequence[str]) -> list[str]:
 
 
 def setting_options(function: F) -> F:
-    """Add a click option for each setting that has a flag, from its one declaration."""
+    """Add a click option for each setting that has a flag, from its declaration."""
     hints = get_type_hints(Config)
     for each in reversed(list(configuration.settings())):
         if not each.metadata["flag"]:
@@ -98,7 +98,7 @@ def _option(each: dataclasses.Field[Any], kind: Any) -> Callable[[F], F]:
         return click.option(*names, multiple=True, metavar=each.metadata["metavar"], help=text)
     if each.default not in (None, ""):
         text = f"{text}  [{each.default:g}]" if isinstance(each.default, float) else f"{text}  [{each.default}]"
-    kinds: dict[Any, Any] = {int: click.INT, int | None: click.INT}  # durations are read with the other sources' values
+    kinds: dict[Any, Any] = {int: click.INT, int | None: click.INT}  # durations are parsed with other sources' values
     return click.option(
         *names, type=kinds.get(kind, click.STRING), default=None, metavar=each.metadata["metavar"], help=text
     )
@@ -146,7 +146,7 @@ def command(
     page: str | None,
     **flags: Any,
 ) -> None:
-    """Load the configuration and do what the flags say."""
+    """Load the configuration and run the command that the flags choose."""
     try:
         given = {name: value for name, value in flags.items() if value not in (None, ())}
         if page is not None:
@@ -171,7 +171,7 @@ def command(
             show_slots(config, parsed, as_json=as_json, names_only=list_queues)
             return
 
-        # Without REDIS_URL of an embedded server, which is exported for the workers alone.
+        # Without the embedded server's REDIS_URL, which is exported only for the workers.
         environ = {**os.environ, "KIQ_ENV": config.environment}
 
         def read_config() -> tuple[Config, Sequence[Group]]:
@@ -190,9 +190,9 @@ def command(
 
 
 def check(flags: Mapping[str, Any], config_file: str | None, page: str) -> ExitCode:
-    """Ask the cluster of this configuration; return 0 when it answers that all is well.  Raises UsageError.
+    """Ask the cluster of this configuration for its health; return 0 when it is healthy.  Raises UsageError.
 
-    A slip in another setting does not make a cluster unhealthy that runs.
+    A mistake in another setting does not make a running cluster unhealthy.
     """
     config, slip = config_sources.load_part(LOCATION_SETTINGS, flags, file=config_file)
     if slip:
@@ -216,7 +216,7 @@ def run_cluster(config: Config, origins: Origins, groups: Sequence[Any], read_co
     """Run a supervisor until it ends; return its exit code."""
     os.environ["KIQ_ENV"] = config.environment
     if config.embedded is not None:
-        # For the application's own clients of the same server, of whatever library.
+        # For the application's own clients of the same server, with any library.
         os.environ["REDIS_URL"] = embedded.url_of(embedded.directory_of(config.embedded))
     log.configure(config.log_format, config.log_level, handler=DroppingHandler)
     events = Events()
@@ -246,8 +246,8 @@ def run_cluster(config: Config, origins: Origins, groups: Sequence[Any], read_co
 def read_again(
     flags: Mapping[str, Any], config_file: str | None, place: Path, environ: Mapping[str, str]
 ) -> tuple[Config, Origins]:
-    """Return the configuration as a start would read it now.  environ: as it was at the start.  Raises UsageError."""
-    os.chdir(place)  # what is relative means what it meant at the start
+    """Return the configuration that a start would read now.  environ: of the start.  Raises UsageError."""
+    os.chdir(place)  # so that relative paths mean the same as at the start
     file = None if config_file is None else str(place / config_file)
     config, origins = config_sources.load(flags, file=file, environ=environ, directory=place)
     config = settle_directory(config)
@@ -257,10 +257,10 @@ def read_again(
 
 
 def place_of_file(config: Config) -> Path:
-    """Return the directory in which the configuration file is looked for: this one, by its logical path.
+    """Return the directory of the configuration file: this one, by its logical path.
 
-    A reload finds the file of the release of then.  Whoever starts us without a shell leaves no $PWD, but may say
-    by --directory how the place is called.
+    By that path a reload finds the file of the release that is current then.  A parent that is not a shell sets no
+    $PWD, but may give the path by --directory.
     """
     here = Config().known_directory()
     named = config.known_directory()
@@ -285,13 +285,13 @@ def settle_directory(config: Config) -> Config:
 
 
 def known_queues(config: Config) -> frozenset[str]:
-    """Return the queues of the catalogue and the configuration; Redis is not asked."""
+    """Return the queues of the catalogue and the configuration, without asking Redis."""
     directory = Path(config.directory or Path.cwd())
     return catalogue.ask(config, directory, RunningClock(catalogue.DEADLINE_CHECK_SECONDS)).known_queues(config)
 
 
 def show_slots(config: Config, groups: Sequence[Group], *, as_json: bool, names_only: bool) -> None:
-    """Print what would be started."""
+    """Print the slots that a start would run."""
     known = known_queues(config)
     plans = expansion.plan_slots(groups, known, config)
     show_plans(plans, as_json=as_json, names_only=names_only)

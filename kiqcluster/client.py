@@ -1,11 +1,11 @@
-"""Client: jobs on their way into Redis.
+"""Client: pushes jobs to Redis.
 
 1. draft      a payload from name, arguments and options
 2. middleware each may change it, or stop it by returning None
 3. check      arguments survive JSON and Ruby (after middleware, which may have changed them)
 4. write      SADD queues + LPUSH queue:<name>, or ZADD schedule, in one round trip
 
-A bulk push passes steps 1 to 3 as a whole before its first write, so what can be refused enqueues none of it.
+A bulk push passes steps 1 to 3 as a whole before its first write, so a refused job means that none is enqueued.
 Without client middleware, the common part of the payloads of a bulk push is encoded once (payload.Stencil).
 A push that timed out is never sent again here: ReplyLost names its jids, and the caller decides.
 Counterpart: sidekiq client.rb.
@@ -60,12 +60,10 @@ __all__ = ["MAX_JOBS_PER_ROUND_TRIP", "Client"]
 
 MAX_JOBS_PER_ROUND_TRIP = 1_000  # jobs in one round trip (sidekiq client.rb)
 MAX_BYTES_PER_ROUND_TRIP = (
-    10_000_000  # … and bytes, unless one job has more: they are in memory thrice, and must get there in time
+    10_000_000  # … and bytes, unless one job has more: memory holds them thrice, and the transfer has a time limit
 )
-MAX_PAYLOAD_BYTES = 512 << 20  # bytes; Redis hangs up on more (proto-max-bulk-len), and a push would count as lost
-MAX_REPLICA_WAIT_SECONDS = (
-    1.0  # seconds that replicas get to confirm a push; never more than half of what a call may take
-)
+MAX_PAYLOAD_BYTES = 512 << 20  # Redis closes the connection on more (proto-max-bulk-len): the push would count as lost
+MAX_REPLICA_WAIT_SECONDS = 1.0  # for replicas to confirm a push; at most half of the time limit of a call
 DEFAULT_OPTIONS: Mapping[str, JSON] = {"retry": True, "queue": "default"}
 ARRAY_TYPES = frozenset({list, tuple})  # types of an entry of a bulk push
 RESERVED_KEYS = frozenset({"class", "args", "jid", "created_at", "enqueued_at", "at"})
@@ -77,7 +75,7 @@ U = TypeVar("U")
 class Client:
     """Pushes jobs to one Redis.
 
-    store: the shard; None means that of `Client.via`, or the configured one.  Thread-safe.
+    store: the shard; None means the one of `Client.via`, or the configured one.  Thread-safe.
     """
 
     def __init__(self, store: Store | None = None, setup: Setup | None = None) -> None:
@@ -88,7 +86,7 @@ class Client:
     @staticmethod
     @contextmanager
     def via(store: Store) -> Iterator[Client]:
-        """Send all pushes of this context to another shard; nests, and ends with the block."""
+        """Send all pushes of this context to another shard until the block ends; may be nested."""
         if not isinstance(store, Store):
             raise UsageError(f"Client.via takes a Store, not {store!r}; write Client.via(Store('redis://…'))")
         token = VIA.set(store)
@@ -101,8 +99,9 @@ class Client:
         """Push one job and return its jid, or None when middleware stopped it.
 
         item: `class` (a registered job or any name), `args`, and optionally queue, retry, at, jid, tags and any
-        other payload key.  wait_replicas: how many replicas must confirm it, or it raises NotReplicated; None means
-        what the job's definition says, or none.  Raises InvalidPush, InvalidArguments, StoreError.  One round trip.
+        other payload key.  wait_replicas: number of replicas that must confirm it, else NotReplicated is raised; None
+        means the number in the job's definition, or none.  Raises InvalidPush, InvalidArguments, StoreError.  One round
+        trip.
         """
         name, definition, options = _read_item(item)
         arguments = _positions(name, definition, item.get("args", []))
@@ -113,7 +112,7 @@ class Client:
     def push_bulk(self, item: Mapping[str, Any], *, wait_replicas: int | None = None) -> list[Jid | None]:
         """Push many jobs of one class: `args` is a list of argument lists, `at` a time or a list of times.
 
-        wait_replicas: see push; each round trip waits for them, and the first that is not confirmed ends the push.
+        wait_replicas: see push; each round trip waits for the replicas, and the first one not confirmed ends the push.
         Returns a jid per job, in order, None where middleware stopped it.  Raises as `enqueue_bulk` does.
         One round trip per 1 000 jobs or 10 MB.
         """
@@ -135,10 +134,10 @@ class Client:
         wait_replicas: int = 0,
         definition: Definition | None = None,
     ) -> Jid | None:
-        """Push one job; what `push` and the verbs of jobs end in.
+        """Push one job; `push` and the verbs of jobs call this.
 
-        options: payload keys, retry and queue among them.  at: None, or a time as due_at takes it.
-        definition: which says in what form the job travels.
+        options: payload keys, including retry and queue.  at: None, or a time as for due_at.
+        definition: gives the form of the payload.
         """
         if definition is not None and definition.enveloped is not None:
             name, options, envelop = definition.enveloping(options, self._clock.now())
@@ -157,22 +156,22 @@ class Client:
         definition: Definition | None = None,
         wait_replicas: int = 0,
     ) -> list[Jid | None]:
-        """Push jobs of one class; what `push_bulk` and `perform_bulk` end in.
+        """Push jobs of one class; `push_bulk` and `perform_bulk` call this.
 
-        at: None, a time, or one per job.  definition: whose signature the lists have to fit; which says in what form
-        the jobs travel.
-        Raises PushError, which names the first entry that will not do, before anything is enqueued; StoreError,
-        whose `enqueued` are the jids that were written before it.
+        at: None, a time, or one per job.  definition: its signature checks the lists, and it gives the form of the
+        payloads.
+        Raises PushError, which names the first invalid entry, before anything is enqueued; StoreError, whose `enqueued`
+        has the jids written so far.
         """
         check_queue_name(options["queue"])
-        self._setup.current_config()  # says how floats are written
+        self._setup.current_config()  # sets the format of floats
         if isinstance(argument_lists, str | bytes | Mapping) or not isinstance(argument_lists, Iterable):
             raise InvalidArguments(
                 f"{name}: a bulk push takes a list of argument lists, not {type(argument_lists).__name__}"
             )
         entries = list(argument_lists)
         times = self._times(at, len(entries))
-        lists = _all_positions(name, definition, entries)  # all, before middleware sees any
+        lists = _all_positions(name, definition, entries)  # all lists, before middleware sees any
         if definition is not None and definition.enveloped is not None:
             name, options, envelop = definition.enveloping(options, self._clock.now())
             lists = _each(lists, envelop)
@@ -226,7 +225,7 @@ class Client:
         due: float | None,
         jid: str | None = None,
     ) -> Ready | None:
-        """Return a job with all behind it that may be refused, or None if middleware stopped it."""
+        """Return a job after all steps that may refuse it, or None if middleware stopped it."""
         push = self.draft(name, options, arguments, due, jid)
         if push is None:
             return None
@@ -248,9 +247,9 @@ class Client:
     def _prepare_alike(
         self, name: str, options: Mapping[str, JSON], lists: Sequence[list[JSON]], times: Sequence[float | None]
     ) -> list[Ready] | None:
-        """Return what `_prepare` would of each job, made at once, or None where they have to be prepared one by one.
+        """Return the jobs as `_prepare` would, prepared together, or None if they must be prepared one by one.
 
-        They have to if there is client middleware, or if their values are not plain JSON.
+        That is so if there is client middleware, or if a value is not plain JSON.
         """
         is_seen = bool(self._setup.client_middleware.stack or current_stacks().client)
         encoded = None if is_seen else ruby_json.encode_arrays(lists)
@@ -269,12 +268,12 @@ class Client:
         return list(map(Ready._make, zip(jids, repeat(options["queue"]), times, filled, repeat(()))))
 
     def _write(self, jobs: Sequence[Ready], wait_replicas: int = 0) -> set[Jid]:
-        """Write jobs, a chunk in a round trip; return those that a guard has refused.
+        """Write jobs, a chunk per round trip; return the jids that a guard has refused.
 
-        Raises StoreError that says which are certainly enqueued.
+        Raises StoreError, whose `enqueued` has the jids that are certainly enqueued.
         """
         store = self._store or VIA.get()
-        if self._setup.delivery is not None and self._setup.delivery.deliver(jobs, store):  # a test's
+        if self._setup.delivery is not None and self._setup.delivery.deliver(jobs, store):  # a test took them
             return set()
         store = store or self._setup.current_store()
         enqueued: list[Jid] = []
@@ -313,11 +312,11 @@ def _chunks(jobs: Sequence[Ready]) -> Iterator[Sequence[Ready]]:
 
 
 def _write_chunk(store: Store, jobs: Sequence[Ready], enqueued: list[Jid], wait_replicas: int) -> set[Jid]:
-    """Write jobs in one round trip, times and queues mixed as they come; add to `enqueued` what Redis took.
+    """Write jobs of any times and queues in one round trip; add the jids that Redis took to `enqueued`.
 
-    Those with rows take one round trip more.  Returns those that a guard has refused.
+    Jobs with rows take one more round trip.  Returns the jids that a guard has refused.
     """
-    by_queue: dict[str | None, list[Ready]] = {}  # under None those that are scheduled
+    by_queue: dict[str | None, list[Ready]] = {}  # None: scheduled jobs
     guarded = [job for job in jobs if job.rows]
     for job in jobs:
         if job.rows:
@@ -360,7 +359,7 @@ def _write_chunk(store: Store, jobs: Sequence[Ready], enqueued: list[Jid], wait_
 
 
 def _replicas(definition: Definition | None, wanted: int | None) -> int:
-    """Return how many replicas must confirm a push: as many as its caller wants, else as its definition says."""
+    """Return how many replicas must confirm a push: the caller's number, else that of the definition."""
     if wanted is None:
         return 0 if definition is None else definition.local.get("wait_replicas", 0)
     if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0:
@@ -375,7 +374,7 @@ def _due(at: Any, now: float) -> float | None:
 
 
 def _each(entries: Iterable[T], step: Callable[[T], U]) -> list[U]:
-    """Return what a step makes of every entry of a bulk push.  Raises its PushError with the entry's index."""
+    """Return the result of a step for every entry of a bulk push.  Raises its PushError with the entry's index."""
     made: list[U] = []
     for entry in entries:
         try:
@@ -387,7 +386,7 @@ def _each(entries: Iterable[T], step: Callable[[T], U]) -> list[U]:
 
 
 def _positions(name: str, definition: Definition | None, arguments: Any) -> list[JSON]:
-    """Return arguments as the list that travels.  Raises InvalidArguments when they are none, or do not fit."""
+    """Return arguments as the payload's list.  Raises InvalidArguments when they are not a list, or do not fit."""
     if not isinstance(arguments, list | tuple):
         raise InvalidArguments(f"{name}: the arguments of a job are a list, not {type(arguments).__name__}")
     return list(arguments) if definition is None else definition.positional(tuple(arguments), {})
@@ -404,10 +403,10 @@ def _all_positions(name: str, definition: Definition | None, entries: Sequence[A
 
 
 def _read_item(item: Mapping[str, Any]) -> tuple[str, Definition | None, dict[str, JSON]]:
-    """Return name, definition (None for a job that is registered elsewhere) and payload options of a push item."""
+    """Return name, definition (None for a job that is not registered here) and payload options of a push item."""
     if not isinstance(item, Mapping) or "class" not in item:
         raise InvalidPush(f"a job is a mapping with `class` and `args`, not {item!r}")
-    if "wait_replicas" in item:  # in the payload it would mean nothing
+    if "wait_replicas" in item:  # it has no meaning in a payload
         raise InvalidPush("wait_replicas is an argument of push beside the item: push(item, wait_replicas=1)")
     job = item["class"]
     definition = getattr(job, "definition", None) or (current_registry().get(job) if isinstance(job, str) else None)
@@ -422,8 +421,8 @@ def _read_item(item: Mapping[str, Any]) -> tuple[str, Definition | None, dict[st
 
 
 def _check_presentable(item: Mapping[str, Any], name: str, options: Mapping[str, JSON], arguments: Any) -> None:
-    """Raise InvalidPush for a key that Ruby's pages could not show.  arguments: of the job, or of the first of many."""
-    arguments = arguments if isinstance(arguments, list) else []  # what is none is refused with more words
+    """Raise InvalidPush for a key that Ruby's pages cannot show.  arguments: of the job, or of the first of many."""
+    arguments = arguments if isinstance(arguments, list) else []  # another type is refused later, with a better message
     payload = {"args": arguments, "class": name, "jid": item.get("jid", "-"), **options}
     if misfits := presentable(payload, "default", 0.0):
         key = next(key for key in misfits if key != MALFORMED)
@@ -442,6 +441,6 @@ def _warn(name: str, arguments: JSON, error: InvalidArguments) -> None:
 
 
 def _job_name(name: str, arguments: JSON) -> str:
-    """Return the name by which people know a job."""
+    """Return the name of a job for display."""
     envelope = unwrapped({"class": name, "args": arguments})
     return name if envelope is None else envelope.job_class

@@ -1,6 +1,6 @@
-"""Time, passed in: the only module that asks the operating system what time it is.
+"""Clock: the only module that reads the time from the operating system.  Code receives a clock as an argument.
 
-`now()` is for what is stored or shown (epoch seconds), `monotonic()` for durations and deadlines.
+`now()` is for times that are stored or shown (epoch seconds), `monotonic()` for durations and deadlines.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Protocol
 
 __all__ = ["Clock", "RunningClock", "SystemClock", "utc_date"]
 
-MIN_STANDSTILL_SECONDS = 2.0  # by which a reading comes late, before it counts as a standstill
+MIN_STANDSTILL_SECONDS = 2.0  # a reading that is this late counts as a standstill
 
 
 class Clock(Protocol):
-    """All readings in float seconds.  cpu: used by this thread so far; a system call, at ten times the price."""
+    """All readings in float seconds.  cpu: used by this thread so far; a system call, ten times as slow."""
 
     def now(self) -> float: ...
 
@@ -34,11 +34,11 @@ class SystemClock:
 
 
 class RunningClock(SystemClock):
-    """The real clock, whose monotonic() leaves out the time in which its reader stood still.
+    """The real clock, whose monotonic() leaves out the time in which its process stood still.
 
-    A host that is frozen (docker pause, a suspended virtual machine, a live migration) freezes whoever judges with
-    whoever is judged: deadlines that ran on would all be over at the thaw.  For a loop of one thread that reads it at
-    least every `longest_pause` seconds: what is missing from that is taken for a standstill.
+    A frozen host (docker pause, a suspended virtual machine, a live migration) freezes the supervisor together with its
+    workers: without this, all deadlines would have passed at the thaw.  For a loop of one thread that reads it at
+    least every `longest_pause` seconds: a longer gap counts as a standstill.
     """
 
     def __init__(self, longest_pause: float, source: Callable[[], float] = time.monotonic) -> None:

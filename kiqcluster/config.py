@@ -1,8 +1,8 @@
-"""Configuration: each setting declared once; where values come from is in config_sources.py.
+"""Configuration: declares each setting once; config_sources.py finds the values.
 
 1. Config        the settings; the metadata of a field are its help, unit and flag
-2. describe      what --print-config shows: value and origin, secrets masked
-3. check         what cannot work together, each with the remedy
+2. describe      the lines of --print-config: value and origin, secrets masked
+3. check         refuses values that cannot work, each with the remedy
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STOP_GRACE_SECONDS = 10.0  # seconds beyond `timeout` after which the supervisor
 MAX_PORT = 65_535
 LOG_FORMATS, LOG_LEVELS = ("auto", "pretty", "json"), ("debug", "info", "warning", "error")
 ARGUMENT_MODES = ("raise", "warn", "off")
-JSON_VERSIONS = ("2.6", "2.12")  # of Ruby's json gem, where its form of floats changed
+JSON_VERSIONS = ("2.6", "2.12")  # of Ruby's json gem, which changed their format of floats
 
 Origins = dict[str, str]  # field name → where its value comes from
 
@@ -50,7 +50,7 @@ def setting(
     metavar: str = "",
     in_code: bool = False,
 ) -> Any:
-    """Declare a setting: default, one line of help, and how it is given.
+    """Declare a setting: default, one line of help, and its flag.
 
     in_code: whether configure() may set it; the supervisor's settings are read before the application is imported.
     """
@@ -66,7 +66,7 @@ def setting(
 
 
 class CodeSettings(TypedDict, total=False):
-    """Those that configure() takes, for type checkers; a test compares it with Config."""
+    """Settings that configure() takes, for type checkers; a test compares it with Config."""
 
     redis: str
     max_retries: int
@@ -80,13 +80,13 @@ class CodeSettings(TypedDict, total=False):
 
 
 def has_colours(stream: TextIO) -> bool:
-    """Return whether what is written there may have colours: a terminal that has some, and NO_COLOR is not set."""
+    """Return whether output to a stream may have colours: it is a terminal with colours, and NO_COLOR is not set."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 @dataclass(frozen=True)
 class Config:
-    """What a kiqcluster process goes by; frozen once loaded.  Times in seconds."""
+    """The settings of a kiqcluster process; frozen once loaded.  Times in seconds."""
 
     groups: tuple[str, ...] = setting((), "queue groups, where the command line has none", flag=False)
     require: tuple[str, ...] = setting(
@@ -180,34 +180,34 @@ class Config:
     )
 
     def known_redis(self) -> str:
-        """Return the address to connect to: that of the embedded server, when there is one."""
+        """Return the address to connect to: that of the embedded server if there is one."""
         return f"{embedded.SCHEME}{self.embedded}" if self.embedded is not None else self.redis
 
     def known_directory(self) -> Path:
-        """Return the directory to work in, absolute: as given, else $PWD, which keeps a link like `current`.
+        """Return the absolute working directory: the given one, else $PWD, which keeps a link like `current`.
 
-        $PWD counts only while it names the real one: who starts us without a shell may have moved and left it behind.
+        $PWD counts only if it names the real directory: a parent that is not a shell may have left an old value.
         """
         logical = Path(os.environ.get("PWD", ""))
         is_true = logical.is_absolute() and logical.is_dir() and logical.samefile(Path.cwd())
         return (logical if is_true else Path.cwd()) / (self.directory or "")
 
     def known_control(self) -> str | None:
-        """Return the path of the control socket, absolute: as given, else the pidfile's with .sock; None without both.
+        """Return the absolute path of the control socket: the given one, else the pidfile's with .sock, else None.
 
-        A supervisor that has neither listens in $XDG_RUNTIME_DIR, under a name that has its pid.
+        A supervisor with neither listens in $XDG_RUNTIME_DIR, under a name with its pid.
         """
         if self.control is not None:
             return str(Path(self.control).absolute())
         return None if self.pidfile is None else f"{Path(self.pidfile).absolute()}.sock"
 
     def default_control(self) -> str | None:
-        """Return where the control socket of this process is when nothing says where; None where there is no place."""
+        """Return the default path of this process' control socket; None if there is no directory for it."""
         folder = os.environ.get("XDG_RUNTIME_DIR", "")
         return f"{folder}/kiqcluster-{os.getpid()}.sock" if Path(folder).is_absolute() else None
 
     def known_tag(self) -> str:
-        """Return the process tag: as given, else the directory's name (the release's parent for Capistrano)."""
+        """Return the process tag: the given one, else the directory's name (the release's parent for Capistrano)."""
         if self.tag is not None:
             return self.tag
         directory = self.known_directory()
@@ -293,7 +293,7 @@ def check(config: Config) -> None:
 
 
 def _check_queues(names: Iterable[str]) -> None:
-    """Refuse what a queue group could not name."""
+    """Raise UsageError for a queue name that a queue group cannot contain."""
     for name in names:
         if not name.isprintable() or not name or set(" ,*=") & set(name):
             raise UsageError(
@@ -302,7 +302,7 @@ def _check_queues(names: Iterable[str]) -> None:
 
 
 def _check_database(address: str) -> None:
-    """Refuse a path that is not a number: redis-py would take database 0 without a word."""
+    """Raise UsageError for a path that is not a number: redis-py would silently use database 0."""
     place = urlsplit(address)
     path = place.path.strip("/")
     if place.scheme in ("redis", "rediss") and path and not (path.isascii() and path.isdigit()):
@@ -321,4 +321,4 @@ def parse_listen(address: str) -> tuple[str, int] | str | None:
     host, colon, port = address.rpartition(":")
     if path != address or not colon or not (port.isascii() and port.isdigit() and int(port[:6]) <= MAX_PORT):
         raise UsageError(f"--listen {address!r} is not an address; write HOST:PORT, unix:PATH or off")
-    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104  # `:8082` says all interfaces
+    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104  # `:8082` means all interfaces

@@ -7,19 +7,19 @@ KiqError
 ├── PushError                  a job was not enqueued
 │   ├── InvalidPush            an item is not a job: it lacks a class, its queue has no name, …
 │   └── InvalidArguments       arguments do not fit `perform`, or are not JSON-native (`path` says where)
-├── JobKilled                  somebody has buried a job by hand; what death handlers are told
-├── StoreError                 Redis did not do what was asked
-│   ├── RedisUnavailable       nothing was sent: the command did certainly not run
-│   ├── ReplyLost              it was sent, no answer came: it may or may not have run
+├── JobKilled                  somebody has buried a job by hand; passed to death handlers
+├── StoreError                 Redis did not run a command
+│   ├── RedisUnavailable       nothing was sent: the command certainly did not run
+│   ├── ReplyLost              it was sent, and no reply came: it may or may not have run
 │   ├── NotReplicated          a push is stored, but not confirmed by as many replicas as were asked for
 │   └── RedisRefused           Redis answered with an error (`code`: WRONGTYPE, NOAUTH, OOM, …)
-└── CannotRun                  a payload that this worker cannot run: dead set in the end, with this as its reason
-    ├── MalformedPayload       no JSON, no object, no class, no list of arguments
+└── CannotRun                  a payload that this worker cannot run; it ends in the dead set, with this as its reason
+    ├── MalformedPayload       not JSON, not an object, or without a class or a list of arguments
     ├── MisfitArguments        `perform` cannot be called with them; also an InvalidArguments
-    ├── CannotDeserialize      ActiveJob's arguments hold what means nothing in Python (a GlobalID, say)
+    ├── CannotDeserialize      ActiveJob's arguments have a value without a meaning in Python (a GlobalID, say)
     └── UnknownJob             no job of that name is registered here (a rolling deploy may bring it)
 
-Control flow derives from BaseException, so that `except Exception` in a job cannot eat it:
+Control flow derives from BaseException, so that `except Exception` in a job does not catch it:
 Interrupted                    the job gives up its place because the process stops; it will run again
 """
 
@@ -53,7 +53,7 @@ __all__ = [
 
 
 class ExitCode(IntEnum):
-    """What a supervisor or a worker process exits with; docs/running.md explains each."""
+    """Exit codes of supervisors and worker processes; docs/running.md explains each."""
 
     STOPPED = 0
     UNEXPECTED = 1
@@ -106,7 +106,7 @@ class InvalidPush(PushError):
 class InvalidArguments(PushError, TypeError):
     """The arguments cannot be enqueued.
 
-    path: where the offending value sits, like `args[1]["when"]`; None when the arguments as a whole do not fit.
+    path: place of the invalid value, like `args[1]["when"]`; None when the arguments as a whole do not fit.
     """
 
     def __init__(self, message: str, path: str | None = None) -> None:
@@ -115,15 +115,15 @@ class InvalidArguments(PushError, TypeError):
 
 
 class JobKilled(KiqError):
-    """Somebody has moved the job to the dead set; death handlers are told it in the process that did so."""
+    """Somebody has moved the job to the dead set; passed to death handlers in the process that did so."""
 
 
 class StoreError(KiqError):
-    """Redis did not do what was asked.
+    """Redis did not run a command.
 
-    enqueued: where that was a push, the jids of its jobs that are certainly enqueued all the same.
-    moved, left, unknown: where jobs were to be moved or deleted, how many were, how many Redis would not let go, and of
-    how many more nobody knows.
+    enqueued: for a push, the jids of its jobs that are certainly enqueued anyway.
+    moved, left, unknown: for moves and deletions of jobs, how many were moved, how many Redis refused to move, and for
+    how many the result is not known.
     """
 
     enqueued: tuple[str, ...] = ()
@@ -133,13 +133,13 @@ class StoreError(KiqError):
 
 
 class RedisUnavailable(StoreError):
-    """The command was never sent, so it did certainly not run."""
+    """The command was never sent, so it certainly did not run."""
 
 
 class ReplyLost(StoreError):
-    """The command was sent and no answer came: it may or may not have run.
+    """The command was sent and no reply came: it may or may not have run.
 
-    jids: the jobs of which this holds, where the command was a push.
+    jids: the affected jobs, if the command was a push.
     """
 
     def __init__(self, message: str, jids: tuple[str, ...] = ()) -> None:
@@ -148,9 +148,9 @@ class ReplyLost(StoreError):
 
 
 class NotReplicated(StoreError):
-    """A push with `wait_replicas` is stored on the primary, and lost if that fails before its replicas have it.
+    """A push with `wait_replicas` is stored on the primary, and is lost if that fails before its replicas have it.
 
-    jids: the jobs of which this holds (they are among `enqueued`).  wanted, confirmed: numbers of replicas.
+    jids: the affected jobs (they are among `enqueued`).  wanted, confirmed: numbers of replicas.
     """
 
     def __init__(self, message: str, jids: tuple[str, ...], wanted: int, confirmed: int) -> None:
@@ -171,11 +171,11 @@ class RedisRefused(StoreError):
 
 
 class CannotRun(KiqError):
-    """A payload that cannot be run at all."""
+    """The payload cannot be run at all."""
 
 
 def class_name(error: BaseException) -> str:
-    """Return the name of an error's class as it is stored with a job: with its module, but for Python's own."""
+    """Return the name of an error's class as stored with a job: with its module, except for Python's own classes."""
     kind = type(error)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
@@ -189,13 +189,13 @@ class MisfitArguments(CannotRun, InvalidArguments):
 
 
 class CannotDeserialize(CannotRun):
-    """Arguments in ActiveJob's envelope that Python cannot have; the message says where they are."""
+    """ActiveJob's envelope has arguments that Python cannot represent; the message says where."""
 
 
 class UnknownJob(CannotRun):
     """No job of this name is registered in this process.
 
-    options: those that its definition has to have, as they are written.
+    options: options that its definition needs, as written in code.
     """
 
     def __init__(self, name: str, options: str = "") -> None:

@@ -3,9 +3,9 @@
 class Thumbnail(Job, queue="images", retry=5):         @job(queue="mailers", name="Acme::WelcomeMail")
     def perform(self, path: str, width: int): ...      def welcome(user_id: int): ...
 
-Both forms are a Definition in the registry, and an Enqueuer with the verbs.  Both keep the signature, so mypy
-checks calls; the lists of perform_bulk are checked when they are used.  OPTIONS (options.py) is the one table of
-options; features add rows.
+Both forms create a Definition in the registry and an Enqueuer with the verbs.  Both keep the signature, so mypy
+checks calls; the lists of perform_bulk are checked at run time.  OPTIONS (options.py) is the one table of options;
+features add rows.
 Counterpart: sidekiq job.rb.
 """
 
@@ -37,7 +37,7 @@ R_ = TypeVar("R_")
 
 
 class Verdict:
-    """What a retry_in or retries_exhausted hook may return beside seconds: DISCARD or KILL."""
+    """A result of a retry_in or retries_exhausted hook besides seconds: DISCARD or KILL."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -46,24 +46,24 @@ class Verdict:
         return self._name
 
 
-DISCARD = Verdict("DISCARD")  # forget the job, after its death handlers
-KILL = Verdict("KILL")  # bury it now
+DISCARD = Verdict("DISCARD")  # delete the job after its death handlers
+KILL = Verdict("KILL")  # move it to the dead set now
 
 
-MAX_DELAY_SECONDS = 1e9  # seconds, 31 years; a larger number is an epoch second
+MAX_DELAY_SECONDS = 1e9  # 31 years; a larger number is an epoch second
 RESERVED_NAMES = frozenset(
     {"queue", "set", "enqueue", "perform_async", "perform_in", "perform_at", "perform_bulk", "perform_inline"}
 )
 
 
 class HasPerform(Protocol[P, R]):
-    """A class whose instances perform; what the verbs take their signature from."""
+    """A class whose instances have `perform`, which gives the verbs their signature."""
 
     def perform(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
 
 class Enqueuer(Generic[P, R]):
-    """The verbs of a job, with options overridden for some of its pushes.  Cheap to make, safe to keep."""
+    """The verbs of a job, with options overridden for some pushes.  Cheap to create, and safe to keep."""
 
     def __init__(self, definition: Definition, options: Mapping[str, JSON], wait_replicas: int | None = None) -> None:
         self.definition = definition
@@ -103,7 +103,7 @@ class Enqueuer(Generic[P, R]):
     def perform_bulk(self, argument_lists: Iterable[Sequence[Any]]) -> list[Jid | None]:
         """Enqueue a job per list of arguments; return jids in order.  One round trip per 1 000 jobs.
 
-        Raises InvalidArguments before anything is enqueued; StoreError, whose `enqueued` are the jids that are.
+        Raises InvalidArguments before anything is enqueued; StoreError, whose `enqueued` has the jids written so far.
         """
         return Client().enqueue_bulk(
             self.definition.name,
@@ -114,9 +114,9 @@ class Enqueuer(Generic[P, R]):
         )
 
     def perform_inline(self, *args: P.args, **kwargs: P.kwargs) -> R | None:
-        """Run the job here and now, through both middleware chains and a round trip through JSON.
+        """Run the job in this thread, through both middleware chains and a round trip through JSON.
 
-        Returns what it returned; None when middleware stopped it.  Errors come out as they are.
+        Returns the result of `perform`; None when middleware stopped it.  Errors of the job are raised unchanged.
         """
         definition, name, options = self.definition, self.definition.name, self.options
         arguments = definition.positional(args, kwargs)
@@ -180,8 +180,8 @@ def job(
 ) -> JobFunction[P, R_] | Callable[[Callable[P, R_]], JobFunction[P, R_]]:
     """Make a function a job: `@job`, or `@job(queue="mailers")`.
 
-    name: on the wire; default: the function's.  namespace: what stands before that, so that two applications may
-    have functions of one name: `Billing::welcome`.  options: see OPTIONS.  Raises JobDefinitionError.
+    name: on the wire; default: the function's.  namespace: a prefix, so that two applications may have functions of one
+    name: `Billing::welcome`.  options: see OPTIONS.  Raises JobDefinitionError.
     """
 
     def decorate(function: Callable[P, R_]) -> JobFunction[P, R_]:
@@ -202,9 +202,9 @@ class Job:
     """Base of job classes.  Options are class keywords: `class Thumbnail(Job, queue="images", retry=5)`.
 
     A subclass implements `perform`, and may implement `retry_in(count, error, payload)` and
-    `retries_exhausted(payload, error)`, as static or ordinary methods.  Options are inherited, the namespace as well,
-    the name is not.
-    A class without `perform` is a base for others and no job itself.
+    `retries_exhausted(payload, error)`, as static or ordinary methods.  Subclasses inherit options and the namespace,
+    but not the name.
+    A class without `perform` is a base for others and not a job itself.
     """
 
     definition: ClassVar[Definition]
@@ -300,12 +300,12 @@ def _hook(cls: type[Any], name: str) -> Callable[..., Any]:
     def hook(*facts: Any) -> Any:
         return getattr(cls(), name)(*facts)
 
-    hook.__name__ = f"{cls.__qualname__}.{name}"  # error handlers are told it
+    hook.__name__ = f"{cls.__qualname__}.{name}"  # error handlers receive it
     return hook
 
 
 def _wire_name(name: str | None, own: str, namespace: str | None) -> str:
-    """Return the name of a job in payloads.  own: of its class or function, to which a namespace is added."""
+    """Return the name of a job in payloads.  own: name of its class or function; a namespace is put before it."""
     if namespace is None:
         return name or own
     if name is not None:
@@ -339,7 +339,7 @@ def define(
     signature: inspect.Signature,
     target: Any,
 ) -> Definition:
-    """Register a job and return its definition.  Raises JobDefinitionError for what cannot work."""
+    """Register a job and return its definition.  Raises JobDefinitionError if it cannot work."""
     if not name or not name.isprintable():
         raise JobDefinitionError(f"{name!r} is not a valid name for a job; use a class name like Acme::WelcomeMail")
     checked = check_options(options, name)
@@ -365,7 +365,7 @@ def define(
 
 
 def queue_for(name: str, options: Mapping[str, Any]) -> str:
-    """Return the queue of a job: as given, or by GitLab's rule for a namespace.
+    """Return the queue of a job: the given one, or the one by GitLab's rule for a namespace.
 
     `SomeScheduledTaskWorker` in `cronjob` → `cronjob:some_scheduled_task`.
     """

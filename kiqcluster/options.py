@@ -1,6 +1,6 @@
-"""Options of jobs: their names, the values that they take, and the hints for slips.
+"""Options of jobs: their names, their valid values, and hints for typos.
 
-OPTIONS is checked at run time, PushOptions and JobOptions by mypy and pyright; a test compares them.
+OPTIONS is for checks at run time, PushOptions and JobOptions for mypy and pyright; a test compares them.
 Features add rows.
 """
 
@@ -25,9 +25,9 @@ __all__ = [
     "near_option",
 ]
 
-HOOKS = {"retry_in": "count, error, payload", "retries_exhausted": "payload, error"}  # methods → what they are told
-HOOK_TYPO_SIMILARITY = 0.9  # how near a method's name must come to a hook's to be a slip
-FOREIGN_NAMES = {  # elsewhere → here
+HOOKS = {"retry_in": "count, error, payload", "retries_exhausted": "payload, error"}  # method → its arguments
+HOOK_TYPO_SIMILARITY = 0.9  # a method whose name is this similar to a hook's is a typo
+FOREIGN_NAMES = {  # name in other systems → name here
     "retries": "retry",
     "max_retries": "retry",
     "retry_count": "retry",
@@ -76,7 +76,7 @@ class JobOptions(PushOptions, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option of a job.  accepts: whether a value will do.  on_wire: whether it travels in the payload."""
+    """One option of a job.  accepts: whether a value is valid.  on_wire: whether it is written to the payload."""
 
     name: str
     accepts: Callable[[Any], bool]
@@ -137,7 +137,7 @@ OPTIONS: dict[str, Option] = {
 
 
 def check_options(options: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the options if all are known and fit, else raise JobDefinitionError with the nearest known name."""
+    """Return the options if all are known and valid, else raise JobDefinitionError with the nearest known name."""
     for key, value in options.items():
         option = OPTIONS.get(key)
         if option is None:
@@ -148,7 +148,7 @@ def check_options(options: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def near_option(word: str) -> str:
-    """Return the hint for an option that there is not."""
+    """Return the hint for an option that does not exist."""
     if word in VERBS:
         return f"a time is not an option but an argument of {VERBS[word]}"
     near = [FOREIGN_NAMES[word]] if word in FOREIGN_NAMES else difflib.get_close_matches(word, OPTIONS, 1)
@@ -156,9 +156,9 @@ def near_option(word: str) -> str:
 
 
 def check_class_body(cls: type[Any]) -> None:
-    """Raise JobDefinitionError for an option that stands in a class's body, or in a mixin's, where nothing reads it.
+    """Raise JobDefinitionError for an option in the body of a class or mixin, where it has no effect.
 
-    A method, a property or any other descriptor of that name is the application's own.
+    Methods, properties and other descriptors of that name belong to the application.
     """
     written = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
     if isinstance(written.get("sidekiq_options"), Mapping):

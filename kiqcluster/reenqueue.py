@@ -1,10 +1,10 @@
-"""Entries: a job of the schedule, retry or dead set on its way back to a queue, through client middleware.
+"""Re-enqueue: moves a job of the schedule, retry or dead set back to a queue, through client middleware.
 
-enqueued   what is due, as the poller moves it
-added      the same, because somebody wants it at once; bytes that are no job go as well
-retried    the same, and the attempt does not count
+enqueued   for a due entry, which the poller moves
+added      for an entry that somebody moves by hand; also moves bytes that are not a job
+retried    the same, with one retry fewer counted
 
-Nothing is written here: the result is a row for move_entries.lua.  Keys that nobody changes keep their bytes.
+Nothing is written here: the result is a row for move_entries.lua.  Unchanged keys keep their bytes.
 Counterpart: sidekiq scheduled.rb, and add_to_queue and retry in api.rb.
 """
 
@@ -20,24 +20,24 @@ from kiqcluster.store.entry_moves import Move
 
 __all__ = ["DEFAULT_QUEUE", "added", "enqueued", "retried"]
 
-DEFAULT_QUEUE = "default"  # of an entry that names none
+DEFAULT_QUEUE = "default"  # of an entry that names no queue
 
 
 def enqueued(setup: Setup, old: bytes, now: float) -> Move:
-    """Return the move of an entry to its queue: push, or drop where client middleware stops it.
+    """Return the move of an entry to its queue: push, or drop when client middleware stops it.
 
-    Raises MalformedPayload for what is not a job, and whatever a link raises.
+    Raises MalformedPayload for an entry that is not a job, and any error of middleware.
     """
     return _pushed(setup, old, old, now, {})
 
 
 def added(setup: Setup, old: bytes, now: float) -> Move:
-    """Return the same for an entry that somebody wants now.  Raises what a link raises."""
+    """Return the move of an entry that somebody moves by hand.  Raises any error of middleware."""
     return _by_hand(setup, old, now, lambda _: {})
 
 
 def retried(setup: Setup, old: bytes, now: float) -> Move:
-    """Return the same, with one retry fewer on the job's account, as in Ruby.  Raises what a link raises."""
+    """Return the same with one retry fewer counted, as in Ruby.  Raises any error of middleware."""
     return _by_hand(setup, old, now, _one_fewer)
 
 
@@ -47,7 +47,7 @@ def _one_fewer(payload: Payload) -> Payload:
 
 
 def _by_hand(setup: Setup, old: bytes, now: float, change: Callable[[Payload], Payload]) -> Move:
-    """Return the move of an entry that need not be a job: its bytes may have been kept for a worker that reads them."""
+    """Return the move of an entry that need not be a job: a worker may be able to read its bytes."""
     raw, queue = _kept(old)
     try:
         payload = read(raw)
@@ -57,7 +57,7 @@ def _by_hand(setup: Setup, old: bytes, now: float, change: Callable[[Payload], P
 
 
 def _harmless(old: bytes, raw: bytes, queue: str, error: MalformedPayload, now: float) -> bytes:
-    """Return bytes that are no job in a form that Ruby survives; our workers look inside (payload.unwrap).
+    """Return bytes that are not a job in a form that Ruby can handle; our workers unwrap it (payload.unwrap).
 
     JSON that is not an object breaks every page of its web UI while it is in a queue, and its workers lose it (trap
     12).  Bytes that are not UTF-8 break the page of the queue with json 2.10 and later.
@@ -76,7 +76,7 @@ def _is_text(raw: bytes) -> bool:
 
 
 def _kept(old: bytes) -> tuple[bytes, str]:
-    """Return the bytes that an entry stands for (payload.wrap), and its queue."""
+    """Return the bytes that an entry keeps (payload.wrap), and its queue."""
     try:
         payload = read(old)
     except MalformedPayload:
@@ -93,7 +93,7 @@ def _pushed(setup: Setup, old: bytes, raw: bytes, now: float, changes: Payload) 
     push = setup.client_middleware.invoke(draft, lambda: draft)
     if push is None:
         return Move(old, "drop")
-    push.payload["queue"] = _queue(push.payload)  # links may change it, too
+    push.payload["queue"] = _queue(push.payload)  # middleware may change it, too
     written = {**_changed(push.payload, pristine), "enqueued_at": stamp(now)}
     removed = pristine.keys() - push.payload.keys()
     return Move(old, "push", push.queue, ruby_json.patch(raw, written, {*removed, "at"}))
@@ -101,7 +101,7 @@ def _pushed(setup: Setup, old: bytes, raw: bytes, now: float, changes: Payload) 
 
 def _queue(payload: Payload) -> str:
     queue = payload.get("queue")
-    # No key can hold half a surrogate pair, and one such entry must not keep the others of its batch back.
+    # A Redis key cannot contain half a surrogate pair, and one such entry must not stop the others of its batch.
     return queue if isinstance(queue, str) and queue and ruby_json.is_unicode(queue) else DEFAULT_QUEUE
 
 

@@ -1,7 +1,7 @@
-"""Registry: which names may run here, and what each of them runs.  Only registered names ever run.
+"""Registry: maps names to job definitions.  Only registered names ever run.
 
-A definition that comes again from the same place (module and qualified name) replaces the old one, as a reload
-does; anything else that claims a taken name is an error that names both.
+A new definition from the same place (module and qualified name) replaces the old one, as after a reload.  A definition
+from another place under a registered name is an error that names both.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from kiqcluster.sidekiq.ruby_json import JSON
 __all__ = ["BY_KEYWORD", "Definition", "Registry", "current_registry", "using_registry"]
 
 Perform = Callable[..., Any]
-BY_KEYWORD = (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)  # kinds of parameters that no position reaches
+BY_KEYWORD = (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)  # kinds of parameters that take no positional argument
 ENVELOPE = Signature([Parameter("envelope", Parameter.POSITIONAL_ONLY)])
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Definition:
-    """A job: its name on the wire, its options, and how it is run.
+    """A job: its name on the wire, its options, and the code that runs it.
 
-    options: those that travel in the payload, retry and queue first.  prepare: returns the instance (None for a
-    function) and its bound perform, for one run.  origin: module and qualified name.  enveloped: the same job, with
-    one of ActiveJob's envelopes as its argument; None for a job that does not travel in them.
+    options: those written to the payload, retry and queue first.  prepare: returns the instance (None for a function)
+    and its bound perform, for one run.  origin: module and qualified name.  enveloped: the same job, with an envelope
+    of ActiveJob as its argument; None for a job without envelopes.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Definition:
     origin: tuple[str, str]
     retry_in: Callable[..., Any] | None = None
     retries_exhausted: Callable[..., Any] | None = None
-    local: Mapping[str, Any] = field(default_factory=dict)  # options that stay in the process
+    local: Mapping[str, Any] = field(default_factory=dict)  # options that are not written to the payload
     enveloped: Definition | None = None
     fewest: int = field(init=False)  # arguments that perform takes, so that the hot path compares two numbers
     most: int = field(init=False)
@@ -55,7 +55,7 @@ class Definition:
         positions = [each for each in parameters if each not in rest + keywords]
         fewest = sum(each.default is Parameter.empty for each in positions)
         if any(each.kind is Parameter.KEYWORD_ONLY and each.default is Parameter.empty for each in keywords):
-            fewest = sys.maxsize  # no number of positions will do
+            fewest = sys.maxsize  # no number of positions fits
         object.__setattr__(self, "fewest", fewest)
         object.__setattr__(self, "most", sys.maxsize if rest else len(positions))
 
@@ -63,10 +63,10 @@ class Definition:
         return f"<job {self.name}{self.signature} on {self.queue}>"
 
     def positional(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-        """Return the arguments as the list that travels: keywords bound to positions, trailing defaults left off.
+        """Return the arguments as the payload's list: keywords bound to positions, trailing defaults left off.
 
-        What `perform` takes by keyword only, which needs an envelope, is at the end.  Raises InvalidArguments when
-        they do not fit `perform`.
+        Keyword-only arguments, which need an envelope, are at the end.  Raises InvalidArguments when the arguments do
+        not fit `perform`.
         """
         if not kwargs and self.fewest <= len(args) <= self.most:
             return list(args)
@@ -77,7 +77,7 @@ class Definition:
                 f"{self.name} was not enqueued: {error}; its parameters are {self.signature}"
             ) from error
         positions: list[Any] = []
-        gap: list[Any] = []  # defaults that travel only if an argument after them does
+        gap: list[Any] = []  # defaults that are sent only if a later argument is
         keywords = active_job.Keywords()
         for name, parameter in self.signature.parameters.items():
             if parameter.kind is Parameter.VAR_POSITIONAL:
@@ -96,9 +96,9 @@ class Definition:
     def enveloping(
         self, options: Mapping[str, JSON], now: float
     ) -> tuple[str, Mapping[str, JSON], Callable[[list[Any]], list[JSON]]]:
-        """Return class and options of payloads with an envelope, and what makes one of a list of arguments.
+        """Return class and options of payloads with an envelope, and a function that wraps a list of arguments.
 
-        That raises InvalidArguments for what ActiveJob has no form for.
+        The function raises InvalidArguments for values that ActiveJob cannot represent.
         """
         queue = options["queue"]
 
@@ -112,7 +112,7 @@ class Definition:
         return active_job.WRAPPER, {**options, "wrapped": self.name}, envelop
 
     def with_envelope(self) -> Definition:
-        """Return the same job, which travels in ActiveJob's envelopes and runs them."""
+        """Return the same job, which sends and runs ActiveJob's envelopes."""
         return replace(self, enveloped=replace(self, signature=ENVELOPE, prepare=self._prepare_enveloped))
 
     def _prepare_enveloped(self) -> tuple[object, Perform]:
@@ -120,7 +120,7 @@ class Definition:
         return instance, partial(active_job.run, self.name, self.signature, perform)
 
     def fits(self, arguments: list[JSON]) -> str | None:
-        """Return None when `perform` can be called with these arguments, else the reason why not."""
+        """Return None if `perform` can be called with these arguments, else the reason."""
         if self.fewest <= len(arguments) <= self.most:
             return None
         try:
@@ -137,7 +137,7 @@ class Registry:
         self._definitions: dict[str, Definition] = {}
 
     def add(self, definition: Definition) -> None:
-        """Register a definition.  Raises JobDefinitionError when something else has its name."""
+        """Register a definition.  Raises JobDefinitionError if another definition has its name."""
         taken = self._definitions.get(definition.name)
         if taken is not None and taken.origin != definition.origin:
             raise JobDefinitionError(
@@ -150,9 +150,9 @@ class Registry:
         return self._definitions.get(name)
 
     def find(self, payload: Payload) -> tuple[str, Definition | None]:
-        """Return the name of a payload's job, and what runs that payload here.
+        """Return the name of a payload's job, and the definition that runs it here (None if there is none).
 
-        Where ActiveJob has wrapped the job, the name is that of its own class.
+        For a job that ActiveJob has wrapped, the name is that of its own class.
         """
         name: str = payload["class"]
         definition = self._definitions.get(name)

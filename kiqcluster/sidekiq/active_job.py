@@ -1,10 +1,10 @@
-"""ActiveJob: the envelope in which the jobs of Rails travel, and arguments in the form that they have in it.
+"""ActiveJob: the envelope of Rails' jobs, and its form of arguments.
 
-1. unwrapped   payload → what is in its envelope: for display as Ruby's pages do it, and the class that runs
-2. run         perform with the arguments of an envelope, in Python's types
-3. enveloped   arguments → an envelope that ActiveJob runs too
+1. unwrapped   payload → content of its envelope: the class that runs, and arguments for display as on Ruby's pages
+2. run         calls perform with the arguments of an envelope, in Python's types
+3. enveloped   arguments → an envelope that ActiveJob can run too
 
-Types that JSON lacks are objects marked by `_aj_…` keys.  What means nothing in Python is CannotDeserialize.
+Types that JSON lacks are objects marked by `_aj_…` keys.  A value without a meaning in Python raises CannotDeserialize.
 Counterpart: rails activejob core.rb, arguments.rb, serializers/ (6.1 to 8); sidekiq api.rb (8.1).
 """
 
@@ -26,8 +26,8 @@ __all__ = ["WRAPPER", "Envelope", "Keywords", "deserialized", "enveloped", "run"
 
 R = TypeVar("R")
 
-WRAPPER = WRAPPERS[0]  # class of what we enqueue: every ActiveJob with any Sidekiq loads it, from 8 on as an alias
-RESERVED_PREFIX = "_aj_"  # of all keys with a meaning
+WRAPPER = WRAPPERS[0]  # class of our payloads: every ActiveJob with any Sidekiq loads it, from 8 on as an alias
+RESERVED_PREFIX = "_aj_"  # of all keys that ActiveJob interprets
 GLOBAL_ID, SERIALIZER = "_aj_globalid", "_aj_serialized"
 SYMBOL_KEYS, KEYWORDS, INDIFFERENT = "_aj_symbol_keys", "_aj_ruby2_keywords", "_aj_hash_with_indifferent_access"
 SERIALIZER_PREFIX = "ActiveJob::Serializers::"
@@ -35,7 +35,7 @@ MAIL_DELIVERY_CLASS = "ActionMailer::MailDeliveryJob"
 MAIL_CLASSES = {
     "ActionMailer::DeliveryJob": 3,
     MAIL_DELIVERY_CLASS: 4,
-}  # jobs that send one, and how many arguments they have at least
+}  # mail delivery jobs → least number of arguments
 
 
 # display, and the class that runs
@@ -43,9 +43,9 @@ MAIL_CLASSES = {
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What ActiveJob has put into a payload.
+    """The content of ActiveJob's envelope in a payload.
 
-    job_class: what runs.  name: that, or `Mailer#method` for a mail.  arguments: as they travel.
+    job_class: the class that runs.  name: its name, or `Mailer#method` for a mail.  arguments: in ActiveJob's form.
     """
 
     job_class: str
@@ -54,7 +54,7 @@ class Envelope:
 
     @property
     def display_args(self) -> list[JSON]:
-        """The arguments without ActiveJob's marks, GlobalIDs as their text, of a mail what its method gets."""
+        """The arguments without ActiveJob's marks; a GlobalID as its text; for a mail, the arguments of its method."""
         try:
             arguments = [_shown(argument) for argument in self.arguments]
         except RecursionError:
@@ -67,7 +67,7 @@ class Envelope:
 
 
 def unwrapped(payload: Payload) -> Envelope | None:
-    """Return what is in the payload's envelope; None where it has none, whatever it holds instead."""
+    """Return the content of the payload's envelope; None if it has no valid envelope."""
     if payload.get("class") not in WRAPPERS:
         return None
     arguments = payload.get("args")
@@ -103,7 +103,7 @@ def run(name: str, signature: Signature, perform: Callable[..., R], envelope: JS
 
 
 def deserialized(envelope: JSON) -> tuple[list[Any], dict[str, Any]]:
-    """Return positions and keywords of an envelope, in Python's types.  Raises CannotDeserialize."""
+    """Return positional and keyword arguments of an envelope, in Python's types.  Raises CannotDeserialize."""
     arguments = envelope.get("arguments") if isinstance(envelope, dict) else None
     if not isinstance(arguments, list):
         raise CannotDeserialize("args[0] is not an envelope of ActiveJob: it has no list of arguments")
@@ -116,9 +116,9 @@ def deserialized(envelope: JSON) -> tuple[list[Any], dict[str, Any]]:
 def _bound(
     name: str, signature: Signature, positions: list[Any], keywords: dict[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return positions and keywords that the signature takes.
+    """Return positional and keyword arguments that the signature takes.
 
-    Keywords that it does not know become one dict at the end, as for a Ruby method that takes no keywords.
+    Keywords that it does not have become one dict at the end, as for a Ruby method that takes no keywords.
     """
     try:
         signature.bind(*positions, **keywords)
@@ -190,7 +190,7 @@ def _read_time(value: JSON) -> datetime:
     return time
 
 
-READERS: Mapping[str, Callable[[JSON], Any]] = {  # of an object's `value`, by who wrote it
+READERS: Mapping[str, Callable[[JSON], Any]] = {  # serializer → reader of an object's `value`
     f"{SERIALIZER_PREFIX}SymbolSerializer": _read_text,
     f"{SERIALIZER_PREFIX}DurationSerializer": _read_duration,
     f"{SERIALIZER_PREFIX}DateSerializer": date.fromisoformat,
@@ -205,14 +205,14 @@ READERS: Mapping[str, Callable[[JSON], Any]] = {  # of an object's `value`, by w
 
 
 class Keywords(dict[str, Any]):
-    """Keyword arguments, at the end of a list of positions."""
+    """Keyword arguments, at the end of a list of positional arguments."""
 
 
 def enveloped(job_class: str, queue: str, arguments: Sequence[Any], now: float) -> Payload:
-    """Return the envelope in which a job travels, keys in ActiveJob's order.
+    """Return the envelope of a job, keys in ActiveJob's order.
 
-    Locale and time zone are left to the process that runs it.  Raises InvalidArguments for a time without a zone and
-    for keys that mean something to ActiveJob; other values that JSON lacks pass, for the client to complain of.
+    The process that runs it chooses locale and time zone.  Raises InvalidArguments for a time without a zone and for
+    keys that ActiveJob interprets.  Other values that JSON lacks pass; the client complains about them.
     """
     return {
         "job_class": job_class,
@@ -250,7 +250,7 @@ def _written(value: Any, path: str) -> JSON:
 
 
 def _written_mapping(value: Mapping[Any, Any], path: str) -> JSON:
-    if GLOBAL_ID in value or SERIALIZER in value:  # somebody has written for Ruby what Python lacks
+    if GLOBAL_ID in value or SERIALIZER in value:  # the caller wrote ActiveJob's form of a value that Python lacks
         return value
     written: dict[Any, JSON] = {}
     for key, each in value.items():
@@ -266,7 +266,7 @@ def _object(serializer: str, value: JSON) -> dict[str, JSON]:
 
 
 def _iso(time: datetime) -> str:
-    """Return ISO 8601 as Ruby reads it: offsets of whole minutes."""
+    """Return a time as ISO 8601 that Ruby reads: with an offset of whole minutes."""
     offset = time.utcoffset()
     if offset is None or offset.seconds % 60 or offset.microseconds:
         time = time.astimezone(UTC)

@@ -1,7 +1,7 @@
-"""Conversions: the call that makes JSON of a value that a job cannot be given.  Pure.
+"""Conversions: advice in error messages how to convert a value to JSON before it is passed to a job.  Pure.
 
-Words for error messages only: nothing is converted, and no library is imported.  A type is known by its name, or by
-what it has to offer (`model_dump`, `tolist`), and so are its subclasses.
+The module converts nothing and imports no library.  It recognizes a type and its subclasses by a name, or by a method
+like `model_dump` or `tolist`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import Enum
 __all__ = ["conversion"]
 
 DEFAULT_ADVICE = "pass plain JSON values and look objects up by their id"
-ADVICE_BY_METHOD = {  # what only types of one library have → the call
+ADVICE_BY_METHOD = {  # attribute that only types of one library have → the advice
     "model_dump": 'pass value.model_dump(mode="json"), and Model.model_validate(fields) in the job',  # pydantic 2
     "__pydantic_model__": "pass json.loads(value.json())",  # pydantic 1, its dataclasses
     "__attrs_attrs__": "pass attrs.asdict(value)",
@@ -48,7 +48,7 @@ ADVICE_BY_NAME = {
     "Exception": "pass str(value)",
     "function": "pass its name, and look it up in the job",
     "type": "pass its name, and look it up in the job",
-    # of a subclass of what JSON has
+    # subclasses of types that JSON has
     "dict": "pass dict(value)",
     "list": "pass list(value)",
     "str": "pass str(value)",
@@ -58,7 +58,7 @@ ADVICE_BY_NAME = {
 
 
 def conversion(value: object) -> str:
-    """Return what to pass instead of a value, as the end of a sentence."""
+    """Return advice what to pass instead of a value, as the end of a sentence."""
     kind = type(value)
     if isinstance(value, Enum):
         return f"pass value.value, and {kind.__name__}(…) in the job"
@@ -70,7 +70,7 @@ def conversion(value: object) -> str:
     if dataclasses.is_dataclass(kind):
         return f"pass dataclasses.asdict(value), and {kind.__name__}(**fields) in the job"
     if hasattr(kind, "_meta") and hasattr(kind, "pk"):
-        return f"pass value.pk, and {kind.__name__}.objects.get(pk=…) in the job"  # a model of Django's
+        return f"pass value.pk, and {kind.__name__}.objects.get(pk=…) in the job"  # a Django model
     return next(
         (ADVICE_BY_NAME[base.__name__] for base in kind.__mro__ if base.__name__ in ADVICE_BY_NAME), DEFAULT_ADVICE
     )

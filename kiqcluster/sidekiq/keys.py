@@ -1,7 +1,7 @@
 """Every Redis key, its type and who owns it. No other module spells a key.
 
-Sidekiq's keys are spelled as Sidekiq spells them; ours begin with `kiq:`.  `prefix` is empty unless a shard
-has one (a hash tag for Redis Cluster), and a prefix ends compatibility with Ruby: Sidekiq has none.
+Sidekiq's keys are spelled as in Sidekiq; ours begin with `kiq:`.  `prefix` is empty unless a shard has one (a hash tag
+for Redis Cluster).  A shard with a prefix is not compatible with Ruby, because Sidekiq has none.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ __all__ = [
     "Keys",
 ]
 
-FORMAT_VERSION = 2  # of what lies below `kiq:`; 1 kept beats as numbers in a hash (ADR 15)
-HEARTBEAT_TTL_SECONDS = (
-    60  # seconds that `<identity>` and `<identity>:work` outlive their last beat (sidekiq launcher.rb)
-)
-STAT_TTL_SECONDS = 157_680_000  # seconds that a day's counters are kept: 5 years (sidekiq launcher.rb)
-MINUTE_TTL_SECONDS = 28_800  # seconds that a minute's executions and histograms are kept (sidekiq metrics/tracking.rb)
-ROLLUP_TTL_SECONDS = 259_200  # seconds that ten minutes' executions are kept (same, since 8.0)
+FORMAT_VERSION = 2  # of the keys below `kiq:`; format 1 kept beats as numbers in a hash (ADR 15)
+HEARTBEAT_TTL_SECONDS = 60  # of `<identity>` and `<identity>:work` after their last beat (sidekiq launcher.rb)
+STAT_TTL_SECONDS = 157_680_000  # of a day's counters: 5 years (sidekiq launcher.rb)
+MINUTE_TTL_SECONDS = 28_800  # of a minute's executions and histograms (sidekiq metrics/tracking.rb)
+ROLLUP_TTL_SECONDS = 259_200  # of ten minutes' executions (same, since 8.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +116,10 @@ class Keys:
         return f"{self.prefix}{day}-marks"
 
     def deploy_lock(self, label: str) -> str:
-        """string: guard of a label, so that a deploy that many announce is marked once, 60 s."""
+        """string: guard of a label, so that a deploy announced by many processes is marked once, 60 s."""
         return f"{self.prefix}deploylock-{label}"
 
-    # Sidekiq's executions; at: UTC.  Versions differ, and the spelling without a number is the younger one's.
+    # Sidekiq's executions; at: UTC.  Sidekiq 7 and 8 spell the keys differently; methods without a number are for 8.
 
     def executions(self, at: datetime) -> str:
         """hash: `<class>|p` runs, `|f` failures, `|ms` of those that succeeded, of a minute; 8 h, Sidekiq 8."""
@@ -147,17 +145,17 @@ class Keys:
 
     @property
     def members(self) -> str:
-        """hash: identity → `epoch boot-id pid-namespace pid create-time`; who may reserve (rule R1)."""
+        """hash: identity → `epoch boot-id pid-namespace pid create-time`; members may reserve (rule R1)."""
         return f"{self.prefix}kiq:members"
 
     @property
     def beats(self) -> str:
-        """zset: identity by the server's time of its last beat, milliseconds; the number in the key is FORMAT."""
+        """zset: identity by the server's time of its last beat, milliseconds; the key's number is FORMAT_VERSION."""
         return f"{self.prefix}kiq:beats:2"
 
     @property
     def beats_of_format_1(self) -> str:
-        """hash: identity → number of beats, by which processes of format 1 judge; there while one may live."""
+        """hash: identity → number of beats, which processes of format 1 compare; exists while one may be alive."""
         return f"{self.prefix}kiq:beats"
 
     @property
@@ -167,7 +165,7 @@ class Keys:
 
     @property
     def audit(self) -> str:
-        """string: how far the search for members without a score has come (beat.lua)."""
+        """string: progress of the search for members without a score (beat.lua)."""
         return f"{self.prefix}kiq:audit"
 
     @property
@@ -177,12 +175,12 @@ class Keys:
 
     @property
     def suspects(self) -> str:
-        """hash: SHA-1 of a payload → how many processes died while they ran it, 72 h."""
+        """hash: SHA-1 of a payload → number of processes that died while they ran it, 72 h."""
         return f"{self.prefix}kiq:suspects"
 
     @property
     def deploy(self) -> str:
-        """string: who deploys, for as long as the lease; `kiqctl deploy` holds it."""
+        """string: owner of the deploy lock until its lease ends; `kiqctl deploy` holds it."""
         return f"{self.prefix}kiq:deploy"
 
     def inflight(self, identity: str) -> str:
@@ -190,7 +188,7 @@ class Keys:
         return f"{self.prefix}kiq:inflight:{identity}"
 
     def held(self, identity: str) -> str:
-        """hash: `token:queue` → what a unit holds besides its payload, as JSON (holds.lua)."""
+        """hash: `token:queue` → keys that a unit holds besides its payload, as JSON (holds.lua)."""
         return f"{self.prefix}kiq:held:{identity}"
 
     def control(self, identity: str) -> str:
@@ -202,16 +200,16 @@ class Keys:
         return f"{self.prefix}kiq:executions:{identity}"
 
     def own_executions(self, at: datetime) -> str:
-        """hash: what we have added in a minute to the keys of Sidekiq 7 and to those of 8, which both have it; 8 h.
+        """hash: our own share of a minute, which we add to the keys of both Sidekiq 7 and Sidekiq 8; 8 h.
 
-        `<class>|p`, `|f` and `|ms` as there, `<class>|3` for the fourth place of the histogram.
+        `<class>|p`, `|f` and `|ms` as in theirs, `<class>|3` for the fourth bucket of the histogram.
         """
         return f"{self.prefix}kiq:executed:{at:%y%m%d}:{at.hour}:{at.minute:02d}"
 
     def probe(self, identity: str) -> str:
-        """string: on which a booting worker tries the commands that it needs, 10 s."""
+        """string: a booting worker tries the commands that it needs on it, 10 s."""
         return f"{self.prefix}kiq:probe:{identity}"
 
     def wake(self, queue: str) -> str:
-        """list: payloads that rang the bell of an idle process; belongs to the queue, never to a process (R6)."""
+        """list: payloads that woke an idle process; belongs to the queue, never to a process (R6)."""
         return f"{self.prefix}kiq:wake:{queue}"

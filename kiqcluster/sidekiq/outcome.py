@@ -1,7 +1,7 @@
-"""Outcomes: what became of a unit.  Pure values; writing them is settle's work (store/engine.py).
+"""Outcomes: the results of units.  Pure values; settle writes them (store/engine.py).
 
-An outcome says what to write and what to count.  `effects` are more rows for the same step: features release
-locks and slots with them, so that what must agree with a job's end is written with it.
+An outcome says what to write and what to count.  `effects` are more rows for the same step: features use them to
+release locks and slots in the step that ends the job.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Effect:
     arguments: Sequence[str | bytes | float] = ()
 
     def __post_init__(self) -> None:
-        """Raise TypeError or UnicodeEncodeError for values that cannot be sent, where middleware adds them."""
+        """Raise TypeError or UnicodeEncodeError for values that cannot be sent, in the middleware that adds them."""
         for word in (self.operation, self.key, *self.arguments):
             if isinstance(word, str):
                 word.encode()
@@ -49,7 +49,7 @@ class Effect:
 class Outcome:
     """Base of the outcomes.
 
-    processed, failed: what the unit adds to Sidekiq's counters.
+    processed, failed: whether Sidekiq's counters count the unit.
     """
 
     processed: ClassVar[bool] = False
@@ -59,14 +59,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Done(Outcome):
-    """It ran and returned."""
+    """The job ran and returned."""
 
     processed = True
 
 
 @dataclass(frozen=True, slots=True)
 class Retry(Outcome):
-    """It failed and will be tried again.  at: epoch seconds."""
+    """The job failed and will be tried again.  at: epoch seconds."""
 
     payload: bytes
     at: float
@@ -76,9 +76,9 @@ class Retry(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class Dead(Outcome):
-    """It failed for good, or cannot be run: it is buried, with its reason in the payload.
+    """The job failed for good, or cannot be run: it goes to the dead set, with the reason in its payload.
 
-    counted: False for what never ran (Sidekiq counts no unparsable payload either).
+    counted: False for a payload that never ran (Sidekiq does not count unparsable payloads either).
     """
 
     payload: bytes
@@ -96,7 +96,7 @@ class Dead(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class Discard(Outcome):
-    """It failed and its options or hooks say that nothing is kept."""
+    """The job failed, and its options or hooks say that nothing is kept."""
 
     processed = True
     failed = True
@@ -104,19 +104,19 @@ class Discard(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class Requeue(Outcome):
-    """It was not started: it goes back to the front of its queue as it was."""
+    """The job was not started: it goes back to the front of its queue unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupted(Outcome):
-    """It was stopped while it ran, and runs again next: front of its queue, with interrupted_count raised."""
+    """The job was stopped while it ran: it goes to the front of its queue, with interrupted_count raised."""
 
     payload: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Deferred(Outcome):
-    """It must not run now: schedule set, without counting as an attempt.  at: epoch seconds."""
+    """The job must not run now: it goes to the schedule set, and no attempt is counted.  at: epoch seconds."""
 
     payload: bytes
     at: float
@@ -124,14 +124,14 @@ class Deferred(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class Dropped(Outcome):
-    """It was not started and never will be, without having failed: a begin row said so."""
+    """The job was not started and never will be, by the verdict of a begin row.  It did not fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parked(Outcome):
-    """It was not started: it waits until a member leaves a set that is full.
+    """The job was not started: it waits until a member leaves a full set.
 
-    key: of the set (begin.lua, `enter`).  largest: how many members it may have.
+    key: of the set (begin.lua, `enter`).  largest: most members of the set.
     """
 
     key: str

@@ -4,10 +4,10 @@
    Stencil    the same as bytes, for many jobs that differ in arguments and jid only
 2. check      arguments are JSON-native, or an error says where they are not
 3. read       bytes → dict, or MalformedPayload with the reason
-4. presentable   what must be true of an entry so that no page of Ruby's web UI breaks on it
-5. wrap       bytes that are no job, made into an entry that keeps them and says why
+4. presentable   changes an entry so that no page of Ruby's web UI breaks on it
+5. wrap       makes an entry of bytes that are not a job, with the reason
 
-Times are float seconds with a fraction: the one form that Sidekiq 6.4, 7 and 8 all read right.
+Times are float seconds with a fraction: the only form that Sidekiq 6.4, 7 and 8 all read correctly.
 Source: sidekiq job_util.rb, api.rb; the traps in tests/unit/sidekiq/test_payload.py.
 """
 
@@ -61,21 +61,21 @@ QueueName = NewType("QueueName", str)
 Payload = dict[str, JSON]
 
 JID_BYTES = 12  # each of them two hex digits of a jid
-MAX_NESTING = 99  # levels, the payload itself being the first; Ruby's parser stops at 100
-INVALID_PAYLOAD = "Kiqcluster::InvalidPayload"  # class of an entry that holds bytes which are no job
+MAX_NESTING = 99  # levels, including the payload itself; Ruby's parser stops at 100
+INVALID_PAYLOAD = "Kiqcluster::InvalidPayload"  # class of an entry that keeps bytes which are not a job
 WRAPPERS = ("ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper", "Sidekiq::ActiveJob::Wrapper")  # to 7, from 8
-MALFORMED = "kiq_malformed"  # key that keeps the values which a Ruby page could not show
-MAX_BACKTRACE_BYTES = 10_000_000  # bytes that a stored one may unpack to: who wrote it, nobody knows
-GROUP_SYNTAX = frozenset(" ,=*")  # what separates, weighs and matches the names of a queue group (queue_groups.py)
-PLAIN = frozenset({str, int, bool, NoneType})  # types whose every value is JSON, but for half surrogate pairs
-MAX_RETRY_WINDOW_SECONDS = 1_000_000_000  # seconds of `retry_for` (sidekiq job_util.rb)
-MAX_EPOCH_SECONDS = 1e11  # epoch; larger numbers are milliseconds (Sidekiq 8) or nonsense
+MALFORMED = "kiq_malformed"  # key of the values that a Ruby page cannot show
+MAX_BACKTRACE_BYTES = 10_000_000  # of an unpacked backtrace: any process may have stored it
+GROUP_SYNTAX = frozenset(" ,=*")  # characters with a meaning in a queue group (queue_groups.py)
+PLAIN = frozenset({str, int, bool, NoneType})  # types whose every value is JSON, except for half surrogate pairs
+MAX_RETRY_WINDOW_SECONDS = 1_000_000_000  # of `retry_for` (sidekiq job_util.rb)
+MAX_EPOCH_SECONDS = 1e11  # larger numbers are milliseconds (Sidekiq 8) or invalid
 
 
 def stamp(now: float) -> float:
-    """Return a time as payloads have it: in whole milliseconds, as Sidekiq 8 does, and never later than it is.
+    """Return a time in the form of payloads: rounded down to whole milliseconds, as in Sidekiq 8.
 
-    Every json of Ruby's prints it with the same digits, and the quick way of ruby_json does as well.
+    All versions of Ruby's json gem print it with the same digits, and so does the fast path of ruby_json.
     """
     return int(now * 1_000) / 1_000
 
@@ -86,7 +86,7 @@ def new_jid() -> Jid:
 
 
 def new_jids(count: int) -> list[Jid]:
-    """Return so many jids, for one call to the system."""
+    """Return `count` jids, with one system call."""
     digits, length = urandom(JID_BYTES * count).hex(), 2 * JID_BYTES
     return [Jid(digits[at : at + length]) for at in range(0, count * length, length)]
 
@@ -106,18 +106,18 @@ def check_queue_name(name: object) -> QueueName:
 
 
 def build(name: str, arguments: Sequence[JSON], options: Mapping[str, JSON], jid: Jid, now: float) -> Payload:
-    """Return a payload in the key order that Ruby's client emits; `options` begin with retry and queue."""
+    """Return a payload in the key order of Ruby's client; `options` begin with retry and queue."""
     payload = {**options, "args": arguments, "class": name, "jid": jid, "created_at": stamp(now)}
     for key, value in options.items():
-        if isinstance(value, list | dict):  # middleware may change it, for this job only
+        if isinstance(value, list | dict):  # middleware may change the copy, for this job only
             payload[key] = _copied(value)
     return payload
 
 
 class Stencil:
-    """What the payloads of many jobs have in common, as the bytes that `build` and an encoder would make of it.
+    """The common part of the payloads of many jobs, as the bytes that `build` and an encoder would produce.
 
-    options: none of the keys that the client writes.  Raises TypeError, ValueError, RecursionError as ruby_json does.
+    options: without the keys that the client writes.  Raises TypeError, ValueError, RecursionError as ruby_json does.
     """
 
     def __init__(self, name: str, options: Mapping[str, JSON], now: float) -> None:
@@ -128,7 +128,7 @@ class Stencil:
         self._due = b'",' + ruby_json.encode({"created_at": now, "enqueued_at": now}).removeprefix(b"{")
 
     def fill(self, arguments: Iterable[bytes], jids: Iterable[Jid], times: Iterable[float | None]) -> list[bytes]:
-        """Return a payload for each array of arguments.  times: when they are due, None for those that are."""
+        """Return a payload for each array of arguments.  times: epoch seconds, None for a job that is due."""
         head, middle, due, scheduled = self._head, self._middle, self._due, self._scheduled
         return [
             b"".join((head, array, middle, jid.encode(), due if at is None else scheduled))
@@ -148,15 +148,16 @@ def _copied(value: JSON) -> JSON:
 
 
 def are_plain(arrays: Iterable[list[JSON]]) -> bool:
-    """Return whether check_arguments has nothing to look for in these lists but half surrogate pairs."""
+    """Return whether check_arguments would have to check these lists only for half surrogate pairs."""
     return PLAIN.issuperset(map(type, chain.from_iterable(arrays)))
 
 
 def check_arguments(arguments: object, complain: Callable[[InvalidArguments], None] | None) -> None:
-    """Check that arguments survive the way through JSON and Ruby unchanged.
+    """Check that arguments stay unchanged on their way through JSON and Ruby.
 
-    complain: receives what is not JSON-native (it raises, or warns); None lets such values pass as msgspec
-    writes them.  NaN, infinity, deep nesting and lone surrogates raise in every mode: they cannot be stored.
+    complain: called with an error about a value that is not JSON-native, to raise it or warn; None lets such values
+    pass as msgspec writes them.  NaN, infinity, deep nesting and lone surrogates raise in every mode: they cannot be
+    stored.
     """
     if type(arguments) is not list:
         raise InvalidArguments(f"arguments are a list, not {type(arguments).__name__}")
@@ -206,7 +207,7 @@ def _check_mapping(
 def read(raw: bytes) -> Payload:
     """Return the payload in `raw`.
 
-    Raises MalformedPayload when it is not JSON, no object, or names no class.
+    Raises MalformedPayload when it is not JSON, not an object, or has no class.
     """
     try:
         payload = ruby_json.decode(raw)
@@ -220,7 +221,7 @@ def read(raw: bytes) -> Payload:
 
 
 def peek(raw: bytes) -> tuple[str, str]:
-    """Return name and jid for display; what has none gets words that say so."""
+    """Return name and jid for display, or placeholders if there are none."""
     try:
         payload = read(raw)
     except MalformedPayload:
@@ -229,7 +230,7 @@ def peek(raw: bytes) -> tuple[str, str]:
 
 
 def seconds(value: JSON) -> float | None:
-    """Return a time that any Sidekiq wrote (float or int seconds, int milliseconds) as epoch seconds, or None."""
+    """Return a time in any Sidekiq's form (float or int seconds, int milliseconds) as epoch seconds, or None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < MAX_EPOCH_SECONDS * 1_000:
         return None
     return value / 1_000 if value >= MAX_EPOCH_SECONDS else float(value)
@@ -241,8 +242,8 @@ def seconds(value: JSON) -> float | None:
 def presentable(payload: Payload, queue: str, now: float) -> dict[str, JSON]:
     """Return the changes that an entry of the schedule, retry or dead set needs so that Ruby can show and enqueue it.
 
-    A value that would break a page, or for which Ruby's poller would lose the entry, moves to `kiq_malformed`; nothing
-    is lost.  Source: reference §2.6, tried field by field on Sidekiq 6.4.1, 7.3.10 and 8.1.7.
+    A value that would break a page, or make Ruby's poller lose the entry, moves to `kiq_malformed`; nothing is lost.
+    Source: reference §2.6, tried field by field on Sidekiq 6.4.1, 7.3.10 and 8.1.7.
     """
     changes: dict[str, JSON] = {}
     malformed: dict[str, JSON] = {}
@@ -293,7 +294,7 @@ def presentable(payload: Payload, queue: str, now: float) -> dict[str, JSON]:
 
 
 def _is_envelope(arguments: JSON, wrapped: JSON) -> bool:
-    """Return whether pages can look into what ActiveJob has wrapped; of a mailer they show what follows three names."""
+    """Return whether pages can show ActiveJob's envelope; of a mailer they show the arguments after three names."""
     envelope = arguments[0] if isinstance(arguments, list) and arguments else None
     inner = envelope.get("arguments") if isinstance(envelope, dict) else None
     if not isinstance(inner, list):
@@ -302,7 +303,7 @@ def _is_envelope(arguments: JSON, wrapped: JSON) -> bool:
 
 
 def shown(raw: bytes, queue: str, now: float) -> bytes:
-    """Return a payload in the form that Ruby's busy page can show, whatever the bytes are."""
+    """Return any bytes as a payload that Ruby's busy page can show."""
     payload = ruby_json.decode(raw) if ruby_json.ruby_reads(raw) else None
     if not isinstance(payload, dict):
         return ruby_json.encode(presentable({}, queue, now))
@@ -310,11 +311,11 @@ def shown(raw: bytes, queue: str, now: float) -> bytes:
 
 
 def _is_retry_count(value: JSON) -> bool:
-    return type(value) is int and -1 <= value < 2**31  # -1: a first failure that somebody has retried by hand
+    return type(value) is int and -1 <= value < 2**31  # -1: a first failure that was retried by hand
 
 
 def _is_retry_window(value: JSON) -> bool:
-    """Return whether Ruby's client takes this `retry_for`; its poller, which is one, loses an entry that it refuses."""
+    """Return whether Ruby's client takes this `retry_for`; Ruby's poller uses it, and loses entries that it refuses."""
     return isinstance(value, int | float) and not isinstance(value, bool) and value <= MAX_RETRY_WINDOW_SECONDS
 
 
@@ -323,12 +324,12 @@ def _is_tag_list(value: JSON) -> bool:
 
 
 def encode_backtrace(lines: Sequence[str]) -> str:
-    """Return lines as every Sidekiq since 6.0.1 stores them: base64(zlib(JSON array)); an array crashes 7 and 8."""
+    """Return lines in the form of Sidekiq since 6.0.1: base64(zlib(JSON array)); a plain array crashes 7 and 8."""
     return base64.b64encode(zlib.compress(ruby_json.encode(list(lines)))).decode()
 
 
 def decode_backtrace(stored: JSON) -> list[str] | None:
-    """Return the lines of a stored backtrace (6.4's base64 has line breaks), or None if it is none."""
+    """Return the lines of a stored backtrace (6.4's base64 has line breaks), or None if it is not a backtrace."""
     if not isinstance(stored, str):
         return None
     try:
@@ -346,7 +347,7 @@ def decode_backtrace(stored: JSON) -> list[str] | None:
 
 
 def wrap(raw: bytes, queue: str, reason: Exception, now: float) -> bytes:
-    """Return an entry for the dead set that keeps bytes which are no job, and says why they are none.
+    """Return an entry for the dead set that keeps bytes which are not a job, with the reason.
 
     Ruby stores such bytes bare, without a reason, and loses JSON that is not an object (trap 12).
     """
@@ -355,7 +356,7 @@ def wrap(raw: bytes, queue: str, reason: Exception, now: float) -> bytes:
     except UnicodeDecodeError:
         kept, encoding = base64.b64encode(raw).decode(), "base64"
     entry: Payload = {
-        "retry": 0,  # not false: a Ruby process that somebody has try it again would drop it
+        "retry": 0,  # not false: when somebody retries it, a Ruby process would drop it
         "queue": queue,
         "args": [kept],
         "class": INVALID_PAYLOAD,

@@ -4,8 +4,8 @@
 `cronjob`           the queue and all of its namespace `cronjob:…`
 `cronjob:*`         the namespace only              `*`   every known queue
 
-Supervisor (slots, concurrency) and worker (new queues found while running) expand alike, so it lives below both.
-Counterpart: sidekiq_cluster/cli.rb; what differs is in docs/adr/0003-queue-groups.md.
+The supervisor (slots, concurrency) and the worker (new queues found while running) both expand groups.
+Counterpart: sidekiq_cluster/cli.rb; docs/adr/0003-queue-groups.md lists the differences.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Mode = Literal["strict", "random", "weighted"]
 EVERY_QUEUE = "*"
 NAMESPACE_SUFFIX = ":*"
 MAX_WEIGHT = 1_000
-MAX_COMPARED, MAX_COMPARED_LENGTH = 1_000, 100  # known queues, and their characters, that a slip is compared with
+MAX_COMPARED, MAX_COMPARED_LENGTH = 1_000, 100  # known queues, and their characters, compared with a typo
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Pattern:
 
     @property
     def is_literal(self) -> bool:
-        """Whether the name stands for a queue of its own, known or not yet."""
+        """Whether the name is that of one queue, known or not yet."""
         return not self.name.endswith("*")
 
 
@@ -47,15 +47,15 @@ class Group:
     patterns: tuple[Pattern, ...]
     strict: bool = False
     negated: bool = False
-    _places: dict[str, int] = field(init=False, repr=False, compare=False)  # name of a pattern → its place
+    _places: dict[str, int] = field(init=False, repr=False, compare=False)  # name of a pattern → its index
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_places", {pattern.name: at for at, pattern in enumerate(self.patterns)})
 
     def expand(self, known: Iterable[str]) -> dict[str, int]:
-        """Return queue → weight, in the order written; `known` are all queue names that anybody has heard of.
+        """Return queue → weight, in the order written.  known: all known queue names.
 
-        A queue has the weight of what names it most closely, wherever in the group that stands.
+        A queue has the weight of its most specific pattern, wherever that is in the group.
         """
         found: dict[str, list[str]] = {pattern.name: [] for pattern in self.patterns}
         weights: dict[str, int] = {}
@@ -73,12 +73,12 @@ class Group:
         return weights
 
     def unheard_of(self, known: Iterable[str]) -> list[str]:
-        """Return the names that stand for no known queue, as a slip of the pen does; patterns may wait for theirs."""
+        """Return the names without a known queue, which may be typos; the queues of a pattern may come later."""
         heard_of = {pattern.name for queue in known for pattern in self._matching(queue)}
         return [pattern.name for pattern in self.patterns if pattern.is_literal and pattern.name not in heard_of]
 
     def hint_for(self, unknown: Iterable[str], known: Collection[str]) -> str:
-        """Return the question to ask about such names: whether the nearest known queue or namespace was meant."""
+        """Return a hint for such names: "did you mean" the nearest known queue or namespace."""
         names = sorted({*known, *(queue.partition(":")[0] for queue in known)})[:MAX_COMPARED]
         short = [name for name in names if len(name) <= MAX_COMPARED_LENGTH]
         near = [difflib.get_close_matches(name[:MAX_COMPARED_LENGTH], short, 1) for name in unknown]
@@ -90,19 +90,19 @@ class Group:
         return max(self._matching(queue), key=lambda pattern: len(pattern.name.rstrip("*"))).weight
 
     def _matching(self, queue: str) -> list[Pattern]:
-        """Return the patterns that mean this queue, in the order written: few, however many there are in all."""
+        """Return the patterns that match this queue, in the order written, without going through all patterns."""
         places = sorted(self._places[name] for name in _names_for(queue) if name in self._places)
         return [self.patterns[place] for place in places]
 
     def mode(self, expanded: dict[str, int]) -> Mode:
-        """Return how the expanded queues are ordered at each reserve."""
+        """Return the mode in which a reserve orders the expanded queues."""
         if self.strict:
             return "strict"
         return "random" if len(set(expanded.values())) <= 1 else "weighted"
 
 
 def _names_for(queue: str) -> Iterator[str]:
-    """Yield every pattern that would mean a queue: `*`, its name, and of each of its namespaces `a` and `a:*`."""
+    """Yield every pattern that would match a queue: `*`, its name, and `a` and `a:*` for each of its namespaces."""
     yield EVERY_QUEUE
     yield queue
     at = queue.find(":")
@@ -115,7 +115,7 @@ def _names_for(queue: str) -> Iterator[str]:
 def parse_group(text: str, *, strict: bool = False, negated: bool = False) -> Group:
     """Return the group that one argument describes.
 
-    Raises UsageError for empty names, spaces, control characters, weights that are no positive integers or combined
+    Raises UsageError for empty names, spaces, control characters, weights that are not positive integers or combined
     with strict order, and globs other than `*` and `namespace:*`.
     """
     weight_by_name: dict[str, int] = {}
@@ -129,7 +129,7 @@ def parse_group(text: str, *, strict: bool = False, negated: bool = False) -> Gr
 
 
 def parse_queue_option(options: Sequence[str], *, strict: bool = False, negated: bool = False) -> Group:
-    """Return the one group that `-q NAME[,WEIGHT]`, repeated, describes (Sidekiq's habit)."""
+    """Return the group that repeated `-q NAME[,WEIGHT]` describes, as in Sidekiq."""
     weight_by_name: dict[str, int] = {}
     weighted = False
     for option in options:
@@ -179,7 +179,7 @@ def _weight(text: str, group: str) -> int:
 def concurrency_for(queues: int, smallest: int, largest: int) -> int:
     """Return the threads for a number of queues: one each and a spare, clamped.
 
-    Source: GitLab's sidekiq-cluster, but that there `smallest` does not hold without an upper clamp.
+    Source: GitLab's sidekiq-cluster, where `smallest` has no effect without an upper clamp.
 
     largest: 0 means no upper clamp.
     """

@@ -2,11 +2,11 @@
 
 ruby_float   Float#to_s: the shortest digits that read back as the same float; an exponent below 1e-4 and from 1e15 on
 json_float   json since 2.12 (fpconv, Grisu2): an exponent below 1e-9 and from 1e15 on, no `.0` before it; the shortest
-             digits but for one float in a thousand, which has one more, or another last one
-FORMS        by the version that the setting `ruby_json` names
+             digits, except for one float in a thousand, which has one digit more, or another last digit
+FORMS        both, by the version in the setting `ruby_json`
 
-A number with at most three decimals and fifteen digits has the same digits by both: what Grisu2 loses, 1/1000 of the
-distance to the next float, is less than such a number can be away from the middle between two (1/250 of it).
+A number with at most three decimals and fifteen digits has the same digits in both forms: Grisu2's error, 1/1000 of the
+distance to the next float, is less than the distance of such a number from the middle between two floats (1/250 of it).
 
 Source: numeric.c (flo_to_s), and ext/json/vendor/fpconv.c of json 2.16; 11 547 floats of both in tests/golden.
 """
@@ -24,15 +24,17 @@ __all__ = ["FORMS", "FloatForm", "json_float", "ruby_float"]
 
 HIDDEN_BIT = 1 << 52  # of a float's fraction
 EXPONENT_BIAS = 1_075  # so that a float is its fraction times a power of two
-FIRST_POWER, POWER_STEP = -348, 8  # powers of ten that Grisu2 has at hand
+FIRST_POWER, POWER_STEP = -348, 8  # of the powers of ten in Grisu2's table
 LOWEST_EXPONENT, HIGHEST_EXPONENT = -60, -32  # of a product with one of them
 LOG10_OF_2 = 0.30102999566398114
 
 
 @dataclass(frozen=True, slots=True)
 class FloatForm:
-    """may_differ: finds a number in an array or object that msgspec may print otherwise, or text in a string that looks
-    like one: that only costs time.  Every payload is searched, so a match begins at few bytes and never goes back.
+    """A form of floats.
+
+    may_differ: finds a number in an array or object that msgspec may print differently.  It may also match text in a
+    string, which only costs time.  Every payload is searched, so few bytes can start a match, and it never backtracks.
     """
 
     write: Callable[[float], str]
@@ -76,7 +78,7 @@ def json_float(number: float) -> str:
 
 @cache
 def _power_of_ten(index: int) -> tuple[int, int]:
-    """Return a power of ten as 64 bits, rounded, and the power of two that they are to be multiplied by."""
+    """Return a power of ten as 64 rounded bits, and the power of two to multiply them by."""
     power = FIRST_POWER + POWER_STEP * index
     top, bottom = (10**power, 1) if power >= 0 else (1, 10**-power)
     shift = top.bit_length() - bottom.bit_length() - 64
@@ -109,12 +111,12 @@ def _product(one: int, other: int) -> int:
 
 
 def _grisu2(bits: int) -> tuple[str, int]:
-    """Return the digits of a float that is not 0, and the power of ten that they are to be multiplied by."""
+    """Return the digits of a float that is not 0, and the power of ten to multiply them by."""
     fraction, exponent = bits & (HIDDEN_BIT - 1), (bits >> 52) & 0x7FF
     fraction, exponent = (
         (fraction + HIDDEN_BIT, exponent - EXPONENT_BIAS) if exponent else (fraction, 1 - EXPONENT_BIAS)
     )
-    # The middles to the neighbours; the lower one is nearer where the exponent changes.
+    # The midpoints to the neighbours; the lower one is nearer when the exponent changes.
     upper, upper_exponent = 2 * fraction + 1, exponent - 1
     room = 64 - upper.bit_length()
     upper, upper_exponent = upper << room, upper_exponent - room
@@ -153,7 +155,7 @@ def _digits(middle: int, upper: int, lower: int, shift: int, power: int) -> tupl
 
 
 def _rounded(digits: str, delta: int, remainder: int, unit: int, to_middle: int) -> str:
-    """Return digits with the last one lowered as long as that brings them nearer to the float."""
+    """Return the digits, with the last one lowered while that brings them nearer to the float."""
     last = int(digits[-1])
     while (
         remainder < to_middle

@@ -1,11 +1,11 @@
 """JSON exactly as Ruby prints it, because Ruby finds entries again by their bytes.
 
 Compact, raw UTF-8, only `"`, `\\` and control characters escaped, floats in Ruby's form, integers of any size.
-msgspec does the work wherever its form is Ruby's; the slow paths serve floats that Ruby prints otherwise, lone
-surrogates and integers beyond Python's digit limit.
+msgspec encodes when its form equals Ruby's; slow paths handle floats that Ruby prints differently, lone surrogates and
+integers beyond Python's digit limit.
 
-Ruby has two forms of floats (ruby_float.py), by the version of its json gem; `write_floats_as` chooses, for the whole
-process.  Readers take both.
+Ruby has two forms of floats (ruby_float.py), by the version of its json gem; `write_floats_as` chooses one for the
+whole process.  Readers take both.
 
 Source: golden dumps of Ruby 6.4.1, 7.3.10 and 8.1.7, and the generators of json 2.6 and 2.16.
 """
@@ -36,17 +36,17 @@ __all__ = [
     "write_floats_as",
 ]
 
-JSON = Any  # what a decoded payload holds: dict, list, str, int, float, bool or None, nested
+JSON = Any  # a decoded value: dict, list, str, int, float, bool or None, nested
 
 MAX_INT_DIGITS = 4_300  # CPython refuses str ↔ int beyond this many digits (sys.int_info)
 
 QUOTE = ord('"')
 RUBY_MAX_NESTING = 100  # levels at which Ruby's parser stops
 
-# Strings, so that a number inside of one is left alone, and numbers; of these only floats have a point or an exponent.
+# Matches numbers, and strings so that numbers inside them are left alone.  Only floats have a point or an exponent.
 STRING_OR_NUMBER = re.compile(rb'"(?:[^"\\]++|\\.)*+"|-?[0-9]++(?:\.[0-9]++)?+(?:[eE][-+]?[0-9]++)?+', re.DOTALL)
 
-# Between the members of an object that is known to be well-formed; each always matches.
+# Separators in an object that is known to be well-formed; each always matches.
 SPACE, COLON, COMMA = re.compile(r"\s*"), re.compile(r"\s*:\s*"), re.compile(r"\s*,?\s*")
 
 encode_fast = msgspec.json.Encoder().encode
@@ -56,24 +56,24 @@ decode_raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class InForce:
-    """Holder of the form of floats in force; it changes when the configuration is read."""
+    """Holder of the form of floats in use; reading the configuration sets it."""
 
     form = FORMS["2.12"]
 
 
 def write_floats_as(version: str) -> None:
-    """Write floats as this version of Ruby's json gem does, in the whole process.  version: a key of FORMS."""
+    """Use the floats of this version of Ruby's json gem, in the whole process.  version: a key of FORMS."""
     InForce.form = FORMS[version]
 
 
 class Undecodable(ValueError):
-    """Bytes that are no JSON by Ruby's rules."""
+    """The bytes are not JSON by Ruby's rules."""
 
 
 def encode(value: JSON) -> bytes:
     """Return the bytes that Ruby's JSON.generate would print.
 
-    Raises TypeError, ValueError or RecursionError for what JSON cannot hold.
+    Raises TypeError, ValueError or RecursionError for values that JSON cannot represent.
     """
     try:
         encoded = encode_fast(value)
@@ -100,7 +100,7 @@ def _with_floats(encoded: bytes, form: FloatForm) -> bytes:
 
 
 def encode_arrays(arrays: Sequence[list[JSON]]) -> list[bytes] | None:
-    """Return `encode` of each array, made all at once; None when one of them takes more than msgspec."""
+    """Return `encode` of each array, encoded together; None when msgspec alone cannot encode one of them."""
     try:
         lines = encode_lines_fast(arrays)
     except (TypeError, ValueError, OverflowError, RecursionError):
@@ -112,14 +112,14 @@ def encode_arrays(arrays: Sequence[list[JSON]]) -> list[bytes] | None:
 
 
 def decode(raw: bytes) -> JSON:
-    """Return the decoded value; NaN and Infinity are no JSON.
+    """Return the decoded value; NaN and Infinity are not JSON.
 
     Raises Undecodable, with the parser's reason.
     """
     try:
         return decode_fast(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        # msgspec refuses lone surrogates, floats beyond the range and very long integers; others may have written them.
+        # msgspec refuses lone surrogates, floats out of range and very long integers; other programs may write them.
         try:
             return json.loads(raw.decode(), parse_constant=_refuse_constant, parse_int=_parse_int)
         except (ValueError, RecursionError) as error:
@@ -129,8 +129,8 @@ def decode(raw: bytes) -> JSON:
 def patch(raw: bytes, changes: Mapping[str, JSON], without: Collection[str] = ()) -> bytes:
     """Return the JSON object `raw` with some keys replaced, added at the end, or left out.
 
-    Values that are not named travel as the bytes they are, so floats and escapes of another producer survive.
-    Raises Undecodable for what is not a JSON object.
+    Other values keep their bytes, so floats and escapes of another producer stay unchanged.
+    Raises Undecodable if `raw` is not a JSON object.
     """
     fields = members(raw)
     for key in without:
@@ -144,14 +144,14 @@ def patch(raw: bytes, changes: Mapping[str, JSON], without: Collection[str] = ()
 
 
 def members(raw: bytes) -> dict[str, Any]:
-    """Return the members of the JSON object `raw`; bytes(…) of each is how it is written there.
+    """Return the members of the JSON object `raw`; bytes(…) of each gives its original text.
 
-    Raises Undecodable for what is not a JSON object.
+    Raises Undecodable if `raw` is not a JSON object.
     """
     try:
         fields: dict[str, Any] = decode_raw_fields(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        fields = _split_fields(raw)  # lone surrogates, 1e400: msgspec does not look past them
+        fields = _split_fields(raw)  # lone surrogates, 1e400: msgspec cannot skip them
     return fields
 
 
@@ -177,9 +177,9 @@ def _skip(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 
 def ruby_reads(raw: bytes) -> bool:
-    """Return whether Ruby can parse these bytes, which we can, and write them again.
+    """Return whether Ruby can parse these bytes, which we can parse, and write them again.
 
-    Not with half a surrogate pair, more than 100 levels, or a number beyond the floats: 1e400 is read as infinity.
+    It cannot with half a surrogate pair, more than 100 levels, or a number out of range: it reads 1e400 as infinity.
     """
     try:
         value = decode(raw)

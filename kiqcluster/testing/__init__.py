@@ -1,14 +1,14 @@
 """The testing kit: for tests of applications, and our own.
 
-modes         fake, inline, real; and what is said of the mode in force: assert_enqueued, drain, …
-  memory      what is behind them    jobs: what is in it    running: a worker's Execution, without Redis
-clock         a clock that stands still
+modes         fake, inline, real; functions for the current mode: assert_enqueued, drain, …
+  memory      their implementation    jobs: the jobs in it    running: a worker's Execution, without Redis
+clock         a frozen clock
 idempotency   run_twice
-declarations  jobs and middleware that end with a test
-server        a Redis server of a test's own    cluster: a real cluster    waiting: for a state, with a deadline
+declarations  removes jobs and middleware after a test
+server        a private Redis server    cluster: a real cluster    waiting: for a state, with a deadline
 
-All of it as fixtures: _kiqcluster_pytest.py, beside the package; pytest finds it by itself.  Only that imports
-pytest: the rest serves any test runner.
+_kiqcluster_pytest.py, beside the package, has fixtures for all of it; pytest finds it by itself.  Only that module
+imports pytest: the others work with any test runner.
 """
 
 from kiqcluster.testing.clock import FrozenClock, frozen_clock

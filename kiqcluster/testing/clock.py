@@ -1,4 +1,4 @@
-"""A clock that stands still: for tests of schedules and retries."""
+"""A frozen clock, for tests of schedules and retries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["FrozenClock", "frozen_clock"]
 
 
 class FrozenClock:
-    """The time that kiqcluster goes by in this process: it stands still until a test moves it."""
+    """The clock that kiqcluster uses in this process; it stands still until a test moves it."""
 
     def __init__(self, now: float) -> None:
         self._now = now
@@ -26,20 +26,20 @@ class FrozenClock:
         return self._now
 
     def move(self, by: float | timedelta) -> None:
-        """Move it on by seconds or a timedelta, or back by a negative one."""
+        """Move the clock forward by seconds or a timedelta, or back by a negative one."""
         self._now += by.total_seconds() if isinstance(by, timedelta) else by
 
     def set(self, at: float | datetime) -> None:
-        """Set it to an epoch second or an aware datetime."""
+        """Set the clock to an epoch second or an aware datetime."""
         self._now = due_at(at, self._now)
 
 
 @contextmanager
 def frozen_clock(at: float | datetime | None = None) -> Iterator[FrozenClock]:
-    """Stop kiqcluster's clock for a `with` block, at a time or now.  Nests.
+    """Freeze kiqcluster's clock for a `with` block, at a given time or now.  May be nested.
 
-    It is the time at which jobs are created, scheduled, due and retried.  What the application itself asks for the
-    time goes on, and so do durations, deadlines and other processes, a `kiq_cluster` among them.
+    The clock gives the times at which jobs are created, scheduled, due and retried.  The application's own clocks go
+    on, and so do durations, deadlines and other processes, including a `kiq_cluster`.
     """
     clock = FrozenClock(SystemClock.now())
     if at is not None:

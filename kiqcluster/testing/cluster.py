@@ -21,19 +21,19 @@ from kiqcluster.testing.waiting import DEFAULT_TIMEOUT_SECONDS
 __all__ = ["Cluster"]
 
 LOG_TAIL_LINES = 40  # lines of the log that a failure shows
-LOG_CLOSE_SECONDS = 5.0  # seconds that the processes get to let go of the log, after they have ended or were killed
+LOG_CLOSE_SECONDS = 5.0  # for the processes to close the log, after they have ended or were killed
 LOG_FLAGS = ("--log-format", "json", "--log-level", "debug")
 
 
 class Cluster:
-    """`kiqcluster ARGUMENTS…` as a process of its own, with real workers; it runs once it is made.
+    """`kiqcluster ARGUMENTS…` as a separate process, with real workers; the constructor starts it.
 
-    arguments: those of the command, `-r APP`, `--redis URL` and the groups of queues among them; where it listens and
-    how it logs is added.  environ: variables on top of this process'.  cwd: its directory, ours by default.
-    through: a program that the command is handed to.
+    arguments: of the command, such as `-r APP`, `--redis URL` and groups of queues; Cluster adds those for listening
+    and logging.  environ: variables added to this process'.  cwd: its directory, ours by default.
+    through: a program that runs the command.
 
-    `events` are what its log says so far, `{"event": name, "pid": …, …}` (docs/logs.md has the names), `lines` the log
-    as it is, with what jobs print.  `port` serves /metrics and the probes.  A `with` block closes it.
+    `events` are the events in its log so far, `{"event": name, "pid": …, …}` (docs/logs.md has the names), `lines` the
+    raw log, with the output of jobs.  `port` serves /metrics and the probes.  A `with` block closes the cluster.
     """
 
     _popen: ClassVar[type[subprocess.Popen[Any]]] = subprocess.Popen
@@ -62,11 +62,11 @@ class Cluster:
 
     @property
     def pid(self) -> int:
-        """Of the supervisor."""
+        """The pid of the supervisor."""
         return self.process.pid
 
     def note(self, line: str) -> None:
-        """Take a line of the log, and wake who waits for an event."""
+        """Record a line of the log, and wake threads that wait for an event."""
         with self._changed:
             self.lines.append(line)
             try:
@@ -80,9 +80,9 @@ class Cluster:
     # what has happened
 
     def seen(self, event: str, **fields: Any) -> list[dict[str, Any]]:
-        """Return the events of that name and with those fields, so far.
+        """Return the events so far with that name and those fields.
 
-        A job's jid, class and queue, which its events have under "ctx", are fields as well.
+        A job's jid, class and queue, which its events have under "ctx", count as fields as well.
         """
         with self._changed:
             named = [each for each in self.events if each["event"] == event]
@@ -91,14 +91,14 @@ class Cluster:
     def wait_for(
         self, event: str, seconds: float = DEFAULT_TIMEOUT_SECONDS, count: int = 1, **fields: Any
     ) -> dict[str, Any]:
-        """Return the `count`-th event of that name and with those fields.
+        """Return the `count`-th event with that name and those fields; wait until it happens.
 
-        Raises AssertionError with the end of the log after the deadline, or when the cluster has ended without it.
+        Raises AssertionError with the end of the log after the deadline, or when the cluster ends without the event.
         """
         __tracebackhide__ = True
         deadline = SystemClock.monotonic() + seconds
         while True:
-            has_ended = not self._reader.is_alive and self.process.poll() is not None  # looked at before the events are
+            has_ended = not self._reader.is_alive and self.process.poll() is not None  # read before the events
             found = self.seen(event, **fields)
             if len(found) >= count:
                 return found[count - 1]
@@ -109,9 +109,9 @@ class Cluster:
                 self._changed.wait(min(left, 0.1))
 
     def wait_done(self, jid: str | None, seconds: float = DEFAULT_TIMEOUT_SECONDS) -> dict[str, Any]:
-        """Wait until the job of that jid has run without an error; return its event.
+        """Wait until the job with that jid has run without an error; return its event.
 
-        A job with a log_level above info says nothing when it is done, and cannot be waited for.
+        This cannot wait for a job with a log_level above info, because such a job logs no line at its end.
         """
         __tracebackhide__ = True
         if jid is None:
@@ -119,7 +119,7 @@ class Cluster:
         return self.wait_for("job_done", seconds, jid=jid)
 
     def wait_ready(self, slots: int | None = None) -> dict[int, int]:
-        """Wait until so many slots are ready, all by default; return slot → pid of its latest worker process."""
+        """Wait until `slots` slots are ready, all by default; return slot → pid of its latest worker process."""
         __tracebackhide__ = True
         if slots is None:
             slots = self.wait_for("supervisor_started")["slots"]
@@ -128,7 +128,7 @@ class Cluster:
         return self.pids()
 
     def pids(self) -> dict[int, int]:
-        """Return slot → pid of the worker process that got ready last."""
+        """Return slot → pid of the worker process that became ready last."""
         return {each["slot"]: each["child"] for each in self.seen("child_ready")}
 
     # its end
@@ -138,18 +138,18 @@ class Cluster:
         self.process.send_signal(number)
 
     def wait(self, seconds: float = DEFAULT_TIMEOUT_SECONDS) -> int:
-        """Return the exit code, and have its last events; raise AssertionError when it does not end in time."""
+        """Wait for the end and the last events; return the exit code.  Raises AssertionError after the deadline."""
         __tracebackhide__ = True
         try:
             code = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             self._fail(f"the supervisor did not end within {seconds:g} s")
-        if code >= 0:  # else it was killed, and its workers, who write to the same log, go on
+        if code >= 0:  # else it was killed, and its workers still write to the log
             self._reader.join(LOG_CLOSE_SECONDS)
         return code
 
     def stop(self) -> int:
-        """Send TERM, on which running jobs may finish; return the exit code."""
+        """Send TERM, after which running jobs may finish; return the exit code."""
         __tracebackhide__ = True
         self.signal(signal.SIGTERM)
         return self.wait()
@@ -161,13 +161,13 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """Leave nothing behind, whatever the test did: whoever still runs is killed."""
+        """Kill all processes that still run, whatever the test did."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
         killed: set[int] = set()
         deadline = SystemClock.monotonic() + LOG_CLOSE_SECONDS
-        while self._reader.is_alive and SystemClock.monotonic() < deadline:  # while anybody holds its output
+        while self._reader.is_alive and SystemClock.monotonic() < deadline:  # while a process has its output open
             for pid in {each["child"] for each in self.seen("child_started")} - killed:
                 killed.add(pid)
                 with suppress(ProcessLookupError):
@@ -183,7 +183,7 @@ class Cluster:
 
 
 class _Reader(Service):
-    """Hands each line of a cluster's log on, until all its processes have closed it."""
+    """Passes on each line of a cluster's log, until all its processes have closed it."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__("log reader", lambda name, error: cluster.note(f"{name} crashed: {error!r}"))

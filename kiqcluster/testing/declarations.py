@@ -1,4 +1,4 @@
-"""Declarations: jobs, middleware, handlers and settings that a test makes, and that end with it."""
+"""Declarations: removes jobs, middleware, handlers and settings that a test has declared."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from kiqcluster.registry import Registry, current_registry, using_registry
 
 __all__ = ["forgetting_declarations", "forgetting_local_jobs"]
 
-LOCAL_MARKER = "<locals>"  # in the qualified name of what is defined within a function
+LOCAL_MARKER = "<locals>"  # in the qualified name of a class or function defined within a function
 
 
 @contextmanager
 def forgetting_local_jobs() -> Iterator[Registry]:
-    """Have jobs that are defined within functions end with a `with` block, so that the next test may use their names.
+    """Remove jobs defined within functions at the end of a `with` block, so that the next test may use their names.
 
-    Those of modules stay: a module that is imported in the block is not imported again after it.
+    Jobs of modules stay: a module that is imported in the block is not imported again after it.
     """
     before = current_registry()
     registry = Registry()
@@ -35,9 +35,9 @@ def forgetting_local_jobs() -> Iterator[Registry]:
 
 @contextmanager
 def forgetting_declarations() -> Iterator[Setup]:
-    """Have middleware, handlers, hooks and settings that are added in a `with` block end with it.
+    """Remove middleware, handlers, hooks and settings that a `with` block adds at its end.
 
-    What a module adds when it is first imported in the block ends as well: import the application before.
+    This also removes those of a module that is first imported in the block: import the application before.
     """
     setup = current_setup()
     chains = {chain: chain.stack for chain in (setup.client_middleware, setup.server_middleware)}

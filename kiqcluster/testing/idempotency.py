@@ -1,4 +1,4 @@
-"""Idempotency: what a job does when it runs twice, which any job may (docs/reliability.md)."""
+"""Idempotency: checks that a job may run twice, because any job may (docs/reliability.md)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ MAX_DIFF_LINES = 40  # of the difference that a message shows
 def run_twice(job: Enqueuer[Any, Any] | type[Job], *args: Any, state: Callable[[], object]) -> None:
     """Run a job twice under one jid, as after a crash; raise AssertionError when the second run changes the state.
 
-    Both runs go through client middleware (once), JSON and server middleware, and raise what the job raises.  state:
-    returns what the job is to leave alone the second time, in a form that can be compared: rows, files, mails, jobs
-    enqueued.  It is called, and its answer copied, after each run.
+    Both runs go through client middleware (once), JSON and server middleware, and raise the job's errors.
+    state: returns the state that the second run must not change, in a comparable form: rows, files, mails, enqueued
+    jobs.  It is called after each run, and its result is copied.
     """
     __tracebackhide__ = True
     caught = Fake()
@@ -50,7 +50,7 @@ def run_twice(job: Enqueuer[Any, Any] | type[Job], *args: Any, state: Callable[[
 
 @contextmanager
 def _told_which(shown: str, which: str) -> Iterator[None]:
-    """Have an error say in which of the runs it was raised."""
+    """Add to an error in which of the runs it was raised."""
     __tracebackhide__ = True
     try:
         yield

@@ -1,4 +1,4 @@
-"""Jobs as a test sees them: what was enqueued, what has run, and which of them a test means."""
+"""Jobs as a test sees them: enqueued jobs, performed jobs, and the conditions of assertions."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ __all__ = [
     "name_of",
 ]
 
-JobLike = Enqueuer[Any, Any] | type[Job] | str  # a job, or the name of one that only Ruby may have
-TIME_TOLERANCE_SECONDS = 1.0  # seconds that times may differ and still be the one that a test means
-MAX_JOBS_LISTED = 20  # jobs that a message lists
-MAX_ARGUMENT_CHARACTERS = 200  # characters of a job's arguments in a message
+JobLike = Enqueuer[Any, Any] | type[Job] | str  # a job, or the name of a job that may exist only in Ruby
+TIME_TOLERANCE_SECONDS = 1.0  # difference at which two times still count as equal
+MAX_JOBS_LISTED = 20  # in a message
+MAX_ARGUMENT_CHARACTERS = 200  # of a job's arguments in a message
 
 
 class Unspecified:
-    """What a test says nothing about."""
+    """A condition that a test does not set."""
 
     def __repr__(self) -> str:
         return "…"
@@ -47,10 +47,10 @@ UNSPECIFIED = Unspecified()
 
 
 class EnqueuedJob(JobRecord):
-    """A job that was pushed while a test kept jobs from Redis.
+    """A job that was pushed while a test kept jobs in memory.
 
-    It has what every JobRecord has (`name`, `args`, `jid`, `queue`, `tags`, `payload`, …).  at: the epoch second at
-    which it is due, None for at once.  shard: the name of the store that `Client.via` or its client led to.
+    It has the attributes of every JobRecord (`name`, `args`, `jid`, `queue`, `tags`, `payload`, …).  at: the epoch
+    second at which it is due, None for at once.  shard: the name of the store that `Client.via` or its client chose.
     """
 
     __slots__ = ("at", "shard")
@@ -64,13 +64,13 @@ class EnqueuedJob(JobRecord):
         return f"<{type(self).__name__} {self}>"
 
     def __str__(self) -> str:
-        """Return it as messages show it: `Welcome(7) on mailers, in 60 s`."""
+        """Return the job as messages show it: `Welcome(7) on mailers, in 60 s`."""
         when = "" if self.at is None else f", {_words(self.at - (self.created_at or SystemClock.now()))}"
         return f"{code_name(self.payload)}({_shown(arguments_of(self))}) on {self.queue}{when}"
 
 
 class PerformedJob(EnqueuedJob):
-    """A run of a job.  outcome: what became of it (Done, Retry, Dead, …).  error: what it raised."""
+    """A run of a job.  outcome: its outcome (Done, Retry, Dead, …).  error: the error that it raised, or None."""
 
     __slots__ = ("error", "outcome")
 
@@ -82,9 +82,9 @@ class PerformedJob(EnqueuedJob):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a test says of a job; None and UNSAID say nothing.
+    """The conditions of a test on a job; None and UNSAID set none.
 
-    args: positions as they travel, none for whatever they are.  queue: its name.  at: when it is due, None for at once.
+    args: positional arguments as in the payload, none for any.  queue: its name.  at: when it is due, None for at once.
     in_: the delay with which it was pushed.  tags: some of its tags.  payload: some of its payload's keys and values.
     """
 
@@ -102,7 +102,7 @@ class Wanted:
         object.__setattr__(self, "tags", tuple(self.tags))
 
     def check(self) -> None:
-        """Raise for what no job can ever be, so that no assertion holds for that reason alone."""
+        """Raise for a condition that no job can meet, so that no assertion passes for that reason alone."""
         definition = None if self.job is None else definition_of(self.job)
         if definition is None or definition.enveloped is not None or not self.args:
             return
@@ -110,7 +110,7 @@ class Wanted:
             raise InvalidArguments(f"no such job can be enqueued: {misfit}")
 
     def fits(self, job: EnqueuedJob) -> bool:
-        """Return whether the job is one that the test means."""
+        """Return whether the job meets all conditions."""
         return (
             (self.job is None or name_of(self.job) in (job.name, code_name(job.payload)))
             and (not self.args or _alike(list(self.args), arguments_of(job)))
@@ -132,7 +132,7 @@ class Wanted:
         return abs(job.at - due_at(self.at, 0.0)) <= TIME_TOLERANCE_SECONDS
 
     def said(self, verb: str) -> str:
-        """Return it as a sentence: `Welcome(7) was enqueued on mailers`.  verb: the words in the middle."""
+        """Return the conditions as a sentence: `Welcome(7) was enqueued on mailers`.  verb: the words in the middle."""
         name = "at all" if self.job is None else name_of(self.job)
         words = [f"{name}({_shown(self.args)})" if self.args else name, verb]
         words += [f"on {self.queue}"] if self.queue is not None else []
@@ -162,15 +162,15 @@ def name_of(job: JobLike) -> str:
 
 
 def code_name(payload: Payload) -> str:
-    """Return the name of what runs: of an ActiveJob its own class, not the wrapper's."""
+    """Return the name of the class that runs: for an ActiveJob its own class, not the wrapper's."""
     envelope = unwrapped(payload)
     return str(payload.get("class")) if envelope is None else envelope.job_class
 
 
 def arguments_of(job: JobRecord) -> list[JSON]:
-    """Return the arguments that code gets: of an ActiveJob those of its envelope, keywords as a dict at the end.
+    """Return the arguments that `perform` gets: for an ActiveJob those of its envelope, keywords as a dict at the end.
 
-    Those that Python cannot have are as they are displayed.
+    If Python cannot represent them, returns them in their form for display.
     """
     if unwrapped(job.payload) is None or not job.args:
         return job.args
@@ -190,7 +190,7 @@ def listed(jobs: Sequence[EnqueuedJob]) -> str:
 
 
 def _alike(expected: Any, found: JSON) -> bool:
-    """Return whether a value is the expected one; True and 1 are none the same, in JSON as in Ruby."""
+    """Return whether a value is the expected one; True and 1 differ, as in JSON and Ruby."""
     if isinstance(expected, list) and isinstance(found, list):
         return len(expected) == len(found) and all(map(_alike, expected, found))
     if isinstance(expected, dict) and isinstance(found, dict):

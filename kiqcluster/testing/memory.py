@@ -1,12 +1,12 @@
-"""Memory: what jobs are delivered to instead of Redis, and run from (Fake, Inline).
+"""Memory: receives jobs in place of Redis, and runs them (Fake, Inline).
 
 1. deliver   a push's jobs → memory, as the bytes that Redis would have got
-2. enqueued, retries, dead, performed   what is there, oldest first
-3. drain     due entries → queues through client middleware, as the poller does; then run what is queued, as a worker
-             does, until nothing is left; its outcome is kept here as settle would write it
-Inline drains what a push brings before the push returns.
+2. enqueued, retries, dead, performed   the jobs in memory, oldest first
+3. drain     due entries → queues through client middleware, like the poller; then runs queued jobs, like a worker,
+             until none is left, and keeps each outcome as settle would write it
+Inline drains the jobs of a push before the push returns.
 
-One list holds every job, with the place where it is: no second book to disagree with it.
+One list has every job together with its place, so that no second list can disagree with it.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ from kiqcluster.testing.running import beside_loops, perform
 
 __all__ = ["MAX_RUNS", "Fake", "Inline"]
 
-MAX_RUNS = 10_000  # jobs that one drain, or one push while inline, may run: more is taken for an endless chain
-MIDDLEWARE_RETRY_SECONDS = 1.0  # seconds until a due job is looked at again whose client middleware has failed
+MAX_RUNS = 10_000  # jobs that one drain, or one inline push, may run: more count as an endless chain
+MIDDLEWARE_RETRY_SECONDS = 1.0  # until a due job whose client middleware failed is tried again
 QUEUE, SCHEDULE, RETRY, DEAD = "queue", "schedule", "retry", "dead"
 Chosen = Callable[[EnqueuedJob], bool]
 
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """A job in memory, and where it is."""
+    """A job in memory, and its place."""
 
     job: EnqueuedJob
     place: str
 
 
 class Fake:
-    """Keeps jobs in memory, for a test to look at and to run.  Thread-safe.
+    """Keeps jobs in memory, for a test to inspect and run.  Thread-safe.
 
     `_held` and `_performed` are guarded by `_lock`, which no thread holds while a job or middleware runs.
     """
@@ -65,7 +65,7 @@ class Fake:
         self._lock = threading.Lock()
         self._held: list[Held] = []
         self._performed: list[PerformedJob] = []
-        self._thread = threading.local()  # is_running: whether it runs a job; pushed: what Inline has yet to run
+        self._thread = threading.local()  # is_running: whether it runs a job; pushed: jobs that Inline has yet to run
 
     def deliver(self, jobs: Sequence[Ready], store: Store | None) -> bool:
         """Take the jobs of a push; called by the client."""
@@ -82,23 +82,23 @@ class Fake:
             self._held += kept
         return kept
 
-    # what is there
+    # jobs in memory
 
     def enqueued(
         self, job: JobLike | None = None, *args: Any, queue: str | None = None, tags: Iterable[str] = ()
     ) -> list[EnqueuedJob]:
-        """Return the jobs that wait in queues and in the schedule, in the order of their pushes.
+        """Return the jobs in queues and in the schedule, in the order of their pushes.
 
-        job: of that job only.  args: with these arguments.  queue, tags: see assert_enqueued.
+        job: return only that job.  args: only with these arguments.  queue, tags: see assert_enqueued.
         """
         return self._matching(Wanted(job, args, queue, tags=tags), QUEUE, SCHEDULE)
 
     def retries(self, job: JobLike | None = None, *args: Any) -> list[EnqueuedJob]:
-        """Return the jobs that have failed and will be tried again; `at` says when."""
+        """Return the jobs that have failed and will be tried again, at their `at`."""
         return self._matching(Wanted(job, args), RETRY)
 
     def dead(self, job: JobLike | None = None, *args: Any) -> list[EnqueuedJob]:
-        """Return the jobs that are buried; their payload says why."""
+        """Return the jobs of the dead set; their payload has the reason."""
         return self._matching(Wanted(job, args), DEAD)
 
     def performed(self, job: JobLike | None = None, *args: Any) -> list[PerformedJob]:
@@ -108,7 +108,7 @@ class Fake:
             return [each for each in self._performed if wanted.fits(each)]
 
     def clear(self) -> None:
-        """Forget every job."""
+        """Remove every job."""
         with self._lock:
             self._held.clear()
             self._performed.clear()
@@ -131,12 +131,12 @@ class Fake:
         tags: Iterable[str] = (),
         payload: Mapping[str, JSON] | None = None,
     ) -> EnqueuedJob:
-        """Return the first enqueued job that fits; raise AssertionError, with those that there are, when none does.
+        """Return the first enqueued job that fits; raise AssertionError, which lists the enqueued jobs, if none fits.
 
-        job: a job, or the name of one.  args: its arguments as they travel, whatever they are when none is given;
-        `unittest.mock.ANY` stands for any.  queue: where it goes.  at: when it is due, None for at once.  in_: the
-        delay with which it was pushed; both give or take a second.  count: how many there have to be.  tags: tags that
-        it has.  payload: keys and values that its payload has.
+        job: a job, or the name of one.  args: its arguments as in the payload, or none for any arguments;
+        `unittest.mock.ANY` stands for any value.  queue: its queue.  at: when it is due, None for at once.  in_: the
+        delay with which it was pushed; both within a second.  count: number of jobs that must fit.  tags: tags that it
+        has.  payload: keys and values that its payload has.
         """
         __tracebackhide__ = True
         if count is not None and count < 1:
@@ -161,14 +161,14 @@ class Fake:
         tags: Iterable[str] = (),
         payload: Mapping[str, JSON] | None = None,
     ) -> None:
-        """Raise AssertionError, with those that there are, when an enqueued job fits.  See assert_enqueued."""
+        """Raise AssertionError, which lists the enqueued jobs, if one of them fits.  See assert_enqueued."""
         __tracebackhide__ = True
         wanted = Wanted(job, args, queue, at, in_, tags, payload or {})
         if found := self._matching(wanted, QUEUE, SCHEDULE):
             raise AssertionError(f"no job {wanted.said('was to be enqueued')}; these were:\n{listed(found)}")
 
     def _instead(self, wanted: Wanted) -> str:
-        """Return the end of a message: what there is instead."""
+        """Return the end of a message: the jobs in memory."""
         others = self._matching(Wanted(), QUEUE, SCHEDULE)
         text = f"; enqueued were:\n{listed(others)}" if others else "; nothing was"
         with self._lock:
@@ -180,13 +180,13 @@ class Fake:
     def drain(
         self, *jobs_or_queues: JobLike, scheduled: bool = False, retries: bool = False, raise_errors: bool = True
     ) -> int:
-        """Run jobs as a worker would until none is left, those included that they push; return how many runs that took.
+        """Run jobs like a worker until none is left, including jobs that these push; return the number of runs.
 
         jobs_or_queues: jobs (as objects) and queues (by name) to run, all by default; UsageError for a name that only a
-        job has.  Jobs of classes that are not
-        registered here stay: they are Ruby's.  Scheduled jobs and retries run when kiqcluster's clock says so, frozen
-        or not.  scheduled, retries: also those that are there now and due later.  raise_errors: raise the first error
-        of a job, after its outcome was kept; what has not run yet stays enqueued.  False keeps going as a worker does.
+        job has.  Jobs of classes that are not registered here stay: they are Ruby's.  Scheduled jobs and retries run
+        when they are due by kiqcluster's clock, frozen or not.  scheduled, retries: also run those in memory now that
+        are due later.  raise_errors: raise the first error of a job, after its outcome was kept; the remaining jobs
+        stay enqueued.  With False, drain continues like a worker.
         """
         __tracebackhide__ = True
         for each in jobs_or_queues:
@@ -196,7 +196,7 @@ class Fake:
         return beside_loops(partial(self._drain, chosen, ahead, raise_errors))
 
     def _refuse_slip(self, wanted: JobLike) -> None:
-        """Raise UsageError for a job's name in the place of a queue's: it would run nothing, and say nothing."""
+        """Raise UsageError for a job's name in the place of a queue's: drain would silently run nothing."""
         definition = current_registry().get(wanted) if isinstance(wanted, str) else None
         with self._lock:
             queues = {held.job.queue for held in self._held}
@@ -218,7 +218,7 @@ class Fake:
                 return runs
 
     def _release(self, chosen: Chosen, ahead: Collection[str], raise_errors: bool) -> bool:
-        """Move to its queue what is due, and whatever is in the places `ahead`; return whether anything was moved."""
+        """Move due jobs, and all jobs in the places `ahead`, to their queues; return whether any was moved."""
         now = SystemClock.now()
         with self._lock:
             due = [
@@ -246,7 +246,7 @@ class Fake:
         return has_moved
 
     def _take(self, chosen: Chosen) -> Held | None:
-        """Take out the job that has been in its queue for longest."""
+        """Remove and return the job that has been in its queue for longest."""
         with self._lock:
             for index, held in enumerate(self._held):
                 if held.place == QUEUE and chosen(held.job):
@@ -254,7 +254,7 @@ class Fake:
         return None
 
     def _run(self, held: Held, runs: int, raise_errors: bool) -> None:
-        """Run a job that was taken out, and keep what becomes of it.  runs: how many were before it."""
+        """Run a job that was taken, and keep its outcome.  runs: number of runs before it."""
         __tracebackhide__ = True
         if runs >= MAX_RUNS:
             raise AssertionError(
@@ -293,10 +293,10 @@ class Fake:
     def _replace(
         self, held: Held, raw: bytes, place: str, queue: str, at: float | None = None, *, first: bool = False
     ) -> None:
-        """Have a job in another place, as other bytes; last there, unless it is to be first."""
+        """Put a job in another place, with other bytes: at the end, or first if asked for."""
         job = EnqueuedJob(raw, queue, at, held.job.shard)
         if place != QUEUE and isinstance(named := job["queue"], str):
-            job = EnqueuedJob(raw, named, at, held.job.shard)  # a retry_queue, where there is one
+            job = EnqueuedJob(raw, named, at, held.job.shard)  # its retry_queue, if there is one
         with self._lock:
             self._held = [each for each in self._held if each is not held]
             self._held.insert(0 if first else len(self._held), Held(job, place))
@@ -307,9 +307,9 @@ class Fake:
 
 
 class Inline(Fake):
-    """Runs what a push brings before the push returns; what is due later waits, as in Fake.
+    """Runs the jobs of a push before the push returns; jobs that are due later wait, as in Fake.
 
-    A job that fails raises its error where it was pushed; its retry is kept.  What a job pushes runs once that job has
+    If a job fails, the push raises its error; its retry is kept.  A job that another job pushes runs after that job has
     ended, never within it.
     """
 
@@ -324,7 +324,7 @@ class Inline(Fake):
         return True
 
     def _run_pushed(self, kept: list[Held]) -> None:
-        """Run the jobs of a push, and what they push."""
+        """Run the jobs of a push, and the jobs that they push."""
         __tracebackhide__ = True
         self._thread.pushed = kept
         runs = 0
@@ -336,7 +336,7 @@ class Inline(Fake):
 
 
 def _chosen(jobs_or_queues: Sequence[JobLike]) -> Chosen:
-    """Return what tells whether a job is to run."""
+    """Return a function that tells whether to run a job."""
     queues = {each for each in jobs_or_queues if isinstance(each, str)}
     names = {name_of(each) for each in jobs_or_queues if not isinstance(each, str)}
 
@@ -348,7 +348,7 @@ def _chosen(jobs_or_queues: Sequence[JobLike]) -> Chosen:
 
 
 def _is_ours(mine: EnqueuedJob, job: EnqueuedJob) -> bool:
-    """Return whether a job is the one that this thread has pushed and can run."""
+    """Return whether a job is the one that this thread pushed, and this process can run it."""
     return job is mine and _is_here(job)
 
 

@@ -1,10 +1,10 @@
-"""Modes: where pushes go while a test runs, and the functions that speak of the mode in force.
+"""Modes: decide where pushes go while a test runs; with functions for the current mode.
 
-fake     jobs are kept, to be looked at and run by `drain`
+fake     jobs stay in memory, to inspect them and run them by `drain`
 inline   jobs run before their push returns
-real     jobs go to Redis, as without this module; for a part of a test within one of the others
+real     jobs go to Redis, as without this module; for a part of a test within another mode
 
-Each is a context manager: it holds for all threads of the process, nests, and brings back what was before.
+Each is a context manager: it applies to all threads of the process, may be nested, and restores the previous mode.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ R = TypeVar("R")
 
 @contextmanager
 def fake() -> Iterator[Fake]:
-    """Keep the jobs that are pushed in a `with` block from Redis, for a test to look at and to drain."""
+    """Keep the jobs pushed in a `with` block in memory, not in Redis, for a test to inspect and drain."""
     with _delivering(jobs := Fake()):
         yield jobs
 
 
 @contextmanager
 def inline() -> Iterator[Inline]:
-    """Run the jobs that are pushed in a `with` block before their push returns, unless they are due later."""
+    """Run the jobs pushed in a `with` block before their push returns, unless they are due later."""
     with _delivering(jobs := Inline()):
         yield jobs
 
 
 @contextmanager
 def real() -> Iterator[None]:
-    """Send the jobs that are pushed in a `with` block to Redis."""
+    """Send the jobs pushed in a `with` block to Redis."""
     with _delivering(None):
         yield
 
@@ -68,7 +68,7 @@ def _delivering(delivery: Delivery | None) -> Iterator[None]:
 
 
 def current_fake() -> Fake:
-    """Return what keeps the jobs now.  Raises UsageError where they go to Redis."""
+    """Return the Fake or Inline that keeps the jobs now.  Raises UsageError if they go to Redis."""
     delivery = current_setup().delivery
     if not isinstance(delivery, Fake):
         raise UsageError(
@@ -79,7 +79,7 @@ def current_fake() -> Fake:
 
 
 def _of_mode(method: Callable[Concatenate[Fake, P], R]) -> Callable[P, R]:
-    """Return a function that does the same with what keeps the jobs now."""
+    """Return a function that calls the method on `current_fake()`."""
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         __tracebackhide__ = True

@@ -1,7 +1,7 @@
-"""Running: a job's bytes through what a worker does with them, in the thread that asks.
+"""Running: runs a job from its bytes as a worker does, in the calling thread.
 
-The worker's own Execution runs it, so middleware, the job's options, its hooks and the handlers do what they do in
-production; nothing is written anywhere, since no Redis is needed.
+The worker's own Execution runs it, so middleware, the job's options, its hooks and the handlers work as in production.
+Nothing is written, and no Redis is needed.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from kiqcluster.worker.run.job_run import JobRun
 __all__ = ["beside_loops", "perform"]
 
 T = TypeVar("T")
-JOB_ERROR_CONTEXTS = ("job", "malformed payload")  # contexts in which handlers are told of them
-NO_TIMEOUT = threading.TIMEOUT_MAX  # what an ordinary call waits for a job
-SEED = 0  # of the jitter of retries, so that they fall on the same seconds in every run of a test
+JOB_ERROR_CONTEXTS = ("job", "malformed payload")  # contexts in which error handlers are called for them
+NO_TIMEOUT = threading.TIMEOUT_MAX  # an ordinary call has no time limit either
+SEED = 0  # of the jitter of retries, so that every run of a test has the same times
 
 
 def perform(raw: bytes, queue: str) -> tuple[Outcome, BaseException | None]:
-    """Run a job; return what became of it, and what it raised.
+    """Run a job; return its outcome, and the error that it raised.
 
-    What ends the test rather than the job is raised: Ctrl-C, and pytest's skip and fail.
+    Exceptions that end the test, not the job, are raised: Ctrl-C, and pytest's skip and fail.
     """
     raised: list[BaseException] = []
 
@@ -63,13 +63,13 @@ def perform(raw: bytes, queue: str) -> tuple[Outcome, BaseException | None]:
 
 
 def _original(error: Exception) -> BaseException:
-    """Return what a job raised, where handlers are told of an Exception instead."""
+    """Return the exception that a job raised, if handlers received another one in its place."""
     cause = error.__cause__
     return cause if type(error) is RuntimeError and cause is not None and not isinstance(cause, Exception) else error
 
 
 def beside_loops(run: Callable[[], T]) -> T:
-    """Call run: here, or in a thread of its own where an event loop runs in this one.
+    """Call run in this thread, or in a new thread if this one runs an event loop.
 
     A worker's threads have no loop, and a job may call asyncio.run, which refuses to run within another.
     """
@@ -85,7 +85,7 @@ def beside_loops(run: Callable[[], T]) -> T:
 
 
 class _Aside(Service, Generic[T]):
-    """Calls a function, with the context variables of who asks."""
+    """Calls a function in a thread, with the caller's context variables."""
 
     def __init__(self, function: Callable[[], T]) -> None:
         super().__init__("jobs of a test", lambda _name, _error: None)
@@ -97,11 +97,11 @@ class _Aside(Service, Generic[T]):
     def run(self) -> None:
         try:
             self._returned.append(self._context.run(self._function))
-        except BaseException as error:  # noqa: BLE001  # raised again where the call was
+        except BaseException as error:  # noqa: BLE001  # raised again in the caller
             self._raised = error
 
     def returned(self) -> T:
-        """Return what the function returned, or raise what it raised."""
+        """Return the function's result, or raise its exception."""
         __tracebackhide__ = True
         if self._raised is not None:
             raise self._raised

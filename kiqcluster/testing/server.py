@@ -1,4 +1,4 @@
-"""A Redis server of a test's own: started, stalled and killed at will."""
+"""A private Redis server of a test, which the test can start, stall and kill."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ LOG_TAIL_LINES = 10  # lines of the log that a failure shows
 
 
 class RedisServer:
-    """A server on a unix socket and a TCP port of this host, in a folder of its own; it runs once it is made.
+    """A server on a unix socket and a TCP port of this host, in its own folder; the constructor starts it.
 
-    `url` is where it listens (redis://127.0.0.1:PORT/0).  durable: whatever it has acknowledged is on disk, and there
-    again when it is started after a kill.  program: a server to run instead of the extra's or the one on PATH.
-    settings: further words of its command line.  A `with` block closes it.  Raises UsageError where there is no server
-    program.
+    `url` is its address (redis://127.0.0.1:PORT/0).  durable: whether every acknowledged write is on disk, and survives
+    a kill.  program: a server to run instead of the extra's or the one on PATH.  settings: further words of its command
+    line.  A `with` block closes it.  Raises UsageError if there is no server program.
     """
 
     def __init__(self, *, durable: bool = False, program: str | None = None, settings: Sequence[str] = ()) -> None:
@@ -46,7 +45,7 @@ class RedisServer:
             raise
 
     def start(self) -> None:
-        """Start it, again after a kill; return once it answers.  Raises AssertionError with its log when it ends."""
+        """Start the server, return when it answers.  Raises AssertionError (with its log) if it dies."""
         settings = [
             *("--port", str(self.port)),
             *("--bind", "127.0.0.1"),
@@ -77,18 +76,18 @@ class RedisServer:
             store.close()
 
     def store(self, db: int = 0) -> Store:
-        """Return a Store on one of its databases, by the socket."""
+        """Return a Store on one of its databases, through the unix socket."""
         return Store(f"unix://{self.socket}?db={db}")
 
     def clear(self) -> None:
-        """Forget all data of all databases.  One round trip."""
+        """Delete all data of all databases.  One round trip."""
         store = self.store()
         store.call("FLUSHALL")
         store.close()
 
     @contextmanager
     def stalled(self) -> Iterator[None]:
-        """Stop the server in its tracks for a `with` block; what arrives meanwhile runs afterwards."""
+        """Freeze the server for a `with` block; it runs commands that arrive meanwhile afterwards."""
         assert self._process is not None
         freeze(self._process.pid)
         try:
@@ -97,7 +96,7 @@ class RedisServer:
             self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """End the server as a power cut does."""
+        """Kill the server, like a power cut."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -109,15 +108,15 @@ class RedisServer:
         self.close()
 
     def close(self) -> None:
-        """End it and remove its folder."""
+        """End the server and remove its folder."""
         self.kill()
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def free_port() -> int:
-    """Return a TCP port of this host that nobody listens on, and that nobody else is given for a minute.
+    """Return a free TCP port of this host that the kernel gives to no other process for a minute.
 
-    The kernel hands none out on which a connection has just ended (TIME_WAIT), yet a server may ask for it by number.
+    The kernel hands out no port on which a connection has just ended (TIME_WAIT), yet a server may bind it by number.
     """
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -125,17 +124,17 @@ def free_port() -> int:
         listener.listen(1)
         port: int = listener.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)):
-            listener.accept()[0].close()  # this end first: the wait is at our port
+            listener.accept()[0].close()  # this end first, so that TIME_WAIT is at our port
         return port
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process lives; a zombie does not."""
+    """Return whether a process is alive; a zombie is not."""
     return _state(Path(f"/proc/{pid}")) not in ("", "Z")
 
 
 def freeze(pid: int) -> None:
-    """Stop a process in its tracks, and wait until each of its threads stands still: the signal takes its time."""
+    """Freeze a process, and wait until each of its threads has stopped: the signal takes effect with a delay."""
     os.kill(pid, signal.SIGSTOP)
     tasks = Path(f"/proc/{pid}/task")
     if tasks.exists():  # not on macOS
@@ -143,7 +142,7 @@ def freeze(pid: int) -> None:
 
 
 def _state(process: Path) -> str:
-    """Return the state letter of a process or thread, given its folder in /proc; nothing for one that has ended."""
+    """Return the state letter of a process or thread, given its folder in /proc; "" if it has ended."""
     try:
         return (process / "stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

@@ -1,4 +1,4 @@
-"""Waiting: for a stored state with a deadline, never for a length of time."""
+"""Waiting: waits for a state with a deadline, never for a fixed time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from kiqcluster.clock import SystemClock
 __all__ = ["DEFAULT_TIMEOUT_SECONDS", "wait_until"]
 
 T = TypeVar("T")
-DEFAULT_TIMEOUT_SECONDS = 20.0  # seconds that a test waits for what should take a fraction of one
-POLL_SECONDS = 0.01  # seconds between looks
-NEVER_SET = threading.Event()  # waiting for it is how a look is put off
+DEFAULT_TIMEOUT_SECONDS = 20.0  # for a state that should take a fraction of a second
+POLL_SECONDS = 0.01  # between checks
+NEVER_SET = threading.Event()  # waiting for it delays the next check
 
 
 def wait_until(condition: Callable[[], T], what: str, seconds: float = DEFAULT_TIMEOUT_SECONDS) -> T:

@@ -8,7 +8,7 @@ KiqError
 │   ├── InvalidPush            an item is not a job: it lacks a class, its queue has no name, …
 │   └── InvalidArguments       arguments do not fit `perform`, or are not JSON-native (`path` says where)
 ├── JobKilled                  somebody has buried a job by hand; passed to death handlers
-├── StoreError                 Redis did not run a command
+├── StoreError                 an operation on Redis failed, or its result is not known
 │   ├── RedisUnavailable       nothing was sent: the command certainly did not run
 │   ├── ReplyLost              it was sent, and no reply came: it may or may not have run
 │   ├── NotReplicated          a push is stored, but not confirmed by as many replicas as were asked for
@@ -119,7 +119,7 @@ class JobKilled(KiqError):
 
 
 class StoreError(KiqError):
-    """Redis did not run a command.
+    """An operation on Redis failed, or its result is not known.
 
     enqueued: for a push, the jids of its jobs that are certainly enqueued anyway.
     moved, left, unknown: for moves and deletions of jobs, how many were moved, how many Redis refused to move, and for

@@ -170,7 +170,7 @@ def _read_file(file: str | None, directory: Path) -> tuple[str, dict[str, Any]]:
         try:
             document = tomllib.loads(path.read_text())
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path} is no TOML ({error})") from error
+            raise UsageError(f"{path} is not valid TOML ({error})") from error
         if path.name == "pyproject.toml":
             document = document.get("tool", {}).get("kiqcluster")
             if document is None:

@@ -343,7 +343,7 @@ def decode_backtrace(stored: JSON) -> list[str] | None:
     return lines if isinstance(lines, list) and all(isinstance(line, str) for line in lines) else None
 
 
-# bytes that are no job
+# bytes that are not a job
 
 
 def wrap(raw: bytes, queue: str, reason: Exception, now: float) -> bytes:

@@ -45,7 +45,10 @@ class RedisServer:
             raise
 
     def start(self) -> None:
-        """Start the server, return when it answers.  Raises AssertionError (with its log) if it dies."""
+        """Start the server, also after a kill, and wait until it answers.
+
+        Raises AssertionError with its log if it ends.
+        """
         settings = [
             *("--port", str(self.port)),
             *("--bind", "127.0.0.1"),

@@ -338,11 +338,11 @@ class TestRoll:
         here = stand_in()
 
         assert kiqctl("reload").returncode == 0
-        here.answer = lambda _: "kiqcluster.toml is no TOML"
+        here.answer = lambda _: "kiqcluster.toml is not valid TOML"
         done = kiqctl("reload")
 
         assert (done.returncode, here.actions) == (1, ["reload", "reload"])
-        assert "kiqcluster.toml is no TOML" in done.stderr
+        assert "kiqcluster.toml is not valid TOML" in done.stderr
 
 
 class TestReload:

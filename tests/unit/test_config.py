@@ -163,7 +163,7 @@ class TestFiles:
     def test_a_file_that_is_no_toml_is_named(self, loaded: Loader, tmp_path: Path, text: bytes) -> None:
         (tmp_path / "kiqcluster.toml").write_bytes(text)
 
-        assert "kiqcluster.toml is no TOML" in refusal(loaded)
+        assert "kiqcluster.toml is not valid TOML" in refusal(loaded)
 
     def test_the_section_of_the_environment_wins_over_the_common_part(self, loaded: Loader) -> None:
         toml = "timeout = 3\nmax_retries = 5\n[env.production]\ntimeout = 7\n[env.staging]\ntimeout = 8\n"

@@ -43,7 +43,7 @@ table.sort(fields)
 local running = {}
 for i = 7, #ARGV do running[ARGV[i]] = true end
 
--- Counts expire because Ruby does not clear the count of a job that ends there: they would grow without end.
+-- Ruby does not clear the count of a job that ends there, so under steady crashes the hash would grow without end.
 local MOST_SUSPECTS = 10000
 local suspects = redis.pcall('HLEN', KEYS[4])
 if type(suspects) == 'number' and suspects > MOST_SUSPECTS then redis.call('UNLINK', KEYS[4]) end

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
+from kiqcluster.control.slot_state import SlotState
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.keys import HEARTBEAT_TTL_SECONDS, Keys
 from kiqcluster.store import Store
@@ -102,7 +103,7 @@ class RegisteredProcess:
         rows = (self.cluster or {}).get("children")
         known = rows if isinstance(rows, list) else []
         states = [row.get("state") for row in known if isinstance(row, dict) and row.get("pid") == self.pid]
-        return self.age >= LATE_SECONDS or "unresponsive" in states
+        return self.age >= LATE_SECONDS or SlotState.UNRESPONSIVE in states
 
     @property
     def uptime(self) -> float | None:

@@ -27,6 +27,7 @@ from kiqcluster.control.process_registry import (
     natural_sort_key,
 )
 from kiqcluster.control.redis_transport import is_host_selected
+from kiqcluster.control.slot_state import SlotState
 from kiqcluster.control.socket_transport import SocketTransport
 from kiqcluster.ctl.text.options import (
     CONTEXT_SETTINGS,
@@ -175,17 +176,19 @@ def row_of(name: str, worker: WorkerStatus | None, process: ProcessStatus | None
 def state_of(worker: WorkerStatus | None, process: ProcessStatus | None) -> str:
     """Return the state of a process or slot.  For quiet, the worker's own report counts."""
     state = process.state if process is not None else ""
-    if process is not None and state == "backoff":
+    if process is not None and state == SlotState.BACKOFF:
         return f"backoff, {format_duration(process.backoff)}"
-    if process is not None and state == "booting":
+    if process is not None and state == SlotState.BOOTING:
         return f"booting: {process.waits_for}" if process.waits_for else state
-    if state == "unresponsive" or (worker is not None and state != "stopping" and worker.age >= LATE_SECONDS):
-        return "unresponsive"
-    if process is not None and state in ("ready", "quiet") and not process.redis:
+    if state == SlotState.UNRESPONSIVE or (
+        worker is not None and state != SlotState.STOPPING and worker.age >= LATE_SECONDS
+    ):
+        return SlotState.UNRESPONSIVE
+    if process is not None and state in (SlotState.READY, SlotState.QUIET) and not process.redis:
         return "no Redis"
-    if state == "stopping":
+    if state == SlotState.STOPPING:
         return state
-    return "quiet" if (state == "quiet" if worker is None else worker.quiet) else "serves"
+    return SlotState.QUIET if (state == SlotState.QUIET if worker is None else worker.quiet) else "serves"
 
 
 def restarts_of(process: ProcessStatus, now: float) -> str:

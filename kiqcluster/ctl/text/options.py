@@ -12,6 +12,7 @@ import click
 
 from kiqcluster.config import Config, has_colours
 from kiqcluster.control.redis_transport import RedisTransport
+from kiqcluster.control.slot_state import SlotState
 from kiqcluster.control.socket_transport import SocketTransport
 from kiqcluster.control.transports import Transport
 from kiqcluster.ctl.text.tables import Column, ascii_only, clean, json_line, table, terminal_width
@@ -50,12 +51,12 @@ COLOURS_BY_PREFIX = {  # by how a word begins
     "nobody": "red",
     "key of": "red",
     "no Redis": "red",
-    "backoff": "red",
-    "unresponsive": "red",
+    SlotState.BACKOFF: "red",
+    SlotState.UNRESPONSIVE: "red",
     "paused": "yellow",
-    "quiet": "yellow",
-    "stopping": "yellow",
-    "booting": "yellow",
+    SlotState.QUIET: "yellow",
+    SlotState.STOPPING: "yellow",
+    SlotState.BOOTING: "yellow",
 }
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 F = TypeVar("F", bound=Callable[..., Any])

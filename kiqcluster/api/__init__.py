@@ -1,6 +1,7 @@
 """Inspection: what lies in a Redis that Sidekiq's processes share, ours and Ruby's, and changes to it.
 
-Read in this order: records (a job), queues and sets (where jobs lie), then stats, processes, executions, deploys.
+Read in this order: records (a job), queues and sets (where jobs lie), then stats, processes, execution_metrics,
+deploys; dashboard and throughput for live screens.
 _store says where all of them look, _pages how queues and sets of any size are read.
 """
 

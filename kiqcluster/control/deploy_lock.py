@@ -16,7 +16,7 @@ from typing import Any
 from kiqcluster.errors import ExitCode, KiqError
 from kiqcluster.process.durations import show_duration
 from kiqcluster.store import Store
-from kiqcluster.store.scripts import HOLD, Call, run_script
+from kiqcluster.store.scripts import LOCK, Call, run_script
 
 __all__ = ["DeployHeld", "DeployLock", "LockState", "default_owner"]
 
@@ -68,7 +68,7 @@ class DeployLock:
         return _read_state([owner, left, None])
 
     def _run(self, what: str, lease: float) -> LockState:
-        call = Call(HOLD, [self._store.keys.deploy], [what, self.owner, max(1, round(lease * 1_000))])
+        call = Call(LOCK, [self._store.keys.deploy], [what, self.owner, max(1, round(lease * 1_000))])
         return _read_state(run_script(self._store, call))
 
 

@@ -39,7 +39,7 @@ from kiqcluster.store.scripts import (
     RECOVER,
     RESERVE,
     RESYNC,
-    RETURN_RUNG,
+    RETURN_WAKE_LISTS,
     SETTLE,
     Call,
     Word,
@@ -499,7 +499,7 @@ class Engine:
 
     def _return_call(self, queues: Sequence[str]) -> Call:
         return Call(
-            RETURN_RUNG,
+            RETURN_WAKE_LISTS,
             [key for name in queues for key in (self._keys.wake(name), self._keys.queue(name))],
             [MAX_PER_SCAN],
         )

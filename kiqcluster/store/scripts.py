@@ -26,8 +26,8 @@ __all__ = [
     "DUE",
     "FIND_ENTRIES",
     "FIND_JOBS",
-    "HOLD",
     "JOIN",
+    "LOCK",
     "MOVE_ENTRIES",
     "MOVE_JOBS",
     "ONCE",
@@ -37,7 +37,7 @@ __all__ = [
     "RECOVER",
     "RESERVE",
     "RESYNC",
-    "RETURN_RUNG",
+    "RETURN_WAKE_LISTS",
     "SEND",
     "SETTLE",
     "TRIM_DEAD",
@@ -96,7 +96,7 @@ SETTLE = load("settle")
 RESYNC = load("resync")
 RECOVER = load("recover")
 BEAT = load("beat")
-HOLD = load("hold")
+LOCK = load("lock")
 MOVE_ENTRIES = load("move_entries")
 MOVE_JOBS = load("move_jobs")
 READ_QUEUE = load("read_queue")
@@ -104,7 +104,7 @@ FIND_ENTRIES = load("find_entries")
 FIND_JOBS = load("find_jobs")
 DUE = load("due")
 TRIM_DEAD = load("trim_dead")
-RETURN_RUNG = load("return_rung")
+RETURN_WAKE_LISTS = load("return_wake_lists")
 PUBLISH = load("publish")
 PUSH = load("push")
 SEND = load("send")

@@ -1073,7 +1073,7 @@ class TestMoveEntries:
         assert engine.read_due(store.keys.schedule, now + 20).entries == [b"soon"]
 
 
-class TestReturnRung:
+class TestReturnWakeLists:
     def test_what_has_rung_goes_back_in_order_past_broken_queues_and_on_a_full_server(
         self, engine: Engine, store: Store
     ) -> None:

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- return_rung: move the jobs of wake lists back to the end of their queues that is fetched next, in order (rule R6).
+-- return_wake_lists: move the jobs of wake lists back to the end of their queues that is fetched next, in order (rule R6).
 --
 -- KEYS[1+2i], KEYS[2+2i]          lists   kiq:wake:<queue>, queue:<queue>
 -- ARGV[1]  most payloads of each list

@@ -1,5 +1,5 @@
 #!lua
--- hold: take, renew or release a lock that has an owner and a lease.
+-- lock: take, renew or release a lock that has an owner and a lease.
 --
 -- KEYS[1]  the lock  string  its owner
 -- ARGV[1]  `take`: only if it is free or already ours; `force`: from any owner; `drop`: release it if it is ours

@@ -203,7 +203,9 @@ class Simulator:
             self._sweeps(shared, keys),
             self._beats(shared, keys, identity),
             self._heartbeats(heart, keys, identity, waits[0]),
-            self._bells(bell, pack(("BLMOVE", keys.queue("default"), keys.wake("default"), "RIGHT", "LEFT", waits[1]))),
+            self._wakeups(
+                bell, pack(("BLMOVE", keys.queue("default"), keys.wake("default"), "RIGHT", "LEFT", waits[1]))
+            ),
         )
 
     def _sweeps(self, sock: socket.socket, keys: Keys) -> Course:
@@ -248,7 +250,7 @@ class Simulator:
                 yield GAP, sock, check_words
             yield HEARTBEAT - GAP * (2 if beat % CHECK_BEATS == 0 else 1), sock, wait_words
 
-    def _bells(self, sock: socket.socket, words: bytes) -> Course:
+    def _wakeups(self, sock: socket.socket, words: bytes) -> Course:
         while True:
             yield BELL + GAP, sock, words
 

@@ -200,7 +200,7 @@ class JobSet:
 
         The death handlers of this process are told of each job, with JobKilled.  One round trip per 500.
         """
-        return self._apply(entries, lambda entry, _: Move(entry.raw, "bury", "", entry.raw), _mourn)
+        return self._apply(entries, lambda entry, _: Move(entry.raw, "bury", "", entry.raw), _notify_death_handlers)
 
     def clear(self) -> int:
         """Delete all entries; return how many.  One round trip, whatever their number."""
@@ -300,7 +300,7 @@ class DeadSet(JobSet):
                 raw = wrap(raw, DEFAULT_QUEUE, MalformedPayload(UNREADABLE), now)
         self._store.call("ZADD", self._key, repr(now), raw)
         trim_dead(self._store, now, _limits())
-        _mourn(JobRecord(raw))
+        _notify_death_handlers(JobRecord(raw))
 
     def trim(self) -> int:
         """Drop what is too old or too much (`dead_timeout`, `dead_max_jobs`); return how many.
@@ -337,8 +337,8 @@ def _limits() -> DeadSetLimits:
     return DeadSetLimits(config.dead_max_jobs, config.dead_timeout)
 
 
-def _mourn(job: JobRecord) -> None:
-    """Tell the death handlers of a job that was killed; bytes that are none have nobody to mourn them."""
+def _notify_death_handlers(job: JobRecord) -> None:
+    """Tell the death handlers of a job that was killed; bytes that are not a job concern none of them."""
     if job.payload:
         current_setup().notify_death_handlers(job.payload, JobKilled(KILLED))
 

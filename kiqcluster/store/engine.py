@@ -630,7 +630,7 @@ class Engine:
     def _consequences(self, unit: Unit, outcome: Outcome) -> tuple[Effect, ...]:
         """Return the rows of the table of effects that an outcome needs."""
         queue = self._keys.queue(unit.queue)
-        if unit.deaths and not isinstance(outcome, Requeue):
+        if unit.deaths and not isinstance(outcome, Requeue | Parked):  # these have not run it
             absolved = Effect("absolve", self._keys.suspects, (sha1(unit.payload, usedforsecurity=False).hexdigest(),))
             return (absolved, *self._consequences(replace(unit, deaths=0), outcome))
         match outcome:

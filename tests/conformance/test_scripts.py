@@ -513,6 +513,17 @@ class TestHolds:
         assert queue(store, "other") == ["b"]
         assert store.call("LLEN", f"{SLOTS}:parked") == 1
 
+    def test_a_suspect_that_is_parked_stays_one(self, engine: Engine, store: Store, unit: Unit) -> None:
+        push(store, "other", "b")
+        digest = sha1(b"b", usedforsecurity=False).hexdigest()
+        store.call("HSET", store.keys.suspects, digest, 2)
+        (later,) = reserve(engine, 1, "other", call=2).units
+        assert later.deaths == 2
+
+        settle(engine, (later, Parked(SLOTS, 1)))
+
+        assert store.call("HGET", store.keys.suspects, digest) == b"2"
+
     def test_a_recovery_lets_a_parked_job_go_on(self, engine: Engine, store: Store, unit: Unit) -> None:
         push(store, "other", "b")
         (later,) = reserve(engine, 1, "other", call=2).units

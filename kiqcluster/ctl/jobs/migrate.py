@@ -58,8 +58,8 @@ class MigrationPlan:
         return f"{what}{where} to {clean(self.to)}"
 
 
-class Places(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
-    """Some of PLACES, with commas."""
+class PlaceNames(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
+    """Names of PLACES, separated by commas."""
 
     name = "places"
 
@@ -84,7 +84,7 @@ class Places(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
 @click.option(
     "--in",
     "places",
-    type=Places(),
+    type=PlaceNames(),
     default=DEFAULT_PLACES,
     metavar="PLACES",
     help=f"where they wait  [{DEFAULT_PLACES}]",

@@ -513,6 +513,42 @@ class TestHolds:
         assert queue(store, "other") == ["b"]
         assert store.call("LLEN", f"{SLOTS}:parked") == 1
 
+    @pytest.mark.parametrize("broken", ["of a broken queue", "not a job at all"])
+    def test_what_cannot_leave_a_parked_list_holds_up_no_other(
+        self, engine: Engine, store: Store, unit: Unit, broken: str
+    ) -> None:
+        store.call("SET", store.keys.queue("broken"), "no list")
+        junk = broken if broken == "not a job at all" else f"{store.keys.queue('broken')}\0{broken}"
+        parked = f"{SLOTS}:parked"
+        store.call("RPUSH", parked, junk, junk, f"{store.keys.queue('other')}\0b")
+
+        settle(engine, (unit, Done()))
+
+        assert queue(store, "other") == ["b"]
+        assert store.call("LRANGE", parked, 0, -1) == [junk.encode()] * 2
+
+    def test_parked_jobs_go_on_when_somebody_has_deleted_the_set(
+        self, engine: Engine, store: Store, unit: Unit
+    ) -> None:
+        store.call("RPUSH", f"{SLOTS}:parked", f"{store.keys.queue('other')}\0b")
+        store.call("DEL", SLOTS)
+
+        settle(engine, (unit, Done()))
+
+        assert queue(store, "other") == ["b"]
+
+    @pytest.mark.parametrize("junk", ["", "no JSON", "7", "{}", '["me", 7, null, {}]', '"text"', "null"])
+    def test_a_field_that_somebody_else_wrote_keeps_no_unit(
+        self, engine: Engine, store: Store, unit: Unit, junk: str
+    ) -> None:
+        held = store.keys.held(ME.identity)
+        store.call("HSET", held, unit.field, junk)
+
+        assert engine.begin_run(unit, [enter(9, "park", "third")]).action == "go"
+        store.call("HSET", held, unit.field, junk)
+        assert settle(engine, (unit, Done())) == 1
+        assert (inflight(store), store.call("EXISTS", held)) == ([], 0)
+
     def test_a_suspect_that_is_parked_stays_one(self, engine: Engine, store: Store, unit: Unit) -> None:
         push(store, "other", "b")
         digest = sha1(b"b", usedforsecurity=False).hexdigest()

@@ -15,23 +15,39 @@ end
 -- Registers a key under the unit's field.
 local function register_hold(held, field, holder, key)
   local known = redis.call('HGET', held, field)
-  local row = known and cjson.decode(known) or {holder}
+  local fine, row = pcall(cjson.decode, known or '')
+  row = fine and type(row) == 'table' and row or {holder}
   row[#row + 1] = key
   redis.call('HSET', held, field, cjson.encode(row))
 end
 
--- Releases all keys that are registered under a field.  A key that is no longer a set has no members.
+local MAX_TRIED = 10 -- parked entries of one release
+
+-- Sends one parked job back to its queue.  An entry that cannot go, for its queue is broken or it is not a job, goes to
+-- the end of the list: it must not hold up the others.
+local function unpark(key)
+  for _ = 1, MAX_TRIED do
+    local entry = redis.pcall('LINDEX', parked_at(key), 0)
+    if type(entry) ~= 'string' then return end
+    local queue, payload = string.match(entry, '^([^%z]*)%z(.*)$')
+    if queue and pcall(redis.call, 'RPUSH', queue, payload) then
+      redis.call('LTRIM', parked_at(key), 1, -1)
+      return
+    end
+    redis.call('LMOVE', parked_at(key), parked_at(key), 'LEFT', 'RIGHT')
+  end
+end
+
+-- Releases all keys that are registered under a field.  A key that is no longer a set has no members, and a field that
+-- somebody else wrote names no keys.
 local function release_holds(held, field)
   local known = redis.pcall('HGET', held, field)
   if type(known) ~= 'string' then return end
-  local row = cjson.decode(known)
-  for index = 2, #row do
-    local left = redis.pcall('SREM', row[index], row[1])
-    local parked = left == 1 and redis.pcall('LINDEX', parked_at(row[index]), 0)
-    if type(parked) == 'string' then
-      local queue, payload = string.match(parked, '^([^%z]*)%z(.*)$')
-      local fine = pcall(redis.call, 'RPUSH', queue, payload)
-      if fine then redis.call('LTRIM', parked_at(row[index]), 1, -1) end -- else it stays parked until the next release
+  local fine, row = pcall(cjson.decode, known)
+  for index = 2, fine and type(row) == 'table' and #row or 0 do
+    if type(row[index]) == 'string' then
+      redis.pcall('SREM', row[index], tostring(row[1]))
+      unpark(row[index]) -- also where the place was gone already: a begin looks again whether there is room
     end
   end
   redis.call('HDEL', held, field)

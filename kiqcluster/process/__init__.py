@@ -2,7 +2,8 @@
 
 Read in this order:
 runtime          Setup (declarations of the application), Runtime (shared objects of a worker), the context of a job
-events           events with fields, and the application's hooks; log: their words; log_handlers: where they go
+events           events with fields, and the hooks of the application
+log              log lines from events; log_wording: their levels and texts; log_handlers: the output of lines
 config_sources   where the values of settings come from: flags, environment, files
 service          a thread that can be stopped and waited for
 signal_pipe      signals as bytes in a pipe, for a main loop

@@ -29,7 +29,8 @@ import psutil
 from kiqcluster.clock import SystemClock
 from kiqcluster.ipc.frames import Channel
 from kiqcluster.process.events import Events
-from kiqcluster.process.metrics import JobMetrics, Tally
+from kiqcluster.process.metrics import JobMetrics
+from kiqcluster.process.tallies import Tally
 from kiqcluster.sidekiq.outcome import Done
 from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.supervisor.cluster.expansion import SlotPlan

@@ -22,7 +22,7 @@ from typing import Any
 from kiqcluster.api._store import CLOCK, store_in_force
 from kiqcluster.clock import Clock
 from kiqcluster.errors import UsageError
-from kiqcluster.process.metrics import EXECUTION_BUCKETS
+from kiqcluster.process.tallies import EXECUTION_BUCKETS
 from kiqcluster.store import Store
 from kiqcluster.store.wire import Command
 

@@ -7,7 +7,8 @@ log              log lines from events; log_wording: their levels and texts; log
 config_sources   where the values of settings come from: flags, environment, files
 service          a thread that can be stopped and waited for
 signal_pipe      signals as bytes in a pipe, for a main loop
-metrics          job metrics of a process; negotiation: which format a scraper gets
+tallies          counters of the processors of a worker; metrics: the series of its jobs
+negotiation      the format that a scraper gets
 backoff          delays before another try; durations: how people write them
 console          runs a click command to its exit code
 """

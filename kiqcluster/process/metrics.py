@@ -1,9 +1,7 @@
-"""Metrics of a worker's jobs: plain numbers added on the job's path, read once a second at most.
+"""Metrics of a worker's jobs: the series that the tallies of its processors add up to.
 
 Family      name, type and help of a metric, and how the supervisor combines the values of several processes
 Row         the values of one set of labels: all samples of a histogram, for example
-Tally       counters of one processor for one job and queue; one writer, so no lock
-Executions  figures of a job's runs on Sidekiq's metrics page (execution_metrics.py of worker and api)
 JobMetrics  the rows of all processors; registered in prometheus-client's default registry, so that the application
             sees them there too
 
@@ -12,11 +10,9 @@ Names and buckets are GitLab's, so that existing dashboards fit.  Jobs that decl
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
 from threading import Lock
 from typing import Any
 
@@ -24,45 +20,35 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from kiqcluster.sidekiq.outcome import Dead, Deferred, Done, Interrupted, Outcome
+from kiqcluster.process.tallies import (
+    COMPLETION_BUCKETS,
+    COMPLETION_INDEXES,
+    CPU_BUCKETS,
+    FINE_BUCKETS,
+    QUEUE_BUCKETS,
+    SKIPS,
+    Executions,
+    Histogram,
+    Tallies,
+    Tally,
+    sums,
+    with_unmeasured,
+)
 
 __all__ = [
     "COUNTERS",
-    "DEFERRED",
-    "DROPPED",
-    "EXECUTION_BUCKETS",
-    "MIN_CPU_MEASURED_SECONDS",
     "PLAIN",
-    "Executions",
     "Exemplars",
     "Family",
     "JobMetrics",
     "Labels",
     "Layout",
-    "Measured",
     "Row",
     "RunningJob",
-    "Tallies",
-    "Tally",
     "attribute_labels",
 ]
 
-COMPLETION_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 300.0, 600.0)  # seconds
-QUEUE_BUCKETS = (0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0)
-CPU_BUCKETS = (0.1, 0.5, 1.0, 2.5)
-EXECUTION_BUCKETS = (  # milliseconds; one more bucket is for longer runs (sidekiq metrics/shared.rb)
-    *(20, 30, 45, 65, 100, 150, 225, 335, 500, 750, 1_100, 1_700, 2_500, 3_800, 5_750, 8_500),
-    *(13_000, 20_000, 30_000, 45_000, 65_000, 100_000, 150_000, 225_000, 335_000),
-)
-FINE_BUCKETS = tuple(sorted({*COMPLETION_BUCKETS, *(bound / 1_000 for bound in EXECUTION_BUCKETS)}))  # seconds
-COMPLETION_INDEXES = tuple(
-    FINE_BUCKETS.index(bound) + 1 for bound in COMPLETION_BUCKETS
-)  # in FINE_BUCKETS, after each bound
-EXECUTION_INDEXES = tuple(FINE_BUCKETS.index(bound / 1_000) + 1 for bound in EXECUTION_BUCKETS)
-# A shorter run counts with its duration as its CPU time: reading that clock costs 0.5 µs.
-MIN_CPU_MEASURED_SECONDS = 1e-4
 STATUSES = ("done", "fail")
-DROPPED, DEFERRED = "dropped", "deferred"  # results of middleware that did not let a job run
 
 Labels = tuple[tuple[str, str], ...]
 Layout = tuple[tuple[str, Labels], ...]  # for each value of a row: suffix of the sample's name, labels of its own
@@ -133,7 +119,6 @@ CONCURRENCY = Family("sidekiq_concurrency", "gauge", "Threads that run jobs", mo
 COMPLETION_LAYOUT, CPU_LAYOUT = _by_status(COMPLETION_BUCKETS), _by_status(CPU_BUCKETS)
 QUEUEING_LAYOUT = _histogram(((), QUEUE_BUCKETS))
 COUNTER_LAYOUT: Layout = (("_total", ()),)
-SKIPS = (DEFERRED, DROPPED)
 SKIPPED_LAYOUT: Layout = tuple(("_total", (("action", action),)) for action in SKIPS)
 DEAD_DROPPED_LAYOUT: Layout = tuple(("_total", (("reason", reason),)) for reason in ("too_old", "too_many"))
 ROWS = (  # of each job and queue
@@ -144,7 +129,6 @@ ROWS = (  # of each job and queue
     (SKIPPED, SKIPPED_LAYOUT),
 )
 
-COUNTED_OUTCOMES: dict[type[Outcome], str] = {Dead: "dead", Deferred: "deferred", Interrupted: "interrupted"}
 ATTRIBUTES = {"urgency": "urgency", "feature_category": "feature_category", "resource_boundary": "boundary"}
 
 
@@ -154,156 +138,6 @@ def attribute_labels(options: Mapping[str, Any]) -> Labels:
     if "has_external_dependencies" in options:
         labels.append(("external_dependencies", "yes" if options["has_external_dependencies"] else "no"))
     return tuple(labels)
-
-
-class Histogram:
-    """Counts by bucket, and a sum."""
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    @classmethod
-    def whole(cls, bounds: tuple[float, ...], parts: Iterable[Histogram | None]) -> Histogram:
-        """Return the sum of the histograms that are not None."""
-        whole, there = Histogram(bounds), [part for part in parts if part is not None]
-        if there:
-            whole.counts = list(map(sum, zip(*[part.counts for part in there], strict=True)))
-            whole.total = sum([part.total for part in there])
-        return whole
-
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-    def values(self, indexes: tuple[int, ...] = ()) -> list[float]:
-        """Return cumulative buckets, count and sum, in the layout of _histogram.  indexes: see coarse; () for all."""
-        cumulative = list(accumulate(self.coarse(indexes) if indexes else self.counts))
-        return [*cumulative, cumulative[-1], self.total]
-
-    def coarse(self, indexes: tuple[int, ...]) -> list[int]:
-        """Return the counts up to each of these indexes into the bounds, and beyond the last."""
-        return [sum(self.counts[low:high]) for low, high in pairwise((0, *indexes, len(self.counts)))]
-
-
-class Measured(Histogram):
-    """CPU seconds of the runs that were long enough to be measured.  lasted: wall seconds of these runs."""
-
-    __slots__ = ("lasted",)
-
-    def __init__(self) -> None:
-        super().__init__(CPU_BUCKETS)
-        self.lasted = 0.0
-
-    def measure(self, used: float, seconds: float) -> None:
-        self.observe(used)
-        self.lasted += seconds
-
-
-def _with_unmeasured(parts: Sequence[Measured | None], runs: Histogram) -> Histogram:
-    """Return the CPU seconds of all `runs`; a run that was not measured counts with its duration."""
-    whole = Histogram.whole(CPU_BUCKETS, parts)
-    whole.counts[0] += max(0, sum(runs.counts) - sum(whole.counts))
-    whole.total += max(0.0, runs.total - sum([part.lasted for part in parts if part is not None]))
-    return whole
-
-
-class Tally:
-    """Counters of one processor for one job and queue.  changed: whether they changed since JobMetrics read them.
-
-    Ten threads with jobs of a thousand queues have ten thousand of these, and every full garbage collection visits
-    them.  So the parts that only some runs need are created by the first such run.
-    """
-
-    __slots__ = ("changed", "counters", "cpu_done", "cpu_failed", "done", "failed", "queueing", "skipped")
-
-    def __init__(self) -> None:
-        self.changed = True
-        # So fine that one look-up per run serves our buckets and Sidekiq's.  A subclass would slow `observe` by 20 %.
-        self.done = Histogram(FINE_BUCKETS)
-        self.queueing = Histogram(QUEUE_BUCKETS)
-        self.failed: Histogram | None = None
-        self.cpu_done: Measured | None = None
-        self.cpu_failed: Measured | None = None
-        self.counters: dict[str, int] = {}
-        self.skipped: dict[str, int] = {}
-
-    def add(
-        self, outcome: Outcome, seconds: float, waited: float | None, *, was_retried: bool, used: float | None = None
-    ) -> None:
-        """Count one run.
-
-        seconds: duration.  waited: seconds in its queue, None when not known.  used: CPU seconds, None for a run of
-        less than MIN_CPU_MEASURED_SECONDS.
-        """
-        if type(outcome) is Done:
-            if used is not None:
-                if self.cpu_done is None:
-                    self.cpu_done = Measured()
-                self.cpu_done.measure(used, seconds)
-            self.done.observe(seconds)
-        else:
-            if outcome.failed:
-                self._add_failed(seconds, used)
-            if name := COUNTED_OUTCOMES.get(type(outcome)):
-                self.count(name)
-        if was_retried:
-            self.count("retried")
-        if waited is not None:
-            self.queueing.observe(waited if waited > 0.0 else 0.0)
-        self.changed = True  # last, so that a concurrent reader reads again
-
-    def count(self, name: str) -> None:
-        """Add one to the counter of this name."""
-        self.counters[name] = self.counters.get(name, 0) + 1
-        self.changed = True
-
-    def skip(self, action: str) -> None:
-        """Count a run that middleware prevented."""
-        self.skipped[action] = self.skipped.get(action, 0) + 1
-        self.changed = True
-
-    def _add_failed(self, seconds: float, used: float | None) -> None:
-        if used is not None:
-            if self.cpu_failed is None:
-                self.cpu_failed = Measured()
-            self.cpu_failed.measure(used, seconds)
-        if self.failed is None:
-            self.failed = Histogram(COMPLETION_BUCKETS)
-        self.failed.observe(seconds)
-        self.count("failed")
-
-
-def _sums(names: Iterable[str], counts: Iterable[Mapping[str, int]]) -> list[float]:
-    """Return the sum of the counts under each name."""
-    there = [each for each in counts if each]
-    return [sum([each.get(name, 0) for each in there]) for name in names]
-
-
-Tallies = dict[tuple[str, str], Tally]  # (job name, queue) → tally
-
-
-@dataclass(frozen=True, slots=True)
-class Executions:
-    """Runs of a job, over all its queues.
-
-    processed: all runs that ended, including interrupted ones.  ms, buckets: of successful runs, by EXECUTION_BUCKETS.
-    """
-
-    processed: int = 0
-    failed: int = 0
-    ms: int = 0
-    buckets: tuple[int, ...] = (0,) * (len(EXECUTION_BUCKETS) + 1)
-
-    @classmethod
-    def of(cls, tallies: Sequence[Tally]) -> Executions:
-        done = Histogram.whole(FINE_BUCKETS, [tally.done for tally in tallies])
-        failed, interrupted = map(int, _sums(("failed", "interrupted"), [tally.counters for tally in tallies]))
-        runs = sum(done.counts) + failed + interrupted
-        return cls(runs, failed, round(1_000 * done.total), tuple(done.coarse(EXECUTION_INDEXES)))
 
 
 LONG_RUN_SECONDS = 10.0  # longer runs are reported each time; shorter ones cost nothing
@@ -432,8 +266,8 @@ class JobMetrics(Collector):
         done = Histogram.whole(FINE_BUCKETS, [each.done for each in tallies])
         failed = Histogram.whole(COMPLETION_BUCKETS, [each.failed for each in tallies])
         waited = Histogram.whole(QUEUE_BUCKETS, [each.queueing for each in tallies])
-        of_done = _with_unmeasured([each.cpu_done for each in tallies], done)
-        of_failed = _with_unmeasured([each.cpu_failed for each in tallies], failed)
+        of_done = with_unmeasured([each.cpu_done for each in tallies], done)
+        of_failed = with_unmeasured([each.cpu_failed for each in tallies], failed)
         # A run that is measured but not yet counted replaces an unmeasured one for a moment.
         before, used = self._cpu.get(key), [*of_done.values(), *of_failed.values()]
         used = self._cpu[key] = used if before is None else list(map(max, before, used))
@@ -441,8 +275,8 @@ class JobMetrics(Collector):
             [*done.values(COMPLETION_INDEXES), *failed.values()],
             waited.values(),
             used,
-            *([count] for count in _sums(COUNTERS, [each.counters for each in tallies])),
-            _sums(SKIPS, [each.skipped for each in tallies]),
+            *([count] for count in sums(COUNTERS, [each.counters for each in tallies])),
+            sums(SKIPS, [each.skipped for each in tallies]),
         ]
 
     def _gauge(self, family: Family, key: tuple[str, str], value: float) -> Row:

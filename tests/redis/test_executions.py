@@ -9,8 +9,8 @@ import pytest
 from kiqcluster.api.execution_metrics import ExecutionMetrics
 from kiqcluster.config import Config
 from kiqcluster.process.events import Events
-from kiqcluster.process.metrics import EXECUTION_BUCKETS, Executions
 from kiqcluster.process.runtime import Runtime, Setup
+from kiqcluster.process.tallies import EXECUTION_BUCKETS, Executions
 from kiqcluster.store import Store
 from kiqcluster.store.scripts import ONCE
 from kiqcluster.worker.metrics.execution_metrics import BATCH_JOBS, ExecutionMetricsWriter

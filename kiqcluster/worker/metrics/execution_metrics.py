@@ -1,7 +1,7 @@
 """Execution metrics: the totals of the runs of jobs, for the metrics pages of Sidekiq 7 and 8 and for `kiqcluster.api`.
 
 Runs in: the heartbeat's thread, at each beat; once more in the main thread when that one has ended.
-1. gather    what was counted (metrics.py) since the last batch, by job, as commands on the keys of this minute
+1. gather    what was counted (tallies.py) since the last batch, by job, as commands on the keys of this minute
 2. send      under a number: a batch whose reply was lost is sent again as it was, and runs once all the same
 
 The job's path pays nothing for it.  What a process has not written when it is killed is lost, as with Sidekiq.
@@ -15,8 +15,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from kiqcluster.errors import RedisRefused, StoreError
-from kiqcluster.process.metrics import Executions
 from kiqcluster.process.runtime import Runtime
+from kiqcluster.process.tallies import Executions
 from kiqcluster.sidekiq.keys import MINUTE_TTL_SECONDS, ROLLUP_TTL_SECONDS, Keys
 from kiqcluster.store import Connection, is_outage
 from kiqcluster.store.scripts import ONCE, Call, Word, run_scripts

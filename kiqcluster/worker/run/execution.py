@@ -24,8 +24,9 @@ from kiqcluster.errors import CannotRun, Interrupted, MalformedPayload, MisfitAr
 from kiqcluster.features.stacks import current_stacks
 from kiqcluster.ipc import forks
 from kiqcluster.ipc.forks import Forks, exit_forked_children, exit_if_forked
-from kiqcluster.process.metrics import DEFERRED, DROPPED, MIN_CPU_MEASURED_SECONDS, JobMetrics, Tallies, Tally
+from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import CURRENT_JOB, JobContext, JobEnd, Run, Runtime
+from kiqcluster.process.tallies import DEFERRED, DROPPED, MIN_CPU_MEASURED_SECONDS, Tallies, Tally
 from kiqcluster.registry import Definition, Registry
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, Effect, Outcome, Requeue, Retry

@@ -6,19 +6,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
-from kiqcluster.process.metrics import (
-    COUNTERS,
-    DEFERRED,
-    DROPPED,
-    EXECUTION_BUCKETS,
-    JobMetrics,
-    Labels,
-    Measured,
-    Row,
-    RunningJob,
-    Tally,
-    attribute_labels,
-)
+from kiqcluster.process.metrics import COUNTERS, JobMetrics, Labels, Row, RunningJob, attribute_labels
+from kiqcluster.process.tallies import DEFERRED, DROPPED, EXECUTION_BUCKETS, Measured, Tally
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Interrupted, Outcome, Retry
 
 DONE = Done()

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kiqcluster.process.metrics import EXECUTION_BUCKETS, Executions
+from kiqcluster.process.tallies import EXECUTION_BUCKETS, Executions
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.store.scripts import Word
 from kiqcluster.worker.metrics.execution_metrics import NOTHING, increments

@@ -18,8 +18,9 @@ from kiqcluster.config import Config
 from kiqcluster.errors import RedisRefused, RedisUnavailable, StoreError
 from kiqcluster.features.stacks import ServerFeature, Stacks, using_stacks
 from kiqcluster.process.events import Events, Fields
-from kiqcluster.process.metrics import MIN_CPU_MEASURED_SECONDS, JobMetrics
+from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import JobEnd, Run, Runtime, Setup
+from kiqcluster.process.tallies import MIN_CPU_MEASURED_SECONDS
 from kiqcluster.registry import Registry
 from kiqcluster.sidekiq.active_job import WRAPPER
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, Effect, Outcome, Parked, Requeue, Retry

@@ -12,7 +12,8 @@ Nothing here retries: only the caller knows whether a command may run twice (rul
 """
 
 from kiqcluster.store.address import parse_address
-from kiqcluster.store.connection import Connection, Store, risks
+from kiqcluster.store.connection import Connection
+from kiqcluster.store.store import Store, risks
 from kiqcluster.store.wire import is_outage
 
 __all__ = ["Connection", "Store", "is_outage", "parse_address", "risks"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kiqcluster.errors import RedisRefused
-from kiqcluster.store.connection import Store
+from kiqcluster.store.store import Store
 from kiqcluster.store.wire import Command, is_outage
 
 __all__ = ["WORKER_COMMANDS", "check_commands"]

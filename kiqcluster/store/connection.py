@@ -1,4 +1,4 @@
-"""Connections: a Store is one Redis (a shard), a Connection is one connection to it.
+"""Connection: one connection to a Redis, with its failures told apart.
 
 Connection policy (docs/engine.md): this module never sends a command twice.  redis-py alone would send a
 timed-out LPUSH again (two copies of a job), so its retries are off.  Every exchange ends in one of
@@ -6,8 +6,7 @@ timed-out LPUSH again (two copies of a job), so its retries are off.  Every exch
 - RedisUnavailable         nothing was sent
 - ReplyLost                the commands were sent, and may or may not have run
 
-Connections are kept for reuse and checked before each use (without a round trip).  Threads do not share them, and a
-forked process starts without any.
+A connection is checked before each use, without a round trip.  Threads do not share one.
 
 Behind Sentinel, each new connection asks for the primary, and the server has to confirm that it is one.
 If a server stops being the primary (READONLY), its connection is closed, and the next one finds the new primary.
@@ -17,16 +16,10 @@ redis-py opens the connections (TLS, passwords, database).  wire.py reads and wr
 
 from __future__ import annotations
 
-import os
 import ssl
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
-from types import TracebackType
 from typing import Any, NoReturn
-from weakref import WeakSet
 
 import redis
 from redis.backoff import NoBackoff
@@ -37,27 +30,21 @@ from redis.retry import Retry
 from kiqcluster.clock import SystemClock
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
 from kiqcluster.ipc.forks import hold_forks
-from kiqcluster.sidekiq.keys import Keys
-from kiqcluster.store.address import PRIMARY_ONLY, Node, Place, Service, masked, parse_address
+from kiqcluster.store.address import PRIMARY_ONLY, Node, Place
 from kiqcluster.store.names import TIMED_CLASSES
 from kiqcluster.store.wire import (
     INCOMPLETE,
-    NO_CLUSTER,
     Command,
     Reply,
     Wire,
-    about_keys,
     is_outage,
     pack,
     refusal_of,
     says_no_primary,
 )
 
-__all__ = ["Connection", "Store", "risks"]
+__all__ = ["Connection", "ask_sentinel"]
 
-DEFAULT_TIMEOUT_SECONDS = 5.0  # without a byte in either direction, or to connect
-PROBE = "#!lua flags=no-writes,allow-oom\nreturn redis.sha1hex('')"  # flags of scripts came with Redis 7.0
-REQUIRED_COMMANDS = ("BLMOVE", "LMOVE", "SMISMEMBER")  # other servers may lack them
 SOCKET_ADVICE = "a server, or `kiqcluster --embedded`, has to run there"
 # For a TLS connection that ends early: a server refuses only after the handshake, and its message may be lost by then.
 TLS_ADVICE = "does it want a client certificate (ssl_certfile, ssl_keyfile), or does it not speak TLS?"
@@ -266,7 +253,7 @@ def _check_primary(connection: Any) -> None:
         raise redis.ConnectionError(f"{connection.host}:{connection.port} is a {role.decode()} now, not the primary")
 
 
-def _ask_sentinel(sentinel: Node, service: str) -> Place | None:
+def ask_sentinel(sentinel: Node, service: str) -> Place | None:
     """Return the address of the primary of a service, None if the sentinel does not know the service.
 
     Raises StoreError.  One round trip, on a connection of its own.
@@ -279,173 +266,3 @@ def _ask_sentinel(sentinel: Node, service: str) -> Place | None:
     if isinstance(found, RedisRefused):
         raise RedisRefused(f"{found} ({_place(sentinel)})")
     return None if found is None else (found[0].decode(), int(found[1]))
-
-
-class Loan:
-    """Lends a connection and keeps it for reuse.  A class, because a generator would slow down each push."""
-
-    __slots__ = ("_connection", "_home")
-
-    def __init__(self, connection: Connection, home: deque[Connection]) -> None:
-        self._connection = connection
-        self._home = home
-
-    def __enter__(self) -> Connection:
-        return self._connection
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._home.append(self._connection)
-
-
-class Store:
-    """One Redis: its address, its keys, and connections to it.
-
-    Thread-safe: free connections are kept in a deque, whose append and pop are atomic.  A forked process starts
-    with none.
-    """
-
-    def __init__(
-        self,
-        address: str = "redis://127.0.0.1:6379/0",
-        *,
-        name: str = "default",
-        prefix: str = "",
-        timeout: float = DEFAULT_TIMEOUT_SECONDS,
-        locate: Callable[[], Iterable[Node]] | None = None,
-    ) -> None:
-        """address: see parse_address.  name: for routing rules.  prefix: see Keys.
-
-        locate: returns the nodes to try, called for each connection; None means the address itself, or the primary
-        that its sentinels name.  timeout: seconds without progress while an answer is awaited.
-        """
-        self.name = name
-        self.keys = Keys(prefix)
-        self.address = masked(address)
-        self.timeout = timeout
-        place = parse_address(address)
-        self._locate = locate or (
-            partial(place.locate, _ask_sentinel) if isinstance(place, Service) else lambda: [place]
-        )
-        self._free: deque[Connection] = deque()
-        self._connections: WeakSet[Connection] = WeakSet()
-        self._pid = os.getpid()
-
-    def __repr__(self) -> str:
-        return f"<Store {self.name} {self.address}>"
-
-    def connection(self, timeout: float | None = None, trust: float = 0.0, total: float = inf) -> Connection:
-        """Return a new connection for the caller alone, not yet connected.  See Connection."""
-        connection = Connection(self._locate, self.timeout if timeout is None else timeout, trust, total)
-        self._connections.add(connection)
-        return connection
-
-    link = connection  # the former name, which applications may use
-
-    def call(self, *command: str | bytes | int | float) -> Reply:
-        """Run one command and return its reply.  One round trip.  Raises StoreError."""
-        return self.pipeline([command])[0]
-
-    def pipeline(self, commands: Sequence[Command]) -> list[Reply]:
-        """Run commands in one round trip, not in a transaction; return all replies.
-
-        Raises StoreError; if Redis refused one of the commands, the others have run anyway.
-        """
-        with self.borrowed() as connection:
-            replies = connection.exchange(commands)
-        for at, reply in enumerate(replies):
-            if isinstance(reply, RedisRefused):
-                raise about_keys(reply, commands[at][1:2])
-        return replies
-
-    def transaction(self, commands: Sequence[Command]) -> list[Reply]:
-        """Run commands in MULTI/EXEC and return their replies.  One round trip.
-
-        Raises StoreError; if a command failed while it ran, the others have run anyway.
-        """
-        replies: list[Reply] = self.pipeline([("MULTI",), *commands, ("EXEC",)])[-1]
-        for reply in replies:
-            if isinstance(reply, RedisRefused):
-                raise reply
-        return replies
-
-    def borrowed(self) -> AbstractContextManager[Connection]:
-        """Return a context manager that lends a connection and keeps it for reuse afterwards."""
-        if self._pid != os.getpid():
-            self._pid, self._free = os.getpid(), deque()
-        try:
-            connection = self._free.pop()
-        except IndexError:
-            connection = self.connection()
-        return Loan(connection, self._free)
-
-    def check(self) -> dict[str, str]:
-        """Check that the server is supported; return the fields of INFO.
-
-        Raises RedisRefused if it is too old, is a node of a Redis Cluster, or lacks commands that the engine needs;
-        StoreError if it does not answer.  One round trip.
-        """
-        with self.borrowed() as connection:
-            reply, number, found = connection.exchange(
-                [("INFO",), ("EVAL", PROBE, 0), ("COMMAND", "INFO", *REQUIRED_COMMANDS)]
-            )
-        if isinstance(reply, RedisRefused):
-            if reply.code in ("NOAUTH", "WRONGPASS"):
-                raise reply
-            reply = b""  # some hosts rename or forbid INFO; Sidekiq does not need it either
-        fields = dict(line.split(":", 1) for line in reply.decode().splitlines() if ":" in line)
-        version = fields.get("redis_version", "")
-        if version and int(version.split(".")[0]) < 7:
-            raise RedisRefused(
-                f"VERSION this server is Redis {version}; kiqcluster needs Redis 7.0 or Valkey 7.2, or newer"
-            )
-        if "cluster" in (fields.get("redis_mode"), fields.get("server_mode")):  # the second is Valkey's
-            raise RedisRefused(f"CLUSTER {NO_CLUSTER}")
-        if isinstance(number, RedisRefused) and number.code == "ERR":  # other codes are temporary, or about permissions
-            raise RedisRefused(f"SCRIPT this server does not run scripts as Redis 7.0 does ({number})")
-        lacking = (
-            [name for name, row in zip(REQUIRED_COMMANDS, found, strict=False) if not row]
-            if isinstance(found, list)
-            else []
-        )
-        if lacking:
-            raise RedisRefused(f"COMMAND this server has no {', '.join(lacking)}, which kiqcluster needs")
-        return fields
-
-    def close_after_fork(self) -> None:
-        """Close, in a forked process, every connection of the parent."""
-        for connection in list(self._connections):
-            connection.close_after_fork()
-
-    def close_idle(self, seconds: float) -> None:
-        """Close connections that were unused for at least `seconds`.
-
-        The store lends the connection used last first, so connections that only a peak needed stay unused.
-        """
-        unused_since = SystemClock.monotonic() - seconds
-        for _ in range(len(self._free)):
-            try:
-                connection = self._free.popleft()
-            except IndexError:  # other threads took the rest
-                return
-            if connection.used_at > unused_since:
-                self._free.appendleft(connection)
-                return
-            connection.close()
-
-    def close(self) -> None:
-        """Close all unused connections."""
-        while self._free:
-            self._free.pop().close()
-
-
-def risks(info: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return (problem, remedy) pairs for settings that can lose jobs inside Redis.  info: from Store.check."""
-    found = []
-    policy = info.get("maxmemory_policy", "noeviction")
-    if policy != "noeviction":
-        problem = f"Redis evicts keys when its memory is full (maxmemory-policy {policy})"
-        found.append((problem, "maxmemory-policy noeviction"))
-    if info.get("aof_enabled") == "0":
-        problem = "Redis forgets what came after its last snapshot when it is killed (appendonly is off)"
-        found.append((problem, "appendonly yes"))
-    return found

@@ -30,7 +30,7 @@ from kiqcluster.clock import utc_date
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
 from kiqcluster.sidekiq.keys import FORMAT_VERSION, STAT_TTL_SECONDS, Keys
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Done, Effect, Interrupted, Outcome, Parked, Requeue, Retry
-from kiqcluster.store.connection import Connection, Store
+from kiqcluster.store.connection import Connection
 from kiqcluster.store.entry_moves import DeadSetLimits, Dropped, Due, Move, move_entries, read_due, trim_dead
 from kiqcluster.store.scripts import (
     BEAT,
@@ -49,6 +49,7 @@ from kiqcluster.store.scripts import (
     run_script,
     run_scripts,
 )
+from kiqcluster.store.store import Store
 from kiqcluster.store.wire import about_keys
 
 __all__ = [

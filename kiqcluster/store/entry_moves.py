@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kiqcluster.store.connection import Store
 from kiqcluster.store.scripts import DUE, MOVE_ENTRIES, MOVE_JOBS, READ_QUEUE, TRIM_DEAD, Call, Word, run_script
+from kiqcluster.store.store import Store
 
 __all__ = [
     "MAX_DROPPED",

@@ -17,7 +17,8 @@ from typing import Any
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
 from kiqcluster.sidekiq.outcome import Effect
-from kiqcluster.store.connection import Connection, Store
+from kiqcluster.store.connection import Connection
+from kiqcluster.store.store import Store
 from kiqcluster.store.wire import about_keys, is_outage
 
 __all__ = [

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kiqcluster.store.connection import Store
 from kiqcluster.store.scripts import FIND_ENTRIES, FIND_JOBS, Call, run_script
+from kiqcluster.store.store import Store
 
 __all__ = ["MAX_TEXTS", "search_entries", "search_jobs"]
 

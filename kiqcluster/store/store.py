@@ -1,0 +1,198 @@
+"""Store: one Redis (a shard): its address, its keys, and connections that are kept for reuse.
+
+Runs in: any thread.  A forked process starts without connections.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from math import inf
+from types import TracebackType
+from weakref import WeakSet
+
+from kiqcluster.clock import SystemClock
+from kiqcluster.errors import RedisRefused
+from kiqcluster.sidekiq.keys import Keys
+from kiqcluster.store.address import Node, Service, masked, parse_address
+from kiqcluster.store.connection import Connection, ask_sentinel
+from kiqcluster.store.wire import NO_CLUSTER, Command, Reply, about_keys
+
+__all__ = ["Store", "risks"]
+
+DEFAULT_TIMEOUT_SECONDS = 5.0  # without a byte in either direction, or to connect
+PROBE = "#!lua flags=no-writes,allow-oom\nreturn redis.sha1hex('')"  # flags of scripts came with Redis 7.0
+REQUIRED_COMMANDS = ("BLMOVE", "LMOVE", "SMISMEMBER")  # other servers may lack them
+
+
+class Loan:
+    """Lends a connection and keeps it for reuse.  A class, because a generator would slow down each push."""
+
+    __slots__ = ("_connection", "_home")
+
+    def __init__(self, connection: Connection, home: deque[Connection]) -> None:
+        self._connection = connection
+        self._home = home
+
+    def __enter__(self) -> Connection:
+        return self._connection
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._home.append(self._connection)
+
+
+class Store:
+    """One Redis: its address, its keys, and connections to it.
+
+    Thread-safe: free connections are kept in a deque, whose append and pop are atomic.  A forked process starts
+    with none.
+    """
+
+    def __init__(
+        self,
+        address: str = "redis://127.0.0.1:6379/0",
+        *,
+        name: str = "default",
+        prefix: str = "",
+        timeout: float = DEFAULT_TIMEOUT_SECONDS,
+        locate: Callable[[], Iterable[Node]] | None = None,
+    ) -> None:
+        """address: see parse_address.  name: for routing rules.  prefix: see Keys.
+
+        locate: returns the nodes to try, called for each connection; None means the address itself, or the primary
+        that its sentinels name.  timeout: seconds without progress while an answer is awaited.
+        """
+        self.name = name
+        self.keys = Keys(prefix)
+        self.address = masked(address)
+        self.timeout = timeout
+        place = parse_address(address)
+        self._locate = locate or (
+            partial(place.locate, ask_sentinel) if isinstance(place, Service) else lambda: [place]
+        )
+        self._free: deque[Connection] = deque()
+        self._connections: WeakSet[Connection] = WeakSet()
+        self._pid = os.getpid()
+
+    def __repr__(self) -> str:
+        return f"<Store {self.name} {self.address}>"
+
+    def connection(self, timeout: float | None = None, trust: float = 0.0, total: float = inf) -> Connection:
+        """Return a new connection for the caller alone, not yet connected.  See Connection."""
+        connection = Connection(self._locate, self.timeout if timeout is None else timeout, trust, total)
+        self._connections.add(connection)
+        return connection
+
+    link = connection  # the former name, which applications may use
+
+    def call(self, *command: str | bytes | int | float) -> Reply:
+        """Run one command and return its reply.  One round trip.  Raises StoreError."""
+        return self.pipeline([command])[0]
+
+    def pipeline(self, commands: Sequence[Command]) -> list[Reply]:
+        """Run commands in one round trip, not in a transaction; return all replies.
+
+        Raises StoreError; if Redis refused one of the commands, the others have run anyway.
+        """
+        with self.borrowed() as connection:
+            replies = connection.exchange(commands)
+        for at, reply in enumerate(replies):
+            if isinstance(reply, RedisRefused):
+                raise about_keys(reply, commands[at][1:2])
+        return replies
+
+    def transaction(self, commands: Sequence[Command]) -> list[Reply]:
+        """Run commands in MULTI/EXEC and return their replies.  One round trip.
+
+        Raises StoreError; if a command failed while it ran, the others have run anyway.
+        """
+        replies: list[Reply] = self.pipeline([("MULTI",), *commands, ("EXEC",)])[-1]
+        for reply in replies:
+            if isinstance(reply, RedisRefused):
+                raise reply
+        return replies
+
+    def borrowed(self) -> AbstractContextManager[Connection]:
+        """Return a context manager that lends a connection and keeps it for reuse afterwards."""
+        if self._pid != os.getpid():
+            self._pid, self._free = os.getpid(), deque()
+        try:
+            connection = self._free.pop()
+        except IndexError:
+            connection = self.connection()
+        return Loan(connection, self._free)
+
+    def check(self) -> dict[str, str]:
+        """Check that the server is supported; return the fields of INFO.
+
+        Raises RedisRefused if it is too old, is a node of a Redis Cluster, or lacks commands that the engine needs;
+        StoreError if it does not answer.  One round trip.
+        """
+        with self.borrowed() as connection:
+            reply, number, found = connection.exchange(
+                [("INFO",), ("EVAL", PROBE, 0), ("COMMAND", "INFO", *REQUIRED_COMMANDS)]
+            )
+        if isinstance(reply, RedisRefused):
+            if reply.code in ("NOAUTH", "WRONGPASS"):
+                raise reply
+            reply = b""  # some hosts rename or forbid INFO; Sidekiq does not need it either
+        fields = dict(line.split(":", 1) for line in reply.decode().splitlines() if ":" in line)
+        version = fields.get("redis_version", "")
+        if version and int(version.split(".")[0]) < 7:
+            raise RedisRefused(
+                f"VERSION this server is Redis {version}; kiqcluster needs Redis 7.0 or Valkey 7.2, or newer"
+            )
+        if "cluster" in (fields.get("redis_mode"), fields.get("server_mode")):  # the second is Valkey's
+            raise RedisRefused(f"CLUSTER {NO_CLUSTER}")
+        if isinstance(number, RedisRefused) and number.code == "ERR":  # other codes are temporary, or about permissions
+            raise RedisRefused(f"SCRIPT this server does not run scripts as Redis 7.0 does ({number})")
+        lacking = (
+            [name for name, row in zip(REQUIRED_COMMANDS, found, strict=False) if not row]
+            if isinstance(found, list)
+            else []
+        )
+        if lacking:
+            raise RedisRefused(f"COMMAND this server has no {', '.join(lacking)}, which kiqcluster needs")
+        return fields
+
+    def close_after_fork(self) -> None:
+        """Close, in a forked process, every connection of the parent."""
+        for connection in list(self._connections):
+            connection.close_after_fork()
+
+    def close_idle(self, seconds: float) -> None:
+        """Close connections that were unused for at least `seconds`.
+
+        The store lends the connection used last first, so connections that only a peak needed stay unused.
+        """
+        unused_since = SystemClock.monotonic() - seconds
+        for _ in range(len(self._free)):
+            try:
+                connection = self._free.popleft()
+            except IndexError:  # other threads took the rest
+                return
+            if connection.used_at > unused_since:
+                self._free.appendleft(connection)
+                return
+            connection.close()
+
+    def close(self) -> None:
+        """Close all unused connections."""
+        while self._free:
+            self._free.pop().close()
+
+
+def risks(info: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return (problem, remedy) pairs for settings that can lose jobs inside Redis.  info: from Store.check."""
+    found = []
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        problem = f"Redis evicts keys when its memory is full (maxmemory-policy {policy})"
+        found.append((problem, "maxmemory-policy noeviction"))
+    if info.get("aof_enabled") == "0":
+        problem = "Redis forgets what came after its last snapshot when it is killed (appendonly is off)"
+        found.append((problem, "appendonly yes"))
+    return found

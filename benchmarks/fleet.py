@@ -41,8 +41,10 @@ from kiqcluster.clock import SystemClock
 from kiqcluster.control.process_registry import prune
 from kiqcluster.sidekiq.keys import HEARTBEAT_TTL_SECONDS, Keys
 from kiqcluster.store import Store
-from kiqcluster.store.engine import MAX_NAMES, DeadSetLimits, Engine, Member
+from kiqcluster.store.engine import MAX_NAMES, Engine
+from kiqcluster.store.entry_moves import DeadSetLimits
 from kiqcluster.store.scripts import BEAT, PUBLISH, Call, Word
+from kiqcluster.store.units import Member
 from kiqcluster.store.wire import Command, pack
 from kiqcluster.worker.failure_detector import BEATS_PER_WINDOW, pause
 from kiqcluster.worker.heartbeat import BEAT_SECONDS as HEARTBEAT

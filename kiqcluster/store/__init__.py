@@ -1,11 +1,14 @@
 """Redis: the only folder that knows redis-py.
 
 Read in this order:
-connection   Store (a shard: address, keys, connections) and Connection (one exchange at a time)
+store        Store: a shard, with its address, its keys and its free connections
+connection   Connection: one exchange at a time
 address      parses addresses, and finds the primary that sentinels name
 wire         commands and replies as bytes, and the kinds of error replies
 scripts      the .lua files, one per operation, called by digest
 engine       the operations of a worker: join, reserve, settle, resync, recover, move_due
+units        their values; reserve_calls and settle_calls: the calls of two scripts, and their replies
+wake_lists   moves jobs from wake lists back to their queues
 embedded     the private server of `--embedded`, its address and its command line
 
 Nothing here retries: only the caller knows whether a command may run twice (rules R2 to R4).

@@ -20,27 +20,21 @@ The worker decides when to call them.  It has to see every loss and fence, so no
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from hashlib import sha1
-from math import inf
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
-from kiqcluster.clock import utc_date
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
-from kiqcluster.sidekiq.keys import FORMAT_VERSION, STAT_TTL_SECONDS, Keys
-from kiqcluster.sidekiq.outcome import Dead, Deferred, Done, Effect, Interrupted, Outcome, Parked, Requeue, Retry
+from kiqcluster.sidekiq.keys import FORMAT_VERSION, Keys
+from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.store.connection import Connection
 from kiqcluster.store.entry_moves import DeadSetLimits, Dropped, Due, Move, move_entries, read_due, trim_dead
+from kiqcluster.store.reserve_calls import RENAME_HINT, ReserveCalls, read_reserved
 from kiqcluster.store.scripts import (
     BEAT,
     BEGIN,
     JOIN,
     RECOVER,
-    RESERVE,
     RESYNC,
-    RETURN_WAKE_LISTS,
-    SETTLE,
     Call,
     Word,
     begin_scripts,
@@ -48,164 +42,42 @@ from kiqcluster.store.scripts import (
     row_words,
     run_script,
     run_scripts,
+    sliced,
 )
+from kiqcluster.store.settle_calls import FIXED_SETTLE_KEYS, SettleCalls, read_refusals
 from kiqcluster.store.store import Store
+from kiqcluster.store.units import (
+    ANY_DEATHS,
+    GO,
+    Beat,
+    BeginVerdict,
+    Exchange,
+    Limits,
+    Member,
+    Refusals,
+    Reserved,
+    Settlement,
+    Unit,
+)
+from kiqcluster.store.wake_lists import MAX_QUEUES, return_wake_lists
 from kiqcluster.store.wire import about_keys
 
 __all__ = [
-    "ALL_SUSPECT",
-    "ANY_DEATHS",
-    "MAX_COMMANDS",
     "MAX_NAMES",
-    "MAX_QUEUES",
-    "MAX_RESERVE_BYTES",
     "NO_PERMISSION",
     "REFUSED_ENTRY_DELAY_SECONDS",
-    "Beat",
-    "BeginVerdict",
-    "DeadSetLimits",
     "Engine",
-    "Exchange",
-    "Limits",
-    "Member",
-    "Refusals",
-    "Reserved",
-    "Settlement",
-    "Unit",
 ]
 
-T = TypeVar("T")
-Refusals = dict[str, str]  # token → Redis' error, of units that stay held
-# Queue, in the order of preference → two limits: how large the batch may become by units of this queue in its turn, and
-# after every queue has had its turn.  0 only empties its wake list.
-Limits = Mapping[str, tuple[int, int]]
-
-MAX_RESERVE_BYTES = 1_000_000  # bytes at which a reserve stops (it holds at least one unit)
 MAX_RETURNED, MAX_RETURNED_BYTES = 200, 1_000_000  # at which one recover or resync script stops (at least one unit)
-MAX_OUTCOMES = 200  # of one settle script, without units that are done, which cost little
 READ_QUEUES_TIMEOUT_SECONDS = 1.0  # of a check of the queues; a reserve waits longer
 SUSPECT_TTL_SECONDS = 72 * 3_600  # after the last death
-ANY_DEATHS = 1_000_000  # more than any suspect has
-MAX_QUEUES = 100  # of one command or script: the server has other clients
 MAX_NAMES = 1_000  # of queues, read by one command
-MAX_COMMANDS = 50  # of these in one round trip
-FIXED_SETTLE_KEYS = 5  # keys of a settle that are the same for all outcomes
 NO_PERMISSION = "NOPERM"  # code of a refusal
-ALL_SUSPECT = ("*",)  # when the running units are not known
-MAX_PER_SCAN = 1_000  # members read in one round trip, and payloads moved from one wake list
-RENAME_HINT = "Rename it, and kiqcluster makes it anew"  # the remedy for one of our keys that has a wrong type
+MAX_MEMBERS_PER_SCAN = 1_000  # members read in one round trip
 REFUSED_ENTRY_DELAY_SECONDS = 60.0  # until a due entry that its queue refused is tried again
 MAX_DUE = 100  # due entries that are read, and moved, at a time
 MAX_DUE_BYTES = 250_000  # … and bytes: a move sends them twice, and a slow line must get through within the time limit
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A process' right to reserve.
-
-    record: `boot-id pid-namespace pid create-time`, by which other processes on the host see whether it is alive.
-    """
-
-    identity: str
-    epoch: int
-    record: str
-
-    @property
-    def padded_epoch(self) -> str:
-        return f"{self.epoch:08d}"
-
-    def raised(self) -> Member:
-        return Member(self.identity, self.epoch + 1, self.record)
-
-
-@dataclass(slots=True)
-class Unit:
-    """A reserved payload.
-
-    token: by which `identity` holds it.  deaths: number of processes that died while they ran it.
-    reserved_at: monotonic seconds of the process that holds it.
-    holds: whether it may hold keys besides its payload, which are released with it.
-    """
-
-    queue: str
-    payload: bytes
-    token: str
-    identity: str
-    deaths: int = 0
-    reserved_at: float = inf
-    holds: bool = False
-
-    @property
-    def field(self) -> str:
-        """Return its place in the in-flight hash of `identity`."""
-        return f"{self.token}:{self.queue}"
-
-
-@dataclass(slots=True)
-class Settlement:
-    """A unit and its outcome."""
-
-    unit: Unit
-    outcome: Outcome
-
-
-@dataclass(frozen=True, slots=True)
-class BeginVerdict:
-    """Whether a unit may run.
-
-    action: go; lost, when others have recovered it; or drop, park or defer.  seconds: of a defer.
-    row: the first row that was not true.
-    """
-
-    action: str
-    seconds: float = 0.0
-    row: Effect | None = None
-
-
-GO = BeginVerdict("go")
-
-
-@dataclass(frozen=True, slots=True)
-class Reserved:
-    """The result of a reserve.
-
-    resting: queues that were left alone, paused or broken.  fenced: whether others have recovered this member; then it
-    holds nothing.  refusal: Redis' error when the reserve, or one of its queues, was refused.
-    is_refused: whether the reserve as a whole was refused.
-    """
-
-    units: list[Unit]
-    resting: frozenset[str]
-    fenced: bool = False
-    refusal: str = ""
-    is_refused: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Beat:
-    """The result of a beat.
-
-    at: the server's time, epoch seconds.  strangers: identities that have beaten and are no longer members.
-    silent: identity → score of each member that this caller should recover.
-    complaint: about a broken key that does not stop the beat, "" if there is none.
-    """
-
-    at: float
-    strangers: frozenset[str]
-    silent: dict[str, int]
-    complaint: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """A settle and reserve that was sent, with the data needed to read its replies."""
-
-    calls: Sequence[Call]
-    done: Sequence[Settlement]
-    member: Member
-    call: int
-    limits: Limits | None
-    now: float
 
 
 class Engine:
@@ -230,10 +102,9 @@ class Engine:
             store.keys.beats: b"zset",
             store.keys.format: b"string",
         }
-        gates = [("member_of", store.keys.paused), *gates]
-        self._gate_keys = [key for _, key in gates]
-        self._gate_words: list[Word] = [len(gates), *(operation for operation, _ in gates)]
         self._limits = limits
+        self._reserve_calls = ReserveCalls(store.keys, [("member_of", store.keys.paused), *gates])
+        self._settle_calls = SettleCalls(store.keys, limits)
         self._on_dropped = on_dropped
 
     def join(self, member: Member) -> None:
@@ -283,9 +154,9 @@ class Engine:
         most_deaths: int = ANY_DEATHS,
     ) -> Exchange:
         """Send an exchange; call `finish` next on that connection, from any thread."""
-        calls = [*self._settle_calls(done, now)]
+        calls = [*self._settle_calls.make(done, now)]
         if limits is not None:
-            calls.append(self._reserve_call(member, call, limits, most_deaths))
+            calls.append(self._reserve_calls.make(member, call, limits, most_deaths))
         begin_scripts(connection, calls)
         return Exchange(calls, done, member, call, limits, now)
 
@@ -298,7 +169,7 @@ class Engine:
         reserved = None
         if sent.limits is not None:
             reply = self._explained(connection, replies.pop(), sent.calls[-1])
-            reserved = _read_reserved(reply, sent.member, sent.call, list(sent.limits))
+            reserved = read_reserved(reply, sent.member, sent.call, list(sent.limits))
         if any(isinstance(reply, RedisRefused) for reply in replies):
             return self._settle_each(connection, sent.done, sent.now), reserved
         return self._read_settled(replies, sent.done), reserved
@@ -308,7 +179,7 @@ class Engine:
 
         Raises ReplyLost for every failure: the units reserved with these are in flight, and would be forgotten.
         """
-        calls = [call for each in done for call in self._settle_calls([each], now)]
+        calls = [call for each in done for call in self._settle_calls.make([each], now)]
         try:
             replies = run_scripts(connection, calls)
         except RedisUnavailable as error:
@@ -353,7 +224,7 @@ class Engine:
         One forbidden key makes Redis refuse a whole reserve without naming the key.  One round trip, O(queues).
         """
         names = list(queues)
-        calls = [self._reserve_call(member, 0, {name: (0, 0)} if name else {}, 0) for name in ("", *names)]
+        calls = [self._reserve_calls.make(member, 0, {name: (0, 0)} if name else {}, 0) for name in ("", *names)]
         general, *replies = run_scripts(connection, calls)
         if isinstance(general, RedisRefused):
             return {}
@@ -368,7 +239,7 @@ class Engine:
 
         Raises StoreError; after a RedisRefused, all units but the refused ones are settled.
         """
-        replies = run_scripts(connection, list(self._settle_calls(done, now)))
+        replies = run_scripts(connection, list(self._settle_calls.make(done, now)))
         for reason in self._read_settled(replies, done).values():
             raise RedisRefused(reason)
         return sum(reply[0] for reply in replies)
@@ -480,38 +351,16 @@ class Engine:
         return "" if found is None else found[1].decode()
 
     def return_wake_lists(self, connection: Connection, queues: Sequence[str]) -> None:
-        """Move the jobs in the wake lists of these queues back to where they are fetched next, in order.
-
-        Needs no membership.  A list that Redis refuses to move stays where it is.  Raises StoreError.
-        One command per MAX_QUEUES queues, MAX_COMMANDS in a round trip; one more round trip of scripts if a list has
-        jobs.
-        """
-        for slices in sliced(sliced(queues, MAX_QUEUES), MAX_COMMANDS):
-            replies = connection.exchange([("EXISTS", *map(self._keys.wake, names)) for names in slices])
-            rung = [
-                names for names, found in zip(slices, replies, strict=True) if found
-            ]  # also when refused: some keys may be allowed
-            if not rung:
-                continue
-            replies = run_scripts(connection, [self._return_call(names) for names in rung])
-            refused = [names for names, reply in zip(rung, replies, strict=True) if isinstance(reply, RedisRefused)]
-            for names in refused:  # as a whole, because some of its keys are forbidden
-                run_scripts(connection, [self._return_call([name]) for name in names])
-
-    def _return_call(self, queues: Sequence[str]) -> Call:
-        return Call(
-            RETURN_WAKE_LISTS,
-            [key for name in queues for key in (self._keys.wake(name), self._keys.queue(name))],
-            [MAX_PER_SCAN],
-        )
+        """Move the jobs in the wake lists of these queues back to their queues.  See wake_lists.py."""
+        return_wake_lists(connection, self._keys, queues)
 
     def members(self) -> dict[str, str]:
-        """Return identity → record of every member, without the epoch.  One round trip per PAGE members."""
+        """Return identity → record of every member, without the epoch.  One round trip per MAX_MEMBERS_PER_SCAN."""
         found: dict[str, str] = {}
         cursor = b"0"
         with self.store.borrowed() as connection:
             while True:
-                (reply,) = connection.exchange([("HSCAN", self._keys.members, cursor, "COUNT", MAX_PER_SCAN)])
+                (reply,) = connection.exchange([("HSCAN", self._keys.members, cursor, "COUNT", MAX_MEMBERS_PER_SCAN)])
                 if isinstance(reply, RedisRefused):
                     raise self._wrong_type(connection, reply, [self._keys.members])
                 cursor, flat = reply
@@ -553,7 +402,7 @@ class Engine:
         for reply in replies:
             if not isinstance(reply, RedisRefused):
                 self._tell_dropped(Dropped(*reply[2]))
-        return _read_refusals(replies, done)
+        return read_refusals(replies, done)
 
     # calls
 
@@ -582,99 +431,6 @@ class Engine:
                 return RedisRefused(f"WRONGTYPE {words}. {RENAME_HINT}: RENAME {key} broken:{key}")
         return refusal
 
-    def _reserve_call(self, member: Member, call: int, limits: Limits, most_deaths: int) -> Call:
-        keys = [self._keys.members, self._keys.inflight(member.identity), self._keys.suspects, *self._gate_keys]
-        arguments: list[Word] = [member.identity, member.padded_epoch, f"{call:010d}", MAX_RESERVE_BYTES, most_deaths]
-        arguments += self._gate_words
-        for queue, (turn, rest) in limits.items():
-            keys += (self._keys.wake(queue), self._keys.queue(queue))
-            arguments += (queue, turn, rest)
-        return Call(RESERVE, keys, arguments)
-
-    def _settle_calls(self, done: Sequence[Settlement], now: float) -> Iterator[Call]:
-        """Yield the calls that settle these units, at least one per identity.
-
-        Units of a fenced identity may be mixed with those of its successor.
-        """
-        identity: str | None = None
-        found: dict[str, tuple[list[str], list[Settlement]]] = {}
-        for settlement in done:
-            outcome, unit = settlement.outcome, settlement.unit
-            if unit.identity != identity:
-                identity = unit.identity
-                fields, others = found.setdefault(identity, ([], []))
-            if type(outcome) is Done and not (outcome.effects or unit.deaths or unit.holds):  # to remove and count
-                fields.append(f"{unit.token}:{unit.queue}")  # unit.field, without a call for each job
-            else:
-                others.append(settlement)
-        for identity, (fields, others) in found.items():
-            light = fields
-            for some in sliced(others, MAX_OUTCOMES) or [()]:
-                yield self._settle_call(identity, light, some, now)
-                light = []
-
-    def _settle_call(self, identity: str, done: Sequence[str], others: Sequence[Settlement], now: float) -> Call:
-        date = utc_date(now)
-        stats = [self._keys.processed, self._keys.processed_on(date), self._keys.failed, self._keys.failed_on(date)]
-        keys = [self._keys.inflight(identity), *stats]
-        index_by_key: dict[str, int] = {}
-        arguments: list[Word] = [STAT_TTL_SECONDS, len(done), *done]
-        for settlement in others:
-            outcome, unit = settlement.outcome, settlement.unit
-            effects = (*self._consequences(unit, outcome), *outcome.effects)
-            if unit.holds:
-                effects = (*effects, Effect("release", self._keys.held(identity)))
-            arguments += (unit.field, int(outcome.processed), int(outcome.failed), len(effects))
-            arguments += row_words(effects, keys, index_by_key)
-        return Call(SETTLE, keys, arguments)
-
-    def _consequences(self, unit: Unit, outcome: Outcome) -> tuple[Effect, ...]:
-        """Return the rows of the table of effects that an outcome needs."""
-        queue = self._keys.queue(unit.queue)
-        if unit.deaths and not isinstance(outcome, Requeue | Parked):  # these have not run it
-            absolved = Effect("absolve", self._keys.suspects, (sha1(unit.payload, usedforsecurity=False).hexdigest(),))
-            return (absolved, *self._consequences(replace(unit, deaths=0), outcome))
-        match outcome:
-            case Retry(payload=payload, at=at):
-                return (Effect("zadd", self._keys.retry, (repr(at), payload)),)
-            case Dead(payload=payload, at=at):
-                limits = self._limits
-                return (Effect("bury", self._keys.dead, (repr(at), payload, limits.timeout, limits.largest)),)
-            case Requeue():
-                return (Effect("give_back", queue),)
-            case Interrupted(payload=payload):
-                return (Effect("rpush", queue, (payload,)),)
-            case Deferred(payload=payload, at=at):
-                return (Effect("zadd", self._keys.schedule, (repr(at), payload)),)
-            case Parked(key=key, largest=largest):
-                return (Effect("park", key, (queue, largest)),)
-        return ()
-
-
-def sliced(items: Sequence[T], size: int) -> list[Sequence[T]]:
-    """Return the items in slices of at most this size."""
-    return [items[at : at + size] for at in range(0, len(items), size)]
-
-
-def _read_reserved(reply: Any, member: Member, call: int, queues: Sequence[str]) -> Reserved:
-    if isinstance(reply, RedisRefused):
-        return Reserved([], frozenset(), refusal=str(reply), is_refused=True)
-    if reply[0] == b"FENCED":
-        return Reserved([], frozenset(), fenced=True)
-    head, identity = f"{member.padded_epoch}.{call:010d}.", member.identity
-    units: list[Unit] = []
-    for at in range(4, len(reply), 2):
-        queue, payloads = queues[reply[at]], reply[at + 1]
-        first = len(units) + 1
-        units += [Unit(queue, payload, f"{head}{index:05d}", identity) for index, payload in enumerate(payloads, first)]
-    if units:
-        units[0].deaths = reply[3]
-    complaints = [(at, words.decode(errors="replace")) for at, words in zip(*reply[1:3], strict=True) if words]
-    refusal = next(
-        (f"{queues[at]}: {words}" if at < len(queues) else f"{words}. {RENAME_HINT}" for at, words in complaints), ""
-    )
-    return Reserved(units, frozenset(queues[index] for index in reply[1] if index < len(queues)), refusal=refusal)
-
 
 def _text(word: bytes) -> str | None:
     """Return a word of Redis as text, None if it is not UTF-8."""
@@ -682,14 +438,3 @@ def _text(word: bytes) -> str | None:
         return word.decode()
     except UnicodeDecodeError:
         return None
-
-
-def _read_refusals(replies: Sequence[Any], done: Sequence[Settlement]) -> Refusals:
-    """Return token → reason of the units that settle.lua could not write."""
-    refusals: Refusals = {}
-    for reply in replies:
-        if isinstance(reply, RedisRefused):  # the whole script failed; the units it wrote are not known
-            return {settlement.unit.token: str(reply) for settlement in done}
-        tokens = [field.decode(errors="replace").partition(":")[0] for field in reply[1][::2]]
-        refusals.update(zip(tokens, [words.decode(errors="replace") for words in reply[1][1::2]], strict=True))
-    return refusals

@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
 from kiqcluster.sidekiq.outcome import Effect
@@ -50,8 +50,10 @@ __all__ = [
     "row_words",
     "run_script",
     "run_scripts",
+    "sliced",
 ]
 
+T = TypeVar("T")
 Word = str | bytes | int | float
 
 
@@ -170,3 +172,8 @@ def finish_scripts(connection: Connection, calls: Sequence[Call], timeout: float
         raise RedisUnavailable(f"Redis turns everybody away ({refusals[0]}); nothing ran") from refusals[0]
     # The server changed its role in between: the writes of the other scripts may be lost.
     raise ReplyLost(f"Redis turned a part of this away ({refusals[0]})") from refusals[0]
+
+
+def sliced(items: Sequence[T], size: int) -> list[Sequence[T]]:
+    """Return the items in slices of at most this size."""
+    return [items[at : at + size] for at in range(0, len(items), size)]

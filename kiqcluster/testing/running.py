@@ -20,7 +20,7 @@ from kiqcluster.process.runtime import Runtime, current_setup
 from kiqcluster.process.service import Service
 from kiqcluster.registry import current_registry
 from kiqcluster.sidekiq.outcome import Outcome
-from kiqcluster.store.engine import Unit
+from kiqcluster.store.units import Unit
 from kiqcluster.worker.run.execution import Execution
 from kiqcluster.worker.run.job_run import JobRun
 

@@ -41,7 +41,7 @@ from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.queue_groups import Group
 from kiqcluster.store import Store, is_outage, risks
 from kiqcluster.store.commands import check_commands
-from kiqcluster.store.engine import Member
+from kiqcluster.store.units import Member
 from kiqcluster.worker.descriptors import Descriptors
 from kiqcluster.worker.exit_handlers import disown_finalizers, run_exit_handlers
 from kiqcluster.worker.fetch.queue_order import describe_queues

@@ -29,7 +29,9 @@ from kiqcluster.registry import Registry
 from kiqcluster.sidekiq.payload import peek
 from kiqcluster.sidekiq.queue_groups import Group
 from kiqcluster.store import is_outage
-from kiqcluster.store.engine import DeadSetLimits, Engine, Member
+from kiqcluster.store.engine import Engine
+from kiqcluster.store.entry_moves import DeadSetLimits
+from kiqcluster.store.units import Member
 from kiqcluster.worker.fetch.fencing import Fencing
 from kiqcluster.worker.fetch.fetch import ReliableFetch
 from kiqcluster.worker.fetch.queue_order import QueueOrder, describe_queues

@@ -28,7 +28,8 @@ from kiqcluster.process.backoff import jittered
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.process.service import Service
 from kiqcluster.store import Connection, is_outage
-from kiqcluster.store.engine import ALL_SUSPECT, Beat, Engine
+from kiqcluster.store.engine import Engine
+from kiqcluster.store.units import ALL_SUSPECT, Beat
 from kiqcluster.worker import failure_detector
 from kiqcluster.worker.failure_detector import BEATS_PER_WINDOW, Observation, Window
 from kiqcluster.worker.fetch.fencing import Fencing

@@ -27,20 +27,8 @@ from kiqcluster.sidekiq.outcome import (
 )
 from kiqcluster.store import Store
 from kiqcluster.store import scripts as script_module
-from kiqcluster.store.engine import (
-    ALL_SUSPECT,
-    ANY_DEATHS,
-    MAX_OUTCOMES,
-    MAX_RETURNED,
-    Beat,
-    DeadSetLimits,
-    Engine,
-    Member,
-    Reserved,
-    Settlement,
-    Unit,
-)
-from kiqcluster.store.entry_moves import Dropped, Move, move_entries, move_jobs, read_due, read_queue
+from kiqcluster.store.engine import MAX_RETURNED, Engine
+from kiqcluster.store.entry_moves import DeadSetLimits, Dropped, Move, move_entries, move_jobs, read_due, read_queue
 from kiqcluster.store.scripts import (
     BEGIN,
     MOVE_ENTRIES,
@@ -54,6 +42,8 @@ from kiqcluster.store.scripts import (
     Script,
     run_scripts,
 )
+from kiqcluster.store.settle_calls import MAX_OUTCOMES
+from kiqcluster.store.units import ALL_SUSPECT, ANY_DEATHS, Beat, Member, Reserved, Settlement, Unit
 from kiqcluster.worker.fetch.membership import Membership
 
 NOW = 1_795_168_740.25
@@ -1453,11 +1443,12 @@ def failing_after(script: Script, calls: int) -> Script:
 @pytest.fixture
 def sabotage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Script, int], None]]:
     """Make a script fail after so many calls; the Lua text itself is what changes."""
-    from kiqcluster.store import engine, entry_moves
+    from kiqcluster.store import engine, entry_moves, reserve_calls, settle_calls, wake_lists
 
     def apply(script: Script, calls: int) -> None:
         name = next(name for name, value in vars(script_module).items() if value is script)
-        user = engine if hasattr(engine, name) else entry_moves
+        users = (engine, reserve_calls, settle_calls, wake_lists, entry_moves)
+        user = next(each for each in users if hasattr(each, name))
         monkeypatch.setattr(user, name, failing_after(script, calls))
 
     yield apply

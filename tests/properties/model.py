@@ -26,12 +26,13 @@ from typing import Any, cast
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost, StoreError
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Effect, Interrupted, Outcome, Requeue, Retry
-from kiqcluster.store import Store
+from kiqcluster.store import Store, reserve_calls, settle_calls, wake_lists
 from kiqcluster.store import engine as engine_module
 from kiqcluster.store.connection import Connection
-from kiqcluster.store.engine import ALL_SUSPECT, ANY_DEATHS, DeadSetLimits, Engine, Member, Reserved, Settlement, Unit
-from kiqcluster.store.entry_moves import Move
+from kiqcluster.store.engine import Engine
+from kiqcluster.store.entry_moves import DeadSetLimits, Move
 from kiqcluster.store.scripts import RECOVER, RESERVE, Script, Word
+from kiqcluster.store.units import ALL_SUSPECT, ANY_DEATHS, Member, Reserved, Settlement, Unit
 
 QUEUES = ("high", "low")
 AHEAD = 2  # units that are reserved ahead of need
@@ -115,9 +116,11 @@ class World:
         self.is_away = False
         self.replica: Snapshot | None = None
         self.born = 0
+        modules = (engine_module, reserve_calls, settle_calls, wake_lists)
+        scripts = [each for module in modules for each in vars(module).values()]
         (self.census_digest, *_) = self.raw(
             ("SCRIPT", "LOAD", CENSUS),
-            *[("SCRIPT", "LOAD", each.text) for each in vars(engine_module).values() if isinstance(each, Script)],
+            *[("SCRIPT", "LOAD", each.text) for each in scripts if isinstance(each, Script)],
             ("FLUSHDB",),
         )
 

@@ -28,7 +28,9 @@ from kiqcluster.sidekiq.outcome import Done, Effect, Interrupted, Outcome
 from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.store import Store
 from kiqcluster.store.connection import Connection
-from kiqcluster.store.engine import ALL_SUSPECT, DeadSetLimits, Engine, Settlement, Unit
+from kiqcluster.store.engine import Engine
+from kiqcluster.store.entry_moves import DeadSetLimits
+from kiqcluster.store.units import ALL_SUSPECT, Settlement, Unit
 from kiqcluster.worker.fetch.batch import Batch
 from kiqcluster.worker.fetch.fetch import ReliableFetch
 from kiqcluster.worker.fetch.prefetch import Prefetch

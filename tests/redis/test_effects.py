@@ -15,7 +15,9 @@ from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.registry import Registry
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.store import Store
-from kiqcluster.store.engine import DeadSetLimits, Engine, Member, Settlement
+from kiqcluster.store.engine import Engine
+from kiqcluster.store.entry_moves import DeadSetLimits
+from kiqcluster.store.units import Member, Settlement
 from kiqcluster.worker.run.execution import Execution
 from kiqcluster.worker.run.job_run import JobRun
 

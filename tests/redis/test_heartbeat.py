@@ -18,7 +18,7 @@ from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
-from kiqcluster.store.engine import Unit
+from kiqcluster.store.units import Unit
 from kiqcluster.worker.heartbeat import (
     BEATS_PER_CHECK,
     MAX_SHOWN_BYTES,

@@ -17,8 +17,8 @@ from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Push, Runtime, Setup
 from kiqcluster.sidekiq.payload import INVALID_PAYLOAD
 from kiqcluster.store import Store
-from kiqcluster.store.engine import MAX_DUE, MAX_DUE_BYTES, DeadSetLimits, Engine
-from kiqcluster.store.entry_moves import Move
+from kiqcluster.store.engine import MAX_DUE, MAX_DUE_BYTES, Engine
+from kiqcluster.store.entry_moves import DeadSetLimits, Move
 from kiqcluster.worker.poller import DueSource, Poller, poll_pause, sidekiq_sources
 from tests.kit import ManualClock, RedisServer
 from tests.proxy import Proxy

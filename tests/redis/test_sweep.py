@@ -13,7 +13,9 @@ from kiqcluster.errors import ReplyLost
 from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.store import Connection, Store
-from kiqcluster.store.engine import Beat, DeadSetLimits, Engine, Member
+from kiqcluster.store.engine import Engine
+from kiqcluster.store.entry_moves import DeadSetLimits
+from kiqcluster.store.units import Beat, Member
 from kiqcluster.worker.fetch.fencing import Fencing
 from kiqcluster.worker.identity import ProcessFingerprint
 from kiqcluster.worker.recovery import QUEUES_PER_ROUND_TRIP, Recovery

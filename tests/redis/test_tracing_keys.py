@@ -24,7 +24,9 @@ from kiqcluster.sidekiq.outcome import Outcome, Requeue
 from kiqcluster.sidekiq.payload import INVALID_PAYLOAD
 from kiqcluster.sidekiq.ruby_json import decode
 from kiqcluster.store import Store
-from kiqcluster.store.engine import DeadSetLimits, Engine, Member, Settlement, Unit
+from kiqcluster.store.engine import Engine
+from kiqcluster.store.entry_moves import DeadSetLimits
+from kiqcluster.store.units import Member, Settlement, Unit
 from kiqcluster.worker.poller import Poller
 from kiqcluster.worker.run.execution import Execution
 from kiqcluster.worker.run.job_run import JobRun

@@ -19,15 +19,9 @@ from itertools import islice
 
 from kiqcluster.clock import Clock
 from kiqcluster.sidekiq.outcome import Done
-from kiqcluster.store.engine import (
-    MAX_QUEUES,
-    MAX_RESERVE_BYTES,
-    Limits,
-    Refusals,
-    Reserved,
-    Settlement,
-    Unit,
-)
+from kiqcluster.store.reserve_calls import MAX_RESERVE_BYTES
+from kiqcluster.store.units import Limits, Refusals, Reserved, Settlement, Unit
+from kiqcluster.store.wake_lists import MAX_QUEUES
 from kiqcluster.worker.fetch.batch import Batch, BatchState
 from kiqcluster.worker.fetch.in_flight import InFlight
 from kiqcluster.worker.fetch.prefetch import MAX_QUEUES_AT_FULL_PACE, NO_UNITS, Prefetch, ReserveSize

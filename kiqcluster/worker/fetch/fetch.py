@@ -25,18 +25,9 @@ from kiqcluster.errors import RedisUnavailable, ReplyLost, StoreError
 from kiqcluster.ipc.forks import exit_if_other_process
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.store import Connection
-from kiqcluster.store.engine import (
-    MAX_COMMANDS,
-    MAX_QUEUES,
-    NO_PERMISSION,
-    Engine,
-    Exchange,
-    Member,
-    Refusals,
-    Reserved,
-    Settlement,
-    Unit,
-)
+from kiqcluster.store.engine import NO_PERMISSION, Engine
+from kiqcluster.store.units import Exchange, Member, Refusals, Reserved, Settlement, Unit
+from kiqcluster.store.wake_lists import MAX_COMMANDS, MAX_QUEUES
 from kiqcluster.worker.fetch.batch import Batch
 from kiqcluster.worker.fetch.in_flight import (
     MAX_SETTLE_BYTES,

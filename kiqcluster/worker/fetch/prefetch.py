@@ -18,7 +18,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from kiqcluster.store.engine import MAX_QUEUES, Limits
+from kiqcluster.store.units import Limits
+from kiqcluster.store.wake_lists import MAX_QUEUES
 
 __all__ = ["LONG_JOB_SECONDS", "MAX_QUEUES_AT_FULL_PACE", "NO_UNITS", "Prefetch", "ReserveSize"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kiqcluster.process.runtime import JobContext
 from kiqcluster.sidekiq.outcome import Effect
-from kiqcluster.store.engine import Unit
+from kiqcluster.store.units import Unit
 
 __all__ = ["JobRun"]
 

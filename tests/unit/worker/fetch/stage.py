@@ -13,7 +13,7 @@ from typing import cast
 
 from kiqcluster.sidekiq.outcome import Done, Requeue
 from kiqcluster.sidekiq.queue_groups import parse_group
-from kiqcluster.store.engine import Exchange, Reserved, Settlement, Unit
+from kiqcluster.store.units import Exchange, Reserved, Settlement, Unit
 from kiqcluster.worker.fetch.batch import Batch, BatchState
 from kiqcluster.worker.fetch.coordinator import FetchCoordinator, Mode
 from kiqcluster.worker.fetch.in_flight import InFlight

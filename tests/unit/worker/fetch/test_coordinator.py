@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiqcluster.sidekiq.outcome import Done, Requeue
-from kiqcluster.store.engine import Reserved, Settlement, Unit
+from kiqcluster.store.units import Reserved, Settlement, Unit
 from kiqcluster.worker.fetch.batch import Batch, BatchState
 from kiqcluster.worker.fetch.coordinator import (
     BATCH_DELAY_SECONDS,

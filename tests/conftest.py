@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,7 +13,8 @@ from hypothesis import HealthCheck, settings
 from kiqcluster.process.runtime import Setup, using_setup
 from kiqcluster.registry import Registry, using_registry
 from kiqcluster.store import Store
-from tests.kit import Cluster, RedisServer, require, unavailable
+from tests.kit import RedisServer, require, unavailable
+from tests.stage import Stage
 
 
 def pytest_configure() -> None:
@@ -78,28 +80,25 @@ def registry() -> Iterator[Registry]:
 
 @pytest.fixture
 def setup(registry: Registry, request: pytest.FixtureRequest) -> Iterator[Setup]:
-    """A set-up of the test's own; on the test's store, where it has one."""
-    store = request.getfixturevalue("store") if "store" in request.fixturenames else None
-    with using_setup(Setup(store=store)) as setup:
+    """A set-up of the test's own; on the store or the stage of the test, if it has one."""
+    store = next((request.getfixturevalue(name) for name in ("store", "stage") if name in request.fixturenames), None)
+    with using_setup(Setup(store=store.store if isinstance(store, Stage) else store)) as setup:
         yield setup
 
 
 @pytest.fixture
-def run_cluster(store: Store, redis_server: RedisServer) -> Iterator[Callable[..., Cluster]]:
-    """Start clusters on an empty database: `run_cluster("default", "-c", "2")`; all are gone afterwards."""
-    running: list[Cluster] = []
+def stage_server(request: pytest.FixtureRequest, kiq_redis: RedisServer) -> RedisServer:
+    """The server of a stage: the shared one, emptied; with a mark own_redis or durable_redis one of the test's own."""
+    for mark, fixture in (("own_redis", "own_server"), ("durable_redis", "durable_server")):
+        if request.node.get_closest_marker(mark):
+            server: RedisServer = request.getfixturevalue(fixture)
+            return server
+    return kiq_redis
 
-    def run(*arguments: str, app: str = "tests.apps.basic", **environ: str) -> Cluster:
-        require = ["-r", app] if app else []
-        redis = (
-            []
-            if any(word.startswith(("--redis", "--embedded")) for word in arguments)
-            else ["--redis", redis_server.url]
-        )
-        each = Cluster([*require, *redis, *arguments], environ)
-        running.append(each)
-        return each
 
-    yield run
-    for each in running:
-        each.close()
+@pytest.fixture
+def stage(stage_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
+    """An empty Redis, and clusters on it that end with the test."""
+    stage = Stage(stage_server, tmp_path)
+    yield stage
+    stage.close()

@@ -5,7 +5,9 @@ Everything waits for an event or a stored state; nothing sleeps and hopes.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -14,9 +16,11 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
 from kiqcluster import testing
 from kiqcluster.testing import RedisServer, wait_until
@@ -39,6 +43,7 @@ __all__ = [
     "http_get",
     "is_alive",
     "is_in",
+    "is_ready",
     "require",
     "unavailable",
     "wait_until",
@@ -77,6 +82,43 @@ class Cluster(testing.Cluster):
     ) -> None:
         super().__init__(arguments, {"KIQ_BAKE_TIME": "0", **(environ or {})}, cwd, stdin, through)
 
+    def metric(self, sample: str) -> float:
+        """Return the value of a sample as /metrics writes it, `name{label="value",…}`; 0 while it is not there."""
+        text = http_get(self.port, "/metrics")[2].decode()
+        found = re.search(rf"^{re.escape(sample)} (\S+)$", text, re.MULTILINE)
+        return float(found[1]) if found else 0.0
+
+    def metric_families(self) -> dict[str, Metric]:
+        """Return the metrics of a scrape, by the name that their samples have."""
+        page = http_get(self.port, "/metrics", headers="Accept: application/openmetrics-text\r\n")[2].decode()
+        suffixes = {"counter": "_total", "info": "_info"}
+        return {family.name + suffixes.get(family.type, ""): family for family in parse_openmetrics(page)}  # type: ignore[no-untyped-call]
+
+    def restarts(self, reason: str, slot: int = 0) -> float:
+        """Return how often a slot's process was replaced for that reason."""
+        return self.metric(f'kiqcluster_child_restarts_total{{reason="{reason}",slot="{slot}"}}')
+
+    def slots(self) -> list[dict[str, Any]]:
+        """Return what /status says of each slot."""
+        found: list[dict[str, Any]] = json.loads(http_get(self.port, "/status")[2])["slots"]
+        return found
+
+    def readiness(self) -> tuple[int, str]:
+        """Return status and reason of /readiness."""
+        status, _, body = http_get(self.port, "/readiness")
+        return status, json.loads(body).get("reason", "")
+
+    def is_ready(self) -> bool:
+        return is_ready(self.port)
+
+    def wait_children(self, *pids: int) -> None:
+        """Wait until the supervisor has these children and no others, zombies included.
+
+        A child that reads the application's catalogue reports it, and exits a moment later.
+        """
+        path = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        wait_until(lambda: {int(word) for word in path.read_text().split()} == set(pids), f"{pids} to be the children")
+
 
 @contextmanager
 def cluster(*arguments: str, environ: dict[str, str] | None = None, cwd: Path = ROOT) -> Iterator[Cluster]:
@@ -109,6 +151,14 @@ def http_get(where: int | Path, path: str, method: str = "GET", headers: str = "
     lines = head.decode().split("\r\n")
     fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
     return int(lines[0].split()[1]), fields, body
+
+
+def is_ready(port: int) -> bool:
+    """Return whether the cluster that listens at a port is ready."""
+    try:
+        return http_get(port, "/readiness")[0] == 200
+    except OSError:  # it does not listen yet
+        return False
 
 
 def is_in(thread: threading.Thread, function: str) -> bool:

@@ -10,13 +10,14 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from random import Random, SystemRandom
+from typing import Any
 
 import pytest
 
-from kiqcluster.store import Store
 from tests.chaos.ledger import Ledger
 from tests.chaos.scale import FULL
-from tests.kit import Cluster
+from tests.chaos.stage import ChaosStage
+from tests.kit import RedisServer
 
 LONGEST = 3_600  # seconds that a scenario of full size may take
 SEED = int(os.environ.get("KIQ_SEED") or SystemRandom().randrange(10**9))
@@ -47,7 +48,7 @@ def rng(request: pytest.FixtureRequest) -> Random:
 
 
 @pytest.fixture
-def report(request: pytest.FixtureRequest) -> Iterator[Callable[[Mapping[str, object]], None]]:
+def report(request: pytest.FixtureRequest) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Add counts to the scenario's line: `report({"kills": 31, **audit.counts()})`; it is printed at the end."""
     counts: dict[str, object] = {}
     yield counts.update
@@ -58,15 +59,19 @@ def report(request: pytest.FixtureRequest) -> Iterator[Callable[[Mapping[str, ob
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    """An empty ledger; `run` hands it to the jobs."""
+    """An empty ledger."""
     return Ledger(tmp_path)
 
 
 @pytest.fixture
-def run(run_cluster: Callable[..., Cluster], ledger: Ledger, store: Store) -> Callable[..., Cluster]:
-    """Start a cluster with the jobs of tests/apps/chaos.py, which write to the ledger."""
-
-    def run(*arguments: str, app: str = "tests.apps.chaos", **environ: str) -> Cluster:
-        return run_cluster(*arguments, app=app, **{**ledger.environ, **environ})
-
-    return run
+def stage(
+    stage_server: RedisServer,
+    tmp_path: Path,
+    ledger: Ledger,
+    rng: Random,
+    report: Callable[[Mapping[str, Any]], None],
+) -> Iterator[ChaosStage]:
+    """An empty Redis, clusters on it with jobs that write to the ledger, chance and a report."""
+    stage = ChaosStage(stage_server, tmp_path, ledger, rng, report)
+    yield stage
+    stage.close()

@@ -3,7 +3,6 @@
 1. write      called by jobs (tests/apps/chaos.py): one line per begin or end, one O_APPEND write each
 2. Ledger     the file, as a test reads it
 3. Audit      the jobs that were pushed against the lines: lost, complete, more than once and why
-4. remains    what Redis still holds of jobs once all is over
 
 A line is `begin|end <jid> <pid> <monotonic seconds>`; that clock is the same in all processes of a machine, Ruby's
 included.  The page cache keeps what was written when its writer is killed.
@@ -19,14 +18,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from kiqcluster.store import Store
-
-__all__ = ["VARIABLE", "Audit", "Entry", "Ledger", "remains", "write"]
+__all__ = ["VARIABLE", "Audit", "Entry", "Ledger", "write"]
 
 VARIABLE = "CHAOS_LEDGER"  # of the environment: path of the file that jobs write to
 UNSETTLED = 1.0  # seconds before its death in which a process may have ended jobs without settling them; generous
-HOLDERS = ("retry", "schedule", "dead", "kiq:suspects")  # keys that hold jobs, or speak of them
-HOLDERS_OF_ONE = ("queue:", "kiq:wake:", "kiq:inflight:")  # and beginnings of keys
 
 
 # the jobs' half
@@ -177,11 +172,3 @@ class Ledger:
         """Return whether a process ended a job and died before its outcome can be expected in Redis."""
         died_at = self.deaths.get(end.pid)
         return died_at is not None and died_at - end.at <= UNSETTLED
-
-
-def remains(store: Store) -> dict[str, int]:
-    """Return key → length for all that Redis holds of jobs: queues, bells, units in flight, sets, suspects."""
-    length_of = {b"list": "LLEN", b"hash": "HLEN", b"zset": "ZCARD"}
-    keys = [key.decode() for key in store.call("KEYS", "*")]  # at once: a unit is on its way from key to key
-    held = [key for key in sorted(keys) if key in HOLDERS or key.startswith(HOLDERS_OF_ONE)]
-    return {key: store.call(length_of.get(store.call("TYPE", key), "EXISTS"), key) for key in held}

@@ -14,22 +14,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from random import Random
-from typing import Any
 
 import psutil
 import pytest
 
-from kiqcluster.store import Store
-from tests.chaos.ledger import Ledger, remains
 from tests.chaos.pushing import Pusher
 from tests.chaos.scale import sized
+from tests.chaos.stage import ChaosStage
 from tests.kit import PAUSE, ROOT, Cluster, RedisServer, is_alive, require, wait_until
-from tests.process.stage import is_ready, metric, slots
 from tests.proxy import Proxy
 
 Run = Callable[..., Cluster]
-Report = Callable[[dict[str, Any]], None]
 
 ROUNDS = sized(1, 50)
 LEASE = 30.0  # seconds; longer than a release takes here, also on a machine that has other things to do
@@ -85,12 +80,12 @@ class Site:
 
     def running(self) -> list[str]:
         """Return the release of each slot; of one without a process, nothing."""
-        return [Path(slot["release"] or "").name for slot in slots(self.cluster)]
+        return [Path(slot["release"] or "").name for slot in self.cluster.slots()]
 
     def is_at_rest(self) -> bool:
         """Return whether all slots serve, with nothing under way."""
-        is_busy = metric(self.cluster, "kiqcluster_rolling") or metric(self.cluster, "kiqcluster_quiet")
-        return not is_busy and is_ready(self.cluster.port)
+        is_busy = self.cluster.metric("kiqcluster_rolling") or self.cluster.metric("kiqcluster_quiet")
+        return not is_busy and self.cluster.is_ready()
 
     def wait_at_rest(self) -> str:
         """Return the release that all workers run."""
@@ -113,11 +108,11 @@ def end(script: subprocess.Popen[bytes], site: Site) -> int:
         pytest.fail(f"a deploy did not end; the log is\n{site.log()}")
 
 
-def befall(event: str, script: subprocess.Popen[bytes], site: Site, ledger: Ledger, rng: Random) -> None:
+def befall(event: str, script: subprocess.Popen[bytes], site: Site, stage: ChaosStage) -> None:
     """Have something happen to a deploy, or beside it."""
     match event.split():
         case ["link"]:
-            site.move_link(rng.choice("1234"))
+            site.move_link(stage.rng.choice("1234"))
         case ["TERM" | "INT" | "KILL" as name]:
             with suppress(ProcessLookupError):
                 script.send_signal(signal.Signals[f"SIG{name}"])
@@ -126,53 +121,55 @@ def befall(event: str, script: subprocess.Popen[bytes], site: Site, ledger: Ledg
                 for child in psutil.Process(script.pid).children():
                     child.kill()
         case ["KILL", "worker"]:
-            kill_worker(site, ledger, rng)
+            kill_worker(site, stage)
 
 
-def kill_worker(site: Site, ledger: Ledger, rng: Random) -> int:
+def kill_worker(site: Site, stage: ChaosStage) -> int:
     """Kill the worker of a slot, if it has one; return its slot."""
-    slot = rng.choice(slots(site.cluster))
+    slot = stage.rng.choice(site.cluster.slots())
     if slot["pid"] and is_alive(slot["pid"]):
         os.kill(slot["pid"], signal.SIGKILL)
-        ledger.died(slot["pid"])
+        stage.ledger.died(slot["pid"])
     return int(slot["slot"])
 
 
-def check_respawn(site: Site, name: str, ledger: Ledger, rng: Random) -> None:
+def check_respawn(site: Site, name: str, stage: ChaosStage) -> None:
     """Assert that whoever dies is replaced by one of the release that runs."""
-    before = {slot["pid"] for slot in slots(site.cluster)}
-    kill_worker(site, ledger, rng)
-    wait_until(lambda: {slot["pid"] for slot in slots(site.cluster)} - before - {None}, "another worker", LONGEST)
+    before = {slot["pid"] for slot in site.cluster.slots()}
+    kill_worker(site, stage)
+    wait_until(lambda: {slot["pid"] for slot in site.cluster.slots()} - before - {None}, "another worker", LONGEST)
     wait_until(site.is_at_rest, "it to serve", LONGEST)
     assert set(site.running()) == {name}, site.log()
 
 
 def test_two_deploys_at_once_under_a_link_that_moves_leave_one_release_and_lose_no_job(
-    run: Run, store: Store, site: Site, ledger: Ledger, rng: Random, report: Report
+    stage: ChaosStage, site: Site
 ) -> None:
-    site.start(run)
+    site.start(stage.run_cluster)
     results: Counter[str] = Counter()
 
-    with Pusher(store, rng) as pusher:
+    with Pusher(stage.store, stage.rng) as pusher:
         for _ in range(ROUNDS):
-            event = rng.choice(EVENTS)
-            first = site.deploy(rng.choice("1234"), rng.uniform(0.0, 1.0))
-            PAUSE.wait(rng.uniform(0.0, 2.0))
-            second = site.deploy(rng.choice("1234"), rng.uniform(0.0, 1.0))
-            PAUSE.wait(rng.uniform(0.0, 4.0))
-            befall(event, rng.choice([first, second]), site, ledger, rng)
+            event = stage.rng.choice(EVENTS)
+            first = site.deploy(stage.rng.choice("1234"), stage.rng.uniform(0.0, 1.0))
+            PAUSE.wait(stage.rng.uniform(0.0, 2.0))
+            second = site.deploy(stage.rng.choice("1234"), stage.rng.uniform(0.0, 1.0))
+            PAUSE.wait(stage.rng.uniform(0.0, 4.0))
+            befall(event, stage.rng.choice([first, second]), site, stage)
 
             codes = [end(first, site), end(second, site)]
             results.update([event, *map(str, codes)])
             name = site.wait_at_rest()
-            check_respawn(site, name, ledger, rng)
-            wait_until(lambda: not store.call("EXISTS", store.keys.deploy), "the lock to be free", 60.0 + LEASE)
+            check_respawn(site, name, stage)
+            wait_until(
+                lambda: not stage.store.call("EXISTS", stage.store.keys.deploy), "the lock to be free", 60.0 + LEASE
+            )
             assert set(codes) <= {0, 1, HELD, TERMINATED, INTERRUPTED, -signal.SIGKILL, 128 + signal.SIGKILL}
-    wait_until(lambda: ledger.has_ended(pusher.certain), "all jobs to end", LONGEST)
-    wait_until(lambda: remains(store) == {}, "all to be settled", LONGEST)
+    wait_until(lambda: stage.ledger.has_ended(pusher.certain), "all jobs to end", LONGEST)
+    wait_until(lambda: stage.remaining() == {}, "all to be settled", LONGEST)
 
-    audit = ledger.audit(pusher.certain)
-    report({"rounds": ROUNDS, **dict(sorted(results.items())), **audit.counts()})
+    audit = stage.ledger.audit(pusher.certain)
+    stage.report({"rounds": ROUNDS, **dict(sorted(results.items())), **audit.counts()})
     assert audit.lost == audit.unexplained == frozenset()
     assert audit.strangers <= pusher.unknown
 
@@ -192,7 +189,7 @@ def reached(step: str, site: Site, script: subprocess.Popen[bytes]) -> Callable[
 
     def is_there() -> bool:
         if step == "roll":
-            return metric(site.cluster, "kiqcluster_rolling") == 1
+            return site.cluster.metric("kiqcluster_rolling") == 1
         with suppress(psutil.NoSuchProcess):
             family = psutil.Process(script.pid).children(recursive=True)
             return any(calls.get(step, "sleep") in " ".join(each.cmdline()) for each in family)
@@ -202,25 +199,23 @@ def reached(step: str, site: Site, script: subprocess.Popen[bytes]) -> Callable[
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_deploy_outlasts_an_outage_of_redis_at_each_of_its_steps(
-    run: Run, redis_server: RedisServer, site: Site, rng: Random, report: Report, step: str
-) -> None:
-    with Proxy(("127.0.0.1", redis_server.port)) as proxy:
+def test_a_deploy_outlasts_an_outage_of_redis_at_each_of_its_steps(stage: ChaosStage, site: Site, step: str) -> None:
+    with Proxy(("127.0.0.1", stage.redis.port)) as proxy:
         site.redis = proxy.url
-        site.start(run, "--redis", proxy.url)
+        site.start(stage.run_cluster, "--redis", proxy.url)
         since = time.monotonic()
         script = site.deploy("2", 0.5)
         wait_until(reached(step, site, script), f"the deploy to come to {step}", LONGEST)
 
-        with redis_away(proxy, rng.uniform(*OUTAGE)):
+        with redis_away(proxy, stage.rng.uniform(*OUTAGE)):
             if step == "abort":
                 script.send_signal(signal.SIGTERM)
         code = end(script, site)
         name = site.wait_at_rest()
 
     took = time.monotonic() - since
-    report({"outage at": step, "code": code, "release": name, "seconds": f"{took:.1f}"})
+    stage.report({"outage at": step, "code": code, "release": name, "seconds": f"{took:.1f}"})
     # `begin` may have failed, before anything was done, or with an answer that was lost.  All others get there.
     ends = {"begin": [(0, "2"), (1, "1")], "abort": [(TERMINATED, "1")]}
     assert (code, name) in ends.get(step, [(0, "2")]), site.log()
-    assert is_ready(site.cluster.port)
+    assert site.cluster.is_ready()

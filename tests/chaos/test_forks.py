@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from random import Random
-from typing import Any
-
 from kiqcluster.registry import Registry, using_registry
-from kiqcluster.store import Store
-from tests.chaos.ledger import Ledger, remains
 from tests.chaos.scale import FULL, sized
-from tests.kit import Cluster, wait_until
-from tests.process.stage import children, dead, push, push_many
+from tests.chaos.stage import ChaosStage
+from tests.kit import wait_until
+from tests.proc import children
 
 with using_registry(Registry()):  # some of its jobs are named like those of other applications
     from tests.apps.forks import WAYS
 
-Run = Callable[..., Cluster]
-Report = Callable[[dict[str, Any]], None]
 
 INNOCENT = sized(400, 20_000)
 LONGEST = 4.0  # milliseconds that one of them takes
@@ -25,29 +18,27 @@ ROUNDS = sized(1, 12)  # in which every way is used once
 SLOW = {"spawn", "spawn terminated", "spawn pool", "forkserver"}  # a second each, for they start Python anew
 
 
-def test_what_jobs_fork_off_runs_no_job_and_takes_none_with_it(
-    run: Run, store: Store, ledger: Ledger, rng: Random, report: Report
-) -> None:
+def test_what_jobs_fork_off_runs_no_job_and_takes_none_with_it(stage: ChaosStage) -> None:
     ways = [way for way in WAYS if FULL or way not in SLOW] * ROUNDS
-    rng.shuffle(ways)
+    stage.rng.shuffle(ways)
     innocent, forking = [], []
     for way in ways:
-        innocent += push_many(store, "Work", [[rng.uniform(0, LONGEST)] for _ in range(INNOCENT // len(ways))])
-        forking.append(push(store, "start_processes", way))
+        innocent += stage.push_many("Work", [[stage.rng.uniform(0, LONGEST)] for _ in range(INNOCENT // len(ways))])
+        forking.append(stage.push("start_processes", way))
     pushed = {*innocent, *forking, *(f"by-{jid}" for jid, way in zip(forking, ways, strict=True) if way == "client")}
 
-    cluster = run("default", "default", "-c", "4", app="tests.apps.forks")
+    cluster = stage.run_cluster("default", "default", "-c", "4", app="tests.apps.forks")
 
-    wait_until(lambda: ledger.has_ended(pushed), "all jobs to end", seconds=sized(60, 900))
-    wait_until(lambda: not remains(store), "all to be settled")
+    wait_until(lambda: stage.ledger.has_ended(pushed), "all jobs to end", seconds=sized(60, 900))
+    wait_until(lambda: not stage.remaining(), "all to be settled")
     workers = {each["child"] for each in cluster.seen("child_started")}
-    audit = ledger.audit(pushed)
-    report({"forking": len(forking), **audit.counts()})
-    assert dead(store) == []
+    audit = stage.ledger.audit(pushed)
+    stage.report({"forking": len(forking), **audit.counts()})
+    assert stage.dead() == []
     assert audit.lost == audit.strangers == audit.repeated.keys() == set()
     assert audit.broken_off == 0
-    assert {entry.pid for entry in ledger.entries()} == workers
-    assert int(store.call("GET", "stat:processed")) == len(pushed)
+    assert {entry.pid for entry in stage.ledger.entries()} == workers
+    assert int(stage.store.call("GET", "stat:processed")) == len(pushed)
     assert cluster.seen("child_died") == []
     assert len(workers) == 2
     helpers = sized(0, 2)  # of multiprocessing: its resource tracker and its fork server stay

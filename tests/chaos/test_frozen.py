@@ -5,17 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable
-from typing import Any
 
 from kiqcluster.store import Store
-from tests.chaos.ledger import Ledger, remains
 from tests.chaos.scale import sized
-from tests.kit import Cluster, RedisServer, freeze, wait_until
-from tests.process.stage import identities, pid_of, push, push_many
-
-Run = Callable[..., Cluster]
-Report = Callable[[dict[str, Any]], None]
+from tests.chaos.stage import ChaosStage
+from tests.kit import freeze, wait_until
+from tests.stage import pid_of
 
 ROUNDS = sized(1, 20)
 RECOVER_AFTER = "2"  # seconds; silence_timeout is off, for a supervisor would kill what is frozen
@@ -24,13 +19,13 @@ THREADS = 2 * len(WAYS) + 2  # one of them stays idle: bells of the frozen proce
 WORK = 20  # jobs that are pushed to a queue meanwhile, and afterwards
 
 
-def push_ways(store: Store, gate: str) -> list[str]:
+def push_ways(stage: ChaosStage, gate: str) -> list[str]:
     """Enqueue jobs that hold at a gate; they end in both ways, on both queues."""
-    return [push(store, name, gate, queue=queue) for name, queue in WAYS]
+    return [stage.push(name, gate, queue=queue) for name, queue in WAYS]
 
 
-def push_work(store: Store, *queues: str) -> list[str]:
-    return [jid for queue in queues for jid in push_many(store, "Work", [[1]] * WORK, queue=queue)]
+def push_work(stage: ChaosStage, *queues: str) -> list[str]:
+    return [jid for queue in queues for jid in stage.push_many("Work", [[1]] * WORK, queue=queue)]
 
 
 def held_by(store: Store, identity: str) -> set[str]:
@@ -39,15 +34,13 @@ def held_by(store: Store, identity: str) -> set[str]:
     return {jid.decode() for payload in payloads for jid in re.findall(rb'"jid":"(\w+)"', payload)}
 
 
-def wait_settled(store: Store) -> None:
-    wait_until(lambda: remains(store).keys() <= {"retry"}, "all to be settled")
+def wait_settled(stage: ChaosStage) -> None:
+    wait_until(lambda: stage.remaining().keys() <= {"retry"}, "all to be settled")
 
 
-def test_a_worker_that_slept_through_its_recovery_changes_nothing_and_goes_on(
-    run: Run, store: Store, redis_server: RedisServer, ledger: Ledger, report: Report
-) -> None:
+def test_a_worker_that_slept_through_its_recovery_changes_nothing_and_goes_on(stage: ChaosStage) -> None:
     environ = {"KIQ_SILENCE_TIMEOUT": "0", "KIQ_RECOVER_AFTER": RECOVER_AFTER}
-    sleeper, neighbour = (run("default,other", "-c", str(THREADS), **environ) for _ in range(2))
+    sleeper, neighbour = (stage.run_cluster("default,other", "-c", str(THREADS), **environ) for _ in range(2))
     pid = sleeper.wait_ready()[0]
     neighbour.wait_ready()
     jids: list[str] = []
@@ -58,49 +51,51 @@ def test_a_worker_that_slept_through_its_recovery_changes_nothing_and_goes_on(
         quick, ending, running = (f"{what} {number}" for what in ("quick", "ending", "running"))
         neighbour.signal(signal.SIGTSTP)
         neighbour.wait_for("worker_quiet", count=2 * number - 1)
-        first, ended, run_on = push(store, "hold", quick), push_ways(store, ending), push_ways(store, running)
-        wait_until(lambda jids={first, *ended, *run_on}: ledger.begun().keys() >= jids, "its jobs to run")
-        (old,) = (name for name in identities(store) if pid_of(name) == pid)
+        first, ended, run_on = stage.push("hold", quick), push_ways(stage, ending), push_ways(stage, running)
+        wait_until(lambda jids={first, *ended, *run_on}: stage.ledger.begun().keys() >= jids, "its jobs to run")
+        (old,) = (name for name in stage.members() if pid_of(name) == pid)
         neighbour.signal(signal.SIGCONT)
         neighbour.wait_for("worker_resumed", count=2 * number - 1)
-        with redis_server.stalled():
-            ledger.open_gate(quick)  # its settle goes out, and those of others have to wait for the reply
-            wait_until(lambda jid=first: ledger.has_ended([jid]), "the first to end")
-            ledger.open_gate(ending)
-            wait_until(lambda jids=ended: ledger.has_ended(jids), "the others to end")
+        with stage.redis.stalled():
+            stage.ledger.open_gate(quick)  # its settle goes out, and those of others have to wait for the reply
+            wait_until(lambda jid=first: stage.ledger.has_ended([jid]), "the first to end")
+            stage.ledger.open_gate(ending)
+            wait_until(lambda jids=ended: stage.ledger.has_ended(jids), "the others to end")
             freeze(pid)
-        store.call("PING")  # what was on its way when Redis stood still is behind us now
-        held = held_by(store, old)
+        stage.store.call("PING")  # what was on its way when Redis stood still is behind us now
+        held = held_by(stage.store, old)
         assert held > set(run_on)
 
         # Others serve its queues, and recover it.
-        meanwhile = push_work(store, "default", "other")
-        wait_until(lambda jids=meanwhile: ledger.has_ended(jids), "jobs to run elsewhere")
+        meanwhile = push_work(stage, "default", "other")
+        wait_until(lambda jids=meanwhile: stage.ledger.has_ended(jids), "jobs to run elsewhere")
         neighbour.wait_for("recovered", identity=old, units=len(held))
-        ledger.open_gate(running)
-        wait_settled(store)
-        before = remains(store)
+        stage.ledger.open_gate(running)
+        wait_settled(stage)
+        before = stage.remaining()
 
         # It wakes.
         neighbour.signal(signal.SIGTSTP)
         neighbour.wait_for("worker_quiet", count=2 * number)
         os.kill(pid, signal.SIGCONT)
         sleeper.wait_for("worker_fenced", old=old)
-        wait_until(lambda jids=run_on: all(ledger.ended()[jid] == 2 for jid in jids), "its jobs to end there, too")
-        after = push_work(store, "default", "other")
-        wait_until(lambda jids=after: ledger.has_ended(jids), "it to go on")
+        wait_until(
+            lambda jids=run_on: all(stage.ledger.ended()[jid] == 2 for jid in jids), "its jobs to end there, too"
+        )
+        after = push_work(stage, "default", "other")
+        wait_until(lambda jids=after: stage.ledger.has_ended(jids), "it to go on")
         neighbour.signal(signal.SIGCONT)
         neighbour.wait_for("worker_resumed", count=2 * number)
-        wait_settled(store)
-        assert remains(store) == before
-        assert old not in identities(store)
+        wait_settled(stage)
+        assert stage.remaining() == before
+        assert old not in stage.members()
         jids += [first, *ended, *run_on, *meanwhile, *after]
         recovered |= held
 
-    audit = ledger.audit(jids, recovered=recovered)
-    report({"rounds": ROUNDS, **audit.counts(), "recovered": len(recovered)})
+    audit = stage.ledger.audit(jids, recovered=recovered)
+    stage.report({"rounds": ROUNDS, **audit.counts(), "recovered": len(recovered)})
     assert audit.lost == audit.strangers == audit.unexplained == set()
     assert audit.repeated.keys() == recovered
     assert {len(ends) for ends in audit.repeated.values()} == {2}
-    assert int(store.call("GET", "stat:processed")) == len(jids)
-    assert int(store.call("GET", "stat:failed")) == store.call("ZCARD", "retry") == ROUNDS * len(WAYS)
+    assert int(stage.store.call("GET", "stat:processed")) == len(jids)
+    assert int(stage.store.call("GET", "stat:failed")) == stage.store.call("ZCARD", "retry") == ROUNDS * len(WAYS)

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from kiqcluster.store import Store
-from tests.chaos.ledger import Ledger, remains
 from tests.chaos.scale import sized
+from tests.chaos.stage import ChaosStage
 from tests.chaos.test_frozen import RECOVER_AFTER, WORK, held_by
-from tests.kit import Cluster, freeze, wait_until
-from tests.process.stage import identities, pid_of, push_many
-
-Run = Callable[..., Cluster]
-Report = Callable[[dict[str, Any]], None]
+from tests.kit import freeze, wait_until
+from tests.stage import pid_of
 
 ROUNDS = sized(1, 10)
 THREADS = 4  # of each process
@@ -28,37 +22,36 @@ TRIES = 10  # stops of a round until it holds so many, each on a queue of its ow
 
 
 def freeze_with_many_ahead(
-    store: Store, ledger: Ledger, pid: int, identity: str, queues: list[str]
+    stage: ChaosStage, pid: int, identity: str, queues: list[str]
 ) -> tuple[set[str], set[str], list[str]]:
     """Stop a process in the middle of short jobs; return what it had begun, had taken ahead, and all jobs."""
     pushed: list[str] = []
     for queue in queues:
-        since = len(ledger.entries())
-        pushed += push_many(store, "Work", [[0]] * JOBS, queue=queue)
-        wait_until(lambda since=since: len(ledger.entries()) - since >= JOBS / 10, "it to get going")
+        since = len(stage.ledger.entries())
+        pushed += stage.push_many("Work", [[0]] * JOBS, queue=queue)
+        wait_until(lambda since=since: len(stage.ledger.entries()) - since >= JOBS / 10, "it to get going")
         wait_until(
             lambda queue=queue: (
-                store.call("HLEN", f"kiq:inflight:{identity}") >= 2 * AHEAD or not store.call("LLEN", f"queue:{queue}")
+                stage.store.call("HLEN", f"kiq:inflight:{identity}") >= 2 * AHEAD
+                or not stage.store.call("LLEN", f"queue:{queue}")
             ),
             "it to take ahead",
         )
         freeze(pid)
-        store.call("PING")  # what it had sent is behind us now
-        held, begun = held_by(store, identity), {entry.jid for entry in ledger.entries()[since:]}
+        stage.store.call("PING")  # what it had sent is behind us now
+        held, begun = held_by(stage.store, identity), {entry.jid for entry in stage.ledger.entries()[since:]}
         if len(held - begun) >= AHEAD:
             return held & begun, held - begun, pushed
         os.kill(pid, signal.SIGCONT)
-        wait_until(lambda jids=pushed: ledger.has_ended(jids), "the rest to end")
+        wait_until(lambda jids=pushed: stage.ledger.has_ended(jids), "the rest to end")
     pytest.fail(f"never held {AHEAD} units ahead")
 
 
-def test_what_a_frozen_worker_had_taken_ahead_runs_elsewhere_and_not_again_when_it_wakes(
-    run: Run, store: Store, ledger: Ledger, report: Report
-) -> None:
+def test_what_a_frozen_worker_had_taken_ahead_runs_elsewhere_and_not_again_when_it_wakes(stage: ChaosStage) -> None:
     environ = {"KIQ_SILENCE_TIMEOUT": "0", "KIQ_RECOVER_AFTER": RECOVER_AFTER}
     queues = [[f"queue{number}-{tries}" for tries in range(TRIES)] for number in range(ROUNDS)]
     group = ",".join(name for names in queues for name in names)
-    sleeper, neighbour = (run(group, "-c", str(THREADS), **environ) for _ in range(2))
+    sleeper, neighbour = (stage.run_cluster(group, "-c", str(THREADS), **environ) for _ in range(2))
     pid = sleeper.wait_ready()[0]
     neighbour.wait_ready()
     jids: list[str] = []
@@ -69,34 +62,34 @@ def test_what_a_frozen_worker_had_taken_ahead_runs_elsewhere_and_not_again_when_
         # It takes ahead from a queue that it has for itself, and is stopped.
         neighbour.signal(signal.SIGTSTP)
         neighbour.wait_for("worker_quiet", count=2 * number - 1)
-        (old,) = (name for name in identities(store) if pid_of(name) == pid)
-        begun, ahead, pushed = freeze_with_many_ahead(store, ledger, pid, old, names)
+        (old,) = (name for name in stage.members() if pid_of(name) == pid)
+        begun, ahead, pushed = freeze_with_many_ahead(stage, pid, old, names)
         begun_before |= begun
         numbers_ahead.append(len(ahead))
 
         # Others recover it, and run all.
         neighbour.signal(signal.SIGCONT)
         neighbour.wait_for("recovered", identity=old, units=len(begun) + len(ahead))
-        wait_until(lambda jids=pushed: ledger.has_ended(jids), "all to run elsewhere")
-        wait_until(lambda: not remains(store), "all to be settled")
+        wait_until(lambda jids=pushed: stage.ledger.has_ended(jids), "all to run elsewhere")
+        wait_until(lambda: not stage.remaining(), "all to be settled")
 
         # It wakes.
         neighbour.signal(signal.SIGTSTP)
         neighbour.wait_for("worker_quiet", count=2 * number)
         os.kill(pid, signal.SIGCONT)
         sleeper.wait_for("worker_fenced", old=old)
-        after = push_many(store, "Work", [[1]] * WORK, queue=names[0])
-        wait_until(lambda jids=after: ledger.has_ended(jids), "it to go on")
-        wait_until(lambda: not remains(store), "all to be settled again")
+        after = stage.push_many("Work", [[1]] * WORK, queue=names[0])
+        wait_until(lambda jids=after: stage.ledger.has_ended(jids), "it to go on")
+        wait_until(lambda: not stage.remaining(), "all to be settled again")
         neighbour.signal(signal.SIGCONT)
         neighbour.wait_for("worker_resumed", count=2 * number)
         jids += pushed + after
 
     assert sleeper.stop() == neighbour.stop() == 0
-    audit = ledger.audit(jids, recovered=begun_before)
+    audit = stage.ledger.audit(jids, recovered=begun_before)
     counts = f"{min(numbers_ahead)} to {max(numbers_ahead)}"
-    report({"rounds": ROUNDS, "ahead": counts, "begun before": len(begun_before), **audit.counts()})
+    stage.report({"rounds": ROUNDS, "ahead": counts, "begun before": len(begun_before), **audit.counts()})
     assert audit.lost == audit.strangers == set()
     assert len(audit.unexplained) <= ROUNDS * THREADS  # each thread may have been about to begin one
     assert {len(ends) for ends in audit.repeated.values()} <= {2}
-    assert int(store.call("GET", "stat:processed")) == len(jids)
+    assert int(stage.store.call("GET", "stat:processed")) == len(jids)

@@ -8,17 +8,11 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
-from typing import Any
 
-from kiqcluster.store import Store
-from tests.chaos.ledger import Ledger, remains
 from tests.chaos.scale import sized
+from tests.chaos.stage import ChaosStage
 from tests.kit import Cluster, freeze, wait_until
-from tests.process.stage import children, push, push_many
-
-Run = Callable[..., Cluster]
-Report = Callable[[dict[str, Any]], None]
+from tests.proc import children
 
 ROUNDS = sized(1, 10)
 FREEZE_SECONDS = sized(4.5, 50.0)
@@ -37,27 +31,27 @@ def freeze_host(cluster: Cluster, seconds: float) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
-def test_a_host_that_stands_still_loses_no_worker_and_runs_no_job_twice(
-    run: Run, store: Store, ledger: Ledger, report: Report
-) -> None:
+def test_a_host_that_stands_still_loses_no_worker_and_runs_no_job_twice(stage: ChaosStage) -> None:
     recover_after = str(FREEZE_SECONDS + 60)  # seconds: other hosts would take its jobs over, but this is about its own
-    cluster = run("default", "-c", "3", KIQ_SILENCE_TIMEOUT=SILENCE_TIMEOUT, KIQ_RECOVER_AFTER=recover_after)
+    cluster = stage.run_cluster(
+        "default", "-c", "3", KIQ_SILENCE_TIMEOUT=SILENCE_TIMEOUT, KIQ_RECOVER_AFTER=recover_after
+    )
     pids = cluster.wait_ready()
-    long = push(store, "hold", "gate")
-    wait_until(lambda: long in ledger.begun(), "the long job to run")
+    long = stage.push("hold", "gate")
+    wait_until(lambda: long in stage.ledger.begun(), "the long job to run")
 
     jids = [long]
     for _ in range(ROUNDS):
         freeze_host(cluster, FREEZE_SECONDS)
-        after = push_many(store, "Work", [[1]] * WORK)
-        wait_until(lambda jids=after: ledger.has_ended(jids), "the cluster to go on")
+        after = stage.push_many("Work", [[1]] * WORK)
+        wait_until(lambda jids=after: stage.ledger.has_ended(jids), "the cluster to go on")
         jids += after
 
-    ledger.open_gate("gate")
-    wait_until(lambda: ledger.has_ended(jids), "the long job to end")
-    wait_until(lambda: remains(store) == {}, "all to be settled")
-    audit = ledger.audit(jids)
-    report({"freezes": ROUNDS, **audit.counts()})
+    stage.ledger.open_gate("gate")
+    wait_until(lambda: stage.ledger.has_ended(jids), "the long job to end")
+    wait_until(lambda: stage.remaining() == {}, "all to be settled")
+    audit = stage.ledger.audit(jids)
+    stage.report({"freezes": ROUNDS, **audit.counts()})
     assert len(cluster.seen("supervisor_stood_still")) == ROUNDS
     assert cluster.seen("child_died") == []
     assert cluster.pids() == pids

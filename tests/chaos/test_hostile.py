@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from random import Random
-from typing import Any
 
-from kiqcluster.store import Store
-from tests.chaos.ledger import Ledger, remains
 from tests.chaos.scale import sized
+from tests.chaos.stage import ChaosStage
 from tests.interop.bad_input import CASES, Case, marked
-from tests.kit import Cluster, wait_until
-from tests.process.stage import push_many
-
-Run = Callable[..., Cluster]
-Report = Callable[[dict[str, Any]], None]
+from tests.kit import wait_until
 
 JOBS = sized(1_000, 20_000)
 ONE_IN = 50
@@ -33,27 +25,25 @@ KINDS = {
 }
 
 
-def test_broken_and_hostile_payloads_hold_no_job_up(
-    run: Run, store: Store, ledger: Ledger, rng: Random, report: Report
-) -> None:
+def test_broken_and_hostile_payloads_hold_no_job_up(stage: ChaosStage) -> None:
     # Prepared and shuffled by hand, for no client would push them.
-    jids = push_many(store, "Work", [[rng.uniform(0, LONGEST)] for _ in range(JOBS)])
-    jids += push_many(store, "Work", [[0, "x" * size] for size in HUGE])
-    kinds = [rng.choice(sorted(KINDS)) for _ in range(JOBS // ONE_IN)]
+    jids = stage.push_many("Work", [[stage.rng.uniform(0, LONGEST)] for _ in range(JOBS)])
+    jids += stage.push_many("Work", [[0, "x" * size] for size in HUGE])
+    kinds = [stage.rng.choice(sorted(KINDS)) for _ in range(JOBS // ONE_IN)]
     bad = [marked(f"{kind} {number}", KINDS[kind].raw) for number, kind in enumerate(kinds)]
-    mixed = [*store.call("LRANGE", "queue:default", 0, -1), *bad]
-    rng.shuffle(mixed)
-    store.call("DEL", "queue:default")
+    mixed = [*stage.store.call("LRANGE", "queue:default", 0, -1), *bad]
+    stage.rng.shuffle(mixed)
+    stage.store.call("DEL", "queue:default")
     for raw in mixed:
-        store.call("LPUSH", "queue:default", raw)
+        stage.store.call("LPUSH", "queue:default", raw)
     expected = Counter(KINDS[kind].ends_in for kind in kinds)
 
-    cluster = run("default", "default", "-c", str(THREADS))
+    cluster = stage.run_cluster("default", "default", "-c", str(THREADS))
 
-    wait_until(lambda: ledger.has_ended(jids), "every job to complete", seconds=300)
-    wait_until(lambda: remains(store) == expected, f"all else to end in {dict(expected)}")
-    audit = ledger.audit(jids)
-    report({**audit.counts(), "hostile": len(bad), **expected})
+    wait_until(lambda: stage.ledger.has_ended(jids), "every job to complete", seconds=300)
+    wait_until(lambda: stage.remaining() == expected, f"all else to end in {dict(expected)}")
+    audit = stage.ledger.audit(jids)
+    stage.report({**audit.counts(), "hostile": len(bad), **expected})
     assert audit.lost == audit.strangers == audit.repeated.keys() == set()
     assert not cluster.seen("service_crashed")
     assert not cluster.seen("child_died")

@@ -6,9 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,14 +15,10 @@ from kiqcluster.config import Config
 from kiqcluster.errors import InvalidPush, ReplyLost
 from kiqcluster.process.runtime import Setup
 from kiqcluster.store import Store
-from tests.chaos.ledger import Ledger, remains
 from tests.chaos.scale import sized
-from tests.kit import ROOT, Cluster, RedisServer, wait_until
-from tests.process.stage import push_many
+from tests.chaos.stage import ChaosStage
+from tests.kit import ROOT, wait_until
 from tests.proxy import Proxy
-
-Run = Callable[..., Cluster]
-Report = Callable[[dict[str, Any]], None]
 
 HUGE_JOBS, HUGE = sized((60, 2_000_000), (40, 20_000_000))  # how many, and characters in an argument of each
 TIMES_PUSHED, SPARE = 2.5, 30_000_000  # of the payloads' bytes that a push may take in memory, and bytes besides
@@ -60,50 +54,44 @@ def pushes(store: Store) -> int:
     return int(found[1]) if found else 0
 
 
-def test_a_bulk_push_of_huge_jobs_takes_little_more_memory_than_they_do_and_a_worker_less(
-    run: Run, store: Store, redis_server: RedisServer, ledger: Ledger, report: Report
-) -> None:
-    command = [sys.executable, "-c", PUSH, redis_server.url, str(HUGE_JOBS), str(HUGE)]
+def test_a_bulk_push_of_huge_jobs_takes_little_more_memory_than_they_do_and_a_worker_less(stage: ChaosStage) -> None:
+    command = [sys.executable, "-c", PUSH, stage.redis.url, str(HUGE_JOBS), str(HUGE)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     jids, pushing = json.loads(done.stdout)
 
-    cluster = run("default", "-c", str(THREADS))
+    cluster = stage.run_cluster("default", "-c", str(THREADS))
     pid = cluster.wait_ready()[0]
     before = peak_memory(pid)
-    wait_until(lambda: ledger.has_ended(jids), "all to end", seconds=120)
-    wait_until(lambda: not remains(store), "all to be settled")
+    wait_until(lambda: stage.ledger.has_ended(jids), "all to end", seconds=120)
+    wait_until(lambda: not stage.remaining(), "all to be settled")
 
     running = peak_memory(pid) - before
-    audit, payloads = ledger.audit(jids), HUGE_JOBS * HUGE
-    report({**audit.counts(), "MB": payloads // 10**6, "push": pushing // 10**6, "worker": running // 10**6})
+    audit, payloads = stage.ledger.audit(jids), HUGE_JOBS * HUGE
+    stage.report({**audit.counts(), "MB": payloads // 10**6, "push": pushing // 10**6, "worker": running // 10**6})
     assert audit.lost == audit.strangers == audit.repeated.keys() == set()
     assert pushing <= TIMES_PUSHED * payloads + SPARE
     assert running <= SHARE * payloads
     assert cluster.pids() == {0: pid}
 
 
-def test_a_bulk_push_of_many_jobs_goes_a_thousand_at_a_time_and_each_runs_once(
-    run: Run, store: Store, ledger: Ledger, report: Report
-) -> None:
-    before = pushes(store)
+def test_a_bulk_push_of_many_jobs_goes_a_thousand_at_a_time_and_each_runs_once(stage: ChaosStage) -> None:
+    before = pushes(stage.store)
 
-    jids = push_many(store, "Work", [[0]] * MANY)
+    jids = stage.push_many("Work", [[0]] * MANY)
 
     assert len(set(jids)) == MANY
-    assert pushes(store) - before == MANY / client.MAX_JOBS_PER_ROUND_TRIP
-    run("default", "-c", str(THREADS))
-    wait_until(lambda: ledger.has_ended(jids), "all to end", seconds=60)
-    wait_until(lambda: not remains(store), "all to be settled")
-    audit = ledger.audit(jids)
-    report(audit.counts())
+    assert pushes(stage.store) - before == MANY / client.MAX_JOBS_PER_ROUND_TRIP
+    stage.run_cluster("default", "-c", str(THREADS))
+    wait_until(lambda: stage.ledger.has_ended(jids), "all to end", seconds=60)
+    wait_until(lambda: not stage.remaining(), "all to be settled")
+    audit = stage.ledger.audit(jids)
+    stage.report(audit.counts())
     assert audit.lost == audit.strangers == audit.repeated.keys() == set()
 
 
-def test_a_huge_bulk_push_that_is_broken_off_says_which_jobs_are_enqueued(
-    run: Run, store: Store, redis_server: RedisServer, ledger: Ledger
-) -> None:
+def test_a_huge_bulk_push_that_is_broken_off_says_which_jobs_are_enqueued(stage: ChaosStage) -> None:
     arguments = [[0, f"part {number} {'x' * PART}"] for number in range(PARTS)]
-    with Proxy(("127.0.0.1", redis_server.port)) as proxy:
+    with Proxy(("127.0.0.1", stage.redis.port)) as proxy:
         proxy.halve(b"part 3 ")
         pusher = Client(Store(proxy.url), Setup(config=Config()))
 
@@ -113,19 +101,19 @@ def test_a_huge_bulk_push_that_is_broken_off_says_which_jobs_are_enqueued(
     certain, unknown = caught.value.enqueued, caught.value.jids
     assert (len(certain), len(unknown)) == (3, 1)
     assert f"certainly enqueued: 3 of {PARTS} jobs" in str(caught.value)
-    run("default", "-c", str(THREADS))
-    wait_until(lambda: ledger.has_ended(certain), "what was enqueued to end")
-    wait_until(lambda: not remains(store), "all to be settled")
-    audit = ledger.audit(certain)
+    stage.run_cluster("default", "-c", str(THREADS))
+    wait_until(lambda: stage.ledger.has_ended(certain), "what was enqueued to end")
+    wait_until(lambda: not stage.remaining(), "all to be settled")
+    audit = stage.ledger.audit(certain)
     assert audit.lost == audit.repeated.keys() == audit.strangers - set(unknown) == set()
 
 
 def test_a_payload_that_no_redis_takes_is_refused_before_anything_is_sent(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    stage: ChaosStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "MAX_PAYLOAD_BYTES", PART)  # the real one is no fun to hold in memory
 
     with pytest.raises(InvalidPush, match=r"entry 1: .*Redis takes"):
-        push_many(store, "Work", [[0, "x"], [0, "x" * PART], [0, "x"]])
+        stage.push_many("Work", [[0, "x"], [0, "x" * PART], [0, "x"]])
 
-    assert store.call("DBSIZE") == 0
+    assert stage.store.call("DBSIZE") == 0

@@ -7,19 +7,14 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
-from kiqcluster.store import Store
-from tests.chaos.ledger import Audit, Ledger, remains
+from tests.chaos.ledger import Audit, Ledger
 from tests.chaos.scale import sized
+from tests.chaos.stage import ChaosStage
 from tests.interop.programs import RubyServer
-from tests.kit import PAUSE, Cluster, RedisServer, is_alive, wait_until
-from tests.process.stage import dead, push_many
-
-Run = Callable[..., Cluster]
-Report = Callable[[dict[str, Any]], None]
+from tests.kit import PAUSE, Cluster, is_alive, wait_until
 
 JOBS, SHARED_JOBS = sized((1_000, 600), (20_000, 20_000))
 LONGEST = 100  # milliseconds that a job takes
@@ -62,19 +57,19 @@ class Storm:
             self.kill(self._rng.choice(victims))
 
 
-def push_work(store: Store, rng: Random, count: int) -> list[str]:
+def push_work(stage: ChaosStage, count: int) -> list[str]:
     """Enqueue jobs that take from nothing to LONGEST."""
-    return push_many(store, "Work", [[rng.uniform(0, LONGEST)] for _ in range(count)])
+    return stage.push_many("Work", [[stage.rng.uniform(0, LONGEST)] for _ in range(count)])
 
 
-def nothing_waits(store: Store) -> bool:
+def nothing_waits(stage: ChaosStage) -> bool:
     """Return whether no job waits, runs or is due again."""
-    return remains(store).keys() <= {"dead", "kiq:suspects"}
+    return stage.remaining().keys() <= {"dead", "kiq:suspects"}
 
 
-def buried_in_the_storm(store: Store) -> set[str]:
+def buried_in_the_storm(stage: ChaosStage) -> set[str]:
     """Return the jids of jobs that were buried for what they were not: killers of their processes."""
-    buried = dead(store)
+    buried = stage.dead()
     assert {entry["interrupted_count"] for entry in buried} <= {DEATHS}
     return {entry["jid"] for entry in buried}
 
@@ -87,55 +82,53 @@ def assert_nothing_is_lost(audit: Audit, buried: set[str], ledger: Ledger, kills
     assert min([begun[jid] for jid in buried], default=DEATHS) >= DEATHS - 1  # one death may precede the first line
 
 
-def test_no_job_is_lost_while_workers_are_killed_and_the_supervisor_as_well(
-    run: Run, store: Store, ledger: Ledger, rng: Random, report: Report
-) -> None:
-    jids = push_work(store, rng, JOBS)
-    first = run("default", "default", "-c", str(THREADS))
+def test_no_job_is_lost_while_workers_are_killed_and_the_supervisor_as_well(stage: ChaosStage) -> None:
+    jids = push_work(stage, JOBS)
+    first = stage.run_cluster("default", "default", "-c", str(THREADS))
     first.wait_ready(2)
-    storm = Storm(first, ledger, rng)
-    storm.rage(until=lambda: len(ledger.ended()) >= JOBS / 2)
+    storm = Storm(first, stage.ledger, stage.rng)
+    storm.rage(until=lambda: len(stage.ledger.ended()) >= JOBS / 2)
 
     os.kill(first.pid, signal.SIGKILL)
     storm.strike()  # nobody is left who knows of it; the other worker finishes its jobs and leaves
-    storm.cluster = run("default", "default", "-c", str(THREADS))
-    storm.rage(until=lambda: nothing_waits(store))
+    storm.cluster = stage.run_cluster("default", "default", "-c", str(THREADS))
+    storm.rage(until=lambda: nothing_waits(stage))
 
-    buried = buried_in_the_storm(store)
-    audit = ledger.audit(jids, buried=buried)
-    report({"kills": storm.kills, **audit.counts()})
-    assert_nothing_is_lost(audit, buried, ledger, storm.kills)
-    assert remains(store).keys() <= {"dead"}
+    buried = buried_in_the_storm(stage)
+    audit = stage.ledger.audit(jids, buried=buried)
+    stage.report({"kills": storm.kills, **audit.counts()})
+    assert_nothing_is_lost(audit, buried, stage.ledger, storm.kills)
+    assert stage.remaining().keys() <= {"dead"}
 
 
 @pytest.fixture
-def ruby_beside(sidekiq_is_there: None, redis_server: RedisServer, ledger: Ledger) -> Iterator[RubyServer]:
+def ruby_beside(sidekiq_is_there: None, stage: ChaosStage) -> Iterator[RubyServer]:
     """A Sidekiq server process on the queue `default`."""
     application = Path(__file__).with_name("server.rb")
-    server = RubyServer(redis_server.url, application, queue="default", threads=5, environ=ledger.environ)
+    server = RubyServer(stage.redis.url, application, queue="default", threads=5, environ=stage.ledger.environ)
     yield server
     server.close()
 
 
 @pytest.mark.ruby
-def test_no_job_is_lost_while_ours_are_killed_beside_ruby(
-    run: Run, store: Store, ledger: Ledger, rng: Random, report: Report, ruby_beside: RubyServer
-) -> None:
-    jids = push_work(store, rng, 1)
-    wait_until(lambda: ledger.has_ended(jids), "Ruby to serve the queue")
-    jids += push_work(store, rng, SHARED_JOBS)
+def test_no_job_is_lost_while_ours_are_killed_beside_ruby(stage: ChaosStage, ruby_beside: RubyServer) -> None:
+    jids = push_work(stage, 1)
+    wait_until(lambda: stage.ledger.has_ended(jids), "Ruby to serve the queue")
+    jids += push_work(stage, SHARED_JOBS)
 
-    cluster = run("default", "default", "-c", str(THREADS))
+    cluster = stage.run_cluster("default", "default", "-c", str(THREADS))
     cluster.wait_ready(2)
-    storm = Storm(cluster, ledger, rng)
-    storm.rage(until=lambda: nothing_waits(store))
+    storm = Storm(cluster, stage.ledger, stage.rng)
+    storm.rage(until=lambda: nothing_waits(stage))
     assert ruby_beside.stop() == 0  # what it runs is nowhere in Redis; a stop lets that end
 
-    buried = buried_in_the_storm(store)
-    audit = ledger.audit(jids, buried=buried)
-    ended_in_ruby = {entry.jid for entry in ledger.entries() if entry.word == "end" and entry.pid == ruby_beside.pid}
-    left_suspect = store.call("HLEN", "kiq:suspects")
-    report(
+    buried = buried_in_the_storm(stage)
+    audit = stage.ledger.audit(jids, buried=buried)
+    ended_in_ruby = {
+        entry.jid for entry in stage.ledger.entries() if entry.word == "end" and entry.pid == ruby_beside.pid
+    }
+    left_suspect = stage.store.call("HLEN", "kiq:suspects")
+    stage.report(
         {
             "kills": storm.kills,
             **audit.counts(),
@@ -143,7 +136,7 @@ def test_no_job_is_lost_while_ours_are_killed_beside_ruby(
             "left suspect": left_suspect,
         }
     )
-    assert_nothing_is_lost(audit, buried, ledger, storm.kills)
+    assert_nothing_is_lost(audit, buried, stage.ledger, storm.kills)
     assert 0 < len(ended_in_ruby) < len(jids)
-    assert remains(store).keys() <= {"dead", "kiq:suspects"}
+    assert stage.remaining().keys() <= {"dead", "kiq:suspects"}
     assert left_suspect <= storm.kills * THREADS  # Ruby knows of none: one that ended there is counted until it expires

@@ -5,19 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
-from random import Random
 from statistics import median
-from typing import Any
 
 from kiqcluster.store import Store
-from tests.chaos.ledger import Ledger, remains
+from tests.chaos.ledger import Ledger
 from tests.chaos.scale import sized
-from tests.kit import Cluster, wait_until
-from tests.process.stage import holders, push_many, queued
-
-Run = Callable[..., Cluster]
-Report = Callable[[dict[str, Any]], None]
+from tests.chaos.stage import ChaosStage
+from tests.kit import wait_until
 
 THREADS = 4
 STAGE = "stage"  # a queue that nobody serves
@@ -46,43 +40,41 @@ def raise_curtain(store: Store, queue: str) -> None:
     store.call("RENAME", f"queue:{STAGE}", f"queue:{queue}")
 
 
-def test_a_quiet_worker_gives_all_that_it_has_not_started_back_at_once_and_in_order(
-    run: Run, store: Store, ledger: Ledger, report: Report
-) -> None:
+def test_a_quiet_worker_gives_all_that_it_has_not_started_back_at_once_and_in_order(stage: ChaosStage) -> None:
     queues = fresh_queues(TRIES)
-    cluster = run(",".join(queues), "-c", str(THREADS))
+    cluster = stage.run_cluster(",".join(queues), "-c", str(THREADS))
     pid = cluster.wait_ready()[0]
     prefetched, seconds, pushed = [], [], 0
 
     while len(seconds) < QUIETS and queues:
         queue = queues.pop(0)
         gate = f"gate of {queue}"
-        push_many(store, "Work", [[0]] * QUICK, queue=STAGE)
-        holding = push_many(store, "hold", [[gate]] * THREADS, queue=STAGE)
-        behind = push_many(store, "Work", [[0]] * BEHIND, queue=STAGE)
-        raise_curtain(store, queue)
+        stage.push_many("Work", [[0]] * QUICK, queue=STAGE)
+        holding = stage.push_many("hold", [[gate]] * THREADS, queue=STAGE)
+        behind = stage.push_many("Work", [[0]] * BEHIND, queue=STAGE)
+        raise_curtain(stage.store, queue)
         pushed += QUICK + THREADS + BEHIND
-        wait_until(lambda jids=set(holding): ledger.begun().keys() >= jids, "every thread to be busy")
-        (holder,) = holders(store)
-        held = store.call("HLEN", f"kiq:inflight:{holder}") - THREADS
+        wait_until(lambda jids=set(holding): stage.ledger.begun().keys() >= jids, "every thread to be busy")
+        (holder,) = stage.holders()
+        held = stage.store.call("HLEN", f"kiq:inflight:{holder}") - THREADS
 
         since = time.monotonic()
         os.kill(pid, signal.SIGTSTP)
         wait_until(
-            lambda holder=holder: store.call("HLEN", f"kiq:inflight:{holder}") == THREADS,
+            lambda holder=holder: stage.store.call("HLEN", f"kiq:inflight:{holder}") == THREADS,
             "what was not started to be given back",
         )
         if held >= PREFETCHED:
             seconds.append(time.monotonic() - since)
             prefetched.append(held)
 
-        assert [payload["jid"] for payload in queued(store, queue)] == behind
-        ledger.open_gate(gate)
+        assert [payload["jid"] for payload in stage.queued(queue)] == behind
+        stage.ledger.open_gate(gate)
         os.kill(pid, signal.SIGCONT)
-        wait_until(lambda count=pushed: len(ledger.ended()) == count and not remains(store), "all to complete")
+        wait_until(lambda count=pushed: len(stage.ledger.ended()) == count and not stage.remaining(), "all to complete")
 
     assert len(seconds) == QUIETS
-    report(
+    stage.report(
         {
             "quiets": QUIETS,
             "prefetched": f"{min(prefetched)} to {max(prefetched)}",
@@ -90,7 +82,7 @@ def test_a_quiet_worker_gives_all_that_it_has_not_started_back_at_once_and_in_or
         }
     )
     assert median(seconds) <= AT_ONCE
-    assert set(ledger.ended().values()) == {1}
+    assert set(stage.ledger.ended().values()) == {1}
 
 
 class Waiter:
@@ -112,27 +104,27 @@ class Waiter:
         return sorted(arrival - end for end, arrival in zip(ends, self._arrivals, strict=True))
 
 
-def test_an_outcome_is_written_soon_after_its_job_ends_while_all_threads_are_busy(
-    run: Run, store: Store, ledger: Ledger, rng: Random, report: Report
-) -> None:
+def test_an_outcome_is_written_soon_after_its_job_ends_while_all_threads_are_busy(stage: ChaosStage) -> None:
     queues = fresh_queues(ROUNDS)
-    run(",".join(queues), "-c", str(THREADS)).wait_ready()
-    watch = Waiter(store)
+    stage.run_cluster(",".join(queues), "-c", str(THREADS)).wait_ready()
+    watch = Waiter(stage.store)
     pushed = 0
 
     for queue in queues:
         gate = f"gate of {queue}"
-        short = push_many(store, "Work", [[rng.uniform(0, 20)] for _ in range(SHORT)], queue=STAGE)
-        holding = set(push_many(store, "hold", [[gate]] * THREADS, queue=STAGE))
-        raise_curtain(store, queue)
+        short = stage.push_many("Work", [[stage.rng.uniform(0, 20)] for _ in range(SHORT)], queue=STAGE)
+        holding = set(stage.push_many("hold", [[gate]] * THREADS, queue=STAGE))
+        raise_curtain(stage.store, queue)
         pushed += len(short) + len(holding)
-        wait_until(lambda jids=holding: watch.count() >= 0 and ledger.begun().keys() >= jids, "every thread to be busy")
+        wait_until(
+            lambda jids=holding: watch.count() >= 0 and stage.ledger.begun().keys() >= jids, "every thread to be busy"
+        )
         idle_at = time.monotonic() + BUSY
         wait_until(lambda at=idle_at: watch.count() >= 0 and time.monotonic() >= at, "them to have been busy for long")
-        ledger.open_gate(gate)
+        stage.ledger.open_gate(gate)
         wait_until(lambda count=pushed: watch.count() == count, "all outcomes")
 
-    lateness = watch.lateness(ledger)
-    report({"outcomes": pushed, "seconds": f"{median(lateness):.3f}, at most {lateness[-1]:.3f}"})
+    lateness = watch.lateness(stage.ledger)
+    stage.report({"outcomes": pushed, "seconds": f"{median(lateness):.3f}, at most {lateness[-1]:.3f}"})
     assert lateness[len(lateness) * 9 // 10] <= SOON
     assert lateness[-1] <= LATEST

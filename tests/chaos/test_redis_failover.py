@@ -6,22 +6,19 @@ What is lost without a confirmation is counted.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from random import Random
-from typing import Any
 
 import pytest
 
 from kiqcluster.store import Store
-from tests.chaos.ledger import Audit, Entry, Ledger, remains
+from tests.chaos.ledger import Audit, Entry
 from tests.chaos.pushing import Pusher
 from tests.chaos.scale import sized
-from tests.kit import Cluster, wait_until
+from tests.chaos.stage import ChaosStage
+from tests.kit import wait_until
 from tests.sentinel import SentinelGroup
-
-Run = Callable[..., Cluster]
-Report = Callable[[dict[str, Any]], None]
+from tests.stage import Jobs
 
 EXCHANGES = sized(3, 20)
 BEHIND = 100  # pushes that are acknowledged while the replica does not follow
@@ -38,15 +35,13 @@ def wait_for_more(pushers: list[Pusher], number: int = 30) -> None:
 
 
 @pytest.mark.parametrize("number", range(sized(1, 10)))
-def test_confirmed_pushes_survive_the_death_of_the_primary(
-    run: Run, ledger: Ledger, rng: Random, report: Report, number: int
-) -> None:
+def test_confirmed_pushes_survive_the_death_of_the_primary(stage: ChaosStage, number: int) -> None:
     """Those are counted that nobody runs before: a job that has run cannot be lost any more."""
     with SentinelGroup(is_far=True) as group, ExitStack() as pushing:
-        cluster = run("default", "-c", "4", "--redis", group.url)
-        confirmed = Pusher(Store(group.url, timeout=1.0), rng, queue="later", wait_replicas=1)
-        plain = Pusher(Store(group.url, timeout=1.0), rng, queue="later")
-        load = Pusher(Store(group.url, timeout=1.0), rng)
+        cluster = stage.run_cluster("default", "-c", "4", "--redis", group.url)
+        confirmed = Pusher(Store(group.url, timeout=1.0), stage.rng, queue="later", wait_replicas=1)
+        plain = Pusher(Store(group.url, timeout=1.0), stage.rng, queue="later")
+        load = Pusher(Store(group.url, timeout=1.0), stage.rng)
         pushers = [pushing.enter_context(pusher) for pusher in (confirmed, plain, load)]
         pid = cluster.wait_ready()[0]
         wait_for_more(pushers)
@@ -62,14 +57,14 @@ def test_confirmed_pushes_survive_the_death_of_the_primary(
         wait_for_more([plain, load])
         pushing.close()
 
-        wait_until(lambda: ledger.has_ended(load.certain - before), "jobs to run again")
-        run("later", "-c", "4", "--redis", group.url)
-        wait_until(lambda: ledger.has_ended(confirmed.certain), "all that was confirmed to end")
-        wait_until(lambda: remains(store) == {}, "all to be settled")
+        wait_until(lambda: stage.ledger.has_ended(load.certain - before), "jobs to run again")
+        stage.run_cluster("later", "-c", "4", "--redis", group.url)
+        wait_until(lambda: stage.ledger.has_ended(confirmed.certain), "all that was confirmed to end")
+        wait_until(lambda: Jobs(store).remaining() == {}, "all to be settled")
 
-        audit = ledger.audit(confirmed.certain | plain.certain | load.certain)
+        audit = stage.ledger.audit(confirmed.certain | plain.certain | load.certain)
         unexplained = unexplained_repeats(audit, [(behind_since, time.monotonic())])
-        report(
+        stage.report(
             {
                 **audit.counts(),
                 "unexplained": len(unexplained),
@@ -83,7 +78,7 @@ def test_confirmed_pushes_survive_the_death_of_the_primary(
         assert audit.lost & confirmed.certain == set()
         assert len(audit.lost & plain.certain) >= BEHIND  # else nothing was shown
         assert unexplained == []
-        assert ledger.begun().keys() & (confirmed.never | plain.never | load.never) == set()
+        assert stage.ledger.begun().keys() & (confirmed.never | plain.never | load.never) == set()
         assert cluster.pids() == {0: pid}
 
 
@@ -100,15 +95,13 @@ def unexplained_repeats(audit: Audit, windows: Sequence[tuple[float, float]]) ->
 
 
 @pytest.mark.full
-def test_an_exchange_of_roles_loses_nothing_that_was_confirmed(
-    run: Run, ledger: Ledger, rng: Random, report: Report
-) -> None:
+def test_an_exchange_of_roles_loses_nothing_that_was_confirmed(stage: ChaosStage) -> None:
     with SentinelGroup() as group, ExitStack() as pushing:
         for server in group.servers:
             server.store().call("CONFIG", "SET", "min-replicas-to-write", "1")
-        cluster = run("default", "default", "-c", "4", "--redis", group.url)
-        confirmed = Pusher(Store(group.url), rng, wait_replicas=1)
-        plain = Pusher(Store(group.url), rng)
+        cluster = stage.run_cluster("default", "default", "-c", "4", "--redis", group.url)
+        confirmed = Pusher(Store(group.url), stage.rng, wait_replicas=1)
+        plain = Pusher(Store(group.url), stage.rng)
         pushers = [pushing.enter_context(pusher) for pusher in (confirmed, plain)]
         pids = cluster.wait_ready(2)
 
@@ -120,12 +113,12 @@ def test_an_exchange_of_roles_loses_nothing_that_was_confirmed(
             windows.append((began, time.monotonic()))
         wait_for_more(pushers)
         pushing.close()
-        wait_until(lambda: ledger.has_ended(confirmed.certain), "all that was confirmed to end")
-        wait_until(lambda: remains(store) == {}, "all to be settled")
+        wait_until(lambda: stage.ledger.has_ended(confirmed.certain), "all that was confirmed to end")
+        wait_until(lambda: Jobs(store).remaining() == {}, "all to be settled")
 
-        audit = ledger.audit(confirmed.certain | plain.certain)
+        audit = stage.ledger.audit(confirmed.certain | plain.certain)
         unexplained = unexplained_repeats(audit, windows)
-        report(
+        stage.report(
             {
                 "exchanges": EXCHANGES,
                 **audit.counts(),
@@ -136,6 +129,6 @@ def test_an_exchange_of_roles_loses_nothing_that_was_confirmed(
             }
         )
         assert audit.lost & confirmed.certain == set()
-        assert ledger.begun().keys() & (confirmed.never | plain.never) == set()
+        assert stage.ledger.begun().keys() & (confirmed.never | plain.never) == set()
         assert unexplained == []
         assert cluster.pids() == pids

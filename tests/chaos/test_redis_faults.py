@@ -6,23 +6,18 @@ No process dies here, so nothing has an excuse for running twice.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from random import Random
-from typing import Any
 
 import pytest
 
 from kiqcluster.store import Store
 from kiqcluster.store.scripts import RESERVE, RESYNC, SETTLE, Script
-from tests.chaos.ledger import Ledger, remains
 from tests.chaos.pushing import Pusher
 from tests.chaos.scale import FULL, sized
-from tests.kit import PAUSE, Cluster, RedisServer, wait_until
-from tests.process.stage import holders, push_many
+from tests.chaos.stage import ChaosStage
+from tests.kit import PAUSE, RedisServer, wait_until
 from tests.proxy import Fault, Proxy
-
-Run = Callable[..., Cluster]
-Report = Callable[[dict[str, Any]], None]
 
 WEATHER = sized(20, 1_500)  # changes of the weather
 LONGEST_STALL = sized(0.3, 12.0)  # seconds; a call to Redis gives up after 5
@@ -102,31 +97,29 @@ class Storm:
         return self._rng.choice((digest(RESERVE), digest(SETTLE), digest(RESYNC), b"LPUSH", b"BLMOVE"))
 
 
-def test_whatever_befalls_the_connections_each_job_runs_once(
-    run: Run, store: Store, proxy: Proxy, ledger: Ledger, rng: Random, report: Report
-) -> None:
-    cluster = run("default", "default", "-c", "4", "--redis", proxy.url, **OFTEN)
+def test_whatever_befalls_the_connections_each_job_runs_once(stage: ChaosStage, proxy: Proxy) -> None:
+    cluster = stage.run_cluster("default", "default", "-c", "4", "--redis", proxy.url, **OFTEN)
     cluster.wait_ready(2)
-    storm = Storm(proxy, store, rng)
+    storm = Storm(proxy, stage.store, stage.rng)
 
-    with Pusher(Store(proxy.url, timeout=5.0 if FULL else 0.5), rng) as pusher:
+    with Pusher(Store(proxy.url, timeout=5.0 if FULL else 0.5), stage.rng) as pusher:
         for _ in range(WEATHER):
             storm.change()
         storm.pass_by()
-    wait_until(lambda: ledger.has_ended(pusher.certain), "all jobs to end", 60)
-    wait_until(lambda: remains(store) == {}, "all to be settled", 60)
+    wait_until(lambda: stage.ledger.has_ended(pusher.certain), "all jobs to end", 60)
+    wait_until(lambda: stage.remaining() == {}, "all to be settled", 60)
 
-    report({**storm.seen, **pusher.check(ledger)})
-    assert processed(store) == len(ledger.ended())
+    stage.report({**storm.seen, **pusher.check(stage.ledger)})
+    assert processed(stage.store) == len(stage.ledger.ended())
     assert cluster.stop() == 0
 
 
 @pytest.mark.parametrize("script", [RESERVE, SETTLE], ids=lambda script: script.name)
 def test_a_round_of_which_nobody_knows_whether_it_ran_is_cleared_up(
-    run: Run, store: Store, proxy: Proxy, ledger: Ledger, report: Report, script: Script
+    stage: ChaosStage, proxy: Proxy, script: Script
 ) -> None:
     """Its reply is lost; half of it arrives; or all, when its caller has given it up and gone on."""
-    cluster = run("default", "-c", "2", "--redis", proxy.url)
+    cluster = stage.run_cluster("default", "-c", "2", "--redis", proxy.url)
     cluster.wait_ready()
     jids: list[str] = []
     held: list[Fault] = []
@@ -135,26 +128,26 @@ def test_a_round_of_which_nobody_knows_whether_it_ran_is_cleared_up(
         fault = befall(digest(script), times=TIMES)
         held.append(fault)
         while fault.befell < TIMES:
-            more = push_many(store, "Work", [[1]] * JOBS)
-            wait_until(lambda jids=more: ledger.has_ended(jids), "the jobs to end")
+            more = stage.push_many("Work", [[1]] * JOBS)
+            wait_until(lambda jids=more: stage.ledger.has_ended(jids), "the jobs to end")
             jids += more
 
     # Those that were held arrive now, when there is something for them to take.
     cluster.signal(signal.SIGTSTP)
     cluster.wait_for("worker_quiet")
-    wait_until(lambda: remains(store) == {}, "all to be settled")
-    jids += push_many(store, "Work", [[1]] * JOBS)
+    wait_until(lambda: stage.remaining() == {}, "all to be settled")
+    jids += stage.push_many("Work", [[1]] * JOBS)
     for fault in held:
         proxy.release(fault)
-    store.call("PING")  # whatever has arrived before it has run
-    assert holders(store) == set()
-    wait_until(lambda: remains(store) == {"queue:default": JOBS}, "the bell that rang to be put back")
+    stage.store.call("PING")  # whatever has arrived before it has run
+    assert stage.holders() == set()
+    wait_until(lambda: stage.remaining() == {"queue:default": JOBS}, "the bell that rang to be put back")
     cluster.signal(signal.SIGCONT)
-    wait_until(lambda: ledger.has_ended(jids), "the last jobs to end")
-    wait_until(lambda: remains(store) == {}, "all to be settled")
+    wait_until(lambda: stage.ledger.has_ended(jids), "the last jobs to end")
+    wait_until(lambda: stage.remaining() == {}, "all to be settled")
 
-    audit = ledger.audit(jids)
-    report({"befell": len(held) * TIMES, **audit.counts()})
+    audit = stage.ledger.audit(jids)
+    stage.report({"befell": len(held) * TIMES, **audit.counts()})
     assert (audit.lost, audit.repeated, audit.strangers) == (set(), {}, set())
-    assert ledger.begun() == dict.fromkeys(jids, 1)
-    assert processed(store) == len(jids)
+    assert stage.ledger.begun() == dict.fromkeys(jids, 1)
+    assert processed(stage.store) == len(jids)

@@ -3,37 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from random import Random
-from typing import Any
 
 from kiqcluster.store import Store
-from tests.chaos.ledger import Ledger, remains
 from tests.chaos.pushing import Pusher
 from tests.chaos.scale import sized
+from tests.chaos.stage import ChaosStage
 from tests.chaos.test_redis_failover import unexplained_repeats, wait_for_more
-from tests.kit import Cluster, wait_until
-from tests.process.stage import readiness
+from tests.kit import wait_until
 from tests.sentinel import SentinelGroup
+from tests.stage import Jobs
 from tests.tls import Locks
-
-Run = Callable[..., Cluster]
-Report = Callable[[dict[str, Any]], None]
 
 EXCHANGES = sized(0, 10)  # before the primary dies
 
 
-def test_a_cluster_behind_tls_and_passwords_goes_on_when_its_primary_changes(
-    run: Run, ledger: Ledger, rng: Random, report: Report, tmp_path: Path
-) -> None:
+def test_a_cluster_behind_tls_and_passwords_goes_on_when_its_primary_changes(stage: ChaosStage, tmp_path: Path) -> None:
     locks = Locks.made(tmp_path)
     with SentinelGroup(locks=locks) as group, ExitStack() as pushing:
         for server in group.servers:
             server.store().call("CONFIG", "SET", "min-replicas-to-write", "1")
-        cluster = run("default", "default", "-c", "4", "--redis", group.url)
-        confirmed = pushing.enter_context(Pusher(Store(group.url), rng, wait_replicas=1))
+        cluster = stage.run_cluster("default", "default", "-c", "4", "--redis", group.url)
+        confirmed = pushing.enter_context(Pusher(Store(group.url), stage.rng, wait_replicas=1))
         pids = cluster.wait_ready(2)
 
         windows = []
@@ -51,16 +43,16 @@ def test_a_cluster_behind_tls_and_passwords_goes_on_when_its_primary_changes(
         windows.append((began, time.monotonic()))
         pushing.close()
 
-        wait_until(lambda: ledger.has_ended(confirmed.certain), "all that was confirmed to end")
-        wait_until(lambda: remains(store) == {}, "all to be settled")
-        wait_until(lambda: readiness(cluster)[0] == 200, "the cluster to be ready")
+        wait_until(lambda: stage.ledger.has_ended(confirmed.certain), "all that was confirmed to end")
+        wait_until(lambda: Jobs(store).remaining() == {}, "all to be settled")
+        wait_until(lambda: cluster.readiness()[0] == 200, "the cluster to be ready")
 
-        audit = ledger.audit(confirmed.certain)
+        audit = stage.ledger.audit(confirmed.certain)
         unexplained = unexplained_repeats(audit, windows)
-        report({"exchanges": EXCHANGES, **audit.counts(), "unexplained": len(unexplained), **confirmed.counts()})
+        stage.report({"exchanges": EXCHANGES, **audit.counts(), "unexplained": len(unexplained), **confirmed.counts()})
         assert audit.lost == set()
         assert unexplained == []
-        assert ledger.begun().keys() & confirmed.never == set()
+        assert stage.ledger.begun().keys() & confirmed.never == set()
         assert cluster.pids() == pids
         assert cluster.stop() == 0
         assert not any(secret in line for secret in (locks.password, locks.login) for line in cluster.lines)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from random import Random
-from typing import Any
 
 import pytest
 
 from kiqcluster.store import Store
-from tests.chaos.ledger import Ledger, remains
+from tests.chaos.ledger import Ledger
 from tests.chaos.scale import sized
-from tests.kit import PAUSE, Cluster, RedisServer, wait_until
-from tests.process.stage import holders, identities, push_many, queued
-
-Run = Callable[..., Cluster]
-Report = Callable[[dict[str, Any]], None]
+from tests.chaos.stage import ChaosStage
+from tests.kit import PAUSE, wait_until
+from tests.stage import Jobs
 
 STOPS = sized(4, 50)
 TIMEOUT = "1"  # second that running jobs get
@@ -40,7 +37,7 @@ class Stream(threading.Thread):
     def run(self) -> None:
         while not self._over.is_set():
             count = self._rng.randrange(1, 10)
-            self.jids += push_many(self._store, "Work", [[self._length()] for _ in range(count)])
+            self.jids += Jobs(self._store).push_many("Work", [[self._length()] for _ in range(count)])
             PAUSE.wait(PUSH_PAUSE)
 
     def _length(self) -> float:
@@ -59,44 +56,44 @@ def begun_in(ledger: Ledger, pid: int) -> set[str]:
 
 
 @pytest.fixture
-def stream(store: Store, redis_server: RedisServer, rng: Random) -> Iterator[Stream]:
+def stream(stage: ChaosStage) -> Iterator[Stream]:
     """Pushes all the while, on a connection of its own."""
-    stream = Stream(redis_server.store(), rng)
+    stream = Stream(stage.redis.store(), stage.rng)
     stream.start()
     yield stream
     stream.end()
 
 
 def test_stops_with_long_jobs_lose_nothing_of_what_runs_waits_or_is_pushed_meanwhile(
-    run: Run, store: Store, ledger: Ledger, report: Report, stream: Stream
+    stage: ChaosStage, stream: Stream
 ) -> None:
-    long_jobs = set(push_many(store, "hold", [["gate"]] * LONG_JOBS))
+    long_jobs = set(stage.push_many("hold", [["gate"]] * LONG_JOBS))
     pushed_meanwhile = 0
 
     for number in range(1, STOPS + 1):
-        cluster = run("default", "-c", str(THREADS), "-t", TIMEOUT)
+        cluster = stage.run_cluster("default", "-c", str(THREADS), "-t", TIMEOUT)
         pid = cluster.wait_ready()[0]
-        wait_until(lambda pid=pid: begun_in(ledger, pid) > long_jobs, "long jobs and short ones to run")
+        wait_until(lambda pid=pid: begun_in(stage.ledger, pid) > long_jobs, "long jobs and short ones to run")
         pushed = len(stream.jids)
         assert cluster.stop() == 0
-        ledger.died(pid)
+        stage.ledger.died(pid)
         pushed_meanwhile += len(stream.jids) - pushed
 
-        waiting = queued(store)
+        waiting = stage.queued()
         assert {
             each["jid"]: each["interrupted_count"] for each in waiting if each["jid"] in long_jobs
         } == dict.fromkeys(long_jobs, number)
-        assert holders(store) == identities(store) == set()
+        assert stage.holders() == stage.members() == set()
 
     jids = long_jobs | set(stream.end())
-    ledger.open_gate("gate")
-    last = run("default", "-c", str(5 * THREADS), "-t", TIMEOUT)
-    wait_until(lambda: ledger.has_ended(jids), "all to complete", seconds=120)
-    wait_until(lambda: not remains(store), "all to be settled")
+    stage.ledger.open_gate("gate")
+    last = stage.run_cluster("default", "-c", str(5 * THREADS), "-t", TIMEOUT)
+    wait_until(lambda: stage.ledger.has_ended(jids), "all to complete", seconds=120)
+    wait_until(lambda: not stage.remaining(), "all to be settled")
     assert last.stop() == 0
-    audit = ledger.audit(jids)
-    report({"stops": STOPS, "pushed during shutdowns": pushed_meanwhile, **audit.counts()})
+    audit = stage.ledger.audit(jids)
+    stage.report({"stops": STOPS, "pushed during shutdowns": pushed_meanwhile, **audit.counts()})
     assert audit.lost == audit.strangers == audit.unexplained == set()
     assert not audit.repeated.keys() & long_jobs
     assert pushed_meanwhile > STOPS
-    assert int(store.call("GET", "stat:processed")) == len(jids)
+    assert int(stage.store.call("GET", "stat:processed")) == len(jids)

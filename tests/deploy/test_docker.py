@@ -14,10 +14,10 @@ import pytest
 
 from kiqcluster.config import STOP_GRACE_SECONDS
 from kiqcluster.process.config_sources import load
-from kiqcluster.store import Store
 from tests.deploy.stage import need
-from tests.kit import ROOT, RedisServer, free_port, http_get, is_alive, require, unavailable, wait_until
-from tests.process.stage import children, push
+from tests.kit import ROOT, free_port, http_get, is_alive, require, unavailable, wait_until
+from tests.proc import children
+from tests.stage import Stage
 
 DOCKERFILE = ROOT / "deploy" / "docker" / "Dockerfile"
 COMPOSE = ROOT / "deploy" / "docker" / "compose.yaml"
@@ -171,14 +171,14 @@ class Container:
 
 
 @pytest.fixture
-def container(image: Image, redis_server: RedisServer, store: Store, tmp_path: Path) -> Iterator[Container]:
+def container(image: Image, stage: Stage, tmp_path: Path) -> Iterator[Container]:
     """The image's entry point, ready, with an application of the tests."""
     port = free_port()
     environ = {
         **{name: value for name, value in image.environ().items() if name.startswith("KIQ_")},
         "PATH": "/usr/bin:/bin",
         "PYTHONPATH": str(ROOT),
-        "REDIS_URL": redis_server.url,
+        "REDIS_URL": stage.redis.url,
         "KIQ_REQUIRE": "tests.apps.orphans",
         "KIQ_LISTEN": f"127.0.0.1:{port}",
         "KIQ_CONTROL": str(tmp_path / "control.sock"),
@@ -215,11 +215,11 @@ class TestD11:
     COUNT = 20
 
     def test_it_reaps_what_jobs_leave_behind_and_counts_none_as_a_worker(
-        self, container: Container, store: Store, tmp_path: Path
+        self, container: Container, stage: Stage, tmp_path: Path
     ) -> None:
         workers = len(children(container.pid))
 
-        push(store, "leave_behind", str(tmp_path), self.COUNT)
+        stage.push("leave_behind", str(tmp_path), self.COUNT)
         wait_until(lambda: len(children(container.pid)) == workers + self.COUNT, "orphans to be adopted")
         (tmp_path / "go").touch()
         wait_until(lambda: len(children(container.pid)) == workers, "orphans to be reaped")
@@ -229,8 +229,8 @@ class TestD11:
         assert container.is_ready()
         assert container.restarts() == 0
 
-    def test_term_ends_it_with_0_and_nothing_is_left(self, container: Container, store: Store, tmp_path: Path) -> None:
-        push(store, "leave_behind", str(tmp_path), 1)
+    def test_term_ends_it_with_0_and_nothing_is_left(self, container: Container, stage: Stage, tmp_path: Path) -> None:
+        stage.push("leave_behind", str(tmp_path), 1)
         wait_until(lambda: len(children(container.pid)) == 3, "an orphan to be adopted")  # two groups, two workers
         inside = [container.pid, *children(container.pid)]
 

@@ -9,16 +9,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kiqcluster.config import STOP_GRACE_SECONDS, Config
-from kiqcluster.store import Store
 from tests.deploy.stage import need
 from tests.kit import ROOT, Cluster, RedisServer, require
-from tests.process.stage import metric
+from tests.stage import Stage
 
 PAGE = ROOT / "docs" / "deploy.md"
 # What changes a machine or asks a daemon: shown, never run here.
@@ -74,9 +73,9 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def cluster(run_cluster: Callable[..., Cluster], folder: Path, store: Store) -> Cluster:
+def cluster(stage: Stage, folder: Path) -> Cluster:
     """A cluster that takes orders in that folder."""
-    cluster = run_cluster("default", "-c", "1", KIQ_CONTROL=str(folder / "control.sock"))
+    cluster = stage.run_cluster("default", "-c", "1", KIQ_CONTROL=str(folder / "control.sock"))
     cluster.wait_ready()
     return cluster
 
@@ -90,10 +89,10 @@ def test_kiqctl_does_what_the_page_says(cluster: Cluster, folder: Path) -> None:
             [sys.executable, "-m", "kiqcluster.ctl", *there], cwd=ROOT, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        quiet.append((words[1], metric(cluster, "kiqcluster_quiet")))
+        quiet.append((words[1], cluster.metric("kiqcluster_quiet")))
 
     assert quiet == [("roll", 0), ("quiet", 1), ("resume", 0)]
-    assert metric(cluster, 'kiqcluster_rolls_total{result="done"}') == 1
+    assert cluster.metric('kiqcluster_rolls_total{result="done"}') == 1
 
 
 def test_the_script_is_called_as_the_page_says(cluster: Cluster, folder: Path, redis_server: RedisServer) -> None:
@@ -115,7 +114,7 @@ def test_the_script_is_called_as_the_page_says(cluster: Cluster, folder: Path, r
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert str((folder / "current").readlink()) == "releases/42"
-    assert metric(cluster, 'kiqcluster_rolls_total{result="done"}') == 1
+    assert cluster.metric('kiqcluster_rolls_total{result="done"}') == 1
 
 
 def test_every_alert_is_in_the_table() -> None:

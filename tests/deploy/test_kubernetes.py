@@ -13,10 +13,9 @@ from kiqcluster.config import STOP_GRACE_SECONDS, Config
 from kiqcluster.ctl.fleet import steer
 from kiqcluster.process.config_sources import load
 from kiqcluster.process.durations import parse_duration
-from kiqcluster.store import Store
 from tests.deploy.stage import need
 from tests.kit import ROOT, Cluster, http_get, wait_until
-from tests.process.stage import is_ready
+from tests.stage import Stage
 
 FOLDER = ROOT / "deploy" / "kubernetes"
 VERSIONS = ("1.28", "1.32", "1.37")  # from the first whose kubelet kills a container as a whole
@@ -243,13 +242,11 @@ class TestParts:
 class TestProbes:
     """What the manifests ask is asked of a real cluster."""
 
-    def test_each_is_answered_and_the_pod_drains_before_it_stops(
-        self, run_cluster: Any, store: Store, tmp_path: Path
-    ) -> None:
+    def test_each_is_answered_and_the_pod_drains_before_it_stops(self, stage: Stage, tmp_path: Path) -> None:
         path = tmp_path / "control.sock"
-        cluster: Cluster = run_cluster("default", "-c", "1", KIQ_CONTROL=str(path))
+        cluster: Cluster = stage.run_cluster("default", "-c", "1", KIQ_CONTROL=str(path))
         cluster.wait_ready()
-        wait_until(lambda: is_ready(cluster.port), "the cluster to be ready")
+        wait_until(lambda: cluster.is_ready(), "the cluster to be ready")
         worker = container("shop-worker")
         pages = {name: worker[name]["httpGet"]["path"] for name in ("startupProbe", "livenessProbe", "readinessProbe")}
         assert {name: http_get(cluster.port, page)[0] for name, page in pages.items()} == dict.fromkeys(pages, 200)

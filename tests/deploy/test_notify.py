@@ -17,8 +17,8 @@ from kiqcluster.ipc import local_http
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from tests.deploy.stage import Manager, Unit, service
-from tests.kit import ROOT, Cluster, RedisServer, wait_until
-from tests.process.stage import occupy, push, release, wait_noted
+from tests.kit import ROOT, Cluster, wait_until
+from tests.stage import Stage
 
 UNIT = ROOT / "deploy" / "systemd" / "kiqcluster@.service"
 
@@ -66,13 +66,13 @@ def slow(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def start(run_cluster: RunCluster, short: Path, manager: Manager, tmp_path: Path) -> RunCluster:
+def start(stage: Stage, short: Path, manager: Manager, tmp_path: Path) -> RunCluster:
     """Run a cluster that believes systemd to have started it."""
 
     def start(*words: str, **environ: str) -> Cluster:
         folder = ("--directory", str(tmp_path))
         variables = {"NOTIFY_SOCKET": str(short / "notify"), "PYTHONPATH": str(ROOT)}
-        return run_cluster(*words, "-c", "1", *folder, **variables, **environ)
+        return stage.run_cluster(*words, "-c", "1", *folder, **variables, **environ)
 
     return start
 
@@ -103,10 +103,10 @@ class TestD10:
         cluster.wait_ready(2)
 
     def test_a_stop_is_told_and_asks_for_time_while_jobs_run(
-        self, start: RunCluster, slow: str, manager: Manager, store: Store
+        self, start: RunCluster, slow: str, manager: Manager, stage: Stage
     ) -> None:
         cluster = start("default", app=slow)
-        occupy(cluster, store)
+        stage.occupy(cluster)
         wait_until(lambda: manager.words() == ["READY"], "systemd to be told")
         asked = manager.count("EXTEND_TIMEOUT_USEC")
 
@@ -114,7 +114,7 @@ class TestD10:
 
         wait_until(lambda: manager.words() == ["READY", "STOPPING"], "systemd to be told")
         wait_until(lambda: manager.count("EXTEND_TIMEOUT_USEC") > asked, "systemd to be asked for time")
-        release(store)
+        stage.release()
         assert cluster.wait() == 0
         assert manager.words() == ["READY", "STOPPING"]
 
@@ -153,11 +153,11 @@ class TestD10:
         wait_until(lambda: manager.count("WATCHDOG") >= so_far + 4, "four signs of life")
 
     def test_workers_know_nothing_of_it(
-        self, start: RunCluster, slow: str, store: Store, manager: Manager, tmp_path: Path
+        self, start: RunCluster, slow: str, stage: Stage, manager: Manager, tmp_path: Path
     ) -> None:
         start("default", app=slow, WATCHDOG_USEC="30000000").wait_ready()
 
-        push(store, "tell", str(tmp_path / "seen"))
+        stage.push("tell", str(tmp_path / "seen"))
 
         wait_until(lambda: (tmp_path / "seen").exists() and (tmp_path / "seen").read_text(), "the job to tell")
         names = (tmp_path / "seen").read_text().split()
@@ -176,7 +176,7 @@ def answer(path: Path, page: str) -> tuple[int, dict[str, object]]:
 
 class TestTwoInstances:
     def test_they_run_beside_each_other_with_the_units_variables(
-        self, short: Path, redis_server: RedisServer, store: Store, tmp_path: Path
+        self, short: Path, stage: Stage, tmp_path: Path
     ) -> None:
         unit, pids = Unit(UNIT), {}
         with ExitStack() as stack:
@@ -186,7 +186,7 @@ class TestTwoInstances:
                 environ = unit.environ(instance, str(short)) | {
                     "KIQ_GROUPS": "default other",
                     "KIQ_REQUIRE": "tests.apps.basic",
-                    "REDIS_URL": redis_server.url,
+                    "REDIS_URL": stage.redis.url,
                     "PATH": os.environ["PATH"],
                     "PYTHONPATH": str(ROOT),
                 }
@@ -198,8 +198,8 @@ class TestTwoInstances:
                 wait_until(lambda: answer(folder / "http.sock", "/readiness")[0] == 200, f"{instance} to be ready")  # noqa: B023
                 assert answer(folder / "control.sock", "/status")[1]["pid"] == pid
                 assert int((folder / "pid").read_text()) == pid
-            push(store, "record", "a")
-            wait_noted(store, "ran a")
+            stage.push("record", "a")
+            stage.wait_noted("ran a")
 
         for instance in pids:
             assert list((short / "kiqcluster" / instance).iterdir()) == []

@@ -15,10 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from kiqcluster.clock import SystemClock
 from kiqcluster.ctl.exporter.exporter import Exporter
-from kiqcluster.store import Store
 from tests.deploy.stage import need
 from tests.kit import ROOT, Cluster, http_get, require, wait_until
-from tests.process.stage import push, wait_noted
+from tests.stage import Stage
 
 FOLDER = ROOT / "deploy" / "prometheus"
 RULES = [FOLDER / "recording.yml", FOLDER / "alerts.yml"]
@@ -183,13 +182,13 @@ def asked_for() -> dict[str, str]:
 
 
 class TestNames:
-    def test_what_is_asked_for_is_exported(self, run_cluster: Any, store: Store) -> None:
-        cluster: Cluster = run_cluster("default", "-c", "1")
+    def test_what_is_asked_for_is_exported(self, stage: Stage) -> None:
+        cluster: Cluster = stage.run_cluster("default", "-c", "1")
         cluster.wait_ready()
-        push(store, "record", "a")
-        wait_noted(store, "ran a")
+        stage.push("record", "a")
+        stage.wait_noted("ran a")
         wait_until(lambda: "sidekiq_jobs_completion_seconds_count" in live(cluster), "the job to be counted")
-        exporter = Exporter(store, SystemClock(), 0.0, lambda trouble: None)
+        exporter = Exporter(stage.store, SystemClock(), 0.0, lambda trouble: None)
         exported = live(cluster) | names(exporter.page("", "")[1].decode())
 
         asked = asked_for()

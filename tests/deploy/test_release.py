@@ -6,14 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kiqcluster.store import Store
-from tests.kit import ROOT, Cluster, RedisServer, require, wait_until
-from tests.process.stage import is_ready, metric, push, slots, wait_noted
+from tests.kit import ROOT, Cluster, require, wait_until
+from tests.stage import Stage
 
 SCRIPT = ROOT / "deploy" / "rolling-deploy"
 APPLICATION = """
@@ -31,8 +30,6 @@ import os, pathlib, time
 while os.environ.get("KIQ_SLOT") == "1" and not pathlib.Path("../../go on").exists():
     time.sleep(0.02)
 """
-
-RunCluster = Callable[..., Cluster]
 
 
 class Site:
@@ -59,13 +56,13 @@ class Site:
 
     def running(self) -> list[str]:
         """Return the name of the release that each slot runs."""
-        return [Path(slot["release"]).name for slot in slots(self.cluster)]
+        return [Path(slot["release"]).name for slot in self.cluster.slots()]
 
     def current(self) -> str:
         return (self.folder / "current").resolve().name
 
     def is_quiet(self) -> bool:
-        return metric(self.cluster, "kiqcluster_quiet") == 1
+        return self.cluster.metric("kiqcluster_quiet") == 1
 
 
 def finish(script: subprocess.Popen[str], code: int) -> None:
@@ -75,7 +72,7 @@ def finish(script: subprocess.Popen[str], code: int) -> None:
 
 
 @pytest.fixture
-def site(run_cluster: RunCluster, redis_server: RedisServer, store: Store, tmp_path: Path) -> Site:
+def site(stage: Stage, tmp_path: Path) -> Site:
     """Release 1 runs; 2 is there too; 3 does not boot; 4 does in slot 0, and in slot 1 once there is a file `go on`."""
     require("bash", "bash")
     for name in "1234":
@@ -85,74 +82,74 @@ def site(run_cluster: RunCluster, redis_server: RedisServer, store: Store, tmp_p
         (tmp_path / "releases" / name / "app.py").write_text(source)
     (tmp_path / "current").symlink_to("releases/1")
     words = ["default", "default", "-c", "1", "--directory", str(tmp_path / "current")]
-    cluster = run_cluster(*words, app="app", PYTHONPATH=str(ROOT))
+    cluster = stage.run_cluster(*words, app="app", PYTHONPATH=str(ROOT))
     cluster.wait_ready(2)
-    return Site(tmp_path, cluster, redis_server.url)
+    return Site(tmp_path, cluster, stage.redis.url)
 
 
-def test_jobs_wait_during_the_release_and_run_with_the_new_code(site: Site, store: Store) -> None:
+def test_jobs_wait_during_the_release_and_run_with_the_new_code(site: Site, stage: Stage) -> None:
     script = site.deploy("--", *site.release("2"))
     wait_until((site.folder / "begun").exists, "the release to begin")
     assert site.is_quiet()
-    push(store, "tell", "pushed during the deploy")
+    stage.push("tell", "pushed during the deploy")
 
     (site.folder / "go").touch()
 
     finish(script, 0)
-    wait_noted(store, "pushed during the deploy release 2")
+    stage.wait_noted("pushed during the deploy release 2")
     assert not site.is_quiet()
-    assert metric(site.cluster, 'kiqcluster_rolls_total{result="done"}') == 1
+    assert site.cluster.metric('kiqcluster_rolls_total{result="done"}') == 1
     assert site.cluster.stop() == 0
 
 
-def test_a_release_that_fails_leaves_the_old_code_running_in_the_same_processes(site: Site, store: Store) -> None:
+def test_a_release_that_fails_leaves_the_old_code_running_in_the_same_processes(site: Site, stage: Stage) -> None:
     before = site.cluster.pids()
 
     finish(site.deploy("--", "sh", "-c", "exit 7"), 7)
 
-    push(store, "tell", "after")
-    wait_noted(store, "after release 1")
+    stage.push("tell", "after")
+    stage.wait_noted("after release 1")
     assert not site.is_quiet()
     assert site.cluster.pids() == before
 
 
-def test_a_release_that_does_not_boot_takes_no_slot_and_is_undone(site: Site, store: Store) -> None:
+def test_a_release_that_does_not_boot_takes_no_slot_and_is_undone(site: Site, stage: Stage) -> None:
     before = site.cluster.pids()
     (site.folder / "go").touch()
 
     finish(site.deploy("--undo", "ln -sfn releases/1 current", "--", *site.release("3")), 1)
 
-    push(store, "tell", "after")
-    wait_noted(store, "after release 1")
+    stage.push("tell", "after")
+    stage.wait_noted("after release 1")
     assert not site.is_quiet()
     assert site.cluster.pids() == before
     assert (site.folder / "current").resolve().name == "1"
 
 
-def test_a_script_that_is_terminated_resumes_the_fleet(site: Site, store: Store) -> None:
+def test_a_script_that_is_terminated_resumes_the_fleet(site: Site, stage: Stage) -> None:
     script = site.deploy("--", *site.release("2"))
     wait_until((site.folder / "begun").exists, "the release to begin")
-    push(store, "tell", "pushed during the deploy")
+    stage.push("tell", "pushed during the deploy")
 
     script.send_signal(signal.SIGTERM)
 
     finish(script, 128 + signal.SIGTERM)
-    wait_noted(store, "pushed during the deploy release 1")
+    stage.wait_noted("pushed during the deploy release 1")
     assert not site.is_quiet()
 
 
-def test_a_script_that_is_killed_strands_nobody(site: Site, store: Store) -> None:
+def test_a_script_that_is_killed_strands_nobody(site: Site, stage: Stage) -> None:
     script = site.deploy("--lease", "5s", "--", *site.release("2"))
     wait_until((site.folder / "begun").exists, "the release to begin")
-    push(store, "tell", "pushed during the deploy")
+    stage.push("tell", "pushed during the deploy")
     assert site.is_quiet()
 
     script.kill()
     (site.folder / "go").touch()  # what it had started goes on by itself
 
-    wait_noted(store, "pushed during the deploy release 1")
-    wait_until(lambda: is_ready(site.cluster.port), "the cluster to be ready again")
-    assert metric(site.cluster, "kiqcluster_quiet_lease_expirations_total") == 1
+    stage.wait_noted("pushed during the deploy release 1")
+    wait_until(lambda: site.cluster.is_ready(), "the cluster to be ready again")
+    assert site.cluster.metric("kiqcluster_quiet_lease_expirations_total") == 1
     script.communicate()
 
 
@@ -167,7 +164,7 @@ def test_a_script_that_is_terminated_during_the_commit_leaves_one_release_everyw
     assert (site.current(), site.running()) == ("1", ["1", "1"])
     assert not site.is_quiet()
     assert store.call("EXISTS", store.keys.deploy) == 0
-    assert metric(site.cluster, 'kiqcluster_rolls_total{result="superseded"}') == 1
+    assert site.cluster.metric('kiqcluster_rolls_total{result="superseded"}') == 1
 
 
 def test_without_undo_it_rolls_back_all_the_same_and_says_where_the_link_leads(site: Site, store: Store) -> None:

@@ -15,9 +15,10 @@ from kiqcluster.clock import SystemClock
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from tests.docs.test_docs import blocks
-from tests.kit import ROOT, RedisServer
+from tests.kit import ROOT
 from tests.process.examples import EXAMPLE_JID, lay_out, run_example
 from tests.process.kiqctl import Kiqctl
+from tests.stage import Stage
 from tests.standin import StandIn, publish
 
 PAGE = ROOT / "docs/kiqctl.md"
@@ -33,8 +34,8 @@ UNSTEADY = [
 
 
 @pytest.fixture
-def kiqctl(store: Store, redis_server: RedisServer) -> Iterator[Kiqctl]:
-    running = Kiqctl(redis_server.url)
+def kiqctl(stage: Stage) -> Iterator[Kiqctl]:
+    running = Kiqctl(stage.redis.url)
     yield running
     running.close()
 
@@ -59,16 +60,14 @@ def steady(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines()]
 
 
-def test_the_commands_of_the_page_do_what_it_says(
-    kiqctl: Kiqctl, store: Store, fleet: StandIn, redis_server: RedisServer
-) -> None:
+def test_the_commands_of_the_page_do_what_it_says(kiqctl: Kiqctl, stage: Stage, fleet: StandIn) -> None:
     compared = 0
     for block in blocks(PAGE, "console"):
-        lay_out(store)
+        lay_out(stage)
         fleet.quiet_alone = set()
         for line, expected in re.findall(r"^\$ (kiqctl .*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
             fleet.publish()  # what is published expires after a minute
-            done = run_example(kiqctl, shlex.split(line, comments=True)[1:], redis_server.url)
+            done = run_example(kiqctl, shlex.split(line, comments=True)[1:], stage.redis.url)
             assert done.returncode == 0, f"{line}\n{done.stderr}"
             if expected:
                 assert steady(done.stdout) == steady(expected), line

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,8 @@ import kiqcluster
 from kiqcluster.process import config_sources, log_wording
 from kiqcluster.supervisor import reload, signals
 from kiqcluster.worker import inbox
-from tests.kit import ROOT, Cluster, RedisServer, http_get, require, wait_until
+from tests.kit import ROOT, http_get, require, wait_until
+from tests.stage import Stage
 
 DOCS = ROOT / "docs"
 HOME = "/run/kiqcluster/shop"  # of the pages
@@ -41,20 +42,20 @@ def is_as_shown(printed: str, shown: str) -> bool:
 class Site:
     """A cluster of two groups as the pages have it, and a shell beside it."""
 
-    def __init__(self, run_cluster: Callable[..., Cluster], server: RedisServer, folder: Path) -> None:
+    def __init__(self, stage: Stage, folder: Path) -> None:
         self._folder = folder
         for name, module in (("kiqcluster", "kiqcluster"), ("kiqctl", "kiqcluster.ctl")):
             program = folder / name
             program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
             program.chmod(0o755)
-        self.cluster = run_cluster(
+        self.cluster = stage.run_cluster(
             "default", "mailers", KIQ_PIDFILE=str(folder / "pid"), KIQ_CONTROL=str(folder / "control.sock")
         )
         self._environ = {
             **os.environ,
             "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
-            "REDIS_URL": server.url,
+            "REDIS_URL": stage.redis.url,
             "KIQ_LISTEN": f"127.0.0.1:{self.cluster.port}",
         }
 
@@ -77,10 +78,10 @@ class Site:
 
 
 @pytest.fixture
-def site(run_cluster: Callable[..., Cluster], redis_server: RedisServer) -> Iterator[Site]:
+def site(stage: Stage) -> Iterator[Site]:
     require("curl", "curl")
     with tempfile.TemporaryDirectory(prefix="kiq-") as name:  # short: a unix socket's path may not be long
-        yield Site(run_cluster, redis_server, Path(name))
+        yield Site(stage, Path(name))
 
 
 def section(page: Path, heading: str) -> str:

@@ -15,7 +15,8 @@ from kiqcluster.sidekiq.ruby_json import decode
 from kiqcluster.store import Store
 from tests.interop.programs import RubyProgram, RubyServer
 from tests.interop.test_scenarios import SCENARIOS
-from tests.kit import ROOT, Cluster, RedisServer, wait_until
+from tests.kit import ROOT, RedisServer, wait_until
+from tests.stage import Stage
 
 PAGE = (ROOT / "docs/sidekiq_compatibility.md").read_text()
 
@@ -47,19 +48,17 @@ def run_python(tmp_path: Path, redis_server: RedisServer) -> Callable[[str], str
 
 
 @pytest.mark.ruby
-def test_what_ruby_enqueues_runs_in_python(
-    ruby: RubyProgram, store: Store, run_cluster: Callable[..., Cluster], tmp_path: Path
-) -> None:
+def test_what_ruby_enqueues_runs_in_python(ruby: RubyProgram, stage: Stage, tmp_path: Path) -> None:
     (declaration, *_), (rails,) = blocks("python"), blocks("ruby")
     (tmp_path / "shop.py").write_text(declaration)
     (command,) = re.findall(r"^\$ kiqcluster (.*) -r shop$", "\n".join(blocks("console")), re.MULTILINE)
 
     ruby.ask({"ruby": "TOPLEVEL_BINDING.eval(code)", "locals": {"code": rails}})
-    cluster = run_cluster(*command.split(), app=str(tmp_path / "shop.py"))
+    cluster = stage.run_cluster(*command.split(), app=str(tmp_path / "shop.py"))
 
     wait_until(lambda: any("invoice 7 in CHF" in line for line in cluster.lines), "the job to run")
-    wait_until(lambda: store.call("GET", "stat:processed") == b"1", "it to be counted")
-    assert store.call("ZCARD", "retry") == 0
+    wait_until(lambda: stage.store.call("GET", "stat:processed") == b"1", "it to be counted")
+    assert stage.store.call("ZCARD", "retry") == 0
 
 
 @pytest.mark.ruby
@@ -73,16 +72,14 @@ def test_what_python_enqueues_is_rubys(ruby: RubyProgram, store: Store, run_pyth
 
 
 @pytest.mark.ruby
-def test_rubys_processes_are_steered(
-    sidekiq_is_there: None, store: Store, redis_server: RedisServer, run_python: Callable[[str], str]
-) -> None:
-    server = RubyServer(redis_server.url, queue="mailers", threads=4)
+def test_rubys_processes_are_steered(sidekiq_is_there: None, stage: Stage, run_python: Callable[[str], str]) -> None:
+    server = RubyServer(stage.redis.url, queue="mailers", threads=4)
     try:
-        wait_until(lambda: len(ProcessSet(store=store)), "Ruby to register", 30)
+        wait_until(lambda: len(ProcessSet(store=stage.store)), "Ruby to register", 30)
 
         assert run_python(blocks("python")[2]) == "Ruby's mailers 4\n"
 
-        wait_until(lambda: next(iter(ProcessSet(store=store))).is_quiet, "Ruby to be quiet")
+        wait_until(lambda: next(iter(ProcessSet(store=stage.store))).is_quiet, "Ruby to be quiet")
     finally:
         server.close()
 
@@ -92,17 +89,15 @@ def test_there_is_a_scenario_for_each_promise() -> None:
     assert "tests/interop/test_scenarios.py" in PAGE
 
 
-def test_an_unknown_class_is_put_off_as_often_as_the_page_says(
-    store: Store, run_cluster: Callable[..., Cluster]
-) -> None:
-    store.call("LPUSH", "queue:default", '{"class":"Never::Heard","args":[],"retry":false,"deferred_count":9}')
-    run_cluster("default")
-    wait_until(lambda: store.call("ZCARD", "schedule"), "the job to be put off for the tenth time")
-    (raw,) = store.call("ZRANGE", "schedule", 0, -1)
-    store.call("DEL", "schedule")
+def test_an_unknown_class_is_put_off_as_often_as_the_page_says(stage: Stage) -> None:
+    stage.store.call("LPUSH", "queue:default", '{"class":"Never::Heard","args":[],"retry":false,"deferred_count":9}')
+    stage.run_cluster("default")
+    wait_until(lambda: stage.store.call("ZCARD", "schedule"), "the job to be put off for the tenth time")
+    (raw,) = stage.store.call("ZRANGE", "schedule", 0, -1)
+    stage.store.call("DEL", "schedule")
 
-    store.call("LPUSH", "queue:default", raw)
+    stage.store.call("LPUSH", "queue:default", raw)
 
-    wait_until(lambda: store.call("ZCARD", "dead"), "it to be buried")
+    wait_until(lambda: stage.store.call("ZCARD", "dead"), "it to be buried")
     assert decode(raw)["deferred_count"] == 10
     assert "ten times" in PAGE

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from kiqcluster.contrib import otel
 from kiqcluster.process.runtime import Push, Run, Setup
-from kiqcluster.store import Store
 from tests.docs.test_docs import blocks, first_cells, output
-from tests.kit import ROOT, RedisServer
+from tests.kit import ROOT
+from tests.stage import Stage
 from tests.tracing import instrumented
 
 PAGE = ROOT / "docs/tracing.md"
@@ -26,17 +26,17 @@ for hook in current_setup().hooks.of("exit"):
 """
 
 
-def test_its_examples_run(tmp_path: Path, redis_server: RedisServer, store: Store) -> None:
+def test_its_examples_run(tmp_path: Path, stage: Stage) -> None:
     (tmp_path / "page.py").write_text("\n".join([*blocks(PAGE, "python"), USE]))
 
-    printed = output(tmp_path / "page.py", redis_server)
+    printed = output(tmp_path / "page.py", stage.redis)
 
     names = re.findall(r'^    "name": "(.*)"', printed, re.MULTILINE)
     assert sorted(names) == sorted(
         ["welcome publish", "render", "welcome process", "mailers publish", "render", "mailers process"]
     )
     assert {"welcome, 7", "welcome, 8"} <= set(printed.splitlines())
-    assert b"traceparent" in store.call("LINDEX", "queue:default", 0)
+    assert b"traceparent" in stage.store.call("LINDEX", "queue:default", 0)
 
 
 def test_every_option_is_in_the_table() -> None:

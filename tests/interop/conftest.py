@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kiqcluster.process.runtime import Setup, using_setup
 from kiqcluster.sidekiq import ruby_json
-from kiqcluster.store import Store
 from tests.interop.browser import Browser
 from tests.interop.programs import RubyClient, RubyProgram, RubyServer
-from tests.kit import Cluster, RedisServer, cluster, wait_until
-
-JOB_KEYS = (b"queues", b"retry", b"schedule", b"dead", b"paused", b"echoes", b"began", b"release", b"mended")
-Echo = dict[str, Any]  # what an Echo job received: by ("python" or "ruby"), jid, args, payload
+from tests.interop.stage import InteropStage, SharedStage
+from tests.kit import RedisServer, wait_until
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -76,56 +72,31 @@ def ruby_server(sidekiq_is_there: None, redis_server: RedisServer) -> Iterator[R
     redis_server.store().call("FLUSHALL")  # no process of other modules' tests
 
 
-@dataclass(frozen=True)
-class Site:
-    """A cluster that stands while a module's tests come and go, and its Redis."""
-
-    cluster: Cluster
-    store: Store
+@pytest.fixture
+def stage(stage_server: RedisServer, tmp_path: Path) -> Iterator[InteropStage]:
+    """An empty Redis, and clusters on it with the jobs of tests/apps/interop.py."""
+    stage = InteropStage(stage_server, tmp_path)
+    yield stage
+    stage.close()
 
 
 @pytest.fixture(scope="module")
-def standing(redis_server: RedisServer) -> Iterator[Site]:
-    """A cluster with tests/apps/interop.py: one slot for `default`, one for `low`; it polls all the time."""
-    store = redis_server.store()
-    store.call("FLUSHALL")
-    app = ("-r", "tests.apps.interop", "--redis", redis_server.url)
-    often = {"KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL": "0.1"}
-    with cluster("default", "low", "-c", "2", *app, environ=often) as running, using_setup(Setup(store=store)):
-        running.wait_ready(2)
-        wait_until(lambda: store.call("SCARD", "processes") == 2, "both processes to register")
-        yield Site(running, store)
-    store.call("FLUSHALL")
+def shared_stage(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedStage]:
+    """A stage with a cluster of one slot for `default` and one for `low`; it polls all the time."""
+    stage = SharedStage(redis_server, tmp_path_factory.mktemp("stage"))
+    stage.store.call("FLUSHALL")
+    stage.cluster = stage.run_cluster("default", "low", "-c", "2", KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL="0.1")
+    with using_setup(Setup(store=stage.store)):
+        stage.cluster.wait_ready(2)
+        wait_until(lambda: stage.store.call("SCARD", "processes") == 2, "both processes to register")
+        yield stage
+    stage.cluster.close()
+    stage.store.call("FLUSHALL")
+    stage.close()
 
 
 @pytest.fixture
-def site(standing: Site) -> Site:
-    """The standing cluster, with no job anywhere."""
-    wait_until(lambda: not standing.store.call("KEYS", "kiq:inflight:*"), "every unit to be settled")
-    keys = standing.store.call("KEYS", "*")
-    jobs = [key for key in keys if key in JOB_KEYS or key.startswith((b"queue:", b"kiq:wake:", b"stat:"))]
-    if jobs:
-        standing.store.call("DEL", *jobs)
-    return standing
-
-
-@pytest.fixture
-def echo_of(store: Store) -> Callable[[str], Echo]:
-    """Wait for the Echo job with that jid, and return what it received."""
-
-    def echo_of(jid: str) -> Echo:
-        return wait_until(
-            lambda: next((each for each in all_echoes(store) if each["jid"] == jid), None), f"job {jid} to run"
-        )
-
-    return echo_of
-
-
-@pytest.fixture
-def echoes(store: Store) -> Callable[[], list[Echo]]:
-    """Return what all Echo jobs received so far."""
-    return lambda: all_echoes(store)
-
-
-def all_echoes(store: Store) -> list[Echo]:
-    return [json.loads(each) for each in store.call("LRANGE", "echoes", 0, -1)]
+def site(shared_stage: SharedStage) -> SharedStage:
+    """The shared stage, without jobs."""
+    shared_stage.clear_jobs()
+    return shared_stage

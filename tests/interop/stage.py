@@ -1,4 +1,4 @@
-"""What the tests do over and over: have jobs fail, wait until they lie or have run somewhere, look at what is there."""
+"""InteropStage: a stage with jobs that Ruby has as well; and which buttons of Sidekiq::Web a test presses."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from kiqcluster.sidekiq.ruby_json import decode
-from kiqcluster.store import Store
 from kiqcluster.worker.heartbeat import BEAT_SECONDS
 from tests.apps.interop import fragile
-from tests.kit import wait_until
+from tests.kit import Cluster, wait_until
+from tests.stage import Stage
 
-__all__ = ["AT_ONCE", "PRESSED", "buried", "entries", "failed", "jids", "mend", "presses", "queued", "ran", "wait_ran"]
-
+JOB_KEYS = (b"queues", b"retry", b"schedule", b"dead", b"paused", b"echoes", b"began", b"release", b"mended")
 F = TypeVar("F", bound=Callable[..., Any])
-AT_ONCE = BEAT_SECONDS - 1  # seconds: sooner than a process that hears of nothing before its next beat
+AT_ONCE_SECONDS = BEAT_SECONDS - 1  # sooner than a process that learns of it at its next beat
 PRESSED: set[str] = set()  # routes of Sidekiq::Web that some test posts to
 
 
@@ -30,46 +29,70 @@ def presses(*routes: str) -> Callable[[F], F]:
     return mark
 
 
-def failed(store: Store, count: int, queue: str = "default") -> list[str]:
-    """Have a cluster fail so many jobs with the arguments 0, 1, …; return their jids once all wait for a retry."""
-    jids = fragile.set(queue=queue, tags=["vip"]).perform_bulk([[number] for number in range(count)])
-    wait_until(lambda: store.call("ZCARD", "retry") == count, "all jobs to wait for their retry")
-    return [str(jid) for jid in jids]
+class InteropStage(Stage):
+    """A stage with the jobs of tests/apps/interop.py, which Ruby has as well."""
+
+    def run_cluster(self, *arguments: str, app: str = "tests.apps.interop", **environ: str) -> Cluster:
+        return super().run_cluster(*arguments, app=app, **environ)
+
+    # jobs that run
+
+    def echoes(self) -> list[dict[str, Any]]:
+        """Return what Echo jobs received so far: by ("python" or "ruby"), jid, args, payload."""
+        return [json.loads(each) for each in self.store.call("LRANGE", "echoes", 0, -1)]
+
+    def echo_of(self, jid: str) -> dict[str, Any]:
+        """Wait for the Echo job with that jid, and return what it received."""
+        return wait_until(
+            lambda: next((each for each in self.echoes() if each["jid"] == jid), None), f"job {jid} to run"
+        )
+
+    def ran(self) -> list[str]:
+        """Return the jids of the Echo and mended jobs that ran, in order; one that ran twice is there twice."""
+        return [each["jid"] for each in self.echoes()]
+
+    def wait_ran(self, expected: Sequence[str]) -> None:
+        """Wait until as many jobs ran; they have to be these, each once."""
+        wait_until(lambda: len(self.ran()) >= len(expected), f"{len(expected)} jobs to run")
+        assert sorted(self.ran()) == sorted(expected)
+
+    # jobs that fail
+
+    def fail_jobs(self, count: int, queue: str = "default") -> list[str]:
+        """Have jobs with the arguments 0, 1, … fail; return their jids once all wait for a retry."""
+        jids = fragile.set(queue=queue, tags=["vip"]).perform_bulk([[number] for number in range(count)])
+        wait_until(lambda: self.store.call("ZCARD", "retry") == count, "all jobs to wait for their retry")
+        return [str(jid) for jid in jids]
+
+    def kill_jobs(self, count: int) -> list[str]:
+        """The same with jobs that are not retried: they are in the dead set."""
+        jids = fragile.set(retry=0).perform_bulk([[number] for number in range(count)])
+        wait_until(lambda: self.store.call("ZCARD", "dead") == count, "all jobs to be dead")
+        return [str(jid) for jid in jids]
+
+    def mend_jobs(self) -> None:
+        """Have the jobs that fail succeed from now on."""
+        self.store.call("SET", "mended", "1")
+
+    def entries(self, name: str) -> dict[str, dict[str, Any]]:
+        """Return the payloads of a set by jid."""
+        payloads = [decode(raw) for raw in self.store.call("ZRANGE", name, 0, -1)]
+        return {payload["jid"]: payload for payload in payloads}
+
+    def jids(self, name: str) -> set[str]:
+        """Return the jids of a set."""
+        return set(self.entries(name))
 
 
-def buried(store: Store, count: int) -> list[str]:
-    """The same with jobs that are not retried: they are in the dead set."""
-    jids = fragile.set(retry=0).perform_bulk([[number] for number in range(count)])
-    wait_until(lambda: store.call("ZCARD", "dead") == count, "all jobs to be dead")
-    return [str(jid) for jid in jids]
+class SharedStage(InteropStage):
+    """One whose cluster runs on while the tests of a module come and go."""
 
+    cluster: Cluster
 
-def mend(store: Store) -> None:
-    """Have the jobs that fail succeed from now on."""
-    store.call("SET", "mended", "1")
-
-
-def entries(store: Store, name: str) -> dict[str, dict[str, Any]]:
-    """Return the payloads of a set by jid."""
-    payloads = [decode(raw) for raw in store.call("ZRANGE", name, 0, -1)]
-    return {payload["jid"]: payload for payload in payloads}
-
-
-def jids(store: Store, name: str) -> set[str]:
-    return set(entries(store, name))
-
-
-def queued(store: Store, queue: str) -> list[dict[str, Any]]:
-    """Return the payloads that wait, the one to be fetched next first."""
-    return [decode(raw) for raw in reversed(store.call("LRANGE", f"queue:{queue}", 0, -1))]
-
-
-def ran(store: Store) -> list[str]:
-    """Return the jids of the Echo and mended jobs that ran, in order; one that ran twice is there twice."""
-    return [json.loads(each)["jid"] for each in store.call("LRANGE", "echoes", 0, -1)]
-
-
-def wait_ran(store: Store, expected: Sequence[str]) -> None:
-    """Wait until as many jobs ran; they have to be these, each once."""
-    wait_until(lambda: len(ran(store)) >= len(expected), f"{len(expected)} jobs to run")
-    assert sorted(ran(store)) == sorted(expected)
+    def clear_jobs(self) -> None:
+        """Delete all jobs, and what they noted."""
+        self.wait_settled()
+        keys = self.store.call("KEYS", "*")
+        jobs = [key for key in keys if key in JOB_KEYS or key.startswith((b"queue:", b"kiq:wake:", b"stat:"))]
+        if jobs:
+            self.store.call("DEL", *jobs)

@@ -71,8 +71,8 @@ def rails_server(active_job_is_there: None, redis_server: RedisServer) -> Iterat
 
 
 @pytest.fixture
-def cluster(run_cluster):
-    return run_cluster(
+def cluster(stage):
+    return stage.run_cluster(
         "default,reminders", "-c", "2", app="tests.apps.active_job", KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL="0.1"
     )
 
@@ -94,28 +94,28 @@ def python(setup):
 
 
 class TestRubyEnqueues:
-    def test_python_gets_the_arguments_in_its_own_types(self, cluster, rails, echo_of):
+    def test_python_gets_the_arguments_in_its_own_types(self, cluster, rails, stage):
         values = SHARED | FROM_RUBY
 
         jid = rails(f"SampleJob.perform_later({', '.join(values)}).provider_job_id")
 
-        echo = echo_of(jid)
+        echo = stage.echo_of(jid)
         assert echo["name"] == "SampleJob"
         received = eval(echo["received"], {"datetime": __import__("datetime")})
         assert received == (tuple(values.values()), {})
         assert [type(value) for value in received[0]] == [type(value) for value in values.values()]
 
-    def test_keywords_reach_the_parameters_of_that_name(self, cluster, rails, echo_of):
+    def test_keywords_reach_the_parameters_of_that_name(self, cluster, rails, stage):
         full = rails("StrictJob.perform_later(7, note: 'x', currency: :EUR).provider_job_id")
         short = rails("StrictJob.perform_later(7, currency: 'CHF').provider_job_id")
 
-        assert echo_of(full)["received"] == "(7, 'EUR', 'x')"
-        assert echo_of(short)["received"] == "(7, 'CHF', 'none')"
+        assert stage.echo_of(full)["received"] == "(7, 'EUR', 'x')"
+        assert stage.echo_of(short)["received"] == "(7, 'CHF', 'none')"
 
-    def test_a_job_that_ruby_has_scheduled_for_another_queue_runs_when_it_is_due(self, cluster, rails, echo_of):
+    def test_a_job_that_ruby_has_scheduled_for_another_queue_runs_when_it_is_due(self, cluster, rails, stage):
         jid = rails("SampleJob.set(wait: 0.3.seconds, queue: :reminders, priority: 5).perform_later(1).provider_job_id")
 
-        assert echo_of(jid)["received"] == "((1,), {})"
+        assert stage.echo_of(jid)["received"] == "((1,), {})"
 
     def test_a_record_of_rubys_database_ends_in_retry_with_that_reason(self, cluster, rails, store):
         jid = rails("SampleJob.perform_later(1, [Account.new(42)]).provider_job_id")
@@ -137,15 +137,15 @@ class TestRubyEnqueues:
 
 
 class TestPythonEnqueues:
-    def test_ruby_gets_the_arguments_in_its_own_types(self, python, rails_server, echo_of):
+    def test_ruby_gets_the_arguments_in_its_own_types(self, python, rails_server, stage):
         jid = python.compare.perform_async([[value, code] for code, value in SHARED.items()])
 
-        echo = echo_of(jid)
+        echo = stage.echo_of(jid)
         assert (echo["by"], echo["compared"], echo["differences"]) == ("ruby", len(SHARED), "[]")
         assert (echo["queue"], echo["executions"]) == ("ruby", 1)
 
     @pytest.mark.parametrize("verb", ["perform_async", "perform_in", "perform_bulk", "set", "push"])
-    def test_ruby_runs_it_however_it_was_enqueued(self, verb, python, rails_server, echo_of):
+    def test_ruby_runs_it_however_it_was_enqueued(self, verb, python, rails_server, stage):
         sample = python.sample
 
         if verb == "perform_async":
@@ -159,16 +159,20 @@ class TestPythonEnqueues:
         else:
             jid = Client().push({"class": sample, "args": [1, 2]})
 
-        assert echo_of(jid)["received"] in ("[[1], {:two=>3}]", "[[1, 2], {}]")
+        assert stage.echo_of(jid)["received"] in ("[[1], {:two=>3}]", "[[1, 2], {}]")
 
-    def test_keyword_only_parameters_are_keywords_in_ruby(self, python, rails_server, echo_of):
-        assert echo_of(python.strict.perform_async(7, currency="EUR"))["received"] == [7, "EUR", "none"]
-        assert echo_of(python.strict.perform_async(order=7, note="x", currency="EUR"))["received"] == [7, "EUR", "x"]
+    def test_keyword_only_parameters_are_keywords_in_ruby(self, python, rails_server, stage):
+        assert stage.echo_of(python.strict.perform_async(7, currency="EUR"))["received"] == [7, "EUR", "none"]
+        assert stage.echo_of(python.strict.perform_async(order=7, note="x", currency="EUR"))["received"] == [
+            7,
+            "EUR",
+            "x",
+        ]
 
-    def test_a_record_of_rubys_database_is_passed_in_its_own_form(self, python, rails_server, echo_of):
+    def test_a_record_of_rubys_database_is_passed_in_its_own_form(self, python, rails_server, stage):
         jid = python.sample.perform_async({"_aj_globalid": "gid://shop/Account/42"})
 
-        assert "#<Account" in echo_of(jid)["received"]
+        assert "#<Account" in stage.echo_of(jid)["received"]
 
     def test_rubys_pages_show_the_class_and_its_arguments(self, python, rails, store):
         python.sample.set(queue="shown").perform_async(1, "two")
@@ -180,18 +184,18 @@ class TestPythonEnqueues:
 
 
 def test_what_failed_in_python_is_retried_in_ruby_where_its_executions_begin_anew(
-    cluster, registry, rails, rails_server, setup, store, echo_of
+    cluster, registry, rails, rails_server, setup, stage
 ):
     @job(name="FragileJob", active_job=True, retry_queue="ruby")
     def fragile(number: int) -> None: ...
 
     jid = fragile.perform_async(1)
-    (raw,) = wait_until(lambda: store.call("ZRANGE", "retry", 0, -1), "the job to fail in Python")
+    (raw,) = wait_until(lambda: stage.store.call("ZRANGE", "retry", 0, -1), "the job to fail in Python")
 
     assert JobRecord(raw).retry_count == 0
     rails("Sidekiq::RetrySet.new.first.retry")
 
-    echo = echo_of(jid)
+    echo = stage.echo_of(jid)
     assert (echo["by"], echo["executions"]) == ("ruby", 1)
 
 

@@ -21,7 +21,6 @@ from kiqcluster.api import (
 from kiqcluster.errors import UsageError
 from kiqcluster.sidekiq.ruby_json import decode
 from tests.interop.programs import RubyServer, exact
-from tests.interop.stage import jids, mend, queued, ran, wait_ran
 from tests.interop.values import ALL_KINDS
 from tests.kit import wait_until
 
@@ -50,7 +49,7 @@ stats = Sidekiq::Stats.new
 
 
 @pytest.fixture
-def fragile(store, ruby_client):
+def fragile(stage, ruby_client):
     """Have Ruby fail so many jobs with the arguments n, ALL_KINDS…; return their jids once they are where they end."""
 
     def fragile(count, retry=True):
@@ -59,7 +58,7 @@ def fragile(store, ruby_client):
             ruby_client.of("Acme::Fragile", "perform_async", number, *ALL_KINDS, set=options) for number in range(count)
         ]
         key = "retry" if retry else "dead"
-        wait_until(lambda: jids(store, key) >= set(every), "the jobs to fail in Ruby", 30)
+        wait_until(lambda: stage.jids(key) >= set(every), "the jobs to fail in Ruby", 30)
         return every
 
     return fragile
@@ -139,24 +138,24 @@ def test_a_rescheduled_entry_is_one_entry_with_its_bytes(kind, store, ruby, fill
 
 
 @pytest.mark.parametrize("kind", ["ScheduledSet", "RetrySet"])
-def test_a_rescheduled_entry_runs_in_ruby_when_it_is_due(kind, store, fill):
+def test_a_rescheduled_entry_runs_in_ruby_when_it_is_due(kind, stage, fill):
     (jid,) = fill(kind, 1)
-    mend(store)
+    stage.mend_jobs()
 
     SETS[kind]().find_job(jid).reschedule(timedelta(seconds=0.2))
 
-    wait_ran(store, [jid])
+    stage.wait_ran([jid])
 
 
-def test_a_retry_runs_in_ruby_at_once(store, fragile):
+def test_a_retry_runs_in_ruby_at_once(stage, fragile):
     first, second = fragile(2)
-    mend(store)
+    stage.mend_jobs()
 
     assert RetrySet().find_job(first).retry() is True
 
-    wait_ran(store, [first])
-    assert jids(store, "retry") == {second}
-    (echo,) = map(decode, store.call("LRANGE", "echoes", 0, -1))
+    stage.wait_ran([first])
+    assert stage.jids("retry") == {second}
+    (echo,) = map(decode, stage.store.call("LRANGE", "echoes", 0, -1))
     assert (echo["by"], exact(echo["args"])) == ("ruby", exact([0, *ALL_KINDS]))
 
 
@@ -170,37 +169,37 @@ def test_a_retry_that_fails_in_ruby_again_has_used_up_no_attempt(store, fragile)
     assert again.failed_at < again.retried_at
 
 
-def test_all_retries_run_in_ruby(store, fragile):
+def test_all_retries_run_in_ruby(stage, fragile):
     every = fragile(60)
-    mend(store)
+    stage.mend_jobs()
 
     assert RetrySet().retry_all() == 60
 
-    wait_ran(store, every)
+    stage.wait_ran(every)
 
 
-def test_killed_retries_are_dead_for_ruby_and_run_there_when_revived(store, ruby, fragile):
+def test_killed_retries_are_dead_for_ruby_and_run_there_when_revived(stage, ruby, fragile):
     every = fragile(5)
-    before = set(store.call("ZRANGE", "retry", 0, -1))
+    before = set(stage.store.call("ZRANGE", "retry", 0, -1))
 
     assert RetrySet().find_job(every[0]).kill() is True
     assert RetrySet().kill_all() == 4
 
-    assert set(store.call("ZRANGE", "dead", 0, -1)) == before
+    assert set(stage.store.call("ZRANGE", "dead", 0, -1)) == before
     assert sorted(ruby("Sidekiq::DeadSet.new.map(&:jid)")) == sorted(every)
-    mend(store)
+    stage.mend_jobs()
     assert DeadSet().retry_all() == 5
-    wait_ran(store, every)
+    stage.wait_ran(every)
 
 
-def test_a_dead_job_of_ruby_is_revived(store, fragile):
+def test_a_dead_job_of_ruby_is_revived(stage, fragile):
     first, second = fragile(2, retry=0)
-    mend(store)
+    stage.mend_jobs()
 
     assert DeadSet().find_job(first).retry() is True
 
-    wait_ran(store, [first])
-    assert jids(store, "dead") == {second}
+    stage.wait_ran([first])
+    assert stage.jids("dead") == {second}
 
 
 def test_what_we_bury_is_dead_for_ruby(ruby):
@@ -213,14 +212,14 @@ def test_what_we_bury_is_dead_for_ruby(ruby):
     assert 0 <= age < 60
 
 
-def test_scheduled_jobs_run_in_ruby_when_they_are_added(store, ruby_client, fill):
+def test_scheduled_jobs_run_in_ruby_when_they_are_added(stage, ruby_client, fill):
     every = fill("ScheduledSet", 4)
 
     assert ScheduledSet().find_job(every[0]).add_to_queue() is True
     assert ScheduledSet().add_all_to_queue() == 3
 
-    wait_ran(store, every)
-    for echo in map(decode, store.call("LRANGE", "echoes", 0, -1)):
+    stage.wait_ran(every)
+    for echo in map(decode, stage.store.call("LRANGE", "echoes", 0, -1)):
         assert exact(echo["args"][1:]) == exact(ALL_KINDS)
         assert abs(echo["payload"]["enqueued_at"] - time.time()) < 60
         assert "at" not in echo["payload"]
@@ -258,30 +257,30 @@ def test_jobs_of_ruby_are_found_and_deleted_by_their_bytes(store, ruby, ruby_cli
     assert ruby("Sidekiq::Queue.all.map(&:name)") == []
 
 
-def test_jobs_that_are_moved_to_rubys_queue_run_there_in_their_order(store, ruby_client):
+def test_jobs_that_are_moved_to_rubys_queue_run_there_in_their_order(stage, ruby_client):
     every = ruby_client.push_bulk({"class": "Echo", "args": [[each, *ALL_KINDS] for each in range(20)],
                                    "queue": "waiting"})  # fmt: skip
 
     assert Queue("waiting").move(reversed(Queue("waiting")), "ruby") == 20
 
-    wait_ran(store, every)
-    echo = decode(store.call("LINDEX", "echoes", 0))
+    stage.wait_ran(every)
+    echo = decode(stage.store.call("LINDEX", "echoes", 0))
     assert (echo["payload"]["queue"], exact(echo["args"][1:])) == ("ruby", exact(ALL_KINDS))
 
 
-def test_a_paused_queue_is_still_fetched_by_ruby_without_pro(store, ruby_client):
+def test_a_paused_queue_is_still_fetched_by_ruby_without_pro(stage, ruby_client):
     """Said in docs/sidekiq_compatibility.md; Sidekiq Pro and our workers heed it."""
     Queue("ruby").pause()
 
-    wait_ran(store, [ruby_client("perform_async", "x", set={"queue": "ruby"})])
+    stage.wait_ran([ruby_client("perform_async", "x", set={"queue": "ruby"})])
 
 
 # stats
 
 
-def test_stats_and_history_are_what_ruby_says(store, ruby, ruby_client, fragile):
+def test_stats_and_history_are_what_ruby_says(stage, ruby, ruby_client, fragile):
     fragile(3)
-    wait_ran(store, [ruby_client("perform_async", "x", set={"queue": "ruby"})])
+    stage.wait_ran([ruby_client("perform_async", "x", set={"queue": "ruby"})])
     ruby_client("perform_async", "x", set={"queue": "waiting"})
     ruby_client("perform_in", 3_600, "x")
     counted = time.time() + 0.5  # Ruby counts at its beats, also what ran before the database was emptied
@@ -332,9 +331,9 @@ def test_a_ruby_process_reads_as_ruby_reads_it(lone_ruby, ruby):
     assert {each.name: each.processes for each in summaries()} == {}
 
 
-def test_a_ruby_process_is_quieted_and_stopped(lone_ruby, store, ruby_client):
+def test_a_ruby_process_is_quieted_and_stopped(lone_ruby, stage, ruby_client):
     jid = ruby_client("perform_async", "x", set={"queue": "alone"})
-    wait_ran(store, [jid])
+    stage.wait_ran([jid])
 
     process_of(lone_ruby).quiet()
 
@@ -343,8 +342,8 @@ def test_a_ruby_process_is_quieted_and_stopped(lone_ruby, store, ruby_client):
     process_of(lone_ruby).stop()
     assert lone_ruby.wait() == 0
     assert lone_ruby.pid not in {each.pid for each in ProcessSet()}
-    assert [payload["args"] for payload in queued(store, "alone")] == [["kept"]]
-    assert ran(store) == [jid]
+    assert [payload["args"] for payload in stage.queued("alone")] == [["kept"]]
+    assert stage.ran() == [jid]
 
 
 def test_a_ruby_process_cannot_end_a_quiet_and_has_no_lease(lone_ruby, store):
@@ -357,19 +356,19 @@ def test_a_ruby_process_cannot_end_a_quiet_and_has_no_lease(lone_ruby, store):
     assert store.call("EXISTS", f"{process.identity}-signals") == 0
 
 
-def test_a_ruby_process_dumps_its_threads_and_goes_on(lone_ruby, store, ruby_client):
+def test_a_ruby_process_dumps_its_threads_and_goes_on(lone_ruby, stage, ruby_client):
     process = process_of(lone_ruby)
 
     process.dump()
 
-    wait_until(lambda: not store.call("EXISTS", f"{process.identity}-signals"), "Ruby to read it")
-    wait_ran(store, [ruby_client("perform_async", "x", set={"queue": "alone"})])
+    wait_until(lambda: not stage.store.call("EXISTS", f"{process.identity}-signals"), "Ruby to read it")
+    stage.wait_ran([ruby_client("perform_async", "x", set={"queue": "alone"})])
     assert lone_ruby.is_alive()
 
 
-def test_what_a_ruby_process_runs_is_seen(lone_ruby, store, ruby_client, ruby):
+def test_what_a_ruby_process_runs_is_seen(lone_ruby, stage, ruby_client, ruby):
     jid = ruby_client.of("Hold", "perform_async", *ALL_KINDS, set={"queue": "aside", "tags": ["vip"]})
-    wait_until(lambda: store.call("LLEN", "began"), "the job to run in Ruby")
+    wait_until(lambda: stage.store.call("LLEN", "began"), "the job to run in Ruby")
 
     work = wait_until(lambda: WorkSet().find_work(jid), "the job to show")
 
@@ -377,8 +376,8 @@ def test_what_a_ruby_process_runs_is_seen(lone_ruby, store, ruby_client, ruby):
     assert (work.identity, work.tid, work.queue, work.run_at) == (identity, tid, "aside", theirs["run_at"])
     assert (work.job.payload, exact(work.job.args)) == (theirs["payload"], exact(ALL_KINDS))
     assert process_of(lone_ruby).busy == len(WorkSet()) == Stats().workers_size == 1
-    store.call("RPUSH", "release", "now")
-    wait_ran(store, [jid])
+    stage.store.call("RPUSH", "release", "now")
+    stage.wait_ran([jid])
     wait_until(lambda: list(WorkSet()) == [], "nothing to run")
 
 

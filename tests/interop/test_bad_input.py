@@ -13,9 +13,9 @@ from kiqcluster.process.runtime import Setup, using_setup
 from kiqcluster.sidekiq.payload import MALFORMED, unwrap
 from kiqcluster.sidekiq.ruby_json import decode
 from tests.apps.interop import hold
-from tests.chaos.ledger import remains
 from tests.interop.bad_input import CASES, case_of, marked
 from tests.kit import cluster, wait_until
+from tests.stage import Jobs
 
 pytestmark = pytest.mark.ruby
 
@@ -51,7 +51,7 @@ def aftermath(redis_server, ruby, ruby_web):
     store.call("LPUSH", "queue:default", *(marked(name, case.raw) for name, case in CASES.items()))
     app = ("-r", "tests.apps.interop", "--redis", redis_server.url)
     with cluster("default", "-c", str(THREADS), *app) as running, using_setup(Setup(store=store)):
-        wait_until(lambda: remains(store).keys() <= set(SETS), "all outcomes to be written")
+        wait_until(lambda: Jobs(store).remaining().keys() <= set(SETS), "all outcomes to be written")
         hold.perform_bulk([[str(number)] for number in range(THREADS)])
         wait_until(lambda: store.call("LLEN", "began") == THREADS, "as many jobs to run at once as there are threads")
         found: dict[str, list[tuple[str, dict[str, Any]]]] = {}
@@ -90,7 +90,7 @@ def test_no_thread_dies_of_bad_input(aftermath):
     assert aftermath.crashed == []  # and the fixture has seen as many jobs run at once as there are threads
 
 
-def test_the_busy_page_shows_a_running_job_whatever_is_in_its_payload(store, run_cluster, ruby, ruby_web):
+def test_the_busy_page_shows_a_running_job_whatever_is_in_its_payload(stage, ruby, ruby_web):
     strange = [
         {"tags": "vip"},
         {"jid": 7, "created_at": "now"},
@@ -98,9 +98,11 @@ def test_the_busy_page_shows_a_running_job_whatever_is_in_its_payload(store, run
         {"args": None, "tags": [1], "error_backtrace": []},
     ]
     # On a queue of their own: the cluster that the other tests look at serves `default`.
-    store.call("LPUSH", "queue:strange", *(json.dumps({"class": "hold", "args": [1], **each}) for each in strange))
-    run_cluster("strange", "-c", str(len(strange)), app="tests.apps.interop")
-    wait_until(lambda: store.call("LLEN", "began") == len(strange), "all jobs to run")
+    stage.store.call(
+        "LPUSH", "queue:strange", *(json.dumps({"class": "hold", "args": [1], **each}) for each in strange)
+    )
+    stage.run_cluster("strange", "-c", str(len(strange)))
+    wait_until(lambda: stage.store.call("LLEN", "began") == len(strange), "all jobs to run")
     wait_until(lambda: ruby("Sidekiq::ProcessSet.new.map(&:queues)").count(["strange"]), "the process to register")
 
     ruby("Sidekiq::ProcessSet.new.each(&:dump_threads)")  # any signal is followed by a beat
@@ -110,14 +112,14 @@ def test_the_busy_page_shows_a_running_job_whatever_is_in_its_payload(store, run
     assert ruby_web("/busy", "/") == {"/busy": [200, None], "/": [200, None]}
 
 
-def test_bytes_that_ruby_retries_are_looked_at_anew(store, run_cluster, ruby):
-    store.call("LPUSH", "queue:default", b"certainly not JSON")
-    run_cluster("default", app="tests.apps.interop")
-    wait_until(lambda: store.call("ZCARD", "dead"), "the bytes to be buried")
+def test_bytes_that_ruby_retries_are_looked_at_anew(stage, ruby):
+    stage.store.call("LPUSH", "queue:default", b"certainly not JSON")
+    stage.run_cluster("default")
+    wait_until(lambda: stage.store.call("ZCARD", "dead"), "the bytes to be buried")
     first = ruby("Sidekiq::DeadSet.new.first.jid")
 
     ruby("Sidekiq::DeadSet.new.first.retry")
 
     wait_until(lambda: ruby("Sidekiq::DeadSet.new.map(&:jid)") not in ([], [first]), "the bytes to be buried again")
-    assert unwrap(decode(store.call("ZRANGE", "dead", 0, -1)[0])) == b"certainly not JSON"
-    assert store.call("ZCARD", "dead") == 1
+    assert unwrap(decode(stage.store.call("ZRANGE", "dead", 0, -1)[0])) == b"certainly not JSON"
+    assert stage.store.call("ZCARD", "dead") == 1

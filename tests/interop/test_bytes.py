@@ -19,23 +19,25 @@ PRINTED_BY_RUBY = "texts.map { |text| JSON.generate(JSON.parse(text)) }"
 SETS = {"schedule": "ScheduledSet", "retry": "RetrySet", "dead": "DeadSet"}
 
 
-def failed(store, run_cluster):
+def failed(stage):
     """Have the cluster write an entry to the retry set and one to the dead set; return when they are there."""
     fragile.set(tags=["vip", "é"]).perform_async(*ALL_KINDS)
     fragile.set(retry=0).perform_async(*ALL_KINDS)
-    run_cluster("default", "-c", "1", app="tests.apps.interop")
-    wait_until(lambda: store.call("ZCARD", "retry") and store.call("ZCARD", "dead"), "one retry and one dead job")
+    stage.run_cluster("default", "-c", "1")
+    wait_until(
+        lambda: stage.store.call("ZCARD", "retry") and stage.store.call("ZCARD", "dead"), "one retry and one dead job"
+    )
 
 
-def test_ruby_would_print_every_payload_that_python_wrote(store, run_cluster, ruby):
-    failed(store, run_cluster)
+def test_ruby_would_print_every_payload_that_python_wrote(stage, ruby):
+    failed(stage)
     Echo.perform_async(*ALL_KINDS)
     Echo.set(queue="bulk").perform_bulk([ALL_KINDS])
     Echo.perform_in(3_600, *ALL_KINDS)
     Echo.set(queue="kept", tags=["vip", "é"], retry=3, backtrace=True).perform_async(*ALL_KINDS)
 
-    written = [store.call("ZRANGE", name, 0, -1)[0].decode() for name in SETS]
-    written += [store.call("LRANGE", f"queue:{name}", 0, -1)[0].decode() for name in ("bulk", "kept")]
+    written = [stage.store.call("ZRANGE", name, 0, -1)[0].decode() for name in SETS]
+    written += [stage.store.call("LRANGE", f"queue:{name}", 0, -1)[0].decode() for name in ("bulk", "kept")]
 
     assert ruby(PRINTED_BY_RUBY, texts=written) == written
 
@@ -65,19 +67,19 @@ def test_characters_of_every_kind_are_printed_as_ruby_prints_them(ruby):
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_an_entry_that_ruby_reschedules_stays_one_entry(name, store, run_cluster, ruby):
+def test_an_entry_that_ruby_reschedules_stays_one_entry(name, stage, ruby):
     Echo.perform_in(3_600, *ALL_KINDS)
-    failed(store, run_cluster)
-    (before,) = store.call("ZRANGE", name, 0, -1)
+    failed(stage)
+    (before,) = stage.store.call("ZRANGE", name, 0, -1)
 
     ruby(f"Sidekiq::{SETS[name]}.new.first.reschedule(at)", at=4_000_000_000.25)
 
-    assert store.call("ZRANGE", name, 0, -1, "WITHSCORES") == [before, b"4000000000.25"]
+    assert stage.store.call("ZRANGE", name, 0, -1, "WITHSCORES") == [before, b"4000000000.25"]
 
 
-def test_ruby_deletes_our_entries_by_their_bytes(store, run_cluster, ruby):
+def test_ruby_deletes_our_entries_by_their_bytes(stage, ruby):
     Echo.perform_in(3_600, *ALL_KINDS)
-    failed(store, run_cluster)
+    failed(stage)
     Echo.set(queue="kept").perform_async("other")
     jid = Echo.set(queue="kept").perform_async(*ALL_KINDS)
 
@@ -85,5 +87,5 @@ def test_ruby_deletes_our_entries_by_their_bytes(store, run_cluster, ruby):
     deleted["kept"] = ruby("Sidekiq::Queue.new('kept').find_job(jid).delete", jid=jid)
 
     assert deleted == {"schedule": True, "retry": True, "dead": True, "kept": True}
-    assert [store.call("ZCARD", name) for name in SETS] == [0, 0, 0]
-    assert store.call("LLEN", "queue:kept") == 1
+    assert [stage.store.call("ZCARD", name) for name in SETS] == [0, 0, 0]
+    assert stage.store.call("LLEN", "queue:kept") == 1

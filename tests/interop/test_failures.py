@@ -26,8 +26,8 @@ FAILED_TWICE = "Sidekiq::RetrySet.new.any? { |entry| entry['retried_at'] }"
 
 
 @pytest.fixture
-def cluster(run_cluster):
-    return run_cluster("default", "-c", "2", app="tests.apps.interop", KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL="0.1")
+def cluster(stage):
+    return stage.run_cluster("default", "-c", "2", KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL="0.1")
 
 
 def test_ruby_reads_the_retry_that_python_wrote(store, cluster, ruby):
@@ -50,15 +50,15 @@ def test_ruby_reads_the_retry_that_python_wrote(store, cluster, ruby):
     assert all(isinstance(line, str) for line in entry["backtrace"])
 
 
-def test_ruby_retries_a_job_that_failed_in_python(store, cluster, ruby, echo_of):
+def test_ruby_retries_a_job_that_failed_in_python(stage, cluster, ruby):
     jid = fragile.perform_async(*ALL_KINDS)
-    wait_until(lambda: store.call("ZCARD", "retry"), "the retry")
-    store.call("SET", "mended", "1")
+    wait_until(lambda: stage.store.call("ZCARD", "retry"), "the retry")
+    stage.store.call("SET", "mended", "1")
 
     ruby("Sidekiq::RetrySet.new.find_job(jid).retry", jid=jid)
 
-    assert exact(echo_of(jid)["args"]) == exact(ALL_KINDS)
-    assert store.call("ZCARD", "retry") == 0
+    assert exact(stage.echo_of(jid)["args"]) == exact(ALL_KINDS)
+    assert stage.store.call("ZCARD", "retry") == 0
 
 
 def test_a_retry_by_hand_uses_up_no_attempt(store, cluster, ruby):
@@ -73,15 +73,15 @@ def test_a_retry_by_hand_uses_up_no_attempt(store, cluster, ruby):
     assert entry["retried_at"] > entry["failed_at"]
 
 
-def test_a_job_that_failed_in_ruby_goes_on_failing_in_python(store, ruby, ruby_server, run_cluster):
+def test_a_job_that_failed_in_ruby_goes_on_failing_in_python(stage, ruby, ruby_server):
     fragile.set(queue="ruby", retry=3).perform_async(*ALL_KINDS)
-    wait_until(lambda: store.call("ZCARD", "retry"), "the failure in Ruby")
+    wait_until(lambda: stage.store.call("ZCARD", "retry"), "the failure in Ruby")
     (from_ruby,) = ruby(RETRY_SET)
     assert (from_ruby["error_class"], from_ruby["retry_count"]) == ("ArgumentError", 0)
 
     ruby("entry = Sidekiq::RetrySet.new.first; entry.delete; item = entry.item; "
          "Sidekiq::RetrySet.new.schedule(0, item.merge('queue' => 'default'))")  # fmt: skip
-    run_cluster("default", app="tests.apps.interop", KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL="0.1")
+    stage.run_cluster("default", KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL="0.1")
 
     wait_until(lambda: ruby(FAILED_TWICE), "the failure in Python")
     (entry,) = ruby(RETRY_SET)
@@ -110,10 +110,10 @@ def test_ruby_reads_the_schedule_that_python_wrote(store, ruby):
     assert exact(entries) == exact([["Echo", jid, "low", ALL_KINDS, ["vip"], at, False]])
 
 
-def test_ruby_enqueues_a_scheduled_job_of_python_at_once(store, cluster, ruby, echo_of):
+def test_ruby_enqueues_a_scheduled_job_of_python_at_once(stage, cluster, ruby):
     jid = Echo.perform_in(3_600, *ALL_KINDS)
 
     ruby("Sidekiq::ScheduledSet.new.find_job(jid).add_to_queue", jid=jid)
 
-    assert exact(echo_of(jid)["args"]) == exact(ALL_KINDS)
-    assert store.call("ZCARD", "schedule") == 0
+    assert exact(stage.echo_of(jid)["args"]) == exact(ALL_KINDS)
+    assert stage.store.call("ZCARD", "schedule") == 0

@@ -240,30 +240,30 @@ def application(tmp_path):
     return str(path)
 
 
-def test_our_worker_runs_what_lies_in_queues_and_sets(golden, store, run_cluster, application):
+def test_our_worker_runs_what_lies_in_queues_and_sets(golden, stage, application):
     lying = {name: golden.jobs(name) for name in ("queue:nobody_listens", *SETS)}
     expected = {jid: payload for jobs in lying.values() for jid, payload in jobs.items()}
 
     assert (RetrySet().retry_all(), DeadSet().retry_all(), ScheduledSet().add_all_to_queue()) == (4, 1, 2)
-    run_cluster("nobody_listens,default", "-c", "2", app=application)
+    stage.run_cluster("nobody_listens,default", "-c", "2", app=application)
 
-    wait_until(lambda: store.call("LLEN", "ran") == len(expected), "everything to run")
-    wait_until(lambda: not store.call("KEYS", "kiq:inflight:*"), "every outcome to be written")
-    ran = [json.loads(line) for line in store.call("LRANGE", "ran", 0, -1)]
+    wait_until(lambda: stage.store.call("LLEN", "ran") == len(expected), "everything to run")
+    wait_until(lambda: not stage.store.call("KEYS", "kiq:inflight:*"), "every outcome to be written")
+    ran = [json.loads(line) for line in stage.store.call("LRANGE", "ran", 0, -1)]
     assert {jid: [name, exact(args)] for jid, name, args in ran} == {
         jid: [payload["class"], exact(payload["args"])] for jid, payload in expected.items()
     }
-    assert (store.call("ZCARD", "dead"), store.call("ZCARD", "schedule")) == (0, 0)
+    assert (stage.store.call("ZCARD", "dead"), stage.store.call("ZCARD", "schedule")) == (0, 0)
 
 
-def test_a_job_that_failed_there_goes_on_failing_here(golden, store, run_cluster, application):
+def test_a_job_that_failed_there_goes_on_failing_here(golden, stage, application):
     before = {jid: each for jid, each in golden.jobs("retry").items() if each["class"] == "Shop::Fails"}
-    for raw in store.call("ZRANGE", "retry", 0, -1):
-        store.call("ZADD", "retry", 1, raw)  # due
+    for raw in stage.store.call("ZRANGE", "retry", 0, -1):
+        stage.store.call("ZADD", "retry", 1, raw)  # due
 
-    run_cluster("default", "-c", "2", app=application, KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL="0.1")
+    stage.run_cluster("default", "-c", "2", app=application, KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL="0.1")
 
-    wait_until(lambda: store.call("ZCOUNT", "retry", golden.now, "+inf") == 3, "three more failures")
+    wait_until(lambda: stage.store.call("ZCOUNT", "retry", golden.now, "+inf") == 3, "three more failures")
     after = {entry.jid: entry for entry in RetrySet()}
     assert after.keys() == before.keys()
     for jid, entry in after.items():

@@ -22,9 +22,10 @@ from kiqcluster import Client
 from kiqcluster.api import DeadSet, ProcessSet, RetrySet
 from kiqcluster.control import process_registry
 from kiqcluster.store import Store
-from tests.chaos.ledger import Ledger, remains
+from tests.chaos.ledger import Ledger
 from tests.interop.programs import FOLDER, RubyClient, RubyServer
 from tests.kit import Cluster, RedisServer, wait_until
+from tests.stage import Jobs
 
 pytestmark = [pytest.mark.ruby, pytest.mark.usefixtures("setup")]
 
@@ -103,14 +104,14 @@ def ledger(tmp_path: Path) -> Ledger:
 
 
 @pytest.fixture
-def mixed(store, run_cluster, start_ruby, ruby_client, ledger) -> Fleet:
+def mixed(stage, start_ruby, ruby_client, ledger) -> Fleet:
     os.close(os.open(ledger.path, os.O_CREAT))
-    ours = run_cluster(
+    ours = stage.run_cluster(
         ",".join(QUEUES), ",".join(QUEUES), "-c", "5", app="tests.apps.mixed",
         KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL="0.2", **ledger.environ,
     )  # fmt: skip
     ours.wait_ready(2)
-    return Fleet(store, ledger, ours, start_ruby(store), ruby_client)
+    return Fleet(stage.store, ledger, ours, start_ruby(stage.store), ruby_client)
 
 
 def ruby_stops_one_of_ours(mixed: Fleet, ruby) -> None:
@@ -189,14 +190,14 @@ def test_python_and_ruby_share_every_job_and_none_is_lost_or_doubled(count, mixe
     wait_until(lambda: store.call("ZCARD", "dead") == len(doomed), "all that are doomed to be dead", 60)
     everybody_revives(mixed, ruby)
     wait_until(lambda: mixed.hurry() or ledger.has_ended(mixed.pushed), "every job to end", 90)
-    wait_until(lambda: not remains(store), "nothing to be left in Redis")
+    wait_until(lambda: not Jobs(store).remaining(), "nothing to be left in Redis")
     assert mixed.ours.stop() == mixed.ruby.stop() == 0
     audit = ledger.audit(mixed.pushed)
     assert (audit.lost, audit.repeated, audit.strangers) == (frozenset(), {}, frozenset())
     failed_once = mixed.jids[FLAKY] | doomed
     assert ledger.begun() == {jid: 1 + (jid in failed_once) for jid in mixed.pushed}
     assert len(mixed.pushed) >= count * 0.9
-    assert remains(store) == {}
+    assert Jobs(store).remaining() == {}
     assert int(store.call("GET", "stat:processed")) == len(mixed.pushed) + len(failed_once)
     assert int(store.call("GET", "stat:failed")) == len(failed_once)
     ours = {each["child"] for each in mixed.ours.seen("child_ready")}

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from kiqcluster.clock import SystemClock
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
-from tests.kit import Cluster, RedisServer, require, wait_until
+from tests.interop.stage import InteropStage
+from tests.kit import RedisServer, require, wait_until
 from tests.process.kiqctl import Kiqctl
-from tests.process.stage import occupy, push, release
 from tests.standin import publish
 
 pytestmark = pytest.mark.ruby
@@ -60,30 +60,24 @@ def figures(text: str) -> dict[str, list[str]]:
     return sections
 
 
-def test_it_says_what_rubys_says(
-    sidekiq_is_there: None,
-    run_cluster: Callable[..., Cluster],
-    kiqctl: Kiqctl,
-    store: Store,
-    redis_server: RedisServer,
-) -> None:
-    cluster = run_cluster("default,low", "-c", "3")
-    occupy(cluster, store)
-    publish(store, RUBY, labels=["reliable"], busy=2, quiet="true", queues=[f"queue-{n:02}" for n in range(30)])
-    publish(store, "rails-2:7:dddddddddddd", labels=[], tag="")
+def test_it_says_what_rubys_says(sidekiq_is_there: None, stage: InteropStage, kiqctl: Kiqctl) -> None:
+    cluster = stage.run_cluster("default,low", "-c", "3", app="tests.apps.basic")
+    stage.occupy(cluster)
+    publish(stage.store, RUBY, labels=["reliable"], busy=2, quiet="true", queues=[f"queue-{n:02}" for n in range(30)])
+    publish(stage.store, "rails-2:7:dddddddddddd", labels=[], tag="")
     for queue, count in (("mailers", 3), ("empty", 0), ("reports", 12)):
-        store.call("SADD", "queues", queue)
+        stage.store.call("SADD", "queues", queue)
         for number in range(count):
-            push(store, "SendInvoice", number, queue=queue)
+            stage.push("SendInvoice", number, queue=queue)
     now = SystemClock.now()
     for key, count in (("retry", 2), ("dead", 1), ("schedule", 4)):
         for number in range(count):
             job = {"class": "A", "args": [], "jid": f"{number}", "queue": "low"}
-            store.call("ZADD", key, now + 1e6 + number, ruby_json.encode(job))
-    store.pipeline([("SET", "stat:processed", 1_234_567), ("SET", "stat:failed", 1_234)])
+            stage.store.call("ZADD", key, now + 1e6 + number, ruby_json.encode(job))
+    stage.store.pipeline([("SET", "stat:processed", 1_234_567), ("SET", "stat:failed", 1_234)])
 
     def both() -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-        return figures(kiqctl("monitor").stdout), figures(sidekiqmon(redis_server.url))
+        return figures(kiqctl("monitor").stdout), figures(sidekiqmon(stage.redis.url))
 
     wait_until(lambda: " (1 busy)" in kiqctl("monitor").stdout, "the running job to show")
     ours, rubys = wait_until(lambda: (pair := both())[0] == pair[1] and pair, "both to say the same")
@@ -91,4 +85,4 @@ def test_it_says_what_rubys_says(
     assert set(ours) == {"Overview", "Processes (3)", "Queues (4)"}
     assert ours["Overview"][:3] == ["  Processed: 1,234,567", "     Failed: 1,234", "       Busy: 3"]
     assert len(rubys["Processes (3)"]) == len(ours["Processes (3)"]) > 6
-    release(store)
+    stage.release()

@@ -56,44 +56,51 @@ def fill(store, ruby_client, ruby_retries, queue):
     }
 
 
-def test_our_poller_moves_what_either_side_wrote(store, run_cluster, ruby_client, ruby_retries, echo_of, echoes):
-    jids = fill(store, ruby_client, ruby_retries, "default")
+def test_our_poller_moves_what_either_side_wrote(stage, ruby_client, ruby_retries):
+    jids = fill(stage.store, ruby_client, ruby_retries, "default")
 
-    run_cluster("default", "-c", "2", app="tests.apps.interop", KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL=OFTEN)
-
-    for kind, jid in jids.items():
-        assert exact(echo_of(jid)["args"]) == exact(ALL_KINDS), kind
-        assert abs(echo_of(jid)["payload"]["enqueued_at"] - time.time()) < 60, kind
-    assert store.call("ZCARD", "schedule") == store.call("ZCARD", "retry") == 0
-    assert len(echoes()) == len(jids)
-
-
-def test_rubys_poller_moves_what_either_side_wrote(store, run_cluster, ruby_client, ruby_retries, ruby_server, echo_of):
-    jids = fill(store, ruby_client, ruby_retries, "default")
-
-    run_cluster("default", "-c", "2", app="tests.apps.interop", KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL=NEVER)
+    stage.run_cluster("default", "-c", "2", KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL=OFTEN)
 
     for kind, jid in jids.items():
-        assert exact(echo_of(jid)["args"]) == exact(ALL_KINDS), kind
-    assert store.call("ZCARD", "schedule") == store.call("ZCARD", "retry") == 0
+        assert exact(stage.echo_of(jid)["args"]) == exact(ALL_KINDS), kind
+        assert abs(stage.echo_of(jid)["payload"]["enqueued_at"] - time.time()) < 60, kind
+    assert stage.store.call("ZCARD", "schedule") == stage.store.call("ZCARD", "retry") == 0
+    assert len(stage.echoes()) == len(jids)
 
 
-def test_an_entry_that_both_pollers_see_is_moved_by_one(store, run_cluster, ruby_client, ruby_server, echo_of, echoes):
+def test_rubys_poller_moves_what_either_side_wrote(stage, ruby_client, ruby_retries, ruby_server):
+    jids = fill(stage.store, ruby_client, ruby_retries, "default")
+
+    stage.run_cluster("default", "-c", "2", KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL=NEVER)
+
+    for kind, jid in jids.items():
+        assert exact(stage.echo_of(jid)["args"]) == exact(ALL_KINDS), kind
+    assert stage.store.call("ZCARD", "schedule") == stage.store.call("ZCARD", "retry") == 0
+
+
+def test_an_entry_that_both_pollers_see_is_moved_by_one(stage, ruby_client, ruby_server):
     due = time.time() + 1.0
     jids = []
     for queue in ("default", "ruby"):  # the one is served by Python, the other by Ruby
         jids += [Echo.set(queue=queue).perform_at(due, number) for number in range(MANY)]
         jids += [ruby_client("perform_at", due, number, set={"queue": queue}) for number in range(MANY)]
-    for raw in store.call("ZRANGE", "schedule", 0, 2 * MANY - 1):
-        if store.call("ZREM", "schedule", raw):  # else it was due already, and Ruby was faster
-            store.call("ZADD", "retry", repr(due), raw)
+    for raw in stage.store.call("ZRANGE", "schedule", 0, 2 * MANY - 1):
+        if stage.store.call("ZREM", "schedule", raw):  # else it was due already, and Ruby was faster
+            stage.store.call("ZADD", "retry", repr(due), raw)
 
-    run_cluster("default", "-c", "2", app="tests.apps.interop_unhurried", KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL=OFTEN)
-    wait_until(lambda: len(echoes()) >= len(jids), "all jobs to run")
+    stage.run_cluster(
+        "default", "-c", "2", app="tests.apps.interop_unhurried", KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL=OFTEN
+    )
+    wait_until(lambda: len(stage.echoes()) >= len(jids), "all jobs to run")
     ruby_server.close()
-    echo_of(Echo.perform_in(0.1, "last"))  # our poller has moved all that it had read before
+    stage.echo_of(Echo.perform_in(0.1, "last"))  # our poller has moved all that it had read before
 
-    runs = [each for each in echoes() if each["args"] != ["last"]]
+    runs = [each for each in stage.echoes() if each["args"] != ["last"]]
     assert Counter(each["jid"] for each in runs) == Counter(jids)
     assert Counter(each["by"] for each in runs) == {"python": 2 * MANY, "ruby": 2 * MANY}
-    assert store.call("ZCARD", "schedule") == store.call("ZCARD", "retry") == store.call("LLEN", "queue:ruby") == 0
+    assert (
+        stage.store.call("ZCARD", "schedule")
+        == stage.store.call("ZCARD", "retry")
+        == stage.store.call("LLEN", "queue:ruby")
+        == 0
+    )

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.apps.interop import Echo, fragile, hold
-from tests.interop.stage import AT_ONCE
+from tests.interop.stage import AT_ONCE_SECONDS
 from tests.kit import http_get, is_alive, wait_until
 
 pytestmark = [pytest.mark.ruby, pytest.mark.usefixtures("setup")]
@@ -42,9 +42,9 @@ def press(ruby):
     return lambda button, queue: ruby(f"{ON_QUEUE}.{button}", queue=queue)
 
 
-def test_ruby_sees_every_field_of_our_process(run_cluster, processes):
+def test_ruby_sees_every_field_of_our_process(stage, processes):
     before = time.time()
-    cluster = run_cluster("default,low", "-c", "3", app="tests.apps.interop")
+    cluster = stage.run_cluster("default,low", "-c", "3")
     pid = cluster.wait_ready()[0]
 
     process = wait_until(processes, "the process to register")["default,low"]
@@ -60,15 +60,15 @@ def test_ruby_sees_every_field_of_our_process(run_cluster, processes):
     assert isinstance(process["rtt_us"], int)
 
 
-def test_ruby_sees_the_jobs_that_run(store, run_cluster, processes, press, ruby):
-    cluster = run_cluster("default", "-c", "2", app="tests.apps.interop")
+def test_ruby_sees_the_jobs_that_run(stage, processes, press, ruby):
+    cluster = stage.run_cluster("default", "-c", "2")
     cluster.wait_ready()
     wait_until(processes, "the process to register")
     jid = hold.set(tags=["vip"]).perform_async("é 🚀")
-    wait_until(lambda: store.call("LLEN", "began"), "the job to begin")
+    wait_until(lambda: stage.store.call("LLEN", "began"), "the job to begin")
 
     press("dump_threads", "default")  # any signal is followed by a beat
-    ((identity, tid, work),) = wait_until(lambda: ruby(WORK), "the running job to show", seconds=AT_ONCE)
+    ((identity, tid, work),) = wait_until(lambda: ruby(WORK), "the running job to show", seconds=AT_ONCE_SECONDS)
 
     process = processes()["default"]
     assert identity == process["identity"]
@@ -81,59 +81,61 @@ def test_ruby_sees_the_jobs_that_run(store, run_cluster, processes, press, ruby)
     assert ruby("Sidekiq::Stats.new.workers_size") == 1
 
 
-def test_the_quiet_button_quiets_that_one_process(store, run_cluster, processes, press, echo_of):
-    cluster = run_cluster("default", "low", "-c", "1", app="tests.apps.interop")
+def test_the_quiet_button_quiets_that_one_process(stage, processes, press):
+    cluster = stage.run_cluster("default", "low", "-c", "1")
     cluster.wait_ready(2)
     wait_until(lambda: len(processes()) == 2, "both processes to register")
 
     press("quiet!", "default")
 
-    wait_until(lambda: processes()["default"]["quiet"] == "true", "quiet to show in the registry", seconds=AT_ONCE)
+    wait_until(
+        lambda: processes()["default"]["quiet"] == "true", "quiet to show in the registry", seconds=AT_ONCE_SECONDS
+    )
     assert processes()["default"]["stopping"] is True
     assert processes()["low"]["quiet"] == "false"
     kept = Echo.perform_async("kept")
-    echo_of(Echo.set(queue="low").perform_async("runs"))  # the other process goes on
-    wait_until(lambda: store.call("LLEN", "queue:default") == 1, "what rang its bell to be back in the queue")
+    stage.echo_of(Echo.set(queue="low").perform_async("runs"))  # the other process goes on
+    wait_until(lambda: stage.store.call("LLEN", "queue:default") == 1, "what rang its bell to be back in the queue")
 
     press("stop!", "default")
-    assert echo_of(kept)["args"] == ["kept"]  # its replacement is not quiet
+    assert stage.echo_of(kept)["args"] == ["kept"]  # its replacement is not quiet
 
 
-def test_the_stop_button_has_the_process_replaced(store, run_cluster, processes, press, echo_of):
-    cluster = run_cluster("default", "-c", "2", app="tests.apps.interop")
+def test_the_stop_button_has_the_process_replaced(stage, processes, press):
+    cluster = stage.run_cluster("default", "-c", "2")
     old = cluster.wait_ready()[0]
     wait_until(processes, "the process to register")
 
     press("stop!", "default")
 
-    new = wait_until(lambda: cluster.pids()[0] != old and cluster.pids()[0], "a replacement", seconds=AT_ONCE)
+    new = wait_until(lambda: cluster.pids()[0] != old and cluster.pids()[0], "a replacement", seconds=AT_ONCE_SECONDS)
     wait_until(
         lambda: [each["pid"] for each in processes().values()] == [new], "the new process alone to be registered"
     )
     assert not is_alive(old)
     metrics = http_get(cluster.port, "/metrics")[2].decode()
     assert 'kiqcluster_child_restarts_total{reason="remote_stop",slot="0"} 1.0' in metrics
-    assert echo_of(Echo.perform_async("after"))["args"] == ["after"]
+    assert stage.echo_of(Echo.perform_async("after"))["args"] == ["after"]
 
 
-def test_a_stopped_process_finishes_the_job_that_runs(store, run_cluster, processes, press):
-    cluster = run_cluster("default", "-c", "1", app="tests.apps.interop")
+def test_a_stopped_process_finishes_the_job_that_runs(stage, processes, press):
+    cluster = stage.run_cluster("default", "-c", "1")
     old = cluster.wait_ready()[0]
     wait_until(processes, "the process to register")
     hold.perform_async("x")
-    wait_until(lambda: store.call("LLEN", "began"), "the job to begin")
+    wait_until(lambda: stage.store.call("LLEN", "began"), "the job to begin")
 
     press("stop!", "default")
     cluster.wait_for("worker_stopping", pid=old)
-    store.call("RPUSH", "release", "x")
+    stage.store.call("RPUSH", "release", "x")
 
     wait_until(lambda: cluster.pids()[0] != old, "a replacement")
-    assert store.call("LLEN", "began") == 1
-    assert store.call("GET", "stat:processed") == b"1"
+    assert stage.store.call("LLEN", "began") == 1
+    assert stage.store.call("GET", "stat:processed") == b"1"
 
 
-def test_ruby_counts_what_we_processed(store, run_cluster, ruby, echoes):
-    run_cluster("default", "-c", "2", app="tests.apps.interop")
+def test_ruby_counts_what_we_processed(stage, ruby):
+    stage.run_cluster("default", "-c", "2")
     Echo.perform_bulk([[number] for number in range(5)])
     fragile.perform_bulk([["a"], ["b"]])
     fragile.set(retry=0).perform_async("c")
@@ -151,11 +153,11 @@ def test_ruby_counts_what_we_processed(store, run_cluster, ruby, echoes):
     assert ruby("Sidekiq::Stats.new.queues") == {"waiting": 1, "default": 0}
 
 
-def test_a_cluster_that_left_is_gone_from_the_registry(store, run_cluster, processes):
-    cluster = run_cluster("default", app="tests.apps.interop")
+def test_a_cluster_that_left_is_gone_from_the_registry(stage, processes):
+    cluster = stage.run_cluster("default")
     wait_until(processes, "the process to register")
 
     assert cluster.stop() == 0
 
     assert processes() == {}
-    assert store.call("SCARD", "processes") == 0
+    assert stage.store.call("SCARD", "processes") == 0

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.ruby, pytest.mark.usefixtures("setup", "ruby_server")]
 RubyEcho = Echo.set(queue="ruby")
 
 
-def test_ruby_receives_the_arguments_that_python_enqueued(store, echo_of):
+def test_ruby_receives_the_arguments_that_python_enqueued(stage):
     jids = {
         "async": RubyEcho.perform_async(*ALL_KINDS),
         "in": RubyEcho.perform_in(0.3, *ALL_KINDS),
@@ -27,32 +27,32 @@ def test_ruby_receives_the_arguments_that_python_enqueued(store, echo_of):
     (jids["bulk"],) = RubyEcho.perform_bulk([ALL_KINDS])
 
     for verb, jid in jids.items():
-        echo = echo_of(jid)
+        echo = stage.echo_of(jid)
         assert echo["by"] == "ruby"
         assert exact(echo["args"]) == exact(ALL_KINDS), verb
 
 
-def test_each_kind_of_argument_arrives_unchanged_on_its_own(store, echo_of):
+def test_each_kind_of_argument_arrives_unchanged_on_its_own(stage):
     jids = {kind: RubyEcho.perform_async(*arguments) for kind, arguments in ARGUMENTS.items()}
 
     for kind, jid in jids.items():
-        assert exact(echo_of(jid)["args"]) == exact(ARGUMENTS[kind]), kind
+        assert exact(stage.echo_of(jid)["args"]) == exact(ARGUMENTS[kind]), kind
 
 
-def test_no_job_of_a_bulk_push_is_lost_or_doubled(store, echoes):
+def test_no_job_of_a_bulk_push_is_lost_or_doubled(stage):
     jids = RubyEcho.perform_bulk([[number] for number in range(1_200)])
 
-    wait_until(lambda: len(echoes()) >= 1_200, "all jobs of the bulk to run")
-    assert {each["jid"]: each["args"] for each in echoes()} == {jid: [at] for at, jid in enumerate(jids)}
-    assert len(echoes()) == 1_200
+    wait_until(lambda: len(stage.echoes()) >= 1_200, "all jobs of the bulk to run")
+    assert {each["jid"]: each["args"] for each in stage.echoes()} == {jid: [at] for at, jid in enumerate(jids)}
+    assert len(stage.echoes()) == 1_200
 
 
-def test_options_that_python_set_travel_with_the_job(store, echo_of):
+def test_options_that_python_set_travel_with_the_job(stage):
     options = {"retry": 3, "tags": ["vip", "é"], "backtrace": 5, "dead": False}
 
     jid = RubyEcho.set(**options).perform_async("x")
 
-    payload = echo_of(jid)["payload"]
+    payload = stage.echo_of(jid)["payload"]
     assert {key: payload[key] for key in options} == options
     assert abs(payload["created_at"] - time.time()) < 60
     assert abs(payload["enqueued_at"] - time.time()) < 60

@@ -14,7 +14,6 @@ from kiqcluster import Client
 from kiqcluster.sidekiq.ruby_json import decode
 from tests.apps.interop import Echo, fragile, held
 from tests.interop.programs import exact
-from tests.interop.stage import buried, entries, failed, jids, mend, queued, ran, wait_ran
 from tests.interop.values import ALL_KINDS
 from tests.kit import wait_until
 
@@ -25,9 +24,9 @@ MANY = 120  # Ruby reads lists and sets in pages of 50
 SETS = {"ScheduledSet": "schedule", "RetrySet": "retry", "DeadSet": "dead"}
 
 
-def fill(store, count):
+def fill(stage, count):
     """Write so many jobs to each set; return class of the set → jids, those that failed first."""
-    every = {"RetrySet": failed(store, count), "DeadSet": buried(store, count)}
+    every = {"RetrySet": stage.fail_jobs(count), "DeadSet": stage.kill_jobs(count)}
     every["ScheduledSet"] = [
         str(jid) for jid in Client().push_bulk({"class": Echo, "args": [[each] for each in range(count)], "at": FAR})
     ]
@@ -38,13 +37,13 @@ def fill(store, count):
 
 
 def test_stats_that_ruby_resets_are_counted_on(site, ruby):
-    failed(site.store, 3)
+    site.fail_jobs(3)
     wait_until(lambda: ruby("Sidekiq::Stats.new.failed") == 3, "three failures to be counted")
 
     ruby("Sidekiq::Stats.new.reset(:failed)")
     assert ruby("s = Sidekiq::Stats.new; [s.processed, s.failed]") == [3, 0]
     ruby("Sidekiq::Stats.new.reset")
-    wait_ran(site.store, [Echo.perform_async("x")])
+    site.wait_ran([Echo.perform_async("x")])
 
     wait_until(lambda: ruby("s = Sidekiq::Stats.new; [s.processed, s.failed]") == [1, 0], "one more to be counted")
 
@@ -58,7 +57,7 @@ def test_stats_count_queues_largest_first(site, ruby):
 
 
 def test_history_has_our_jobs_of_today_and_none_of_earlier_days(site, ruby):
-    failed(site.store, 2)
+    site.fail_jobs(2)
     wait_until(lambda: ruby("Sidekiq::Stats.new.processed") == 2, "two jobs to be counted")
 
     history = ruby(
@@ -79,7 +78,7 @@ def test_ruby_walks_through_a_queue_while_it_deletes(site, ruby):
     seen = ruby("Sidekiq::Queue.new('waiting').map { |job| job.delete if job.args.first.even?; job.args.first }")
 
     assert seen == list(reversed(range(MANY)))
-    assert [payload["args"][0] for payload in queued(site.store, "waiting")] == list(range(1, MANY, 2))
+    assert [payload["args"][0] for payload in site.queued("waiting")] == list(range(1, MANY, 2))
 
 
 def test_ruby_finds_a_job_deep_in_a_queue_and_reads_it(site, ruby):
@@ -115,7 +114,7 @@ def test_ruby_clears_a_queue(site, ruby):
 
 
 def test_ruby_walks_through_our_sets_newest_first(site, ruby):
-    every = fill(site.store, MANY)
+    every = fill(site, MANY)
 
     for kind, expected in every.items():
         found = ruby(f"Sidekiq::{kind}.new.map {{ |entry| [entry.jid, entry.score] }}")
@@ -125,7 +124,7 @@ def test_ruby_walks_through_our_sets_newest_first(site, ruby):
 
 @pytest.mark.parametrize("kind", SETS)
 def test_ruby_finds_fetches_and_scans_our_entries(kind, site, ruby):
-    every = fill(site.store, 3)[kind]
+    every = fill(site, 3)[kind]
     jid = every[1]
 
     found = ruby(f"""
@@ -148,7 +147,7 @@ def test_ruby_finds_fetches_and_scans_our_entries(kind, site, ruby):
 
 @pytest.mark.parametrize("kind", SETS)
 def test_ruby_deletes_our_entries_by_value_and_by_score_and_jid(kind, site, ruby):
-    every = fill(site.store, 4)[kind]
+    every = fill(site, 4)[kind]
 
     ruby(f"""
         set = Sidekiq::{kind}.new
@@ -157,14 +156,14 @@ def test_ruby_deletes_our_entries_by_value_and_by_score_and_jid(kind, site, ruby
         set.delete_by_value(set.name, set.find_job(third).value)
     """, first=every[0], second=every[1], third=every[2])  # fmt: skip
 
-    assert jids(site.store, SETS[kind]) == {every[3]}
+    assert site.jids(SETS[kind]) == {every[3]}
     ruby(f"Sidekiq::{kind}.new.clear")
-    assert jids(site.store, SETS[kind]) == set()
+    assert site.jids(SETS[kind]) == set()
 
 
 @pytest.mark.parametrize("kind", SETS)
 def test_ruby_reschedules_our_entries_and_each_stays_one(kind, site, ruby):
-    every = fill(site.store, 3)[kind]
+    every = fill(site, 3)[kind]
     before = set(site.store.call("ZRANGE", SETS[kind], 0, -1))
 
     ruby(f"Sidekiq::{kind}.new.to_a.each {{ |entry| entry.reschedule(at) }}", at=FAR + 1)
@@ -177,7 +176,6 @@ def test_ruby_reschedules_our_entries_and_each_stays_one(kind, site, ruby):
 
 @pytest.mark.parametrize("way", ["failed twice", "moved by our poller", "put off", "failed in Python, from Ruby"])
 def test_an_entry_with_a_history_is_rescheduled_as_one(way, site, ruby, ruby_client):
-    store = site.store
     if way == "put off":
         jid = ruby_client.push({"class": "Never::Heard", "args": ALL_KINDS, "retry": True})
         name = "schedule"
@@ -187,15 +185,15 @@ def test_an_entry_with_a_history_is_rescheduled_as_one(way, site, ruby, ruby_cli
     else:
         jid = fragile.perform_in(0.2, *ALL_KINDS) if way == "moved by our poller" else fragile.perform_async(*ALL_KINDS)
         name = "retry"
-    wait_until(lambda: jid in jids(store, name), "the entry")
+    wait_until(lambda: jid in site.jids(name), "the entry")
     if way == "failed twice":
         ruby("Sidekiq::RetrySet.new.first.reschedule(1)")
-        wait_until(lambda: entries(store, "retry").get(jid, {}).get("retry_count") == 1, "its second failure")
-    (before,) = store.call("ZRANGE", name, 0, -1)
+        wait_until(lambda: site.entries("retry").get(jid, {}).get("retry_count") == 1, "its second failure")
+    (before,) = site.store.call("ZRANGE", name, 0, -1)
 
     ruby("set = Sidekiq::JobSet.new(name); set.first.reschedule(at)", name=name, at=FAR)
 
-    assert store.call("ZRANGE", name, 0, -1, "WITHSCORES") == [before, b"4000000000.5"]
+    assert site.store.call("ZRANGE", name, 0, -1, "WITHSCORES") == [before, b"4000000000.5"]
     assert ruby("set = Sidekiq::JobSet.new(name); set.first.delete", name=name) is True
 
 
@@ -204,7 +202,7 @@ def test_a_rescheduled_job_runs_when_it_is_due_then(site, ruby):
 
     ruby("Sidekiq::ScheduledSet.new.find_job(jid).reschedule(Time.now.to_f + 0.2)", jid=jid)
 
-    wait_ran(site.store, [jid])
+    site.wait_ran([jid])
 
 
 def test_ruby_adds_every_scheduled_job_to_its_queue(site, ruby):
@@ -212,8 +210,8 @@ def test_ruby_adds_every_scheduled_job_to_its_queue(site, ruby):
 
     ruby("Sidekiq::ScheduledSet.new.each(&:add_to_queue)")
 
-    wait_ran(site.store, every)
-    assert jids(site.store, "schedule") == set()
+    site.wait_ran(every)
+    assert site.jids("schedule") == set()
 
 
 def test_ruby_schedules_a_payload_of_its_own_for_us(site, ruby):
@@ -222,33 +220,33 @@ def test_ruby_schedules_a_payload_of_its_own_for_us(site, ruby):
 
     ruby("Sidekiq::ScheduledSet.new.schedule(1.0, item)", item=item)
 
-    wait_ran(site.store, [jid])
+    site.wait_ran([jid])
 
 
 def test_ruby_retries_all(site, ruby):
-    every = failed(site.store, MANY)
-    mend(site.store)
+    every = site.fail_jobs(MANY)
+    site.mend_jobs()
 
     ruby("Sidekiq::RetrySet.new.retry_all")
 
-    wait_ran(site.store, every)
+    site.wait_ran(every)
 
 
 def test_ruby_kills_all_and_revives_all(site, ruby):
-    every = failed(site.store, MANY)
+    every = site.fail_jobs(MANY)
     before = set(site.store.call("ZRANGE", "retry", 0, -1))
 
     ruby("Sidekiq::RetrySet.new.kill_all")
     assert set(site.store.call("ZRANGE", "dead", 0, -1)) == before
-    mend(site.store)
+    site.mend_jobs()
     ruby("Sidekiq::DeadSet.new.retry_all")
 
-    wait_ran(site.store, every)
-    assert jids(site.store, "dead") == jids(site.store, "retry") == set()
+    site.wait_ran(every)
+    assert site.jids("dead") == site.jids("retry") == set()
 
 
 def test_rubys_death_handlers_are_told_of_our_job(site, ruby):
-    (jid,) = failed(site.store, 1)
+    (jid,) = site.fail_jobs(1)
 
     told = ruby("""
         told = []
@@ -267,14 +265,14 @@ def test_an_entry_shares_its_score_with_others_and_is_still_told_from_them(site,
 
     ruby("Sidekiq::ScheduledSet.new.find_job(jid).add_to_queue", jid=second)
 
-    wait_ran(site.store, [second])
-    assert jids(site.store, "schedule") == {first, third}
+    site.wait_ran([second])
+    assert site.jids("schedule") == {first, third}
     scores = site.store.call("ZRANGE", "schedule", 0, -1, "WITHSCORES")[1::2]
     assert scores == [b"4000000000.5", b"4000000000.5"]
 
 
 def test_ruby_reads_the_error_of_a_dead_job(site, ruby):
-    (jid,) = buried(site.store, 1)
+    (jid,) = site.kill_jobs(1)
 
     (entry,) = ruby(
         "Sidekiq::DeadSet.new.map { |e| [e.jid, *e.item.values_at('error_class', 'error_message'), "
@@ -326,7 +324,7 @@ def test_ruby_sees_who_runs_what(site, ruby):
     assert all(exact(row[2]["payload"]["args"][1:]) == exact(ALL_KINDS) for row in rows)
     assert ruby("[Sidekiq::WorkSet.new.size, Sidekiq::Stats.new.workers_size]") == [2, 2]
     site.store.call("RPUSH", "release", "1", "2")
-    wait_ran(site.store, list(running))
+    site.wait_ran(list(running))
     ruby("Sidekiq::ProcessSet.new.each(&:dump_threads)")
     wait_until(lambda: ruby("[Sidekiq::WorkSet.new.count, Sidekiq::WorkSet.new.size]") == [0, 0], "nobody to be busy")
-    assert sorted(ran(site.store)) == sorted(running)
+    assert sorted(site.ran()) == sorted(running)

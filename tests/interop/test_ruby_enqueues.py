@@ -14,12 +14,12 @@ pytestmark = pytest.mark.ruby
 
 
 @pytest.fixture
-def cluster(run_cluster):
-    return run_cluster("default,low", "-c", "3", app="tests.apps.interop", KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL="0.1")
+def cluster(stage):
+    return stage.run_cluster("default,low", "-c", "3", KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL="0.1")
 
 
 @pytest.mark.parametrize("verb", ["perform_async", "perform_in", "perform_at", "perform_bulk"])
-def test_python_receives_the_arguments_that_ruby_enqueued(verb, cluster, ruby_client, echo_of):
+def test_python_receives_the_arguments_that_ruby_enqueued(verb, cluster, ruby_client, stage):
     arguments = {
         "perform_async": ALL_KINDS,
         "perform_in": [0.3, *ALL_KINDS],
@@ -30,37 +30,37 @@ def test_python_receives_the_arguments_that_ruby_enqueued(verb, cluster, ruby_cl
     answer = ruby_client(verb, *arguments[verb])
 
     (jid,) = answer if verb == "perform_bulk" else [answer]
-    assert exact(echo_of(jid)["args"]) == exact(ALL_KINDS)
+    assert exact(stage.echo_of(jid)["args"]) == exact(ALL_KINDS)
 
 
-def test_each_kind_of_argument_arrives_unchanged_on_its_own(cluster, ruby_client, echo_of):
+def test_each_kind_of_argument_arrives_unchanged_on_its_own(cluster, ruby_client, stage):
     jids = {kind: ruby_client("perform_async", *arguments) for kind, arguments in ARGUMENTS.items()}
 
     for kind, jid in jids.items():
-        assert exact(echo_of(jid)["args"]) == exact(ARGUMENTS[kind]), kind
+        assert exact(stage.echo_of(jid)["args"]) == exact(ARGUMENTS[kind]), kind
 
 
-def test_no_job_of_a_bulk_push_is_lost_or_doubled(cluster, ruby_client, echoes):
+def test_no_job_of_a_bulk_push_is_lost_or_doubled(cluster, ruby_client, stage):
     jids = ruby_client("perform_bulk", [[number] for number in range(1_200)])
 
-    wait_until(lambda: len(echoes()) >= 1_200, "all jobs of the bulk to run")
-    assert {each["jid"]: each["args"] for each in echoes()} == {jid: [at] for at, jid in enumerate(jids)}
-    assert len(echoes()) == 1_200
+    wait_until(lambda: len(stage.echoes()) >= 1_200, "all jobs of the bulk to run")
+    assert {each["jid"]: each["args"] for each in stage.echoes()} == {jid: [at] for at, jid in enumerate(jids)}
+    assert len(stage.echoes()) == 1_200
 
 
-def test_options_that_ruby_set_travel_with_the_job(cluster, ruby_client, echo_of):
+def test_options_that_ruby_set_travel_with_the_job(cluster, ruby_client, stage):
     options = {"queue": "low", "retry": 3, "tags": ["vip", "é"], "backtrace": 5, "dead": False, "custom": {"key": [1]}}
 
     jid = ruby_client("perform_async", "x", set=options)
 
-    payload = echo_of(jid)["payload"]
+    payload = stage.echo_of(jid)["payload"]
     assert {key: payload[key] for key in options} == options
 
 
-def test_a_payload_that_ruby_pushed_by_hand_keeps_its_keys(cluster, ruby_client, echo_of):
+def test_a_payload_that_ruby_pushed_by_hand_keeps_its_keys(cluster, ruby_client, stage):
     item = {"class": "Echo", "args": [{}], "jid": "0123456789abcdef01234567", "queue": "low", "cattr": {"user": 7}}
 
     jid = ruby_client.push(item)
 
     assert jid == item["jid"]
-    assert {key: echo_of(jid)["payload"][key] for key in item} == item
+    assert {key: stage.echo_of(jid)["payload"][key] for key in item} == item

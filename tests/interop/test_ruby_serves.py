@@ -11,7 +11,6 @@ from kiqcluster.sidekiq.payload import unwrap
 from kiqcluster.sidekiq.ruby_json import decode
 from tests.apps.interop import Echo, fragile, held
 from tests.interop.programs import RubyServer, exact
-from tests.interop.stage import buried, entries, failed, jids, mend, queued, wait_ran
 from tests.interop.values import ALL_KINDS
 from tests.kit import wait_until
 
@@ -31,134 +30,136 @@ def in_ruby(ruby):
 
 
 @pytest.fixture
-def cluster(store, run_cluster):
-    return run_cluster("default", "-c", "2", app="tests.apps.interop", KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL="3600")
+def cluster(stage):
+    return stage.run_cluster("default", "-c", "2", KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL="3600")
 
 
-def test_ruby_goes_on_with_a_job_that_failed_in_python(store, cluster, ruby_server, ruby, in_ruby):
+def test_ruby_goes_on_with_a_job_that_failed_in_python(stage, cluster, ruby_server, ruby, in_ruby):
     jid = fragile.set(tags=["vip"], retry=2).perform_async(*ALL_KINDS)
-    wait_until(lambda: jid in jids(store, "retry"), "the failure in Python")
-    before = entries(store, "retry")[jid]
+    wait_until(lambda: jid in stage.jids("retry"), "the failure in Python")
+    before = stage.entries("retry")[jid]
     in_ruby("RetrySet", jid)
 
     ruby("Sidekiq::RetrySet.new.find_job(jid).reschedule(1)", jid=jid)
 
-    wait_until(lambda: entries(store, "retry").get(jid, {}).get("retried_at"), "the failure in Ruby")
-    after = entries(store, "retry")[jid]
+    wait_until(lambda: stage.entries("retry").get(jid, {}).get("retried_at"), "the failure in Ruby")
+    after = stage.entries("retry")[jid]
     assert (after["error_class"], after["retry_count"]) == ("ArgumentError", 1)
     assert (after["failed_at"], after["created_at"]) == (before["failed_at"], before["created_at"])
     assert after["tags"] == ["vip"]
     assert exact(after["args"]) == exact(ALL_KINDS)
 
 
-def test_ruby_runs_a_job_that_failed_in_python(store, cluster, ruby_server, ruby, in_ruby):
-    (jid,) = failed(store, 1)
+def test_ruby_runs_a_job_that_failed_in_python(stage, cluster, ruby_server, ruby, in_ruby):
+    (jid,) = stage.fail_jobs(1)
     in_ruby("RetrySet", jid)
-    mend(store)
+    stage.mend_jobs()
 
     ruby("Sidekiq::RetrySet.new.find_job(jid).retry", jid=jid)
 
-    wait_ran(store, [jid])
-    assert jids(store, "retry") == set()
+    stage.wait_ran([jid])
+    assert stage.jids("retry") == set()
 
 
-def test_ruby_buries_a_job_that_failed_in_python_for_the_last_time(store, cluster, ruby_server, ruby, in_ruby):
+def test_ruby_buries_a_job_that_failed_in_python_for_the_last_time(stage, cluster, ruby_server, ruby, in_ruby):
     jid = fragile.set(retry=1).perform_async("x")
-    wait_until(lambda: jid in jids(store, "retry"), "the failure in Python")
+    wait_until(lambda: jid in stage.jids("retry"), "the failure in Python")
     in_ruby("RetrySet", jid)
 
     ruby("Sidekiq::RetrySet.new.find_job(jid).reschedule(1)", jid=jid)
 
-    wait_until(lambda: jid in jids(store, "dead"), "its death in Ruby")
-    assert jids(store, "retry") == set()
-    assert entries(store, "dead")[jid]["error_class"] == "ArgumentError"
+    wait_until(lambda: jid in stage.jids("dead"), "its death in Ruby")
+    assert stage.jids("retry") == set()
+    assert stage.entries("dead")[jid]["error_class"] == "ArgumentError"
 
 
-def test_python_revives_what_ruby_buried_and_ruby_what_python_buried(store, cluster, ruby_server, ruby, in_ruby):
-    (ours,) = buried(store, 1)
+def test_python_revives_what_ruby_buried_and_ruby_what_python_buried(stage, cluster, ruby_server, ruby, in_ruby):
+    (ours,) = stage.kill_jobs(1)
     theirs = fragile.set(queue="ruby", retry=0).perform_async("x")
-    wait_until(lambda: jids(store, "dead") == {ours, theirs}, "a death on either side")
+    wait_until(lambda: stage.jids("dead") == {ours, theirs}, "a death on either side")
     in_ruby("DeadSet", ours)
     ruby(f"set = Sidekiq::DeadSet.new\n{TO_RUBY.replace('ruby', 'default')}", jid=theirs)
-    mend(store)
+    stage.mend_jobs()
 
     ruby("Sidekiq::DeadSet.new.retry_all")
 
-    wait_ran(store, [ours, theirs])
-    assert {each["jid"]: each["by"] for each in map(decode, store.call("LRANGE", "echoes", 0, -1))} == {
+    stage.wait_ran([ours, theirs])
+    assert {each["jid"]: each["by"] for each in map(decode, stage.store.call("LRANGE", "echoes", 0, -1))} == {
         ours: "ruby",
         theirs: "python",
     }
 
 
-def test_bytes_that_were_no_job_outlive_a_retry_in_ruby(store, cluster, ruby_server, ruby, in_ruby):
-    store.call("LPUSH", "queue:default", b"certainly not JSON")
-    wait_until(lambda: store.call("ZCARD", "dead"), "the bytes to be buried")
-    (jid,) = jids(store, "dead")
+def test_bytes_that_were_no_job_outlive_a_retry_in_ruby(stage, cluster, ruby_server, ruby, in_ruby):
+    stage.store.call("LPUSH", "queue:default", b"certainly not JSON")
+    wait_until(lambda: stage.store.call("ZCARD", "dead"), "the bytes to be buried")
+    (jid,) = stage.jids("dead")
     in_ruby("DeadSet", jid)
 
     ruby("Sidekiq::DeadSet.new.first.retry")
 
-    wait_until(lambda: entries(store, "dead").get(jid, {}).get("error_class") == "NameError", "Ruby to bury them again")
-    assert unwrap(entries(store, "dead")[jid]) == b"certainly not JSON"
+    wait_until(lambda: stage.entries("dead").get(jid, {}).get("error_class") == "NameError", "Ruby to bury them again")
+    assert unwrap(stage.entries("dead")[jid]) == b"certainly not JSON"
 
 
-def test_a_job_of_a_class_that_ruby_alone_knows_waits_for_ruby(store, cluster, ruby_server, ruby_client, ruby):
+def test_a_job_of_a_class_that_ruby_alone_knows_waits_for_ruby(stage, cluster, ruby_server, ruby_client, ruby):
     """Pushed to our queue by mistake, it is put off until somebody has moved it."""
     jid = ruby_client.push({"class": "Only::Ruby", "args": [1], "retry": True})
-    wait_until(lambda: jid in jids(store, "schedule"), "the job to be put off")
-    entry = entries(store, "schedule")[jid]
+    wait_until(lambda: jid in stage.jids("schedule"), "the job to be put off")
+    entry = stage.entries("schedule")[jid]
 
     assert (entry["deferred_by"], entry["retry"], entry.get("retry_count")) == ("unknown_class", True, None)
     ruby("Sidekiq::ScheduledSet.new.find_job(jid).reschedule(at)", jid=jid, at=4_000_000_000)
-    assert store.call("ZRANGE", "schedule", 0, -1, "WITHSCORES")[1::2] == [b"4000000000"]
+    assert stage.store.call("ZRANGE", "schedule", 0, -1, "WITHSCORES")[1::2] == [b"4000000000"]
 
 
-def test_ours_finish_what_ruby_puts_back_when_it_must_stop(store, redis_server, sidekiq_is_there, run_cluster):
-    server = RubyServer(redis_server.url, queue="default", threads=2, timeout=1)
+def test_ours_finish_what_ruby_puts_back_when_it_must_stop(stage, sidekiq_is_there):
+    server = RubyServer(stage.redis.url, queue="default", threads=2, timeout=1)
     try:
         running = [held.perform_async(*ALL_KINDS), held.perform_async("x")]
-        wait_until(lambda: store.call("LLEN", "began") == 2, "both jobs to run in Ruby", seconds=30)
+        wait_until(lambda: stage.store.call("LLEN", "began") == 2, "both jobs to run in Ruby", seconds=30)
 
         assert server.stop() == 0
     finally:
         server.close()
-    assert {payload["jid"] for payload in queued(store, "default")} == set(running)
-    run_cluster("default", "-c", "2", app="tests.apps.interop")
-    wait_until(lambda: store.call("LLEN", "began") == 4, "both jobs to run in Python")
-    store.call("RPUSH", "release", "1", "2")
-    wait_ran(store, running)
-    assert {each["by"] for each in map(decode, store.call("LRANGE", "echoes", 0, -1))} == {"python"}
+    assert {payload["jid"] for payload in stage.queued("default")} == set(running)
+    stage.run_cluster("default", "-c", "2")
+    wait_until(lambda: stage.store.call("LLEN", "began") == 4, "both jobs to run in Python")
+    stage.store.call("RPUSH", "release", "1", "2")
+    stage.wait_ran(running)
+    assert {each["by"] for each in map(decode, stage.store.call("LRANGE", "echoes", 0, -1))} == {"python"}
 
 
-def test_ruby_finishes_what_ours_put_back_when_they_must_stop(store, run_cluster, ruby_server):
-    cluster = run_cluster("held,default", "-c", "2", "--timeout", "0.2", app="tests.apps.interop")
+def test_ruby_finishes_what_ours_put_back_when_they_must_stop(stage, ruby_server):
+    cluster = stage.run_cluster("held,default", "-c", "2", "--timeout", "0.2")
     jid = held.set(queue="ruby").perform_async("first")  # by Ruby, so that it is known to be there
-    wait_until(lambda: store.call("LLEN", "began") == 1, "Ruby to serve its queue", seconds=30)
-    store.call("RPUSH", "release", "1")
-    wait_ran(store, [jid])
+    wait_until(lambda: stage.store.call("LLEN", "began") == 1, "Ruby to serve its queue", seconds=30)
+    stage.store.call("RPUSH", "release", "1")
+    stage.wait_ran([jid])
     ours = held.set(queue="held").perform_async(*ALL_KINDS)
-    wait_until(lambda: store.call("LLEN", "began") == 2, "the job to run in Python")
+    wait_until(lambda: stage.store.call("LLEN", "began") == 2, "the job to run in Python")
 
     assert cluster.stop() == 0
 
-    (payload,) = queued(store, "held")
+    (payload,) = stage.queued("held")
     assert (payload["jid"], payload["interrupted_count"]) == (ours, 1)
-    store.call("LMOVE", "queue:held", "queue:ruby", "RIGHT", "LEFT")
-    wait_until(lambda: store.call("LLEN", "began") == 3, "the job to run in Ruby")
-    store.call("RPUSH", "release", "1")
-    wait_ran(store, [jid, ours])
-    last = decode(store.call("LINDEX", "echoes", -1))
+    stage.store.call("LMOVE", "queue:held", "queue:ruby", "RIGHT", "LEFT")
+    wait_until(lambda: stage.store.call("LLEN", "began") == 3, "the job to run in Ruby")
+    stage.store.call("RPUSH", "release", "1")
+    stage.wait_ran([jid, ours])
+    last = decode(stage.store.call("LINDEX", "echoes", -1))
     assert (last["by"], exact(last["args"])) == ("ruby", exact(ALL_KINDS))
 
 
 @pytest.mark.parametrize("raw", [b"certainly not JSON", b'{"class":"Never::Heard","retry":true,"args":[],"jid":"x"}'])
-def test_what_no_side_can_run_stops_neither(raw, store, run_cluster, ruby_server):
+def test_what_no_side_can_run_stops_neither(raw, stage, ruby_server):
     """JSON that is no object is left out: Ruby loses it, and restarts the thread (its own defect)."""
-    run_cluster("default", app="tests.apps.interop")
+    stage.run_cluster("default")
 
     for queue in ("default", "ruby"):
-        store.call("LPUSH", f"queue:{queue}", raw)
+        stage.store.call("LPUSH", f"queue:{queue}", raw)
 
-    wait_ran(store, [Echo.perform_async("x"), Echo.set(queue="ruby").perform_async("y")])
-    wait_until(lambda: sum(store.call("ZCARD", name) for name in ("dead", "retry", "schedule")) == 2, "both to be kept")
+    stage.wait_ran([Echo.perform_async("x"), Echo.set(queue="ruby").perform_async("y")])
+    wait_until(
+        lambda: sum(stage.store.call("ZCARD", name) for name in ("dead", "retry", "schedule")) == 2, "both to be kept"
+    )

@@ -16,7 +16,6 @@ from kiqcluster import Client
 from kiqcluster.api import Queue, WorkSet
 from kiqcluster.sidekiq.ruby_json import decode
 from tests.apps.interop import Echo, fragile, held
-from tests.interop.stage import entries
 from tests.interop.values import ALL_KINDS
 from tests.kit import wait_until
 
@@ -134,18 +133,18 @@ FIELDS = [(structure, field) for structure, fields in STRUCTURES.items() for fie
 
 
 @pytest.fixture(scope="module")
-def written(standing, ruby):
+def written(shared_stage, ruby):
     """Have a real cluster and a real client write each of STRUCTURES."""
-    store = standing.store
+    store = shared_stage.store
     options = {"tags": ["vip", "é"], "backtrace": True}
     once, twice, dead = (fragile.set(**options, **more).perform_async(*ALL_KINDS) for more in ({}, {}, {"retry": 0}))
     wait_until(lambda: store.call("ZCARD", "retry") == 2 and store.call("ZCARD", "dead") == 1, "the failures")
     ruby("Sidekiq::RetrySet.new.find_job(jid).reschedule(1)", jid=twice)
-    wait_until(lambda: entries(store, "retry").get(twice, {}).get("retry_count") == 1, "the second failure")
+    wait_until(lambda: shared_stage.entries("retry").get(twice, {}).get("retry_count") == 1, "the second failure")
     unknown = Client().push({"class": "Never::Heard", "args": [1]})
     store.call("LPUSH", "queue:default", b"certainly not JSON")
     wait_until(lambda: store.call("ZCARD", "dead") == 2, "the bytes to be buried")
-    wait_until(lambda: unknown in entries(store, "schedule"), "the unknown class to be put off")
+    wait_until(lambda: unknown in shared_stage.entries("schedule"), "the unknown class to be put off")
     later = Echo.set(**options).perform_in(3_600, *ALL_KINDS)
     waiting = Echo.set(queue="waiting", **options).perform_async(*ALL_KINDS)
     fragile.set(queue="bulk").perform_bulk([ALL_KINDS])
@@ -159,15 +158,15 @@ def written(standing, ruby):
     process = {key.decode(): value.decode() for key, value in fields[busy.removesuffix(b":work")].items()}
     lives = {key: store.call("TTL", key) for key in hashes}
     store.call("RPUSH", "release", "now")
-    in_dead = entries(store, "dead")
+    in_dead = shared_stage.entries("dead")
     return {
         "job in a queue": next(each.payload for each in Queue("waiting") if each.jid == waiting),
         "job of a bulk push": next(iter(Queue("bulk"))).payload,
-        "scheduled job": entries(store, "schedule")[later],
-        "job that failed": entries(store, "retry")[once],
-        "job that failed twice": entries(store, "retry")[twice],
+        "scheduled job": shared_stage.entries("schedule")[later],
+        "job that failed": shared_stage.entries("retry")[once],
+        "job that failed twice": shared_stage.entries("retry")[twice],
         "dead job": in_dead[dead],
-        "job of an unknown class": entries(store, "schedule")[unknown],
+        "job of an unknown class": shared_stage.entries("schedule")[unknown],
         "bytes that were no job": next(each for each in in_dead.values() if each["jid"] != dead),
         "process": process,
         "info of a process": json.loads(process["info"]),

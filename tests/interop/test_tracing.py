@@ -16,6 +16,7 @@ import pytest
 from kiqcluster.sidekiq.ruby_json import decode
 from kiqcluster.store import Store
 from tests.apps.interop import Echo, fragile
+from tests.interop.stage import InteropStage
 from tests.kit import Cluster, wait_until
 from tests.tracing import SPAN_ID, SPELT, TRACE_ID, TRACEPARENT, instrumented, traceparent
 
@@ -53,13 +54,13 @@ Carried = Callable[[dict[str, Any]], dict[str, Any]]
 
 class TestSpans:
     def test_the_span_of_a_job_that_ruby_pushed_links_to_rubys(
-        self, store: Store, ruby: Ruby, run_cluster: Callable[..., Cluster], echo_of: Any, tmp_path: Path
+        self, stage: InteropStage, ruby: Ruby, tmp_path: Path
     ) -> None:
-        cluster = run_cluster("default", app="tests.apps.traced", KIQ_SPANS=str(tmp_path / "spans"))
+        cluster = stage.run_cluster("default", app="tests.apps.traced", KIQ_SPANS=str(tmp_path / "spans"))
 
         jid = ruby(RUBY_PUSH, keys={"traceparent": TRACEPARENT, "baggage": "user=7"}, queue="default")
 
-        assert echo_of(jid)["by"] == "python"
+        assert stage.echo_of(jid)["by"] == "python"
         assert cluster.stop() == 0
         (span,) = map(json.loads, (tmp_path / "spans").read_text().splitlines())
         (link,) = span["links"]
@@ -78,54 +79,52 @@ class TestSpans:
         assert "-".join(found[each] for each in ("version", "trace", "span", "flags")) == traceparent(context)
         assert found["keys"][-2:] == ["traceparent", "enqueued_at"]
 
-    def test_a_job_of_a_ruby_server_gets_it_with_its_payload(
-        self, store: Store, ruby_server: Any, echo_of: Any
-    ) -> None:
+    def test_a_job_of_a_ruby_server_gets_it_with_its_payload(self, stage: InteropStage, ruby_server: Any) -> None:
         with instrumented() as spans:
             jid = Echo.set(queue="ruby").perform_async(1)
             (bulk,) = Echo.set(queue="ruby").perform_bulk([[2]])
             later = Echo.set(queue="ruby").perform_in(0.1, 3)
 
         pushed = {span.attributes["messaging.message.id"]: traceparent(span.context) for span in spans.all()}  # type: ignore[index]
-        assert pushed == {each: echo_of(each)["payload"]["traceparent"] for each in (jid, bulk, later)}
-        assert {echo_of(each)["by"] for each in pushed} == {"ruby"}
+        assert pushed == {each: stage.echo_of(each)["payload"]["traceparent"] for each in (jid, bulk, later)}
+        assert {stage.echo_of(each)["by"] for each in pushed} == {"ruby"}
 
 
 class TestKeys:
     @pytest.fixture
-    def cluster(self, run_cluster: Callable[..., Cluster]) -> Cluster:
-        return run_cluster("default", app="tests.apps.interop", KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL="0.1")
+    def cluster(self, stage: InteropStage) -> Cluster:
+        return stage.run_cluster("default", KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL="0.1")
 
     def test_a_failure_in_ruby_and_the_retries_in_python_keep_them(
-        self, store: Store, ruby: Ruby, ruby_server: Any, run_cluster: Callable[..., Cluster], carried: Carried
+        self, stage: InteropStage, ruby: Ruby, ruby_server: Any, carried: Carried
     ) -> None:
         jid = ruby(RUBY_PUSH.replace("Echo", "Acme::Fragile"), keys=CARRIED, queue="ruby")
-        wait_until(lambda: store.call("ZCARD", "retry"), "the failure in Ruby")
+        wait_until(lambda: stage.store.call("ZCARD", "retry"), "the failure in Ruby")
 
         ruby("entry = Sidekiq::RetrySet.new.find_job(jid); entry.delete; "
              "Sidekiq::RetrySet.new.schedule(0, entry.item.merge('queue' => 'default'))", jid=jid)  # fmt: skip
-        run_cluster("default", app="tests.apps.interop", KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL="0.1")
+        stage.run_cluster("default", KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL="0.1")
         wait_until(lambda: ruby("Sidekiq::RetrySet.new.any? { |entry| entry['retried_at'] }"), "the failure in Python")
 
         assert carried(ruby("Sidekiq::RetrySet.new.find_job(jid).item", jid=jid)) == CARRIED
 
     def test_a_retry_from_the_dead_set_by_rubys_api_keeps_them(
-        self, store: Store, ruby: Ruby, cluster: Cluster, echo_of: Any, carried: Carried
+        self, stage: InteropStage, ruby: Ruby, cluster: Cluster, carried: Carried
     ) -> None:
         jid = fragile.set(retry=0).perform_async("x")
-        (raw,) = wait_until(lambda: store.call("ZRANGE", "dead", 0, -1), "the burial")
-        store.call("DEL", "dead")
-        store.call("ZADD", "dead", 1.5, raw[:-1] + b"," + ",".join(SPELT).encode() + b"}")
+        (raw,) = wait_until(lambda: stage.store.call("ZRANGE", "dead", 0, -1), "the burial")
+        stage.store.call("DEL", "dead")
+        stage.store.call("ZADD", "dead", 1.5, raw[:-1] + b"," + ",".join(SPELT).encode() + b"}")
         assert carried(ruby("Sidekiq::DeadSet.new.find_job(jid).item", jid=jid)) == CARRIED
 
         ruby("Sidekiq::DeadSet.new.find_job(jid).retry", jid=jid)
 
-        wait_until(lambda: store.call("ZCARD", "dead"), "the second burial")
-        (again,) = store.call("ZRANGE", "dead", 0, -1)
+        wait_until(lambda: stage.store.call("ZCARD", "dead"), "the second burial")
+        (again,) = stage.store.call("ZRANGE", "dead", 0, -1)
         assert carried(decode(again)) == CARRIED
 
     def test_each_side_moves_due_jobs_of_the_other_with_them(
-        self, store: Store, ruby: Ruby, ruby_server: Any, cluster: Cluster, echo_of: Any, carried: Carried
+        self, stage: InteropStage, ruby: Ruby, ruby_server: Any, cluster: Cluster, carried: Carried
     ) -> None:
         jids = [
             ruby(RUBY_PUSH.replace('"queue" => queue', '"queue" => queue, "at" => Time.now.to_f + 0.3'),
@@ -134,4 +133,4 @@ class TestKeys:
         ]  # fmt: skip
 
         for jid in jids:
-            assert carried(echo_of(jid)["payload"]) == CARRIED
+            assert carried(stage.echo_of(jid)["payload"]) == CARRIED

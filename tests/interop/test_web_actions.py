@@ -11,7 +11,7 @@ from kiqcluster import Client
 from kiqcluster.sidekiq.ruby_json import decode
 from tests.apps.interop import Echo
 from tests.interop.programs import exact
-from tests.interop.stage import buried, entries, failed, jids, mend, presses, queued, ran, wait_ran
+from tests.interop.stage import presses
 from tests.interop.values import ALL_KINDS
 from tests.kit import wait_until
 
@@ -36,20 +36,20 @@ def test_a_queue_is_deleted_and_comes_back_with_the_next_job(site, browser):
     page = browser.press("/queues", "delete", "/queues/waiting")
 
     assert [row.split()[0] for row in page.rows] == ["kept"]
-    assert queued(site.store, "waiting") == []
-    assert len(queued(site.store, "kept")) == 1
+    assert site.queued("waiting") == []
+    assert len(site.queued("kept")) == 1
     Echo.set(queue="waiting").perform_async(4)
     assert [row.split()[:2] for row in browser.see("/queues").rows] == [["kept", "1"], ["waiting", "1"]]
 
 
 @presses("POST /queues/:name")
 def test_a_deleted_queue_is_still_served(site, browser):
-    wait_ran(site.store, [Echo.perform_async("before")])
+    site.wait_ran([Echo.perform_async("before")])
 
     browser.press("/queues", "delete", "/queues/default")
 
     jid = Echo.perform_async("after")
-    wait_until(lambda: jid in ran(site.store), "a job of the deleted queue to run")
+    wait_until(lambda: jid in site.ran(), "a job of the deleted queue to run")
 
 
 @presses("POST /queues/:name/delete")
@@ -61,7 +61,7 @@ def test_one_job_is_deleted_from_its_queue_whatever_its_arguments_are(site, brow
 
     browser.press("/queues/waiting", "delete", "/queues/waiting/delete", key_val=bytes_of_it.decode())
 
-    assert [payload["jid"] for payload in queued(site.store, "waiting")] == [before, after]
+    assert [payload["jid"] for payload in site.queued("waiting")] == [before, after]
 
 
 # retries
@@ -69,104 +69,104 @@ def test_one_job_is_deleted_from_its_queue_whatever_its_arguments_are(site, brow
 
 @presses("POST /retries/:key")
 def test_one_retry_runs_at_once(site, browser):
-    first, second = failed(site.store, 2)
-    mend(site.store)
+    first, second = site.fail_jobs(2)
+    site.mend_jobs()
     (key,) = keys_of(browser.see("/retries"), first)
 
     browser.press(f"/retries/{key}", "retry")
 
-    wait_ran(site.store, [first])
-    assert jids(site.store, "retry") == {second}
+    site.wait_ran([first])
+    assert site.jids("retry") == {second}
 
 
 @presses("POST /retries/:key")
 def test_one_retry_that_fails_again_has_used_up_no_attempt(site, browser):
-    (jid,) = failed(site.store, 1)
+    (jid,) = site.fail_jobs(1)
     (key,) = keys_of(browser.see("/retries"), jid)
 
     browser.press(f"/retries/{key}", "retry")
 
-    again = wait_until(lambda: "retried_at" in entries(site.store, "retry").get(jid, {}), "the second failure")
+    again = wait_until(lambda: "retried_at" in site.entries("retry").get(jid, {}), "the second failure")
     assert again
-    assert entries(site.store, "retry")[jid]["retry_count"] == 0
+    assert site.entries("retry")[jid]["retry_count"] == 0
 
 
 @presses("POST /retries/:key")
 def test_one_retry_is_deleted(site, browser):
-    first, second = failed(site.store, 2)
+    first, second = site.fail_jobs(2)
     (key,) = keys_of(browser.see("/retries"), first)
 
     browser.press(f"/retries/{key}", "delete")
 
-    assert jids(site.store, "retry") == {second}
-    assert ran(site.store) == queued(site.store, "default") == []
+    assert site.jids("retry") == {second}
+    assert site.ran() == site.queued("default") == []
 
 
 @presses("POST /retries/:key")
 def test_one_retry_is_killed_by_its_address_and_keeps_its_bytes(site, browser):
-    first, second = failed(site.store, 2)
+    first, second = site.fail_jobs(2)
     (before,) = (raw for raw in site.store.call("ZRANGE", "retry", 0, -1) if first.encode() in raw)
     (key,) = keys_of(browser.see("/retries"), first)
 
     browser.post(f"/retries/{key}", [("authenticity_token", browser.token()), ("kill", "Kill")])
 
     assert site.store.call("ZRANGE", "dead", 0, -1) == [before]
-    assert jids(site.store, "retry") == {second}
+    assert site.jids("retry") == {second}
 
 
 @presses("POST /retries")
 @pytest.mark.parametrize("button", ["retry", "delete", "kill"])
 def test_the_chosen_retries_go_and_the_others_stay(button, site, browser):
-    every = failed(site.store, 6)
+    every = site.fail_jobs(6)
     chosen, others = every[:3], set(every[3:])
-    mend(site.store)
+    site.mend_jobs()
 
     browser.press("/retries", button, "/retries", chosen=keys_of(browser.see("/retries"), *chosen))
 
-    assert jids(site.store, "retry") == others
-    assert jids(site.store, "dead") == (set(chosen) if button == "kill" else set())
-    wait_ran(site.store, chosen if button == "retry" else [])
+    assert site.jids("retry") == others
+    assert site.jids("dead") == (set(chosen) if button == "kill" else set())
+    site.wait_ran(chosen if button == "retry" else [])
 
 
 @presses("POST /retries/all/retry")
 def test_all_retries_run_at_once(site, browser):
-    every = failed(site.store, 30)  # more than a page
-    mend(site.store)
+    every = site.fail_jobs(30)  # more than a page
+    site.mend_jobs()
 
     browser.press("/retries", "retry", "/retries/all/retry")
 
-    wait_ran(site.store, every)
-    assert jids(site.store, "retry") == set()
+    site.wait_ran(every)
+    assert site.jids("retry") == set()
 
 
 @presses("POST /retries/all/delete")
 def test_all_retries_are_deleted(site, browser):
-    failed(site.store, 30)
+    site.fail_jobs(30)
 
     browser.press("/retries", "delete", "/retries/all/delete")
 
-    assert jids(site.store, "retry") == jids(site.store, "dead") == set()
-    assert ran(site.store) == queued(site.store, "default") == []
+    assert site.jids("retry") == site.jids("dead") == set()
+    assert site.ran() == site.queued("default") == []
 
 
 @presses("POST /retries/all/kill")
 def test_all_retries_are_killed(site, browser):
-    every = failed(site.store, 30)
+    every = site.fail_jobs(30)
 
     browser.press("/retries", "kill", "/retries/all/kill")
 
-    assert jids(site.store, "retry") == set()
-    assert jids(site.store, "dead") == set(every)
+    assert site.jids("retry") == set()
+    assert site.jids("dead") == set(every)
 
 
 def test_the_second_page_of_retries_is_where_the_reader_stays(site, browser):
-    failed(site.store, 30)
+    site.fail_jobs(30)
     page = browser.see("/retries?page=2")
 
     after = browser.press("/retries?page=2", "delete", "/retries", chosen=page.choices[:1])
 
     assert after.path.endswith("/retries?page=2")
-    assert len(jids(site.store, "retry")) == 29
+    assert len(site.jids("retry")) == 29
 
 
 # scheduled
@@ -179,8 +179,8 @@ def test_one_scheduled_job_runs_at_once(site, browser):
 
     browser.press(f"/scheduled/{key}", "add_to_queue")
 
-    wait_ran(site.store, [first])
-    assert jids(site.store, "schedule") == {second}
+    site.wait_ran([first])
+    assert site.jids("schedule") == {second}
     (echo,) = site.store.call("LRANGE", "echoes", 0, -1)
     assert exact(decode(echo)["args"]) == exact(ALL_KINDS)
 
@@ -192,7 +192,7 @@ def test_one_scheduled_job_is_deleted(site, browser):
 
     browser.press(f"/scheduled/{key}", "delete")
 
-    assert jids(site.store, "schedule") == {second}
+    assert site.jids("schedule") == {second}
 
 
 @presses("POST /scheduled")
@@ -204,8 +204,8 @@ def test_the_chosen_scheduled_jobs_go_and_the_others_stay(button, site, browser)
 
     browser.press("/scheduled", button, "/scheduled", chosen=keys_of(browser.see("/scheduled"), *chosen))
 
-    assert jids(site.store, "schedule") == set(every[3:])
-    wait_ran(site.store, chosen if button == "add_to_queue" else [])
+    assert site.jids("schedule") == set(every[3:])
+    site.wait_ran(chosen if button == "add_to_queue" else [])
 
 
 # morgue
@@ -213,69 +213,69 @@ def test_the_chosen_scheduled_jobs_go_and_the_others_stay(button, site, browser)
 
 @presses("POST /morgue/:key")
 def test_one_dead_job_is_revived(site, browser):
-    first, second = buried(site.store, 2)
-    mend(site.store)
+    first, second = site.kill_jobs(2)
+    site.mend_jobs()
     (key,) = keys_of(browser.see("/morgue"), first)
 
     browser.press(f"/morgue/{key}", "retry")
 
-    wait_ran(site.store, [first])
-    assert jids(site.store, "dead") == {second}
+    site.wait_ran([first])
+    assert site.jids("dead") == {second}
 
 
 @presses("POST /morgue/:key")
 def test_one_dead_job_is_deleted(site, browser):
-    first, second = buried(site.store, 2)
+    first, second = site.kill_jobs(2)
     (key,) = keys_of(browser.see("/morgue"), first)
 
     browser.press(f"/morgue/{key}", "delete")
 
-    assert jids(site.store, "dead") == {second}
+    assert site.jids("dead") == {second}
 
 
 @presses("POST /morgue")
 @pytest.mark.parametrize("button", ["retry", "delete"])
 def test_the_chosen_dead_jobs_go_and_the_others_stay(button, site, browser):
-    every = buried(site.store, 6)
+    every = site.kill_jobs(6)
     chosen, others = every[:3], set(every[3:])
-    mend(site.store)
+    site.mend_jobs()
 
     browser.press("/morgue", button, "/morgue", chosen=keys_of(browser.see("/morgue"), *chosen))
 
-    assert jids(site.store, "dead") == others
-    wait_ran(site.store, chosen if button == "retry" else [])
+    assert site.jids("dead") == others
+    site.wait_ran(chosen if button == "retry" else [])
 
 
 @presses("POST /morgue/all/retry")
 def test_all_dead_jobs_are_revived(site, browser):
-    every = buried(site.store, 30)
-    mend(site.store)
+    every = site.kill_jobs(30)
+    site.mend_jobs()
 
     browser.press("/morgue", "retry", "/morgue/all/retry")
 
-    wait_ran(site.store, every)
-    assert jids(site.store, "dead") == set()
+    site.wait_ran(every)
+    assert site.jids("dead") == set()
 
 
 @presses("POST /morgue/all/delete")
 def test_all_dead_jobs_are_deleted(site, browser):
-    buried(site.store, 30)
+    site.kill_jobs(30)
 
     browser.press("/morgue", "delete", "/morgue/all/delete")
 
-    assert jids(site.store, "dead") == set()
-    assert ran(site.store) == queued(site.store, "default") == []
+    assert site.jids("dead") == set()
+    assert site.ran() == site.queued("default") == []
 
 
 def test_a_dead_job_that_is_revived_too_early_is_buried_again(site, browser):
-    (jid,) = buried(site.store, 1)
-    before = entries(site.store, "dead")[jid]
+    (jid,) = site.kill_jobs(1)
+    before = site.entries("dead")[jid]
     (key,) = keys_of(browser.see("/morgue"), jid)
 
     browser.press(f"/morgue/{key}", "retry")
 
-    wait_until(lambda: entries(site.store, "dead").get(jid, {}).get("retried_at"), "the second death")
-    after = entries(site.store, "dead")[jid]
+    wait_until(lambda: site.entries("dead").get(jid, {}).get("retried_at"), "the second death")
+    after = site.entries("dead")[jid]
     assert after["failed_at"] == before["failed_at"] <= after["retried_at"]
 
 
@@ -284,34 +284,34 @@ def test_a_dead_job_that_is_revived_too_early_is_buried_again(site, browser):
 
 @pytest.mark.parametrize("fields", [[], [("authenticity_token", "nonsense")], [("authenticity_token", "A" * 88)]])
 def test_without_its_token_no_button_does_anything(fields, site, browser):
-    failed(site.store, 1)
+    site.fail_jobs(1)
 
     page = browser.post("/retries/all/delete", [*fields, ("delete", "Delete All")])
 
     assert page.status == 403
-    assert len(jids(site.store, "retry")) == 1
+    assert len(site.jids("retry")) == 1
 
 
 @pytest.mark.parametrize("name", ["retries", "scheduled", "morgue"])
 @pytest.mark.parametrize("key", ["1.5-nobody", "nonsense", "0"])
 def test_a_button_for_what_is_gone_changes_nothing(name, key, site, browser):
-    failed(site.store, 1)
-    buried(site.store, 1)
+    site.fail_jobs(1)
+    site.kill_jobs(1)
     Echo.perform_in(LATER, "x")
 
     for button in ("retry", "delete", "kill", "add_to_queue"):
         page = browser.post(f"/{name}/{key}", [("authenticity_token", browser.token()), (button, "1")])
         assert page.status == 302
 
-    assert [len(jids(site.store, each)) for each in ("retry", "schedule", "dead")] == [1, 1, 1]
+    assert [len(site.jids(each)) for each in ("retry", "schedule", "dead")] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("name", ["retries", "scheduled", "morgue"])
 def test_a_button_without_a_choice_changes_nothing(name, site, browser):
-    failed(site.store, 1)
-    buried(site.store, 1)
+    site.fail_jobs(1)
+    site.kill_jobs(1)
     Echo.perform_in(LATER, "x")
 
     browser.press(f"/{name}", "delete", f"/{name}")
 
-    assert [len(jids(site.store, each)) for each in ("retry", "schedule", "dead")] == [1, 1, 1]
+    assert [len(site.jids(each)) for each in ("retry", "schedule", "dead")] == [1, 1, 1]

@@ -14,7 +14,7 @@ from tests.apps.interop import Echo, fragile, hold
 from tests.apps.names import NAMES
 from tests.interop import test_web_actions, test_web_processes  # their tests say what they press
 from tests.interop.browser import Browser
-from tests.interop.stage import PRESSED, entries
+from tests.interop.stage import PRESSED
 from tests.interop.values import ALL_KINDS
 from tests.kit import wait_until
 
@@ -66,9 +66,9 @@ class Written:
 
 
 @pytest.fixture(scope="module")
-def written(standing, ruby, web_program):
+def written(shared_stage, ruby, web_program):
     """Have our clients and cluster write something of every kind, and leave it there for the module."""
-    store = standing.store
+    store = shared_stage.store
     Echo.set(queue="waiting").perform_bulk([[number] for number in range(MANY)])
     Client().push_bulk({"class": Echo, "args": [[number] for number in range(MANY)], "at": FAR})
     jids = {
@@ -85,7 +85,9 @@ def written(standing, ruby, web_program):
     store.call("LPUSH", "queue:default", b"certainly not JSON", b"[1]", b'{"class":"Never::Heard","args":[1]}')
     wait_until(lambda: store.call("ZCARD", "retry") == 1 + FEW, "the first failures")
     ruby("Sidekiq::RetrySet.new.find_job(jid).reschedule(1)", jid=jids["failing"])
-    wait_until(lambda: entries(store, "retry").get(jids["failing"], {}).get("retry_count") == 1, "a second failure")
+    wait_until(
+        lambda: shared_stage.entries("retry").get(jids["failing"], {}).get("retry_count") == 1, "a second failure"
+    )
     ruby(TO_FAR, at=FAR)
     wait_until(lambda: store.call("ZCARD", "dead") == 3 + FEW, "everything that is to be dead")
     jids["running"] = hold.set(tags=["vip"]).perform_async(*ALL_KINDS)
@@ -152,8 +154,8 @@ def test_the_old_address_of_the_stats_leads_to_the_new_one(written, browser):
     assert (page.status, page.headers["Location"]) == (302, "http://example.org/stats")
 
 
-def test_the_busy_page_shows_our_processes_and_jobs(written, standing):
-    for pid in standing.cluster.pids().values():
+def test_the_busy_page_shows_our_processes_and_jobs(written, shared_stage):
+    for pid in shared_stage.cluster.pids().values():
         assert f":{pid}" in written.busy
     assert "kiqcluster" in written.busy
     assert written.jids["running"] in written.busy

@@ -11,29 +11,29 @@ from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from tests.kit import free_port
 from tests.process.kiqctl import Kiqctl
-from tests.process.stage import push
 from tests.process.terminal import Terminal
+from tests.stage import Stage
 
 EXAMPLE_JID = "b4a577edbccf1d805744efa9"
 NOW = 1_795_168_740.5  # epoch second at which the example jobs failed
 JOB_KEYS = ("queue:*", "queues", "paused", "schedule", "retry", "dead", "stat:*", "*-marks", "deploylock-*")
 
 
-def lay_out(store: Store) -> None:
+def lay_out(stage: Stage) -> None:
     """Have jobs lie where the examples look for them."""
-    found = [key for pattern in JOB_KEYS for key in store.call("KEYS", pattern)]
+    found = [key for pattern in JOB_KEYS for key in stage.store.call("KEYS", pattern)]
     if found:
-        store.call("UNLINK", *found)
+        stage.store.call("UNLINK", *found)
     for queue in ("default", "low", "mailers", "reports"):  # in the order of their names: two may be equally old
-        push(store, "SendInvoice", 7, "EUR", queue=queue, jid=EXAMPLE_JID)
-        push(store, "Reports::Yearly", 2026, queue=queue)
-    push(store, "SendInvoice", 7, at=NOW + 1e8, jid=EXAMPLE_JID)
+        stage.push("SendInvoice", 7, "EUR", queue=queue, jid=EXAMPLE_JID)
+        stage.push("Reports::Yearly", 2026, queue=queue)
+    stage.push("SendInvoice", 7, at=NOW + 1e8, jid=EXAMPLE_JID)
     failed = {"retry": True, "queue": "default", "args": [7], "class": "SendInvoice", "jid": EXAMPLE_JID}
     error = {"created_at": NOW, "failed_at": NOW, "retry_count": 0, "error_class": "OSError", "error_message": "away"}
     for key, score in (("retry", NOW + 1e8), ("dead", NOW)):
-        add(store, key, {**failed, **error}, score)
-        add(store, key, {**failed, **error, "class": "Reports::Yearly", "jid": "0" * 24}, score + 1)
-    store.pipeline([("SET", "stat:processed", 1_204), ("SET", "stat:failed", 12)])
+        add(stage.store, key, {**failed, **error}, score)
+        add(stage.store, key, {**failed, **error, "class": "Reports::Yearly", "jid": "0" * 24}, score + 1)
+    stage.store.pipeline([("SET", "stat:processed", 1_204), ("SET", "stat:failed", 12)])
 
 
 def add(store: Store, key: str, payload: dict[str, object], score: float) -> None:

@@ -9,18 +9,15 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from kiqcluster.store import Store
 from kiqcluster.version import VERSION
 from tests import forkserver
-from tests.kit import PATIENCE, ROOT, Cluster, RedisServer, free_port, wait_until
-from tests.process.stage import ledger, open_files, push, sockets, wait_noted, wait_settled
-
-RunCluster = Callable[..., Cluster]
+from tests.kit import PATIENCE, ROOT, free_port, wait_until
+from tests.proc import open_files, sockets
+from tests.stage import Stage
 
 APP = ("-r", "tests.apps.basic")
 NOWHERE = "redis://127.0.0.1:1/0"
@@ -331,22 +328,22 @@ def test_a_stale_pwd_does_not_lead_to_another_directory(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "default\n")
 
 
-def test_the_directory_flag_may_be_relative(run_cluster: RunCluster, store: Store, tmp_path: Path) -> None:
+def test_the_directory_flag_may_be_relative(stage: Stage, tmp_path: Path) -> None:
     (tmp_path / "release").mkdir()
     (tmp_path / "release" / "app.py").write_text("from tests.apps.basic import record\n")
     path = os.path.relpath(tmp_path / "release", ROOT)
 
-    cluster = run_cluster("default", "--directory", path, app="app", PYTHONPATH=str(ROOT))
+    cluster = stage.run_cluster("default", "--directory", path, app="app", PYTHONPATH=str(ROOT))
 
     cluster.wait_ready()
-    push(store, "record", "a")
-    wait_noted(store, "ran a")
+    stage.push("record", "a")
+    stage.wait_noted("ran a")
     os.kill(cluster.pids()[0], signal.SIGKILL)
     cluster.wait_for("child_ready", count=2)
 
 
 def test_a_respawned_child_gets_the_release_of_the_start_and_a_roll_follows_the_logical_path(
-    run_cluster: RunCluster, store: Store, tmp_path: Path
+    stage: Stage, tmp_path: Path
 ) -> None:
     for release in ("1", "2"):
         (tmp_path / release).mkdir()
@@ -356,32 +353,30 @@ def test_a_respawned_child_gets_the_release_of_the_start_and_a_roll_follows_the_
         (tmp_path / release / "app.py").write_text(source)
     current = tmp_path / "current"
     current.symlink_to("1")
-    cluster = run_cluster("default", "--directory", str(current), app="app.py", PYTHONPATH=str(ROOT))
-    push(store, "which")
-    wait_noted(store, "1")
-    wait_settled(store)
+    cluster = stage.run_cluster("default", "--directory", str(current), app="app.py", PYTHONPATH=str(ROOT))
+    stage.push("which")
+    stage.wait_noted("1")
+    stage.wait_settled()
 
     (tmp_path / "next").symlink_to("2")
     (tmp_path / "next").rename(current)
     os.kill(cluster.wait_ready()[0], signal.SIGKILL)
     cluster.wait_for("child_ready", count=2)
-    push(store, "which")
-    wait_until(lambda: ledger(store) == ["1", "1"], "the release of the start to run the second job")
+    stage.push("which")
+    wait_until(lambda: stage.notes() == ["1", "1"], "the release of the start to run the second job")
 
     cluster.signal(signal.SIGUSR2)
     cluster.wait_for("roll_done")
-    push(store, "which")
-    wait_noted(store, "2")
+    stage.push("which")
+    stage.wait_noted("2")
 
 
 # pidfile and address
 
 
-def test_the_pidfile_holds_the_pid_is_locked_and_goes_with_the_supervisor(
-    run_cluster: RunCluster, store: Store, tmp_path: Path
-) -> None:
+def test_the_pidfile_holds_the_pid_is_locked_and_goes_with_the_supervisor(stage: Stage, tmp_path: Path) -> None:
     pidfile = tmp_path / "kiq.pid"
-    cluster = run_cluster("default", "--pidfile", str(pidfile))
+    cluster = stage.run_cluster("default", "--pidfile", str(pidfile))
     child = cluster.wait_ready()[0]
 
     assert pidfile.read_text() == f"{cluster.pid}\n"
@@ -393,12 +388,12 @@ def test_the_pidfile_holds_the_pid_is_locked_and_goes_with_the_supervisor(
     assert not pidfile.exists()
 
 
-def test_a_held_pidfile_is_exit_6_and_stays(run_cluster: RunCluster, store: Store, tmp_path: Path) -> None:
+def test_a_held_pidfile_is_exit_6_and_stays(stage: Stage, tmp_path: Path) -> None:
     pidfile = tmp_path / "kiq.pid"
-    first = run_cluster("default", "--pidfile", str(pidfile))
+    first = stage.run_cluster("default", "--pidfile", str(pidfile))
     first.wait_ready()
 
-    second = run_cluster("default", "--pidfile", str(pidfile))
+    second = stage.run_cluster("default", "--pidfile", str(pidfile))
 
     assert second.wait() == 6
     assert second.seen("child_started") == []
@@ -406,28 +401,26 @@ def test_a_held_pidfile_is_exit_6_and_stays(run_cluster: RunCluster, store: Stor
     assert first.stop() == 0
 
 
-def test_a_stale_pidfile_does_not_stand_in_the_way(run_cluster: RunCluster, store: Store, tmp_path: Path) -> None:
+def test_a_stale_pidfile_does_not_stand_in_the_way(stage: Stage, tmp_path: Path) -> None:
     pidfile = tmp_path / "kiq.pid"
-    first = run_cluster("default", "--pidfile", str(pidfile))
+    first = stage.run_cluster("default", "--pidfile", str(pidfile))
     first.wait_ready()
     first.process.kill()
     first.process.wait()
     assert pidfile.exists()
 
-    second = run_cluster("default", "--pidfile", str(pidfile))
+    second = stage.run_cluster("default", "--pidfile", str(pidfile))
 
     second.wait_ready()
     assert pidfile.read_text() == f"{second.pid}\n"
 
 
-def test_a_relative_pidfile_is_removed_from_where_it_was_written(
-    run_cluster: RunCluster, store: Store, tmp_path: Path
-) -> None:
+def test_a_relative_pidfile_is_removed_from_where_it_was_written(stage: Stage, tmp_path: Path) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "2").mkdir()
     current = tmp_path / "current"
     current.symlink_to("1")
-    cluster = run_cluster("default", "--directory", str(current), "--pidfile", "kiq.pid", PYTHONPATH=str(ROOT))
+    cluster = stage.run_cluster("default", "--directory", str(current), "--pidfile", "kiq.pid", PYTHONPATH=str(ROOT))
     pid = cluster.wait_ready()[0]
     assert (tmp_path / "1" / "kiq.pid").exists()
 
@@ -440,38 +433,36 @@ def test_a_relative_pidfile_is_removed_from_where_it_was_written(
     assert list(tmp_path.glob("*/kiq.pid")) == []
 
 
-def test_an_address_in_use_is_exit_7_and_leaves_no_pidfile(run_cluster: RunCluster, tmp_path: Path) -> None:
+def test_an_address_in_use_is_exit_7_and_leaves_no_pidfile(stage: Stage, tmp_path: Path) -> None:
     pidfile = tmp_path / "kiq.pid"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
-        cluster = run_cluster("default", f"--listen=127.0.0.1:{port}", "--pidfile", str(pidfile))
+        cluster = stage.run_cluster("default", f"--listen=127.0.0.1:{port}", "--pidfile", str(pidfile))
 
         assert cluster.wait() == 7
     assert cluster.seen("child_started") == []
     assert not pidfile.exists()
 
 
-def test_a_unix_address_in_use_is_exit_7_and_a_stale_one_is_taken_over(
-    run_cluster: RunCluster, store: Store, tmp_path: Path
-) -> None:
+def test_a_unix_address_in_use_is_exit_7_and_a_stale_one_is_taken_over(stage: Stage, tmp_path: Path) -> None:
     path = tmp_path / "http.sock"
-    first = run_cluster("default", f"--listen=unix:{path}")
+    first = stage.run_cluster("default", f"--listen=unix:{path}")
     first.wait_ready()
 
-    assert run_cluster("default", f"--listen=unix:{path}").wait() == 7
+    assert stage.run_cluster("default", f"--listen=unix:{path}").wait() == 7
 
     assert path.exists()
     first.process.kill()
     first.process.wait()
-    third = run_cluster("default", f"--listen=unix:{path}")
+    third = stage.run_cluster("default", f"--listen=unix:{path}")
     third.wait_ready()
     assert third.stop() == 0
     assert not path.exists()
 
 
-def test_listen_off_opens_no_listener(run_cluster: RunCluster, store: Store) -> None:
-    cluster = run_cluster("default", "--listen=off")
+def test_listen_off_opens_no_listener(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "--listen=off")
     cluster.wait_ready()
 
     inodes = {target[8:-1] for target in sockets(cluster.pid)}
@@ -485,19 +476,19 @@ def test_listen_off_opens_no_listener(run_cluster: RunCluster, store: Store) -> 
     assert cluster.stop() == 0
 
 
-def test_the_configuration_file_alone_is_enough(store: Store, redis_server: RedisServer, tmp_path: Path) -> None:
-    address, listen = redis_server.url, f"127.0.0.1:{free_port()}"
+def test_the_configuration_file_alone_is_enough(stage: Stage, tmp_path: Path) -> None:
+    address, listen = stage.redis.url, f"127.0.0.1:{free_port()}"
     text = f'groups = ["default"]\nrequire = ["tests.apps.basic"]\nredis = "{address}"\nlisten = "{listen}"\n'
     (tmp_path / "pyproject.toml").write_text(f"[tool.kiqcluster]\n{text}")
     clean = {name: value for name, value in os.environ.items() if name != "REDIS_URL"}
-    push(store, "record", "a")
+    stage.push("record", "a")
 
     with subprocess.Popen(
         [sys.executable, "-m", "kiqcluster"], cwd=tmp_path, env={**clean, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as process:  # fmt: skip
         try:
-            wait_noted(store, "ran a")
+            stage.wait_noted("ran a")
         finally:
             process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 0

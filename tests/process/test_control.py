@@ -17,21 +17,9 @@ from kiqcluster.control import control_messages
 from kiqcluster.control.control_messages import Message
 from kiqcluster.ipc.frames import Channel, Frame
 from kiqcluster.store import Store
-from tests.kit import PATIENCE, ROOT, Cluster, RedisServer, wait_until
-from tests.process.stage import (
-    identities,
-    ledger,
-    pid_of,
-    push,
-    push_many,
-    queued,
-    release,
-    wait_noted,
-    wait_settled,
-    words,
-)
+from tests.kit import PATIENCE, ROOT, RedisServer, wait_until
+from tests.stage import Stage, pid_of
 
-RunCluster = Callable[..., Cluster]
 STATE = {"supervisor": "here:1:a", "slots": 1, "quiet_by": "", "lease_remaining": None}
 
 
@@ -85,8 +73,8 @@ class LoneWorker:
 
 
 @pytest.fixture
-def worker(store: Store, redis_server: RedisServer) -> Iterator[LoneWorker]:
-    worker = LoneWorker(store, redis_server.url)
+def worker(stage: Stage) -> Iterator[LoneWorker]:
+    worker = LoneWorker(stage.store, stage.redis.url)
     yield worker
     worker.close()
 
@@ -94,15 +82,15 @@ def worker(store: Store, redis_server: RedisServer) -> Iterator[LoneWorker]:
 # up
 
 
-def test_a_message_for_the_cluster_goes_up_and_the_worker_does_nothing_itself(worker: LoneWorker, store: Store) -> None:
+def test_a_message_for_the_cluster_goes_up_and_the_worker_does_nothing_itself(worker: LoneWorker, stage: Stage) -> None:
     worker.tell("quiet", scope="cluster", lease=60.0, id="m1")
 
     message = worker.wait_for("control")["message"]
 
     told = {"action": "quiet", "scope": "cluster", "lease": 60.0, "by": "kiqctl@x", "id": "m1", "whose": ""}
     assert message == {**told, "jid": "", "pid": 0}
-    push(store, "record", "a")
-    wait_noted(store, "ran a")
+    stage.push("record", "a")
+    stage.wait_noted("ran a")
     assert "quiet" not in worker.kinds()
 
 
@@ -113,30 +101,30 @@ def test_every_other_one_goes_up_too(worker: LoneWorker, action: str) -> None:
     assert worker.wait_for("control")["message"]["action"] == action
 
 
-def test_what_is_no_message_goes_nowhere_and_the_worker_serves_on(worker: LoneWorker, store: Store) -> None:
-    store.call("RPUSH", f"kiq:control:{worker.identity}", "TSTP", '{"action":"roll","scope":"process"}', b"\xff")
+def test_what_is_no_message_goes_nowhere_and_the_worker_serves_on(worker: LoneWorker, stage: Stage) -> None:
+    stage.store.call("RPUSH", f"kiq:control:{worker.identity}", "TSTP", '{"action":"roll","scope":"process"}', b"\xff")
     worker.tell("dump", scope="cluster", id="behind them")
 
     assert worker.wait_for("control")["message"]["id"] == "behind them"
-    push(store, "record", "a")
-    wait_noted(store, "ran a")
+    stage.push("record", "a")
+    stage.wait_noted("ran a")
     assert [frame["type"] for frame in worker.frames].count("control") == 1
 
 
 # this one alone
 
 
-def test_a_process_is_quiet_by_itself_and_tells_its_supervisor_for_how_long(worker: LoneWorker, store: Store) -> None:
+def test_a_process_is_quiet_by_itself_and_tells_its_supervisor_for_how_long(worker: LoneWorker, stage: Stage) -> None:
     worker.tell("quiet", lease=60.0)
 
     frame = worker.wait_for("quiet")
 
     assert frame == {"type": "quiet", "quiet": True, "own": True, "lease": 60.0, "by": "kiqctl@x"}
     wait_until(lambda: worker.field("quiet") == b"true", "quiet to show", seconds=5)
-    push(store, "record", "a")
-    wait_until(lambda: words(queued(store)) == ["a"], "the job to stay in its queue")
+    stage.push("record", "a")
+    wait_until(lambda: stage.queued_args() == ["a"], "the job to stay in its queue")
     worker.tell("resume")
-    wait_noted(store, "ran a")
+    stage.wait_noted("ran a")
     assert worker.wait_for("quiet", condition=lambda frame: not frame["quiet"])["own"] is True
     wait_until(lambda: worker.field("quiet") == b"false", "that it fetches again to show", seconds=5)
 
@@ -149,42 +137,42 @@ def test_a_quiet_that_the_supervisor_asks_for_is_not_its_own(worker: LoneWorker)
     }  # fmt: skip
 
 
-def test_a_quiet_worker_is_busy_with_no_more_jobs_than_it_has_threads(worker: LoneWorker, store: Store) -> None:
+def test_a_quiet_worker_is_busy_with_no_more_jobs_than_it_has_threads(worker: LoneWorker, stage: Stage) -> None:
     """It holds more while Redis takes long to take back what was fetched ahead."""
     threads = 2
-    push_many(store, "record", [[number] for number in range(5_000)])
-    wait_until(lambda: store.call("LLEN", "ledger") > 50, "jobs to run")
+    stage.push_many("record", [[number] for number in range(5_000)])
+    wait_until(lambda: stage.store.call("LLEN", "ledger") > 50, "jobs to run")
     frames = len(worker.frames)
 
-    store.call("CLIENT", "PAUSE", 3_000, "WRITE")
+    stage.store.call("CLIENT", "PAUSE", 3_000, "WRITE")
     worker.channel.send("quiet", until=None)
 
     busy = worker.wait_for("beat", frames, lambda frame: frame["quiet"])["busy"]
-    store.call("CLIENT", "UNPAUSE")
+    stage.store.call("CLIENT", "UNPAUSE")
     assert 0 < busy <= threads
     wait_until(lambda: worker.field("busy") == b"0", "that it is drained to show")
 
 
-def test_a_process_that_is_to_stop_drains_and_says_bye(worker: LoneWorker, store: Store) -> None:
-    push(store, "stubborn", "a")
-    wait_noted(store, "began a")
+def test_a_process_that_is_to_stop_drains_and_says_bye(worker: LoneWorker, stage: Stage) -> None:
+    stage.push("stubborn", "a")
+    stage.wait_noted("began a")
 
     worker.tell("stop")
     wait_until(lambda: worker.field("quiet") == b"true", "it to drain")
-    release(store)
+    stage.release()
 
     worker.wait_for("bye")
     assert worker.process.wait(PATIENCE) == 0
-    assert ledger(store) == ["began a", "ended a"]
-    assert store.call("SMEMBERS", "processes") == []
+    assert stage.notes() == ["began a", "ended a"]
+    assert stage.store.call("SMEMBERS", "processes") == []
 
 
-def test_threads_are_dumped_by_the_one_that_is_asked(run_cluster: RunCluster, store: Store) -> None:
-    cluster = run_cluster("default", "other", "-c", "1")
+def test_threads_are_dumped_by_the_one_that_is_asked(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "other", "-c", "1")
     pids = cluster.wait_ready(2)
-    asked = next(name for name in identities(store) if pid_of(name) == pids[1])
+    asked = next(name for name in stage.members() if pid_of(name) == pids[1])
 
-    control_messages.send(store, asked, Message("dump", "process"))
+    control_messages.send(stage.store, asked, Message("dump", "process"))
 
     cluster.wait_for("threads", pid=pids[1])
     assert cluster.seen("threads", pid=pids[0]) == []
@@ -221,27 +209,27 @@ def test_a_state_that_is_told_while_redis_is_away_shows_when_it_is_back(
 # the beat
 
 
-def test_a_beat_tells_how_much_was_done(worker: LoneWorker, store: Store) -> None:
+def test_a_beat_tells_how_much_was_done(worker: LoneWorker, stage: Stage) -> None:
     first = worker.wait_for("beat")
     assert (first["processed"], first["prefetched"]) == (0, 0)
 
     for number in range(7):
-        push(store, "record", str(number))
-    push(store, "broken", "x")
+        stage.push("record", str(number))
+    stage.push("broken", "x")
 
     beat = worker.wait_for("beat", condition=lambda frame: frame["processed"] == 8)
     assert beat["round_trips"] > first["round_trips"]
     assert 0 < beat["round_trip_seconds"] < PATIENCE
 
 
-def test_jobs_that_share_a_round_trip_count_as_one(worker: LoneWorker, store: Store) -> None:
+def test_jobs_that_share_a_round_trip_count_as_one(worker: LoneWorker, stage: Stage) -> None:
     worker.channel.send("quiet", until=None)
     worker.wait_for("quiet")
     for number in range(200):
-        push(store, "record", str(number))
+        stage.push("record", str(number))
     worker.channel.send("resume")
-    wait_until(lambda: len(ledger(store)) == 200, "the jobs to run")
-    wait_settled(store)
+    wait_until(lambda: len(stage.notes()) == 200, "the jobs to run")
+    stage.wait_settled()
 
     beat = worker.wait_for("beat", len(worker.frames), lambda frame: frame["processed"] == 200)
 
@@ -251,17 +239,17 @@ def test_jobs_that_share_a_round_trip_count_as_one(worker: LoneWorker, store: St
 # drain progress
 
 
-def test_a_quiet_worker_shows_within_a_moment_that_nothing_runs_any_more(worker: LoneWorker, store: Store) -> None:
+def test_a_quiet_worker_shows_within_a_moment_that_nothing_runs_any_more(worker: LoneWorker, stage: Stage) -> None:
     """Not only at its next beat, for which kiqctl --wait would wait ten seconds."""
-    push(store, "stubborn", "a")
-    push(store, "stubborn", "b")
-    wait_noted(store, "began a", "began b")
+    stage.push("stubborn", "a")
+    stage.push("stubborn", "b")
+    stage.wait_noted("began a", "began b")
     worker.channel.send("quiet", until=None)
     wait_until(lambda: worker.field("quiet") == b"true", "quiet to show", seconds=5)
     worker.wait_for("beat", len(worker.frames), lambda frame: frame["quiet"] and frame["busy"] == 2)
     assert worker.field("busy") == b"2"
 
-    release(store)
+    stage.release()
 
     wait_until(lambda: worker.field("busy") == b"0", "it to show that nothing runs", seconds=5)
     assert worker.field("quiet") == b"true"

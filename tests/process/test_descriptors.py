@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kiqcluster.errors import ExitCode
-from kiqcluster.store import Store
-from tests.kit import Cluster
-from tests.process.stage import dead, holders, identities, ledger, push, release, wait_gone, wait_noted, wait_settled
-
-RunCluster = Callable[..., Cluster]
-Application = Callable[[str], str]
+from tests.proc import wait_exited
+from tests.stage import Stage
 
 
-def test_a_worker_whose_sockets_a_job_has_closed_is_replaced_and_no_job_with_it(
-    run_cluster: RunCluster, store: Store, application: Application
-) -> None:
-    app = application("""
+def test_a_worker_whose_sockets_a_job_has_closed_is_replaced_and_no_job_with_it(stage: Stage) -> None:
+    app = stage.write_application("""
         import os, socket
         from tests.apps.basic import stubborn
         from kiqcluster import job
@@ -32,29 +24,27 @@ def test_a_worker_whose_sockets_a_job_has_closed_is_replaced_and_no_job_with_it(
                 except OSError:
                     continue
     """)
-    cluster = run_cluster("default", "-c", "3", app=app)
+    cluster = stage.run_cluster("default", "-c", "3", app=app)
     before = cluster.wait_ready()[0]
-    push(store, "stubborn", "a")
-    wait_noted(store, "began a")
+    stage.push("stubborn", "a")
+    stage.wait_noted("began a")
 
-    push(store, "close_all")
+    stage.push("close_all")
     cluster.wait_for("descriptors_lost", pid=before)
-    push(store, "record", "b")
-    release(store)
+    stage.push("record", "b")
+    stage.release()
 
     cluster.wait_for("child_ready", count=2)
-    wait_noted(store, "ended a", "ran b")
-    wait_settled(store)
-    assert ledger(store).count("began a") == 1
-    wait_gone(before)
-    assert dead(store) == []
+    stage.wait_noted("ended a", "ran b")
+    stage.wait_settled()
+    assert stage.notes().count("began a") == 1
+    wait_exited(before)
+    assert stage.dead() == []
     assert cluster.stop() == 0
 
 
-def test_a_worker_that_its_supervisor_cannot_tell_to_stop_hears_of_it_by_a_signal(
-    run_cluster: RunCluster, store: Store, application: Application
-) -> None:
-    app = application("""
+def test_a_worker_that_its_supervisor_cannot_tell_to_stop_hears_of_it_by_a_signal(stage: Stage) -> None:
+    app = stage.write_application("""
         import os, socket
         from kiqcluster import job
         from tests.apps.basic import note
@@ -71,14 +61,14 @@ def test_a_worker_that_its_supervisor_cannot_tell_to_stop_hears_of_it_by_a_signa
                 except OSError:
                     continue
     """)
-    cluster = run_cluster("default", "-c", "1", "--timeout", "20", app=app)
+    cluster = stage.run_cluster("default", "-c", "1", "--timeout", "20", app=app)
     cluster.wait_ready()
-    push(store, "close_line")
-    wait_noted(store, "closing")
-    wait_settled(store)
+    stage.push("close_line")
+    stage.wait_noted("closing")
+    stage.wait_settled()
 
     code = cluster.stop()
 
     assert code == ExitCode.UNEXPECTED  # nobody could tell the supervisor that nothing is left behind
     assert cluster.seen("stop_overdue") == []
-    assert holders(store) == identities(store) == set()
+    assert stage.holders() == stage.members() == set()

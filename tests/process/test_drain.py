@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from kiqcluster.store import Store
-from tests.kit import Cluster
-from tests.process.stage import ledger, push, push_many, queued
-
-Run = Callable[..., Cluster]
+from tests.stage import Stage
 
 
-def test_a_draining_cluster_ends_when_its_queues_are_empty_and_nothing_runs(run_cluster: Run, store: Store) -> None:
-    push(store, "nap", "long", 1.5)
-    push_many(store, "record", [[str(number)] for number in range(200)], queue="other")
+def test_a_draining_cluster_ends_when_its_queues_are_empty_and_nothing_runs(stage: Stage) -> None:
+    stage.push("nap", "long", 1.5)
+    stage.push_many("record", [[str(number)] for number in range(200)], queue="other")
 
-    cluster = run_cluster("default", "other", "-c", "2", "--drain")
+    cluster = stage.run_cluster("default", "other", "-c", "2", "--drain")
 
     assert cluster.wait() == 0
-    assert len(ledger(store)) == 202
-    assert "ended long" in ledger(store)
-    assert queued(store) == queued(store, "other") == []
+    assert len(stage.notes()) == 202
+    assert "ended long" in stage.notes()
+    assert stage.queued() == stage.queued("other") == []
 
 
-def test_what_its_last_job_pushes_is_run_as_well(
-    run_cluster: Run, store: Store, application: Callable[[str], str]
-) -> None:
-    path = application(
+def test_what_its_last_job_pushes_is_run_as_well(stage: Stage) -> None:
+    path = stage.write_application(
         """
         import time
         from kiqcluster import job
@@ -40,9 +32,9 @@ def test_what_its_last_job_pushes_is_run_as_well(
                 chain.perform_async(number - 1)
         """
     )
-    push(store, "chain", 4, queue="other")
+    stage.push("chain", 4, queue="other")
 
-    cluster = run_cluster("default", "other", "-c", "1", "--drain", app=path)
+    cluster = stage.run_cluster("default", "other", "-c", "1", "--drain", app=path)
 
     assert cluster.wait() == 0
-    assert ledger(store) == [f"link {number}" for number in (4, 3, 2, 1, 0)]
+    assert stage.notes() == [f"link {number}" for number in (4, 3, 2, 1, 0)]

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from kiqcluster.store import Store
-from tests.kit import Cluster, wait_until
-from tests.process.stage import ledger, push
-
-RunCluster = Callable[..., Cluster]
+from tests.kit import wait_until
+from tests.stage import Stage
 
 APP = """
 import time
@@ -28,17 +24,17 @@ MAX_LATE = 0.5  # seconds, on a machine that has much else to do; 0.01 on one th
 COUNT = 7
 
 
-def test_a_job_that_a_poll_has_seen_starts_at_its_time(run_cluster: RunCluster, store: Store, tmp_path: Path) -> None:
+def test_a_job_that_a_poll_has_seen_starts_at_its_time(stage: Stage, tmp_path: Path) -> None:
     app = tmp_path / "timed_jobs.py"
     app.write_text(APP)
-    run_cluster("default", "-c", "2", app=str(app)).wait_ready()
+    stage.run_cluster("default", "-c", "2", app=str(app)).wait_ready()
     first = time.time() + BOOT + FIRST_POLL
     for number in range(COUNT):
         at = first + number * 0.31
-        push(store, "timed", at, at=at)
+        stage.push("timed", at, at=at)
 
-    wait_until(lambda: len(ledger(store)) == COUNT, "the jobs to have run", seconds=40)
+    wait_until(lambda: len(stage.notes()) == COUNT, "the jobs to have run", seconds=40)
 
-    late = sorted(map(float, ledger(store)))
+    late = sorted(map(float, stage.notes()))
     assert late[0] >= 0.0
     assert median(late) <= MAX_LATE, late

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,7 @@ from kiqcluster import Client
 from kiqcluster.errors import ExitCode
 from kiqcluster.store import Store
 from tests.kit import PAUSE, Cluster, RedisServer, wait_until
-from tests.process.stage import wait_noted, wait_settled
-
-Run = Callable[..., Cluster]
+from tests.stage import Stage
 
 
 def push(store: Store, name: str, *args: object, queue: str = "default") -> None:
@@ -31,44 +28,44 @@ def places(store: Store) -> int:
     return length
 
 
-def test_what_rings_while_the_last_worker_stops_is_left_in_its_queue(run_cluster: Run, store: Store) -> None:
+def test_what_rings_while_the_last_worker_stops_is_left_in_its_queue(stage: Stage) -> None:
     pushed = 0
     for _ in range(4):
-        cluster = run_cluster("default", "-c", "2", "-t", "2")
+        cluster = stage.run_cluster("default", "-c", "2", "-t", "2")
         cluster.wait_ready()
         is_over = threading.Event()
 
         def trickle(is_over: threading.Event = is_over) -> None:
             nonlocal pushed
             while not is_over.is_set():
-                push(store, "record", str(pushed))
+                push(stage.store, "record", str(pushed))
                 pushed += 1
                 PAUSE.wait(0.002)
 
         pusher = threading.Thread(target=trickle)
         pusher.start()
         try:
-            wait_until(lambda: store.call("LLEN", "ledger"), "the first jobs to run")
+            wait_until(lambda: stage.store.call("LLEN", "ledger"), "the first jobs to run")
             assert cluster.stop() == 0
         finally:
             is_over.set()
             pusher.join()
-        assert store.call("KEYS", "kiq:wake:*") == []
-        assert store.call("KEYS", "kiq:inflight:*") == []
-        assert places(store) + store.call("LLEN", "ledger") == pushed
+        assert stage.store.call("KEYS", "kiq:wake:*") == []
+        assert stage.store.call("KEYS", "kiq:inflight:*") == []
+        assert places(stage.store) + stage.store.call("LLEN", "ledger") == pushed
 
 
 @pytest.mark.parametrize(
     ("closing", "closed"), [("<&-", [0]), (">&-", [1]), ("2>&-", [2]), (">&- 2>&- <&-", [0, 1, 2])]
 )
 def test_a_cluster_whose_streams_are_closed_works_and_has_no_socket_in_their_place(
-    redis_server: RedisServer, store: Store, closing: str, closed: list[int]
+    stage: Stage, closing: str, closed: list[int]
 ) -> None:
     shell = ["sh", "-c", f'exec "$@" {closing}', "sh"]
-    cluster = Cluster(["-r", "tests.apps.basic", "--redis", redis_server.url, "default"], through=shell)
+    cluster = Cluster(["-r", "tests.apps.basic", "--redis", stage.redis.url, "default"], through=shell)
     try:
-        push(store, "record", "heard")
-        wait_until(lambda: store.call("LRANGE", "ledger", 0, -1) == [b"ran heard"], "the job to run")
+        push(stage.store, "record", "heard")
+        wait_until(lambda: stage.store.call("LRANGE", "ledger", 0, -1) == [b"ran heard"], "the job to run")
         streams = [str(Path(f"/proc/{cluster.pid}/fd/{number}").readlink()) for number in closed]
 
         assert streams == ["/dev/null"] * len(closed)
@@ -78,16 +75,16 @@ def test_a_cluster_whose_streams_are_closed_works_and_has_no_socket_in_their_pla
 
 
 @pytest.mark.parametrize("closing", [">&-", "2>&-", "<&- >&- 2>&-"])
-def test_kiqctl_does_its_work_with_closed_streams(redis_server: RedisServer, store: Store, closing: str) -> None:
-    store.call("ZADD", "dead", 1, '{"class":"Work","args":[],"jid":"0123456789abcdef01234567","queue":"default"}')
+def test_kiqctl_does_its_work_with_closed_streams(stage: Stage, closing: str) -> None:
+    stage.store.call("ZADD", "dead", 1, '{"class":"Work","args":[],"jid":"0123456789abcdef01234567","queue":"default"}')
     kiqctl = [sys.executable, "-m", "kiqcluster.ctl"]
-    redis = ["--redis", redis_server.url]
+    redis = ["--redis", stage.redis.url]
     for words in (["stats", "--json"], ["dead", "delete", "--all", "--yes"]):
         shell = ["sh", "-c", f'exec "$@" {closing}', "sh", *kiqctl, *words, *redis]
 
         assert subprocess.run(shell, check=False, timeout=30).returncode == 0
 
-    assert store.call("ZCARD", "dead") == 0
+    assert stage.store.call("ZCARD", "dead") == 0
 
 
 @pytest.mark.parametrize("buffered", [{}, {"PYTHONUNBUFFERED": "1"}], ids=["buffered", "unbuffered"])
@@ -155,7 +152,7 @@ def test_a_child_that_cannot_say_why_it_fails_does_not_go_on_as_its_parent() -> 
 
 
 def test_a_quiet_that_comes_during_the_boot_holds_from_the_first_fetch_on(
-    run_cluster: Run, store: Store, tmp_path_factory: pytest.TempPathFactory
+    stage: Stage, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("slow")
     (folder / "slow.py").write_text(
@@ -163,19 +160,21 @@ def test_a_quiet_that_comes_during_the_boot_holds_from_the_first_fetch_on(
         f"gate = pathlib.Path({str(folder / 'gate')!r})\n"
         "while 'KIQ_SLOT' in os.environ and not gate.exists(): time.sleep(0.01)\n"
     )
-    push(store, "record", "early")
-    cluster = run_cluster("default", app=str(folder / "slow.py"))
+    push(stage.store, "record", "early")
+    cluster = stage.run_cluster("default", app=str(folder / "slow.py"))
     cluster.wait_for("child_started")
 
     cluster.signal(signal.SIGTSTP)
     cluster.wait_for("cluster_quiet")
     (folder / "gate").touch()
     cluster.wait_for("child_ready")
-    wait_until(lambda: store.call("HGET", process_key(store), "quiet") == b"true", "the process to say quiet")
+    wait_until(
+        lambda: stage.store.call("HGET", process_key(stage.store), "quiet") == b"true", "the process to say quiet"
+    )
 
-    assert places(store) == 1
+    assert places(stage.store) == 1
     cluster.signal(signal.SIGCONT)
-    wait_until(lambda: store.call("LRANGE", "ledger", 0, -1) == [b"ran early"], "the job after resume")
+    wait_until(lambda: stage.store.call("LRANGE", "ledger", 0, -1) == [b"ran early"], "the job after resume")
 
 
 def process_key(store: Store) -> str:
@@ -184,13 +183,14 @@ def process_key(store: Store) -> str:
     return "none yet"
 
 
-def test_redis_away_at_boot_is_said_and_so_is_its_return(run_cluster: Run, own_server: RedisServer) -> None:
-    own_server.kill()
-    cluster = run_cluster("default", "--redis", own_server.url)
+@pytest.mark.own_redis
+def test_redis_away_at_boot_is_said_and_so_is_its_return(stage: Stage) -> None:
+    stage.redis.kill()
+    cluster = stage.run_cluster("default")
     cluster.wait_for("redis_awaited")
     assert cluster.seen("redis_back") == []
 
-    own_server.start()
+    stage.redis.start()
 
     cluster.wait_ready()
     cluster.wait_for("redis_back")
@@ -198,95 +198,92 @@ def test_redis_away_at_boot_is_said_and_so_is_its_return(run_cluster: Run, own_s
     assert cluster.stop() == 0
 
 
-def test_a_stop_beside_a_hung_server_leaves_within_its_grace(run_cluster: Run, own_server: RedisServer) -> None:
-    cluster = run_cluster("default", "-t", "1", "--redis", own_server.url)
+@pytest.mark.own_redis
+def test_a_stop_beside_a_hung_server_leaves_within_its_grace(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "-t", "1")
     cluster.wait_ready()
 
-    with own_server.stalled():
+    with stage.redis.stalled():
         assert cluster.stop() == 0
 
 
-def test_units_that_cannot_be_put_back_are_told_and_recovered_at_the_next_start(
-    run_cluster: Run, own_server: RedisServer
-) -> None:
-    store = own_server.store()
-    cluster = run_cluster("default", "-t", "1", "--redis", own_server.url)
+@pytest.mark.own_redis
+def test_units_that_cannot_be_put_back_are_told_and_recovered_at_the_next_start(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "-t", "1")
     cluster.wait_ready()
-    push(store, "stubborn", "x")
-    wait_until(lambda: store.call("LRANGE", "ledger", 0, -1) == [b"began x"], "the job to run")
+    push(stage.store, "stubborn", "x")
+    wait_until(lambda: stage.store.call("LRANGE", "ledger", 0, -1) == [b"began x"], "the job to run")
 
-    with own_server.stalled():
+    with stage.redis.stalled():
         assert cluster.stop() == 1
     cluster.wait_for("cluster_stranded")
 
-    store.call("RPUSH", "release", "now")
-    run_cluster("default", "--redis", own_server.url)
-    wait_until(lambda: b"ended x" in store.call("LRANGE", "ledger", 0, -1), "the job to run again")
+    stage.store.call("RPUSH", "release", "now")
+    stage.run_cluster("default")
+    wait_until(lambda: b"ended x" in stage.store.call("LRANGE", "ledger", 0, -1), "the job to run again")
 
 
-def test_a_worker_killed_during_the_stop_leaves_its_units_to_a_sibling(run_cluster: Run, store: Store) -> None:
-    cluster = run_cluster("default", "other", "-c", "1", "-t", "20")
+def test_a_worker_killed_during_the_stop_leaves_its_units_to_a_sibling(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "other", "-c", "1", "-t", "20")
     pids = cluster.wait_ready(2)
-    push(store, "stubborn", "x")
-    push(store, "stubborn", "y", queue="other")
-    wait_until(lambda: store.call("LLEN", "ledger") == 2, "both jobs to run")
+    push(stage.store, "stubborn", "x")
+    push(stage.store, "stubborn", "y", queue="other")
+    wait_until(lambda: stage.store.call("LLEN", "ledger") == 2, "both jobs to run")
 
     cluster.signal(signal.SIGTERM)
     cluster.wait_for("worker_stopping", count=2)
     os.kill(pids[0], signal.SIGKILL)
 
-    wait_until(lambda: places(store) == 1, "the sibling to put the job back")
-    store.call("RPUSH", "release", "now")
+    wait_until(lambda: places(stage.store) == 1, "the sibling to put the job back")
+    stage.store.call("RPUSH", "release", "now")
     assert cluster.wait() == 0
     assert not cluster.seen("cluster_stranded")
 
 
-def test_an_idle_worker_does_not_spin_when_redis_refuses_every_reserve(run_cluster: Run, store: Store) -> None:
-    store.call("SET", store.keys.paused, "no set")
-    cluster = run_cluster("default")
+def test_an_idle_worker_does_not_spin_when_redis_refuses_every_reserve(stage: Stage) -> None:
+    stage.store.call("SET", stage.store.keys.paused, "no set")
+    cluster = stage.run_cluster("default")
     cluster.wait_for("redis_refused")
 
-    before = int(store.call("INFO", "stats").decode().split("total_commands_processed:")[1].split()[0])
+    before = int(stage.store.call("INFO", "stats").decode().split("total_commands_processed:")[1].split()[0])
     PAUSE.wait(2)
-    after = int(store.call("INFO", "stats").decode().split("total_commands_processed:")[1].split()[0])
+    after = int(stage.store.call("INFO", "stats").decode().split("total_commands_processed:")[1].split()[0])
 
     assert after - before < 200
 
 
-def test_an_outcome_that_redis_refuses_is_put_back_at_the_stop(run_cluster: Run, store: Store) -> None:
-    store.call("SET", store.keys.retry, "no zset")
-    push(store, "broken", "x")
-    cluster = run_cluster("default", "-c", "1")
+def test_an_outcome_that_redis_refuses_is_put_back_at_the_stop(stage: Stage) -> None:
+    stage.store.call("SET", stage.store.keys.retry, "no zset")
+    push(stage.store, "broken", "x")
+    cluster = stage.run_cluster("default", "-c", "1")
     cluster.wait_for("redis_refused")
-    push(store, "record", "others go on")
-    wait_until(lambda: b"ran others go on" in store.call("LRANGE", "ledger", 0, -1), "another job to run")
+    push(stage.store, "record", "others go on")
+    wait_until(lambda: b"ran others go on" in stage.store.call("LRANGE", "ledger", 0, -1), "another job to run")
 
     assert cluster.stop() == 0
 
-    assert places(store) == 1
-    assert store.call("HLEN", store.keys.members) == 0
+    assert places(stage.store) == 1
+    assert stage.store.call("HLEN", stage.store.keys.members) == 0
     assert len(cluster.seen("redis_refused")) == 1
 
 
-def test_a_server_without_info_is_served_all_the_same(run_cluster: Run, own_server: RedisServer) -> None:
-    store = own_server.store()
-    store.call("ACL", "SETUSER", "default", "-info")
-    cluster = run_cluster("default", "--redis", own_server.url)
+@pytest.mark.own_redis
+def test_a_server_without_info_is_served_all_the_same(stage: Stage) -> None:
+    stage.store.call("ACL", "SETUSER", "default", "-info")
+    cluster = stage.run_cluster("default")
     cluster.wait_ready()
-    push(store, "record", "x")
-    wait_until(lambda: store.call("LRANGE", "ledger", 0, -1) == [b"ran x"], "the job to run")
+    push(stage.store, "record", "x")
+    wait_until(lambda: stage.store.call("LRANGE", "ledger", 0, -1) == [b"ran x"], "the job to run")
 
-    wait_until(lambda: store.call("SCARD", "processes"), "the first heartbeat")
-    identity = process_key(store)
-    store.call("LPUSH", f"{identity}-signals", "TSTP")
+    wait_until(lambda: stage.store.call("SCARD", "processes"), "the first heartbeat")
+    identity = process_key(stage.store)
+    stage.store.call("LPUSH", f"{identity}-signals", "TSTP")
 
-    wait_until(lambda: store.call("HGET", identity, "quiet") == b"true", "the remote signal to be heard")
+    wait_until(lambda: stage.store.call("HGET", identity, "quiet") == b"true", "the remote signal to be heard")
 
 
-def test_a_job_whose_thread_dies_before_it_begins_runs_in_another(
-    run_cluster: Run, store: Store, application: Callable[[str], str]
-) -> None:
-    path = application(
+def test_a_job_whose_thread_dies_before_it_begins_runs_in_another(stage: Stage) -> None:
+    path = stage.write_application(
         """
         from kiqcluster.ipc.running_jobs import RunningJobs
 
@@ -299,11 +296,11 @@ def test_a_job_whose_thread_dies_before_it_begins_runs_in_another(
         RunningJobs.start = starve
         """
     )
-    cluster = run_cluster("default", "-c", "1", app=path)
+    cluster = stage.run_cluster("default", "-c", "1", app=path)
     pids = cluster.wait_ready()
 
-    push(store, "record", "a")
+    push(stage.store, "record", "a")
 
-    wait_noted(store, "ran a")
-    wait_settled(store)
+    stage.wait_noted("ran a")
+    stage.wait_settled()
     assert cluster.pids() == pids

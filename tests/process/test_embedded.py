@@ -21,7 +21,8 @@ from kiqcluster.errors import StoreError
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from tests.kit import ROOT, Cluster, http_get, is_alive, wait_until
-from tests.process.stage import ledger, push, queued, release, wait_gone, wait_noted, words
+from tests.proc import wait_exited
+from tests.stage import Jobs
 
 RunEmbedded = Callable[..., Cluster]
 
@@ -81,22 +82,22 @@ def test_data_survives_a_restart_and_the_server_stops_last(run_embedded: RunEmbe
     first = run_embedded("default", "-c", "1")
     first.wait_ready()
     server = server_pid(folder)
-    with_store = Store(f"embedded:{folder}")
-    push(with_store, "stubborn", "a")
-    push(with_store, "record", "b")
-    wait_noted(with_store, "began a")
+    jobs = Jobs(Store(f"embedded:{folder}"))
+    jobs.push("stubborn", "a")
+    jobs.push("record", "b")
+    jobs.wait_noted("began a")
     first.signal(signal.SIGTERM)
     first.wait_for("worker_quiet")
-    release(with_store)  # the last outcome is settled while the supervisor stops
+    jobs.release()  # the last outcome is settled while the supervisor stops
 
     assert first.wait() == 0
-    wait_gone(server)
+    wait_exited(server)
     assert not (folder / "redis.sock").exists()
 
     second = run_embedded("default", "-c", "1")
     second.wait_ready()
-    wait_noted(with_store, "ran b")
-    assert ledger(with_store) == ["began a", "ended a", "ran b"]
+    jobs.wait_noted("ran b")
+    assert jobs.notes() == ["began a", "ended a", "ran b"]
     assert second.stop() == 0
 
 
@@ -111,17 +112,17 @@ def test_nobody_else_reads_the_data_in_a_folder_that_was_made_for_it(run_embedde
 def test_a_killed_server_is_started_again_with_its_data(run_embedded: RunEmbedded, folder: Path) -> None:
     cluster = run_embedded("default", "-c", "2")
     pid = cluster.wait_ready()[0]
-    store = Store(f"embedded:{folder}")
-    store.call("CONFIG", "SET", "appendfsync", "always")
-    store.call("SET", "kept", "1")
+    jobs = Jobs(Store(f"embedded:{folder}"))
+    jobs.store.call("CONFIG", "SET", "appendfsync", "always")
+    jobs.store.call("SET", "kept", "1")
     server = server_pid(folder)
 
     os.kill(server, signal.SIGKILL)
-    wait_gone(server)
+    wait_exited(server)
 
     assert wait_until(lambda: ask(folder, "GET", "kept"), "the data to be back") == b"1"
-    push(store, "record", "a")
-    wait_noted(store, "ran a")
+    jobs.push("record", "a")
+    jobs.wait_noted("ran a")
     assert cluster.pids() == {0: pid}
     assert cluster.stop() == 0
 
@@ -134,11 +135,11 @@ def test_a_killed_guardian_is_replaced(run_embedded: RunEmbedded, folder: Path) 
 
     os.kill(guardian, signal.SIGKILL)
 
-    wait_gone(guardian, server)  # nobody would stop it at the end
+    wait_exited(guardian, server)  # nobody would stop it at the end
     assert server_pid(folder) != server
-    store = Store(f"embedded:{folder}")
-    push(store, "record", "a")
-    wait_noted(store, "ran a")
+    jobs = Jobs(Store(f"embedded:{folder}"))
+    jobs.push("record", "a")
+    jobs.wait_noted("ran a")
     assert cluster.pids() == {0: pid}
     assert cluster.stop() == 0
     assert holders_of(folder) == []
@@ -148,15 +149,16 @@ def test_the_server_goes_when_everybody_was_killed(run_embedded: RunEmbedded, fo
     cluster = run_embedded("default", "-c", "1", "-t", "0.3")
     pid = cluster.wait_ready()[0]
     server = server_pid(folder)
-    push(Store(f"embedded:{folder}"), "stubborn", "a")
+    jobs = Jobs(Store(f"embedded:{folder}"))
+    jobs.push("stubborn", "a")
     wait_until(lambda: ask(folder, "LLEN", "ledger"), "the job to run")
 
     os.kill(cluster.pid, signal.SIGKILL)
 
-    wait_gone(pid, server)
+    wait_exited(pid, server)
     second = run_embedded("other", "-c", "1")
     second.wait_ready()
-    assert words(queued(Store(f"embedded:{folder}"))) == ["a"]  # the worker could put it back before the server went
+    assert jobs.queued_args() == ["a"]  # the worker could put it back before the server exited
     assert second.stop() == 0
 
 
@@ -170,11 +172,11 @@ def test_a_second_supervisor_waits_for_the_folder_and_takes_over(run_embedded: R
     assert [process.pid for process in holders_of(folder)] == [server]
     assert first.stop() == 0
 
-    wait_gone(server)
+    wait_exited(server)
     assert server_pid(folder) != server
-    store = Store(f"embedded:{folder}")
-    push(store, "record", "a", queue="other")
-    wait_noted(store, "ran a")
+    jobs = Jobs(Store(f"embedded:{folder}"))
+    jobs.push("record", "a", queue="other")
+    jobs.wait_noted("ran a")
     assert second.stop() == 0
     wait_until(lambda: holders_of(folder) == [], "the last server to end")
 
@@ -203,7 +205,7 @@ def test_another_process_reaches_the_server_by_its_folder(run_embedded: RunEmbed
     )  # fmt: skip
 
     assert len(done.stdout.strip()) == 24
-    wait_noted(Store(f"embedded:{folder}"), "ran a")
+    Jobs(Store(f"embedded:{folder}")).wait_noted("ran a")
 
 
 def test_jobs_find_the_server_in_the_url_that_every_client_understands(run_embedded: RunEmbedded, folder: Path) -> None:
@@ -214,11 +216,11 @@ def test_jobs_find_the_server_in_the_url_that_every_client_understands(run_embed
         "def ask(): redis.from_url(os.environ['REDIS_URL']).rpush('ledger', 'asked')\n"
     )
     run_embedded("-r", str(folder / "application.py"), "default", "-c", "1").wait_ready()
-    store = Store(f"embedded:{folder}")
+    jobs = Jobs(Store(f"embedded:{folder}"))
 
-    push(store, "ask")
+    jobs.push("ask")
 
-    wait_noted(store, "asked")
+    jobs.wait_noted("asked")
 
 
 def test_a_roll_and_a_reload_find_the_configuration_as_it_was(run_embedded: RunEmbedded, folder: Path) -> None:
@@ -256,10 +258,10 @@ def test_a_guardian_that_cannot_work_is_replaced_ever_more_seldom(run_embedded: 
     assert 0.7 <= waits[0] <= 1.0
     assert 1.4 <= waits[1] <= 2.0
     (folder / "lock").rmdir()
-    store = Store(f"embedded:{folder}")
+    jobs = Jobs(Store(f"embedded:{folder}"))
     wait_until(lambda: ask(folder, "PING"), "the server to be back")
-    push(store, "record", "a")
-    wait_noted(store, "ran a")
+    jobs.push("record", "a")
+    jobs.wait_noted("ran a")
     assert cluster.stop() == 0
 
 

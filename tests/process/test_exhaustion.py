@@ -21,21 +21,9 @@ from kiqcluster.config import Config
 from kiqcluster.errors import ExitCode, RedisRefused, StoreError
 from kiqcluster.process.runtime import Setup
 from kiqcluster.store import Store
-from tests.kit import ROOT, Cluster, RedisServer, cluster, unavailable, wait_until
-from tests.process.stage import (
-    children,
-    identities,
-    ledger,
-    push,
-    push_many,
-    readiness,
-    restarts,
-    wait_noted,
-    wait_settled,
-)
-
-Run = Callable[..., Cluster]
-Application = Callable[[str], str]
+from tests.kit import ROOT, RedisServer, cluster, unavailable, wait_until
+from tests.proc import children
+from tests.stage import Jobs, Stage
 
 CONTROL_GROUPS = (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup"))
 STREAMS = 3  # descriptors below which a limit would make poll() fail, too
@@ -73,56 +61,52 @@ def limited(pid: int, kind: int, most: int) -> Iterator[None]:
         resource.prlimit(pid, kind, before)
 
 
-def test_a_worker_that_gets_few_threads_works_with_these_and_has_all_once_there_are_more(
-    run_cluster: Run, application: Application, store: Store
-) -> None:
-    push_many(store, "record", [[f"{number}"] for number in range(20)])
+def test_a_worker_that_gets_few_threads_works_with_these_and_has_all_once_there_are_more(stage: Stage) -> None:
+    stage.push_many("record", [[f"{number}"] for number in range(20)])
 
-    cluster = run_cluster("default", "-c", "6", app=application(FEW_THREADS))
+    cluster = stage.run_cluster("default", "-c", "6", app=stage.write_application(FEW_THREADS))
 
     pid = cluster.wait_ready()[0]
-    wait_until(lambda: len(ledger(store)) == 20, "the jobs to be done by fewer threads")
+    wait_until(lambda: len(stage.notes()) == 20, "the jobs to be done by fewer threads")
     cluster.wait_for("service_crashed")
-    push(store, "close_after_fork")
-    wait_noted(store, "let go")
-    push_many(store, "nap", [[f"{number}", 1.0] for number in range(6)])
-    wait_until(lambda: sum(line.startswith("began") for line in ledger(store)) == 6, "all six to run at once")
-    assert not any(line.startswith("ended") for line in ledger(store))
+    stage.push("close_after_fork")
+    stage.wait_noted("let go")
+    stage.push_many("nap", [[f"{number}", 1.0] for number in range(6)])
+    wait_until(lambda: sum(line.startswith("began") for line in stage.notes()) == 6, "all six to run at once")
+    assert not any(line.startswith("ended") for line in stage.notes())
     denied = cluster.seen("service_crashed")
     assert all("no thread" in each["msg"] for each in denied)
     assert len({each["service"] for each in denied}) == len(denied)
     assert cluster.pids() == {0: pid}
-    assert restarts(cluster, "crash") == 0
+    assert cluster.restarts("crash") == 0
     assert cluster.stop() == 0
 
 
-def test_a_supervisor_without_descriptors_or_memory_for_a_worker_tries_again_and_goes_on(
-    run_cluster: Run, store: Store
-) -> None:
-    cluster = run_cluster("default")
+def test_a_supervisor_without_descriptors_or_memory_for_a_worker_tries_again_and_goes_on(stage: Stage) -> None:
+    cluster = stage.run_cluster("default")
     cluster.wait_ready()
     for number, (kind, most) in enumerate([(resource.RLIMIT_NOFILE, STREAMS), (resource.RLIMIT_AS, 0)]):
         (pid,) = children(cluster.pid)
         with limited(cluster.pid, kind, most):
             os.kill(pid, signal.SIGKILL)
             cluster.wait_for("fork_failed", slot=0, count=number + 1)
-        wait_until(lambda: readiness(cluster)[0] == 200, "a worker to be ready again")
-        push(store, "record", f"{number}")
-        wait_until(lambda number=number: f"ran {number}" in ledger(store), "its jobs to run")
+        wait_until(lambda: cluster.readiness()[0] == 200, "a worker to be ready again")
+        stage.push("record", f"{number}")
+        wait_until(lambda number=number: f"ran {number}" in stage.notes(), "its jobs to run")
     assert cluster.stop() == 0
 
 
-def test_a_worker_without_descriptors_is_back_when_it_has_some(run_cluster: Run, store: Store) -> None:
-    cluster = run_cluster("default", "-c", "2")
+def test_a_worker_without_descriptors_is_back_when_it_has_some(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "-c", "2")
     pid = cluster.wait_ready()[0]
     with limited(pid, resource.RLIMIT_NOFILE, STREAMS):
-        store.call("CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "yes")
-        push_many(store, "record", [[f"{number}"] for number in range(20)])
+        stage.store.call("CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "yes")
+        stage.push_many("record", [[f"{number}"] for number in range(20)])
         cluster.wait_for("redis_lost")
-    wait_until(lambda: len(ledger(store)) == 20, "the jobs to be done")
-    assert sorted(ledger(store)) == sorted(f"ran {number}" for number in range(20))
+    wait_until(lambda: len(stage.notes()) == 20, "the jobs to be done")
+    assert sorted(stage.notes()) == sorted(f"ran {number}" for number in range(20))
     assert cluster.pids() == {0: pid}
-    assert restarts(cluster, "crash") == 0
+    assert cluster.restarts("crash") == 0
     assert cluster.stop() == 0
 
 
@@ -199,24 +183,22 @@ FORKING = """
 """
 
 
-def test_forks_that_fail_cost_a_job_its_run_and_a_slot_its_time(
-    run_cluster: Run, application: Application, store: Store
-) -> None:
-    cluster = run_cluster("default", app=application(FORKING))
+def test_forks_that_fail_cost_a_job_its_run_and_a_slot_its_time(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", app=stage.write_application(FORKING))
     pid = cluster.wait_ready()[0]
-    push(store, "record", "before")  # so that its threads have begun
-    wait_noted(store, "ran before")
+    stage.push("record", "before")  # so that its threads have begun
+    stage.wait_noted("ran before")
     with without_processes(cluster.pid, pid):
-        push(store, "split")
-        wait_noted(store, f"no fork {errno.EAGAIN}")
+        stage.push("split")
+        stage.wait_noted(f"no fork {errno.EAGAIN}")
         cluster.wait_for("job_failed")
-        push(store, "record", "beside")
-        wait_noted(store, "ran beside")
+        stage.push("record", "beside")
+        stage.wait_noted("ran beside")
         os.kill(pid, signal.SIGKILL)
         cluster.wait_for("fork_failed")
 
-    push(store, "split")
-    wait_noted(store, "fork")
+    stage.push("split")
+    stage.wait_noted("fork")
     assert cluster.stop() == 0
 
 
@@ -266,72 +248,70 @@ def give_back(server: RedisServer, store: Store) -> None:
     wait_until(lambda: said_to_a_write(store) == "", "the server to take writes")
 
 
+@pytest.mark.own_redis
 @pytest.mark.parametrize("take", [take_clients, take_memory, take_disk])
 def test_a_redis_that_runs_out_loses_and_repeats_no_job(
-    own_server: RedisServer, application: Application, tmp_path: Path, take: Callable[[RedisServer, Store], None]
+    stage: Stage, tmp_path: Path, take: Callable[[RedisServer, Store], None]
 ) -> None:
-    store = own_server.store()
-    push_many(store, "hold", [[]] * 20)
-    app = application(QUICK)
-    with cluster("-r", app, "--redis", own_server.url, "-c", "3", "default") as running:
+    stage.push_many("hold", [[]] * 20)
+    app = stage.write_application(QUICK)
+    with cluster("-r", app, "--redis", stage.redis.url, "-c", "3", "default") as running:
         pids = running.wait_ready()
-        wait_until(lambda: store.call("EXISTS", "kiq:inflight:" + next(iter(identities(store)))), "jobs to run")
-        take(own_server, store)
+        wait_until(lambda: stage.store.call("EXISTS", "kiq:inflight:" + next(iter(stage.members()))), "jobs to run")
+        take(stage.redis, stage.store)
         with pytest.raises(StoreError):
-            Client(Store(own_server.url), Setup(config=Config())).push({"class": "hold", "args": []})
+            Client(Store(stage.redis.url), Setup(config=Config())).push({"class": "hold", "args": []})
 
         (tmp_path / "gate").touch()
         if take is take_memory:  # scripts that drain go on
-            wait_until(lambda: store.call("GET", "stat:processed") == b"20", "the jobs to be done")
+            wait_until(lambda: stage.store.call("GET", "stat:processed") == b"20", "the jobs to be done")
         else:
             running.wait_for("redis_lost")
-        give_back(own_server, store)
+        give_back(stage.redis, stage.store)
 
-        wait_until(lambda: store.call("GET", "stat:processed") == b"20", "the jobs to be done")
-        wait_settled(store)
-        push(store, "hold")
-        wait_until(lambda: store.call("GET", "stat:processed") == b"21", "a later job to be done")
-        assert store.call("GET", "stat:failed") is None
+        wait_until(lambda: stage.store.call("GET", "stat:processed") == b"20", "the jobs to be done")
+        stage.wait_settled()
+        stage.push("hold")
+        wait_until(lambda: stage.store.call("GET", "stat:processed") == b"21", "a later job to be done")
+        assert stage.store.call("GET", "stat:failed") is None
         assert running.pids() == pids
         assert running.stop() == 0
 
 
-def test_a_worker_that_starts_while_redis_has_no_room_waits_for_it(
-    own_server: RedisServer, application: Application, tmp_path: Path
-) -> None:
-    store = own_server.store()
-    push(store, "record", "early")
-    take_disk(own_server, store)
-    with cluster("-r", "tests.apps.basic", "--redis", own_server.url, "default") as running:
+@pytest.mark.own_redis
+def test_a_worker_that_starts_while_redis_has_no_room_waits_for_it(stage: Stage, tmp_path: Path) -> None:
+    stage.push("record", "early")
+    take_disk(stage.redis, stage.store)
+    with cluster("-r", "tests.apps.basic", "--redis", stage.redis.url, "default") as running:
         running.wait_for("redis_awaited")
-        give_back(own_server, store)
+        give_back(stage.redis, stage.store)
 
-        wait_until(lambda: ledger(store) == ["ran early"], "the job to be done")
+        wait_until(lambda: stage.notes() == ["ran early"], "the job to be done")
         assert running.seen("child_died") == []
         assert running.stop() == 0
 
 
-def test_a_replica_that_needs_all_data_again_and_again_costs_no_job(own_server: RedisServer) -> None:
-    store = own_server.store()
-    store.call("CONFIG", "SET", "repl-diskless-sync-delay", 0)
-    store.call("EVAL", "for at = 1, 20000 do redis.call('SET', at, string.rep('x', 1000)) end", 0)
-    with cluster("-r", "tests.apps.basic", "--redis", own_server.url, "default") as running, RedisServer() as replica:
+@pytest.mark.own_redis
+def test_a_replica_that_needs_all_data_again_and_again_costs_no_job(stage: Stage) -> None:
+    stage.store.call("CONFIG", "SET", "repl-diskless-sync-delay", 0)
+    stage.store.call("EVAL", "for at = 1, 20000 do redis.call('SET', at, string.rep('x', 1000)) end", 0)
+    with cluster("-r", "tests.apps.basic", "--redis", stage.redis.url, "default") as running, RedisServer() as replica:
         pids, follower, pushed = running.wait_ready(), replica.store(), list[str]()
 
         def follows() -> bool:
-            push(store, "record", f"{len(pushed)}")
+            stage.push("record", f"{len(pushed)}")
             pushed.append(f"ran {len(pushed)}")
             return bool(follower.call("ROLE")[3] == b"connected")
 
         for _ in range(3):
-            follower.call("REPLICAOF", "127.0.0.1", own_server.port)
+            follower.call("REPLICAOF", "127.0.0.1", stage.redis.port)
             wait_until(follows, "the replica to follow")
             follower.call("REPLICAOF", "NO", "ONE")
             follower.call("FLUSHALL")
 
-        wait_until(lambda: len(ledger(store)) >= len(pushed), "the jobs to be done")
-        assert b"sync_full:3" in store.call("INFO", "stats")
-        assert sorted(ledger(store)) == sorted(pushed)
+        wait_until(lambda: len(stage.notes()) >= len(pushed), "the jobs to be done")
+        assert b"sync_full:3" in stage.store.call("INFO", "stats")
+        assert sorted(stage.notes()) == sorted(pushed)
         assert running.pids() == pids
         assert running.stop() == 0
 
@@ -353,12 +333,13 @@ def small_disk() -> Iterator[Path]:
 
 @pytest.mark.full
 def test_a_private_server_on_a_full_disk_keeps_what_it_has_and_goes_on_when_there_is_room(
-    small_disk: Path, application: Application, tmp_path: Path
+    small_disk: Path, stage: Stage, tmp_path: Path
 ) -> None:
-    with cluster("-r", application(QUICK), f"--embedded={small_disk}", "default") as running:
+    with cluster("-r", stage.write_application(QUICK), f"--embedded={small_disk}", "default") as running:
         pids = running.wait_ready()
         store = Store(f"unix://{small_disk / 'redis.sock'}")
-        push_many(store, "hold", [[]] * 20)
+        jobs = Jobs(store)
+        jobs.push_many("hold", [[]] * 20)
         filler = small_disk / "filler"
         with pytest.raises(OSError, match="No space left"):
             filler.write_bytes(b"x" * (8 << 20))
@@ -369,6 +350,6 @@ def test_a_private_server_on_a_full_disk_keeps_what_it_has_and_goes_on_when_ther
         filler.unlink()
 
         wait_until(lambda: store.call("GET", "stat:processed") == b"20", "the jobs to be done")
-        wait_settled(store)
+        jobs.wait_settled()
         assert running.pids() == pids
         assert running.stop() == 0

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kiqcluster.errors import ExitCode
-from tests.kit import Cluster, wait_until
-
-Run = Callable[..., Cluster]
-Application = Callable[[str], str]
+from tests.kit import wait_until
+from tests.stage import Stage
 
 
 def written(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def test_they_run_once_in_each_worker_after_the_exit_event(
-    run_cluster: Run, application: Application, tmp_path: Path
-) -> None:
+def test_they_run_once_in_each_worker_after_the_exit_event(stage: Stage, tmp_path: Path) -> None:
     path = tmp_path / "exits"
-    app = application(f"""
+    app = stage.write_application(f"""
         import atexit, os
         from kiqcluster import on
 
@@ -39,7 +34,7 @@ def test_they_run_once_in_each_worker_after_the_exit_event(
         if os.fork() == 0:
             pass  # a child of the import runs none of them
     """)
-    cluster = run_cluster("default", "other", app=app)
+    cluster = stage.run_cluster("default", "other", app=app)
     pids = cluster.wait_ready(2).values()
 
     assert cluster.stop() == 0
@@ -54,10 +49,10 @@ def test_they_run_once_in_each_worker_after_the_exit_event(
 
 @pytest.mark.parametrize("ends", ["cleanly", "in its boot"])
 def test_one_that_hangs_ends_with_its_deadline_and_changes_no_exit_code(
-    run_cluster: Run, application: Application, tmp_path: Path, ends: str
+    stage: Stage, tmp_path: Path, ends: str
 ) -> None:
     path = tmp_path / "exits"
-    app = application(f"""
+    app = stage.write_application(f"""
         import atexit, os, time
         from kiqcluster import on
 
@@ -70,7 +65,7 @@ def test_one_that_hangs_ends_with_its_deadline_and_changes_no_exit_code(
         if {ends!r} == "in its boot" and "KIQ_SLOT" in os.environ:
             raise ValueError("a broken release")
     """)
-    cluster = run_cluster("default", app=app)
+    cluster = stage.run_cluster("default", app=app)
 
     if ends == "cleanly":
         cluster.wait_ready(1)
@@ -82,9 +77,7 @@ def test_one_that_hangs_ends_with_its_deadline_and_changes_no_exit_code(
     assert set(written(path)) == {"hangs"}
 
 
-def test_patched_threads_are_refused_with_the_name_of_who_patched(
-    run_cluster: Run, application: Application, tmp_path: Path
-) -> None:
+def test_patched_threads_are_refused_with_the_name_of_who_patched(stage: Stage, tmp_path: Path) -> None:
     """What gevent.monkey.patch_all does to threads; the library itself need not be installed."""
     (tmp_path / "greenery.py").write_text(
         "import _thread, threading\n"
@@ -93,9 +86,9 @@ def test_patched_threads_are_refused_with_the_name_of_who_patched(
         "def patch():\n"
         "    _thread.start_new_thread = threading._start_new_thread = start_new_thread\n"
     )
-    app = application("import greenery\ngreenery.patch()")
+    app = stage.write_application("import greenery\ngreenery.patch()")
 
-    cluster = run_cluster("default", "--directory", str(tmp_path), app=app)
+    cluster = stage.run_cluster("default", "--directory", str(tmp_path), app=app)
 
     assert cluster.wait() == ExitCode.APPLICATION
     wait_until(lambda: "greenery has replaced Python's threads" in "".join(cluster.lines), "the sentence")

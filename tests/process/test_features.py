@@ -4,39 +4,33 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 
 import pytest
 
-from kiqcluster.store import Store
 from tests.apps.limited import MAX_AT_ONCE, SLOTS
-from tests.kit import Cluster, wait_until
-from tests.process.stage import ledger, push_many
-
-Run = Callable[..., Cluster]
+from tests.kit import wait_until
+from tests.stage import Stage
 
 
-def ended(store: Store) -> set[str]:
-    return {line.split()[1] for line in ledger(store) if line.startswith("ended")}
+def ended(stage: Stage) -> set[str]:
+    return {line.split()[1] for line in stage.notes() if line.startswith("ended")}
 
 
 @pytest.mark.parametrize("kills", [0, 5])
-def test_all_jobs_of_a_limit_run_and_none_beyond_it_though_processes_are_killed(
-    run_cluster: Run, store: Store, kills: int
-) -> None:
-    cluster = run_cluster("default", "default", "-c", "5", app="tests.apps.limited", KIQ_RESPAWN_BURST="100")
+def test_all_jobs_of_a_limit_run_and_none_beyond_it_though_processes_are_killed(stage: Stage, kills: int) -> None:
+    cluster = stage.run_cluster("default", "default", "-c", "5", app="tests.apps.limited", KIQ_RESPAWN_BURST="100")
     cluster.wait_ready(2)
     names = [str(number) for number in range(100)]
-    push_many(store, "limited", [[name] for name in names])
+    stage.push_many("limited", [[name] for name in names])
 
     for number in range(kills):
-        wait_until(lambda number=number: len(ended(store)) >= 10 * (number + 1), "some of them")
+        wait_until(lambda number=number: len(ended(stage)) >= 10 * (number + 1), "some of them")
         slot = number % 2
         pid = cluster.pids()[slot]
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda slot=slot, pid=pid: cluster.pids().get(slot, pid) != pid, "the next process")
 
-    wait_until(lambda: ended(store) == set(names), "all of them")
-    wait_until(lambda: store.call("EXISTS", SLOTS, f"{SLOTS}:parked") == 0, "everything to be released")
-    assert max(int(line.split()[2]) for line in ledger(store) if line.startswith("began")) <= MAX_AT_ONCE
-    wait_until(lambda: store.call("KEYS", "kiq:held:*") == [], "nothing to be held")
+    wait_until(lambda: ended(stage) == set(names), "all of them")
+    wait_until(lambda: stage.store.call("EXISTS", SLOTS, f"{SLOTS}:parked") == 0, "everything to be released")
+    assert max(int(line.split()[2]) for line in stage.notes() if line.startswith("began")) <= MAX_AT_ONCE
+    wait_until(lambda: stage.store.call("KEYS", "kiq:held:*") == [], "nothing to be held")

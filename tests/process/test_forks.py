@@ -6,22 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-from kiqcluster.store import Store
-from tests.kit import ROOT, Cluster, RedisServer, is_alive, wait_until
-from tests.process.stage import children, dead, push, sockets, wait_gone, wait_noted, wait_settled
-from tests.process.stage import ledger as noted
-
-Run = Callable[..., Cluster]
-Application = Callable[[str], str]
+from tests.kit import ROOT, is_alive, wait_until
+from tests.proc import children, sockets, wait_exited
+from tests.stage import Stage
 
 
-def test_a_child_holds_no_socket_of_its_worker_and_its_signals_are_its_own(
-    run_cluster: Run, store: Store, application: Application
-) -> None:
-    app = application("""
+def test_a_child_holds_no_socket_of_its_worker_and_its_signals_are_its_own(stage: Stage) -> None:
+    app = stage.write_application("""
         import os, time
         from kiqcluster import job
         from tests.apps.basic import note
@@ -35,11 +28,11 @@ def test_a_child_holds_no_socket_of_its_worker_and_its_signals_are_its_own(
             os.waitpid(pid, 0)
     """)
     for _ in range(4):
-        push(store, "fork")
-    cluster = run_cluster("default", "-c", "4", app=app)
-    wait_until(lambda: len(noted(store)) == 4, "four children")
+        stage.push("fork")
+    cluster = stage.run_cluster("default", "-c", "4", app=app)
+    wait_until(lambda: len(stage.notes()) == 4, "four children")
     (worker,) = cluster.wait_ready(1).values()
-    pids = [int(line.split()[1]) for line in noted(store)]
+    pids = [int(line.split()[1]) for line in stage.notes()]
 
     def held() -> set[str]:
         return {held for pid in pids for held in sockets(pid) & sockets(worker) if held.startswith("socket:")}
@@ -49,19 +42,17 @@ def test_a_child_holds_no_socket_of_its_worker_and_its_signals_are_its_own(
     for pid, number in zip(pids, signals, strict=True):
         os.kill(pid, number)
 
-    wait_gone(*pids)
-    wait_settled(store)
-    push(store, "record", "afterwards")
-    wait_noted(store, "ran afterwards")
+    wait_exited(*pids)
+    stage.wait_settled()
+    stage.push("record", "afterwards")
+    stage.wait_noted("ran afterwards")
     assert cluster.seen("child_died") == cluster.seen("cluster_stopping") == []
     assert children(worker) == []
 
 
-def test_a_fork_ends_where_the_applications_code_does_wherever_it_was_made(
-    run_cluster: Run, store: Store, application: Application
-) -> None:
+def test_a_fork_ends_where_the_applications_code_does_wherever_it_was_made(stage: Stage) -> None:
     """Each parent waits for its child: one that went on would hold it up, or run what follows twice."""
-    app = application("""
+    app = stage.write_application("""
         import os
         from kiqcluster import death_handler, error_handler, job, on, server_middleware
         from tests.apps.basic import note
@@ -106,14 +97,14 @@ def test_a_fork_ends_where_the_applications_code_does_wherever_it_was_made(
         if pid:
             os.waitpid(pid, 0)
     """)
-    push(store, "fail", retry=0)
+    stage.push("fail", retry=0)
 
-    cluster = run_cluster("default", "-c", "1", app=app)
+    cluster = stage.run_cluster("default", "-c", "1", app=app)
 
-    wait_until(lambda: dead(store), "the job to be buried")
-    wait_settled(store)
+    wait_until(lambda: stage.dead(), "the job to be buried")
+    stage.wait_settled()
     assert cluster.stop() == 0
-    assert noted(store) == [
+    assert stage.notes() == [
         "forked startup 0",
         "forked before 0",
         "ran",
@@ -125,9 +116,9 @@ def test_a_fork_ends_where_the_applications_code_does_wherever_it_was_made(
     assert len(cluster.seen("child_started")) == len(cluster.seen("child_ready")) == 1
 
 
-def test_a_fork_in_c_runs_none_of_the_jobs_at_hand(run_cluster: Run, store: Store, application: Application) -> None:
+def test_a_fork_in_c_runs_none_of_the_jobs_at_hand(stage: Stage) -> None:
     """C code that tells Python nothing: no at-fork hook runs in the child, which comes back as a copy of the worker."""
-    app = application("""
+    app = stage.write_application("""
         import ctypes, os
         from kiqcluster import job
         from tests.apps.basic import note
@@ -143,23 +134,21 @@ def test_a_fork_in_c_runs_none_of_the_jobs_at_hand(run_cluster: Run, store: Stor
             note("ran", number)
     """)
     for number in range(5):
-        push(store, "fork_in_c", number)
+        stage.push("fork_in_c", number)
         for more in range(10):
-            push(store, "remember", 10 * number + more)
+            stage.push("remember", 10 * number + more)
 
-    cluster = run_cluster("default", "-c", "1", app=app)
+    cluster = stage.run_cluster("default", "-c", "1", app=app)
 
-    wait_until(lambda: len(noted(store)) >= 55, "all jobs to run")
-    wait_settled(store)
-    assert sorted(noted(store)) == sorted(
+    wait_until(lambda: len(stage.notes()) >= 55, "all jobs to run")
+    stage.wait_settled()
+    assert sorted(stage.notes()) == sorted(
         [*(f"forked {number} 0" for number in range(5)), *(f"ran {number}" for number in range(50))]
     )
     assert cluster.seen("child_died") == []
 
 
-def test_a_forked_process_of_a_web_server_enqueues_on_a_connection_of_its_own(
-    store: Store, redis_server: RedisServer, tmp_path: Path
-) -> None:
+def test_a_forked_process_of_a_web_server_enqueues_on_a_connection_of_its_own(stage: Stage, tmp_path: Path) -> None:
     server = tmp_path / "server.py"
     server.write_text("""
 import os
@@ -182,15 +171,15 @@ store.call("SADD", "connections", store.call("CLIENT", "ID"))
 raise SystemExit(sum(os.waitpid(pid, 0)[1] for pid in pids))
 """)
 
-    environ = {**os.environ, "REDIS_URL": redis_server.url, "PYTHONPATH": str(ROOT)}
+    environ = {**os.environ, "REDIS_URL": stage.redis.url, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, str(server)], env=environ, check=True, timeout=30)
 
-    assert store.call("LLEN", "queue:default") == 126
-    assert store.call("SCARD", "connections") == 5
+    assert stage.store.call("LLEN", "queue:default") == 126
+    assert stage.store.call("SCARD", "connections") == 5
 
 
-def test_what_a_job_has_started_ends_with_its_worker(run_cluster: Run, store: Store, application: Application) -> None:
-    app = application("""
+def test_what_a_job_has_started_ends_with_its_worker(stage: Stage) -> None:
+    app = stage.write_application("""
         import subprocess
         from kiqcluster import job
         from tests.apps.basic import note
@@ -201,19 +190,19 @@ def test_what_a_job_has_started_ends_with_its_worker(run_cluster: Run, store: St
             note("started", process.pid)
             process.wait()
     """)
-    push(store, "start", False)
-    push(store, "start", True)
-    cluster = run_cluster("default", "-c", "2", app=app)
-    wait_until(lambda: len(noted(store)) == 2, "both to be started")
-    first = {int(line.split()[1]) for line in noted(store)}
+    stage.push("start", False)
+    stage.push("start", True)
+    cluster = stage.run_cluster("default", "-c", "2", app=app)
+    wait_until(lambda: len(stage.notes()) == 2, "both to be started")
+    first = {int(line.split()[1]) for line in stage.notes()}
     apart = {pid for pid in first if os.getsid(pid) == pid}
 
     os.kill(cluster.wait_ready(1)[0], signal.SIGKILL)
 
-    wait_gone(*(first - apart))
+    wait_exited(*(first - apart))
     assert all(map(is_alive, apart))
-    wait_until(lambda: len(noted(store)) == 4, "both to be started again")
-    second = {int(line.split()[1]) for line in noted(store)} - first
+    wait_until(lambda: len(stage.notes()) == 4, "both to be started again")
+    second = {int(line.split()[1]) for line in stage.notes()} - first
     cluster.signal(signal.SIGQUIT)
     assert cluster.wait() == 0
     for pid in {pid for pid in first | second if is_alive(pid)}:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,7 +14,7 @@ import pytest
 from kiqcluster.clock import SystemClock
 from kiqcluster.store import Store
 from tests.kit import Cluster, wait_until
-from tests.process.stage import push, push_many
+from tests.stage import Stage
 
 IDENTITY = re.compile(r"[^:]+:\d+:[0-9a-f]{12}")
 THEIRS = re.compile(r"ledger|suicide:.*")  # what the jobs of the test write
@@ -50,24 +49,26 @@ def census(store: Store) -> dict[str, Shape]:
     return found
 
 
-def work(cluster: Cluster, store: Store, jobs: int, deaths: int, rolls: range) -> None:
+def work(cluster: Cluster, stage: Stage, jobs: int, deaths: int, rolls: range) -> None:
     """Have jobs of every kind run, workers die and be replaced; return when all has settled."""
-    done = int(store.call("GET", "stat:processed") or 0)
+    done = int(stage.store.call("GET", "stat:processed") or 0)
     part = jobs // 5
-    push_many(store, "record", [["x"]] * part)
-    push_many(store, "record", [["x"]] * part, at=SystemClock.now() - 1)
-    push_many(store, "broken", [["x"]] * part, retry=0)
-    push_many(store, "broken", [["x"]] * part, retry=False)
+    stage.push_many("record", [["x"]] * part)
+    stage.push_many("record", [["x"]] * part, at=SystemClock.now() - 1)
+    stage.push_many("broken", [["x"]] * part, retry=0)
+    stage.push_many("broken", [["x"]] * part, retry=False)
     for at in range(0, part, 100):
-        store.call("LPUSH", "queue:default", *[f"no job {number}" for number in range(at, min(part, at + 100))])
-    wait_until(lambda: is_settled(store), "the jobs to have ended", seconds=60 + jobs / 100)
+        stage.store.call("LPUSH", "queue:default", *[f"no job {number}" for number in range(at, min(part, at + 100))])
+    wait_until(lambda: is_settled(stage.store), "the jobs to have ended", seconds=60 + jobs / 100)
     for number in range(deaths):
-        push(store, "suicide", f"{done}-{number}")
-        wait_until(lambda each=number: store.call("LPOS", "ledger", f"ended {done}-{each}") is not None, "it to end")
+        stage.push("suicide", f"{done}-{number}")
+        wait_until(
+            lambda each=number: stage.store.call("LPOS", "ledger", f"ended {done}-{each}") is not None, "it to end"
+        )
     for number in rolls:
         cluster.signal(signal.SIGUSR2)
         cluster.wait_for("roll_done", count=number)
-    wait_until(lambda: is_settled(store), "everything to have settled", seconds=60)
+    wait_until(lambda: is_settled(stage.store), "everything to have settled", seconds=60)
 
 
 def is_settled(store: Store) -> bool:
@@ -81,22 +82,21 @@ def is_settled(store: Store) -> bool:
     ("jobs", "deaths", "rolls"),
     [(2_000, 3, 1), pytest.param(100_000, 1_000, 100, marks=[pytest.mark.full, pytest.mark.timeout(7_200)])],
 )
-def test_nothing_stays_and_grows(
-    run_cluster: Callable[..., Cluster], store: Store, jobs: int, deaths: int, rolls: int
-) -> None:
+def test_nothing_stays_and_grows(stage: Stage, jobs: int, deaths: int, rolls: int) -> None:
     options: dict[str, Any] = {"KIQ_DEAD_MAX_JOBS": str(DEAD), "KIQ_LOG_LEVEL": "info"}
-    cluster = run_cluster("default", "default", "-c", "5", **options)
+    cluster = stage.run_cluster("default", "default", "-c", "5", **options)
     cluster.wait_ready(2)
-    work(cluster, store, 200, 1, range(1, 2))
-    before = census(store)
+    work(cluster, stage, 200, 1, range(1, 2))
+    before = census(stage.store)
 
-    work(cluster, store, jobs, deaths, range(2, 2 + rolls))
+    work(cluster, stage, jobs, deaths, range(2, 2 + rolls))
 
-    after = census(store)
+    after = census(stage.store)
     stays = {name: shape[:3] for name, shape in after.items() if name != "processes"}
     assert stays == {name: shape[:3] for name, shape in before.items() if name != "processes"}
     wait_until(
-        lambda: store.call("SCARD", "processes") <= 2 + deaths + 2 * rolls, "the set of processes to hold few others"
+        lambda: stage.store.call("SCARD", "processes") <= 2 + deaths + 2 * rolls,
+        "the set of processes to hold few others",
     )
     for name, shape in after.items():
         if name not in ("processes", "dead"):

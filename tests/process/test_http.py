@@ -7,31 +7,19 @@ import select
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from kiqcluster.store import Store
 from kiqcluster.supervisor.http.server import MAX_CONNECTIONS
-from tests.kit import PATIENCE, Cluster, RedisServer, http_get, require, wait_until
+from tests.kit import PATIENCE, Cluster, RedisServer, http_get, is_ready, require, wait_until
 from tests.kit import cluster as running_cluster
-from tests.process.stage import (
-    children,
-    is_ready,
-    metric,
-    occupy,
-    push,
-    readiness,
-    release,
-    unread_cluster,
-    wait_noted,
-)
-
-RunCluster = Callable[..., Cluster]
-Application = Callable[[str], str]
+from tests.proc import children
+from tests.process.unread import unread_cluster
+from tests.stage import Jobs, Stage
 
 DONE = 'sidekiq_jobs_completion_seconds_count{job_status="done",queue="default",worker="record"}'
 
@@ -40,14 +28,14 @@ DONE = 'sidekiq_jobs_completion_seconds_count{job_status="done",queue="default",
 def served() -> Iterator[Cluster]:
     """A cluster that has run a few jobs, for tests that only ask; other clusters run beside it, on another server."""
     server = RedisServer()
-    store = server.store()
+    jobs = Jobs(server.store())
     with running_cluster("-r", "tests.apps.basic", "--redis", server.url, "default", "cronjob:*", "-c", "2") as cluster:
         cluster.wait_ready(2)
         for word in ("a", "b", "c"):
-            push(store, "record", word)
-        push(store, "broken", "d")
+            jobs.push("record", word)
+        jobs.push("broken", "d")
         failed = 'sidekiq_jobs_failed_total{queue="default",worker="broken"}'
-        wait_until(lambda: metric(cluster, DONE) == 3 and metric(cluster, failed) == 1, "the metrics of four jobs")
+        wait_until(lambda: cluster.metric(DONE) == 3 and cluster.metric(failed) == 1, "the metrics of four jobs")
         yield cluster
     server.close()
 
@@ -225,12 +213,12 @@ def _serves(port: int) -> bool:
 # what happens
 
 
-def test_counters_do_not_go_back_when_a_child_is_killed(run_cluster: RunCluster, store: Store) -> None:
-    cluster = run_cluster("default", "-c", "2")
+def test_counters_do_not_go_back_when_a_child_is_killed(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "-c", "2")
     cluster.wait_ready()
     for number in range(5):
-        push(store, "record", str(number))
-    wait_until(lambda: metric(cluster, DONE) == 5, "the metrics of five jobs")
+        stage.push("record", str(number))
+    wait_until(lambda: cluster.metric(DONE) == 5, "the metrics of five jobs")
 
     for respawns in (2, 3):
         before = counters(cluster)
@@ -238,8 +226,8 @@ def test_counters_do_not_go_back_when_a_child_is_killed(run_cluster: RunCluster,
         cluster.wait_for("child_died", count=respawns - 1)
         assert not_less(counters(cluster), before)
         cluster.wait_for("child_ready", count=respawns)
-        push(store, "record", f"after {respawns}")
-        wait_until(lambda expected=3 + respawns + 1: metric(cluster, DONE) == expected, "the metrics of one more job")
+        stage.push("record", f"after {respawns}")
+        wait_until(lambda expected=3 + respawns + 1: cluster.metric(DONE) == expected, "the metrics of one more job")
         assert not_less(counters(cluster), before)
 
 
@@ -256,21 +244,19 @@ def not_less(now: dict[tuple[str, str], float], before: dict[tuple[str, str], fl
     return all(now.get(series, -1.0) >= value for series, value in before.items())
 
 
-def test_what_a_child_counted_last_survives_its_orderly_end(run_cluster: RunCluster, store: Store) -> None:
-    cluster = run_cluster("default", "-c", "1")
-    pid = occupy(cluster, store)[0]
+def test_what_a_child_counted_last_survives_its_orderly_end(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "-c", "1")
+    pid = stage.occupy(cluster)[0]
     os.kill(pid, signal.SIGTERM)
-    release(store)
+    stage.release()
 
     cluster.wait_for("child_died", child=pid)
 
-    assert metric(cluster, DONE.replace("record", "stubborn")) == 1
+    assert cluster.metric(DONE.replace("record", "stubborn")) == 1
 
 
-def test_metrics_of_the_application_are_shown_too(
-    run_cluster: RunCluster, store: Store, application: Application
-) -> None:
-    app = application("""
+def test_metrics_of_the_application_are_shown_too(stage: Stage) -> None:
+    app = stage.write_application("""
         from kiqcluster import job
         from prometheus_client import Counter, Gauge
 
@@ -282,52 +268,50 @@ def test_metrics_of_the_application_are_shown_too(
             sold.labels(thing).inc()
             stock.set(7)
     """)
-    cluster = run_cluster("default", "other", "-c", "1", app=app)
+    cluster = stage.run_cluster("default", "other", "-c", "1", app=app)
     cluster.wait_ready(2)
-    push(store, "sell", "a")
-    push(store, "sell", "a", queue="other")
+    stage.push("sell", "a")
+    stage.push("sell", "a", queue="other")
 
-    wait_until(lambda: metric(cluster, 'shop_sold_total{thing="a"}') == 2, "the sum over both slots")
+    wait_until(lambda: cluster.metric('shop_sold_total{thing="a"}') == 2, "the sum over both slots")
 
     for slot in (0, 1):
-        wait_until(lambda slot=slot: metric(cluster, f'shop_stock{{slot="{slot}"}}') == 7, "the slot's own value")
+        wait_until(lambda slot=slot: cluster.metric(f'shop_stock{{slot="{slot}"}}') == 7, "the slot's own value")
 
 
-def test_readiness_says_why_not(
-    run_cluster: RunCluster, store: Store, application: Application, tmp_path: Path
-) -> None:
-    app = application("""
+def test_readiness_says_why_not(stage: Stage, tmp_path: Path) -> None:
+    app = stage.write_application("""
         import os, pathlib, time
         from tests.apps.basic import stubborn
         gate = "children" if "KIQ_SLOT" in os.environ else "catalogue"
         while not pathlib.Path(gate).exists():
             time.sleep(0.01)
     """)
-    cluster = run_cluster("default", "-c", "1", "--directory", str(tmp_path), app=app)
+    cluster = stage.run_cluster("default", "-c", "1", "--directory", str(tmp_path), app=app)
     wait_until(lambda: _serves(cluster.port), "the listener")
 
-    assert readiness(cluster) == (503, "the application is being imported")
+    assert cluster.readiness() == (503, "the application is being imported")
     (tmp_path / "catalogue").touch()
     cluster.wait_for("child_started")
-    assert readiness(cluster) == (503, "slot 0 is in booting")
+    assert cluster.readiness() == (503, "slot 0 is in booting")
     (tmp_path / "children").touch()
-    wait_until(lambda: readiness(cluster) == (200, ""), "readiness")
+    wait_until(lambda: cluster.readiness() == (200, ""), "readiness")
     cluster.signal(signal.SIGTSTP)
-    wait_until(lambda: readiness(cluster) == (503, "slot 0 is quiet"), "quiet to be told")
+    wait_until(lambda: cluster.readiness() == (503, "slot 0 is quiet"), "quiet to be told")
     cluster.signal(signal.SIGCONT)
-    wait_until(lambda: readiness(cluster) == (200, ""), "readiness after CONT")
-    push(store, "stubborn", "a")
-    wait_noted(store, "began a")
+    wait_until(lambda: cluster.readiness() == (200, ""), "readiness after CONT")
+    stage.push("stubborn", "a")
+    stage.wait_noted("began a")
     cluster.signal(signal.SIGTERM)
-    wait_until(lambda: readiness(cluster) == (503, "stopping"), "stopping to be told")
+    wait_until(lambda: cluster.readiness() == (503, "stopping"), "stopping to be told")
     assert http_get(cluster.port, "/liveness")[0] == 200  # it drains, and nobody should kill it for that
     assert http_get(cluster.port, "/metrics")[0] == 200
-    release(store)
+    stage.release()
     assert cluster.wait() == 0
 
 
-def test_the_probes_answer_while_every_child_is_stopped_in_its_tracks(run_cluster: RunCluster, store: Store) -> None:
-    cluster = run_cluster("default", "-c", "1")
+def test_the_probes_answer_while_every_child_is_stopped_in_its_tracks(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "-c", "1")
     pid = cluster.wait_ready()[0]
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -352,9 +336,9 @@ def test_a_log_that_nobody_reads_holds_up_neither_probes_nor_respawns_nor_a_stop
         assert process.wait(PATIENCE) == 0
 
 
-def test_a_unix_socket_serves_the_same(run_cluster: RunCluster, store: Store, tmp_path: Path) -> None:
+def test_a_unix_socket_serves_the_same(stage: Stage, tmp_path: Path) -> None:
     path = tmp_path / "http.sock"
-    cluster = run_cluster("default", f"--listen=unix:{path}")
+    cluster = stage.run_cluster("default", f"--listen=unix:{path}")
     cluster.wait_ready()
 
     with socket.socket(socket.AF_UNIX) as sock:

@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kiqcluster.store import Store
-from tests.kit import Cluster, RedisServer, http_get, wait_until
-from tests.process.stage import identities, ledger, push, restarts, wait_noted
-
-Run = Callable[..., Cluster]
+from tests.kit import Cluster, http_get, wait_until
+from tests.stage import Stage
 
 APPLICATION = """
 from kiqcluster import job, on
@@ -48,28 +44,26 @@ def control(tmp_path: Path) -> Path:
     return tmp_path / "control.sock"
 
 
-def test_a_quiet_that_ends_while_a_new_worker_waits_for_redis_has_ended_for_it_too(
-    own_server: RedisServer, run_cluster: Run
-) -> None:
-    cluster = run_cluster("default", "-c", "1", "--redis", own_server.url)
+@pytest.mark.own_redis
+def test_a_quiet_that_ends_while_a_new_worker_waits_for_redis_has_ended_for_it_too(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "-c", "1")
     pids = cluster.wait_ready()
     cluster.signal(signal.SIGTSTP)
     cluster.wait_for("worker_quiet")
-    own_server.kill()
+    stage.redis.kill()
     os.kill(pids[0], signal.SIGKILL)
     wait_until(lambda: status(cluster)["slots"][0]["waits_for"], "the new worker to wait for Redis")
 
     cluster.signal(signal.SIGCONT)
     cluster.wait_for("cluster_resumed")
-    own_server.start()
+    stage.redis.start()
 
-    store = own_server.store()
-    push(store, "record", "a")
-    wait_noted(store, "ran a")
+    stage.push("record", "a")
+    stage.wait_noted("ran a")
 
 
-def test_a_quiet_that_is_asked_for_during_a_roll_outlives_it(run_cluster: Run, store: Store, control: Path) -> None:
-    cluster = run_cluster("default", "other", "-c", "1", KIQ_CONTROL=str(control))
+def test_a_quiet_that_is_asked_for_during_a_roll_outlives_it(stage: Stage, control: Path) -> None:
+    cluster = stage.run_cluster("default", "other", "-c", "1", KIQ_CONTROL=str(control))
     cluster.wait_ready(2)
     cluster.signal(signal.SIGTSTP)
     cluster.wait_for("worker_quiet", count=2)
@@ -83,8 +77,8 @@ def test_a_quiet_that_is_asked_for_during_a_roll_outlives_it(run_cluster: Run, s
     assert status(cluster)["quiet"]["by"] == "incident"
 
 
-def test_a_second_quiet_reaches_who_was_resumed_alone(run_cluster: Run, store: Store, control: Path) -> None:
-    cluster = run_cluster("default", "-c", "1", KIQ_CONTROL=str(control))
+def test_a_second_quiet_reaches_who_was_resumed_alone(stage: Stage, control: Path) -> None:
+    cluster = stage.run_cluster("default", "-c", "1", KIQ_CONTROL=str(control))
     pids = cluster.wait_ready()
     cluster.signal(signal.SIGTSTP)
     cluster.wait_for("worker_quiet")
@@ -97,9 +91,9 @@ def test_a_second_quiet_reaches_who_was_resumed_alone(run_cluster: Run, store: S
     wait_until(lambda: status(cluster)["slots"][0]["quiet"], "the slot to be quiet again")
 
 
-def test_a_reload_whose_new_workers_do_not_boot_does_not_end_the_cluster(run_cluster: Run, tmp_path: Path) -> None:
+def test_a_reload_whose_new_workers_do_not_boot_does_not_end_the_cluster(stage: Stage, tmp_path: Path) -> None:
     folder = _folder(tmp_path, ["default"])
-    cluster = run_cluster("--directory", str(folder), "-C", str(folder / "kiqcluster.toml"), app="")
+    cluster = stage.run_cluster("--directory", str(folder), "-C", str(folder / "kiqcluster.toml"), app="")
     cluster.wait_ready()
     _configure(folder, ["other"], APPLICATION + BREAKS_AT_STARTUP)
 
@@ -111,12 +105,12 @@ def test_a_reload_whose_new_workers_do_not_boot_does_not_end_the_cluster(run_clu
     cluster.wait_for("child_ready", count=2)
 
 
-def test_the_counters_of_a_slot_that_goes_and_comes_back_do_not_go_back(run_cluster: Run, tmp_path: Path) -> None:
+def test_the_counters_of_a_slot_that_goes_and_comes_back_do_not_go_back(stage: Stage, tmp_path: Path) -> None:
     folder = _folder(tmp_path, ["default", "other"])
-    cluster = run_cluster("--directory", str(folder), "-C", str(folder / "kiqcluster.toml"), app="")
+    cluster = stage.run_cluster("--directory", str(folder), "-C", str(folder / "kiqcluster.toml"), app="")
     os.kill(cluster.wait_ready(2)[1], signal.SIGKILL)
     cluster.wait_for("child_ready", slot=1, count=2)
-    assert restarts(cluster, "killed", slot=1) == 1
+    assert cluster.restarts("killed", slot=1) == 1
 
     _configure(folder, ["default"])
     cluster.signal(signal.SIGHUP)
@@ -125,12 +119,12 @@ def test_the_counters_of_a_slot_that_goes_and_comes_back_do_not_go_back(run_clus
     cluster.signal(signal.SIGHUP)
     cluster.wait_for("child_ready", slot=1, count=3)
 
-    assert restarts(cluster, "killed", slot=1) == 1
+    assert cluster.restarts("killed", slot=1) == 1
 
 
-def test_a_reload_during_a_roll_is_done_after_it(run_cluster: Run, tmp_path: Path) -> None:
+def test_a_reload_during_a_roll_is_done_after_it(stage: Stage, tmp_path: Path) -> None:
     folder = _folder(tmp_path, ["default"])
-    cluster = run_cluster("--directory", str(folder), "-C", str(folder / "kiqcluster.toml"), app="")
+    cluster = stage.run_cluster("--directory", str(folder), "-C", str(folder / "kiqcluster.toml"), app="")
     cluster.wait_ready()
     _configure(folder, ["default", "other"])
 
@@ -143,26 +137,26 @@ def test_a_reload_during_a_roll_is_done_after_it(run_cluster: Run, tmp_path: Pat
     cluster.wait_for("child_ready", slot=1)
 
 
-def test_draining_waits_for_what_a_replaced_process_still_runs(run_cluster: Run, store: Store) -> None:
-    push(store, "nap", "a", 6.0)  # the new process is calm for longer than --drain wants before this has ended
-    cluster = run_cluster("default", "-c", "1", "--drain")
+def test_draining_waits_for_what_a_replaced_process_still_runs(stage: Stage) -> None:
+    stage.push("nap", "a", 6.0)  # the new process is calm for longer than --drain wants before this has ended
+    cluster = stage.run_cluster("default", "-c", "1", "--drain")
     cluster.wait_ready()
-    wait_noted(store, "began a")
+    stage.wait_noted("began a")
 
     cluster.signal(signal.SIGUSR2)
 
     assert cluster.wait() == 0
-    assert ledger(store) == ["began a", "ended a"]
+    assert stage.notes() == ["began a", "ended a"]
     assert [len(cluster.seen(name)) for name in ("roll_done", "roll_failed")] == [1, 0]
 
 
-def test_the_same_order_without_a_name_is_obeyed_each_time(run_cluster: Run, store: Store) -> None:
-    cluster = run_cluster("default", "-c", "1")
+def test_the_same_order_without_a_name_is_obeyed_each_time(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "-c", "1")
     cluster.wait_ready()
 
     for count in (1, 2):
-        (identity,) = wait_until(lambda: identities(store) if len(identities(store)) == 1 else None, "one process")
-        store.call("RPUSH", store.keys.control(identity), '{"action":"roll","scope":"cluster"}')
+        (identity,) = wait_until(lambda: stage.members() if len(stage.members()) == 1 else None, "one process")
+        stage.store.call("RPUSH", stage.store.keys.control(identity), '{"action":"roll","scope":"cluster"}')
         cluster.wait_for("roll_done", count=count)
 
 

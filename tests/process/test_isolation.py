@@ -6,15 +6,11 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
-from kiqcluster.store import Store
-from tests.kit import Cluster, RedisServer, wait_until
-from tests.process.stage import holders, identities, ledger, pid_of, push, release, sockets, wait_noted
-
-RunCluster = Callable[..., Cluster]
-Application = Callable[[str], str]
+from tests.kit import wait_until
+from tests.proc import sockets
+from tests.stage import Stage, pid_of
 
 
 def output_pipes(pid: int) -> set[str]:
@@ -33,8 +29,8 @@ def watched(pid: int) -> set[str]:
     return {f"socket:[{int(inode, 16)}]" for inode in inodes}
 
 
-def test_children_hold_nothing_of_the_supervisor_or_of_each_other(run_cluster: RunCluster, store: Store) -> None:
-    cluster = run_cluster("default", "other", "-c", "1")
+def test_children_hold_nothing_of_the_supervisor_or_of_each_other(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "other", "-c", "1")
     cluster.wait_ready(2)
     with socket.create_connection(("127.0.0.1", cluster.port)):  # a scraper in the middle of a request
         wait_until(lambda: len(watched(cluster.pid)) >= 5, "the supervisor to have accepted it")
@@ -52,8 +48,8 @@ def test_children_hold_nothing_of_the_supervisor_or_of_each_other(run_cluster: R
         assert shared == set()
 
 
-def test_each_child_leads_a_process_group_and_reads_dev_null(run_cluster: RunCluster, store: Store) -> None:
-    cluster = run_cluster("default", "other", "-c", "1")
+def test_each_child_leads_a_process_group_and_reads_dev_null(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "other", "-c", "1")
 
     for pid in cluster.wait_ready(2).values():
         assert os.getpgid(pid) == pid
@@ -61,17 +57,15 @@ def test_each_child_leads_a_process_group_and_reads_dev_null(run_cluster: RunClu
         assert str(Path(f"/proc/{pid}/fd/0").readlink()) == os.devnull
 
 
-def test_the_supervisor_has_one_thread_and_no_connection_to_redis(
-    run_cluster: RunCluster, store: Store, redis_server: RedisServer
-) -> None:
-    cluster = run_cluster("default", "other", "-c", "2")
+def test_the_supervisor_has_one_thread_and_no_connection_to_redis(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "other", "-c", "2")
     pids = cluster.wait_ready(2)
-    push(store, "record", "a")
-    wait_noted(store, "ran a")
+    stage.push("record", "a")
+    stage.wait_noted("ran a")
 
     assert len(list(Path(f"/proc/{cluster.pid}/task").iterdir())) == 1
-    assert connections(cluster.pid, redis_server.port) == 0
-    assert all(connections(pid, redis_server.port) > 0 for pid in pids.values())
+    assert connections(cluster.pid, stage.redis.port) == 0
+    assert all(connections(pid, stage.redis.port) > 0 for pid in pids.values())
 
 
 def connections(pid: int, port: int) -> int:
@@ -81,15 +75,13 @@ def connections(pid: int, port: int) -> int:
     return len(sockets(pid) & remote)
 
 
-def test_the_supervisor_never_imports_the_application(
-    run_cluster: RunCluster, store: Store, application: Application, tmp_path: Path
-) -> None:
-    app = application("""
+def test_the_supervisor_never_imports_the_application(stage: Stage, tmp_path: Path) -> None:
+    app = stage.write_application("""
         import os
         with open("importers", "a") as file:
             file.write(f"{os.getpid()}\\n")
     """)
-    cluster = run_cluster("default", "--directory", str(tmp_path), app=app)
+    cluster = stage.run_cluster("default", "--directory", str(tmp_path), app=app)
     child = cluster.wait_ready()[0]
 
     importers = [int(word) for word in (tmp_path / "importers").read_text().split()]
@@ -98,10 +90,8 @@ def test_the_supervisor_never_imports_the_application(
     assert cluster.pid not in importers
 
 
-def test_each_process_has_an_identity_and_a_slot_of_its_own(
-    run_cluster: RunCluster, store: Store, application: Application
-) -> None:
-    app = application("""
+def test_each_process_has_an_identity_and_a_slot_of_its_own(stage: Stage) -> None:
+    app = stage.write_application("""
         import os, random
         from kiqcluster import job
         from tests.apps.basic import note
@@ -112,15 +102,15 @@ def test_each_process_has_an_identity_and_a_slot_of_its_own(
         def tell(round):
             note(round, os.environ["KIQ_SLOT"], os.environ["SIDEKIQ_WORKER_ID"], DRAWN, os.getpid())
     """)
-    cluster = run_cluster("a", "b", "-c", "1", app=app)
+    cluster = stage.run_cluster("a", "b", "-c", "1", app=app)
     pids = cluster.wait_ready(2)
-    assert {pid_of(name) for name in identities(store)} == set(pids.values())
+    assert {pid_of(name) for name in stage.members()} == set(pids.values())
 
     def told(round_: str) -> dict[int, list[str]]:
         for queue in ("a", "b"):
-            push(store, "tell", round_, queue=queue)
+            stage.push("tell", round_, queue=queue)
         lines = wait_until(
-            lambda: two if len(two := [x.split() for x in ledger(store) if x.startswith(round_)]) == 2 else None,
+            lambda: two if len(two := [x.split() for x in stage.notes() if x.startswith(round_)]) == 2 else None,
             "both to tell",
         )
         return {int(line[4]): line[1:4] for line in lines}
@@ -133,13 +123,11 @@ def test_each_process_has_an_identity_and_a_slot_of_its_own(
     assert [first[pids[slot]][:2] for slot in (0, 1)] == [["0", "0"], ["1", "1"]]
     assert second[replacement][:2] == ["1", "1"]
     assert len({line[2] for line in (*first.values(), *second.values())}) == 3  # randomness is each process' own
-    wait_until(lambda: len(identities(store)) == 2, "the dead identity to leave")
+    wait_until(lambda: len(stage.members()) == 2, "the dead identity to leave")
 
 
-def test_no_signal_is_blocked_in_a_worker_or_in_what_a_job_starts(
-    run_cluster: RunCluster, store: Store, application: Application
-) -> None:
-    app = application("""
+def test_no_signal_is_blocked_in_a_worker_or_in_what_a_job_starts(stage: Stage) -> None:
+    app = stage.write_application("""
         import subprocess
         from kiqcluster import job
         from tests.apps.basic import note
@@ -149,12 +137,12 @@ def test_no_signal_is_blocked_in_a_worker_or_in_what_a_job_starts(
             status = subprocess.run(["grep", "SigBlk", "/proc/self/status"], capture_output=True, text=True).stdout
             note(status.split()[1])
     """)
-    cluster = run_cluster("default", "-c", "1", app=app)
-    push(store, "look")
+    cluster = stage.run_cluster("default", "-c", "1", app=app)
+    stage.push("look")
 
-    wait_until(lambda: ledger(store), "the job to look")
+    wait_until(lambda: stage.notes(), "the job to look")
 
-    assert ledger(store) == ["0" * 16]
+    assert stage.notes() == ["0" * 16]
     pid = cluster.wait_ready()[0]
     # A thread that is being made has signals blocked for a moment.
     wait_until(lambda: blocked(cluster.pid) | blocked(pid) == {"0" * 16}, "no thread to block signals")
@@ -171,10 +159,10 @@ def blocked(pid: int) -> set[str]:
     return masks
 
 
-def test_signals_that_the_starter_had_blocked_reach_the_supervisor(run_cluster: RunCluster, store: Store) -> None:
+def test_signals_that_the_starter_had_blocked_reach_the_supervisor(stage: Stage) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGCHLD, signal.SIGTSTP})
     try:
-        cluster = run_cluster("default", "-c", "1")
+        cluster = stage.run_cluster("default", "-c", "1")
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     pid = cluster.wait_ready()[0]
@@ -185,18 +173,18 @@ def test_signals_that_the_starter_had_blocked_reach_the_supervisor(run_cluster: 
     assert cluster.stop() == 0
 
 
-def test_a_board_tells_what_ran_when_a_process_died(run_cluster: RunCluster, store: Store) -> None:
-    cluster = run_cluster("default", "-c", "3")
-    jid = push(store, "stubborn", "a")
-    push(store, "record", "b")
-    wait_noted(store, "began a", "ran b")
+def test_a_board_tells_what_ran_when_a_process_died(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "-c", "3")
+    jid = stage.push("stubborn", "a")
+    stage.push("record", "b")
+    stage.wait_noted("began a", "ran b")
     pid = cluster.wait_ready()[0]
-    wait_until(lambda: len(holders(store)) == 1, "the job to be in flight")
-    (holder,) = holders(store)
-    wait_until(lambda: store.call("HLEN", f"kiq:inflight:{holder}") == 1, "one unit to be in flight")
+    wait_until(lambda: len(stage.holders()) == 1, "the job to be in flight")
+    (holder,) = stage.holders()
+    wait_until(lambda: stage.store.call("HLEN", f"kiq:inflight:{holder}") == 1, "one unit to be in flight")
 
     os.kill(pid, signal.SIGKILL)
 
     assert [each["jid"] for each in cluster.wait_for("child_died")["running"]] == [jid]
-    release(store)
-    wait_noted(store, "ended a")
+    stage.release()
+    stage.wait_noted("ended a")

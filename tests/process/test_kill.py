@@ -6,49 +6,25 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kiqcluster.config import STOP_GRACE_SECONDS
 from kiqcluster.control import process_registry
-from kiqcluster.store import Store
-from tests.kit import Cluster, RedisServer, http_get, is_alive, wait_until
+from tests.kit import http_get, is_alive, wait_until
+from tests.proc import children, count_descriptors, wait_exited
 from tests.process.kiqctl import Kiqctl
-from tests.process.stage import (
-    children,
-    dead,
-    descriptors,
-    holders,
-    identities,
-    ledger,
-    metric,
-    occupy,
-    push,
-    queued,
-    release,
-    restarts,
-    slots,
-    wait_gone,
-    wait_noted,
-    wait_only_live,
-    wait_settled,
-    words,
-)
-
-RunCluster = Callable[..., Cluster]
-Application = Callable[[str], str]
-
+from tests.stage import Stage
 
 # a child
 
 
-def test_a_killed_child_is_replaced_and_its_jobs_run_again(run_cluster: RunCluster, store: Store) -> None:
-    cluster = run_cluster("default", "-c", "2")
+def test_a_killed_child_is_replaced_and_its_jobs_run_again(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "-c", "2")
     for word in ("a", "b", "c"):
-        push(store, "stubborn", word)
-    wait_noted(store, "began a", "began b")
+        stage.push("stubborn", word)
+    stage.wait_noted("began a", "began b")
     first = cluster.wait_ready()[0]
 
     os.kill(first, signal.SIGKILL)
@@ -57,106 +33,101 @@ def test_a_killed_child_is_replaced_and_its_jobs_run_again(run_cluster: RunClust
     report = cluster.wait_for("child_died", child=first)
     assert report["reason"] == "killed"
     assert len(report["running"]) == 2  # it is known what ran
-    release(store)
-    wait_noted(store, "ended a", "ended b", "ended c")
-    wait_settled(store)
-    assert sorted(ledger(store)).count("began a") == 2
-    wait_only_live(store, second)
-    assert restarts(cluster, "killed") == 1
+    stage.release()
+    stage.wait_noted("ended a", "ended b", "ended c")
+    stage.wait_settled()
+    assert sorted(stage.notes()).count("began a") == 2
+    stage.wait_members(second)
+    assert cluster.restarts("killed") == 1
     assert cluster.stop() == 0
 
 
-def test_units_reserved_with_the_job_that_kills_its_process_run_too(run_cluster: RunCluster, store: Store) -> None:
+def test_units_reserved_with_the_job_that_kills_its_process_run_too(stage: Stage) -> None:
     for word in ("a", "b", "c"):
-        push(store, "suicide", word)
+        stage.push("suicide", word)
 
     # Each of the three may run beside both others when they kill, so it may see three deaths, its own among them.
-    cluster = run_cluster("default", "-c", "3", KIQ_MAX_RETRIES_AFTER_INTERRUPTION="4")
+    cluster = stage.run_cluster("default", "-c", "3", KIQ_MAX_RETRIES_AFTER_INTERRUPTION="4")
 
-    wait_noted(store, "ended a", "ended b", "ended c")
-    wait_settled(store)
-    assert queued(store) == []
-    assert restarts(cluster, "boot") == 0  # a job that kills its process at once is no failure to boot
+    stage.wait_noted("ended a", "ended b", "ended c")
+    stage.wait_settled()
+    assert stage.queued() == []
+    assert cluster.restarts("boot") == 0  # a job that kills its process at once is no failure to boot
     assert cluster.stop() == 0
 
 
-def test_what_a_dead_child_ran_goes_before_what_was_queued_behind_it(run_cluster: RunCluster, store: Store) -> None:
-    cluster = run_cluster("default", "-c", "2")
+def test_what_a_dead_child_ran_goes_before_what_was_queued_behind_it(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "-c", "2")
     for word in ("a", "b", "c"):
-        push(store, "stubborn", word)
-    wait_noted(store, "began a", "began b")
+        stage.push("stubborn", word)
+    stage.wait_noted("began a", "began b")
     cluster.signal(signal.SIGTSTP)  # so that the replacement takes nothing
     cluster.wait_for("worker_quiet")
 
     os.kill(cluster.wait_ready()[0], signal.SIGKILL)
     cluster.wait_for("recovered", units=2)
 
-    assert words(queued(store)) == ["a", "b", "c"]
+    assert stage.queued_args() == ["a", "b", "c"]
 
 
-def test_the_replacement_recovers_on_the_word_of_the_supervisor_alone(run_cluster: RunCluster, store: Store) -> None:
-    cluster = run_cluster("default", "-c", "1")
-    pid = occupy(cluster, store)[0]
-    (identity,) = identities(store)
-    store.call("HSET", "kiq:members", identity, "00000001 another-host another-namespace 1 0.00")  # unseen from here
+def test_the_replacement_recovers_on_the_word_of_the_supervisor_alone(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "-c", "1")
+    pid = stage.occupy(cluster)[0]
+    (identity,) = stage.members()
+    elsewhere = "00000001 another-host another-namespace 1 0.00"
+    stage.store.call("HSET", "kiq:members", identity, elsewhere)
 
     os.kill(pid, signal.SIGKILL)
 
     cluster.wait_for("recovered", identity=identity, units=1)
-    wait_only_live(store, cluster.wait_for("child_ready", count=2)["child"])
-    wait_until(lambda: ledger(store) == ["began a", "began a"], "the job to run again")
+    stage.wait_members(cluster.wait_for("child_ready", count=2)["child"])
+    wait_until(lambda: stage.notes() == ["began a", "began a"], "the job to run again")
 
 
-def test_a_sibling_recovers_the_units_of_a_slot_that_cannot_boot_again(
-    run_cluster: RunCluster, store: Store, application: Application, tmp_path: Path
-) -> None:
-    app = application("""
+def test_a_sibling_recovers_the_units_of_a_slot_that_cannot_boot_again(stage: Stage, tmp_path: Path) -> None:
+    app = stage.write_application("""
         import os, pathlib
         from tests.apps.basic import stubborn
         assert not pathlib.Path("broken").exists()
     """)
-    cluster = run_cluster("default", "other", "-c", "1", "--directory", str(tmp_path), app=app)
-    pids = occupy(cluster, store, 2)
+    cluster = stage.run_cluster("default", "other", "-c", "1", "--directory", str(tmp_path), app=app)
+    pids = stage.occupy(cluster, 2)
     (tmp_path / "broken").touch()
 
     os.kill(pids[0], signal.SIGKILL)
 
     cluster.wait_for("recovered", pid=pids[1], units=1)
     cluster.wait_for("child_backoff", slot=0)
-    wait_only_live(store, pids[1])
-    assert words(queued(store)) == ["a"]
+    stage.wait_members(pids[1])
+    assert stage.queued_args() == ["a"]
     (tmp_path / "broken").unlink()
-    release(store)
-    wait_noted(store, "ended a")  # once the slot is back
+    stage.release()
+    stage.wait_noted("ended a")  # once the slot is back
 
 
-def test_a_sibling_recovers_while_the_replacement_still_imports(
-    run_cluster: RunCluster, store: Store, application: Application, tmp_path: Path
-) -> None:
-    app = application("""
+def test_a_sibling_recovers_while_the_replacement_still_imports(stage: Stage, tmp_path: Path) -> None:
+    app = stage.write_application("""
         import pathlib, time
         from tests.apps.basic import stubborn
         while pathlib.Path("slow").exists():
             time.sleep(0.01)
     """)
-    cluster = run_cluster("default", "other", "-c", "1", "--directory", str(tmp_path), app=app)
-    pids = occupy(cluster, store, 2)
+    cluster = stage.run_cluster("default", "other", "-c", "1", "--directory", str(tmp_path), app=app)
+    pids = stage.occupy(cluster, 2)
     (tmp_path / "slow").touch()
 
     os.kill(pids[0], signal.SIGKILL)
 
     cluster.wait_for("recovered", pid=pids[1], units=1)
-    assert words(queued(store)) == ["a"]
+    assert stage.queued_args() == ["a"]
     assert len(cluster.seen("child_ready")) == 2
     (tmp_path / "slow").unlink()
-    release(store)
-    wait_noted(store, "ended a")
+    stage.release()
+    stage.wait_noted("ended a")
 
 
-def test_a_killed_child_takes_the_processes_of_its_jobs_along(
-    run_cluster: RunCluster, store: Store, application: Application
-) -> None:
-    app = application("""
+def test_a_killed_child_takes_the_processes_of_its_jobs_along(stage: Stage) -> None:
+    app = stage.write_application("""
         import subprocess
         from kiqcluster import job
         from tests.apps.basic import note
@@ -167,22 +138,22 @@ def test_a_killed_child_takes_the_processes_of_its_jobs_along(
             note(process.pid)
             process.wait()
     """)
-    cluster = run_cluster("default", "-c", "2", app=app, KIQ_SILENCE_TIMEOUT="4")
-    push(store, "start_process")
-    wait_until(lambda: ledger(store), "the job to start its process")
+    cluster = stage.run_cluster("default", "-c", "2", app=app, KIQ_SILENCE_TIMEOUT="4")
+    stage.push("start_process")
+    wait_until(lambda: stage.notes(), "the job to start its process")
 
     os.kill(cluster.wait_ready()[0], signal.SIGSTOP)
     cluster.wait_for("child_died", reason="silent")
 
-    wait_gone(int(ledger(store)[0]))
+    wait_exited(int(stage.notes()[0]))
 
 
 @pytest.mark.parametrize("respawns", [3, pytest.param(30, marks=pytest.mark.full)])
-def test_respawns_leave_no_zombie_and_no_descriptor(run_cluster: RunCluster, store: Store, respawns: int) -> None:
-    cluster = run_cluster("default", "other", "-c", "1")
+def test_respawns_leave_no_zombie_and_no_descriptor(stage: Stage, respawns: int) -> None:
+    cluster = stage.run_cluster("default", "other", "-c", "1")
     cluster.wait_ready(2)
     wait_until(lambda: len(children(cluster.pid)) == 2, "the catalogue child to be reaped")
-    before = descriptors(cluster.pid)
+    before = count_descriptors(cluster.pid)
 
     for count in range(2, respawns + 2):
         os.kill(cluster.pids()[0], signal.SIGKILL)
@@ -190,113 +161,103 @@ def test_respawns_leave_no_zombie_and_no_descriptor(run_cluster: RunCluster, sto
 
     assert sorted(children(cluster.pid)) == sorted(cluster.pids().values())
     assert all(is_alive(pid) for pid in cluster.pids().values())
-    wait_until(lambda: descriptors(cluster.pid) == before, f"{before} open descriptors")
-    assert restarts(cluster, "killed") == respawns
-    wait_only_live(store, *cluster.pids().values())
+    wait_until(lambda: count_descriptors(cluster.pid) == before, f"{before} open descriptors")
+    assert cluster.restarts("killed") == respawns
+    stage.wait_members(*cluster.pids().values())
 
 
 # the cluster
 
 
-def test_a_cluster_killed_as_a_whole_is_recovered_by_the_next_one_on_its_host(
-    run_cluster: RunCluster, store: Store
-) -> None:
-    first = run_cluster("default", "other", "-c", "1")
-    push(store, "stubborn", "a")
-    push(store, "stubborn", "b", queue="other")
-    wait_noted(store, "began a", "began b")
+def test_a_cluster_killed_as_a_whole_is_recovered_by_the_next_one_on_its_host(stage: Stage) -> None:
+    first = stage.run_cluster("default", "other", "-c", "1")
+    stage.push("stubborn", "a")
+    stage.push("stubborn", "b", queue="other")
+    stage.wait_noted("began a", "began b")
     old = first.wait_ready(2)
     for pid in (first.pid, *old.values()):
         os.kill(pid, signal.SIGKILL)
-    wait_gone(*old.values())
-    assert len(holders(store)) == 2  # nobody was left to put them back
+    wait_exited(*old.values())
+    assert len(stage.holders()) == 2  # nobody was left to put them back
 
-    second = run_cluster("default", "-c", "1")
+    second = stage.run_cluster("default", "-c", "1")
     new = second.wait_ready()
 
-    wait_only_live(store, *new.values())
-    release(store)
-    wait_noted(store, "ended a")
-    wait_settled(store)
-    assert words(queued(store, "other")) == ["b"]
+    stage.wait_members(*new.values())
+    stage.release()
+    stage.wait_noted("ended a")
+    stage.wait_settled()
+    assert stage.queued_args("other") == ["b"]
 
 
-def test_when_the_supervisor_is_killed_running_jobs_finish_and_nothing_is_left(
-    run_cluster: RunCluster, store: Store
-) -> None:
-    cluster = run_cluster("default", "other", "-c", "1")
-    pids = occupy(cluster, store, 2)
+def test_when_the_supervisor_is_killed_running_jobs_finish_and_nothing_is_left(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "other", "-c", "1")
+    pids = stage.occupy(cluster, 2)
 
     os.kill(cluster.pid, signal.SIGKILL)
     cluster.wait_for("worker_orphaned", pid=pids[0])
     cluster.wait_for("worker_quiet", pid=pids[0])
-    push(store, "record", "later")
-    wait_gone(pids[1])
+    stage.push("record", "later")
+    wait_exited(pids[1])
     assert is_alive(pids[0])
-    release(store)
+    stage.release()
 
-    wait_gone(pids[0])
-    assert ledger(store) == ["began a", "ended a"]
-    assert words(queued(store)) == ["later"]
-    assert identities(store) == holders(store) == set()
-    assert store.call("SMEMBERS", "processes") == []
+    wait_exited(pids[0])
+    assert stage.notes() == ["began a", "ended a"]
+    assert stage.queued_args() == ["later"]
+    assert stage.members() == stage.holders() == set()
+    assert stage.store.call("SMEMBERS", "processes") == []
 
 
-def test_when_the_supervisor_is_killed_a_job_out_of_time_is_put_back(run_cluster: RunCluster, store: Store) -> None:
-    cluster = run_cluster("default", "-c", "1", "-t", "0.3")
-    push(store, "stubborn", "a")
-    push(store, "record", "b")
-    wait_noted(store, "began a")
+def test_when_the_supervisor_is_killed_a_job_out_of_time_is_put_back(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "-c", "1", "-t", "0.3")
+    stage.push("stubborn", "a")
+    stage.push("record", "b")
+    stage.wait_noted("began a")
     pid = cluster.wait_ready()[0]
 
     os.kill(cluster.pid, signal.SIGKILL)
 
-    wait_gone(pid)
-    assert words(queued(store)) == ["a", "b"]
-    assert queued(store)[0]["interrupted_count"] == 1
-    assert identities(store) == holders(store) == set()
+    wait_exited(pid)
+    assert stage.queued_args() == ["a", "b"]
+    assert stage.queued()[0]["interrupted_count"] == 1
+    assert stage.members() == stage.holders() == set()
 
 
-def test_when_the_supervisor_is_killed_a_child_that_still_imports_ends(
-    run_cluster: RunCluster, application: Application, tmp_path: Path
-) -> None:
-    app = application("""
+def test_when_the_supervisor_is_killed_a_child_that_still_imports_ends(stage: Stage, tmp_path: Path) -> None:
+    app = stage.write_application("""
         import os, time
         if "KIQ_SLOT" in os.environ:  # in children, not in the catalogue
             open("importing", "w").close()
             time.sleep(600)
     """)
-    cluster = run_cluster("default", "--directory", str(tmp_path), app=app)
+    cluster = stage.run_cluster("default", "--directory", str(tmp_path), app=app)
     pid = cluster.wait_for("child_started")["child"]
     wait_until((tmp_path / "importing").exists, "the child to import")
 
     os.kill(cluster.pid, signal.SIGKILL)
 
-    wait_gone(pid)
+    wait_exited(pid)
 
 
-def test_when_the_supervisor_is_killed_the_catalogue_child_ends(
-    run_cluster: RunCluster, application: Application, tmp_path: Path
-) -> None:
-    app = application("""
+def test_when_the_supervisor_is_killed_the_catalogue_child_ends(stage: Stage, tmp_path: Path) -> None:
+    app = stage.write_application("""
         import os, pathlib, time
         pathlib.Path("pid").write_text(str(os.getpid()))
         time.sleep(600)
     """)
-    cluster = run_cluster("default", "--directory", str(tmp_path), app=app)
+    cluster = stage.run_cluster("default", "--directory", str(tmp_path), app=app)
     pidfile = tmp_path / "pid"
     wait_until(lambda: pidfile.exists() and pidfile.read_text(), "the catalogue child to import")
     pid = int(pidfile.read_text())
 
     os.kill(cluster.pid, signal.SIGKILL)
 
-    wait_gone(pid)
+    wait_exited(pid)
 
 
-def test_when_the_supervisor_is_killed_a_child_whose_startup_handler_hangs_ends(
-    run_cluster: RunCluster, application: Application, tmp_path: Path
-) -> None:
-    app = application("""
+def test_when_the_supervisor_is_killed_a_child_whose_startup_handler_hangs_ends(stage: Stage, tmp_path: Path) -> None:
+    app = stage.write_application("""
         import time
         from kiqcluster import on
 
@@ -305,20 +266,20 @@ def test_when_the_supervisor_is_killed_a_child_whose_startup_handler_hangs_ends(
             open("starting", "w").close()
             time.sleep(600)
     """)
-    cluster = run_cluster("default", "--directory", str(tmp_path), app=app, KIQ_BOOT_TIMEOUT="4")
+    cluster = stage.run_cluster("default", "--directory", str(tmp_path), app=app, KIQ_BOOT_TIMEOUT="4")
     pid = cluster.wait_for("child_started")["child"]
     wait_until((tmp_path / "starting").exists, "the startup handler to hang")
 
     os.kill(cluster.pid, signal.SIGKILL)
 
-    wait_gone(pid)
+    wait_exited(pid)
 
 
 @pytest.mark.full
 def test_when_the_supervisor_is_killed_a_child_whose_shutdown_handler_hangs_ends_after_the_grace(
-    run_cluster: RunCluster, application: Application, tmp_path: Path
+    stage: Stage, tmp_path: Path
 ) -> None:
-    app = application("""
+    app = stage.write_application("""
         import time
         from kiqcluster import on
 
@@ -328,39 +289,37 @@ def test_when_the_supervisor_is_killed_a_child_whose_shutdown_handler_hangs_ends
             time.sleep(600)
     """)
     timeout = 0.3
-    cluster = run_cluster("default", "-t", str(timeout), "--directory", str(tmp_path), app=app)
+    cluster = stage.run_cluster("default", "-t", str(timeout), "--directory", str(tmp_path), app=app)
     pid = cluster.wait_ready()[0]
     killed = time.monotonic()
 
     os.kill(cluster.pid, signal.SIGKILL)
 
     wait_until((tmp_path / "stopping").exists, "the shutdown handler to hang")
-    wait_gone(pid)
+    wait_exited(pid)
     assert time.monotonic() - killed >= timeout + STOP_GRACE_SECONDS
 
 
-def test_when_the_supervisor_is_killed_a_child_whose_job_holds_the_interpreter_ends(
-    run_cluster: RunCluster, store: Store
-) -> None:
+def test_when_the_supervisor_is_killed_a_child_whose_job_holds_the_interpreter_ends(stage: Stage) -> None:
     # If it sees the supervisor's end before the job holds the interpreter, it has until the deadline of a stop.
-    cluster = run_cluster("default", "-c", "2", "-t", "0.3", KIQ_SILENCE_TIMEOUT="4")
-    push(store, "hold_interpreter", "a")
-    wait_noted(store, "holds a")
+    cluster = stage.run_cluster("default", "-c", "2", "-t", "0.3", KIQ_SILENCE_TIMEOUT="4")
+    stage.push("hold_interpreter", "a")
+    stage.wait_noted("holds a")
     pid = cluster.wait_ready()[0]
 
     os.kill(cluster.pid, signal.SIGKILL)
 
-    wait_gone(pid)
+    wait_exited(pid)
 
 
 # silence
 
 
-def test_a_silent_child_is_killed_and_replaced_and_its_jobs_run(run_cluster: RunCluster, store: Store) -> None:
-    cluster = run_cluster("default", "other", "-c", "1", KIQ_SILENCE_TIMEOUT="4")
-    push(store, "stubborn", "a")
-    push(store, "stubborn", "b", queue="other")
-    wait_noted(store, "began a", "began b")
+def test_a_silent_child_is_killed_and_replaced_and_its_jobs_run(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "other", "-c", "1", KIQ_SILENCE_TIMEOUT="4")
+    stage.push("stubborn", "a")
+    stage.push("stubborn", "b", queue="other")
+    stage.wait_noted("began a", "began b")
     pids = cluster.wait_ready(2)
 
     os.kill(pids[0], signal.SIGSTOP)
@@ -369,31 +328,31 @@ def test_a_silent_child_is_killed_and_replaced_and_its_jobs_run(run_cluster: Run
 
     assert report["reason"] == "silent"
     assert not is_alive(pids[0])
-    assert restarts(cluster, "silent") == 1
-    release(store)
-    wait_noted(store, "ended a", "ended b")
-    wait_settled(store)
+    assert cluster.restarts("silent") == 1
+    stage.release()
+    stage.wait_noted("ended a", "ended b")
+    stage.wait_settled()
     assert cluster.pids() == {0: second, 1: pids[1]}  # busy all the time with one long job, but not silent
-    assert ledger(store).count("began b") == 1
+    assert stage.notes().count("began b") == 1
 
 
-def test_a_child_whose_job_holds_the_interpreter_is_told_of_and_replaced_as_silent(
-    run_cluster: RunCluster, store: Store, redis_server: RedisServer
-) -> None:
-    cluster = run_cluster("default", "other", "-c", "2", KIQ_SILENCE_TIMEOUT="15")
+def test_a_child_whose_job_holds_the_interpreter_is_told_of_and_replaced_as_silent(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "other", "-c", "2", KIQ_SILENCE_TIMEOUT="15")
     pids = cluster.wait_ready()
     pid, other = pids[0], pids[1]
-    jid = push(store, "hold_interpreter", "a")
-    wait_noted(store, "holds a")
+    jid = stage.push("hold_interpreter", "a")
+    stage.wait_noted("holds a")
 
     report = cluster.wait_for("child_unresponsive", child=pid)
     stacks = cluster.wait_for("child_stacks", child=pid)["stacks"]
     status, _, readiness = http_get(cluster.port, "/readiness")
-    slot, _ = slots(cluster)
-    wait_until(lambda: any(each.is_unresponsive for each in process_registry.list_processes(store)), "Redis to show it")
-    dump = Kiqctl(redis_server.url)("dump", f"{socket.gethostname()}:{pid}")
+    slot, _ = cluster.slots()
+    wait_until(
+        lambda: any(each.is_unresponsive for each in process_registry.list_processes(stage.store)), "Redis to show it"
+    )
+    dump = Kiqctl(stage.redis.url)("dump", f"{socket.gethostname()}:{pid}")
     cluster.wait_for("child_stacks", child=pid, count=2)
-    count = metric(cluster, 'kiqcluster_children{state="unresponsive"}')
+    count = cluster.metric('kiqcluster_children{state="unresponsive"}')
     death = cluster.wait_for("child_died", child=pid)
     cluster.wait_for("child_ready", count=3)
 
@@ -401,7 +360,7 @@ def test_a_child_whose_job_holds_the_interpreter_is_told_of_and_replaced_as_sile
     assert "in hold_interpreter" in stacks
     assert (status, b"does not respond" in readiness) == (503, True)
     assert (slot["state"], slot["busy"], count) == ("unresponsive", 1, 1.0)
-    assert (death["reason"], restarts(cluster, "silent"), restarts(cluster, "killed")) == ("silent", 1, 0)
+    assert (death["reason"], cluster.restarts("silent"), cluster.restarts("killed")) == ("silent", 1, 0)
     assert [(each["jid"], each["class"]) for each in death["running"]] == [(jid, "hold_interpreter")]
     assert death["running"][0]["seconds"] >= 10.0
     assert "in hold_interpreter" in death["stacks"]
@@ -410,10 +369,8 @@ def test_a_child_whose_job_holds_the_interpreter_is_told_of_and_replaced_as_sile
     assert "want of memory" not in death["msg"]
 
 
-def test_a_job_that_ends_its_process_with_the_code_of_a_stop_counts_as_a_crash(
-    run_cluster: RunCluster, store: Store, application: Application
-) -> None:
-    app = application("""
+def test_a_job_that_ends_its_process_with_the_code_of_a_stop_counts_as_a_crash(stage: Stage) -> None:
+    app = stage.write_application("""
         import os
         from kiqcluster import job
 
@@ -421,42 +378,40 @@ def test_a_job_that_ends_its_process_with_the_code_of_a_stop_counts_as_a_crash(
         def leave():
             os._exit(0)
     """)
-    cluster = run_cluster("default", "-c", "1", app=app)
-    jid = push(store, "leave")
+    cluster = stage.run_cluster("default", "-c", "1", app=app)
+    jid = stage.push("leave")
 
     death = cluster.wait_for("child_died")
 
     assert (death["reason"], [each["jid"] for each in death["running"]]) == ("crash", [jid])
 
 
-def test_a_child_that_was_silent_for_less_than_the_limit_goes_on(run_cluster: RunCluster, store: Store) -> None:
-    cluster = run_cluster("default", "-c", "1", KIQ_SILENCE_TIMEOUT="30")
+def test_a_child_that_was_silent_for_less_than_the_limit_goes_on(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "-c", "1", KIQ_SILENCE_TIMEOUT="30")
     pid = cluster.wait_ready()[0]
     os.kill(pid, signal.SIGSTOP)
-    push(store, "record", "a")
+    stage.push("record", "a")
 
     os.kill(pid, signal.SIGCONT)
 
-    wait_noted(store, "ran a")
+    stage.wait_noted("ran a")
     assert cluster.pids() == {0: pid}
 
 
 # by hand
 
 
-def test_a_hung_job_is_ended_with_its_process_and_alone_to_blame(
-    run_cluster: RunCluster, store: Store, tmp_path: Path
-) -> None:
+def test_a_hung_job_is_ended_with_its_process_and_alone_to_blame(stage: Stage, tmp_path: Path) -> None:
     kiqctl = Kiqctl(None)
     control = str(tmp_path / "control")
-    cluster = run_cluster(
+    cluster = stage.run_cluster(
         "default", "-c", "2", KIQ_CONTROL=control, KIQ_MAX_RETRIES_AFTER_INTERRUPTION="1", KIQ_RECOVER_AFTER="60"
     )  # fmt: skip
-    push(store, "stubborn", "beside")
-    wait_noted(store, "began beside")
+    stage.push("stubborn", "beside")
+    stage.wait_noted("began beside")
     pid = cluster.wait_ready()[0]
-    hung = push(store, "hold_interpreter", "a")
-    wait_noted(store, "holds a")
+    hung = stage.push("hold_interpreter", "a")
+    stage.wait_noted("holds a")
 
     unknown = kiqctl("kill", "nobody", "--socket", control)
     done = kiqctl("kill", hung[:8], "--socket", control)  # as a table shortens it
@@ -464,8 +419,8 @@ def test_a_hung_job_is_ended_with_its_process_and_alone_to_blame(
     assert (unknown.returncode, done.returncode) == (1, 0), (unknown.stderr, done.stderr)
     assert cluster.wait_for("child_died", child=pid)["reason"] == "job_killed"
     cluster.wait_for("child_ready", count=2)
-    wait_until(lambda: [each["jid"] for each in dead(store)] == [hung], "the hung job to be buried")
-    wait_until(lambda: ledger(store).count("began beside") == 2, "the other one to run again")
-    release(store)
-    wait_noted(store, "ended beside")
-    assert restarts(cluster, "job_killed") == 1
+    wait_until(lambda: [each["jid"] for each in stage.dead()] == [hung], "the hung job to be buried")
+    wait_until(lambda: stage.notes().count("began beside") == 2, "the other one to run again")
+    stage.release()
+    stage.wait_noted("ended beside")
+    assert cluster.restarts("job_killed") == 1

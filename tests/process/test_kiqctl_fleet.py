@@ -5,28 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kiqcluster.control import process_registry
 from kiqcluster.store import Store
-from tests.kit import Cluster, RedisServer, wait_until
+from tests.kit import Cluster, wait_until
 from tests.process.kiqctl import Kiqctl
-from tests.process.stage import (
-    identities,
-    ledger,
-    metric,
-    occupy,
-    pid_of,
-    push,
-    queued,
-    release,
-    wait_noted,
-    words,
-)
-
-RunCluster = Callable[..., Cluster]
+from tests.stage import Stage, pid_of
 
 
 def listed(kiqctl: Kiqctl) -> list[Any]:
@@ -35,8 +23,8 @@ def listed(kiqctl: Kiqctl) -> list[Any]:
     return clusters
 
 
-def identity_of(store: Store, pid: int) -> str:
-    return next(name for name in identities(store) if pid_of(name) == pid)
+def identity_of(stage: Stage, pid: int) -> str:
+    return next(name for name in stage.members() if pid_of(name) == pid)
 
 
 def quiet_workers(kiqctl: Kiqctl) -> list[tuple[int, bool]]:
@@ -44,9 +32,9 @@ def quiet_workers(kiqctl: Kiqctl) -> list[tuple[int, bool]]:
     return [(worker["pid"], worker["quiet"]) for cluster in listed(kiqctl) for worker in cluster["workers"]]
 
 
-def wait_queued(store: Store, word: str, queue: str = "default") -> None:
+def wait_queued(stage: Stage, word: str, queue: str = "default") -> None:
     """Wait until that job, and no other, lies in the queue: a bell of the quiet worker may hold it for a moment."""
-    wait_until(lambda: words(queued(store, queue)) == [word], f"{word} to lie in {queue}")
+    wait_until(lambda: stage.queued_args(queue) == [word], f"{word} to lie in {queue}")
 
 
 def wait_listed(cluster: Cluster, store: Store, slots: int = 1) -> dict[int, int]:
@@ -59,11 +47,9 @@ def wait_listed(cluster: Cluster, store: Store, slots: int = 1) -> dict[int, int
 
 
 class TestQuiet:
-    def test_it_reaches_every_slot_and_resume_ends_it(
-        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store
-    ) -> None:
-        cluster = run_cluster("default", "other", "-c", "1")
-        wait_listed(cluster, store, 2)
+    def test_it_reaches_every_slot_and_resume_ends_it(self, stage: Stage, kiqctl: Kiqctl) -> None:
+        cluster = stage.run_cluster("default", "other", "-c", "1")
+        wait_listed(cluster, stage.store, 2)
 
         assert kiqctl("quiet", "--lease", "10m").returncode == 0
         (shown,) = listed(kiqctl)
@@ -71,87 +57,79 @@ class TestQuiet:
         assert 580 < shown["lease_remaining"] <= 600
         wait_until(lambda: listed(kiqctl)[0]["quiet"], "both workers to show that they are quiet")
         for queue in ("default", "other"):
-            push(store, "record", queue, queue=queue)
-        assert metric(cluster, "kiqcluster_quiet") == 1
+            stage.push("record", queue, queue=queue)
+        assert cluster.metric("kiqcluster_quiet") == 1
         for queue in ("default", "other"):
-            wait_queued(store, queue, queue)
-        assert ledger(store) == []
+            wait_queued(stage, queue, queue)
+        assert stage.notes() == []
 
         assert kiqctl("resume").returncode == 0
 
-        wait_noted(store, "ran default", "ran other")
+        stage.wait_noted("ran default", "ran other")
         assert listed(kiqctl)[0]["quiet_by"] == ""
 
-    def test_a_worker_that_is_replaced_meanwhile_boots_quiet(
-        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store
-    ) -> None:
-        cluster = run_cluster("default", "-c", "1")
-        first = wait_listed(cluster, store)[0]
+    def test_a_worker_that_is_replaced_meanwhile_boots_quiet(self, stage: Stage, kiqctl: Kiqctl) -> None:
+        cluster = stage.run_cluster("default", "-c", "1")
+        first = wait_listed(cluster, stage.store)[0]
         assert kiqctl("quiet").returncode == 0
 
         os.kill(first, signal.SIGKILL)
         second = cluster.wait_for("child_ready", count=2)["child"]
-        push(store, "record", "a")
+        stage.push("record", "a")
 
         wait_until(lambda: (second, True) in quiet_workers(kiqctl), "the replacement to show that it is quiet")
-        wait_queued(store, "a")
+        wait_queued(stage, "a")
 
-    def test_it_ends_by_itself_with_its_lease(self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store) -> None:
+    def test_it_ends_by_itself_with_its_lease(self, stage: Stage, kiqctl: Kiqctl) -> None:
         """As when the script that began it was killed half-way."""
-        cluster = run_cluster("default", "-c", "1")
-        wait_listed(cluster, store)
+        cluster = stage.run_cluster("default", "-c", "1")
+        wait_listed(cluster, stage.store)
 
         assert kiqctl("quiet", "--lease", "1s").returncode == 0
-        push(store, "record", "a")
+        stage.push("record", "a")
 
-        wait_noted(store, "ran a")
+        stage.wait_noted("ran a")
         cluster.wait_for("quiet_expired")
 
-    def test_with_wait_it_ends_when_the_last_job_has(
-        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store
-    ) -> None:
-        cluster = run_cluster("default", "-c", "2")
-        occupy(cluster, store)
+    def test_with_wait_it_ends_when_the_last_job_has(self, stage: Stage, kiqctl: Kiqctl) -> None:
+        cluster = stage.run_cluster("default", "-c", "2")
+        stage.occupy(cluster)
 
         running = kiqctl.start("quiet", "--wait")
         kiqctl.wait_said(running, "1 job still runs")
-        push(store, "record", "b")
-        release(store)
+        stage.push("record", "b")
+        stage.release()
 
         assert kiqctl.end(running).returncode == 0
-        assert ledger(store) == ["began a", "ended a"]
-        wait_queued(store, "b")
+        assert stage.notes() == ["began a", "ended a"]
+        wait_queued(stage, "b")
 
-    def test_one_process_alone_is_quiet_until_its_lease_ends(
-        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store
-    ) -> None:
-        cluster = run_cluster("default", "other", "-c", "1")
-        pids = wait_listed(cluster, store, 2)
+    def test_one_process_alone_is_quiet_until_its_lease_ends(self, stage: Stage, kiqctl: Kiqctl) -> None:
+        cluster = stage.run_cluster("default", "other", "-c", "1")
+        pids = wait_listed(cluster, stage.store, 2)
 
-        done = kiqctl("quiet", "--identity", identity_of(store, pids[0]), "--lease", "6s")
+        done = kiqctl("quiet", "--identity", identity_of(stage, pids[0]), "--lease", "6s")
         assert done.returncode == 0, done.stderr
-        push(store, "record", "a")
-        push(store, "record", "b", queue="other")
+        stage.push("record", "a")
+        stage.push("record", "b", queue="other")
 
-        wait_noted(store, "ran b")
-        assert ledger(store) == ["ran b"]
-        wait_noted(store, "ran a")
+        stage.wait_noted("ran b")
+        assert stage.notes() == ["ran b"]
+        stage.wait_noted("ran a")
         assert cluster.pids() == pids
 
-    def test_every_cluster_on_the_redis_is_reached(self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store) -> None:
-        clusters = [run_cluster("default", "-c", "1"), run_cluster("other", "-c", "1")]
+    def test_every_cluster_on_the_redis_is_reached(self, stage: Stage, kiqctl: Kiqctl) -> None:
+        clusters = [stage.run_cluster("default", "-c", "1"), stage.run_cluster("other", "-c", "1")]
         for cluster in clusters:
-            wait_listed(cluster, store)
+            wait_listed(cluster, stage.store)
 
         assert kiqctl("quiet").returncode == 0
 
-        assert [metric(cluster, "kiqcluster_quiet") for cluster in clusters] == [1, 1]
+        assert [cluster.metric("kiqcluster_quiet") for cluster in clusters] == [1, 1]
 
-    def test_a_cluster_that_stops_says_that_it_does(
-        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store
-    ) -> None:
-        cluster = run_cluster("default", "-c", "1")
-        occupy(cluster, store)
+    def test_a_cluster_that_stops_says_that_it_does(self, stage: Stage, kiqctl: Kiqctl) -> None:
+        cluster = stage.run_cluster("default", "-c", "1")
+        stage.occupy(cluster)
         cluster.signal(signal.SIGTERM)
         cluster.wait_for("worker_stopping")
 
@@ -159,33 +137,31 @@ class TestQuiet:
 
         assert done.returncode == 1
         assert "stopping" in done.stderr
-        release(store)
+        stage.release()
         assert cluster.wait() == 0
 
 
 class TestRoll:
-    def test_every_worker_is_replaced_and_no_job_is_lost(
-        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store
-    ) -> None:
-        cluster = run_cluster("default", "other", "-c", "1")
-        before = wait_listed(cluster, store, 2)
+    def test_every_worker_is_replaced_and_no_job_is_lost(self, stage: Stage, kiqctl: Kiqctl) -> None:
+        cluster = stage.run_cluster("default", "other", "-c", "1")
+        before = wait_listed(cluster, stage.store, 2)
         for number in range(50):
-            push(store, "record", str(number))
+            stage.push("record", str(number))
 
         done = kiqctl("roll", "--wait")
 
         assert done.returncode == 0, done.stderr
         assert not set(before.values()) & set(cluster.pids().values())
-        wait_until(lambda: len(ledger(store)) == 50, "every job to run")
-        assert len(set(ledger(store))) == 50
+        wait_until(lambda: len(stage.notes()) == 50, "every job to run")
+        assert len(set(stage.notes())) == 50
 
     def test_a_release_that_does_not_boot_is_an_error_and_the_one_before_goes_on(
-        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store, application: Callable[[str], str]
+        self, stage: Stage, kiqctl: Kiqctl
     ) -> None:
-        app = application("")
-        cluster = run_cluster("default", "-c", "1", "--directory", str(Path(app).parent), app=app)
-        before = wait_listed(cluster, store)
-        application("raise RuntimeError('a broken release')")
+        app = stage.write_application("")
+        cluster = stage.run_cluster("default", "-c", "1", "--directory", str(Path(app).parent), app=app)
+        before = wait_listed(cluster, stage.store)
+        stage.write_application("raise RuntimeError('a broken release')")
 
         done = kiqctl("deploy", "commit")
 
@@ -194,41 +170,37 @@ class TestRoll:
         reason = listed(kiqctl)[0]["roll"]["error"].splitlines()
         assert len(reason) > 1
         assert [line for line in reason if line not in done.stderr] == []
-        push(store, "record", "a")
-        wait_noted(store, "ran a")
+        stage.push("record", "a")
+        stage.wait_noted("ran a")
         assert cluster.pids() == before
 
-    def test_the_quiet_of_a_deploy_ends_with_its_roll(
-        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store
-    ) -> None:
-        cluster = run_cluster("default", "-c", "1")
-        before = wait_listed(cluster, store)
+    def test_the_quiet_of_a_deploy_ends_with_its_roll(self, stage: Stage, kiqctl: Kiqctl) -> None:
+        cluster = stage.run_cluster("default", "-c", "1")
+        before = wait_listed(cluster, stage.store)
         assert kiqctl("deploy", "begin", "--wait").returncode == 0
-        push(store, "record", "a")
-        wait_queued(store, "a")
+        stage.push("record", "a")
+        wait_queued(stage, "a")
 
         assert kiqctl("deploy", "commit").returncode == 0
 
-        wait_noted(store, "ran a")
+        stage.wait_noted("ran a")
         assert cluster.pids() != before
         assert listed(kiqctl)[0]["quiet_by"] == ""
 
-    def test_a_deploy_that_is_called_off_resumes(self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store) -> None:
-        cluster = run_cluster("default", "-c", "1")
-        before = wait_listed(cluster, store)
+    def test_a_deploy_that_is_called_off_resumes(self, stage: Stage, kiqctl: Kiqctl) -> None:
+        cluster = stage.run_cluster("default", "-c", "1")
+        before = wait_listed(cluster, stage.store)
         assert kiqctl("deploy", "begin").returncode == 0
-        push(store, "record", "a")
+        stage.push("record", "a")
 
         assert kiqctl("deploy", "abort").returncode == 0
 
-        wait_noted(store, "ran a")
+        stage.wait_noted("ran a")
         assert cluster.pids() == before
 
-    def test_calling_a_deploy_off_ends_no_quiet_of_somebody_else(
-        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store
-    ) -> None:
-        cluster = run_cluster("default", "-c", "1")
-        wait_listed(cluster, store)
+    def test_calling_a_deploy_off_ends_no_quiet_of_somebody_else(self, stage: Stage, kiqctl: Kiqctl) -> None:
+        cluster = stage.run_cluster("default", "-c", "1")
+        wait_listed(cluster, stage.store)
         assert kiqctl("quiet", "--lease", "10m").returncode == 0
         assert kiqctl("deploy", "begin", "--lease", "bogus").returncode == 2
 
@@ -236,21 +208,19 @@ class TestRoll:
 
         assert done.returncode == 0
         assert "quiet by kiqctl@" in done.stdout
-        assert metric(cluster, "kiqcluster_quiet") == 1
+        assert cluster.metric("kiqcluster_quiet") == 1
         assert kiqctl("resume").returncode == 0
-        assert metric(cluster, "kiqcluster_quiet") == 0
+        assert cluster.metric("kiqcluster_quiet") == 0
 
-    def test_reload_is_done_or_says_why_not(
-        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store, tmp_path: Path
-    ) -> None:
+    def test_reload_is_done_or_says_why_not(self, stage: Stage, kiqctl: Kiqctl, tmp_path: Path) -> None:
         file = tmp_path / "kiqcluster.toml"
         file.write_text('groups = ["default"]\n')
-        cluster = run_cluster("-C", str(file), "-c", "1")
-        pids = wait_listed(cluster, store)
+        cluster = stage.run_cluster("-C", str(file), "-c", "1")
+        pids = wait_listed(cluster, stage.store)
 
         file.write_text('groups = ["default", "other"]\n')
         assert kiqctl("reload").returncode == 0
-        wait_listed(cluster, store, 2)
+        wait_listed(cluster, stage.store, 2)
         assert cluster.pids()[0] == pids[0]
 
         file.write_text("groups = [\n")
@@ -260,12 +230,12 @@ class TestRoll:
         assert "TOML" in done.stderr
 
     def test_with_wait_a_reload_says_whether_the_application_could_be_loaded(
-        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store, tmp_path: Path
+        self, stage: Stage, kiqctl: Kiqctl, tmp_path: Path
     ) -> None:
         file, path = tmp_path / "kiqcluster.toml", tmp_path / "control.sock"
         file.write_text('groups = ["default"]\n')
-        cluster = run_cluster("-C", str(file), "-c", "1", KIQ_CONTROL=str(path))
-        pids = wait_listed(cluster, store)
+        cluster = stage.run_cluster("-C", str(file), "-c", "1", KIQ_CONTROL=str(path))
+        pids = wait_listed(cluster, stage.store)
 
         file.write_text('groups = ["default", "other"]\n')
         assert kiqctl("reload", "--wait").returncode == 0
@@ -279,28 +249,26 @@ class TestRoll:
         assert listed(kiqctl)[0]["reload"]["state"] == "failed"
         assert cluster.pids()[0] == pids[0]
 
-    def test_one_that_waits_for_a_roll_is_waited_for(
-        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store, tmp_path: Path
-    ) -> None:
+    def test_one_that_waits_for_a_roll_is_waited_for(self, stage: Stage, kiqctl: Kiqctl, tmp_path: Path) -> None:
         file = tmp_path / "kiqcluster.toml"
         file.write_text('groups = ["default"]\n')
-        cluster = run_cluster("-C", str(file), "-c", "1")
-        occupy(cluster, store)
+        cluster = stage.run_cluster("-C", str(file), "-c", "1")
+        stage.occupy(cluster)
         assert kiqctl("roll").returncode == 0
 
         running = kiqctl.start("reload", "--wait")
         wait_until(lambda: (listed(kiqctl)[0]["reload"] or {}).get("state") == "reloading", "it to be asked for")
         assert running.process.poll() is None
-        release(store)
+        stage.release()
 
         assert kiqctl.end(running).returncode == 0
         assert [cluster.seen(event) != [] for event in ("roll_done", "reloaded")] == [True, True]
 
     def test_an_order_to_a_supervisor_that_stands_still_is_said_to_be_possible_yet_and_is(
-        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store
+        self, stage: Stage, kiqctl: Kiqctl
     ) -> None:
-        cluster = run_cluster("default", "-c", "1")
-        wait_listed(cluster, store)
+        cluster = stage.run_cluster("default", "-c", "1")
+        wait_listed(cluster, stage.store)
         cluster.signal(signal.SIGSTOP)
 
         done = kiqctl("quiet", "--lease", "10m")
@@ -308,34 +276,31 @@ class TestRoll:
 
         assert done.returncode == 1
         assert "may still be done" in done.stderr
-        wait_until(lambda: metric(cluster, "kiqcluster_quiet") == 1, "it to be quiet after all")
+        wait_until(lambda: cluster.metric("kiqcluster_quiet") == 1, "it to be quiet after all")
 
 
 class TestSocket:
-    def test_quiet_and_resume_work_while_redis_is_away(
-        self, run_cluster: RunCluster, own_server: RedisServer, tmp_path: Path
-    ) -> None:
+    @pytest.mark.own_redis
+    def test_quiet_and_resume_work_while_redis_is_away(self, stage: Stage, tmp_path: Path) -> None:
         path = tmp_path / "control.sock"
-        cluster = run_cluster("default", "-c", "1", "--redis", own_server.url, KIQ_CONTROL=str(path))
+        cluster = stage.run_cluster("default", "-c", "1", KIQ_CONTROL=str(path))
         cluster.wait_ready()
-        own_server.kill()
-        kiqctl = Kiqctl(own_server.url)
+        stage.redis.kill()
+        kiqctl = Kiqctl(stage.redis.url)
 
         done = kiqctl("quiet", "--lease", "5m", "--wait", "--socket", str(path))
         assert done.returncode == 0, done.stderr
-        assert metric(cluster, "kiqcluster_quiet") == 1
+        assert cluster.metric("kiqcluster_quiet") == 1
 
         done = kiqctl("resume", "--socket", str(path))
 
         assert done.returncode == 0, done.stderr
-        assert metric(cluster, "kiqcluster_quiet") == 0
+        assert cluster.metric("kiqcluster_quiet") == 0
 
-    def test_roll_and_ps_work_there_too(
-        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store, tmp_path: Path
-    ) -> None:
+    def test_roll_and_ps_work_there_too(self, stage: Stage, kiqctl: Kiqctl, tmp_path: Path) -> None:
         path = tmp_path / "control.sock"
-        cluster = run_cluster("default", "-c", "1", KIQ_CONTROL=str(path))
-        before = wait_listed(cluster, store)
+        cluster = stage.run_cluster("default", "-c", "1", KIQ_CONTROL=str(path))
+        before = wait_listed(cluster, stage.store)
 
         done = kiqctl("roll", "--wait", "--socket", str(path))
 

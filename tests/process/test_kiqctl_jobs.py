@@ -12,21 +12,20 @@ from typing import Any
 import pytest
 
 from kiqcluster.store import Store
-from tests.kit import Cluster, RedisServer, wait_until
+from tests.kit import wait_until
 from tests.process.kiqctl import Kiqctl
-from tests.process.stage import dead, ledger, push, queued, wait_noted, words
 from tests.process.terminal import Terminal
 from tests.proxy import Proxy
+from tests.stage import Stage
 
-RunCluster = Callable[..., Cluster]
 MANY = 8_000
 NOW = 1_795_168_740.5
 
 
 @pytest.fixture
-def slow_kiqctl(store: Store, redis_server: RedisServer) -> Iterator[Kiqctl]:
+def slow_kiqctl(stage: Stage) -> Iterator[Kiqctl]:
     """Run kiqctl far away from its Redis, so that it can be met in the middle of its work."""
-    with Proxy(("127.0.0.1", redis_server.port), latency=0.02) as proxy:
+    with Proxy(("127.0.0.1", stage.redis.port), latency=0.02) as proxy:
         running = Kiqctl(proxy.url)
         yield running
         running.close()
@@ -70,69 +69,63 @@ def moved(store: Store, place: str) -> list[int]:
 
 
 class TestCluster:
-    def test_a_job_that_is_retried_runs_at_once(self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store) -> None:
-        run_cluster("default", "-c", "1").wait_ready(1)
-        jid = push(store, "broken", "a")
-        wait_until(lambda: store.call("ZCARD", "retry"), "the job to fail")
+    def test_a_job_that_is_retried_runs_at_once(self, stage: Stage, kiqctl: Kiqctl) -> None:
+        stage.run_cluster("default", "-c", "1").wait_ready(1)
+        jid = stage.push("broken", "a")
+        wait_until(lambda: stage.store.call("ZCARD", "retry"), "the job to fail")
 
         assert kiqctl("retries", "retry", jid).returncode == 0
 
-        wait_until(lambda: ledger(store).count("failed a") == 2, "it to run again")
-        wait_until(lambda: store.call("ZCARD", "retry"), "it to fail again")
+        wait_until(lambda: stage.notes().count("failed a") == 2, "it to run again")
+        wait_until(lambda: stage.store.call("ZCARD", "retry"), "it to fail again")
         assert json.loads(kiqctl("retries", "show", jid, "--json").stdout)["retry_count"] == 0, "that was no retry"
 
-    def test_a_job_that_is_killed_and_revived_runs(self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store) -> None:
-        cluster = run_cluster("default", "-c", "1")
+    def test_a_job_that_is_killed_and_revived_runs(self, stage: Stage, kiqctl: Kiqctl) -> None:
+        cluster = stage.run_cluster("default", "-c", "1")
         cluster.wait_ready(1)
-        jid = push(store, "record", "later", at=NOW + 1e8)
+        jid = stage.push("record", "later", at=NOW + 1e8)
 
         assert kiqctl("scheduled", "kill", jid).returncode == 0
-        assert words(dead(store)) == ["later"]
+        assert stage.dead_args() == ["later"]
         assert kiqctl("dead", "retry", "--all", "--yes").returncode == 0
 
-        wait_noted(store, "ran later")
+        stage.wait_noted("ran later")
 
-    def test_a_scheduled_job_runs_when_it_is_given_another_time(
-        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store
-    ) -> None:
-        run_cluster("default", "-c", "1", KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL="0.2").wait_ready(1)
-        push(store, "record", "later", at=NOW + 1e8)
+    def test_a_scheduled_job_runs_when_it_is_given_another_time(self, stage: Stage, kiqctl: Kiqctl) -> None:
+        stage.run_cluster("default", "-c", "1", KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL="0.2").wait_ready(1)
+        stage.push("record", "later", at=NOW + 1e8)
 
         assert kiqctl("scheduled", "reschedule", "--all", "--in", "0", "--yes").returncode == 0
 
-        wait_noted(store, "ran later")
+        stage.wait_noted("ran later")
 
-    def test_nothing_is_fetched_from_a_paused_queue_until_it_is_resumed(
-        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store
-    ) -> None:
-        run_cluster("default,other", "-c", "1").wait_ready(1)
+    def test_nothing_is_fetched_from_a_paused_queue_until_it_is_resumed(self, stage: Stage, kiqctl: Kiqctl) -> None:
+        stage.run_cluster("default,other", "-c", "1").wait_ready(1)
 
         assert kiqctl("queues", "pause", "other").returncode == 0
-        push(store, "record", "paused", queue="other")
-        push(store, "record", "served")
-        wait_noted(store, "ran served")
-        wait_until(lambda: words(queued(store, "other")) == ["paused"], "the bell to put it back")
-        push(store, "record", "served too")
-        wait_noted(store, "ran served too")
-        assert "ran paused" not in ledger(store)
+        stage.push("record", "paused", queue="other")
+        stage.push("record", "served")
+        stage.wait_noted("ran served")
+        wait_until(lambda: stage.queued_args("other") == ["paused"], "the bell to put it back")
+        stage.push("record", "served too")
+        stage.wait_noted("ran served too")
+        assert "ran paused" not in stage.notes()
         (shown,) = [each for each in json.loads(kiqctl("queues", "--json").stdout)["queues"] if each["name"] == "other"]
         assert (shown["is_paused"], shown["size"], len(shown["listeners"])) == (True, 1, 1)
 
         assert kiqctl("queues", "resume", "other").returncode == 0
-        wait_noted(store, "ran paused")
+        stage.wait_noted("ran paused")
 
-    def test_what_is_migrated_runs_where_somebody_listens(
-        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store
-    ) -> None:
-        run_cluster("default", "-c", "1").wait_ready(1)
+    def test_what_is_migrated_runs_where_somebody_listens(self, stage: Stage, kiqctl: Kiqctl) -> None:
+        stage.run_cluster("default", "-c", "1").wait_ready(1)
         for number in range(50):
-            push(store, "record", str(number), queue="forgotten")
+            stage.push("record", str(number), queue="forgotten")
 
         done = kiqctl("migrate", "--from", "forgotten", "--to", "default", "--yes")
 
         assert (done.returncode, done.stderr) == (0, "")
-        wait_until(lambda: len(ledger(store)) == 50, "all to run")
-        assert ledger(store) == [f"ran {number}" for number in range(50)]
+        wait_until(lambda: len(stage.notes()) == 50, "all to run")
+        assert stage.notes() == [f"ran {number}" for number in range(50)]
 
 
 class TestKilled:
@@ -209,13 +202,13 @@ class TestInterrupted:
 
 class TestTerminal:
     @pytest.fixture
-    def ask(self, store: Store, redis_server: RedisServer) -> Iterator[Callable[..., Terminal]]:
+    def ask(self, stage: Stage) -> Iterator[Callable[..., Terminal]]:
         """Run kiqctl in a terminal."""
         running: list[Terminal] = []
 
         def run(*words: str) -> Terminal:
             command = [sys.executable, "-m", "kiqcluster.ctl", *words]
-            running.append(Terminal(command, REDIS_URL=redis_server.url))
+            running.append(Terminal(command, REDIS_URL=stage.redis.url))
             return running[-1]
 
         yield run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,9 +11,9 @@ import pytest
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from kiqcluster.version import VERSION
-from tests.kit import Cluster, wait_until
+from tests.kit import wait_until
 from tests.process.kiqctl import Kiqctl
-from tests.process.stage import occupy, push, release
+from tests.stage import Stage
 from tests.standin import StandIn, publish
 
 OURS, RUBY = "app-1:5:aaaaaaaaaaaa", "rails-1:7:cccccccccccc"
@@ -122,11 +122,9 @@ class TestBusy:
 
         assert (done.returncode, done.stdout) == (0, "no jobs are running\n")
 
-    def test_a_job_of_a_real_cluster_shows(
-        self, run_cluster: Callable[..., Cluster], kiqctl: Kiqctl, store: Store
-    ) -> None:
-        cluster = run_cluster("default", "-c", "1")
-        pid = occupy(cluster, store)[0]
+    def test_a_job_of_a_real_cluster_shows(self, stage: Stage, kiqctl: Kiqctl) -> None:
+        cluster = stage.run_cluster("default", "-c", "1")
+        pid = stage.occupy(cluster)[0]
 
         def shown() -> list[Any]:
             jobs: list[Any] = json.loads(kiqctl("busy", "--json").stdout)["jobs"]
@@ -136,7 +134,7 @@ class TestBusy:
 
         assert (job["class"], job["args"], job["queue"]) == ("stubborn", ["a"], "default")
         assert f":{pid}:" in job["identity"]
-        release(store)
+        stage.release()
         assert cluster.wait_done(job["jid"])["tid"] == job["tid"]
 
 
@@ -222,10 +220,10 @@ class TestEncodings:
 
 
 class TestTopOnce:
-    def test_it_prints_what_the_screen_would_show(self, store: Store, kiqctl: Kiqctl, stand_in: StandIn) -> None:
+    def test_it_prints_what_the_screen_would_show(self, stage: Stage, kiqctl: Kiqctl, stand_in: StandIn) -> None:
         stand_in.run_jobs(2, 1)
-        store.call("ZADD", "dead", NOW, "{}")
-        push(store, "SendInvoice", 7, queue="mailers")
+        stage.store.call("ZADD", "dead", NOW, "{}")
+        stage.push("SendInvoice", 7, queue="mailers")
 
         done = kiqctl("top", "--once", "--interval", "0.1s")
 
@@ -234,11 +232,11 @@ class TestTopOnce:
             assert words in done.stdout
         assert stand_in.name in done.stdout
 
-    def test_the_document_has_rates_sizes_and_processes(self, store: Store, kiqctl: Kiqctl, stand_in: StandIn) -> None:
-        store.pipeline([("SET", "stat:processed", 10), ("SET", "stat:failed", 1)])
-        store.call("ZADD", "retry", NOW, "{}")
-        push(store, "SendInvoice", 7, queue="mailers")
-        publish(store, RUBY, labels=[], queues=["mailers"])
+    def test_the_document_has_rates_sizes_and_processes(self, stage: Stage, kiqctl: Kiqctl, stand_in: StandIn) -> None:
+        stage.store.pipeline([("SET", "stat:processed", 10), ("SET", "stat:failed", 1)])
+        stage.store.call("ZADD", "retry", NOW, "{}")
+        stage.push("SendInvoice", 7, queue="mailers")
+        publish(stage.store, RUBY, labels=[], queues=["mailers"])
 
         shown = json.loads(kiqctl("top", "--json", "--interval", "0.1s").stdout)
 

@@ -7,19 +7,19 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kiqcluster.store import Store
-from tests.kit import Cluster, RedisServer, wait_until
+from tests.kit import wait_until
 from tests.process.kiqctl import Kiqctl
-from tests.process.stage import Releases, slots, wait_roll
+from tests.process.releases import Releases
+from tests.stage import Stage
 from tests.standin import Door, StandIn, door
 
-RunCluster = Callable[..., Cluster]
 TRACEBACK = "slot 1: pid 9 exited with 3\nTraceback (most recent call last):\n  File x\nRuntimeError: no database"
 
 
@@ -76,10 +76,10 @@ def test_a_slot_whose_worker_has_died_shows_how_often_and_how_long_ago(
 
 
 def test_restarts_on_purpose_do_not_count_and_others_do_by_redis_and_by_socket(
-    run_cluster: RunCluster, kiqctl: Kiqctl, tmp_path: Path
+    stage: Stage, kiqctl: Kiqctl, tmp_path: Path
 ) -> None:
     socket = str(tmp_path / "control.sock")
-    cluster = run_cluster("default", "-c", "1", KIQ_CONTROL=socket)
+    cluster = stage.run_cluster("default", "-c", "1", KIQ_CONTROL=socket)
     cluster.wait_ready()
     cluster.signal(signal.SIGUSR2)
     cluster.wait_for("roll_done")
@@ -304,18 +304,16 @@ def test_a_fleet_of_ruby_alone_is_shown_and_no_failure(kiqctl: Kiqctl, store: St
 # real clusters
 
 
-def test_half_a_release_shows_which_worker_runs_what(
-    run_cluster: RunCluster, kiqctl: Kiqctl, store: Store, releases: Releases
-) -> None:
-    cluster = releases.run(run_cluster, "default", "other", "-c", "1")
+def test_half_a_release_shows_which_worker_runs_what(stage: Stage, kiqctl: Kiqctl, releases: Releases) -> None:
+    cluster = releases.run(stage, "default", "other", "-c", "1")
     cluster.wait_ready(2)
     releases.deploy("2", "assert os.environ.get('KIQ_SLOT') != '1', 'not in slot 1'")
 
     done = kiqctl("roll", "--wait")
     assert done.returncode == 1
     assert "not in slot 1" in done.stderr
-    wait_roll(store, "failed")
-    path = str(slots(cluster)[0]["release"])
+    stage.wait_roll("failed")
+    path = str(cluster.slots()[0]["release"])
 
     shown = kiqctl("ps").stdout
 
@@ -324,11 +322,11 @@ def test_half_a_release_shows_which_worker_runs_what(
 
 
 def test_a_slot_that_crashes_again_and_again_is_in_backoff(
-    run_cluster: RunCluster, kiqctl: Kiqctl, store: Store, releases: Releases, tmp_path: Path
+    stage: Stage, kiqctl: Kiqctl, releases: Releases, tmp_path: Path
 ) -> None:
     releases.deploy("1", f"assert not pathlib.Path({str(tmp_path / 'broken')!r}).exists()")
     path = tmp_path / "control.sock"
-    cluster = releases.run(run_cluster, "default", "other", "-c", "1", KIQ_CONTROL=str(path))
+    cluster = releases.run(stage, "default", "other", "-c", "1", KIQ_CONTROL=str(path))
     pids = cluster.wait_ready(2)
     (tmp_path / "broken").touch()
 
@@ -344,15 +342,14 @@ def test_a_slot_that_crashes_again_and_again_is_in_backoff(
         assert shown["PID"] == "–"
 
 
-def test_an_outage_of_redis_shows_by_the_socket(
-    run_cluster: RunCluster, own_server: RedisServer, tmp_path: Path
-) -> None:
+@pytest.mark.own_redis
+def test_an_outage_of_redis_shows_by_the_socket(stage: Stage, tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
-    cluster = run_cluster("default", "-c", "1", "--redis", own_server.url, KIQ_CONTROL=str(path))
+    cluster = stage.run_cluster("default", "-c", "1", KIQ_CONTROL=str(path))
     cluster.wait_ready()
-    kiqctl = Kiqctl(own_server.url)
+    kiqctl = Kiqctl(stage.redis.url)
 
-    own_server.kill()
+    stage.redis.kill()
 
     wait_until(
         lambda: [row["STATE"] for row in table(kiqctl("ps", "--socket", str(path)).stdout)] == ["no Redis"],

@@ -10,20 +10,17 @@ from datetime import UTC, datetime
 import pytest
 
 from kiqcluster.clock import SystemClock
-from kiqcluster.store import Store
-from tests.kit import RedisServer
 from tests.process.kiqctl import Kiqctl
 from tests.process.terminal import Terminal
+from tests.stage import Stage
 
 
 @pytest.mark.parametrize(
     ("environ", "is_coloured"), [({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
 )
-def test_colours_are_for_terminals_that_have_them(
-    store: Store, redis_server: RedisServer, environ: dict[str, str], is_coloured: bool
-) -> None:
-    store.pipeline([("SADD", "queues", "mailers"), ("SADD", "paused", "mailers")])
-    command = [sys.executable, "-m", "kiqcluster.ctl", "queues", "--redis", redis_server.url]
+def test_colours_are_for_terminals_that_have_them(stage: Stage, environ: dict[str, str], is_coloured: bool) -> None:
+    stage.store.pipeline([("SADD", "queues", "mailers"), ("SADD", "paused", "mailers")])
+    command = [sys.executable, "-m", "kiqcluster.ctl", "queues", "--redis", stage.redis.url]
 
     terminal = Terminal(command, **environ)
     try:
@@ -58,20 +55,20 @@ def test_each_shell_has_a_script_that_completes(kiqctl: Kiqctl, shell: str) -> N
         ("queues pause --redis redis://127.0.0.1:1/0 ma", []),
     ],
 )
-def test_names_are_completed(store: Store, redis_server: RedisServer, words: str, offered: list[str]) -> None:
+def test_names_are_completed(stage: Stage, words: str, offered: list[str]) -> None:
     now = datetime.fromtimestamp(SystemClock.now(), UTC)
-    store.pipeline(
+    stage.store.pipeline(
         [
             ("SADD", "queues", "mailers", "reports"),
             ("ZADD", "dead", "1", '{"class":"SendInvoice","args":[],"jid":"a"}'),
-            ("HSET", store.keys.executions_rollup(now), "Yearly|p", "1"),
+            ("HSET", stage.store.keys.executions_rollup(now), "Yearly|p", "1"),
         ]
     )
-    said = f"kiqctl {words.format(url=redis_server.url)}"
+    said = f"kiqctl {words.format(url=stage.redis.url)}"
     asked = {"_KIQCTL_COMPLETE": "bash_complete", "COMP_WORDS": said, "COMP_CWORD": str(len(said.split(" ")) - 1)}
     done = subprocess.run(
         [sys.executable, "-m", "kiqcluster.ctl"],
-        env={**os.environ, "REDIS_URL": redis_server.url, **asked},
+        env={**os.environ, "REDIS_URL": stage.redis.url, **asked},
         capture_output=True, text=True, check=False, timeout=30,
     )  # fmt: skip
 

@@ -10,13 +10,12 @@ import pytest
 
 from kiqcluster.control import process_registry
 from kiqcluster.store import Store
-from tests.kit import Cluster, is_alive, wait_until
+from tests.kit import is_alive, wait_until
 from tests.process.kiqctl import Kiqctl
-from tests.process.stage import occupy, release
+from tests.stage import Stage
 from tests.standin import StandIn, publish
 
 RUBY = "rails-1:7:cccccccccccc"
-RunCluster = Callable[..., Cluster]
 Put = Callable[..., StandIn]
 
 
@@ -192,11 +191,9 @@ class TestDump:
         assert kiqctl("dump").returncode == 1
         assert kiqctl("dump", "--host", "app-1").returncode == 1
 
-    def test_a_process_writes_its_threads_to_its_log(
-        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store
-    ) -> None:
-        cluster = run_cluster("default", "other", "-c", "1")
-        first, second = (listed(store, pid) for pid in cluster.wait_ready(2).values())
+    def test_a_process_writes_its_threads_to_its_log(self, stage: Stage, kiqctl: Kiqctl) -> None:
+        cluster = stage.run_cluster("default", "other", "-c", "1")
+        first, second = (listed(stage.store, pid) for pid in cluster.wait_ready(2).values())
 
         done = kiqctl("dump", first.identity)
 
@@ -206,9 +203,9 @@ class TestDump:
 
 
 class TestStop:
-    def test_a_worker_that_is_stopped_is_replaced(self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store) -> None:
-        cluster = run_cluster("default", "-c", "1")
-        worker = listed(store, cluster.wait_ready()[0])
+    def test_a_worker_that_is_stopped_is_replaced(self, stage: Stage, kiqctl: Kiqctl) -> None:
+        cluster = stage.run_cluster("default", "-c", "1")
+        worker = listed(stage.store, cluster.wait_ready()[0])
 
         done = kiqctl("signal", "TERM", worker.identity)
 
@@ -216,12 +213,10 @@ class TestStop:
         wait_until(lambda: cluster.pids()[0] != worker.pid, "a replacement")
         assert not is_alive(worker.pid)
 
-    def test_a_supervisor_that_is_stopped_ends_with_its_workers(
-        self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store
-    ) -> None:
-        cluster, other = run_cluster("default", "-c", "1"), run_cluster("other", "-c", "1")
-        worker = listed(store, cluster.wait_ready()[0])
-        listed(store, other.wait_ready()[0])
+    def test_a_supervisor_that_is_stopped_ends_with_its_workers(self, stage: Stage, kiqctl: Kiqctl) -> None:
+        cluster, other = stage.run_cluster("default", "-c", "1"), stage.run_cluster("other", "-c", "1")
+        worker = listed(stage.store, cluster.wait_ready()[0])
+        listed(stage.store, other.wait_ready()[0])
 
         done = kiqctl("signal", "TERM", worker.supervisor or "")
 
@@ -229,15 +224,15 @@ class TestStop:
         assert cluster.wait() == 0
         assert other.process.poll() is None
 
-    def test_it_does_not_wait_for_jobs_that_run(self, run_cluster: RunCluster, kiqctl: Kiqctl, store: Store) -> None:
-        cluster = run_cluster("default", "-c", "1")
-        worker = listed(store, occupy(cluster, store)[0])
+    def test_it_does_not_wait_for_jobs_that_run(self, stage: Stage, kiqctl: Kiqctl) -> None:
+        cluster = stage.run_cluster("default", "-c", "1")
+        worker = listed(stage.store, stage.occupy(cluster)[0])
 
         done = kiqctl("signal", "TERM", worker.supervisor or "")
 
         assert done.returncode == 0, done.stderr
         assert is_alive(worker.pid)
-        release(store)
+        stage.release()
         assert cluster.wait() == 0
 
 

@@ -13,10 +13,10 @@ import pytest
 
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
-from tests.kit import Cluster, RedisServer, free_port, wait_until
+from tests.kit import RedisServer, free_port, wait_until
 from tests.process.kiqctl import Kiqctl
-from tests.process.stage import occupy, push, release
 from tests.process.terminal import Terminal
+from tests.stage import Stage
 from tests.standin import StandIn, publish
 
 OpenTop = Callable[..., Terminal]
@@ -62,25 +62,23 @@ def jids(store: Store, key: str) -> list[str]:
 
 
 class TestScreen:
-    def test_it_shows_throughput_queues_and_processes_of_a_real_cluster(
-        self, store: Store, run_cluster: Callable[..., Cluster], open_top: OpenTop
-    ) -> None:
-        cluster = run_cluster("default", "-c", "2")
-        pid = occupy(cluster, store)[0]
-        push(store, "SendInvoice", 7, queue="mailers")
+    def test_it_shows_throughput_queues_and_processes_of_a_real_cluster(self, stage: Stage, open_top: OpenTop) -> None:
+        cluster = stage.run_cluster("default", "-c", "2")
+        pid = stage.occupy(cluster)[0]
+        stage.push("SendInvoice", 7, queue="mailers")
 
         top = open_top()
 
         top.wait_shown("mailers", "nobody listens", "1 in 2 queues")
         for number in range(20):
-            push(store, "record", str(number))
+            stage.push("record", str(number))
         wait_until(lambda: "/s processed, 0.0/s failed; 20 processed" in top.text, "the throughput to show")
         assert "jobs  0.0/s processed" not in top.text
         top.press("2")
         top.wait_shown(f"pid {pid}", "serves", "default")
         top.press("3")
         top.wait_shown("stubborn", '"a"')
-        release(store)
+        stage.release()
 
     def test_each_view_shows_its_entries(self, store: Store, open_top: OpenTop) -> None:
         add(store, "retry", NOW + 1e8)
@@ -114,8 +112,8 @@ class TestScreen:
         top.press(" ")
         wait_until(lambda: "created" not in top.text, "the text to be closed")
 
-    def test_enter_on_a_queue_shows_its_jobs(self, store: Store, open_top: OpenTop) -> None:
-        push(store, "SendInvoice", "to\x1b[2J", queue="mailers")
+    def test_enter_on_a_queue_shows_its_jobs(self, stage: Stage, open_top: OpenTop) -> None:
+        stage.push("SendInvoice", "to\x1b[2J", queue="mailers")
         top = open_top()
         top.wait_shown("mailers")
 
@@ -223,8 +221,8 @@ class TestKeys:
         top.wait_shown("somebody was faster")
         assert store.call("ZCARD", "dead") == 0
 
-    def test_a_queue_is_paused_and_resumed(self, store: Store, open_top: OpenTop) -> None:
-        push(store, "SendInvoice", 7, queue="mailers")
+    def test_a_queue_is_paused_and_resumed(self, stage: Stage, open_top: OpenTop) -> None:
+        stage.push("SendInvoice", 7, queue="mailers")
         top = open_top()
         top.wait_shown("mailers")
 
@@ -232,12 +230,12 @@ class TestKeys:
         top.wait_shown("pause the queue mailers?")
         top.press("y")
 
-        wait_until(lambda: store.call("SMEMBERS", "paused") == [b"mailers"], "the queue to be paused")
+        wait_until(lambda: stage.store.call("SMEMBERS", "paused") == [b"mailers"], "the queue to be paused")
         top.wait_shown("mailers paused", " paused ")
         top.press("P")
         top.wait_shown("resume the queue mailers?")
         top.press("y")
-        wait_until(lambda: store.call("SMEMBERS", "paused") == [], "the queue to be paused no more")
+        wait_until(lambda: stage.store.call("SMEMBERS", "paused") == [], "the queue to be paused no more")
 
     def test_a_cluster_is_quieted_and_resumed(self, store: Store, stand_in: StandIn, open_top: OpenTop) -> None:
         top = open_top()
@@ -283,19 +281,20 @@ class TestKeys:
 
 
 class TestTrouble:
-    def test_an_outage_is_told_and_survived(self, own_server: RedisServer, open_top: OpenTop) -> None:
-        push(own_server.store(), "SendInvoice", 7, queue="mailers")
-        top = open_top(redis=own_server.url)
+    @pytest.mark.own_redis
+    def test_an_outage_is_told_and_survived(self, stage: Stage, open_top: OpenTop) -> None:
+        stage.push("SendInvoice", 7, queue="mailers")
+        top = open_top(redis=stage.redis.url)
         top.wait_shown("mailers")
 
-        own_server.kill()
+        stage.redis.kill()
         top.wait_shown("no picture for", "mailers")
         top.press("2")  # it goes on to answer
         top.wait_shown("PROCESS")
-        own_server.start()
+        stage.redis.start()
 
         top.wait_shown("Redis is back")
-        push(own_server.store(), "SendInvoice", 7, queue="reports")
+        stage.push("SendInvoice", 7, queue="reports")
         top.press("1")
         top.wait_shown("reports")
         top.press("q")
@@ -320,8 +319,8 @@ class TestTrouble:
         top.press(" ")
         wait_until(lambda: "could not retry" not in top.text, "it to be forgotten")
 
-    def test_it_follows_the_size_of_its_window(self, store: Store, open_top: OpenTop) -> None:
-        push(store, "SendInvoice", 7, queue="mailers")
+    def test_it_follows_the_size_of_its_window(self, stage: Stage, open_top: OpenTop) -> None:
+        stage.push("SendInvoice", 7, queue="mailers")
         top = open_top(columns=100, lines=30)
         top.wait_shown("mailers", "? help")
 
@@ -333,8 +332,8 @@ class TestTrouble:
         wait_until(lambda: "1…6" in top.lines[-1] and len(top.lines) == 40, "it to fill the window")
 
     @pytest.mark.parametrize(("columns", "lines"), [(20, 6), (10, 3), (5, 1)])
-    def test_a_tiny_window_does_it_no_harm(self, store: Store, open_top: OpenTop, columns: int, lines: int) -> None:
-        push(store, "SendInvoice", 7, queue="mailers")
+    def test_a_tiny_window_does_it_no_harm(self, stage: Stage, open_top: OpenTop, columns: int, lines: int) -> None:
+        stage.push("SendInvoice", 7, queue="mailers")
         top = open_top(columns=columns, lines=lines)
         top.wait_shown("1…")
 

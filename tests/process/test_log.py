@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import threading
-from collections.abc import Callable
 from typing import Any
 
-from kiqcluster.store import Store
-from tests.kit import PATIENCE, Cluster, RedisServer, wait_until
-from tests.process.stage import push, push_many, unread_cluster
+import pytest
 
-RunCluster = Callable[..., Cluster]
-Application = Callable[[str], str]
+from kiqcluster.store import Store
+from tests.kit import PATIENCE, wait_until
+from tests.process.unread import unread_cluster
+from tests.stage import Stage
 
 MANY = 20_000  # more lines than a pipe and the job log hold
 OTHER_LINES = 20  # that a worker writes while it runs these, at most
@@ -39,14 +38,12 @@ def done_jids(lines: list[dict[str, Any]]) -> list[str]:
     return [line["ctx"]["jid"] for line in lines if line.get("event") == "job_done"]
 
 
-def test_every_job_that_is_done_has_its_line_when_a_worker_has_left(
-    run_cluster: RunCluster, application: Application, store: Store
-) -> None:
-    cluster = run_cluster("default", "default", app=application(TALKER))
+def test_every_job_that_is_done_has_its_line_when_a_worker_has_left(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "default", app=stage.write_application(TALKER))
     cluster.wait_ready(2)
 
-    jids = push_many(store, "nothing", [[]] * 2_000)
-    wait_until(lambda: processed(store) == len(jids), "the jobs to be done")
+    jids = stage.push_many("nothing", [[]] * 2_000)
+    wait_until(lambda: processed(stage.store) == len(jids), "the jobs to be done")
     assert cluster.stop() == 0
     cluster.close()
 
@@ -57,13 +54,11 @@ def test_every_job_that_is_done_has_its_line_when_a_worker_has_left(
     assert set(last.values()) == {"worker_left"}
 
 
-def test_lines_come_out_while_the_worker_is_idle_and_a_jobs_own_stand_before_its_last(
-    run_cluster: RunCluster, application: Application, store: Store
-) -> None:
-    cluster = run_cluster("default", app=application(TALKER))
+def test_lines_come_out_while_the_worker_is_idle_and_a_jobs_own_stand_before_its_last(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", app=stage.write_application(TALKER))
     cluster.wait_ready()
 
-    jids = push_many(store, "talk", [[f"w{number}"] for number in range(50)])
+    jids = stage.push_many("talk", [[f"w{number}"] for number in range(50)])
     cluster.wait_for("job_done", count=len(jids))
 
     lines = [json.loads(line) for line in cluster.lines]
@@ -74,9 +69,7 @@ def test_lines_come_out_while_the_worker_is_idle_and_a_jobs_own_stand_before_its
         assert own[1] == "job_done"
 
 
-def test_a_worker_whose_main_thread_fails_still_writes_what_its_jobs_have_done(
-    run_cluster: RunCluster, application: Application, store: Store
-) -> None:
+def test_a_worker_whose_main_thread_fails_still_writes_what_its_jobs_have_done(stage: Stage) -> None:
     source = """
         import os, signal, threading
         from kiqcluster import job, on
@@ -96,24 +89,30 @@ def test_a_worker_whose_main_thread_fails_still_writes_what_its_jobs_have_done(
         def fail():
             raise SystemExit(3)
     """
-    jids = push_many(store, "nothing", [[]] * 20)
-    push(store, "end_the_worker")
+    jids = stage.push_many("nothing", [[]] * 20)
+    stage.push("end_the_worker")
 
-    cluster = run_cluster("default", "-c", "1", app=application(source))
+    cluster = stage.run_cluster("default", "-c", "1", app=stage.write_application(source))
     pid = cluster.wait_for("child_died", slot=0)["child"]
 
     assert done_jids([each for each in cluster.events if each["pid"] == pid]) == jids
 
 
-def test_a_log_that_nobody_reads_stops_no_job_and_what_is_dropped_is_counted(
-    application: Application, durable_server: RedisServer
-) -> None:
-    store = durable_server.store()
-    arguments = ("-r", application(TALKER), "--redis", durable_server.url, "--log-format", "json", "default")
+@pytest.mark.durable_redis
+def test_a_log_that_nobody_reads_stops_no_job_and_what_is_dropped_is_counted(stage: Stage) -> None:
+    arguments = (
+        "-r",
+        stage.write_application(TALKER),
+        "--redis",
+        stage.redis.url,
+        "--log-format",
+        "json",
+        "default",
+    )
     output: list[bytes] = []
     with unread_cluster(*arguments) as (process, _):
-        jids = push_many(store, "nothing", [[]] * MANY)
-        wait_until(lambda: processed(store) == MANY, "the jobs to be done although nobody reads", 60)
+        jids = stage.push_many("nothing", [[]] * MANY)
+        wait_until(lambda: processed(stage.store) == MANY, "the jobs to be done although nobody reads", 60)
 
         reader = threading.Thread(target=lambda: output.extend(process.stdout or []), daemon=True)
         reader.start()

@@ -17,24 +17,10 @@ from urllib.parse import quote
 import pytest
 
 from kiqcluster.sidekiq import ruby_json
-from kiqcluster.store import Store
 from tests.kit import ROOT, Cluster, RedisServer, free_port, http_get, require, wait_until
 from tests.kit import cluster as running_cluster
-from tests.process.stage import (
-    descriptors,
-    families,
-    metric,
-    occupy,
-    push,
-    push_many,
-    release,
-    restarts,
-    wait_noted,
-    wait_settled,
-)
-
-RunCluster = Callable[..., Cluster]
-Application = Callable[[str], str]
+from tests.proc import count_descriptors
+from tests.stage import Jobs, Stage
 
 RESIDENT = "kiqcluster_supervisor_resident_memory_bytes"
 CLASSES = 200
@@ -44,7 +30,7 @@ def totals(cluster: Cluster) -> dict[str, float]:
     """Return series → value of everything that must never fall."""
     return {
         f"{sample.name}{sorted(sample.labels.items())}": sample.value
-        for family in families(cluster).values()
+        for family in cluster.metric_families().values()
         if family.type in ("counter", "histogram", "summary")
         for sample in family.samples
     }
@@ -59,14 +45,14 @@ def fallen(before: dict[str, float], now: dict[str, float]) -> list[str]:
 def served() -> Iterator[Cluster]:
     """Two slots that have run and failed a few jobs, on a server of their own."""
     server = RedisServer()
-    store = server.store()
+    jobs = Jobs(server.store())
     with running_cluster("-r", "tests.apps.basic", "--redis", server.url, "default", "cronjob:*", "-c", "2") as cluster:
         cluster.wait_ready(2)
-        push(store, "record", "a")
-        push(store, "broken", "b")
+        jobs.push("record", "a")
+        jobs.push("broken", "b")
         failed = 'sidekiq_jobs_failed_total{queue="default",worker="broken"}'
-        wait_until(lambda: metric(cluster, failed) == 1, "the metrics of the jobs")
-        wait_until(lambda: metric(cluster, 'kiqcluster_redis_up{slot="1"}') == 1, "a beat of each slot")
+        wait_until(lambda: cluster.metric(failed) == 1, "the metrics of the jobs")
+        wait_until(lambda: cluster.metric('kiqcluster_redis_up{slot="1"}') == 1, "a beat of each slot")
         yield cluster
     server.close()
 
@@ -84,7 +70,7 @@ def documented() -> dict[str, tuple[str, set[str]]]:
 def test_the_tables_in_the_docs_are_what_is_there(served: Cluster) -> None:
     live = {
         name: (family.type, {label for sample in family.samples for label in sample.labels} - {"le"})
-        for name, family in families(served).items()
+        for name, family in served.metric_families().items()
     }
 
     assert live == documented()
@@ -116,26 +102,24 @@ def test_a_compressed_page_is_the_same_page(served: Cluster) -> None:
 def test_every_slot_tells_of_its_process(served: Cluster) -> None:
     for slot in (0, 1):
         labels = f'{{slot="{slot}"}}'
-        assert metric(served, f"kiqcluster_child_resident_memory_bytes{labels}") > 1e6
-        assert metric(served, f"kiqcluster_child_open_fds{labels}") > 5
+        assert served.metric(f"kiqcluster_child_resident_memory_bytes{labels}") > 1e6
+        assert served.metric(f"kiqcluster_child_open_fds{labels}") > 5
         cpu = f"kiqcluster_child_cpu_seconds_total{labels}"
         wait_until(
-            lambda cpu=cpu: metric(served, cpu) > 0,
+            lambda cpu=cpu: served.metric(cpu) > 0,
             "it to have used a hundredth of a second, as finely as that is told",
         )
-        assert 0 < metric(served, f"kiqcluster_child_boot_seconds{labels}") < 60
+        assert 0 < served.metric(f"kiqcluster_child_boot_seconds{labels}") < 60
         trips = f"kiqcluster_fetch_round_trips_total{labels}"
-        wait_until(lambda trips=trips: metric(served, trips) > 0, "a beat after its first round trip")
-        assert metric(served, f"kiqcluster_fetch_round_trip_seconds_total{labels}") > 0
-        assert metric(served, f"kiqcluster_child_backoff_seconds{labels}") == 0
-    assert metric(served, 'kiqcluster_children{state="ready"}') == 2
-    assert metric(served, "kiqcluster_supervisor_resident_memory_bytes") > 1e6
+        wait_until(lambda trips=trips: served.metric(trips) > 0, "a beat after its first round trip")
+        assert served.metric(f"kiqcluster_fetch_round_trip_seconds_total{labels}") > 0
+        assert served.metric(f"kiqcluster_child_backoff_seconds{labels}") == 0
+    assert served.metric('kiqcluster_children{state="ready"}') == 2
+    assert served.metric("kiqcluster_supervisor_resident_memory_bytes") > 1e6
 
 
-def test_cpu_is_that_of_the_job_and_not_its_duration(
-    run_cluster: RunCluster, store: Store, application: Application
-) -> None:
-    app = application("""
+def test_cpu_is_that_of_the_job_and_not_its_duration(stage: Stage) -> None:
+    app = stage.write_application("""
         import time
         from kiqcluster import job
 
@@ -149,12 +133,12 @@ def test_cpu_is_that_of_the_job_and_not_its_duration(
             while time.thread_time() < until:
                 pass
     """)
-    cluster = run_cluster("default", "-c", "1", app=app)
-    push(store, "wait", 0.3)
-    push(store, "spin", 0.3)
+    cluster = stage.run_cluster("default", "-c", "1", app=app)
+    stage.push("wait", 0.3)
+    stage.push("spin", 0.3)
 
     def seconds(of: str, name: str) -> float:
-        return metric(cluster, f'sidekiq_jobs_{of}_seconds_sum{{job_status="done",queue="default",worker="{name}"}}')
+        return cluster.metric(f'sidekiq_jobs_{of}_seconds_sum{{job_status="done",queue="default",worker="{name}"}}')
 
     cluster.wait_ready()
     wait_until(lambda: min(seconds("completion", "wait"), seconds("completion", "spin")) > 0, "both to be counted")
@@ -164,17 +148,15 @@ def test_cpu_is_that_of_the_job_and_not_its_duration(
     assert 0.3 <= seconds("cpu", "spin") <= seconds("completion", "spin") + 0.001
 
 
-def test_what_a_job_declares_is_a_label_of_its_series(
-    run_cluster: RunCluster, store: Store, application: Application
-) -> None:
-    app = application("""
+def test_what_a_job_declares_is_a_label_of_its_series(stage: Stage) -> None:
+    app = stage.write_application("""
         from kiqcluster import job
 
         @job(urgency="high", feature_category="mail", resource_boundary="cpu", has_external_dependencies=True)
         def send():
             pass
     """)
-    cluster = run_cluster("default", "-c", "1", app=app)
+    cluster = stage.run_cluster("default", "-c", "1", app=app)
     cluster.wait_ready()
     declared = 'boundary="cpu",external_dependencies="yes",feature_category="mail"'
     labels = f'{declared},queue="default",urgency="high",worker="send"'
@@ -187,13 +169,13 @@ def page_of(cluster: Cluster) -> list[str]:
     return http_get(cluster.port, "/metrics")[2].decode().splitlines()
 
 
-def test_a_quiet_is_told_with_its_lease(run_cluster: RunCluster, store: Store) -> None:
-    cluster = run_cluster("default", "-c", "1", KIQ_QUIET_LEASE="900")
+def test_a_quiet_is_told_with_its_lease(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "-c", "1", KIQ_QUIET_LEASE="900")
     cluster.wait_ready()
     names = ("", "_since_timestamp_seconds", "_lease_remaining_seconds", "_lease_expirations_total")
 
     def told() -> list[float]:
-        return [metric(cluster, f"kiqcluster_quiet{name}") for name in names]
+        return [cluster.metric(f"kiqcluster_quiet{name}") for name in names]
 
     assert told() == [0, 0, 0, 0]
     cluster.signal(signal.SIGTSTP)
@@ -204,29 +186,28 @@ def test_a_quiet_is_told_with_its_lease(run_cluster: RunCluster, store: Store) -
     wait_until(lambda: told() == [0, 0, 0, 0], "its end to be told")
 
 
-def test_an_outage_of_redis_is_told(run_cluster: RunCluster, own_server: RedisServer) -> None:
-    cluster = run_cluster("default", "-c", "1", f"--redis={own_server.url}")
+@pytest.mark.own_redis
+def test_an_outage_of_redis_is_told(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "-c", "1")
     cluster.wait_ready()
     up = 'kiqcluster_redis_up{slot="0"}'
-    wait_until(lambda: metric(cluster, up) == 1, "Redis to be there")
+    wait_until(lambda: cluster.metric(up) == 1, "Redis to be there")
 
-    own_server.kill()
+    stage.redis.kill()
     wait_until(lambda: f"{up} 0.0" in page_of(cluster), "the outage to be told")
-    own_server.start()
-    wait_until(lambda: metric(cluster, up) == 1, "its end to be told")
+    stage.redis.start()
+    wait_until(lambda: cluster.metric(up) == 1, "its end to be told")
 
 
 # deaths
 
 
-def test_no_counter_falls_and_nothing_grows_whatever_children_do(
-    run_cluster: RunCluster, store: Store, application: Application
-) -> None:
-    cluster = run_cluster("default", "other", "-c", "2", app="tests.apps.shop")
+def test_no_counter_falls_and_nothing_grows_whatever_children_do(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "other", "-c", "2", app="tests.apps.shop")
     cluster.wait_ready(2)
-    push_many(store, "sell", [["a", 1.5]] * 20)
-    wait_until(lambda: metric(cluster, 'shop_sold_total{thing="a"}') == 20, "the metrics of all jobs")
-    before, open_files = totals(cluster), descriptors(cluster.pid)
+    stage.push_many("sell", [["a", 1.5]] * 20)
+    wait_until(lambda: cluster.metric('shop_sold_total{thing="a"}') == 20, "the metrics of all jobs")
+    before, open_files = totals(cluster), count_descriptors(cluster.pid)
     everything = set(before)
 
     for death in range(1, 11):
@@ -237,25 +218,25 @@ def test_no_counter_falls_and_nothing_grows_whatever_children_do(
         assert fallen(before, now) == []
         cluster.wait_for("child_ready", count=2 + death)
         before = now
-    push(store, "sell", "a", 1.5)
-    wait_until(lambda: metric(cluster, 'shop_sold_total{thing="a"}') == 21, "the metrics of one more job")
+    stage.push("sell", "a", 1.5)
+    wait_until(lambda: cluster.metric('shop_sold_total{thing="a"}') == 21, "the metrics of one more job")
 
     assert fallen(before, totals(cluster)) == []
     assert set(totals(cluster)) == everything
-    assert descriptors(cluster.pid) <= open_files + 1  # one may just be scraped
-    assert sum(restarts(cluster, reason, slot) for reason in ("killed", "remote_stop") for slot in (0, 1)) == 10
+    assert count_descriptors(cluster.pid) <= open_files + 1  # one may just be scraped
+    assert sum(cluster.restarts(reason, slot) for reason in ("killed", "remote_stop") for slot in (0, 1)) == 10
 
 
-def test_units_that_are_given_back_are_counted(run_cluster: RunCluster, store: Store) -> None:
-    cluster = run_cluster("default", "-c", "1")
-    pid = occupy(cluster, store)[0]
+def test_units_that_are_given_back_are_counted(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "-c", "1")
+    pid = stage.occupy(cluster)[0]
 
     os.kill(pid, signal.SIGKILL)
-    release(store)
-    wait_noted(store, "ended a")
-    wait_settled(store)
+    stage.release()
+    stage.wait_noted("ended a")
+    stage.wait_settled()
 
-    wait_until(lambda: metric(cluster, "kiqcluster_recovered_units_total") == 1, "the unit to be counted")
+    wait_until(lambda: cluster.metric("kiqcluster_recovered_units_total") == 1, "the unit to be counted")
 
 
 # scale
@@ -298,53 +279,51 @@ def processed(cluster: Cluster) -> int:
 
 
 @pytest.mark.full
-def test_a_scrape_of_many_classes_is_quick_and_holds_up_nobody(
-    run_cluster: RunCluster, store: Store, application: Application
-) -> None:
+def test_a_scrape_of_many_classes_is_quick_and_holds_up_nobody(stage: Stage) -> None:
     """Slack is for other work of the machine; docs/metrics.md has the figures of a quiet one."""
-    app = application(f"""
+    app = stage.write_application(f"""
         from kiqcluster import Job
 
         for number in range({CLASSES}):
             type(f"Acme{{number}}Worker", (Job,), {{"perform": lambda self: None}})
     """)
-    cluster = run_cluster(*["default"] * 4, "-c", "1", app=app)
+    cluster = stage.run_cluster(*["default"] * 4, "-c", "1", app=app)
     cluster.wait_ready(4)
     took = []
     for count in (1, 2, 3):
         for number in range(CLASSES):
-            push_many(store, f"Acme{number}Worker", [[]] * 2)
+            stage.push_many(f"Acme{number}Worker", [[]] * 2)
         wait_until(lambda done=2 * CLASSES * count: processed(cluster) == done, "all jobs to be told of")
         began = time.monotonic()
         assert len(page_of(cluster)) > CLASSES * 58  # every row of which has changed
         took.append(time.monotonic() - began)
 
     assert statistics.median(took) < 0.5  # promised: 0.2
-    assert metric(cluster, "kiqcluster_supervisor_longest_turn_seconds") < 0.2  # promised: 0.02
+    assert cluster.metric("kiqcluster_supervisor_longest_turn_seconds") < 0.2  # promised: 0.02
 
 
 @pytest.mark.full
 def test_a_prometheus_scrapes_through_two_hundred_respawns_and_sees_no_counter_fall(
-    run_cluster: RunCluster, store: Store, tmp_path: Path
+    stage: Stage, tmp_path: Path
 ) -> None:
     program = require("prometheus", "prometheus")
-    cluster = run_cluster("default", "other", "-c", "2")
+    cluster = stage.run_cluster("default", "other", "-c", "2")
     cluster.wait_ready(2)
     with prometheus(program, cluster.port, tmp_path) as ask:
-        push(store, "record", "0")
+        stage.push("record", "0")
         wait_until(lambda: ask('up{job="kiq"}') == [1.0], "a first scrape")
         before, memory, open_files = len(totals(cluster)), 0.0, 0
         for death in range(1, 201):
             if death == 50:  # by then it has whatever it needs
-                memory, open_files = metric(cluster, RESIDENT), descriptors(cluster.pid)
+                memory, open_files = cluster.metric(RESIDENT), count_descriptors(cluster.pid)
             os.kill(cluster.pids()[death % 2], signal.SIGKILL)
             cluster.wait_for("child_ready", count=2 + death)
-            push(store, "record", str(death))
+            stage.push("record", str(death))
         wait_until(lambda: sum(ask("sum(kiqcluster_child_restarts_total)")) == 200, "Prometheus to have seen them all")
 
         names = {series.partition("[")[0] for series in totals(cluster)}
         assert {name: ask(f"max(resets({name}[30m]))") for name in names} == {name: [0.0] for name in names}
         assert ask('min_over_time(up{job="kiq"}[30m])') == [1.0]
         assert len(totals(cluster)) == before
-        assert metric(cluster, RESIDENT) <= memory + 1e6
-        assert descriptors(cluster.pid) <= open_files + 1  # Prometheus may just scrape
+        assert cluster.metric(RESIDENT) <= memory + 1e6
+        assert count_descriptors(cluster.pid) <= open_files + 1  # Prometheus may just scrape

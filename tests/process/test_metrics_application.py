@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 
 from prometheus_client.metrics_core import Metric
 
-from kiqcluster.store import Store
-from tests.kit import Cluster, wait_until
-from tests.process.stage import families, metric, push, readiness, release, wait_noted
-
-RunCluster = Callable[..., Cluster]
-Application = Callable[[str], str]
+from tests.kit import wait_until
+from tests.stage import Stage
 
 
-def test_every_type_of_metric_is_there_with_nothing_to_configure(
-    run_cluster: RunCluster, store: Store, application: Application
-) -> None:
-    cluster = run_cluster("default", "other", "-c", "1", app="tests.apps.shop")
+def test_every_type_of_metric_is_there_with_nothing_to_configure(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "other", "-c", "1", app="tests.apps.shop")
     cluster.wait_ready(2)
-    push(store, "sell", "a", 2.0)
-    wait_until(lambda: metric(cluster, 'shop_all{slot="0"}') == 2, "the first slot's")
-    push(store, "sell", "a", 3.0, queue="other")
+    stage.push("sell", "a", 2.0)
+    wait_until(lambda: cluster.metric('shop_all{slot="0"}') == 2, "the first slot's")
+    stage.push("sell", "a", 3.0, queue="other")
     # Metric by metric: a worker may be looked at in the middle of a job.
     last = {("shop_size_count",): 2, ("shop_took_seconds_count",): 2, ("shop_door", "1", "shut"): 1}
     last |= {(f"shop_{mode}",): value for mode, value in (("sum", 5), ("livesum", 5), ("mostrecent", 3))}
     last |= {(f"shop_{mode}", "1"): 3 for mode in ("all", "liveall")}
-    wait_until(lambda: last.items() <= shop(families(cluster)).items(), f"the figures of both slots, {last}")
+    wait_until(lambda: last.items() <= shop(cluster.metric_families()).items(), f"the figures of both slots, {last}")
 
-    told = families(cluster)
+    told = cluster.metric_families()
     values = shop(told)
     assert [values["shop_size_bucket", bound] for bound in ("1.0", "5.0", "+Inf")] == [0, 2, 2]
     assert (values["shop_size_count",], values["shop_size_sum",]) == (2, 5)
@@ -56,31 +49,27 @@ def shop(told: dict[str, Metric]) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_gauges_of_the_dead_go_and_their_totals_stay(
-    run_cluster: RunCluster, store: Store, application: Application
-) -> None:
-    cluster = run_cluster("default", "other", "-c", "1", app="tests.apps.shop")
+def test_gauges_of_the_dead_go_and_their_totals_stay(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "other", "-c", "1", app="tests.apps.shop")
     pids = cluster.wait_ready(2)
     for queue, value in (("default", 2.0), ("other", 3.0)):
-        push(store, "sell", "a", value, queue=queue)
-    wait_until(lambda: metric(cluster, 'shop_sold_total{thing="a"}') == 2, "the sum over both slots")
-    wait_until(lambda: metric(cluster, "shop_sum") == 5, "the gauges of both slots")
-    wait_until(lambda: metric(cluster, "shop_size_count") == 2, "the sizes of both slots")
+        stage.push("sell", "a", value, queue=queue)
+    wait_until(lambda: cluster.metric('shop_sold_total{thing="a"}') == 2, "the sum over both slots")
+    wait_until(lambda: cluster.metric("shop_sum") == 5, "the gauges of both slots")
+    wait_until(lambda: cluster.metric("shop_size_count") == 2, "the sizes of both slots")
 
     os.kill(pids[0], signal.SIGKILL)
     cluster.wait_for("child_ready", slot=0, count=2)
 
     # The replacement has the metrics as they are before a job has run.
-    wait_until(lambda: metric(cluster, "shop_sum") == 3, "the gauges to be those of the living")
-    assert metric(cluster, 'shop_sold_total{thing="a"}') == 2
-    assert metric(cluster, "shop_size_count") == 2
-    assert metric(cluster, 'shop_all{slot="1"}') == 3
+    wait_until(lambda: cluster.metric("shop_sum") == 3, "the gauges to be those of the living")
+    assert cluster.metric('shop_sold_total{thing="a"}') == 2
+    assert cluster.metric("shop_size_count") == 2
+    assert cluster.metric('shop_all{slot="1"}') == 3
 
 
-def test_a_collector_that_hangs_or_fails_harms_only_its_own_figures(
-    run_cluster: RunCluster, store: Store, application: Application
-) -> None:
-    app = application("""
+def test_a_collector_that_hangs_or_fails_harms_only_its_own_figures(stage: Stage) -> None:
+    app = stage.write_application("""
         import threading
         from kiqcluster import job
         from prometheus_client import Counter, REGISTRY
@@ -108,28 +97,26 @@ def test_a_collector_that_hangs_or_fails_harms_only_its_own_figures(
             if hang:
                 REGISTRY.register(Hanging())
     """)
-    cluster = run_cluster("default", "-c", "1", app=app)
+    cluster = stage.run_cluster("default", "-c", "1", app=app)
     cluster.wait_ready()
-    push(store, "sell", False)
-    wait_until(lambda: metric(cluster, "shop_ran_total") == 1, "the others' figures")
-    push(store, "sell", True)
+    stage.push("sell", False)
+    wait_until(lambda: cluster.metric("shop_ran_total") == 1, "the others' figures")
+    stage.push("sell", True)
     done = 'sidekiq_jobs_completion_seconds_count{job_status="done",queue="default",worker="sell"}'
-    wait_until(lambda: metric(cluster, done) == 2, "the second job")
+    wait_until(lambda: cluster.metric(done) == 2, "the second job")
 
     beat = 'kiqcluster_child_last_beat_timestamp_seconds{slot="0"}'
-    before = metric(cluster, beat)
-    push(store, "sell", False)
-    wait_until(lambda: metric(cluster, done) == 3, "another job")
-    wait_until(lambda: metric(cluster, beat) > before, "another beat")
-    assert readiness(cluster) == (200, "")
+    before = cluster.metric(beat)
+    stage.push("sell", False)
+    wait_until(lambda: cluster.metric(done) == 3, "another job")
+    wait_until(lambda: cluster.metric(beat) > before, "another beat")
+    assert cluster.readiness() == (200, "")
     assert len(cluster.seen("collector_failed")) == 1
     assert cluster.stop() == 0
 
 
-def test_what_the_application_counted_last_survives_its_orderly_end(
-    run_cluster: RunCluster, store: Store, application: Application
-) -> None:
-    app = application("""
+def test_what_the_application_counted_last_survives_its_orderly_end(stage: Stage) -> None:
+    app = stage.write_application("""
         from kiqcluster import job
         from prometheus_client import Counter
         from tests.apps.basic import stubborn
@@ -141,13 +128,13 @@ def test_what_the_application_counted_last_survives_its_orderly_end(
             stubborn(word)
             ran.inc()
     """)
-    cluster = run_cluster("default", "-c", "1", app=app)
+    cluster = stage.run_cluster("default", "-c", "1", app=app)
     pid = cluster.wait_ready()[0]
-    push(store, "last", "a")
-    wait_noted(store, "began a")
+    stage.push("last", "a")
+    stage.wait_noted("began a")
     os.kill(pid, signal.SIGTERM)
-    release(store)
+    stage.release()
 
     cluster.wait_for("child_died", child=pid)
 
-    assert metric(cluster, "shop_ran_total") == 1
+    assert cluster.metric("shop_ran_total") == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -16,6 +15,7 @@ from tests.apps import names
 from tests.apps.names import NAMES
 from tests.kit import Cluster, connect, free_port, http_get, wait_until
 from tests.process.kiqctl import Kiqctl
+from tests.stage import Stage
 
 FOLDER = 'it\'s "名" 100% {x} é'
 HOST = 'hôst:名 "x"'  # an address of IPv6 has colons as well
@@ -39,9 +39,7 @@ def listens(port: int) -> bool:
     return True
 
 
-def test_jobs_of_every_name_run_and_are_shown(
-    run_cluster: Callable[..., Cluster], store: Store, kiqctl: Kiqctl
-) -> None:
+def test_jobs_of_every_name_run_and_are_shown(stage: Stage, kiqctl: Kiqctl) -> None:
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory) / FOLDER
         folder.mkdir()
@@ -50,13 +48,13 @@ def test_jobs_of_every_name_run_and_are_shown(
         pidfile = folder / "a pid"
         application = folder / 'it\'s "an" app.py'
         application.write_text(Path(names.__file__).read_text())
-        cluster = run_cluster(
+        cluster = stage.run_cluster(
             ",".join(NAMES), "-C", str(config), "--pidfile", str(pidfile), app=str(application), DYNO=HOST
         )
         cluster.wait_ready()
 
         for name in NAMES:
-            cluster.wait_done(Client(store).push({"class": name, "args": [name], "queue": name}))
+            cluster.wait_done(Client(stage.store).push({"class": name, "args": [name], "queue": name}))
 
         wait_until(lambda: ran(cluster) >= {(name, name) for name in NAMES}, "every name to be on /metrics")
         assert all(cluster.seen("job_done", queue=name) for name in NAMES if len(name) < LONGEST_SHOWN)
@@ -65,7 +63,7 @@ def test_jobs_of_every_name_run_and_are_shown(
         assert worker["identity"].startswith(f"{HOST}:{worker['pid']}:")
         assert kiqctl("busy").returncode == 0
         assert http_get(Path(f"{pidfile}.sock"), "/status")[0] == 200
-        stored = store.call("HGET", worker["identity"], "info")
+        stored = stage.store.call("HGET", worker["identity"], "info")
         assert json.loads(stored)["tag"] == TAG
         assert cluster.stop() == 0
 
@@ -85,14 +83,12 @@ def test_the_exporter_has_queues_of_every_name(store: Store, kiqctl: Kiqctl) -> 
         assert {sample.labels["name"]: sample.value for sample in samples} == dict.fromkeys(NAMES, 1)
 
 
-def test_a_path_that_is_too_long_for_a_socket_is_said_in_a_sentence(
-    run_cluster: Callable[..., Cluster], tmp_path: Path
-) -> None:
+def test_a_path_that_is_too_long_for_a_socket_is_said_in_a_sentence(stage: Stage, tmp_path: Path) -> None:
     folder = tmp_path / "名" / ("x" * 120)
     folder.mkdir(parents=True)
 
-    refused = run_cluster("default", "--listen", f"unix:{folder}/http.sock")
-    without_control = run_cluster("default", "--pidfile", str(folder / "pid"))
+    refused = stage.run_cluster("default", "--listen", f"unix:{folder}/http.sock")
+    without_control = stage.run_cluster("default", "--pidfile", str(folder / "pid"))
 
     assert refused.process.wait(20) == 2
     assert "too long" in "".join(refused.lines)

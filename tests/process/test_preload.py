@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 
 import psutil
 import pytest
 
-from kiqcluster.store import Store
-from tests.kit import Cluster
-from tests.process.stage import Releases, ledger, push, slots, wait_noted, wait_only_live, wait_roll, wait_told
-
-RunCluster = Callable[..., Cluster]
+from tests.process.releases import Releases
+from tests.stage import Stage
 
 COUNTED = "(pathlib.Path('../..') / 'imports').open('a').write(f'{os.getpid()}\\n')"
 
@@ -23,27 +19,25 @@ def importers(releases: Releases) -> list[int]:
     return [int(line) for line in (releases.current.parent / "imports").read_text().split()]
 
 
-def test_the_application_is_imported_once_for_all(run_cluster: RunCluster, store: Store, releases: Releases) -> None:
+def test_the_application_is_imported_once_for_all(stage: Stage, releases: Releases) -> None:
     releases.deploy("1", COUNTED)
-    cluster = releases.run(run_cluster, "default", "other", "-c", "1", "--preload")
+    cluster = releases.run(stage, "default", "other", "-c", "1", "--preload")
     pids = cluster.wait_ready(2)
 
     os.kill(pids[0], signal.SIGKILL)
     cluster.wait_for("child_ready", slot=0, count=2)
-    push(store, "release")
-    push(store, "release", queue="other")
+    stage.push("release")
+    stage.push("release", queue="other")
 
-    wait_noted(store, "release 1")
+    stage.wait_noted("release 1")
     assert importers(releases) == [cluster.pid]
-    wait_only_live(store, *cluster.pids().values())
+    stage.wait_members(*cluster.pids().values())
 
 
-def test_a_function_that_sets_the_jobs_up_is_not_called_again_in_a_worker(
-    run_cluster: RunCluster, store: Store, releases: Releases
-) -> None:
+def test_a_function_that_sets_the_jobs_up_is_not_called_again_in_a_worker(stage: Stage, releases: Releases) -> None:
     """What it adds, middleware for one, would be there twice."""
     releases.deploy("1", f"def set_up(): {COUNTED}")
-    cluster = run_cluster("default", "--preload", "--directory", str(releases.current), app="shop:set_up")
+    cluster = stage.run_cluster("default", "--preload", "--directory", str(releases.current), app="shop:set_up")
 
     pids = cluster.wait_ready()
 
@@ -51,11 +45,9 @@ def test_a_function_that_sets_the_jobs_up_is_not_called_again_in_a_worker(
     assert pids[0] not in importers(releases)
 
 
-def test_without_it_every_process_imports_for_itself_and_the_supervisor_never(
-    run_cluster: RunCluster, store: Store, releases: Releases
-) -> None:
+def test_without_it_every_process_imports_for_itself_and_the_supervisor_never(stage: Stage, releases: Releases) -> None:
     releases.deploy("1", COUNTED)
-    cluster = releases.run(run_cluster, "default", "-c", "1")
+    cluster = releases.run(stage, "default", "-c", "1")
 
     pids = cluster.wait_ready()
 
@@ -63,10 +55,10 @@ def test_without_it_every_process_imports_for_itself_and_the_supervisor_never(
     assert cluster.pid not in importers(releases)
 
 
-def test_what_all_share_is_not_copied(run_cluster: RunCluster, store: Store, releases: Releases) -> None:
+def test_what_all_share_is_not_copied(stage: Stage, releases: Releases) -> None:
     """60 MB in two workers: their own share of it is a small part."""
     releases.deploy("1", "ballast = [bytes(1_000) for _ in range(60_000)]")
-    cluster = releases.run(run_cluster, "default", "other", "-c", "1", "--preload")
+    cluster = releases.run(stage, "default", "other", "-c", "1", "--preload")
 
     pids = cluster.wait_ready(2)
 
@@ -74,40 +66,38 @@ def test_what_all_share_is_not_copied(run_cluster: RunCluster, store: Store, rel
         assert psutil.Process(pid).memory_full_info().uss < 40e6
 
 
-def test_a_roll_renews_the_processes_but_not_what_was_preloaded(
-    run_cluster: RunCluster, store: Store, releases: Releases
-) -> None:
-    cluster = releases.run(run_cluster, "default", "-c", "1", "--preload")
+def test_a_roll_renews_the_processes_but_not_what_was_preloaded(stage: Stage, releases: Releases) -> None:
+    cluster = releases.run(stage, "default", "-c", "1", "--preload")
     first = cluster.wait_ready()[0]
 
     cluster.signal(signal.SIGUSR2)
     cluster.wait_for("roll_done")
-    push(store, "release")
+    stage.push("release")
 
-    wait_noted(store, "release 1")
+    stage.wait_noted("release 1")
     assert cluster.pids()[0] != first
-    assert "at the start" in wait_told(store, "a hint", lambda each: each["restart_needed"])["restart_needed"]
+    assert "at the start" in stage.wait_document("a hint", lambda each: each["restart_needed"])["restart_needed"]
 
 
 def test_a_roll_to_another_release_than_was_preloaded_fails_for_it_would_run_none_of_it(
-    run_cluster: RunCluster, store: Store, releases: Releases
+    stage: Stage, releases: Releases
 ) -> None:
-    cluster = releases.run(run_cluster, "default", "-c", "1", "--preload")
+    cluster = releases.run(stage, "default", "-c", "1", "--preload")
     pids = cluster.wait_ready()
     releases.deploy("2")
 
     cluster.signal(signal.SIGUSR2)
 
-    report = wait_roll(store, "failed")
+    report = stage.wait_roll("failed")
     assert report["done"] == 0
     assert "restart the supervisor" in report["error"]
-    assert slots(cluster)[0]["release"] == releases.path("1")
-    wait_only_live(store, *pids.values())
+    assert cluster.slots()[0]["release"] == releases.path("1")
+    stage.wait_members(*pids.values())
     os.kill(pids[0], signal.SIGKILL)
     behind = cluster.wait_for("child_behind")
     assert (behind["release"], behind["wanted"]) == (releases.path("1"), releases.path("2"))
-    push(store, "release")
-    wait_noted(store, "release 1")
+    stage.push("release")
+    stage.wait_noted("release 1")
 
 
 @pytest.mark.parametrize(
@@ -119,22 +109,22 @@ def test_a_roll_to_another_release_than_was_preloaded_fails_for_it_would_run_non
     ],
 )
 def test_an_application_that_cannot_be_preloaded_is_exit_3_and_starts_nothing(
-    run_cluster: RunCluster, store: Store, releases: Releases, source: str
+    stage: Stage, releases: Releases, source: str
 ) -> None:
     releases.deploy("1", source)
 
-    cluster = releases.run(run_cluster, "default", "--preload")
+    cluster = releases.run(stage, "default", "--preload")
 
     assert cluster.wait() == 3
     assert cluster.seen("child_started") == []
-    assert ledger(store) == []
+    assert stage.notes() == []
 
 
 def test_signals_that_the_application_takes_while_it_is_imported_reach_the_supervisor(
-    run_cluster: RunCluster, store: Store, releases: Releases
+    stage: Stage, releases: Releases
 ) -> None:
     releases.deploy("1", "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)")
-    cluster = releases.run(run_cluster, "default", "-c", "1", "--preload")
+    cluster = releases.run(stage, "default", "-c", "1", "--preload")
     cluster.wait_ready()
 
     assert cluster.stop() == 0

@@ -9,12 +9,10 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from kiqcluster.store import Store
 from tests.kit import Cluster, wait_until
-from tests.process.stage import descriptors, push_many, wait_settled
+from tests.proc import count_descriptors
 from tests.prometheus import prometheus
-
-Run = Callable[..., Cluster]
+from tests.stage import Stage
 
 SLOTS = 2
 SCRAPED = 'job="kiqcluster"'
@@ -36,19 +34,20 @@ def killings(cluster: Cluster, count: int) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("kills", [20, pytest.param(200, marks=pytest.mark.full)])
-def test_prometheus_sees_no_counter_go_back_and_no_series_come_through_respawns(
-    run_cluster: Run, store: Store, kills: int
-) -> None:
-    cluster = run_cluster("default", "other", "-c", "2", KIQ_RESPAWN_BURST="1000")
+def test_prometheus_sees_no_counter_go_back_and_no_series_come_through_respawns(stage: Stage, kills: int) -> None:
+    cluster = stage.run_cluster("default", "other", "-c", "2", KIQ_RESPAWN_BURST="1000")
     with prometheus(cluster.port) as scrapes:
         for number in killings(cluster, kills):
-            push_many(store, "record", [["x"]] * 50)
-            push_many(store, "record", [["x"]] * 50, queue="other")
+            stage.push_many("record", [["x"]] * 50)
+            stage.push_many("record", [["x"]] * 50, queue="other")
             if number == kills // 4:
                 wait_until(lambda: scrapes.value(f"sum(kiqcluster_child_restarts_total{{{SCRAPED}}})"), "a scrape")
                 before = scrapes.series(LASTING)
-        wait_settled(store)
-        wait_until(lambda: store.call("LLEN", "queue:default") + store.call("LLEN", "queue:other") == 0, "all to run")
+        stage.wait_settled()
+        wait_until(
+            lambda: stage.store.call("LLEN", "queue:default") + stage.store.call("LLEN", "queue:other") == 0,
+            "all to run",
+        )
         restarts = f"sum(kiqcluster_child_restarts_total{{{SCRAPED}}})"
         wait_until(lambda: scrapes.value(restarts) == kills, "every restart to be scraped")
 
@@ -61,19 +60,19 @@ def test_prometheus_sees_no_counter_go_back_and_no_series_come_through_respawns(
 
 @pytest.mark.parametrize(("kills", "warm_up"), [(60, 20), pytest.param(1_000, 100, marks=pytest.mark.full)])
 def test_the_supervisor_does_not_grow_with_the_children_that_it_replaces(
-    run_cluster: Run, store: Store, kills: int, warm_up: int, record_property: Callable[[str, object], None]
+    stage: Stage, kills: int, warm_up: int, record_property: Callable[[str, object], None]
 ) -> None:
-    cluster = run_cluster("default", "other", "-c", "2", KIQ_RESPAWN_BURST="2000")
+    cluster = stage.run_cluster("default", "other", "-c", "2", KIQ_RESPAWN_BURST="2000")
     supervisor = psutil.Process(cluster.pid)
     for number in killings(cluster, kills):
         if number == warm_up:
-            size, files = supervisor.memory_full_info().uss, descriptors(cluster.pid)
+            size, files = supervisor.memory_full_info().uss, count_descriptors(cluster.pid)
 
     grown = supervisor.memory_full_info().uss - size
     record_property("grown_bytes", grown)
     print(f"{kills - warm_up} respawns: the supervisor grew by {grown / 1e6:.2f} MB")
     wait_until(
-        lambda: descriptors(cluster.pid) <= files, f"{files} open descriptors"
+        lambda: count_descriptors(cluster.pid) <= files, f"{files} open descriptors"
     )  # it looks into /proc now and then
     assert grown <= 1_000_000
     assert supervisor.status() != psutil.STATUS_ZOMBIE

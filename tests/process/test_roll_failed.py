@@ -4,32 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kiqcluster.sidekiq import ruby_json
-from kiqcluster.store import Store
 from kiqcluster.supervisor.http.status import HIDDEN
-from tests.kit import ROOT, Cluster, RedisServer, http_get, is_alive, wait_until
+from tests.kit import ROOT, http_get, is_alive, wait_until
 from tests.kit import cluster as run
-from tests.process.stage import (
-    Capacity,
-    Releases,
-    children,
-    ledger,
-    push,
-    restarts,
-    slots,
-    wait_children,
-    wait_noted,
-    wait_only_live,
-    wait_roll,
-    wait_told,
-)
-
-RunCluster = Callable[..., Cluster]
+from tests.proc import children
+from tests.process.capacity import Capacity
+from tests.process.releases import Releases
+from tests.stage import Stage
 
 BROKEN = {
     "does not import": "raise RuntimeError('no database')",
@@ -41,28 +27,26 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("source", BROKEN.values(), ids=BROKEN)
-def test_a_release_that_does_not_boot_never_takes_a_slot(
-    run_cluster: RunCluster, store: Store, releases: Releases, source: str
-) -> None:
-    cluster = releases.run(run_cluster, "default", "other", "-c", "1")
+def test_a_release_that_does_not_boot_never_takes_a_slot(stage: Stage, releases: Releases, source: str) -> None:
+    cluster = releases.run(stage, "default", "other", "-c", "1")
     pids = cluster.wait_ready(2)
-    wait_only_live(store, *pids.values())
+    stage.wait_members(*pids.values())
     releases.deploy("2", source)
 
     with Capacity(cluster) as capacity:
         cluster.signal(signal.SIGUSR2)
         cluster.wait_for("roll_failed")
 
-    report = wait_roll(store, "failed")
+    report = stage.wait_roll("failed")
     assert (report["done"], report["of"]) == (0, 2)
     first_line = report["error"].partition("\n")[0]
     assert "no database" in first_line or "no database" not in source
     assert all(is_alive(pid) for pid in pids.values())
     assert capacity.fewest_ready == 2
-    push(store, "release")
-    wait_noted(store, "release 1")
-    wait_only_live(store, *pids.values())
-    wait_children(cluster, *pids.values())
+    stage.push("release")
+    stage.wait_noted("release 1")
+    stage.wait_members(*pids.values())
+    cluster.wait_children(*pids.values())
 
 
 @pytest.mark.parametrize(
@@ -78,16 +62,16 @@ def test_a_release_that_does_not_boot_never_takes_a_slot(
     ],
 )
 def test_a_worker_that_does_not_boot_says_why(
-    run_cluster: RunCluster, store: Store, releases: Releases, tmp_path: Path, source: str, why: str
+    stage: Stage, releases: Releases, tmp_path: Path, source: str, why: str
 ) -> None:
     control = tmp_path / "control"
-    cluster = releases.run(run_cluster, "default", "-c", "1", KIQ_BOOT_TIMEOUT="3", KIQ_CONTROL=str(control))
+    cluster = releases.run(stage, "default", "-c", "1", KIQ_BOOT_TIMEOUT="3", KIQ_CONTROL=str(control))
     cluster.wait_ready()
     releases.deploy("2", source)
 
     cluster.signal(signal.SIGUSR2)
 
-    assert why in wait_roll(store, "failed")["error"].partition("\n")[0]
+    assert why in stage.wait_roll("failed")["error"].partition("\n")[0]
     for_owner, for_everybody = (ruby_json.decode(http_get(each, "/status")[2]) for each in (control, cluster.port))
     assert why in for_owner["slots"][0]["last_death"]["error"]
     assert for_owner["slots"][0]["last_death"]["release"] == releases.path("2")
@@ -96,117 +80,111 @@ def test_a_worker_that_does_not_boot_says_why(
 
 
 def test_a_release_whose_configuration_is_broken_is_refused_before_anything_is_replaced(
-    run_cluster: RunCluster, store: Store, releases: Releases, redis_server: RedisServer
+    stage: Stage, releases: Releases
 ) -> None:
     (releases.current / "kiqcluster.toml").write_text('groups = ["default"]\nrequire = ["shop"]')
     environ = {"PYTHONPATH": str(ROOT), "PWD": str(releases.current)}
-    with run("--redis", redis_server.url, cwd=releases.current, environ=environ) as cluster:
+    with run("--redis", stage.redis.url, cwd=releases.current, environ=environ) as cluster:
         pids = cluster.wait_ready()
         releases.deploy("2")
         (releases.current / "kiqcluster.toml").write_text('groups = ["default"]\nconcurency = 2\nrequire = ["shop"]')
 
         cluster.signal(signal.SIGUSR2)
 
-        report = wait_roll(store, "failed")
+        report = stage.wait_roll("failed")
         assert "'concurency'" in report["error"]
         assert report["done"] == 0
         assert len(cluster.seen("child_started")) == 1
-        push(store, "release")
-        wait_noted(store, "release 1")
-        wait_only_live(store, *pids.values())
+        stage.push("release")
+        stage.wait_noted("release 1")
+        stage.wait_members(*pids.values())
         (releases.current / "kiqcluster.toml").write_text('groups = ["default"]\nrequire = ["shop"]')
         cluster.signal(signal.SIGUSR2)
         cluster.wait_for("roll_done")
-        push(store, "release")
-        wait_noted(store, "release 2")
+        stage.push("release")
+        stage.wait_noted("release 2")
 
 
-def test_after_a_failed_roll_each_process_shows_which_release_it_runs(
-    run_cluster: RunCluster, store: Store, releases: Releases
-) -> None:
-    cluster = releases.run(run_cluster, "default", "other", "-c", "1")
+def test_after_a_failed_roll_each_process_shows_which_release_it_runs(stage: Stage, releases: Releases) -> None:
+    cluster = releases.run(stage, "default", "other", "-c", "1")
     cluster.wait_ready(2)
     releases.deploy("2", "assert os.environ.get('KIQ_SLOT') != '1'")
     cluster.signal(signal.SIGUSR2)
     cluster.wait_for("roll_failed")
     old, new = releases.path("1"), releases.path("2")
-    assert [(slot["release"], slot["generation"]) for slot in slots(cluster)] == [(new, 1), (old, 0)]
+    assert [(slot["release"], slot["generation"]) for slot in cluster.slots()] == [(new, 1), (old, 0)]
 
-    os.kill(slots(cluster)[0]["pid"], signal.SIGKILL)
+    os.kill(cluster.slots()[0]["pid"], signal.SIGKILL)
     behind = cluster.wait_for("child_behind", slot=0)
     cluster.wait_for("child_ready", child=behind["child"])
 
     assert (behind["release"], behind["wanted"]) == (old, new)
-    assert [(slot["release"], slot["generation"]) for slot in slots(cluster)] == [(old, 0), (old, 0)]
-    wait_told(
-        store, "each process to be shown", lambda each: [row["release"] for row in each["children"]] == [old, old]
+    assert [(slot["release"], slot["generation"]) for slot in cluster.slots()] == [(old, 0), (old, 0)]
+    stage.wait_document(
+        "each process to be shown", lambda each: [row["release"] for row in each["children"]] == [old, old]
     )
     for slot in range(2):
-        push(store, "release", queue=("default", "other")[slot])
-    wait_until(lambda: ledger(store) == ["release 1"] * 2, "both to run the old release")
+        stage.push("release", queue=("default", "other")[slot])
+    wait_until(lambda: stage.notes() == ["release 1"] * 2, "both to run the old release")
 
 
 def test_after_a_failed_roll_a_killed_worker_is_replaced_by_one_of_the_old_release(
-    run_cluster: RunCluster, store: Store, releases: Releases
+    stage: Stage, releases: Releases
 ) -> None:
-    cluster = releases.run(run_cluster, "default", "other", "-c", "1")
+    cluster = releases.run(stage, "default", "other", "-c", "1")
     pids = cluster.wait_ready(2)
     releases.deploy("2", BROKEN["imports in no worker"])
     cluster.signal(signal.SIGUSR2)
     cluster.wait_for("roll_failed")
 
     os.kill(pids[1], signal.SIGKILL)
-    push(store, "release", queue="other")
+    stage.push("release", queue="other")
 
-    wait_noted(store, "release 1")
-    assert restarts(cluster, "killed", 1) == 1
+    stage.wait_noted("release 1")
+    assert cluster.restarts("killed", 1) == 1
     releases.deploy("3")
     cluster.signal(signal.SIGUSR2)
     cluster.wait_for("roll_done")
-    push(store, "release", queue="other")
-    wait_noted(store, "release 3")
+    stage.push("release", queue="other")
+    stage.wait_noted("release 3")
 
 
-def test_a_roll_that_fails_half_way_leaves_what_it_has_replaced(
-    run_cluster: RunCluster, store: Store, releases: Releases
-) -> None:
-    cluster = releases.run(run_cluster, "default", "other", "-c", "1")
+def test_a_roll_that_fails_half_way_leaves_what_it_has_replaced(stage: Stage, releases: Releases) -> None:
+    cluster = releases.run(stage, "default", "other", "-c", "1")
     pids = cluster.wait_ready(2)
     releases.deploy("2", "assert os.environ.get('KIQ_SLOT') != '1'")
 
     cluster.signal(signal.SIGUSR2)
     cluster.wait_for("roll_failed")
 
-    assert wait_roll(store, "failed")["done"] == 1
+    assert stage.wait_roll("failed")["done"] == 1
     assert is_alive(pids[1])
-    push(store, "release")
-    push(store, "release", queue="other")
-    wait_noted(store, "release 2", "release 1")
+    stage.push("release")
+    stage.push("release", queue="other")
+    stage.wait_noted("release 2", "release 1")
 
 
 def test_a_release_whose_workers_die_in_their_bake_time_takes_one_slot_and_that_goes_back(
-    run_cluster: RunCluster, store: Store, releases: Releases
+    stage: Stage, releases: Releases
 ) -> None:
-    cluster = releases.run(run_cluster, "default", "other", "-c", "1", KIQ_BAKE_TIME="60")
+    cluster = releases.run(stage, "default", "other", "-c", "1", KIQ_BAKE_TIME="60")
     pids = cluster.wait_ready(2)
     releases.deploy("2", "@on('ready')\ndef die_later(): threading.Timer(1.5, os._exit, [1]).start()")
 
     cluster.signal(signal.SIGUSR2)
     cluster.wait_for("child_replaced", slot=0)
 
-    report = wait_roll(store, "failed")
+    report = stage.wait_roll("failed")
     assert (report["done"], report["of"]) == (0, 2)
     assert "exited with 1" in report["error"]
     cluster.wait_for("child_ready", slot=0, count=3)
-    assert [Path(slot["release"]).name for slot in slots(cluster)] == ["1", "1"]
+    assert [Path(slot["release"]).name for slot in cluster.slots()] == ["1", "1"]
     assert cluster.pids()[1] == pids[1]
-    assert restarts(cluster, "crash") == 1
+    assert cluster.restarts("crash") == 1
 
 
-def test_a_successor_that_is_killed_ends_the_roll_and_the_old_process_stays(
-    run_cluster: RunCluster, store: Store, releases: Releases
-) -> None:
-    cluster = releases.run(run_cluster, "default", "-c", "1")
+def test_a_successor_that_is_killed_ends_the_roll_and_the_old_process_stays(stage: Stage, releases: Releases) -> None:
+    cluster = releases.run(stage, "default", "-c", "1")
     pids = cluster.wait_ready()
     releases.deploy("2", "if 'KIQ_SLOT' in os.environ: time.sleep(60)")
     cluster.signal(signal.SIGUSR2)
@@ -215,32 +193,32 @@ def test_a_successor_that_is_killed_ends_the_roll_and_the_old_process_stays(
     os.kill(successor, signal.SIGKILL)
     cluster.wait_for("roll_failed")
 
-    push(store, "release")
-    wait_noted(store, "release 1")
-    wait_only_live(store, *pids.values())
+    stage.push("release")
+    stage.wait_noted("release 1")
+    stage.wait_members(*pids.values())
 
 
 def test_a_successor_that_never_becomes_ready_is_given_up_after_the_boot_timeout(
-    run_cluster: RunCluster, store: Store, releases: Releases
+    stage: Stage, releases: Releases
 ) -> None:
-    cluster = releases.run(run_cluster, "default", "-c", "1", KIQ_BOOT_TIMEOUT="3")
+    cluster = releases.run(stage, "default", "-c", "1", KIQ_BOOT_TIMEOUT="3")
     pids = cluster.wait_ready()
     releases.deploy("2", "@on('startup')\ndef hang(): threading.Event().wait()")
 
     cluster.signal(signal.SIGUSR2)
     cluster.wait_for("roll_failed")
 
-    push(store, "release")
-    wait_noted(store, "release 1")
-    wait_only_live(store, *pids.values())
+    stage.push("release")
+    stage.wait_noted("release 1")
+    stage.wait_members(*pids.values())
     wait_until(lambda: sorted(children(cluster.pid)) == sorted(pids.values()), "the hanging one to be gone")
 
 
 def test_a_slot_that_backs_off_and_cannot_boot_the_new_release_either_ends_the_roll(
-    run_cluster: RunCluster, store: Store, releases: Releases
+    stage: Stage, releases: Releases
 ) -> None:
     releases.deploy("1", "assert os.environ.get('KIQ_SLOT') != '0'")
-    cluster = releases.run(run_cluster, "default", "other", "-c", "1")
+    cluster = releases.run(stage, "default", "other", "-c", "1")
     other = cluster.wait_for("child_ready", slot=1)["child"]
     cluster.wait_for("child_backoff", slot=0)
     releases.deploy("2", "assert os.environ.get('KIQ_SLOT') != '0'")
@@ -248,7 +226,7 @@ def test_a_slot_that_backs_off_and_cannot_boot_the_new_release_either_ends_the_r
     cluster.signal(signal.SIGUSR2)
     cluster.wait_for("roll_failed")
 
-    assert wait_roll(store, "failed")["done"] == 0
-    push(store, "release", queue="other")
-    wait_noted(store, "release 1")
+    assert stage.wait_roll("failed")["done"] == 0
+    stage.push("release", queue="other")
+    stage.wait_noted("release 1")
     assert is_alive(other)

@@ -5,22 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from kiqcluster.sidekiq import ruby_json
-from kiqcluster.store import Store
 from tests.kit import Cluster, http_get, wait_until
-from tests.process.stage import Releases, is_ready, occupy, push, release, slots, wait_noted, wait_roll
+from tests.process.releases import Releases
+from tests.stage import Stage
 
-RunCluster = Callable[..., Cluster]
 GATE = "while 'KIQ_SLOT' in os.environ and not pathlib.Path('../../go').exists(): time.sleep(0.01)"
 
 
 def running(cluster: Cluster) -> list[str]:
     """Return the release of each slot."""
-    return [Path(slot["release"]).name for slot in slots(cluster)]
+    return [Path(slot["release"]).name for slot in cluster.slots()]
 
 
 def status(cluster: Cluster) -> dict[str, Any]:
@@ -31,7 +29,7 @@ def status(cluster: Cluster) -> dict[str, Any]:
 def kill(cluster: Cluster, slot: int) -> None:
     """Kill the worker of a slot and wait for the next one."""
     ready = len(cluster.seen("child_ready", slot=slot))
-    os.kill(slots(cluster)[slot]["pid"], signal.SIGKILL)
+    os.kill(cluster.slots()[slot]["pid"], signal.SIGKILL)
     cluster.wait_for("child_ready", slot=slot, count=ready + 1)
 
 
@@ -43,10 +41,10 @@ def begin_roll(cluster: Cluster) -> None:
 
 
 def test_every_worker_gets_the_release_that_its_roll_has_begun_with_and_so_does_who_replaces_it(
-    run_cluster: RunCluster, store: Store, releases: Releases
+    stage: Stage, releases: Releases
 ) -> None:
     gate = releases.current.parent / "go"
-    cluster = releases.run(run_cluster, "default", "other", "-c", "1")
+    cluster = releases.run(stage, "default", "other", "-c", "1")
     cluster.wait_ready(2)
 
     releases.deploy("2", f"{GATE}\n@job()\ndef late():\n    import only_in_2\n    note(only_in_2.WORD)")
@@ -64,9 +62,9 @@ def test_every_worker_gets_the_release_that_its_roll_has_begun_with_and_so_does_
 
     kill(cluster, 0)
     assert running(cluster) == ["2", "2"]
-    push(store, "late")
-    push(store, "late", queue="other")
-    wait_noted(store, "of release 2")  # what is imported later is of the same release, wherever the link leads
+    stage.push("late")
+    stage.push("late", queue="other")
+    stage.wait_noted("of release 2")  # what is imported later is of the same release, wherever the link leads
 
     cluster.signal(signal.SIGUSR2)
     cluster.wait_for("roll_done", count=2)
@@ -75,52 +73,48 @@ def test_every_worker_gets_the_release_that_its_roll_has_begun_with_and_so_does_
 
 
 def test_a_release_that_is_removed_during_its_roll_ends_the_roll_and_the_old_workers_stay(
-    run_cluster: RunCluster, store: Store, releases: Releases
+    stage: Stage, releases: Releases
 ) -> None:
-    cluster = releases.run(run_cluster, "default", "other", "-c", "1")
-    before = occupy(cluster, store, 2)
+    cluster = releases.run(stage, "default", "other", "-c", "1")
+    before = stage.occupy(cluster, 2)
     releases.deploy("2")
     cluster.signal(signal.SIGUSR2)
     cluster.wait_for("child_replaced", slot=0)  # the next slot waits for the job of the one that was replaced
     gone = Path(releases.path("2"))
     releases.deploy("1")
     shutil.rmtree(gone)
-    release(store)
+    stage.release()
 
-    report = wait_roll(store, "failed")
+    report = stage.wait_roll("failed")
 
     assert f"{gone} is gone" in report["error"]
     assert running(cluster)[1] == "1"
     assert cluster.pids()[1] == before[1]
     kill(cluster, 0)
     assert running(cluster) == ["1", "1"]
-    wait_until(lambda: is_ready(cluster.port), "all to serve")
+    wait_until(lambda: cluster.is_ready(), "all to serve")
 
 
-def test_a_release_that_is_removed_ends_a_roll_that_waits_for_an_empty_slot(
-    run_cluster: RunCluster, store: Store, releases: Releases
-) -> None:
-    cluster = releases.run(run_cluster, "default", "other", "-c", "1")
-    before = occupy(cluster, store, 2)
+def test_a_release_that_is_removed_ends_a_roll_that_waits_for_an_empty_slot(stage: Stage, releases: Releases) -> None:
+    cluster = releases.run(stage, "default", "other", "-c", "1")
+    before = stage.occupy(cluster, 2)
     releases.deploy("2")
     cluster.signal(signal.SIGUSR2)
     cluster.wait_for("child_replaced", slot=0)
     shutil.rmtree(releases.path("2"))
     os.kill(before[1], signal.SIGKILL)
     cluster.wait_for("fork_failed", slot=1)
-    release(store)
+    stage.release()
 
-    report = wait_roll(store, "failed")
+    report = stage.wait_roll("failed")
 
     assert "is gone" in report["error"]
-    wait_until(lambda: is_ready(cluster.port), "all to serve")
+    wait_until(lambda: cluster.is_ready(), "all to serve")
     assert running(cluster)[1] == "1"
 
 
-def test_without_its_link_a_cluster_replaces_workers_and_refuses_a_roll(
-    run_cluster: RunCluster, store: Store, releases: Releases
-) -> None:
-    cluster = releases.run(run_cluster, "default", "-c", "1")
+def test_without_its_link_a_cluster_replaces_workers_and_refuses_a_roll(stage: Stage, releases: Releases) -> None:
+    cluster = releases.run(stage, "default", "-c", "1")
     cluster.wait_ready()
     releases.current.unlink()
 
@@ -128,19 +122,17 @@ def test_without_its_link_a_cluster_replaces_workers_and_refuses_a_roll(
     assert running(cluster) == ["1"]
     cluster.signal(signal.SIGUSR2)
 
-    assert "current is gone" in wait_roll(store, "failed")["error"]
+    assert "current is gone" in stage.wait_roll("failed")["error"]
     releases.deploy("2")
     cluster.signal(signal.SIGUSR2)
     cluster.wait_for("roll_done")
     assert running(cluster) == ["2"]
 
 
-def test_a_reload_says_that_new_slots_have_another_release(
-    run_cluster: RunCluster, releases: Releases, tmp_path: Path
-) -> None:
+def test_a_reload_says_that_new_slots_have_another_release(stage: Stage, releases: Releases, tmp_path: Path) -> None:
     file = tmp_path / "kiqcluster.toml"
     file.write_text('groups = ["default"]\nconcurrency = 1')
-    cluster = releases.run(run_cluster, "-C", str(file))
+    cluster = releases.run(stage, "-C", str(file))
     cluster.wait_ready(1)
     releases.deploy("2")
     file.write_text('groups = ["default", "other"]\nconcurrency = 1')
@@ -153,9 +145,9 @@ def test_a_reload_says_that_new_slots_have_another_release(
 
 
 def test_a_release_that_a_reload_brings_and_that_does_not_boot_gives_way_to_the_one_before(
-    run_cluster: RunCluster, store: Store, releases: Releases
+    stage: Stage, releases: Releases
 ) -> None:
-    cluster = releases.run(run_cluster, "default", "other", "-c", "1")
+    cluster = releases.run(stage, "default", "other", "-c", "1")
     cluster.wait_ready(2)
     releases.deploy("2", "assert 'KIQ_SLOT' not in os.environ")
     cluster.signal(signal.SIGHUP)
@@ -168,21 +160,21 @@ def test_a_release_that_a_reload_brings_and_that_does_not_boot_gives_way_to_the_
     cluster.signal(signal.SIGHUP)
     cluster.wait_for("reloaded", count=2)
     cluster.signal(signal.SIGUSR2)
-    assert wait_roll(store, "failed")["done"] == 0
+    assert stage.wait_roll("failed")["done"] == 0
     kill(cluster, 1)
     assert running(cluster) == ["1", "1"]
 
 
 def test_after_a_roll_that_fails_a_reload_before_it_does_not_keep_its_release_in_use(
-    run_cluster: RunCluster, store: Store, releases: Releases
+    stage: Stage, releases: Releases
 ) -> None:
-    cluster = releases.run(run_cluster, "default", "-c", "1")
+    cluster = releases.run(stage, "default", "-c", "1")
     cluster.wait_ready()
     releases.deploy("2", "assert 'KIQ_SLOT' not in os.environ")
     cluster.signal(signal.SIGHUP)
     cluster.wait_for("reloaded")
     cluster.signal(signal.SIGUSR2)
-    wait_roll(store, "failed")
+    stage.wait_roll("failed")
 
     kill(cluster, 0)
 

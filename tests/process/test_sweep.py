@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 from kiqcluster.store import Store
-from tests.kit import Cluster, RedisServer, wait_until
-from tests.process.stage import (
-    holders,
-    identities,
-    ledger,
-    push,
-    queued,
-    release,
-    wait_gone,
-    wait_noted,
-    wait_only_live,
-    wait_settled,
-    words,
-)
+from tests.kit import wait_until
+from tests.proc import wait_exited
 from tests.proxy import Proxy
+from tests.stage import Stage
 
-Run = Callable[..., Cluster]
 SOON = {"KIQ_RECOVER_AFTER": "3", "KIQ_SILENCE_TIMEOUT": "0"}
 
 
@@ -33,51 +20,51 @@ def move_to_another_host(store: Store, identity: str) -> None:
     store.call("HSET", "kiq:members", identity, "00000001 another-boot another-namespace 1 0")
 
 
-def test_the_jobs_of_a_host_that_is_gone_run_on_another(run_cluster: Run, store: Store) -> None:
-    lost = run_cluster("default", "-c", "1", **SOON)
-    survivor = run_cluster("other", "-c", "1", **SOON)
+def test_the_jobs_of_a_host_that_is_gone_run_on_another(stage: Stage) -> None:
+    lost = stage.run_cluster("default", "-c", "1", **SOON)
+    survivor = stage.run_cluster("other", "-c", "1", **SOON)
     pids = lost.wait_ready()[0], survivor.wait_ready()[0]
-    push(store, "stubborn", "a")
-    push(store, "stubborn", "b")
-    wait_noted(store, "began a")
-    (old,) = holders(store)
-    move_to_another_host(store, old)
+    stage.push("stubborn", "a")
+    stage.push("stubborn", "b")
+    stage.wait_noted("began a")
+    (old,) = stage.holders()
+    move_to_another_host(stage.store, old)
 
     for pid in (lost.pid, pids[0]):
         os.kill(pid, signal.SIGKILL)
-    wait_gone(pids[0])
+    wait_exited(pids[0])
 
     survivor.wait_for("recovered", identity=old, units=1)
-    wait_only_live(store, pids[1])
-    assert words(queued(store)) == ["a", "b"]
-    release(store)
-    run_cluster("default", "-c", "1", **SOON)
-    wait_noted(store, "ended a", "ended b")
-    wait_settled(store)
-    assert store.call("EXISTS", "kiq:suspects") == 0
+    stage.wait_members(pids[1])
+    assert stage.queued_args() == ["a", "b"]
+    stage.release()
+    stage.run_cluster("default", "-c", "1", **SOON)
+    stage.wait_noted("ended a", "ended b")
+    stage.wait_settled()
+    assert stage.store.call("EXISTS", "kiq:suspects") == 0
 
 
-def test_a_frozen_worker_is_swept_and_changes_nothing_when_it_wakes(run_cluster: Run, store: Store) -> None:
-    sleeper = run_cluster("default", "-c", "1", **SOON)
+def test_a_frozen_worker_is_swept_and_changes_nothing_when_it_wakes(stage: Stage) -> None:
+    sleeper = stage.run_cluster("default", "-c", "1", **SOON)
     pid = sleeper.wait_ready()[0]
-    push(store, "stubborn", "a", retry=3)
-    wait_noted(store, "began a")
-    (old,) = identities(store)
+    stage.push("stubborn", "a", retry=3)
+    stage.wait_noted("began a")
+    (old,) = stage.members()
 
     os.kill(pid, signal.SIGSTOP)
-    other = run_cluster("default", "-c", "1", **SOON)
+    other = stage.run_cluster("default", "-c", "1", **SOON)
     other.wait_for("recovered", identity=old, units=1)
-    wait_until(lambda: ledger(store).count("began a") == 2, "the job to run elsewhere")
-    release(store)
-    wait_until(lambda: store.call("GET", "stat:processed") == b"1", "its end there to be settled")
+    wait_until(lambda: stage.notes().count("began a") == 2, "the job to run elsewhere")
+    stage.release()
+    wait_until(lambda: stage.store.call("GET", "stat:processed") == b"1", "its end there to be settled")
     os.kill(pid, signal.SIGCONT)
 
     sleeper.wait_for("worker_fenced", old=old)
-    wait_only_live(store, pid, other.wait_ready()[0])
-    wait_settled(store)
-    assert store.call("GET", "stat:processed") == b"1"
-    assert queued(store) == []
-    assert store.call("ZCARD", "retry") == 0
+    stage.wait_members(pid, other.wait_ready()[0])
+    stage.wait_settled()
+    assert stage.store.call("GET", "stat:processed") == b"1"
+    assert stage.queued() == []
+    assert stage.store.call("ZCARD", "retry") == 0
 
 
 HEED = """
@@ -100,22 +87,20 @@ HEED = """
 """
 
 
-def test_a_job_of_a_worker_that_is_cut_off_can_tell_that_another_one_may_run_it(
-    run_cluster: Run, store: Store, redis_server: RedisServer, application: Callable[[str], str], tmp_path: Path
-) -> None:
-    app, options = application(HEED), ("-c", "1", "--directory", str(tmp_path))
+def test_a_job_of_a_worker_that_is_cut_off_can_tell_that_another_one_may_run_it(stage: Stage, tmp_path: Path) -> None:
+    app, options = stage.write_application(HEED), ("-c", "1", "--directory", str(tmp_path))
 
     def noted() -> list[str]:
         notes = tmp_path / "notes"
         return notes.read_text().splitlines() if notes.exists() else []
 
-    with Proxy(("127.0.0.1", redis_server.port)) as proxy:
-        cut_off = run_cluster("default", *options, f"--redis={proxy.url}", app=app, **SOON)
+    with Proxy(("127.0.0.1", stage.redis.port)) as proxy:
+        cut_off = stage.run_cluster("default", *options, f"--redis={proxy.url}", app=app, **SOON)
         cut_off.wait_ready()
-        push(store, "heed")
+        stage.push("heed")
         wait_until(lambda: noted() == ["began"], "the job to run")
-        (old,) = identities(store)
-        other = run_cluster("default", *options, app=app, **SOON)
+        (old,) = stage.members()
+        other = stage.run_cluster("default", *options, app=app, **SOON)
         other.wait_ready()
 
         with proxy.away():
@@ -123,9 +108,9 @@ def test_a_job_of_a_worker_that_is_cut_off_can_tell_that_another_one_may_run_it(
             wait_until(lambda: len(noted()) == 3, "the job to run elsewhere, and to give way here")
             assert sorted(noted()) == ["began", "began", "fenced, stopping"]
             (tmp_path / "release").touch()
-            wait_until(lambda: store.call("GET", "stat:processed") == b"1", "its end to be settled")
+            wait_until(lambda: stage.store.call("GET", "stat:processed") == b"1", "its end to be settled")
 
         cut_off.wait_for("worker_fenced", old=old)
-        wait_settled(store)
-        assert store.call("GET", "stat:processed") == b"1"
-        assert queued(store) == []
+        stage.wait_settled()
+        assert stage.store.call("GET", "stat:processed") == b"1"
+        assert stage.queued() == []

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kiqcluster.store import Store
-from tests.kit import Cluster, RedisServer, is_alive
-from tests.process.stage import identities, ledger, occupy, push, queued, release, wait_gone, wait_noted, words
+from tests.kit import Cluster, is_alive
+from tests.proc import wait_exited
+from tests.stage import Stage
 
 CTRL_C, CTRL_Z, CTRL_BACKSLASH = b"\x03", b"\x1a", b"\x1c"
 # Makes the terminal on standard input the controlling one of a new session, as a login does; then becomes the command.
@@ -38,11 +38,11 @@ class Terminal:
 
 
 @pytest.fixture
-def open_terminal(store: Store, redis_server: RedisServer) -> Iterator[Callable[..., Terminal]]:
+def open_terminal(stage: Stage) -> Iterator[Callable[..., Terminal]]:
     opened: list[Terminal] = []
 
     def run(*arguments: str) -> Terminal:
-        opened.append(Terminal(redis_server.url, *arguments))
+        opened.append(Terminal(stage.redis.url, *arguments))
         return opened[-1]
 
     yield run
@@ -51,67 +51,67 @@ def open_terminal(store: Store, redis_server: RedisServer) -> Iterator[Callable[
         each.shut()
 
 
-def test_ctrl_c_once_stops_cleanly(open_terminal: Callable[..., Terminal], store: Store) -> None:
+def test_ctrl_c_once_stops_cleanly(open_terminal: Callable[..., Terminal], stage: Stage) -> None:
     terminal = open_terminal("default", "other", "-c", "1")
-    occupy(terminal.cluster, store, 2)
+    stage.occupy(terminal.cluster, 2)
 
     terminal.press(CTRL_C)
     terminal.cluster.wait_for("cluster_stopping", signal="SIGINT")
-    release(store)
+    stage.release()
 
     assert terminal.cluster.wait() == 0
-    assert ledger(store) == ["began a", "ended a"]
-    assert identities(store) == set()
+    assert stage.notes() == ["began a", "ended a"]
+    assert stage.members() == set()
 
 
-def test_an_impatient_second_ctrl_c_loses_nothing(open_terminal: Callable[..., Terminal], store: Store) -> None:
+def test_an_impatient_second_ctrl_c_loses_nothing(open_terminal: Callable[..., Terminal], stage: Stage) -> None:
     terminal = open_terminal("default", "-c", "1")
-    occupy(terminal.cluster, store)
+    stage.occupy(terminal.cluster)
 
     terminal.press(CTRL_C)
     terminal.cluster.wait_for("worker_quiet")
     terminal.press(CTRL_C)
-    release(store)
+    stage.release()
 
     assert terminal.cluster.wait() == 0
-    assert ledger(store) == ["began a", "ended a"]
+    assert stage.notes() == ["began a", "ended a"]
 
 
-def test_ctrl_backslash_puts_running_jobs_back_at_once(open_terminal: Callable[..., Terminal], store: Store) -> None:
+def test_ctrl_backslash_puts_running_jobs_back_at_once(open_terminal: Callable[..., Terminal], stage: Stage) -> None:
     terminal = open_terminal("default", "-c", "1", "-t", "600")
-    occupy(terminal.cluster, store)
+    stage.occupy(terminal.cluster)
 
     terminal.press(CTRL_BACKSLASH)
 
     assert terminal.cluster.wait() == 0
-    assert words(queued(store)) == ["a"]
+    assert stage.queued_args() == ["a"]
 
 
-def test_ctrl_z_quiets_and_the_second_resumes(open_terminal: Callable[..., Terminal], store: Store) -> None:
+def test_ctrl_z_quiets_and_the_second_resumes(open_terminal: Callable[..., Terminal], stage: Stage) -> None:
     terminal = open_terminal("default", "-c", "1")
     terminal.cluster.wait_ready()
 
     terminal.press(CTRL_Z)
     terminal.cluster.wait_for("worker_quiet")
-    push(store, "record", "a")
+    stage.push("record", "a")
     terminal.press(CTRL_Z)
 
-    wait_noted(store, "ran a")
+    stage.wait_noted("ran a")
     terminal.press(CTRL_Z)
     terminal.cluster.wait_for("worker_quiet", count=2)
     terminal.press(CTRL_C)
     assert terminal.cluster.wait() == 0
 
 
-def test_a_terminal_that_is_closed_stops_the_cluster(open_terminal: Callable[..., Terminal], store: Store) -> None:
+def test_a_terminal_that_is_closed_stops_the_cluster(open_terminal: Callable[..., Terminal], stage: Stage) -> None:
     terminal = open_terminal("default", "-c", "1")
-    pid = occupy(terminal.cluster, store)[0]
+    pid = stage.occupy(terminal.cluster)[0]
 
     terminal.shut()
     terminal.cluster.wait_for("cluster_stopping", signal="SIGHUP")
     assert is_alive(pid)  # it drains
-    release(store)
+    stage.release()
 
     assert terminal.cluster.wait() == 0
-    wait_gone(pid)
-    assert ledger(store) == ["began a", "ended a"]
+    wait_exited(pid)
+    assert stage.notes() == ["began a", "ended a"]

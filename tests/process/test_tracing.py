@@ -11,19 +11,18 @@ import pytest
 
 from kiqcluster import Client
 from kiqcluster.process.runtime import Setup
-from kiqcluster.store import Store
 from tests.kit import Cluster, wait_until
-from tests.process.stage import ledger, push, push_many, wait_noted, wait_settled
+from tests.stage import Stage
 from tests.tracing import instrumented
 
 RunCluster = Callable[..., Cluster]
 
 
 @pytest.fixture
-def traced(run_cluster: RunCluster, tmp_path: Path) -> RunCluster:
+def traced(stage: Stage, tmp_path: Path) -> RunCluster:
     """Start a cluster that writes its spans to a file."""
     environ = {"KIQ_SPANS": str(tmp_path / "spans")}
-    return lambda *arguments, **more: run_cluster(*arguments, app="tests.apps.traced", **environ, **more)
+    return lambda *arguments, **more: stage.run_cluster(*arguments, app="tests.apps.traced", **environ, **more)
 
 
 @pytest.fixture
@@ -44,13 +43,13 @@ def ids(context: dict[str, Any]) -> tuple[int, int]:
 
 @pytest.mark.parametrize("more", [(), ("--preload",)], ids=["each loads it", "preload"])
 def test_every_span_of_every_process_is_exported_before_it_ends(
-    traced: RunCluster, store: Store, setup: Setup, spans: Callable[[str], list[dict[str, Any]]], more: tuple[str, ...]
+    traced: RunCluster, stage: Stage, setup: Setup, spans: Callable[[str], list[dict[str, Any]]], more: tuple[str, ...]
 ) -> None:
     cluster = traced("default", "low", "-c", "3", *more)
     with instrumented() as pushed:
         Client().push_bulk({"class": "outer", "args": [[number] for number in range(50)]})
-    wait_noted(store, *(f"inner {number}" for number in range(50)))
-    wait_settled(store)
+    stage.wait_noted(*(f"inner {number}" for number in range(50)))
+    stage.wait_settled()
     assert spans("default process") == []  # none is due yet
 
     assert cluster.stop() == 0
@@ -66,12 +65,12 @@ def test_every_span_of_every_process_is_exported_before_it_ends(
 
 
 def test_a_failure_and_a_job_cut_short_by_a_stop_have_their_spans(
-    traced: RunCluster, store: Store, spans: Callable[[str], list[dict[str, Any]]]
+    traced: RunCluster, stage: Stage, spans: Callable[[str], list[dict[str, Any]]]
 ) -> None:
     cluster = traced("default", "-c", "2", "-t", "0.3")
-    push(store, "failing")
-    push(store, "stubborn", "a")
-    wait_noted(store, "failing", "began a")
+    stage.push("failing")
+    stage.push("stubborn", "a")
+    stage.wait_noted("failing", "began a")
 
     assert cluster.stop() == 0
 
@@ -80,11 +79,11 @@ def test_a_failure_and_a_job_cut_short_by_a_stop_have_their_spans(
     assert [event["name"] for event in found["stubborn"]["events"]][-1] == "interrupted"
 
 
-def test_a_collector_that_does_not_answer_holds_up_no_stop(traced: RunCluster, store: Store) -> None:
+def test_a_collector_that_does_not_answer_holds_up_no_stop(traced: RunCluster, stage: Stage) -> None:
     cluster = traced("default", "-c", "1", KIQ_EXPORT="hangs")
-    push_many(store, "outer", [[1], [2]])
-    wait_until(lambda: store.call("LLEN", "queue:low") == 2, "the jobs to run")
+    stage.push_many("outer", [[1], [2]])
+    wait_until(lambda: stage.store.call("LLEN", "queue:low") == 2, "the jobs to run")
 
     assert cluster.stop() == 0  # a worker that waits for it is killed in the end, which is another code
 
-    assert "hangs" in ledger(store)
+    assert "hangs" in stage.notes()

@@ -22,20 +22,9 @@ from kiqcluster import testing
 from kiqcluster.errors import ExitCode
 from kiqcluster.sidekiq.keys import FORMAT_VERSION
 from kiqcluster.store import Store
-from tests.kit import ROOT, Cluster, RedisServer, wait_until
-from tests.process.stage import (
-    holders,
-    identities,
-    ledger,
-    pid_of,
-    push,
-    queued,
-    release,
-    wait_gone,
-    wait_noted,
-    wait_settled,
-    words,
-)
+from tests.kit import ROOT, wait_until
+from tests.proc import wait_exited
+from tests.stage import Stage, pid_of
 
 FORMAT_1 = "f5b9277"  # the last commit that writes it
 RECOVER_AFTER = 3.0  # seconds
@@ -43,7 +32,6 @@ SOON = {"KIQ_RECOVER_AFTER": str(RECOVER_AFTER), "KIQ_SILENCE_TIMEOUT": "0"}
 LOOKS = 12  # beats of each, in no less than recover_after
 LONG = 60.0  # seconds; a silent process of format 1 is recovered after up to twice recover_after and a look
 
-RunCluster = Callable[..., Cluster]
 RunOld = Callable[..., testing.Cluster]
 
 
@@ -62,13 +50,13 @@ def old_release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run_old(old_release: Path, store: Store, redis_server: RedisServer) -> Iterator[RunOld]:
+def run_old(old_release: Path, stage: Stage) -> Iterator[RunOld]:
     """Start clusters of the release before."""
     running: list[testing.Cluster] = []
 
     def run(*arguments: str) -> testing.Cluster:
         environ = {"PYTHONPATH": f"{old_release}{os.pathsep}{ROOT}", **SOON}
-        options = ("-r", "tests.apps.basic", "--redis", redis_server.url)
+        options = ("-r", "tests.apps.basic", "--redis", stage.redis.url)
         running.append(testing.Cluster([*options, *arguments], environ, old_release))
         return running[-1]
 
@@ -83,14 +71,14 @@ def counts(store: Store) -> dict[str, int]:
     return {name.decode(): int(number) for name, number in zip(flat[::2], flat[1::2], strict=True)}
 
 
-def wait_for_looks(store: Store) -> None:
+def wait_for_looks(stage: Stage) -> None:
     """Wait until everybody has looked at everybody else for longer than it takes to recover one."""
-    before = counts(store)
+    before = counts(stage.store)
 
     def has_looked(name: str) -> bool:
-        return counts(store).get(name, 0) >= before.get(name, 0) + LOOKS
+        return counts(stage.store).get(name, 0) >= before.get(name, 0) + LOOKS
 
-    wait_until(lambda: all(map(has_looked, identities(store))), "everybody to look", LONG)
+    wait_until(lambda: all(map(has_looked, stage.members())), "everybody to look", LONG)
 
 
 def identity_of(everybody: set[str], pid: int) -> str:
@@ -103,58 +91,54 @@ def vanish(store: Store, identity: str, cluster: testing.Cluster) -> None:
     store.call("HSET", "kiq:members", identity, "00000001 another-boot another-namespace 1 0")
     for pid in (cluster.pid, pid_of(identity)):
         os.kill(pid, signal.SIGKILL)
-    wait_gone(pid_of(identity))
+    wait_exited(pid_of(identity))
 
 
-def wait_given_back(store: Store, dead: str, queue: str, jobs: list[str]) -> None:
-    wait_until(lambda: dead not in identities(store) and dead not in holders(store), "it to be recovered", LONG)
-    assert words(queued(store, queue)) == jobs
+def wait_given_back(stage: Stage, dead: str, queue: str, jobs: list[str]) -> None:
+    wait_until(lambda: dead not in stage.members() and dead not in stage.holders(), "it to be recovered", LONG)
+    assert stage.queued_args(queue) == jobs
 
 
 @pytest.mark.full
 @pytest.mark.timeout(180)
-def test_neither_release_takes_the_other_for_dead_and_each_recovers_the_other(
-    run_cluster: RunCluster, run_old: RunOld, store: Store
-) -> None:
-    old, new = run_old("default", "-c", "1"), run_cluster("other", "-c", "1", **SOON)
+def test_neither_release_takes_the_other_for_dead_and_each_recovers_the_other(stage: Stage, run_old: RunOld) -> None:
+    old, new = run_old("default", "-c", "1"), stage.run_cluster("other", "-c", "1", **SOON)
     old_pid, new_pid = old.wait_ready()[0], new.wait_ready()[0]
-    push(store, "stubborn", "a")
-    push(store, "stubborn", "b", queue="other")
-    wait_noted(store, "began a", "began b")
-    everybody = identities(store)
+    stage.push("stubborn", "a")
+    stage.push("stubborn", "b", queue="other")
+    stage.wait_noted("began a", "began b")
+    everybody = stage.members()
 
-    wait_for_looks(store)
-    assert identities(store) == everybody
+    wait_for_looks(stage)
+    assert stage.members() == everybody
     dead = identity_of(everybody, old_pid)
-    vanish(store, dead, old)
-    wait_given_back(store, dead, "default", ["a"])
+    vanish(stage.store, dead, old)
+    wait_given_back(stage, dead, "default", ["a"])
 
     old = run_old("default", "-c", "1")
-    wait_until(lambda: ledger(store).count("began a") == 2, "the job to run again, in the release before")
+    wait_until(lambda: stage.notes().count("began a") == 2, "the job to run again, in the release before")
     old_pid = old.wait_ready()[0]
-    wait_for_looks(store)
-    assert {pid_of(name) for name in identities(store)} == {old_pid, new_pid}
+    wait_for_looks(stage)
+    assert {pid_of(name) for name in stage.members()} == {old_pid, new_pid}
     dead = identity_of(everybody, new_pid)
-    vanish(store, dead, new)
-    wait_given_back(store, dead, "other", ["b"])
+    vanish(stage.store, dead, new)
+    wait_given_back(stage, dead, "other", ["b"])
 
-    run_cluster("other", "-c", "1", **SOON).wait_ready()
-    wait_until(lambda: ledger(store).count("began b") == 2, "the other job to run again")
-    release(store)
-    wait_noted(store, "ended a", "ended b")
-    wait_settled(store)
+    stage.run_cluster("other", "-c", "1", **SOON).wait_ready()
+    wait_until(lambda: stage.notes().count("began b") == 2, "the other job to run again")
+    stage.release()
+    stage.wait_noted("ended a", "ended b")
+    stage.wait_settled()
     assert old.stop() == 0
-    wait_until(lambda: not store.call("EXISTS", "kiq:beats", "kiq:beats:1"), "the keys of format 1 to go", LONG)
-    assert store.call("GET", "stat:processed") == b"2"
+    wait_until(lambda: not stage.store.call("EXISTS", "kiq:beats", "kiq:beats:1"), "the keys of format 1 to go", LONG)
+    assert stage.store.call("GET", "stat:processed") == b"2"
 
 
-def test_a_worker_that_is_too_old_for_its_fleet_does_not_start_and_says_so(
-    run_cluster: RunCluster, store: Store
-) -> None:
-    store.call("SET", "kiq:format", FORMAT_VERSION + 1)
+def test_a_worker_that_is_too_old_for_its_fleet_does_not_start_and_says_so(stage: Stage) -> None:
+    stage.store.call("SET", "kiq:format", FORMAT_VERSION + 1)
 
-    cluster = run_cluster("default", "-c", "1")
+    cluster = stage.run_cluster("default", "-c", "1")
 
     assert cluster.wait() == ExitCode.REDIS_REFUSED
     assert any("Start the newer release" in line for line in cluster.lines)
-    assert identities(store) == set()
+    assert stage.members() == set()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from kiqcluster.store import Store
-from tests.kit import Cluster, is_alive, wait_until
-from tests.process.stage import Releases, children, ledger, push, wait_gone, wait_noted
-
-RunCluster = Callable[..., Cluster]
+from tests.kit import is_alive, wait_until
+from tests.proc import children, wait_exited
+from tests.process.releases import Releases
+from tests.stage import Stage
 
 
 def change(releases: Releases, before: str, after: str) -> None:
@@ -20,43 +18,41 @@ def change(releases: Releases, before: str, after: str) -> None:
     file.write_text(file.read_text().replace(before, after))
 
 
-def test_a_changed_file_renews_the_workers(run_cluster: RunCluster, store: Store, releases: Releases) -> None:
-    cluster = releases.run(run_cluster, "default", "-c", "1", "--watch")
+def test_a_changed_file_renews_the_workers(stage: Stage, releases: Releases) -> None:
+    cluster = releases.run(stage, "default", "-c", "1", "--watch")
     first = cluster.wait_ready()[0]
-    push(store, "release")
-    wait_noted(store, "release 1")
+    stage.push("release")
+    stage.wait_noted("release 1")
 
     change(releases, "'1'", "'edited'")
     cluster.wait_for("roll_done")
-    push(store, "release")
+    stage.push("release")
 
-    wait_noted(store, "release edited")
-    wait_gone(first)
+    stage.wait_noted("release edited")
+    wait_exited(first)
     (releases.current / "new_module.py").write_text("")
     cluster.wait_for("roll_done", count=2)
 
 
 @pytest.mark.full
-def test_a_file_that_is_broken_while_it_is_edited_stops_nothing(
-    run_cluster: RunCluster, store: Store, releases: Releases
-) -> None:
-    cluster = releases.run(run_cluster, "default", "-c", "1", "--watch")
+def test_a_file_that_is_broken_while_it_is_edited_stops_nothing(stage: Stage, releases: Releases) -> None:
+    cluster = releases.run(stage, "default", "-c", "1", "--watch")
     first = cluster.wait_ready()[0]
 
     change(releases, "def release", "def rel(")
     cluster.wait_for("roll_failed")
-    push(store, "record", "a")
-    wait_noted(store, "ran a")
+    stage.push("record", "a")
+    stage.wait_noted("ran a")
     assert is_alive(first)
     change(releases, "def rel(", "def release")
 
     cluster.wait_for("roll_done")
-    push(store, "release")
-    wait_noted(store, "release 1")
+    stage.push("release")
+    stage.wait_noted("release 1")
 
 
-def test_what_is_no_source_renews_nothing(run_cluster: RunCluster, store: Store, releases: Releases) -> None:
-    cluster = releases.run(run_cluster, "default", "-c", "1", "--watch")
+def test_what_is_no_source_renews_nothing(stage: Stage, releases: Releases) -> None:
+    cluster = releases.run(stage, "default", "-c", "1", "--watch")
     cluster.wait_ready()
     environment = releases.current / "venv"
     for place in (releases.current, releases.current / ".git", environment, releases.current / "node_modules"):
@@ -72,10 +68,8 @@ def test_what_is_no_source_renews_nothing(run_cluster: RunCluster, store: Store,
     assert len(cluster.seen("roll_started")) == 1
 
 
-def test_the_process_that_watches_ends_with_the_cluster(
-    run_cluster: RunCluster, store: Store, releases: Releases
-) -> None:
-    cluster = releases.run(run_cluster, "default", "-c", "1", "--watch")
+def test_the_process_that_watches_ends_with_the_cluster(stage: Stage, releases: Releases) -> None:
+    cluster = releases.run(stage, "default", "-c", "1", "--watch")
     worker = cluster.wait_ready()[0]
     wait_until(lambda: len(children(cluster.pid)) == 2, "a worker and the one that watches")
     processes = children(cluster.pid)
@@ -83,18 +77,16 @@ def test_the_process_that_watches_ends_with_the_cluster(
     assert cluster.stop() == 0
 
     assert worker in processes
-    wait_gone(*processes)
-    assert ledger(store) == []
+    wait_exited(*processes)
+    assert stage.notes() == []
 
 
-def test_the_process_that_watches_ends_with_a_killed_supervisor(
-    run_cluster: RunCluster, store: Store, releases: Releases
-) -> None:
-    cluster = releases.run(run_cluster, "default", "-c", "1", "--watch")
+def test_the_process_that_watches_ends_with_a_killed_supervisor(stage: Stage, releases: Releases) -> None:
+    cluster = releases.run(stage, "default", "-c", "1", "--watch")
     cluster.wait_ready()
     wait_until(lambda: len(children(cluster.pid)) == 2, "a worker and the one that watches")
     processes = children(cluster.pid)
 
     cluster.process.kill()
 
-    wait_gone(*processes)
+    wait_exited(*processes)

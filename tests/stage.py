@@ -1,0 +1,169 @@
+"""Stage: what a test with real processes has: an empty Redis, its clusters, and the steps that many tests take.
+
+Jobs    pushes jobs to a store, and reads what became of them
+Stage   Jobs on the test's Redis server, with clusters that end with the test
+
+`def test_…(stage: Stage)` gets one by the fixture `stage`.  The jobs are those of tests/apps/basic.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+from kiqcluster import Client
+from kiqcluster.config import Config
+from kiqcluster.control import process_registry
+from kiqcluster.process.runtime import Setup
+from kiqcluster.sidekiq import ruby_json
+from kiqcluster.store import Store
+from tests.kit import Cluster, RedisServer, wait_until
+
+JOB_KEYS = ("retry", "schedule", "dead", "kiq:suspects")
+JOB_KEY_PREFIXES = ("queue:", "kiq:wake:", "kiq:inflight:")
+
+
+class Jobs:
+    """Pushes jobs to a store, and reads what became of them."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    # jobs that wait
+
+    def push(self, name: str, *args: Any, **options: Any) -> str:
+        """Enqueue a job by name and return its jid.  options: queue, and any payload key."""
+        jid = Client(self.store, Setup(config=Config())).push({"class": name, "args": list(args), **options})
+        assert jid is not None
+        return jid
+
+    def push_many(self, name: str, arguments: list[list[Any]], **options: Any) -> list[str]:
+        """Enqueue a job for each list of arguments and return their jids."""
+        jids = Client(self.store, Setup(config=Config())).push_bulk({"class": name, "args": arguments, **options})
+        return [jid for jid in jids if jid is not None]
+
+    def queued(self, queue: str = "default") -> list[Any]:
+        """Return the payloads that wait in a queue, the next one to be fetched first."""
+        return [ruby_json.decode(raw) for raw in reversed(self.store.call("LRANGE", f"queue:{queue}", 0, -1))]
+
+    def queued_args(self, queue: str = "default") -> list[Any]:
+        """Return the first argument of each job that waits in a queue."""
+        return [payload["args"][0] for payload in self.queued(queue)]
+
+    # jobs that ran
+
+    def notes(self) -> list[str]:
+        """Return the lines that jobs have noted, in order."""
+        return [line.decode() for line in self.store.call("LRANGE", "ledger", 0, -1)]
+
+    def wait_noted(self, *lines: str) -> None:
+        """Wait until jobs have noted these lines, among others."""
+        wait_until(lambda: set(lines) <= set(self.notes()), f"the jobs to note {lines}")
+
+    def release(self) -> None:
+        """Let the jobs `stubborn` end."""
+        self.store.call("RPUSH", "release", "now")
+
+    def dead(self) -> list[Any]:
+        """Return the payloads of the dead set, the oldest first."""
+        return [ruby_json.decode(raw) for raw in self.store.call("ZRANGE", "dead", 0, -1)]
+
+    def dead_args(self) -> list[Any]:
+        """Return the first argument of each job in the dead set."""
+        return [payload["args"][0] for payload in self.dead()]
+
+    def remaining(self) -> dict[str, int]:
+        """Return key → length of all keys that hold jobs: queues, wake lists, units in flight, sets, suspects."""
+        length_of = {b"list": "LLEN", b"hash": "HLEN", b"zset": "ZCARD"}
+        keys = [key.decode() for key in self.store.call("KEYS", "*")]  # in one call, because units move between keys
+        held = [key for key in sorted(keys) if key in JOB_KEYS or key.startswith(JOB_KEY_PREFIXES)]
+        return {key: self.store.call(length_of.get(self.store.call("TYPE", key), "EXISTS"), key) for key in held}
+
+    # worker processes
+
+    def members(self) -> set[str]:
+        """Return the identities of the processes that may reserve units."""
+        return {name.decode() for name in self.store.call("HKEYS", "kiq:members")}
+
+    def holders(self) -> set[str]:
+        """Return the identities of the processes that hold units."""
+        return {key.decode().removeprefix("kiq:inflight:") for key in self.store.call("KEYS", "kiq:inflight:*")}
+
+    def wait_settled(self) -> None:
+        """Wait until no process holds a unit."""
+        wait_until(lambda: not self.holders(), "every unit to be settled")
+
+    def wait_members(self, *pids: int) -> None:
+        """Wait until exactly these processes are members, and no other process holds units."""
+
+        def are_alone() -> bool:
+            members = self.members()
+            return {pid_of(name) for name in members} == set(pids) and self.holders() <= members
+
+        wait_until(are_alone, f"kiq:members and kiq:inflight to name only the processes {pids}")
+
+    # supervisors
+
+    def cluster_documents(self) -> list[Mapping[str, Any]]:
+        """Return the documents in which supervisors publish their state, one for each of their processes."""
+        return [
+            process.cluster for process in process_registry.list_processes(self.store) if process.cluster is not None
+        ]
+
+    def wait_document(self, what: str, condition: Callable[[Mapping[str, Any]], Any]) -> Mapping[str, Any]:
+        """Wait until a cluster document meets a condition, and return it."""
+        found = wait_until(lambda: [each for each in self.cluster_documents() if condition(each)], what)
+        return found[0]
+
+    def wait_roll(self, state: str) -> Mapping[str, Any]:
+        """Wait until the latest rolling restart shows as rolling, done or failed, and return its report."""
+        document = self.wait_document(f"a roll to be {state}", lambda each: (each["roll"] or {}).get("state") == state)
+        report: Mapping[str, Any] = document["roll"]
+        return report
+
+
+class Stage(Jobs):
+    """Jobs on an empty Redis server, and the clusters of a test.  folder: the test's own."""
+
+    def __init__(self, redis: RedisServer, folder: Path) -> None:
+        super().__init__(redis.store())
+        self.redis = redis
+        self.folder = folder
+        self._clusters: list[Cluster] = []
+
+    def run_cluster(self, *arguments: str, app: str = "tests.apps.basic", **environ: str) -> Cluster:
+        """Start a cluster on this Redis: `stage.run_cluster("default", "-c", "2")`; it ends with the test."""
+        require = ["-r", app] if app else []
+        has_redis = any(word.startswith(("--redis", "--embedded")) for word in arguments)
+        redis = [] if has_redis else ["--redis", self.redis.url]
+        cluster = Cluster([*require, *redis, *arguments], environ)
+        self._clusters.append(cluster)
+        return cluster
+
+    def occupy(self, cluster: Cluster, slots: int = 1) -> dict[int, int]:
+        """Have slot 0 run the job a until `release`; return slot → pid once that many slots are ready."""
+        self.push("stubborn", "a")
+        self.wait_noted("began a")
+        return cluster.wait_ready(slots)
+
+    def write_application(self, source: str) -> str:
+        """Write an application of the test's own, and return the argument of -r.
+
+        It imports one job, because kiqcluster refuses an application without jobs.
+        """
+        path = self.folder / "application.py"
+        path.write_text(f"from tests.apps.basic import record\n{dedent(source)}")
+        return str(path)
+
+    def close(self) -> None:
+        """Kill the clusters that still run."""
+        for cluster in self._clusters:
+            cluster.close()
+        self.store.close()
+
+
+def pid_of(identity: str) -> int:
+    """Return the pid that is part of an identity."""
+    return int(identity.rsplit(":", 2)[1])

@@ -24,8 +24,6 @@ from tests.chaos.stage import ChaosStage
 from tests.kit import PAUSE, ROOT, Cluster, RedisServer, is_alive, require, wait_until
 from tests.proxy import Proxy
 
-Run = Callable[..., Cluster]
-
 ROUNDS = sized(1, 50)
 LEASE = 30.0  # seconds; longer than a release takes here, also on a machine that has other things to do
 LONGEST = 180.0  # seconds that a deploy may take
@@ -51,9 +49,9 @@ class Site:
             (folder / f"releases/{number}/app.py").write_text("import tests.apps.chaos\n")
         self.move_link("1")
 
-    def start(self, run: Run, *arguments: str) -> None:
+    def start(self, stage: ChaosStage, *arguments: str) -> None:
         words = ("default", "default", "-c", "2", "--directory", str(self.folder / "current"), *arguments)
-        self.cluster = run(*words, app="app", PYTHONPATH=str(ROOT))
+        self.cluster = stage.run_cluster(*words, app="app", PYTHONPATH=str(ROOT))
         self.cluster.wait_ready(2)
 
     def deploy(self, name: str, seconds: float) -> subprocess.Popen[bytes]:
@@ -145,7 +143,7 @@ def check_respawn(site: Site, name: str, stage: ChaosStage) -> None:
 def test_two_deploys_at_once_under_a_link_that_moves_leave_one_release_and_lose_no_job(
     stage: ChaosStage, site: Site
 ) -> None:
-    site.start(stage.run_cluster)
+    site.start(stage)
     results: Counter[str] = Counter()
 
     with Pusher(stage.store, stage.rng) as pusher:
@@ -202,7 +200,7 @@ def reached(step: str, site: Site, script: subprocess.Popen[bytes]) -> Callable[
 def test_a_deploy_outlasts_an_outage_of_redis_at_each_of_its_steps(stage: ChaosStage, site: Site, step: str) -> None:
     with Proxy(("127.0.0.1", stage.redis.port)) as proxy:
         site.redis = proxy.url
-        site.start(stage.run_cluster, "--redis", proxy.url)
+        site.start(stage, "--redis", proxy.url)
         since = time.monotonic()
         script = site.deploy("2", 0.5)
         wait_until(reached(step, site, script), f"the deploy to come to {step}", LONGEST)

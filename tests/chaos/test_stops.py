@@ -30,14 +30,14 @@ class Stream(threading.Thread):
     def __init__(self, store: Store, rng: Random) -> None:
         super().__init__(daemon=True)
         self.jids: list[str] = []
-        self._store = store
+        self._jobs = Jobs(store)
         self._rng = rng
         self._over = threading.Event()
 
     def run(self) -> None:
         while not self._over.is_set():
             count = self._rng.randrange(1, 10)
-            self.jids += Jobs(self._store).push_many("Work", [[self._length()] for _ in range(count)])
+            self.jids += self._jobs.push_many("Work", [[self._length()] for _ in range(count)])
             PAUSE.wait(PUSH_PAUSE)
 
     def _length(self) -> float:

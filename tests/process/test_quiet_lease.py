@@ -10,7 +10,6 @@ import pytest
 
 from kiqcluster.control import control_messages
 from kiqcluster.control.control_messages import Message
-from kiqcluster.store import Store
 from tests.kit import Cluster, wait_until
 from tests.stage import Stage, pid_of
 
@@ -153,11 +152,11 @@ def by_kiqctl(stage: Stage, pid: int, name: str) -> None:
 
 @pytest.mark.parametrize("tell", [by_button, pytest.param(by_kiqctl, marks=pytest.mark.full)])
 def test_a_process_that_was_quieted_by_itself_resumes_with_the_lease_too(
-    stage: Stage, tell: Callable[[Store, int, str], None]
+    stage: Stage, tell: Callable[[Stage, int, str], None]
 ) -> None:
     cluster = stage.run_cluster("default", "other", "-c", "1", "--quiet-lease", "4")
     pids = cluster.wait_ready(2)
-    tell(stage.store, pids[0], "TSTP")
+    tell(stage, pids[0], "TSTP")
     cluster.wait_for("worker_quiet", pid=pids[0])
     stage.push("record", "a")
     stage.push("record", "b", queue="other")

@@ -208,7 +208,7 @@ def test_a_signal_that_the_application_handles_itself_is_its_own(stage: Stage, t
 # one child
 
 
-def by_hand(store: Store, pid: int, name: str) -> None:
+def by_hand(stage: Stage, pid: int, name: str) -> None:
     os.kill(pid, signal.Signals[f"SIG{name}"])
 
 
@@ -222,11 +222,11 @@ BOTH_WAYS = pytest.mark.parametrize("send", [by_hand, by_button])
 
 
 @BOTH_WAYS
-def test_term_for_one_child_drains_it_and_it_is_replaced(stage: Stage, send: Callable[[Store, int, str], None]) -> None:
+def test_term_for_one_child_drains_it_and_it_is_replaced(stage: Stage, send: Callable[[Stage, int, str], None]) -> None:
     cluster = stage.run_cluster("default", "other", "-c", "1")
     pids = stage.occupy(cluster, 2)
 
-    send(stage.store, pids[0], "TERM")
+    send(stage, pids[0], "TERM")
     cluster.wait_for("worker_stopping", pid=pids[0])
     stage.release()
     second = cluster.wait_for("child_ready", slot=0, count=2)["child"]
@@ -240,11 +240,11 @@ def test_term_for_one_child_drains_it_and_it_is_replaced(stage: Stage, send: Cal
 
 
 @BOTH_WAYS
-def test_tstp_for_one_child_quiets_it_alone(stage: Stage, send: Callable[[Store, int, str], None]) -> None:
+def test_tstp_for_one_child_quiets_it_alone(stage: Stage, send: Callable[[Stage, int, str], None]) -> None:
     cluster = stage.run_cluster("default", "other", "-c", "1")
     pids = cluster.wait_ready(2)
 
-    send(stage.store, pids[0], "TSTP")
+    send(stage, pids[0], "TSTP")
     cluster.wait_for("worker_quiet", pid=pids[0])
     stage.push("record", "a")
     stage.push("record", "b", queue="other")
@@ -254,7 +254,7 @@ def test_tstp_for_one_child_quiets_it_alone(stage: Stage, send: Callable[[Store,
     wait_until(lambda: stage.queued_args() == ["a"], "it to be back in its queue, if a bell had caught it")
     assert all(is_alive(pid) for pid in pids.values())
     assert cluster.seen("worker_quiet", pid=pids[1]) == []
-    send(stage.store, pids[0], "CONT")
+    send(stage, pids[0], "CONT")
     stage.wait_noted("ran a")
 
 

@@ -503,6 +503,23 @@ class TestHolds:
         assert queue(store, "other") == ["b"]
         assert store.call("LLEN", f"{SLOTS}:parked") == 1
 
+    @pytest.mark.parametrize("is_cancelled", [False, True])
+    def test_a_job_that_begins_or_is_refused_sends_a_parked_one_back_while_there_is_room(
+        self, engine: Engine, store: Store, is_cancelled: bool
+    ) -> None:
+        """Its turn may be one that a release gave it; a job that does not enter will release nothing."""
+        push(store, "default", "a")
+        (unit,) = reserve(engine, 1, call=2).units
+        store.call("RPUSH", f"{SLOTS}:parked", *(f"{store.keys.queue('other')}\0{each}" for each in "bc"))
+        if is_cancelled:
+            store.call("SET", CANCELLED, "1")
+
+        verdict = engine.begin_run(unit, [Effect("absent", CANCELLED, ("drop",)), enter(3, "park")])
+
+        assert verdict.action == ("drop" if is_cancelled else "go")
+        assert queue(store, "other") == ["b"]
+        assert store.call("LLEN", f"{SLOTS}:parked") == 1
+
     @pytest.mark.parametrize("broken", ["of a broken queue", "not a job at all"])
     def test_what_cannot_leave_a_parked_list_holds_up_no_other(
         self, engine: Engine, store: Store, unit: Unit, broken: str
@@ -1318,6 +1335,7 @@ def scene_unpark(engine: Engine, store: Store) -> Callable[[], object]:
 def scene_begin(engine: Engine, store: Store) -> Callable[[], object]:
     push(store, "default", "job-1")
     (unit,) = reserve(engine, 1).units
+    store.call("RPUSH", f"{SLOTS}:parked", f"{store.keys.queue('default')}\0job-2")
     return lambda: engine.begin_run(unit, [enter(5, "park"), enter(5, "park", "other")])
 
 
@@ -1473,7 +1491,12 @@ def test_a_begin_that_fails_after_any_of_its_calls_leaves_nothing_that_recovery_
         with store.borrowed() as connection:
             engine.recover(connection, ME.identity)
 
-        assert (slots(store), slots(store, "other"), queue(store)) == (set(), set(), ["job-1"])
+        assert (slots(store), slots(store, "other")) == (set(), set())
+        places = [
+            *queue(store),
+            *(entry.decode().partition("\0")[2] for entry in store.call("LRANGE", f"{SLOTS}:parked", 0, -1)),
+        ]
+        assert set(places) == {"job-1", "job-2"}
         if not has_failed:
             break
     assert calls >= 3, "the faults were injected"

@@ -9,6 +9,8 @@ has gone on or is dead.  Everything in Redis is real: the calls of store/engine.
 3. check     each job is in exactly one place; nobody has lost what it holds
 4. calm      the faults end; whatever is left must be finished, and nothing may stay behind
 
+limits.py has the jobs of which only a few run at once, and the guarded pushes.
+
 `without` takes one rule out, to show that the walks would notice.
 """
 
@@ -18,21 +20,35 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 from typing import Any, cast
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost, StoreError
 from kiqcluster.sidekiq.keys import Keys
-from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Effect, Interrupted, Outcome, Requeue, Retry
-from kiqcluster.store import Store, reserve_calls, settle_calls, wake_lists
+from kiqcluster.sidekiq.outcome import (
+    Dead,
+    Deferred,
+    Discard,
+    Done,
+    Dropped,
+    Effect,
+    Interrupted,
+    Outcome,
+    Requeue,
+    Retry,
+)
+from kiqcluster.store import Store, guarded_push, reserve_calls, settle_calls, wake_lists
 from kiqcluster.store import engine as engine_module
 from kiqcluster.store.connection import Connection
 from kiqcluster.store.engine import Engine
 from kiqcluster.store.entry_moves import DeadSetLimits, Move
-from kiqcluster.store.scripts import RECOVER, RESERVE, Script, Word
-from kiqcluster.store.units import ALL_SUSPECT, ANY_DEATHS, Member, Reserved, Settlement, Unit
+from kiqcluster.store.scripts import Script, Word
+from kiqcluster.store.units import ALL_SUSPECT, ANY_DEATHS, BeginVerdict, Member, Reserved, Settlement, Unit
+from kiqcluster.worker.run.decision import Ending, Facts, decide
+from tests.properties import limits
+from tests.properties.limits import INDEX, LOCK, PARKED, SLOTS, Places, Violation, begin_rows
 
 QUEUES = ("high", "low")
 AHEAD = 2  # units that are reserved ahead of need
@@ -71,10 +87,6 @@ redis.call('DEL', KEYS[2])
 Command = Sequence[Word]
 
 
-class Violation(AssertionError):
-    """A job is lost, doubled or stranded."""
-
-
 class Fault(Enum):
     """What becomes of one exchange."""
 
@@ -91,6 +103,7 @@ class Snapshot:
 
     dumps: list[tuple[bytes, bytes]]
     jobs: set[bytes]
+    expired: int
 
 
 class World:
@@ -116,7 +129,10 @@ class World:
         self.is_away = False
         self.replica: Snapshot | None = None
         self.born = 0
-        modules = (engine_module, reserve_calls, settle_calls, wake_lists)
+        self.largest = 2  # limited jobs that may run at once
+        self.expired = 0  # claims of unique jobs that have ended
+        self.has_skipped_begin = False  # a limited job has ended without asking for a place, so it releases none
+        modules = (engine_module, reserve_calls, settle_calls, wake_lists, guarded_push)
         scripts = [each for module in modules for each in vars(module).values()]
         (self.census_digest, *_) = self.raw(
             ("SCRIPT", "LOAD", CENSUS),
@@ -136,14 +152,16 @@ class World:
 
     def run(self, commands: Sequence[Command]) -> list[Any]:
         """Run what a process has sent."""
-        self.recovered |= {arguments_of(command)[0] for command in commands if command[1] == RECOVER.digest}
+        self.recovered |= {
+            arguments_of(command)[0] for command in commands if command[1] == engine_module.RECOVER.digest
+        }
         if self.without == "R2":
             return [self._run_unfenced(command) for command in commands]
         return self.connection.exchange(commands)
 
     def _run_unfenced(self, command: Command) -> Any:
         """Run a command; a reserve as if its process were a member of its epoch."""
-        if command[1] != RESERVE.digest:
+        if command[1] != reserve_calls.RESERVE.digest:
             return self.connection.exchange([command])[0]
         members, (identity, epoch, *_) = command[3], arguments_of(command)
         before = self.raw(("HGET", members, identity))[0]
@@ -152,10 +170,39 @@ class World:
         self.raw(("HSET", members, identity, before) if before else ("HDEL", members, identity))
         return reply
 
-    def push(self, count: int, queue: str) -> None:
-        payloads = [f"job-{self.number()}" for _ in range(count)]
+    def push(self, count: int, queue: str, kind: str = "job") -> None:
+        payloads = [f"{kind}-{self.number()}" for _ in range(count)]
         self.jobs |= {payload.encode() for payload in payloads}
         self.raw(("LPUSH", f"queue:{queue}", *payloads))
+
+    def push_unique(self, wire: Wire, queue: str) -> None:
+        """Push a job unless another one has claimed the lock."""
+        job = f"unique-{self.number()}".encode()
+        rows = [Effect("claim", LOCK, (job, 3_600)), Effect("sadd", INDEX, (job,))]
+        guarded = guarded_push.GuardedJob(queue, None, job, rows)
+        try:
+            (refusal,) = guarded_push.push_guarded(cast(Connection, wire), Keys(), [guarded])
+        except ReplyLost:
+            self.maybe.add(job)
+        except RedisUnavailable:
+            pass
+        else:
+            self.jobs |= set() if refusal else {job}
+
+    def expire(self) -> None:
+        """Let the claim of the last unique job end."""
+        self.expired += self.raw(("DEL", LOCK))[0]
+
+    def cancel(self, count: int) -> None:
+        """Cancel the parked jobs that come next: they are dropped before they begin."""
+        for entry in self.raw(("LRANGE", PARKED, 0, count - 1))[0]:
+            self.raw(("SET", limits.cancelled(job_of(entry.partition(b"\0")[2])), "1"))
+
+    def sweep_parked(self) -> None:
+        """Send parked jobs back, as the sweep of a feature does."""
+        for entry in self.raw(("LRANGE", PARKED, 0, -1), ("DEL", PARKED))[0]:
+            queue, _, payload = entry.partition(b"\0")
+            self.raw(("RPUSH", queue, payload))
 
     def number(self) -> int:
         self.born += 1
@@ -202,15 +249,17 @@ class World:
 
     def replicate(self) -> None:
         """Have the replica catch up."""
+        self.check()
         keys = self.raw(("KEYS", "*"))[0]
         dumps = self.raw(*[("DUMP", key) for key in keys]) if keys else []
-        self.replica = Snapshot(list(zip(keys, dumps, strict=True)), set(self.jobs))
+        self.replica = Snapshot(list(zip(keys, dumps, strict=True)), set(self.jobs), self.expired)
 
     def fail_over(self) -> None:
         """Go on with what the replica knows: pushes are lost, settled units are back."""
         assert self.replica is not None
         self.raw(("FLUSHDB",), *[("RESTORE", key, 0, dump) for key, dump in self.replica.dumps])
-        self.jobs = set(self.replica.jobs)
+        self.jobs, self.expired = set(self.replica.jobs), self.replica.expired
+        self.maybe -= self.jobs
         self.late, self.armed, self.to_forget = [], [], []
         for process in self.processes:
             process.doubtful |= process.held.keys()
@@ -237,10 +286,12 @@ class World:
         inflight: dict[str, set[str]] = {}
         members: set[str] = set()
         processed = counted = 0
+        places = Places()
         for raw_key, values in self.raw(("EVALSHA", self.census_digest, 0))[0]:
             key = raw_key.decode().removeprefix(ASIDE)
             if raw_key.decode() in self.spoiled:
                 continue
+            copies.update(map(job_of, places.read(key, values).elements()))
             if key.startswith("kiq:inflight:"):
                 inflight[key.removeprefix("kiq:inflight:")] = {
                     field.partition(b":")[0].decode() for field in values[::2]
@@ -254,7 +305,7 @@ class World:
                 processed = int(values[0])
             elif key == COUNTED:
                 counted = len(values)
-        self.jobs |= self.maybe & copies.keys()
+        self.jobs |= self.maybe & (copies.keys() | places.index)
         self.maybe -= self.jobs
         doubled = sorted(job for job, count in copies.items() if count > 1)
         if doubled:
@@ -266,12 +317,16 @@ class World:
             raise Violation(f"{gone} jobs are gone, {done} are done: {sorted(self.jobs - copies.keys())}")
         for process in self.processes:
             process.check(inflight)
+        running = {holder for process in self.processes for holder in process.limited()}
+        places.check(inflight, running, self.largest)
+        places.check_pushes({job for job in self.jobs if job.startswith(b"unique")}, self.expired)
         return members
 
     def calm(self, rng: Random) -> None:
         """End all faults, let everybody go on; raise Violation if anything is left behind."""
         self.is_away = False
         self.mend()
+        self.raw(("DEL", limits.CLOSED))
         for process in self.processes:
             if process.is_frozen and rng.random() < 0.5:
                 process.is_frozen = False
@@ -290,10 +345,8 @@ class World:
         while self.to_forget:
             self.forget(0)
         members = self.check()
-        left = [
-            key for key in self.raw(("KEYS", "*"))[0] if key.startswith((b"queue:", b"kiq:wake:", b"kiq:inflight:"))
-        ]
-        if left:
+        places = (b"queue:", b"kiq:wake:", b"kiq:inflight:", b"kiq:held:", SLOTS.encode())
+        if left := [key for key in self.raw(("KEYS", "*"))[0] if key.startswith(places)]:
             raise Violation(f"stranded in {left}")
         if members != {process.member.identity for process in self.awake()}:
             raise Violation(f"members that nobody is, or the other way round: {sorted(members)}")
@@ -307,11 +360,16 @@ class World:
                 process.unsure |= turn == 0  # the check that is made once a minute (R3)
                 process.round(8)
                 for token in process.unfinished():
+                    is_limited = not process.has_begun(token)
                     process.finish(token, "done")
+                    if is_limited:
+                        process.round(None)  # its place is free for the next one
                 is_busy |= bool(process.outcomes)
                 process.round(8)
             last.sweep_dead()
             is_busy |= last.poll() > 0
+            if self.has_skipped_begin:
+                self.sweep_parked()
             if not is_busy:
                 return
 
@@ -364,6 +422,7 @@ class Process:
 
     held: by token, until the settle is acknowledged.  outcomes: finished, not acknowledged yet.
     doubtful: tokens held since before a fail-over: what Redis knows of them is not known.
+    begun: tokens of limited jobs that may run.
     """
 
     def __init__(self, world: World, number: int) -> None:
@@ -378,6 +437,7 @@ class Process:
         self.held: dict[str, Unit] = {}
         self.outcomes: list[Settlement] = []
         self.doubtful: set[str] = set()
+        self.begun: set[str] = set()
         self.raised = self.member
         self.call = 0
 
@@ -407,9 +467,37 @@ class Process:
             pass
         self.wire.fault = Fault.NONE
 
-    def finish(self, token: str, kind: str) -> None:
-        """Have a job come to an end."""
+    def has_begun(self, token: str) -> bool:
+        """Return whether a unit runs.  A job without a limit begins as soon as it is here."""
+        return token in self.begun or not limits.is_limited(self.held[token].payload)
+
+    def begin(self, token: str, fault: Fault = Fault.NONE) -> bool:
+        """Ask whether a limited job may run; if not, have its unit come to an end."""
+        unit, verdict = self.held[token], None
+        self.wire.fault = fault
+        with suppress(StoreError):
+            verdict = self.engine.begin_run(unit, begin_rows(unit.payload, self.world.largest))
+        self.wire.fault = Fault.NONE
+        if verdict is not None and verdict.action == "go":
+            self.begun.add(token)
+            return True
+        self.outcomes.append(Settlement(unit, refused_outcome(unit, verdict)))
+        return False
+
+    def limited(self) -> set[str]:
+        """Return the limited jobs that run here, as holders of places, unless others may have recovered them."""
+        identity = self.member.identity
+        if not self.is_alive or identity in self.world.recovered:
+            return set()
+        return {f"{identity}/{token}" for token in self.begun.intersection(self.unfinished()) - self.doubtful}
+
+    def finish(self, token: str, kind: str, fault: Fault = Fault.NONE) -> None:
+        """Have a job come to an end.  A limited job must begin before."""
         unit = self.held[token]
+        if not self.has_begun(token) and unit.deaths >= DEATHS:
+            self.world.has_skipped_begin = True
+        elif not self.has_begun(token) and kind != "requeue" and not self.begin(token, fault):
+            return
         self.outcomes.append(Settlement(unit, outcome(unit, "bury" if unit.deaths >= DEATHS else kind)))
 
     def arm(self, queue: str) -> None:
@@ -426,7 +514,8 @@ class Process:
         """Leave: settle, then recover oneself, which fences a reserve that is still on its way (R7)."""
         self.wire.fault = fault
         for token in self.unfinished()[::2]:
-            self.finish(token, "interrupt")
+            if self.has_begun(token):
+                self.finish(token, "interrupt")
         with suppress(StoreError):
             self.engine.exchange(self.wire, self.member, 0, dict.fromkeys(QUEUES, (0, 0)), self.outcomes, NOW)
             self._recover(self.member.identity)
@@ -434,7 +523,7 @@ class Process:
 
     def die(self) -> None:
         self.is_alive = False
-        self.held, self.outcomes = {}, []
+        self.held, self.outcomes, self.begun = {}, [], set()
 
     def sweep(self, identity: str, fault: Fault = Fault.NONE, score: int | None = None) -> None:
         """Recover another process, whatever it is: dead, frozen or only slow."""
@@ -526,6 +615,7 @@ class Process:
         self.member = self.raised = self._new_member()
         self.has_joined, self.unsure = False, False
         self.held.clear()
+        self.begun.clear()
 
     def _recover(self, identity: str, running: Sequence[str] = (), score: int | None = None) -> None:
         self.engine.recover(self.wire, identity, running, score)
@@ -547,6 +637,14 @@ def outcome(unit: Unit, kind: str) -> Outcome:
         "interrupt": Interrupted(again),
         "requeue": Requeue(),
     }[kind]
+
+
+def refused_outcome(unit: Unit, verdict: BeginVerdict | None) -> Outcome:
+    """Return what becomes of a unit that may not begin.  verdict: None if the reply was lost."""
+    facts = Facts(ending=Ending.NOT_ADMITTED, now=NOW, raw=unit.payload, entry=unit.payload + b"+", verdict=verdict)
+    decided = decide(facts)
+    is_dropped = isinstance(decided, Dropped)
+    return replace(decided, effects=(Effect("lpush", ENDED, (job_of(unit.payload),)),)) if is_dropped else decided
 
 
 KINDS = ("done", "done with effects", "discard", "retry", "dead", "defer", "interrupt", "requeue")

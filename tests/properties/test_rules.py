@@ -1,26 +1,38 @@
 """The rules of docs/engine.md under walks at random: freeze of a process and of a host, kill, lost reply, late command,
 outage, fail-over, a step of the server's clock, beats and sweeps.
 
-They strand, lose and double nothing; with any one of R1, R2, R3, R4 and R6 taken out, they do.
+They strand, lose and double nothing; with any one of R1, R2, R3, R4 and R6 taken out, they do.  Other walks have
+limited jobs too: never do too many run, and no place and no parked job is left; without a rule of limits.py, some are.
 KIQ_SEED=<n> repeats a run, KIQ_CHAOS=full walks further.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 
 import pytest
 
 from kiqcluster.store import Store
 from tests.chaos.scale import sized
-from tests.properties.model import KINDS, QUEUES, SILENCE, SMALL_BATCH, Fault, Process, Violation, World
+from tests.properties.limits import CLOSED, RULES, Violation, taken_out
+from tests.properties.model import KINDS, QUEUES, SILENCE, SMALL_BATCH, Fault, Process, Wire, World
 
 pytestmark = pytest.mark.timeout(sized(120, 3_600))
 WALK = 100  # steps until the faults end and everything must come to rest
 FLEET = 3  # processes that are awake at the most
 BUDGET = 100_000  # steps within which a missing rule must show; it does after some hundred, R1 after some thousand
 CHECK = 5  # steps between two looks at the whole
+NO_CHANGE: Mapping[str, float] = {}
+LIMITED = {  # steps that have other weights where limited jobs are looked at
+    "begin": 30,
+    "finish": 8,
+    "outage": 0.2,
+    "fail_over": 1,
+    "replicate": 3,
+    "cancel": 3,
+    "close_or_open": 1,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -32,14 +44,22 @@ def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 class Walk:
     """One row of random steps from an empty server."""
 
-    def __init__(self, store: Store, rng: Random, without: str = "") -> None:
+    def __init__(self, store: Store, rng: Random, without: str = "", more: Mapping[str, float] = NO_CHANGE) -> None:
         self.rng = rng
         self.world = World(store, without)
+        self.client = Wire(self.world)
+        self.world.largest = rng.choice((1, 2))
+        self.has_limits = bool(more)
         self.names: list[str] = []
         self.steps: dict[Callable[[], None], float] = {
             self.push: 8,
+            self.push_unique: 3,
             self.round: 34,
+            self.begin: 0,
             self.finish: 24,
+            self.cancel: 0,
+            self.close_or_open: 0,
+            self.expire: 2,
             self.arm: 4,
             self.ring: 7,
             self.arrive: 6,
@@ -62,6 +82,7 @@ class Walk:
             self.fail_over: 0.3,
         }
 
+        self.steps.update({step: more[step.__name__] for step in self.steps if step.__name__ in more})
         if without == "R4":  # a settle that ignores who holds what brings back what a fail-over has lost, too
             del self.steps[self.fail_over]
 
@@ -86,7 +107,28 @@ class Walk:
     # steps
 
     def push(self) -> None:
-        self.world.push(self.rng.randint(1, 4), self.rng.choice(QUEUES))
+        kind = self.rng.choice(("job", "limited")) if self.has_limits else "job"
+        self.world.push(self.rng.randint(1, 4), self.rng.choice(QUEUES), kind)
+
+    def push_unique(self) -> None:
+        self.client.fault = self.fault()
+        self.world.push_unique(self.client, self.rng.choice(QUEUES))
+        self.client.fault = Fault.NONE
+
+    def begin(self) -> None:
+        process = self.somebody()
+        if process and (tokens := [token for token in process.unfinished() if not process.has_begun(token)]):
+            process.begin(self.rng.choice(tokens), self.fault())
+
+    def cancel(self) -> None:
+        self.world.cancel(self.rng.randint(1, 4))
+
+    def close_or_open(self) -> None:
+        """Have limited jobs deferred for a while."""
+        self.world.raw(("SET", CLOSED, "1") if self.rng.random() < 0.3 else ("DEL", CLOSED))
+
+    def expire(self) -> None:
+        self.world.expire()
 
     def round(self) -> None:
         if process := self.somebody():
@@ -95,7 +137,7 @@ class Walk:
     def finish(self) -> None:
         process = self.somebody()
         if process and (tokens := process.unfinished()):
-            process.finish(self.rng.choice(tokens), self.rng.choice(KINDS))
+            process.finish(self.rng.choice(tokens), self.rng.choice(KINDS), self.fault())
 
     def arm(self) -> None:
         if process := self.somebody():
@@ -184,13 +226,74 @@ class Walk:
     def fail_over(self) -> None:
         if self.world.replica:
             self.world.fail_over()
+            for process in self.world.awake():
+                process.unsure |= self.rng.random() < 0.5  # its heartbeat has found another server
 
 
-def walk_until(store: Store, seed: str, steps: int, without: str = "") -> int:
-    """Walk so many steps in all, from an empty server each time; return how many.  Raises Violation."""
+def begun(world: World, count: int) -> tuple[Process, list[str]]:
+    """Return a process with so many limited jobs, and the tokens of those that run; the others are parked."""
+    process = world.spawn()
+    world.push(count, QUEUES[0], "limited")
+    for wanted in (0, count):
+        process.round(wanted)
+    running = [token for token in process.unfinished() if process.begin(token)]
+    process.round(None)
+    world.check()
+    return process, running
+
+
+def fail_over_after_a_settle(world: World) -> None:
+    """A fail-over brings settled units back, with their places; their process has one of them given back."""
+    process, running = begun(world, 3)
+    world.replicate()
+    process.finish(running[0], "done")
+    process.round(None)
+    world.fail_over()
+    process.unsure = True
+    process.round(0)
+    world.check()
+    world.calm(Random(1))
+
+
+def cancel_who_is_next(world: World) -> None:
+    """The parked jobs whose turn it is are cancelled; the next one must not wait for them."""
+    process, running = begun(world, 5)
+    world.cancel(2)
+    for token in running:
+        process.finish(token, "done")
+    world.calm(Random(1))
+
+
+def end_before_another_is_parked(world: World) -> None:
+    """The last place is free again before the job is parked that did not find one."""
+    world.largest = 1
+    process, (running,) = begun(world, 1)
+    world.push(1, QUEUES[0], "limited")
+    process.round(1)
+    assert not process.begin(process.unfinished()[-1])
+    parking, process.outcomes = process.outcomes, []
+    process.finish(running, "done")
+    process.round(None)
+    process.outcomes = parking
+    process.round(None)
+    world.calm(Random(1))
+
+
+SCENES = {
+    "parking looks for room": end_before_another_is_parked,
+    "resync releases": fail_over_after_a_settle,
+    "a job that is refused lets another have its turn": cancel_who_is_next,
+}
+
+
+def walk_until(store: Store, seed: str, steps: int, without: str = "", more: Mapping[str, float] = NO_CHANGE) -> int:
+    """Walk so many steps in all, from an empty server each time; return how many.  Raises Violation.
+
+    more: other weights of steps.
+    """
     walked = 0
     while walked < steps:
-        walk = Walk(store, Random(f"{seed} {walked}"), without)
+        walk = Walk(store, Random(f"{seed} {walked}"), without, more)
         try:
             walk.go(WALK)
         except Violation as error:
@@ -225,3 +328,29 @@ def test_without_one_rule_something_is_stranded_lost_or_doubled(store: Store, se
         walk_until(store, seed, BUDGET, without=rule)
 
     print(f"without {rule}: {caught.value}")
+
+
+def test_no_more_limited_jobs_run_than_may_and_none_stays_parked(store: Store, seed: str) -> None:
+    print(f"KIQ_SEED={seed}")
+
+    walked = walk_until(store, seed, sized(5_000, 1_000_000), more=LIMITED)
+
+    print(f"{walked} steps")
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule not in SCENES])
+def test_without_one_rule_of_limits_too_many_run_or_something_is_left(store: Store, seed: str, rule: str) -> None:
+    print(f"KIQ_SEED={seed}")
+
+    with taken_out(rule), pytest.raises(Violation, match=RULES[rule][-1]) as caught:
+        walk_until(store, seed, BUDGET, more=LIMITED)
+
+    print(f"without this: {rule}: {caught.value}")
+
+
+@pytest.mark.parametrize("rule", SCENES)
+def test_a_rule_of_limits_that_chance_seldom_needs(store: Store, rule: str) -> None:
+    SCENES[rule](World(store))
+
+    with taken_out(rule), pytest.raises(Violation, match=RULES[rule][-1]):
+        SCENES[rule](World(store))

@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- begin: check the conditions of all features before a unit runs, in one step.  Nothing changes unless all are true.
+-- begin: check the conditions of all features before a unit runs, in one step.  No row changes anything unless all are
+-- true.
 --
 -- KEYS[1]  kiq:inflight:<id>      hash    "<token>:<queue>" -> payload
 -- KEYS[2]  kiq:held:<id>          hash    "<token>:<queue>" -> what the unit holds (holds.lua)
@@ -12,6 +13,9 @@
 --   absent otherwise        the key does not exist
 --   enter largest otherwise the holder is one of at most `largest` members of a set, or becomes one; every script that
 --                           moves the unit removes the holder from the set
+--
+-- A parked job goes back to its queue for each set of these rows that has room afterwards, whatever is decided.  For
+-- this unit may have been sent back in its turn; if it does not enter now, it will never release anything.
 --
 -- Returns {"GO"}; {"LOST"} when the unit is no longer held; or {what happens to the unit, number of the first row that
 -- is not true}.  May be sent again.  Cost: O(rows).
@@ -39,6 +43,14 @@ local change = {
 }
 
 local rows, at = {}, 3
+
+local function pass_turns_on()
+  for _, row in ipairs(rows) do
+    local members = row[1] == 'enter' and redis.pcall('SCARD', row[2])
+    if type(members) == 'number' and members < tonumber(row[3][1]) then unpark(row[2]) end
+  end
+end
+
 while at <= #ARGV do
   local count = tonumber(ARGV[at + 2])
   local row = {ARGV[at], KEYS[tonumber(ARGV[at + 1])], {unpack(ARGV, at + 3, at + 2 + count)}}
@@ -48,9 +60,13 @@ while at <= #ARGV do
 end
 
 for number, row in ipairs(rows) do
-  if not is_true[row[1]](row[2], row[3]) then return {row[3][#row[3]], number} end
+  if not is_true[row[1]](row[2], row[3]) then
+    pass_turns_on()
+    return {row[3][#row[3]], number}
+  end
 end
 for _, row in ipairs(rows) do
   if change[row[1]] then change[row[1]](row[2], row[3]) end
 end
+pass_turns_on()
 return {'GO'}

@@ -1,0 +1,228 @@
+"""Limits and guarded pushes, played by a feature of the model's own (ADR 18).
+
+Only a few limited jobs run at once: a begin row enters a set, or has the job parked.  Beside it, a job may be
+cancelled, and the feature may be closed for a while: rows that drop and defer.  A unique job is pushed by a claim.
+
+1. begin_rows   what must be true before a limited job runs
+2. Places       what Redis knows of places and parked jobs, and what must be true of it at any time
+3. RULES        each rule of these scripts, and how it is taken out
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from hashlib import sha1
+from importlib import import_module
+from unittest.mock import patch
+
+from kiqcluster.errors import StoreError
+from kiqcluster.sidekiq.outcome import Effect
+from kiqcluster.store.engine import Engine
+from kiqcluster.store.scripts import Script
+from kiqcluster.store.units import BeginVerdict, Unit
+
+__all__ = [
+    "CLOSED",
+    "INDEX",
+    "LOCK",
+    "PARKED",
+    "RULES",
+    "SLOTS",
+    "Places",
+    "Violation",
+    "begin_rows",
+    "cancelled",
+    "taken_out",
+]
+
+SLOTS, PARKED, CLOSED = "kiq:test:slots", "kiq:test:slots:parked", "kiq:test:closed"
+LOCK, INDEX = "kiq:test:lock", "kiq:test:index"
+
+
+class Violation(AssertionError):
+    """A job is lost, doubled or stranded, or a rule about it is broken."""
+
+
+def cancelled(job: bytes) -> str:
+    """Return the key that cancels a job."""
+    return f"kiq:test:cancelled:{job.decode()}"
+
+
+def is_limited(payload: bytes) -> bool:
+    return payload.startswith(b"limited")
+
+
+def begin_rows(payload: bytes, largest: int) -> list[Effect]:
+    """Return the begin rows of a job; none unless it is limited.  largest: jobs that may run at once."""
+    if not is_limited(payload):
+        return []
+    return [
+        Effect("absent", cancelled(payload.rstrip(b"+")), ("drop",)),
+        Effect("absent", CLOSED, ("defer 1",)),
+        Effect("enter", SLOTS, (largest, "park")),
+    ]
+
+
+@dataclass
+class Places:
+    """What is in Redis at one moment.  holders: members of the set, "identity/token".  held: the same by identity."""
+
+    holders: set[str] = field(default_factory=set)
+    held: dict[str, set[str]] = field(default_factory=dict)
+    parked: list[bytes] = field(default_factory=list)
+    index: set[bytes] = field(default_factory=set)
+    lock: bytes = b""
+
+    def read(self, key: str, values: Sequence[bytes]) -> Counter[bytes]:
+        """Take a key in; return the payloads that are in it."""
+        if key == SLOTS:
+            self.holders = {value.decode() for value in values}
+        elif key == PARKED:
+            self.parked = [value.partition(b"\0")[2] for value in values]
+        elif key == INDEX:
+            self.index = set(values)
+        elif key == LOCK:
+            self.lock = values[0]
+        elif key.startswith("kiq:held:"):
+            identity = key.removeprefix("kiq:held:")
+            self.held[identity] = {name.partition(b":")[0].decode() for name in values[::2]}
+            for value in values[1::2]:
+                holder, *names = json.loads(value)
+                if names != [SLOTS] or holder.partition("/")[0] != identity:
+                    raise Violation(f"{key} has {value!r}")
+        return Counter(self.parked) if key == PARKED else Counter()
+
+    def check(self, inflight: dict[str, set[str]], running: set[str], largest: int) -> None:
+        """Raise Violation unless each place has a unit in flight.  running: holders that must have a place."""
+        if len(self.holders) > largest:
+            raise Violation(f"too many hold a place: {sorted(self.holders)}")
+        for identity, tokens in self.held.items():
+            if unheld := tokens - inflight.get(identity, set()):
+                raise Violation(f"a place is held by {identity} for {sorted(unheld)}, which is not in flight")
+        registered = {f"{identity}/{token}" for identity, tokens in self.held.items() for token in tokens}
+        if self.holders != registered:
+            raise Violation(f"a place is held that nobody releases, or not held: {sorted(self.holders ^ registered)}")
+        if len(running) > largest:
+            raise Violation(f"too many run at once: {sorted(running)}")
+        if running - self.holders:
+            raise Violation(f"run without a place: {sorted(running - self.holders)}")
+
+    def check_pushes(self, unique: set[bytes], expired: int) -> None:
+        """Raise Violation unless each claim let one job pass.  expired: claims that have ended."""
+        if self.index != unique:
+            raise Violation(f"pushed without its rows, or the other way round: {sorted(self.index ^ unique)}")
+        if len(unique) != expired + bool(self.lock):
+            raise Violation(f"{len(unique)} jobs were pushed under {expired + bool(self.lock)} claims")
+
+
+# rules taken out
+
+
+CALLED_BY = {"SETTLE": "settle_calls", "PUSH": "guarded_push"}  # script → the module that calls it, if not engine.py
+MOVERS = ("SETTLE", "RECOVER", "RESYNC")
+# Rule → the scripts that have it, the text of the rule, the text without it, and the harm.
+RULES: dict[str, tuple[Sequence[str], str, str, str]] = {
+    "begin counts places": (
+        ["BEGIN"],
+        "or redis.call('SCARD', key) < tonumber(arguments[1])",
+        "or true",
+        "too many hold a place",
+    ),
+    "begin asks whether the unit is held": (
+        ["BEGIN"],
+        "if not redis.call('HGET', KEYS[1], ARGV[1]) then return {'LOST'} end",
+        "",
+        "not in flight",
+    ),
+    "begin registers the place": (
+        ["BEGIN"],
+        "register_hold(KEYS[2], ARGV[1], holder, key)",
+        "",
+        "a place is held that nobody releases",
+    ),
+    "settle releases": (
+        ["SETTLE"],
+        "release = function(key, _, _, field) release_holds(key, field) end",
+        "release = function() end",
+        "not in flight",
+    ),
+    "recovery releases": (
+        ["RECOVER"],
+        "local held = redis.call('EXISTS', KEYS[7]) == 1 and KEYS[7]",
+        "local held = false",
+        "not in flight",
+    ),
+    "resync releases": (
+        ["RESYNC"],
+        "local holds = redis.call('EXISTS', KEYS[3]) == 1 and KEYS[3]",
+        "local holds = false",
+        "not in flight",
+    ),
+    "a release sends a parked job back": (
+        MOVERS,
+        "unpark(row[index])",
+        "--",
+        "stranded",
+    ),
+    "parking looks for room": (
+        ["SETTLE"],
+        "if redis.call('SCARD', key) < tonumber(arguments[2]) then return",
+        "if false then return",
+        "stranded",
+    ),
+    "a job that is refused lets another have its turn": (
+        ["BEGIN"],
+        "row[1] == 'enter' and redis.pcall('SCARD', row[2])",
+        "false",
+        "stranded",
+    ),
+    "a push asks its guards": (
+        ["PUSH"],
+        "if guards[operation] and not guards[operation](key) then",
+        "if false then",
+        "claims",
+    ),
+    "a push writes its rows": (
+        ["PUSH"],
+        "sadd = function(key, arguments) redis.call('SADD', key, arguments[1]) end",
+        "sadd = function() end",
+        "without its rows",
+    ),
+    "a begin without a reply may hold": ([], "", "", "not in flight"),
+}
+
+
+def _without(script: Script, text: str, instead: str) -> Script:
+    assert script.text.count(text) == 1, f"{script.name}.lua has no longer, or more than once: {text}"
+    changed = script.text.replace(text, instead)
+    return Script(script.name, changed, sha1(changed.encode(), usedforsecurity=False).hexdigest())
+
+
+BEGIN_RUN = Engine.begin_run
+
+
+def _begin_forgotten(engine: Engine, unit: Unit, rows: Sequence[Effect]) -> BeginVerdict:
+    """Begin, and forget what a lost reply may have told."""
+    try:
+        return BEGIN_RUN(engine, unit, rows)
+    except StoreError:
+        unit.holds = False
+        raise
+
+
+@contextmanager
+def taken_out(rule: str) -> Iterator[None]:
+    """Run without a rule."""
+    names, text, instead, _ = RULES[rule]
+    with ExitStack() as stack:
+        for name in names:
+            module = f"kiqcluster.store.{CALLED_BY.get(name, 'engine')}"
+            script = getattr(import_module(module), name)
+            stack.enter_context(patch(f"{module}.{name}", _without(script, text, instead)))
+        if not names:
+            stack.enter_context(patch.object(Engine, "begin_run", _begin_forgotten))
+        yield

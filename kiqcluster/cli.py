@@ -104,6 +104,40 @@ def _option(each: dataclasses.Field[Any], kind: Any) -> Callable[[F], F]:
     )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Arguments:
+    """The arguments that the configuration depends on.  A reload reads it by the same ones.
+
+    groups: as on the command line.  queue_options: of -q.  flags: setting → value.
+    """
+
+    groups: Sequence[str]
+    queue_options: Sequence[str]
+    flags: Mapping[str, Any]
+    config_file: str | None
+
+    def groups_of(self, config: Config) -> Sequence[Group]:
+        """Return the queue groups of the command line, else those of the configuration.  Raises UsageError."""
+        return expansion.groups_from(self.groups, self.queue_options, config)
+
+    def read_again(self, place: Path, environ: Mapping[str, str], origins: Origins) -> tuple[Config, Sequence[Group]]:
+        """Return the configuration and the groups that a start would have now.  Raises UsageError.
+
+        place: directory of the configuration file.  environ: of the start.  origins: is updated.
+        """
+        os.chdir(place)  # so that relative paths mean the same as at the start
+        file = None if self.config_file is None else str(place / self.config_file)
+        config, fresh = config_sources.load(self.flags, file=file, environ=environ, directory=place)
+        config = settle_directory(config)
+        if not config.require:
+            raise UsageError(NO_APPLICATION)
+        if not (self.groups or self.queue_options or config.groups):
+            gone = self.config_file or "kiqcluster.toml"
+            raise UsageError(f"no queue group is left: {place / gone} is gone, or names no groups")
+        origins.update(fresh)
+        return config, self.groups_of(config)
+
+
 @click.command(help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.argument("groups", nargs=-1, metavar="GROUP...")
 @click.option(
@@ -147,8 +181,9 @@ def command(
     **flags: Any,
 ) -> None:
     """Load the configuration and run the command that the flags choose."""
+    given = {name: value for name, value in flags.items() if value not in (None, ())}
+    arguments = Arguments(groups, queue_options, given, config_file)
     try:
-        given = {name: value for name, value in flags.items() if value not in (None, ())}
         if page is not None:
             exit_process(check(given, config_file, page))
         config, origins = config_sources.load(given, file=config_file)
@@ -166,23 +201,13 @@ def command(
         expansion.refuse_listing(groups, (path.name for path in Path.cwd().iterdir()))
         if not config.require:
             raise UsageError(NO_APPLICATION)
-        parsed = expansion.groups_from(groups, queue_options, config)
+        parsed = arguments.groups_of(config)
         if dryrun or list_queues:
             show_slots(config, parsed, as_json=as_json, names_only=list_queues)
             return
-
         # Without the embedded server's REDIS_URL, which is exported only for the workers.
         environ = {**os.environ, "KIQ_ENV": config.environment}
-
-        def read_config() -> tuple[Config, Sequence[Group]]:
-            again, fresh = read_again(given, config_file, place, environ)
-            if not (groups or queue_options or again.groups):
-                gone = config_file or "kiqcluster.toml"
-                raise UsageError(f"no queue group is left: {place / gone} is gone, or names no groups")
-            origins.update(fresh)
-            return again, expansion.groups_from(groups, queue_options, again)
-
-        code = run_cluster(config, origins, parsed, read_config)
+        code = run_cluster(config, origins, parsed, lambda: arguments.read_again(place, environ, origins))
     except KiqError as error:
         click.echo(f"kiqcluster: {error}", err=True)
         exit_process(error.exit_code)
@@ -241,19 +266,6 @@ def run_cluster(config: Config, origins: Origins, groups: Sequence[Any], read_co
         )
 
     return Supervisor(config, groups, run, events, os.environ, read_config).run()
-
-
-def read_again(
-    flags: Mapping[str, Any], config_file: str | None, place: Path, environ: Mapping[str, str]
-) -> tuple[Config, Origins]:
-    """Return the configuration that a start would read now.  environ: of the start.  Raises UsageError."""
-    os.chdir(place)  # so that relative paths mean the same as at the start
-    file = None if config_file is None else str(place / config_file)
-    config, origins = config_sources.load(flags, file=file, environ=environ, directory=place)
-    config = settle_directory(config)
-    if not config.require:
-        raise UsageError(NO_APPLICATION)
-    return config, origins
 
 
 def place_of_file(config: Config) -> Path:

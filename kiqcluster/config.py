@@ -233,7 +233,18 @@ def describe(config: Config, origins: Origins) -> list[tuple[str, str, str]]:
 
 def check(config: Config) -> None:
     """Raise UsageError for values that cannot work, each with the remedy."""
-    checks = (
+    for is_fine, complaint in (*_numbers(config), *_combinations(config), *_choices(config)):
+        if not is_fine:
+            raise UsageError(complaint)
+    _check_queues(config.queues)
+    parse_listen(config.listen)
+    parse_address(config.known_redis())
+    _check_database(config.known_redis())
+
+
+def _numbers(config: Config) -> tuple[tuple[bool, str], ...]:
+    """Return whether each number is in its range, and the complaint if it is not."""
+    return (
         (config.concurrency is None or config.concurrency >= 1, "concurrency must be at least 1"),
         (
             config.min_concurrency >= 0 and config.max_concurrency >= 0,
@@ -244,6 +255,23 @@ def check(config: Config) -> None:
         (config.bake_time >= 0, "bake_time cannot be negative; 0 = none"),
         (config.silence_timeout >= 0, "silence_timeout cannot be negative; 0 = off"),
         (config.recover_after > 0, "recover_after must be more than 0 seconds"),
+        (config.respawn_burst >= 1, "respawn_burst must be at least 1"),
+        (config.quiet_lease >= 0, "quiet_lease cannot be negative; 0 = no end"),
+        (min(config.max_jobs, config.max_rss, config.max_rss_hard) >= 0, "max_jobs and max_rss cannot be negative"),
+        (config.ready_quorum is None or config.ready_quorum >= 1, "ready_quorum must be at least 1"),
+        (config.min_serving is None or config.min_serving >= 0, "min_serving cannot be negative"),
+        (config.max_retries >= 0, "max_retries cannot be negative"),
+        (config.max_retries_after_interruption >= 1, "max_retries_after_interruption must be at least 1"),
+        (config.max_forced_stops >= 0, "max_forced_stops cannot be negative"),
+        (config.dead_max_jobs >= 1 and config.dead_timeout > 0, "dead_max_jobs and dead_timeout must be positive"),
+        (config.average_scheduled_poll_interval > 0, "average_scheduled_poll_interval must be more than 0 seconds"),
+    )
+
+
+def _combinations(config: Config) -> tuple[tuple[bool, str], ...]:
+    """Return whether settings go with each other, and the complaint if they do not."""
+    needed = config.timeout + STOP_GRACE_SECONDS
+    return (
         (
             config.silence_timeout < config.recover_after,
             f"silence_timeout ({config.silence_timeout:g} s) must be below recover_after ({config.recover_after:g} s), "
@@ -251,30 +279,26 @@ def check(config: Config) -> None:
             "lower silence_timeout (0 = off), or raise recover_after",
         ),
         (
-            not config.platform_timeout or config.platform_timeout > config.timeout + STOP_GRACE_SECONDS,
+            not config.platform_timeout or config.platform_timeout > needed,
             f"platform_timeout ({config.platform_timeout:g} s) must be more than timeout + {STOP_GRACE_SECONDS:.0f} "
-            f"({config.timeout + STOP_GRACE_SECONDS:g} s), or the platform kills jobs that are being put back: "
+            f"({needed:g} s), or the platform kills jobs that are being put back: "
             "raise TimeoutStopSec or terminationGracePeriodSeconds, or lower --timeout",
         ),
-        (config.respawn_burst >= 1, "respawn_burst must be at least 1"),
-        (config.quiet_lease >= 0, "quiet_lease cannot be negative; 0 = no end"),
-        (min(config.max_jobs, config.max_rss, config.max_rss_hard) >= 0, "max_jobs and max_rss cannot be negative"),
         (
             not (config.max_rss and config.max_rss_hard) or config.max_rss_hard >= config.max_rss,
             "max_rss_hard must not be below max_rss",
         ),
-        (config.ready_quorum is None or config.ready_quorum >= 1, "ready_quorum must be at least 1"),
-        (config.min_serving is None or config.min_serving >= 0, "min_serving cannot be negative"),
         (
             not (config.preload and config.watch),
             "--watch is for changed code, and with --preload workers have the code of the start for ever: "
             "leave one of them out",
         ),
-        (config.max_retries >= 0, "max_retries cannot be negative"),
-        (config.max_retries_after_interruption >= 1, "max_retries_after_interruption must be at least 1"),
-        (config.max_forced_stops >= 0, "max_forced_stops cannot be negative"),
-        (config.dead_max_jobs >= 1 and config.dead_timeout > 0, "dead_max_jobs and dead_timeout must be positive"),
-        (config.average_scheduled_poll_interval > 0, "average_scheduled_poll_interval must be more than 0 seconds"),
+    )
+
+
+def _choices(config: Config) -> tuple[tuple[bool, str], ...]:
+    """Return whether each setting has one of its words, and the complaint if it has not."""
+    return (
         (config.log_format in LOG_FORMATS, f"log_format is one of {', '.join(LOG_FORMATS)}"),
         (config.log_level in LOG_LEVELS, f"log_level is one of {', '.join(LOG_LEVELS)}"),
         (config.strict_args in ARGUMENT_MODES, f"strict_args is one of {', '.join(ARGUMENT_MODES)}"),
@@ -283,13 +307,6 @@ def check(config: Config) -> None:
             'ruby_json is "2.12" for json 2.12 and later, "2.6" for those before (in quotes: 2.60 is another number)',
         ),
     )
-    for fine, complaint in checks:
-        if not fine:
-            raise UsageError(complaint)
-    _check_queues(config.queues)
-    parse_listen(config.listen)
-    parse_address(config.known_redis())
-    _check_database(config.known_redis())
 
 
 def _check_queues(names: Iterable[str]) -> None:

@@ -246,51 +246,55 @@ def presentable(payload: Payload, queue: str, now: float) -> dict[str, JSON]:
     Source: reference §2.6, tried field by field on Sidekiq 6.4.1, 7.3.10 and 8.1.7.
     """
     changes: dict[str, JSON] = {}
-    malformed: dict[str, JSON] = {}
-
-    def replace(key: str, value: JSON) -> None:
-        if key in payload:
-            malformed[key] = payload[key]
-        changes[key] = value
-
     if not isinstance(payload.get("queue"), str) or not payload["queue"]:
-        replace("queue", queue)
+        changes["queue"] = queue
     if not isinstance(payload.get("jid"), str) or not payload["jid"]:
-        replace("jid", new_jid())
+        changes["jid"] = new_jid()
     if not isinstance(payload.get("class"), str) or not payload["class"]:
-        replace("class", INVALID_PAYLOAD)
-    arguments = payload.get("args")
-    if not isinstance(arguments, list):
-        arguments = []
-        replace("args", arguments)
-    if not arguments and payload.get("encrypt"):  # pages mask the last argument
-        replace("encrypt", False)
-    wrapped = payload.get("wrapped")
-    if wrapped and payload.get("class") in WRAPPERS and not _is_envelope(arguments, wrapped):
-        replace("wrapped", None)
-    for key in ("created_at", "enqueued_at", "failed_at", "retried_at"):
-        if key in payload and seconds(payload[key]) is None:
-            replace(key, now)
-    if "retry_count" in payload and not _is_retry_count(payload["retry_count"]):
-        replace("retry_count", 0)
-    if payload.get("retry_for") and not _is_retry_window(payload["retry_for"]):
-        replace("retry_for", None)
-    if "at" in payload and (isinstance(payload["at"], bool) or not isinstance(payload["at"], int | float)):
-        replace("at", now)
-    for key in [key for key in payload if key == "cattr" or key.startswith("cattr_")]:
-        if not isinstance(payload[key], dict):
-            replace(key, {})
-    if "tags" in payload and not _is_tag_list(payload["tags"]):
-        replace("tags", [])
-    for key in ("error_class", "error_message"):
-        if key in payload and not isinstance(payload[key], str):
-            replace(key, ruby_json.encode(payload[key]).decode())
-    if "error_backtrace" in payload and decode_backtrace(payload["error_backtrace"]) is None:
-        replace("error_backtrace", encode_backtrace([]))
-    if malformed:
+        changes["class"] = INVALID_PAYLOAD
+    _mend_arguments(payload, changes)
+    _mend_times(payload, changes, now)
+    _mend_details(payload, changes)
+    if changes and (malformed := {key: payload[key] for key in changes if key in payload}):
         earlier = payload.get(MALFORMED)
         changes[MALFORMED] = {**(earlier if isinstance(earlier, dict) else {}), **malformed}
     return changes
+
+
+def _mend_arguments(payload: Payload, changes: dict[str, JSON]) -> None:
+    arguments = payload.get("args")
+    if not isinstance(arguments, list):
+        changes["args"] = arguments = []
+    if not arguments and payload.get("encrypt"):  # pages mask the last argument
+        changes["encrypt"] = False
+    wrapped = payload.get("wrapped")
+    if wrapped and payload.get("class") in WRAPPERS and not _is_envelope(arguments, wrapped):
+        changes["wrapped"] = None
+
+
+def _mend_times(payload: Payload, changes: dict[str, JSON], now: float) -> None:
+    for key in ("created_at", "enqueued_at", "failed_at", "retried_at"):
+        if key in payload and seconds(payload[key]) is None:
+            changes[key] = now
+    if "retry_count" in payload and not _is_retry_count(payload["retry_count"]):
+        changes["retry_count"] = 0
+    if payload.get("retry_for") and not _is_retry_window(payload["retry_for"]):
+        changes["retry_for"] = None
+    if "at" in payload and (isinstance(payload["at"], bool) or not isinstance(payload["at"], int | float)):
+        changes["at"] = now
+
+
+def _mend_details(payload: Payload, changes: dict[str, JSON]) -> None:
+    for key in payload:
+        if (key == "cattr" or key.startswith("cattr_")) and not isinstance(payload[key], dict):
+            changes[key] = {}
+    if "tags" in payload and not _is_tag_list(payload["tags"]):
+        changes["tags"] = []
+    for key in ("error_class", "error_message"):
+        if key in payload and not isinstance(payload[key], str):
+            changes[key] = ruby_json.encode(payload[key]).decode()
+    if "error_backtrace" in payload and decode_backtrace(payload["error_backtrace"]) is None:
+        changes["error_backtrace"] = encode_backtrace([])
 
 
 def _is_envelope(arguments: JSON, wrapped: JSON) -> bool:

@@ -33,8 +33,9 @@ from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.tallies import Tally
 from kiqcluster.sidekiq.outcome import Done
 from kiqcluster.sidekiq.queue_groups import parse_group
+from kiqcluster.supervisor.cluster.child import Child, LastBeat
 from kiqcluster.supervisor.cluster.expansion import SlotPlan
-from kiqcluster.supervisor.cluster.slots import Child, Slot
+from kiqcluster.supervisor.cluster.slots import Slot
 from kiqcluster.supervisor.cluster.state import ClusterState
 from kiqcluster.supervisor.http.endpoints import Endpoints
 from kiqcluster.supervisor.metrics.page import ClusterMetrics
@@ -145,7 +146,7 @@ def make_supervisor(ends: Sequence[socket.socket], path: str) -> Supervisor:
     supervisor = Supervisor(selector, metrics, endpoints)
     for number, end in enumerate(ends):
         slot = Slot(SlotPlan(number, parse_group("*"), {}, "random", 1))
-        slot.child = Child(NOBODY + number, number, Channel(end), started_at=0.0, last_beat=0.0)
+        slot.child = Child(NOBODY + number, Channel(end), started_at=0.0, beat=LastBeat(0.0))
         state.slots.append(slot)
         selector.register(end, selectors.EVENT_READ, partial(supervisor.take_in, slot, slot.child))
     return supervisor

@@ -32,7 +32,7 @@ from kiqcluster.store import embedded
 from kiqcluster.supervisor import catalogue
 from kiqcluster.supervisor.cluster import expansion
 from kiqcluster.supervisor.configuration import ReadConfig
-from kiqcluster.supervisor.processes import SpawnSpec
+from kiqcluster.supervisor.spawner import SpawnSpec
 from kiqcluster.supervisor.supervisor import Supervisor
 from kiqcluster.version import VERSION
 from kiqcluster.worker.child import ChildSpec, run_child

@@ -11,8 +11,9 @@ from kiqcluster.process.metrics import Family, Labels, Row
 from kiqcluster.process.negotiation import TEXT
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.queue_groups import parse_group
+from kiqcluster.supervisor.cluster.child import Child, LastBeat
 from kiqcluster.supervisor.cluster.expansion import SlotPlan
-from kiqcluster.supervisor.cluster.slots import Child, Slot
+from kiqcluster.supervisor.cluster.slots import Slot
 from kiqcluster.supervisor.cluster.state import ClusterState
 from kiqcluster.supervisor.metrics.page import ClusterMetrics
 from kiqcluster.worker.metrics.metrics_delta import MetricsDelta, rows_of
@@ -61,7 +62,7 @@ class Worker:
         self._stage = stage
         self.registry = CollectorRegistry()
         self.slot = Slot(SlotPlan(slot, parse_group("*"), {}, "random", 1))
-        self.child = Child(pid, slot, None, started_at=0.0, last_beat=0.0)  # type: ignore[arg-type]  # it has no socket
+        self.child = Child(pid, None, started_at=0.0, beat=LastBeat(0.0))  # type: ignore[arg-type]  # it has no socket
         self._metrics_delta = MetricsDelta()
 
     def report(self) -> None:

@@ -24,7 +24,7 @@ from kiqcluster.config import Config
 from kiqcluster.errors import ApplicationError, ExitCode, KiqError, UsageError
 from kiqcluster.ipc.frames import Channel
 from kiqcluster.ipc.thread_stacks import ThreadStacks
-from kiqcluster.supervisor.cluster.slots import Death
+from kiqcluster.supervisor.cluster.child import Death
 from kiqcluster.supervisor.fork import fork_with_socket
 from kiqcluster.supervisor.preflight import Preflight, PreflightReport
 from kiqcluster.version import VERSION

@@ -23,8 +23,8 @@ from kiqcluster.clock import Clock
 from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.process.events import Events
 from kiqcluster.store import embedded
+from kiqcluster.supervisor.cluster.child import Death
 from kiqcluster.supervisor.cluster.respawn import HEALTHY_SECONDS, History, after_death
-from kiqcluster.supervisor.cluster.slots import Death
 from kiqcluster.supervisor.fork import die_with_parent, fork, reap
 
 __all__ = ["EmbeddedServer"]

@@ -15,47 +15,27 @@ from __future__ import annotations
 import os
 import selectors
 import signal
-import socket
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from math import inf
-from pathlib import Path
 from random import Random
 
 from kiqcluster.clock import Clock
 from kiqcluster.config import STOP_GRACE_SECONDS, Config
 from kiqcluster.errors import ApplicationError
-from kiqcluster.ipc.frames import Channel, Frame
-from kiqcluster.ipc.running_jobs import RunningJob, RunningJobs
-from kiqcluster.ipc.thread_stacks import ThreadStacks
+from kiqcluster.ipc.frames import Frame
+from kiqcluster.ipc.running_jobs import RunningJob
 from kiqcluster.process.events import Events
 from kiqcluster.supervisor.cluster import respawn
-from kiqcluster.supervisor.cluster.expansion import SlotPlan
+from kiqcluster.supervisor.cluster.child import Child, Death, restart_reason
+from kiqcluster.supervisor.cluster.deadlines import Deadline, passed_deadline
 from kiqcluster.supervisor.cluster.liveness import Liveness
-from kiqcluster.supervisor.cluster.slots import Child, Death, Slot, restart_reason
+from kiqcluster.supervisor.cluster.slots import Slot
 from kiqcluster.supervisor.cluster.state import ClusterState
-from kiqcluster.supervisor.fork import fork_with_socket, reap
+from kiqcluster.supervisor.fork import reap
 from kiqcluster.supervisor.metrics.page import ClusterMetrics
-from kiqcluster.supervisor.release_paths import Start
+from kiqcluster.supervisor.spawner import Spawner
 
-__all__ = ["ProcessManager", "ProcessObserver", "SpawnSpec"]
-
-JOB_LIMIT_JITTER = 0.1  # max_jobs differs by this share, so that processes of one age are not replaced together
-
-
-@dataclass(frozen=True, slots=True)
-class SpawnSpec:
-    """What a new worker process needs to know; cli.py turns it into the worker's ChildSpec."""
-
-    config: Config
-    plan: SlotPlan
-    known_queues: tuple[str, ...]
-    quiet: bool
-    running_jobs: RunningJobs
-    parent: socket.socket
-    orphans: dict[str, tuple[str, ...]]
-    directory: Path = field(default_factory=Path.cwd)
+__all__ = ["ProcessManager", "ProcessObserver"]
 
 
 class ProcessObserver:
@@ -81,20 +61,14 @@ class ProcessObserver:
 
 
 class ProcessManager:
-    """run_child: runs a worker in a forked process and returns its exit code.
-
-    close_inherited: closes, in a child, the supervisor's descriptors.  enter: changes to the directory of the
-    application and returns what a process gets there.
-    """
+    """The worker processes of all slots.  config: that of new processes and of all deadlines; a reload replaces it."""
 
     def __init__(
         self,
         config: Config,
         state: ClusterState,
         metrics: ClusterMetrics,
-        run_child: Callable[[SpawnSpec], int],
-        close_inherited: Callable[[], None],
-        enter: Callable[[], Start],
+        spawner: Spawner,
         selector: selectors.BaseSelector,
         events: Events,
         clock: Clock,
@@ -105,9 +79,7 @@ class ProcessManager:
         self.observers: list[ProcessObserver] = []
         self._state = state
         self._metrics = metrics
-        self._run_child = run_child
-        self._close_inherited = close_inherited
-        self._enter = enter
+        self._spawner = spawner
         self._selector = selector
         self._events = events
         self._clock = clock
@@ -125,8 +97,8 @@ class ProcessManager:
         """Close, in a new process, what belongs to its siblings."""
         for _, child in self.children():
             child.channel.close()
-            if child.stacks is not None:
-                child.stacks.close()
+            if child.responses.stacks is not None:
+                child.responses.stacks.close()
 
     def dump(self, pid: int = 0) -> str | None:
         """Have processes log the stacks of their threads.  Those that read no frames do it by a handler in C.
@@ -136,7 +108,7 @@ class ProcessManager:
         meant = [child for _, child in self.children() if pid in (0, child.pid)]
         for child in meant:
             child.channel.send("dump")
-            if child.is_unresponsive or not child.is_ready:
+            if child.responses.is_unresponsive or not child.is_ready:
                 self._liveness.request_stacks(child)
         return None if meant or not pid else f"has no worker process {pid}"
 
@@ -168,51 +140,21 @@ class ProcessManager:
         return "" if slot.replacement is not None else self._spawn_error
 
     def _spawn(self, slot: Slot, *, quiet: bool) -> Child | None:
-        now = self._clock.monotonic()
-        shared = ExitStack()
         try:
-            running_jobs = RunningJobs(slot.plan.concurrency)
-            shared.callback(running_jobs.close)
-            stacks = ThreadStacks()
-            shared.callback(stacks.close)
-            start = self._enter()
-
-            def run(parent: socket.socket) -> int:
-                stacks.install_handlers()
-                orphans = dict(slot.orphans)
-                spec = SpawnSpec(
-                    self.config, slot.plan, self.known_queues, quiet, running_jobs, parent, orphans, start.directory
-                )
-                return self._run_child(spec)
-
-            pid, ours = fork_with_socket(run, self._close_inherited, f"slot {slot.number}")
+            child = self._spawner.spawn(slot, self.config, self.known_queues, quiet=quiet)
         except (OSError, ApplicationError) as error:
-            shared.close()
             self._spawn_error = f"no process could be started: {error}"
             self._events.emit("fork_failed", slot=slot.number, error=error)
             if slot.child is None:
-                self._record_death(slot, None, None, now)
+                self._record_death(slot, None, None, self._clock.monotonic())
             return None
-        child = Child(
-            pid, slot.number, Channel(ours), started_at=now, last_beat=now, running_jobs=running_jobs, stacks=stacks,
-            release=start.release, generation=start.generation, job_limit=self._job_limit(),
-        )  # fmt: skip
-        self._selector.register(ours, selectors.EVENT_READ, lambda: self._on_frames(slot, child))
-        self._events.emit("child_started", slot=slot.number, child=pid, release=start.release)
-        if start.gone:
-            self._events.emit("release_gone", slot=slot.number, gone=start.gone, release=start.release)
-        if start.wanted:
-            self._events.emit("child_behind", slot=slot.number, child=pid, release=start.release, wanted=start.wanted)
+        self._selector.register(child.channel.socket, selectors.EVENT_READ, lambda: self._on_frames(slot, child))
         return child
-
-    def _job_limit(self) -> float:
-        limit = self.config.max_jobs
-        return limit * (1 + JOB_LIMIT_JITTER * self._rng.random()) if limit else inf
 
     # 2. frames
 
     def _on_frames(self, slot: Slot, child: Child) -> None:
-        child.last_frame_at = self._clock.monotonic()
+        child.responses.last_frame_at = self._clock.monotonic()
         for frame in child.channel.receive():
             self._on_frame(slot, child, frame)
         if child.channel.closed:
@@ -226,7 +168,7 @@ class ProcessManager:
                     self._state.fenced += bool(child.identities)
                     child.identities.append(frame["identity"])
             case "booting":
-                child.last_beat, child.waits_for = self._clock.monotonic(), frame["reason"]
+                child.beat.at, child.waits_for = self._clock.monotonic(), frame["reason"]
             case "ready":
                 child.boot_memory = frame["pss"] or 0
                 self._on_ready(slot, child)
@@ -243,16 +185,16 @@ class ProcessManager:
                 for observer in self.observers:
                     observer.on_control(frame["message"])
             case "last_words":
-                child.exit_reason = child.exit_reason or frame["reason"]
+                child.ending.exit_reason = child.ending.exit_reason or frame["reason"]
             case "bye":
-                child.said_bye = True
+                child.ending.said_bye = True
                 child.identities.clear()
 
     def _on_ready(self, slot: Slot, child: Child) -> None:
         now = self._clock.monotonic()
-        child.ready_at = child.last_beat = now
-        child.last_beat_epoch = self._clock.now()
-        child.waits_for, child.redis = "", True  # it has joined there
+        child.ready_at = child.beat.at = now
+        child.beat.epoch = self._clock.now()
+        child.waits_for, child.beat.redis = "", True  # it has joined there
         self._state.was_up = True
         slot.history = respawn.after_ready(slot.history)
         self._events.emit("child_ready", slot=slot.number, child=child.pid, seconds=now - child.started_at)
@@ -261,20 +203,11 @@ class ProcessManager:
         self.ask_sibling_to_recover()
 
     def _on_beat(self, slot: Slot, child: Child, frame: Frame) -> None:
-        child.busy, child.redis, child.quiet = frame["busy"], frame["redis"], frame["quiet"]
-        child.processed = frame["processed"]
-        child.prefetched = frame["prefetched"]
-        child.round_trips = frame["round_trips"]
-        child.round_trip_seconds = frame["round_trip_seconds"]
-        if not frame["drained"]:
-            child.drained_since = inf
-        elif child.drained_since == inf:
-            child.drained_since = self._clock.monotonic()
-        child.rss = child.resident_bytes() or child.rss
-        child.pss = frame["pss"]
+        child.quiet = frame["quiet"]
+        child.beat.update(frame, child.resident_bytes(), self._clock.monotonic())
         if frame["progress"]:
-            child.last_beat, child.last_beat_epoch = self._clock.monotonic(), self._clock.now()
-            is_sound = not child.kill_reason and not child.is_dead and not self._state.is_stopping
+            child.beat.at, child.beat.epoch = self._clock.monotonic(), self._clock.now()
+            is_sound = not child.ending.kill_reason and not child.ending.is_dead and not self._state.is_stopping
             if child is slot.replacement and is_sound:  # it has booted and it fetches
                 self._promote(slot)
 
@@ -303,12 +236,13 @@ class ProcessManager:
 
     def ask_to_stop(self, child: Child, seconds: float, reason: str = "") -> None:
         """Ask a process to stop.  seconds: for its running jobs.  reason: label of the restart counter."""
-        child.stop_deadline = min(child.stop_deadline, self._clock.monotonic() + seconds + STOP_GRACE_SECONDS)
-        child.stop_reason = child.stop_reason or reason
+        child.ending.stop_deadline = min(
+            child.ending.stop_deadline, self._clock.monotonic() + seconds + STOP_GRACE_SECONDS
+        )
+        child.ending.stop_reason = child.ending.stop_reason or reason
         child.channel.send("stop", seconds=seconds)
-        if child.channel.closed or not (
-            child.identities or child.is_ready
-        ):  # it still imports the application and reads no frames
+        reads_frames = child.identities or child.is_ready  # else it still imports the application
+        if child.channel.closed or not reads_frames:
             os.kill(child.pid, signal.SIGTERM)
 
     def drain(self, slot: Slot) -> None:
@@ -336,7 +270,7 @@ class ProcessManager:
         """Reap the processes that have died."""
         for slot, child in self.children():
             if (reaped := reap(child.pid)) is not None:
-                child.cpu = reaped.cpu
+                child.ending.cpu = reaped.cpu
                 self._on_exit(slot, child, Death.of(reaped.status))
         self._remove_retired_slots()
 
@@ -351,16 +285,16 @@ class ProcessManager:
                 slots[0].orphans.update(slot.orphans)
 
     def _on_exit(self, slot: Slot, child: Child, death: Death) -> None:
-        child.is_dead = True  # its last frames may not promote it
+        child.ending.is_dead = True  # its last frames may not promote it
         if not child.channel.closed:
             for frame in child.channel.receive():
                 self._on_frame(slot, child, frame)
             self._selector.unregister(child.channel.socket)
             child.channel.close()
         running = child.running_jobs.jobs()
-        child.read_stacks()  # of a crash
+        child.responses.read_stacks()  # of a crash
         child.close()
-        blamed_token = tuple(each.token for each in running if child.blamed_token in ("", each.token))
+        blamed_token = tuple(each.token for each in running if child.ending.blamed_token in ("", each.token))
         slot.orphans.update(dict.fromkeys(child.identities, blamed_token))
         self._metrics.on_child_exit(slot, child)
         self.ask_sibling_to_recover()  # before another process is asked to stop
@@ -389,7 +323,7 @@ class ProcessManager:
         reason = restart_reason(child, death)
         slot.restarts[reason] += 1
         slot.memory_strikes = 0
-        if child.stop_reason and not child.kill_reason:  # it was asked to stop
+        if child.ending.stop_reason and not child.ending.kill_reason:  # it was asked to stop
             self._events.emit("child_left", slot=slot.number, child=child.pid)
         else:
             self._report(slot, child, death, reason, running)
@@ -401,26 +335,18 @@ class ProcessManager:
                 "child_backoff", slot=slot.number, seconds=wait, why=slot.history.why_waiting,
                 failures=slot.history.failures,
             )  # fmt: skip
-        if not child.stop_reason:
+        if not child.ending.stop_reason:
             for observer in self.observers:
                 observer.on_death(slot, f"pid {child.pid} {death}{child.reason}")
 
     def _report(self, slot: Slot, child: Child, death: Death, reason: str, jobs: list[RunningJob]) -> None:
         now, epoch = self._clock.monotonic(), self._clock.now()
         running = [each.as_json(epoch) for each in jobs]
-        slot.last_death = {
-            "at": epoch,
-            "how": str(death),
-            "reason": reason,
-            "running": running,
-            "uptime": now - child.started_at,
-            "error": child.exit_reason,
-            "stacks": child.stacks_read,
-            "release": child.release,
-        }
+        slot.last_death = child.death_record(death, reason, now, epoch, running)
         self._events.emit(
             "child_died", slot=slot.number, child=child.pid, death=death, reason=reason, running=running,
-            report=child.describe_death(death, now, epoch, jobs), error=child.exit_reason, stacks=child.stacks_read,
+            report=child.describe_death(death, now, epoch, jobs),
+            error=child.ending.exit_reason, stacks=child.responses.stacks_read,
         )  # fmt: skip
 
     def _record_death(self, slot: Slot, ready_for: float | None, code: int | None, now: float) -> None:
@@ -435,10 +361,9 @@ class ProcessManager:
         if not orphans:
             return
         able = [child for _, child in self.children() if child.is_able]
-        for child in sorted(able, key=lambda each: each.stop_deadline < inf)[
-            :1
-        ]:  # prefer one that was not asked to stop
-            child.channel.send("recover", orphans=orphans)
+        if able:
+            chosen = min(able, key=lambda each: each.ending.is_asked_to_stop)  # prefer one that was not asked to stop
+            chosen.channel.send("recover", orphans=orphans)
 
     # 5. deadlines
 
@@ -446,68 +371,62 @@ class ProcessManager:
         """Kill overdue processes, and end the quiet of single processes whose lease is over."""
         now = self._clock.monotonic()
         for slot, child in self.children():
-            if child.kill_reason:
+            if child.ending.kill_reason:
                 self._kill_overdue(slot, child, now)
                 continue
-            if now >= min(child.stop_deadline, inf if self._state.stop_by is None else self._state.stop_by):
-                self._events.emit("stop_overdue", slot=slot.number, child=child.pid)
-                self._state.killed_at_stop |= self._state.is_stopping
-                self._kill(child, "overdue")
-            elif self._is_still_booting(slot, child) and now >= child.last_beat + self.config.boot_timeout:
-                reason = f"was not ready within {self.config.boot_timeout:g} s (boot_timeout)"
-                self._mark_overdue(child, reason, "boot")
-            elif self._is_silent(child, now):
-                reason = f"made no progress for {self.config.silence_timeout:g} s (silence_timeout)"
-                self._mark_overdue(child, reason, "silent")
-            elif now >= child.quiet_until:
-                child.quiet_until = inf
-                if not self._state.quiet:  # else the lease of the cluster's quiet counts
-                    self._events.emit("child_quiet_expired", slot=slot.number, child=child.pid)
-                    child.channel.send("resume")
-            self._liveness.check(slot, child, is_leaving=self._is_leaving(child))
+            match passed_deadline(slot, child, self.config, self._state.stop_by, now):
+                case Deadline.STOP:
+                    self._events.emit("stop_overdue", slot=slot.number, child=child.pid)
+                    self._state.killed_at_stop |= self._state.is_stopping
+                    self._kill(child, "overdue")
+                case Deadline.BOOT:
+                    reason = f"was not ready within {self.config.boot_timeout:g} s (boot_timeout)"
+                    self._mark_overdue(child, reason, "boot")
+                case Deadline.SILENCE:
+                    reason = f"made no progress for {self.config.silence_timeout:g} s (silence_timeout)"
+                    self._mark_overdue(child, reason, "silent")
+                case Deadline.QUIET:
+                    self._end_quiet(slot, child)
+            is_leaving = self._state.is_stopping or child.ending.is_asked_to_stop
+            self._liveness.check(slot, child, is_leaving=is_leaving)
+
+    def _end_quiet(self, slot: Slot, child: Child) -> None:
+        child.quiet_until = inf
+        if not self._state.quiet:  # else the lease of the cluster's quiet counts
+            self._events.emit("child_quiet_expired", slot=slot.number, child=child.pid)
+            child.channel.send("resume")
 
     def _mark_overdue(self, child: Child, reason: str, kind: str) -> None:
         """Have a child killed after a moment in which it writes its stacks."""
-        child.exit_reason, child.kill_reason = reason, kind
-        child.kill_due = self._clock.monotonic()
+        child.ending.exit_reason, child.ending.kill_reason = reason, kind
+        child.ending.kill_due = self._clock.monotonic()
         if self._liveness.request_stacks(child):
-            child.kill_due = child.dump_due
+            child.ending.kill_due = child.responses.dump_due
 
     def kill_job(self, jid: str, by: str) -> str | None:
         """Kill the process that runs a job, and blame that job alone; return why that is not possible, or None."""
         for _, child in self.children():
             for job in child.running_jobs.jobs():
-                if job.jid == jid and not child.kill_reason:
-                    child.blamed_token = job.token
+                if job.jid == jid and not child.ending.kill_reason:
+                    child.ending.blamed_token = job.token
                     self._mark_overdue(child, f"runs {job.name} {jid}, which {by} wants to end", "job_killed")
                     return None
         return f"runs no job {jid}"
 
     def _kill_overdue(self, slot: Slot, child: Child, now: float) -> None:
-        if child.kill_due is None or now < child.kill_due:
+        if child.ending.kill_due is None or now < child.ending.kill_due:
             return
-        child.kill_due = None
-        child.read_stacks()
+        child.ending.kill_due = None
+        child.responses.read_stacks()
         self._events.emit(
-            "child_overdue", slot=slot.number, child=child.pid, reason=child.exit_reason,
-            stacks=child.stacks_read or "(it does not tell its stacks)",
+            "child_overdue", slot=slot.number, child=child.pid, reason=child.ending.exit_reason,
+            stacks=child.responses.stacks_read or "(it does not tell its stacks)",
         )  # fmt: skip
-        self._kill(child, child.kill_reason)
-
-    def _is_leaving(self, child: Child) -> bool:
-        return self._state.is_stopping or child.stop_deadline < inf
-
-    def _is_still_booting(self, slot: Slot, child: Child) -> bool:
-        """Return whether boot_timeout applies: a replacement that is ready has to fetch as well."""
-        return not child.is_ready or child is slot.replacement
-
-    def _is_silent(self, child: Child, now: float) -> bool:
-        limit = self.config.silence_timeout
-        return bool(limit) and child.is_ready and not self._is_leaving(child) and now >= child.last_beat + limit
+        self._kill(child, child.ending.kill_reason)
 
     def _kill(self, child: Child, reason: str) -> None:
         """Kill a child with its process group."""
-        child.kill_reason = reason
+        child.ending.kill_reason = reason
         try:
             os.killpg(child.pid, signal.SIGKILL)
         except ProcessLookupError:  # it does not lead its group yet, or is dead and not reaped

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from kiqcluster.clock import Clock
-from kiqcluster.supervisor.cluster.slots import Child, Slot
+from kiqcluster.supervisor.cluster.child import Child
+from kiqcluster.supervisor.cluster.slots import Slot
 from kiqcluster.supervisor.cluster.state import ClusterState
 from kiqcluster.supervisor.processes import ProcessManager
 from kiqcluster.version import VERSION
@@ -86,7 +87,7 @@ class Publisher:
         for slot in self._state.slots:
             found += [(slot, child) for child in slot.children()] or [(slot, None)]
         if len(found) > MAX_CHILDREN:
-            found.sort(key=lambda each: each[1] is not None and each[0].state.is_serving and each[1].redis)
+            found.sort(key=lambda each: each[1] is not None and each[0].state.is_serving and each[1].beat.redis)
         return found[:MAX_CHILDREN]
 
 
@@ -100,5 +101,5 @@ def _row(slot: Slot, child: Child | None, now: float) -> Mapping[str, Any]:
         }  # fmt: skip
     return {
         **about, "pid": child.pid, "state": child.state, "release": child.release,
-        "generation": child.generation, "backoff": 0.0, "waits_for": child.waits_for, "redis": child.redis,
+        "generation": child.generation, "backoff": 0.0, "waits_for": child.waits_for, "redis": child.beat.redis,
     }  # fmt: skip

@@ -26,8 +26,9 @@ from kiqcluster.clock import Clock
 from kiqcluster.errors import ApplicationError, KiqError
 from kiqcluster.process.events import Events
 from kiqcluster.supervisor.catalogue import Catalogue, CatalogueQuery, Superseded
+from kiqcluster.supervisor.cluster.child import Child
 from kiqcluster.supervisor.cluster.recycling import Recycling
-from kiqcluster.supervisor.cluster.slots import Child, Slot
+from kiqcluster.supervisor.cluster.slots import Slot
 from kiqcluster.supervisor.cluster.state import ClusterState, Roll, RollPhase
 from kiqcluster.supervisor.configuration import ClusterConfiguration
 from kiqcluster.supervisor.processes import ProcessManager, ProcessObserver

@@ -43,11 +43,12 @@ from kiqcluster.supervisor.fork import name_process, reap, reap_adopted
 from kiqcluster.supervisor.http.endpoints import Endpoints
 from kiqcluster.supervisor.metrics.page import ClusterMetrics
 from kiqcluster.supervisor.pidfile import Pidfile
-from kiqcluster.supervisor.processes import ProcessManager, ProcessObserver, SpawnSpec
+from kiqcluster.supervisor.processes import ProcessManager, ProcessObserver
 from kiqcluster.supervisor.publisher import Publisher
 from kiqcluster.supervisor.release_paths import ReleasePaths
 from kiqcluster.supervisor.rolling_restart import RollingRestart
 from kiqcluster.supervisor.signals import SignalInbox
+from kiqcluster.supervisor.spawner import Spawner, SpawnSpec
 from kiqcluster.supervisor.systemd import SystemdNotifier, unknown_limit
 from kiqcluster.supervisor.watch import FileWatcher
 
@@ -97,17 +98,24 @@ class Supervisor(ProcessObserver):
         self._query = CatalogueQuery(
             config.known_directory(), self._selector, self._clock, self._close_inherited, self._unreaped.add
         )
+        rng = Random()
+        spawner = Spawner(
+            lambda spec: self._run(run_child, spec),
+            self._close_inherited,
+            lambda: self._rolling_restart.enter_release(),
+            events,
+            self._clock,
+            rng,
+        )
         self._processes = ProcessManager(
             config,
             self.state,
             self._metrics,
-            lambda spec: self._run(run_child, spec),
-            self._close_inherited,
-            lambda: self._rolling_restart.enter_release(),
+            spawner,
             self._selector,
             events,
             self._clock,
-            Random(),
+            rng,
         )
         self._publisher = Publisher(self._name, self.state, self._processes, self._clock)
         self._configuration = ClusterConfiguration(
@@ -321,7 +329,7 @@ class Supervisor(ProcessObserver):
             return
         if any(slot.leaving or slot.replacement is not None or slot.orphans for slot in slots):
             return
-        since = max(inf if slot.child is None else slot.child.drained_since for slot in slots)
+        since = max(inf if slot.child is None else slot.child.beat.drained_since for slot in slots)
         if self._clock.monotonic() >= since + DRAIN_CONFIRM_SECONDS:
             self._stop("drained", self._processes.config.timeout)
 

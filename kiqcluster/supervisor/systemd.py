@@ -164,7 +164,7 @@ def status_line(state: ClusterState, now: float) -> str:
 
 def _status(state: ClusterState, now: float) -> str:
     children = [child for slot in state.slots for child in slot.children()]  # with replacements and those that leave
-    busy = sum(child.busy for child in children)
+    busy = sum(child.beat.busy for child in children)
     if state.is_stopping:
         return f"stopping, at most {_span(state.seconds_left(now))} more: {len(children)} workers left, {busy} busy"
     if not state.slots:

@@ -1,7 +1,9 @@
 """What the supervisor knows of its cluster, and decisions about it.
 
 state         what is true of the cluster as a whole
+child         one worker process, as the supervisor sees it, and its end
 slots         the slots and the children in them
+deadlines     which deadline a child has passed; pure
 respawn       when a slot gets its next process; pure
 expansion     queue arguments → slots; pure
 quiet_lease   whether the cluster fetches, who asked for quiet, and until when; pure

@@ -15,7 +15,8 @@ from math import inf
 
 from kiqcluster.clock import Clock
 from kiqcluster.process.events import Events
-from kiqcluster.supervisor.cluster.slots import Child, Slot, describe_jobs
+from kiqcluster.supervisor.cluster.child import Child, describe_jobs
+from kiqcluster.supervisor.cluster.slots import Slot
 
 __all__ = ["DUMP_SECONDS", "UNRESPONSIVE_SECONDS", "Liveness"]
 
@@ -34,23 +35,23 @@ class Liveness:
         """Check one child.  is_leaving: it may be silent, since it has a deadline to stop."""
         now = self._clock.monotonic()
         if child.is_ready and not is_leaving:
-            seconds = now - child.last_frame_at
+            seconds = now - child.responses.last_frame_at
             if seconds >= UNRESPONSIVE_SECONDS:
                 self._on_silence(slot, child, seconds)
-            elif child.is_unresponsive:
-                child.is_unresponsive = False
+            elif child.responses.is_unresponsive:
+                child.responses.is_unresponsive = False
                 self._events.emit("child_responds", slot=slot.number, child=child.pid)
-        if now >= child.dump_due:
-            child.dump_due = inf
-            if stacks := child.read_stacks():
+        if now >= child.responses.dump_due:
+            child.responses.dump_due = inf
+            if stacks := child.responses.read_stacks():
                 self._events.emit("child_stacks", slot=slot.number, child=child.pid, stacks=stacks)
 
     def _on_silence(self, slot: Slot, child: Child, seconds: float) -> None:
         jobs = child.running_jobs.jobs()
-        child.busy = len(jobs)  # no beat reports it any more
-        if child.is_unresponsive:
+        child.beat.busy = len(jobs)  # no beat reports it any more
+        if child.responses.is_unresponsive:
             return
-        child.is_unresponsive = True
+        child.responses.is_unresponsive = True
         epoch = self._clock.now()
         self._events.emit(
             "child_unresponsive", slot=slot.number, child=child.pid, seconds=seconds,
@@ -60,11 +61,11 @@ class Liveness:
 
     def request_stacks(self, child: Child) -> bool:
         """Ask a child for its stacks; return whether it can answer."""
-        if child.stacks is None:
+        if child.responses.stacks is None:
             return False
         try:
-            child.stacks.request(child.pid)
+            child.responses.stacks.request(child.pid)
         except OSError:  # it has died
             return False
-        child.dump_due = self._clock.monotonic() + DUMP_SECONDS
+        child.responses.dump_due = self._clock.monotonic() + DUMP_SECONDS
         return True

@@ -15,7 +15,8 @@ from kiqcluster.clock import Clock
 from kiqcluster.config import Config
 from kiqcluster.control.slot_state import SlotState
 from kiqcluster.process.events import Events
-from kiqcluster.supervisor.cluster.slots import Child, Slot
+from kiqcluster.supervisor.cluster.child import Child
+from kiqcluster.supervisor.cluster.slots import Slot
 from kiqcluster.supervisor.cluster.state import ClusterState
 
 __all__ = ["MAX_MEMORY_STRIKES", "MEMORY_CHECK_SECONDS", "Recycling"]
@@ -52,9 +53,9 @@ class Recycling:
         """Queue the workers that have reached a limit."""
         for slot in self._state.slots:
             if slot.state.is_serving and slot.child is not None:
-                if slot.child.processed >= slot.child.job_limit:
+                if slot.child.beat.processed >= slot.child.job_limit:
                     self._replace(slot, "max_jobs")
-                if slot.child.rss and self._clock.monotonic() >= slot.memory_check_at:  # its first beat has come
+                if slot.child.beat.rss and self._clock.monotonic() >= slot.memory_check_at:  # its first beat has come
                     slot.memory_check_at = self._clock.monotonic() + MEMORY_CHECK_SECONDS
                     self._check_memory(slot, slot.child)
                     return  # one worker a turn: a check takes a millisecond or more
@@ -63,7 +64,7 @@ class Recycling:
         config = self._config()
         if not config.max_rss and not config.max_rss_hard:
             return
-        size = child.unshared_bytes() / MEGABYTE
+        size = child.beat.unshared_bytes() / MEGABYTE
         soft = self._usable_limit("max_rss", config.max_rss, child)
         hard = self._usable_limit("max_rss_hard", config.max_rss_hard, child)
         slot.memory_strikes = slot.memory_strikes + 1 if size > soft else 0

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kiqcluster.ipc.running_jobs import RunningJob
-from kiqcluster.supervisor.cluster.slots import Child, Slot
+from kiqcluster.supervisor.cluster.child import Child
+from kiqcluster.supervisor.cluster.slots import Slot
 from kiqcluster.supervisor.cluster.state import ClusterState
 from kiqcluster.version import VERSION
 
@@ -52,9 +53,9 @@ def _why_slot_is_not(slot: Slot, *, is_quiet: bool) -> str | None:
         return _why_no_child_serves(slot)
     if child.quiet or is_quiet:
         return f"slot {slot.number} is quiet"
-    if child.is_unresponsive:
+    if child.responses.is_unresponsive:
         return f"slot {slot.number} does not respond: a job may hold the interpreter"
-    if not child.redis:
+    if not child.beat.redis:
         return f"slot {slot.number} cannot reach Redis"
     return None
 
@@ -128,14 +129,14 @@ def _process_document(child: Child | None, now: float) -> dict[str, Any]:
         "generation": child.generation if child else None,
         "pid": child.pid if child else None,
         "identity": child.identities[-1] if child and child.identities else None,
-        "busy": child.busy if child else 0,
+        "busy": child.beat.busy if child else 0,
         "running": [_job_document(job) for job in child.running_jobs.jobs()] if child else [],
-        "processed": child.processed if child else 0,
-        "prefetched": child.prefetched if child else 0,
+        "processed": child.beat.processed if child else 0,
+        "prefetched": child.beat.prefetched if child else 0,
         "quiet": child.quiet if child else False,
-        "redis": child.redis if child else False,
-        "rss": child.rss if child else 0,
+        "redis": child.beat.redis if child else False,
+        "rss": child.beat.rss if child else 0,
         "uptime": round(now - child.started_at, 3) if child else None,
-        "last_beat_ago": round(now - child.last_beat, 3) if child else None,
+        "last_beat_ago": round(now - child.beat.at, 3) if child else None,
         "waits_for": child.waits_for if child else "",
     }

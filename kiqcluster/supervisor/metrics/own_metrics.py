@@ -17,7 +17,8 @@ import psutil
 from kiqcluster.clock import Clock
 from kiqcluster.control.slot_state import SlotState
 from kiqcluster.process.negotiation import Format
-from kiqcluster.supervisor.cluster.slots import Child, Slot
+from kiqcluster.supervisor.cluster.child import Child
+from kiqcluster.supervisor.cluster.slots import Slot
 from kiqcluster.supervisor.cluster.state import ClusterState
 from kiqcluster.supervisor.metrics.text_format import Labels, family_header, format_value, sample_prefix
 from kiqcluster.version import VERSION
@@ -74,9 +75,9 @@ class ExitedTotals:
     round_trip_seconds: float = 0.0
 
     def add(self, child: Child, usage: Usage) -> None:
-        self.cpu += max(usage.cpu, child.cpu)  # of a dead one the kernel tells the whole
-        self.round_trips += child.round_trips
-        self.round_trip_seconds += child.round_trip_seconds
+        self.cpu += max(usage.cpu, child.ending.cpu)  # of a dead one the kernel tells the whole
+        self.round_trips += child.beat.round_trips
+        self.round_trip_seconds += child.beat.round_trip_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ SLOT_GAUGES: tuple[tuple[str, str, Callable[[SlotSnapshot], float | None]], ...]
     (
         "kiqcluster_child_last_beat_timestamp_seconds",
         "When the slot's process last told that jobs can run",
-        lambda view: view.child.last_beat_epoch if view.child and view.child.last_beat_epoch else None,
+        lambda view: view.child.beat.epoch if view.child and view.child.beat.epoch else None,
     ),
     (
         "kiqcluster_child_boot_seconds",
@@ -143,12 +144,12 @@ SLOT_GAUGES: tuple[tuple[str, str, Callable[[SlotSnapshot], float | None]], ...]
     (
         "kiqcluster_prefetched_units",
         "Units that the slot's process holds and has not started",
-        lambda view: view.child.prefetched if view.child else None,
+        lambda view: view.child.beat.prefetched if view.child else None,
     ),
     (
         "kiqcluster_redis_up",
         "Whether the slot's process reaches Redis",
-        lambda view: float(view.child.redis) if view.child and view.child.is_ready else None,
+        lambda view: float(view.child.beat.redis) if view.child and view.child.is_ready else None,
     ),
 )
 SLOT_COUNTERS: tuple[tuple[str, str, Callable[[SlotSnapshot], float | None]], ...] = (

@@ -17,7 +17,8 @@ from typing import Any
 from kiqcluster.clock import Clock
 from kiqcluster.process.negotiation import Format
 from kiqcluster.sidekiq import ruby_json
-from kiqcluster.supervisor.cluster.slots import Child, Slot
+from kiqcluster.supervisor.cluster.child import Child
+from kiqcluster.supervisor.cluster.slots import Slot
 from kiqcluster.supervisor.cluster.state import ClusterState
 from kiqcluster.supervisor.metrics.aggregate import Family, Layout, Source
 from kiqcluster.supervisor.metrics.own_metrics import OwnMetrics

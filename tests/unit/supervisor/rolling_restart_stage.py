@@ -12,8 +12,9 @@ from kiqcluster.ipc.frames import Channel
 from kiqcluster.process.events import Events
 from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.supervisor.catalogue import Catalogue, Failed, StartPreflight, Then
+from kiqcluster.supervisor.cluster.child import Child, LastBeat
 from kiqcluster.supervisor.cluster.expansion import SlotPlan
-from kiqcluster.supervisor.cluster.slots import Child, Slot
+from kiqcluster.supervisor.cluster.slots import Slot
 from kiqcluster.supervisor.cluster.state import ClusterState
 from kiqcluster.supervisor.release_paths import ReleasePaths
 from kiqcluster.supervisor.rolling_restart import RollingRestart
@@ -39,7 +40,7 @@ class StandInProcesses:
         self._sockets += [ours, theirs]
         now = self._clock.monotonic()
         generation = self._state.generation if self.generation is None else self.generation
-        child = Child(os.getpid(), slot.number, Channel(ours), now, now, generation=generation)
+        child = Child(os.getpid(), Channel(ours), now, LastBeat(now), generation=generation)
         child.ready_at = now if ready else None
         return child
 
@@ -56,8 +57,9 @@ class StandInProcesses:
             slot.replacement = None
 
     def ask_to_stop(self, child: Child, seconds: float, reason: str = "") -> None:
-        child.stop_deadline = self._clock.monotonic() + seconds
-        self.asked_to_stop.append((child.slot, seconds, reason))
+        child.ending.stop_deadline = self._clock.monotonic() + seconds
+        (number,) = (slot.number for slot in self._state.slots if child in slot.children())
+        self.asked_to_stop.append((number, seconds, reason))
 
     def close(self) -> None:
         for sock in self._sockets:

@@ -11,8 +11,9 @@ import pytest
 
 from kiqcluster.control.orders import AlreadyLogged
 from kiqcluster.sidekiq.queue_groups import parse_group
+from kiqcluster.supervisor.cluster.child import Child, Ending, LastBeat
 from kiqcluster.supervisor.cluster.expansion import SlotPlan
-from kiqcluster.supervisor.cluster.slots import Child, Slot
+from kiqcluster.supervisor.cluster.slots import Slot
 from kiqcluster.supervisor.cluster.state import ClusterState, ReloadReport
 from kiqcluster.supervisor.publisher import (
     MAX_ANSWERS,
@@ -54,9 +55,9 @@ class Stage:
             self.state.slots.append(slot)
         self.publisher = Publisher("here:1:abc", self.state, self.processes, self.clock)  # type: ignore[arg-type]
 
-    def child(self, number: int, **fields: Any) -> Child:
-        about = {"ready_at": 900.0, "redis": True, "release": "/r/1", **fields}
-        return Child(100 + number, number, None, started_at=0.0, last_beat=0.0, **about)  # type: ignore[arg-type]  # it has no socket
+    def child(self, number: int, *, redis: bool = True, **fields: Any) -> Child:
+        about = {"ready_at": 900.0, "release": "/r/1", **fields}
+        return Child(100 + number, None, 0.0, LastBeat(0.0, redis=redis), **about)  # type: ignore[arg-type]  # it has no socket
 
     def rows(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = json.loads(json.dumps(self.publisher.document()))["children"]
@@ -77,7 +78,7 @@ def stage() -> Stage:
 def test_each_process_has_a_row_with_the_release_that_it_runs(stage: Stage) -> None:
     slot = stage.state.slots[1]
     assert slot.child is not None
-    slot.leaving.append(replace(slot.child, pid=7, stop_deadline=1_005.0))
+    slot.leaving.append(replace(slot.child, pid=7, ending=Ending(stop_deadline=1_005.0)))
     slot.child = stage.child(1, release="/r/2", generation=1, ready_at=None, waits_for="Redis", redis=False)
 
     first, second, third = stage.rows()
@@ -139,7 +140,7 @@ def test_what_concerns_one_process_waits_until_a_second_has_passed(stage: Stage)
     assert child is not None
     stage.tell()
 
-    child.redis = False
+    child.beat.redis = False
 
     assert [
         stage.tell(MIN_INTERVAL_SECONDS / 2),

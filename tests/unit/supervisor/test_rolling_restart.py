@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from kiqcluster.supervisor.cluster.child import Ending
 from kiqcluster.supervisor.cluster.recycling import MAX_MEMORY_STRIKES, MEMORY_CHECK_SECONDS
 from kiqcluster.supervisor.cluster.respawn import History
 from kiqcluster.supervisor.cluster.state import RollPhase
@@ -245,7 +246,7 @@ class TestBakeTime:
     def test_who_is_recycled_runs_the_code_that_ran_and_does_not_wait(self, stage: Stage) -> None:
         for slot in stage.state.slots[:2]:
             assert slot.child is not None
-            slot.child.job_limit, slot.child.processed = 10.5, 11
+            slot.child.job_limit, slot.child.beat.processed = 10.5, 11
         stage.restart.turn()
 
         stage.renew(0)
@@ -292,7 +293,7 @@ class TestMaxJobs:
     def _two_have_run_enough(self, stage: Stage) -> None:
         for slot in stage.state.slots[:2]:
             assert slot.child is not None
-            slot.child.job_limit, slot.child.processed = 10.5, 11
+            slot.child.job_limit, slot.child.beat.processed = 10.5, 11
 
     def test_who_has_run_enough_is_replaced_one_at_a_time(self, stage: Stage) -> None:
         stage.restart.turn()
@@ -312,7 +313,7 @@ class TestMaxJobs:
     def test_who_has_not_stays(self, stage: Stage) -> None:
         for slot in stage.state.slots[:2]:
             assert slot.child is not None
-            slot.child.processed = 10
+            slot.child.beat.processed = 10
 
         stage.restart.turn()
 
@@ -334,7 +335,13 @@ class TestMaxJobs:
         assert stage.happened.count("recycle_failed") == 1
 
     @pytest.mark.parametrize(
-        "change", [{"kill_reason": "silent"}, {"stop_deadline": 2_000.0}, {"said_bye": True}, {"ready_at": None}]
+        "change",
+        [
+            {"ending": Ending(kill_reason="silent")},
+            {"ending": Ending(stop_deadline=2_000.0)},
+            {"ending": Ending(said_bye=True)},
+            {"ready_at": None},
+        ],
     )
     def test_who_is_on_the_way_in_or_out_is_left_alone(self, stage: Stage, change: dict[str, object]) -> None:
         for slot in stage.state.slots:
@@ -371,7 +378,7 @@ class TestMemory:
         for _ in range(times):
             for slot in stage.state.slots:
                 if slot.child is not None:
-                    slot.child.rss, slot.child.pss = 5_000_000, 3_000_000
+                    slot.child.beat.rss, slot.child.beat.pss = 5_000_000, 3_000_000
                 slot.memory_check_at = min(slot.memory_check_at, stage.clock.time)
             for _ in stage.state.slots:
                 stage.restart.turn()
@@ -416,7 +423,7 @@ class TestMemory:
         stage.restart.turn()
         assert stage.processes.asked_to_stop == []
 
-        slot.child.rss = 5_000_000
+        slot.child.beat.rss = 5_000_000
         stage.restart.turn()
 
         assert stage.processes.asked_to_stop == [(0, 0.0, "max_rss")]

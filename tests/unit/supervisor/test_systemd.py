@@ -14,8 +14,9 @@ import pytest
 
 from kiqcluster.ipc.frames import Channel
 from kiqcluster.sidekiq.queue_groups import parse_group
+from kiqcluster.supervisor.cluster.child import Child, LastBeat
 from kiqcluster.supervisor.cluster.expansion import SlotPlan
-from kiqcluster.supervisor.cluster.slots import Child, Slot
+from kiqcluster.supervisor.cluster.slots import Slot
 from kiqcluster.supervisor.cluster.state import ClusterState, Roll, RollPhase
 from kiqcluster.supervisor.systemd import (
     EXTENSION_INTERVAL_SECONDS,
@@ -80,7 +81,7 @@ def state() -> Iterator[ClusterState]:
     slots = []
     for number, (ours, _) in enumerate(pairs):
         slot = Slot(SlotPlan(number, parse_group("*"), {}, "random", 1))
-        slot.child = Child(1, number, Channel(ours), started_at=START, last_beat=START, ready_at=START, busy=3)
+        slot.child = Child(1, Channel(ours), START, LastBeat(START, busy=3), ready_at=START)
         slots.append(slot)
     yield ClusterState(started_at=START, slots=slots)
     for pair in pairs:
@@ -403,7 +404,7 @@ class TestStatus:
 
         for turn in range(1_000):
             assert state.slots[0].child is not None
-            state.slots[0].child.busy = turn
+            state.slots[0].child.beat.busy = turn
             notifier.report(state, True)
             heard += len(manager.heard())
             clock.time += 0.01
@@ -461,7 +462,7 @@ class TestStatus:
         old = state.slots[0].child
         assert old is not None
         state.slots[0].leaving.append(old)
-        state.slots[0].child = replace(old, busy=1)
+        state.slots[0].child = replace(old, beat=LastBeat(START, busy=1))
 
         assert status_line(state, START) == "4 of 4 slots ready, 13 busy"
 

@@ -18,8 +18,9 @@ from kiqcluster.errors import UsageError
 from kiqcluster.process.events import Events
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.queue_groups import parse_group
+from kiqcluster.supervisor.cluster.child import Child, LastBeat
 from kiqcluster.supervisor.cluster.expansion import SlotPlan
-from kiqcluster.supervisor.cluster.slots import Child, Slot
+from kiqcluster.supervisor.cluster.slots import Slot
 from kiqcluster.supervisor.cluster.state import ClusterState
 from kiqcluster.supervisor.http.endpoints import ORDERS, Endpoints
 from kiqcluster.supervisor.http.server import ACCEPT_PAUSE_SECONDS, MAX_CONNECTIONS, REQUEST_TIMEOUT_SECONDS
@@ -53,7 +54,7 @@ class Supervisor:
 
     def add_slot(self, *, is_ready: bool) -> Slot:
         slot = Slot(SlotPlan(0, parse_group("*"), {}, "random", 1))
-        slot.child = Child(1 << 22, 0, None, started_at=0.0, last_beat=0.0, redis=True)  # type: ignore[arg-type]  # it has no socket
+        slot.child = Child(1 << 22, None, started_at=0.0, beat=LastBeat(0.0, redis=True))  # type: ignore[arg-type]  # it has no socket
         slot.child.ready_at = 1.0 if is_ready else None
         slot.history = replace(slot.history, ever_ready=is_ready)
         self.state.slots.append(slot)
@@ -181,7 +182,7 @@ class TestPages:
         slot = supervisor.add_slot(is_ready=True)
         assert supervisor.ask("/readiness")[0] == 200
         assert slot.child is not None
-        slot.child.redis = False
+        slot.child.beat.redis = False
 
         status, _, body = supervisor.ask("/readiness")
         assert (status, json.loads(body)["reason"]) == (503, "slot 0 cannot reach Redis")

@@ -10,8 +10,9 @@ import pytest
 from kiqcluster.control.orders import BY_SIGNAL
 from kiqcluster.ipc.running_jobs import RunningJobs
 from kiqcluster.sidekiq.queue_groups import parse_group
+from kiqcluster.supervisor.cluster.child import Child, Ending, LastBeat
 from kiqcluster.supervisor.cluster.expansion import SlotPlan
-from kiqcluster.supervisor.cluster.slots import Child, Slot
+from kiqcluster.supervisor.cluster.slots import Slot
 from kiqcluster.supervisor.cluster.state import ClusterState, ReloadReport, Roll, RollPhase
 from kiqcluster.supervisor.http.status import status_document, why_not_ready, why_not_started
 
@@ -19,9 +20,9 @@ from kiqcluster.supervisor.http.status import status_document, why_not_ready, wh
 def slot_of(number: int, **fields: object) -> Slot:
     """Return a slot whose child serves, but for what the fields say."""
     slot = Slot(SlotPlan(number, parse_group("a=2,b"), {"a": 2, "b": 1}, "weighted", 5))
-    slot.child = Child(100 + number, number, None, started_at=10.0, last_beat=40.0, ready_at=12.0, redis=True)  # type: ignore[arg-type]  # it has no socket
+    slot.child = Child(100 + number, None, 10.0, LastBeat(40.0, redis=True), ready_at=12.0)  # type: ignore[arg-type]  # it has no socket
     for name, value in fields.items():
-        setattr(slot.child, name, value)
+        setattr(slot.child if hasattr(slot.child, name) else slot.child.beat, name, value)
     slot.history = replace(slot.history, ever_ready=slot.child.is_ready)
     return slot
 
@@ -132,7 +133,7 @@ class TestDocument:
         slot = state.slots[0]
         assert slot.child is not None
         slot.replacement = replace(slot.child, pid=7, ready_at=None)
-        slot.leaving = [replace(slot.child, pid=8, stop_deadline=60.0)]
+        slot.leaving = [replace(slot.child, pid=8, ending=Ending(stop_deadline=60.0))]
 
         shown = self.document(state)["slots"][0]  # type: ignore[index]
 

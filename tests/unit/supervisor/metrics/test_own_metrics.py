@@ -13,8 +13,9 @@ import pytest
 from kiqcluster.control.orders import BY_SIGNAL
 from kiqcluster.process.negotiation import TEXT
 from kiqcluster.sidekiq.queue_groups import parse_group
+from kiqcluster.supervisor.cluster.child import Child, LastBeat
 from kiqcluster.supervisor.cluster.expansion import SlotPlan
-from kiqcluster.supervisor.cluster.slots import Child, Slot
+from kiqcluster.supervisor.cluster.slots import Slot
 from kiqcluster.supervisor.cluster.state import ClusterState, Roll, RollPhase
 from kiqcluster.supervisor.fork import reap
 from kiqcluster.supervisor.metrics.own_metrics import REASONS, TURN_WINDOW_SECONDS, USAGE_CACHE_SECONDS, OwnMetrics
@@ -34,7 +35,7 @@ class Stage:
 
     def child(self, pid: int = NOBODY, slot: int = 0) -> Child:
         """Return a new process, in charge of a slot."""
-        child = Child(pid, slot, None, started_at=990.0, last_beat=990.0)  # type: ignore[arg-type]  # it has no socket
+        child = Child(pid, None, started_at=990.0, beat=LastBeat(990.0))  # type: ignore[arg-type]  # it has no socket
         self.state.slots[slot].child = child
         return child
 
@@ -75,8 +76,8 @@ class TestSlots:
 
     def test_a_process_is_told_by_its_slot(self, stage: Stage) -> None:
         child = stage.child()
-        child.ready_at, child.last_beat_epoch, child.generation, child.prefetched = 992.5, 5_000.0, 3, 7
-        child.redis = True
+        child.ready_at, child.beat.epoch, child.generation, child.beat.prefetched = 992.5, 5_000.0, 3, 7
+        child.beat.redis = True
 
         assert stage.of_slot("child_boot_seconds") == 2.5
         assert stage.of_slot("child_last_beat_timestamp_seconds") == 5_000
@@ -125,12 +126,12 @@ class TestProcesses:
 
     def test_cpu_and_round_trips_of_the_dead_stay(self, stage: Stage) -> None:
         child = stage.child(os.getpid())
-        child.round_trips, child.round_trip_seconds = 5, 0.5
+        child.beat.round_trips, child.beat.round_trip_seconds = 5, 0.5
         before = stage.of_slot("child_cpu_seconds_total") or 0
         stage.state.slots[0].child = None
         stage.own.on_child_exit(stage.state.slots[0], child)
         younger = stage.child()
-        younger.round_trips, younger.round_trip_seconds = 2, 0.25
+        younger.beat.round_trips, younger.beat.round_trip_seconds = 2, 0.25
 
         assert (stage.of_slot("child_cpu_seconds_total") or 0) >= before > 0
         assert stage.of_slot("fetch_round_trips_total") == 7
@@ -144,7 +145,7 @@ class TestProcesses:
         before = stage.of_slot("child_cpu_seconds_total") or 0
 
         process.stdin.close()
-        child.cpu = wait_until(lambda: reap(process.pid), "it to end").cpu
+        child.ending.cpu = wait_until(lambda: reap(process.pid), "it to end").cpu
         process.wait()
         stage.state.slots[0].child = None
         stage.own.on_child_exit(stage.state.slots[0], child)
@@ -154,9 +155,9 @@ class TestProcesses:
     def test_in_a_rolling_restart_all_processes_of_a_slot_count(self, stage: Stage) -> None:
         slot = stage.state.slots[0]
         old = stage.child()
-        old.round_trips = 5
+        old.beat.round_trips = 5
         slot.leaving.append(old)
-        stage.child(NOBODY + 1).round_trips = 2
+        stage.child(NOBODY + 1).beat.round_trips = 2
         assert stage.of_slot("fetch_round_trips_total") == 7
 
         slot.leaving.clear()

@@ -11,15 +11,24 @@ import pytest
 from kiqcluster.ipc.frames import Channel
 from kiqcluster.ipc.running_jobs import RunningJob
 from kiqcluster.sidekiq.queue_groups import parse_group
+from kiqcluster.supervisor.cluster.child import (
+    MAX_NAMED_JOBS,
+    Child,
+    Death,
+    Ending,
+    LastBeat,
+    Responses,
+    restart_reason,
+)
 from kiqcluster.supervisor.cluster.expansion import SlotPlan
-from kiqcluster.supervisor.cluster.slots import MAX_NAMED_JOBS, Child, Death, Slot, restart_reason
+from kiqcluster.supervisor.cluster.slots import Slot
 
 
 @pytest.fixture
 def child() -> Iterator[Child]:
     """A child that has just been started."""
     ours, theirs = socket.socketpair()
-    yield Child(pid=1, slot=0, channel=Channel(ours), started_at=0.0, last_beat=0.0)
+    yield Child(pid=1, channel=Channel(ours), started_at=0.0, beat=LastBeat(0.0))
     ours.close()
     theirs.close()
 
@@ -54,9 +63,9 @@ def test_every_signal_can_be_shown(number: int) -> None:
         ({}, Death(None, 9), "boot"),
         ({"ready_at": 1.0}, Death(None, 9), "killed"),
         ({"ready_at": 1.0}, Death(1, None), "crash"),
-        ({"ready_at": 1.0, "said_bye": True}, Death(0, None), "remote_stop"),
+        ({"ready_at": 1.0, "ending": Ending(said_bye=True)}, Death(0, None), "remote_stop"),
         ({"ready_at": 1.0}, Death(0, None), "crash"),
-        ({"ready_at": 1.0, "kill_reason": "silent"}, Death(None, 9), "silent"),
+        ({"ready_at": 1.0, "ending": Ending(kill_reason="silent")}, Death(None, 9), "silent"),
     ],
 )
 def test_a_death_that_nobody_asked_for_has_one_reason(
@@ -74,10 +83,10 @@ def test_a_death_that_nobody_asked_for_has_one_reason(
         ({}, "booting"),
         ({"ready_at": 1.0}, "ready"),
         ({"ready_at": 1.0, "quiet": True}, "quiet"),
-        ({"ready_at": 1.0, "quiet": True, "is_unresponsive": True}, "unresponsive"),
+        ({"ready_at": 1.0, "quiet": True, "responses": Responses(is_unresponsive=True)}, "unresponsive"),
         ({"quiet": True}, "booting"),
-        ({"ready_at": 1.0, "said_bye": True}, "stopping"),
-        ({"ready_at": 1.0, "kill_reason": "silent"}, "stopping"),
+        ({"ready_at": 1.0, "ending": Ending(said_bye=True)}, "stopping"),
+        ({"ready_at": 1.0, "ending": Ending(kill_reason="silent")}, "stopping"),
     ],
 )
 def test_a_slot_has_one_word_for_its_state(child: Child, changes: dict[str, object], state: str) -> None:
@@ -104,7 +113,7 @@ def test_a_slot_has_one_word_for_its_state(child: Child, changes: dict[str, obje
     ],
 )
 def test_why_it_ended_is_told_in_full_and_in_one_line(child: Child, words: str, reason: str, short: str | None) -> None:
-    child.exit_reason = words
+    child.ending.exit_reason = words
 
     assert child.reason == reason
     assert child.first_reason_line == (": -r shop failed to load: KeyError: 1" if short is None else short)
@@ -122,5 +131,5 @@ def test_what_ran_at_its_end_is_named_and_nobody_is_blamed_for_a_kill_of_ours(ch
     assert "running jobs: 12 (Invoice jid0 for 10.0 s, " in report
     assert ", 2 more)" in report
     assert "memory ran out" in report
-    child.kill_reason = "silent"
+    child.ending.kill_reason = "silent"
     assert "memory ran out" not in child.describe_death(Death(None, 9), 1.0, 1_000.0, jobs)

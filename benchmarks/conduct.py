@@ -15,15 +15,24 @@ from benchmarks.peers import Peer, Shape
 from benchmarks.stage import Failed, Pusher, Stage, Workers, wait_until
 from kiqcluster.sidekiq.keys import Keys
 
-__all__ = ["DOOMED", "LONG", "SHORT", "fairness", "idle", "kill", "latency", "memory"]
+__all__ = [
+    "KILLED_JOB_SECONDS",
+    "LONG_JOB_SECONDS",
+    "SHORT_JOB_SECONDS",
+    "fairness",
+    "idle",
+    "kill",
+    "latency",
+    "memory",
+]
 
-PAUSES = 0.005, 0.045  # shortest and longest seconds between two pushes to an idle worker
-DOOMED = 0.02  # seconds that the jobs beside a kill take
-BACK_DEADLINE = 60.0  # seconds after which units that are not back count as stranded
-SHORT, LONG = 0.001, 5.0  # seconds that the jobs of the fairness run take
-BURST = 200  # short jobs that come at once in it, with a long one among them
-BURST_PAUSES = 0.2, 0.8  # shortest and longest seconds between two bursts
-CALM_BURSTS = 3  # without a long job, so that workers learn to prefetch first
+PUSH_PAUSE_SECONDS = 0.005, 0.045  # shortest and longest seconds between two pushes to an idle worker
+KILLED_JOB_SECONDS = 0.02  # that the jobs beside a kill take
+RECOVERY_TIMEOUT_SECONDS = 60.0  # after which units that are not back count as stranded
+SHORT_JOB_SECONDS, LONG_JOB_SECONDS = 0.001, 5.0  # seconds that the jobs of the fairness run take
+BURST_JOBS = 200  # short jobs that come at once in it, with a long one among them
+BURST_PAUSE_SECONDS = 0.2, 0.8  # shortest and longest seconds between two bursts
+WARM_UP_BURSTS = 3  # without a long job, so that workers learn to prefetch first
 SPARE_THREADS = 4  # that never have a long job
 
 
@@ -42,7 +51,7 @@ def latency(stage: Stage, peer: Peer, scale: Scale) -> Figures:
     rng = Random(scale.samples)
     with idle_workers(stage, peer, scale, Shape()) as (pusher, workers), disturbance() as figures:
         for _ in range(scale.samples):
-            time.sleep(rng.uniform(*PAUSES))
+            time.sleep(rng.uniform(*PUSH_PAUSE_SECONDS))
             pusher.stamp()
         stage.wait_for_lines(1 + scale.samples, workers)
     return {**quantiles(waits(stage)), **figures}
@@ -87,7 +96,7 @@ def kill(stage: Stage, peer: Peer, scale: Scale) -> Figures:
     stage.clear()
     with stage.pusher(peer) as pusher:
         for number in range(scale.doomed):
-            pusher.push("tick", number, DOOMED)
+            pusher.push("tick", number, KILLED_JOB_SECONDS)
     with stage.workers(peer, Shape()) as workers:
         stage.wait_for_lines(scale.doomed + 1, workers)  # each job writes two: half of them have ended, and one runs
         killed = time.monotonic()
@@ -120,8 +129,8 @@ def kill_supervised(stage: Stage, workers: Workers) -> Figures:
     killed = time.monotonic()
     for process in workers.processes()[1:]:
         process.kill()
-    if not wait_until(lambda: not redis.exists(*held), BACK_DEADLINE):
-        raise Failed(f"what the killed worker held was not back within {BACK_DEADLINE:g} s")
+    if not wait_until(lambda: not redis.exists(*held), RECOVERY_TIMEOUT_SECONDS):
+        raise Failed(f"what the killed worker held was not back within {RECOVERY_TIMEOUT_SECONDS:g} s")
     return {"back": time.monotonic() - killed}
 
 
@@ -139,18 +148,18 @@ def wait_for_rest(stage: Stage, jobs: int, patience: float) -> set[float]:
 
 def fairness(stage: Stage, peer: Peer, scale: Scale) -> Figures:
     """Bursts of short jobs with a long one among them, in two processes that always have idle threads."""
-    rng, shape = Random(BURST), Shape(processes=2)
+    rng, shape = Random(BURST_JOBS), Shape(processes=2)
     most_long = shape.processes * shape.concurrency - SPARE_THREADS
     with idle_workers(stage, peer, scale, shape) as (pusher, workers):
         ends, bursts, longs = time.monotonic() + scale.fair, 0, 0
         while time.monotonic() < ends:
-            before = rng.randrange(1, BURST)
-            pusher.push_bulk("stamp", time.monotonic(), SHORT, count=before)
-            if bursts >= CALM_BURSTS and longs - len(stage.ledger.entries("end")) < most_long:
-                pusher.push("tick", longs, LONG)
+            before = rng.randrange(1, BURST_JOBS)
+            pusher.push_bulk("stamp", time.monotonic(), SHORT_JOB_SECONDS, count=before)
+            if bursts >= WARM_UP_BURSTS and longs - len(stage.ledger.entries("end")) < most_long:
+                pusher.push("tick", longs, LONG_JOB_SECONDS)
                 longs += 1
-            pusher.push_bulk("stamp", time.monotonic(), SHORT, count=BURST - before)
+            pusher.push_bulk("stamp", time.monotonic(), SHORT_JOB_SECONDS, count=BURST_JOBS - before)
             bursts += 1
-            time.sleep(rng.uniform(*BURST_PAUSES))
-        stage.wait_for_lines(1 + bursts * BURST + 2 * longs, workers)
-    return {**quantiles(waits(stage)), "shorts": bursts * BURST, "longs": longs}
+            time.sleep(rng.uniform(*BURST_PAUSE_SECONDS))
+        stage.wait_for_lines(1 + bursts * BURST_JOBS + 2 * longs, workers)
+    return {**quantiles(waits(stage)), "shorts": bursts * BURST_JOBS, "longs": longs}

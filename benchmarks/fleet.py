@@ -50,22 +50,26 @@ from kiqcluster.worker.failure_detector import BEATS_PER_WINDOW, pause
 from kiqcluster.worker.heartbeat import BEAT_SECONDS as HEARTBEAT
 from kiqcluster.worker.recovery import MAX_MEMBERS_PER_BEAT
 
-__all__ = ["CONNECTIONS", "SIZES", "fleet"]
+__all__ = ["CONNECTIONS_PER_PROCESS", "FLEET_SIZES", "fleet"]
 
-SIZES = (100, 1_000, 10_000)  # idle processes
-CONNECTIONS = 4  # of an idle process with one queue
-SIMULATORS = 2
+FLEET_SIZES = (100, 1_000, 10_000)  # idle processes
+CONNECTIONS_PER_PROCESS = 4  # of an idle process with one queue
+SIMULATOR_PROCESSES = 2
 SPARE_FILES = 200  # that a process opens for other things
-RECOVER_AFTER = 60.0  # seconds, the default
-SWEEP, BELL, POLL = 1.0, 30.0, 5.0  # seconds
+RECOVER_AFTER_SECONDS = 60.0  # seconds, the default
+SWEEP_SECONDS, WAKEUP_WAIT_SECONDS, POLL_SECONDS = 1.0, 30.0, 5.0  # seconds
 CHECK_BEATS = 6  # heartbeats from one check to the next
-GAP = 0.005  # seconds from a heartbeat to its wait
+BEAT_GAP_SECONDS = 0.005  # from a heartbeat to its wait
 SHORT_WAIT = "0.001"  # seconds that a wait takes on a shared connection
-PATIENCE = 60.0  # seconds that the driver waits for an answer
-KEPT_UP = 0.9  # share of the round trips due that the simulators must have made
-READ, MOST_AT_ONCE = 1 << 16, 512  # bytes, sockets: of one turn of a simulator
+ANSWER_TIMEOUT_SECONDS = 60.0  # that the driver waits for an answer
+MIN_TRIP_SHARE = 0.9  # share of the round trips due that the simulators must have made
+READ_BYTES, MAX_SOCKETS_PER_TURN = 1 << 16, 512  # bytes, sockets: of one turn of a simulator
 ROUND_TRIPS = (
-    1 / SWEEP + BEATS_PER_WINDOW / 0.85 / RECOVER_AFTER + 2 / HEARTBEAT + 1 / HEARTBEAT / CHECK_BEATS + 1 / BELL
+    1 / SWEEP_SECONDS
+    + BEATS_PER_WINDOW / 0.85 / RECOVER_AFTER_SECONDS
+    + 2 / HEARTBEAT
+    + 1 / HEARTBEAT / CHECK_BEATS
+    + 1 / WAKEUP_WAIT_SECONDS
 )
 INFO = (
     b'{"hostname":"bench","started_at":1795168740.5,"pid":4711,"tag":"shop","concurrency":10,"queues":["default"],'
@@ -82,18 +86,20 @@ Course = Iterator[tuple[float, socket.socket, bytes]]  # seconds until the next,
 def fleet(stage: Stage, _peer: Peer, scale: Scale) -> Figures:
     """What 100, 1 000 and 10 000 idle processes cost Redis.  growth: of each one of 10 000, over each one of 1 000."""
     figures: Figures = {}
-    sizes = SIZES if scale.fleet > 1 else SIZES[:1]
+    sizes = FLEET_SIZES if scale.fleet > 1 else FLEET_SIZES[:1]
     for size in sizes:
         stage.clear()
         figures |= {f"{name}_{size}": value for name, value in one_size(stage, size, scale.fleet).items()}
-    if len(sizes) == len(SIZES):
-        figures["growth"] = figures[f"cpu_{SIZES[2]}"] * SIZES[1] / figures[f"cpu_{SIZES[1]}"] / SIZES[2]
+    if len(sizes) == len(FLEET_SIZES):
+        figures["growth"] = (
+            figures[f"cpu_{FLEET_SIZES[2]}"] * FLEET_SIZES[1] / figures[f"cpu_{FLEET_SIZES[1]}"] / FLEET_SIZES[2]
+        )
     return figures
 
 
 def one_size(stage: Stage, size: int, seconds: float) -> Figures:
     """Return figures per second beside so many idle processes.  Raises Failed when the simulators were too slow."""
-    store = Store(stage.server.url, timeout=PATIENCE)
+    store = Store(stage.server.url, timeout=ANSWER_TIMEOUT_SECONDS)
     engine = Engine(store, DeadSetLimits(1, 1.0))
     for number in range(size):
         engine.join(Member(identity_of(number), 1, f"boot pid:[4026531836] {number} 4711"))
@@ -111,7 +117,7 @@ def one_size(stage: Stage, size: int, seconds: float) -> Figures:
         return float(sum(after[name] - before[name] for name in names)) / took
 
     made, due = rate("total_reads_processed"), ROUND_TRIPS * size
-    if made < KEPT_UP * due:
+    if made < MIN_TRIP_SHARE * due:
         raise Failed(f"{made:,.0f} round trips/s of {due:,.0f} that were due: the machine was too busy")
     return {
         "cpu": rate("used_cpu_user", "used_cpu_sys"),
@@ -125,7 +131,7 @@ def attend(store: Store, seconds: float) -> None:
     """Wait, and do what one process of the whole fleet does."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        time.sleep(min(POLL, max(0.0, until - time.monotonic())))
+        time.sleep(min(POLL_SECONDS, max(0.0, until - time.monotonic())))
         due = ("-inf", repr(SystemClock.now()), "LIMIT", 0, 100)
         store.pipeline([("ZRANGEBYSCORE", key, *due) for key in (store.keys.retry, store.keys.schedule)])
         store.call("SCARD", store.keys.processes)
@@ -137,13 +143,20 @@ def simulators(stage: Stage, size: int) -> Iterator[None]:
     """Run simulators for a `with` block; it begins when all are connected."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     limit = min(files, int(stage.server.redis.config_get()["maxclients"] or 0)) - SPARE_FILES
-    full = min(size, max(0, limit - size) // (CONNECTIONS - 1))
+    full = min(size, max(0, limit - size) // (CONNECTIONS_PER_PROCESS - 1))
     port = str(stage.server.redis.connection_pool.connection_kwargs["port"])
     running: list[subprocess.Popen[bytes]] = []
     try:
-        for number in range(SIMULATORS):
-            share = [str(total // SIMULATORS) for total in (size, full)]
-            command = [sys.executable, "-m", "benchmarks.fleet", port, str(number * (size // SIMULATORS)), *share]
+        for number in range(SIMULATOR_PROCESSES):
+            share = [str(total // SIMULATOR_PROCESSES) for total in (size, full)]
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.fleet",
+                port,
+                str(number * (size // SIMULATOR_PROCESSES)),
+                *share,
+            ]
             running.append(subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
         for each in running:
             if each.stdout is None or each.stdout.readline() != b"ready\n":
@@ -175,10 +188,10 @@ class Simulator:
 
     def run(self) -> None:
         """Simulate until standard input ends."""
-        standard_input, buffer, events, sockets = sys.stdin.fileno(), bytearray(READ), self._events, self._sockets
+        standard_input, buffer, events, sockets = sys.stdin.fileno(), bytearray(READ_BYTES), self._events, self._sockets
         self._epoll.register(standard_input, select.EPOLLIN)
         while True:
-            for number, _ in self._epoll.poll(max(0.0, events[0][0] - time.monotonic()), MOST_AT_ONCE):
+            for number, _ in self._epoll.poll(max(0.0, events[0][0] - time.monotonic()), MAX_SOCKETS_PER_TURN):
                 if number == standard_input or not sockets[number].recv_into(buffer):
                     return
             now = time.monotonic()
@@ -199,8 +212,12 @@ class Simulator:
 
     def _courses(self, number: int, *, has_all: bool) -> tuple[Course, ...]:
         keys, identity, shared = Keys(), identity_of(number), self._connect()
-        heart, bell, _fetch = [self._connect() for _ in range(CONNECTIONS - 1)] if has_all else [shared] * 3
-        waits = (f"{HEARTBEAT - 2 * GAP:.3f}", int(BELL)) if has_all else (SHORT_WAIT, SHORT_WAIT)
+        heart, bell, _fetch = [self._connect() for _ in range(CONNECTIONS_PER_PROCESS - 1)] if has_all else [shared] * 3
+        waits = (
+            (f"{HEARTBEAT - 2 * BEAT_GAP_SECONDS:.3f}", int(WAKEUP_WAIT_SECONDS))
+            if has_all
+            else (SHORT_WAIT, SHORT_WAIT)
+        )
         return (
             self._sweeps(shared, keys),
             self._beats(shared, keys, identity),
@@ -213,15 +230,19 @@ class Simulator:
     def _sweeps(self, sock: socket.socket, keys: Keys) -> Course:
         words = pack(("EXISTS", keys.queue("default"), keys.wake("default")))
         while True:
-            yield SWEEP, sock, words
+            yield SWEEP_SECONDS, sock, words
 
     def _beats(self, sock: socket.socket, keys: Keys, identity: str) -> Course:
         hashes = (keys.beats_of_format_1, keys.seen_of_format_1)
-        limits = (round(1e3 * RECOVER_AFTER), MAX_MEMBERS_PER_BEAT, round(1e3 * RECOVER_AFTER / BEATS_PER_WINDOW))
+        limits = (
+            round(1e3 * RECOVER_AFTER_SECONDS),
+            MAX_MEMBERS_PER_BEAT,
+            round(1e3 * RECOVER_AFTER_SECONDS / BEATS_PER_WINDOW),
+        )
         call = Call(BEAT, [keys.members, keys.beats, *hashes, keys.audit], [*limits, identity])
         words = pack(call.command("EVALSHA", BEAT.digest))
         while True:
-            yield pause(RECOVER_AFTER, self._rng), sock, words
+            yield pause(RECOVER_AFTER_SECONDS, self._rng), sock, words
 
     def _heartbeats(self, sock: socket.socket, keys: Keys, identity: str, wait: str) -> Course:
         wait_words = pack(("BLPOP", keys.control(identity), keys.signals(identity), wait))
@@ -247,14 +268,14 @@ class Simulator:
         beat = self._rng.randrange(CHECK_BEATS)
         while True:
             beat += 1
-            yield GAP, sock, sent
+            yield BEAT_GAP_SECONDS, sock, sent
             if beat % CHECK_BEATS == 0:
-                yield GAP, sock, check_words
-            yield HEARTBEAT - GAP * (2 if beat % CHECK_BEATS == 0 else 1), sock, wait_words
+                yield BEAT_GAP_SECONDS, sock, check_words
+            yield HEARTBEAT - BEAT_GAP_SECONDS * (2 if beat % CHECK_BEATS == 0 else 1), sock, wait_words
 
     def _wakeups(self, sock: socket.socket, words: bytes) -> Course:
         while True:
-            yield BELL + GAP, sock, words
+            yield WAKEUP_WAIT_SECONDS + BEAT_GAP_SECONDS, sock, words
 
 
 def identity_of(number: int) -> str:

@@ -33,9 +33,9 @@ __all__ = [
 
 Figures = dict[str, float]
 
-LONGEST_STRETCH = 1_000  # jobs between two marks
-FEWEST_MARKS = 100
-FIRST_JOBS = 20  # that a worker has run before it is called idle
+MAX_JOBS_BETWEEN_MARKS = 1_000  # jobs between two marks
+MIN_MARKS = 100
+WARM_UP_JOBS = 20  # that a worker has run before it is called idle
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Filled:
 
 def fill(pusher: Pusher, job: str, *arguments: float, count: int) -> Filled:
     """Enqueue about `count` jobs in order: a mark, jobs, a mark, jobs, …, a mark."""
-    every = max(2, min(LONGEST_STRETCH, count // FEWEST_MARKS))
+    every = max(2, min(MAX_JOBS_BETWEEN_MARKS, count // MIN_MARKS))
     chunks = max(1, count // every)
     for _ in range(chunks):
         pusher.push("mark", *arguments)
@@ -140,6 +140,6 @@ def quantiles(values: Sequence[float]) -> Figures:
 
 def run_first_jobs(stage: Stage, pusher: Pusher, workers: Workers) -> None:
     """Return once the workers have run a few jobs and have nothing left to do; the ledger has one line then."""
-    pusher.push("noop", count=FIRST_JOBS)
+    pusher.push("noop", count=WARM_UP_JOBS)
     pusher.push("mark")
     stage.wait_for_lines(1, workers)

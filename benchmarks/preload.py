@@ -23,8 +23,8 @@ from benchmarks.stage import Failed, wait_until
 from kiqcluster import Client, Store
 
 ROOT = Path(__file__).resolve().parent.parent
-PATIENCE = 60.0  # seconds
-SETTLE = 2.0  # seconds until a cluster is called idle
+TIMEOUT_SECONDS = 60.0
+SETTLE_SECONDS = 2.0  # until a cluster is called idle
 READS = {"idle": 0.0, "1 % read": 0.01, "all read": 1.0}
 
 
@@ -51,9 +51,9 @@ def have_read(server: Server, workers: int, share: float) -> None:
     client = Client(Store(server.url))
     for slot in range(workers):
         client.push({"class": "read", "args": [share], "queue": queue(slot)})
-    if not wait_until(lambda: server.redis.get("stat:processed") == str(workers), PATIENCE):
+    if not wait_until(lambda: server.redis.get("stat:processed") == str(workers), TIMEOUT_SECONDS):
         raise Failed("the workers did not run their jobs")
-    time.sleep(SETTLE)
+    time.sleep(SETTLE_SECONDS)
 
 
 def measure(server: Server, workers: int, *options: str) -> Iterator[tuple[str, float, float]]:

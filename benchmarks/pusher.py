@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-BULK = 1_000  # jobs in one call of a peer's bulk interface
+BULK_JOBS = 1_000  # jobs in one call of a peer's bulk interface
 
 
 class App(Protocol):
@@ -44,8 +44,8 @@ def push(app: App, job: str, arguments: Sequence[Any], count: int) -> float:
 
 def push_bulk(app: App, job: str, arguments: Sequence[Any], count: int) -> float:
     began = time.perf_counter()
-    for done in range(0, count, BULK):
-        app.push_many(job, [arguments] * min(BULK, count - done))
+    for done in range(0, count, BULK_JOBS):
+        app.push_many(job, [arguments] * min(BULK_JOBS, count - done))
     return time.perf_counter() - began
 
 

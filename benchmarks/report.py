@@ -19,7 +19,7 @@ from benchmarks.workloads import WORKLOADS, Column
 
 __all__ = ["Results", "Run", "render"]
 
-NOISY = 0.2  # share of a core that others used, from which on a run is called noisy
+NOISY_CORE_SHARE = 0.2  # share of a core that others used, from which on a run is called noisy
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def cell(values: Sequence[float], column: Column) -> str:
 
 
 def notes(runs: Sequence[Run]) -> str:
-    noisy = sum(run.figures.get("foreign", 0.0) > NOISY for run in runs)
+    noisy = sum(run.figures.get("foreign", 0.0) > NOISY_CORE_SHARE for run in runs)
     found = [f"{noisy} of {len(runs)} noisy"] if noisy else []
     for run in runs:
         if run.failure:
@@ -129,7 +129,7 @@ def how(results: Results) -> Iterator[str]:
     yield ""
     for name, text in results.conditions.items():
         yield f"- {name}: {text}"
-    yield f"- noisy: processes of others used more than {NOISY:.0%} of a core during the run"
+    yield f"- noisy: processes of others used more than {NOISY_CORE_SHARE:.0%} of a core during the run"
     yield ""
     yield from header("peer", "version and configuration")
     for name, text in {**results.peers, **results.absent}.items():

@@ -43,8 +43,8 @@ from kiqcluster.worker.metrics.metrics_delta import MetricsDelta
 
 CLOCK = SystemClock()
 FORK = multiprocessing.get_context("fork")
-ROOM = 1 << 22  # bytes that wait in a socket: a worker never waits for the supervisor
-NOBODY = 1 << 22  # beyond every pid: processes that are not there are not looked at
+SOCKET_BUFFER_BYTES = 1 << 22  # that wait in a socket: a worker never waits for the supervisor
+UNUSED_PID = 1 << 22  # beyond every pid: processes that are not there are not looked at
 
 Turn = tuple[float, float]  # seconds; seconds of CPU, which tell of nobody else on the machine
 
@@ -146,7 +146,7 @@ def make_supervisor(ends: Sequence[socket.socket], path: str) -> Supervisor:
     supervisor = Supervisor(selector, metrics, endpoints)
     for number, end in enumerate(ends):
         slot = Slot(SlotPlan(number, parse_group("*"), {}, "random", 1))
-        slot.child = Child(NOBODY + number, Channel(end), started_at=0.0, beat=LastBeat(0.0))
+        slot.child = Child(UNUSED_PID + number, Channel(end), started_at=0.0, beat=LastBeat(0.0))
         state.slots.append(slot)
         selector.register(end, selectors.EVENT_READ, partial(supervisor.take_in, slot, slot.child))
     return supervisor
@@ -156,7 +156,7 @@ def pairs(count: int) -> tuple[list[socket.socket], list[socket.socket]]:
     """Return both ends of that many socketpairs."""
     ours, theirs = zip(*(socket.socketpair() for _ in range(count)), strict=True)
     for each in (*ours, *theirs):
-        each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM)
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
     return list(ours), list(theirs)
 
 

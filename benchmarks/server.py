@@ -19,7 +19,7 @@ from kiqcluster.store import embedded
 __all__ = ["Counters", "Server", "free_port"]
 
 ROOT = Path(__file__).resolve().parent.parent
-PATIENCE = 10.0  # seconds until a server that does not answer is given up
+ANSWER_TIMEOUT_SECONDS = 10.0  # until a server that does not answer is given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +93,11 @@ def free_port() -> int:
 
 def wait_for_port(port: int) -> None:
     """Return once somebody listens there.  Raises TimeoutError."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + ANSWER_TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()
             return
         except OSError:
             time.sleep(0.02)
-    raise TimeoutError(f"nobody listened on port {port} within {PATIENCE:g} s")
+    raise TimeoutError(f"nobody listened on port {port} within {ANSWER_TIMEOUT_SECONDS:g} s")

@@ -22,8 +22,8 @@ from benchmarks.server import Server
 __all__ = ["Failed", "Pusher", "Stage", "Workers", "wait_until"]
 
 ROOT = Path(__file__).resolve().parent.parent
-LOOK = 0.01  # seconds between two looks at what is waited for
-STUCK = 60.0  # seconds without any progress after which a run has failed
+POLL_SECONDS = 0.01  # between two looks at what is waited for
+NO_PROGRESS_SECONDS = 60.0  # without any progress after which a run has failed
 
 
 class Failed(Exception):
@@ -84,9 +84,11 @@ class Stage:
             if lines > seen:
                 seen, since = lines, time.monotonic()
             workers.check()
-            if time.monotonic() - since > STUCK:
-                raise Failed(f"{lines} of {wanted} lines were written, then none for {STUCK:g} s; {workers.tail()}")
-            time.sleep(LOOK)
+            if time.monotonic() - since > NO_PROGRESS_SECONDS:
+                raise Failed(
+                    f"{lines} of {wanted} lines were written, then none for {NO_PROGRESS_SECONDS:g} s; {workers.tail()}"
+                )
+            time.sleep(POLL_SECONDS)
 
     def close(self) -> None:
         self.server.close()
@@ -196,5 +198,5 @@ def wait_until(condition: Callable[[], object], seconds: float) -> bool:
     while not condition():
         if time.monotonic() >= deadline:
             return False
-        time.sleep(LOOK)
+        time.sleep(POLL_SECONDS)
     return True

@@ -10,8 +10,8 @@ from benchmarks.peers import SPREAD, Peer, Shape
 from benchmarks.stage import Failed, Stage
 
 __all__ = [
-    "LATENCY",
-    "NAP",
+    "LATENCY_SECONDS",
+    "SLEEP_JOB_SECONDS",
     "SPREAD_CLASSES",
     "SPREAD_QUEUES",
     "enqueue",
@@ -24,11 +24,11 @@ __all__ = [
     "noop_logged",
 ]
 
-LATENCY = 0.001  # seconds that the slow way to Redis adds to a round trip
-NAP = 0.005  # seconds that a `sleep` job takes
-WARM_UP = 20  # pushes that are not counted: the first ones pay for connections
+LATENCY_SECONDS = 0.001  # that the slow way to Redis adds to a round trip
+SLEEP_JOB_SECONDS = 0.005  # that a `sleep` job takes
+WARM_UP_PUSHES = 20  # pushes that are not counted: the first ones pay for connections
 SPREAD_QUEUES, SPREAD_CLASSES = 1_000, 200
-HANDFUL = 10  # jobs of one kind in a row, where there are many kinds
+JOBS_IN_A_ROW = 10  # jobs of one kind in a row, where there are many kinds
 
 
 def enqueued(stage: Stage, peer: Peer, job: str, *arguments: float, count: int) -> Filled:
@@ -72,7 +72,7 @@ def noop_far(stage: Stage, peer: Peer, scale: Scale) -> Figures:
     near = noop_jobs(stage, peer, scale, Shape())
     with stage.server.far_away(0.0) as url:
         proxied = noop_jobs(stage, peer, scale, Shape(), url)
-    with stage.server.far_away(LATENCY) as url:
+    with stage.server.far_away(LATENCY_SECONDS) as url:
         far = noop_jobs(stage, peer, scale, Shape(), url)
     return {
         **far,
@@ -85,8 +85,8 @@ def noop_far(stage: Stage, peer: Peer, scale: Scale) -> Figures:
 
 def naps(stage: Stage, peer: Peer, scale: Scale) -> Figures:
     shape = Shape(concurrency=25)
-    ideal = shape.concurrency / NAP
-    filled = enqueued(stage, peer, "sleep", NAP, count=int(min(peer.pace, ideal) * scale.seconds))
+    ideal = shape.concurrency / SLEEP_JOB_SECONDS
+    filled = enqueued(stage, peer, "sleep", SLEEP_JOB_SECONDS, count=int(min(peer.pace, ideal) * scale.seconds))
     figures = run_filled(stage, peer, shape, filled)
     return {**figures, "of_ideal": figures["rate"] / ideal}
 
@@ -96,14 +96,14 @@ def enqueue(stage: Stage, peer: Peer, scale: Scale) -> Figures:
     stage.clear()
     single, bulk = int(6_000 * scale.seconds), int(peer.bulk_pace * scale.seconds)
     with stage.pusher(peer) as pusher:
-        pusher.push_bulk("noop", count=WARM_UP)
-        pusher.push("noop", count=WARM_UP)
+        pusher.push_bulk("noop", count=WARM_UP_PUSHES)
+        pusher.push("noop", count=WARM_UP_PUSHES)
         with disturbance() as figures:
             figures["single"] = single / pusher.push("noop", count=single)
             if bulk:
                 figures["bulk"] = bulk / pusher.push_bulk("noop", count=bulk)
-    if (stored := stage.queued(peer)) != 2 * WARM_UP + single + bulk:
-        raise Failed(f"only {stored} of {2 * WARM_UP + single + bulk} jobs were enqueued")
+    if (stored := stage.queued(peer)) != 2 * WARM_UP_PUSHES + single + bulk:
+        raise Failed(f"only {stored} of {2 * WARM_UP_PUSHES + single + bulk} jobs were enqueued")
     return figures
 
 
@@ -141,15 +141,15 @@ def spread(stage: Stage, kinds: Sequence[tuple[str, str]], count: int, shape: Sh
     with stage.pusher(SPREAD) as pusher:
         for _, mark in kinds:
             pusher.push(mark)
-        rounds = max(1, count // (len(kinds) * HANDFUL))
+        rounds = max(1, count // (len(kinds) * JOBS_IN_A_ROW))
         for _ in range(rounds):
             for job, _ in kinds:
-                pusher.push_bulk(job, count=HANDFUL)
+                pusher.push_bulk(job, count=JOBS_IN_A_ROW)
         for _, mark in kinds:
             pusher.push(mark)
     with stage.workers(SPREAD, shape) as workers:
         marks = 2 * len(kinds)
-        return cost(observe(stage, workers, 1, marks, rounds * len(kinds) * HANDFUL + marks))
+        return cost(observe(stage, workers, 1, marks, rounds * len(kinds) * JOBS_IN_A_ROW + marks))
 
 
 def cost(figures: Figures) -> float:

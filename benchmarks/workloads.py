@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benchmarks import conduct, throughput
-from benchmarks.fleet import SIZES, fleet
+from benchmarks.fleet import FLEET_SIZES, fleet
 from benchmarks.measure import FULL, Figures, Scale
 from benchmarks.peers import PEERS, Peer
 from benchmarks.stage import Stage
@@ -67,7 +67,7 @@ WORKLOADS = {
         (RATE, *COSTS),
     ),
     "noop-far": Workload(
-        f"No-op jobs, {1e3 * throughput.LATENCY:g} ms further from Redis",
+        f"No-op jobs, {1e3 * throughput.LATENCY_SECONDS:g} ms further from Redis",
         throughput.noop_far,
         TWO,
         (
@@ -78,7 +78,7 @@ WORKLOADS = {
     ),
     "noop-logged": Workload("No-op jobs, INFO logs on, to a file", throughput.noop_logged, TWO, (RATE, *COSTS[:2])),
     "sleep": Workload(
-        f"{1e3 * throughput.NAP:g} ms sleep, concurrency 25",
+        f"{1e3 * throughput.SLEEP_JOB_SECONDS:g} ms sleep, concurrency 25",
         throughput.naps,
         SYSTEMS,
         (RATE, Column("of_ideal", "of ideal", ".1%"), *COSTS[:2]),
@@ -118,7 +118,8 @@ WORKLOADS = {
         ),
     ),
     "fairness": Workload(
-        f"Wait of {1e3 * conduct.SHORT:g} ms jobs beside {conduct.LONG:g} s jobs, 2 processes, idle threads, ms",
+        f"Wait of {1e3 * conduct.SHORT_JOB_SECONDS:g} ms jobs beside {conduct.LONG_JOB_SECONDS:g} s jobs, "
+        "2 processes, idle threads, ms",
         conduct.fairness,
         OURS,
         (*waits(".0f"), *columns(WHOLE, shorts="short jobs", longs="long jobs")),
@@ -140,7 +141,7 @@ WORKLOADS = {
         OURS,
         [
             column
-            for size in SIZES
+            for size in FLEET_SIZES
             for column in (
                 Column(f"cpu_{size}", f"{size:,}: cores", ".3f"),
                 Column(f"commands_{size}", "commands/s", WHOLE),

@@ -25,14 +25,14 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from kiqcluster import testing
 from kiqcluster.testing import RedisServer, wait_until
 from kiqcluster.testing.server import free_port, freeze, is_alive
-from kiqcluster.testing.waiting import DEFAULT_TIMEOUT_SECONDS as PATIENCE
+from kiqcluster.testing.waiting import DEFAULT_TIMEOUT_SECONDS as TIMEOUT_SECONDS
 from kiqcluster.testing.waiting import NEVER_SET as PAUSE  # waiting for it is how a poll pauses
 from tests import forkserver
 
 __all__ = [
-    "PATIENCE",
     "PAUSE",
     "ROOT",
+    "TIMEOUT_SECONDS",
     "Cluster",
     "ManualClock",
     "RedisServer",

@@ -12,7 +12,7 @@ In a benchmark:   python -m tests.proxy --listen 7000 --to 127.0.0.1:6379 --late
 7. rate         so many bytes a second in each direction, over all connections; little of them waits on the way
 
 Faults 4 to 6 are for what a client sends in one write with some bytes in it (`b"LPUSH"`, the digest of a script); a
-pipeline is one write.  They are looked for in what one recv returns, which is all of a write up to CHUNK.
+pipeline is one write.  They are looked for in what one recv returns, which is all of a write up to RECV_BYTES.
 
 Runs in: one thread with one selector, which alone touches sockets and state; controls are functions that are handed
 to it, and return when it has run them.
@@ -43,11 +43,11 @@ __all__ = ["Fault", "Proxy"]
 T = TypeVar("T")
 Address = tuple[str, int]
 
-CHUNK = 1 << 18  # bytes that one recv takes
-BACKLOG = 1 << 23  # bytes on their way in one direction of a connection, from which on its sender has to wait
-SLOW_CHUNK, SLOW_BACKLOG = 1 << 14, 1 << 16  # the same on a slow link, whose sender is to notice that it is slow
-PATIENCE = 5.0  # seconds for connecting to the server, and for the proxy's thread to do what a test asks
-IDLE_LOOK = 1.0  # seconds that the loop waits when nothing is on its way
+RECV_BYTES = 1 << 18  # that one recv takes
+BACKLOG_BYTES = 1 << 23  # on their way in one direction of a connection, from which on its sender has to wait
+SLOW_RECV_BYTES, SLOW_BACKLOG_BYTES = 1 << 14, 1 << 16  # the same on a slow link
+TIMEOUT_SECONDS = 5.0  # for connecting to the server, and for the proxy's thread to do what a test asks
+IDLE_WAIT_SECONDS = 1.0  # that the loop waits when nothing is on its way
 UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 EOF_MARK = b""  # travels behind the last byte, so that latency and stalls keep the order
 
@@ -95,12 +95,14 @@ class Proxy:
     def __init__(self, to: Address, *, listen: int = 0, latency: float = 0.0, rate: float | None = None) -> None:
         self._to = to
         self._rate = rate
-        self._chunk, self._backlog = (CHUNK, BACKLOG) if rate is None else (SLOW_CHUNK, SLOW_BACKLOG)
+        self._chunk, self._backlog = (
+            (RECV_BYTES, BACKLOG_BYTES) if rate is None else (SLOW_RECV_BYTES, SLOW_BACKLOG_BYTES)
+        )
         self._free_at = {True: 0.0, False: 0.0}  # when the link has carried what it was given, by direction
         self._listener = socket.create_server(("127.0.0.1", listen), backlog=512)
         self._listener.setblocking(False)
         if rate is not None:
-            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SLOW_BACKLOG)
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SLOW_BACKLOG_BYTES)
         self.port: int = self._listener.getsockname()[1]
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -206,7 +208,7 @@ class Proxy:
         with suppress(OSError):  # closed already
             self._waker.send(b"!")
         if self._thread is not None:
-            self._thread.join(PATIENCE)
+            self._thread.join(TIMEOUT_SECONDS)
 
     def run(self) -> None:
         """Carry bytes until closed."""
@@ -230,7 +232,7 @@ class Proxy:
         The selector's own time-out has the resolution of a millisecond, which would be the latency itself.
         """
         dues = [queue[0][0] for is_up, queue in self._pending.items() if queue and not self._stalled[is_up]]
-        seconds = max(0.0, min(dues) - time.monotonic()) if dues else IDLE_LOOK
+        seconds = max(0.0, min(dues) - time.monotonic()) if dues else IDLE_WAIT_SECONDS
         select.select([self._selector], [], [], seconds)
 
     def _serve(self, ready: object, events: int) -> None:
@@ -253,9 +255,9 @@ class Proxy:
         try:
             if self._is_away:
                 raise ConnectionRefusedError
-            server = socket.create_connection(self._to, PATIENCE)
+            server = socket.create_connection(self._to, TIMEOUT_SECONDS)
             if self._rate is not None:
-                server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SLOW_BACKLOG)
+                server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SLOW_BACKLOG_BYTES)
         except OSError:
             client.close()
             return
@@ -432,7 +434,7 @@ class Proxy:
 
         self._orders.append(obey)
         self._waker.send(b"!")
-        return future.result(PATIENCE)
+        return future.result(TIMEOUT_SECONDS)
 
     def _obey(self) -> None:
         try:

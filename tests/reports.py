@@ -21,7 +21,7 @@ from tests.kit import ManualClock
 
 __all__ = ["Stage", "Worker"]
 
-NOBODY = 1 << 22  # beyond every pid
+UNUSED_PID = 1 << 22  # beyond every pid
 
 
 class Stage:
@@ -31,7 +31,7 @@ class Stage:
         self.state = ClusterState()
         self.clock = ManualClock(100.0)
         self.metrics = ClusterMetrics(self.state, self.clock)
-        self._pids = iter(range(NOBODY, 2 * NOBODY))
+        self._pids = iter(range(UNUSED_PID, 2 * UNUSED_PID))
 
     def worker(self, slot: int = 0) -> Worker:
         """Return a new worker in a slot."""

@@ -17,13 +17,13 @@ from tests.kit import RedisServer, free_port, wait_until
 from tests.proxy import Proxy
 from tests.tls import LockedServer, Locks
 
-__all__ = ["HARDLY_EVER", "SERVICE", "SentinelGroup"]
+__all__ = ["HARDLY_EVER_MS", "SERVICE", "SentinelGroup"]
 
 SERVICE = "jobs"
-DOWN_AFTER = 1_000  # milliseconds without an answer after which it calls a server down: more than a busy disk takes
+DOWN_AFTER_MS = 1_000  # without an answer after which it calls a server down: more than a busy disk takes
 PACE = {"info-period": 100, "ping-period": 500, "publish-period": 100}  # milliseconds; its own is made for networks
-TRIES = 3  # ports, of which each may be taken
-HARDLY_EVER = 600_000  # milliseconds
+MAX_TRIES = 3  # ports, of which each may be taken
+HARDLY_EVER_MS = 600_000
 
 
 class SentinelGroup:
@@ -110,7 +110,7 @@ class SentinelGroup:
 
     def _start_sentinel(self) -> None:
         """Start it; on another port where somebody has taken this one since it was free."""
-        for _ in range(TRIES):
+        for _ in range(MAX_TRIES):
             self.port = free_port()
             self._sentinel = self._new_sentinel()
             if wait_until(self._answer_or_end, "the sentinel to answer, or to end") == "answers":
@@ -137,7 +137,7 @@ class SentinelGroup:
         for name, milliseconds in PACE.items():
             self.ask("DEBUG", name, milliseconds)
         if self._is_far:  # after four of these periods it would have the replica follow directly
-            self.ask("DEBUG", "publish-period", HARDLY_EVER)
+            self.ask("DEBUG", "publish-period", HARDLY_EVER_MS)
 
     def _settings(self) -> Iterator[str]:
         locks = self._locks
@@ -147,7 +147,7 @@ class SentinelGroup:
             yield from (f"tls-port {self.port}", "tls-replication yes", f'requirepass "{locks.sentinel_password}"')
             yield from (f"{name} {file}" for name, file in locks.files.items())
         yield f"sentinel monitor {SERVICE} 127.0.0.1 {self.servers[0].port} 1"
-        yield f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER}"
+        yield f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}"
         yield f"sentinel failover-timeout {SERVICE} 5000"
         if locks is not None:
             yield f'sentinel auth-pass {SERVICE} "{locks.password}"'

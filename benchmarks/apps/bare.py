@@ -13,7 +13,7 @@ import redis
 
 from benchmarks.apps import jobs
 
-BATCH = 100
+BATCH_JOBS = 100
 
 # KEYS: queue, in-flight hash.  ARGV: how many, head of the tokens, then the tokens that are done.
 RESERVE = """
@@ -38,7 +38,7 @@ def main() -> None:
     call = 0
     while True:
         call += 1
-        batch = reserve(keys, [BATCH, f"{call}.", *done])
+        batch = reserve(keys, [BATCH_JOBS, f"{call}.", *done])
         for payload in batch:
             job = msgspec.json.decode(payload)
             functions[job["class"]](*job["args"])

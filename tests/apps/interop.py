@@ -8,7 +8,7 @@ from typing import Any
 from kiqcluster import Job, current_job, job
 from kiqcluster.process.runtime import current_setup
 
-LONGEST_HOLD = 4  # seconds; below the time-out of a Redis call
+MAX_HOLD_SECONDS = 4  # below the time-out of a Redis call
 
 
 class Echo(Job):
@@ -39,7 +39,7 @@ def hold(*args: Any) -> None:
     """Runs until the list `release` has something for it, or long enough for a test to look."""
     store = current_setup().current_store()
     store.call("RPUSH", "began", jid())
-    store.call("BLPOP", "release", LONGEST_HOLD)
+    store.call("BLPOP", "release", MAX_HOLD_SECONDS)
 
 
 @job(name="Hold")

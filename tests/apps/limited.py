@@ -12,14 +12,14 @@ from kiqcluster.sidekiq.outcome import Effect
 from tests.apps.basic import note
 
 SLOTS = "kiq:test:slots"
-MAX_AT_ONCE = 2
+MAX_RUNNING_JOBS = 2
 
 
 class TwoAtOnce:
     """Its server half."""
 
     def on_begin(self, run: Run) -> Iterable[Effect]:
-        return [Effect("enter", SLOTS, (MAX_AT_ONCE, "park"))] if run.job.name == "limited" else []
+        return [Effect("enter", SLOTS, (MAX_RUNNING_JOBS, "park"))] if run.job.name == "limited" else []
 
     def on_end(self, end: JobEnd) -> Iterable[Effect]:
         return []

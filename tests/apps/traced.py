@@ -20,7 +20,7 @@ from tests.apps.basic import note
 from tests.apps.basic import stubborn as stubborn
 from tests.apps.interop import Echo as Echo
 
-NEVER = 600_000  # milliseconds: what is exported is so because somebody asked for it
+NEVER_MS = 600_000  # what is exported is so because somebody asked for it
 
 
 class FileExporter(SpanExporter):
@@ -43,7 +43,7 @@ def set_up() -> None:
     provider = TracerProvider()
     exporter = FileExporter(Path(os.environ["KIQ_SPANS"]))
     provider.add_span_processor(
-        BatchSpanProcessor(exporter, max_queue_size=10_000, schedule_delay_millis=NEVER, max_export_batch_size=5_000)
+        BatchSpanProcessor(exporter, max_queue_size=10_000, schedule_delay_millis=NEVER_MS, max_export_batch_size=5_000)
     )
     otel.instrument(provider)
 

@@ -19,7 +19,7 @@ from tests.chaos.scale import FULL
 from tests.chaos.stage import ChaosStage
 from tests.kit import RedisServer
 
-LONGEST = 3_600  # seconds that a scenario of full size may take
+SCENARIO_TIMEOUT_SECONDS = 3_600  # that a scenario of full size may take
 SEED = int(os.environ.get("KIQ_SEED") or SystemRandom().randrange(10**9))
 REPORT = pytest.StashKey[list[str]]()
 
@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give scenarios of full size the time that they need."""
     for item in items:
         if FULL and item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.timeout(LONGEST))
+            item.add_marker(pytest.mark.timeout(SCENARIO_TIMEOUT_SECONDS))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 __all__ = ["VARIABLE", "Audit", "Entry", "Ledger", "write"]
 
 VARIABLE = "CHAOS_LEDGER"  # of the environment: path of the file that jobs write to
-UNSETTLED = 1.0  # seconds before its death in which a process may have ended jobs without settling them; generous
+MAX_UNSETTLED_SECONDS = 1.0  # before its death in which a process may have ended jobs without settling them
 
 
 # the jobs' half
@@ -171,4 +171,4 @@ class Ledger:
     def _explains(self, end: Entry) -> bool:
         """Return whether a process ended a job and died before its outcome can be expected in Redis."""
         died_at = self.deaths.get(end.pid)
-        return died_at is not None and died_at - end.at <= UNSETTLED
+        return died_at is not None and died_at - end.at <= MAX_UNSETTLED_SECONDS

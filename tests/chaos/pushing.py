@@ -13,11 +13,11 @@ from kiqcluster.errors import NotReplicated, RedisRefused, RedisUnavailable, Rep
 from kiqcluster.process.runtime import Setup
 from kiqcluster.store import Store
 from tests.chaos.ledger import Ledger
-from tests.kit import PATIENCE, PAUSE
+from tests.kit import PAUSE, TIMEOUT_SECONDS
 
 __all__ = ["Pusher"]
 
-BULK = 20  # jobs of every tenth push
+BULK_JOBS = 20  # jobs of every tenth push
 
 
 class Pusher:
@@ -46,7 +46,7 @@ class Pusher:
 
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
-        self._thread.join(PATIENCE)
+        self._thread.join(TIMEOUT_SECONDS)
         assert not self._thread.is_alive()
 
     def check(self, ledger: Ledger) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class Pusher:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            jids = [f"{self._rng.getrandbits(96):024x}" for _ in range(BULK if self._rng.random() < 0.1 else 1)]
+            jids = [f"{self._rng.getrandbits(96):024x}" for _ in range(BULK_JOBS if self._rng.random() < 0.1 else 1)]
             try:
                 self._push(jids)
             except ReplyLost as error:

@@ -25,11 +25,11 @@ from tests.kit import PAUSE, ROOT, Cluster, RedisServer, is_alive, require, wait
 from tests.proxy import Proxy
 
 ROUNDS = sized(1, 50)
-LEASE = 30.0  # seconds; longer than a release takes here, also on a machine that has other things to do
-LONGEST = 180.0  # seconds that a deploy may take
-OUTAGE = sized((1.0, 2.0), (6.0, 15.0))  # seconds for which Redis is away
+LEASE_SECONDS = 30.0  # longer than a release takes here, also on a machine that has other things to do
+DEPLOY_TIMEOUT_SECONDS = 180.0  # that a deploy may take
+OUTAGE_SECONDS = sized((1.0, 2.0), (6.0, 15.0))  # for which Redis is away
 STEPS = sized(("commit",), ("begin", "release", "commit", "roll", "abort"))
-HELD, TERMINATED, INTERRUPTED = 6, 128 + signal.SIGTERM, 128 + signal.SIGINT
+EXIT_HELD, EXIT_TERMINATED, EXIT_INTERRUPTED = 6, 128 + signal.SIGTERM, 128 + signal.SIGINT
 EVENTS = ("none", "link", "TERM", "INT", "KILL worker")
 EVENTS += sized((), ("KILL", "KILL kiqctl"))  # after which leases are waited for
 
@@ -60,7 +60,7 @@ class Site:
         environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "REDIS_URL": self.redis}
         undo = f"ln -sfn releases/{before} current"
         release = f"sleep {seconds:.2f}; ln -sfn releases/{name} current"
-        script = [str(ROOT / "deploy/rolling-deploy"), "--lease", f"{LEASE:g}s", "--undo", undo]
+        script = [str(ROOT / "deploy/rolling-deploy"), "--lease", f"{LEASE_SECONDS:g}s", "--undo", undo]
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(
                 [*script, "--", "sh", "-c", release], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -87,7 +87,7 @@ class Site:
 
     def wait_at_rest(self) -> str:
         """Return the release that all workers run."""
-        wait_until(self.is_at_rest, "the cluster to work as before", LONGEST)
+        wait_until(self.is_at_rest, "the cluster to work as before", DEPLOY_TIMEOUT_SECONDS)
         (name,) = set(self.running())
         return name
 
@@ -100,7 +100,7 @@ def site(tmp_path: Path, redis_server: RedisServer) -> Site:
 
 def end(script: subprocess.Popen[bytes], site: Site) -> int:
     try:
-        return script.wait(LONGEST)
+        return script.wait(DEPLOY_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
         script.kill()
         pytest.fail(f"a deploy did not end; the log is\n{site.log()}")
@@ -135,8 +135,12 @@ def check_respawn(site: Site, name: str, stage: ChaosStage) -> None:
     """Assert that whoever dies is replaced by one of the release that runs."""
     before = {slot["pid"] for slot in site.cluster.slots()}
     kill_worker(site, stage)
-    wait_until(lambda: {slot["pid"] for slot in site.cluster.slots()} - before - {None}, "another worker", LONGEST)
-    wait_until(site.is_at_rest, "it to serve", LONGEST)
+    wait_until(
+        lambda: {slot["pid"] for slot in site.cluster.slots()} - before - {None},
+        "another worker",
+        DEPLOY_TIMEOUT_SECONDS,
+    )
+    wait_until(site.is_at_rest, "it to serve", DEPLOY_TIMEOUT_SECONDS)
     assert set(site.running()) == {name}, site.log()
 
 
@@ -160,11 +164,21 @@ def test_two_deploys_at_once_under_a_link_that_moves_leave_one_release_and_lose_
             name = site.wait_at_rest()
             check_respawn(site, name, stage)
             wait_until(
-                lambda: not stage.store.call("EXISTS", stage.store.keys.deploy), "the lock to be free", 60.0 + LEASE
+                lambda: not stage.store.call("EXISTS", stage.store.keys.deploy),
+                "the lock to be free",
+                60.0 + LEASE_SECONDS,
             )
-            assert set(codes) <= {0, 1, HELD, TERMINATED, INTERRUPTED, -signal.SIGKILL, 128 + signal.SIGKILL}
-    wait_until(lambda: stage.ledger.has_ended(pusher.certain), "all jobs to end", LONGEST)
-    wait_until(lambda: stage.remaining() == {}, "all to be settled", LONGEST)
+            assert set(codes) <= {
+                0,
+                1,
+                EXIT_HELD,
+                EXIT_TERMINATED,
+                EXIT_INTERRUPTED,
+                -signal.SIGKILL,
+                128 + signal.SIGKILL,
+            }
+    wait_until(lambda: stage.ledger.has_ended(pusher.certain), "all jobs to end", DEPLOY_TIMEOUT_SECONDS)
+    wait_until(lambda: stage.remaining() == {}, "all to be settled", DEPLOY_TIMEOUT_SECONDS)
 
     audit = stage.ledger.audit(pusher.certain)
     stage.report({"rounds": ROUNDS, **dict(sorted(results.items())), **audit.counts()})
@@ -203,9 +217,9 @@ def test_a_deploy_outlasts_an_outage_of_redis_at_each_of_its_steps(stage: ChaosS
         site.start(stage, "--redis", proxy.url)
         since = time.monotonic()
         script = site.deploy("2", 0.5)
-        wait_until(reached(step, site, script), f"the deploy to come to {step}", LONGEST)
+        wait_until(reached(step, site, script), f"the deploy to come to {step}", DEPLOY_TIMEOUT_SECONDS)
 
-        with redis_away(proxy, stage.rng.uniform(*OUTAGE)):
+        with redis_away(proxy, stage.rng.uniform(*OUTAGE_SECONDS)):
             if step == "abort":
                 script.send_signal(signal.SIGTERM)
         code = end(script, site)
@@ -214,6 +228,6 @@ def test_a_deploy_outlasts_an_outage_of_redis_at_each_of_its_steps(stage: ChaosS
     took = time.monotonic() - since
     stage.report({"outage at": step, "code": code, "release": name, "seconds": f"{took:.1f}"})
     # `begin` may have failed, before anything was done, or with an answer that was lost.  All others get there.
-    ends = {"begin": [(0, "2"), (1, "1")], "abort": [(TERMINATED, "1")]}
+    ends = {"begin": [(0, "2"), (1, "1")], "abort": [(EXIT_TERMINATED, "1")]}
     assert (code, name) in ends.get(step, [(0, "2")]), site.log()
     assert site.cluster.is_ready()

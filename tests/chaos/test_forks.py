@@ -12,8 +12,8 @@ with using_registry(Registry()):  # some of its jobs are named like those of oth
     from tests.apps.forks import WAYS
 
 
-INNOCENT = sized(400, 20_000)
-LONGEST = 4.0  # milliseconds that one of them takes
+OTHER_JOBS = sized(400, 20_000)
+MAX_JOB_MS = 4.0  # that one of them takes
 ROUNDS = sized(1, 12)  # in which every way is used once
 SLOW = {"spawn", "spawn terminated", "spawn pool", "forkserver"}  # a second each, for they start Python anew
 
@@ -23,7 +23,9 @@ def test_what_jobs_fork_off_runs_no_job_and_takes_none_with_it(stage: ChaosStage
     stage.rng.shuffle(ways)
     innocent, forking = [], []
     for way in ways:
-        innocent += stage.push_many("Work", [[stage.rng.uniform(0, LONGEST)] for _ in range(INNOCENT // len(ways))])
+        innocent += stage.push_many(
+            "Work", [[stage.rng.uniform(0, MAX_JOB_MS)] for _ in range(OTHER_JOBS // len(ways))]
+        )
         forking.append(stage.push("start_processes", way))
     pushed = {*innocent, *forking, *(f"by-{jid}" for jid, way in zip(forking, ways, strict=True) if way == "client")}
 

@@ -16,7 +16,7 @@ ROUNDS = sized(1, 20)
 RECOVER_AFTER = "2"  # seconds; silence_timeout is off, for a supervisor would kill what is frozen
 WAYS = [(name, queue) for name in ("hold", "hold_and_fail") for queue in ("default", "other")]
 THREADS = 2 * len(WAYS) + 2  # one of them stays idle: bells of the frozen process ring
-WORK = 20  # jobs that are pushed to a queue meanwhile, and afterwards
+JOBS_BEHIND = 20  # jobs that are pushed to a queue meanwhile, and afterwards
 
 
 def push_ways(stage: ChaosStage, gate: str) -> list[str]:
@@ -25,7 +25,7 @@ def push_ways(stage: ChaosStage, gate: str) -> list[str]:
 
 
 def push_work(stage: ChaosStage, *queues: str) -> list[str]:
-    return [jid for queue in queues for jid in stage.push_many("Work", [[1]] * WORK, queue=queue)]
+    return [jid for queue in queues for jid in stage.push_many("Work", [[1]] * JOBS_BEHIND, queue=queue)]
 
 
 def held_by(store: Store, identity: str) -> set[str]:

@@ -9,16 +9,18 @@ import pytest
 
 from tests.chaos.scale import sized
 from tests.chaos.stage import ChaosStage
-from tests.chaos.test_frozen import RECOVER_AFTER, WORK, held_by
+from tests.chaos.test_frozen import JOBS_BEHIND, RECOVER_AFTER, held_by
 from tests.kit import freeze, wait_until
 from tests.stage import pid_of
 
 ROUNDS = sized(1, 10)
 THREADS = 4  # of each process
 JOBS = 10_000  # that do nothing, for each stop: enough to be in the middle of them
-AHEAD = sized(50, 200)  # units that it must hold and not have begun when it is stopped, else nothing is shown
-TRIES = 10  # stops of a round until it holds so many, each on a queue of its own: less is taken ahead from one whose
-# jobs were held up
+# Units that a process must hold and not have begun when it is stopped, or the round shows nothing.
+MIN_PREFETCHED_UNITS = sized(50, 200)
+# Stops of a round until it holds that many, each on a queue of its own: a process prefetches less from a queue
+# whose jobs were held up.
+MAX_TRIES = 10
 
 
 def freeze_with_many_ahead(
@@ -32,7 +34,7 @@ def freeze_with_many_ahead(
         wait_until(lambda since=since: len(stage.ledger.entries()) - since >= JOBS / 10, "it to get going")
         wait_until(
             lambda queue=queue: (
-                stage.store.call("HLEN", f"kiq:inflight:{identity}") >= 2 * AHEAD
+                stage.store.call("HLEN", f"kiq:inflight:{identity}") >= 2 * MIN_PREFETCHED_UNITS
                 or not stage.store.call("LLEN", f"queue:{queue}")
             ),
             "it to take ahead",
@@ -40,16 +42,16 @@ def freeze_with_many_ahead(
         freeze(pid)
         stage.store.call("PING")  # what it had sent is behind us now
         held, begun = held_by(stage.store, identity), {entry.jid for entry in stage.ledger.entries()[since:]}
-        if len(held - begun) >= AHEAD:
+        if len(held - begun) >= MIN_PREFETCHED_UNITS:
             return held & begun, held - begun, pushed
         os.kill(pid, signal.SIGCONT)
         wait_until(lambda jids=pushed: stage.ledger.has_ended(jids), "the rest to end")
-    pytest.fail(f"never held {AHEAD} units ahead")
+    pytest.fail(f"never held {MIN_PREFETCHED_UNITS} units ahead")
 
 
 def test_what_a_frozen_worker_had_taken_ahead_runs_elsewhere_and_not_again_when_it_wakes(stage: ChaosStage) -> None:
     environ = {"KIQ_SILENCE_TIMEOUT": "0", "KIQ_RECOVER_AFTER": RECOVER_AFTER}
-    queues = [[f"queue{number}-{tries}" for tries in range(TRIES)] for number in range(ROUNDS)]
+    queues = [[f"queue{number}-{tries}" for tries in range(MAX_TRIES)] for number in range(ROUNDS)]
     group = ",".join(name for names in queues for name in names)
     sleeper, neighbour = (stage.run_cluster(group, "-c", str(THREADS), **environ) for _ in range(2))
     pid = sleeper.wait_ready()[0]
@@ -78,7 +80,7 @@ def test_what_a_frozen_worker_had_taken_ahead_runs_elsewhere_and_not_again_when_
         neighbour.wait_for("worker_quiet", count=2 * number)
         os.kill(pid, signal.SIGCONT)
         sleeper.wait_for("worker_fenced", old=old)
-        after = stage.push_many("Work", [[1]] * WORK, queue=names[0])
+        after = stage.push_many("Work", [[1]] * JOBS_BEHIND, queue=names[0])
         wait_until(lambda jids=after: stage.ledger.has_ended(jids), "it to go on")
         wait_until(lambda: not stage.remaining(), "all to be settled again")
         neighbour.signal(signal.SIGCONT)

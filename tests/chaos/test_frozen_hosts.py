@@ -17,7 +17,7 @@ from tests.proc import children
 ROUNDS = sized(1, 10)
 FREEZE_SECONDS = sized(4.5, 50.0)
 SILENCE_TIMEOUT = sized("2", "45")  # seconds; 45 is the default
-WORK = 20  # jobs that are pushed after each freeze
+JOBS_PER_FREEZE = 20  # jobs that are pushed after each freeze
 
 
 def freeze_host(cluster: Cluster, seconds: float) -> None:
@@ -43,7 +43,7 @@ def test_a_host_that_stands_still_loses_no_worker_and_runs_no_job_twice(stage: C
     jids = [long]
     for _ in range(ROUNDS):
         freeze_host(cluster, FREEZE_SECONDS)
-        after = stage.push_many("Work", [[1]] * WORK)
+        after = stage.push_many("Work", [[1]] * JOBS_PER_FREEZE)
         wait_until(lambda jids=after: stage.ledger.has_ended(jids), "the cluster to go on")
         jids += after
 

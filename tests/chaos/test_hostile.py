@@ -11,7 +11,7 @@ from tests.kit import wait_until
 
 JOBS = sized(1_000, 20_000)
 ONE_IN = 50
-LONGEST = 10  # milliseconds that a job takes
+MAX_JOB_MS = 10  # that a job takes
 HUGE = sized((1_000_000, 5_000_000), (1_000_000, 5_000_000, 20_000_000, 20_000_000))  # characters in an argument
 THREADS = 10
 KINDS = {
@@ -27,7 +27,7 @@ KINDS = {
 
 def test_broken_and_hostile_payloads_hold_no_job_up(stage: ChaosStage) -> None:
     # Prepared and shuffled by hand, for no client would push them.
-    jids = stage.push_many("Work", [[stage.rng.uniform(0, LONGEST)] for _ in range(JOBS)])
+    jids = stage.push_many("Work", [[stage.rng.uniform(0, MAX_JOB_MS)] for _ in range(JOBS)])
     jids += stage.push_many("Work", [[0, "x" * size] for size in HUGE])
     kinds = [stage.rng.choice(sorted(KINDS)) for _ in range(JOBS // ONE_IN)]
     bad = [marked(f"{kind} {number}", KINDS[kind].raw) for number, kind in enumerate(kinds)]

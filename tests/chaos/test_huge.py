@@ -21,11 +21,12 @@ from tests.kit import ROOT, wait_until
 from tests.proxy import Proxy
 
 HUGE_JOBS, HUGE = sized((60, 2_000_000), (40, 20_000_000))  # how many, and characters in an argument of each
-TIMES_PUSHED, SPARE = 2.5, 30_000_000  # of the payloads' bytes that a push may take in memory, and bytes besides
-SHARE = 0.5  # of the payloads' bytes that a worker may take; it has a few of them at a time
+MAX_PUSH_MEMORY_FACTOR = 2.5  # of the payloads' bytes that a push may take in memory
+SPARE_BYTES = 30_000_000  # and besides
+MAX_WORKER_MEMORY_FACTOR = 0.5  # of the payloads' bytes that a worker may take; it has a few of them at a time
 THREADS = 2
-MANY = sized(10_000, 50_000)  # jobs of one push
-PARTS, PART = 5, 6_000_000  # jobs of a push that is broken off, so large that each goes by itself
+PUSHED_JOBS = sized(10_000, 50_000)  # jobs of one push
+PARTS, PART_BYTES = 5, 6_000_000  # jobs of a push that is broken off, so large that each goes by itself
 
 PUSH = """
 import json, sys
@@ -69,18 +70,18 @@ def test_a_bulk_push_of_huge_jobs_takes_little_more_memory_than_they_do_and_a_wo
     audit, payloads = stage.ledger.audit(jids), HUGE_JOBS * HUGE
     stage.report({**audit.counts(), "MB": payloads // 10**6, "push": pushing // 10**6, "worker": running // 10**6})
     assert audit.lost == audit.strangers == audit.repeated.keys() == set()
-    assert pushing <= TIMES_PUSHED * payloads + SPARE
-    assert running <= SHARE * payloads
+    assert pushing <= MAX_PUSH_MEMORY_FACTOR * payloads + SPARE_BYTES
+    assert running <= MAX_WORKER_MEMORY_FACTOR * payloads
     assert cluster.pids() == {0: pid}
 
 
 def test_a_bulk_push_of_many_jobs_goes_a_thousand_at_a_time_and_each_runs_once(stage: ChaosStage) -> None:
     before = pushes(stage.store)
 
-    jids = stage.push_many("Work", [[0]] * MANY)
+    jids = stage.push_many("Work", [[0]] * PUSHED_JOBS)
 
-    assert len(set(jids)) == MANY
-    assert pushes(stage.store) - before == MANY / client.MAX_JOBS_PER_ROUND_TRIP
+    assert len(set(jids)) == PUSHED_JOBS
+    assert pushes(stage.store) - before == PUSHED_JOBS / client.MAX_JOBS_PER_ROUND_TRIP
     stage.run_cluster("default", "-c", str(THREADS))
     wait_until(lambda: stage.ledger.has_ended(jids), "all to end", seconds=60)
     wait_until(lambda: not stage.remaining(), "all to be settled")
@@ -90,7 +91,7 @@ def test_a_bulk_push_of_many_jobs_goes_a_thousand_at_a_time_and_each_runs_once(s
 
 
 def test_a_huge_bulk_push_that_is_broken_off_says_which_jobs_are_enqueued(stage: ChaosStage) -> None:
-    arguments = [[0, f"part {number} {'x' * PART}"] for number in range(PARTS)]
+    arguments = [[0, f"part {number} {'x' * PART_BYTES}"] for number in range(PARTS)]
     with Proxy(("127.0.0.1", stage.redis.port)) as proxy:
         proxy.halve(b"part 3 ")
         pusher = Client(Store(proxy.url), Setup(config=Config()))
@@ -111,9 +112,9 @@ def test_a_huge_bulk_push_that_is_broken_off_says_which_jobs_are_enqueued(stage:
 def test_a_payload_that_no_redis_takes_is_refused_before_anything_is_sent(
     stage: ChaosStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "MAX_PAYLOAD_BYTES", PART)  # the real one is no fun to hold in memory
+    monkeypatch.setattr(client, "MAX_PAYLOAD_BYTES", PART_BYTES)  # the real one is no fun to hold in memory
 
     with pytest.raises(InvalidPush, match=r"entry 1: .*Redis takes"):
-        stage.push_many("Work", [[0, "x"], [0, "x" * PART], [0, "x"]])
+        stage.push_many("Work", [[0, "x"], [0, "x" * PART_BYTES], [0, "x"]])
 
     assert stage.store.call("DBSIZE") == 0

@@ -8,22 +8,23 @@ from tests.chaos.stage import ChaosStage
 from tests.kit import wait_until
 
 NEIGHBOURS = 99  # that may be reserved with a killer
-LONGEST, DELAY = 50, 25  # milliseconds that a neighbour takes, and after which a killer kills: some run beside it
+MAX_NEIGHBOUR_MS = 50  # that a neighbour takes
+KILL_DELAY_MS = 25  # after which a killer kills, so that some neighbours run beside it
 THREADS = 6  # of each process
-DEATHS = 3  # max_retries_after_interruption
+MAX_DEATHS = 3  # max_retries_after_interruption
 KILLERS = 20
 WAYS = ("exit", "segfault", "kill")  # the last is the kernel's with what takes all memory; a real hog is no fun to run
 
 
 def push_neighbours(stage: ChaosStage, count: int) -> list[str]:
-    return stage.push_many("Work", [[stage.rng.uniform(0, LONGEST)] for _ in range(count)])
+    return stage.push_many("Work", [[stage.rng.uniform(0, MAX_NEIGHBOUR_MS)] for _ in range(count)])
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_job_that_kills_its_process_is_buried_and_all_others_complete(stage: ChaosStage, way: str) -> None:
     place = stage.rng.randrange(NEIGHBOURS + 1)
     others = push_neighbours(stage, place)
-    killer = stage.push("kill", way, DELAY)
+    killer = stage.push("kill", way, KILL_DELAY_MS)
     others += push_neighbours(stage, NEIGHBOURS - place)
 
     cluster = stage.run_cluster("default", "-c", str(THREADS))
@@ -35,10 +36,10 @@ def test_a_job_that_kills_its_process_is_buried_and_all_others_complete(stage: C
     audit = stage.ledger.audit([killer, *others], buried={killer})
     stage.report({"place": place, **audit.counts()})
     assert audit.lost == audit.strangers == audit.unexplained == set()
-    assert stage.ledger.begun()[killer] == len(cluster.seen("child_died")) == DEATHS
-    assert audit.broken_off <= 1 + DEATHS * (THREADS - 1)
-    assert (buried["jid"], buried["class"], buried["interrupted_count"]) == (killer, "kill", DEATHS)
-    assert f"{DEATHS} processes died" in buried["error_message"]
+    assert stage.ledger.begun()[killer] == len(cluster.seen("child_died")) == MAX_DEATHS
+    assert audit.broken_off <= 1 + MAX_DEATHS * (THREADS - 1)
+    assert (buried["jid"], buried["class"], buried["interrupted_count"]) == (killer, "kill", MAX_DEATHS)
+    assert f"{MAX_DEATHS} processes died" in buried["error_message"]
 
 
 @pytest.mark.full
@@ -47,7 +48,7 @@ def test_many_killers_at_once_are_buried_and_hardly_anybody_with_them(stage: Cha
     killers, others = [], []
     for _ in range(KILLERS):
         others += push_neighbours(stage, stage.rng.randrange(2 * NEIGHBOURS))
-        killers.append(stage.push("kill", stage.rng.choice(WAYS), DELAY))
+        killers.append(stage.push("kill", stage.rng.choice(WAYS), KILL_DELAY_MS))
 
     cluster = stage.run_cluster("default", "default", "-c", str(THREADS))
 

@@ -17,15 +17,15 @@ from tests.interop.programs import RubyServer
 from tests.kit import PAUSE, Cluster, is_alive, wait_until
 
 JOBS, SHARED_JOBS = sized((1_000, 600), (20_000, 20_000))
-LONGEST = 100  # milliseconds that a job takes
-INTERVAL = 0.3  # seconds between kills
+MAX_JOB_MS = 100  # that a job takes
+KILL_INTERVAL_SECONDS = 0.3  # between kills
 THREADS = 15
-PATIENCE = sized(50, 1_800)  # seconds
-DEATHS = 3  # max_retries_after_interruption
+TIMEOUT_SECONDS = sized(50, 1_800)
+MAX_DEATHS = 3  # max_retries_after_interruption
 
 
 class Storm:
-    """Kills a random worker of a cluster every INTERVAL."""
+    """Kills a random worker of a cluster every KILL_INTERVAL_SECONDS."""
 
     def __init__(self, cluster: Cluster, ledger: Ledger, rng: Random) -> None:
         self.cluster = cluster
@@ -39,11 +39,11 @@ class Storm:
         def struck() -> bool:
             if until():
                 return True
-            PAUSE.wait(INTERVAL)
+            PAUSE.wait(KILL_INTERVAL_SECONDS)
             self.strike()
             return False
 
-        wait_until(struck, "what the storm waits for", PATIENCE)
+        wait_until(struck, "what the storm waits for", TIMEOUT_SECONDS)
 
     def kill(self, pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
@@ -58,8 +58,8 @@ class Storm:
 
 
 def push_work(stage: ChaosStage, count: int) -> list[str]:
-    """Enqueue jobs that take from nothing to LONGEST."""
-    return stage.push_many("Work", [[stage.rng.uniform(0, LONGEST)] for _ in range(count)])
+    """Enqueue jobs that take from nothing to MAX_JOB_MS."""
+    return stage.push_many("Work", [[stage.rng.uniform(0, MAX_JOB_MS)] for _ in range(count)])
 
 
 def nothing_waits(stage: ChaosStage) -> bool:
@@ -70,7 +70,7 @@ def nothing_waits(stage: ChaosStage) -> bool:
 def buried_in_the_storm(stage: ChaosStage) -> set[str]:
     """Return the jids of jobs that were buried for what they were not: killers of their processes."""
     buried = stage.dead()
-    assert {entry["interrupted_count"] for entry in buried} <= {DEATHS}
+    assert {entry["interrupted_count"] for entry in buried} <= {MAX_DEATHS}
     return {entry["jid"] for entry in buried}
 
 
@@ -79,7 +79,8 @@ def assert_nothing_is_lost(audit: Audit, buried: set[str], ledger: Ledger, kills
     assert audit.lost == audit.strangers == set()
     assert audit.unexplained == set()
     assert audit.broken_off <= kills * THREADS
-    assert min([begun[jid] for jid in buried], default=DEATHS) >= DEATHS - 1  # one death may precede the first line
+    # One death may precede the first line.
+    assert min([begun[jid] for jid in buried], default=MAX_DEATHS) >= MAX_DEATHS - 1
 
 
 def test_no_job_is_lost_while_workers_are_killed_and_the_supervisor_as_well(stage: ChaosStage) -> None:

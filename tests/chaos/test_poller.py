@@ -20,18 +20,18 @@ from tests.chaos.stage import ChaosStage
 from tests.interop.programs import RubyServer
 from tests.kit import PAUSE, is_alive, wait_until
 
-DUE = sized(10_000, 100_000)
-CHUNK = 1_000
+DUE_JOBS = sized(10_000, 100_000)
+CHUNK_JOBS = 1_000
 OFTEN = {"app": "tests.apps.chaos_pollers", "KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL": "0.05"}
 
 
 def fill(stage: ChaosStage) -> list[str]:
     """Write entries to both sets that are due; return their jids."""
-    jids = [f"{stage.rng.getrandbits(96):024x}" for _ in range(DUE)]
-    for start in range(0, DUE, CHUNK):
+    jids = [f"{stage.rng.getrandbits(96):024x}" for _ in range(DUE_JOBS)]
+    for start in range(0, DUE_JOBS, CHUNK_JOBS):
         payloads = [
             f'{{"class":"Work","args":[0],"jid":"{jid}","queue":"later","retry":true}}'
-            for jid in jids[start : start + CHUNK]
+            for jid in jids[start : start + CHUNK_JOBS]
         ]
         stage.store.call(
             "ZADD", stage.rng.choice(["schedule", "retry"]), *(word for each in payloads for word in ("1.5", each))
@@ -78,7 +78,7 @@ def test_what_is_due_is_moved_once_though_pollers_are_killed_at_it(stage: ChaosS
     wait_until(lambda: stage.ledger.has_ended(jids), "all to run", sized(60, 300))
     wait_until(lambda: stage.remaining() == {}, "all to be settled")
     audit = stage.ledger.audit(jids)
-    stage.report({"due": DUE, "kills of pollers": kills, **audit.counts()})
+    stage.report({"due": DUE_JOBS, "kills of pollers": kills, **audit.counts()})
     assert kills
     assert (audit.lost, audit.repeated, audit.strangers) == (set(), {}, set())
 

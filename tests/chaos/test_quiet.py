@@ -18,16 +18,18 @@ STAGE = "stage"  # a queue that nobody serves
 
 # quiet
 QUIETS, TRIES = sized((3, 12), (50, 80))  # how many count, and rounds at the most
-AT_ONCE = 0.1  # seconds in which what was not started is back in its queue
-QUICK, BEHIND = 1_000, 600  # jobs that make the worker prefetch, and jobs behind the ones that hold its threads
-PREFETCHED = 200  # units that a worker holds then as a rule, beside those that run, else nothing is shown: where the
-# machine had other things to do it has given them back by itself already
+RETURN_SECONDS = 0.1  # in which what was not started is back in its queue
+QUICK_JOBS = 1_000  # that make the worker prefetch
+JOBS_BEHIND = 600  # behind the ones that hold its threads
+# Units that a worker then holds beside those that run, or a round shows nothing.  On a busy machine it has given
+# them back by itself already.
+MIN_PREFETCHED_UNITS = 200
 
 # outcomes
 ROUNDS, BUSY = sized((3, 1.0), (20, 3.0))  # BUSY: seconds for which all threads are, once a round
-SHORT = 20  # jobs before those
-SOON = 0.05  # seconds within which an outcome is in Redis; of nine in ten, for the machine has other things to do
-LATEST = 0.7  # of the slowest; below BUSY
+SHORT_JOBS = 20  # jobs before those
+SETTLE_SECONDS = 0.05  # within which nine in ten outcomes are in Redis
+MAX_SETTLE_SECONDS = 0.7  # of the slowest; below BUSY
 
 
 def fresh_queues(count: int) -> list[str]:
@@ -49,11 +51,11 @@ def test_a_quiet_worker_gives_all_that_it_has_not_started_back_at_once_and_in_or
     while len(seconds) < QUIETS and queues:
         queue = queues.pop(0)
         gate = f"gate of {queue}"
-        stage.push_many("Work", [[0]] * QUICK, queue=STAGE)
+        stage.push_many("Work", [[0]] * QUICK_JOBS, queue=STAGE)
         holding = stage.push_many("hold", [[gate]] * THREADS, queue=STAGE)
-        behind = stage.push_many("Work", [[0]] * BEHIND, queue=STAGE)
+        behind = stage.push_many("Work", [[0]] * JOBS_BEHIND, queue=STAGE)
         raise_curtain(stage.store, queue)
-        pushed += QUICK + THREADS + BEHIND
+        pushed += QUICK_JOBS + THREADS + JOBS_BEHIND
         wait_until(lambda jids=set(holding): stage.ledger.begun().keys() >= jids, "every thread to be busy")
         (holder,) = stage.holders()
         held = stage.store.call("HLEN", f"kiq:inflight:{holder}") - THREADS
@@ -64,7 +66,7 @@ def test_a_quiet_worker_gives_all_that_it_has_not_started_back_at_once_and_in_or
             lambda holder=holder: stage.store.call("HLEN", f"kiq:inflight:{holder}") == THREADS,
             "what was not started to be given back",
         )
-        if held >= PREFETCHED:
+        if held >= MIN_PREFETCHED_UNITS:
             seconds.append(time.monotonic() - since)
             prefetched.append(held)
 
@@ -81,7 +83,7 @@ def test_a_quiet_worker_gives_all_that_it_has_not_started_back_at_once_and_in_or
             "seconds": f"{median(seconds):.3f}, at most {max(seconds):.3f}",
         }
     )
-    assert median(seconds) <= AT_ONCE
+    assert median(seconds) <= RETURN_SECONDS
     assert set(stage.ledger.ended().values()) == {1}
 
 
@@ -112,7 +114,7 @@ def test_an_outcome_is_written_soon_after_its_job_ends_while_all_threads_are_bus
 
     for queue in queues:
         gate = f"gate of {queue}"
-        short = stage.push_many("Work", [[stage.rng.uniform(0, 20)] for _ in range(SHORT)], queue=STAGE)
+        short = stage.push_many("Work", [[stage.rng.uniform(0, 20)] for _ in range(SHORT_JOBS)], queue=STAGE)
         holding = set(stage.push_many("hold", [[gate]] * THREADS, queue=STAGE))
         raise_curtain(stage.store, queue)
         pushed += len(short) + len(holding)
@@ -126,5 +128,5 @@ def test_an_outcome_is_written_soon_after_its_job_ends_while_all_threads_are_bus
 
     lateness = watch.lateness(stage.ledger)
     stage.report({"outcomes": pushed, "seconds": f"{median(lateness):.3f}, at most {lateness[-1]:.3f}"})
-    assert lateness[len(lateness) * 9 // 10] <= SOON
-    assert lateness[-1] <= LATEST
+    assert lateness[len(lateness) * 9 // 10] <= SETTLE_SECONDS
+    assert lateness[-1] <= MAX_SETTLE_SECONDS

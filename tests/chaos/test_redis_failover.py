@@ -21,8 +21,8 @@ from tests.sentinel import SentinelGroup
 from tests.stage import Jobs
 
 EXCHANGES = sized(3, 20)
-BEHIND = 100  # pushes that are acknowledged while the replica does not follow
-UNREPLICATED = 1.0  # seconds before it fell behind in which outcomes may not have reached it either; generous
+UNREPLICATED_PUSHES = 100  # pushes that are acknowledged while the replica does not follow
+UNREPLICATED_SECONDS = 1.0  # before it fell behind in which outcomes may not have reached it either; generous
 
 
 def wait_for_more(pushers: list[Pusher], number: int = 30) -> None:
@@ -49,7 +49,7 @@ def test_confirmed_pushes_survive_the_death_of_the_primary(stage: ChaosStage, nu
         # The replica falls behind: a push that waits for it says so, the others know nothing.
         group.link.stall()
         behind_since = time.monotonic()
-        wait_for_more([plain, load], BEHIND)
+        wait_for_more([plain, load], UNREPLICATED_PUSHES)
         wait_until(lambda: confirmed.unconfirmed, "a push that is not confirmed")
         group.servers[0].kill()
         store = group.wait_failed_over()
@@ -76,7 +76,7 @@ def test_confirmed_pushes_survive_the_death_of_the_primary(stage: ChaosStage, nu
             }
         )
         assert audit.lost & confirmed.certain == set()
-        assert len(audit.lost & plain.certain) >= BEHIND  # else nothing was shown
+        assert len(audit.lost & plain.certain) >= UNREPLICATED_PUSHES  # else nothing was shown
         assert unexplained == []
         assert stage.ledger.begun().keys() & (confirmed.never | plain.never | load.never) == set()
         assert cluster.pids() == {0: pid}
@@ -89,7 +89,7 @@ def unexplained_repeats(audit: Audit, windows: Sequence[tuple[float, float]]) ->
     """
 
     def is_explained(end: Entry) -> bool:
-        return any(start - UNREPLICATED <= end.at <= finish for start, finish in windows)
+        return any(start - UNREPLICATED_SECONDS <= end.at <= finish for start, finish in windows)
 
     return [jid for jid, ends in audit.repeated.items() if not all(map(is_explained, ends[:-1]))]
 

@@ -19,11 +19,11 @@ from tests.chaos.stage import ChaosStage
 from tests.kit import PAUSE, RedisServer, wait_until
 from tests.proxy import Fault, Proxy
 
-WEATHER = sized(20, 1_500)  # changes of the weather
-LONGEST_STALL = sized(0.3, 12.0)  # seconds; a call to Redis gives up after 5
+LINK_CHANGES = sized(20, 1_500)  # changes of the weather
+MAX_STALL_SECONDS = sized(0.3, 12.0)  # a call to Redis gives up after 5
 OFTEN = {"KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL": "0.5"}
 JOBS = 20
-ROUNDS, TIMES = sized(1, 30), 3  # how often each fault befalls a script; in a row, for the pauses grow with it
+ROUNDS, TIMES_IN_A_ROW = sized(1, 30), 3  # how often each fault befalls a script; in a row, for the pauses grow with it
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ class Storm:
     def stall(self) -> None:
         both = self._rng.random() < 0.5
         # Long ones are for the long form: there a quarter outlasts every time limit.
-        longest = LONGEST_STALL if self._rng.random() < 0.25 else 0.3
+        longest = MAX_STALL_SECONDS if self._rng.random() < 0.25 else 0.3
         with self._proxy.stalled(up=both, down=True):
             PAUSE.wait(self._rng.uniform(0.05, longest))
 
@@ -103,7 +103,7 @@ def test_whatever_befalls_the_connections_each_job_runs_once(stage: ChaosStage, 
     storm = Storm(proxy, stage.store, stage.rng)
 
     with Pusher(Store(proxy.url, timeout=5.0 if FULL else 0.5), stage.rng) as pusher:
-        for _ in range(WEATHER):
+        for _ in range(LINK_CHANGES):
             storm.change()
         storm.pass_by()
     wait_until(lambda: stage.ledger.has_ended(pusher.certain), "all jobs to end", 60)
@@ -125,9 +125,9 @@ def test_a_round_of_which_nobody_knows_whether_it_ran_is_cleared_up(
     held: list[Fault] = []
 
     for befall in ROUNDS * (proxy.lose_replies, proxy.halve, proxy.hold):
-        fault = befall(digest(script), times=TIMES)
+        fault = befall(digest(script), times=TIMES_IN_A_ROW)
         held.append(fault)
-        while fault.befell < TIMES:
+        while fault.befell < TIMES_IN_A_ROW:
             more = stage.push_many("Work", [[1]] * JOBS)
             wait_until(lambda jids=more: stage.ledger.has_ended(jids), "the jobs to end")
             jids += more
@@ -147,7 +147,7 @@ def test_a_round_of_which_nobody_knows_whether_it_ran_is_cleared_up(
     wait_until(lambda: stage.remaining() == {}, "all to be settled")
 
     audit = stage.ledger.audit(jids)
-    stage.report({"befell": len(held) * TIMES, **audit.counts()})
+    stage.report({"befell": len(held) * TIMES_IN_A_ROW, **audit.counts()})
     assert (audit.lost, audit.repeated, audit.strangers) == (set(), {}, set())
     assert stage.ledger.begun() == dict.fromkeys(jids, 1)
     assert processed(stage.store) == len(jids)

@@ -16,9 +16,9 @@ from tests.kit import PAUSE, free_port, wait_until
 from tests.proxy import Proxy
 
 RESTARTS = sized(2, 40)
-RECOVER_AFTER = sized(2.5, 10.0)  # seconds; silence_timeout is off, for it has to be less
-OUTAGE = 1.2 * RECOVER_AFTER
-APART = 1_000 * RECOVER_AFTER / 3  # milliseconds within which everybody beats twice
+RECOVER_AFTER_SECONDS = sized(2.5, 10.0)  # silence_timeout is off, for it has to be less
+OUTAGE_SECONDS = 1.2 * RECOVER_AFTER_SECONDS
+TWO_BEATS_MS = 1_000 * RECOVER_AFTER_SECONDS / 3  # within which everybody beats twice
 LONG_JOBS = 50
 
 
@@ -71,7 +71,7 @@ def test_a_primary_that_is_a_replica_for_a_while_was_away(stage: ChaosStage) -> 
 @pytest.mark.parametrize("kind", sized(["away"], ["away", "stalled"]))
 def test_an_outage_longer_than_the_dead_are_waited_for_costs_no_job_its_worker(stage: ChaosStage, kind: str) -> None:
     """One host is back before the other: it has not seen anybody live for long, nor watched for long."""
-    environ = {"KIQ_RECOVER_AFTER": str(RECOVER_AFTER), "KIQ_SILENCE_TIMEOUT": "0"}
+    environ = {"KIQ_RECOVER_AFTER": str(RECOVER_AFTER_SECONDS), "KIQ_SILENCE_TIMEOUT": "0"}
     threads = str(LONG_JOBS // 2 + 1)
     address = ("127.0.0.1", stage.redis.port)
     with Proxy(address) as soon, Proxy(address) as late:
@@ -84,23 +84,24 @@ def test_an_outage_longer_than_the_dead_are_waited_for_costs_no_job_its_worker(s
         wait_until(lambda: len(stage.ledger.begun()) == LONG_JOBS, "all of them to run")
         before, seen = stage.members(), beats(stage)
         wait_until(
-            lambda: all(now >= then + APART for then, now in zip(seen, beats(stage), strict=True)), "looks at others"
+            lambda: all(now >= then + TWO_BEATS_MS for then, now in zip(seen, beats(stage), strict=True)),
+            "looks at others",
         )
 
         with getattr(late, kind)():
             with getattr(soon, kind)():
-                PAUSE.wait(OUTAGE)
-            PAUSE.wait(RECOVER_AFTER / 3)
+                PAUSE.wait(OUTAGE_SECONDS)
+            PAUSE.wait(RECOVER_AFTER_SECONDS / 3)
         # Somebody who is dead indeed: once he is recovered, all have been watched for as long since.
         dead = leave_behind(stage.store)
-        wait_until(lambda: dead not in stage.members(), "him to be recovered", 10 * RECOVER_AFTER)
+        wait_until(lambda: dead not in stage.members(), "him to be recovered", 10 * RECOVER_AFTER_SECONDS)
         assert stage.members() == before
         stage.ledger.open_gate("gate")
         wait_until(lambda: stage.ledger.has_ended([*jids, DEAD_JID]), "the jobs to end")
         wait_until(lambda: stage.remaining() == {}, "all to be settled")
 
         audit = stage.ledger.audit([*jids, DEAD_JID])
-        stage.report({"seconds": OUTAGE, **audit.counts()})
+        stage.report({"seconds": OUTAGE_SECONDS, **audit.counts()})
         assert (audit.lost, audit.repeated, audit.broken_off, audit.strangers) == (set(), {}, 0, set())
         assert int(stage.store.call("GET", "stat:processed")) == LONG_JOBS + 1
 

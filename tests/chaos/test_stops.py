@@ -16,12 +16,13 @@ from tests.kit import PAUSE, wait_until
 from tests.stage import Jobs
 
 STOPS = sized(4, 50)
-TIMEOUT = "1"  # second that running jobs get
+STOP_TIMEOUT_SECONDS = "1"  # second that running jobs get
 LONG_JOBS = 4  # that hold a thread until the last stop is over
 THREADS = 10
-LONGEST = 50  # milliseconds that a short job takes
-ABOUT_TIMEOUT, SHARE = (900, 1_100), 0.005  # milliseconds of a few that end about when the time is up; how many
-PUSH_PAUSE = 0.04  # seconds between pushes
+MAX_JOB_MS = 50  # that a short job takes
+ABOUT_TIMEOUT_MS = 900, 1_100  # of jobs that end about when the time is up
+ABOUT_TIMEOUT_SHARE = 0.005  # of such jobs
+PUSH_PAUSE_SECONDS = 0.04  # between pushes
 
 
 class Stream(threading.Thread):
@@ -38,10 +39,10 @@ class Stream(threading.Thread):
         while not self._over.is_set():
             count = self._rng.randrange(1, 10)
             self.jids += self._jobs.push_many("Work", [[self._length()] for _ in range(count)])
-            PAUSE.wait(PUSH_PAUSE)
+            PAUSE.wait(PUSH_PAUSE_SECONDS)
 
     def _length(self) -> float:
-        shortest, longest = ABOUT_TIMEOUT if self._rng.random() < SHARE else (0, LONGEST)
+        shortest, longest = ABOUT_TIMEOUT_MS if self._rng.random() < ABOUT_TIMEOUT_SHARE else (0, MAX_JOB_MS)
         return self._rng.uniform(shortest, longest)
 
     def end(self) -> list[str]:
@@ -71,7 +72,7 @@ def test_stops_with_long_jobs_lose_nothing_of_what_runs_waits_or_is_pushed_meanw
     pushed_meanwhile = 0
 
     for number in range(1, STOPS + 1):
-        cluster = stage.run_cluster("default", "-c", str(THREADS), "-t", TIMEOUT)
+        cluster = stage.run_cluster("default", "-c", str(THREADS), "-t", STOP_TIMEOUT_SECONDS)
         pid = cluster.wait_ready()[0]
         wait_until(lambda pid=pid: begun_in(stage.ledger, pid) > long_jobs, "long jobs and short ones to run")
         pushed = len(stream.jids)
@@ -87,7 +88,7 @@ def test_stops_with_long_jobs_lose_nothing_of_what_runs_waits_or_is_pushed_meanw
 
     jids = long_jobs | set(stream.end())
     stage.ledger.open_gate("gate")
-    last = stage.run_cluster("default", "-c", str(5 * THREADS), "-t", TIMEOUT)
+    last = stage.run_cluster("default", "-c", str(5 * THREADS), "-t", STOP_TIMEOUT_SECONDS)
     wait_until(lambda: stage.ledger.has_ended(jids), "all to complete", seconds=120)
     wait_until(lambda: not stage.remaining(), "all to be settled")
     assert last.stop() == 0

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.kit import PATIENCE, ROOT, unavailable
+from tests.kit import ROOT, TIMEOUT_SECONDS, unavailable
 
 RUNTIME = "/run"  # systemd's %t for services of the system
 
@@ -69,7 +69,7 @@ def service(command: Sequence[str], environ: Mapping[str, str], log: Path) -> It
     finally:
         process.terminate()
         try:
-            process.wait(PATIENCE)
+            process.wait(TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()  # its workers leave when they notice
             process.wait()

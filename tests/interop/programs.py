@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit import PATIENCE
+from tests.kit import TIMEOUT_SECONDS
 
 __all__ = ["RubyClient", "RubyProgram", "RubyServer", "exact"]
 
@@ -44,7 +44,7 @@ class RubyProgram:
 
     def _answer(self) -> Any:
         assert self._process.stdout is not None
-        if not select.select([self._process.stdout], [], [], PATIENCE)[0]:
+        if not select.select([self._process.stdout], [], [], TIMEOUT_SECONDS)[0]:
             pytest.fail("the Ruby program does not answer")
         line = self._process.stdout.readline()
         if not line:
@@ -124,7 +124,7 @@ class RubyServer:
 
     def wait(self) -> int:
         try:
-            return self._process.wait(PATIENCE)
+            return self._process.wait(TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             pytest.fail("the Ruby server does not end")
 

@@ -26,8 +26,8 @@ from tests.kit import wait_until
 
 pytestmark = [pytest.mark.ruby, pytest.mark.usefixtures("store", "setup", "ruby_server")]
 
-MANY = 120
-FAR = 4_000_000_000.5  # epoch seconds
+MANY_JOBS = 120
+FAR_FUTURE = 4_000_000_000.5  # epoch seconds
 SETS = {"ScheduledSet": ScheduledSet, "RetrySet": RetrySet, "DeadSet": DeadSet}
 KEYS = {"ScheduledSet": "schedule", "RetrySet": "retry", "DeadSet": "dead"}
 AS_RUBY_READS = """
@@ -71,7 +71,9 @@ def fill(fragile, ruby_client):
     def fill(kind, count):
         if kind == "ScheduledSet":
             return [
-                ruby_client("perform_at", FAR + number, number, *ALL_KINDS, set={"queue": "ruby", "tags": ["vip", "é"]})
+                ruby_client(
+                    "perform_at", FAR_FUTURE + number, number, *ALL_KINDS, set={"queue": "ruby", "tags": ["vip", "é"]}
+                )
                 for number in range(count)
             ]
         return fragile(count, retry=0 if kind == "DeadSet" else True)
@@ -96,11 +98,13 @@ def test_entries_read_as_ruby_reads_them(kind, ruby, fill):
 
 
 def test_a_long_set_is_walked_in_rubys_order(ruby, ruby_client):
-    ruby_client.push_bulk({"class": "Echo", "args": [[each] for each in range(MANY)], "queue": "ruby", "at": FAR})
+    ruby_client.push_bulk(
+        {"class": "Echo", "args": [[each] for each in range(MANY_JOBS)], "queue": "ruby", "at": FAR_FUTURE}
+    )
 
     assert [entry.jid for entry in ScheduledSet()] == ruby("Sidekiq::ScheduledSet.new.map(&:jid)")
     assert [entry.jid for entry in reversed(ScheduledSet())] == ruby("Sidekiq::ScheduledSet.new.map(&:jid).reverse")
-    assert len(ScheduledSet()) == MANY
+    assert len(ScheduledSet()) == MANY_JOBS
 
 
 @pytest.mark.parametrize("kind", SETS)
@@ -131,10 +135,10 @@ def test_a_rescheduled_entry_is_one_entry_with_its_bytes(kind, store, ruby, fill
     (jid,) = fill(kind, 1)
     (before,) = store.call("ZRANGE", KEYS[kind], 0, -1)
 
-    assert SETS[kind]().find_job(jid).reschedule(FAR + 7) is True
+    assert SETS[kind]().find_job(jid).reschedule(FAR_FUTURE + 7) is True
 
     assert store.call("ZRANGE", KEYS[kind], 0, -1, "WITHSCORES") == [before, b"4000000007.5"]
-    assert ruby(f"Sidekiq::{kind}.new.map(&:score)") == [FAR + 7]
+    assert ruby(f"Sidekiq::{kind}.new.map(&:score)") == [FAR_FUTURE + 7]
 
 
 @pytest.mark.parametrize("kind", ["ScheduledSet", "RetrySet"])
@@ -245,15 +249,15 @@ def test_a_queue_reads_as_ruby_reads_it(ruby, ruby_client):
 
 
 def test_jobs_of_ruby_are_found_and_deleted_by_their_bytes(store, ruby, ruby_client):
-    ruby_client.push_bulk({"class": "Echo", "args": [[each] for each in range(MANY)], "queue": "waiting"})
+    ruby_client.push_bulk({"class": "Echo", "args": [[each] for each in range(MANY_JOBS)], "queue": "waiting"})
     jid = ruby_client("perform_async", *ALL_KINDS, set={"queue": "waiting"})
 
     queue = Queue("waiting")
     assert queue.delete(queue.find_job(jid)) is True
-    assert queue.delete_all(job for job in queue if job.args[0] % 2) == MANY // 2
+    assert queue.delete_all(job for job in queue if job.args[0] % 2) == MANY_JOBS // 2
 
-    assert ruby("Sidekiq::Queue.new('waiting').map { |job| job.args.first }") == list(range(MANY - 2, -1, -2))
-    assert queue.clear() == MANY // 2
+    assert ruby("Sidekiq::Queue.new('waiting').map { |job| job.args.first }") == list(range(MANY_JOBS - 2, -1, -2))
+    assert queue.clear() == MANY_JOBS // 2
     assert ruby("Sidekiq::Queue.all.map(&:name)") == []
 
 

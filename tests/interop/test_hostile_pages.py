@@ -13,7 +13,7 @@ from tests.kit import cluster, wait_until
 
 pytestmark = pytest.mark.ruby
 
-FAR = 4_000_000_000  # epoch seconds
+FAR_FUTURE = 4_000_000_000  # epoch seconds
 SETS = {"schedule": ScheduledSet, "retry": RetrySet, "dead": DeadSet}
 EVERYTHING = len(CASES)
 PAGES = """
@@ -30,7 +30,7 @@ ACTIONS = {
     "add the scheduled to their queues": lambda: ScheduledSet().add_all_to_queue(),
     "retry the scheduled": lambda: ScheduledSet().retry_all(),
     "kill the scheduled": lambda: ScheduledSet().kill_all(),
-    "give all another time": lambda: sum(kind().reschedule(list(kind()), FAR) for kind in SETS.values()),
+    "give all another time": lambda: sum(kind().reschedule(list(kind()), FAR_FUTURE) for kind in SETS.values()),
     "delete every other": lambda: sum(kind().delete(list(kind())[::2]) for kind in SETS.values()),
     "revive the dead, and move them": lambda: [
         DeadSet().retry_all(),

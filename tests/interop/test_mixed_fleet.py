@@ -34,8 +34,8 @@ PARTS = 5  # in which jobs are pushed: between two of them something happens to 
 ORDINARY, FLAKY, DOOMED = "Work", "Flaky", "Doomed"
 OF_TWENTY = {ORDINARY: 17, FLAKY: 2, DOOMED: 1}
 RETRY = {ORDINARY: True, FLAKY: 5, DOOMED: 0}
-LONGEST = 6  # milliseconds that a job takes
-SPREAD = 1.5  # seconds over which scheduled jobs become due
+MAX_JOB_MS = 6  # that a job takes
+SPREAD_SECONDS = 1.5  # over which scheduled jobs become due
 
 
 @dataclass
@@ -54,9 +54,9 @@ class Fleet:
         sides = cycle([Client(self.store).push_bulk, self.ruby_client.push_bulk])
         for name, share in OF_TWENTY.items():
             for queue in QUEUES:
-                for at in (*[None] * 8, time.time() + SPREAD / 2, time.time() + SPREAD):
+                for at in (*[None] * 8, time.time() + SPREAD_SECONDS / 2, time.time() + SPREAD_SECONDS):
                     number = max(1, count * share // 20 // len(QUEUES) // 10)
-                    arguments = [[each % LONGEST + 1] for each in range(number)]
+                    arguments = [[each % MAX_JOB_MS + 1] for each in range(number)]
                     item = {"class": name, "queue": queue, "retry": RETRY[name], "args": arguments}
                     pushed = next(sides)(item if at is None else {**item, "at": at})
                     self.jids[name].update(str(jid) for jid in pushed)

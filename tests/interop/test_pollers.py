@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.ruby, pytest.mark.usefixtures("setup")]
 
 NEVER = "3600"  # seconds between polls of a process that shall not poll
 OFTEN = "0.05"
-MANY = 150
+MANY_JOBS = 150
 
 
 @pytest.fixture
@@ -82,9 +82,9 @@ def test_an_entry_that_both_pollers_see_is_moved_by_one(stage, ruby_client, ruby
     due = time.time() + 1.0
     jids = []
     for queue in ("default", "ruby"):  # the one is served by Python, the other by Ruby
-        jids += [Echo.set(queue=queue).perform_at(due, number) for number in range(MANY)]
-        jids += [ruby_client("perform_at", due, number, set={"queue": queue}) for number in range(MANY)]
-    for raw in stage.store.call("ZRANGE", "schedule", 0, 2 * MANY - 1):
+        jids += [Echo.set(queue=queue).perform_at(due, number) for number in range(MANY_JOBS)]
+        jids += [ruby_client("perform_at", due, number, set={"queue": queue}) for number in range(MANY_JOBS)]
+    for raw in stage.store.call("ZRANGE", "schedule", 0, 2 * MANY_JOBS - 1):
         if stage.store.call("ZREM", "schedule", raw):  # else it was due already, and Ruby was faster
             stage.store.call("ZADD", "retry", repr(due), raw)
 
@@ -97,7 +97,7 @@ def test_an_entry_that_both_pollers_see_is_moved_by_one(stage, ruby_client, ruby
 
     runs = [each for each in stage.echoes() if each["args"] != ["last"]]
     assert Counter(each["jid"] for each in runs) == Counter(jids)
-    assert Counter(each["by"] for each in runs) == {"python": 2 * MANY, "ruby": 2 * MANY}
+    assert Counter(each["by"] for each in runs) == {"python": 2 * MANY_JOBS, "ruby": 2 * MANY_JOBS}
     assert (
         stage.store.call("ZCARD", "schedule")
         == stage.store.call("ZCARD", "retry")

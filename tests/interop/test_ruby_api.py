@@ -19,8 +19,8 @@ from tests.kit import wait_until
 
 pytestmark = pytest.mark.ruby
 
-FAR = 4_000_000_000.5  # epoch seconds
-MANY = 120  # Ruby reads lists and sets in pages of 50
+FAR_FUTURE = 4_000_000_000.5  # epoch seconds
+MANY_JOBS = 120  # Ruby reads lists and sets in pages of 50
 SETS = {"ScheduledSet": "schedule", "RetrySet": "retry", "DeadSet": "dead"}
 
 
@@ -28,7 +28,8 @@ def fill(stage, count):
     """Write so many jobs to each set; return class of the set → jids, those that failed first."""
     every = {"RetrySet": stage.fail_jobs(count), "DeadSet": stage.kill_jobs(count)}
     every["ScheduledSet"] = [
-        str(jid) for jid in Client().push_bulk({"class": Echo, "args": [[each] for each in range(count)], "at": FAR})
+        str(jid)
+        for jid in Client().push_bulk({"class": Echo, "args": [[each] for each in range(count)], "at": FAR_FUTURE})
     ]
     return every
 
@@ -73,18 +74,18 @@ def test_history_has_our_jobs_of_today_and_none_of_earlier_days(site, ruby):
 
 
 def test_ruby_walks_through_a_queue_while_it_deletes(site, ruby):
-    Echo.set(queue="waiting").perform_bulk([[each] for each in range(MANY)])
+    Echo.set(queue="waiting").perform_bulk([[each] for each in range(MANY_JOBS)])
 
     seen = ruby("Sidekiq::Queue.new('waiting').map { |job| job.delete if job.args.first.even?; job.args.first }")
 
-    assert seen == list(reversed(range(MANY)))
-    assert [payload["args"][0] for payload in site.queued("waiting")] == list(range(1, MANY, 2))
+    assert seen == list(reversed(range(MANY_JOBS)))
+    assert [payload["args"][0] for payload in site.queued("waiting")] == list(range(1, MANY_JOBS, 2))
 
 
 def test_ruby_finds_a_job_deep_in_a_queue_and_reads_it(site, ruby):
     before = time.time()
     jid = Echo.set(queue="waiting", tags=["vip", "é"]).perform_async(*ALL_KINDS)
-    Echo.set(queue="waiting").perform_bulk([[each] for each in range(MANY)])
+    Echo.set(queue="waiting").perform_bulk([[each] for each in range(MANY_JOBS)])
 
     found = ruby("""
         job = Sidekiq::Queue.new("waiting").find_job(jid)
@@ -102,7 +103,7 @@ def test_ruby_finds_a_job_deep_in_a_queue_and_reads_it(site, ruby):
 
 
 def test_ruby_clears_a_queue(site, ruby):
-    Echo.set(queue="waiting").perform_bulk([[each] for each in range(MANY)])
+    Echo.set(queue="waiting").perform_bulk([[each] for each in range(MANY_JOBS)])
 
     ruby("Sidekiq::Queue.new('waiting').clear")
 
@@ -114,7 +115,7 @@ def test_ruby_clears_a_queue(site, ruby):
 
 
 def test_ruby_walks_through_our_sets_newest_first(site, ruby):
-    every = fill(site, MANY)
+    every = fill(site, MANY_JOBS)
 
     for kind, expected in every.items():
         found = ruby(f"Sidekiq::{kind}.new.map {{ |entry| [entry.jid, entry.score] }}")
@@ -166,12 +167,12 @@ def test_ruby_reschedules_our_entries_and_each_stays_one(kind, site, ruby):
     every = fill(site, 3)[kind]
     before = set(site.store.call("ZRANGE", SETS[kind], 0, -1))
 
-    ruby(f"Sidekiq::{kind}.new.to_a.each {{ |entry| entry.reschedule(at) }}", at=FAR + 1)
+    ruby(f"Sidekiq::{kind}.new.to_a.each {{ |entry| entry.reschedule(at) }}", at=FAR_FUTURE + 1)
 
     after = site.store.call("ZRANGE", SETS[kind], 0, -1, "WITHSCORES")
     assert set(after[::2]) == before
     assert len(before) == len(every)
-    assert {float(score) for score in after[1::2]} == {FAR + 1}
+    assert {float(score) for score in after[1::2]} == {FAR_FUTURE + 1}
 
 
 @pytest.mark.parametrize("way", ["failed twice", "moved by our poller", "put off", "failed in Python, from Ruby"])
@@ -191,14 +192,14 @@ def test_an_entry_with_a_history_is_rescheduled_as_one(way, site, ruby, ruby_cli
         wait_until(lambda: site.entries("retry").get(jid, {}).get("retry_count") == 1, "its second failure")
     (before,) = site.store.call("ZRANGE", name, 0, -1)
 
-    ruby("set = Sidekiq::JobSet.new(name); set.first.reschedule(at)", name=name, at=FAR)
+    ruby("set = Sidekiq::JobSet.new(name); set.first.reschedule(at)", name=name, at=FAR_FUTURE)
 
     assert site.store.call("ZRANGE", name, 0, -1, "WITHSCORES") == [before, b"4000000000.5"]
     assert ruby("set = Sidekiq::JobSet.new(name); set.first.delete", name=name) is True
 
 
 def test_a_rescheduled_job_runs_when_it_is_due_then(site, ruby):
-    jid = Echo.perform_at(FAR, "x")
+    jid = Echo.perform_at(FAR_FUTURE, "x")
 
     ruby("Sidekiq::ScheduledSet.new.find_job(jid).reschedule(Time.now.to_f + 0.2)", jid=jid)
 
@@ -206,7 +207,9 @@ def test_a_rescheduled_job_runs_when_it_is_due_then(site, ruby):
 
 
 def test_ruby_adds_every_scheduled_job_to_its_queue(site, ruby):
-    every = [Echo.set(queue=queue).perform_at(FAR, number) for number in range(5) for queue in ("default", "low")]
+    every = [
+        Echo.set(queue=queue).perform_at(FAR_FUTURE, number) for number in range(5) for queue in ("default", "low")
+    ]
 
     ruby("Sidekiq::ScheduledSet.new.each(&:add_to_queue)")
 
@@ -224,7 +227,7 @@ def test_ruby_schedules_a_payload_of_its_own_for_us(site, ruby):
 
 
 def test_ruby_retries_all(site, ruby):
-    every = site.fail_jobs(MANY)
+    every = site.fail_jobs(MANY_JOBS)
     site.mend_jobs()
 
     ruby("Sidekiq::RetrySet.new.retry_all")
@@ -233,7 +236,7 @@ def test_ruby_retries_all(site, ruby):
 
 
 def test_ruby_kills_all_and_revives_all(site, ruby):
-    every = site.fail_jobs(MANY)
+    every = site.fail_jobs(MANY_JOBS)
     before = set(site.store.call("ZRANGE", "retry", 0, -1))
 
     ruby("Sidekiq::RetrySet.new.kill_all")
@@ -261,7 +264,7 @@ def test_rubys_death_handlers_are_told_of_our_job(site, ruby):
 
 
 def test_an_entry_shares_its_score_with_others_and_is_still_told_from_them(site, ruby):
-    first, second, third = Client().push_bulk({"class": Echo, "args": [[1], [2], [3]], "at": FAR})
+    first, second, third = Client().push_bulk({"class": Echo, "args": [[1], [2], [3]], "at": FAR_FUTURE})
 
     ruby("Sidekiq::ScheduledSet.new.find_job(jid).add_to_queue", jid=second)
 

@@ -17,7 +17,7 @@ from tests.kit import wait_until
 
 pytestmark = pytest.mark.ruby
 
-LATER = 3_600
+LATER_SECONDS = 3_600
 
 
 def keys_of(page, *wanted):
@@ -174,7 +174,7 @@ def test_the_second_page_of_retries_is_where_the_reader_stays(site, browser):
 
 @presses("POST /scheduled/:key")
 def test_one_scheduled_job_runs_at_once(site, browser):
-    first, second = (Echo.perform_in(LATER, *ALL_KINDS), Echo.perform_in(LATER, "x"))
+    first, second = (Echo.perform_in(LATER_SECONDS, *ALL_KINDS), Echo.perform_in(LATER_SECONDS, "x"))
     (key,) = keys_of(browser.see("/scheduled"), first)
 
     browser.press(f"/scheduled/{key}", "add_to_queue")
@@ -187,7 +187,7 @@ def test_one_scheduled_job_runs_at_once(site, browser):
 
 @presses("POST /scheduled/:key")
 def test_one_scheduled_job_is_deleted(site, browser):
-    first, second = (Echo.perform_in(LATER, *ALL_KINDS), Echo.perform_in(LATER, "x"))
+    first, second = (Echo.perform_in(LATER_SECONDS, *ALL_KINDS), Echo.perform_in(LATER_SECONDS, "x"))
     (key,) = keys_of(browser.see("/scheduled"), first)
 
     browser.press(f"/scheduled/{key}", "delete")
@@ -297,7 +297,7 @@ def test_without_its_token_no_button_does_anything(fields, site, browser):
 def test_a_button_for_what_is_gone_changes_nothing(name, key, site, browser):
     site.fail_jobs(1)
     site.kill_jobs(1)
-    Echo.perform_in(LATER, "x")
+    Echo.perform_in(LATER_SECONDS, "x")
 
     for button in ("retry", "delete", "kill", "add_to_queue"):
         page = browser.post(f"/{name}/{key}", [("authenticity_token", browser.token()), (button, "1")])
@@ -310,7 +310,7 @@ def test_a_button_for_what_is_gone_changes_nothing(name, key, site, browser):
 def test_a_button_without_a_choice_changes_nothing(name, site, browser):
     site.fail_jobs(1)
     site.kill_jobs(1)
-    Echo.perform_in(LATER, "x")
+    Echo.perform_in(LATER_SECONDS, "x")
 
     browser.press(f"/{name}", "delete", f"/{name}")
 

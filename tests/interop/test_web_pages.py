@@ -20,9 +20,9 @@ from tests.kit import wait_until
 
 pytestmark = pytest.mark.ruby
 
-MANY = 60  # jobs in a list: three pages of 25
-FEW = 6
-FAR = 4_000_000_000  # epoch seconds
+MANY_JOBS = 60  # jobs in a list: three pages of 25
+FEW_JOBS = 6
+FAR_FUTURE = 4_000_000_000  # epoch seconds
 
 # route → the paths by which it is tried; {retries}, {scheduled} and {morgue} stand for each entry of those sets
 PAGES = {
@@ -69,27 +69,27 @@ class Written:
 def written(shared_stage, ruby, web_program):
     """Have our clients and cluster write something of every kind, and leave it there for the module."""
     store = shared_stage.store
-    Echo.set(queue="waiting").perform_bulk([[number] for number in range(MANY)])
-    Client().push_bulk({"class": Echo, "args": [[number] for number in range(MANY)], "at": FAR})
+    Echo.set(queue="waiting").perform_bulk([[number] for number in range(MANY_JOBS)])
+    Client().push_bulk({"class": Echo, "args": [[number] for number in range(MANY_JOBS)], "at": FAR_FUTURE})
     jids = {
         "strange": Client().push(
             {"class": Echo, "args": ALL_KINDS, "queue": "strange", "tags": ["é", "<b>"], "custom": {"a": 1}}
         ),
-        "later": Echo.perform_at(FAR, *ALL_KINDS),
+        "later": Echo.perform_at(FAR_FUTURE, *ALL_KINDS),
         "failing": fragile.set(tags=["vip"]).perform_async(*ALL_KINDS),
         "dead": fragile.set(retry=0).perform_async(*ALL_KINDS),
     }
-    fragile.perform_bulk([[number] for number in range(FEW)])
-    fragile.set(retry=0).perform_bulk([[number] for number in range(FEW)])
-    Echo.perform_bulk([[number] for number in range(FEW)])
+    fragile.perform_bulk([[number] for number in range(FEW_JOBS)])
+    fragile.set(retry=0).perform_bulk([[number] for number in range(FEW_JOBS)])
+    Echo.perform_bulk([[number] for number in range(FEW_JOBS)])
     store.call("LPUSH", "queue:default", b"certainly not JSON", b"[1]", b'{"class":"Never::Heard","args":[1]}')
-    wait_until(lambda: store.call("ZCARD", "retry") == 1 + FEW, "the first failures")
+    wait_until(lambda: store.call("ZCARD", "retry") == 1 + FEW_JOBS, "the first failures")
     ruby("Sidekiq::RetrySet.new.find_job(jid).reschedule(1)", jid=jids["failing"])
     wait_until(
         lambda: shared_stage.entries("retry").get(jids["failing"], {}).get("retry_count") == 1, "a second failure"
     )
-    ruby(TO_FAR, at=FAR)
-    wait_until(lambda: store.call("ZCARD", "dead") == 3 + FEW, "everything that is to be dead")
+    ruby(TO_FAR, at=FAR_FUTURE)
+    wait_until(lambda: store.call("ZCARD", "dead") == 3 + FEW_JOBS, "everything that is to be dead")
     jids["running"] = hold.set(tags=["vip"]).perform_async(*ALL_KINDS)
     wait_until(lambda: store.call("LLEN", "began"), "a job to run")
     ruby("Sidekiq::ProcessSet.new.each(&:dump_threads)")  # any signal is followed by a beat
@@ -124,9 +124,13 @@ def test_the_dashboard_counts_our_jobs(written, browser):
     page = browser.see("/")
 
     counts = dict(re.findall(r'id="txt(\w+)" class="count">([\d,]+)<', page.text))
-    assert (int(counts["Processed"]), int(counts["Failed"])) >= (3 * FEW + 3, 2 * FEW + 3)
-    assert (counts["Retries"], counts["Scheduled"], counts["Dead"]) == (str(1 + FEW), str(MANY + 2), str(3 + FEW))
-    assert counts["Enqueued"] == str(MANY + 1)
+    assert (int(counts["Processed"]), int(counts["Failed"])) >= (3 * FEW_JOBS + 3, 2 * FEW_JOBS + 3)
+    assert (counts["Retries"], counts["Scheduled"], counts["Dead"]) == (
+        str(1 + FEW_JOBS),
+        str(MANY_JOBS + 2),
+        str(3 + FEW_JOBS),
+    )
+    assert counts["Enqueued"] == str(MANY_JOBS + 1)
 
 
 def test_the_dashboard_draws_our_history(written, browser):
@@ -134,7 +138,7 @@ def test_the_dashboard_draws_our_history(written, browser):
 
     history = json.loads(processed.replace("&quot;", '"'))
     assert len(history) == 7
-    assert sum(history.values()) >= 3 * FEW  # midnight may pass meanwhile
+    assert sum(history.values()) >= 3 * FEW_JOBS  # midnight may pass meanwhile
 
 
 def test_live_polling_gets_numbers(written, browser):
@@ -144,8 +148,8 @@ def test_live_polling_gets_numbers(written, browser):
         **dict.fromkeys(("processed", "failed", "busy", "processes", "enqueued", "scheduled", "retries", "dead"), int),
         "default_latency": int,  # 0: the queue is empty
     }
-    assert (stats["sidekiq"]["processes"], stats["sidekiq"]["retries"]) == (2, 1 + FEW)
-    assert queues == {"waiting": MANY, "strange": 1, "default": 0}
+    assert (stats["sidekiq"]["processes"], stats["sidekiq"]["retries"]) == (2, 1 + FEW_JOBS)
+    assert queues == {"waiting": MANY_JOBS, "strange": 1, "default": 0}
 
 
 def test_the_old_address_of_the_stats_leads_to_the_new_one(written, browser):
@@ -259,7 +263,7 @@ def test_pages_that_are_read_from_the_right_are_shown(language, written, browser
 def test_a_queue_of_ours_has_a_latency(written, browser):
     (row,) = (row for row in browser.see("/queues").rows if row.startswith("waiting"))
 
-    assert row.split()[1] == str(MANY)
+    assert row.split()[1] == str(MANY_JOBS)
     assert 0 <= float(row.split()[2]) < 60 + time.monotonic()
 
 
@@ -267,7 +271,7 @@ def test_pages_show_queues_classes_and_tags_of_every_name(store, ruby_web):
     client = Client(store)
     for name in NAMES:
         client.push({"class": name, "args": [name], "tags": [name], "queue": name})
-        client.push({"class": name, "args": [name], "tags": [name], "queue": name, "at": FAR})
+        client.push({"class": name, "args": [name], "tags": [name], "queue": name, "at": FAR_FUTURE})
     pages = ["/", "/busy", "/queues", "/stats", "/stats/queues", "/scheduled"]
 
     assert ruby_web(*pages) == {page: [200, None] for page in pages}

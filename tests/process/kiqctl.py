@@ -17,7 +17,7 @@ from kiqcluster.ctl.command import command
 from kiqcluster.ctl.jobs.pager import DefaultListGroup
 from kiqcluster.store import Store
 from tests import forkserver
-from tests.kit import PATIENCE, ROOT, wait_until
+from tests.kit import ROOT, TIMEOUT_SECONDS, wait_until
 
 
 def all_commands() -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Kiqctl:
         self._running.append(running)
         return running
 
-    def end(self, running: Running, seconds: float = 2 * PATIENCE) -> subprocess.CompletedProcess[str]:
+    def end(self, running: Running, seconds: float = 2 * TIMEOUT_SECONDS) -> subprocess.CompletedProcess[str]:
         """Wait for its end; stdout is all that it has said."""
         assert running.reader is not None
         assert running.process.stderr is not None
@@ -101,7 +101,7 @@ class Kiqctl:
             running.process.kill()
             running.process.wait()
             assert running.reader is not None
-            running.reader.join(PATIENCE)  # else it may find its pipe closed
+            running.reader.join(TIMEOUT_SECONDS)  # else it may find its pipe closed
             self._close(running)
 
     @staticmethod

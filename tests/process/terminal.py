@@ -16,7 +16,7 @@ import pyte
 import pytest
 
 from tests.forkserver import Login
-from tests.kit import PATIENCE, ROOT, wait_until
+from tests.kit import ROOT, TIMEOUT_SECONDS, wait_until
 
 
 def without_size(environ: Mapping[str, str]) -> dict[str, str]:
@@ -73,7 +73,7 @@ class Terminal:
             raise
         return self.text
 
-    def wait(self, seconds: float = PATIENCE) -> int:
+    def wait(self, seconds: float = TIMEOUT_SECONDS) -> int:
         """Return the program's exit code."""
         try:
             return self.process.wait(seconds)

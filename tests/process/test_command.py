@@ -15,7 +15,7 @@ import pytest
 
 from kiqcluster.version import VERSION
 from tests import forkserver
-from tests.kit import PATIENCE, ROOT, free_port, wait_until
+from tests.kit import ROOT, TIMEOUT_SECONDS, free_port, wait_until
 from tests.proc import open_files, sockets
 from tests.stage import Stage
 
@@ -491,4 +491,4 @@ def test_the_configuration_file_alone_is_enough(stage: Stage, tmp_path: Path) ->
             stage.wait_noted("ran a")
         finally:
             process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(TIMEOUT_SECONDS) == 0

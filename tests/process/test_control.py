@@ -17,7 +17,7 @@ from kiqcluster.control import control_messages
 from kiqcluster.control.control_messages import Message
 from kiqcluster.ipc.frames import Channel, Frame
 from kiqcluster.store import Store
-from tests.kit import PATIENCE, ROOT, RedisServer, wait_until
+from tests.kit import ROOT, TIMEOUT_SECONDS, RedisServer, wait_until
 from tests.stage import Stage, pid_of
 
 STATE = {"supervisor": "here:1:a", "slots": 1, "quiet_by": "", "lease_remaining": None}
@@ -43,7 +43,7 @@ class LoneWorker:
 
     def wait_for(self, kind: str, after: int = 0, condition: Callable[[Frame], bool] = lambda _: True) -> Frame:
         """Return the first frame of that kind that does, from the `after`-th on."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while time.monotonic() < deadline:
             for frame in self.frames[after:]:
                 if frame["type"] == kind and condition(frame):
@@ -162,7 +162,7 @@ def test_a_process_that_is_to_stop_drains_and_says_bye(worker: LoneWorker, stage
     stage.release()
 
     worker.wait_for("bye")
-    assert worker.process.wait(PATIENCE) == 0
+    assert worker.process.wait(TIMEOUT_SECONDS) == 0
     assert stage.notes() == ["began a", "ended a"]
     assert stage.store.call("SMEMBERS", "processes") == []
 
@@ -219,7 +219,7 @@ def test_a_beat_tells_how_much_was_done(worker: LoneWorker, stage: Stage) -> Non
 
     beat = worker.wait_for("beat", condition=lambda frame: frame["processed"] == 8)
     assert beat["round_trips"] > first["round_trips"]
-    assert 0 < beat["round_trip_seconds"] < PATIENCE
+    assert 0 < beat["round_trip_seconds"] < TIMEOUT_SECONDS
 
 
 def test_jobs_that_share_a_round_trip_count_as_one(worker: LoneWorker, stage: Stage) -> None:

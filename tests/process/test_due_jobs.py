@@ -18,23 +18,23 @@ from kiqcluster.process.runtime import current_setup
 def timed(at: float) -> None:
     current_setup().current_store().call("RPUSH", "ledger", time.time() - at)
 """
-FIRST_POLL = 10.0 + 5.0  # seconds after its start, at most, that a worker looks for the first time
-BOOT = 2.0
-MAX_LATE = 0.5  # seconds, on a machine that has much else to do; 0.01 on one that has not
-COUNT = 7
+FIRST_POLL_SECONDS = 10.0 + 5.0  # after its start, at most, that a worker looks for the first time
+BOOT_SECONDS = 2.0
+MAX_LATE_SECONDS = 0.5  # seconds, on a machine that has much else to do; 0.01 on one that has not
+DUE_JOBS = 7
 
 
 def test_a_job_that_a_poll_has_seen_starts_at_its_time(stage: Stage, tmp_path: Path) -> None:
     app = tmp_path / "timed_jobs.py"
     app.write_text(APP)
     stage.run_cluster("default", "-c", "2", app=str(app)).wait_ready()
-    first = time.time() + BOOT + FIRST_POLL
-    for number in range(COUNT):
+    first = time.time() + BOOT_SECONDS + FIRST_POLL_SECONDS
+    for number in range(DUE_JOBS):
         at = first + number * 0.31
         stage.push("timed", at, at=at)
 
-    wait_until(lambda: len(stage.notes()) == COUNT, "the jobs to have run", seconds=40)
+    wait_until(lambda: len(stage.notes()) == DUE_JOBS, "the jobs to have run", seconds=40)
 
     late = sorted(map(float, stage.notes()))
     assert late[0] >= 0.0
-    assert median(late) <= MAX_LATE, late
+    assert median(late) <= MAX_LATE_SECONDS, late

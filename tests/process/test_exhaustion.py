@@ -26,7 +26,7 @@ from tests.proc import children
 from tests.stage import Jobs, Stage
 
 CONTROL_GROUPS = (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup"))
-STREAMS = 3  # descriptors below which a limit would make poll() fail, too
+STREAM_DESCRIPTORS = 3  # descriptors below which a limit would make poll() fail, too
 # Eight stacks fit into the address space that is left; the ninth thread fails in the kernel.
 FEW_THREADS = """
     import pathlib, resource, threading
@@ -85,7 +85,7 @@ def test_a_worker_that_gets_few_threads_works_with_these_and_has_all_once_there_
 def test_a_supervisor_without_descriptors_or_memory_for_a_worker_tries_again_and_goes_on(stage: Stage) -> None:
     cluster = stage.run_cluster("default")
     cluster.wait_ready()
-    for number, (kind, most) in enumerate([(resource.RLIMIT_NOFILE, STREAMS), (resource.RLIMIT_AS, 0)]):
+    for number, (kind, most) in enumerate([(resource.RLIMIT_NOFILE, STREAM_DESCRIPTORS), (resource.RLIMIT_AS, 0)]):
         (pid,) = children(cluster.pid)
         with limited(cluster.pid, kind, most):
             os.kill(pid, signal.SIGKILL)
@@ -99,7 +99,7 @@ def test_a_supervisor_without_descriptors_or_memory_for_a_worker_tries_again_and
 def test_a_worker_without_descriptors_is_back_when_it_has_some(stage: Stage) -> None:
     cluster = stage.run_cluster("default", "-c", "2")
     pid = cluster.wait_ready()[0]
-    with limited(pid, resource.RLIMIT_NOFILE, STREAMS):
+    with limited(pid, resource.RLIMIT_NOFILE, STREAM_DESCRIPTORS):
         stage.store.call("CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "yes")
         stage.push_many("record", [[f"{number}"] for number in range(20)])
         cluster.wait_for("redis_lost")

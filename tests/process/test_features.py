@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tests.apps.limited import MAX_AT_ONCE, SLOTS
+from tests.apps.limited import MAX_RUNNING_JOBS, SLOTS
 from tests.kit import wait_until
 from tests.stage import Stage
 
@@ -32,5 +32,5 @@ def test_all_jobs_of_a_limit_run_and_none_beyond_it_though_processes_are_killed(
 
     wait_until(lambda: ended(stage) == set(names), "all of them")
     wait_until(lambda: stage.store.call("EXISTS", SLOTS, f"{SLOTS}:parked") == 0, "everything to be released")
-    assert max(int(line.split()[2]) for line in stage.notes() if line.startswith("began")) <= MAX_AT_ONCE
+    assert max(int(line.split()[2]) for line in stage.notes() if line.startswith("began")) <= MAX_RUNNING_JOBS
     wait_until(lambda: stage.store.call("KEYS", "kiq:held:*") == [], "nothing to be held")

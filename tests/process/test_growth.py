@@ -18,8 +18,8 @@ from tests.stage import Stage
 
 IDENTITY = re.compile(r"[^:]+:\d+:[0-9a-f]{12}")
 THEIRS = re.compile(r"ledger|suicide:.*")  # what the jobs of the test write
-DEAD = 20  # entries of the dead set that are kept
-SLACK = 600  # bytes by which numbers and names of another length may differ
+DEAD_ENTRIES = 20  # entries of the dead set that are kept
+SLACK_BYTES = 600  # bytes by which numbers and names of another length may differ
 
 
 class Shape(NamedTuple):
@@ -83,7 +83,7 @@ def is_settled(store: Store) -> bool:
     [(2_000, 3, 1), pytest.param(100_000, 1_000, 100, marks=[pytest.mark.full, pytest.mark.timeout(7_200)])],
 )
 def test_nothing_stays_and_grows(stage: Stage, jobs: int, deaths: int, rolls: int) -> None:
-    options: dict[str, Any] = {"KIQ_DEAD_MAX_JOBS": str(DEAD), "KIQ_LOG_LEVEL": "info"}
+    options: dict[str, Any] = {"KIQ_DEAD_MAX_JOBS": str(DEAD_ENTRIES), "KIQ_LOG_LEVEL": "info"}
     cluster = stage.run_cluster("default", "default", "-c", "5", **options)
     cluster.wait_ready(2)
     work(cluster, stage, 200, 1, range(1, 2))
@@ -100,4 +100,4 @@ def test_nothing_stays_and_grows(stage: Stage, jobs: int, deaths: int, rolls: in
     )
     for name, shape in after.items():
         if name not in ("processes", "dead"):
-            assert shape.memory <= before[name].memory + SLACK, name
+            assert shape.memory <= before[name].memory + SLACK_BYTES, name

@@ -15,7 +15,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from kiqcluster.supervisor.http.server import MAX_CONNECTIONS
-from tests.kit import PATIENCE, Cluster, RedisServer, http_get, is_ready, require, wait_until
+from tests.kit import TIMEOUT_SECONDS, Cluster, RedisServer, http_get, is_ready, require, wait_until
 from tests.kit import cluster as running_cluster
 from tests.proc import children
 from tests.process.unread import unread_cluster
@@ -333,7 +333,7 @@ def test_a_log_that_nobody_reads_holds_up_neither_probes_nor_respawns_nor_a_stop
         assert http_get(port, "/liveness")[0] == 200
 
         process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(TIMEOUT_SECONDS) == 0
 
 
 def test_a_unix_socket_serves_the_same(stage: Stage, tmp_path: Path) -> None:

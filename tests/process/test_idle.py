@@ -12,9 +12,9 @@ from kiqcluster.store import Store
 from tests.kit import Cluster, wait_until
 from tests.stage import Stage
 
-WATCHED = 7  # seconds, each by itself: a few hold what happens now and then, a beat, a poll, figures of the job before
-A_SECOND = 3  # commands that an idle worker may cost Redis
-AWAY = (503, "slot 0 cannot reach Redis")
+WATCHED_SECONDS = 7  # each by itself, because a beat or a poll falls into some of them
+MAX_COMMANDS_PER_SECOND = 3  # commands that an idle worker may cost Redis
+REDIS_UNREACHABLE = (503, "slot 0 cannot reach Redis")
 
 
 def commands(store: Store) -> int:
@@ -60,13 +60,13 @@ def test_an_idle_worker_costs_redis_few_commands(stage: Stage) -> None:
     wait_armed(stage.store)
 
     rates = []
-    for _ in range(WATCHED):
+    for _ in range(WATCHED_SECONDS):
         began, before = time.monotonic(), commands(stage.store)
         wait_for_moment(began + 1, "a second of idleness")
         rates.append((commands(stage.store) - before - 1) / (time.monotonic() - began))
 
-    assert sum(rates) >= WATCHED // 2  # it does look
-    assert median(rates) <= A_SECOND
+    assert sum(rates) >= WATCHED_SECONDS // 2  # it does look
+    assert median(rates) <= MAX_COMMANDS_PER_SECOND
 
 
 def test_what_lies_in_a_wake_list_without_a_bell_is_found(stage: Stage) -> None:
@@ -97,7 +97,7 @@ def test_a_worker_that_is_idle_for_long_is_not_taken_for_silent(stage: Stage) ->
 @pytest.mark.durable_redis
 def test_an_idle_worker_notices_that_redis_is_away_and_back(idle: Cluster, stage: Stage) -> None:
     stage.redis.kill()
-    wait_until(lambda: idle.readiness() == AWAY, "readiness to say so")
+    wait_until(lambda: idle.readiness() == REDIS_UNREACHABLE, "readiness to say so")
 
     stage.redis.start()
 
@@ -107,7 +107,7 @@ def test_an_idle_worker_notices_that_redis_is_away_and_back(idle: Cluster, stage
 @pytest.mark.durable_redis
 def test_an_idle_worker_notices_that_redis_has_become_a_replica(idle: Cluster, stage: Stage) -> None:
     stage.store.call("REPLICAOF", "127.0.0.1", 1)  # of nobody: reads go on working
-    wait_until(lambda: idle.readiness() == AWAY, "readiness to say so")
+    wait_until(lambda: idle.readiness() == REDIS_UNREACHABLE, "readiness to say so")
 
     stage.store.call("REPLICAOF", "NO", "ONE")
 

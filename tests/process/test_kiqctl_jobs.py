@@ -18,7 +18,7 @@ from tests.process.terminal import Terminal
 from tests.proxy import Proxy
 from tests.stage import Stage
 
-MANY = 8_000
+MANY_JOBS = 8_000
 NOW = 1_795_168_740.5
 
 
@@ -37,10 +37,10 @@ def job(number: int, queue: str = "old") -> bytes:
 
 
 def lay_out(store: Store, *places: str) -> None:
-    """Have MANY jobs lie in these sets and queues, numbered on through all of them."""
+    """Have MANY_JOBS jobs lie in these sets and queues, numbered on through all of them."""
     for place_number, place in enumerate(places):
-        first = place_number * MANY
-        for at in range(first, first + MANY, 1_000):
+        first = place_number * MANY_JOBS
+        for at in range(first, first + MANY_JOBS, 1_000):
             jobs = [job(number) for number in range(at, at + 1_000)]
             if place.startswith("queue:"):
                 store.call("LPUSH", place, *jobs)
@@ -143,19 +143,19 @@ class TestKilled:
         running.process.wait()
 
         everywhere = ("schedule", "retry", "queue:old", "queue:new")
-        each_once = Counter(dict.fromkeys(range(3 * MANY), 1))
+        each_once = Counter(dict.fromkeys(range(3 * MANY_JOBS), 1))
         assert audit(store, *everywhere) == each_once
         assert not store.call("EXISTS", "queue:old") or store.call("LLEN", "queue:old") > 0
-        left = 3 * MANY - sum(len(moved(store, each)) for each in ("schedule", "retry", "queue:new"))
-        assert 0 < left < 3 * MANY - 1_000
+        left = 3 * MANY_JOBS - sum(len(moved(store, each)) for each in ("schedule", "retry", "queue:new"))
+        assert 0 < left < 3 * MANY_JOBS - 1_000
 
         document = json.loads(kiqctl(*order, "--json").stdout)
 
         assert document["done"] == left
         assert audit(store, *everywhere) == each_once
-        assert moved(store, "queue:new") == list(range(2 * MANY, 3 * MANY)), "in their order"
+        assert moved(store, "queue:new") == list(range(2 * MANY_JOBS, 3 * MANY_JOBS)), "in their order"
         scores = store.call("ZRANGE", "retry", 0, -1, "WITHSCORES")[1::2]
-        assert [float(score) for score in scores] == [NOW + number for number in range(MANY, 2 * MANY)]
+        assert [float(score) for score in scores] == [NOW + number for number in range(MANY_JOBS, 2 * MANY_JOBS)]
 
 
 class TestInterrupted:
@@ -176,14 +176,14 @@ class TestInterrupted:
         size = {"retry": "ZCARD", "queue:old": "LLEN"}[place]
 
         running = slow_kiqctl.start(*order, "--json")
-        wait_until(lambda: store.call(size, place) < MANY - 500, "it to be in the middle of its work")
+        wait_until(lambda: store.call(size, place) < MANY_JOBS - 500, "it to be in the middle of its work")
         running.process.send_signal(signal.SIGINT)
         done = slow_kiqctl.end(running)
 
         document: Any = json.loads(done.stdout)
         assert done.returncode == 1, done.stderr
         assert document["interrupted"]
-        assert 500 < document["done"] == MANY - store.call(size, place) < MANY
+        assert 500 < document["done"] == MANY_JOBS - store.call(size, place) < MANY_JOBS
         assert document["unknown"] == 0
 
     def test_ctrl_c_while_it_counts_ends_it_at_once(self, slow_kiqctl: Kiqctl, store: Store) -> None:
@@ -197,7 +197,7 @@ class TestInterrupted:
 
         assert done.returncode != 0
         assert "Traceback" not in done.stderr
-        assert store.call("ZCARD", "retry") == MANY
+        assert store.call("ZCARD", "retry") == MANY_JOBS
 
 
 class TestTerminal:
@@ -220,7 +220,7 @@ class TestTerminal:
 
         terminal = ask("dead", "delete", "--class", "record")
         terminal.wait_shown("This will delete 8,000 entries of the dead set. Go on?")
-        assert store.call("ZCARD", "dead") == MANY
+        assert store.call("ZCARD", "dead") == MANY_JOBS
         terminal.press("y\n")
 
         assert terminal.wait() == 0

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from kiqcluster.store import Store
-from tests.kit import PATIENCE, wait_until
+from tests.kit import TIMEOUT_SECONDS, wait_until
 from tests.process.unread import unread_cluster
 from tests.stage import Stage
 
-MANY = 20_000  # more lines than a pipe and the job log hold
-OTHER_LINES = 20  # that a worker writes while it runs these, at most
+MANY_JOBS = 20_000  # more lines than a pipe and the job log hold
+MAX_OTHER_LINES = 20  # that a worker writes while it runs these, at most
 TALKER = """
     import logging
     from kiqcluster import job
@@ -111,14 +111,14 @@ def test_a_log_that_nobody_reads_stops_no_job_and_what_is_dropped_is_counted(sta
     )
     output: list[bytes] = []
     with unread_cluster(*arguments) as (process, _):
-        jids = stage.push_many("nothing", [[]] * MANY)
-        wait_until(lambda: processed(stage.store) == MANY, "the jobs to be done although nobody reads", 60)
+        jids = stage.push_many("nothing", [[]] * MANY_JOBS)
+        wait_until(lambda: processed(stage.store) == MANY_JOBS, "the jobs to be done although nobody reads", 60)
 
         reader = threading.Thread(target=lambda: output.extend(process.stdout or []), daemon=True)
         reader.start()
         wait_until(lambda: any(b"lines_dropped" in line for line in output), "the drop to be told")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(TIMEOUT_SECONDS) == 0
         reader.join(10)
 
     lines = [json.loads(line[line.index(b"{") :]) for line in output if b"{" in line]
@@ -127,4 +127,4 @@ def test_a_log_that_nobody_reads_stops_no_job_and_what_is_dropped_is_counted(sta
     assert len(set(written)) == len(written)
     assert dropped > 0
     # Of the few other lines that the worker writes meanwhile some may be dropped, and counted, as well.
-    assert MANY <= len(written) + dropped <= MANY + OTHER_LINES
+    assert MANY_JOBS <= len(written) + dropped <= MANY_JOBS + MAX_OTHER_LINES

@@ -23,7 +23,7 @@ from tests.proc import count_descriptors
 from tests.stage import Jobs, Stage
 
 RESIDENT = "kiqcluster_supervisor_resident_memory_bytes"
-CLASSES = 200
+JOB_CLASSES = 200
 
 
 def totals(cluster: Cluster) -> dict[str, float]:
@@ -284,18 +284,18 @@ def test_a_scrape_of_many_classes_is_quick_and_holds_up_nobody(stage: Stage) -> 
     app = stage.write_application(f"""
         from kiqcluster import Job
 
-        for number in range({CLASSES}):
+        for number in range({JOB_CLASSES}):
             type(f"Acme{{number}}Worker", (Job,), {{"perform": lambda self: None}})
     """)
     cluster = stage.run_cluster(*["default"] * 4, "-c", "1", app=app)
     cluster.wait_ready(4)
     took = []
     for count in (1, 2, 3):
-        for number in range(CLASSES):
+        for number in range(JOB_CLASSES):
             stage.push_many(f"Acme{number}Worker", [[]] * 2)
-        wait_until(lambda done=2 * CLASSES * count: processed(cluster) == done, "all jobs to be told of")
+        wait_until(lambda done=2 * JOB_CLASSES * count: processed(cluster) == done, "all jobs to be told of")
         began = time.monotonic()
-        assert len(page_of(cluster)) > CLASSES * 58  # every row of which has changed
+        assert len(page_of(cluster)) > JOB_CLASSES * 58  # every row of which has changed
         took.append(time.monotonic() - began)
 
     assert statistics.median(took) < 0.5  # promised: 0.2

@@ -19,7 +19,7 @@ from tests.stage import Stage
 
 FOLDER = 'it\'s "名" 100% {x} é'
 HOST = 'hôst:名 "x"'  # an address of IPv6 has colons as well
-LONGEST_SHOWN = 200  # characters of a name that the log shows whole
+MAX_SHOWN_CHARACTERS = 200  # characters of a name that the log shows whole
 TAG = "it's 名 \"\\"
 
 
@@ -57,7 +57,7 @@ def test_jobs_of_every_name_run_and_are_shown(stage: Stage, kiqctl: Kiqctl) -> N
             cluster.wait_done(Client(stage.store).push({"class": name, "args": [name], "queue": name}))
 
         wait_until(lambda: ran(cluster) >= {(name, name) for name in NAMES}, "every name to be on /metrics")
-        assert all(cluster.seen("job_done", queue=name) for name in NAMES if len(name) < LONGEST_SHOWN)
+        assert all(cluster.seen("job_done", queue=name) for name in NAMES if len(name) < MAX_SHOWN_CHARACTERS)
         ((worker,),) = [each["workers"] for each in json.loads(kiqctl("ps", "--json").stdout)["clusters"]]
         assert worker["queues"] == list(NAMES)
         assert worker["identity"].startswith(f"{HOST}:{worker['pid']}:")

@@ -27,10 +27,10 @@ from tests.proc import wait_exited
 from tests.stage import Stage, pid_of
 
 FORMAT_1 = "f5b9277"  # the last commit that writes it
-RECOVER_AFTER = 3.0  # seconds
-SOON = {"KIQ_RECOVER_AFTER": str(RECOVER_AFTER), "KIQ_SILENCE_TIMEOUT": "0"}
-LOOKS = 12  # beats of each, in no less than recover_after
-LONG = 60.0  # seconds; a silent process of format 1 is recovered after up to twice recover_after and a look
+RECOVER_AFTER_SECONDS = 3.0
+SOON = {"KIQ_RECOVER_AFTER": str(RECOVER_AFTER_SECONDS), "KIQ_SILENCE_TIMEOUT": "0"}
+MIN_BEATS = 12  # beats of each, in no less than recover_after
+TIMEOUT_SECONDS = 60.0  # a silent process of format 1 is recovered after up to twice recover_after and a look
 
 RunOld = Callable[..., testing.Cluster]
 
@@ -76,9 +76,9 @@ def wait_for_looks(stage: Stage) -> None:
     before = counts(stage.store)
 
     def has_looked(name: str) -> bool:
-        return counts(stage.store).get(name, 0) >= before.get(name, 0) + LOOKS
+        return counts(stage.store).get(name, 0) >= before.get(name, 0) + MIN_BEATS
 
-    wait_until(lambda: all(map(has_looked, stage.members())), "everybody to look", LONG)
+    wait_until(lambda: all(map(has_looked, stage.members())), "everybody to look", TIMEOUT_SECONDS)
 
 
 def identity_of(everybody: set[str], pid: int) -> str:
@@ -95,7 +95,9 @@ def vanish(store: Store, identity: str, cluster: testing.Cluster) -> None:
 
 
 def wait_given_back(stage: Stage, dead: str, queue: str, jobs: list[str]) -> None:
-    wait_until(lambda: dead not in stage.members() and dead not in stage.holders(), "it to be recovered", LONG)
+    wait_until(
+        lambda: dead not in stage.members() and dead not in stage.holders(), "it to be recovered", TIMEOUT_SECONDS
+    )
     assert stage.queued_args(queue) == jobs
 
 
@@ -130,7 +132,11 @@ def test_neither_release_takes_the_other_for_dead_and_each_recovers_the_other(st
     stage.wait_noted("ended a", "ended b")
     stage.wait_settled()
     assert old.stop() == 0
-    wait_until(lambda: not stage.store.call("EXISTS", "kiq:beats", "kiq:beats:1"), "the keys of format 1 to go", LONG)
+    wait_until(
+        lambda: not stage.store.call("EXISTS", "kiq:beats", "kiq:beats:1"),
+        "the keys of format 1 to go",
+        TIMEOUT_SECONDS,
+    )
     assert stage.store.call("GET", "stat:processed") == b"2"
 
 

@@ -37,7 +37,7 @@ from kiqcluster.worker.fetch.prefetch import Prefetch
 from kiqcluster.worker.fetch.queue_order import QueueOrder
 from kiqcluster.worker.identity import ProcessFingerprint, new_member
 from tests.chaos.scale import sized
-from tests.kit import PATIENCE, PAUSE, RedisServer
+from tests.kit import PAUSE, TIMEOUT_SECONDS, RedisServer
 
 pytestmark = pytest.mark.timeout(sized(120, 3_600))
 
@@ -139,7 +139,7 @@ class Rig:
         while (unit := self.fetch.next(finished)) is not None:
             self.runs[unit.payload] += 1
             if unit.payload.startswith(b"meet"):
-                self.meeting.wait(2 * PATIENCE)  # whoever waits for all of them says first what is where
+                self.meeting.wait(2 * TIMEOUT_SECONDS)  # whoever waits for all of them says first what is where
             self.nap()
             finished = Settlement(unit, self._outcome(unit))
 
@@ -179,7 +179,7 @@ class Rig:
             self._push("meet")
         self._wait(lambda: self._ended() > ended, "an outcome to be settled while all are busy")
         self._wait(lambda: self.meeting.n_waiting == self.meeting.parties - 1, "all processors to be busy at once")
-        self.meeting.wait(PATIENCE)
+        self.meeting.wait(TIMEOUT_SECONDS)
 
     def _push(self, kind: str) -> None:
         self.pushed.append(f"{kind}-{len(self.pushed)}".encode())
@@ -228,7 +228,7 @@ class Rig:
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
         """Wait; fail with what is where."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not condition():
             if self.crashes:
                 raise self.crashes[0]
@@ -257,7 +257,7 @@ class Rig:
         self.is_over = True
         self.is_woken.set()
         for thread in self.threads:
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT_SECONDS)
         assert not any(thread.is_alive() for thread in self.threads), f"a thread is stuck: {self.describe()}"
         self._without_fault(lambda: self.fetch.leave([], 1.0))
 

@@ -12,7 +12,7 @@ import pytest
 from kiqcluster.api import JobRecord, JobSet, Queue, RetrySet, SortedEntry
 from kiqcluster.process.runtime import Setup
 from kiqcluster.store import Store
-from tests.kit import PATIENCE, RedisServer
+from tests.kit import TIMEOUT_SECONDS, RedisServer
 from tests.lying import NOW, add, fetch, fill_queue, fill_set, in_queue, job, numbers, ring
 
 
@@ -151,13 +151,13 @@ class TestQueues:
 
         def push(other: Store) -> None:
             number = 100_000
-            while step.acquire(timeout=PATIENCE) and not stop.is_set():
+            while step.acquire(timeout=TIMEOUT_SECONDS) and not stop.is_set():
                 fill_queue(other, range(number, number + 20))
                 number += 20
 
         def take(other: Store) -> None:
             for _ in range(500):  # ends before what is read last is fetched
-                if not step.acquire(timeout=PATIENCE) or stop.is_set():
+                if not step.acquire(timeout=TIMEOUT_SECONDS) or stop.is_set():
                     return
                 fetch(other, 10)
                 ring(other)

@@ -12,7 +12,7 @@ import pytest
 from kiqcluster.errors import RedisUnavailable
 from kiqcluster.store import Store
 
-TIMEOUT = 0.2  # seconds
+TIMEOUT_SECONDS = 0.2
 
 
 @pytest.mark.parametrize("kind", ["unix", "tcp"])
@@ -28,12 +28,12 @@ def test_a_full_backlog_is_an_outage_after_the_timeout_and_nothing_was_sent(tmp_
         url = f"unix://{where}" if kind == "unix" else f"redis://127.0.0.1:{place[1]}/0"
 
         with pytest.raises(RedisUnavailable, match="nothing was sent"):
-            Store(url, timeout=TIMEOUT).call("PING")
+            Store(url, timeout=TIMEOUT_SECONDS).call("PING")
 
 
 def _queues(client: socket.socket, place: Any) -> bool:
     """Return whether a listener that accepts nobody has room for one more."""
-    client.settimeout(TIMEOUT)
+    client.settimeout(TIMEOUT_SECONDS)
     try:
         client.connect(place)
     except OSError:

@@ -12,7 +12,7 @@ from tests.redis.kiqctl import Kiqctl
 from tests.standin import process_fields
 
 CLUSTERS, SLOTS = 500, 20
-MAX_SECONDS = 2.0  # of one core, for a command
+MAX_CPU_SECONDS = 2.0  # of one core, for a command
 
 
 def lay_fleet(store: Store) -> None:
@@ -46,4 +46,4 @@ def test_a_fleet_of_ten_thousand_is_shown_within_two_seconds_of_a_core(
     after = resource.getrusage(resource.RUSAGE_SELF)
     assert result.exit_code == 0
     assert result.stdout.count("app-") >= CLUSTERS
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < MAX_SECONDS
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < MAX_CPU_SECONDS

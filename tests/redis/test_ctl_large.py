@@ -11,8 +11,8 @@ from kiqcluster.clock import SystemClock
 from kiqcluster.store import Store
 from tests.redis.kiqctl import NOW, Kiqctl, add, fill, job, queued
 
-MEMORY = 30_000_000  # bytes that a command may hold at a time; 100 000 of these jobs are 15 MB as bytes alone
-PAGE = 500
+MAX_MEMORY_BYTES = 30_000_000  # that a command may hold at a time; 100 000 of these jobs are 15 MB as bytes alone
+PAGE_JOBS = 500
 SIZES = [50_000, pytest.param(1_000_000, marks=[pytest.mark.full, pytest.mark.timeout(900)])]
 
 
@@ -52,7 +52,7 @@ def measured(store: Store, run: Callable[[], object]) -> tuple[int, int]:
 @pytest.mark.parametrize("count", SIZES)
 def test_a_set_is_filtered_counted_and_retried_by_the_page(kiqctl: Kiqctl, store: Store, count: int) -> None:
     lay_retries(store, count)
-    pages = count // PAGE
+    pages = count // PAGE_JOBS
 
     def work() -> None:
         assert kiqctl("retries", "retry", "--error", "X").exit_code == 2
@@ -62,7 +62,7 @@ def test_a_set_is_filtered_counted_and_retried_by_the_page(kiqctl: Kiqctl, store
     trips, memory = measured(store, work)
 
     assert trips < 2.5 * pages, "a walk to count, another one to do it, and a tenth of that for the doing"
-    assert memory < MEMORY
+    assert memory < MAX_MEMORY_BYTES
     assert store.call("LLEN", "queue:default") == count // 10
 
 
@@ -78,8 +78,8 @@ def test_a_set_is_looked_through_by_redis_for_a_text(kiqctl: Kiqctl, store: Stor
 
     trips, memory = measured(store, work)
 
-    assert trips < 3 * (count // PAGE)
-    assert memory < MEMORY
+    assert trips < 3 * (count // PAGE_JOBS)
+    assert memory < MAX_MEMORY_BYTES
 
 
 @pytest.mark.timeout(400)
@@ -102,10 +102,10 @@ def test_ids_and_times_are_found_without_reading_the_dead_set(kiqctl: Kiqctl, st
 
     trips, memory = measured(store, by_time)
     assert trips < 40
-    assert memory < MEMORY
+    assert memory < MAX_MEMORY_BYTES
     trips, memory = measured(store, by_id)
     assert trips < count // 800, "a script per 2 000 entries, and the command in it"
-    assert memory < MEMORY
+    assert memory < MAX_MEMORY_BYTES
 
 
 @pytest.mark.timeout(400)
@@ -120,5 +120,5 @@ def test_a_queue_is_migrated_in_its_order_by_the_page(kiqctl: Kiqctl, store: Sto
 
     _, memory = measured(store, work)
 
-    assert memory < MEMORY
+    assert memory < MAX_MEMORY_BYTES
     assert queued(store, "new") == list(range(0, count, 10))

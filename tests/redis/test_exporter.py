@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kiqcluster.ctl.exporter.exporter import Exporter
 from kiqcluster.errors import ExitCode, StoreError
 from kiqcluster.store import Store
-from tests.kit import PATIENCE, ROOT, ManualClock, RedisServer, free_port, http_get, require, wait_until
+from tests.kit import ROOT, TIMEOUT_SECONDS, ManualClock, RedisServer, free_port, http_get, require, wait_until
 from tests.standin import publish
 
 NOW = ManualClock().time
@@ -280,7 +280,7 @@ class TestSharing:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT_SECONDS)
 
         assert bench.looks() == before + 1
         assert len(pages) == 20
@@ -420,7 +420,7 @@ def test_the_command_serves_metrics_and_ends_with_term(store: Store, redis_serve
 
         process.send_signal(signal.SIGTERM)
 
-        assert process.wait(PATIENCE) == ExitCode.STOPPED
+        assert process.wait(TIMEOUT_SECONDS) == ExitCode.STOPPED
 
 
 def test_the_command_lives_through_an_outage_also_one_at_its_start(own_server: RedisServer) -> None:
@@ -463,7 +463,9 @@ def test_an_address_that_cannot_be_used_is_refused_with_its_code(
         taken.listen()
         address = listen(taken.getsockname()[1])
         command = [sys.executable, "-m", "kiqcluster.ctl", "exporter", "--listen", address]
-        done = subprocess.run([*command, "--redis", redis_server.url], cwd=ROOT, capture_output=True, timeout=PATIENCE)
+        done = subprocess.run(
+            [*command, "--redis", redis_server.url], cwd=ROOT, capture_output=True, timeout=TIMEOUT_SECONDS
+        )
 
     assert done.returncode == code, done.stderr
     assert b"Traceback" not in done.stderr
@@ -474,7 +476,12 @@ def test_a_password_that_is_wrong_at_the_start_is_refused_with_its_code(own_serv
     command = [sys.executable, "-m", "kiqcluster.ctl", "exporter", "--listen", f"127.0.0.1:{free_port()}"]
 
     done = subprocess.run(
-        [*command, "--redis", own_server.url], capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE, check=False
+        [*command, "--redis", own_server.url],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
     )
 
     assert done.returncode == ExitCode.REDIS_REFUSED

@@ -24,7 +24,7 @@ from kiqcluster.worker.fetch.fetch import ReliableFetch
 from kiqcluster.worker.fetch.prefetch import Prefetch
 from kiqcluster.worker.fetch.queue_order import QueueOrder
 from kiqcluster.worker.identity import ProcessFingerprint, new_member
-from tests.kit import PATIENCE, RedisServer, wait_until
+from tests.kit import TIMEOUT_SECONDS, RedisServer, wait_until
 
 
 class Bench:
@@ -106,7 +106,7 @@ def test_round_trips_are_counted_and_the_units_that_wait_here(bench: Bench) -> N
     bench.next(Settlement(first, Done()))
 
     assert bench.fetch.round_trips == 2
-    assert 0 < bench.fetch.round_trip_seconds < PATIENCE
+    assert 0 < bench.fetch.round_trip_seconds < TIMEOUT_SECONDS
     assert bench.fetch.prefetched() == 0
     bench.coordinator.units.append(first)  # as if prefetched
     assert bench.fetch.prefetched() == 1
@@ -196,7 +196,7 @@ def test_starvation_is_reported_when_wakeups_can_be_armed(bench: Bench, monkeypa
     monkeypatch.setattr(bench.coordinator, "_wake_manager", told.set)
 
     def manage() -> None:
-        while told.wait(PATIENCE):
+        while told.wait(TIMEOUT_SECONDS):
             armed.append(bench.fetch.queues_to_arm())
             told.clear()
 
@@ -509,13 +509,13 @@ class TestSentAhead:
         self, bench: Bench, in_transit: list[Unit], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         paused, gate = threading.Event(), threading.Event()
-        monkeypatch.setattr(bench.fetch._health, "pause", lambda _: (paused.set(), gate.wait(3 * PATIENCE)))
+        monkeypatch.setattr(bench.fetch._health, "pause", lambda _: (paused.set(), gate.wait(3 * TIMEOUT_SECONDS)))
         monkeypatch.setattr(bench.engine, "begin", raising(RedisUnavailable("away")))
         monkeypatch.setattr(bench.engine, "finish", once_another_is_parked(bench))
 
         ran = run(bench, 2)
 
-        assert paused.wait(PATIENCE)
+        assert paused.wait(TIMEOUT_SECONDS)
         wait_until(lambda: len(ran) == 1, "the other one to run")
         monkeypatch.undo()
         gate.set()
@@ -596,7 +596,7 @@ def run(bench: Bench, count: int, gate: threading.Event | None = None) -> list[b
         if unit is not None:
             started.append(unit.payload)
         if gate is not None:
-            gate.wait(PATIENCE)
+            gate.wait(TIMEOUT_SECONDS)
 
     for _ in range(count):
         threading.Thread(target=work, daemon=True).start()

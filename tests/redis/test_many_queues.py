@@ -20,8 +20,8 @@ from tests.kit import wait_until
 from tests.redis.test_fetch import Bench, run
 from tests.redis.test_heartbeat import Bench as HeartbeatBench
 
-MANY = 3_000
-MOST_WORDS = 3 + 4 + 7 + 5 * MAX_QUEUES  # of a reserve; a sweep has fewer
+MANY_QUEUES = 3_000
+MAX_ARGUMENTS = 3 + 4 + 7 + 5 * MAX_QUEUES  # of a reserve; a sweep has fewer
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def longest(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def bench(store: Store, setup: Setup, request: pytest.FixtureRequest) -> Iterator[Bench]:
     weight = {"random": "", "weighted": "=2", "strict": ""}[request.param]
     bench = Bench(store, setup, f"q0{weight},*", strict=request.param == "strict")
-    bench.fetch._order.learn(f"q{number}" for number in range(MANY))
+    bench.fetch._order.learn(f"q{number}" for number in range(MANY_QUEUES))
     bench.fetch._order.drop_candidates(bench.fetch._order.weights)  # as if all had been asked
     yield bench
     bench.fetch.end()
@@ -62,12 +62,12 @@ def drain(bench: Bench, taken: list[bytes]) -> None:
 def test_a_sweep_finds_a_job_in_any_queue(bench: Bench, longest: list[int]) -> None:
     taken = run(bench, 1)
     wait_until(lambda: bench.coordinator.demand == 1, "a parked processor")
-    bench.push("a", queue=f"q{MANY - 1}")
+    bench.push("a", queue=f"q{MANY_QUEUES - 1}")
 
     bench.fetch.sweep()
 
     wait_until(lambda: taken == [b"a"], "the job")
-    assert longest[0] <= MOST_WORDS
+    assert longest[0] <= MAX_ARGUMENTS
 
 
 def test_an_idle_process_does_not_go_round_for_ever(bench: Bench, store: Store) -> None:
@@ -82,7 +82,7 @@ def test_an_idle_process_does_not_go_round_for_ever(bench: Bench, store: Store) 
 
 
 def test_jobs_of_all_queues_run_and_no_script_asks_many(bench: Bench, store: Store, longest: list[int]) -> None:
-    numbers = range(0, MANY, 7)
+    numbers = range(0, MANY_QUEUES, 7)
     for number in numbers:
         bench.push(str(number), queue=f"q{number}")
     taken: list[bytes] = []
@@ -93,12 +93,12 @@ def test_jobs_of_all_queues_run_and_no_script_asks_many(bench: Bench, store: Sto
 
     wait_until(lambda: len(taken) == len(numbers), "all jobs")
     assert sorted(map(int, taken)) == list(numbers)
-    assert longest[0] <= MOST_WORDS
+    assert longest[0] <= MAX_ARGUMENTS
 
 
 def test_a_busy_process_finds_the_job_of_another_queue_without_a_sweep(bench: Bench, store: Store) -> None:
     names = list(bench.fetch._order.weights)
-    hot, cold = names[MANY // 2], names[:MAX_QUEUES:5]  # in a strict order these are preferred
+    hot, cold = names[MANY_QUEUES // 2], names[:MAX_QUEUES:5]  # in a strict order these are preferred
     for name in cold:
         bench.push("cold", queue=name)
 
@@ -132,23 +132,23 @@ def test_a_paused_queue_among_many_is_served_again(bench: Bench, store: Store) -
 def test_leaving_empties_all_wake_lists_a_hundred_queues_at_a_time(
     bench: Bench, store: Store, longest: list[int]
 ) -> None:
-    for number in (0, MANY // 2, MANY - 1):
+    for number in (0, MANY_QUEUES // 2, MANY_QUEUES - 1):
         store.call("LPUSH", f"kiq:wake:q{number}", str(number))
 
     bench.fetch.end()
     bench.fetch.leave([], 5.0)
 
     assert not store.call("KEYS", "kiq:wake:*")
-    assert [store.call("LLEN", f"queue:q{number}") for number in (0, MANY // 2, MANY - 1)] == [1, 1, 1]
-    assert longest[0] <= MOST_WORDS
+    assert [store.call("LLEN", f"queue:q{number}") for number in (0, MANY_QUEUES // 2, MANY_QUEUES - 1)] == [1, 1, 1]
+    assert longest[0] <= MAX_ARGUMENTS
 
 
 def test_the_next_sweep_asks_the_queues_that_one_leaves_out(bench: Bench) -> None:
     order = bench.fetch._order
-    looked_at = [order.next_to_sweep(MAX_QUEUES) for _ in range(MANY // MAX_QUEUES)]
+    looked_at = [order.next_to_sweep(MAX_QUEUES) for _ in range(MANY_QUEUES // MAX_QUEUES)]
 
     assert sorted(name for names in looked_at for name in names) == sorted(order.weights)
-    assert len(order.next_to_sweep(MAX_SWEPT_QUEUES)) == MANY
+    assert len(order.next_to_sweep(MAX_SWEPT_QUEUES)) == MANY_QUEUES
 
 
 def test_a_heartbeat_learns_all_names_in_pages(store: Store, setup: Setup) -> None:

@@ -15,10 +15,10 @@ import pytest
 
 from kiqcluster.errors import RedisUnavailable
 from kiqcluster.store import Store
-from tests.kit import PATIENCE, RedisServer, wait_until
+from tests.kit import TIMEOUT_SECONDS, RedisServer, wait_until
 
 NAME = "redis.example"
-TIMEOUT = 0.3  # seconds
+CONNECT_TIMEOUT_SECONDS = 0.3
 
 
 class Resolver:
@@ -33,7 +33,7 @@ class Resolver:
         if host != NAME:
             return self._known(host, *arguments)
         self.asked += 1
-        assert self.answers.wait(PATIENCE)
+        assert self.answers.wait(TIMEOUT_SECONDS)
         return self._known("127.0.0.1", *arguments)
 
 
@@ -47,19 +47,19 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Resolver]:
 
 
 def test_a_look_up_that_hangs_is_an_outage_after_the_timeout(resolver: Resolver) -> None:
-    store = Store(f"redis://{NAME}:1/0", timeout=TIMEOUT)
+    store = Store(f"redis://{NAME}:1/0", timeout=CONNECT_TIMEOUT_SECONDS)
 
     for _ in range(2):
         began = time.monotonic()
         with pytest.raises(RedisUnavailable, match=f"look-up of {NAME} takes more than"):
             store.call("PING")
-        assert time.monotonic() - began < 10 * TIMEOUT
+        assert time.monotonic() - began < 10 * CONNECT_TIMEOUT_SECONDS
 
     assert resolver.asked == 1  # the second has waited for the same one
 
 
 def test_who_asks_again_gets_what_a_slow_look_up_has_found(resolver: Resolver, redis_server: RedisServer) -> None:
-    store = Store(redis_server.url.replace("127.0.0.1", NAME), timeout=TIMEOUT)
+    store = Store(redis_server.url.replace("127.0.0.1", NAME), timeout=CONNECT_TIMEOUT_SECONDS)
     with pytest.raises(RedisUnavailable):
         store.call("PING")
 
@@ -71,13 +71,13 @@ def test_who_asks_again_gets_what_a_slow_look_up_has_found(resolver: Resolver, r
 
 def test_a_name_that_nobody_knows_is_an_outage_at_once() -> None:
     with pytest.raises(RedisUnavailable, match="cannot reach Redis"):
-        Store("redis://no-such-host.invalid:1/0", timeout=PATIENCE).call("PING")
+        Store("redis://no-such-host.invalid:1/0", timeout=CONNECT_TIMEOUT_SECONDS).call("PING")
 
 
 def test_a_look_up_for_which_there_is_no_thread_is_an_outage_and_the_next_one_is_made(
     redis_server: RedisServer,
 ) -> None:
-    store = Store(redis_server.url.replace("127.0.0.1", "localhost"), timeout=PATIENCE)
+    store = Store(redis_server.url.replace("127.0.0.1", "localhost"), timeout=CONNECT_TIMEOUT_SECONDS)
     before = threading.stack_size(1 << 46)  # which no address space holds
     try:
         with pytest.raises(RedisUnavailable, match="thread"):

@@ -15,7 +15,7 @@ from kiqcluster.store import Store
 from tests.kit import ROOT, RedisServer, wait_until
 from tests.proxy import Proxy, seconds_of
 
-SOON = 0.3  # seconds that an impatient caller waits for a reply
+CALL_TIMEOUT_SECONDS = 0.3  # that an impatient caller waits for a reply
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def proxy(redis_server: RedisServer) -> Iterator[Proxy]:
 @pytest.fixture
 def far(proxy: Proxy, store: Store) -> Iterator[Store]:
     """The test's database, through the proxy; connected."""
-    far = Store(proxy.url, timeout=SOON)
+    far = Store(proxy.url, timeout=CALL_TIMEOUT_SECONDS)
     far.call("PING")
     yield far
     far.close()

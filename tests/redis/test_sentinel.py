@@ -17,7 +17,7 @@ from kiqcluster.store.scripts import JOIN, Call, run_scripts
 from kiqcluster.store.units import Member
 from kiqcluster.store.wire import Command
 from tests.kit import RedisServer, free_port, wait_until
-from tests.sentinel import HARDLY_EVER, SERVICE, SentinelGroup
+from tests.sentinel import HARDLY_EVER_MS, SERVICE, SentinelGroup
 
 LIMITS = DeadSetLimits(100, 1_000.0)
 
@@ -62,7 +62,7 @@ def test_a_primary_that_lost_its_replicas_is_left_when_it_has_to_have_one(group:
     store = Store(group.url)
     store.call("SET", "before", "1")
 
-    group.ask("DEBUG", "publish-period", HARDLY_EVER)  # after four of these it would demote the old one
+    group.ask("DEBUG", "publish-period", HARDLY_EVER_MS)  # after four of these it would demote the old one
     group.ask("FAILOVER", SERVICE)
     group.wait_failed_over()
 

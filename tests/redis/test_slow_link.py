@@ -23,25 +23,25 @@ from kiqcluster.store.wire import Wire
 from kiqcluster.worker.fetch.fetch import MAX_SMALL_OUTCOME_BYTES
 from kiqcluster.worker.fetch.in_flight import MAX_SETTLE_BYTES
 from kiqcluster.worker.fetch.wakeups import MAX_PAYLOAD_BYTES, Wakeups
-from tests.kit import PATIENCE, RedisServer, wait_until
+from tests.kit import TIMEOUT_SECONDS, RedisServer, wait_until
 from tests.proxy import Proxy
 from tests.redis.test_fetch import Bench
 
-RATE = 2_000_000  # bytes per second
-SOON = 0.3  # seconds for which nothing may move
+BYTES_PER_SECOND = 2_000_000  # bytes per second
+CALL_TIMEOUT_SECONDS = 0.3  # for which nothing may move
 LARGE = b"x" * 1_500_000  # takes longer than that
 
 
 @pytest.fixture
 def line(redis_server: RedisServer) -> Iterator[Proxy]:
-    with Proxy(("127.0.0.1", redis_server.port), rate=RATE) as proxy:
+    with Proxy(("127.0.0.1", redis_server.port), rate=BYTES_PER_SECOND) as proxy:
         yield proxy
 
 
 @pytest.fixture
 def slow(line: Proxy, store: Store) -> Iterator[Store]:
     """The test's database at the end of a slow line."""
-    slow = Store(line.url, timeout=SOON)
+    slow = Store(line.url, timeout=CALL_TIMEOUT_SECONDS)
     slow.call("PING")
     yield slow
     slow.close()
@@ -70,7 +70,7 @@ def test_what_makes_no_progress_is_given_up(slow: Store, line: Proxy, store: Sto
 
 
 def test_an_exchange_with_a_deadline_ends_by_it_however_steadily_it_goes(slow: Store, store: Store) -> None:
-    connection = slow.connection(total=SOON / 2)
+    connection = slow.connection(total=CALL_TIMEOUT_SECONDS / 2)
 
     with pytest.raises(ReplyLost):
         connection.exchange([("LPUSH", "list", LARGE)])
@@ -123,7 +123,7 @@ def test_an_outcome_that_is_larger_than_a_batch_goes_alone(bench: Bench, store: 
 def test_units_whose_reply_took_long_run_once_redis_has_confirmed_that_they_are_ours(
     bench: Bench, store: Store
 ) -> None:
-    bench.fetch._max_reply_seconds = SOON
+    bench.fetch._max_reply_seconds = CALL_TIMEOUT_SECONDS
     store.call("RPUSH", "queue:default", "behind", LARGE)
     epoch = bench.fetch.member.epoch
 
@@ -136,7 +136,7 @@ def test_units_whose_reply_took_long_run_once_redis_has_confirmed_that_they_are_
 
 
 def test_units_whose_reply_took_long_do_not_run_when_others_have_recovered_them(bench: Bench, store: Store) -> None:
-    bench.fetch._max_reply_seconds = SOON
+    bench.fetch._max_reply_seconds = CALL_TIMEOUT_SECONDS
     old = bench.fetch.member
     store.call("RPUSH", "queue:default", LARGE)
     got: list[bytes] = []
@@ -164,7 +164,7 @@ def test_a_stop_settles_the_small_and_gives_back_what_the_line_has_no_time_for(b
         ]
 
     bench.fetch.end()
-    bench.fetch.leave([heavy], SOON)
+    bench.fetch.leave([heavy], CALL_TIMEOUT_SECONDS)
 
     assert store.call("LRANGE", "queue:default", 0, -1) == [b"a"]
     assert store.call("ZCARD", "retry") == 1
@@ -178,7 +178,7 @@ def test_a_wakeup_does_not_wait_for_a_large_payload(bench: Bench, store: Store) 
     store.call("LPUSH", "queue:default", b"x" * (20 * MAX_PAYLOAD_BYTES))
     pushed: list[str] = []
 
-    wait_until(lambda: pushed.extend(wakeups.wait(0.1)) or pushed, "the wakeup", seconds=PATIENCE / 5)  # type: ignore[func-returns-value]
+    wait_until(lambda: pushed.extend(wakeups.wait(0.1)) or pushed, "the wakeup", seconds=TIMEOUT_SECONDS / 5)  # type: ignore[func-returns-value]
 
     assert pushed == ["default"]
     assert store.call("LLEN", "kiq:wake:default") == 1
@@ -221,13 +221,13 @@ def trickle(peer: socket.socket, has_ended: threading.Event) -> None:
 @pytest.fixture
 def crawling(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
     """A connection on which something moves all the time, and hardly anything arrives."""
-    monkeypatch.setattr("kiqcluster.store.wire.SLOW_TRANSFER_SECONDS", SOON)
+    monkeypatch.setattr("kiqcluster.store.wire.SLOW_TRANSFER_SECONDS", CALL_TIMEOUT_SECONDS)
     monkeypatch.setattr("kiqcluster.store.wire.MIN_BYTES_PER_SECOND", 1_000_000)
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as ours:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
         ours.connect(server.getsockname())
-        ours.settimeout(SOON)
+        ours.settimeout(CALL_TIMEOUT_SECONDS)
         peer, _ = server.accept()
         has_ended = threading.Event()
         thread = threading.Thread(target=trickle, args=(peer, has_ended))

@@ -11,7 +11,7 @@ import pytest
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost, UsageError
 from kiqcluster.store import Store, parse_address
 from kiqcluster.store.scripts import RESERVE, Call, run_scripts
-from tests.kit import PATIENCE, RedisServer, free_port, wait_until
+from tests.kit import TIMEOUT_SECONDS, RedisServer, free_port, wait_until
 
 
 def test_a_server_that_is_not_there_is_unavailable_and_nothing_was_sent() -> None:
@@ -124,7 +124,7 @@ def test_closing_a_link_wakes_the_thread_that_waits_at_it(store: Store) -> None:
     wait_until(lambda: b"cmd=blpop" in store.call("CLIENT", "LIST"), "the wait")
     connection.close()
 
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT_SECONDS)
     assert len(ends) == 1
 
 

@@ -21,7 +21,7 @@ from kiqcluster.worker.identity import ProcessFingerprint
 from kiqcluster.worker.recovery import QUEUES_PER_ROUND_TRIP, Recovery
 from tests.kit import ManualClock
 
-LIMIT = 60.0
+SILENCE_LIMIT_SECONDS = 60.0
 
 
 class MovedEngine(Engine):
@@ -55,8 +55,8 @@ class Watcher:
         self.doubts = 0
         events = Events()
         events.listen(lambda event, fields: self.events.append((event, fields["why"])))
-        runtime = Runtime(Config(recover_after=LIMIT), store, setup, events, self.clock)
-        self.fencing = Fencing(self.clock, LIMIT)
+        runtime = Runtime(Config(recover_after=SILENCE_LIMIT_SECONDS), store, setup, events, self.clock)
+        self.fencing = Fencing(self.clock, SILENCE_LIMIT_SECONDS)
         self.fencing.begin(name)
         self.recovery = Recovery(
             runtime,
@@ -102,7 +102,7 @@ def watcher(store: Store, setup: Setup) -> Watcher:
 @pytest.fixture
 def ready(watcher: Watcher) -> Watcher:
     """One that has beaten for long enough to recover others."""
-    watcher.look_for(LIMIT)
+    watcher.look_for(SILENCE_LIMIT_SECONDS)
     return watcher
 
 
@@ -139,7 +139,7 @@ def test_a_silent_worker_of_another_host_is_recovered_after_the_time_and_all_it_
 ) -> None:
     store.call("SADD", "processes", other.identity)
 
-    assert ready.look_for(LIMIT - 10) == []
+    assert ready.look_for(SILENCE_LIMIT_SECONDS - 10) == []
     assert queued(store) == ["c"]
     assert ready.look() == [other.identity]
 
@@ -152,14 +152,14 @@ def test_a_silent_worker_of_another_host_is_recovered_after_the_time_and_all_it_
 
 
 def test_one_that_beats_is_left_alone(ready: Watcher, other: Member, store: Store) -> None:
-    assert ready.look_for(5 * LIMIT, lambda: beat(ready, other)) == []
+    assert ready.look_for(5 * SILENCE_LIMIT_SECONDS, lambda: beat(ready, other)) == []
     assert queued(store) == ["c"]
 
 
 def test_one_that_beats_between_the_look_and_the_script_is_left_alone(
     ready: Watcher, other: Member, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ready.look_for(LIMIT - 10)
+    ready.look_for(SILENCE_LIMIT_SECONDS - 10)
     take_note = ready.recovery._update_fencing
     monkeypatch.setattr(ready.recovery, "_update_fencing", lambda *seen: (take_note(*seen), beat(ready, other)))
 
@@ -176,7 +176,7 @@ def test_however_many_die_at_once_the_last_one_recovers_them_at_its_first_look(
     for number in range(dead):
         ready.engine.join(Member(f"there:{number}:dddddddddddd", 1, f"another-boot ns {number} 7"))
 
-    assert ready.look_for(LIMIT - 10) == []
+    assert ready.look_for(SILENCE_LIMIT_SECONDS - 10) == []
     assert len(ready.look()) == dead
     assert members(store) == [ready.identity]
 
@@ -184,11 +184,11 @@ def test_however_many_die_at_once_the_last_one_recovers_them_at_its_first_look(
 def test_two_are_never_handed_the_same_one_at_once_and_what_a_dead_one_was_handed_comes_again(
     ready: Watcher, other: Member, store: Store
 ) -> None:
-    age(store, LIMIT)
+    age(store, SILENCE_LIMIT_SECONDS)
 
     def handed_to(identity: str) -> list[str]:
         with store.borrowed() as connection:
-            return list(ready.engine.beat(connection, [identity], LIMIT, 20, 10.0).silent)
+            return list(ready.engine.beat(connection, [identity], SILENCE_LIMIT_SECONDS, 20, 10.0).silent)
 
     assert handed_to(ready.identity) == [other.identity]
     assert handed_to(ready.identity) == []
@@ -199,9 +199,9 @@ def test_two_are_never_handed_the_same_one_at_once_and_what_a_dead_one_was_hande
 def test_a_worker_recovers_nobody_until_it_has_beaten_for_the_whole_time(watcher: Watcher, store: Store) -> None:
     """The beats of others may be old because nobody could beat: after an outage, in a replica."""
     other = lost(watcher)
-    age(store, 10 * LIMIT)
+    age(store, 10 * SILENCE_LIMIT_SECONDS)
 
-    assert watcher.look_for(LIMIT - 10) == []
+    assert watcher.look_for(SILENCE_LIMIT_SECONDS - 10) == []
     assert watcher.look() == [other.identity]
 
 
@@ -215,7 +215,7 @@ def test_connections_that_are_closed_whenever_they_are_idle_put_nothing_off(
         killer.exchange([("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")])
         killer.close()
 
-    assert ready.look_for(LIMIT - 10, close) == []
+    assert ready.look_for(SILENCE_LIMIT_SECONDS - 10, close) == []
     assert ready.look() == [other.identity]
 
 
@@ -223,11 +223,11 @@ def test_another_server_gives_everybody_the_whole_time_again(
     ready: Watcher, other: Member, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A replica that was promoted knows less."""
-    ready.look_for(LIMIT - 10)
+    ready.look_for(SILENCE_LIMIT_SECONDS - 10)
     store.close()
     monkeypatch.setattr(ready.engine, "server_of", lambda *_: "another run id")
 
-    assert ready.look_for(LIMIT) == []
+    assert ready.look_for(SILENCE_LIMIT_SECONDS) == []
     assert ready.look() == [other.identity]
 
 
@@ -236,17 +236,17 @@ def test_where_info_is_forbidden_a_new_connection_counts_as_another_server(
 ) -> None:
     monkeypatch.setattr(ready.engine, "server_of", lambda *_: "")
     store.close()
-    ready.look_for(LIMIT - 10)
+    ready.look_for(SILENCE_LIMIT_SECONDS - 10)
     store.close()
 
-    assert ready.look_for(LIMIT) == []
+    assert ready.look_for(SILENCE_LIMIT_SECONDS) == []
     assert ready.look() == [other.identity]
 
 
 def test_after_a_look_that_redis_refused_everybody_has_the_whole_time_again(
     ready: Watcher, other: Member, store: Store
 ) -> None:
-    ready.look_for(LIMIT - 20)
+    ready.look_for(SILENCE_LIMIT_SECONDS - 20)
     store.call("RENAME", "kiq:beats:2", "aside")
     store.call("SET", "kiq:beats:2", "no sorted set")
     ready.clock.time += 10
@@ -254,15 +254,15 @@ def test_after_a_look_that_redis_refused_everybody_has_the_whole_time_again(
     ready.recovery._sweep()
     store.call("RENAME", "aside", "kiq:beats:2")
 
-    assert ready.look_for(LIMIT) == []
+    assert ready.look_for(SILENCE_LIMIT_SECONDS) == []
     assert ready.look() == [other.identity]
 
 
 def test_a_watcher_that_was_frozen_gives_everybody_the_whole_time_again(ready: Watcher, other: Member) -> None:
-    ready.look_for(LIMIT - 10)
+    ready.look_for(SILENCE_LIMIT_SECONDS - 10)
 
     assert ready.look(after=1_000.0) == []
-    assert ready.look_for(LIMIT - 10) == []
+    assert ready.look_for(SILENCE_LIMIT_SECONDS - 10) == []
     assert ready.look() == [other.identity]
 
 
@@ -273,11 +273,11 @@ def test_a_step_of_the_servers_clock_recovers_nobody_that_lives_and_puts_nobody_
     """A fail-over may be one: another machine, another clock."""
     living = Member("there:8:eeeeeeeeeeee", 1, "another-boot ns 8 8")
     ready.engine.join(living)
-    ready.look_for(LIMIT / 2, lambda: beat(ready, living))
+    ready.look_for(SILENCE_LIMIT_SECONDS / 2, lambda: beat(ready, living))
     ready.engine.ahead += hours * 3_600
     age(store, hours * 3_600)
 
-    assert ready.look_for(LIMIT, lambda: beat(ready, living)) == []
+    assert ready.look_for(SILENCE_LIMIT_SECONDS, lambda: beat(ready, living)) == []
     assert ready.look() == [other.identity]
 
 
@@ -287,13 +287,13 @@ def test_a_clock_of_ours_that_stood_still_recovers_nobody_that_lives_and_only_pu
     """A machine that was suspended: Redis' clock went on, ours did not, and no worker of this machine has beaten."""
     sibling = Member("here:8:cccccccccccc", 1, "boot ns 8 8")
     ready.engine.join(sibling)
-    ready.engine.ahead += 10 * LIMIT
-    age(store, 10 * LIMIT)
+    ready.engine.ahead += 10 * SILENCE_LIMIT_SECONDS
+    age(store, 10 * SILENCE_LIMIT_SECONDS)
 
     assert ready.look(after=0.0) == []  # who wakes first
     beat(ready, sibling)
 
-    assert ready.look_for(LIMIT + 20, lambda: beat(ready, sibling)) == [other.identity]
+    assert ready.look_for(SILENCE_LIMIT_SECONDS + 20, lambda: beat(ready, sibling)) == [other.identity]
     assert ready.doubts == 0
 
 
@@ -319,7 +319,7 @@ def test_an_empty_membership_is_swept_and_so_is_a_beat_without_one(ready: Watche
     beat(ready, Member("there:4:eeeeeeeeeeee", 1, ""))
     store.call("ZADD", "kiq:beats:2", 1, "there:5:ffffffffffff")
 
-    ready.look_for(LIMIT + 10)
+    ready.look_for(SILENCE_LIMIT_SECONDS + 10)
 
     assert members(store) == [ready.identity]
     assert store.call("ZRANGE", "kiq:beats:2", 0, -1) == [ready.identity.encode()]
@@ -331,7 +331,7 @@ def test_a_member_that_has_lost_its_beat_is_found_and_swept(ready: Watcher, othe
     store.call("ZREM", "kiq:beats:2", other.identity)
     store.call("DEL", "kiq:audit")
 
-    assert ready.look_for(LIMIT) == []
+    assert ready.look_for(SILENCE_LIMIT_SECONDS) == []
     assert ready.look() == [other.identity]
     assert queued(store) == ["c", "b", "a"]
 
@@ -341,7 +341,7 @@ def test_a_recovery_that_somebody_began_is_ended_however_its_process_beats(
 ) -> None:
     store.call("HSET", "kiq:members", other.identity, f"fenced {other.record}")
 
-    assert ready.look_for(LIMIT + 10, lambda: beat(ready, other)) == [other.identity]
+    assert ready.look_for(SILENCE_LIMIT_SECONDS + 10, lambda: beat(ready, other)) == [other.identity]
     assert queued(store) == ["c", "b", "a"]
 
 
@@ -356,7 +356,7 @@ def test_a_worker_that_was_recovered_hears_it_with_its_next_beat(ready: Watcher,
 
 
 def test_a_worker_that_cannot_beat_knows_before_others_may_recover_it(ready: Watcher) -> None:
-    ready.clock.time += LIMIT * 5 / 6
+    ready.clock.time += SILENCE_LIMIT_SECONDS * 5 / 6
     assert not ready.fencing.is_fenced(ready.identity)
     ready.clock.time += 0.1
     assert ready.fencing.is_fenced(ready.identity)
@@ -374,11 +374,11 @@ def test_a_unit_that_cannot_go_back_holds_up_no_other_process_and_is_tried_again
     third = Member("third:9:ffffffffffff", 1, "third-boot ns 9 9")
     ready.engine.join(third)
 
-    assert ready.look_for(2 * LIMIT) == [third.identity]
+    assert ready.look_for(2 * SILENCE_LIMIT_SECONDS) == [third.identity]
     assert store.call("HLEN", f"kiq:inflight:{other.identity}") == 2
     store.call("DEL", "queue:default")
     store.call("RENAME", "aside", "queue:default")
-    assert ready.look_for(2 * LIMIT) == [other.identity]
+    assert ready.look_for(2 * SILENCE_LIMIT_SECONDS) == [other.identity]
     assert queued(store) == ["c", "b", "a"]
 
 
@@ -391,7 +391,7 @@ def test_what_rang_a_bell_of_the_dead_goes_back_to_where_ruby_looks(
     store.call("LPUSH", "kiq:wake:emails", "a", "b")
     store.call("SET", "kiq:wake:broken", "no list")
 
-    assert ready.look_for(LIMIT) == [other.identity]
+    assert ready.look_for(SILENCE_LIMIT_SECONDS) == [other.identity]
 
     assert store.call("EXISTS", "kiq:wake:emails") == 0
     assert store.call("LRANGE", "queue:emails", 0, -1) == [b"c", b"b", b"a"]
@@ -422,7 +422,7 @@ def test_an_outage_after_a_recovery_keeps_no_wake_list_full(
 
     with monkeypatch.context() as patch:
         patch.setattr(ready.engine, "return_wake_lists", is_lost)
-        ready.look_for(LIMIT)
+        ready.look_for(SILENCE_LIMIT_SECONDS)
     assert ready.recovered == [other.identity]
 
     ready.look()
@@ -444,7 +444,7 @@ def test_many_wake_lists_hold_up_no_beat(
         empty(connection, queues)
 
     monkeypatch.setattr(ready.engine, "return_wake_lists", empty_slowly)
-    ready.look_for(2 * LIMIT, between=lambda: gaps.append(0.0))
+    ready.look_for(2 * SILENCE_LIMIT_SECONDS, between=lambda: gaps.append(0.0))
 
     assert ready.recovered == [other.identity]
     assert max(gaps) == 1.0
@@ -457,7 +457,7 @@ def test_many_slow_recoveries_hold_up_no_beat(ready: Watcher, store: Store, monk
     dead = [Member(f"there:{number}:bbbbbbbbbbbb", 1, "another-boot ns 7 7") for number in range(12)]
     for member in dead:
         ready.engine.join(member)
-    age(store, 2 * LIMIT)
+    age(store, 2 * SILENCE_LIMIT_SECONDS)
     recover, beat_at, gaps = ready.engine.recover, [ready.clock.time], list[float]()
 
     def recover_slowly(*arguments: Any) -> int | None:
@@ -473,10 +473,10 @@ def test_many_slow_recoveries_hold_up_no_beat(ready: Watcher, store: Store, monk
     beat = ready.engine.beat
     monkeypatch.setattr(ready.engine, "recover", recover_slowly)
     monkeypatch.setattr(ready.engine, "beat", note)
-    ready.look_for(8 * LIMIT)
+    ready.look_for(8 * SILENCE_LIMIT_SECONDS)
 
     assert sorted(ready.recovered) == sorted(member.identity for member in dead)
-    assert max(gaps) < LIMIT / 2
+    assert max(gaps) < SILENCE_LIMIT_SECONDS / 2
 
 
 def test_many_slow_recoveries_of_known_deaths_hold_up_no_beat(ready: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -508,7 +508,7 @@ def test_a_look_costs_as_much_beside_a_thousand_members_as_beside_two(
     def cost() -> int:
         before = processed()
         with store.borrowed() as connection:
-            ready.engine.beat(connection, [ready.identity], LIMIT, 20, 10.0)
+            ready.engine.beat(connection, [ready.identity], SILENCE_LIMIT_SECONDS, 20, 10.0)
         return processed() - before - 1  # the INFO itself
 
     few = min(cost() for _ in range(5))

@@ -26,13 +26,13 @@ from kiqcluster.worker.run.retry import plan
 from tests.kit import ManualClock
 
 ME = Member("host:1:aaaaaaaaaaaa", 1, "boot ns 1 2.00")
-DAY = 86_400.0
+DAY_SECONDS = 86_400.0
 NEW_YEAR = datetime(2027, 1, 1, tzinfo=UTC).timestamp()
 
 
 @pytest.fixture
 def engine(store: Store) -> Engine:
-    engine = Engine(store, DeadSetLimits(100, 30 * DAY))
+    engine = Engine(store, DeadSetLimits(100, 30 * DAY_SECONDS))
     engine.join(ME)
     return engine
 
@@ -69,13 +69,13 @@ def settle(engine: Engine, store: Store, outcome: Done | Dead, now: float, call:
         engine.settle(connection, [Settlement(reserved.units[0], outcome)], now)
 
 
-@pytest.mark.parametrize("ahead", [60.0, DAY, 400 * DAY])
+@pytest.mark.parametrize("ahead", [60.0, DAY_SECONDS, 400 * DAY_SECONDS])
 def test_a_poller_whose_clock_is_ahead_runs_nothing_early_and_what_is_due_once(
     poller: Poller, store: Store, clock: ManualClock, ahead: float
 ) -> None:
     scheduled(store, "due", clock.time - 1)
     scheduled(store, "later", clock.time + 50)
-    scheduled(store, "much later", clock.time + DAY / 2)
+    scheduled(store, "much later", clock.time + DAY_SECONDS / 2)
     clock.time += ahead
 
     assert [poller.poll(), poller.poll()] == [1, 0]
@@ -100,9 +100,9 @@ def test_a_clock_that_steps_back_and_forth_moves_each_entry_once(
 
 def test_a_worker_whose_clock_is_years_ahead_empties_no_dead_set(engine: Engine, store: Store) -> None:
     now = time.time()
-    store.call("ZADD", store.keys.dead, now - 29 * DAY, "kept", now - 31 * DAY, "too old")
+    store.call("ZADD", store.keys.dead, now - 29 * DAY_SECONDS, "kept", now - 31 * DAY_SECONDS, "too old")
 
-    settle(engine, store, Dead(b"wrong", now + 1_000 * DAY), now + 1_000 * DAY)
+    settle(engine, store, Dead(b"wrong", now + 1_000 * DAY_SECONDS), now + 1_000 * DAY_SECONDS)
 
     assert store.call("ZRANGE", store.keys.dead, 0, -1) == [b"kept", b"wrong"]
 

@@ -19,7 +19,7 @@ from kiqcluster.ctl.top.screen import MAX_ROWS, ActionDone, Refreshed, RefreshFa
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
-from tests.kit import PATIENCE, ManualClock
+from tests.kit import TIMEOUT_SECONDS, ManualClock
 from tests.standin import StandIn, publish
 
 NOW = 1_795_168_740.5
@@ -244,7 +244,7 @@ def play(store: Store, scene: Scene) -> Screen:
         clock = SystemClock()
         screen = Screen(store, clock, 0.1, read_dashboard(store, clock))
         async with screen.run_test(size=(120, 30)) as pilot:
-            await asyncio.wait_for(scene(pilot), PATIENCE)
+            await asyncio.wait_for(scene(pilot), TIMEOUT_SECONDS)
         return screen
 
     return asyncio.run(run())

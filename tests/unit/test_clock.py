@@ -7,7 +7,7 @@ import pytest
 from kiqcluster.clock import MIN_STANDSTILL_SECONDS, RunningClock
 from tests.kit import ManualClock
 
-LONGEST_PAUSE = 1.0
+MAX_PAUSE_SECONDS = 1.0
 
 
 @pytest.fixture
@@ -17,17 +17,17 @@ def source() -> ManualClock:
 
 @pytest.fixture
 def clock(source: ManualClock) -> RunningClock:
-    return RunningClock(LONGEST_PAUSE, source.monotonic)
+    return RunningClock(MAX_PAUSE_SECONDS, source.monotonic)
 
 
 def test_a_running_clock_goes_as_the_system_does_while_it_is_read(clock: RunningClock, source: ManualClock) -> None:
     began = clock.monotonic()
 
     for _ in range(10):
-        source.time += LONGEST_PAUSE + MIN_STANDSTILL_SECONDS
+        source.time += MAX_PAUSE_SECONDS + MIN_STANDSTILL_SECONDS
         clock.monotonic()
 
-    assert clock.monotonic() - began == pytest.approx(10 * (LONGEST_PAUSE + MIN_STANDSTILL_SECONDS))
+    assert clock.monotonic() - began == pytest.approx(10 * (MAX_PAUSE_SECONDS + MIN_STANDSTILL_SECONDS))
     assert clock.stood_still == 0
 
 
@@ -38,7 +38,7 @@ def test_of_a_standstill_a_running_clock_counts_no_more_than_one_pause(
 
     source.time += 45.0
 
-    assert clock.monotonic() - began == pytest.approx(LONGEST_PAUSE)
-    assert clock.stood_still == pytest.approx(45.0 - LONGEST_PAUSE)
+    assert clock.monotonic() - began == pytest.approx(MAX_PAUSE_SECONDS)
+    assert clock.stood_still == pytest.approx(45.0 - MAX_PAUSE_SECONDS)
     source.time += 1.0
-    assert clock.monotonic() - began == pytest.approx(LONGEST_PAUSE + 1.0)
+    assert clock.monotonic() - began == pytest.approx(MAX_PAUSE_SECONDS + 1.0)

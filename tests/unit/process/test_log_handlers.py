@@ -20,7 +20,7 @@ import pytest
 from kiqcluster.process import log
 from kiqcluster.process.log_handlers import DroppingHandler, LineHandler
 from kiqcluster.sidekiq import ruby_json
-from tests.kit import PATIENCE, is_in, wait_until
+from tests.kit import TIMEOUT_SECONDS, is_in, wait_until
 
 Handler = type[LineHandler]
 
@@ -246,7 +246,7 @@ def test_an_exception_from_outside_leaves_the_lock_free(pipe: tuple[int, TextIO]
         wait_until(lambda: is_in(thread, "handle"), "the thread to wait for the lock")
         assert thread.ident is not None
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(TimeoutError))
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT_SECONDS)
 
     assert not thread.is_alive()
     assert handler.lock.acquire(timeout=1)  # type: ignore[call-arg]

@@ -18,7 +18,7 @@ from kiqcluster.worker.failure_detector import (
     pause,
 )
 
-LIMIT = 60.0
+SILENCE_LIMIT_SECONDS = 60.0
 SERVER = "a" * 40
 
 
@@ -31,14 +31,14 @@ def ready(*row: Observation) -> list[bool]:
     """Return after each beat whether the process may recover others."""
     window, found = None, []
     for each in row:
-        window = observe(window, each, LIMIT)
-        found.append(may_recover(window, each.asked, LIMIT))
+        window = observe(window, each, SILENCE_LIMIT_SECONDS)
+        found.append(may_recover(window, each.asked, SILENCE_LIMIT_SECONDS))
     return found
 
 
 def test_after_the_whole_time_and_not_before() -> None:
     assert ready(*[seen(at) for at in range(0, 80, 10)]) == [False] * 6 + [True] * 2
-    assert not may_recover(None, 1e9, LIMIT)
+    assert not may_recover(None, 1e9, SILENCE_LIMIT_SECONDS)
 
 
 def test_the_time_counts_from_the_answer_of_the_first_to_the_question_of_the_last() -> None:
@@ -60,7 +60,7 @@ def test_a_server_that_does_not_say_who_it_is_is_another_one_each_time() -> None
 
 def test_a_gap_begins_anew() -> None:
     """Whoever was frozen does not know whether the others were."""
-    late = LIMIT * MAX_GAP_SHARE + 0.1
+    late = SILENCE_LIMIT_SECONDS * MAX_GAP_SHARE + 0.1
 
     assert ready(*[seen(at) for at in range(0, 70, 10)], seen(60 + late))[-2:] == [True, False]
     assert ready(*[seen(at) for at in range(0, 70, 10)], seen(70, took=late - 10))[-2:] == [True, False]
@@ -69,7 +69,12 @@ def test_a_gap_begins_anew() -> None:
 def test_a_clock_that_was_set_begins_anew_whichever_it_was_and_wherever_to() -> None:
     row = [seen(at) for at in range(0, 70, 10)]
 
-    for step in (3_600, -3_600, LIMIT * MAX_CLOCK_SLIP_SHARE + 0.1, -LIMIT * MAX_CLOCK_SLIP_SHARE - 0.1):
+    for step in (
+        3_600,
+        -3_600,
+        SILENCE_LIMIT_SECONDS * MAX_CLOCK_SLIP_SHARE + 0.1,
+        -SILENCE_LIMIT_SECONDS * MAX_CLOCK_SLIP_SHARE - 0.1,
+    ):
         assert ready(*row, seen(70, ahead=1e9 + step))[-2:] == [True, False]
 
 

@@ -21,8 +21,8 @@ from kiqcluster.supervisor.fork import reap
 from kiqcluster.supervisor.metrics.own_metrics import REASONS, TURN_WINDOW_SECONDS, USAGE_CACHE_SECONDS, OwnMetrics
 from tests.kit import ManualClock, wait_until
 
-NOBODY = 1 << 22  # beyond every pid
-BURNT = 0.3  # CPU seconds
+UNUSED_PID = 1 << 22  # beyond every pid
+CPU_SECONDS = 0.3  # CPU seconds
 
 
 class Stage:
@@ -33,7 +33,7 @@ class Stage:
         )
         self.own = OwnMetrics(self.state, self.clock)
 
-    def child(self, pid: int = NOBODY, slot: int = 0) -> Child:
+    def child(self, pid: int = UNUSED_PID, slot: int = 0) -> Child:
         """Return a new process, in charge of a slot."""
         child = Child(pid, None, started_at=990.0, beat=LastBeat(990.0))  # type: ignore[arg-type]  # it has no socket
         self.state.slots[slot].child = child
@@ -138,7 +138,7 @@ class TestProcesses:
         assert stage.of_slot("fetch_round_trip_seconds_total") == 0.75
 
     def test_what_a_process_used_after_the_last_look_counts_once_it_is_dead(self, stage: Stage) -> None:
-        burns = f"try: input()\nexcept EOFError: pass\nimport time\nwhile time.process_time() < {BURNT}: pass"
+        burns = f"try: input()\nexcept EOFError: pass\nimport time\nwhile time.process_time() < {CPU_SECONDS}: pass"
         process = subprocess.Popen([sys.executable, "-c", burns], stdin=subprocess.PIPE)
         assert process.stdin is not None
         child = stage.child(process.pid)
@@ -150,14 +150,14 @@ class TestProcesses:
         stage.state.slots[0].child = None
         stage.own.on_child_exit(stage.state.slots[0], child)
 
-        assert before < BURNT <= (stage.of_slot("child_cpu_seconds_total") or 0)
+        assert before < CPU_SECONDS <= (stage.of_slot("child_cpu_seconds_total") or 0)
 
     def test_in_a_rolling_restart_all_processes_of_a_slot_count(self, stage: Stage) -> None:
         slot = stage.state.slots[0]
         old = stage.child()
         old.beat.round_trips = 5
         slot.leaving.append(old)
-        stage.child(NOBODY + 1).beat.round_trips = 2
+        stage.child(UNUSED_PID + 1).beat.round_trips = 2
         assert stage.of_slot("fetch_round_trips_total") == 7
 
         slot.leaving.clear()

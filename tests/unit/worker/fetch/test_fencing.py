@@ -5,11 +5,11 @@ from __future__ import annotations
 from kiqcluster.worker.fetch.fencing import Fencing
 from tests.kit import ManualClock
 
-LIMIT = 60.0
+SILENCE_LIMIT_SECONDS = 60.0
 
 
 def fencing(clock: ManualClock) -> Fencing:
-    made = Fencing(clock, LIMIT)
+    made = Fencing(clock, SILENCE_LIMIT_SECONDS)
     made.begin("a")
     return made
 

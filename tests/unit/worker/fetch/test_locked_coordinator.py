@@ -13,7 +13,7 @@ from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.worker.fetch.in_flight import InFlight
 from kiqcluster.worker.fetch.locked_coordinator import LockedCoordinator
 from kiqcluster.worker.fetch.queue_order import QueueOrder
-from tests.kit import PATIENCE, ManualClock, is_in, wait_until
+from tests.kit import TIMEOUT_SECONDS, ManualClock, is_in, wait_until
 
 
 class Late(BaseException):
@@ -51,7 +51,7 @@ def test_an_exception_from_outside_leaves_no_demand_behind(shared: LockedCoordin
     raise_in(thread)
     with shared.lock:
         shared.parked.notify()
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT_SECONDS)
 
     assert len(raised) == 1
     assert shared.coordinator.demand == 0
@@ -64,7 +64,7 @@ def test_an_exception_from_outside_leaves_the_lock_free(shared: LockedCoordinato
         thread = begin(shared.quiet, raised)
         wait_until(lambda: is_in(thread, "run_locked"), "the thread to wait for the lock")
         raise_in(thread)
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT_SECONDS)
 
     assert len(raised) == 1
     assert shared.lock.acquire(timeout=1)
@@ -78,6 +78,6 @@ def test_the_end_wakes_every_parked_thread(shared: LockedCoordinator) -> None:
     shared.end()
 
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT_SECONDS)
     assert not any(thread.is_alive() for thread in threads)
     assert shared.ended.is_set()

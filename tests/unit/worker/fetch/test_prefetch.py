@@ -15,13 +15,13 @@ from kiqcluster.worker.fetch.prefetch import (
     ReserveSize,
 )
 
-STEP = 0.01  # seconds between batches
+BATCH_INTERVAL_SECONDS = 0.01  # between batches
 
 
 def deepened(prefetch: Prefetch, batches: int, finished: int, idle: int = 4) -> int:
     """Return how many units are wanted after that many batches in which so many jobs finished."""
     for number in range(1, batches + 1):
-        prefetch.record_finished(finished, number * STEP)
+        prefetch.record_finished(finished, number * BATCH_INTERVAL_SECONDS)
         wanted = prefetch.reserve_size(idle, 0).total
     return wanted
 
@@ -39,7 +39,9 @@ class TestReserveSize:
         assert [deepened(prefetch, 1, 10_000)] + [deepened(prefetch, 1, 10_000) for _ in range(3)] == [8, 16, 32, 64]
 
     def test_it_is_never_more_than_is_done_in_a_moment(self) -> None:
-        assert deepened(Prefetch(), 20, finished=3) == pytest.approx(3 / STEP * PREFETCH_SECONDS, abs=1)
+        assert deepened(Prefetch(), 20, finished=3) == pytest.approx(
+            3 / BATCH_INTERVAL_SECONDS * PREFETCH_SECONDS, abs=1
+        )
 
     def test_it_is_never_more_than_the_limit_however_short_jobs_are(self) -> None:
         assert deepened(Prefetch(), 20, finished=100_000) == MAX_PREFETCHED
@@ -64,7 +66,7 @@ class TestReserveSize:
         prefetch = Prefetch()
         assert deepened(prefetch, 20, finished=1_000) == MAX_PREFETCHED
 
-        prefetch.record_finished(0, 20 * STEP + 0.001)
+        prefetch.record_finished(0, 20 * BATCH_INTERVAL_SECONDS + 0.001)
 
         assert prefetch.reserve_size(4, 0).total == MAX_PREFETCHED
 

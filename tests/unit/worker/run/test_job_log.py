@@ -18,7 +18,7 @@ from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import CURRENT_JOB, JobContext
 from kiqcluster.worker.run import job_log
 from kiqcluster.worker.run.job_log import MAX_WAITING_LINES, JobLog
-from tests.kit import PATIENCE, ManualClock, wait_until
+from tests.kit import TIMEOUT_SECONDS, ManualClock, wait_until
 
 
 class Reader:
@@ -94,7 +94,7 @@ class Bench:
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """One whose end waits for its reader however slow the machine is."""
-    monkeypatch.setattr(job_log, "LAST_WRITE_SECONDS", PATIENCE)
+    monkeypatch.setattr(job_log, "LAST_WRITE_SECONDS", TIMEOUT_SECONDS)
     ours, root = log.LOGGER, logging.getLogger()
     before = (ours.filters[:], ours.level, ours.propagate, root.level)
     bench = Bench()
@@ -116,7 +116,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have jobs wait for room until there is some: the reader does read."""
-    monkeypatch.setattr(job_log, "MAX_ROOM_WAIT_SECONDS", PATIENCE)
+    monkeypatch.setattr(job_log, "MAX_ROOM_WAIT_SECONDS", TIMEOUT_SECONDS)
 
 
 def jids(lines: list[dict[str, Any]]) -> list[str]:

@@ -23,12 +23,12 @@ from kiqcluster.process.events import Events
 from kiqcluster.sidekiq.queue_groups import Group
 from kiqcluster.supervisor.catalogue import Catalogue, CatalogueQuery, StartPreflight, Superseded
 from kiqcluster.supervisor.cluster.expansion import SlotPlan, plan_slots, setting_warnings
+from kiqcluster.supervisor.cluster.reload import SlotChanges, compare, effective_config, pending_settings, same_threads
 from kiqcluster.supervisor.cluster.slots import Slot
 from kiqcluster.supervisor.cluster.state import ClusterState, ReloadReport
 from kiqcluster.supervisor.preflight import PreflightReport, ReadConfig, prepare
 from kiqcluster.supervisor.processes import ProcessManager
 from kiqcluster.supervisor.release_paths import Release, ReleasePaths
-from kiqcluster.supervisor.reload import SlotChanges, compare, effective_config, pending_settings, same_threads
 from kiqcluster.version import VERSION
 
 __all__ = ["ClusterConfiguration", "ReadConfig"]

@@ -14,8 +14,8 @@ from kiqcluster.config import Config
 from kiqcluster.errors import KiqError
 from kiqcluster.sidekiq.queue_groups import Group
 from kiqcluster.supervisor.cluster.expansion import plan_slots
+from kiqcluster.supervisor.cluster.reload import compare, pending_settings, same_threads
 from kiqcluster.supervisor.cluster.slots import Slot
-from kiqcluster.supervisor.reload import compare, pending_settings, same_threads
 
 __all__ = ["Preflight", "PreflightReport", "ReadConfig", "prepare"]
 

@@ -3,11 +3,11 @@
 Runs in: the only thread of the process.
 1. open       signals, pidfile, listeners, embedded server: steps that can fail come first
 2. loop       select → signals, frames, HTTP; then reap, deadlines, spawn, replace
-3. processes  what the loop does when one has died or passes on an order
-4. commands   quiet, resume, roll, reload, stop: by signal, over the control socket, or by kiqctl through a child
-5. stop       quiet, wait, kill overdue processes, reap, exit with a code that says how it went
+3. deaths     a cluster that cannot boot gives up; --fail-fast ends it at any death
+4. close      after the last process: embedded server, watcher, listeners, pidfile
 
-processes.py has its processes, configuration.py and rolling_restart.py what they run and how that changes.
+processes.py has the processes, configuration.py and rolling_restart.py their code and settings, order_handler.py the
+orders by signals, the control socket and kiqctl.
 Never: talks to Redis, imports the application (but for --preload), starts a thread, waits for a child.
 """
 
@@ -19,17 +19,15 @@ import secrets
 import selectors
 import signal
 import socket
-import sys
 import threading
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from math import inf
 from random import Random
 
 from kiqcluster import application
 from kiqcluster.clock import RunningClock, SystemClock
-from kiqcluster.config import STOP_GRACE_SECONDS, Config
-from kiqcluster.control.orders import BY_SIGNAL, AlreadyLogged, Order, parse_order
-from kiqcluster.errors import ApplicationError, ExitCode, KiqError, UsageError
+from kiqcluster.config import Config
+from kiqcluster.errors import ApplicationError, ExitCode, KiqError
 from kiqcluster.ipc import forks
 from kiqcluster.process.events import Events
 from kiqcluster.sidekiq.queue_groups import Group
@@ -42,6 +40,7 @@ from kiqcluster.supervisor.embedded_server import EmbeddedServer
 from kiqcluster.supervisor.fork import name_process, reap, reap_adopted
 from kiqcluster.supervisor.http.endpoints import Endpoints
 from kiqcluster.supervisor.metrics.page import ClusterMetrics
+from kiqcluster.supervisor.order_handler import OrderHandler
 from kiqcluster.supervisor.pidfile import Pidfile
 from kiqcluster.supervisor.processes import ProcessManager, ProcessObserver
 from kiqcluster.supervisor.publisher import Publisher
@@ -56,7 +55,6 @@ __all__ = ["Supervisor"]
 
 DRAIN_CONFIRM_SECONDS = 2.5  # for which all queues must be empty before --drain ends: two checks of every worker
 MAX_SLEEP_SECONDS = 1.0  # of the loop: deadlines are checked after that
-RESUME_COMMAND = "`kiqctl resume`"
 EMBEDDED_STOP_SECONDS = 15.0  # for the embedded server to stop, at the end
 
 
@@ -89,7 +87,6 @@ class Supervisor(ProcessObserver):
         self._embedded_server: EmbeddedServer | None = None
         self._file_watcher: FileWatcher | None = None
         self._unreaped: set[int] = set()  # pids that are done and not reaped yet
-        self._had_terminal = sys.stdin is not None and sys.stdin.isatty()
         self._exit_code = ExitCode.STOPPED
         self._name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(6)}"
         self.state = ClusterState(self._clock.monotonic(), self._clock.now())
@@ -98,42 +95,35 @@ class Supervisor(ProcessObserver):
         self._query = CatalogueQuery(
             config.known_directory(), self._selector, self._clock, self._close_inherited, self._unreaped.add
         )
+        self._processes = self._make_processes(run_child)
+        self._publisher = Publisher(self._name, self.state, self._processes, self._clock)
+        self._configuration = ClusterConfiguration(
+            config, groups, self.state, self._processes, self._releases, self._query, read_config, self._cannot_start,
+            events, self._clock,
+        )  # fmt: skip
+        self._rolling_restart = RollingRestart(
+            self._configuration, self._processes, self._releases, self._query, self.state, events, self._clock
+        )
+        self._orders = OrderHandler(
+            self.state, self._processes, self._configuration, self._rolling_restart, self._publisher, events,
+            self._clock,
+        )  # fmt: skip
+        # A roll hears of a death before it can end the cluster.
+        self._processes.observers += [self._rolling_restart, self._orders, self]
+
+    def _make_processes(self, run_child: Callable[[SpawnSpec], int]) -> ProcessManager:
         rng = Random()
         spawner = Spawner(
             lambda spec: self._run(run_child, spec),
             self._close_inherited,
             lambda: self._rolling_restart.enter_release(),
-            events,
+            self._events,
             self._clock,
             rng,
         )
-        self._processes = ProcessManager(
-            config,
-            self.state,
-            self._metrics,
-            spawner,
-            self._selector,
-            events,
-            self._clock,
-            rng,
+        return ProcessManager(
+            self._config, self.state, self._metrics, spawner, self._selector, self._events, self._clock, rng
         )
-        self._publisher = Publisher(self._name, self.state, self._processes, self._clock)
-        self._configuration = ClusterConfiguration(
-            config,
-            groups,
-            self.state,
-            self._processes,
-            self._releases,
-            self._query,
-            read_config,
-            self._cannot_start,
-            events,
-            self._clock,
-        )
-        self._rolling_restart = RollingRestart(
-            self._configuration, self._processes, self._releases, self._query, self.state, events, self._clock
-        )
-        self._processes.observers += [self._rolling_restart, self]  # a roll hears of a death before it can end us
 
     def run(self) -> int:
         """Run until stopped; return the exit code.  Raises KiqError for what is refused at the start."""
@@ -197,7 +187,7 @@ class Supervisor(ProcessObserver):
             self._name,
             lambda: self._processes.config.ready_quorum,
             self._metrics,
-            self.command,
+            self._orders.execute,
             self._selector,
             self._clock,
             self._events,
@@ -243,7 +233,7 @@ class Supervisor(ProcessObserver):
 
     def _on_changed_file(self, path: str) -> None:
         self._events.emit("file_changed", path=path)
-        self._on_action("reload" if path.endswith(".toml") else "roll", "a changed file")
+        self._orders.on_action("reload" if path.endswith(".toml") else "roll", "a changed file")
 
     # 2. loop
 
@@ -299,6 +289,10 @@ class Supervisor(ProcessObserver):
     def _is_over(self) -> bool:
         return self.state.is_stopping and not self._query.is_asking and self._processes.all_exited
 
+    def _on_signals(self) -> None:
+        for action, name in self._inbox.take():
+            self._orders.on_action(action, name)
+
     def _reap(self) -> None:
         self._processes.reap()
         self._unreaped -= {pid for pid in self._unreaped if reap(pid) is not None}
@@ -331,9 +325,9 @@ class Supervisor(ProcessObserver):
             return
         since = max(inf if slot.child is None else slot.child.beat.drained_since for slot in slots)
         if self._clock.monotonic() >= since + DRAIN_CONFIRM_SECONDS:
-            self._stop("drained", self._processes.config.timeout)
+            self._orders.stop("drained", self._processes.config.timeout)
 
-    # 3. what happens to processes
+    # 3. deaths
 
     def on_death(self, slot: Slot, how: str) -> None:
         why = f"slot {slot.number}: {how}".partition("\n")[0]
@@ -345,121 +339,16 @@ class Supervisor(ProcessObserver):
             self._events.emit("cluster_failed_fast", reason=why)
             self._end_with(ExitCode.FAIL_FAST, "fail fast")
 
-    def on_control(self, message: Mapping[str, object]) -> None:
-        ident = str(message.get("id") or "unnamed")
-        if ident in self._publisher.answers and message.get("id"):  # it came by two processes
-            return
-        refusal = self.command(message)
-        self._publisher.answer(ident, refusal)
-        self._report_refusal(str(message.get("action")), refusal)
-
-    def _report_refusal(self, command: str, refusal: str | None) -> None:
-        if refusal is not None and not isinstance(refusal, AlreadyLogged):
-            self._events.emit("command_refused", command=command, reason=refusal)
-
     def _end_with(self, code: ExitCode, why: str) -> None:
         self._exit_code = self._exit_code or code
-        self._stop(why, 0.0 if code is not ExitCode.FAIL_FAST else self._processes.config.timeout)
+        self._orders.stop(why, 0.0 if code is not ExitCode.FAIL_FAST else self._processes.config.timeout)
 
     def _cannot_start(self, error: Exception) -> None:
         self._events.emit("catalogue_failed", error=error)
         self._exit_code = error.exit_code if isinstance(error, KiqError) else ExitCode.UNEXPECTED
         self.state.stop_by = self._clock.monotonic()
 
-    # 4. commands
-
-    def _on_signals(self) -> None:
-        for action, name in self._inbox.take():
-            self._on_action(action, name)
-
-    def _on_action(self, action: str, name: str) -> None:
-        match action:
-            case "stop":
-                self._stop(name, self._processes.config.timeout)
-            case "stop_now":
-                self._stop(name, 0.0)
-            case "quiet" if name == "SIGTSTP" and self._had_terminal and self.state.quiet:
-                # At a terminal there is no shell to bring us back with `fg`: the second Ctrl-Z does it.
-                self._resume(BY_SIGNAL, name)
-            case "quiet":
-                self._quiet(BY_SIGNAL, None, name)
-            case "resume":
-                self._resume(BY_SIGNAL, name)
-            case "dump":
-                self._processes.dump()
-            case "reload" if self._had_terminal and not os.isatty(0):  # the terminal has been closed
-                self._stop(name, self._processes.config.timeout)
-            case "reload" | "roll":
-                renew = self._configuration.reload if action == "reload" else self._rolling_restart.roll
-                self._report_refusal(action, renew(secrets.token_hex(6)))
-
-    def command(self, message: Mapping[str, object]) -> str | None:
-        """Do what somebody asks for; return why not, None when it is accepted.  See docs/operate.md for the words."""
-        try:
-            command = parse_order(message)
-        except UsageError as error:
-            return str(error)
-        return self._execute(command)
-
-    def _execute(self, command: Order) -> str | None:
-        if self.state.is_stopping and command.action != "dump":
-            return "the cluster is stopping"
-        match command.action:
-            case "quiet":
-                self._quiet(command.by, command.lease, command.by)
-                self._rolling_restart.begin_deploy(command.by)
-            case "resume" if self.state.quiet.is_of(command.whose):
-                self._resume(command.by, command.by)
-            case "roll":
-                return self._rolling_restart.roll(command.ident or secrets.token_hex(6))
-            case "rollback":
-                return self._rolling_restart.roll_back(command.ident or secrets.token_hex(6), command.by)
-            case "reload":
-                return self._configuration.reload(command.ident or secrets.token_hex(6))
-            case "stop":
-                self._stop(command.by, self._processes.config.timeout)
-            case "dump":
-                return self._processes.dump(command.pid)
-            case "kill":
-                return self._processes.kill_job(command.jid, command.by)
-        return None
-
-    def _quiet(self, by: str, lease: float | None, name: str) -> None:
-        """Fetch nothing more.  lease: seconds, None for quiet_lease.  name: of the signal, or who asks."""
-        if self.state.is_stopping:
-            return
-        lease = self._processes.config.quiet_lease if lease is None else lease
-        self.state.quiet.begin(by, lease, self._clock.monotonic(), self._clock.now())
-        self._events.emit(
-            "cluster_quiet", signal=name, lease=f"for {lease:g} s" if lease else "until somebody resumes",
-            way_out="CONT (or Ctrl-Z again), or `kiqctl resume`," if self.state.quiet.is_by_signal else RESUME_COMMAND,
-        )  # fmt: skip
-        self._processes.broadcast("quiet")  # also when it is not new: one may have been resumed by itself
-
-    def _resume(self, by: str, name: str) -> None:
-        if self.state.is_stopping:
-            return
-        if self.state.quiet.end(by):
-            self._events.emit("cluster_resumed", signal=name)
-        elif self.state.quiet:
-            self._report_refusal("resume", f"{self.state.quiet.by} asked for this quiet; {RESUME_COMMAND} ends it")
-            return
-        self._processes.broadcast("resume")  # also those that a button has quieted
-
-    # 5. stop
-
-    def _stop(self, name: str, seconds: float) -> None:
-        """Begin to stop; a second call can only bring the end nearer.  Nothing is respawned from here on."""
-        by = self._clock.monotonic() + seconds + STOP_GRACE_SECONDS
-        if self.state.stop_by is not None and by >= self.state.stop_by:
-            running = sum(len(child.running_jobs.tokens()) for _, child in self._processes.children())
-            self._events.emit("cluster_waits", signal=name, running=running)
-            return
-        self.state.stop_by = by
-        self._rolling_restart.abandon()
-        self._configuration.abandon()
-        self._events.emit("cluster_stopping", signal=name, seconds=seconds)
-        self._processes.stop(seconds)
+    # 4. close
 
     def _close(self) -> None:
         if self._embedded_server is not None:

@@ -15,7 +15,8 @@ import pytest
 
 import kiqcluster
 from kiqcluster.process import config_sources, log_wording
-from kiqcluster.supervisor import reload, signals
+from kiqcluster.supervisor import signals
+from kiqcluster.supervisor.cluster import reload
 from kiqcluster.worker import inbox
 from tests.kit import ROOT, http_get, require, wait_until
 from tests.stage import Stage

@@ -8,5 +8,6 @@ respawn       when a slot gets its next process; pure
 expansion     queue arguments → slots; pure
 quiet_lease   whether the cluster fetches, who asked for quiet, and until when; pure
 liveness      which children do not respond
+reload        how a new configuration changes the slots; pure
 recycling     which children have run enough jobs or use too much memory
 """

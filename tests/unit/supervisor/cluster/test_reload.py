@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 from kiqcluster.config import Config
 from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.supervisor.cluster.expansion import SlotPlan, plan_slots
+from kiqcluster.supervisor.cluster.reload import (
+    APPLIED_BY_RELOAD,
+    FIXED_AT_START,
+    compare,
+    effective_config,
+    pending_settings,
+)
 from kiqcluster.supervisor.cluster.slots import Slot
-from kiqcluster.supervisor.reload import APPLIED_BY_RELOAD, FIXED_AT_START, compare, effective_config, pending_settings
 
 KNOWN = ("default", "mailers", "cronjob:nightly")
 

@@ -16,7 +16,7 @@ from kiqcluster.errors import InvalidPush, RedisRefused, UsageError
 from kiqcluster.process.runtime import Setup
 from kiqcluster.store import Store
 from tests.kit import ManualClock, RedisServer
-from tests.lying import fetch, fill_queue, in_queue, job, numbers, ring
+from tests.stored_jobs import fill_queue, job, move_to_wake_list, numbers, pop_jobs, queued_numbers
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ class TestLooking:
 
     def test_what_rang_a_bell_is_the_next_of_its_queue(self, queue: Queue, store: Store) -> None:
         fill_queue(store, range(60))
-        ring(store, 3)
+        move_to_wake_list(store, 3)
 
         assert len(queue) == 60
         assert numbers(queue) == list(range(60))[::-1]
@@ -53,7 +53,7 @@ class TestLooking:
 
     def test_a_queue_of_which_all_rang_has_them_still(self, queue: Queue, store: Store) -> None:
         fill_queue(store, range(3))
-        ring(store, 3)
+        move_to_wake_list(store, 3)
 
         assert (len(queue), numbers(queue)) == (3, [2, 1, 0])
 
@@ -82,7 +82,7 @@ class TestLooking:
 
     def test_a_job_is_found_by_its_id(self, queue: Queue, store: Store) -> None:
         fill_queue(store, range(700))
-        ring(store)
+        move_to_wake_list(store)
 
         for number in (0, 350, 699):
             found = queue.find_job(f"j{number}")
@@ -107,7 +107,7 @@ class TestLooking:
         store.call("LPUSH", "queue:default", job(1, enqueued_at=990.0), job(2, enqueued_at=995.0))
 
         assert queue.latency() == 10.0
-        ring(store)
+        move_to_wake_list(store)
         assert queue.latency() == 10.0
 
     @pytest.mark.parametrize("raw", [b"not json", b'{"enqueued_at":"noon"}', b"\xff"])
@@ -150,7 +150,7 @@ class TestChanging:
     def test_clearing_takes_all_and_the_name_but_no_pause(self, queue: Queue, store: Store) -> None:
         fill_queue(store, range(5))
         fill_queue(store, range(2), "other")
-        ring(store, 2)
+        move_to_wake_list(store, 2)
         queue.pause()
 
         assert queue.clear() == 5
@@ -161,7 +161,7 @@ class TestChanging:
 
     def test_a_job_is_deleted_by_its_bytes_and_once(self, queue: Queue, store: Store) -> None:
         fill_queue(store, range(5))
-        ring(store, 2)
+        move_to_wake_list(store, 2)
         records = list(queue)
 
         assert all(queue.delete(records[at]) for at in (1, 4))
@@ -187,12 +187,12 @@ class TestChanging:
 
         assert queue.delete(record)
 
-        assert number not in in_queue(store)
+        assert number not in queued_numbers(store)
         assert len(queue) == 6_999
 
     def test_a_record_that_was_made_by_hand_is_found_too(self, queue: Queue, store: Store) -> None:
         fill_queue(store, range(600))
-        ring(store, 2)
+        move_to_wake_list(store, 2)
 
         assert queue.delete_all([JobRecord(job(number)) for number in (0, 5, 300, 599, 777)]) == 4
 
@@ -200,7 +200,7 @@ class TestChanging:
 
     def test_many_jobs_are_deleted_as_they_are_read(self, queue: Queue, store: Store) -> None:
         fill_queue(store, range(4_000))
-        ring(store, 2)
+        move_to_wake_list(store, 2)
 
         count = queue.delete_all(record for record in queue if record.args[0] % 3 == 0)
 
@@ -209,7 +209,7 @@ class TestChanging:
 
     def test_a_move_keeps_the_order_and_names_the_new_queue(self, queue: Queue, store: Store) -> None:
         fill_queue(store, range(3_000))
-        ring(store, 3)
+        move_to_wake_list(store, 3)
 
         count = queue.move((record for record in reversed(queue) if record.args[0] % 2 == 0), to="other")
 
@@ -231,11 +231,11 @@ class TestChanging:
     def test_what_was_fetched_meanwhile_is_not_moved(self, queue: Queue, store: Store) -> None:
         fill_queue(store, range(10))
         records = list(queue)
-        fetch(store, 4)
+        pop_jobs(store, 4)
 
         assert queue.move(records, to="other") == 6
 
-        assert in_queue(store, "other") == [4, 5, 6, 7, 8, 9]  # as given: newest first
+        assert queued_numbers(store, "other") == [9, 8, 7, 6, 5, 4]  # as given, the newest last
 
     @pytest.mark.parametrize("is_by_hand", [False, True])
     def test_jobs_that_others_have_taken_are_not_looked_for_one_by_one(
@@ -244,7 +244,7 @@ class TestChanging:
         """Redis, which walks through the whole queue for each of them, would do nothing else for seconds."""
         fill_queue(store, range(6_000))
         records = list(reversed(queue))
-        fetch(store, 3_000)
+        pop_jobs(store, 3_000)
         store.call("CONFIG", "RESETSTAT")
 
         moved = queue.move([JobRecord(each.raw) for each in records] if is_by_hand else records, "other")
@@ -259,7 +259,7 @@ class TestChanging:
     ) -> None:
         fill_queue(store, range(4_000))
         records = list(reversed(queue))[1_500:3_500]
-        fetch(store, 1_000)
+        pop_jobs(store, 1_000)
         store.call("CONFIG", "RESETSTAT")
 
         assert queue.move(records, to="other") == 2_000
@@ -285,8 +285,8 @@ class TestChanging:
             thread.join(60)
 
         assert sum(counts) == 5_000
-        assert sorted(in_queue(store, "left") + in_queue(store, "right")) == list(range(5_000))
-        assert in_queue(store) == []
+        assert sorted(queued_numbers(store, "left") + queued_numbers(store, "right")) == list(range(5_000))
+        assert queued_numbers(store) == []
 
     def test_jobs_are_moved_while_they_are_fetched_and_each_is_in_one_place(
         self, queue: Queue, store: Store, redis_server: RedisServer
@@ -304,8 +304,8 @@ class TestChanging:
         moved = queue.move(queue, to="other")
         thread.join(60)
 
-        assert len(in_queue(store, "other")) == moved
-        assert sorted(in_queue(store, "other") + fetched) == list(range(5_000))
+        assert len(queued_numbers(store, "other")) == moved
+        assert sorted(queued_numbers(store, "other") + fetched) == list(range(5_000))
 
     @pytest.mark.parametrize("name", ["", "a b", "x*", "a,b"])
     def test_no_job_is_moved_where_no_worker_could_be_told_to_look(self, queue: Queue, store: Store, name: str) -> None:
@@ -333,7 +333,7 @@ class TestChanging:
 def test_summaries_tell_of_each_queue_in_two_round_trips(store: Store, setup: Setup) -> None:
     clock = ManualClock(1_000.0)
     store.call("LPUSH", "queue:mailers", job(1, enqueued_at=990.0), job(2))
-    ring(store, queue="mailers")
+    move_to_wake_list(store, queue="mailers")
     store.call("SADD", "queues", "mailers", "empty", "broken")
     store.call("SADD", "paused", "empty", "unpushed")
     store.call("SET", "queue:broken", "x")

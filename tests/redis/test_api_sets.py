@@ -18,7 +18,7 @@ from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, read, unwrap, wrap
 from kiqcluster.store import Store
 from tests.kit import ManualClock, RedisServer
-from tests.lying import NOW, add, fill_set, in_set, job, numbers
+from tests.stored_jobs import NOW, add_entries, entries, fill_set, job, numbers
 
 KINDS: list[type[JobSet]] = [ScheduledSet, RetrySet, DeadSet]
 BUCKET_NAMES = ("schedule", "retry", "dead")
@@ -63,7 +63,7 @@ class TestLooking:
     @pytest.mark.parametrize(("kind", "key"), [*zip(KINDS, BUCKET_NAMES, strict=True)])
     def test_each_set_is_sidekiqs_of_that_name(self, store: Store, setup: Setup, kind: type[JobSet], key: str) -> None:
         assert list(kind()) == []
-        add(store, key, (5.5, job(1)))
+        add_entries(store, key, (5.5, job(1)))
 
         entry = one(kind())
 
@@ -91,7 +91,7 @@ class TestLooking:
         assert numbers(retries.page(start, count)) == expected
 
     def test_an_entry_knows_its_time_and_its_name_on_rubys_pages(self, retries: RetrySet, store: Store) -> None:
-        add(store, "retry", (1_795_168_740.1958468, job(1)))
+        add_entries(store, "retry", (1_795_168_740.1958468, job(1)))
 
         entry = one(retries)
 
@@ -128,7 +128,7 @@ class TestLooking:
         self, retries: RetrySet, store: Store, pattern: str, found: set[int]
     ) -> None:
         more = {1: "Alpha", 2: "Beta", 3: "héllo", 4: "back\\slash", 5: "what?", 10: "ten"}
-        add(store, "retry", *[(NOW, job(number, note=note)) for number, note in more.items()])
+        add_entries(store, "retry", *[(NOW, job(number, note=note)) for number, note in more.items()])
 
         assert set(numbers(retries.scan(pattern))) == found
 
@@ -139,7 +139,7 @@ class TestLooking:
 
     def test_an_entry_is_found_by_its_id(self, retries: RetrySet, store: Store) -> None:
         fill_set(store, "retry", range(1_200))
-        add(store, "retry", (NOW, job(7_000, jid="o*d[?]\\")), (NOW, b"not json j77777"))
+        add_entries(store, "retry", (NOW, job(7_000, jid="o*d[?]\\")), (NOW, b"not json j77777"))
 
         for jid in ("j0", "j1199", "o*d[?]\\"):
             found = retries.find_job(jid)
@@ -150,7 +150,7 @@ class TestLooking:
 
     @pytest.mark.parametrize("jid", ["é1", 'a"b', "a*", "0-_9"])
     def test_an_id_of_any_characters_is_found(self, retries: RetrySet, store: Store, jid: str) -> None:
-        add(store, "retry", (1, json.dumps({"class": "X", "args": [], "jid": jid}).encode()), (2, job(2)))
+        add_entries(store, "retry", (1, json.dumps({"class": "X", "args": [], "jid": jid}).encode()), (2, job(2)))
 
         found = retries.find_job(jid)
 
@@ -162,7 +162,9 @@ class TestLooking:
         self, retries: RetrySet, store: Store, setup: Setup, verb: str
     ) -> None:
         setup.client_middleware.add(misroute)
-        add(store, "retry", (1, b'{"class":"X","args":[1],"queue":"\\ud800"}'), (2, job(2)), (3, job(3, astray=True)))
+        add_entries(
+            store, "retry", (1, b'{"class":"X","args":[1],"queue":"\\ud800"}'), (2, job(2)), (3, job(3, astray=True))
+        )
 
         assert getattr(retries, verb)(retries) == 3
 
@@ -171,7 +173,7 @@ class TestLooking:
         )
 
     def test_entries_are_fetched_by_score_range_and_id(self, retries: RetrySet, store: Store) -> None:
-        add(store, "retry", (1.5, job(1)), (2.5, job(2)), (2.5, job(3)), (3.5, job(4)))
+        add_entries(store, "retry", (1.5, job(1)), (2.5, job(2)), (2.5, job(3)), (3.5, job(4)))
 
         assert numbers(retries.fetch(2.5)) == [2, 3]
         assert numbers(retries.fetch(2.5, "j3")) == [3]
@@ -181,7 +183,7 @@ class TestLooking:
 
     def test_many_entries_of_one_score_are_fetched(self, retries: RetrySet, store: Store) -> None:
         fill_set(store, "retry", range(1_500), score=2.0)
-        add(store, "retry", (1.0, job(5_000)), (3.0, job(6_000)))
+        add_entries(store, "retry", (1.0, job(5_000)), (3.0, job(6_000)))
 
         assert sorted(numbers(retries.fetch(2.0))) == list(range(1_500))
 
@@ -194,7 +196,7 @@ class TestLooking:
 
     def test_the_shard_of_via_is_looked_at(self, store: Store, setup: Setup, redis_server: RedisServer) -> None:
         shard = Store(redis_server.url, prefix="{shard}")
-        add(shard, shard.keys.retry, (NOW, job(1)))
+        add_entries(shard, shard.keys.retry, (NOW, job(1)))
 
         with Client.via(shard):
             entry = one(RetrySet())
@@ -208,7 +210,7 @@ class TestRetry:
     def test_a_retried_job_goes_to_its_queue_with_one_retry_fewer(
         self, retries: RetrySet, store: Store, clock: ManualClock
     ) -> None:
-        add(store, "retry", (NOW + 99, job(1, queue="mailers", retry_count=3, failed_at=5.5, error_class="E")))
+        add_entries(store, "retry", (NOW + 99, job(1, queue="mailers", retry_count=3, failed_at=5.5, error_class="E")))
 
         assert one(retries).retry()
 
@@ -220,7 +222,7 @@ class TestRetry:
 
     @pytest.mark.parametrize(("count", "after"), [(0, -1), ("5", "5"), (None, None), (True, True)])
     def test_what_is_no_count_stays(self, retries: RetrySet, store: Store, count: Any, after: Any) -> None:
-        add(store, "retry", (NOW, job(1, retry_count=count)))
+        add_entries(store, "retry", (NOW, job(1, retry_count=count)))
 
         one(retries).retry()
 
@@ -228,7 +230,7 @@ class TestRetry:
 
     def test_the_bytes_that_nobody_changes_stay(self, retries: RetrySet, store: Store) -> None:
         raw = b'{"class":"X","queue":"q","args":[1.50,1E5,"\\u00e9"],"jid":"a","created_at":1.5,"unknown":{"k": 1}}'
-        add(store, "retry", (NOW, raw))
+        add_entries(store, "retry", (NOW, raw))
 
         one(retries).retry()
 
@@ -240,7 +242,7 @@ class TestRetry:
             push.payload["seen"] = push.payload["retry_count"]
             return proceed() if push.payload["args"] != [2] else None
 
-        add(store, "retry", (NOW, job(1, retry_count=5)), (NOW, job(2, retry_count=5)))
+        add_entries(store, "retry", (NOW, job(1, retry_count=5)), (NOW, job(2, retry_count=5)))
 
         assert retries.retry_all() == 2
 
@@ -271,7 +273,7 @@ class TestRetry:
     def test_bytes_that_are_no_text_go_back_in_a_form_that_rubys_page_can_show(
         self, store: Store, setup: Setup, entry: bytes
     ) -> None:
-        add(store, "dead", (NOW, entry))
+        add_entries(store, "dead", (NOW, entry))
 
         assert one(DeadSet()).retry()
 
@@ -290,7 +292,7 @@ class TestRetry:
     def test_bytes_that_are_no_job_are_tried_again_as_they_were(
         self, store: Store, setup: Setup, entry: bytes, queue: str, pushed: bytes
     ) -> None:
-        add(store, "dead", (NOW, entry))
+        add_entries(store, "dead", (NOW, entry))
 
         assert one(DeadSet()).retry()
 
@@ -303,7 +305,7 @@ class TestRetry:
         self, store: Store, setup: Setup, raw: bytes, is_wrapped: bool
     ) -> None:
         """It would break Ruby's pages, and its workers would lose it."""
-        add(store, "dead", (NOW, wrap(raw, "mailers", ValueError("x"), NOW) if is_wrapped else raw))
+        add_entries(store, "dead", (NOW, wrap(raw, "mailers", ValueError("x"), NOW) if is_wrapped else raw))
 
         assert one(DeadSet()).retry()
 
@@ -312,7 +314,7 @@ class TestRetry:
 
     def test_a_job_that_only_ruby_could_not_read_is_retried_as_a_job(self, store: Store, setup: Setup) -> None:
         raw = b'{"class":"X","args":["\\ud800"],"jid":"a","queue":"q","retry_count":1}'
-        add(store, "dead", (NOW, wrap(raw, "q", ValueError("x"), NOW)))
+        add_entries(store, "dead", (NOW, wrap(raw, "q", ValueError("x"), NOW)))
 
         assert one(DeadSet()).retry()
 
@@ -320,14 +322,14 @@ class TestRetry:
         assert pushed.startswith(raw.replace(b'"retry_count":1}', b'"retry_count":0'))
 
     def test_a_job_without_a_queue_goes_to_default(self, retries: RetrySet, store: Store) -> None:
-        add(store, "retry", (NOW, b'{"class":"X","args":[],"jid":"a"}'))
+        add_entries(store, "retry", (NOW, b'{"class":"X","args":[],"jid":"a"}'))
 
         assert one(retries).retry()
 
         assert json.loads(queued(store)[0])["queue"] == "default"
 
     def test_adding_to_the_queue_leaves_the_count(self, store: Store, setup: Setup) -> None:
-        add(store, "schedule", (NOW, job(1, retry_count=3, at=NOW)))
+        add_entries(store, "schedule", (NOW, job(1, retry_count=3, at=NOW)))
 
         assert one(ScheduledSet()).add_to_queue()
 
@@ -344,12 +346,12 @@ class TestRetry:
 
     def test_a_queue_that_refuses_its_jobs_keeps_no_other_back(self, retries: RetrySet, store: Store) -> None:
         store.call("SET", "queue:broken", "x")
-        add(store, "retry", (NOW, job(1, queue="broken")), (NOW, job(2)))
+        add_entries(store, "retry", (NOW, job(1, queue="broken")), (NOW, job(2)))
 
         with pytest.raises(RedisRefused, match="WRONGTYPE"):
             retries.retry_all()
 
-        assert in_set(store, "retry") == {job(1, queue="broken"): NOW}
+        assert entries(store, "retry") == {job(1, queue="broken"): NOW}
         assert len(queued(store)) == 1
 
 
@@ -357,11 +359,11 @@ class TestKill:
     def test_a_killed_job_lies_in_the_dead_set_with_its_bytes(
         self, retries: RetrySet, store: Store, clock: ManualClock, deaths: list[tuple[dict[str, Any], Exception]]
     ) -> None:
-        add(store, "retry", (NOW + 99, job(1)))
+        add_entries(store, "retry", (NOW + 99, job(1)))
 
         assert one(retries).kill()
 
-        assert list(in_set(store, "dead")) == [job(1)]
+        assert list(entries(store, "dead")) == [job(1)]
         assert len(retries) == 0
         ((payload, error),) = deaths
         assert payload["jid"] == "j1"
@@ -382,11 +384,11 @@ class TestKill:
     def test_bytes_that_are_no_job_are_killed_unmourned(
         self, retries: RetrySet, store: Store, deaths: list[tuple[dict[str, Any], Exception]]
     ) -> None:
-        add(store, "retry", (NOW, b"not json"))
+        add_entries(store, "retry", (NOW, b"not json"))
 
         assert retries.kill_all() == 1
 
-        assert list(in_set(store, "dead")) == [b"not json"]
+        assert list(entries(store, "dead")) == [b"not json"]
         assert deaths == []
 
     def test_a_death_handler_that_fails_saves_nobody(self, retries: RetrySet, store: Store, setup: Setup) -> None:
@@ -400,17 +402,17 @@ class TestKill:
 
     def test_the_dead_set_keeps_its_limits(self, store: Store, setup: Setup, clock: ManualClock) -> None:
         setup.config = Config(dead_max_jobs=100, dead_timeout=1_000.0)
-        add(store, "dead", (NOW - 2_000, b"too old"))
+        add_entries(store, "dead", (NOW - 2_000, b"too old"))
         fill_set(store, "retry", range(250))
 
         assert RetrySet(clock=clock).kill_all() == 250
 
-        dead = in_set(store, "dead")
+        dead = entries(store, "dead")
         assert len(dead) == 99  # as Sidekiq: the limit less one
         assert b"too old" not in dead
 
     def test_what_is_dead_cannot_be_killed(self, store: Store, setup: Setup) -> None:
-        add(store, "dead", (NOW, job(1)))
+        add_entries(store, "dead", (NOW, job(1)))
 
         with pytest.raises(UsageError):
             one(DeadSet()).kill()
@@ -425,7 +427,7 @@ class TestDeadSet:
     def test_bytes_are_buried_as_they_are(self, store: Store, setup: Setup, clock: ManualClock, raw: bytes) -> None:
         DeadSet(clock=clock).bury(raw)
 
-        assert in_set(store, "dead") == {raw: NOW}
+        assert entries(store, "dead") == {raw: NOW}
 
     def test_a_payload_is_buried_so_that_rubys_pages_show_it(
         self, store: Store, setup: Setup, deaths: list[tuple[dict[str, Any], Exception]]
@@ -450,7 +452,7 @@ class TestDeadSet:
 
     def test_trimming_drops_what_is_too_old_or_too_much(self, store: Store, setup: Setup, clock: ManualClock) -> None:
         setup.config = Config(dead_max_jobs=10, dead_timeout=1_000.0)
-        add(store, "dead", (NOW - 2_000, b"too old"), *[(NOW - number, job(number)) for number in range(20)])
+        add_entries(store, "dead", (NOW - 2_000, b"too old"), *[(NOW - number, job(number)) for number in range(20)])
 
         assert DeadSet(clock=clock).trim() == 12
 
@@ -471,14 +473,14 @@ class TestReschedule:
     def test_an_entry_gets_another_time_and_keeps_its_bytes(
         self, retries: RetrySet, store: Store, at: Any, score: float
     ) -> None:
-        add(store, "retry", (NOW, job(1)))
+        add_entries(store, "retry", (NOW, job(1)))
 
         assert one(retries).reschedule(at)
 
-        assert in_set(store, "retry") == {job(1): score}
+        assert entries(store, "retry") == {job(1): score}
 
     def test_to_the_time_that_it_has_is_no_failure(self, retries: RetrySet, store: Store) -> None:
-        add(store, "retry", (NOW, job(1)))
+        add_entries(store, "retry", (NOW, job(1)))
 
         assert one(retries).reschedule(NOW)
 
@@ -495,19 +497,19 @@ class TestReschedule:
         ],
     )
     def test_what_is_no_time_is_refused(self, retries: RetrySet, store: Store, at: Any) -> None:
-        add(store, "retry", (NOW, job(1)))
+        add_entries(store, "retry", (NOW, job(1)))
 
         with pytest.raises(InvalidPush):
             one(retries).reschedule(at)
 
-        assert in_set(store, "retry") == {job(1): NOW}
+        assert entries(store, "retry") == {job(1): NOW}
 
     def test_many_are_rescheduled_at_once(self, retries: RetrySet, store: Store) -> None:
         fill_set(store, "retry", range(1_200))
 
         assert retries.reschedule(retries.scan("Job"), NOW + 9_999) == 1_200
 
-        assert set(in_set(store, "retry").values()) == {NOW + 9_999}
+        assert set(entries(store, "retry").values()) == {NOW + 9_999}
 
 
 VERBS: dict[str, Callable[[SortedEntry], bool]] = {
@@ -521,7 +523,7 @@ VERBS: dict[str, Callable[[SortedEntry], bool]] = {
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_says_when_somebody_was_faster_and_changes_nothing(retries: RetrySet, store: Store, verb: str) -> None:
-    add(store, "retry", (NOW, job(1)))
+    add_entries(store, "retry", (NOW, job(1)))
     entry = one(retries)
     store.call("ZREM", "retry", job(1))
 
@@ -532,7 +534,7 @@ def test_a_verb_says_when_somebody_was_faster_and_changes_nothing(retries: Retry
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_entries_of_the_same_score_are_told_apart(retries: RetrySet, store: Store, verb: str) -> None:
-    add(store, "retry", (NOW, job(1)), (NOW, job(2)), (NOW, job(3)))
+    add_entries(store, "retry", (NOW, job(1)), (NOW, job(2)), (NOW, job(3)))
 
     assert VERBS[verb](retries.fetch(NOW, "j2")[0])
 
@@ -579,12 +581,12 @@ def test_two_that_retry_and_kill_all_share_the_jobs(
         thread.join(60)
 
     assert sum(counts.values()) == 6_000
-    found = [json.loads(raw)["args"][0] for raw in (*queued(store), *in_set(store, "dead"))]
+    found = [json.loads(raw)["args"][0] for raw in (*queued(store), *entries(store, "dead"))]
     assert sorted(found) == list(range(6_000))
     assert len(retries) == 0
 
 
 def test_the_class_of_wrapped_bytes_is_shown(store: Store, setup: Setup) -> None:
-    add(store, "dead", (NOW, wrap(b"not json", "mailers", ValueError("x"), NOW)))
+    add_entries(store, "dead", (NOW, wrap(b"not json", "mailers", ValueError("x"), NOW)))
 
     assert one(DeadSet()).display_class == INVALID_PAYLOAD

@@ -13,7 +13,17 @@ from kiqcluster.api import JobRecord, JobSet, Queue, RetrySet, SortedEntry
 from kiqcluster.process.runtime import Setup
 from kiqcluster.store import Store
 from tests.kit import TIMEOUT_SECONDS, RedisServer
-from tests.lying import NOW, add, fetch, fill_queue, fill_set, in_queue, job, numbers, ring
+from tests.stored_jobs import (
+    NOW,
+    add_entries,
+    fill_queue,
+    fill_set,
+    job,
+    move_to_wake_list,
+    numbers,
+    pop_jobs,
+    queued_numbers,
+)
 
 
 @pytest.fixture
@@ -63,9 +73,9 @@ class TestQueues:
     ) -> None:
         fill_queue(store, range(self.SIZE))
 
-        seen = read(order(queue), lambda count, _: fetch(store, burst) if count % 500 == 250 else None)
+        seen = read(order(queue), lambda count, _: pop_jobs(store, burst) if count % 500 == 250 else None)
 
-        assert set(in_queue(store)) <= seen.keys()
+        assert set(queued_numbers(store)) <= seen.keys()
         assert max(seen.values()) == 1
 
     @pytest.mark.parametrize("order", [iter, reversed])
@@ -74,7 +84,7 @@ class TestQueues:
     ) -> None:
         fill_queue(store, range(self.SIZE))
 
-        seen = read(order(queue), lambda count, _: ring(store) if count % 100 == 50 else None)
+        seen = read(order(queue), lambda count, _: move_to_wake_list(store) if count % 100 == 50 else None)
 
         assert seen == Counter(range(self.SIZE))
 
@@ -103,7 +113,7 @@ class TestQueues:
         seen = read(order(queue), delete)
 
         assert seen == Counter(range(self.SIZE))
-        assert in_queue(store) == [number for number in range(self.SIZE) if number % every][::-1]
+        assert queued_numbers(store) == [number for number in range(self.SIZE) if number % every]
 
     @pytest.mark.parametrize("order", [iter, reversed])
     def test_what_others_delete_ahead_hides_none_that_stays(
@@ -138,9 +148,9 @@ class TestQueues:
     ) -> None:
         fill_queue(store, range(self.SIZE))
 
-        seen = read(order(queue), lambda count, _: fetch(store, 2_500) if count == 700 else None)
+        seen = read(order(queue), lambda count, _: pop_jobs(store, 2_500) if count == 700 else None)
 
-        assert set(in_queue(store)) <= seen.keys()
+        assert set(queued_numbers(store)) <= seen.keys()
 
     @pytest.mark.parametrize("order", [iter, reversed])
     def test_threads_that_push_and_fetch_hide_none_that_stays(
@@ -159,8 +169,8 @@ class TestQueues:
             for _ in range(500):  # ends before what is read last is fetched
                 if not step.acquire(timeout=TIMEOUT_SECONDS) or stop.is_set():
                     return
-                fetch(other, 10)
-                ring(other)
+                pop_jobs(other, 10)
+                move_to_wake_list(other)
 
         threads = [threading.Thread(target=each, args=(redis_server.store(),)) for each in (push, take)]
         for thread in threads:
@@ -186,7 +196,7 @@ class TestQueues:
     ) -> None:
         fill_queue(store, range(5_000))
 
-        seen = read(iter(queue), lambda count, _: fetch(store, taken) if count == 700 else None)
+        seen = read(iter(queue), lambda count, _: pop_jobs(store, taken) if count == 700 else None)
 
         assert set(range(taken, 5_000)) == seen.keys()
         assert max(seen.values()) == 1
@@ -242,7 +252,9 @@ class TestSets:
                 store.call("ZPOPMIN", "retry", burst // 4)
                 store.call("ZPOPMAX", "retry", burst // 4)
                 fresh = range(10_000 + count * 1_000, 10_000 + count * 1_000 + burst)
-                add(store, "retry", *[(NOW + (n - 20_000) * 10 if n % 2 else NOW + 1e6 + n, job(n)) for n in fresh])
+                add_entries(
+                    store, "retry", *[(NOW + (n - 20_000) * 10 if n % 2 else NOW + 1e6 + n, job(n)) for n in fresh]
+                )
 
         seen = read(order(retries), change)
 
@@ -255,7 +267,7 @@ class TestSets:
 
         def fail_again(_: int, entry: JobRecord) -> None:
             entry.delete()
-            add(store, "retry", (NOW + 100_000, entry.raw))
+            add_entries(store, "retry", (NOW + 100_000, entry.raw))
 
         assert read(iter(retries), fail_again) == Counter(range(self.SIZE))
 

@@ -13,8 +13,9 @@ from kiqcluster.store import Store
 from kiqcluster.store.scripts import MOVE_ENTRIES
 from tests.kit import RedisServer, free_port
 from tests.proxy import Proxy
-from tests.redis.kiqctl import NOW, Kiqctl, add, fill, job, lying, numbers, queued
+from tests.redis.kiqctl import Kiqctl
 from tests.standin import publish
+from tests.stored_jobs import NOW, add_entries, entries, entry_numbers, job, push_payloads, queued_numbers
 
 GROUPS = {"retries": "retry", "scheduled": "schedule", "dead": "dead"}
 PAST = {"retry": "retried", "add-to-queue": "put", "kill": "killed", "delete": "deleted", "reschedule": "rescheduled"}
@@ -54,7 +55,7 @@ class TestList:
     def test_it_begins_with_what_is_due_next_or_has_died_last(
         self, kiqctl: Kiqctl, store: Store, group: str, expected: list[int]
     ) -> None:
-        add(store, GROUPS[group], (NOW + 2, job(2)), (NOW + 1, job(1)), (NOW + 3, job(3)))
+        add_entries(store, GROUPS[group], (NOW + 2, job(2)), (NOW + 1, job(1)), (NOW + 3, job(3)))
 
         assert shown(kiqctl, group, "list") == expected
         assert shown(kiqctl, group) == expected, "it is what a group does without a command"
@@ -62,7 +63,7 @@ class TestList:
         assert shown(kiqctl, group, "--limit", "2", "--page", "9") == []
 
     def test_a_document_says_what_is_known_of_each(self, kiqctl: Kiqctl, store: Store) -> None:
-        add(store, "retry", (NOW, failed(1, tags=["vip"])), (float("inf"), b"no job"))
+        add_entries(store, "retry", (NOW, failed(1, tags=["vip"])), (float("inf"), b"no job"))
 
         document = kiqctl.ask("retries")
 
@@ -87,7 +88,7 @@ class TestList:
         assert (second["score"], second["args"]) == (None, ["no job"])
 
     def test_lines_fit_the_terminal_and_hold_nothing_that_it_obeys(self, kiqctl: Kiqctl, store: Store) -> None:
-        add(store, "dead", (NOW, failed(1, args=["\x1b[2J\u202e" + "長" * 300], error_message="a\nb" * 300)))
+        add_entries(store, "dead", (NOW, failed(1, args=["\x1b[2J\u202e" + "長" * 300], error_message="a\nb" * 300)))
 
         result = kiqctl("dead", COLUMNS="100")
 
@@ -103,7 +104,7 @@ class TestList:
             digits,
             digits,
         )
-        add(store, "retry", (float("inf"), raw), (NOW, job(1)))
+        add_entries(store, "retry", (float("inf"), raw), (NOW, job(1)))
 
         assert kiqctl("retries", *words).exit_code == 0
         document = json.loads(kiqctl("retries", *words, "--json").stdout, parse_int=len, parse_constant=pytest.fail)
@@ -113,7 +114,7 @@ class TestList:
 
     @pytest.mark.parametrize("word", ["\x9b2J", "\u202e", "\x7f", "\ud800"])
     def test_a_document_holds_nothing_that_a_terminal_obeys(self, kiqctl: Kiqctl, store: Store, word: str) -> None:
-        add(store, "retry", (NOW, json.dumps({"class": f"é{word}", "jid": "j1", "args": []}).encode()))
+        add_entries(store, "retry", (NOW, json.dumps({"class": f"é{word}", "jid": "j1", "args": []}).encode()))
 
         printed = kiqctl("retries", "--json").stdout
 
@@ -121,8 +122,8 @@ class TestList:
         assert json.loads(printed)["entries"][0]["class"] == f"é{word}"
 
     def test_what_never_failed_has_no_columns_for_failures(self, kiqctl: Kiqctl, store: Store) -> None:
-        add(store, "schedule", (NOW, job(1)))
-        add(store, "retry", (NOW, failed(1)))
+        add_entries(store, "schedule", (NOW, job(1)))
+        add_entries(store, "retry", (NOW, failed(1)))
 
         assert kiqctl("scheduled").stdout.split("\n")[0].split() == ["WHEN", "QUEUE", "CLASS", "JID", "ARGS"]
         assert kiqctl("retries").stdout.split("\n")[0].split()[1] == "TRIES"
@@ -133,7 +134,7 @@ class TestList:
         assert (result.exit_code, result.stdout) == (0, "0 of 0 entries of the retry set\n")
 
     def test_more_than_a_page_says_how_to_see_it(self, kiqctl: Kiqctl, store: Store) -> None:
-        add(store, "retry", *[(NOW + number, job(number)) for number in range(30)])
+        add_entries(store, "retry", *[(NOW + number, job(number)) for number in range(30)])
 
         assert "25 of 30 entries of the retry set; for more: --page 2" in kiqctl("retries").stdout
         assert kiqctl("retries", "list", "--count").stdout == "30\n"
@@ -164,7 +165,7 @@ class TestFilters:
     )
     def test_selects(self, kiqctl: Kiqctl, store: Store, words: list[str], expected: list[Any]) -> None:
         envelope = {"class": WRAPPER, "wrapped": "Inner", "args": [{"job_class": "Inner", "arguments": [7]}]}
-        add(
+        add_entries(
             store,
             "retry",
             (NOW + 1, failed(1)),
@@ -197,14 +198,14 @@ class TestFilters:
         }
         old, young = ages[group]
         scores = (now - hour, now - 9) if group == "dead" else (now + 1, now + 2)
-        add(store, GROUPS[group], (scores[0], job(1, **old)), (scores[1], job(2, **young)))
+        add_entries(store, GROUPS[group], (scores[0], job(1, **old)), (scores[1], job(2, **young)))
 
         assert shown(kiqctl, group, "list", "--older", "30m") == [1]
         assert shown(kiqctl, group, "list", "--newer", "30m") == [2]
         assert shown(kiqctl, group, "list", "--older", "30m", "--newer", "50m") == []
 
     def test_in_a_pipe_nothing_is_cut(self, kiqctl: Kiqctl, store: Store) -> None:
-        add(store, "dead", (NOW, failed(1, args=["a" * 900 + "b"], error_message="c" * 900 + "d")))
+        add_entries(store, "dead", (NOW, failed(1, args=["a" * 900 + "b"], error_message="c" * 900 + "d")))
 
         result = kiqctl("dead")
 
@@ -215,7 +216,7 @@ class TestFilters:
 
 class TestShow:
     def test_shows_a_job_in_full(self, kiqctl: Kiqctl, store: Store) -> None:
-        add(store, "dead", (NOW, failed(1, error_message="x" * 500, note="\x1b[2J")))
+        add_entries(store, "dead", (NOW, failed(1, error_message="x" * 500, note="\x1b[2J")))
 
         result = kiqctl("dead", "show", "j1")
 
@@ -239,13 +240,13 @@ class TestShow:
         self, kiqctl: Kiqctl, store: Store, key: str, where: str, words: list[str]
     ) -> None:
         if key.startswith("queue:"):
-            fill(store, [job(2), job(1), job(3)], "low")
+            push_payloads(store, [job(2), job(1), job(3)], "low")
         elif key.startswith("host"):
             publish(store, "host:1:a")
             run = {"queue": "default", "payload": job(1).decode(), "run_at": NOW}
             store.call("HSET", key, "tid", json.dumps(run))
         elif key:
-            add(store, key, (NOW, job(1)))
+            add_entries(store, key, (NOW, job(1)))
         before = store.call("DBSIZE")
 
         result = kiqctl("retries", *words, "j1")
@@ -269,7 +270,7 @@ class TestShow:
 class TestVerbs:
     @pytest.mark.parametrize(("group", "verb"), VERBS)
     def test_named_ones_are_done_and_no_others(self, kiqctl: Kiqctl, store: Store, group: str, verb: str) -> None:
-        add(store, GROUPS[group], *[(NOW + number, failed(number)) for number in range(5)])
+        add_entries(store, GROUPS[group], *[(NOW + number, failed(number)) for number in range(5)])
 
         document = kiqctl.ask(group, verb, "j1", "j3", "j1", *when(verb))
 
@@ -279,7 +280,7 @@ class TestVerbs:
     @pytest.mark.parametrize(("group", "verb"), VERBS)
     def test_filtered_ones_are_done_and_no_others(self, kiqctl: Kiqctl, store: Store, group: str, verb: str) -> None:
         mine = [(NOW + number, failed(number, **{"class": "Mine"})) for number in range(0, 1_500, 2)]
-        add(store, GROUPS[group], *mine, *[(NOW + number, failed(number)) for number in range(1, 1_500, 2)])
+        add_entries(store, GROUPS[group], *mine, *[(NOW + number, failed(number)) for number in range(1, 1_500, 2)])
 
         result = kiqctl(group, verb, "--class", "Mine", "--yes", *when(verb))
 
@@ -290,7 +291,7 @@ class TestVerbs:
 
     @pytest.mark.parametrize(("group", "verb"), VERBS)
     def test_all_are_done(self, kiqctl: Kiqctl, store: Store, group: str, verb: str) -> None:
-        add(store, GROUPS[group], *[(NOW + number, failed(number)) for number in range(1_200)])
+        add_entries(store, GROUPS[group], *[(NOW + number, failed(number)) for number in range(1_200)])
 
         document = kiqctl.ask(group, verb, "--all", "--yes", *when(verb))
 
@@ -303,46 +304,46 @@ class TestVerbs:
     def test_without_a_yes_it_says_how_many_and_does_nothing(
         self, kiqctl: Kiqctl, store: Store, group: str, verb: str, filters: list[str]
     ) -> None:
-        add(store, GROUPS[group], *[(NOW + 99 + number, failed(number)) for number in range(3)])
-        before = lying(store, GROUPS[group])
+        add_entries(store, GROUPS[group], *[(NOW + 99 + number, failed(number)) for number in range(3)])
+        before = entries(store, GROUPS[group])
 
         result = kiqctl(group, verb, *filters, *when(verb))
 
         assert result.exit_code == 2
         assert " 3 entries of " in result.stderr
         assert "nothing was done" in result.stderr
-        assert lying(store, GROUPS[group]) == before
+        assert entries(store, GROUPS[group]) == before
 
     @pytest.mark.parametrize(("group", "verb"), VERBS)
     @pytest.mark.parametrize("words", [[], ["j1", "--all"], ["j1", "--class", "Job"], ["--all", "--tag", "x"]])
     def test_whom_it_means_has_to_be_said_in_one_way(
         self, kiqctl: Kiqctl, store: Store, group: str, verb: str, words: list[str]
     ) -> None:
-        add(store, GROUPS[group], (NOW, failed(1, tags=["x"])))
+        add_entries(store, GROUPS[group], (NOW, failed(1, tags=["x"])))
 
         assert kiqctl(group, verb, *words, "--yes", *when(verb)).exit_code == 2
         assert store.call("ZCARD", GROUPS[group]) == 1
 
     def check(self, store: Store, group: str, verb: str, done: list[int], others: list[int]) -> None:
         """Assert that these went where the verb takes them, and the others stayed."""
-        there = lying(store, GROUPS[group])
+        there = entries(store, GROUPS[group])
         if verb == "reschedule":
             assert {json.loads(raw)["args"][0]: score for raw, score in there.items()} == {
                 **dict.fromkeys(done, NOW + 9),
                 **{number: NOW + number for number in others},
             }
             return
-        assert sorted(numbers(store, GROUPS[group])) == others
-        queue = queued(store) if store.call("EXISTS", "queue:default") else []
+        assert sorted(entry_numbers(store, GROUPS[group])) == others
+        queue = queued_numbers(store) if store.call("EXISTS", "queue:default") else []
         if verb in ("retry", "add-to-queue"):
             assert sorted(queue) == done
         elif verb == "kill":
-            assert sorted(numbers(store, "dead")) == done
+            assert sorted(entry_numbers(store, "dead")) == done
         else:
             assert (queue, store.call("DBSIZE")) == ([], int(bool(others)))
 
     def test_a_retry_does_not_count_as_one_and_goes_through_as_rubys_does(self, kiqctl: Kiqctl, store: Store) -> None:
-        add(store, "retry", (NOW, failed(1)))
+        add_entries(store, "retry", (NOW, failed(1)))
 
         kiqctl("retries", "retry", "j1")
 
@@ -352,36 +353,36 @@ class TestVerbs:
         assert store.call("SMEMBERS", "queues") == [b"default"]
 
     def test_scheduled_jobs_are_queued_in_the_order_of_their_times(self, kiqctl: Kiqctl, store: Store) -> None:
-        add(store, "schedule", *[(NOW + number, job(number)) for number in range(1_100)])
+        add_entries(store, "schedule", *[(NOW + number, job(number)) for number in range(1_100)])
 
         kiqctl("scheduled", "add-to-queue", "--all", "--yes")
 
-        assert queued(store) == list(range(1_100))
+        assert queued_numbers(store) == list(range(1_100))
 
     @pytest.mark.parametrize("words", [["--in", "5m", "--at", "2036-01-01T00:00Z"], [], ["--at", "2036-01-01"]])
     def test_a_new_time_has_to_be_said_in_one_way(self, kiqctl: Kiqctl, store: Store, words: list[str]) -> None:
-        add(store, "retry", (NOW, failed(1)))
+        add_entries(store, "retry", (NOW, failed(1)))
 
         assert kiqctl("retries", "reschedule", "j1", *words).exit_code == 2
-        assert lying(store, "retry") == {failed(1): NOW}
+        assert entries(store, "retry") == {failed(1): NOW}
 
     def test_a_delay_counts_from_now(self, kiqctl: Kiqctl, store: Store) -> None:
-        add(store, "schedule", (NOW, job(1)), (NOW + 1e9, job(2)))
+        add_entries(store, "schedule", (NOW, job(1)), (NOW + 1e9, job(2)))
         before = int(store.call("TIME")[0])
 
         kiqctl("scheduled", "reschedule", "--all", "--in", "15m", "--yes")
 
-        assert all(before + 900 <= score <= before + 960 for score in lying(store, "schedule").values())
+        assert all(before + 900 <= score <= before + 960 for score in entries(store, "schedule").values())
 
     def test_killing_heeds_the_limits_of_the_configuration(self, kiqctl: Kiqctl, store: Store, tmp_path: Path) -> None:
         config = tmp_path / "kiqcluster.toml"
         config.write_text("dead_max_jobs = 11\n")
         now = int(store.call("TIME")[0])
-        add(store, "dead", *[(now - 100 + number, job(100 + number)) for number in range(50)])
-        add(store, "retry", *[(NOW, failed(number)) for number in range(3)])
+        add_entries(store, "dead", *[(now - 100 + number, job(100 + number)) for number in range(50)])
+        add_entries(store, "retry", *[(NOW, failed(number)) for number in range(3)])
 
         assert kiqctl("retries", "kill", "--all", "--yes", "-C", str(config)).exit_code == 0
-        assert sorted(numbers(store, "dead"))[:3] == [0, 1, 2]
+        assert sorted(entry_numbers(store, "dead"))[:3] == [0, 1, 2]
         assert store.call("ZCARD", "dead") == 10
 
         config.write_text("dead_max_jobs = 'many'\n")
@@ -395,8 +396,8 @@ class TestVerbs:
         config = tmp_path / "kiqcluster.toml"
         config.write_text("dead_max_jobs = 11\n")
         now = int(store.call("TIME")[0])
-        add(store, "dead", *[(now - 100 + number, job(100 + number)) for number in range(9)])
-        add(store, "retry", *[(NOW, failed(number)) for number in range(3)])
+        add_entries(store, "dead", *[(now - 100 + number, job(100 + number)) for number in range(9)])
+        add_entries(store, "retry", *[(NOW, failed(number)) for number in range(3)])
 
         asked = kiqctl("retries", "kill", "--all", "-C", str(config))
         assert (asked.exit_code, store.call("ZCARD", "dead")) == (2, 9)
@@ -405,19 +406,19 @@ class TestVerbs:
         assert store.call("ZCARD", "dead") == 10
 
     def test_killing_says_of_no_other_where_there_is_room(self, kiqctl: Kiqctl, store: Store) -> None:
-        add(store, "dead", (int(store.call("TIME")[0]), job(9)))
-        add(store, "retry", (NOW, failed(1)))
+        add_entries(store, "dead", (int(store.call("TIME")[0]), job(9)))
+        add_entries(store, "retry", (NOW, failed(1)))
 
         assert "drops" not in kiqctl("retries", "kill", "--all").stderr
         assert kiqctl.ask("retries", "kill", "--all", "--yes")["dropped"] == 0
 
     def test_a_date_without_a_zone_is_answered_with_one_that_is_taken(self, kiqctl: Kiqctl, store: Store) -> None:
-        add(store, "retry", (NOW, failed(1)))
+        add_entries(store, "retry", (NOW, failed(1)))
         refused = kiqctl("retries", "reschedule", "j1", "--at", "2096-01-01")
         (advice,) = re.findall(r"write (\S+),", refused.stderr)
 
         assert kiqctl("retries", "reschedule", "j1", "--at", advice).exit_code == 0
-        assert list(lying(store, "retry").values()) == [3_976_214_400.0]
+        assert list(entries(store, "retry").values()) == [3_976_214_400.0]
 
 
 class TestTruth:
@@ -435,8 +436,8 @@ class TestTruth:
         ],
     )
     def test_a_failure_has_a_document_too(self, kiqctl: Kiqctl, store: Store, words: list[str], code: int) -> None:
-        add(store, "retry", (NOW, failed(1)))
-        fill(store, [job(1)], "python")
+        add_entries(store, "retry", (NOW, failed(1)))
+        push_payloads(store, [job(1)], "python")
 
         document = kiqctl.ask(*words, code=code)
 
@@ -450,25 +451,25 @@ class TestTruth:
         assert "cannot reach Redis" in document["error"]
 
     def test_the_document_is_not_ok_where_the_exit_code_is_not(self, kiqctl: Kiqctl, store: Store) -> None:
-        add(store, "retry", (NOW, failed(1)))
+        add_entries(store, "retry", (NOW, failed(1)))
 
         assert kiqctl.ask("retries", "retry", "j1", "gone", code=1)["ok"] is False
         assert kiqctl.ask("retries", "retry", "j1", code=1)["ok"] is False
 
     def test_what_redis_refuses_holds_up_no_other(self, kiqctl: Kiqctl, store: Store) -> None:
         store.call("SET", "queue:broken", "x")
-        add(store, "retry", *[(NOW + number, failed(number, queue="broken")) for number in (1, 700, 1_400)])
-        add(store, "retry", *[(NOW + number + 0.5, failed(5_000 + number)) for number in range(1_500)])
+        add_entries(store, "retry", *[(NOW + number, failed(number, queue="broken")) for number in (1, 700, 1_400)])
+        add_entries(store, "retry", *[(NOW + number + 0.5, failed(5_000 + number)) for number in range(1_500)])
 
         document = kiqctl.ask("retries", "retry", "--all", "--yes", code=1)
 
         assert (document["found"], document["done"], document["refused"], document["unknown"]) == (1_503, 1_500, 3, 0)
         assert "WRONGTYPE" in document["error"]
-        assert numbers(store, "retry") == [1, 700, 1_400]
-        assert len(queued(store)) == 1_500
+        assert entry_numbers(store, "retry") == [1, 700, 1_400]
+        assert len(queued_numbers(store)) == 1_500
 
     def test_a_lost_reply_is_no_success_and_no_failure(self, store: Store, redis_server: RedisServer) -> None:
-        add(store, "retry", *[(NOW + number, failed(number)) for number in range(1_200)])
+        add_entries(store, "retry", *[(NOW + number, failed(number)) for number in range(1_200)])
 
         with Proxy(("127.0.0.1", redis_server.port)) as proxy:
             proxy.lose_replies(MOVE_ENTRIES.digest.encode())
@@ -480,10 +481,10 @@ class TestTruth:
         assert 0 < document["unknown"] <= 500
         assert not document["ok"]
         assert Kiqctl(redis_server.url).ask("retries", "retry", "--all", "--yes")["done"] == 1_200 - moved
-        assert sorted(queued(store)) == list(range(1_200)), "each once"
+        assert sorted(queued_numbers(store)) == list(range(1_200)), "each once"
 
     def test_a_redis_that_goes_away_is_no_riddle(self, store: Store, redis_server: RedisServer) -> None:
-        add(store, "retry", (NOW, failed(1)))
+        add_entries(store, "retry", (NOW, failed(1)))
 
         with Proxy(("127.0.0.1", redis_server.port)) as proxy:
             kiqctl = Kiqctl(proxy.url)
@@ -492,7 +493,7 @@ class TestTruth:
 
         assert result.exit_code == 1
         assert "cannot reach Redis" in result.stderr
-        assert numbers(store, "retry") == [1]
+        assert entry_numbers(store, "retry") == [1]
 
     def test_a_key_of_the_wrong_type_is_said(self, kiqctl: Kiqctl, store: Store) -> None:
         store.call("SET", "retry", "x")
@@ -511,7 +512,7 @@ class TestIds:
     def test_an_id_names_all_entries_that_have_it(self, kiqctl: Kiqctl, store: Store, verb: tuple[str, str]) -> None:
         group, action = verb
         twice = [failed(number, jid="twice") for number in (1, 2)]
-        add(store, GROUPS[group], (NOW, twice[0]), (NOW, twice[1]), (NOW, failed(3)))
+        add_entries(store, GROUPS[group], (NOW, twice[0]), (NOW, twice[1]), (NOW, failed(3)))
 
         assert kiqctl.ask(group, action, "twice", *when(action))["done"] == 2
 
@@ -520,7 +521,7 @@ class TestIds:
         assert result.exit_code == 0
 
     def test_show_tells_of_all_entries_of_an_id(self, kiqctl: Kiqctl, store: Store) -> None:
-        add(store, "dead", (NOW, failed(1, jid="twice")), (NOW + 1, failed(2, jid="twice")))
+        add_entries(store, "dead", (NOW, failed(1, jid="twice")), (NOW + 1, failed(2, jid="twice")))
 
         document = kiqctl.ask("dead", "show", "twice")
 
@@ -530,20 +531,20 @@ class TestIds:
 
     def test_a_beginning_stands_for_the_one_id_that_has_it(self, kiqctl: Kiqctl, store: Store) -> None:
         jids = ["b4a577edbccf1d805744efa9", "b4a577ffffffffffffffffff", "b4a577"]
-        add(store, "retry", *[(NOW + at, failed(at, jid=jid)) for at, jid in enumerate(jids)])
+        add_entries(store, "retry", *[(NOW + at, failed(at, jid=jid)) for at, jid in enumerate(jids)])
 
         assert kiqctl.ask("retries", "show", "b4a577ed")["jid"] == jids[0]
         assert kiqctl.ask("retries", "show", "b4a577")["jid"] == jids[2], "an id in full comes first"
         assert kiqctl.ask("retries", "delete", "b4a577ed")["done"] == 1
         store.call("ZREM", "retry", failed(2, jid="b4a577"))
-        add(store, "retry", (NOW, failed(0, jid=jids[0])))
+        add_entries(store, "retry", (NOW, failed(0, jid=jids[0])))
         assert "is the beginning of 2 ids" in kiqctl.ask("retries", "delete", "b4a577", code=2)["error"]
         assert "nor anywhere else" in kiqctl.ask("retries", "show", "b4a", code=1)["error"], "three are too few"
 
     @pytest.mark.parametrize("size", [40, 3_000])
     def test_an_id_is_found_wherever_it_lies(self, kiqctl: Kiqctl, store: Store, size: int) -> None:
-        add(store, "dead", *[(NOW + number // 3, job(number, jid=f"{number:024x}")) for number in range(size)])
-        fill(store, [job(number, jid=f"q{number:023x}") for number in range(size)])
+        add_entries(store, "dead", *[(NOW + number // 3, job(number, jid=f"{number:024x}")) for number in range(size)])
+        push_payloads(store, [job(number, jid=f"q{number:023x}") for number in range(size)])
         store.call("RPUSH", "kiq:wake:default", job(7, jid="woken"))
 
         for number in (0, size // 2, size - 1):
@@ -554,14 +555,14 @@ class TestIds:
         assert "nor anywhere else" in kiqctl.ask("dead", "show", "nobody", code=1)["error"]
 
     def test_entries_as_large_as_a_megabyte_are_looked_through(self, kiqctl: Kiqctl, store: Store) -> None:
-        add(store, "dead", *[(NOW + n, job(n, jid=f"large{n}", text="x" * 1_000_000)) for n in range(6)])
+        add_entries(store, "dead", *[(NOW + n, job(n, jid=f"large{n}", text="x" * 1_000_000)) for n in range(6)])
 
         assert kiqctl.ask("dead", "show", "large0")["args"] == [0]
 
 
 def test_the_schedule_says_which_jobs_wait_for_their_class(kiqctl: Kiqctl, store: Store) -> None:
     deferred = {"deferred": True, "deferred_by": "unknown_class", "deferred_count": 3}
-    add(store, "schedule", (NOW, job(1, **deferred)), (NOW + 1, job(2)))
+    add_entries(store, "schedule", (NOW, job(1, **deferred)), (NOW + 1, job(2)))
 
     first, second = kiqctl.ask("scheduled")["entries"]
     assert (first["deferred_by"], first["deferred_count"]) == ("unknown_class", 3)

@@ -9,7 +9,8 @@ import pytest
 
 from kiqcluster.clock import SystemClock
 from kiqcluster.store import Store
-from tests.redis.kiqctl import NOW, Kiqctl, add, fill, job, queued
+from tests.redis.kiqctl import Kiqctl
+from tests.stored_jobs import NOW, add_entries, job, push_payloads, queued_numbers
 
 MAX_MEMORY_BYTES = 30_000_000  # that a command may hold at a time; 100 000 of these jobs are 15 MB as bytes alone
 PAGE_JOBS = 500
@@ -18,12 +19,14 @@ SIZES = [50_000, pytest.param(1_000_000, marks=[pytest.mark.full, pytest.mark.ti
 
 def lay_retries(store: Store, count: int) -> None:
     for at in range(0, count, 50_000):
-        add(store, "retry", *[(NOW + n, job(n, error_class="E" if n % 10 else "X")) for n in range(at, at + 50_000)])
+        add_entries(
+            store, "retry", *[(NOW + n, job(n, error_class="E" if n % 10 else "X")) for n in range(at, at + 50_000)]
+        )
 
 
 def lay_queue(store: Store, count: int) -> None:
     for at in range(0, count, 50_000):
-        fill(
+        push_payloads(
             store,
             [job(n, **{"class": "Job" if n % 10 else "Tenth", "queue": "old"}) for n in range(at, at + 50_000)],
             "old",
@@ -87,7 +90,7 @@ def test_a_set_is_looked_through_by_redis_for_a_text(kiqctl: Kiqctl, store: Stor
 def test_ids_and_times_are_found_without_reading_the_dead_set(kiqctl: Kiqctl, store: Store, count: int) -> None:
     now = SystemClock.now()
     for at in range(0, count, 50_000):
-        add(store, "dead", *[(now - 1_000 * n, job(n)) for n in range(at, at + 50_000)])
+        add_entries(store, "dead", *[(now - 1_000 * n, job(n)) for n in range(at, at + 50_000)])
 
     def by_time() -> None:
         assert kiqctl.ask("dead", "--newer", "99500", "--count")["count"] == 100
@@ -121,4 +124,4 @@ def test_a_queue_is_migrated_in_its_order_by_the_page(kiqctl: Kiqctl, store: Sto
     _, memory = measured(store, work)
 
     assert memory < MAX_MEMORY_BYTES
-    assert queued(store, "new") == list(range(0, count, 10))
+    assert queued_numbers(store, "new") == list(range(0, count, 10))

@@ -11,8 +11,9 @@ from kiqcluster.store import Store
 from kiqcluster.store.scripts import MOVE_JOBS
 from tests.kit import RedisServer
 from tests.proxy import Proxy
-from tests.redis.kiqctl import NOW, Kiqctl, add, fill, job, lying, queued
+from tests.redis.kiqctl import Kiqctl
 from tests.standin import publish
+from tests.stored_jobs import NOW, add_entries, entries, job, push_payloads, queued_numbers
 
 MINE = {"class": "Mine"}
 WRAPPER = "ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper"
@@ -22,15 +23,15 @@ def lay_out(store: Store) -> None:
     """Have a job of each class and queue wait in each place."""
     for number, (name, queue) in enumerate([("Mine", "old"), ("Mine", "other"), ("Job", "old"), ("Mine", "new")]):
         raw = job(number, **{"class": name, "queue": queue})
-        fill(store, [raw], queue)
+        push_payloads(store, [raw], queue)
         for key in ("schedule", "retry", "dead"):
-            add(store, key, (NOW + number, raw))
+            add_entries(store, key, (NOW + number, raw))
 
 
 def queues_of(store: Store, key: str) -> dict[int, tuple[str, float]]:
     """Return number → queue and score of the entries of a set."""
     found = {}
-    for raw, score in lying(store, key).items():
+    for raw, score in entries(store, key).items():
         payload = json.loads(raw)
         found[payload["args"][0]] = (payload["queue"], score - NOW)
     return found
@@ -60,7 +61,7 @@ class TestWhom:
         expected = {**STAY, **{number: ("new", number) for number in moved}}
         assert queues_of(store, "schedule") == queues_of(store, "retry") == expected
         assert queues_of(store, "dead") == STAY, "the dead are left in peace"
-        assert queued(store, "new") == [3, *moved]
+        assert queued_numbers(store, "new") == [3, *moved]
         assert all(json.loads(raw)["queue"] == "new" for raw in store.call("LRANGE", "queue:new", 0, -1))
 
     @pytest.mark.parametrize("words", [["--dead", "--in", "retry"], ["--in", "retry,dead"], ["--in", "dead, retry"]])
@@ -72,19 +73,19 @@ class TestWhom:
         moved = {**STAY, 0: ("new", 0), 2: ("new", 2)}
         assert (queues_of(store, "retry"), queues_of(store, "dead")) == (moved, moved)
         assert queues_of(store, "schedule") == STAY
-        assert queued(store, "old") == [0, 2]
+        assert queued_numbers(store, "old") == [0, 2]
 
     def test_finds_active_jobs_by_their_inner_class(self, kiqctl: Kiqctl, store: Store) -> None:
         envelope = {"class": WRAPPER, "wrapped": "Inner", "args": [{"job_class": "Inner", "arguments": [1]}]}
-        fill(store, [job(1, **envelope, queue="old"), job(2, queue="old")], "old")
+        push_payloads(store, [job(1, **envelope, queue="old"), job(2, queue="old")], "old")
 
         assert kiqctl.ask("migrate", "--class", "Inner", "--from", "old", "--to", "new", "--yes")["done"] == 1
-        assert queued(store, "old") == [2]
+        assert queued_numbers(store, "old") == [2]
 
     def test_an_entry_without_a_queue_is_one_of_default(self, kiqctl: Kiqctl, store: Store) -> None:
         bare = b'{"class":"Job","args":[1],"jid":"j1"}'
-        fill(store, [job(2)])
-        add(store, "retry", (NOW, bare))
+        push_payloads(store, [job(2)])
+        add_entries(store, "retry", (NOW, bare))
 
         kiqctl("migrate", "--from", "default", "--to", "new", "--in", "retry", "--yes")
 
@@ -104,7 +105,7 @@ class TestWhom:
         lay_out(store)
 
         assert kiqctl("migrate", *words, "--yes").exit_code == 2
-        assert queued(store, "old") == [0, 2]
+        assert queued_numbers(store, "old") == [0, 2]
 
     def test_says_first_how_many_there_are(self, kiqctl: Kiqctl, store: Store) -> None:
         lay_out(store)
@@ -120,7 +121,7 @@ class TestWhom:
         assert {key: store.call("DUMP", key) for key in store.call("KEYS", "*")} == before
 
     def test_a_queue_that_nobody_listens_to_is_said_before_anything_moves(self, kiqctl: Kiqctl, store: Store) -> None:
-        fill(store, [job(1)])
+        push_payloads(store, [job(1)])
         publish(store, "app-1:1:aaaaaaaaaaaa", queues=["default", "low"])
 
         assert "nobody" not in kiqctl("migrate", "--from", "default", "--to", "low").stderr
@@ -143,35 +144,35 @@ class TestWhom:
 class TestHow:
     @pytest.mark.parametrize("words", [["--class", "Mine"], []])
     def test_the_order_stays(self, kiqctl: Kiqctl, store: Store, words: list[str]) -> None:
-        fill(store, [job(number, **{**MINE, "queue": "old"}) for number in range(3_000)], "old")
+        push_payloads(store, [job(number, **{**MINE, "queue": "old"}) for number in range(3_000)], "old")
         for _ in range(3):
             store.call("LMOVE", "queue:old", "kiq:wake:old", "RIGHT", "LEFT")
-        fill(store, [job(9_999)], "new")
+        push_payloads(store, [job(9_999)], "new")
 
         document = kiqctl.ask("migrate", *words, "--from", "old", "--to", "new", "--yes")
 
         assert document["done"] == 3_000
-        assert queued(store, "new") == [9_999, *range(3_000)]
+        assert queued_numbers(store, "new") == [9_999, *range(3_000)]
         assert store.call("EXISTS", "queue:old", "kiq:wake:old") == 0
 
     def test_those_among_many_others_keep_their_order(self, kiqctl: Kiqctl, store: Store) -> None:
         jobs = [job(number, **{"class": "Mine" if number % 7 == 0 else "Job"}) for number in range(5_000)]
-        fill(store, jobs, "old")
+        push_payloads(store, jobs, "old")
 
         kiqctl("migrate", "--class", "Mine", "--from", "old", "--to", "new", "--yes")
 
-        assert queued(store, "new") == list(range(0, 5_000, 7))
-        assert queued(store, "old") == [number for number in range(5_000) if number % 7]
+        assert queued_numbers(store, "new") == list(range(0, 5_000, 7))
+        assert queued_numbers(store, "old") == [number for number in range(5_000) if number % 7]
 
     def test_the_bytes_of_everything_else_in_a_payload_stay(self, kiqctl: Kiqctl, store: Store) -> None:
         raw = b'{"queue":"old","class":"Mine","args":[1.0e+16,"\\u00e9",1e400],"jid":"j1","x":[1,  2]}'
-        add(store, "retry", (NOW + 0.1, raw))
-        fill(store, [raw], "old")
+        add_entries(store, "retry", (NOW + 0.1, raw))
+        push_payloads(store, [raw], "old")
 
         kiqctl("migrate", "--from", "old", "--to", "new", "--yes")
 
         expected = raw.replace(b'"old"', b'"new"')
-        assert lying(store, "retry") == {expected: NOW + 0.1}
+        assert entries(store, "retry") == {expected: NOW + 0.1}
         assert store.call("LRANGE", "queue:new", 0, -1) == [expected]
 
     def test_what_is_no_job_goes_with_its_queue(self, kiqctl: Kiqctl, store: Store) -> None:
@@ -181,15 +182,15 @@ class TestHow:
         assert store.call("LRANGE", "queue:new", 0, -1) == [b"junk \xff"]
 
     def test_an_entry_that_can_name_no_queue_is_none_that_was_moved(self, kiqctl: Kiqctl, store: Store) -> None:
-        add(store, "retry", (NOW, b"no job"), (NOW, b"[]"), (NOW, job(1)))
+        add_entries(store, "retry", (NOW, b"no job"), (NOW, b"[]"), (NOW, job(1)))
 
         document = kiqctl.ask("migrate", "--from", "default", "--to", "low", "--yes")
 
         assert (document["found"], document["done"]) == (1, 1)
-        assert {b"no job", b"[]"} < lying(store, "retry").keys()
+        assert {b"no job", b"[]"} < entries(store, "retry").keys()
 
     def test_one_of_two_that_would_become_the_same_stays(self, kiqctl: Kiqctl, store: Store) -> None:
-        add(store, "retry", (NOW, job(1, queue="old")), (NOW + 1, job(1, queue="new")))
+        add_entries(store, "retry", (NOW, job(1, queue="old")), (NOW + 1, job(1, queue="new")))
 
         result = kiqctl("migrate", "--class", "Job", "--from", "old", "--to", "new", "--yes", "--in", "retry")
 
@@ -198,18 +199,18 @@ class TestHow:
 
     def test_a_queue_that_is_none_in_redis_is_said_and_keeps_its_jobs(self, kiqctl: Kiqctl, store: Store) -> None:
         store.call("SET", "queue:new", "x")
-        fill(store, [job(number) for number in range(3)], "old")
+        push_payloads(store, [job(number) for number in range(3)], "old")
 
         result = kiqctl("migrate", "--from", "old", "--to", "new", "--yes")
 
         assert result.exit_code == 5
         assert "WRONGTYPE" in result.stderr
-        assert queued(store, "old") == [0, 1, 2]
+        assert queued_numbers(store, "old") == [0, 1, 2]
 
     def test_a_lost_reply_is_said_and_all_is_well_when_it_is_done_again(
         self, store: Store, redis_server: RedisServer, kiqctl: Kiqctl
     ) -> None:
-        fill(store, [job(number) for number in range(1_200)], "old")
+        push_payloads(store, [job(number) for number in range(1_200)], "old")
         words = ("migrate", "--from", "old", "--to", "new", "--yes")
 
         with Proxy(("127.0.0.1", redis_server.port)) as proxy:
@@ -220,4 +221,4 @@ class TestHow:
         assert document["done"] <= moved <= document["done"] + document["unknown"]
         assert document["unknown"] > 0
         assert kiqctl.ask(*words)["done"] == 1_200 - moved
-        assert queued(store, "new") == list(range(1_200))
+        assert queued_numbers(store, "new") == list(range(1_200))

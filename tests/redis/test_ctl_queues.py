@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from kiqcluster.store import Store
-from tests.redis.kiqctl import NOW, Kiqctl, add, fill, job, queued
+from tests.redis.kiqctl import Kiqctl
 from tests.standin import publish
+from tests.stored_jobs import NOW, add_entries, job, push_payloads, queued_numbers
 
 OURS, RUBYS = "app-1:100:aaaaaaaaaaaa", "rails-1:7:cccccccccccc"
 
@@ -23,8 +24,8 @@ def now_of(store: Store) -> float:
 class TestQueues:
     def test_shows_what_waits_where_and_who_listens(self, kiqctl: Kiqctl, store: Store) -> None:
         now = now_of(store)
-        fill(store, [job(1, enqueued_at=now - 600), job(2, enqueued_at=int(now * 1_000))])
-        fill(store, [job(3, enqueued_at=now - 60)], "low")
+        push_payloads(store, [job(1, enqueued_at=now - 600), job(2, enqueued_at=int(now * 1_000))])
+        push_payloads(store, [job(3, enqueued_at=now - 60)], "low")
         store.call("LMOVE", "queue:low", "kiq:wake:low", "RIGHT", "LEFT")
         store.call("SADD", "paused", "low")
         publish(store, OURS, queues=["default", "low"])
@@ -41,7 +42,7 @@ class TestQueues:
         assert lines[2].split()[3:] == ["paused", "app-1:100"]
 
     def test_a_queue_that_is_only_listened_to_shows(self, kiqctl: Kiqctl, store: Store) -> None:
-        fill(store, [job(1)])
+        push_payloads(store, [job(1)])
         publish(store, OURS, queues=["new", "odd"])
         store.call("SET", "queue:odd", "x")
 
@@ -62,7 +63,7 @@ class TestQueues:
         assert sorted(store.call("SMEMBERS", "paused")) == [b"default", b"low"]
 
     def test_a_queue_that_nobody_listens_to_is_said_to_be_one(self, kiqctl: Kiqctl, store: Store) -> None:
-        fill(store, [job(1)], "forgotten")
+        push_payloads(store, [job(1)], "forgotten")
 
         assert kiqctl.ask("queues", "list")["queues"][0]["listeners"] == []
         assert "nobody" in kiqctl("queues", "list").stdout
@@ -84,8 +85,8 @@ class TestQueues:
         ],
     )
     def test_latency_is_a_check(self, kiqctl: Kiqctl, store: Store, words: list[str], code: int) -> None:
-        fill(store, [job(1, enqueued_at=now_of(store) - 60)])
-        fill(store, [job(2, enqueued_at=now_of(store))], "low")
+        push_payloads(store, [job(1, enqueued_at=now_of(store) - 60)])
+        push_payloads(store, [job(2, enqueued_at=now_of(store))], "low")
 
         document = kiqctl.ask("queues", "latency", *words, code=code)
 
@@ -95,8 +96,8 @@ class TestQueues:
         ]
 
     def test_pauses_and_resumes(self, kiqctl: Kiqctl, store: Store) -> None:
-        fill(store, [job(1)])
-        fill(store, [job(2)], "low")
+        push_payloads(store, [job(1)])
+        push_payloads(store, [job(2)], "low")
 
         assert kiqctl.ask("queues", "pause", "default", "low")["queues"] == [
             {"name": "default", "changed": True},
@@ -135,8 +136,8 @@ class TestQueues:
     def test_a_queue_that_is_none_is_answered_with_the_nearest_names(
         self, kiqctl: Kiqctl, store: Store, words: list[str]
     ) -> None:
-        fill(store, [job(1)], "mailers")
-        fill(store, [job(1)], "default")
+        push_payloads(store, [job(1)], "mailers")
+        push_payloads(store, [job(1)], "default")
 
         result = kiqctl(*words)
 
@@ -145,8 +146,8 @@ class TestQueues:
         assert store.call("EXISTS", "paused") == 0
 
     def test_clears_what_waits_and_nothing_else(self, kiqctl: Kiqctl, store: Store) -> None:
-        fill(store, [job(number) for number in range(5)])
-        fill(store, [job(9)], "low")
+        push_payloads(store, [job(number) for number in range(5)])
+        push_payloads(store, [job(9)], "low")
         store.call("LMOVE", "queue:default", "kiq:wake:default", "RIGHT", "LEFT")
 
         refused = kiqctl("queues", "clear", "default")
@@ -155,7 +156,7 @@ class TestQueues:
 
         assert kiqctl.ask("queues", "clear", "default", "--yes")["done"] == 5
         assert store.call("EXISTS", "queue:default", "kiq:wake:default") == 0
-        assert queued(store, "low") == [9]
+        assert queued_numbers(store, "low") == [9]
 
 
 class TestJobs:
@@ -163,7 +164,7 @@ class TestJobs:
         return [each["args"] for each in kiqctl.ask("jobs", "default", *words)["jobs"]]
 
     def test_shows_pages_from_either_end(self, kiqctl: Kiqctl, store: Store) -> None:
-        fill(store, [job(number) for number in range(5)])
+        push_payloads(store, [job(number) for number in range(5)])
         store.call("LMOVE", "queue:default", "kiq:wake:default", "RIGHT", "LEFT")
 
         assert self.args(kiqctl) == [[4], [3], [2], [1], [0]]
@@ -189,19 +190,19 @@ class TestJobs:
     )
     def test_filters(self, kiqctl: Kiqctl, store: Store, words: list[str], expected: list[Any]) -> None:
         other = job(3, **{"class": "Other"})
-        fill(store, [job(1), job(2, tags=["vip"]), other, b"junk", job(4, args=[4, "EUR"])])
+        push_payloads(store, [job(1), job(2, tags=["vip"]), other, b"junk", job(4, args=[4, "EUR"])])
 
         assert [each[0] for each in self.args(kiqctl, *words)] == expected
 
     def test_counts(self, kiqctl: Kiqctl, store: Store) -> None:
-        fill(store, [job(number, **{"class": "Job" if number % 3 else "Other"}) for number in range(1_200)])
+        push_payloads(store, [job(number, **{"class": "Job" if number % 3 else "Other"}) for number in range(1_200)])
 
         assert kiqctl("jobs", "default", "--count").stdout == "1200\n".replace("1200", "1,200")
         assert kiqctl.ask("jobs", "default", "--class", "Other", "--count")["count"] == 400
 
     def test_shows_one_in_full_or_where_it_is(self, kiqctl: Kiqctl, store: Store) -> None:
-        fill(store, [job(1, note="x" * 500), job(2)])
-        add(store, "dead", (NOW, job(3)))
+        push_payloads(store, [job(1, note="x" * 500), job(2)])
+        add_entries(store, "dead", (NOW, job(3)))
 
         assert "x" * 500 in kiqctl("jobs", "default", "--jid", "j1").stdout
         assert kiqctl.ask("jobs", "default", "--jid", "j1")["payload"]["note"] == "x" * 500
@@ -210,7 +211,7 @@ class TestJobs:
         assert "in the dead set" in missing.stderr
 
     def test_deletes_those_selected_once_it_is_told_to(self, kiqctl: Kiqctl, store: Store) -> None:
-        fill(store, [job(number, **{"class": "Job" if number % 3 else "Other"}) for number in range(1_200)])
+        push_payloads(store, [job(number, **{"class": "Job" if number % 3 else "Other"}) for number in range(1_200)])
         store.call("LMOVE", "queue:default", "kiq:wake:default", "RIGHT", "LEFT")
         words = ("jobs", "default", "--class", "Other", "--delete")
 
@@ -220,12 +221,12 @@ class TestJobs:
         assert store.call("LLEN", "queue:default") == 1_199
 
         assert kiqctl.ask(*words, "--yes")["done"] == 400
-        assert queued(store) == [number for number in range(1_200) if number % 3]
+        assert queued_numbers(store) == [number for number in range(1_200) if number % 3]
         assert store.call("EXISTS", "kiq:wake:default") == 0
         assert kiqctl.ask("jobs", "default", "--jid", "j1", "--delete", "--yes")["done"] == 1
 
     def test_of_a_job_that_runs_it_says_what_ends_it(self, kiqctl: Kiqctl, store: Store) -> None:
-        fill(store, [job(2)])
+        push_payloads(store, [job(2)])
         publish(store, OURS)
         run = {"queue": "default", "payload": job(1).decode(), "run_at": NOW}
         store.call("HSET", f"{OURS}:work", "tid", json.dumps(run))
@@ -233,24 +234,24 @@ class TestJobs:
         done = kiqctl("jobs", "default", "--jid", "j1", "--delete", "--yes")
         other = kiqctl("jobs", "default", "--jid", "j2", "--class", "Other", "--delete", "--yes")
 
-        assert (done.exit_code, queued(store)) == (1, [2])
+        assert (done.exit_code, queued_numbers(store)) == (1, [2])
         assert f"running in {OURS}" in done.stderr
         assert "kiqctl kill j1" in done.stderr
         assert (other.exit_code, other.stderr) == (0, "")
 
     @pytest.mark.parametrize("words", [["--delete"], ["--class", "Job", "--delete", "--count"]])
     def test_what_is_deleted_has_to_be_said(self, kiqctl: Kiqctl, store: Store, words: list[str]) -> None:
-        fill(store, [job(1)])
+        push_payloads(store, [job(1)])
 
         assert kiqctl("jobs", "default", *words, "--yes").exit_code == 2
-        assert queued(store) == [1]
+        assert queued_numbers(store) == [1]
 
 
 class TestStats:
     def test_shows_counters_sizes_and_queues(self, kiqctl: Kiqctl, store: Store) -> None:
-        fill(store, [job(1, enqueued_at=now_of(store) - 600)])
+        push_payloads(store, [job(1, enqueued_at=now_of(store) - 600)])
         for key, count in (("retry", 1), ("schedule", 2), ("dead", 3)):
-            add(store, key, *[(NOW, job(number)) for number in range(count)])
+            add_entries(store, key, *[(NOW, job(number)) for number in range(count)])
         store.pipeline([("SET", "stat:processed", 1_204), ("SET", "stat:failed", 12)])
         publish(store, OURS, busy=3)
 
@@ -275,8 +276,8 @@ class TestStats:
         assert ["default", "1", "10m"] in lines
 
     def test_says_where_nobody_listens(self, kiqctl: Kiqctl, store: Store) -> None:
-        fill(store, [job(1)])
-        fill(store, [job(2)], "low")
+        push_payloads(store, [job(1)])
+        push_payloads(store, [job(2)], "low")
         publish(store, OURS, queues=["default"])
 
         lines = {line.split()[0]: line for line in kiqctl("stats").stdout.splitlines() if line}
@@ -311,7 +312,7 @@ class TestStats:
 
 
 def test_keys_of_another_type_are_said_and_have_no_figures(kiqctl: Kiqctl, store: Store) -> None:
-    fill(store, [job(1)], "fine")
+    push_payloads(store, [job(1)], "fine")
     store.call("SADD", "queues", "odd")
     store.call("SET", "queue:odd", "text")
     store.call("SET", "dead", "text")

@@ -14,7 +14,8 @@ from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.store import Store
 from tests.apps.names import NAMES
 from tests.kit import RedisServer
-from tests.redis.kiqctl import NOW, Kiqctl, add
+from tests.redis.kiqctl import Kiqctl
+from tests.stored_jobs import NOW, add_entries
 
 UNPRINTABLE = ("a\nb", "a\x00b", "a\x1b[31mb", "a\u200bb", "a\u202eb", "a\u00a0b")
 
@@ -67,7 +68,7 @@ def test_kiqctl_selects_entries_by_them(store: Store, kiqctl: Kiqctl) -> None:
             "class": name, "args": [name], "queue": name, "tags": [name], "jid": f"{number:024x}", "retry": True,
             "retry_count": 0, "created_at": NOW, "failed_at": NOW, "error_class": name, "error_message": name,
         }  # fmt: skip
-        add(store, "retry", (NOW + number, json.dumps(entry).encode()))
+        add_entries(store, "retry", (NOW + number, json.dumps(entry).encode()))
 
     for name in NAMES:
         found = kiqctl.ask("retries", "list", f"--class={name}", f"--queue={name}", f"--tag={name}")

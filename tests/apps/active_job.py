@@ -13,8 +13,8 @@ from kiqcluster.process.runtime import current_setup
 def echo(*args: Any) -> None:
     running = current_job()
     assert running is not None
-    told = {"by": "python", "jid": running.jid, "name": running.name, "received": repr(args)}
-    current_setup().current_store().call("RPUSH", "echoes", json.dumps(told))
+    facts = {"by": "python", "jid": running.jid, "name": running.name, "received": repr(args)}
+    current_setup().current_store().call("RPUSH", "echoes", json.dumps(facts))
 
 
 class SampleJob(Job, active_job=True):

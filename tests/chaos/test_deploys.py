@@ -106,7 +106,7 @@ def end(script: subprocess.Popen[bytes], site: Site) -> int:
         pytest.fail(f"a deploy did not end; the log is\n{site.log()}")
 
 
-def befall(event: str, script: subprocess.Popen[bytes], site: Site, stage: ChaosStage) -> None:
+def disturb(event: str, script: subprocess.Popen[bytes], site: Site, stage: ChaosStage) -> None:
     """Have something happen to a deploy, or beside it."""
     match event.split():
         case ["link"]:
@@ -157,7 +157,7 @@ def test_two_deploys_at_once_under_a_link_that_moves_leave_one_release_and_lose_
             PAUSE.wait(stage.rng.uniform(0.0, 2.0))
             second = site.deploy(stage.rng.choice("1234"), stage.rng.uniform(0.0, 1.0))
             PAUSE.wait(stage.rng.uniform(0.0, 4.0))
-            befall(event, stage.rng.choice([first, second]), site, stage)
+            disturb(event, stage.rng.choice([first, second]), site, stage)
 
             codes = [end(first, site), end(second, site)]
             results.update([event, *map(str, codes)])

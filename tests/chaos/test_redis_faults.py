@@ -124,8 +124,8 @@ def test_a_round_of_which_nobody_knows_whether_it_ran_is_cleared_up(
     jids: list[str] = []
     held: list[Fault] = []
 
-    for befall in ROUNDS * (proxy.lose_replies, proxy.halve, proxy.hold):
-        fault = befall(digest(script), times=TIMES_IN_A_ROW)
+    for inject in ROUNDS * (proxy.lose_replies, proxy.halve, proxy.hold):
+        fault = inject(digest(script), times=TIMES_IN_A_ROW)
         held.append(fault)
         while fault.befell < TIMES_IN_A_ROW:
             more = stage.push_many("Work", [[1]] * JOBS)

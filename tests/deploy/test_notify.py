@@ -123,12 +123,12 @@ class TestD10:
     ) -> None:
         cluster = start("default", app=slow)
         wait_until(lambda: manager.words() == ["READY"], "systemd to be told")
-        told = ["READY"]
+        states = ["READY"]
 
         for number in (signal.SIGHUP, signal.SIGUSR2):
             cluster.signal(number)
-            told += ["RELOADING", "READY"]
-            wait_until(lambda: manager.words() == told, f"{number.name} to be told")  # noqa: B023
+            states += ["RELOADING", "READY"]
+            wait_until(lambda: manager.words() == states, f"{number.name} to be told")  # noqa: B023
 
         times = [int(each["MONOTONIC_USEC"]) for each in manager.heard if "RELOADING" in each]
         assert times == sorted(times)

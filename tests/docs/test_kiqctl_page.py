@@ -48,8 +48,8 @@ def fleet(store: Store) -> Iterator[StandIn]:
     here.run_jobs(2, 1)
     publish(store, RUBY, labels=[], version=None, queues=["mailers"])
     job = ruby_json.encode({"class": "SendInvoice", "args": [7, "EUR"], "jid": EXAMPLE_JID}).decode()
-    told = {"queue": "mailers", "payload": job, "run_at": int(SystemClock.now()) - 3_600}
-    store.call("HSET", f"{here.workers[0]}:work", "k9x2", ruby_json.encode(told))
+    running_job = {"queue": "mailers", "payload": job, "run_at": int(SystemClock.now()) - 3_600}
+    store.call("HSET", f"{here.workers[0]}:work", "k9x2", ruby_json.encode(running_job))
     yield here
     here.close()
 

@@ -241,8 +241,8 @@ def application(tmp_path):
 
 
 def test_our_worker_runs_what_lies_in_queues_and_sets(golden, stage, application):
-    lying = {name: golden.jobs(name) for name in ("queue:nobody_listens", *SETS)}
-    expected = {jid: payload for jobs in lying.values() for jid, payload in jobs.items()}
+    stored = {name: golden.jobs(name) for name in ("queue:nobody_listens", *SETS)}
+    expected = {jid: payload for jobs in stored.values() for jid, payload in jobs.items()}
 
     assert (RetrySet().retry_all(), DeadSet().retry_all(), ScheduledSet().add_all_to_queue()) == (4, 1, 2)
     stage.run_cluster("nobody_listens,default", "-c", "2", app=application)

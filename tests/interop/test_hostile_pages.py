@@ -68,7 +68,7 @@ def broken(ruby, ruby_web):
     return {page: answer for page, answer in ruby_web(*ruby(PAGES)).items() if answer != [200, None]}
 
 
-def lying(store):
+def count_jobs(store):
     """Return how many jobs lie anywhere."""
     lists = [key for key in store.call("KEYS", "*") if key.startswith((b"queue:", b"kiq:wake:"))]
     return sum(store.call("ZCARD", name) for name in SETS) + sum(store.call("LLEN", key) for key in lists)
@@ -76,13 +76,15 @@ def lying(store):
 
 @pytest.mark.parametrize("action", ACTIONS)
 def test_every_page_is_shown_whatever_our_api_does_with_hostile_payloads(action, strange, ruby, ruby_web):
-    before = lying(strange)
+    before = count_jobs(strange)
 
     assert ACTIONS[action]()
 
     assert broken(ruby, ruby_web) == {}
     assert before == EVERYTHING
-    assert lying(strange) == (EVERYTHING if action != "delete every other" else pytest.approx(EVERYTHING / 2, abs=2))
+    assert count_jobs(strange) == (
+        EVERYTHING if action != "delete every other" else pytest.approx(EVERYTHING / 2, abs=2)
+    )
 
 
 def test_every_page_is_shown_once_a_cluster_has_had_them_again(strange, redis_server, ruby, ruby_web):
@@ -92,7 +94,7 @@ def test_every_page_is_shown_once_a_cluster_has_had_them_again(strange, redis_se
     with cluster("default,5,low", "-c", "2", "-r", "tests.apps.interop", "--redis", redis_server.url):
         wait_until(lambda: sum(strange.call("ZCARD", name) for name in SETS) == EVERYTHING, "every outcome")
         assert broken(ruby, ruby_web) == {}
-    assert lying(strange) == EVERYTHING
+    assert count_jobs(strange) == EVERYTHING
 
 
 def is_json(raw):

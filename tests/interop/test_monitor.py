@@ -41,7 +41,7 @@ def sidekiqmon(url: str) -> str:
     return done.stdout
 
 
-def figures(text: str) -> dict[str, list[str]]:
+def sections_of(text: str) -> dict[str, list[str]]:
     """Return the lines by section, without what differs by nature: versions, latencies, words about times.
 
     Weights and versions of processes are left out as well: Debian's 6.4.1 prints neither.
@@ -77,7 +77,7 @@ def test_it_says_what_rubys_says(sidekiq_is_there: None, stage: InteropStage, ki
     stage.store.pipeline([("SET", "stat:processed", 1_234_567), ("SET", "stat:failed", 1_234)])
 
     def both() -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-        return figures(kiqctl("monitor").stdout), figures(sidekiqmon(stage.redis.url))
+        return sections_of(kiqctl("monitor").stdout), sections_of(sidekiqmon(stage.redis.url))
 
     wait_until(lambda: " (1 busy)" in kiqctl("monitor").stdout, "the running job to show")
     ours, rubys = wait_until(lambda: (pair := both())[0] == pair[1] and pair, "both to say the same")

@@ -87,8 +87,8 @@ def test_a_message_for_the_cluster_goes_up_and_the_worker_does_nothing_itself(wo
 
     message = worker.wait_for("control")["message"]
 
-    told = {"action": "quiet", "scope": "cluster", "lease": 60.0, "by": "kiqctl@x", "id": "m1", "whose": ""}
-    assert message == {**told, "jid": "", "pid": 0}
+    sent = {"action": "quiet", "scope": "cluster", "lease": 60.0, "by": "kiqctl@x", "id": "m1", "whose": ""}
+    assert message == {**sent, "jid": "", "pid": 0}
     stage.push("record", "a")
     stage.wait_noted("ran a")
     assert "quiet" not in worker.kinds()

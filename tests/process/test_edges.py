@@ -22,7 +22,7 @@ def push(store: Store, name: str, *args: object, queue: str = "default") -> None
     Client(store).push({"class": name, "args": list(args), "queue": queue})
 
 
-def places(store: Store) -> int:
+def queue_length(store: Store) -> int:
     """Return how many payloads lie in queue:default."""
     length: int = store.call("LLEN", "queue:default")
     return length
@@ -52,7 +52,7 @@ def test_what_rings_while_the_last_worker_stops_is_left_in_its_queue(stage: Stag
             pusher.join()
         assert stage.store.call("KEYS", "kiq:wake:*") == []
         assert stage.store.call("KEYS", "kiq:inflight:*") == []
-        assert places(stage.store) + stage.store.call("LLEN", "ledger") == pushed
+        assert queue_length(stage.store) + stage.store.call("LLEN", "ledger") == pushed
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_quiet_that_comes_during_the_boot_holds_from_the_first_fetch_on(
         lambda: stage.store.call("HGET", process_key(stage.store), "quiet") == b"true", "the process to say quiet"
     )
 
-    assert places(stage.store) == 1
+    assert queue_length(stage.store) == 1
     cluster.signal(signal.SIGCONT)
     wait_until(lambda: stage.store.call("LRANGE", "ledger", 0, -1) == [b"ran early"], "the job after resume")
 
@@ -234,7 +234,7 @@ def test_a_worker_killed_during_the_stop_leaves_its_units_to_a_sibling(stage: St
     cluster.wait_for("worker_stopping", count=2)
     os.kill(pids[0], signal.SIGKILL)
 
-    wait_until(lambda: places(stage.store) == 1, "the sibling to put the job back")
+    wait_until(lambda: queue_length(stage.store) == 1, "the sibling to put the job back")
     stage.store.call("RPUSH", "release", "now")
     assert cluster.wait() == 0
     assert not cluster.seen("cluster_stranded")
@@ -262,7 +262,7 @@ def test_an_outcome_that_redis_refuses_is_put_back_at_the_stop(stage: Stage) -> 
 
     assert cluster.stop() == 0
 
-    assert places(stage.store) == 1
+    assert queue_length(stage.store) == 1
     assert stage.store.call("HLEN", stage.store.keys.members) == 0
     assert len(cluster.seen("redis_refused")) == 1
 

@@ -106,7 +106,7 @@ def test_each_process_has_an_identity_and_a_slot_of_its_own(stage: Stage) -> Non
     pids = cluster.wait_ready(2)
     assert {pid_of(name) for name in stage.members()} == set(pids.values())
 
-    def told(round_: str) -> dict[int, list[str]]:
+    def ask_both(round_: str) -> dict[int, list[str]]:
         for queue in ("a", "b"):
             stage.push("tell", round_, queue=queue)
         lines = wait_until(
@@ -115,10 +115,10 @@ def test_each_process_has_an_identity_and_a_slot_of_its_own(stage: Stage) -> Non
         )
         return {int(line[4]): line[1:4] for line in lines}
 
-    first = told("first")
+    first = ask_both("first")
     os.kill(pids[1], signal.SIGKILL)
     replacement = cluster.wait_for("child_ready", slot=1, count=2)["child"]
-    second = told("second")
+    second = ask_both("second")
 
     assert [first[pids[slot]][:2] for slot in (0, 1)] == [["0", "0"], ["1", "1"]]
     assert second[replacement][:2] == ["1", "1"]

@@ -24,8 +24,8 @@ ACTIVE_JOB = "ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper"
 def run_job(store: Store, key: str, tid: str, name: str = "SendInvoice", queue: str = "mailers", **fields: Any) -> None:
     """Have a job run, by what its process says."""
     payload = ruby_json.encode({"class": name, "args": [7, "EUR"], "jid": f"{tid}-jid", "queue": queue, **fields})
-    told = {"queue": queue, "payload": payload.decode(), "run_at": int(NOW)}
-    store.call("HSET", key, tid, ruby_json.encode(told))
+    running_job = {"queue": queue, "payload": payload.decode(), "run_at": int(NOW)}
+    store.call("HSET", key, tid, ruby_json.encode(running_job))
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ class TestMonitor:
         assert "---- Queues (1) ----\nNAME       SIZE  LATENCY\nmailers       1     0.00\n" in text
 
     @pytest.mark.parametrize(
-        ("told", "shown"),
+        ("running_job", "shown"),
         [
             ({"queues": ["b", "a"]}, "a, b"),
             ({"queues": ["b", "a"], "weights": [{"b": 2, "a": 0}]}, "b: 2, a"),
@@ -172,10 +172,10 @@ class TestMonitor:
         ],
     )
     def test_queues_have_their_weights_as_in_sidekiqmon_of_7_and_8(
-        self, kiqctl: Kiqctl, store: Store, told: dict[str, object], shown: str
+        self, kiqctl: Kiqctl, store: Store, running_job: dict[str, object], shown: str
     ) -> None:
         publish(store, RUBY)
-        store.call("HSET", RUBY, "info", json.dumps({"version": VERSION, "concurrency": 5, **told}))
+        store.call("HSET", RUBY, "info", json.dumps({"version": VERSION, "concurrency": 5, **running_job}))
 
         text = kiqctl("monitor", "processes").stdout
 

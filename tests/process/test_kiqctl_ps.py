@@ -126,8 +126,8 @@ def test_one_of_which_nobody_told_the_time_is_told_without(kiqctl: Kiqctl, here:
 def test_a_supervisor_that_tells_nonsense_hides_no_other_and_can_be_told(
     kiqctl: Kiqctl, here: StandIn, nonsense: Any
 ) -> None:
-    told = ("slots", "lease_remaining", "quiet_by", "roll", "reload", "at", "children", "version", "restart_needed")
-    here.change(**dict.fromkeys(told, nonsense))
+    fields = ("slots", "lease_remaining", "quiet_by", "roll", "reload", "at", "children", "version", "restart_needed")
+    here.change(**dict.fromkeys(fields, nonsense))
 
     for words in (["ps"], ["ps", "--json"], ["top", "--once", "--interval", "0.1s"], ["resume"]):
         done = kiqctl(*words)
@@ -223,9 +223,9 @@ def test_workers_of_which_their_supervisor_does_not_tell_are_rows(kiqctl: Kiqctl
     assert sorted(row["PID"] for row in table(kiqctl("ps").stdout)) == ["101", "102"]
 
 
-@pytest.mark.parametrize("told", ["nonsense", [1, None, {"slot": "x"}, {"slot": 0}], {"slot": 0}, 7])
-def test_what_is_no_news_breaks_nothing(kiqctl: Kiqctl, here: StandIn, told: Any) -> None:
-    here.change(children=told, roll="x", reload=[1], at="soon", lease_remaining=None)
+@pytest.mark.parametrize("slots", ["nonsense", [1, None, {"slot": "x"}, {"slot": 0}], {"slot": 0}, 7])
+def test_what_is_no_news_breaks_nothing(kiqctl: Kiqctl, here: StandIn, slots: Any) -> None:
+    here.change(children=slots, roll="x", reload=[1], at="soon", lease_remaining=None)
 
     done = kiqctl("ps")
 

@@ -64,8 +64,8 @@ def test_names_are_completed(stage: Stage, words: str, offered: list[str]) -> No
             ("HSET", stage.store.keys.executions_rollup(now), "Yearly|p", "1"),
         ]
     )
-    said = f"kiqctl {words.format(url=stage.redis.url)}"
-    asked = {"_KIQCTL_COMPLETE": "bash_complete", "COMP_WORDS": said, "COMP_CWORD": str(len(said.split(" ")) - 1)}
+    line = f"kiqctl {words.format(url=stage.redis.url)}"
+    asked = {"_KIQCTL_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
     done = subprocess.run(
         [sys.executable, "-m", "kiqcluster.ctl"],
         env={**os.environ, "REDIS_URL": stage.redis.url, **asked},

@@ -205,9 +205,9 @@ def test_busy_shows_what_runs_at_this_moment(kiqctl: Kiqctl, supervisor: Door) -
     supervisor.set_slots(running=[{"jid": "b4a5", "class": "SendInvoice", "since": since}])
     place = ("--socket", str(supervisor.path))
 
-    said = kiqctl("busy", *place).stdout
-    assert "SendInvoice" in said
-    assert "2 jobs in 2 processes" in said
+    output = kiqctl("busy", *place).stdout
+    assert "SendInvoice" in output
+    assert "2 jobs in 2 processes" in output
     document = json.loads(kiqctl("busy", "--json", *place).stdout)
     assert document["busy"] == 2
     assert (document["jobs"][0]["jid"], document["jobs"][0]["class"], document["jobs"][0]["age"]) == (

@@ -174,16 +174,16 @@ def test_a_quiet_is_told_with_its_lease(stage: Stage) -> None:
     cluster.wait_ready()
     names = ("", "_since_timestamp_seconds", "_lease_remaining_seconds", "_lease_expirations_total")
 
-    def told() -> list[float]:
+    def quiet_samples() -> list[float]:
         return [cluster.metric(f"kiqcluster_quiet{name}") for name in names]
 
-    assert told() == [0, 0, 0, 0]
+    assert quiet_samples() == [0, 0, 0, 0]
     cluster.signal(signal.SIGTSTP)
-    wait_until(lambda: told()[0] == 1, "quiet to be told")
-    assert told()[1] > 1.7e9
-    assert 800 < told()[2] <= 900
+    wait_until(lambda: quiet_samples()[0] == 1, "quiet to be told")
+    assert quiet_samples()[1] > 1.7e9
+    assert 800 < quiet_samples()[2] <= 900
     cluster.signal(signal.SIGCONT)
-    wait_until(lambda: told() == [0, 0, 0, 0], "its end to be told")
+    wait_until(lambda: quiet_samples() == [0, 0, 0, 0], "its end to be told")
 
 
 @pytest.mark.own_redis

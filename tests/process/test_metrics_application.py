@@ -23,8 +23,8 @@ def test_every_type_of_metric_is_there_with_nothing_to_configure(stage: Stage) -
     last |= {(f"shop_{mode}", "1"): 3 for mode in ("all", "liveall")}
     wait_until(lambda: last.items() <= shop(cluster.metric_families()).items(), f"the figures of both slots, {last}")
 
-    told = cluster.metric_families()
-    values = shop(told)
+    families = cluster.metric_families()
+    values = shop(families)
     assert [values["shop_size_bucket", bound] for bound in ("1.0", "5.0", "+Inf")] == [0, 2, 2]
     assert (values["shop_size_count",], values["shop_size_sum",]) == (2, 5)
     assert (values["shop_took_seconds_count",], values["shop_took_seconds_sum",]) == (2, 5)
@@ -34,16 +34,16 @@ def test_every_type_of_metric_is_there_with_nothing_to_configure(stage: Stage) -
     assert values["shop_info", "Rome"] == 1
     assert (values["shop_door", "1", "shut"], values["shop_door", "1", "open"]) == (1, 0)
     exemplars = {
-        s.name: s.exemplar.labels for n in ("shop_sold_total", "shop_size") for s in told[n].samples if s.exemplar
+        s.name: s.exemplar.labels for n in ("shop_sold_total", "shop_size") for s in families[n].samples if s.exemplar
     }
     assert exemplars == {"shop_sold_total": {"trace_id": "t1"}, "shop_size_bucket": {"trace_id": "t2"}}
 
 
-def shop(told: dict[str, Metric]) -> dict[tuple[str, ...], float]:
+def shop(families: dict[str, Metric]) -> dict[tuple[str, ...], float]:
     """Return the application's samples: their names and the values of their labels → value."""
     return {
         (sample.name, *sorted(sample.labels.values())): sample.value
-        for name, family in told.items()
+        for name, family in families.items()
         if name.startswith("shop")
         for sample in family.samples
     }

@@ -99,8 +99,8 @@ def test_a_name_that_no_job_goes_to_is_told(stage: Stage) -> None:
     cluster = stage.run_cluster("defualt,default", "default", "cronjob,*")
     cluster.wait_ready(3)
 
-    (said,) = cluster.seen("queue_unknown")
-    assert (said["slot"], said["queues"], said["hint"]) == (0, "defualt", "did you mean default?")
+    (event,) = cluster.seen("queue_unknown")
+    assert (event["slot"], event["queues"], event["hint"]) == (0, "defualt", "did you mean default?")
 
 
 # order

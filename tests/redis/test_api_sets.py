@@ -47,9 +47,9 @@ def retries(store: Store, setup: Setup, clock: ManualClock) -> RetrySet:
 @pytest.fixture
 def deaths(setup: Setup) -> list[tuple[dict[str, Any], Exception]]:
     """What the death handlers are told."""
-    told: list[tuple[dict[str, Any], Exception]] = []
-    setup.death_handler(lambda payload, error: told.append((payload, error)))
-    return told
+    deaths: list[tuple[dict[str, Any], Exception]] = []
+    setup.death_handler(lambda payload, error: deaths.append((payload, error)))
+    return deaths
 
 
 def misroute(push: Push, proceed: Callable[[], Push | None]) -> Push | None:

@@ -22,8 +22,8 @@ class TestStats:
     def test_an_empty_redis_has_nothing(self, store: Store) -> None:
         stats = Stats(store=store)
 
-        figures = (stats.processed, stats.failed, stats.enqueued, stats.processes_size, stats.workers_size)
-        assert figures == (0, 0, 0, 0, 0)
+        counts = (stats.processed, stats.failed, stats.enqueued, stats.processes_size, stats.workers_size)
+        assert counts == (0, 0, 0, 0, 0)
         assert (stats.scheduled_size, stats.retry_size, stats.dead_size, stats.queues) == (0, 0, 0, {})
         assert stats.default_queue_latency == 0.0
 

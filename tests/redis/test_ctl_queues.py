@@ -348,8 +348,8 @@ def test_a_fleet_of_rubys_processes_alone_is_there(kiqctl: Kiqctl, store: Store)
 
 def test_a_job_is_shown_as_of_the_latest_beat_of_its_process(kiqctl: Kiqctl, store: Store) -> None:
     publish(store, OURS, ttl=50)  # its beat was ten seconds ago
-    told = {"queue": "default", "payload": job(1).decode(), "run_at": now_of(store) - 13}
-    store.call("HSET", f"{OURS}:work", "one", json.dumps(told))
+    running_job = {"queue": "default", "payload": job(1).decode(), "run_at": now_of(store) - 13}
+    store.call("HSET", f"{OURS}:work", "one", json.dumps(running_job))
 
     (shown,) = kiqctl.ask("busy")["jobs"]
 

@@ -183,22 +183,22 @@ def test_a_processor_whose_outcome_the_manager_has_settled_still_looks_for_work(
 def test_starvation_is_reported_when_wakeups_can_be_armed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A processor that parks before an empty batch is closed must not report it: the manager would arm nothing."""
     armed: list[list[str]] = []
-    told = threading.Event()
+    notified = threading.Event()
     receive = bench.fetch._on_reserved
 
     def receive_while_another_parks(*arguments: Any) -> None:
         receive(*arguments)
         threading.Thread(target=bench.fetch.next, daemon=True).start()
         wait_until(lambda: bench.coordinator.demand == 1, "the other to park")
-        wait_until(lambda: not told.is_set(), "the manager to have looked, if it was told")
+        wait_until(lambda: not notified.is_set(), "the manager to have looked, if it was told")
 
     monkeypatch.setattr(bench.fetch, "_on_reserved", receive_while_another_parks)
-    monkeypatch.setattr(bench.coordinator, "_wake_manager", told.set)
+    monkeypatch.setattr(bench.coordinator, "_wake_manager", notified.set)
 
     def manage() -> None:
-        while told.wait(TIMEOUT_SECONDS):
+        while notified.wait(TIMEOUT_SECONDS):
             armed.append(bench.fetch.queues_to_arm())
-            told.clear()
+            notified.clear()
 
     threading.Thread(target=manage, daemon=True).start()
     threading.Thread(target=bench.fetch.next, daemon=True).start()

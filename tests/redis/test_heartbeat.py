@@ -452,7 +452,7 @@ def test_a_clock_that_differs_from_redis_is_said_once_until_they_agree_again(ben
 
 
 @pytest.mark.parametrize(
-    ("version", "labels", "said"),
+    ("version", "labels", "warnings"),
     [
         ("6.4.1", [], 1),
         ("7.3.10", [], 0),
@@ -463,14 +463,14 @@ def test_a_clock_that_differs_from_redis_is_said_once_until_they_agree_again(ben
     ],
 )
 def test_a_ruby_process_whose_json_contradicts_the_setting_is_said_once(
-    bench: Bench, store: Store, version: str | None, labels: list[str], said: int
+    bench: Bench, store: Store, version: str | None, labels: list[str], warnings: int
 ) -> None:
     store.call("SADD", store.keys.processes, "ruby:1:x")
     store.call("HSET", store.keys.process("ruby:1:x"), "info", ruby_json.encode({"version": version, "labels": labels}))
 
     bench.beat(2 * BEATS_PER_CHECK)
 
-    assert bench.events.count("ruby_json_doubtful") == said
+    assert bench.events.count("ruby_json_doubtful") == warnings
 
 
 @pytest.mark.parametrize(

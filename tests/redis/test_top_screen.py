@@ -87,10 +87,10 @@ class TestPicture:
 
     def test_what_runs_is_read_in_both_forms(self, store: Store, setup: Setup) -> None:
         job = ruby_json.encode({"class": "SendInvoice", "args": [7], "jid": "a"}).decode()
-        told = ruby_json.encode({"queue": "low", "payload": job, "run_at": int(NOW)})
+        running_job = ruby_json.encode({"queue": "low", "payload": job, "run_at": int(NOW)})
         for identity, key in (("ours:1:a", "ours:1:a:work"), ("ruby:2:b", "ruby:2:b:workers")):
             publish(store, identity)
-            store.call("HSET", key, "tid1", told)
+            store.call("HSET", key, "tid1", running_job)
 
         work = read_dashboard(store, ManualClock(NOW), View.BUSY).work
 

@@ -189,9 +189,9 @@ class TestWhatAFailureSays:
         welcome.perform_async(7)
         drain()
 
-        said = message(assert_enqueued, welcome, 7)
+        text = message(assert_enqueued, welcome, 7)
 
-        assert said.endswith("; nothing was\nit has run already, see performed():\n  welcome(7) on mailers")
+        assert text.endswith("; nothing was\nit has run already, see performed():\n  welcome(7) on mailers")
 
     def test_what_should_not_be_there(self, welcome) -> None:
         welcome.perform_async(7)
@@ -204,10 +204,10 @@ class TestWhatAFailureSays:
     def test_long_lists_and_arguments_are_cut(self, welcome) -> None:
         welcome.perform_bulk([[number, "x" * 1_000] for number in range(100)])
 
-        said = message(refute_enqueued, welcome)
+        text = message(refute_enqueued, welcome)
 
-        assert said.endswith("… and 80 more")
-        assert len(said) < 6_000
+        assert text.endswith("… and 80 more")
+        assert len(text) < 6_000
 
 
 class TestWhatCanNeverBe:

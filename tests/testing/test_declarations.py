@@ -50,7 +50,7 @@ def test_middleware_handlers_hooks_and_settings_are_as_before(setup: Setup) -> N
     for event in ("startup", "shutdown"):
         setup.hooks.on(event)(hook)
         setup.hooks.on(event)(handler)
-    before = _picture(setup)
+    before = _contents(setup)
     assert before["max_retries"] == 3
 
     with pytest.raises(ZeroDivisionError), forgetting_declarations() as same:
@@ -66,10 +66,10 @@ def test_middleware_handlers_hooks_and_settings_are_as_before(setup: Setup) -> N
         assert setup.current_config().max_retries == 9
         raise ZeroDivisionError
 
-    assert _picture(setup) == before
+    assert _contents(setup) == before
 
 
-def _picture(setup: Setup) -> dict[str, object]:
+def _contents(setup: Setup) -> dict[str, object]:
     return {
         "links": (setup.client_middleware.stack, setup.server_middleware.stack),
         "handlers": (list(setup.error_handlers), list(setup.death_handlers)),

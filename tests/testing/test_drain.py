@@ -289,13 +289,13 @@ class TestFailure:
         assert retries() == []
 
     def test_a_job_is_buried_when_its_retries_are_used_up(self, setup: Setup) -> None:
-        mourned = []
+        deaths = []
 
         @job(retry=2)
         def fail() -> None:
             raise ValueError("no")
 
-        setup.death_handler(lambda payload, error: mourned.append((payload["retry_count"], str(error))))
+        setup.death_handler(lambda payload, error: deaths.append((payload["retry_count"], str(error))))
         fail.perform_async()
         runs = 0
         while drain(retries=True, raise_errors=False):
@@ -303,7 +303,7 @@ class TestFailure:
 
         assert runs == 3
         assert [each.error_message for each in dead(fail)] == ["no"]
-        assert mourned == [(2, "no")]
+        assert deaths == [(2, "no")]
         assert isinstance(performed()[-1].outcome, Dead)
 
     def test_its_hooks_and_options_are_heeded(self) -> None:
@@ -330,17 +330,17 @@ class TestFailure:
         assert [type(each.outcome) for each in performed()] == [Retry, Discard, Discard]
 
     def test_error_handlers_are_told(self, setup: Setup) -> None:
-        told = []
+        reports = []
 
         @job
         def fail() -> None:
             raise ValueError("no")
 
-        setup.error_handler(lambda error, context: told.append((str(error), context["context"])))
+        setup.error_handler(lambda error, context: reports.append((str(error), context["context"])))
         fail.perform_async()
         drain(raise_errors=False)
 
-        assert told == [("no", "job")]
+        assert reports == [("no", "job")]
         assert len(setup.error_handlers) == 1
 
     def test_arguments_that_do_not_fit_are_an_error_as_in_a_worker(self) -> None:

@@ -223,20 +223,20 @@ class TestInline:
         def note(number: int) -> None:
             ran.append((number, threading.get_ident()))
 
-        def push(number: int, said: list[int]) -> None:
+        def push(number: int, pushed_by: list[int]) -> None:
             note.perform_async(number)
-            said.append(threading.get_ident() if (number, threading.get_ident()) in ran else -1)
+            pushed_by.append(threading.get_ident() if (number, threading.get_ident()) in ran else -1)
 
         with inline():
-            said: list[int] = []
-            threads = [threading.Thread(target=push, args=(each, said)) for each in range(8)]
+            pushed_by: list[int] = []
+            threads = [threading.Thread(target=push, args=(each, pushed_by)) for each in range(8)]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
 
-        assert -1 not in said
-        assert len(said) == len(ran) == 8
+        assert -1 not in pushed_by
+        assert len(pushed_by) == len(ran) == 8
 
     def test_a_job_that_only_ruby_has_stays_enqueued(self) -> None:
         with inline():

@@ -277,9 +277,9 @@ class TestFailures:
                 assert_enqueued("Welcome", 7, queue="mailers")
         """)
 
-        said = result.stdout.str()
-        assert "AssertionError: no job Welcome(7) was enqueued on mailers; nothing was" in said
-        assert "memory.py" not in said
+        output = result.stdout.str()
+        assert "AssertionError: no job Welcome(7) was enqueued on mailers; nothing was" in output
+        assert "memory.py" not in output
 
     def test_a_cluster_that_does_not_start_shows_its_log(self, run) -> None:
         result = run("""
@@ -287,17 +287,17 @@ class TestFailures:
                 kiq_cluster("default", require="no_such_module")
         """)
 
-        said = result.stdout.str()
-        assert "waited in vain for event" in said
-        assert "No module named 'no_such_module'" in said
+        output = result.stdout.str()
+        assert "waited in vain for event" in output
+        assert "No module named 'no_such_module'" in output
 
 
 def test_its_fixtures_are_listed_with_what_they_do(run) -> None:
-    said = run("", "--fixtures").stdout.str()
+    output = run("", "--fixtures").stdout.str()
 
     for fixture in ("kiq_fake", "kiq_inline", "kiq_clock", "kiq_setup", "kiq_server", "kiq_redis", "kiq_store"):
-        assert fixture in said
-    assert "no docstring available" not in said
+        assert fixture in output
+    assert "no docstring available" not in output
 
 
 def test_the_kit_is_to_be_had_without_pytest() -> None:

@@ -49,7 +49,7 @@ def test_a_fresh_environment_with_the_wheel_has_the_plugin(tmp_path: Path) -> No
     suite.mkdir()
     (suite / "test_app.py").write_text(SUITE)
 
-    said = run(python, "-m", "pytest", "-W", "error", "-p", "no:cacheprovider", cwd=suite)
+    output = run(python, "-m", "pytest", "-W", "error", "-p", "no:cacheprovider", cwd=suite)
 
-    assert "2 passed" in said
-    assert "kiqcluster-" in said  # among the plugins that pytest names
+    assert "2 passed" in output
+    assert "kiqcluster-" in output  # among the plugins that pytest names

@@ -227,7 +227,7 @@ def set_up() -> None:
     def tell(error: Exception, context: dict[str, Any]) -> None: ...
 
     @death_handler
-    def mourn(payload: dict[str, Any], error: Exception) -> None: ...
+    def on_death(payload: dict[str, Any], error: Exception) -> None: ...
 
     @death_handler  # type: ignore[type-var]
     def too_few(payload: dict[str, Any]) -> None: ...
@@ -240,4 +240,4 @@ def set_up() -> None:
 
     assert_type(connect(), None)
     tell(ValueError(), {})
-    mourn({}, ValueError())
+    on_death({}, ValueError())

@@ -204,7 +204,7 @@ class TestFiles:
         assert loaded("[env.production]\ntimeout = 7\n", environ={"KIQ_ENV": "test"})[0].timeout == Config.timeout
 
     @pytest.mark.parametrize(
-        ("toml", "environ", "told"),
+        ("toml", "environ", "is_warned"),
         [
             ("[env.production]\n[env.staging]\n", {"KIQ_ENV": "prodution"}, True),
             ("[env.production]\n", {"KIQ_ENV": "production"}, False),
@@ -219,14 +219,14 @@ class TestFiles:
         tmp_path: Path,
         toml: str,
         environ: dict[str, str],
-        told: bool,
+        is_warned: bool,
     ) -> None:
         config, origins = loaded(toml, environ=environ)
         monkeypatch.chdir(tmp_path)
 
         warning = missing_section(config, origins)
 
-        assert (warning is not None) is told
+        assert (warning is not None) is is_warned
         assert warning is None or ("[env.prodution]" in warning and "[env.production], [env.staging]" in warning)
 
     @pytest.mark.parametrize("toml", ["env = 3", 'env = "production"', "env.production = 3"])

@@ -156,11 +156,11 @@ class TestNamespaces:
                 welcome.__module__ = application
                 job(welcome)
 
-        said = refusal(both)
+        message = refusal(both)
 
-        assert "billing." in said
-        assert "shop." in said
-        assert "namespace=" in said
+        assert "billing." in message
+        assert "shop." in message
+        assert "namespace=" in message
 
     def test_a_base_class_gives_it_to_all_of_its_jobs(self) -> None:
         class BillingJob(Job, namespace="Billing"):
@@ -476,9 +476,9 @@ class TestRefused:
     def test_options_in_the_body_of_a_class_where_nothing_reads_them(self, option: str, value: object) -> None:
         mixin = type("Mixin", (), {option: value})
 
-        said = refusal(lambda: type("Thumbnail", (Job,), {"perform": lambda self: None, option: value}))
+        message = refusal(lambda: type("Thumbnail", (Job,), {"perform": lambda self: None, option: value}))
 
-        assert f"class Thumbnail(Job, {option}={value!r})" in said
+        assert f"class Thumbnail(Job, {option}={value!r})" in message
         assert option in refusal(lambda: type("Mixed", (mixin, Job), {"perform": lambda self: None}))
         assert option in refusal(lambda: type("Base", (Job,), {option: value}))
 
@@ -553,10 +553,10 @@ class TestRefused:
                 @job
                 def send_mail(self, user_id: int) -> None: ...
 
-        said = refusal(in_a_class)
+        message = refusal(in_a_class)
 
-        assert "Shop.send_mail" in said
-        assert "class SendMail(Job)" in said
+        assert "Shop.send_mail" in message
+        assert "class SendMail(Job)" in message
         assert len(registry) == 0
 
     @pytest.mark.parametrize("reserved", sorted(RESERVED_NAMES))

@@ -50,7 +50,7 @@ def test_the_queue_where_it_was_found_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stored", "told"),
+    ("stored", "expected"),
     [
         (NOW, NOW),  # to 7
         (1_795_168_740_500, NOW),  # from 8 on
@@ -63,8 +63,8 @@ def test_the_queue_where_it_was_found_counts() -> None:
     ],
 )
 @pytest.mark.parametrize("name", ["created_at", "enqueued_at", "failed_at", "retried_at"])
-def test_times_of_every_version_are_epoch_seconds(name: str, stored: Any, told: float | None) -> None:
-    assert getattr(record(**{name: stored}), name) == told
+def test_times_of_every_version_are_epoch_seconds(name: str, stored: Any, expected: float | None) -> None:
+    assert getattr(record(**{name: stored}), name) == expected
 
 
 @pytest.mark.parametrize(
@@ -177,10 +177,10 @@ KEYS = [
 def test_no_payload_makes_reading_raise(payload: dict[str, Any]) -> None:
     job = record(**payload)
 
-    told = everything(job)
+    shown = everything(job)
 
-    assert isinstance(told["args"], list)
-    assert isinstance(told["display_args"], list)
+    assert isinstance(shown["args"], list)
+    assert isinstance(shown["display_args"], list)
     assert isinstance(job.latency(NOW), float)
     assert repr(job)
 

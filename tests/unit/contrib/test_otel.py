@@ -521,7 +521,7 @@ class TestTracingThatFails:
     """It is never the job's failure: one without retries would be lost, one that has run would run again."""
 
     @pytest.fixture(params=["sampler", "on_start", "on_end", "extract", "inject"])
-    def told(
+    def reports(
         self, request: pytest.FixtureRequest, setup: Setup, monkeypatch: pytest.MonkeyPatch
     ) -> Iterator[list[str]]:
         """What the error handlers are told, where that part of OpenTelemetry fails."""
@@ -529,8 +529,8 @@ class TestTracingThatFails:
         def fail(*_args: Any, **_keywords: Any) -> Any:
             raise RuntimeError(request.param)
 
-        told: list[str] = []
-        setup.error_handler(lambda error, context: told.append(f"{context['context']}: {error}"))
+        reports: list[str] = []
+        setup.error_handler(lambda error, context: reports.append(f"{context['context']}: {error}"))
         with instrumented() as spans:
             processor = SpanProcessor()
             spans.provider.add_span_processor(processor)
@@ -539,24 +539,24 @@ class TestTracingThatFails:
             )
             name = "should_sample" if request.param == "sampler" else request.param
             monkeypatch.setattr(owner, name, fail)
-            yield told
+            yield reports
             monkeypatch.undo()
 
-    def test_a_push_goes_through(self, told: list[str]) -> None:
+    def test_a_push_goes_through(self, reports: list[str]) -> None:
         assert draft()["args"] == [7]
 
-        assert [each.partition(": ")[0] for each in told] == ["otel"]
+        assert [each.partition(": ")[0] for each in reports] == ["otel"]
 
     def test_a_job_runs_once_and_is_done(
-        self, told: list[str], noted: list[Any], perform: Perform, request: pytest.FixtureRequest
+        self, reports: list[str], noted: list[Any], perform: Perform, request: pytest.FixtureRequest
     ) -> None:
         outcome = perform(spelt("Acme::Welcome", "7", retry="false"))
 
         assert isinstance(outcome, Done)
         assert len(noted) == 1
-        assert len(told) == (0 if request.node.callspec.params["told"] == "inject" else 1)
+        assert len(reports) == (0 if request.node.callspec.params["reports"] == "inject" else 1)
 
-    def test_a_jobs_own_error_stays_its_own(self, told: list[str], perform: Perform) -> None:
+    def test_a_jobs_own_error_stays_its_own(self, reports: list[str], perform: Perform) -> None:
         outcome = perform(spelt("broken"))
 
         assert isinstance(outcome, Retry)

@@ -69,11 +69,11 @@ def await_roll(script: Script, timeout: float | None = None) -> dict[str, str]:
 
 class TestDrained:
     def test_it_ends_when_nothing_runs(self) -> None:
-        script, said = Script(status(BUSY), status(1), status(IDLE)), list[str]()
+        script, printed = Script(status(BUSY), status(1), status(IDLE)), list[str]()
 
-        assert drain(script, report=said.append) == {}
+        assert drain(script, report=printed.append) == {}
         assert 2.0 <= script.took < 3.0
-        assert list(dict.fromkeys(said)) == ["2 jobs still run", "1 job still runs"]
+        assert list(dict.fromkeys(printed)) == ["2 jobs still run", "1 job still runs"]
 
     def test_a_worker_that_still_fetches_has_not_drained_though_it_runs_nothing(self) -> None:
         script = Script(status(IDLE, quiet=False), status(IDLE))

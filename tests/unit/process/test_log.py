@@ -111,15 +111,15 @@ class TestJson:
             "all": [1] * 10**6,
         }
         try:
-            said = JsonFormatter().format(record(message=huge, event_fields=fields))
+            line = JsonFormatter().format(record(message=huge, event_fields=fields))
         finally:
             CURRENT_JOB.reset(token)
         (done,) = JsonFormatter().done([(1_795_168_740.5, 4_711, huge, huge, huge, 0.5)])
 
-        assert len(said) < 150_000
+        assert len(line) < 150_000
         assert len(done) < 1_000
         assert json.loads(done)["ctx"]["jid"] == "x" * 200 + "…"
-        assert json.loads(said)["error"] == "x" * 16_384 + "…"
+        assert json.loads(line)["error"] == "x" * 16_384 + "…"
 
     def test_a_traceback_is_part_of_the_message(self) -> None:
         try:
@@ -149,13 +149,13 @@ class TestPretty:
         payload = {"class": name, "args": [], "jid": jid, "queue": "mails"}
         token = CURRENT_JOB.set(JobContext(payload, "mails", name, threading.Event()))
         try:
-            said = PrettyFormatter(coloured=False).format(record())
+            line = PrettyFormatter(coloured=False).format(record())
         finally:
             CURRENT_JOB.reset(token)
         (done,) = PrettyFormatter(coloured=False).done([(1_795_168_740.5, 4_711, jid, name, "mails", 0.5)])
 
-        for line in (said, done):
-            assert line.isprintable()
+        for each in (line, done):
+            assert each.isprintable()
             assert len(line) < 1_000
 
     @pytest.mark.parametrize("level", [5, 10, 20, 25, 30, 40, 50, 60])

@@ -244,8 +244,8 @@ class TestChanges:
 
         tally.count("interrupted")
         tally.skip(DROPPED)
-        told = self.changed(metrics)
-        assert {family: row.values for family, row in told.items()} == {
+        changes = self.changed(metrics)
+        assert {family: row.values for family, row in changes.items()} == {
             "sidekiq_jobs_interrupted": [1],
             "sidekiq_jobs_skipped": [0, 1],
         }
@@ -259,34 +259,34 @@ class TestChanges:
 
         metrics.tallies()[KEY] = Tally()
 
-        told = self.changed(metrics)
-        assert {"sidekiq_jobs_dead", "sidekiq_jobs_queue_duration_seconds", "sidekiq_running_jobs"} <= told.keys()
-        assert "sidekiq_concurrency" not in told
+        changes = self.changed(metrics)
+        assert {"sidekiq_jobs_dead", "sidekiq_jobs_queue_duration_seconds", "sidekiq_running_jobs"} <= changes.keys()
+        assert "sidekiq_concurrency" not in changes
 
     def test_the_gauge_of_running_jobs_follows_them(self) -> None:
         running: list[RunningJob] = []
         metrics = JobMetrics(1, lambda: running)
         metrics.start_at_zero([KEY])
         metrics.changed()
-        told = []
+        changes = []
 
         for now in (1.0, 2.0, None, None):
             running[:] = [] if now is None else [(*KEY, now)]
-            told.append([row.values for row in metrics.changed()])
+            changes.append([row.values for row in metrics.changed()])
 
-        assert told == [[[1]], [], [[0]], []]
+        assert changes == [[[1]], [], [[0]], []]
 
     def test_the_longest_run_is_told_once_it_is_long(self) -> None:
         running: list[RunningJob] = []
         metrics = JobMetrics(1, lambda: running)
         metrics.start_at_zero([KEY])
-        told = []
+        changes = []
 
         for now in ([], [9.0], [12.0, 30.0], [31.0], [], []):
             running[:] = [(*KEY, seconds) for seconds in now]
             row = self.changed(metrics).get("sidekiq_longest_running_job_seconds")
-            told.append(None if row is None else row.values[0])
+            changes.append(None if row is None else row.values[0])
 
-        assert told == [0, None, 30, 31, 0, None]
+        assert changes == [0, None, 30, 31, 0, None]
         running[:] = [(*KEY, 40.0)]
         assert value(metrics, 'sidekiq_longest_running_job_seconds{queue="mails",worker="Mail"}') == 40

@@ -27,26 +27,26 @@ def fail(*_: object) -> None:
 
 class TestHandlers:
     def test_an_error_handler_that_fails_does_not_silence_the_next(self, setup: Setup) -> None:
-        told: list[tuple[Exception, dict[str, Any]]] = []
+        reports: list[tuple[Exception, dict[str, Any]]] = []
         setup.error_handler(fail)
-        setup.error_handler(lambda error, context: told.append((error, context)))
+        setup.error_handler(lambda error, context: reports.append((error, context)))
         error = ValueError("x")
 
         setup.notify_error_handlers(error, {"context": "job"})
 
-        assert told == [(error, {"context": "job"})]
+        assert reports == [(error, {"context": "job"})]
 
     def test_a_death_handler_that_fails_is_reported_and_does_not_silence_the_next(self, setup: Setup) -> None:
         reported: list[str] = []
-        mourned: list[Any] = []
+        deaths: list[Any] = []
         setup.error_handler(lambda error, context: reported.append(f"{context['context']}: {error}"))
         setup.death_handler(fail)
-        setup.death_handler(lambda payload, error: mourned.append((payload, error)))
+        setup.death_handler(lambda payload, error: deaths.append((payload, error)))
         error = ValueError("x")
 
         setup.notify_death_handlers({"class": "X"}, error)
 
-        assert mourned == [({"class": "X"}, error)]
+        assert deaths == [({"class": "X"}, error)]
         assert reported == ["death handler: on purpose"]
 
     def test_registering_a_handler_leaves_the_function_as_it_is(self, setup: Setup) -> None:

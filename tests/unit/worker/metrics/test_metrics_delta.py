@@ -136,11 +136,13 @@ class TestRows:
         assert (shop.layout, shop.labels) == ((("_info", ()),), (("a", "b"),))
         assert (gate.layout, gate.values) == ((("", (("gate", "open"),)), ("", (("gate", "shut"),))), [0, 1])
 
-    @pytest.mark.parametrize(("mode", "told"), [("liveall", "all"), ("livemin", "min"), ("sum", "sum")])
-    def test_a_mode_means_the_same_whether_live_or_not(self, registry: CollectorRegistry, mode: str, told: str) -> None:
+    @pytest.mark.parametrize(("mode", "expected"), [("liveall", "all"), ("livemin", "min"), ("sum", "sum")])
+    def test_a_mode_means_the_same_whether_live_or_not(
+        self, registry: CollectorRegistry, mode: str, expected: str
+    ) -> None:
         (metric,) = Gauge("pool", "x", registry=registry).collect()
 
-        assert rows_of(metric, mode)[0].family.mode == told
+        assert rows_of(metric, mode)[0].family.mode == expected
 
     def test_creation_times_and_quantiles_are_left_out(self) -> None:
         family = SummaryMetricFamily("took", "x", count_value=1, sum_value=2.0)

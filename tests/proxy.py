@@ -54,15 +54,15 @@ EOF_MARK = b""  # travels behind the last byte, so that latency and stalls keep 
 
 @dataclass(eq=False)
 class Fault:
-    """Something that befalls writes with `match` in them, the first `times` of them; made by the proxy's methods.
+    """A fault of writes with `match` in them, the first `times` of them; made by the proxy's methods.
 
-    befell: how many it has befallen so far.
+    hits: how many writes it has had so far.
     """
 
     kind: str
     match: bytes
     times: int
-    befell: int = 0
+    hits: int = 0
     held: list[Flow] = field(default_factory=list)
 
 
@@ -183,11 +183,11 @@ class Proxy:
         return self._add(Fault("halve", match, times))
 
     def release(self, fault: Fault) -> None:
-        """Deliver what a `hold` has kept, and let it befall no more."""
+        """Deliver what a `hold` has kept, and end the fault."""
         self._do(lambda: self._release(fault))
 
     def forget(self) -> None:
-        """Let no fault befall any more writes."""
+        """End all faults of writes."""
         self._do(self._faults.clear)
 
     # life
@@ -276,7 +276,7 @@ class Proxy:
             return
         except OSError:
             data = EOF_MARK
-        if data and flow.is_up and self._faults and (data := self._befall(flow, data)) == EOF_MARK:
+        if data and flow.is_up and self._faults and (data := self._apply_faults(flow, data)) == EOF_MARK:
             return
         if data and flow.is_mute:
             self._close(flow)
@@ -389,11 +389,11 @@ class Proxy:
         self._do(lambda: self._faults.append(fault))
         return fault
 
-    def _befall(self, flow: Flow, data: bytes) -> bytes:
+    def _apply_faults(self, flow: Flow, data: bytes) -> bytes:
         """Return what is to be delivered of a write, after the first fault that matches it; b"" for nothing."""
         for fault in self._faults:
-            if fault.befell < fault.times and fault.match in data:
-                fault.befell += 1
+            if fault.hits < fault.times and fault.match in data:
+                fault.hits += 1
                 return self._suffer(flow, data, fault)
         return data
 

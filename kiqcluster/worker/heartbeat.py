@@ -120,7 +120,7 @@ class Status:
 class Heartbeat(Service):
     """on_signal: told the name of a remote signal.  on_message: told a control message.
     on_names: told the queue names that Redis knows.
-    on_doubt: told when Redis may hold other units for us than we think.  on_beat: does what is due at each beat.
+    on_uncertain: told when Redis may hold other units for us than we think.  on_beat: does what is due at each beat.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Heartbeat(Service):
         on_signal: Callable[[str], None],
         on_message: Callable[[Message], None],
         on_names: Callable[[Sequence[str]], None],
-        on_doubt: Callable[[], None],
+        on_uncertain: Callable[[], None],
         on_crash: Callable[[str, Exception], None],
         on_beat: Callable[[], None] = lambda: None,
     ) -> None:
@@ -142,7 +142,7 @@ class Heartbeat(Service):
         self._on_signal = on_signal
         self._on_message = on_message
         self._on_names = on_names
-        self._on_doubt = on_doubt
+        self._on_uncertain = on_uncertain
         self._on_beat = on_beat
         self._connection = store.connection()
         self._started_at = runtime.clock.now()
@@ -214,7 +214,7 @@ class Heartbeat(Service):
         is_reconnected = self._is_reconnected()
         # If it is new again, nobody has seen us for a minute, and others may have recovered us.
         if is_reconnected or (is_known and (is_new or (is_check_due and self._holds_units(identity, lend)))):
-            self._on_doubt()
+            self._on_uncertain()
         if is_check_due:
             self._prune()
             self._check_ruby_processes()

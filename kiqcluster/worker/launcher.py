@@ -354,7 +354,7 @@ class Launcher:
             on_signal=self._callbacks.on_signal,
             on_message=self._callbacks.on_message,
             on_names=self.learn_queues,
-            on_doubt=self._fetch.mark_uncertain,
+            on_uncertain=self._fetch.mark_uncertain,
             on_crash=self._on_service_crash,
             on_beat=self._write_execution_metrics,
         )

@@ -51,7 +51,7 @@ class Recovery(Service):
     """identity: returns the one of this process, which beats.
 
     on_recovered: gets each identity that is done, and how many units it held.  fencing: told whether Redis takes our
-    beats.  on_doubt: told when Redis says that this process is no member any more.
+    beats.  on_uncertain: told when Redis says that this process is no member any more.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Recovery(Service):
         fingerprint: ProcessFingerprint,
         identity: Callable[[], str],
         fencing: Fencing,
-        on_doubt: Callable[[], None],
+        on_uncertain: Callable[[], None],
         on_recovered: Callable[[str, int], None],
         on_crash: Callable[[str, Exception], None],
     ) -> None:
@@ -71,7 +71,7 @@ class Recovery(Service):
         self._fingerprint = fingerprint
         self._identity = identity
         self._fencing = fencing
-        self._on_doubt = on_doubt
+        self._on_uncertain = on_uncertain
         self._on_recovered = on_recovered
         self._orphans: deque[tuple[str, Sequence[str]]] = deque()
         self._wakeup = threading.Event()
@@ -210,7 +210,7 @@ class Recovery(Service):
             return
         self._fencing.lose(identity)
         if identity == self._identity():  # else it has gone on under another one meanwhile
-            self._on_doubt()
+            self._on_uncertain()
 
     def _recover_silent(self, identity: str, score: int) -> None:
         try:

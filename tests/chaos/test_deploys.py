@@ -1,6 +1,6 @@
 """Deploys: two at once, ended and killed at any moment, under a link that moves and a Redis that goes away.
 
-Whatever befalls them, the cluster fetches again, all of its workers run one release, and no job is lost.
+Whatever happens to them, the cluster fetches again, all of its workers run one release, and no job is lost.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.chaos.pushing import Pusher
+from tests.chaos.pusher import Pusher
 from tests.chaos.scale import sized
 from tests.chaos.stage import ChaosStage
 from tests.kit import PAUSE, ROOT, Cluster, RedisServer, is_alive, require, wait_until
@@ -107,7 +107,7 @@ def end(script: subprocess.Popen[bytes], site: Site) -> int:
 
 
 def disturb(event: str, script: subprocess.Popen[bytes], site: Site, stage: ChaosStage) -> None:
-    """Have something happen to a deploy, or beside it."""
+    """Disturb a deploy, or what runs beside it."""
     match event.split():
         case ["link"]:
             site.move_link(stage.rng.choice("1234"))

@@ -15,7 +15,7 @@ from tests.stage import pid_of
 ROUNDS = sized(1, 20)
 RECOVER_AFTER = "2"  # seconds; silence_timeout is off, for a supervisor would kill what is frozen
 WAYS = [(name, queue) for name in ("hold", "hold_and_fail") for queue in ("default", "other")]
-THREADS = 2 * len(WAYS) + 2  # one of them stays idle: bells of the frozen process ring
+THREADS = 2 * len(WAYS) + 2  # one of them stays idle, so that wakeups reach the frozen process
 JOBS_BEHIND = 20  # jobs that are pushed to a queue meanwhile, and afterwards
 
 

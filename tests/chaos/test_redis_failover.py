@@ -13,7 +13,7 @@ import pytest
 
 from kiqcluster.store import Store
 from tests.chaos.ledger import Audit, Entry
-from tests.chaos.pushing import Pusher
+from tests.chaos.pusher import Pusher
 from tests.chaos.scale import sized
 from tests.chaos.stage import ChaosStage
 from tests.kit import wait_until

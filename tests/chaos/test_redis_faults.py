@@ -13,7 +13,7 @@ import pytest
 
 from kiqcluster.store import Store
 from kiqcluster.store.scripts import RESERVE, RESYNC, SETTLE, Script
-from tests.chaos.pushing import Pusher
+from tests.chaos.pusher import Pusher
 from tests.chaos.scale import FULL, sized
 from tests.chaos.stage import ChaosStage
 from tests.kit import PAUSE, RedisServer, wait_until
@@ -23,7 +23,7 @@ LINK_CHANGES = sized(20, 1_500)  # changes of the weather
 MAX_STALL_SECONDS = sized(0.3, 12.0)  # a call to Redis gives up after 5
 OFTEN = {"KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL": "0.5"}
 JOBS = 20
-ROUNDS, TIMES_IN_A_ROW = sized(1, 30), 3  # how often each fault befalls a script; in a row, for the pauses grow with it
+ROUNDS, TIMES_IN_A_ROW = sized(1, 30), 3  # how often each fault hits a script, in a row because the pauses grow
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def processed(store: Store) -> int:
 
 
 class Storm:
-    """Draws one thing after the other that may befall a connection."""
+    """Injects one fault of connections after the other."""
 
     def __init__(self, proxy: Proxy, store: Store, rng: Random) -> None:
         self._proxy = proxy
@@ -97,7 +97,7 @@ class Storm:
         return self._rng.choice((digest(RESERVE), digest(SETTLE), digest(RESYNC), b"LPUSH", b"BLMOVE"))
 
 
-def test_whatever_befalls_the_connections_each_job_runs_once(stage: ChaosStage, proxy: Proxy) -> None:
+def test_each_job_runs_once_whatever_happens_to_the_connections(stage: ChaosStage, proxy: Proxy) -> None:
     cluster = stage.run_cluster("default", "default", "-c", "4", "--redis", proxy.url, **OFTEN)
     cluster.wait_ready(2)
     storm = Storm(proxy, stage.store, stage.rng)
@@ -127,7 +127,7 @@ def test_a_round_of_which_nobody_knows_whether_it_ran_is_cleared_up(
     for inject in ROUNDS * (proxy.lose_replies, proxy.halve, proxy.hold):
         fault = inject(digest(script), times=TIMES_IN_A_ROW)
         held.append(fault)
-        while fault.befell < TIMES_IN_A_ROW:
+        while fault.hits < TIMES_IN_A_ROW:
             more = stage.push_many("Work", [[1]] * JOBS)
             wait_until(lambda jids=more: stage.ledger.has_ended(jids), "the jobs to end")
             jids += more
@@ -141,13 +141,13 @@ def test_a_round_of_which_nobody_knows_whether_it_ran_is_cleared_up(
         proxy.release(fault)
     stage.store.call("PING")  # whatever has arrived before it has run
     assert stage.holders() == set()
-    wait_until(lambda: stage.remaining() == {"queue:default": JOBS}, "the bell that rang to be put back")
+    wait_until(lambda: stage.remaining() == {"queue:default": JOBS}, "the job of the wakeup to be back in its queue")
     cluster.signal(signal.SIGCONT)
     wait_until(lambda: stage.ledger.has_ended(jids), "the last jobs to end")
     wait_until(lambda: stage.remaining() == {}, "all to be settled")
 
     audit = stage.ledger.audit(jids)
-    stage.report({"befell": len(held) * TIMES_IN_A_ROW, **audit.counts()})
+    stage.report({"faults": len(held) * TIMES_IN_A_ROW, **audit.counts()})
     assert (audit.lost, audit.repeated, audit.strangers) == (set(), {}, set())
     assert stage.ledger.begun() == dict.fromkeys(jids, 1)
     assert processed(stage.store) == len(jids)

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from kiqcluster.store import Store
-from tests.chaos.pushing import Pusher
+from tests.chaos.pusher import Pusher
 from tests.chaos.scale import sized
 from tests.chaos.stage import ChaosStage
 from tests.chaos.test_redis_failover import unexplained_repeats, wait_for_more

@@ -9,7 +9,7 @@ import pytest
 
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.store import Store
-from tests.chaos.pushing import Pusher
+from tests.chaos.pusher import Pusher
 from tests.chaos.scale import sized
 from tests.chaos.stage import ChaosStage
 from tests.kit import PAUSE, free_port, wait_until

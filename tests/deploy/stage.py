@@ -93,8 +93,8 @@ class Manager:
                 return self.heard
             self.heard.append(dict(line.split("=", 1) for line in text.split("\n")))
 
-    def words(self) -> list[str]:
-        """Return the names of the assignments so far that tell of the service's state, in order."""
+    def states(self) -> list[str]:
+        """Return the states that the service has reported so far, in order."""
         return [name for message in self.listen() for name in message if name in ("READY", "RELOADING", "STOPPING")]
 
     def count(self, name: str) -> int:

@@ -32,7 +32,7 @@ class Image:
         last = max(number for number, each in enumerate(commands) if each.cmd == "FROM")
         self.commands = [(each.cmd, list(each.value), each.json) for each in commands[last:]]
 
-    def words(self, name: str) -> list[str]:
+    def values(self, name: str) -> list[str]:
         (words,) = [words for each, words, _ in self.commands if each == name]
         return words
 
@@ -41,7 +41,7 @@ class Image:
         return bool(as_list)
 
     def environ(self) -> dict[str, str]:
-        words = self.words("ENV")
+        words = self.values("ENV")
         return dict(zip(words[::2], words[1::2], strict=True))
 
 
@@ -58,23 +58,23 @@ def services() -> dict[str, Any]:
 
 class TestImage:
     def test_kiqcluster_is_process_1_and_no_shell_stands_before_it(self, image: Image) -> None:
-        assert image.words("ENTRYPOINT") == ["kiqcluster"]
+        assert image.values("ENTRYPOINT") == ["kiqcluster"]
         assert image.is_without_shell("ENTRYPOINT")
         assert image.is_without_shell("CMD")
-        assert image.words("STOPSIGNAL") == ["SIGTERM"]
+        assert image.values("STOPSIGNAL") == ["SIGTERM"]
 
     def test_it_runs_as_nobody_special(self, image: Image) -> None:
-        assert re.fullmatch(r"[1-9]\d{3,}:[1-9]\d{3,}", image.words("USER")[0])
+        assert re.fullmatch(r"[1-9]\d{3,}:[1-9]\d{3,}", image.values("USER")[0])
 
     def test_its_settings_are_settings(self, image: Image) -> None:
-        config, origins = load({"groups": image.words("CMD")}, environ=image.environ(), directory=Path("/nonexistent"))
+        config, origins = load({"groups": image.values("CMD")}, environ=image.environ(), directory=Path("/nonexistent"))
 
         known = {name for name, origin in origins.items() if origin.startswith("environment")}
         assert known == {name[4:].lower() for name in image.environ() if name.startswith("KIQ_")}
-        assert config.listen.rpartition(":")[2] == image.words("EXPOSE")[0]
+        assert config.listen.rpartition(":")[2] == image.values("EXPOSE")[0]
 
     def test_its_check_needs_no_shell_and_no_curl(self, image: Image) -> None:
-        assert image.words("HEALTHCHECK") == ["CMD", "kiqcluster", "--check"]
+        assert image.values("HEALTHCHECK") == ["CMD", "kiqcluster", "--check"]
         assert image.is_without_shell("HEALTHCHECK")
 
     def test_what_it_copies_is_there_and_not_ignored(self) -> None:
@@ -113,7 +113,7 @@ class TestCompose:
         targets = [target for job in jobs for each in job["static_configs"] for target in each["targets"]]
 
         exporter = services["exporter"]["entrypoint"][-1].rpartition(":")[2]
-        assert targets == [f"worker:{image.words('EXPOSE')[0]}", f"exporter:{exporter}"]
+        assert targets == [f"worker:{image.values('EXPOSE')[0]}", f"exporter:{exporter}"]
 
     def test_the_files_that_it_names_are_there(self, services: dict[str, Any]) -> None:
         build = services["worker"]["build"]
@@ -183,7 +183,7 @@ def container(image: Image, stage: Stage, tmp_path: Path) -> Iterator[Container]
         "KIQ_LISTEN": f"127.0.0.1:{port}",
         "KIQ_CONTROL": str(tmp_path / "control.sock"),
     }
-    words = [*program(*image.words("ENTRYPOINT")), *image.words("CMD")]
+    words = [*program(*image.values("ENTRYPOINT")), *image.values("CMD")]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen([*isolated(), *words], env=environ, cwd=ROOT, stdout=log, stderr=log)
     try:
@@ -240,7 +240,7 @@ class TestD11:
         wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in inside), "all of it to be gone")
 
     def test_its_check_and_its_control_socket_answer(self, container: Container, image: Image) -> None:
-        _, *check = image.words("HEALTHCHECK")
+        _, *check = image.values("HEALTHCHECK")
         socket = container.environ["KIQ_CONTROL"]
 
         for words in (program(*check), program("kiqctl", "quiet", "--socket", socket), program(*check)):
@@ -249,7 +249,7 @@ class TestD11:
         assert not container.is_ready()
 
     def test_its_check_fails_when_nobody_is_there(self, container: Container, image: Image) -> None:
-        _, *check = image.words("HEALTHCHECK")
+        _, *check = image.values("HEALTHCHECK")
         environ = {**container.environ, "KIQ_LISTEN": f"127.0.0.1:{free_port()}"}
 
         done = subprocess.run(program(*check), env=environ, cwd=ROOT, capture_output=True)

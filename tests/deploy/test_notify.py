@@ -84,19 +84,19 @@ class TestD10:
         cluster = start("default", "other", app=slow)
         cluster.wait_for("child_ready", slot=0)
         wait_until(lambda: manager.status().startswith("1 of 2 slots ready"), "the status line to say so")
-        assert manager.words() == []
+        assert manager.states() == []
         assert manager.count("EXTEND_TIMEOUT_USEC") >= 1
 
         (tmp_path / "go").touch()
 
-        wait_until(lambda: manager.words() == ["READY"], "systemd to be told")
+        wait_until(lambda: manager.states() == ["READY"], "systemd to be told")
         wait_until(lambda: manager.status() == "2 of 2 slots ready, 0 busy", "the status line to follow")
         assert cluster.stop() == 0
 
     def test_a_quorum_is_enough(self, start: RunCluster, slow: str, manager: Manager, tmp_path: Path) -> None:
         cluster = start("default", "other", app=slow, KIQ_READY_QUORUM="1")
 
-        wait_until(lambda: manager.words() == ["READY"], "systemd to be told")
+        wait_until(lambda: manager.states() == ["READY"], "systemd to be told")
 
         assert not cluster.seen("child_ready", slot=1)
         (tmp_path / "go").touch()
@@ -107,28 +107,28 @@ class TestD10:
     ) -> None:
         cluster = start("default", app=slow)
         stage.occupy(cluster)
-        wait_until(lambda: manager.words() == ["READY"], "systemd to be told")
+        wait_until(lambda: manager.states() == ["READY"], "systemd to be told")
         asked = manager.count("EXTEND_TIMEOUT_USEC")
 
         cluster.signal(signal.SIGTERM)
 
-        wait_until(lambda: manager.words() == ["READY", "STOPPING"], "systemd to be told")
+        wait_until(lambda: manager.states() == ["READY", "STOPPING"], "systemd to be told")
         wait_until(lambda: manager.count("EXTEND_TIMEOUT_USEC") > asked, "systemd to be asked for time")
         stage.release()
         assert cluster.wait() == 0
-        assert manager.words() == ["READY", "STOPPING"]
+        assert manager.states() == ["READY", "STOPPING"]
 
     def test_a_reload_and_a_rolling_restart_are_told_from_begin_to_end(
         self, start: RunCluster, slow: str, manager: Manager
     ) -> None:
         cluster = start("default", app=slow)
-        wait_until(lambda: manager.words() == ["READY"], "systemd to be told")
+        wait_until(lambda: manager.states() == ["READY"], "systemd to be told")
         states = ["READY"]
 
         for number in (signal.SIGHUP, signal.SIGUSR2):
             cluster.signal(number)
             states += ["RELOADING", "READY"]
-            wait_until(lambda: manager.words() == states, f"{number.name} to be told")  # noqa: B023
+            wait_until(lambda: manager.states() == states, f"{number.name} to be told")  # noqa: B023
 
         times = [int(each["MONOTONIC_USEC"]) for each in manager.heard if "RELOADING" in each]
         assert times == sorted(times)
@@ -138,12 +138,12 @@ class TestD10:
         file = tmp_path / "kiqcluster.toml"
         file.write_text("timeout = 25")
         cluster = start("default", "-C", str(file), app=slow)
-        wait_until(lambda: manager.words() == ["READY"], "systemd to be told")
+        wait_until(lambda: manager.states() == ["READY"], "systemd to be told")
 
         file.write_text("timeout = ")
         cluster.signal(signal.SIGHUP)
 
-        wait_until(lambda: manager.words() == ["READY", "RELOADING", "READY"], "the failed reload to be told")
+        wait_until(lambda: manager.states() == ["READY", "RELOADING", "READY"], "the failed reload to be told")
         cluster.wait_for("reload_failed")
 
     def test_the_loop_gives_signs_of_life_in_time(self, start: RunCluster, slow: str, manager: Manager) -> None:

@@ -15,11 +15,11 @@ from kiqcluster.clock import SystemClock
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from tests.docs.test_docs import blocks
+from tests.fake_supervisor import FakeSupervisor, publish
 from tests.kit import ROOT
 from tests.process.examples import EXAMPLE_JID, lay_out, run_example
 from tests.process.kiqctl import Kiqctl
 from tests.stage import Stage
-from tests.standin import StandIn, publish
 
 PAGE = ROOT / "docs/kiqctl.md"
 RUBY = "rails-1:7:cccccccccccc"
@@ -41,9 +41,9 @@ def kiqctl(stage: Stage) -> Iterator[Kiqctl]:
 
 
 @pytest.fixture
-def fleet(store: Store) -> Iterator[StandIn]:
+def fleet(store: Store) -> Iterator[FakeSupervisor]:
     """The fleet of the page, which runs three jobs."""
-    here = StandIn(store, workers=2)
+    here = FakeSupervisor(store, workers=2)
     here.obeys_alone = True
     here.run_jobs(2, 1)
     publish(store, RUBY, labels=[], version=None, queues=["mailers"])
@@ -60,7 +60,7 @@ def steady(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines()]
 
 
-def test_the_commands_of_the_page_do_what_it_says(kiqctl: Kiqctl, stage: Stage, fleet: StandIn) -> None:
+def test_the_commands_of_the_page_do_what_it_says(kiqctl: Kiqctl, stage: Stage, fleet: FakeSupervisor) -> None:
     compared = 0
     for block in blocks(PAGE, "console"):
         lay_out(stage)

@@ -12,10 +12,10 @@ import pytest
 from kiqcluster.clock import SystemClock
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
+from tests.fake_supervisor import publish
 from tests.interop.stage import InteropStage
 from tests.kit import RedisServer, require, wait_until
 from tests.process.kiqctl import Kiqctl
-from tests.standin import publish
 
 pytestmark = pytest.mark.ruby
 RUBY = "rails-1:7:cccccccccccc"

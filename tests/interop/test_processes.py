@@ -95,7 +95,7 @@ def test_the_quiet_button_quiets_that_one_process(stage, processes, press):
     assert processes()["low"]["quiet"] == "false"
     kept = Echo.perform_async("kept")
     stage.echo_of(Echo.set(queue="low").perform_async("runs"))  # the other process goes on
-    wait_until(lambda: stage.store.call("LLEN", "queue:default") == 1, "what rang its bell to be back in the queue")
+    wait_until(lambda: stage.store.call("LLEN", "queue:default") == 1, "the job of its wakeup to be back in the queue")
 
     press("stop!", "default")
     assert stage.echo_of(kept)["args"] == ["kept"]  # its replacement is not quiet

@@ -251,16 +251,16 @@ def test_ruby_kills_all_and_revives_all(site, ruby):
 def test_rubys_death_handlers_are_told_of_our_job(site, ruby):
     (jid,) = site.fail_jobs(1)
 
-    told = ruby("""
-        told = []
-        handler = ->(job, error) { told << [job["jid"], job["class"], error.message] }
+    reports = ruby("""
+        found = []
+        handler = ->(job, error) { found << [job["jid"], job["class"], error.message] }
         Sidekiq.death_handlers << handler
         Sidekiq::RetrySet.new.find_job(jid).kill
         Sidekiq.death_handlers.delete(handler)
-        told
+        found
     """, jid=jid)  # fmt: skip
 
-    assert told == [[jid, "Acme::Fragile", "Job killed by API"]]
+    assert reports == [[jid, "Acme::Fragile", "Job killed by API"]]
 
 
 def test_an_entry_shares_its_score_with_others_and_is_still_told_from_them(site, ruby):

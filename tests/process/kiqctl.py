@@ -38,10 +38,10 @@ def examples(words: str) -> list[list[str]]:
 
 @dataclass(slots=True)
 class Running:
-    """A kiqctl that runs.  said: its lines so far."""
+    """A kiqctl that runs.  lines: printed so far."""
 
     process: subprocess.Popen[str]
-    said: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
     reader: threading.Thread | None = None
 
 
@@ -73,21 +73,21 @@ class Kiqctl:
         return running
 
     def end(self, running: Running, seconds: float = 2 * TIMEOUT_SECONDS) -> subprocess.CompletedProcess[str]:
-        """Wait for its end; stdout is all that it has said."""
+        """Wait for its end; stdout is all that it has printed."""
         assert running.reader is not None
         assert running.process.stderr is not None
         try:
             code = running.process.wait(seconds)
         except subprocess.TimeoutExpired:
             running.process.kill()
-            pytest.fail(f"kiqctl did not end within {seconds:g} s; it said {running.said}")
+            pytest.fail(f"kiqctl did not end within {seconds:g} s; it printed {running.lines}")
         running.reader.join()
         stderr = running.process.stderr.read()
         self._close(running)
-        return subprocess.CompletedProcess(running.process.args, code, "".join(running.said), stderr)
+        return subprocess.CompletedProcess(running.process.args, code, "".join(running.lines), stderr)
 
-    def wait_said(self, running: Running, line: str) -> None:
-        wait_until(lambda: f"{line}\n" in running.said, f"kiqctl to say {line!r}")
+    def wait_printed(self, running: Running, line: str) -> None:
+        wait_until(lambda: f"{line}\n" in running.lines, f"kiqctl to print {line!r}")
 
     @staticmethod
     def looks(store: Store) -> int:
@@ -114,4 +114,4 @@ class Kiqctl:
     def _read(running: Running) -> None:
         assert running.process.stdout is not None
         for line in running.process.stdout:
-            running.said.append(line)
+            running.lines.append(line)

@@ -55,7 +55,7 @@ class Load:
         """Assert that each job ran to its end, once, and that nothing of any is left."""
         lines = [f"{verb} {word}" for word in self.words for verb in ("began", "ended")]
         lengths = [("LLEN", f"queue:{queue}") for queue in self._queues]
-        # A queue is empty as well while a bell holds its last job.
+        # A queue is also empty while its last job is in a wake list.
         wait_until(lambda: set(lines) <= set(self._jobs.notes()), "each job to have run to its end", 60)
         wait_until(lambda: not any(self._jobs.store.pipeline(lengths)), "the queues to be empty", 60)
         self._jobs.wait_settled()
@@ -325,21 +325,21 @@ def test_d10_systemd_hears_of_each_step(stage: Stage) -> None:
         cluster = stage.run_cluster(
             "default", "other", "-c", "1", NOTIFY_SOCKET=f"{folder}/notify", WATCHDOG_USEC="400000"
         )
-        wait_until(lambda: manager.words() == ["READY"], "systemd to hear of the start")
+        wait_until(lambda: manager.states() == ["READY"], "systemd to hear of the start")
         assert cluster.metric('kiqcluster_children{state="ready"}') == 2
         stage.occupy(cluster, 2)
 
         cluster.signal(signal.SIGUSR2)
-        wait_until(lambda: manager.words() == ["READY", "RELOADING"], "systemd to hear of the roll")
+        wait_until(lambda: manager.states() == ["READY", "RELOADING"], "systemd to hear of the roll")
         stage.release()
-        wait_until(lambda: manager.words() == ["READY", "RELOADING", "READY"], "systemd to hear of its end")
+        wait_until(lambda: manager.states() == ["READY", "RELOADING", "READY"], "systemd to hear of its end")
         stage.store.call("DEL", "release")
         stage.push("stubborn", "b")
         stage.wait_noted("began b")
         so_far = manager.count("EXTEND_TIMEOUT_USEC"), manager.count("WATCHDOG")
         cluster.signal(signal.SIGTERM)
 
-        wait_until(lambda: manager.words()[3:] == ["STOPPING"], "systemd to hear of the stop")
+        wait_until(lambda: manager.states()[3:] == ["STOPPING"], "systemd to hear of the stop")
         wait_until(lambda: manager.count("EXTEND_TIMEOUT_USEC") > so_far[0], "systemd to be asked for time")
         wait_until(lambda: manager.count("WATCHDOG") > so_far[1], "a sign of life while jobs are waited for")
         stage.release()

@@ -1,4 +1,4 @@
-"""Edges of a worker's life: bells at the end, refusals, a hung server, a server without INFO."""
+"""Edges of a worker's life: wakeups at the end, refusals, a hung server, a server without INFO."""
 
 from __future__ import annotations
 

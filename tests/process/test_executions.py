@@ -88,7 +88,7 @@ def test_a_reply_that_is_lost_doubles_no_run(stage: Stage, proxy: Proxy) -> None
     stage.wait_settled()
     cluster.signal(signal.SIGTSTP)  # a beat comes with it, if none was due before
     cluster.wait_for("worker_quiet")  # of signals that come within microseconds the later one may be heard first
-    wait_until(lambda: fault.befell, "a flush whose reply is lost")
+    wait_until(lambda: fault.hits, "a flush whose reply is lost")
 
     cluster.signal(signal.SIGCONT)
     stage.push("record", "c")

@@ -22,10 +22,12 @@ def commands(store: Store) -> int:
     return int(re.search(rb"total_commands_processed:(\d+)", store.call("INFO", "stats"))[1])  # type: ignore[index]
 
 
-def wait_armed(store: Store, bells: int = 1) -> None:
+def wait_armed(store: Store, count: int = 1) -> None:
     """Wait until that many connections wait at a queue."""
     waiting = re.compile(rb"flags=b .*cmd=blmove")
-    wait_until(lambda: len(waiting.findall(store.call("CLIENT", "LIST"))) == bells, "the bells to be armed")
+    wait_until(
+        lambda: len(waiting.findall(store.call("CLIENT", "LIST"))) == count, "idle connections to wait at a queue"
+    )
 
 
 def wait_for_moment(at: float, what: str) -> None:
@@ -69,7 +71,7 @@ def test_an_idle_worker_costs_redis_few_commands(stage: Stage) -> None:
     assert median(rates) <= MAX_COMMANDS_PER_SECOND
 
 
-def test_what_lies_in_a_wake_list_without_a_bell_is_found(stage: Stage) -> None:
+def test_a_job_in_a_wake_list_is_found_without_a_wakeup(stage: Stage) -> None:
     stage.run_cluster("default", "-c", "1").wait_ready()
     wait_armed(stage.store)
     stage.push("record", "a", queue="elsewhere")

@@ -46,7 +46,7 @@ def test_one_process_is_quiet_and_resumes_and_the_other_goes_on(stage: Stage) ->
     stage.wait_noted("ran other")
     assert not process(stage.store, "other").is_quiet
     wait_until(
-        lambda: Stats(store=stage.store).queues["default"] == 1, "the job to be in its queue, if a bell had caught it"
+        lambda: Stats(store=stage.store).queues["default"] == 1, "the job to be in its queue, if it woke the process"
     )
 
     process(stage.store).resume()

@@ -1,4 +1,4 @@
-"""kiqctl by Redis: whom it asks, what it makes of the answers, and how it ends; supervisors are played by stand-ins."""
+"""kiqctl by Redis: whom it asks, what it makes of the answers, and how it ends; its supervisors are fakes."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from typing import Any
 import pytest
 
 from kiqcluster.store import Store
+from tests.fake_supervisor import FakeSupervisor, publish
 from tests.kit import ROOT, RedisServer, free_port, wait_until
 from tests.process.kiqctl import Kiqctl, all_commands, examples
-from tests.standin import StandIn, publish
 
 RUBY = "rails-1:7:cccccccccccc"
 
 
 @pytest.fixture
-def stand_in(store: Store) -> Iterator[Callable[..., StandIn]]:
-    """Make stand-ins: `stand_in("app-1", workers=2)`."""
-    made: list[StandIn] = []
+def fake_supervisor(store: Store) -> Iterator[Callable[..., FakeSupervisor]]:
+    """Make fake supervisors: `fake_supervisor("app-1", workers=2)`."""
+    made: list[FakeSupervisor] = []
 
-    def make(*arguments: Any, **options: Any) -> StandIn:
-        made.append(StandIn(store, *arguments, **options))
+    def make(*arguments: Any, **options: Any) -> FakeSupervisor:
+        made.append(FakeSupervisor(store, *arguments, **options))
         return made[-1]
 
     yield make
@@ -42,9 +42,9 @@ def unread(store: Store) -> list[str]:
 
 class TestWhom:
     def test_every_supervisor_is_asked_once_by_one_of_its_processes(
-        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor]
     ) -> None:
-        here, there = stand_in("app-1", workers=3), stand_in("app-2", workers=3)
+        here, there = fake_supervisor("app-1", workers=3), fake_supervisor("app-2", workers=3)
 
         done = kiqctl("quiet", "--lease", "15m")
 
@@ -55,22 +55,28 @@ class TestWhom:
         assert message.by.startswith("kiqctl@")
         assert here.state["quiet_by"] == message.by
 
-    def test_two_supervisors_of_one_host_are_two(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
-        one, other = stand_in("app-1", pid=100), stand_in("app-1", pid=200)
+    def test_two_supervisors_of_one_host_are_two(
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor]
+    ) -> None:
+        one, other = fake_supervisor("app-1", pid=100), fake_supervisor("app-1", pid=200)
 
         assert kiqctl("resume").returncode == 0
 
         assert one.actions == other.actions == ["resume"]
 
-    def test_without_a_lease_the_supervisors_own_holds(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
-        here = stand_in()
+    def test_without_a_lease_the_supervisors_own_holds(
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor]
+    ) -> None:
+        here = fake_supervisor()
 
         kiqctl("quiet")
 
         assert here.received[0][1].lease is None
 
-    def test_zero_is_a_quiet_without_an_end(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
-        here = stand_in()
+    def test_zero_is_a_quiet_without_an_end(
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor]
+    ) -> None:
+        here = fake_supervisor()
 
         kiqctl("quiet", "--lease", "0")
 
@@ -78,25 +84,25 @@ class TestWhom:
 
     @pytest.mark.parametrize("name", ["app-1.example.com", "app-1"])
     def test_a_host_narrows_it_to_its_supervisors(
-        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn], name: str
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor], name: str
     ) -> None:
-        here, there = stand_in("app-1.example.com"), stand_in("app-2.example.com")
+        here, there = fake_supervisor("app-1.example.com"), fake_supervisor("app-2.example.com")
 
         assert kiqctl("quiet", "--host", name).returncode == 0
 
         assert (here.actions, there.actions) == (["quiet"], [])
 
-    def test_several_hosts_may_be_named(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
-        hosts = [stand_in(f"app-{number}", workers=1) for number in (1, 2, 3)]
+    def test_several_hosts_may_be_named(self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor]) -> None:
+        hosts = [fake_supervisor(f"app-{number}", workers=1) for number in (1, 2, 3)]
 
         kiqctl("quiet", "--host", "app-1", "--host", "app-3")
 
         assert [each.actions for each in hosts] == [["quiet"], [], ["quiet"]]
 
     def test_a_host_without_processes_is_an_error_that_names_those_that_have_some(
-        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor]
     ) -> None:
-        here = stand_in("app-1")
+        here = fake_supervisor("app-1")
 
         done = kiqctl("quiet", "--host", "app-7")
 
@@ -105,8 +111,10 @@ class TestWhom:
         assert "app-1" in done.stderr
         assert here.received == []
 
-    def test_an_identity_is_that_one_process(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
-        here = stand_in(workers=3)
+    def test_an_identity_is_that_one_process(
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor]
+    ) -> None:
+        here = fake_supervisor(workers=3)
         here.obeys_alone = True
 
         done = kiqctl("quiet", "--identity", here.workers[1], "--lease", "60")
@@ -115,8 +123,8 @@ class TestWhom:
         ((worker, message),) = here.received
         assert (worker, message.action, message.scope, message.lease) == (here.workers[1], "quiet", "process", 60.0)
 
-    def test_host_and_pid_are_enough(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
-        here = stand_in(workers=2)
+    def test_host_and_pid_are_enough(self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor]) -> None:
+        here = fake_supervisor(workers=2)
         here.obeys_alone = True
 
         done = kiqctl("quiet", "--identity", here.workers[1].rpartition(":")[0], "--json")
@@ -126,9 +134,9 @@ class TestWhom:
 
     @pytest.mark.parametrize("identity", ["app-1:10", "app-1:999", "nobody", "", "app-1"])
     def test_an_identity_that_is_no_process_or_several_is_an_error(
-        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn], identity: str
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor], identity: str
     ) -> None:
-        here = stand_in(workers=2)
+        here = fake_supervisor(workers=2)
 
         done = kiqctl("quiet", "--identity", identity)
 
@@ -155,9 +163,9 @@ class TestWhom:
         assert unread(store) == []
 
     def test_a_process_that_has_not_been_told_of_its_supervisor_is_waited_for(
-        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn], store: Store
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor], store: Store
     ) -> None:
-        here = stand_in(workers=1)
+        here = fake_supervisor(workers=1)
         store.call("HDEL", here.workers[0], "kiq_cluster")
 
         looks = kiqctl.looks(store)
@@ -168,8 +176,10 @@ class TestWhom:
         assert kiqctl.end(running).returncode == 0
         assert here.actions == ["quiet"]
 
-    def test_one_that_never_is_is_named(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn], store: Store) -> None:
-        here = stand_in()
+    def test_one_that_never_is_is_named(
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor], store: Store
+    ) -> None:
+        here = fake_supervisor()
         publish(store, "app-9:1:dddddddddddd")
 
         done = kiqctl("quiet")
@@ -181,9 +191,9 @@ class TestWhom:
 
 class TestAnswers:
     def test_a_process_that_reads_nothing_is_passed_over_and_its_message_taken_back(
-        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn], store: Store
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor], store: Store
     ) -> None:
-        here = stand_in(workers=2)
+        here = fake_supervisor(workers=2)
         here.deafen(here.workers[0])
 
         done = kiqctl("quiet")
@@ -193,9 +203,9 @@ class TestAnswers:
         assert unread(store) == []
 
     def test_a_process_that_dies_of_the_message_is_replaced_by_another(
-        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor]
     ) -> None:
-        here = stand_in(workers=3)
+        here = fake_supervisor(workers=3)
         here.mortal = {here.workers[0]}
 
         done = kiqctl("quiet")
@@ -204,9 +214,9 @@ class TestAnswers:
         assert here.actions == ["quiet"]
 
     def test_a_refusal_is_an_error_with_its_reason_and_the_others_go_on(
-        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor]
     ) -> None:
-        here, there = stand_in("app-1"), stand_in("app-2")
+        here, there = fake_supervisor("app-1"), fake_supervisor("app-2")
         here.answer = lambda _: "the cluster is stopping"
 
         done = kiqctl("roll", "--json")
@@ -220,9 +230,9 @@ class TestAnswers:
         assert document["ok"] is False
 
     def test_who_does_not_answer_is_named_and_reads_nothing_later(
-        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn], store: Store
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor], store: Store
     ) -> None:
-        deaf, silent, sound = stand_in("app-1"), stand_in("app-2", workers=1), stand_in("app-3")
+        deaf, silent, sound = fake_supervisor("app-1"), fake_supervisor("app-2", workers=1), fake_supervisor("app-3")
         deaf.deafen(*deaf.workers)
         silent.is_silent = True
 
@@ -241,9 +251,9 @@ class TestAnswers:
         assert "may be" not in of_deaf
 
     def test_a_process_that_has_read_its_message_and_does_not_obey_may_yet(
-        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor]
     ) -> None:
-        here = stand_in(workers=1)
+        here = fake_supervisor(workers=1)
 
         done = kiqctl("quiet", "--identity", here.workers[0])
 
@@ -253,23 +263,23 @@ class TestAnswers:
 
 class TestWaiting:
     def test_it_ends_when_nothing_runs_and_says_how_much_does(
-        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor]
     ) -> None:
-        here = stand_in(workers=2)
+        here = fake_supervisor(workers=2)
         here.run_jobs(2, 1)
 
         running = kiqctl.start("quiet", "--wait")
-        kiqctl.wait_said(running, "3 jobs still run")
+        kiqctl.wait_printed(running, "3 jobs still run")
         here.run_jobs(1, 0)
-        kiqctl.wait_said(running, "1 job still runs")
+        kiqctl.wait_printed(running, "1 job still runs")
         here.run_jobs(0, 0)
 
         assert kiqctl.end(running).returncode == 0
 
     def test_a_timeout_is_an_error_and_the_cluster_stays_quiet(
-        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor]
     ) -> None:
-        here = stand_in(workers=1)
+        here = fake_supervisor(workers=1)
         here.run_jobs(1)
 
         done = kiqctl("quiet", "--wait", "--timeout", "0.5s")
@@ -278,18 +288,20 @@ class TestWaiting:
         assert f"{here.name}: not within" in done.stderr
         assert here.state["quiet_by"]
 
-    def test_one_process_is_waited_for_alone(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
-        here = stand_in(workers=2)
+    def test_one_process_is_waited_for_alone(
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor]
+    ) -> None:
+        here = fake_supervisor(workers=2)
         here.obeys_alone = True
         here.run_jobs(0, 3)
 
         assert kiqctl("quiet", "--identity", here.workers[0], "--wait").returncode == 0
 
     def test_redis_may_be_away_meanwhile(self, own_server: RedisServer) -> None:
-        kiqctl, here = Kiqctl(own_server.url), StandIn(own_server.store(), workers=1)
+        kiqctl, here = Kiqctl(own_server.url), FakeSupervisor(own_server.store(), workers=1)
         here.run_jobs(1)
         running = kiqctl.start("quiet", "--wait")
-        kiqctl.wait_said(running, "1 job still runs")
+        kiqctl.wait_printed(running, "1 job still runs")
 
         own_server.kill()
         own_server.start()
@@ -300,29 +312,33 @@ class TestWaiting:
 
 
 class TestRoll:
-    def test_it_is_asked_for_and_not_waited_for(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
-        here = stand_in()
+    def test_it_is_asked_for_and_not_waited_for(
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor]
+    ) -> None:
+        here = fake_supervisor()
 
         assert kiqctl("roll").returncode == 0
 
         assert here.state["roll"]["state"] == "rolling"
 
-    def test_with_wait_it_ends_with_the_last_of_them(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
-        here, there = stand_in("app-1"), stand_in("app-2")
+    def test_with_wait_it_ends_with_the_last_of_them(
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor]
+    ) -> None:
+        here, there = fake_supervisor("app-1"), fake_supervisor("app-2")
         running = kiqctl.start("roll", "--wait")
         wait_until(lambda: here.state["roll"] and there.state["roll"], "both to roll")
 
         here.end_roll()
         there.change(roll={**there.state["roll"], "done": 1})
-        kiqctl.wait_said(running, f"{there.name}: 1 of 2 workers replaced")
+        kiqctl.wait_printed(running, f"{there.name}: 1 of 2 workers replaced")
         there.end_roll()
 
         assert kiqctl.end(running).returncode == 0
 
     def test_one_that_fails_is_an_error_and_the_others_are_waited_for(
-        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor]
     ) -> None:
-        here, there = stand_in("app-1"), stand_in("app-2")
+        here, there = fake_supervisor("app-1"), fake_supervisor("app-2")
         running = kiqctl.start("roll", "--wait", "--json")
         wait_until(lambda: here.state["roll"] and there.state["roll"], "both to roll")
 
@@ -334,8 +350,8 @@ class TestRoll:
         errors = {each["name"]: each["error"] for each in json.loads(done.stdout)["clusters"]}
         assert errors == {here.name: "slot 0: pid 5 exited with 3", there.name: None}
 
-    def test_reload_is_answered(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
-        here = stand_in()
+    def test_reload_is_answered(self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor]) -> None:
+        here = fake_supervisor()
 
         assert kiqctl("reload").returncode == 0
         here.answer = lambda _: "kiqcluster.toml is not valid TOML"
@@ -346,8 +362,10 @@ class TestRoll:
 
 
 class TestReload:
-    def test_with_wait_it_ends_when_all_have_reloaded(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
-        here, there = stand_in("app-1"), stand_in("app-2")
+    def test_with_wait_it_ends_when_all_have_reloaded(
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor]
+    ) -> None:
+        here, there = fake_supervisor("app-1"), fake_supervisor("app-2")
         running = kiqctl.start("reload", "--wait", "--json")
         wait_until(lambda: here.state["reload"] and there.state["reload"], "both to reload")
 
@@ -359,27 +377,31 @@ class TestReload:
         errors = {each["name"]: each["error"] for each in json.loads(done.stdout)["clusters"]}
         assert errors == {here.name: None, there.name: "there is no module appx\nTraceback"}
 
-    def test_one_that_a_roll_holds_up_is_waited_for(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
-        here = stand_in()
+    def test_one_that_a_roll_holds_up_is_waited_for(
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor]
+    ) -> None:
+        here = fake_supervisor()
         here.change(roll={"id": "1", "state": "rolling", "done": 1, "of": 3, "error": ""})
 
         running = kiqctl.start("reload", "--wait")
-        kiqctl.wait_said(running, f"{here.name}: reloads when its roll has ended")
+        kiqctl.wait_printed(running, f"{here.name}: reloads when its roll has ended")
         here.end_roll()
         here.end_reload()
 
         assert kiqctl.end(running).returncode == 0
 
-    def test_a_timeout_is_an_error(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
-        here = stand_in()
+    def test_a_timeout_is_an_error(self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor]) -> None:
+        here = fake_supervisor()
 
         done = kiqctl("reload", "--wait", "--timeout", "0.3s")
 
         assert done.returncode == 1
         assert f"{here.name}: not within" in done.stderr
 
-    def test_a_reason_of_many_lines_is_told_whole(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
-        here = stand_in()
+    def test_a_reason_of_many_lines_is_told_whole(
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor]
+    ) -> None:
+        here = fake_supervisor()
         here.answer = lambda _: "no TOML\nat line 3"
 
         done = kiqctl("reload")
@@ -392,10 +414,10 @@ class TestReload:
 
 class TestDeploy:
     def test_begin_is_a_quiet_with_a_lease_and_a_mark(
-        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn], store: Store
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor], store: Store
     ) -> None:
         """The mark's keys and values are those of Sidekiq's Deploy (reference: deploy.rb of 7.0)."""
-        here = stand_in()
+        here = fake_supervisor()
 
         done = kiqctl("deploy", "begin", "--label", "v42")
 
@@ -411,9 +433,9 @@ class TestDeploy:
         assert 0 < store.call("TTL", "deploylock-v42") <= 60
 
     def test_a_deploy_that_many_begin_is_marked_once(
-        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn], store: Store
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor], store: Store
     ) -> None:
-        stand_in()
+        fake_supervisor()
 
         for _ in range(2):
             assert kiqctl("deploy", "begin", "--label", "v42").returncode == 0
@@ -421,9 +443,9 @@ class TestDeploy:
         assert sum(len(marks(store, key)) for key in store.call("KEYS", "*-marks")) == 1
 
     def test_without_a_label_it_is_gits_last_commit(
-        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn], store: Store, tmp_path: Path
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor], store: Store, tmp_path: Path
     ) -> None:
-        stand_in()
+        fake_supervisor()
         identity = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
         subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
         subprocess.run(["git", *identity, "commit", "-qm", "Ship it", "--allow-empty"], cwd=tmp_path, check=True)
@@ -434,29 +456,31 @@ class TestDeploy:
         assert next(iter(marks(store, key).values())).endswith(" Ship it")
 
     def test_one_that_does_not_begin_everywhere_is_no_deploy(
-        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn], store: Store
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor], store: Store
     ) -> None:
-        stand_in("app-1").answer = lambda _: "the cluster is stopping"
-        stand_in("app-2")
+        fake_supervisor("app-1").answer = lambda _: "the cluster is stopping"
+        fake_supervisor("app-2")
 
         assert kiqctl("deploy", "begin").returncode == 1
 
         assert store.call("KEYS", "*-marks") == []
 
-    def test_begin_can_wait_until_nothing_runs(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
-        here = stand_in(workers=1)
+    def test_begin_can_wait_until_nothing_runs(
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor]
+    ) -> None:
+        here = fake_supervisor(workers=1)
         here.run_jobs(1)
 
         running = kiqctl.start("deploy", "begin", "--wait", "--lease", "5m")
-        kiqctl.wait_said(running, "1 job still runs")
+        kiqctl.wait_printed(running, "1 job still runs")
         here.run_jobs(0)
 
         assert kiqctl.end(running).returncode == 0
 
     def test_commit_rolls_every_supervisor_and_fails_when_one_does(
-        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor]
     ) -> None:
-        here, there = stand_in("app-1"), stand_in("app-2")
+        here, there = fake_supervisor("app-1"), fake_supervisor("app-2")
 
         running = kiqctl.start("deploy", "commit")
         wait_until(lambda: here.state["roll"] and there.state["roll"], "both to roll")
@@ -467,8 +491,8 @@ class TestDeploy:
         assert done.returncode == 1
         assert f"{there.name}: it did not boot" in done.stderr
 
-    def test_commit_is_fine_when_all_are(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
-        here = stand_in()
+    def test_commit_is_fine_when_all_are(self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor]) -> None:
+        here = fake_supervisor()
 
         running = kiqctl.start("deploy", "commit")
         wait_until(lambda: here.state["roll"], "it to roll")
@@ -476,8 +500,8 @@ class TestDeploy:
 
         assert kiqctl.end(running).returncode == 0
 
-    def test_abort_resumes(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
-        here, there = stand_in("app-1"), stand_in("app-2")
+    def test_abort_resumes(self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor]) -> None:
+        here, there = fake_supervisor("app-1"), fake_supervisor("app-2")
         kiqctl("deploy", "begin", "--host", "app-1")
 
         assert kiqctl("deploy", "abort").returncode == 0
@@ -486,9 +510,9 @@ class TestDeploy:
         assert here.state["quiet_by"] == ""
 
     def test_while_one_deploys_another_is_refused_at_each_step(
-        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor]
     ) -> None:
-        here = stand_in()
+        here = fake_supervisor()
         kiqctl("deploy", "begin", "--owner", "mira")
 
         for step in ("begin", "commit", "abort", "status"):
@@ -505,9 +529,9 @@ class TestDeploy:
         assert kiqctl("deploy", "status").stdout == "no deploy is in progress\n"
 
     def test_an_abort_that_belongs_to_no_open_deploy_rolls_nothing_back(
-        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor]
     ) -> None:
-        here = stand_in()
+        here = fake_supervisor()
 
         done = kiqctl("deploy", "abort", "--json")
 
@@ -522,9 +546,9 @@ class TestDeploy:
 
 class TestPs:
     def test_processes_are_shown_by_supervisor(
-        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn], store: Store
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor], store: Store
     ) -> None:
-        here, there = stand_in("app-1", workers=2), stand_in("app-2", workers=1)
+        here, there = fake_supervisor("app-1", workers=2), fake_supervisor("app-2", workers=1)
         here.run_jobs(2, 1)
         here.change(quiet_by="kiqctl@x", lease_remaining=900.0)
         there.change(
@@ -547,9 +571,9 @@ class TestPs:
             assert word in plain
 
     def test_what_is_left_of_a_lease_runs_down_with_the_age_of_the_news(
-        self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn], store: Store
+        self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor], store: Store
     ) -> None:
-        here = stand_in(workers=1)
+        here = fake_supervisor(workers=1)
         here.change(quiet_by="kiqctl@x", lease_remaining=900.0)
         store.call("EXPIRE", here.workers[0], 20)  # it has beaten 40 s ago
 
@@ -558,9 +582,9 @@ class TestPs:
         assert 840 < shown["lease_remaining"] <= 860
         assert 40 <= shown["workers"][0]["age"] < 60
 
-    def test_a_host_narrows_it(self, kiqctl: Kiqctl, stand_in: Callable[..., StandIn]) -> None:
-        stand_in("app-1")
-        there = stand_in("app-2")
+    def test_a_host_narrows_it(self, kiqctl: Kiqctl, fake_supervisor: Callable[..., FakeSupervisor]) -> None:
+        fake_supervisor("app-1")
+        there = fake_supervisor("app-2")
 
         shown = json.loads(kiqctl("ps", "--json", "--host", "app-2").stdout)
 
@@ -616,9 +640,9 @@ class TestFailures:
         assert "NOAUTH" in done.stderr
 
     def test_redis_is_found_as_kiqcluster_finds_it(
-        self, redis_server: RedisServer, stand_in: Callable[..., StandIn], tmp_path: Path
+        self, redis_server: RedisServer, fake_supervisor: Callable[..., FakeSupervisor], tmp_path: Path
     ) -> None:
-        stand_in()
+        fake_supervisor()
         (tmp_path / "kiqcluster.toml").write_text(f'[env.staging]\nredis = "{redis_server.url}"\n')
         elsewhere = Kiqctl(None)
 
@@ -629,9 +653,13 @@ class TestFailures:
 
     @pytest.mark.parametrize("words", [["ps"], ["quiet"], ["resume"], ["deploy", "abort"]])
     def test_a_slip_in_a_setting_that_it_does_not_need_does_not_take_it_away(
-        self, redis_server: RedisServer, stand_in: Callable[..., StandIn], tmp_path: Path, words: list[str]
+        self,
+        redis_server: RedisServer,
+        fake_supervisor: Callable[..., FakeSupervisor],
+        tmp_path: Path,
+        words: list[str],
     ) -> None:
-        stand_in()
+        fake_supervisor()
         (tmp_path / "kiqcluster.toml").write_text("max_concurency = 2\n")
 
         done = Kiqctl(None)(*words, cwd=tmp_path, REDIS_URL=redis_server.url)

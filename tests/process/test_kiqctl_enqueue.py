@@ -9,9 +9,9 @@ import pytest
 
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
+from tests.fake_supervisor import publish
 from tests.process.kiqctl import Kiqctl
 from tests.stage import Stage
-from tests.standin import publish
 
 
 def scheduled(store: Store) -> list[tuple[Any, float]]:

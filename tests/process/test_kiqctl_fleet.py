@@ -33,7 +33,7 @@ def quiet_workers(kiqctl: Kiqctl) -> list[tuple[int, bool]]:
 
 
 def wait_queued(stage: Stage, word: str, queue: str = "default") -> None:
-    """Wait until that job, and no other, lies in the queue: a bell of the quiet worker may hold it for a moment."""
+    """Wait until that job, and no other, is in the queue: a wake list of the quiet worker may hold it for a moment."""
     wait_until(lambda: stage.queued_args(queue) == [word], f"{word} to lie in {queue}")
 
 
@@ -96,7 +96,7 @@ class TestQuiet:
         stage.occupy(cluster)
 
         running = kiqctl.start("quiet", "--wait")
-        kiqctl.wait_said(running, "1 job still runs")
+        kiqctl.wait_printed(running, "1 job still runs")
         stage.push("record", "b")
         stage.release()
 

@@ -106,7 +106,7 @@ class TestCluster:
         stage.push("record", "paused", queue="other")
         stage.push("record", "served")
         stage.wait_noted("ran served")
-        wait_until(lambda: stage.queued_args("other") == ["paused"], "the bell to put it back")
+        wait_until(lambda: stage.queued_args("other") == ["paused"], "the quiet process to put it back")
         stage.push("record", "served too")
         stage.wait_noted("ran served too")
         assert "ran paused" not in stage.notes()

@@ -1,4 +1,4 @@
-"""kiqctl ps: what it says of clusters in trouble, or half-way somewhere; stand-ins play them, and real ones."""
+"""kiqctl ps: what it says of clusters in trouble, or half-way somewhere, fake ones and real ones."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from typing import Any
 import pytest
 
 from kiqcluster.store import Store
+from tests.fake_supervisor import FakeControlSocket, FakeSupervisor, fake_control_socket
 from tests.kit import wait_until
 from tests.process.kiqctl import Kiqctl
 from tests.process.releases import Releases
 from tests.stage import Stage
-from tests.standin import Door, StandIn, door
 
 TRACEBACK = "slot 1: pid 9 exited with 3\nTraceback (most recent call last):\n  File x\nRuntimeError: no database"
 
 
 @pytest.fixture
-def here(store: Store) -> Iterator[StandIn]:
+def here(store: Store) -> Iterator[FakeSupervisor]:
     """A supervisor with the workers 101 and 102."""
-    supervisor = StandIn(store)
+    supervisor = FakeSupervisor(store)
     yield supervisor
     supervisor.close()
 
 
 @pytest.fixture
-def behind(tmp_path: Path) -> Iterator[Door]:
+def behind(tmp_path: Path) -> Iterator[FakeControlSocket]:
     """A supervisor with the same workers behind a control socket."""
-    with door(tmp_path / "control.sock") as supervisor:
+    with fake_control_socket(tmp_path / "control.sock") as supervisor:
         yield supervisor
 
 
@@ -65,7 +65,7 @@ def steady(line: str) -> str:
 
 
 def test_a_slot_whose_worker_has_died_shows_how_often_and_how_long_ago(
-    kiqctl: Kiqctl, here: StandIn, behind: Door
+    kiqctl: Kiqctl, here: FakeSupervisor, behind: FakeControlSocket
 ) -> None:
     died_at = here.beat - 180
     here.change(children=[child(0, 101, restarts=3, died_at=died_at), child(1, 102, restarts=0), child(2, None)])
@@ -96,7 +96,7 @@ def test_restarts_on_purpose_do_not_count_and_others_do_by_redis_and_by_socket(
 # the latest roll
 
 
-def test_a_failed_roll_is_one_line_with_its_time_and_the_way_to_the_whole(kiqctl: Kiqctl, here: StandIn) -> None:
+def test_a_failed_roll_is_one_line_with_its_time_and_the_way_to_the_whole(kiqctl: Kiqctl, here: FakeSupervisor) -> None:
     report = {"id": "1", "state": "failed", "done": 1, "of": 3, "error": TRACEBACK, "ended_at": here.beat - 180}
     here.change(roll=report)
 
@@ -110,13 +110,13 @@ def test_a_failed_roll_is_one_line_with_its_time_and_the_way_to_the_whole(kiqctl
     assert json.loads(kiqctl("ps", "--json").stdout)["clusters"][0]["roll"]["error"] == TRACEBACK
 
 
-def test_a_roll_that_is_done_is_told_until_the_next(kiqctl: Kiqctl, here: StandIn) -> None:
+def test_a_roll_that_is_done_is_told_until_the_next(kiqctl: Kiqctl, here: FakeSupervisor) -> None:
     here.change(roll={"id": "1", "state": "done", "done": 2, "of": 2, "error": "", "ended_at": here.beat - 60})
 
     assert [steady(line) for line in head(kiqctl("ps").stdout)[1:]] == ["  rolled 2 of 2, 1m ago"]
 
 
-def test_one_of_which_nobody_told_the_time_is_told_without(kiqctl: Kiqctl, here: StandIn) -> None:
+def test_one_of_which_nobody_told_the_time_is_told_without(kiqctl: Kiqctl, here: FakeSupervisor) -> None:
     here.change(roll={"id": "1", "state": "done", "done": 2, "of": 2, "error": ""})
 
     assert head(kiqctl("ps").stdout)[1:] == ["  rolled 2 of 2"]
@@ -124,7 +124,7 @@ def test_one_of_which_nobody_told_the_time_is_told_without(kiqctl: Kiqctl, here:
 
 @pytest.mark.parametrize("nonsense", ["x\x1b[2J", None, [1], {}, 1e300, -1])
 def test_a_supervisor_that_tells_nonsense_hides_no_other_and_can_be_told(
-    kiqctl: Kiqctl, here: StandIn, nonsense: Any
+    kiqctl: Kiqctl, here: FakeSupervisor, nonsense: Any
 ) -> None:
     fields = ("slots", "lease_remaining", "quiet_by", "roll", "reload", "at", "children", "version", "restart_needed")
     here.change(**dict.fromkeys(fields, nonsense))
@@ -135,7 +135,7 @@ def test_a_supervisor_that_tells_nonsense_hides_no_other_and_can_be_told(
         assert "\x1b" not in done.stdout
 
 
-def test_orders_that_are_no_rolls_say_nothing_of_the_latest_one(kiqctl: Kiqctl, here: StandIn) -> None:
+def test_orders_that_are_no_rolls_say_nothing_of_the_latest_one(kiqctl: Kiqctl, here: FakeSupervisor) -> None:
     here.change(roll={"id": "1", "state": "failed", "done": 1, "of": 3, "error": TRACEBACK})
 
     for order in ("quiet", "resume"):
@@ -146,7 +146,7 @@ def test_orders_that_are_no_rolls_say_nothing_of_the_latest_one(kiqctl: Kiqctl, 
         assert "failed" not in done.stdout
 
 
-def test_a_failed_reload_is_told_likewise(kiqctl: Kiqctl, here: StandIn) -> None:
+def test_a_failed_reload_is_told_likewise(kiqctl: Kiqctl, here: FakeSupervisor) -> None:
     here.change(reload={"id": "1", "state": "failed", "error": "no TOML", "ended_at": here.beat - 60})
 
     assert [steady(line) for line in head(kiqctl("ps").stdout)[1:]] == ["  the last reload failed 1m ago: no TOML"]
@@ -166,7 +166,7 @@ STATES = {
 
 
 @pytest.mark.parametrize("words", STATES)
-def test_a_process_says_how_it_stands(kiqctl: Kiqctl, here: StandIn, words: str) -> None:
+def test_a_process_says_how_it_stands(kiqctl: Kiqctl, here: FakeSupervisor, words: str) -> None:
     if words == "quiet":
         here.quiet_alone = {here.workers[0]}
     here.change(children=[STATES[words], child(1, 102)])
@@ -175,7 +175,7 @@ def test_a_process_says_how_it_stands(kiqctl: Kiqctl, here: StandIn, words: str)
 
 
 @pytest.mark.parametrize("words", STATES)
-def test_and_so_it_does_by_the_control_socket(kiqctl: Kiqctl, behind: Door, words: str) -> None:
+def test_and_so_it_does_by_the_control_socket(kiqctl: Kiqctl, behind: FakeControlSocket, words: str) -> None:
     slot = {name: STATES[words][name] for name in ("state", "redis", "waits_for")}
     behind.document["slots"][0] |= {**slot, "quiet": words == "quiet"}
 
@@ -184,7 +184,7 @@ def test_and_so_it_does_by_the_control_socket(kiqctl: Kiqctl, behind: Door, word
     assert [row["STATE"] for row in table(done.stdout)] == [words, "serves"]
 
 
-def test_a_worker_that_is_not_in_redis_yet_and_an_empty_slot_are_rows(kiqctl: Kiqctl, here: StandIn) -> None:
+def test_a_worker_that_is_not_in_redis_yet_and_an_empty_slot_are_rows(kiqctl: Kiqctl, here: FakeSupervisor) -> None:
     rows = [child(0, 101), child(1, 102), child(2, 103, "booting"), child(3, None, "backoff", backoff=30.0)]
     here.change(children=rows, slots=4)
 
@@ -200,7 +200,7 @@ def test_a_worker_that_is_not_in_redis_yet_and_an_empty_slot_are_rows(kiqctl: Ki
     assert len(json.loads(kiqctl("ps", "--json").stdout)["clusters"][0]["children"]) == 4
 
 
-def test_successors_and_those_that_leave_are_rows_by_the_socket_too(kiqctl: Kiqctl, behind: Door) -> None:
+def test_successors_and_those_that_leave_are_rows_by_the_socket_too(kiqctl: Kiqctl, behind: FakeControlSocket) -> None:
     slot = behind.document["slots"][0]
     slot["successor"] = {**slot, "pid": 201, "state": "booting"}
     slot["leaving"] = [{**slot, "pid": 301, "state": "stopping", "successor": None}]
@@ -216,7 +216,7 @@ def test_successors_and_those_that_leave_are_rows_by_the_socket_too(kiqctl: Kiqc
     ]
 
 
-def test_workers_of_which_their_supervisor_does_not_tell_are_rows(kiqctl: Kiqctl, here: StandIn) -> None:
+def test_workers_of_which_their_supervisor_does_not_tell_are_rows(kiqctl: Kiqctl, here: FakeSupervisor) -> None:
     """It tells of at most 64; and news may be older than a worker."""
     here.change(children=[child(1, 102)])
 
@@ -224,7 +224,7 @@ def test_workers_of_which_their_supervisor_does_not_tell_are_rows(kiqctl: Kiqctl
 
 
 @pytest.mark.parametrize("slots", ["nonsense", [1, None, {"slot": "x"}, {"slot": 0}], {"slot": 0}, 7])
-def test_what_is_no_news_breaks_nothing(kiqctl: Kiqctl, here: StandIn, slots: Any) -> None:
+def test_what_is_no_news_breaks_nothing(kiqctl: Kiqctl, here: FakeSupervisor, slots: Any) -> None:
     here.change(children=slots, roll="x", reload=[1], at="soon", lease_remaining=None)
 
     done = kiqctl("ps")
@@ -236,7 +236,7 @@ def test_what_is_no_news_breaks_nothing(kiqctl: Kiqctl, here: StandIn, slots: An
 # which code runs
 
 
-def test_releases_are_shown_while_not_all_run_the_same(kiqctl: Kiqctl, here: StandIn) -> None:
+def test_releases_are_shown_while_not_all_run_the_same(kiqctl: Kiqctl, here: FakeSupervisor) -> None:
     here.change(children=[child(0, 101), child(1, 102), child(2, None, "backoff", release="")])
     assert "RELEASE" not in kiqctl("ps").stdout
 
@@ -247,13 +247,13 @@ def test_releases_are_shown_while_not_all_run_the_same(kiqctl: Kiqctl, here: Sta
     assert "GENERATION" not in shown[0]
 
 
-def test_releases_of_one_name_are_shown_by_their_paths(kiqctl: Kiqctl, here: StandIn) -> None:
+def test_releases_of_one_name_are_shown_by_their_paths(kiqctl: Kiqctl, here: FakeSupervisor) -> None:
     here.change(children=[child(0, 101, release="/srv/5/shop"), child(1, 102, release="/srv/6/shop")])
 
     assert [row["RELEASE"] for row in table(kiqctl("ps").stdout)] == ["/srv/5/shop", "/srv/6/shop"]
 
 
-def test_code_that_was_changed_in_place_is_told_apart_by_its_generation(kiqctl: Kiqctl, here: StandIn) -> None:
+def test_code_that_was_changed_in_place_is_told_apart_by_its_generation(kiqctl: Kiqctl, here: FakeSupervisor) -> None:
     here.change(children=[child(0, 101, generation=3), child(1, 102, generation=2)])
 
     shown = table(kiqctl("ps").stdout)
@@ -265,7 +265,7 @@ def test_code_that_was_changed_in_place_is_told_apart_by_its_generation(kiqctl: 
 # what waits, and what is old
 
 
-def test_what_waits_is_said(kiqctl: Kiqctl, here: StandIn, behind: Door) -> None:
+def test_what_waits_is_said(kiqctl: Kiqctl, here: FakeSupervisor, behind: FakeControlSocket) -> None:
     needs = {"reload_needed": "groups", "roll_needed": "max_retries", "restart_needed": "0.2 is installed\nmore"}
     here.change(**needs)
     behind.document |= needs
@@ -278,7 +278,7 @@ def test_what_waits_is_said(kiqctl: Kiqctl, here: StandIn, behind: Door) -> None
 
 @pytest.mark.parametrize(("lag", "is_said"), [(10.0, False), (60.0, True)])
 def test_a_supervisor_that_says_nothing_while_its_workers_beat_is_told(
-    kiqctl: Kiqctl, here: StandIn, lag: float, is_said: bool
+    kiqctl: Kiqctl, here: FakeSupervisor, lag: float, is_said: bool
 ) -> None:
     here.change(at=here.beat - lag, quiet_by="kiqctl@x", lease_remaining=900.0)
 

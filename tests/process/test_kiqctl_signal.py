@@ -10,21 +10,21 @@ import pytest
 
 from kiqcluster.control import process_registry
 from kiqcluster.store import Store
+from tests.fake_supervisor import FakeSupervisor, publish
 from tests.kit import is_alive, wait_until
 from tests.process.kiqctl import Kiqctl
 from tests.stage import Stage
-from tests.standin import StandIn, publish
 
 RUBY = "rails-1:7:cccccccccccc"
-Put = Callable[..., StandIn]
+Put = Callable[..., FakeSupervisor]
 
 
 @pytest.fixture
-def stand_in(store: Store) -> Iterator[Put]:
-    made: list[StandIn] = []
+def fake_supervisor(store: Store) -> Iterator[Put]:
+    made: list[FakeSupervisor] = []
 
-    def make(*arguments: Any, **options: Any) -> StandIn:
-        made.append(StandIn(store, *arguments, **options))
+    def make(*arguments: Any, **options: Any) -> FakeSupervisor:
+        made.append(FakeSupervisor(store, *arguments, **options))
         return made[-1]
 
     yield make
@@ -42,9 +42,9 @@ class TestWhom:
         ("name", "action"), [("TSTP", "quiet"), ("CONT", "resume"), ("USR2", "roll"), ("sighup", "reload")]
     )
     def test_a_supervisor_does_it_with_all_of_its_cluster(
-        self, kiqctl: Kiqctl, stand_in: Put, name: str, action: str
+        self, kiqctl: Kiqctl, fake_supervisor: Put, name: str, action: str
     ) -> None:
-        here, there = stand_in("app-1", pid=100), stand_in("app-1", pid=200)
+        here, there = fake_supervisor("app-1", pid=100), fake_supervisor("app-1", pid=200)
 
         done = kiqctl("signal", name, here.name)
 
@@ -53,8 +53,8 @@ class TestWhom:
         assert there.received == []
         assert here.name in done.stdout  # and what it will do, in words
 
-    def test_a_worker_does_it_alone(self, kiqctl: Kiqctl, stand_in: Put) -> None:
-        here = stand_in(workers=3)
+    def test_a_worker_does_it_alone(self, kiqctl: Kiqctl, fake_supervisor: Put) -> None:
+        here = fake_supervisor(workers=3)
         here.obeys_alone = True
 
         done = kiqctl("signal", "TSTP", here.workers[1].rpartition(":")[0])
@@ -64,9 +64,9 @@ class TestWhom:
         assert (worker, message.action, message.scope) == (here.workers[1], "quiet", "process")
 
     def test_the_stacks_of_a_worker_that_reads_nothing_are_asked_of_its_supervisor(
-        self, kiqctl: Kiqctl, stand_in: Put
+        self, kiqctl: Kiqctl, fake_supervisor: Put
     ) -> None:
-        here = stand_in(workers=2)
+        here = fake_supervisor(workers=2)
         here.deafen(here.workers[0])
         here.change(children=[{"slot": 0, "pid": 101, "state": "unresponsive"}, {"slot": 1, "pid": 102}])
 
@@ -80,9 +80,9 @@ class TestWhom:
 
     @pytest.mark.parametrize("identity", ["app-1:101", "app-1:100"])
     def test_where_no_worker_can_pass_it_on_it_says_what_can(
-        self, kiqctl: Kiqctl, stand_in: Put, identity: str
+        self, kiqctl: Kiqctl, fake_supervisor: Put, identity: str
     ) -> None:
-        here = stand_in(workers=1)
+        here = fake_supervisor(workers=1)
         here.deafen(*here.workers)
         here.change(children=[{"slot": 0, "pid": 101, "state": "unresponsive"}])
 
@@ -112,16 +112,16 @@ class TestWhom:
         assert "TSTP, TERM and TTIN" in done.stderr
         assert signals(store) == []
 
-    def test_what_is_for_clusters_names_the_supervisor_of_a_worker(self, kiqctl: Kiqctl, stand_in: Put) -> None:
-        here = stand_in()
+    def test_what_is_for_clusters_names_the_supervisor_of_a_worker(self, kiqctl: Kiqctl, fake_supervisor: Put) -> None:
+        here = fake_supervisor()
 
         done = kiqctl("signal", "USR2", here.workers[0])
 
         assert done.returncode == 2
         assert here.name in done.stderr
 
-    def test_all_are_all_clusters_and_rubys(self, kiqctl: Kiqctl, stand_in: Put, store: Store) -> None:
-        here, there = stand_in("app-1"), stand_in("app-2")
+    def test_all_are_all_clusters_and_rubys(self, kiqctl: Kiqctl, fake_supervisor: Put, store: Store) -> None:
+        here, there = fake_supervisor("app-1"), fake_supervisor("app-2")
         publish(store, RUBY, labels=[])
 
         done = kiqctl("signal", "TSTP", "--all", "--json")
@@ -131,16 +131,18 @@ class TestWhom:
         assert signals(store) == [b"TSTP"]
         assert {each["name"] for each in json.loads(done.stdout)["clusters"]} == {here.name, there.name, RUBY}
 
-    def test_all_of_a_host_are_those(self, kiqctl: Kiqctl, stand_in: Put, store: Store) -> None:
-        here, there = stand_in("app-1"), stand_in("app-2")
+    def test_all_of_a_host_are_those(self, kiqctl: Kiqctl, fake_supervisor: Put, store: Store) -> None:
+        here, there = fake_supervisor("app-1"), fake_supervisor("app-2")
         publish(store, RUBY, labels=[])
 
         assert kiqctl("signal", "TSTP", "--all", "--host", "app-1").returncode == 0
 
         assert (here.actions, there.actions, signals(store)) == (["quiet"], [], [])
 
-    def test_where_ruby_cannot_the_others_do_and_it_is_said(self, kiqctl: Kiqctl, stand_in: Put, store: Store) -> None:
-        here = stand_in("app-1")
+    def test_where_ruby_cannot_the_others_do_and_it_is_said(
+        self, kiqctl: Kiqctl, fake_supervisor: Put, store: Store
+    ) -> None:
+        here = fake_supervisor("app-1")
         publish(store, RUBY, labels=[])
 
         done = kiqctl("signal", "CONT", "--all")
@@ -149,8 +151,8 @@ class TestWhom:
         assert "1 process of Ruby's Sidekiq left out" in done.stderr
         assert (here.actions, signals(store)) == (["resume"], [])
 
-    def test_everything_is_not_stopped_by_accident(self, kiqctl: Kiqctl, stand_in: Put, store: Store) -> None:
-        here = stand_in("app-1", workers=2)
+    def test_everything_is_not_stopped_by_accident(self, kiqctl: Kiqctl, fake_supervisor: Put, store: Store) -> None:
+        here = fake_supervisor("app-1", workers=2)
         publish(store, RUBY, labels=[])
 
         done = kiqctl("signal", "TERM", "--all")
@@ -168,8 +170,10 @@ class TestWhom:
         assert kiqctl("signal", *words).returncode == 2
 
     @pytest.mark.parametrize("identity", ["app-1", "app-1:999", "nobody:1", ""])
-    def test_nobody_or_several_of_that_name_is_exit_1(self, kiqctl: Kiqctl, stand_in: Put, identity: str) -> None:
-        here = stand_in("app-1")
+    def test_nobody_or_several_of_that_name_is_exit_1(
+        self, kiqctl: Kiqctl, fake_supervisor: Put, identity: str
+    ) -> None:
+        here = fake_supervisor("app-1")
 
         done = kiqctl("signal", "TSTP", identity)
 
@@ -179,8 +183,8 @@ class TestWhom:
 
 
 class TestDump:
-    def test_without_an_identity_all_are_asked(self, kiqctl: Kiqctl, stand_in: Put, store: Store) -> None:
-        here = stand_in("app-1")
+    def test_without_an_identity_all_are_asked(self, kiqctl: Kiqctl, fake_supervisor: Put, store: Store) -> None:
+        here = fake_supervisor("app-1")
         publish(store, RUBY, labels=[])
 
         assert kiqctl("dump").returncode == 0

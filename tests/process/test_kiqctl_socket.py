@@ -1,4 +1,4 @@
-"""kiqctl by the control socket: one supervisor, no Redis; a stand-in answers."""
+"""kiqctl by the control socket: one supervisor, no Redis; a fake one answers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from kiqcluster.control.control_messages import new_message
 from kiqcluster.control.socket_transport import SocketTransport
 from kiqcluster.errors import KiqError
 from kiqcluster.process.durations import parse_duration
+from tests.fake_supervisor import FakeControlSocket, fake_control_socket
 from tests.kit import free_port, wait_until
 from tests.process.kiqctl import Kiqctl
-from tests.standin import Door, door
 
 
 @pytest.fixture
@@ -29,12 +29,12 @@ def kiqctl() -> Iterator[Kiqctl]:
 
 
 @pytest.fixture
-def supervisor(tmp_path: Path) -> Iterator[Door]:
-    with door(tmp_path / "control.sock") as supervisor:
+def supervisor(tmp_path: Path) -> Iterator[FakeControlSocket]:
+    with fake_control_socket(tmp_path / "control.sock") as supervisor:
         yield supervisor
 
 
-def test_quiet_is_a_post_with_lease_and_name(kiqctl: Kiqctl, supervisor: Door) -> None:
+def test_quiet_is_a_post_with_lease_and_name(kiqctl: Kiqctl, supervisor: FakeControlSocket) -> None:
     done = kiqctl("quiet", "--lease", "15m", "--socket", str(supervisor.path))
 
     assert done.returncode == 0, done.stderr
@@ -46,27 +46,27 @@ def test_quiet_is_a_post_with_lease_and_name(kiqctl: Kiqctl, supervisor: Door) -
 
 @pytest.mark.parametrize(("text", "seconds"), [("0", 0), ("0.5", 0.5), ("30d", 2_592_000), ("1157d", 99_964_800)])
 def test_every_lease_is_sent_in_a_form_that_a_supervisor_reads(
-    kiqctl: Kiqctl, supervisor: Door, text: str, seconds: float
+    kiqctl: Kiqctl, supervisor: FakeControlSocket, text: str, seconds: float
 ) -> None:
     kiqctl("quiet", "--lease", text, "--socket", str(supervisor.path))
 
     assert parse_duration(supervisor.asked[0][2]["lease"]) == seconds
 
 
-def test_without_a_lease_the_supervisors_own_holds(kiqctl: Kiqctl, supervisor: Door) -> None:
+def test_without_a_lease_the_supervisors_own_holds(kiqctl: Kiqctl, supervisor: FakeControlSocket) -> None:
     assert kiqctl("quiet", "--socket", str(supervisor.path)).returncode == 0
 
     assert "lease" not in supervisor.asked[0][2]
 
 
 @pytest.mark.parametrize("action", ["resume", "reload", "roll"])
-def test_the_others_are_posts_too(kiqctl: Kiqctl, supervisor: Door, action: str) -> None:
+def test_the_others_are_posts_too(kiqctl: Kiqctl, supervisor: FakeControlSocket, action: str) -> None:
     assert kiqctl(action, "--socket", str(supervisor.path)).returncode == 0
 
     assert supervisor.asked[0][:2] == ("POST", f"/{action}")
 
 
-def test_a_refusal_is_an_error_with_its_reason(kiqctl: Kiqctl, supervisor: Door) -> None:
+def test_a_refusal_is_an_error_with_its_reason(kiqctl: Kiqctl, supervisor: FakeControlSocket) -> None:
     supervisor.refusal = "the cluster is stopping"
 
     done = kiqctl("roll", "--wait", "--json", "--socket", str(supervisor.path))
@@ -76,17 +76,17 @@ def test_a_refusal_is_an_error_with_its_reason(kiqctl: Kiqctl, supervisor: Door)
     assert cluster["error"] == "the cluster is stopping"
 
 
-def test_with_wait_quiet_ends_when_nothing_runs(kiqctl: Kiqctl, supervisor: Door) -> None:
+def test_with_wait_quiet_ends_when_nothing_runs(kiqctl: Kiqctl, supervisor: FakeControlSocket) -> None:
     supervisor.set_slots(busy=2, last_beat_ago=0.0)
 
     running = kiqctl.start("quiet", "--wait", "--socket", str(supervisor.path))
-    kiqctl.wait_said(running, "4 jobs still run")
+    kiqctl.wait_printed(running, "4 jobs still run")
     supervisor.set_slots(busy=0)
 
     assert kiqctl.end(running).returncode == 0
 
 
-def test_beats_from_before_the_quiet_do_not_count(kiqctl: Kiqctl, supervisor: Door) -> None:
+def test_beats_from_before_the_quiet_do_not_count(kiqctl: Kiqctl, supervisor: FakeControlSocket) -> None:
     """A job may have begun since: only a beat from afterwards knows."""
     supervisor.set_slots(busy=0, last_beat_ago=60.0)
 
@@ -98,7 +98,7 @@ def test_beats_from_before_the_quiet_do_not_count(kiqctl: Kiqctl, supervisor: Do
     assert kiqctl.end(running).returncode == 0
 
 
-def test_with_wait_roll_ends_with_the_roll_of_that_id(kiqctl: Kiqctl, supervisor: Door) -> None:
+def test_with_wait_roll_ends_with_the_roll_of_that_id(kiqctl: Kiqctl, supervisor: FakeControlSocket) -> None:
     supervisor.document["roll"] = {"id": "earlier", "state": "done", "done": 2, "of": 2, "error": ""}
 
     running = kiqctl.start("roll", "--wait", "--socket", str(supervisor.path))
@@ -108,7 +108,7 @@ def test_with_wait_roll_ends_with_the_roll_of_that_id(kiqctl: Kiqctl, supervisor
     assert kiqctl.end(running).returncode == 0
 
 
-def test_a_roll_that_fails_is_an_error(kiqctl: Kiqctl, supervisor: Door) -> None:
+def test_a_roll_that_fails_is_an_error(kiqctl: Kiqctl, supervisor: FakeControlSocket) -> None:
     running = kiqctl.start("roll", "--wait", "--socket", str(supervisor.path))
     wait_until(lambda: supervisor.document["roll"], "it to roll")
     supervisor.document["roll"] = {**supervisor.document["roll"], "state": "failed", "error": "it did not boot"}
@@ -118,7 +118,7 @@ def test_a_roll_that_fails_is_an_error(kiqctl: Kiqctl, supervisor: Door) -> None
     assert "it did not boot" in done.stderr
 
 
-def test_with_wait_reload_ends_with_the_reload_of_that_id(kiqctl: Kiqctl, supervisor: Door) -> None:
+def test_with_wait_reload_ends_with_the_reload_of_that_id(kiqctl: Kiqctl, supervisor: FakeControlSocket) -> None:
     supervisor.document["reload"] = {"id": "earlier", "state": "failed", "error": "no TOML", "ended_at": 1.0}
 
     running = kiqctl.start("reload", "--wait", "--socket", str(supervisor.path))
@@ -130,7 +130,7 @@ def test_with_wait_reload_ends_with_the_reload_of_that_id(kiqctl: Kiqctl, superv
     assert "no module appx" in done.stderr
 
 
-def test_a_resume_says_whose_quiet_it_may_end(supervisor: Door) -> None:
+def test_a_resume_says_whose_quiet_it_may_end(supervisor: FakeControlSocket) -> None:
     SocketTransport(str(supervisor.path)).send(new_message("resume", name="deploy", whose="deploy"))
 
     assert supervisor.asked[0][2]["whose"] == "deploy"
@@ -152,7 +152,7 @@ def test_an_order_that_is_not_answered_may_be_done_yet(tmp_path: Path, monkeypat
     assert "may be" not in str(statuses.value)
 
 
-def test_ps_shows_what_status_says(kiqctl: Kiqctl, supervisor: Door) -> None:
+def test_ps_shows_what_status_says(kiqctl: Kiqctl, supervisor: FakeControlSocket) -> None:
     supervisor.set_slots(busy=2)
     supervisor.document["slots"][1]["pid"] = None  # it waits for its next try
 
@@ -200,7 +200,7 @@ def test_what_listens_there_may_be_something_else(kiqctl: Kiqctl, tmp_path: Path
     assert "Traceback" not in done.stderr
 
 
-def test_busy_shows_what_runs_at_this_moment(kiqctl: Kiqctl, supervisor: Door) -> None:
+def test_busy_shows_what_runs_at_this_moment(kiqctl: Kiqctl, supervisor: FakeControlSocket) -> None:
     since = SystemClock.now() - 90
     supervisor.set_slots(running=[{"jid": "b4a5", "class": "SendInvoice", "since": since}])
     place = ("--socket", str(supervisor.path))

@@ -13,11 +13,11 @@ import pytest
 
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
+from tests.fake_supervisor import FakeSupervisor, publish
 from tests.kit import RedisServer, free_port, wait_until
 from tests.process.kiqctl import Kiqctl
 from tests.process.terminal import Terminal
 from tests.stage import Stage
-from tests.standin import StandIn, publish
 
 OpenTop = Callable[..., Terminal]
 RUBY = "rails-1:7:cccccccccccc"
@@ -42,8 +42,8 @@ def open_top(redis_server: RedisServer) -> Iterator[OpenTop]:
 
 
 @pytest.fixture
-def stand_in(store: Store) -> Iterator[StandIn]:
-    here = StandIn(store, workers=2)
+def fake_supervisor(store: Store) -> Iterator[FakeSupervisor]:
+    here = FakeSupervisor(store, workers=2)
     yield here
     here.close()
 
@@ -237,32 +237,36 @@ class TestKeys:
         top.press("y")
         wait_until(lambda: stage.store.call("SMEMBERS", "paused") == [], "the queue to be paused no more")
 
-    def test_a_cluster_is_quieted_and_resumed(self, store: Store, stand_in: StandIn, open_top: OpenTop) -> None:
+    def test_a_cluster_is_quieted_and_resumed(
+        self, store: Store, fake_supervisor: FakeSupervisor, open_top: OpenTop
+    ) -> None:
         top = open_top()
         top.press("2")
-        top.wait_shown(stand_in.name)
+        top.wait_shown(fake_supervisor.name)
 
         top.press("Q")
-        top.wait_shown(f"quiet the cluster {stand_in.name}?")
+        top.wait_shown(f"quiet the cluster {fake_supervisor.name}?")
         top.press("y")
         top.wait_shown("quiet by kiqctl@")
         top.press("C")
-        top.wait_shown(f"resume the cluster {stand_in.name}?")
+        top.wait_shown(f"resume the cluster {fake_supervisor.name}?")
         top.press("y")
 
-        wait_until(lambda: stand_in.actions == ["quiet", "resume"], "the cluster to be resumed")
+        wait_until(lambda: fake_supervisor.actions == ["quiet", "resume"], "the cluster to be resumed")
 
-    def test_one_process_is_quieted_alone(self, store: Store, stand_in: StandIn, open_top: OpenTop) -> None:
-        stand_in.obeys_alone = True
+    def test_one_process_is_quieted_alone(
+        self, store: Store, fake_supervisor: FakeSupervisor, open_top: OpenTop
+    ) -> None:
+        fake_supervisor.obeys_alone = True
         top = open_top()
         top.press("2")
         top.wait_shown("pid 102")
 
         top.press("jjQ")
-        top.wait_shown(f"quiet {stand_in.workers[1]}?")
+        top.wait_shown(f"quiet {fake_supervisor.workers[1]}?")
         top.press("y")
 
-        wait_until(lambda: stand_in.quiet_alone == {stand_in.workers[1]}, "the process to be quiet")
+        wait_until(lambda: fake_supervisor.quiet_alone == {fake_supervisor.workers[1]}, "the process to be quiet")
 
     def test_a_process_of_rubys_gets_a_signal_and_cannot_be_resumed(self, store: Store, open_top: OpenTop) -> None:
         publish(store, RUBY, labels=[])

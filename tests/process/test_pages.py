@@ -208,7 +208,7 @@ def test_a_quiet_by_order_lasts_as_long_as_it_says_and_ends_by_order(stage: Stag
     wait_until(lambda: status(control)["slots"][0]["quiet"], "the slot to be quiet")
     stage.push("record", "a")
     assert cluster.metric("kiqcluster_quiet") == 1
-    wait_until(lambda: stage.queued_args() == ["a"], "the job to be in its queue, if a bell had caught it")
+    wait_until(lambda: stage.queued_args() == ["a"], "the job to be in its queue, if it woke the process")
     code, document = order(control, "/resume?by=deploy")
     assert (code, document["quiet"]) == (200, None)
     stage.wait_noted("ran a")

@@ -174,7 +174,10 @@ def test_a_queue_paused_while_it_is_listened_to_gets_back_what_rings(stage: Stag
     cluster.wait_ready()
     stage.push("record", "a")
     stage.wait_noted("ran a")
-    wait_until(lambda: re.search(rb"flags=b .*cmd=blmove", stage.store.call("CLIENT", "LIST")), "the bell to be armed")
+    wait_until(
+        lambda: re.search(rb"flags=b .*cmd=blmove", stage.store.call("CLIENT", "LIST")),
+        "an idle connection to wait at the queue",
+    )
 
     stage.store.call("SADD", "paused", "default")
     stage.push("record", "b")
@@ -185,7 +188,7 @@ def test_a_queue_paused_while_it_is_listened_to_gets_back_what_rings(stage: Stag
     assert len(stage.members()) == 1
 
 
-def test_more_queues_than_bells_are_all_served(stage: Stage) -> None:
+def test_more_queues_than_wakeup_connections_are_all_served(stage: Stage) -> None:
     queues = [f"q{number}" for number in range(20)]
     stage.run_cluster(",".join(queues), "-c", "2").wait_ready()
 

@@ -26,7 +26,7 @@ def wait_quiet(stage: Stage, by: str) -> None:
 
 
 def wait_queued(stage: Stage, word: str) -> None:
-    """Wait until a job is in its queue, also if a bell has caught it first."""
+    """Wait until a job is in its queue, also if it woke the process first."""
     wait_until(lambda: stage.queued_args() == [word], "the job to be in its queue")
 
 

@@ -21,7 +21,7 @@ def shown_quiet(stage: Stage, pid: int) -> bool:
     return bool(names) and stage.store.call("HGET", names[0], "quiet") == b"true"
 
 
-def armed_bells(store: Store) -> int:
+def waiting_connections(store: Store) -> int:
     """Return how many connections wait in a BLMOVE."""
     return len(re.findall(rb"flags=b .*cmd=blmove", store.call("CLIENT", "LIST")))
 
@@ -40,7 +40,7 @@ def test_quiet_stops_fetching_and_cont_resumes(stage: Stage, number: signal.Sign
     stage.release()
     stage.wait_noted("ended a")  # what runs goes on
     stage.wait_settled()
-    wait_until(lambda: stage.queued_args() == ["b"], "it to be back in its queue, if a bell had caught it")
+    wait_until(lambda: stage.queued_args() == ["b"], "it to be back in its queue, if it woke the process")
     assert cluster.metric("kiqcluster_quiet") == 1
     wait_until(lambda: cluster.readiness() == (503, "slot 0 is quiet"), "readiness to say quiet")
 
@@ -52,16 +52,16 @@ def test_quiet_stops_fetching_and_cont_resumes(stage: Stage, number: signal.Sign
     assert cluster.pids() == {0: pid}
 
 
-def test_what_the_bell_of_a_quiet_process_catches_goes_back_to_its_queue(stage: Stage) -> None:
+def test_a_job_that_wakes_a_quiet_process_goes_back_to_its_queue(stage: Stage) -> None:
     cluster = stage.run_cluster("default", "-c", "1")
     cluster.wait_ready()
-    wait_until(lambda: armed_bells(stage.store) == 1, "the bell to be armed")
+    wait_until(lambda: waiting_connections(stage.store) == 1, "an idle connection to wait at the queue")
     cluster.signal(signal.SIGTSTP)
     cluster.wait_for("worker_quiet")
 
     stage.push("record", "a")
 
-    wait_until(lambda: armed_bells(stage.store) == 0, "the bell to have rung")
+    wait_until(lambda: waiting_connections(stage.store) == 0, "the job to have woken the process")
     wait_until(lambda: stage.queued_args() == ["a"], "the job to be back in its queue")
     assert stage.store.call("LLEN", "kiq:wake:default") == 0
     assert stage.notes() == []
@@ -73,7 +73,7 @@ def test_a_child_respawned_while_quiet_boots_quiet(stage: Stage) -> None:
     cluster.signal(signal.SIGTSTP)
     cluster.wait_for("worker_quiet")
     stage.push("record", "a")
-    wait_until(lambda: stage.queued(), "the bell to have given the job back")
+    wait_until(lambda: stage.queued(), "the process to have given the job back")
 
     os.kill(first, signal.SIGKILL)
     second = cluster.wait_for("child_ready", count=2)["child"]
@@ -251,7 +251,7 @@ def test_tstp_for_one_child_quiets_it_alone(stage: Stage, send: Callable[[Stage,
 
     stage.wait_noted("ran b")
     wait_until(lambda: cluster.readiness() == (503, "slot 0 is quiet"), "readiness to name the quiet slot")
-    wait_until(lambda: stage.queued_args() == ["a"], "it to be back in its queue, if a bell had caught it")
+    wait_until(lambda: stage.queued_args() == ["a"], "it to be back in its queue, if it woke the process")
     assert all(is_alive(pid) for pid in pids.values())
     assert cluster.seen("worker_quiet", pid=pids[1]) == []
     send(stage, pids[0], "CONT")

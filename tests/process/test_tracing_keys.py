@@ -1,4 +1,4 @@
-"""Tracing keys survive what befalls processes, byte for byte.  Step by step: tests/redis/test_tracing_keys.py."""
+"""Tracing keys survive the deaths of processes, byte for byte.  Step by step: tests/redis/test_tracing_keys.py."""
 
 from __future__ import annotations
 

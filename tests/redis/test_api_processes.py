@@ -14,7 +14,7 @@ from kiqcluster.control.process_registry import MAX_PER_ROUND_TRIP, Capsule
 from kiqcluster.errors import RedisRefused, UsageError
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
-from tests.standin import publish
+from tests.fake_supervisor import publish
 
 OURS, RUBYS = "app-1:101:bbbbbbbbbbbb", "rails-1:7:cccccccccccc"
 BEYOND_DIGITS = 10**5_000  # an integer of which str() makes no text

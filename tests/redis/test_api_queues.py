@@ -42,7 +42,7 @@ class TestLooking:
         assert numbers(queue) == list(range(size))[::-1]
         assert numbers(reversed(queue)) == list(range(size))
 
-    def test_what_rang_a_bell_is_the_next_of_its_queue(self, queue: Queue, store: Store) -> None:
+    def test_a_job_in_the_wake_list_is_the_next_of_its_queue(self, queue: Queue, store: Store) -> None:
         fill_queue(store, range(60))
         move_to_wake_list(store, 3)
 

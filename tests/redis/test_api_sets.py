@@ -370,7 +370,7 @@ class TestKill:
         assert isinstance(error, JobKilled)
         assert isinstance(error, KiqError)
 
-    def test_only_what_was_killed_is_mourned(
+    def test_only_what_was_killed_calls_the_death_handlers(
         self, retries: RetrySet, store: Store, deaths: list[tuple[dict[str, Any], Exception]]
     ) -> None:
         fill_set(store, "retry", range(4))
@@ -381,7 +381,7 @@ class TestKill:
 
         assert {payload["jid"] for payload, _ in deaths} == {"j0", "j3"}
 
-    def test_bytes_that_are_no_job_are_killed_unmourned(
+    def test_bytes_that_are_no_job_are_killed_without_the_death_handlers(
         self, retries: RetrySet, store: Store, deaths: list[tuple[dict[str, Any], Exception]]
     ) -> None:
         add_entries(store, "retry", (NOW, b"not json"))
@@ -439,7 +439,7 @@ class TestDeadSet:
         assert payload["tags"] == []
         assert [isinstance(error, JobKilled) for _, error in deaths] == [True]
 
-    def test_what_redis_does_not_take_is_not_mourned(
+    def test_what_redis_does_not_take_calls_no_death_handlers(
         self, store: Store, setup: Setup, deaths: list[tuple[dict[str, Any], Exception]]
     ) -> None:
         store.call("SET", "dead", "no set")

@@ -11,8 +11,8 @@ from kiqcluster.api import History, Mark, Stats, mark, marks
 from kiqcluster.errors import RedisRefused, UsageError
 from kiqcluster.process.runtime import Setup
 from kiqcluster.store import Store
+from tests.fake_supervisor import publish
 from tests.kit import ManualClock
-from tests.standin import publish
 
 NOW = 1_795_168_740.5  # 2026-11-20 09:59:00 UTC
 CLOCK = ManualClock(NOW)
@@ -40,7 +40,7 @@ class TestStats:
         assert (stats.scheduled_size, stats.retry_size, stats.dead_size) == (1, 2, 3)
         assert (stats.processes_size, stats.workers_size) == (2, 4)
 
-    def test_queues_come_largest_first_and_what_rang_a_bell_waits_too(self, store: Store) -> None:
+    def test_queues_come_largest_first_and_jobs_in_the_wake_list_wait_too(self, store: Store) -> None:
         store.call("SADD", "queues", "a", "b", "c", "d")
         store.call("LPUSH", "queue:b", "1", "2")
         store.call("LPUSH", "queue:c", "1")

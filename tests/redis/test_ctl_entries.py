@@ -11,10 +11,10 @@ import pytest
 
 from kiqcluster.store import Store
 from kiqcluster.store.scripts import MOVE_ENTRIES
+from tests.fake_supervisor import publish
 from tests.kit import RedisServer, free_port
 from tests.proxy import Proxy
 from tests.redis.kiqctl import Kiqctl
-from tests.standin import publish
 from tests.stored_jobs import NOW, add_entries, entries, entry_numbers, job, push_payloads, queued_numbers
 
 GROUPS = {"retries": "retry", "scheduled": "schedule", "dead": "dead"}

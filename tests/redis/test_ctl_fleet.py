@@ -8,8 +8,8 @@ import resource
 import pytest
 
 from kiqcluster.store import Store
+from tests.fake_supervisor import process_fields
 from tests.redis.kiqctl import Kiqctl
-from tests.standin import process_fields
 
 CLUSTERS, SLOTS = 500, 20
 MAX_CPU_SECONDS = 2.0  # of one core, for a command

@@ -9,10 +9,10 @@ import pytest
 
 from kiqcluster.store import Store
 from kiqcluster.store.scripts import MOVE_JOBS
+from tests.fake_supervisor import publish
 from tests.kit import RedisServer
 from tests.proxy import Proxy
 from tests.redis.kiqctl import Kiqctl
-from tests.standin import publish
 from tests.stored_jobs import NOW, add_entries, entries, job, push_payloads, queued_numbers
 
 MINE = {"class": "Mine"}

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kiqcluster.store import Store
+from tests.fake_supervisor import publish
 from tests.redis.kiqctl import Kiqctl
-from tests.standin import publish
 from tests.stored_jobs import NOW, add_entries, job, push_payloads, queued_numbers
 
 OURS, RUBYS = "app-1:100:aaaaaaaaaaaa", "rails-1:7:cccccccccccc"

@@ -160,7 +160,7 @@ class TestFaults:
         fault = proxy.lose_replies(ONCE.digest.encode(), times)
         for _ in range(times):
             bench.flush()
-        assert (fault.befell, bench.counted()) == (times, 2)
+        assert (fault.hits, bench.counted()) == (times, 2)
 
         bench.run(times=3)
         bench.flush()

@@ -19,8 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from kiqcluster.ctl.exporter.exporter import Exporter
 from kiqcluster.errors import ExitCode, StoreError
 from kiqcluster.store import Store
+from tests.fake_supervisor import publish
 from tests.kit import ROOT, TIMEOUT_SECONDS, ManualClock, RedisServer, free_port, http_get, require, wait_until
-from tests.standin import publish
 
 NOW = ManualClock().time
 
@@ -38,9 +38,9 @@ class Bench:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.clock = Clock()
-        self.told: list[StoreError | None] = []
+        self.errors: list[StoreError | None] = []
         self.asked = 0
-        self.exporter = Exporter(store, self.clock, 5.0, self.told.append)
+        self.exporter = Exporter(store, self.clock, 5.0, self.errors.append)
 
     def scrape(self) -> dict[str, float]:
         """Return the samples of a new look, each as it is written on the page."""
@@ -94,7 +94,7 @@ class TestQueues:
         assert samples["sidekiq_default_queue_latency_seconds"] == pytest.approx(30, abs=0.01)
         assert samples["sidekiq_jobs_enqueued_size"] == 2
 
-    def test_what_has_rung_a_bell_and_was_not_fetched_counts_and_comes_first(self, bench: Bench) -> None:
+    def test_a_job_in_the_wake_list_counts_and_comes_first(self, bench: Bench) -> None:
         """The wake list of a fleet that is gone; Ruby's pages do not show it."""
         bench.push("default", job(enqueued_at=NOW))
         bench.store.call("LPUSH", "kiq:wake:default", job(enqueued_at=NOW - 60))
@@ -320,7 +320,7 @@ class TestOutage:
         assert [samples["kiqcluster_exporter_up"] for samples in away] == [0, 0]
         assert back["kiqcluster_exporter_up"] == 1
         assert "sidekiq_jobs_processed_total" in back
-        assert [each is None for each in bench.told] == [False, True]  # once each
+        assert [each is None for each in bench.errors] == [False, True]  # once each
 
     def test_a_redis_that_refuses_is_away_too(self, own_server: RedisServer) -> None:
         bench = Bench(own_server.store())

@@ -11,7 +11,7 @@ from kiqcluster.control import control_messages, process_registry
 from kiqcluster.control.control_messages import MESSAGE_TTL_SECONDS, Message
 from kiqcluster.control.process_registry import MAX_PER_ROUND_TRIP
 from kiqcluster.store import Store
-from tests.standin import publish
+from tests.fake_supervisor import publish
 
 HERE = "app-1:101:bbbbbbbbbbbb"
 

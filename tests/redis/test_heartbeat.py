@@ -1,4 +1,4 @@
-"""The heartbeat: what a beat writes, how little it asks, when it doubts what Redis holds for us, and what it hears."""
+"""The heartbeat: what a beat writes, how little it asks, when it marks the units of the process uncertain, and what it hears."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Bench:
         self.running: dict[str, JobRun] = {}
         self.names: list[str] = []
         self.queues = {"default": 1}
-        self.doubts = 0
+        self.times_uncertain = 0
         self.heard: list[str | Message] = []
         self.failures: list[Exception] = []  # of what is due at a beat; the first one that is left is raised
         self.events: list[str] = []
@@ -68,7 +68,7 @@ class Bench:
             on_signal=self.heard.append,
             on_message=self.heard.append,
             on_names=self._learn,
-            on_doubt=self._doubt,
+            on_uncertain=self._mark_uncertain,
             on_crash=lambda name, error: self.crashes.append(error),
             on_beat=self._fail,
         )
@@ -80,8 +80,8 @@ class Bench:
     def _learn(self, names: object) -> None:
         self.names = list(names)  # type: ignore[call-overload]
 
-    def _doubt(self) -> None:
-        self.doubts += 1
+    def _mark_uncertain(self) -> None:
+        self.times_uncertain += 1
 
     def beat(self, times: int = 1) -> None:
         for _ in range(times):
@@ -127,7 +127,7 @@ def test_a_process_is_found_before_its_first_beat_which_is_then_no_reason_to_dou
     bench.beat(2)
 
     assert (found.identity, list(found.queues)) == (IDENTITY, list(bench.queues))
-    assert (heartbeats, bench.doubts) == (["heartbeat"], 0)
+    assert (heartbeats, bench.times_uncertain) == (["heartbeat"], 0)
 
 
 def test_a_beat_without_work_asks_for_no_more_than_it_must(bench: Bench) -> None:
@@ -268,7 +268,7 @@ def test_the_queue_names_in_redis_are_told_at_each_beat(bench: Bench, store: Sto
 def test_nothing_is_doubted_on_one_connection_while_redis_holds_nothing_for_us(bench: Bench) -> None:
     bench.beat(2 * BEATS_PER_CHECK + 1)
 
-    assert bench.doubts == 0
+    assert bench.times_uncertain == 0
 
 
 def test_a_new_connection_is_reason_to_doubt_for_it_may_lead_to_another_server(bench: Bench, store: Store) -> None:
@@ -277,17 +277,17 @@ def test_a_new_connection_is_reason_to_doubt_for_it_may_lead_to_another_server(b
     bench.heartbeat._connection.close()
     bench.beat(2)
 
-    assert bench.doubts == 1
+    assert bench.times_uncertain == 1
 
 
 def test_units_that_redis_holds_for_us_are_checked_every_few_beats(bench: Bench, store: Store) -> None:
     store.call("HSET", store.keys.inflight(IDENTITY), "00000001.0000000001.00001:default", "{}")
 
     bench.beat(BEATS_PER_CHECK)
-    before = bench.doubts
+    before = bench.times_uncertain
     bench.beat(BEATS_PER_CHECK)
 
-    assert (before, bench.doubts) == (0, 1)
+    assert (before, bench.times_uncertain) == (0, 1)
 
 
 def test_whoever_has_vanished_from_the_registry_doubts_its_membership(bench: Bench, store: Store) -> None:
@@ -296,7 +296,7 @@ def test_whoever_has_vanished_from_the_registry_doubts_its_membership(bench: Ben
 
     bench.beat()
 
-    assert bench.doubts == 1
+    assert bench.times_uncertain == 1
 
 
 def test_a_new_identity_takes_the_old_one_off_the_registry_and_doubts_nothing(bench: Bench, store: Store) -> None:
@@ -307,7 +307,7 @@ def test_a_new_identity_takes_the_old_one_off_the_registry_and_doubts_nothing(be
 
     assert store.call("SMEMBERS", store.keys.processes) == [b"host:1:def"]
     assert store.call("EXISTS", store.keys.process(IDENTITY)) == 0
-    assert bench.doubts == 0
+    assert bench.times_uncertain == 0
 
 
 # what the supervisor is doing
@@ -345,7 +345,7 @@ def test_the_first_word_of_the_supervisor_is_no_reason_to_doubt(bench: Bench) ->
 
     bench.beat()
 
-    assert bench.doubts == 0
+    assert bench.times_uncertain == 0
 
 
 def test_news_is_published_at_once(listening: Bench) -> None:
@@ -355,7 +355,7 @@ def test_news_is_published_at_once(listening: Bench) -> None:
     listening.heartbeat.publish_cluster({"supervisor": "host:9:a", "slots": 3})
 
     wait_until(lambda: listening.cluster()["slots"] == 3, "the later news to be there")
-    assert listening.doubts == 0
+    assert listening.times_uncertain == 0
 
 
 def test_a_lease_that_runs_down_is_no_news(listening: Bench) -> None:

@@ -52,7 +52,7 @@ class Watcher:
         self.engine = MovedEngine(store, DeadSetLimits(100, 1_000.0))
         self.engine.join(Member(name, 1, "boot ns 1 1"))
         self.recovered: list[str] = []
-        self.doubts = 0
+        self.times_uncertain = 0
         events = Events()
         events.listen(lambda event, fields: self.events.append((event, fields["why"])))
         runtime = Runtime(Config(recover_after=SILENCE_LIMIT_SECONDS), store, setup, events, self.clock)
@@ -64,13 +64,13 @@ class Watcher:
             ProcessFingerprint.of_this_process(),
             lambda: self.identity,
             self.fencing,
-            self.doubt,
+            self.mark_uncertain,
             lambda identity, _: self.recovered.append(identity),
             lambda *_: None,
         )
 
-    def doubt(self) -> None:
-        self.doubts += 1
+    def mark_uncertain(self) -> None:
+        self.times_uncertain += 1
 
     def pass_time(self, seconds: float) -> None:
         self.clock.time += seconds
@@ -294,7 +294,7 @@ def test_a_clock_of_ours_that_stood_still_recovers_nobody_that_lives_and_only_pu
     beat(ready, sibling)
 
     assert ready.look_for(SILENCE_LIMIT_SECONDS + 20, lambda: beat(ready, sibling)) == [other.identity]
-    assert ready.doubts == 0
+    assert ready.times_uncertain == 0
 
 
 def test_a_worker_never_sweeps_itself_and_beats_at_each_look(ready: Watcher, store: Store) -> None:
@@ -352,7 +352,7 @@ def test_a_worker_that_was_recovered_hears_it_with_its_next_beat(ready: Watcher,
     ready.look()
 
     assert ready.fencing.is_fenced(ready.identity)
-    assert ready.doubts == 1
+    assert ready.times_uncertain == 1
 
 
 def test_a_worker_that_cannot_beat_knows_before_others_may_recover_it(ready: Watcher) -> None:
@@ -382,7 +382,7 @@ def test_a_unit_that_cannot_go_back_holds_up_no_other_process_and_is_tried_again
     assert queued(store) == ["c", "b", "a"]
 
 
-def test_what_rang_a_bell_of_the_dead_goes_back_to_where_ruby_looks(
+def test_a_job_in_the_wake_list_of_a_dead_process_goes_back_to_its_queue(
     ready: Watcher, other: Member, store: Store
 ) -> None:
     """Nobody of ours serves that queue any more; the wake list is ours alone."""

@@ -55,7 +55,7 @@ def test_replies_over_tls_may_be_large_late_or_awaited_while_others_are_read(ser
     waiting.send(("BLMOVE", "queue:default", "kiq:wake:default", "RIGHT", "LEFT", 30))
     assert list(waiting.receive()) == []
     store.call("LPUSH", "queue:default", large)
-    assert wait_until(lambda: list(waiting.receive()), "the bell") == [large]
+    assert wait_until(lambda: list(waiting.receive()), "the wakeup") == [large]
 
     _, reserved = engine.exchange(connection, member, 1, {"default": (1, 1)}, [], 1.0)
     assert reserved is not None

@@ -19,16 +19,16 @@ from kiqcluster.ctl.top.screen import MAX_ROWS, ActionDone, Refreshed, RefreshFa
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
+from tests.fake_supervisor import FakeSupervisor, publish
 from tests.kit import TIMEOUT_SECONDS, ManualClock
-from tests.standin import StandIn, publish
 
 NOW = 1_795_168_740.5
 Scene = Callable[[Pilot[int]], Awaitable[None]]
 
 
 @pytest.fixture
-def stand_in(store: Store) -> Iterator[StandIn]:
-    here = StandIn(store, workers=2)
+def fake_supervisor(store: Store) -> Iterator[FakeSupervisor]:
+    here = FakeSupervisor(store, workers=2)
     yield here
     here.close()
 
@@ -40,8 +40,10 @@ def add(store: Store, key: str, *scores: float, **fields: Any) -> None:
         store.call("ZADD", key, repr(score), ruby_json.encode(payload))
 
 
-class TestPicture:
-    def test_it_takes_three_round_trips_whatever_there_is(self, store: Store, stand_in: StandIn, setup: Setup) -> None:
+class TestDashboard:
+    def test_it_takes_three_round_trips_whatever_there_is(
+        self, store: Store, fake_supervisor: FakeSupervisor, setup: Setup
+    ) -> None:
         for number in range(200):
             store.pipeline([("SADD", "queues", f"q{number}"), ("LPUSH", f"queue:q{number}", b"{}")])
         add(store, "retry", *(NOW + number for number in range(300)))
@@ -52,8 +54,8 @@ class TestPicture:
         assert counting.exchanges == 3
         assert (len(dashboard.queues), len(dashboard.processes), len(dashboard.entries)) == (200, 2, MAX_ENTRIES)
 
-    def test_it_says_what_there_is(self, store: Store, stand_in: StandIn, setup: Setup) -> None:
-        stand_in.run_jobs(2, 1)
+    def test_it_says_what_there_is(self, store: Store, fake_supervisor: FakeSupervisor, setup: Setup) -> None:
+        fake_supervisor.run_jobs(2, 1)
         store.pipeline([("SET", "stat:processed", 10), ("SET", "stat:failed", 1), ("SADD", "paused", "low")])
         store.pipeline([("SADD", "queues", "default", "mailers"), ("LPUSH", "kiq:wake:mailers", b"{}")])
         store.call("LPUSH", "queue:mailers", ruby_json.encode({"class": "A", "enqueued_at": NOW}))

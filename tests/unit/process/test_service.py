@@ -18,8 +18,8 @@ class Bench(Service):
     """Tells when it runs, and what it was told."""
 
     def __init__(self) -> None:
-        super().__init__("bench", lambda name, error: self.told.append((name, str(error))))
-        self.told: list[tuple[str, str]] = []
+        super().__init__("bench", lambda name, error: self.reports.append((name, str(error))))
+        self.reports: list[tuple[str, str]] = []
         self.runs = threading.Event()
 
     def run(self) -> None:
@@ -46,8 +46,8 @@ def test_a_thread_that_the_system_does_not_give_is_told_once_and_starts_when_it_
         assert not bench.is_alive
         assert bench.ident == 0
 
-    assert [name for name, _ in bench.told] == ["bench"]
-    assert "no thread" in bench.told[0][1]
+    assert [name for name, _ in bench.reports] == ["bench"]
+    assert "no thread" in bench.reports[0][1]
     bench.start()
     assert bench.runs.wait(5)
     bench.stop()

@@ -21,7 +21,7 @@ from kiqcluster.supervisor.rolling_restart import RollingRestart
 from tests.kit import ManualClock
 
 
-class StandInProcesses:
+class FakeProcesses:
     """Forks nothing: a replacement is there as soon as it is asked for, and does what the test says."""
 
     def __init__(self, state: ClusterState, clock: ManualClock) -> None:
@@ -66,7 +66,7 @@ class StandInProcesses:
             sock.close()
 
 
-class StandInConfiguration:
+class FakeConfiguration:
     """Accepts every release."""
 
     def __init__(self, config: Config) -> None:
@@ -88,7 +88,7 @@ class StandInConfiguration:
         return None
 
 
-class StandInQuery:
+class FakeQuery:
     """Keeps the question, for the test to answer."""
 
     def __init__(self) -> None:
@@ -115,13 +115,13 @@ class Stage:
     def __init__(self, slots: int, directory: Path | None = None) -> None:
         self.clock = ManualClock(1_000.0)
         self.state = ClusterState()
-        self.processes = StandInProcesses(self.state, self.clock)
+        self.processes = FakeProcesses(self.state, self.clock)
         self.happened: list[str] = []
         events = Events()
         events.listen(lambda event, _: self.happened.append(event))
-        self.configuration = StandInConfiguration(self.processes.config)
+        self.configuration = FakeConfiguration(self.processes.config)
         self.releases = ReleasePaths(directory or Path.cwd())
-        self.query = StandInQuery()
+        self.query = FakeQuery()
         self.restart = RollingRestart(
             self.configuration, self.processes, self.releases, self.query, self.state, events, self.clock
         )

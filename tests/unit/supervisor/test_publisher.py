@@ -25,12 +25,12 @@ from kiqcluster.supervisor.publisher import (
 from tests.kit import ManualClock
 
 
-class StandInProcesses:
+class FakeProcesses:
     """Its children are told nothing; what they would be is kept."""
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state
-        self.told: list[dict[str, Any]] = []
+        self.published: list[dict[str, Any]] = []
 
     def children(self) -> Iterator[tuple[Slot, Child]]:
         for slot in self._state.slots:
@@ -39,7 +39,7 @@ class StandInProcesses:
 
     def broadcast(self, kind: str, **fields: Any) -> None:
         assert kind == "cluster"
-        self.told.append(json.loads(json.dumps(fields["state"])))
+        self.published.append(json.loads(json.dumps(fields["state"])))
 
 
 class Stage:
@@ -48,7 +48,7 @@ class Stage:
     def __init__(self, slots: int) -> None:
         self.state = ClusterState()
         self.clock = ManualClock(1_000.0)
-        self.processes = StandInProcesses(self.state)
+        self.processes = FakeProcesses(self.state)
         for number in range(slots):
             slot = Slot(SlotPlan(number, parse_group("default"), {"default": 1}, "random", 1))
             slot.child = self.child(number)
@@ -67,7 +67,7 @@ class Stage:
         """Have a turn after so many seconds; return how often it has been told."""
         self.clock.time += after
         self.publisher.publish_if_due()
-        return len(self.processes.told)
+        return len(self.processes.published)
 
 
 @pytest.fixture
@@ -117,19 +117,19 @@ def test_what_concerns_the_cluster_is_told_at_once_and_else_now_and_then(stage: 
     stage.state.quiet.begin("Ann", 60.0, stage.clock.time, 5.0)
 
     assert [stage.tell(), stage.tell(), stage.tell(MAX_INTERVAL_SECONDS)] == [2, 2, 3]
-    assert [each["quiet_by"] for each in stage.processes.told] == ["", "Ann", "Ann"]
+    assert [each["quiet_by"] for each in stage.processes.published] == ["", "Ann", "Ann"]
 
 
 def test_how_a_reload_goes_is_told_at_once(stage: Stage) -> None:
     assert stage.tell() == 1
-    assert stage.processes.told[0]["reload"] is None
+    assert stage.processes.published[0]["reload"] is None
 
     stage.state.reload = ReloadReport("mine")
     assert stage.tell() == 2
     stage.state.reload.state, stage.state.reload.error = "failed", "no TOML"
 
     assert stage.tell() == 3
-    assert [(each["reload"]["id"], each["reload"]["state"]) for each in stage.processes.told[1:]] == [
+    assert [(each["reload"]["id"], each["reload"]["state"]) for each in stage.processes.published[1:]] == [
         ("mine", "reloading"),
         ("mine", "failed"),
     ]
@@ -147,7 +147,7 @@ def test_what_concerns_one_process_waits_until_a_second_has_passed(stage: Stage)
         stage.tell(MIN_INTERVAL_SECONDS / 2),
         stage.tell(MIN_INTERVAL_SECONDS),
     ] == [1, 2, 2]
-    assert [each["children"][0]["redis"] for each in stage.processes.told] == [True, False]
+    assert [each["children"][0]["redis"] for each in stage.processes.published] == [True, False]
 
 
 def test_the_latest_answers_are_shown(stage: Stage) -> None:
@@ -156,7 +156,7 @@ def test_the_latest_answers_are_shown(stage: Stage) -> None:
     stage.publisher.answer("last", AlreadyLogged("no such file"))
     stage.tell()
 
-    answers = stage.processes.told[0]["answers"]
+    answers = stage.processes.published[0]["answers"]
 
     assert len(answers) == MAX_ANSWERS
     assert answers["last"] == "no such file"

@@ -1,4 +1,4 @@
-"""RollingRestart: which slot is replaced next, and when a roll goes on, ends or stops.  Its processes are stand-ins."""
+"""RollingRestart: which slot is replaced next, and when a roll goes on, ends or stops.  Its processes are fakes."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Manager:
                 return messages
             messages.append(dict(line.split("=", 1) for line in text.split("\n")))
 
-    def words(self) -> list[str]:
+    def names(self) -> list[str]:
         """Return the names of the assignments, but for the status, since the last call."""
         return [name for message in self.heard() for name in message if name != "STATUS"]
 
@@ -105,7 +105,7 @@ class TestReady:
         notifier = SystemdNotifier(environ, clock)
 
         notifier.report(state, False)
-        assert "READY" not in manager.words()
+        assert "READY" not in manager.names()
 
         notifier.report(state, True)
         assert manager.heard() == [{"READY": "1", "STATUS": "4 of 4 slots ready, 12 busy"}]
@@ -119,7 +119,7 @@ class TestReady:
             clock.time += 1.0
             notifier.report(state, is_ready)
 
-        assert manager.words() == []
+        assert manager.names() == []
 
     def test_while_slots_boot_systemd_is_asked_for_patience(
         self, environ: dict[str, str], clock: ManualClock, state: ClusterState, manager: Manager
@@ -129,7 +129,7 @@ class TestReady:
 
         for _ in range(100):
             notifier.report(state, False)
-            asked += manager.words().count("EXTEND_TIMEOUT_USEC")
+            asked += manager.names().count("EXTEND_TIMEOUT_USEC")
             clock.time = max(clock.time + 0.1, notifier.next_due())
 
         assert asked == pytest.approx((clock.time - START) / EXTENSION_INTERVAL_SECONDS, abs=1)
@@ -141,7 +141,7 @@ class TestReady:
 
         SystemdNotifier({"NOTIFY_SOCKET": f"@kiqcluster-test-{os.getpid()}"}, clock).report(state, True)
 
-        assert manager.words() == ["READY"]
+        assert manager.names() == ["READY"]
         manager.socket.close()
 
 
@@ -191,7 +191,7 @@ class TestReload:
         again = manager.heard()
         state.reloads["done"] += 1
         notifier.report(state, True)
-        ended = manager.words()
+        ended = manager.names()
 
         assert (begun["RELOADING"], begun["MONOTONIC_USEC"]) == ("1", "1234500000")
         assert list(patience) == ["EXTEND_TIMEOUT_USEC"]
@@ -205,10 +205,10 @@ class TestReload:
 
         state.reloads["failed"] += 1
         notifier.report(state, True)
-        assert manager.words() == ["RELOADING", "MONOTONIC_USEC", "READY"]
+        assert manager.names() == ["RELOADING", "MONOTONIC_USEC", "READY"]
 
         notifier.report(state, True)
-        assert manager.words() == []
+        assert manager.names() == []
 
     def test_a_rolling_restart_is_one_too(
         self, environ: dict[str, str], clock: ManualClock, state: ClusterState, manager: Manager
@@ -224,7 +224,7 @@ class TestReload:
 
         assert begun["RELOADING"] == "1"
         assert begun["STATUS"] == "4 of 4 slots ready, 12 busy, rolling restart: 1 of 4"
-        assert manager.words() == ["READY"]
+        assert manager.names() == ["READY"]
 
     def test_one_before_ready_is_part_of_the_start(
         self, environ: dict[str, str], clock: ManualClock, state: ClusterState, manager: Manager
@@ -236,7 +236,7 @@ class TestReload:
         notifier.report(state, True)
         notifier.report(state, True)
 
-        assert manager.words() == ["EXTEND_TIMEOUT_USEC", "READY"]
+        assert manager.names() == ["EXTEND_TIMEOUT_USEC", "READY"]
 
 
 class TestStop:
@@ -249,7 +249,7 @@ class TestStop:
 
         while clock.time < until + 60.0:
             notifier.report(state, False)
-            words += [(word, clock.time) for word in manager.words()]
+            words += [(word, clock.time) for word in manager.names()]
             clock.time += 1.0
 
         assert [word for word, _ in words].count("STOPPING") == 1
@@ -279,7 +279,7 @@ class TestStop:
         state.reloads["done"] += 1
         notifier.report(state, True)
 
-        assert manager.words() == ["STOPPING", "EXTEND_TIMEOUT_USEC"]
+        assert manager.names() == ["STOPPING", "EXTEND_TIMEOUT_USEC"]
 
 
 class TestWatchdog:
@@ -291,10 +291,10 @@ class TestWatchdog:
 
         assert notifier.next_due() == START + 15.0
         notifier.report(state, True)
-        assert manager.words() == []
+        assert manager.names() == []
         clock.time = START + 15.0
         notifier.report(state, True)
-        assert manager.words() == ["WATCHDOG"]
+        assert manager.names() == ["WATCHDOG"]
 
     def test_there_is_none_from_a_loop_that_does_not_turn(
         self, environ: dict[str, str], clock: ManualClock, state: ClusterState, manager: Manager
@@ -327,7 +327,7 @@ class TestWatchdog:
         clock.time += 3_600.0
         notifier.report(state, True)
 
-        assert "WATCHDOG" not in manager.words()
+        assert "WATCHDOG" not in manager.names()
         assert notifier.next_due() == inf
 
 

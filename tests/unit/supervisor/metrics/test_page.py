@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from kiqcluster.process.negotiation import OPENMETRICS, TEXT
 from kiqcluster.supervisor.metrics import page as module
 from kiqcluster.supervisor.metrics.aggregate import Series
-from tests.reports import Stage
+from tests.metrics_stage import Stage
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Stand-ins for supervisors, as kiqctl meets them: in Redis through their processes, or behind a control socket.
+"""Fake supervisors, as kiqctl meets them: in Redis through their processes, or behind a control socket.
 
 They do what they are told by the test, also what no sound supervisor does: stay silent, refuse, die half-way.
 """
@@ -58,7 +58,7 @@ def publish(store: Store, identity: str, ttl: int = 60, **other: Any) -> None:
     store.pipeline([("HSET", identity, *words), ("EXPIRE", identity, ttl), ("SADD", "processes", identity)])
 
 
-class StandIn:
+class FakeSupervisor:
     """A supervisor with worker processes that show in Redis and read their messages.
 
     deaf: processes that read nothing.  mortal: those that die of the first message.  received: (identity, message).
@@ -202,7 +202,7 @@ class StandIn:
                 self.state["reload"] = {"id": message.id, "state": "reloading", "error": "", "ended_at": None}
 
 
-class Door:
+class FakeControlSocket:
     """A supervisor's control socket.  asked: (method, path, query) of each request.
 
     refusal: what a POST is answered with, as 409.  document: of /status.
@@ -283,9 +283,9 @@ class Door:
 
 
 @contextmanager
-def door(path: Path) -> Iterator[Door]:
+def fake_control_socket(path: Path) -> Iterator[FakeControlSocket]:
     """Listen at a path, over HTTP, for a `with` block."""
-    behind = Door(path)
+    behind = FakeControlSocket(path)
 
     class Handler(BaseHTTPRequestHandler):
         def answer(self) -> None:

@@ -11,10 +11,10 @@ import pytest
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from kiqcluster.version import VERSION
+from tests.fake_supervisor import FakeSupervisor, publish
 from tests.kit import wait_until
 from tests.process.kiqctl import Kiqctl
 from tests.stage import Stage
-from tests.standin import StandIn, publish
 
 OURS, RUBY = "app-1:5:aaaaaaaaaaaa", "rails-1:7:cccccccccccc"
 NOW = 1_795_168_740.5
@@ -29,15 +29,15 @@ def run_job(store: Store, key: str, tid: str, name: str = "SendInvoice", queue: 
 
 
 @pytest.fixture
-def stand_in(store: Store) -> Iterator[StandIn]:
-    here = StandIn(store, workers=2)
+def fake_supervisor(store: Store) -> Iterator[FakeSupervisor]:
+    here = FakeSupervisor(store, workers=2)
     yield here
     here.close()
 
 
 class TestPs:
     def test_it_says_how_long_processes_have_run_and_what_version_they_are(self, kiqctl: Kiqctl, store: Store) -> None:
-        here = StandIn(store, workers=1)
+        here = FakeSupervisor(store, workers=1)
         publish(store, RUBY, labels=[], version="6.4.1", started_at=NOW - 3 * 86_400, beat=NOW)
         try:
             shown, plain = json.loads(kiqctl("ps", "--json").stdout), kiqctl("ps").stdout
@@ -47,7 +47,7 @@ class TestPs:
         (worker,) = shown["clusters"][0]["workers"]
         (stranger,) = shown["others"]
         assert (worker["version"], stranger["version"]) == ("0.1.0", "6.4.1")
-        assert 40 <= worker["uptime"] < 60  # the stand-in's heartbeat says so
+        assert 40 <= worker["uptime"] < 60  # the fake's heartbeat says so
         assert 0 <= stranger["uptime"] - 3 * 86_400 < 60
         for words in ("UP", "VERSION", "3d", "6.4.1", RUBY):
             assert words in plain
@@ -220,8 +220,10 @@ class TestEncodings:
 
 
 class TestTopOnce:
-    def test_it_prints_what_the_screen_would_show(self, stage: Stage, kiqctl: Kiqctl, stand_in: StandIn) -> None:
-        stand_in.run_jobs(2, 1)
+    def test_it_prints_what_the_screen_would_show(
+        self, stage: Stage, kiqctl: Kiqctl, fake_supervisor: FakeSupervisor
+    ) -> None:
+        fake_supervisor.run_jobs(2, 1)
         stage.store.call("ZADD", "dead", NOW, "{}")
         stage.push("SendInvoice", 7, queue="mailers")
 
@@ -230,9 +232,11 @@ class TestTopOnce:
         assert done.returncode == 0, done.stderr
         for words in ("0.0/s processed", "3 of 10 threads in 2 processes", "1 in 1 queue", "1 dead", "mailers"):
             assert words in done.stdout
-        assert stand_in.name in done.stdout
+        assert fake_supervisor.name in done.stdout
 
-    def test_the_document_has_rates_sizes_and_processes(self, stage: Stage, kiqctl: Kiqctl, stand_in: StandIn) -> None:
+    def test_the_document_has_rates_sizes_and_processes(
+        self, stage: Stage, kiqctl: Kiqctl, fake_supervisor: FakeSupervisor
+    ) -> None:
         stage.store.pipeline([("SET", "stat:processed", 10), ("SET", "stat:failed", 1)])
         stage.store.call("ZADD", "retry", NOW, "{}")
         stage.push("SendInvoice", 7, queue="mailers")
@@ -244,5 +248,5 @@ class TestTopOnce:
         assert (shown["retries"], shown["scheduled"], shown["dead"], shown["enqueued"]) == (1, 0, 0, 1)
         (queue,) = shown["queues"]
         assert (queue["name"], queue["size"], queue["processes"], queue["is_paused"]) == ("mailers", 1, 1, False)
-        assert [each["identity"] for each in shown["processes"]] == sorted([*stand_in.workers, RUBY])
+        assert [each["identity"] for each in shown["processes"]] == sorted([*fake_supervisor.workers, RUBY])
         assert [each["is_ours"] for each in shown["processes"]] == [True, True, False]

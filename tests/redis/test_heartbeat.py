@@ -1,4 +1,4 @@
-"""The heartbeat: what a beat writes, how little it asks, when it marks the units of the process uncertain, and what it hears."""
+"""The heartbeat: what a beat writes and reads, and when it marks the units of its process uncertain."""
 
 from __future__ import annotations
 

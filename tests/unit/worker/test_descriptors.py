@@ -17,7 +17,7 @@ def test_a_number_that_is_closed_or_something_else_is_lost_under_its_name() -> N
     os.close(reader)
     assert descriptors.lost() == ["wakeup"]
     os.dup2(writer, theirs.fileno())
-    assert descriptors.lost() == ["wakeup", "line"]
+    assert descriptors.lost() == ["line", "wakeup"]
 
     ours.close()
     theirs.close()

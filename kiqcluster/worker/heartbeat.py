@@ -1,8 +1,7 @@
-"""Heartbeat: how this process shows in Sidekiq's process registry, and hears from its web pages and from kiqctl.
+"""Heartbeat: publishes this process in Sidekiq's process registry, and receives orders of web pages and of kiqctl.
 
 Runs in: its own thread, independent of jobs; one beat every 10 s, and at once on `beat_soon`.
-1. publish    `processes`, `<identity>` and the running jobs, in every spelling that 6.4, 7 and 8 read; what the
-              supervisor is doing, for kiqctl
+1. publish    `processes`, `<identity>` and the running jobs (process_entry.py); the supervisor's state, for kiqctl
 2. watch      the set of queue names; the connection, for a fail-over comes with a new one and brings settled units back
 3. write      the execution metrics (metrics/execution_metrics.py)
 4. listen     BLPOP on control messages and `<identity>-signals` until the next beat, so that a button acts at once
@@ -15,34 +14,28 @@ Counterpart: sidekiq launcher.rb.
 
 from __future__ import annotations
 
-import os
 import select
-import socket
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from itertools import islice
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
-import psutil
-
 from kiqcluster.control.control_messages import Message
-from kiqcluster.control.process_registry import CLUSTER_FIELD, SUPERVISOR_FIELD, prune
+from kiqcluster.control.process_registry import prune
 from kiqcluster.errors import RedisRefused, ReplyLost, StoreError
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.process.service import Service
 from kiqcluster.process.signal_pipe import SignalPipe
-from kiqcluster.sidekiq import ruby_json
-from kiqcluster.sidekiq.keys import HEARTBEAT_TTL_SECONDS, Keys
-from kiqcluster.sidekiq.payload import peek, shown
-from kiqcluster.sidekiq.queue_groups import Mode
-from kiqcluster.store import Connection, Store, is_outage
+from kiqcluster.sidekiq.keys import HEARTBEAT_TTL_SECONDS
+from kiqcluster.store import Connection, is_outage
 from kiqcluster.store.engine import MAX_NAMES
 from kiqcluster.store.scripts import PUBLISH, Call, Word, run_scripts
 from kiqcluster.store.wire import Command, Reply, about_keys
-from kiqcluster.version import VERSION
+from kiqcluster.worker.fleet_checks import FleetChecks
+from kiqcluster.worker.process_entry import ProcessEntry, Status, withdrawal
 from kiqcluster.worker.run.job_run import JobRun
 
-__all__ = ["BEAT_SECONDS", "Heartbeat", "Status", "withdrawal"]
+__all__ = ["BEAT_SECONDS", "Heartbeat", "HeartbeatCallbacks"]
 
 BEAT_SECONDS = 10.0  # between beats (sidekiq launcher.rb, since 7.0)
 BEAT_AFTER_SIGNAL_SECONDS = 0.5  # from a remote signal to the beat that shows what it has changed
@@ -52,113 +45,54 @@ IDLE_CONNECTION_SECONDS = 30.0  # after which an unused connection is closed: a 
 BEATS_PER_CHECK = 6  # beats between checks of what Redis holds for us, and between tries to prune
 FIRST_CURSOR = b"0"
 MAX_NAME_PAGES = 20  # of queue names that one beat reads, MAX_NAMES each
-MAX_SHOWN_BYTES = 100_000  # of a running job; a beat sends it twice every ten seconds
-MAX_SKEW_SECONDS = 30.0  # that two clocks may differ; a caller further ahead is not believed (server_clock.lua)
-MAX_SHOWN_QUEUES = 1_000  # that a process names in Redis; those who look know how many it omits
-MAX_RUBY_PROCESSES_CHECKED = 5  # processes that are looked at with each check, so that a large fleet costs no more
 MAX_LOGGED_MESSAGE_BYTES = 100  # of a malformed message
-COUNTDOWN_MEMBER = "lease_remaining"  # member of a cluster's state that changes by itself
 
 Lend = Callable[[], AbstractContextManager[Connection]]  # a connection to beat over
 
 
-def withdrawal(keys: Keys, identity: str) -> list[Command]:
-    """Return the commands that take a process off Sidekiq's registry."""
-    return [
-        ("SREM", keys.processes, identity),
-        ("UNLINK", keys.work(identity), keys.workers(identity), keys.process(identity)),
-        ("ZREM", keys.beats, identity),
-        ("HDEL", keys.beats_of_format_1, identity),
-    ]
+@dataclass(frozen=True, slots=True)
+class HeartbeatCallbacks:
+    """Functions that a heartbeat calls.
 
-
-def ruby_version(info: bytes | None) -> str:
-    """Return the version of the Sidekiq that wrote this `info`; "" for our processes and for other bytes."""
-    try:
-        facts = ruby_json.decode(info or b"{}")
-    except ruby_json.Undecodable:
-        return ""
-    if not isinstance(facts, dict) or "kiqcluster" in (facts.get("labels") or ()):
-        return ""
-    return str(facts.get("version") or "")
-
-
-def contradicts(sidekiq: str, ruby_json: str) -> bool:
-    """Return whether this version of Sidekiq comes with a json gem that writes floats otherwise than the setting says.
-
-    8.1 requires json 2.16; those before 7 are of Rubies that come with json 2.6 or earlier.  7 and 8.0 may have either.
+    on_signal: with the name of a remote signal.  on_message: with a control message.
+    on_names: with the queue names that Redis knows.
+    on_uncertain: when Redis may hold other units for this process than it thinks.  on_beat: at each beat.
     """
-    digits = [part for part in sidekiq.split(".")[:2] if part.isdigit()]
-    if len(digits) < 2:
-        return False
-    release = int(digits[0]), int(digits[1])
-    return release >= (8, 1) if ruby_json == "2.6" else release < (7, 0)
 
-
-class Status:
-    """Functions of the launcher that each beat calls.  running: returns runs by the ids of their threads."""
-
-    def __init__(
-        self,
-        identity: Callable[[], str],
-        running: Callable[[], Mapping[str, JobRun]],
-        busy: Callable[[], int],
-        is_quiet: Callable[[], bool],
-        queues: Callable[[], tuple[dict[str, int], Mode]],
-        concurrency: int,
-        tag: str,
-    ) -> None:
-        self.identity = identity
-        self.running = running
-        self.busy = busy
-        self.is_quiet = is_quiet
-        self.queues = queues
-        self.concurrency = concurrency
-        self.tag = tag
+    on_signal: Callable[[str], None]
+    on_message: Callable[[Message], None]
+    on_names: Callable[[Sequence[str]], None]
+    on_uncertain: Callable[[], None]
+    on_beat: Callable[[], None]
 
 
 class Heartbeat(Service):
-    """on_signal: told the name of a remote signal.  on_message: told a control message.
-    on_names: told the queue names that Redis knows.
-    on_uncertain: told when Redis may hold other units for us than we think.  on_beat: does what is due at each beat.
-    """
+    """Publishes one process, and listens for it."""
 
     def __init__(
         self,
         runtime: Runtime,
-        store: Store,
         status: Status,
-        on_signal: Callable[[str], None],
-        on_message: Callable[[Message], None],
-        on_names: Callable[[Sequence[str]], None],
-        on_uncertain: Callable[[], None],
+        callbacks: HeartbeatCallbacks,
         on_crash: Callable[[str, Exception], None],
-        on_beat: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__("heartbeat", on_crash)
         self._runtime = runtime
-        self._store = store
+        self._store = runtime.store
         self._status = status
-        self._on_signal = on_signal
-        self._on_message = on_message
-        self._on_names = on_names
-        self._on_uncertain = on_uncertain
-        self._on_beat = on_beat
-        self._connection = store.connection()
-        self._started_at = runtime.clock.now()
-        self._process = psutil.Process()
-        self._rss = 0  # kilobytes, at the last beat
+        self._callbacks = callbacks
+        self._entry = ProcessEntry(status, runtime.clock)
+        self._checks = FleetChecks(runtime)
+        self._connection = runtime.store.connection()
         self._connect_count = 0  # of the connection, at the last beat
-        self._rtt_us = 0
         self._beats = 0
         self._published: str | None = None
         self._info = b""  # as Redis has it, if nobody has tampered with it
-        self._refusals: dict[str, str] = {}  # what Redis refuses, by what it was asked for
+        self._refusals: dict[str, str] = {}  # by the request that Redis refuses
         self._names_cursor = FIRST_CURSOR  # where the next look at the queue names begins
         self._has_shown_work = False  # there may be running jobs of ours in Redis
-        self._has_warned_of_json = self._is_skewed = self._is_announced = False
+        self._is_announced = False
         self._signal_pipe = SignalPipe()
-        self._cluster: tuple[Mapping[str, Any], float] | None = None  # its state, and when we were told, monotonic
 
     def run(self) -> None:
         while not self.stopping.is_set():
@@ -197,8 +131,7 @@ class Heartbeat(Service):
 
     def publish_cluster(self, state: Mapping[str, Any]) -> None:
         """Publish the supervisor's state: at once if it has changed, else with the next beat; from any thread."""
-        before, self._cluster = self._cluster, (state, self._runtime.clock.monotonic())
-        if before is None or {**before[0], COUNTDOWN_MEMBER: None} != {**state, COUNTDOWN_MEMBER: None}:
+        if self._entry.set_cluster(state):
             self.beat_soon()
 
     def _beat(self, lend: Lend) -> None:
@@ -214,12 +147,12 @@ class Heartbeat(Service):
         is_reconnected = self._is_reconnected()
         # If it is new again, nobody has seen us for a minute, and others may have recovered us.
         if is_reconnected or (is_known and (is_new or (is_check_due and self._holds_units(identity, lend)))):
-            self._on_uncertain()
+            self._callbacks.on_uncertain()
         if is_check_due:
             self._prune()
-            self._check_ruby_processes()
+            self._checks.check_ruby_processes()
         self._store.close_idle(IDLE_CONNECTION_SECONDS)
-        self._on_beat()
+        self._callbacks.on_beat()
         self._runtime.run_hooks("beat")
         if is_new:
             self._runtime.run_hooks("heartbeat")
@@ -236,15 +169,15 @@ class Heartbeat(Service):
 
     def _publish(self, identity: str, lend: Lend) -> bool:
         """Write the registry's keys; return whether they were not there before."""
-        running, info = self._status.running(), self._describe(identity)
+        running, info = self._status.running(), self._entry.describe(identity)
         shows_info = info != self._info or self._beats % BEATS_PER_CHECK == 0
-        fields = [*(("info", info) if shows_info else ()), *self._fields()]
+        fields = [*(("info", info) if shows_info else ()), *self._entry.fields()]
         shows_work = self._has_shown_work = bool(running) or self._has_shown_work
         before = self._runtime.clock.monotonic()
         added, *time = self._write(lend, identity, fields, running if shows_work else None)
-        self._rtt_us = int((self._runtime.clock.monotonic() - before) * 1e6)
+        self._entry.rtt_us = int((self._runtime.clock.monotonic() - before) * 1e6)
         self._has_shown_work = bool(running)
-        self._compare_clocks(*time)
+        self._checks.compare_clocks(*time)
         is_new, self._info = 2 * added == len(fields), info
         if is_new and not shows_info:  # it has expired meanwhile
             self._write(lend, identity, ["info", info], None)
@@ -258,7 +191,7 @@ class Heartbeat(Service):
         names, work = [keys.processes, keys.process(identity)], list[Word]()
         if running is not None:
             names += (keys.work(identity), keys.workers(identity))
-            work = [word for tid, each in running.items() for word in (tid, self._work(each))]
+            work = [word for tid, each in running.items() for word in (tid, self._entry.work(each))]
         call = Call(PUBLISH, names, [identity, HEARTBEAT_TTL_SECONDS, len(fields), *fields, *work])
         with lend() as connection:
             (reply,) = run_scripts(connection, [call])
@@ -266,70 +199,6 @@ class Heartbeat(Service):
             raise about_keys(reply, names)
         found: list[int] = reply
         return found
-
-    def _work(self, run: JobRun) -> bytes:
-        """Return a running job so that no busy page breaks on it, whatever is in its payload."""
-        unit = run.unit
-        raw = unit.payload
-        if len(raw) > MAX_SHOWN_BYTES:
-            name, jid = peek(raw)
-            raw = ruby_json.encode({"class": name, "jid": jid, "args": [f"({len(raw)} bytes, not shown)"]})
-        payload = shown(raw, unit.queue, run.since)
-        return ruby_json.encode({"queue": unit.queue, "payload": payload.decode(), "run_at": int(run.since)})
-
-    def _describe(self, identity: str) -> bytes:
-        """Return the field `info`, each member of which is read by some version of Sidekiq (reference §2.5).
-
-        `omitted_queues` is ours: how many queues it does not name.
-        """
-        all_weights, mode = self._status.queues()
-        weights = dict(islice(all_weights.items(), MAX_SHOWN_QUEUES))
-        omitted = len(all_weights) - len(weights)
-        concurrency = self._status.concurrency
-        shown = dict.fromkeys(weights, 0) if mode == "strict" else weights
-        info = {
-            "hostname": os.environ.get("DYNO") or socket.gethostname(),
-            "started_at": self._started_at,
-            "pid": os.getpid(),
-            "tag": self._status.tag,
-            "concurrency": concurrency,
-            "queues": list(weights),
-            "weights": [shown],
-            "labels": ["kiqcluster"],
-            "identity": identity,
-            "version": VERSION,
-            "embedded": False,
-            "capsules": {"default": {"concurrency": concurrency, "mode": mode, "weights": shown}},
-            **({"omitted_queues": omitted} if omitted else {}),
-        }
-        return ruby_json.encode(info)
-
-    def _fields(self) -> list[str | bytes | int]:
-        """Return the other fields of `<identity>`."""
-        return [
-            *("concurrency", self._status.concurrency),
-            *("busy", self._status.busy()),
-            *("beat", repr(self._runtime.clock.now())),
-            *("quiet", "true" if self._status.is_quiet() else "false"),
-            *("rss", self._resident_kilobytes()),
-            *("rtt_us", self._rtt_us),
-            *self._cluster_fields(),
-        ]
-
-    def _resident_kilobytes(self) -> int:
-        """Return the memory that this process uses; what it used at an earlier beat where no descriptor is left."""
-        with suppress(OSError):
-            self._rss = self._process.memory_info().rss // 1024
-        return self._rss
-
-    def _cluster_fields(self) -> tuple[str | bytes, ...]:
-        if self._cluster is None:
-            return ()
-        state, told_at = self._cluster
-        if (left := state.get(COUNTDOWN_MEMBER)) is not None:
-            state = {**state, COUNTDOWN_MEMBER: max(0.0, left - (self._runtime.clock.monotonic() - told_at))}
-        news = f"{state.get('at', 0.0)!r} {state.get('supervisor', '')}"
-        return CLUSTER_FIELD, ruby_json.encode(state), SUPERVISOR_FIELD, news
 
     def _withdraw(self, identity: str) -> None:
         with self._store.borrowed() as connection:  # a refusal is about a broken key; beats say that
@@ -354,7 +223,7 @@ class Heartbeat(Service):
                     raise
                 self._log_refusal("queue names", error)
                 return
-            self._on_names([name.decode(errors="replace") for name in names])
+            self._callbacks.on_names([name.decode(errors="replace") for name in names])
             if self._names_cursor == FIRST_CURSOR:
                 return
 
@@ -383,31 +252,6 @@ class Heartbeat(Service):
                 raise
             self._log_refusal("prune", error)
 
-    def _compare_clocks(self, seconds: int, microseconds: int) -> None:
-        """Say when this host's clock and Redis' begin to differ by more than MAX_SKEW_SECONDS."""
-        skew = self._runtime.clock.now() - (seconds + microseconds / 1e6)
-        is_skewed = abs(skew) > MAX_SKEW_SECONDS
-        if is_skewed and not self._is_skewed:
-            direction = "ahead of" if skew > 0 else "behind"
-            self._runtime.events.emit("clock_skewed", seconds=abs(skew), direction=direction)
-        self._is_skewed = is_skewed
-
-    def _check_ruby_processes(self) -> None:
-        """Warn once if a Ruby process writes floats otherwise than the setting says.  Checks a few at random."""
-        if self._has_warned_of_json:
-            return
-        keys = self._store.keys
-        identities = self._store.call("SRANDMEMBER", keys.processes, MAX_RUBY_PROCESSES_CHECKED)
-        names = [name.decode(errors="replace") for name in identities]
-        infos = self._store.pipeline([("HGET", keys.process(name), "info") for name in names]) if names else []
-        setting = self._runtime.config.ruby_json
-        for name, info in zip(names, infos, strict=True):
-            version = ruby_version(info)
-            if version and contradicts(version, setting):
-                self._has_warned_of_json = True
-                self._runtime.events.emit("ruby_json_doubtful", identity=name, sidekiq=version, setting=setting)
-                return
-
     def _ask(self, lend: Lend, command: Command) -> Any:
         """Run a command and return its reply; raises a refusal."""
         with lend() as connection:
@@ -428,7 +272,7 @@ class Heartbeat(Service):
             if reply is not None:
                 name, word = reply
                 if name == signals.encode():
-                    self._on_signal(word.decode(errors="replace"))
+                    self._callbacks.on_signal(word.decode(errors="replace"))
                 else:
                     self._on_raw_message(word)
                 # Whoever pressed the button looks at the page.
@@ -475,4 +319,4 @@ class Heartbeat(Service):
         except ValueError as error:
             self._runtime.events.emit("control_malformed", error=str(error), raw=repr(raw[:MAX_LOGGED_MESSAGE_BYTES]))
         else:
-            self._on_message(message)
+            self._callbacks.on_message(message)

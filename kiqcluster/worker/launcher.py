@@ -36,12 +36,13 @@ from kiqcluster.worker.fetch.fencing import Fencing
 from kiqcluster.worker.fetch.fetch import ReliableFetch
 from kiqcluster.worker.fetch.queue_order import QueueOrder, describe_queues
 from kiqcluster.worker.fetch.wakeups import Wakeups
-from kiqcluster.worker.heartbeat import Heartbeat, Status
+from kiqcluster.worker.heartbeat import Heartbeat, HeartbeatCallbacks
 from kiqcluster.worker.identity import ProcessFingerprint, new_member
 from kiqcluster.worker.metrics.application_metrics import ApplicationMetrics
 from kiqcluster.worker.metrics.execution_metrics import ExecutionMetricsWriter
 from kiqcluster.worker.metrics.metrics_delta import Frame, MetricsDelta
 from kiqcluster.worker.poller import Poller
+from kiqcluster.worker.process_entry import Status
 from kiqcluster.worker.recovery import Recovery
 from kiqcluster.worker.run.execution import Execution
 from kiqcluster.worker.run.job_log import JobLog
@@ -347,17 +348,14 @@ class Launcher:
             concurrency=self._concurrency,
             tag=self._runtime.config.known_tag(),
         )
-        return Heartbeat(
-            self._runtime,
-            self._runtime.store,
-            status,
+        callbacks = HeartbeatCallbacks(
             on_signal=self._callbacks.on_signal,
             on_message=self._callbacks.on_message,
             on_names=self.learn_queues,
             on_uncertain=self._fetch.mark_uncertain,
-            on_crash=self._on_service_crash,
             on_beat=self._write_execution_metrics,
         )
+        return Heartbeat(self._runtime, status, callbacks, self._on_service_crash)
 
     # telling
 

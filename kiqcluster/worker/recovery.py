@@ -33,8 +33,8 @@ from kiqcluster.store.units import ALL_SUSPECT, Beat
 from kiqcluster.worker import failure_detector
 from kiqcluster.worker.failure_detector import BEATS_PER_WINDOW, Observation, Window
 from kiqcluster.worker.fetch.fencing import Fencing
-from kiqcluster.worker.heartbeat import withdrawal
 from kiqcluster.worker.identity import ProcessFingerprint, has_exited
+from kiqcluster.worker.process_entry import withdrawal
 
 __all__ = ["Recovery"]
 

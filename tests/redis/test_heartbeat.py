@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -19,14 +19,9 @@ from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from kiqcluster.store.units import Unit
-from kiqcluster.worker.heartbeat import (
-    BEATS_PER_CHECK,
-    MAX_SHOWN_BYTES,
-    MAX_SHOWN_QUEUES,
-    Heartbeat,
-    Status,
-    contradicts,
-)
+from kiqcluster.worker.fleet_checks import contradicts
+from kiqcluster.worker.heartbeat import BEATS_PER_CHECK, Heartbeat, HeartbeatCallbacks
+from kiqcluster.worker.process_entry import MAX_SHOWN_BYTES, MAX_SHOWN_QUEUES, Status
 from kiqcluster.worker.run.job_run import JobRun
 from tests.kit import ManualClock, wait_until
 
@@ -43,6 +38,7 @@ class Bench:
         self.running: dict[str, JobRun] = {}
         self.names: list[str] = []
         self.queues = {"default": 1}
+        self.on_names: Callable[[Sequence[str]], object] = self._learn
         self.times_uncertain = 0
         self.heard: list[str | Message] = []
         self.failures: list[Exception] = []  # of what is due at a beat; the first one that is left is raised
@@ -61,17 +57,14 @@ class Bench:
         events = Events()
         events.listen(lambda event, fields: self.events.append(event))
         runtime = Runtime(Config(), store, setup, events, self.clock)
-        self.heartbeat = Heartbeat(
-            runtime,
-            store,
-            status,
+        callbacks = HeartbeatCallbacks(
             on_signal=self.heard.append,
             on_message=self.heard.append,
-            on_names=self._learn,
+            on_names=lambda names: self.on_names(names),
             on_uncertain=self._mark_uncertain,
-            on_crash=lambda name, error: self.crashes.append(error),
             on_beat=self._fail,
         )
+        self.heartbeat = Heartbeat(runtime, status, callbacks, lambda name, error: self.crashes.append(error))
 
     def _fail(self) -> None:
         if self.failures:

@@ -157,7 +157,7 @@ def test_a_heartbeat_learns_all_names_in_pages(store: Store, setup: Setup) -> No
     store.call("SADD", "queues", *names)
     store.call("CONFIG", "RESETSTAT")
     learned: set[str] = set()
-    heartbeat.heartbeat._on_names = learned.update
+    heartbeat.on_names = learned.update
 
     heartbeat.beat()
 

@@ -30,7 +30,7 @@ TOUCHES_ENVIRONMENT = {
     "cli.py": "hands KIQ_ENV and REDIS_URL to the application, and what systemd says to the supervisor",
     "worker/child.py": "hands KIQ_SLOT and SIDEKIQ_WORKER_ID to the application",
     "worker/identity.py": "DYNO, which takes the host's place in an identity as in Sidekiq",
-    "worker/heartbeat.py": "DYNO again, for the process list",
+    "worker/process_entry.py": "DYNO again, for the process list",
     "testing/cluster.py": "hands it to the cluster of a test",
 }
 ENDS_PROCESSES = {"ipc/exits.py"}

@@ -1,0 +1,74 @@
+"""FleetChecks: warns of other hosts and processes on the same Redis that disagree with this one.
+
+Runs in: the heartbeat's thread.
+1. compare_clocks        the clock of this host and that of Redis
+2. check_ruby_processes  the setting ruby_json and the Sidekiq processes
+"""
+
+from __future__ import annotations
+
+from kiqcluster.process.runtime import Runtime
+from kiqcluster.sidekiq import ruby_json
+
+__all__ = ["FleetChecks", "contradicts"]
+
+MAX_SKEW_SECONDS = 30.0  # that two clocks may differ; a caller further ahead is not believed (server_clock.lua)
+MAX_RUBY_PROCESSES_CHECKED = 5  # processes that are looked at with each check, so that a large fleet costs no more
+
+
+def ruby_version(info: bytes | None) -> str:
+    """Return the version of the Sidekiq that wrote this `info`; "" for our processes and for other bytes."""
+    try:
+        facts = ruby_json.decode(info or b"{}")
+    except ruby_json.Undecodable:
+        return ""
+    if not isinstance(facts, dict) or "kiqcluster" in (facts.get("labels") or ()):
+        return ""
+    return str(facts.get("version") or "")
+
+
+def contradicts(sidekiq: str, ruby_json: str) -> bool:
+    """Return whether this version of Sidekiq comes with a json gem that writes floats otherwise than the setting says.
+
+    8.1 requires json 2.16; those before 7 are of Rubies that come with json 2.6 or earlier.  7 and 8.0 may have either.
+    """
+    digits = [part for part in sidekiq.split(".")[:2] if part.isdigit()]
+    if len(digits) < 2:
+        return False
+    release = int(digits[0]), int(digits[1])
+    return release >= (8, 1) if ruby_json == "2.6" else release < (7, 0)
+
+
+class FleetChecks:
+    """Each warning is logged once, until the reason is gone."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._store = runtime.store
+        self._is_skewed = False
+        self._has_warned_of_json = False
+
+    def compare_clocks(self, seconds: int, microseconds: int) -> None:
+        """Say when this host's clock and Redis' begin to differ by more than MAX_SKEW_SECONDS."""
+        skew = self._runtime.clock.now() - (seconds + microseconds / 1e6)
+        is_skewed = abs(skew) > MAX_SKEW_SECONDS
+        if is_skewed and not self._is_skewed:
+            direction = "ahead of" if skew > 0 else "behind"
+            self._runtime.events.emit("clock_skewed", seconds=abs(skew), direction=direction)
+        self._is_skewed = is_skewed
+
+    def check_ruby_processes(self) -> None:
+        """Warn once if a Ruby process writes floats otherwise than the setting says.  Checks a few at random."""
+        if self._has_warned_of_json:
+            return
+        keys = self._store.keys
+        identities = self._store.call("SRANDMEMBER", keys.processes, MAX_RUBY_PROCESSES_CHECKED)
+        names = [name.decode(errors="replace") for name in identities]
+        infos = self._store.pipeline([("HGET", keys.process(name), "info") for name in names]) if names else []
+        setting = self._runtime.config.ruby_json
+        for name, info in zip(names, infos, strict=True):
+            version = ruby_version(info)
+            if version and contradicts(version, setting):
+                self._has_warned_of_json = True
+                self._runtime.events.emit("ruby_json_doubtful", identity=name, sidekiq=version, setting=setting)
+                return

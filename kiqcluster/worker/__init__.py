@@ -10,6 +10,6 @@ recovery     recovery.py        units of dead processes → queues
 job log      run/job_log.py     lines of jobs that have ended
 
 Read in this order: child, launcher, run/ (manager, processor, execution, decision, retry), fetch/ (fetch, coordinator).
-Then poller with due_times, heartbeat, recovery with failure_detector, inbox, identity, metrics/.  Last orphan_alarm,
-descriptors and exit_handlers: what may go wrong with a process from inside.
+Then poller with due_times, heartbeat with process_entry and fleet_checks, recovery with failure_detector, inbox,
+identity, metrics/.  Last orphan_alarm, descriptors and exit_handlers: what may go wrong with a process from inside.
 """

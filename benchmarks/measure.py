@@ -78,14 +78,14 @@ class Filled:
         return self.every * (marks - 1)
 
 
-def fill(pusher: Pusher, job: str, *arguments: float, count: int) -> Filled:
+def fill(pusher: Pusher, job: str, *arguments: float | str, count: int, mark: str = "mark") -> Filled:
     """Enqueue about `count` jobs in order: a mark, jobs, a mark, jobs, …, a mark."""
     every = max(2, min(MAX_JOBS_BETWEEN_MARKS, count // MIN_MARKS))
     chunks = max(1, count // every)
     for _ in range(chunks):
-        pusher.push("mark", *arguments)
+        pusher.push(mark, *arguments)
         pusher.push_bulk(job, *arguments, count=every - 1)
-    pusher.push("mark", *arguments)
+    pusher.push(mark, *arguments)
     return Filled(chunks + 1, every)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.server import free_port
 
-__all__ = ["PEERS", "SPREAD", "Peer", "Shape"]
+__all__ = ["PEERS", "REAL", "SPREAD", "Peer", "Shape"]
 
 RUBY = Path(__file__).resolve().parent / "ruby"
 Command = list[str]
@@ -122,6 +122,7 @@ KIQCLUSTER = Peer(
     supervised=True,
 )
 SPREAD = replace(KIQCLUSTER, app="spread", commands=partial(kiqcluster, app="spread"))  # of many classes and queues
+REAL = replace(KIQCLUSTER, app="real", commands=partial(kiqcluster, app="real"))  # with the jobs `lock` and `usual`
 
 PEERS = {
     peer.name: peer

@@ -56,6 +56,13 @@ def over_one_process(median: Lookup) -> float | None:
     return quotient(median("noop-2", "kiqcluster", "rate"), median("noop", "kiqcluster", "rate"))
 
 
+def over_bound(workload: str) -> Callable[[Lookup], float | None]:
+    """Return our rate on all cores over that on one."""
+    return lambda median: quotient(
+        median(workload, "kiqcluster", "rate"), median(f"{workload}-bound", "kiqcluster", "rate")
+    )
+
+
 def quotient(dividend: float | None, divisor: float | None) -> float | None:
     return None if dividend is None or not divisor else dividend / divisor
 
@@ -71,6 +78,10 @@ TARGETS = (
     Target("noop-2", "jobs/s ÷ our one process", over_one_process, 1.4),
     Target("noop-far", "jobs/s ÷ those without latency", ours("noop-far", "kept"), 0.85),
     Target("noop-logged", "jobs/s ÷ Sidekiq's", over("noop-logged", "rate", "sidekiq"), 3),
+    Target("lock", "jobs/s ÷ Sidekiq's", over("lock", "rate", "sidekiq"), 8),
+    Target("lock", "jobs/s ÷ those bound to one core", over_bound("lock"), 0.9),
+    Target("usual", "jobs/s ÷ Sidekiq's", over("usual", "rate", "sidekiq"), 8),
+    Target("usual", "jobs/s ÷ those bound to one core", over_bound("usual"), 0.9),
     Target("sleep", "share of the ideal 5 000/s", ours("sleep", "of_ideal"), 0.97, form=".3f"),
     Target("enqueue", "one by one ÷ Sidekiq's", over("enqueue", "single", "sidekiq"), 1.15),
     Target("enqueue", "bulk ÷ Sidekiq's", over("enqueue", "bulk", "sidekiq"), 2),

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from benchmarks.measure import Figures, Filled, Scale, disturbance, fill, observe, rate_of
-from benchmarks.peers import SPREAD, Peer, Shape
+from benchmarks.peers import REAL, SPREAD, Peer, Shape
 from benchmarks.stage import Failed, Stage
 
 __all__ = [
@@ -16,12 +16,16 @@ __all__ = [
     "SPREAD_QUEUES",
     "enqueue",
     "growth",
+    "lock",
+    "lock_bound",
     "naps",
     "noop",
     "noop_bound",
     "noop_far",
     "noop_in_two",
     "noop_logged",
+    "usual",
+    "usual_bound",
 ]
 
 LATENCY_SECONDS = 0.001  # that the slow way to Redis adds to a round trip
@@ -29,13 +33,16 @@ SLEEP_JOB_SECONDS = 0.005  # that a `sleep` job takes
 WARM_UP_PUSHES = 20  # pushes that are not counted: the first ones pay for connections
 SPREAD_QUEUES, SPREAD_CLASSES = 1_000, 200
 JOBS_IN_A_ROW = 10  # jobs of one kind in a row, where there are many kinds
+ORDER = '{"id": 4711, "customer": "Ada Lovelace", "at": "2026-11-23T01:15:03Z", "items": [17, 4, 9], "total": 129.9}'
+ARGUMENTS: dict[str, tuple[str, ...]] = {"lock": (), "usual": (ORDER,)}  # of the jobs that do something
+PACES = {"kiqcluster": {"lock": 70_000, "usual": 15_000}, "sidekiq": {"lock": 8_000, "usual": 6_000}}  # of one process
 
 
-def enqueued(stage: Stage, peer: Peer, job: str, *arguments: float, count: int) -> Filled:
+def enqueued(stage: Stage, peer: Peer, job: str, *arguments: float | str, count: int, mark: str = "mark") -> Filled:
     """Enqueue about `count` jobs of one kind, with marks among them, and nothing else; no worker runs yet."""
     stage.clear()
     with stage.pusher(peer) as pusher:
-        return fill(pusher, job, *arguments, count=count)
+        return fill(pusher, job, *arguments, count=count, mark=mark)
 
 
 def run_filled(stage: Stage, peer: Peer, shape: Shape, filled: Filled, url: str | None = None) -> Figures:
@@ -59,8 +66,12 @@ def noop_in_two(stage: Stage, peer: Peer, scale: Scale) -> Figures:
 
 
 def noop_bound(stage: Stage, peer: Peer, scale: Scale) -> Figures:
-    """One process, bound to the last core."""
-    return noop_jobs(stage, peer, scale, Shape(cpus=str(max(os.sched_getaffinity(0)))))
+    return noop_jobs(stage, peer, scale, bound())
+
+
+def bound() -> Shape:
+    """Return the shape of one process that is bound to the last core."""
+    return Shape(cpus=str(max(os.sched_getaffinity(0))))
 
 
 def noop_logged(stage: Stage, peer: Peer, scale: Scale) -> Figures:
@@ -81,6 +92,30 @@ def noop_far(stage: Stage, peer: Peer, scale: Scale) -> Figures:
         "kept": far["rate"] / near["rate"],
         "kept_of_proxied": far["rate"] / proxied["rate"],
     }
+
+
+def real_jobs(job: str, stage: Stage, peer: Peer, scale: Scale, shape: Shape) -> Figures:
+    """Run jobs that do something."""
+    count = int(PACES[peer.name][job] * scale.seconds)
+    runner = REAL if peer.name == REAL.name else peer
+    filled = enqueued(stage, runner, job, *ARGUMENTS[job], count=count, mark=f"mark_{job}")
+    return run_filled(stage, runner, shape, filled)
+
+
+def lock(stage: Stage, peer: Peer, scale: Scale) -> Figures:
+    return real_jobs("lock", stage, peer, scale, Shape())
+
+
+def lock_bound(stage: Stage, peer: Peer, scale: Scale) -> Figures:
+    return real_jobs("lock", stage, peer, scale, bound())
+
+
+def usual(stage: Stage, peer: Peer, scale: Scale) -> Figures:
+    return real_jobs("usual", stage, peer, scale, Shape())
+
+
+def usual_bound(stage: Stage, peer: Peer, scale: Scale) -> Figures:
+    return real_jobs("usual", stage, peer, scale, bound())
 
 
 def naps(stage: Stage, peer: Peer, scale: Scale) -> Figures:

@@ -77,6 +77,14 @@ WORKLOADS = {
         ),
     ),
     "noop-logged": Workload("No-op jobs, INFO logs on, to a file", throughput.noop_logged, TWO, (RATE, *COSTS[:2])),
+    "lock": Workload(
+        "Jobs that take one shared lock and read the clock twice", throughput.lock, TWO, (RATE, *COSTS[:2])
+    ),
+    "lock-bound": Workload("The same, the worker bound to one core", throughput.lock_bound, TWO, (RATE, *COSTS[:2])),
+    "usual": Workload(
+        "Jobs that parse, count, log a line and compute for 20 µs", throughput.usual, TWO, (RATE, *COSTS[:2])
+    ),
+    "usual-bound": Workload("The same, the worker bound to one core", throughput.usual_bound, TWO, (RATE, *COSTS[:2])),
     "sleep": Workload(
         f"{1e3 * throughput.SLEEP_JOB_SECONDS:g} ms sleep, concurrency 25",
         throughput.naps,

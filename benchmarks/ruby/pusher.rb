@@ -6,7 +6,10 @@ require "json"
 require_relative "jobs"
 
 BULK = 1_000 # jobs in one push_bulk
-JOBS = {"noop" => Noop, "mark" => Mark, "sleep" => Sleep, "stamp" => Stamp, "tick" => Tick}.freeze
+JOBS = {
+  "noop" => Noop, "mark" => Mark, "sleep" => Sleep, "stamp" => Stamp, "tick" => Tick,
+  "lock" => Lock, "mark_lock" => MarkLock, "usual" => Usual, "mark_usual" => MarkUsual
+}.freeze
 
 def timed
   began = now

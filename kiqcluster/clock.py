@@ -15,13 +15,18 @@ MIN_STANDSTILL_SECONDS = 2.0  # a reading that is this late counts as a standsti
 
 
 class Clock(Protocol):
-    """All readings in float seconds.  cpu: used by this thread so far; a system call, ten times as slow."""
+    """All readings in float seconds.
+
+    cpu, process_cpu: used by this thread, by this process so far; system calls, ten times as slow.
+    """
 
     def now(self) -> float: ...
 
     def monotonic(self) -> float: ...
 
     def cpu(self) -> float: ...
+
+    def process_cpu(self) -> float: ...
 
 
 class SystemClock:
@@ -31,6 +36,7 @@ class SystemClock:
     now = staticmethod(time.time)
     monotonic = staticmethod(time.monotonic)
     cpu = staticmethod(time.thread_time)
+    process_cpu = staticmethod(time.process_time)
 
 
 class RunningClock(SystemClock):

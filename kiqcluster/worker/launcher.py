@@ -108,6 +108,7 @@ class Launcher:
             lambda: new_member(self._fingerprint),
             self._on_member,
             self._wakeups.wake,
+            concurrency,
         )
         self._manager = Manager(
             concurrency, self._fetch, self._wakeups, runtime.clock, self._make_processor, self._on_service_crash

@@ -12,6 +12,7 @@ from random import Random
 import pytest
 
 from kiqcluster.worker.fetch.batch import BatchState
+from kiqcluster.worker.fetch.concurrency_limit import ConcurrencyLimit
 from kiqcluster.worker.fetch.coordinator import FetchCoordinator
 from kiqcluster.worker.fetch.prefetch import Prefetch
 from tests.chaos.scale import sized
@@ -31,12 +32,14 @@ class Walk:
         self.stage.is_faulty = is_faulty
         self.stage.add_takers(takers)
         self.stage.add_manager()
+        self.limited = 0  # steps at which fewer takers could run than there are
 
     def go(self) -> None:
         for _ in range(STEPS):
             self._happen(self.rng.random())
             if enabled := self.stage.enabled():
                 self.stage.step(self.rng.choice(enabled))
+            self.limited += self.stage.coordinator.is_watched
         self._become_calm()
 
     def _happen(self, luck: float) -> None:
@@ -86,26 +89,32 @@ class Walk:
 
 
 @pytest.fixture(autouse=True)
-def _random_depth(monkeypatch: pytest.MonkeyPatch, seed: str) -> None:
+def _random_depth_and_limit(monkeypatch: pytest.MonkeyPatch, seed: str) -> None:
     rng = Random(seed)
 
     def set_depth(prefetch: Prefetch, *_: object) -> None:
         prefetch.depth = rng.choice((0, 2, 4, 8, 16))
 
+    def set_limit(limit: ConcurrencyLimit, _taken: int) -> None:
+        limit.current = rng.choice((1, limit.current, limit.most))
+
     monkeypatch.setattr(Prefetch, "record_finished", set_depth)
+    monkeypatch.setattr(ConcurrencyLimit, "lower", set_limit)
 
 
 @pytest.mark.parametrize("is_faulty", [False, True], ids=["fine", "faulty"])
 @pytest.mark.parametrize("takers", [1, 2, 5])
 def test_every_job_is_settled_once_and_every_taker_ends(takers: int, is_faulty: bool, seed: str) -> None:
     print(f"KIQ_SEED={seed}")
-    ahead = 0
+    ahead = limited = 0
     for number in range(WALKS):
         walk = Walk(Random(f"{seed} {takers} {is_faulty} {number}"), takers, is_faulty=is_faulty)
         walk.go()
         ahead += walk.stage.sent_ahead
+        limited += walk.limited
 
     assert ahead
+    assert limited or takers == 1
 
 
 @pytest.mark.parametrize("without", ["resync", "wake"])

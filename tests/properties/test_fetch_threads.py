@@ -32,6 +32,7 @@ from kiqcluster.store.engine import Engine
 from kiqcluster.store.entry_moves import DeadSetLimits
 from kiqcluster.store.units import ALL_SUSPECT, Settlement, Unit
 from kiqcluster.worker.fetch.batch import Batch
+from kiqcluster.worker.fetch.concurrency_limit import ConcurrencyLimit
 from kiqcluster.worker.fetch.fetch import ReliableFetch
 from kiqcluster.worker.fetch.prefetch import Prefetch
 from kiqcluster.worker.fetch.queue_order import QueueOrder
@@ -106,7 +107,7 @@ class Rig:
         order = QueueOrder(parse_group(QUEUE), [QUEUE], runtime.rng)
         birth = ProcessFingerprint.of_this_process()
         self.fetch = ReliableFetch(
-            runtime, self.engine, order, lambda: new_member(birth), lambda member: None, self.is_woken.set
+            runtime, self.engine, order, lambda: new_member(birth), lambda member: None, self.is_woken.set, processors
         )
         self._without_fault(lambda: self.engine.join(self.fetch.member))
         self.ahead = 0  # batches that were sent before their units were needed
@@ -270,6 +271,11 @@ def _many_switches(monkeypatch: pytest.MonkeyPatch, seed: str) -> Iterator[None]
     # A random depth: some batches are sent ahead, which single jobs would never bring about.
     monkeypatch.setattr(
         Prefetch, "record_finished", lambda prefetch, *_: setattr(prefetch, "depth", rng.choice((0, 2, 4, 8, 16)))
+    )
+    monkeypatch.setattr(
+        ConcurrencyLimit,
+        "lower",
+        lambda limit, _: setattr(limit, "current", rng.choice((1, limit.current, limit.most))),
     )
     for name in ("MIN_RETRY_SECONDS", "MAX_RETRY_SECONDS"):  # so that thousands of outages fit in a second
         monkeypatch.setattr(redis_health, name, 0.002)

@@ -23,6 +23,7 @@ from kiqcluster.store.reserve_calls import MAX_RESERVE_BYTES
 from kiqcluster.store.units import Limits, Refusals, Reserved, Settlement, Unit
 from kiqcluster.store.wake_lists import MAX_QUEUES
 from kiqcluster.worker.fetch.batch import Batch, BatchState
+from kiqcluster.worker.fetch.concurrency_limit import WATCH_SECONDS, ConcurrencyLimit
 from kiqcluster.worker.fetch.in_flight import InFlight
 from kiqcluster.worker.fetch.prefetch import MAX_QUEUES_AT_FULL_PACE, NO_UNITS, Prefetch, ReserveSize
 from kiqcluster.worker.fetch.queue_order import QueueOrder
@@ -66,7 +67,9 @@ class FetchCoordinator:
         clock: Clock,
         wake_taker: Callable[[], None],
         wake_manager: Callable[[], None],
+        takers: int = 1,
     ) -> None:
+        """takers: units that all takers together can run at once."""
         self._order = order
         self._in_flight = in_flight
         self._now = clock.monotonic
@@ -82,6 +85,10 @@ class FetchCoordinator:
         self.oldest_finished_at = 0.0  # monotonic seconds
         self.is_manager_notified = False  # the manager knows that something waits
         self.prefetch = Prefetch()
+        self.limit = ConcurrencyLimit(takers, clock)
+        self.is_crowded = False  # more takers run than the limit allows: whoever takes next waits
+        self.is_watched = False  # a taker waits for WATCH_SECONDS, and then sees whether the others are blocked
+        self._received = 0  # units that batches have brought
         self.is_reserve_due = True  # there may be work in Redis
         self.is_starved = False  # the last reserve brought less than was demanded, and the manager does not know
         self.is_refused = False  # Redis refused the last reserve as a whole
@@ -97,7 +104,7 @@ class FetchCoordinator:
             if not self.finished:
                 self.oldest_finished_at = self._now()
             self.finished.append(finished)
-        if len(self.units) > self.low_watermark or self.state is not _NONE:
+        if (len(self.units) > self.low_watermark or self.state is not _NONE) and not self.is_crowded:
             try:
                 unit = self.units.popleft()
             except IndexError:  # others were faster
@@ -121,19 +128,62 @@ class FetchCoordinator:
             return None
         if self._should_flush():
             return self._claim(own_demand)
+        self._check_crowd()
+        if self.is_crowded:
+            self.is_crowded = self._active() > self.limit.current + own_demand  # the caller takes no more
+            self.notify_manager()
+            return None
         try:
             unit = self.units.popleft()
         except IndexError:
             return None
         self.notify_manager()
         if self.units or self.is_reserve_due or self.in_transit:
-            self._wake_taker()  # each wakes the next: all at once would contend for nothing
+            self._wake_another()  # each wakes the next: all at once would contend for nothing
         return unit
 
     def set_demand(self, units: int) -> None:
         """Set how many units takers wait for."""
         self.demand = units
         self._report_starvation()
+
+    def begin_watch(self) -> float | None:
+        """Return how long a taker may wait that gets nothing, in seconds; None until it is woken.
+
+        While the limit lets takers wait beside units at hand, one of them watches.  It calls `end_watch`.
+        """
+        if self.is_watched or not self._is_limited():
+            return None
+        self.is_watched = True
+        self.limit.begin_watch(self._taken(), self._received)
+        return WATCH_SECONDS
+
+    def end_watch(self) -> None:
+        """Let more takers run if units are at hand and the others are blocked; the caller takes next."""
+        self.is_watched = False
+        if self.units and self._is_limited():
+            is_flushing = self.state is BatchState.FLUSHING
+            self.limit.end_watch(self._taken(), self._received, self._active(), is_flushing=is_flushing)
+
+    def _is_limited(self) -> bool:
+        """Return whether takers may have to wait beside units at hand: only while units are prefetched."""
+        return self.low_watermark > 0 and self.limit.current < self.limit.most
+
+    def _active(self) -> int:
+        """Return how many takers do not wait."""
+        return self.limit.most - self.demand
+
+    def _taken(self) -> int:
+        """Return how many units takers have taken so far."""
+        return self._received - len(self.units)
+
+    def _check_crowd(self) -> None:
+        self.is_crowded = self._is_limited() and self._active() > self.limit.current
+
+    def _wake_another(self) -> None:
+        """Wake a taker for the units at hand, unless as many run as should, and one watches them."""
+        if not (self.is_watched and self._is_limited() and self._active() >= self.limit.current):
+            self._wake_taker()
 
     def notify_manager(self) -> None:
         """Have the manager look after everything that waits here: the caller may be busy for long."""
@@ -330,7 +380,7 @@ class FetchCoordinator:
         self.state, self.in_transit = BatchState.IN_TRANSIT, batch
         if not batch.is_wakeup:
             self.notify_manager()
-        self._wake_taker()  # a taker that was woken for a unit may flush instead, and then wakes nobody
+        self._wake_another()  # a taker that was woken for a unit may flush instead, and then wakes nobody
 
     def on_reply(self, reserved: Reserved, batch: Batch) -> None:
         """Have the units at hand that a batch has brought."""
@@ -343,12 +393,16 @@ class FetchCoordinator:
             self._wake_manager()
             return
         self.units.extend(units)
+        self._received += len(units)
         self._record_queues(reserved, batch)
         is_suspect = bool(units) and units[0].deaths > 0  # a suspect comes alone: there may be more
         # After a refusal the next sweep tries again: Redis would refuse other queues as well.
         self.is_reserve_due = not self.is_refused and (self.is_reserve_due or is_suspect or len(units) >= needed)
         self.low_watermark = self.prefetch.depth // 2 if len(units) == total > needed else 0
         self.is_starved = len(units) < needed and not is_suspect and not self.is_refused
+        if self.low_watermark:
+            self.limit.lower(self._taken())
+        self._check_crowd()
 
     def _record_queues(self, reserved: Reserved, batch: Batch) -> None:
         """Learn which queues may hold more, if they are too many to be asked each time."""
@@ -376,7 +430,7 @@ class FetchCoordinator:
         # If there may be more, another taker flushes: who began to wait during this batch was not counted in it.
         has_more = len(self.units) > batch.own_demand or (self.is_reserve_due and self.units)
         if has_more or not batch.own_demand:
-            self._wake_taker()
+            self._wake_another()
         return None
 
     # a batch that failed

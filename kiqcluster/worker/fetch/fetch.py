@@ -64,13 +64,14 @@ class ReliableFetch:
         new_member: Callable[[], Member],
         on_member: Callable[[Member], None],
         wake_manager: Callable[[], None],
+        processors: int = 1,
     ) -> None:
         self._runtime = runtime
         self._engine = engine
         self._order = order
         self._connection = engine.store.connection(trust=TRUSTED_SECONDS)
         self._in_flight = InFlight(runtime.config.max_retries_after_interruption)
-        self._shared = LockedCoordinator(order, self._in_flight, runtime.clock, wake_manager)
+        self._shared = LockedCoordinator(order, self._in_flight, runtime.clock, wake_manager, processors)
         self._coordinator = self._shared.coordinator
         self._membership = Membership(engine, new_member, on_member, self._shared.ended)
         self._health = RedisHealth(runtime)

@@ -40,13 +40,15 @@ class LockedCoordinator:
     wake_manager: wakes the manager, from any thread.
     """
 
-    def __init__(self, order: QueueOrder, in_flight: InFlight, clock: Clock, wake_manager: Callable[[], None]) -> None:
+    def __init__(
+        self, order: QueueOrder, in_flight: InFlight, clock: Clock, wake_manager: Callable[[], None], takers: int = 1
+    ) -> None:
         # A plain lock: `with` takes it in one step, so an exception that is raised in this thread from outside (a time
         # limit of a library) comes before or after that.  The lock of a condition would stay locked.
         self.lock = threading.Lock()
         self.parked = threading.Condition(self.lock)
         self.ended = threading.Event()  # to wait for
-        self.coordinator = FetchCoordinator(order, in_flight, clock, self._wake_taker, wake_manager)
+        self.coordinator = FetchCoordinator(order, in_flight, clock, self._wake_taker, wake_manager, takers)
         self._parked_count = 0
 
     def take(self) -> Unit | Batch | None:
@@ -85,13 +87,17 @@ class LockedCoordinator:
     reset = _locked(FetchCoordinator.reset)
 
     def _park(self) -> None:
+        seconds = None
         self._parked_count += 1
         try:
             self.coordinator.set_demand(self._parked_count)
-            self.parked.wait()
+            seconds = self.coordinator.begin_watch()
+            self.parked.wait(seconds)
         finally:  # a library may raise an exception in this thread that was meant for the job before (a time limit)
             self._parked_count -= 1
             self.coordinator.demand = self._parked_count
+            if seconds is not None:
+                self.coordinator.end_watch()
 
     def _wake_taker(self) -> None:
         self.parked.notify()

@@ -15,6 +15,7 @@ from kiqcluster.sidekiq.outcome import Done, Requeue
 from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.store.units import Exchange, Reserved, Settlement, Unit
 from kiqcluster.worker.fetch.batch import Batch, BatchState
+from kiqcluster.worker.fetch.concurrency_limit import ConcurrencyLimit
 from kiqcluster.worker.fetch.coordinator import FetchCoordinator, Mode
 from kiqcluster.worker.fetch.in_flight import InFlight
 from kiqcluster.worker.fetch.queue_order import QueueOrder
@@ -99,6 +100,7 @@ class Stage:
         self.sent_ahead = 0
         self.parked = 0  # takers that have parked, those that were woken since among them
         self._waiting: deque[int] = deque()  # numbers of takers that are not woken yet
+        self._watcher: tuple[int, float] | None = None  # the taker that watches, and until when
         self._woken: set[int] = set()
         self.is_manager_awake = False
         self.is_armed = False
@@ -114,6 +116,7 @@ class Stage:
         for number in range(len(self.takers), len(self.takers) + count):
             self.takers.append(self._taker(number))
             self._paused[number] = Pause.INTERRUPTED
+        self.coordinator.limit = ConcurrencyLimit(len(self.takers), self.clock)
 
     def add_manager(self) -> None:
         self.manager = self._manager()
@@ -125,6 +128,9 @@ class Stage:
 
     def enabled(self) -> list[int]:
         """Return the numbers of the takers that can go on, and -1 for the manager."""
+        if self._watcher is not None and self.clock.time >= self._watcher[1] and self._watcher[0] in self._waiting:
+            self._waiting.remove(self._watcher[0])
+            self._woken.add(self._watcher[0])
         takers = [
             number for number, pause in self._paused.items() if pause is Pause.INTERRUPTED or number in self._woken
         ]
@@ -145,11 +151,13 @@ class Stage:
         self.check(before)
 
     def pass_time(self) -> bool:
-        """Go on to the next check of the manager; return whether there is one."""
-        if self.check_at is None or self._manager_pause is not Pause.LISTENING:
-            return False
-        self.clock.time = max(self.clock.time, self.check_at)
-        return True
+        """Go on to the next check, of the manager or of a watcher; return whether there is one."""
+        checks = [] if self._watcher is None or self._watcher[0] not in self._waiting else [self._watcher[1]]
+        if self.check_at is not None and self._manager_pause is Pause.LISTENING:
+            checks.append(self.check_at)
+        if checks:
+            self.clock.time = max(self.clock.time, min(checks))
+        return bool(checks)
 
     def run(self, most: int = 100_000) -> None:
         """Let everybody go on, at random, until nobody can and no check is due."""
@@ -218,9 +226,14 @@ class Stage:
                     self.parked += 1
                     self._waiting.append(number)
                     coordinator.set_demand(self.parked)
+                    if (seconds := coordinator.begin_watch()) is not None:
+                        self._watcher = number, self.clock.time + seconds
                     yield Pause.PARKED
                     self.parked -= 1
                     coordinator.demand = self.parked
+                    if seconds is not None:
+                        self._watcher = None
+                        coordinator.end_watch()
                     taken = coordinator.take(1)
                 if taken is None:
                     return

@@ -7,6 +7,7 @@ import pytest
 from kiqcluster.sidekiq.outcome import Done, Requeue
 from kiqcluster.store.units import Reserved, Settlement, Unit
 from kiqcluster.worker.fetch.batch import Batch, BatchState
+from kiqcluster.worker.fetch.concurrency_limit import WATCH_SECONDS, ConcurrencyLimit
 from kiqcluster.worker.fetch.coordinator import (
     BATCH_DELAY_SECONDS,
     MAX_UNIT_WAIT_SECONDS,
@@ -243,6 +244,95 @@ class TestAhead:
 
         assert following is not None
         assert stage.coordinator.state is BatchState.FLUSHING
+
+
+class TestLimit:
+    """One of three takers runs: enough is prefetched, and the jobs are short."""
+
+    @pytest.fixture(autouse=True)
+    def _one_runs(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Prefetch, "record_finished", lambda *_: None)
+        monkeypatch.setattr(ConcurrencyLimit, "lower", lambda *_: None)
+        stage.add_takers(3)
+        stage.coordinator.prefetch.depth = 8
+        stage.push(100)
+        stage.coordinator.set_demand(2)
+        flush(stage, claimed(stage.coordinator))
+        stage.coordinator.limit.current = 1
+
+    def test_the_one_that_runs_takes_on(self, coordinator: FetchCoordinator) -> None:
+        assert coordinator.take_at_hand() is not None
+        assert isinstance(coordinator.take(1), Unit)
+
+    def test_a_taker_beyond_the_limit_waits_beside_units_at_hand(self, coordinator: FetchCoordinator) -> None:
+        coordinator.set_demand(1)
+
+        assert coordinator.take(1) is None
+        assert coordinator.units
+
+    def test_takers_that_run_wait_when_the_limit_is_lowered_until_few_enough_run(
+        self, stage: Stage, coordinator: FetchCoordinator
+    ) -> None:
+        coordinator.limit.current = 3
+        coordinator.set_demand(0)
+        while len(coordinator.units) > coordinator.low_watermark:
+            coordinator.take_at_hand()
+        batch = claimed(coordinator)
+        coordinator.limit.current = 1
+        flush(stage, batch)
+
+        assert coordinator.take_at_hand() is None
+        assert coordinator.take(1) is None
+        coordinator.set_demand(1)
+        assert coordinator.take_at_hand() is None
+        assert coordinator.take(1) is None
+        coordinator.set_demand(2)
+        assert coordinator.take_at_hand() is not None
+
+    def test_one_of_those_that_wait_watches(self, coordinator: FetchCoordinator) -> None:
+        assert [coordinator.begin_watch() for _ in range(3)] == [WATCH_SECONDS, None, None]
+
+    def test_the_watcher_takes_over_from_a_blocked_job(self, stage: Stage, coordinator: FetchCoordinator) -> None:
+        coordinator.take_at_hand()
+        coordinator.begin_watch()
+
+        stage.clock.time += WATCH_SECONDS
+        coordinator.demand = 1
+        coordinator.end_watch()
+
+        assert isinstance(coordinator.take(1), Unit)
+
+    def test_the_watcher_stays_while_units_are_taken(self, stage: Stage, coordinator: FetchCoordinator) -> None:
+        for _ in range(2):
+            coordinator.begin_watch()
+            stage.clock.time += WATCH_SECONDS
+            stage.clock.used += WATCH_SECONDS
+            for _ in range(4):
+                assert coordinator.units.popleft()
+            coordinator.demand = 1
+            coordinator.end_watch()
+            coordinator.demand = 2
+
+        assert coordinator.limit.current == 1
+
+    def test_nobody_is_woken_for_units_while_one_watches(self, stage: Stage, coordinator: FetchCoordinator) -> None:
+        woken: list[None] = []
+        coordinator._wake_taker = lambda: woken.append(None)
+        coordinator.begin_watch()
+
+        assert isinstance(coordinator.take(1), Unit)
+        assert not woken
+        coordinator.is_watched = False
+        assert isinstance(coordinator.take(1), Unit)
+        assert len(woken) == 1  # somebody has to watch
+
+    def test_without_prefetch_all_may_run(self, stage: Stage, coordinator: FetchCoordinator) -> None:
+        coordinator.low_watermark = 0
+        coordinator.is_reserve_due = False
+        coordinator.set_demand(0)
+
+        assert coordinator.begin_watch() is None
+        assert isinstance(coordinator.take(1), Unit)
 
 
 class TestOverdue:

@@ -9,7 +9,9 @@ from random import Random
 
 import pytest
 
+from kiqcluster.clock import SystemClock
 from kiqcluster.sidekiq.queue_groups import parse_group
+from kiqcluster.store.units import Unit
 from kiqcluster.worker.fetch.in_flight import InFlight
 from kiqcluster.worker.fetch.locked_coordinator import LockedCoordinator
 from kiqcluster.worker.fetch.queue_order import QueueOrder
@@ -68,6 +70,24 @@ def test_an_exception_from_outside_leaves_the_lock_free(shared: LockedCoordinato
 
     assert len(raised) == 1
     assert shared.lock.acquire(timeout=1)
+
+
+def test_a_thread_that_waits_takes_what_a_blocked_job_leaves() -> None:
+    """Nobody wakes it: neither the manager nor the thread that is blocked."""
+    shared = LockedCoordinator(
+        QueueOrder(parse_group("default"), [], Random(1)), InFlight(), SystemClock(), lambda: None, takers=3
+    )
+    coordinator = shared.coordinator
+    coordinator.limit.current, coordinator.low_watermark, coordinator.is_reserve_due = 1, 1, False
+    coordinator.units.extend(Unit("default", b"{}", f"1.1.{number}", "me") for number in range(4))
+    assert coordinator.take_at_hand() is not None  # for a job that blocks
+    taken: list[object] = []
+
+    threads = [begin(lambda: taken.append(shared.take()), []) for _ in range(2)]
+
+    wait_until(lambda: len(taken) == 2, "the others to take over")
+    for thread in threads:
+        thread.join(TIMEOUT_SECONDS)
 
 
 def test_the_end_wakes_every_parked_thread(shared: LockedCoordinator) -> None:

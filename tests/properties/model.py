@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost, StoreError
 from kiqcluster.sidekiq.keys import Keys
@@ -106,6 +106,14 @@ class Snapshot:
     expired: int
 
 
+class Holder(Protocol):
+    """A process that holds units."""
+
+    def check(self, inflight: dict[str, set[str]]) -> None: ...
+
+    def limited(self) -> set[str]: ...
+
+
 class World:
     """The server and the network.
 
@@ -126,6 +134,7 @@ class World:
         self.to_forget: list[str] = []  # without R1: memberships whose end is still to come
         self.recovered: set[str] = set()  # identities that somebody has recovered, or begun to
         self.processes: list[Process] = []
+        self.others: Sequence[Holder] = []  # of another kind
         self.is_away = False
         self.replica: Snapshot | None = None
         self.born = 0
@@ -315,9 +324,10 @@ class World:
         gone, done = len(self.jobs) - len(copies), processed - counted  # plain Done leaves no trace but its count
         if gone != done:
             raise Violation(f"{gone} jobs are gone, {done} are done: {sorted(self.jobs - copies.keys())}")
-        for process in self.processes:
-            process.check(inflight)
-        running = {holder for process in self.processes for holder in process.limited()}
+        holders: list[Holder] = [*self.processes, *self.others]
+        for each in holders:
+            each.check(inflight)
+        running = {name for each in holders for name in each.limited()}
         places.check(inflight, running, self.largest)
         places.check_pushes({job for job in self.jobs if job.startswith(b"unique")}, self.expired)
         return members

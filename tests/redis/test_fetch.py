@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha1
 from typing import Any
 
 import pytest
 
 from kiqcluster.config import Config
-from kiqcluster.errors import RedisUnavailable
+from kiqcluster.errors import RedisUnavailable, ReplyLost
 from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.sidekiq.outcome import Done, Retry
@@ -294,6 +294,27 @@ class TestAhead:
         assert bench.fetch.member.epoch == epoch + 1
         assert sorted(unit.payload for unit in self.taken + rest) == [b"%03d" % number for number in range(self.JOBS)]
 
+    def test_after_a_second_freeze_nor_is_the_answer_to_that(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The process stood still after Redis had confirmed its units: it asks again, without them."""
+        assert bench.coordinator.in_transit is not None
+        bench.coordinator.in_transit.started_at -= 60
+        now, resync, resyncs = bench.fetch._now, bench.fetch._membership.resync, []
+        monkeypatch.setattr(bench.fetch, "_now", lambda: now() + (60 if len(resyncs) == 1 else 0))
+
+        def counted(connection: Connection, held: Sequence[str]) -> bool:
+            confirmed = resync(connection, held)
+            resyncs.append(len(held))
+            return confirmed
+
+        monkeypatch.setattr(bench.fetch._membership, "resync", counted)
+
+        rest = [bench.next() for _ in range(self.JOBS - len(self.taken))]
+
+        assert resyncs[1] < resyncs[0]
+        assert sorted(unit.payload for unit in self.taken + rest) == [b"%03d" % number for number in range(self.JOBS)]
+
     def test_when_its_reply_is_lost_nothing_is(self, bench: Bench, redis_server: RedisServer) -> None:
         redis_server.store().call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
@@ -421,6 +442,23 @@ def test_a_refused_settle_holds_up_no_other_unit_and_is_tried_again(bench: Bench
     bench.fetch.flush_overdue()
     assert bench.inflight() == 0
     assert bench.store.call("ZRANGE", bench.store.keys.retry, 0, -1) == [b"again"]
+
+
+def test_an_outcome_that_redis_refused_is_kept_once_when_the_batch_fails_afterwards(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.push("a", "b")
+    unit = bench.next()
+    bench.store.call("SET", bench.store.keys.retry, "not a zset")
+    monkeypatch.setattr(bench.fetch, "_on_reserved", raising(ReplyLost("lost while the units are confirmed")))
+    with bench.shared.lock:
+        batch = bench.coordinator._claim(1)
+    bench.coordinator.finished.append(Settlement(unit, Retry(b"again", 5.0)))
+
+    bench.fetch._flush(batch)
+
+    assert [each.unit for each in bench.fetch._in_flight.refused] == [unit]
+    assert not bench.fetch._in_flight.finished
 
 
 @pytest.mark.parametrize("key", ["queue:default", "kiq:wake:default"])

@@ -312,6 +312,7 @@ class ReliableFetch:
             self._keep_refused(settled, refusals)
         elif not self._in_flight.refused and not (reserved is not None and reserved.refusal):
             self._health.on_nothing_refused()
+        batch.settlements = []  # Redis has answered: a failure from here on must not send them again
         if reserved is not None:
             self._on_reserved(reserved, batch)
 
@@ -334,8 +335,11 @@ class ReliableFetch:
         A slow line and a freeze of this process look the same, and in a freeze others may have recovered it.
         """
         self._shared.discard_reply()  # until Redis has answered
+        asked_at = self._now()
         if not self._membership.resync(self._connection, [*self._in_flight.tokens, *(unit.token for unit in units)]):
             self._rejoin()
+            return False
+        if self._now() > asked_at + self._max_reply_seconds:  # it may have been recovered after that answer
             return False
         self._shared.on_resynced()
         return True

@@ -238,7 +238,8 @@ class Execution:
                 verdict = BeginVerdict("defer", DEFERRAL_SECONDS)
                 self._notify(error, "begin rows")
         if verdict is not None and verdict.action == "go":
-            return None
+            is_stale = self._clock.monotonic() > unit.reserved_at + self._stale_seconds
+            return REQUEUE if is_stale else None  # it may have stood still since the answer, as above
         now = self._clock.now()
         entry = self._entry_for_ruby(unit, {}, now, TRANSIENT_KEYS)
         outcome = decide(Facts(ending=Ending.NOT_ADMITTED, now=now, raw=unit.payload, entry=entry, verdict=verdict))

@@ -1096,6 +1096,23 @@ class TestBegin:
         assert ran == []
         assert worker.reported == []
 
+    def test_it_does_not_run_after_a_freeze_since_redis_was_asked(
+        self, worker: Worker, ran: list[int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Others may have recovered it meanwhile, and its place is theirs."""
+
+        def freeze(unit: Unit, rows: Sequence[Effect]) -> BeginVerdict:
+            worker.clock.time += STALE_UNIT_SECONDS + 1
+            return GO
+
+        monkeypatch.setattr(worker, "_begin_run", freeze)
+        worker.play(Feature(rows=[self.LIMIT]))
+        raw = encode({"class": "limited", "args": [], "jid": JID})
+        unit = Unit("default", raw, "token", "me", reserved_at=worker.clock.monotonic())
+
+        assert worker.execution.execute(JobRun(unit, worker.clock.now())) == Requeue()
+        assert ran == []
+
     @pytest.mark.parametrize(
         ("verdict", "delay"), [(BeginVerdict("defer", 2.5), 2.5), (RedisRefused("WRONGTYPE x"), 30.0)]
     )

@@ -23,7 +23,7 @@ from kiqcluster.sidekiq.queue_groups import concurrency_for, parse_group
 from kiqcluster.supervisor.cluster.respawn import BURST_WINDOW_SECONDS, History, after_death
 from kiqcluster.worker.fetch.queue_order import QueueOrder
 from kiqcluster.worker.run.retry import delay, plan
-from tests.reports import Stage, Worker
+from tests.metrics_stage import Stage, Worker
 
 NOW = 1_795_168_740.5
 names = st.sampled_from(["a", "a:b", "a:b:c", "ab", "b", "b:c", "c"])

@@ -9,7 +9,8 @@ heartbeat    heartbeat.py       Sidekiq's process registry, remote signals, new 
 recovery     recovery.py        units of dead processes → queues
 job log      run/job_log.py     lines of jobs that have ended
 
-Read in this order: child, launcher, run/ (manager, processor, execution, decision, retry), fetch/ (fetch, coordinator).
-Then poller with due_times, heartbeat with process_entry and fleet_checks, recovery with failure_detector, inbox,
-identity, metrics/.  Last orphan_alarm, descriptors and exit_handlers: what may go wrong with a process from inside.
+Read in this order: child with redis_wait, launcher, run/ (manager, processor, execution, decision, retry), fetch/
+(fetch, coordinator).  Then poller with due_times, heartbeat with process_entry and fleet_checks, recovery with
+failure_detector, inbox, identity, memory, metrics/.  Last orphan_alarm, descriptors and exit_handlers: faults that a
+process meets inside.
 """

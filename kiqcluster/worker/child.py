@@ -20,6 +20,7 @@ import socket
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from random import Random
 
@@ -27,7 +28,7 @@ from kiqcluster import application
 from kiqcluster.clock import SystemClock
 from kiqcluster.config import STOP_GRACE_SECONDS, Config, Origins
 from kiqcluster.control.control_messages import Message
-from kiqcluster.errors import ExitCode, KiqError, RedisRefused, StoreError
+from kiqcluster.errors import ExitCode, KiqError
 from kiqcluster.ipc import forks
 from kiqcluster.ipc.frames import Channel, Frame
 from kiqcluster.ipc.running_jobs import RunningJobs
@@ -39,21 +40,20 @@ from kiqcluster.process.service import thread_stacks
 from kiqcluster.registry import current_registry
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.queue_groups import Group
-from kiqcluster.store import Store, is_outage, risks
-from kiqcluster.store.commands import check_commands
+from kiqcluster.store import Store
 from kiqcluster.store.units import Member
 from kiqcluster.worker.descriptors import Descriptors
 from kiqcluster.worker.exit_handlers import disown_finalizers, run_exit_handlers
 from kiqcluster.worker.fetch.queue_order import describe_queues
 from kiqcluster.worker.inbox import REMOTE_ACTIONS, Inbox
 from kiqcluster.worker.launcher import Callbacks, Launcher
-from kiqcluster.worker.memory import proportional_bytes
+from kiqcluster.worker.memory import MemoryProbe
 from kiqcluster.worker.metrics.throttle import Throttle
 from kiqcluster.worker.orphan_alarm import OrphanAlarm, make_alarm
+from kiqcluster.worker.redis_wait import RedisWait
 
 __all__ = ["ChildSpec", "run_child"]
 
-MEMORY_CHECK_SECONDS = 2.0  # between looks at the memory
 TICK_SECONDS = 1.0  # between beats to the supervisor
 MAX_METRICS_CPU_SHARE = 0.05  # of one core, which telling the supervisor what has changed may take
 MAX_METRICS_INTERVAL_SECONDS = 10.0  # between two such tellings, at most
@@ -127,13 +127,9 @@ class Child:
         self._supervisor = os.getppid()
         self._alarm = OrphanAlarm()  # until there is a better one; not set before
         self._launcher: Launcher | None = None
-        self._is_ready = False  # until then nothing is started, so nothing ticks
-        self._next_tick = 0.0
-        self._memory_check_at = 0.0
+        self._next_tick = inf  # until it is ready: nothing is started, so nothing ticks
         self._metrics_throttle = Throttle(self._clock, MAX_METRICS_CPU_SHARE, MAX_METRICS_INTERVAL_SECONDS)
-        self._last_pss: int | None = None
-        self._waits_since = 0.0  # for Redis, while booting
-        self._has_logged_waiting = False
+        self._memory = MemoryProbe(spec.config, self._clock)
         self._progress = 0
         self._occupied = 0  # at the last tick
         self._announced_identity = ""
@@ -150,6 +146,36 @@ class Child:
 
     def boot(self) -> None:
         """Get ready to run jobs.  Raises KiqError with its exit code if that fails."""
+        spec = self._spec
+        runtime = self._set_up()
+        self._launcher = self._make_launcher(runtime)
+        if spec.quiet:  # before Redis is waited for: it may be over by then
+            self._launcher.quiet()
+        redis_wait = RedisWait(runtime.store, self._channel, self._events, self._clock, self._wait_a_moment)
+        redis_wait.reach()
+        runtime.run_hooks("fork")
+        self._start_up(runtime)
+        gc.freeze()  # the objects of the boot live as long as the process; collections need not look at it
+        redis_wait.retry(lambda: self.launcher.join(spec.orphans))
+        self._run_once(0.0)  # a quiet or a stop that came during the boot holds from the first reserve on
+        if self._stop_at is not None:
+            return
+        self._next_tick = 0.0
+        self._launcher.announce()
+        order = self._launcher.order
+        # Told before the first reserve: a job that kills this process must not look like a boot that failed.
+        pss = self._memory.proportional_bytes()
+        self._channel.send("ready", queues=list(order.weights), concurrency=spec.concurrency, pss=pss)
+        redis_wait.report_end()
+        self._descriptors = self._own_descriptors()
+        self._launcher.stamp_running_jobs()
+        self._alarm.set(spec.config.silence_timeout)  # the first job may take the interpreter for ever
+        self._launcher.start()
+        self._events.emit("worker_ready", concurrency=spec.concurrency, queues=describe_queues(order.weights))
+        runtime.run_hooks("ready")
+
+    def _set_up(self) -> Runtime:
+        """Take over signals and frames, import the application, and return the shared objects of this process."""
         spec = self._spec
         disown_finalizers()
         forks.install()
@@ -171,31 +197,7 @@ class Child:
         setup.store = Store(config.known_redis())
         levels = (definition.options.get("log_level") for definition in current_registry())
         log.adopt_root(level for level in levels if level is not None)
-        runtime = Runtime(config, setup.store, setup, self._events, self._clock, rng)
-        self._launcher = self._make_launcher(runtime)
-        if spec.quiet:  # before Redis is waited for: it may be over by then
-            self._launcher.quiet()
-        self._reach_redis(setup.store)
-        runtime.run_hooks("fork")
-        self._start_up(runtime)
-        gc.freeze()  # what boot has made lives as long as the process; collections need not look at it
-        self._join()
-        self._run_once(0.0)  # a quiet or a stop that came during the boot holds from the first reserve on
-        if self._stop_at is not None:
-            return
-        self._is_ready = True
-        self._launcher.announce()
-        order = self._launcher.order
-        # Told before the first reserve: a job that kills this process must not look like a boot that failed.
-        self._channel.send("ready", queues=list(order.weights), concurrency=spec.concurrency, pss=self._pss())
-        if self._has_logged_waiting:
-            self._events.emit("redis_back", seconds=self._clock.monotonic() - self._waits_since)
-        self._descriptors = self._own_descriptors()
-        self._launcher.stamp_running_jobs()
-        self._alarm.set(spec.config.silence_timeout)  # the first job may take the interpreter for ever
-        self._launcher.start()
-        self._events.emit("worker_ready", concurrency=spec.concurrency, queues=describe_queues(order.weights))
-        runtime.run_hooks("ready")
+        return Runtime(config, setup.store, setup, self._events, self._clock, rng)
 
     def _own_descriptors(self) -> Descriptors:
         main = (self._channel.fileno(), *self._inbox.descriptors())
@@ -228,47 +230,11 @@ class Child:
         finally:
             self._alarm.set(0)
 
-    def _reach_redis(self, store: Store) -> None:
-        """Wait until Redis answers; being away is no failure, being refused is."""
-        while True:
-            try:
-                info = store.check()
-                check_commands(store, f"{socket.gethostname()}:{os.getpid()}")
-            except StoreError as error:
-                if not is_outage(error):
-                    raise RedisRefused(f"{error}; check the address {store.address}") from error
-                self._wait_for_redis(error)
-            else:
-                self._warn_of_losses(info)
-                return
-
-    def _join(self) -> None:
-        while True:
-            try:
-                self.launcher.join(self._spec.orphans)
-            except StoreError as error:
-                if not is_outage(error):
-                    raise
-                self._wait_for_redis(error)
-            else:
-                return
-
-    def _wait_for_redis(self, error: StoreError) -> None:
-        """Tell the supervisor that boot is held up by Redis, and obey it meanwhile."""
-        self._channel.send("booting", reason=str(error))
-        now = self._clock.monotonic()
-        self._waits_since = self._waits_since or now
-        # A server that starts beside us takes less than a tick.
-        if not self._has_logged_waiting and now >= self._waits_since + TICK_SECONDS:
-            self._has_logged_waiting = True
-            self._events.emit("redis_awaited", error=str(error))
+    def _wait_a_moment(self) -> None:
+        """Wait during the boot, and obey the supervisor.  Raises KiqStopped."""
         self._run_once(BOOT_POLL_SECONDS)
         if self._stop_at is not None:
             raise KiqStopped
-
-    def _warn_of_losses(self, info: dict[str, str]) -> None:
-        for problem, remedy in risks(info):
-            self._events.emit("redis_unsafe", problem=problem, remedy=remedy)
 
     def _close_after_fork(self) -> None:
         """Close the worker's descriptors in a process that a job or a handler has forked (forks.py)."""
@@ -296,7 +262,7 @@ class Child:
             key.data()
         self._inbox.run_posted()
         self._channel.flush()
-        if self._is_ready and self._clock.monotonic() >= self._next_tick:
+        if self._clock.monotonic() >= self._next_tick:
             self._tick()
 
     def _on_inbox(self) -> None:
@@ -380,7 +346,7 @@ class Child:
             busy=occupied,
             redis=self.launcher.is_connected,
             quiet=self.launcher.is_quiet,
-            pss=self._pss(),
+            pss=self._memory.proportional_bytes(),
             **self.launcher.tally(),
         )
         before, self._occupied = self._occupied, occupied
@@ -392,20 +358,11 @@ class Child:
         """Stop, so that a new process takes over: a job has closed descriptors that this one waits on."""
         self._descriptors = Descriptors({})  # said once
         if "main loop" in lost:
-            self._channel.closed = (
-                True  # the file that has the number now must not get our bytes; the supervisor sees the end
-            )
+            # Another file may have the number by now and must not get our bytes.  The supervisor sees the end.
+            self._channel.closed = True
         self._events.emit("descriptors_lost", lost=", ".join(lost))
         self._is_stop_requested = True  # the jobs that run now need not have closed them
         self._begin_stop(self._spec.config.timeout)
-
-    def _pss(self) -> int | None:
-        """Return the memory that this process has to itself, where there is a limit to it."""
-        config, now = self._spec.config, self._clock.monotonic()
-        if (config.max_rss or config.max_rss_hard) and now >= self._memory_check_at:
-            self._memory_check_at = now + MEMORY_CHECK_SECONDS
-            self._last_pss = proportional_bytes()
-        return self._last_pss
 
     def _send_metrics(self, *, is_last: bool = False) -> None:
         # Changes wait while the supervisor has not read the last frames, and where they cost much.

@@ -17,12 +17,9 @@ from dataclasses import dataclass
 from threading import Event
 from typing import Any
 
-from prometheus_client import REGISTRY
-
 from kiqcluster.control.control_messages import Message
 from kiqcluster.errors import RedisRefused, StoreError
 from kiqcluster.ipc.running_jobs import RunningJobs
-from kiqcluster.process.metrics import JobMetrics, Labels, RunningJob, attribute_labels
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.process.service import Service
 from kiqcluster.registry import Registry
@@ -38,9 +35,9 @@ from kiqcluster.worker.fetch.queue_order import QueueOrder, describe_queues
 from kiqcluster.worker.fetch.wakeups import Wakeups
 from kiqcluster.worker.heartbeat import Heartbeat, HeartbeatCallbacks
 from kiqcluster.worker.identity import ProcessFingerprint, new_member
-from kiqcluster.worker.metrics.application_metrics import ApplicationMetrics
 from kiqcluster.worker.metrics.execution_metrics import ExecutionMetricsWriter
-from kiqcluster.worker.metrics.metrics_delta import Frame, MetricsDelta
+from kiqcluster.worker.metrics.metrics_delta import Frame
+from kiqcluster.worker.metrics.worker_metrics import WorkerMetrics
 from kiqcluster.worker.poller import Poller
 from kiqcluster.worker.process_entry import Status
 from kiqcluster.worker.recovery import Recovery
@@ -53,7 +50,6 @@ from kiqcluster.worker.run.processor import Processor
 __all__ = ["Callbacks", "Launcher"]
 
 MAX_LEAVE_SECONDS, LEAVE_RETRY_SECONDS = 4.0, 0.1  # while Redis does not answer; between tries
-LAST_METRICS_SECONDS = 0.5  # that the application's metrics get at the end
 LAST_STEP_SECONDS = 1.5  # for each of the last steps; they must fit into the supervisor's grace
 
 
@@ -91,13 +87,11 @@ class Launcher:
         self._is_quiet = False
         limits = DeadSetLimits(runtime.config.dead_max_jobs, runtime.config.dead_timeout)
         self._fencing = Fencing(runtime.clock, runtime.config.recover_after)
-        self._metrics = JobMetrics(concurrency, self._running_jobs, self._attributes)
-        self._overflow = Overflow(runtime, self._metrics, lambda: self._poller.trim_soon())
-        self._engine = Engine(runtime.store, limits, self._overflow.note)
-        self._application_metrics = ApplicationMetrics(
-            REGISTRY, self._metrics, runtime.clock, runtime.events, self._on_service_crash
+        self._metrics = WorkerMetrics(
+            runtime, registry, concurrency, lambda: self._manager.running(), self._on_service_crash
         )
-        self._metrics_delta = MetricsDelta()
+        self._overflow = Overflow(runtime, self._metrics.jobs, lambda: self._poller.trim_soon())
+        self._engine = Engine(runtime.store, limits, self._overflow.note)
         self._job_log = JobLog(runtime.events, runtime.clock, self._on_service_crash)
         self.order = QueueOrder(group, known_queues, runtime.rng)
         self._wakeups = Wakeups(runtime.store, runtime.clock)
@@ -113,18 +107,9 @@ class Launcher:
         self._manager = Manager(
             concurrency, self._fetch, self._wakeups, runtime.clock, self._make_processor, self._on_service_crash
         )
-        self._recovery = Recovery(
-            runtime,
-            self._engine,
-            self._fingerprint,
-            self._identity,
-            self._fencing,
-            self._fetch.mark_uncertain,
-            callbacks.on_recovered,
-            self._on_service_crash,
-        )
+        self._recovery = self._make_recovery()
         self._execution_metrics = ExecutionMetricsWriter(
-            runtime, runtime.store.keys, self._metrics.executions, self._identity()
+            runtime, runtime.store.keys, self._metrics.jobs.executions, self._identity()
         )
         self._poller = Poller(runtime, self._engine, self._on_service_crash)
         self._heartbeat = self._make_heartbeat()
@@ -155,8 +140,7 @@ class Launcher:
 
     def start(self) -> None:
         """Start the threads: from here on jobs run, and may end this process."""
-        self._start_at_zero()
-        REGISTRY.register(self._metrics)
+        self._metrics.start(self.order.weights)
         # The many processors come last: if there are not threads for all, fewer of them will do.
         for service in (self._job_log, self._recovery, self._heartbeat, self._poller):
             service.start()
@@ -165,8 +149,7 @@ class Launcher:
     def restart_crashed_services(self) -> None:
         """Start services again that have crashed; called at each tick of the main loop."""
         others: tuple[Service, ...] = (self._recovery, self._heartbeat, self._poller, self._job_log)
-        others = (*others, self._application_metrics) if self._application_metrics.is_needed else others
-        for service in (self._manager, *others):
+        for service in (self._manager, *others, *self._metrics.services()):
             if not service.is_alive:
                 service.start()
 
@@ -233,7 +216,7 @@ class Launcher:
     def tally(self) -> dict[str, float]:
         """Return the fields of a beat to the supervisor: counts since the start, and the units of this moment."""
         return {
-            "processed": self._metrics.processed(),
+            "processed": self._metrics.jobs.processed(),
             "prefetched": self._fetch.prefetched(),
             "round_trips": self._fetch.round_trips,
             "round_trip_seconds": self._fetch.round_trip_seconds,
@@ -241,12 +224,8 @@ class Launcher:
         }
 
     def changed_metrics(self, *, is_last: bool = False) -> Iterator[Frame]:
-        """Yield the frames that tell the supervisor which series have changed; each is to be sent."""
-        if is_last:
-            self._application_metrics.ask(LAST_METRICS_SECONDS)
-        rows, is_whole = self._application_metrics.latest()
-        ours, whole = self._metrics.changed(), rows if is_whole else None
-        yield from self._metrics_delta.changed(ours if is_whole else [*ours, *rows], whole=whole)
+        """Return the frames that tell the supervisor which series have changed; each is to be sent."""
+        return self._metrics.changed(is_last=is_last)
 
     def publish_cluster(self, state: Mapping[str, Any]) -> None:
         """Publish the supervisor's state."""
@@ -336,8 +315,20 @@ class Launcher:
         )
 
     def _make_execution(self) -> Execution:
-        parts = (self._runtime, self._registry, self._metrics, self._stopping, self._job_log.log_done)
+        parts = (self._runtime, self._registry, self._metrics.jobs, self._stopping, self._job_log.log_done)
         return Execution(*parts, self._fencing.is_fenced, self._engine.begin_run)
+
+    def _make_recovery(self) -> Recovery:
+        return Recovery(
+            self._runtime,
+            self._engine,
+            self._fingerprint,
+            self._identity,
+            self._fencing,
+            self._fetch.mark_uncertain,
+            self._callbacks.on_recovered,
+            self._on_service_crash,
+        )
 
     def _make_heartbeat(self) -> Heartbeat:
         status = Status(
@@ -368,15 +359,6 @@ class Launcher:
         with self._runtime.store.borrowed() as connection:
             self._execution_metrics.flush(connection)
 
-    def _start_at_zero(self) -> None:
-        """Have the series of all jobs of our queues, before their first run."""
-        jobs = ((definition.name, definition.queue) for definition in self._registry)
-        self._metrics.start_at_zero((name, queue) for name, queue in jobs if queue in self.order.weights)
-
-    def _attributes(self, name: str) -> Labels:
-        definition = self._registry.get(name)
-        return () if definition is None else attribute_labels(definition.local)
-
     def _identity(self) -> str:
         return self._fetch.member.identity
 
@@ -402,15 +384,6 @@ class Launcher:
                 name = name if run.context is None else run.context.name
                 found[processor.thread_name] = f"{name} {jid}, for {max(0.0, now - run.since):.1f} s"
         return found
-
-    def _running_jobs(self) -> list[RunningJob]:
-        """Return each running job of a registered class, for the gauges."""
-        named, now = [], self._runtime.clock.now()
-        for run in self._manager.running():
-            context = run.context
-            if context is not None and self._registry.get(context.name) is not None:
-                named.append((context.name, run.unit.queue, max(0.0, now - run.since)))
-        return named
 
     def _on_service_crash(self, service: str, error: Exception) -> None:
         self._runtime.events.emit("service_crashed", service=service, error=error)

@@ -141,7 +141,7 @@ def test_a_quiet_worker_is_busy_with_no_more_jobs_than_it_has_threads(worker: Lo
     """It holds more while Redis takes long to take back what was fetched ahead."""
     threads = 2
     stage.push_many("record", [[number] for number in range(5_000)])
-    wait_until(lambda: stage.store.call("LLEN", "ledger") > 50, "jobs to run")
+    wait_until(lambda: len(stage.notes()) > 50, "jobs to run")
     frames = len(worker.frames)
 
     stage.store.call("CLIENT", "PAUSE", 3_000, "WRITE")

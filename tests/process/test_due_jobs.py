@@ -18,16 +18,18 @@ from kiqcluster.process.runtime import current_setup
 def timed(at: float) -> None:
     current_setup().current_store().call("RPUSH", "ledger", time.time() - at)
 """
-FIRST_POLL_SECONDS = 10.0 + 5.0  # after its start, at most, that a worker looks for the first time
+POLL_SECONDS = 3.0  # between two polls, on average
+FIRST_POLL_SECONDS = 3 * POLL_SECONDS  # after its start, at most, that a worker polls for the first time
 BOOT_SECONDS = 2.0
-MAX_LATE_SECONDS = 0.5  # seconds, on a machine that has much else to do; 0.01 on one that has not
+MAX_LATE_SECONDS = 0.5  # on a busy machine; 0.01 on an idle one
 DUE_JOBS = 7
 
 
 def test_a_job_that_a_poll_has_seen_starts_at_its_time(stage: Stage, tmp_path: Path) -> None:
     app = tmp_path / "timed_jobs.py"
     app.write_text(APP)
-    stage.run_cluster("default", "-c", "2", app=str(app)).wait_ready()
+    often = {"KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL": str(POLL_SECONDS)}
+    stage.run_cluster("default", "-c", "2", app=str(app), **often).wait_ready()
     first = time.time() + BOOT_SECONDS + FIRST_POLL_SECONDS
     for number in range(DUE_JOBS):
         at = first + number * 0.31

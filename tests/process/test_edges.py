@@ -11,21 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from kiqcluster import Client
 from kiqcluster.errors import ExitCode
 from kiqcluster.store import Store
 from tests.kit import PAUSE, Cluster, RedisServer, wait_until
 from tests.stage import Stage
-
-
-def push(store: Store, name: str, *args: object, queue: str = "default") -> None:
-    Client(store).push({"class": name, "args": list(args), "queue": queue})
-
-
-def queue_length(store: Store) -> int:
-    """Return how many payloads lie in queue:default."""
-    length: int = store.call("LLEN", "queue:default")
-    return length
 
 
 def test_what_rings_while_the_last_worker_stops_is_left_in_its_queue(stage: Stage) -> None:
@@ -38,21 +27,21 @@ def test_what_rings_while_the_last_worker_stops_is_left_in_its_queue(stage: Stag
         def trickle(is_over: threading.Event = is_over) -> None:
             nonlocal pushed
             while not is_over.is_set():
-                push(stage.store, "record", str(pushed))
+                stage.push("record", str(pushed))
                 pushed += 1
                 PAUSE.wait(0.002)
 
         pusher = threading.Thread(target=trickle)
         pusher.start()
         try:
-            wait_until(lambda: stage.store.call("LLEN", "ledger"), "the first jobs to run")
+            wait_until(lambda: len(stage.notes()), "the first jobs to run")
             assert cluster.stop() == 0
         finally:
             is_over.set()
             pusher.join()
         assert stage.store.call("KEYS", "kiq:wake:*") == []
         assert stage.store.call("KEYS", "kiq:inflight:*") == []
-        assert queue_length(stage.store) + stage.store.call("LLEN", "ledger") == pushed
+        assert len(stage.queued()) + len(stage.notes()) == pushed
 
 
 @pytest.mark.parametrize(
@@ -64,8 +53,8 @@ def test_a_cluster_whose_streams_are_closed_works_and_has_no_socket_in_their_pla
     shell = ["sh", "-c", f'exec "$@" {closing}', "sh"]
     cluster = Cluster(["-r", "tests.apps.basic", "--redis", stage.redis.url, "default"], through=shell)
     try:
-        push(stage.store, "record", "heard")
-        wait_until(lambda: stage.store.call("LRANGE", "ledger", 0, -1) == [b"ran heard"], "the job to run")
+        stage.push("record", "heard")
+        wait_until(lambda: stage.notes() == ["ran heard"], "the job to run")
         streams = [str(Path(f"/proc/{cluster.pid}/fd/{number}").readlink()) for number in closed]
 
         assert streams == ["/dev/null"] * len(closed)
@@ -160,7 +149,7 @@ def test_a_quiet_that_comes_during_the_boot_holds_from_the_first_fetch_on(
         f"gate = pathlib.Path({str(folder / 'gate')!r})\n"
         "while 'KIQ_SLOT' in os.environ and not gate.exists(): time.sleep(0.01)\n"
     )
-    push(stage.store, "record", "early")
+    stage.push("record", "early")
     cluster = stage.run_cluster("default", app=str(folder / "slow.py"))
     cluster.wait_for("child_started")
 
@@ -172,9 +161,9 @@ def test_a_quiet_that_comes_during_the_boot_holds_from_the_first_fetch_on(
         lambda: stage.store.call("HGET", process_key(stage.store), "quiet") == b"true", "the process to say quiet"
     )
 
-    assert queue_length(stage.store) == 1
+    assert len(stage.queued()) == 1
     cluster.signal(signal.SIGCONT)
-    wait_until(lambda: stage.store.call("LRANGE", "ledger", 0, -1) == [b"ran early"], "the job after resume")
+    wait_until(lambda: stage.notes() == ["ran early"], "the job after resume")
 
 
 def process_key(store: Store) -> str:
@@ -211,8 +200,8 @@ def test_a_stop_beside_a_hung_server_leaves_within_its_grace(stage: Stage) -> No
 def test_units_that_cannot_be_put_back_are_told_and_recovered_at_the_next_start(stage: Stage) -> None:
     cluster = stage.run_cluster("default", "-t", "1")
     cluster.wait_ready()
-    push(stage.store, "stubborn", "x")
-    wait_until(lambda: stage.store.call("LRANGE", "ledger", 0, -1) == [b"began x"], "the job to run")
+    stage.push("stubborn", "x")
+    wait_until(lambda: stage.notes() == ["began x"], "the job to run")
 
     with stage.redis.stalled():
         assert cluster.stop() == 1
@@ -220,21 +209,21 @@ def test_units_that_cannot_be_put_back_are_told_and_recovered_at_the_next_start(
 
     stage.store.call("RPUSH", "release", "now")
     stage.run_cluster("default")
-    wait_until(lambda: b"ended x" in stage.store.call("LRANGE", "ledger", 0, -1), "the job to run again")
+    wait_until(lambda: "ended x" in stage.notes(), "the job to run again")
 
 
 def test_a_worker_killed_during_the_stop_leaves_its_units_to_a_sibling(stage: Stage) -> None:
     cluster = stage.run_cluster("default", "other", "-c", "1", "-t", "20")
     pids = cluster.wait_ready(2)
-    push(stage.store, "stubborn", "x")
-    push(stage.store, "stubborn", "y", queue="other")
-    wait_until(lambda: stage.store.call("LLEN", "ledger") == 2, "both jobs to run")
+    stage.push("stubborn", "x")
+    stage.push("stubborn", "y", queue="other")
+    wait_until(lambda: len(stage.notes()) == 2, "both jobs to run")
 
     cluster.signal(signal.SIGTERM)
     cluster.wait_for("worker_stopping", count=2)
     os.kill(pids[0], signal.SIGKILL)
 
-    wait_until(lambda: queue_length(stage.store) == 1, "the sibling to put the job back")
+    wait_until(lambda: len(stage.queued()) == 1, "the sibling to put the job back")
     stage.store.call("RPUSH", "release", "now")
     assert cluster.wait() == 0
     assert not cluster.seen("cluster_stranded")
@@ -254,15 +243,15 @@ def test_an_idle_worker_does_not_spin_when_redis_refuses_every_reserve(stage: St
 
 def test_an_outcome_that_redis_refuses_is_put_back_at_the_stop(stage: Stage) -> None:
     stage.store.call("SET", stage.store.keys.retry, "no zset")
-    push(stage.store, "broken", "x")
+    stage.push("broken", "x")
     cluster = stage.run_cluster("default", "-c", "1")
     cluster.wait_for("redis_refused")
-    push(stage.store, "record", "others go on")
-    wait_until(lambda: b"ran others go on" in stage.store.call("LRANGE", "ledger", 0, -1), "another job to run")
+    stage.push("record", "others go on")
+    wait_until(lambda: "ran others go on" in stage.notes(), "another job to run")
 
     assert cluster.stop() == 0
 
-    assert queue_length(stage.store) == 1
+    assert len(stage.queued()) == 1
     assert stage.store.call("HLEN", stage.store.keys.members) == 0
     assert len(cluster.seen("redis_refused")) == 1
 
@@ -272,8 +261,8 @@ def test_a_server_without_info_is_served_all_the_same(stage: Stage) -> None:
     stage.store.call("ACL", "SETUSER", "default", "-info")
     cluster = stage.run_cluster("default")
     cluster.wait_ready()
-    push(stage.store, "record", "x")
-    wait_until(lambda: stage.store.call("LRANGE", "ledger", 0, -1) == [b"ran x"], "the job to run")
+    stage.push("record", "x")
+    wait_until(lambda: stage.notes() == ["ran x"], "the job to run")
 
     wait_until(lambda: stage.store.call("SCARD", "processes"), "the first heartbeat")
     identity = process_key(stage.store)
@@ -299,7 +288,7 @@ def test_a_job_whose_thread_dies_before_it_begins_runs_in_another(stage: Stage) 
     cluster = stage.run_cluster("default", "-c", "1", app=path)
     pids = cluster.wait_ready()
 
-    push(stage.store, "record", "a")
+    stage.push("record", "a")
 
     stage.wait_noted("ran a")
     stage.wait_settled()

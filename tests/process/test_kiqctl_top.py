@@ -74,6 +74,7 @@ class TestScreen:
             stage.push("record", str(number))
         wait_until(lambda: "/s processed, 0.0/s failed; 20 processed" in top.text, "the throughput to show")
         assert "jobs  0.0/s processed" not in top.text
+        stage.ask_for_beats()
         top.press("2")
         top.wait_shown(f"pid {pid}", "serves", "default")
         top.press("3")

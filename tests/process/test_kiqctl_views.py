@@ -125,6 +125,7 @@ class TestBusy:
     def test_a_job_of_a_real_cluster_shows(self, stage: Stage, kiqctl: Kiqctl) -> None:
         cluster = stage.run_cluster("default", "-c", "1")
         pid = stage.occupy(cluster)[0]
+        stage.ask_for_beats()
 
         def shown() -> list[Any]:
             jobs: list[Any] = json.loads(kiqctl("busy", "--json").stdout)["jobs"]

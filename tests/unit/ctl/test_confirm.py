@@ -33,9 +33,13 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tty]:
 
 
 class TestConfirm:
-    def test_yes_is_the_answer_everywhere(self) -> None:
+    def test_with_yes_nothing_is_asked(self, terminal: Callable[..., Tty]) -> None:
+        screen = terminal(typed="n\n")
+
         confirm(Output(as_json=False), WHAT, yes=True)
         confirm(Output(as_json=True), WHAT, yes=True)
+
+        assert screen.getvalue() == ""
 
     def test_in_a_terminal_it_is_asked_for_with_its_count(self, terminal: Callable[..., Tty]) -> None:
         screen = terminal(typed="y\n")

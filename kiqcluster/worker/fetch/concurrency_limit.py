@@ -20,7 +20,7 @@ __all__ = ["WATCH_SECONDS", "ConcurrencyLimit"]
 WATCH_SECONDS = 0.002  # after which units that nobody takes get another taker
 MIN_PACE = 2_000.0  # units a second: jobs that take longer do not contend much
 MIN_CPU_SHARE = 0.4  # of a core: takers that use less are blocked most of the time
-MIN_CPU_SHARE_TO_LOWER = 0.3
+MIN_CPU_SHARE_TO_LOWER = 0.5
 MAX_CPU_SHARE = 1.2  # of a core: takers that use more do not need the interpreter lock (C code)
 LOWER_WINDOW_SECONDS = 0.01  # of a measurement after which the limit may be lowered
 TRIAL_SECONDS = 0.1  # after it was lowered, in which a raise means that this was wrong
@@ -79,11 +79,13 @@ class ConcurrencyLimit:
         is_idle = share < MIN_CPU_SHARE and seconds < 2 * WATCH_SECONDS
         is_stalled = taken == before.taken and not is_flushing  # whoever flushes may build or read a large batch
         was_slow, self._was_slow = self._was_slow, is_idle or (pace < MIN_PACE and not is_flushing)
-        if is_stalled or (was_slow and self._was_slow):
-            self._raise(now.at, active)
+        if is_stalled:
+            self._raise(max(2 * self.current, active), now.at)
+        elif was_slow and self._was_slow:
+            self._raise(self.most, now.at)
 
-    def _raise(self, now: float, active: int) -> None:
-        self.current = min(self.most, max(2 * self.current, active))
+    def _raise(self, limit: int, now: float) -> None:
+        self.current = min(limit, self.most)
         is_wrong = now < self._lowered_at + TRIAL_SECONDS
         self._lower_delay = min(2 * self._lower_delay, MAX_LOWER_DELAY_SECONDS) if is_wrong else MIN_LOWER_DELAY_SECONDS
         self._lower_after = now + self._lower_delay

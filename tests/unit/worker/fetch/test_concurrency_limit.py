@@ -89,11 +89,14 @@ class TestWatch:
     def test_a_large_batch_is_not_taken_for_a_blocked_job(self, process: Process) -> None:
         assert [process.watch(pace=0, share=0.9, is_flushing=True) for _ in range(3)] == [1, 1, 1]
 
-    def test_whoever_flushes_and_is_blocked_is_helped_too(self, process: Process) -> None:
-        assert [process.watch(pace=0, share=0.0, is_flushing=True) for _ in range(2)] == [1, 2]
+    def test_while_whoever_flushes_is_blocked_all_run(self, process: Process) -> None:
+        assert [process.watch(pace=0, share=0.0, is_flushing=True) for _ in range(2)] == [1, 10]
 
-    def test_jobs_that_block_for_a_short_time_are_seen_at_the_second_look(self, process: Process) -> None:
-        assert [process.watch(pace=8_000, share=0.2) for _ in range(2)] == [1, 2]
+    def test_jobs_that_block_for_a_short_time_run_in_all_threads(self, process: Process) -> None:
+        assert [process.watch(pace=8_000, share=0.2) for _ in range(2)] == [1, 10]
+
+    def test_so_do_jobs_that_take_long(self, process: Process) -> None:
+        assert [process.watch(pace=1_000, share=1.0) for _ in range(2)] == [1, 10]
 
     def test_a_watcher_that_waits_for_the_interpreter_sees_no_blocked_jobs(self, process: Process) -> None:
         assert [process.watch(pace=8_000, share=0.2, seconds=0.007) for _ in range(3)] == [1, 1, 1]

@@ -8,7 +8,9 @@ sweep       shared      once a second: EXISTS of its queue and wake list
 beat        shared      about seven times a minute: beat.lua
 heartbeat   heartbeat   every 10 s: its script, and SSCAN; then BLPOP for control messages until the next one
 check       heartbeat   every sixth heartbeat: EXISTS of its units, and SET NX, which decides who prunes
-bell        bell        BLMOVE of 30 s, armed again when it ends
+look        shared      about once a minute: stale_hands.lua
+register    shared      before each wait: register_hands.lua
+wait        wait        BLMOVE of 20 s to a hand list, armed again when it ends
 reserve     fetch       nothing while it is idle; the connection is open
 
 Polls, and the pruning once a minute, belong to the whole fleet; the driver does them.
@@ -43,10 +45,12 @@ from kiqcluster.sidekiq.keys import HEARTBEAT_TTL_SECONDS, Keys
 from kiqcluster.store import Store
 from kiqcluster.store.engine import MAX_NAMES, Engine
 from kiqcluster.store.entry_moves import DeadSetLimits
-from kiqcluster.store.scripts import BEAT, PUBLISH, Call, Word
+from kiqcluster.store.scripts import BEAT, PUBLISH, REGISTER_HANDS, STALE_HANDS, Call, Word
 from kiqcluster.store.units import Member
+from kiqcluster.store.wait_lists import HANDS_LOOK_SECONDS
 from kiqcluster.store.wire import Command, pack
 from kiqcluster.worker.failure_detector import BEATS_PER_WINDOW, pause
+from kiqcluster.worker.fetch.hand_lists import MAX_WAIT_SECONDS
 from kiqcluster.worker.heartbeat import BEAT_SECONDS as HEARTBEAT
 from kiqcluster.worker.recovery import MAX_MEMBERS_PER_BEAT
 
@@ -57,7 +61,7 @@ CONNECTIONS_PER_PROCESS = 4  # of an idle process with one queue
 SIMULATOR_PROCESSES = 2
 SPARE_FILES = 200  # that a process opens for other things
 RECOVER_AFTER_SECONDS = 60.0  # seconds, the default
-SWEEP_SECONDS, WAKEUP_WAIT_SECONDS, POLL_SECONDS = 1.0, 30.0, 5.0  # seconds
+SWEEP_SECONDS, POLL_SECONDS = 1.0, 5.0
 CHECK_BEATS = 6  # heartbeats from one check to the next
 BEAT_GAP_SECONDS = 0.005  # from a heartbeat to its wait
 SHORT_WAIT = "0.001"  # seconds that a wait takes on a shared connection
@@ -69,7 +73,8 @@ ROUND_TRIPS = (
     + BEATS_PER_WINDOW / 0.85 / RECOVER_AFTER_SECONDS
     + 2 / HEARTBEAT
     + 1 / HEARTBEAT / CHECK_BEATS
-    + 1 / WAKEUP_WAIT_SECONDS
+    + 2 / MAX_WAIT_SECONDS
+    + 1 / HANDS_LOOK_SECONDS
 )
 INFO = (
     b'{"hostname":"bench","started_at":1795168740.5,"pid":4711,"tag":"shop","concurrency":10,"queues":["default"],'
@@ -104,7 +109,7 @@ def one_size(stage: Stage, size: int, seconds: float) -> Figures:
     for number in range(size):
         engine.join(Member(identity_of(number), 1, f"boot pid:[4026531836] {number} 4711"))
     store.call("SADD", store.keys.queues, "default")
-    store.call("SCRIPT", "LOAD", PUBLISH.text)
+    store.pipeline([("SCRIPT", "LOAD", script.text) for script in (PUBLISH, REGISTER_HANDS, STALE_HANDS)])
     with store.borrowed() as connection:
         engine.beat(connection, [])  # so that the server knows the script
     with simulators(stage, size):
@@ -212,20 +217,25 @@ class Simulator:
 
     def _courses(self, number: int, *, has_all: bool) -> tuple[Course, ...]:
         keys, identity, shared = Keys(), identity_of(number), self._connect()
-        heart, bell, _fetch = [self._connect() for _ in range(CONNECTIONS_PER_PROCESS - 1)] if has_all else [shared] * 3
+        heart, waiting, _fetch = (
+            [self._connect() for _ in range(CONNECTIONS_PER_PROCESS - 1)] if has_all else [shared] * 3
+        )
         waits = (
-            (f"{HEARTBEAT - 2 * BEAT_GAP_SECONDS:.3f}", int(WAKEUP_WAIT_SECONDS))
-            if has_all
-            else (SHORT_WAIT, SHORT_WAIT)
+            (f"{HEARTBEAT - 2 * BEAT_GAP_SECONDS:.3f}", int(MAX_WAIT_SECONDS)) if has_all else (SHORT_WAIT, SHORT_WAIT)
         )
         return (
             self._sweeps(shared, keys),
             self._beats(shared, keys, identity),
             self._heartbeats(heart, keys, identity, waits[0]),
-            self._wakeups(
-                bell, pack(("BLMOVE", keys.queue("default"), keys.wake("default"), "RIGHT", "LEFT", waits[1]))
-            ),
+            self._looks(shared, keys),
+            self._waits(shared, waiting, keys, identity, waits[1]),
         )
+
+    def _looks(self, sock: socket.socket, keys: Keys) -> Course:
+        limits: list[Word] = [keys.inflight(""), 10, 60_000, 3_600_000]
+        words = pack(Call(STALE_HANDS, [keys.hand_owners, keys.members], limits).command("EVALSHA", STALE_HANDS.digest))
+        while True:
+            yield HANDS_LOOK_SECONDS, sock, words
 
     def _sweeps(self, sock: socket.socket, keys: Keys) -> Course:
         words = pack(("EXISTS", keys.queue("default"), keys.wake("default")))
@@ -273,9 +283,17 @@ class Simulator:
                 yield BEAT_GAP_SECONDS, sock, check_words
             yield HEARTBEAT - BEAT_GAP_SECONDS * (2 if beat % CHECK_BEATS == 0 else 1), sock, wait_words
 
-    def _wakeups(self, sock: socket.socket, words: bytes) -> Course:
+    def _waits(
+        self, shared: socket.socket, sock: socket.socket, keys: Keys, identity: str, wait: float | str
+    ) -> Course:
+        field = "00000001.h000000001:default"
+        names = [keys.members, keys.hands(identity), keys.hand_owners, keys.beats, keys.suspects, keys.paused]
+        words: list[Word] = [identity, "00000001", round(1e3 * RECOVER_AFTER_SECONDS), 60_000, field, "default", 1]
+        register_words = pack(Call(REGISTER_HANDS, names, words).command("EVALSHA", REGISTER_HANDS.digest))
+        wait_words = pack(("BLMOVE", keys.queue("default"), keys.hand(identity, field), "RIGHT", "LEFT", wait))
         while True:
-            yield WAKEUP_WAIT_SECONDS + BEAT_GAP_SECONDS, sock, words
+            yield BEAT_GAP_SECONDS, shared, register_words
+            yield MAX_WAIT_SECONDS, sock, wait_words
 
 
 def identity_of(number: int) -> str:

@@ -8,6 +8,7 @@ Stage   Jobs on the test's Redis server, with clusters that end with the test
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from textwrap import dedent
@@ -22,7 +23,8 @@ from kiqcluster.store import Store
 from tests.kit import Cluster, RedisServer, wait_until
 
 JOB_KEYS = ("retry", "schedule", "dead", "kiq:suspects")
-JOB_KEY_PREFIXES = ("queue:", "kiq:wake:", "kiq:inflight:")
+JOB_KEY_PREFIXES = ("queue:", "kiq:wake:", "kiq:inflight:", "kiq:hand:")
+HAND_LIST = re.compile(r"kiq:hand:(.*?):\d{8}\.h\d{9}:")  # of an identity
 
 
 class Jobs:
@@ -45,8 +47,9 @@ class Jobs:
         return [jid for jid in jids if jid is not None]
 
     def queued(self, queue: str = "default") -> list[Any]:
-        """Return the payloads that wait in a queue, the next one to be fetched first."""
-        return [ruby_json.decode(raw) for raw in reversed(self.store.call("LRANGE", f"queue:{queue}", 0, -1))]
+        """Return the payloads that wait in a queue and its wake list, the next one to be fetched first."""
+        lists = self.store.pipeline([("LRANGE", key, 0, -1) for key in (f"queue:{queue}", f"kiq:wake:{queue}")])
+        return [ruby_json.decode(raw) for each in reversed(lists) for raw in reversed(each)]
 
     def queued_args(self, queue: str = "default") -> list[Any]:
         """Return the first argument of each job that waits in a queue."""
@@ -89,7 +92,15 @@ class Jobs:
 
     def holders(self) -> set[str]:
         """Return the identities of the processes that hold units."""
-        return {key.decode().removeprefix("kiq:inflight:") for key in self.store.call("KEYS", "kiq:inflight:*")}
+        inflight, hands = self.store.pipeline([("KEYS", "kiq:inflight:*"), ("KEYS", "kiq:hand:*")])
+        names = {key.decode().removeprefix("kiq:inflight:") for key in inflight}
+        return names | {found[1] for key in hands if (found := HAND_LIST.match(key.decode()))}
+
+    def held(self, identity: str) -> list[bytes]:
+        """Return the payloads of the units that a process holds."""
+        (hands,) = self.store.pipeline([("KEYS", f"kiq:hand:{identity}:*")])
+        lists = self.store.pipeline([("HVALS", f"kiq:inflight:{identity}"), *(("LRANGE", key, 0, -1) for key in hands)])
+        return [payload for each in lists for payload in each]
 
     def wait_settled(self) -> None:
         """Wait until no process holds a unit."""

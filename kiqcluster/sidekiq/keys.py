@@ -187,6 +187,19 @@ class Keys:
         """hash: `token:queue` → payload, the units a process holds."""
         return f"{self.prefix}kiq:inflight:{identity}"
 
+    def hand(self, identity: str, field: str) -> str:
+        """list: the payload that a push has moved to a waiting process, in flight there as `field` (hand_lists.lua)."""
+        return f"{self.prefix}kiq:hand:{identity}:{field}"
+
+    def hands(self, identity: str) -> str:
+        """hash: `token:queue` → id of the connection that waits, of the hand lists that a wait may still fill."""
+        return f"{self.prefix}kiq:hands:{identity}"
+
+    @property
+    def hand_owners(self) -> str:
+        """zset: identity of a process with hand lists by when these are looked at next (server's time, ms)."""
+        return f"{self.prefix}kiq:hands"
+
     def held(self, identity: str) -> str:
         """hash: `token:queue` → keys that a unit holds besides its payload, as JSON (holds.lua)."""
         return f"{self.prefix}kiq:held:{identity}"

@@ -8,7 +8,7 @@ wire         commands and replies as bytes, and the kinds of error replies
 scripts      the .lua files, one per operation, called by digest
 engine       the operations of a worker: join, reserve, settle, resync, recover, move_due
 units        their values; reserve_calls and settle_calls: the calls of two scripts, and their replies
-wake_lists   moves jobs from wake lists back to their queues
+wait_lists   the lists into which pushes are moved for idle processes
 embedded     the private server of `--embedded`, its address and its command line
 
 Nothing here retries: only the caller knows whether a command may run twice (rules R2 to R4).

@@ -9,6 +9,7 @@ begin_run  decide by the rows of its features whether a unit may run
 resync     after a lost reply: fence, and give back units that the caller does not hold (R3)
 recover    end a membership, the caller's own or a dead process', and give its units back (R7)
 return_wake_lists   move jobs of wake lists back to their queues: before a stop, and after a recovery
+register_hands      hand lists, into which pushes to an idle process are moved
 beat       record that processes are alive, and receive members that have been silent for too long (R8)
 server_of  identify the Redis process that answers
 read_due, move_due   schedule and retry set → queues (entry_moves.py)
@@ -20,7 +21,7 @@ The worker decides when to call them.  It has to see every loss and fence, so no
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
@@ -59,7 +60,7 @@ from kiqcluster.store.units import (
     Settlement,
     Unit,
 )
-from kiqcluster.store.wake_lists import MAX_QUEUES, return_wake_lists
+from kiqcluster.store.wait_lists import MAX_QUEUES, register_hands, return_wake_lists
 from kiqcluster.store.wire import about_keys
 
 __all__ = [
@@ -104,6 +105,7 @@ class Engine:
         }
         self._limits = limits
         self._reserve_calls = ReserveCalls(store.keys, [("member_of", store.keys.paused), *gates])
+        self._has_gates = bool(gates)
         self._settle_calls = SettleCalls(store.keys, limits)
         self._on_dropped = on_dropped
 
@@ -271,6 +273,7 @@ class Engine:
         May be sent again with a higher epoch.  One round trip.
         """
         keys = [self._keys.members, self._keys.inflight(member.identity), self._keys.held(member.identity)]
+        keys.append(self._keys.suspects)
         arguments: list[Word] = [
             member.identity,
             member.padded_epoch,
@@ -297,6 +300,7 @@ class Engine:
         recovered, left, refused, words = 0, 1, 0, b""
         keys = [self._keys.members, self._keys.inflight(identity), self._keys.beats, self._keys.suspects]
         keys += [self._keys.beats_of_format_1, self._keys.seen_of_format_1, self._keys.held(identity)]
+        keys.append(self._keys.hand_owners)
         seen = "" if score is None else score
         arguments: list[Word] = [identity, self._keys.queue(""), MAX_RETURNED, MAX_RETURNED_BYTES, SUSPECT_TTL_SECONDS]
         arguments += [seen, *running]
@@ -350,9 +354,17 @@ class Engine:
         found = re.search(rb"^run_id:(\w+)", reply, re.MULTILINE)
         return "" if found is None else found[1].decode()
 
-    def return_wake_lists(self, connection: Connection, queues: Sequence[str]) -> None:
-        """Move the jobs in the wake lists of these queues back to their queues.  See wake_lists.py."""
-        return_wake_lists(connection, self._keys, queues)
+    def return_wake_lists(self, connection: Connection, queues: Sequence[str], *, suspects_stay: bool = False) -> int:
+        """Move the jobs in the wake lists of these queues back to their queues.  See wait_lists.py."""
+        return return_wake_lists(connection, self._keys, queues, suspects_stay=suspects_stay)
+
+    def register_hands(
+        self, member: Member, tokens: Mapping[str, str], client_ids: Mapping[str, int], max_beat_age: float
+    ) -> set[str] | None:
+        """Register hand lists, unless features have gates, which only a reserve asks.  See wait_lists.py."""
+        if self._has_gates:
+            return set()
+        return register_hands(self.store, member, tokens, client_ids, max_beat_age)
 
     def members(self) -> dict[str, str]:
         """Return identity → record of every member, without the epoch.  One round trip per MAX_MEMBERS_PER_SCAN."""

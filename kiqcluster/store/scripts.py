@@ -36,11 +36,13 @@ __all__ = [
     "PUSH",
     "READ_QUEUE",
     "RECOVER",
+    "REGISTER_HANDS",
     "RESERVE",
     "RESYNC",
     "RETURN_WAKE_LISTS",
     "SEND",
     "SETTLE",
+    "STALE_HANDS",
     "TRIM_DEAD",
     "Call",
     "Script",
@@ -92,6 +94,8 @@ def load(name: str) -> Script:
 
 
 JOIN = load("join")
+REGISTER_HANDS = load("register_hands")
+STALE_HANDS = load("stale_hands")
 ONCE = load("once")
 BEGIN = load("begin")
 RESERVE = load("reserve")

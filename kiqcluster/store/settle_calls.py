@@ -40,7 +40,8 @@ class SettleCalls:
             if unit.identity != identity:
                 identity = unit.identity
                 fields, others = found.setdefault(identity, ([], []))
-            if type(outcome) is Done and not (outcome.effects or unit.deaths or unit.holds):  # to remove and count
+            is_plain = not (outcome.effects or unit.deaths or unit.holds or unit.is_in_hand)
+            if is_plain and type(outcome) is Done:  # to remove and count
                 fields.append(f"{unit.token}:{unit.queue}")  # unit.field, without a call for each job
             else:
                 others.append(settlement)
@@ -78,7 +79,8 @@ class SettleCalls:
                 limits = self._limits
                 return (Effect("bury", self._keys.dead, (repr(at), payload, limits.timeout, limits.largest)),)
             case Requeue():
-                return (Effect("give_back", queue),)
+                # A suspect goes where only a reserve finds it; from the queue it might be run beside others.
+                return (Effect("give_back", self._keys.wake(unit.queue) if unit.deaths else queue),)
             case Interrupted(payload=payload):
                 return (Effect("rpush", queue, (payload,)),)
             case Deferred(payload=payload, at=at):

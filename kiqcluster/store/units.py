@@ -59,6 +59,7 @@ class Unit:
     token: by which `identity` holds it.  deaths: number of processes that died while they ran it.
     reserved_at: monotonic seconds of the process that holds it.
     holds: whether it may hold keys besides its payload, which are released with it.
+    is_in_hand: whether it may still lie in the hand list of that token (lua/hand_lists.lua).
     """
 
     queue: str
@@ -68,6 +69,7 @@ class Unit:
     deaths: int = 0
     reserved_at: float = inf
     holds: bool = False
+    is_in_hand: bool = False
 
     @property
     def field(self) -> str:

@@ -94,16 +94,17 @@ class Launcher:
         self._engine = Engine(runtime.store, limits, self._overflow.note)
         self._job_log = JobLog(runtime.events, runtime.clock, self._on_service_crash)
         self.order = QueueOrder(group, known_queues, runtime.rng)
-        self._wakeups = Wakeups(runtime.store, runtime.clock)
         self._fetch = ReliableFetch(
             runtime,
             self._engine,
             self.order,
             lambda: new_member(self._fingerprint),
             self._on_member,
-            self._wakeups.wake,
+            lambda: self._wakeups.wake(),
             concurrency,
         )
+        waits = self._fetch.hand_lists
+        self._wakeups = Wakeups(runtime.store, runtime.clock, (waits.wait_seconds, waits.grace_seconds))
         self._manager = Manager(
             concurrency, self._fetch, self._wakeups, runtime.clock, self._make_processor, self._on_service_crash
         )
@@ -294,7 +295,8 @@ class Launcher:
             try:
                 if not self._manager.join(LAST_STEP_SECONDS):
                     self._wakeups.end_on_server()
-                self._fetch.leave(interrupted, LAST_STEP_SECONDS, suspects)
+                have_ended = self._wakeups.have_ended
+                self._fetch.leave(interrupted, LAST_STEP_SECONDS, suspects, have_waits_ended=have_ended)
             except StoreError as error:
                 if self._runtime.clock.monotonic() + LAST_STEP_SECONDS < until:
                     self._never_set.wait(LEAVE_RETRY_SECONDS)

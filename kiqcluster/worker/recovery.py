@@ -30,9 +30,11 @@ from kiqcluster.process.service import Service
 from kiqcluster.store import Connection, is_outage
 from kiqcluster.store.engine import Engine
 from kiqcluster.store.units import ALL_SUSPECT, Beat
+from kiqcluster.store.wait_lists import HANDS_LOOK_SECONDS, stale_hands
 from kiqcluster.worker import failure_detector
 from kiqcluster.worker.failure_detector import BEATS_PER_WINDOW, Observation, Window
 from kiqcluster.worker.fetch.fencing import Fencing
+from kiqcluster.worker.fetch.hand_lists import MAX_GRACE_SECONDS, MAX_WAIT_SECONDS
 from kiqcluster.worker.identity import ProcessFingerprint, has_exited
 from kiqcluster.worker.process_entry import withdrawal
 
@@ -43,6 +45,7 @@ BEAT_TIMEOUT_SECONDS = 5.0  # never more than the time between two beats
 BEAT_RETRY_SECONDS = 1.0  # after a beat that failed
 QUEUES_PER_ROUND_TRIP = 1_000  # whose wake lists one round trip reads
 MAX_EMPTYING_SECONDS = 1.0  # that wake lists are emptied for between two beats
+SUSPECTS_STAY_SECONDS = MAX_WAIT_SECONDS + MAX_GRACE_SECONDS  # in wake lists: longer than a wait with a hand list
 MAX_MEMBERS_PER_BEAT = 20  # silent members that one beat returns; after so many, the next beat follows at once
 PROCESS_EXITED, HEARTBEAT_MISSED = "whose process is gone", "whose process gave no sign of life for {:g} s"
 
@@ -85,6 +88,9 @@ class Recovery(Service):
         self._beat_at = 0.0
         self._refusal = ""
         self._wake_lists_left: Iterator[str] | None = None  # queues whose wake lists are still to be emptied
+        self._suspects_stay_until = 0.0
+        self._look_at_hands_at = 0.0
+        self._have_suspects_stayed = False
 
     def catch_up(self, orphans: Mapping[str, Sequence[str]]) -> None:
         """Recover these processes and those of this host that are gone, now; in the booting thread.
@@ -128,6 +134,9 @@ class Recovery(Service):
                 self._sweep()
         if self._orphans:  # nobody else may be there to do it; one try
             self._recover_orphans()
+        if self._have_suspects_stayed:  # the same
+            self._suspects_stay_until = self._now()
+            self._empty_wake_lists()
 
     def wake(self) -> None:
         self._wakeup.set()
@@ -160,6 +169,7 @@ class Recovery(Service):
         try:
             while self._beat_and_recover() == MAX_MEMBERS_PER_BEAT and not self.stopping.is_set():
                 continue
+            self._recover_stale_hands()
             self._empty_wake_lists()
         except StoreError as error:
             if not is_outage(error):
@@ -182,7 +192,7 @@ class Recovery(Service):
         for silent, score in beat.silent.items():
             if self._now() > asked + self._recover_after / BEATS_PER_WINDOW:
                 break  # the next beat is due; the others are handed out again
-            self._recover_silent(silent, score)
+            self._recover_or_log(silent, ALL_SUSPECT, score)
         return len(beat.silent)
 
     def _beat(self, identity: str, most: int) -> tuple[str, Beat]:
@@ -212,9 +222,26 @@ class Recovery(Service):
         if identity == self._identity():  # else it has gone on under another one meanwhile
             self._on_uncertain()
 
-    def _recover_silent(self, identity: str, score: int) -> None:
+    def _recover_stale_hands(self) -> None:
+        """Recover dead processes once more into whose hand lists a late command may have moved a payload."""
+        if self._now() < self._look_at_hands_at:
+            return
+        self._look_at_hands_at = self._now() + HANDS_LOOK_SECONDS * self._runtime.rng.uniform(0.7, 1.0)
         try:
-            self._recover(identity, ALL_SUSPECT, score)
+            stale = stale_hands(self._engine.store)
+        except RedisRefused as error:  # a broken key must not keep us from recovering who is silent
+            if is_outage(error):
+                raise
+            self._log_refusal(error)
+            return
+        for identity in stale:
+            self._recover_or_log(identity, (), is_late=True)
+
+    def _recover_or_log(
+        self, identity: str, running: Sequence[str], score: int | None = None, *, is_late: bool = False
+    ) -> None:
+        try:
+            self._recover(identity, running, score, is_late=is_late)
         except RedisRefused as error:  # a broken queue holds up no other process
             if is_outage(error):
                 raise
@@ -228,13 +255,20 @@ class Recovery(Service):
 
     # both
 
-    def _recover(self, identity: str, running: Sequence[str], score: int | None = None) -> None:
-        """Recover one process, unless it has beaten since it was handed to us with that score."""
+    def _recover(
+        self, identity: str, running: Sequence[str], score: int | None = None, *, is_late: bool = False
+    ) -> None:
+        """Recover one process, unless it has beaten since it was handed to us with that score.
+
+        is_late: it was recovered before.
+        """
         with self._engine.store.borrowed() as connection:
             units = self._engine.recover(connection, identity, running, score)
-        if units is None:
+        if units is None or (is_late and not units):
             return
         self._wake_lists_left = self._engine.queue_names()
+        self._suspects_stay_until = self._now() + SUSPECTS_STAY_SECONDS
+        self._look_at_hands_at = 0.0  # with the next beat
         with self._engine.store.borrowed() as connection:  # a refusal is about a broken key; beats say that
             connection.exchange(withdrawal(self._engine.store.keys, identity))
         why = PROCESS_EXITED if score is None else HEARTBEAT_MISSED.format(self._recover_after)
@@ -247,16 +281,21 @@ class Recovery(Service):
         """Return the payloads of wake lists to their queues: Ruby does not look into our wake lists.
 
         A wake list belongs to the queue, so any may be emptied at any time; the processes that live and wait there are
-        notified again.  Redis does not know any more which queues the dead served, so all are looked at.  After
-        MAX_EMPTYING_SECONDS the others wait for the next beat; after an outage it begins anew.
+        notified again.  Suspects stay until the waits have ended that could move them into a hand list.
+        Redis does not know any more which queues the dead served, so all are looked at.  After MAX_EMPTYING_SECONDS the
+        others wait for the next beat; after an outage it begins anew.
         Two round trips per QUEUES_PER_ROUND_TRIP queues, and one more where anything lies there.
         """
         until = self._now() + MAX_EMPTYING_SECONDS
+        if self._have_suspects_stayed and self._now() >= self._suspects_stay_until:
+            self._have_suspects_stayed, self._wake_lists_left = False, self._engine.queue_names()
         while self._wake_lists_left is not None and self._now() < until:
             try:
                 names = list(islice(self._wake_lists_left, QUEUES_PER_ROUND_TRIP))
                 with self._engine.store.borrowed() as connection:
-                    self._engine.return_wake_lists(connection, names)
+                    stay = self._now() < self._suspects_stay_until
+                    stayed = self._engine.return_wake_lists(connection, names, suspects_stay=stay)
+                self._have_suspects_stayed = self._have_suspects_stayed or stayed > 0
             except StoreError as error:
                 is_away = is_outage(error)  # else no look at the queues succeeds
                 self._wake_lists_left = self._engine.queue_names() if is_away else None

@@ -10,7 +10,7 @@ from kiqcluster.store import Store
 from tests.chaos.scale import sized
 from tests.chaos.stage import ChaosStage
 from tests.kit import freeze, wait_until
-from tests.stage import pid_of
+from tests.stage import Jobs, pid_of
 
 ROUNDS = sized(1, 20)
 RECOVER_AFTER = "2"  # seconds; silence_timeout is off, for a supervisor would kill what is frozen
@@ -30,7 +30,7 @@ def push_work(stage: ChaosStage, *queues: str) -> list[str]:
 
 def held_by(store: Store, identity: str) -> set[str]:
     """Return the jids of the units that a process holds."""
-    payloads = store.call("HVALS", f"kiq:inflight:{identity}")
+    payloads = Jobs(store).held(identity)
     return {jid.decode() for payload in payloads for jid in re.findall(rb'"jid":"(\w+)"', payload)}
 
 

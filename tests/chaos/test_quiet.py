@@ -58,12 +58,12 @@ def test_a_quiet_worker_gives_all_that_it_has_not_started_back_at_once_and_in_or
         pushed += QUICK_JOBS + THREADS + JOBS_BEHIND
         wait_until(lambda jids=set(holding): stage.ledger.begun().keys() >= jids, "every thread to be busy")
         (holder,) = stage.holders()
-        held = stage.store.call("HLEN", f"kiq:inflight:{holder}") - THREADS
+        held = len(stage.held(holder)) - THREADS
 
         since = time.monotonic()
         os.kill(pid, signal.SIGTSTP)
         wait_until(
-            lambda holder=holder: stage.store.call("HLEN", f"kiq:inflight:{holder}") == THREADS,
+            lambda holder=holder: len(stage.held(holder)) == THREADS,
             "what was not started to be given back",
         )
         if held >= MIN_PREFETCHED_UNITS:

@@ -248,7 +248,7 @@ def test_our_worker_runs_what_lies_in_queues_and_sets(golden, stage, application
     stage.run_cluster("nobody_listens,default", "-c", "2", app=application)
 
     wait_until(lambda: stage.store.call("LLEN", "ran") == len(expected), "everything to run")
-    wait_until(lambda: not stage.store.call("KEYS", "kiq:inflight:*"), "every outcome to be written")
+    wait_until(lambda: not stage.holders(), "every outcome to be written")
     ran = [json.loads(line) for line in stage.store.call("LRANGE", "ran", 0, -1)]
     assert {jid: [name, exact(args)] for jid, name, args in ran} == {
         jid: [payload["class"], exact(payload["args"])] for jid, payload in expected.items()

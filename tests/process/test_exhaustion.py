@@ -257,7 +257,7 @@ def test_a_redis_that_runs_out_loses_and_repeats_no_job(
     app = stage.write_application(QUICK)
     with cluster("-r", app, "--redis", stage.redis.url, "-c", "3", "default") as running:
         pids = running.wait_ready()
-        wait_until(lambda: stage.store.call("EXISTS", "kiq:inflight:" + next(iter(stage.members()))), "jobs to run")
+        wait_until(lambda: stage.holders(), "jobs to run")
         take(stage.redis, stage.store)
         with pytest.raises(StoreError):
             Client(Store(stage.redis.url), Setup(config=Config())).push({"class": "hold", "args": []})

@@ -181,7 +181,7 @@ def test_a_board_tells_what_ran_when_a_process_died(stage: Stage) -> None:
     pid = cluster.wait_ready()[0]
     wait_until(lambda: len(stage.holders()) == 1, "the job to be in flight")
     (holder,) = stage.holders()
-    wait_until(lambda: stage.store.call("HLEN", f"kiq:inflight:{holder}") == 1, "one unit to be in flight")
+    wait_until(lambda: len(stage.held(holder)) == 1, "one unit to be in flight")
 
     os.kill(pid, signal.SIGKILL)
 

@@ -45,7 +45,7 @@ class Examples:
         self._stage.push("nap", "long", 8, queue="work", jid=jid)
 
         def is_taken() -> bool:
-            held = [self._stage.store.call("HVALS", f"kiq:inflight:{holder}") for holder in self._stage.holders()]
+            held = [self._stage.held(holder) for holder in self._stage.holders()]
             return any(jid.encode() in payload for payloads in held for payload in payloads)
 
         wait_until(is_taken, f"the job {jid} to run")

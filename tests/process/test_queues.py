@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from kiqcluster.api import Queue
 from kiqcluster.store import Store
 from tests.kit import Cluster, wait_until
 from tests.stage import Stage
@@ -179,7 +180,7 @@ def test_a_queue_paused_while_it_is_listened_to_gets_back_what_rings(stage: Stag
         "an idle connection to wait at the queue",
     )
 
-    stage.store.call("SADD", "paused", "default")
+    Queue("default", store=stage.store).pause()
     stage.push("record", "b")
 
     wait_until(lambda: stage.queued_args() == ["b"], "the job to be back in its queue")

@@ -134,7 +134,7 @@ RULES: dict[str, tuple[Sequence[str], str, str, str]] = {
     ),
     "begin asks whether the unit is held": (
         ["BEGIN"],
-        "if not redis.call('HGET', KEYS[1], ARGV[1]) then return {'LOST'} end",
+        "if not redis.call('HGET', KEYS[1], ARGV[1]) and not take_over(KEYS[1], ARGV[1]) then return {'LOST'} end",
         "",
         "not in flight",
     ),

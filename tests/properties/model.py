@@ -39,7 +39,7 @@ from kiqcluster.sidekiq.outcome import (
     Requeue,
     Retry,
 )
-from kiqcluster.store import Store, guarded_push, reserve_calls, settle_calls, wake_lists
+from kiqcluster.store import Store, guarded_push, reserve_calls, settle_calls, wait_lists
 from kiqcluster.store import engine as engine_module
 from kiqcluster.store.connection import Connection
 from kiqcluster.store.engine import Engine
@@ -141,7 +141,7 @@ class World:
         self.largest = 2  # limited jobs that may run at once
         self.expired = 0  # claims of unique jobs that have ended
         self.has_skipped_begin = False  # a limited job has ended without asking for a place, so it releases none
-        modules = (engine_module, reserve_calls, settle_calls, wake_lists, guarded_push)
+        modules = (engine_module, reserve_calls, settle_calls, wait_lists, guarded_push)
         scripts = [each for module in modules for each in vars(module).values()]
         (self.census_digest, *_) = self.raw(
             ("SCRIPT", "LOAD", CENSUS),

@@ -24,6 +24,8 @@ OTHERS = (
     "kiq:format",
     "kiq:inflight:*",
     "kiq:held:*",
+    "kiq:hand:*",
+    "kiq:hands*",
     "kiq:suspects",
     "paused",
     "queues",

@@ -14,7 +14,7 @@ from kiqcluster.store import Store
 from kiqcluster.store.connection import Connection
 from kiqcluster.store.engine import MAX_NAMES
 from kiqcluster.store.units import Settlement
-from kiqcluster.store.wake_lists import MAX_QUEUES
+from kiqcluster.store.wait_lists import MAX_QUEUES
 from kiqcluster.worker.fetch.fetch import MAX_SWEPT_QUEUES
 from tests.kit import wait_until
 from tests.redis.test_fetch import Bench, run

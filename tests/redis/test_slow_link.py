@@ -22,7 +22,7 @@ from kiqcluster.store.units import Settlement
 from kiqcluster.store.wire import Wire
 from kiqcluster.worker.fetch.fetch import MAX_SMALL_OUTCOME_BYTES
 from kiqcluster.worker.fetch.in_flight import MAX_SETTLE_BYTES
-from kiqcluster.worker.fetch.wakeups import MAX_PAYLOAD_BYTES, Wakeups
+from kiqcluster.worker.fetch.wakeups import MAX_PAYLOAD_BYTES, Push, Wakeups
 from tests.kit import TIMEOUT_SECONDS, RedisServer, wait_until
 from tests.proxy import Proxy
 from tests.redis.test_fetch import Bench
@@ -173,14 +173,14 @@ def test_a_stop_settles_the_small_and_gives_back_what_the_line_has_no_time_for(b
 
 
 def test_a_wakeup_does_not_wait_for_a_large_payload(bench: Bench, store: Store) -> None:
-    wakeups = Wakeups(bench.store, bench.fetch._runtime.clock)
-    wakeups.arm(["default"])
+    wakeups = Wakeups(bench.store, bench.fetch._runtime.clock, (10.0, 2.0))
+    wakeups.arm(["default"], lambda _: {})
     store.call("LPUSH", "queue:default", b"x" * (20 * MAX_PAYLOAD_BYTES))
-    pushed: list[str] = []
+    pushed: list[Push] = []
 
     wait_until(lambda: pushed.extend(wakeups.wait(0.1)) or pushed, "the wakeup", seconds=TIMEOUT_SECONDS / 5)  # type: ignore[func-returns-value]
 
-    assert pushed == ["default"]
+    assert pushed == [Push("default")]
     assert store.call("LLEN", "kiq:wake:default") == 1
     wakeups.close()
     wakeups.close_after_fork()

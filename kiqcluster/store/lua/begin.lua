@@ -21,8 +21,9 @@
 -- is not true}.  May be sent again.  Cost: O(rows).
 
 -- include holds
+-- include hand_lists
 
-if not redis.call('HGET', KEYS[1], ARGV[1]) then return {'LOST'} end
+if not redis.call('HGET', KEYS[1], ARGV[1]) and not take_over(KEYS[1], ARGV[1]) then return {'LOST'} end
 
 local holder = ARGV[2]
 

@@ -8,10 +8,14 @@
 -- KEYS[5]  kiq:beats              hash    format 1: identity -> number of beats
 -- KEYS[6]  kiq:beats:1            hash    members of format 1: identity -> that number when their score was set
 -- KEYS[7]  kiq:held:<id>          hash    "<token>:<queue>" -> what the unit holds (holds.lua)
+-- KEYS[8]  kiq:hands              zset    identity by when its hand lists are looked at next (stale_hands.lua)
 -- ARGV[1]  identity   ARGV[2] prefix of queue keys, "queue:" included   ARGV[3] units at most in this batch
 -- ARGV[4]  bytes of payloads at which the batch stops (at least one unit)   ARGV[5] seconds that suspects are remembered
 -- ARGV[6]  score with which the caller was handed the member (beat.lua), "" when it knows that the process is gone
 -- ARGV[7+] tokens of the units that were running when the process died, or "*" when they are not known
+--
+-- What lies in its hand lists is in flight as well; a late command may still move a payload there (stale_hands.lua).
+-- Suspects go to the wake list of their queue, which only a reserve reads.
 --
 -- The first batch removes the epoch, so a later reserve of that process is fenced.  The last one removes the identity.
 -- Returns {"ALIVE"}, and changes nothing, when the process has beaten since, or nothing is left of it; else {units
@@ -21,6 +25,7 @@
 -- Cost: O(u log u) for u units in flight.
 
 -- include holds
+-- include hand_lists
 -- include unit
 
 local record = redis.call('HGET', KEYS[1], ARGV[1])
@@ -37,6 +42,7 @@ if record and not is_fenced then
   redis.call('HSET', KEYS[1], ARGV[1], (string.gsub(record, '^%d+', 'fenced', 1)))
 end
 
+take_over_all(KEYS[2])
 local fields = redis.call('HKEYS', KEYS[2])
 table.sort(fields)
 
@@ -45,8 +51,8 @@ for i = 7, #ARGV do running[ARGV[i]] = true end
 
 -- Ruby does not clear the count of a job that ends there, so under steady crashes the hash would grow without end.
 local MOST_SUSPECTS = 10000
-local suspects = redis.pcall('HLEN', KEYS[4])
-if type(suspects) == 'number' and suspects > MOST_SUSPECTS then redis.call('UNLINK', KEYS[4]) end
+local count = redis.pcall('HLEN', KEYS[4])
+if type(count) == 'number' and count > MOST_SUSPECTS then redis.call('UNLINK', KEYS[4]) end
 
 -- A count that cannot be written must neither keep a unit in flight nor leave it in two places.
 local is_kept = false -- whether the time to live was set
@@ -56,12 +62,14 @@ local function suspect(payload)
   is_kept = true
 end
 
+local kind = redis.call('TYPE', KEYS[4]).ok
+local suspects, can_count = kind == 'hash' and KEYS[4], kind == 'hash' or kind == 'none'
 local held = redis.call('EXISTS', KEYS[7]) == 1 and KEYS[7]
 local given, refused, words, bytes_left = 0, 0, '', tonumber(ARGV[4])
 for i = #fields, 1, -1 do -- newest first, so that the oldest unit is fetched next
   if given == tonumber(ARGV[3]) or bytes_left <= 0 then break end
-  local may_have_killed = running[read_field(fields[i])] or running['*']
-  local bytes, refusal = put_back(KEYS[2], held, fields[i], ARGV[2], may_have_killed and suspect)
+  local may_have_killed = can_count and (running[read_field(fields[i])] or running['*'])
+  local bytes, refusal = put_back(KEYS[2], held, fields[i], ARGV[2], suspects, may_have_killed and suspect or nil)
   if refusal then
     refused, words = refused + 1, refusal
   else
@@ -69,6 +77,7 @@ for i = #fields, 1, -1 do -- newest first, so that the oldest unit is fetched ne
   end
 end
 if given == #fields then
+  if record then redis.pcall('ZADD', KEYS[8], 'XX', 0, ARGV[1]) end -- the next look comes soon
   redis.call('HDEL', KEYS[1], ARGV[1])
   redis.pcall('ZREM', KEYS[3], ARGV[1]) -- a broken key of beats must not keep an ended membership
   redis.pcall('HDEL', KEYS[5], ARGV[1])

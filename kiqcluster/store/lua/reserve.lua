@@ -128,7 +128,7 @@ local function visit(at, pass)
   local name, index = ARGV[at], (at - first_queue) / 3
   local wake, queue = KEYS[first_list + 2 * index], KEYS[first_list + 1 + 2 * index]
   local most = tonumber(ARGV[at + 2])
-  local payloads, token_tail, refusal = {}, ':' .. name, nil
+  local payloads, token_tail, refusal, is_withheld = {}, ':' .. name, nil, false
   room = is_alone and 0 or math.min(tonumber(ARGV[at + pass]), ceiling) - taken_units
   if pass == 1 then
     local length = redis.pcall('LLEN', queue)
@@ -136,12 +136,14 @@ local function visit(at, pass)
     local rung = redis.pcall('LLEN', wake)
     refusal = refusal or type(rung) == 'table' and rung.err or nil
     if not refusal and rung > 0 then
-      if not closed[name] then take(wake, token_tail, payloads, 0) end
+      if not closed[name] then take(wake, token_tail, payloads, has_suspects and math.min(SLICE, rung - 1) or 0) end
       -- Jobs of the wake list that are not taken go back to the front of their queue, newest first, and wake the next
-      -- waiter.
-      while redis.call('LLEN', wake) > 0 do
-        redis.call('LMOVE', wake, queue, 'LEFT', 'RIGHT')
+      -- waiter.  Suspects stay: a process that waits with a hand list would run them beside others.
+      for _ = 1, redis.call('LLEN', wake) do
+        local is_suspect = has_suspects and deaths_of(redis.call('LINDEX', wake, 0))
+        redis.call('LMOVE', wake, is_suspect and wake or queue, 'LEFT', 'RIGHT')
       end
+      is_withheld = withheld and #payloads == 0
     elseif length == 0 and not closed[name] then
       return
     end
@@ -156,7 +158,7 @@ local function visit(at, pass)
   if room > 0 then
     take(queue, token_tail, payloads, has_suspects and math.min(SLICE, redis.call('LLEN', queue) - 1) or 0)
   end
-  if withheld and #payloads == 0 then
+  if (withheld or is_withheld) and #payloads == 0 then
     idle_indexes[#idle_indexes + 1] = index
     reasons[#reasons + 1] = ''
   end

@@ -4,6 +4,7 @@
 -- KEYS[1]  kiq:members            hash    identity -> "epoch ..."
 -- KEYS[2]  kiq:inflight:<id>      hash    "<token>:<queue>" -> payload
 -- KEYS[3]  kiq:held:<id>          hash    "<token>:<queue>" -> what the unit holds (holds.lua)
+-- KEYS[4]  kiq:suspects           hash    SHA-1 of a payload -> processes that died while they ran it
 -- ARGV[1]  identity   ARGV[2] epoch that the caller knows
 -- ARGV[3]  new epoch, higher than that of every resync that the caller has sent before
 -- ARGV[4]  prefix of queue keys, "queue:" included
@@ -15,9 +16,11 @@
 -- next resync, and counts as neither.
 -- May be sent again with a higher epoch: an epoch that an earlier try raised is accepted.  If the earlier try arrives
 -- after its caller has continued, its epoch is already reached, and it takes nothing away.
+-- What lies in hand lists is in flight as well (hand_lists.lua).
 -- Cost: O(units in flight + tokens held), both at most a few thousand.
 
 -- include holds
+-- include hand_lists
 -- include unit
 
 local record = redis.call('HGET', KEYS[1], ARGV[1])
@@ -26,6 +29,7 @@ if not epoch or tonumber(epoch) < tonumber(ARGV[2]) or tonumber(epoch) >= tonumb
   return {'FENCED'}
 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[3] .. string.sub(record, #epoch + 1))
+take_over_all(KEYS[2])
 
 local held, strays = {}, {}
 for i = 7, #ARGV do held[ARGV[i]] = true end
@@ -35,10 +39,11 @@ end
 table.sort(strays)
 
 local holds = redis.call('EXISTS', KEYS[3]) == 1 and KEYS[3]
+local suspects = redis.call('TYPE', KEYS[4]).ok == 'hash' and KEYS[4]
 local given, refused, bytes_left = 0, 0, tonumber(ARGV[6])
 for i = #strays, 1, -1 do -- newest first, so that the oldest unit is fetched next
   if given == tonumber(ARGV[5]) or bytes_left <= 0 then break end
-  local bytes = put_back(KEYS[2], holds, strays[i], ARGV[4])
+  local bytes = put_back(KEYS[2], holds, strays[i], ARGV[4], suspects)
   if bytes then
     given, bytes_left = given + 1, bytes_left - bytes
   else

@@ -24,11 +24,12 @@
 --
 -- Returns {number of units that were held, {field, error, field, error, ...},
 --          {dead entries dropped because they were too old, because they were too many}}.
--- Units that were not held changed nothing.  A unit whose effect Redis refuses (WRONGTYPE, OOM) stays held; the others
+-- A unit may still lie in a hand list (hand_lists.lua).  Units that were not held changed nothing.  A unit whose effect Redis refuses (WRONGTYPE, OOM) stays held; the others
 -- are still settled.
 -- Cost: O(units + effects), O(log n) for each entry of a sorted set.
 
 -- include server_clock
+-- include hand_lists
 -- include dead_set
 -- include holds
 
@@ -81,8 +82,9 @@ end
 while at <= #ARGV do
   local field, is_processed, is_failed, effect_count = ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
   at = at + 4
-  local payload = redis.call('HGET', KEYS[1], field)
-  local fine, reason, ahead = true, nil, at
+  local payload, fine, reason, ahead = redis.call('HGET', KEYS[1], field), true, nil, at
+  if not payload then fine, payload = pcall(take_over, KEYS[1], field) end
+  if not fine then payload, reason = nil, payload end -- its hand list has a wrong type, or is forbidden
   for _ = 1, payload and effect_count or 0 do
     reason = reason or refusal(ARGV[ahead], KEYS[tonumber(ARGV[ahead + 1])])
     ahead = ahead + 3 + tonumber(ARGV[ahead + 2])

@@ -10,7 +10,8 @@ concurrency_limit    how many threads run units at once
 in_flight            the units that are held until Redis has their outcomes
 membership           who this process is in Redis, and whether it knows what it holds
 fencing              whether this process still holds what it runs
-wakeups              how an idle process learns of a push
+wakeups              how an idle process learns of a push, or receives it
+hand_lists           the lists into which pushes are moved that come to this process
 queue_order          in which order queues are asked
 redis_health         whether Redis answers
 """

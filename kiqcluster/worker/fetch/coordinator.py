@@ -21,7 +21,7 @@ from kiqcluster.clock import Clock
 from kiqcluster.sidekiq.outcome import Done
 from kiqcluster.store.reserve_calls import MAX_RESERVE_BYTES
 from kiqcluster.store.units import Limits, Refusals, Reserved, Settlement, Unit
-from kiqcluster.store.wake_lists import MAX_QUEUES
+from kiqcluster.store.wait_lists import MAX_QUEUES
 from kiqcluster.worker.fetch.batch import Batch, BatchState
 from kiqcluster.worker.fetch.concurrency_limit import WATCH_SECONDS, ConcurrencyLimit
 from kiqcluster.worker.fetch.in_flight import InFlight
@@ -32,6 +32,7 @@ from kiqcluster.worker.fetch.wakeups import MAX_ARMED_QUEUES
 __all__ = ["BATCH_DELAY_SECONDS", "FetchCoordinator", "Mode"]
 
 BATCH_DELAY_SECONDS = 0.02  # that an outcome may wait for others to share its batch
+UNCERTAIN_CHECK_SECONDS = 0.1  # between checks whether a resync was made that is due
 MAX_UNIT_WAIT_SECONDS = 0.1  # that a unit may wait here behind running jobs; then all that wait are put back
 FORBIDDEN_RETRY_SECONDS = 60.0  # until a queue is asked again whose keys Redis forbids: the ACL may have changed
 
@@ -88,11 +89,14 @@ class FetchCoordinator:
         self.limit = ConcurrencyLimit(takers, clock)
         self.is_crowded = False  # more takers run than the limit allows: whoever takes next waits
         self.is_watched = False  # a taker waits for WATCH_SECONDS, and then sees whether the others are blocked
-        self._received = 0  # units that batches have brought
+        self._received = 0  # units that batches and pushes have brought
         self.is_reserve_due = True  # there may be work in Redis
         self.is_starved = False  # the last reserve brought less than was demanded, and the manager does not know
         self.is_refused = False  # Redis refused the last reserve as a whole
         self.is_uncertain = False  # a reply was lost: resync before the next batch
+        self.generation = (
+            0  # of what is known of the units that Redis holds for this process; a resync begins a new one
+        )
         self.resting: frozenset[str] = frozenset()  # queues that are paused or broken
         self.forbidden: dict[str, float] = {}  # queues whose keys Redis forbids → when they are asked again
 
@@ -227,7 +231,7 @@ class FetchCoordinator:
         nothing waits here: when something does, `wake_manager` is called.
         """
         self.is_manager_notified = False  # first: whatever comes later wakes the manager
-        if not (self.units or self.in_transit or self._in_flight.has_waiting):
+        if not (self.units or self.in_transit or self._in_flight.has_waiting or self.is_uncertain):
             return None, None
         self.is_manager_notified = True
         now = self._now()
@@ -237,6 +241,9 @@ class FetchCoordinator:
         batch = self.in_transit
         if batch and (self.mode is not Mode.FETCHING or now >= batch.started_at + BATCH_DELAY_SECONDS):
             return self._claim(0), 0.0
+        if self.is_uncertain:  # all takers may be busy, and what Redis holds for this process waits for the resync
+            is_free = self.state is BatchState.NONE
+            return (self._claim(0) if is_free else None), UNCERTAIN_CHECK_SECONDS
         if self.state is not BatchState.NONE:
             return None, BATCH_DELAY_SECONDS / 2  # that batch does not have what came in since it was built
         seconds = self._seconds_until_overdue(now)
@@ -282,6 +289,23 @@ class FetchCoordinator:
         batch.is_wakeup = True
         return True, batch
 
+    def on_push(self, unit: Unit, generation: int) -> bool:
+        """Take in a unit that a push has brought; return whether its reply is to be believed.
+
+        generation: when its wait began.  If there was a resync since, or one is due, that puts the unit back.
+        """
+        if self.is_uncertain or generation != self.generation:
+            return False
+        self._in_flight.add((unit,), self._now())
+        if self.mode is not Mode.FETCHING:
+            self._in_flight.returned.append(unit)
+            self._wake_manager()
+            return True
+        self._received += 1
+        self.units.append(unit)
+        self._wake_taker()
+        return True
+
     def is_sweep_wanted(self) -> bool:
         """Return whether somebody waits, and nobody looks for work already."""
         is_looking = self.is_reserve_due or self.state is not BatchState.NONE
@@ -289,7 +313,7 @@ class FetchCoordinator:
 
     def queues_to_arm(self) -> list[str]:
         """Return the queues whose pushes should wake this process, the preferred first."""
-        if self.is_refused or not self.is_sweep_wanted():
+        if self.is_refused or self.is_uncertain or not self.is_sweep_wanted():
             return []
         excluded = {*self.resting, *self._forbidden_now()}
         return list(islice((queue for queue in self._order.preferred() if queue not in excluded), MAX_ARMED_QUEUES))
@@ -330,6 +354,7 @@ class FetchCoordinator:
         """Have the next batch begin with a resync."""
         self.is_uncertain = True
         self._wake_taker()
+        self._wake_manager()
 
     def is_certain(self) -> bool:
         """Return whether every unit that Redis holds for this process is known: no batch is open, no reply was lost."""
@@ -462,10 +487,12 @@ class FetchCoordinator:
 
     def on_resynced(self) -> None:
         """Go on after a resync."""
+        self.generation += 1
         self.is_uncertain, self.is_reserve_due = False, True
 
     def reset(self) -> None:
         """Hold nothing, and look for work: others have recovered the units that were here."""
         self.units.clear()
         self._in_flight.clear()
+        self.generation += 1
         self.is_uncertain, self.is_reserve_due = False, True

@@ -18,17 +18,18 @@ holds.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
-from kiqcluster.errors import RedisUnavailable, ReplyLost, StoreError
+from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost, StoreError
 from kiqcluster.ipc.forks import exit_if_other_process
 from kiqcluster.process.runtime import Runtime
-from kiqcluster.store import Connection
+from kiqcluster.store import Connection, is_outage
 from kiqcluster.store.engine import NO_PERMISSION, Engine
 from kiqcluster.store.units import Exchange, Member, Refusals, Reserved, Settlement, Unit
-from kiqcluster.store.wake_lists import MAX_COMMANDS, MAX_QUEUES
+from kiqcluster.store.wait_lists import MAX_COMMANDS, MAX_QUEUES, forget_hands
 from kiqcluster.worker.fetch.batch import Batch
+from kiqcluster.worker.fetch.hand_lists import HandList, HandLists
 from kiqcluster.worker.fetch.in_flight import (
     MAX_SETTLE_BYTES,
     STALE_UNIT_SECONDS,
@@ -74,7 +75,9 @@ class ReliableFetch:
         self._shared = LockedCoordinator(order, self._in_flight, runtime.clock, wake_manager, processors)
         self._coordinator = self._shared.coordinator
         self._membership = Membership(engine, new_member, on_member, self._shared.ended)
+        self.hand_lists = HandLists(engine, runtime.clock, runtime.config.recover_after)
         self._health = RedisHealth(runtime)
+        self._hands_health = RedisHealth(runtime)  # of the manager
         self._pid = os.getpid()
         self._call = 0
         self._max_reply_seconds = min(STALE_UNIT_SECONDS, runtime.config.recover_after / 2) / 2
@@ -125,6 +128,53 @@ class ReliableFetch:
         if batch is not None:
             self._flush(batch, ahead=True)
         return is_wanted
+
+    @property
+    def generation(self) -> int:
+        """Which generation of hand lists is believed: a resync begins a new one."""
+        return self._coordinator.generation
+
+    def register_hand_lists(self, waits: Mapping[str, tuple[int, HandList | None]]) -> dict[str, HandList]:
+        """Return queue → the hand list for its next push, for the queues where that is allowed.
+
+        waits: see HandLists.register.  None is allowed if Redis refuses our keys.  One round trip.  Raises StoreError.
+        """
+        generation, member = self._coordinator.generation, self.member
+        try:
+            registered = self.hand_lists.register(member, generation, waits) if waits else {}
+        except RedisRefused as error:  # a key of a wrong type, or an ACL: wake lists do without these keys
+            if is_outage(error):
+                raise
+            self._hands_health.on_refusal("a wait for pushes", str(error))
+            return {}
+        if waits:
+            self._hands_health.on_nothing_refused()
+        if registered is None:
+            self.mark_uncertain()  # others have recovered this process
+        return registered or {}
+
+    def on_push(self, hand_list: HandList, payload: bytes | None, *, has_ended: bool = False) -> None:
+        """Take in the unit that a push has moved to a hand list.
+
+        payload: None if its reply is lost, or too late.  has_ended: whether its wait can bring nothing more.
+        """
+        if payload is not None:
+            unit = Unit(hand_list.queue, payload, hand_list.token, hand_list.identity, is_in_hand=True)
+            if self._shared.on_push(unit, hand_list.generation):
+                return
+        self.hand_lists.give_up(hand_list, has_ended=has_ended)
+        self._shared.mark_uncertain()
+
+    def look_into_hand_lists(self) -> None:
+        """Have units put back that a late command has moved to a list that was given up.
+
+        One round trip now and then while there are such lists.
+        """
+        try:
+            if self.hand_lists.look(self.member.identity):
+                self._shared.mark_uncertain()
+        except StoreError:
+            return  # it looks again
 
     def sweep(self) -> None:
         """Look for work without a wakeup, wake lists included; one command, where a reserve runs a dozen.
@@ -207,13 +257,20 @@ class ReliableFetch:
         """Let every processor end when it asks for its next unit."""
         self._shared.end()
 
-    def leave(self, interrupted: list[Settlement], seconds: float, suspects: Sequence[str] = ()) -> None:
+    def leave(
+        self,
+        interrupted: list[Settlement],
+        seconds: float,
+        suspects: Sequence[str] = (),
+        *,
+        have_waits_ended: bool = False,
+    ) -> None:
         """Settle the outcomes that are left and end the membership, on an own connection and without a lock (R7).
 
         It empties wake lists too: payloads there must not wait for another kiqcluster.
         interrupted: units that still run, with their outcomes.  Units whose outcomes Redis does not take are put back
         with the rest.  seconds: for each round trip.  suspects: tokens of units that may have caused this stop.
-        Raises StoreError.
+        have_waits_ended: whether no push can reach a hand list of this process any more.  Raises StoreError.
         """
         outcomes = [*self._in_flight.unacknowledged(), *interrupted]
         large = [each for each in outcomes if payload_bytes(each) > MAX_SMALL_OUTCOME_BYTES]
@@ -222,6 +279,8 @@ class ReliableFetch:
         self._settle_large(large, seconds)
         self._engine.return_wake_lists(connection, list(self._order.weights))
         self._membership.leave(connection, suspects)
+        if have_waits_ended and not self.hand_lists.has_given_up:
+            forget_hands(connection, self._engine.store.keys, self.member.identity)
 
     def _settle_large(self, outcomes: Sequence[Settlement], seconds: float) -> None:
         """Settle outcomes with large payloads one by one, while there is time: a slow line has none for all.

@@ -69,6 +69,7 @@ class LockedCoordinator:
 
     check_overdue = _locked(FetchCoordinator.check_overdue)
     on_wakeup = _locked(FetchCoordinator.on_wakeup)
+    on_push = _locked(FetchCoordinator.on_push)
     is_sweep_wanted = _locked(FetchCoordinator.is_sweep_wanted)
     queues_to_arm = _locked(FetchCoordinator.queues_to_arm)
     queues_to_sweep = _locked(FetchCoordinator.queues_to_sweep)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from kiqcluster.store.units import Limits
-from kiqcluster.store.wake_lists import MAX_QUEUES
+from kiqcluster.store.wait_lists import MAX_QUEUES
 
 __all__ = ["LONG_JOB_SECONDS", "MAX_QUEUES_AT_FULL_PACE", "NO_UNITS", "Prefetch", "ReserveSize"]
 

@@ -1,41 +1,86 @@
 """Wakeups: how an idle process learns of a push at once, and loses no job.
 
-`BLMOVE queue:q kiq:wake:q` waits on one socket for each queue, all under one selector.  The payload that it moves is
-only a signal: it lies in a wake list, which belongs to the queue (R6), and the next reserve takes it from there.
-Whatever happens to this process, the next sweep of any other process finds it.
+A wait is a BLMOVE on a socket of its own for each queue, all under one selector.  It has one of two destinations:
+- a hand list    the payload is a unit of this process, and its reply brings it (hand_lists.py)
+- the wake list  the payload is only a signal: it belongs to the queue (R6), and the next reserve takes it from there.
+                 Whatever happens to this process, the next sweep of any other process finds it
 
-Runs in: the manager thread only, but for `wake` and `end_on_server`.  Never: reads the payload that a reply carries.
+Runs in: the manager thread only, but for `wake` and `end_on_server`.
 """
 
 from __future__ import annotations
 
 import selectors
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from kiqcluster.clock import Clock
 from kiqcluster.errors import RedisRefused, ReplyLost, StoreError
 from kiqcluster.store import Connection, Store, is_outage
+from kiqcluster.store.wire import Reply
+from kiqcluster.worker.fetch.hand_lists import HandList
 
-__all__ = ["MAX_ARMED_QUEUES", "Wakeups"]
+__all__ = ["MAX_ARMED_QUEUES", "Push", "Wakeups"]
 
 MAX_ARMED_QUEUES = 8  # of a process; sweeps see pushes to the other queues, within a second
 MAX_WAIT_SECONDS = 30  # after which a wait ends by itself, and is armed anew if it is still wanted
 REPLY_GRACE_SECONDS = 5.0  # that the reply to an ended wait may take
 MAX_PAYLOAD_BYTES = 262_144  # that a wakeup waits for; the rest of a larger payload is not read
 REARM_DELAY_SECONDS = 1.0  # until a queue is armed again whose connection was lost
+NO_HAND_SECONDS = 60.0  # for which a queue has no hand list that has a large payload, or whose list is refused
+
+# (queue → id of the connection that will wait, and the hand list of the last wait if it is unused) → queue → hand list
+Register = Callable[[Mapping[str, tuple[int, HandList | None]]], Mapping[str, HandList]]
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """What has come of a wait.
+
+    hand_list, payload: the unit that it has brought.  Without a payload the reply is lost, and the hand list may have
+    one all the same; if the wait has_ended, not later any more.  Without a hand list it is a signal that the queue has,
+    or may have, a job.
+    """
+
+    queue: str
+    hand_list: HandList | None = None
+    payload: bytes | None = None
+    has_ended: bool = False
+
+
+@dataclass(slots=True)
+class Wait:
+    """An armed wait.
+
+    armed_at: monotonic seconds; with a hand list, when the membership was asked for.  seconds: after which it ends by
+    itself.
+    """
+
+    connection: Connection
+    descriptor: int
+    armed_at: float
+    seconds: float
+    hand_list: HandList | None
 
 
 class Wakeups:
-    """The armed waits of one process, and the socket pair that interrupts them."""
+    """The armed waits of one process, and the socket pair that interrupts them.
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    hand_seconds: after which a wait with a hand list ends by itself, and for which its reply is believed afterwards.
+    """
+
+    def __init__(self, store: Store, clock: Clock, hand_seconds: tuple[float, float]) -> None:
         self._store = store
         self._clock = clock
+        self._hand_seconds, self._hand_grace_seconds = hand_seconds
         self._selector = selectors.DefaultSelector()
-        self._armed: dict[str, Connection] = {}
+        self._armed: dict[str, Wait] = {}
         self._connections: dict[str, Connection] = {}
-        self._armed_at: dict[str, float] = {}
+        self._unused: dict[str, HandList] = {}  # of waits that ended without a push, by queue
+        self._no_hand_before: dict[str, float] = {}
+        self._lost: list[Push] = []  # what `wait` returns next
+        self._has_lingering_waits = False  # whether a wait was abandoned that may not have ended on the server
         self._not_armed_before: dict[str, float] = {}
         self._client_ids: dict[str, tuple[int, int]] = {}  # queue → number of its connection, and id of that
         self._wake_reader, self._wake_writer = socket.socketpair()
@@ -59,60 +104,97 @@ class Wakeups:
         except (BlockingIOError, OSError):  # full: the wait ends anyway; closed: it has ended
             return
 
-    def arm(self, queues: Sequence[str]) -> None:
+    def arm(self, queues: Sequence[str], register: Register) -> None:
         """Begin to wait for pushes to these queues, where that has not begun.  Raises StoreError."""
         now = self._clock.monotonic()
         self._drop_dead(now)
-        for queue in queues[:MAX_ARMED_QUEUES]:
-            if queue in self._armed or self._not_armed_before.get(queue, 0.0) > now:
-                continue
-            connection = self._connections.setdefault(queue, self._store.connection())
-            try:
-                self._learn_client_id(queue, connection)
-                connection.send(self._command(queue))
-            except StoreError:
-                self._not_armed_before[queue] = now + REARM_DELAY_SECONDS
-                raise
-            self._armed[queue] = connection
-            self._armed_at[queue] = now
-            self._selector.register(connection.fileno(), selectors.EVENT_READ, queue)
+        waiting = [
+            queue
+            for queue in queues[:MAX_ARMED_QUEUES]
+            if queue not in self._armed and self._not_armed_before.get(queue, 0.0) <= now
+        ]
+        if not waiting:
+            return
+        for queue in waiting:
+            self._learn_client_id(queue, self._connections.setdefault(queue, self._store.connection()))
+        asked_at = self._clock.monotonic()
+        hand_lists = register(
+            {
+                queue: (self._client_ids.get(queue, (0, 0))[1], self._unused.get(queue))
+                for queue in waiting
+                if self._no_hand_before.get(queue, 0.0) <= now
+            }
+        )
+        for queue in waiting:
+            if queue in hand_lists:
+                self._unused.pop(queue, None)
+            self._send(queue, self._connections[queue], hand_lists.get(queue), asked_at)
 
-    def wait(self, seconds: float) -> list[str]:
-        """Return the queues with a push, after `seconds` at most or after `wake`."""
-        pushed = []
-        for key, _ in self._selector.select(seconds):
+    def wait(self, seconds: float) -> list[Push]:
+        """Return what has come, after `seconds` at most or after `wake`."""
+        pushed, self._lost = self._lost, []
+        for key, _ in self._selector.select(0 if pushed else seconds):
             if key.data is None:
                 self._drain_wakes()
-            elif self._is_push(key.data, key.fd):
-                pushed.append(key.data)
+            elif (push := self._read(key.data)) is not None:
+                pushed.append(push)
         return pushed
 
+    def drop_hand_waits(self) -> list[Push]:
+        """Drop all waits with a hand list: their replies are not to be believed any more."""
+        queues = [queue for queue, wait in self._armed.items() if wait.hand_list is not None]
+        try:
+            ended = self._kill(queues)
+        except StoreError:
+            ended, self._has_lingering_waits = set(), True
+        return [replace(self._abandon(queue), has_ended=queue in ended) for queue in queues]
+
     def close(self) -> None:
-        """End every wait, on the server too: afterwards nothing moves to a wake list for this process."""
+        """End every wait, on the server too: afterwards nothing moves to a list for this process."""
         try:
             self.end_on_server()
         finally:
-            for connection in self._armed.values():
-                self._selector.unregister(connection.fileno())
+            for wait in self._armed.values():
+                self._selector.unregister(wait.descriptor)
             for connection in self._connections.values():
                 connection.close()
-            for state in (self._armed, self._connections, self._armed_at, self._client_ids):
+            for state in (self._armed, self._connections, self._client_ids, self._unused):
                 state.clear()
 
     def end_on_server(self) -> None:
         """End the waits of this process on the server; from any thread.  Raises StoreError."""
-        ids = [known[1] for queue in list(self._armed) if (known := self._client_ids.get(queue))]
-        if ids:
-            with self._store.borrowed() as connection:
-                connection.exchange([("CLIENT", "KILL", "ID", each) for each in ids])  # a refusal: it has ended
+        self._kill(list(self._armed))
+
+    @property
+    def have_ended(self) -> bool:
+        """Whether no wait of this process can still be armed on the server, once they were closed."""
+        return not self._has_lingering_waits
 
     def _drop_dead(self, now: float) -> None:
         """Drop waits that the server should have ended long ago: their connection is half open."""
-        for queue, armed_at in list(self._armed_at.items()):
-            if queue in self._armed and now > armed_at + MAX_WAIT_SECONDS + REPLY_GRACE_SECONDS:
-                connection = self._armed[queue]
-                self._disarm(queue, connection.fileno())
-                connection.close()
+        late = [
+            queue for queue, wait in self._armed.items() if now > wait.armed_at + wait.seconds + REPLY_GRACE_SECONDS
+        ]
+        self._lost += [self._abandon(queue) for queue in late]
+
+    def _kill(self, queues: Sequence[str]) -> set[str]:
+        """End the waits for these queues on the server; return those that have ended.  Raises StoreError."""
+        ids = {queue: self._client_ids[queue][1] for queue in queues if queue in self._client_ids}
+        ended = set()
+        if ids:
+            with self._store.borrowed() as connection:
+                replies = connection.exchange([("CLIENT", "KILL", "ID", each) for each in ids.values()])
+            for queue, reply in zip(ids, replies, strict=True):
+                if not isinstance(reply, RedisRefused) or reply.code == "ERR":  # "No such client": it has ended
+                    ended.add(queue)
+        self._has_lingering_waits = self._has_lingering_waits or len(ended) < len(queues)
+        return ended
+
+    def _abandon(self, queue: str) -> Push:
+        """Close the connection of a wait whose reply is not wanted any more."""
+        wait = self._disarm(queue)
+        wait.connection.close()
+        return Push(queue, wait.hand_list)
 
     def _learn_client_id(self, queue: str, connection: Connection) -> None:
         connection.connect()
@@ -123,33 +205,61 @@ class Wakeups:
             else:
                 self._client_ids[queue] = (connection.connect_count, client_id)
 
-    def _command(self, queue: str) -> tuple[str | int, ...]:
+    def _send(self, queue: str, connection: Connection, hand_list: HandList | None, asked_at: float) -> None:
+        """Arm a wait.  asked_at: when the membership was asked for.  It may have ended since, in a freeze of ours."""
+        now, seconds = self._clock.monotonic(), MAX_WAIT_SECONDS if hand_list is None else self._hand_seconds
         keys = self._store.keys
-        return ("BLMOVE", keys.queue(queue), keys.wake(queue), "RIGHT", "LEFT", MAX_WAIT_SECONDS)
-
-    def _is_push(self, queue: str, fd: int) -> bool:
-        """Read the part of a reply that has arrived; return whether it is whole and tells of a push."""
-        connection = self._armed[queue]
+        to = keys.wake(queue) if hand_list is None else keys.hand(hand_list.identity, hand_list.field)
         try:
-            for reply in connection.receive():
-                self._disarm(queue, fd)
-                if isinstance(reply, RedisRefused):
-                    self._not_armed_before[queue] = self._clock.monotonic() + REARM_DELAY_SECONDS
-                    return is_outage(reply)  # a primary that is a replica now: the next batch meets that and reports it
-                return reply is not None
-        except ReplyLost:
-            self._disarm(queue, fd)
-            self._not_armed_before[queue] = self._clock.monotonic() + REARM_DELAY_SECONDS
-            return True  # it may have moved a payload: a reserve looks
-        if connection.arriving > MAX_PAYLOAD_BYTES:
-            self._disarm(queue, fd)
-            connection.close()  # it tells of a push, and on a slow line the reserve must not wait for the rest
-            return True
-        return False
+            connection.send(("BLMOVE", keys.queue(queue), to, "RIGHT", "LEFT", seconds))
+        except StoreError:
+            self._not_armed_before[queue] = now + REARM_DELAY_SECONDS
+            if hand_list is not None:
+                self._lost.append(Push(queue, hand_list))  # the command may have arrived
+            raise
+        since = now if hand_list is None else asked_at
+        self._armed[queue] = Wait(connection, connection.fileno(), since, seconds, hand_list)
+        self._selector.register(connection.fileno(), selectors.EVENT_READ, queue)
 
-    def _disarm(self, queue: str, fd: int) -> None:
-        self._armed.pop(queue)
-        self._selector.unregister(fd)
+    def _read(self, queue: str) -> Push | None:
+        """Read the part of a reply that has arrived; return what has come, None if nothing or not all of it has."""
+        wait = self._armed[queue]
+        try:
+            for reply in wait.connection.receive():
+                self._disarm(queue)
+                return self._on_reply(queue, wait, reply)
+        except ReplyLost:
+            self._disarm(queue)
+            self._not_armed_before[queue] = self._clock.monotonic() + REARM_DELAY_SECONDS
+            return Push(queue, wait.hand_list)  # it may have moved a payload: a reserve looks, or a resync
+        if wait.connection.arriving > MAX_PAYLOAD_BYTES:  # on a slow line nothing else must wait for the rest
+            self._no_hand_before[queue] = self._clock.monotonic() + NO_HAND_SECONDS
+            return self._abandon(queue)
+        return None
+
+    def _on_reply(self, queue: str, wait: Wait, reply: Reply) -> Push | None:
+        now = self._clock.monotonic()
+        if isinstance(reply, RedisRefused):
+            self._not_armed_before[queue] = now + REARM_DELAY_SECONDS
+            if wait.hand_list is not None:  # nothing was moved
+                self._unused[queue] = wait.hand_list
+            if is_outage(reply):  # a primary that is a replica now: the next batch meets that and reports it
+                return Push(queue)
+            self._no_hand_before[queue] = now + NO_HAND_SECONDS  # the wake list may be allowed
+            return None
+        if reply is None:
+            if wait.hand_list is not None:
+                self._unused[queue] = wait.hand_list
+            return None
+        if wait.hand_list is None:
+            return Push(queue)
+        is_late = now > wait.armed_at + wait.seconds + self._hand_grace_seconds
+        return Push(queue, wait.hand_list, None if is_late else reply)
+
+    def _disarm(self, queue: str) -> Wait:
+        wait = self._armed.pop(queue)
+        self._selector.unregister(wait.descriptor)
+        return wait
 
     def _drain_wakes(self) -> None:
         try:

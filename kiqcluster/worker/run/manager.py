@@ -2,10 +2,10 @@
 
 Runs in: its own thread (the loop), the main thread (start, stop, interrupt).
 1. replace    a processor that died
-2. arm        the wakeups of empty queues, while somebody is idle
+2. arm        waits for pushes to empty queues, while somebody is idle
 3. flush      outcomes and units that have waited for too long
 4. wait       for a wakeup, for another thread, for the next flush or the next sweep
-5. notify     wake an idle processor; while all are busy, return the payload of the wakeup to its queue
+5. notify     hand the unit of a push to an idle processor, or wake one to look for it; while all are busy, return it
 6. sweep      look whether the queues hold anything without a wakeup
 
 Counterpart: sidekiq manager.rb (8.1).
@@ -22,7 +22,7 @@ from kiqcluster.process.service import Service
 from kiqcluster.store.units import Settlement
 from kiqcluster.worker.fetch.fetch import ReliableFetch
 from kiqcluster.worker.fetch.prefetch import LONG_JOB_SECONDS
-from kiqcluster.worker.fetch.wakeups import Wakeups
+from kiqcluster.worker.fetch.wakeups import Push, Wakeups
 from kiqcluster.worker.run.job_run import JobRun
 from kiqcluster.worker.run.processor import Processor
 
@@ -51,6 +51,7 @@ class Manager(Service):
         self._clock = clock
         self.processors = [make(number) for number in range(concurrency)]
         self._next_sweep = 0.0
+        self._generation = fetch.generation
 
     def start(self) -> None:
         """Start the loop, then the processors: few of these are of use, but none is without the loop."""
@@ -96,10 +97,13 @@ class Manager(Service):
                 processor.start()
 
     def _arm(self) -> None:
+        if self._generation != self._fetch.generation:  # the replies of older waits are not believed
+            self._generation = self._fetch.generation
+            self._on_pushes(self._wakeups.drop_hand_waits())
         try:
-            self._wakeups.arm(self._fetch.queues_to_arm())
+            self._wakeups.arm(self._fetch.queues_to_arm(), self._fetch.register_hand_lists)
         except StoreError:
-            return  # Redis is away: the thread that sends the next batch reports it, and this is tried again
+            self._fetch.on_wakeup()  # Redis is away: a batch meets that and reports it, and this is tried again
 
     def _long_running(self) -> list[str]:
         """Return the queues of the units that have run for long."""
@@ -111,10 +115,10 @@ class Manager(Service):
         return until_sweep if look_in is None else min(until_sweep, look_in)
 
     def _wait_for_wakeups(self, seconds: float) -> None:
-        notified = self._wakeups.wait(seconds)
-        while notified:
-            self._on_wakeups(notified)
-            notified = self._wakeups.wait(LISTEN_AFTER_WAKEUP_SECONDS)
+        pushes = self._wakeups.wait(seconds)
+        while pushes:
+            self._on_pushes(pushes)
+            pushes = self._wakeups.wait(LISTEN_AFTER_WAKEUP_SECONDS)
 
     def _sweep(self) -> None:
         late = self._clock.monotonic() - self._next_sweep
@@ -123,10 +127,17 @@ class Manager(Service):
         self._next_sweep = self._clock.monotonic() + SWEEP_SECONDS
         if late < FROZEN_SECONDS:
             self._fetch.sweep()
+            self._fetch.look_into_hand_lists()
         else:  # only a reserve tells whether we are a member still
             self._fetch.on_wakeup()
 
-    def _on_wakeups(self, notified: list[str]) -> None:
+    def _on_pushes(self, pushes: list[Push]) -> None:
+        notified = []
+        for push in pushes:
+            if push.hand_list is None:
+                notified.append(push.queue)
+            else:
+                self._fetch.on_push(push.hand_list, push.payload, has_ended=push.has_ended)
         unheard = [queue for queue in notified if not self._fetch.on_wakeup(queue)]
         if unheard:
             self._return_to_queue(unheard)

@@ -13,6 +13,9 @@ from tests.kit import ROOT
 
 WORKER_SCRIPTS = (
     "JOIN",
+    "REGISTER_HANDS",
+    "STALE_HANDS",
+    "RETURN_WAKE_LISTS",
     "ONCE",
     "BEGIN",
     "RESERVE",

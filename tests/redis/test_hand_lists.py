@@ -1,0 +1,346 @@
+"""Hand lists: a push comes to an idle process in one round trip, and is in flight from the moment that it moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from kiqcluster.api import Queue
+from kiqcluster.process.runtime import Setup
+from kiqcluster.sidekiq.outcome import Done, Requeue
+from kiqcluster.store import Store
+from kiqcluster.store.units import ALL_SUSPECT, Settlement, Unit
+from kiqcluster.store.wait_lists import stale_hands
+from kiqcluster.worker.fetch.hand_lists import HandList
+from kiqcluster.worker.fetch.wakeups import Push, Wakeups
+from tests.kit import ManualClock, wait_until
+from tests.redis.test_fetch import Bench
+
+
+class Waiter(Bench):
+    """A process that waits for pushes, as its manager does; nobody takes its units but the test."""
+
+    def __init__(self, store: Store, setup: Setup) -> None:
+        super().__init__(store, setup)
+        hands = self.fetch.hand_lists
+        self.wakeups = Wakeups(store, self.fetch._runtime.clock, (hands.wait_seconds, hands.grace_seconds))
+        self.coordinator.demand = 1
+
+    def arm(self, *queues: str) -> None:
+        self.wakeups.arm(queues or ["default"], self.fetch.register_hand_lists)
+
+    def pushes(self) -> list[Push]:
+        """Wait for what comes of the waits."""
+        found: list[Push] = []
+
+        def has_come() -> bool:
+            found.extend(self.wakeups.wait(0.1))
+            return bool(found)
+
+        wait_until(has_come, "a push")
+        return found
+
+    def take_in(self) -> Unit:
+        """Have the fetch take in the next push, and return the unit that is at hand then."""
+        (push,) = self.pushes()
+        assert push.hand_list is not None
+        self.fetch.on_push(push.hand_list, push.payload)
+        return self.coordinator.units.popleft()
+
+    def hand(self, hand_list: HandList) -> list[bytes]:
+        found: list[bytes] = self.store.call("LRANGE", self.store.keys.hand(hand_list.identity, hand_list.field), 0, -1)
+        return found
+
+    def flush(self, *settlements: Settlement) -> None:
+        for each in settlements:
+            self.fetch.hand_in(each)
+        self.settle()
+
+    def resync(self) -> None:
+        with self.shared.lock:
+            batch = self.coordinator._claim(0)
+        self.fetch._flush(batch)
+
+    def close(self) -> None:
+        self.fetch.end()
+        self.wakeups.close()
+        self.wakeups.close_after_fork()
+
+
+@pytest.fixture
+def waiter(store: Store, setup: Setup) -> Iterator[Waiter]:
+    waiter = Waiter(store, setup)
+    waiter.resync()
+    waiter.coordinator.is_reserve_due = False
+    yield waiter
+    waiter.close()
+
+
+def test_a_push_is_a_unit_at_hand_without_another_round_trip(waiter: Waiter) -> None:
+    waiter.arm()
+    waiter.push("a")
+
+    unit = waiter.take_in()
+
+    assert (unit.payload, unit.queue, unit.is_in_hand) == (b"a", "default", True)
+    assert waiter.queued() == []
+    assert waiter.fetch.running() == 1
+
+
+def test_its_end_removes_it_and_counts_it_once(waiter: Waiter, store: Store) -> None:
+    waiter.arm()
+    waiter.push("a")
+    unit = waiter.take_in()
+
+    waiter.flush(Settlement(unit, Done()))
+    with store.borrowed() as connection:
+        assert waiter.engine.settle(connection, [Settlement(unit, Done())], 1.0) == 0  # sent again
+
+    assert store.call("GET", "stat:processed") == b"1"
+    assert not store.call("KEYS", "kiq:hand:*")
+    assert waiter.inflight() == 0
+
+
+def test_one_that_is_put_back_is_in_its_queue_once(waiter: Waiter, store: Store) -> None:
+    waiter.arm()
+    waiter.push("a")
+    unit = waiter.take_in()
+
+    waiter.flush(Settlement(unit, Requeue()))
+
+    assert waiter.queued() == ["a"]
+    assert not store.call("KEYS", "kiq:hand:*")
+
+
+def test_when_its_process_dies_it_goes_back(waiter: Waiter, store: Store) -> None:
+    """Whether its reply was read or not."""
+    waiter.arm()
+    waiter.push("a")
+    (push,) = waiter.pushes()
+    assert push.hand_list is not None
+    assert waiter.hand(push.hand_list) == [b"a"]
+
+    with store.borrowed() as connection:
+        assert waiter.engine.recover(connection, waiter.fetch.member.identity) == 1
+
+    assert waiter.queued() == ["a"]
+    assert not store.call("KEYS", "kiq:hand:*")
+
+
+def test_one_that_ran_then_counts_as_a_suspect_and_waits_where_only_a_reserve_looks(
+    waiter: Waiter, store: Store
+) -> None:
+    waiter.arm()
+    waiter.push("a")
+    unit = waiter.take_in()
+
+    with store.borrowed() as connection:
+        waiter.engine.recover(connection, waiter.fetch.member.identity, [unit.token])
+
+    assert store.call("HVALS", "kiq:suspects") == [b"1"]
+    assert store.call("LRANGE", "kiq:wake:default", 0, -1) == [b"a"]
+    assert waiter.queued() == []
+
+
+def test_what_a_late_command_moves_to_a_dead_process_is_found(waiter: Waiter, store: Store) -> None:
+    waiter.arm()
+    (hand_list,) = [wait.hand_list for wait in waiter.wakeups._armed.values()]
+    assert hand_list is not None
+    with store.borrowed() as connection:
+        waiter.engine.recover(connection, hand_list.identity)
+        waiter.push("a")  # the wait is still armed
+        wait_until(lambda: waiter.hand(hand_list) == [b"a"], "the push to be moved")
+
+        assert stale_hands(store) == [hand_list.identity]
+        assert waiter.engine.recover(connection, hand_list.identity) == 1
+
+    assert waiter.queued() == ["a"]
+
+
+def test_a_reply_from_before_a_resync_is_not_believed(waiter: Waiter) -> None:
+    waiter.arm()
+    waiter.push("a")
+    (push,) = waiter.pushes()
+    assert push.hand_list is not None
+
+    waiter.shared.mark_uncertain()
+    waiter.resync()
+    waiter.fetch.on_push(push.hand_list, push.payload)
+
+    assert waiter.queued() == ["a"]  # the resync has put it back
+    assert waiter.fetch.running() == 0
+    assert waiter.coordinator.is_uncertain  # and what came since the resync goes back with the next one
+
+
+def test_a_lost_reply_strands_no_job(waiter: Waiter) -> None:
+    waiter.arm()
+    waiter.push("a")
+    (push,) = waiter.pushes()
+    assert push.hand_list is not None
+
+    waiter.fetch.on_push(push.hand_list, None)
+    waiter.resync()
+
+    assert waiter.queued() == ["a"]
+
+
+def test_a_wait_whose_connection_ends_is_given_up(waiter: Waiter, store: Store) -> None:
+    waiter.arm()
+    (wait,) = waiter.wakeups._armed.values()
+
+    store.call("CLIENT", "KILL", "ID", waiter.wakeups._client_ids["default"][1])
+
+    assert waiter.pushes() == [Push("default", wait.hand_list)]
+
+
+def test_what_comes_to_a_list_that_was_given_up_goes_back(waiter: Waiter, store: Store) -> None:
+    waiter.arm()
+    (wait,) = waiter.wakeups._armed.values()
+    assert wait.hand_list is not None
+    waiter.fetch.on_push(wait.hand_list, None)
+    waiter.resync()
+    waiter.push("a")  # the wait that was given up is still armed
+    wait_until(lambda: waiter.hand(wait.hand_list) == [b"a"], "the push to be moved")  # type: ignore[arg-type]
+
+    waiter.fetch.look_into_hand_lists()
+    assert waiter.coordinator.is_uncertain
+    waiter.resync()
+
+    assert waiter.queued() == ["a"]
+
+
+@pytest.mark.parametrize("why", ["paused", "suspects", "silent"])
+def test_where_a_reserve_has_to_decide_a_push_is_only_a_signal(waiter: Waiter, store: Store, why: str) -> None:
+    if why == "paused":
+        store.call("SADD", "paused", "default")
+    elif why == "suspects":
+        store.call("HSET", "kiq:suspects", "0" * 40, 1)
+    else:
+        store.call("ZINCRBY", "kiq:beats:2", -20_000, waiter.fetch.member.identity)
+
+    waiter.arm()
+    waiter.push("a")
+
+    assert waiter.pushes() == [Push("default")]
+    assert store.call("LRANGE", "kiq:wake:default", 0, -1) == [b"a"]
+
+
+def test_a_pause_ends_the_waits_that_would_start_one_more_job(waiter: Waiter, store: Store) -> None:
+    waiter.arm()
+
+    Queue("default", store=store).pause()
+    (push,) = waiter.pushes()
+    waiter.push("a")
+
+    assert push.payload is None
+    assert waiter.queued() == ["a"]
+
+
+def test_a_pause_ends_no_connection_that_has_got_the_id_of_a_wait_since(waiter: Waiter, store: Store) -> None:
+    """The ids are from before a restart of Redis, or of another server."""
+    waiter.arm()
+    other = store.connection()
+    (client_id,) = other.exchange([("CLIENT", "ID")])
+    hands = store.keys.hands(waiter.fetch.member.identity)
+    store.call("HSET", hands, *[word for field in store.call("HKEYS", hands) for word in (field, client_id)])
+
+    Queue("default", store=store).pause()
+
+    assert other.exchange([("CLIENT", "ID")]) == [client_id]
+    assert waiter.wakeups.wait(0.0) == []
+
+
+def test_a_stop_leaves_nothing(waiter: Waiter, store: Store) -> None:
+    waiter.arm()
+    waiter.push("a")
+    waiter.pushes()  # and nobody takes it in
+    waiter.arm()
+
+    waiter.fetch.end()
+    waiter.wakeups.close()
+    waiter.fetch.leave([], 5.0, have_waits_ended=waiter.wakeups.have_ended)
+    waiter.push("b")
+
+    assert waiter.queued() == ["b", "a"]
+    assert not store.call("KEYS", "kiq:hand*")
+
+
+def test_a_process_that_others_have_recovered_arms_no_wait(waiter: Waiter, store: Store) -> None:
+    with store.borrowed() as connection:
+        waiter.engine.recover(connection, waiter.fetch.member.identity, ALL_SUSPECT)
+
+    waiter.arm()
+    waiter.push("a")
+
+    assert waiter.pushes() == [Push("default")]
+    assert waiter.coordinator.is_uncertain
+
+
+def test_while_everybody_is_busy_a_unit_goes_back_soon(waiter: Waiter) -> None:
+    waiter.arm()
+    waiter.push("a")
+    (push,) = waiter.pushes()
+    assert push.hand_list is not None
+    waiter.fetch.on_push(push.hand_list, push.payload)
+
+    wait_until(lambda: waiter.fetch.flush_overdue() is None or waiter.queued() == ["a"], "the unit to go back")
+
+    assert waiter.queued() == ["a"]
+    assert waiter.fetch.running() == 0
+
+
+def test_a_push_after_a_freeze_between_register_and_wait_is_not_believed(waiter: Waiter) -> None:
+    """Others may have recovered the process in that freeze."""
+    waiter.wakeups._clock = clock = ManualClock()
+
+    def register(waits: Mapping[str, tuple[int, HandList | None]]) -> dict[str, HandList]:
+        lists = waiter.fetch.register_hand_lists(waits)
+        clock.time += 60.0
+        return lists
+
+    waiter.wakeups.arm(["default"], register)
+    waiter.push("a")
+    (push,) = waiter.pushes()
+
+    assert push.hand_list is not None
+    assert push.payload is None
+
+
+@pytest.mark.parametrize("key", ["kiq:hands", "kiq:hands:<identity>"])
+def test_a_key_of_a_wrong_type_is_reported_once_and_pushes_are_signals(waiter: Waiter, store: Store, key: str) -> None:
+    store.call("SET", key.replace("<identity>", waiter.fetch.member.identity), "of a wrong type")
+    for _ in range(2):
+        waiter.arm()
+        waiter.push("a")
+
+        assert waiter.pushes() == [Push("default")]
+    assert waiter.events.count("redis_refused") == 1
+
+
+def test_the_list_of_a_wait_that_was_killed_is_not_used_again(waiter: Waiter) -> None:
+    """It may have got a unit that its queue then refused, which has its token."""
+    waiter.arm()
+    (dropped,) = waiter.wakeups.drop_hand_waits()
+    assert dropped.hand_list is not None
+    waiter.fetch.on_push(dropped.hand_list, None, has_ended=dropped.has_ended)
+    waiter.resync()
+    waiter.fetch.look_into_hand_lists()
+    assert not waiter.fetch.hand_lists.has_given_up
+    assert not waiter.store.call("EXISTS", waiter.store.keys.hands(waiter.fetch.member.identity))
+
+    waiter.coordinator.is_reserve_due = False
+    waiter.arm()
+    waiter.push("a")
+
+    assert waiter.take_in().token != dropped.hand_list.token
+
+
+def test_an_unused_list_is_kept_while_its_queue_is_paused(waiter: Waiter, store: Store) -> None:
+    spare = HandList("default", "00000002.h000000007", waiter.fetch.member.identity, waiter.fetch.generation)
+    waiter.wakeups._unused["default"] = spare
+    store.call("SADD", "paused", "default")
+
+    waiter.arm()
+
+    assert waiter.wakeups._unused == {"default": spare}

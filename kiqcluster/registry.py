@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import Parameter, Signature
 from typing import Any
 
 from kiqcluster.errors import InvalidArguments, JobDefinitionError
+from kiqcluster.process.in_force import InForce
 from kiqcluster.sidekiq import active_job
 from kiqcluster.sidekiq.payload import Payload
 from kiqcluster.sidekiq.ruby_json import JSON
@@ -169,22 +170,14 @@ class Registry:
         return len(self._definitions)
 
 
-class Process:
-    """Holder of the registry in force; swapped as a whole, by tests only."""
-
-    registry = Registry()
+REGISTRY = InForce(Registry())
 
 
 def current_registry() -> Registry:
     """Return the registry that declarations go to and names are looked up in."""
-    return Process.registry
+    return REGISTRY.value
 
 
-@contextmanager
-def using_registry(registry: Registry) -> Iterator[Registry]:
+def using_registry(registry: Registry) -> AbstractContextManager[Registry]:
     """Use another registry for a while, for tests."""
-    before, Process.registry = Process.registry, registry
-    try:
-        yield registry
-    finally:
-        Process.registry = before
+    return REGISTRY.using(registry)

@@ -10,11 +10,12 @@ that: a feature never releases by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from kiqcluster.process.in_force import InForce
 from kiqcluster.process.runtime import JobEnd, Push, Run
 from kiqcluster.sidekiq.outcome import Effect
 
@@ -49,24 +50,16 @@ class Stacks:
     server: tuple[ServerFeature, ...] = ()
 
 
-class InForce:
-    """The stacks of this process."""
-
-    # Order matters: a guarantee that may refuse a push comes before one that only records it; on the server, what is
-    # cheapest to find out comes first.
-    stacks = Stacks(client=(), server=())
+# Order matters: a guarantee that may refuse a push comes before one that only records it; on the server, the cheapest
+# check comes first.
+STACKS = InForce(Stacks(client=(), server=()))
 
 
 def current_stacks() -> Stacks:
     """Return the features in force."""
-    return InForce.stacks
+    return STACKS.value
 
 
-@contextmanager
-def using_stacks(stacks: Stacks) -> Iterator[Stacks]:
+def using_stacks(stacks: Stacks) -> AbstractContextManager[Stacks]:
     """Use other features for a while, for tests."""
-    before, InForce.stacks = InForce.stacks, stacks
-    try:
-        yield stacks
-    finally:
-        InForce.stacks = before
+    return STACKS.using(stacks)

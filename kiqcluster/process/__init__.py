@@ -2,6 +2,7 @@
 
 Read in this order:
 runtime          Setup (declarations of the application), Runtime (shared objects of a worker), the context of a job
+in_force         a value of the whole process that tests replace
 events           events with fields, and the hooks of the application
 log              log lines from events; log_wording: their levels and texts; log_handlers: the output of lines
 config_sources   where the values of settings come from: flags, environment, files

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from random import Random
@@ -23,6 +23,7 @@ from kiqcluster.ipc.forks import exit_forked_children
 from kiqcluster.middleware import Chain
 from kiqcluster.process import config_sources
 from kiqcluster.process.events import Events, Hooks
+from kiqcluster.process.in_force import InForce
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.outcome import Effect, Outcome
 from kiqcluster.sidekiq.payload import Jid, Payload
@@ -261,25 +262,17 @@ class Setup:
                 self.notify_error_handlers(RuntimeError(repr(failure)), {"context": "death handler", "job": payload})
 
 
-class SetupHolder:
-    """Holder of the set-up in force; swapped as a whole, by tests only, so that all threads see the same."""
-
-    setup = Setup()
+SETUP = InForce(Setup())
 
 
 def current_setup() -> Setup:
     """Return the set-up in force: that of the process, or of a test."""
-    return SetupHolder.setup
+    return SETUP.value
 
 
-@contextmanager
-def using_setup(setup: Setup) -> Iterator[Setup]:
+def using_setup(setup: Setup) -> AbstractContextManager[Setup]:
     """Use another set-up for a while, for tests."""
-    before, SetupHolder.setup = SetupHolder.setup, setup
-    try:
-        yield setup
-    finally:
-        SetupHolder.setup = before
+    return SETUP.using(setup)
 
 
 @dataclass(frozen=True, slots=True)

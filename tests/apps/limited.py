@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 
 from kiqcluster import Run, job
-from kiqcluster.features.stacks import InForce, Stacks
+from kiqcluster.features.stacks import STACKS, Stacks
 from kiqcluster.process.runtime import JobEnd, current_setup
 from kiqcluster.sidekiq.outcome import Effect
 from tests.apps.basic import note
@@ -25,7 +25,7 @@ class TwoAtOnce:
         return []
 
 
-InForce.stacks = Stacks(server=(TwoAtOnce(),))
+STACKS.value = Stacks(server=(TwoAtOnce(),))
 
 
 @job()

@@ -66,6 +66,15 @@ def outage_options(function: F) -> F:
     return function
 
 
+def deploy_transport(
+    store: Store, hosts: tuple[str, ...], owner: str, sockets: tuple[str, ...], patience: float | None
+) -> DeployTransport:
+    """Return the transport of a step that survives an outage.  patience: seconds, None for those of the lease."""
+    lock, local = DeployLock(store, owner), LocalSockets(f"{REQUESTER}@{owner}", sockets)
+    max_outage = patience or DEFAULT_LEASE_SECONDS
+    return DeployTransport(store, hosts, lock, local, max_outage, is_max_outage_exact=patience is not None)
+
+
 @click.group(context_settings=CONTEXT_SETTINGS)
 def deploy() -> None:
     """Take a fleet through a release: quiet early, roll late.
@@ -159,11 +168,7 @@ def commit(
       kiqctl deploy commit
       kiqctl deploy commit --timeout 20m
     """
-    lock = DeployLock(store, owner)
-    local = LocalSockets(f"{REQUESTER}@{owner}", sockets)
-    transport = DeployTransport(
-        store, hosts, lock, local, patience or DEFAULT_LEASE_SECONDS, is_max_outage_exact=patience is not None
-    )
+    transport = deploy_transport(store, hosts, owner, sockets, patience)
     order = new_message("roll", name=REQUESTER, whom=owner)
     transport.begin(order)
     answers = transport.send(order)
@@ -204,11 +209,7 @@ def abort(
     \b
       kiqctl deploy abort
     """
-    lock = DeployLock(store, owner)
-    local = LocalSockets(f"{REQUESTER}@{owner}", sockets)
-    transport = DeployTransport(
-        store, hosts, lock, local, patience or DEFAULT_LEASE_SECONDS, is_max_outage_exact=patience is not None
-    )
+    transport = deploy_transport(store, hosts, owner, sockets, patience)
     resume, order = (
         new_message("resume", name=REQUESTER, whose=REQUESTER, whom=owner),
         new_message("rollback", name=REQUESTER, whom=owner),

@@ -16,6 +16,7 @@ redis-py opens the connections (TLS, passwords, database).  wire.py reads and wr
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
@@ -153,6 +154,15 @@ class Connection:
     def connect(self) -> None:
         """Connect now, if not connected.  Raises RedisUnavailable, or RedisRefused (authentication)."""
         self._ready()
+
+    def server_id(self, timeout: float | None = None) -> str:
+        """Return an id of the Redis process that answers, "" when it does not tell (a host may forbid INFO).
+
+        Raises StoreError.  One round trip.
+        """
+        (reply,) = self.exchange([("INFO", "server")], timeout)
+        found = None if isinstance(reply, RedisRefused) else re.search(rb"^run_id:(\w+)", reply, re.MULTILINE)
+        return "" if found is None else found[1].decode()
 
     @property
     def arriving(self) -> int:

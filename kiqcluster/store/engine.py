@@ -20,7 +20,6 @@ The worker decides when to call them.  It has to see every loss and fence, so no
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -348,11 +347,7 @@ class Engine:
 
         "" when Redis does not tell (a host may forbid INFO).  One round trip.
         """
-        (reply,) = connection.exchange([("INFO", "server")], timeout)
-        if isinstance(reply, RedisRefused):
-            return ""
-        found = re.search(rb"^run_id:(\w+)", reply, re.MULTILINE)
-        return "" if found is None else found[1].decode()
+        return connection.server_id(timeout)
 
     def return_wake_lists(self, connection: Connection, queues: Sequence[str], *, suspects_stay: bool = False) -> int:
         """Move the jobs in the wake lists of these queues back to their queues.  See wait_lists.py."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -189,7 +190,7 @@ def test_a_wait_whose_connection_ends_is_given_up(waiter: Waiter, store: Store) 
     waiter.arm()
     (wait,) = waiter.wakeups._armed.values()
 
-    store.call("CLIENT", "KILL", "ID", waiter.wakeups._client_ids["default"][1])
+    store.call("CLIENT", "KILL", "ID", waiter.wakeups._clients["default"].client_id)
 
     assert waiter.pushes() == [Push("default", wait.hand_list)]
 
@@ -344,3 +345,16 @@ def test_an_unused_list_is_kept_while_its_queue_is_paused(waiter: Waiter, store:
     waiter.arm()
 
     assert waiter.wakeups._unused == {"default": spare}
+
+
+def test_no_client_of_another_server_is_killed_that_has_the_same_id(
+    waiter: Waiter,
+) -> None:
+    waiter.arm()
+    (client,) = waiter.wakeups._clients.values()
+    waiter.wakeups._clients["default"] = replace(client, server="the one before a fail-over")
+
+    (push,) = waiter.wakeups.drop_hand_waits()
+
+    assert not push.has_ended
+    assert not waiter.wakeups.have_ended

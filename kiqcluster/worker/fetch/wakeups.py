@@ -49,6 +49,15 @@ class Push:
     has_ended: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A connection as its server knows it.  connect_count: of the Connection.  server: see Connection.server_id."""
+
+    connect_count: int
+    client_id: int
+    server: str
+
+
 @dataclass(slots=True)
 class Wait:
     """An armed wait.
@@ -82,7 +91,7 @@ class Wakeups:
         self._lost: list[Push] = []  # what `wait` returns next
         self._has_lingering_waits = False  # whether a wait was abandoned that may not have ended on the server
         self._not_armed_before: dict[str, float] = {}
-        self._client_ids: dict[str, tuple[int, int]] = {}  # queue → number of its connection, and id of that
+        self._clients: dict[str, Client] = {}  # queue → what waits for it
         self._wake_reader, self._wake_writer = socket.socketpair()
         for end in (self._wake_reader, self._wake_writer):
             end.setblocking(False)
@@ -120,7 +129,7 @@ class Wakeups:
         asked_at = self._clock.monotonic()
         hand_lists = register(
             {
-                queue: (self._client_ids.get(queue, (0, 0))[1], self._unused.get(queue))
+                queue: (self._clients[queue].client_id if queue in self._clients else 0, self._unused.get(queue))
                 for queue in waiting
                 if self._no_hand_before.get(queue, 0.0) <= now
             }
@@ -158,7 +167,7 @@ class Wakeups:
                 self._selector.unregister(wait.descriptor)
             for connection in self._connections.values():
                 connection.close()
-            for state in (self._armed, self._connections, self._client_ids, self._unused):
+            for state in (self._armed, self._connections, self._clients, self._unused):
                 state.clear()
 
     def end_on_server(self) -> None:
@@ -178,12 +187,17 @@ class Wakeups:
         self._lost += [self._abandon(queue) for queue in late]
 
     def _kill(self, queues: Sequence[str]) -> set[str]:
-        """End the waits for these queues on the server; return those that have ended.  Raises StoreError."""
-        ids = {queue: self._client_ids[queue][1] for queue in queues if queue in self._client_ids}
+        """End the waits for these queues on the server; return those that have ended.  Raises StoreError.
+
+        The same address may lead to another server by now, where other clients have these ids.
+        """
+        clients = {queue: self._clients[queue] for queue in queues if queue in self._clients}
         ended = set()
-        if ids:
+        if clients:
             with self._store.borrowed() as connection:
-                replies = connection.exchange([("CLIENT", "KILL", "ID", each) for each in ids.values()])
+                server = connection.server_id()
+                ids = {queue: client.client_id for queue, client in clients.items() if client.server == server}
+                replies = connection.exchange([("CLIENT", "KILL", "ID", each) for each in ids.values()]) if ids else []
             for queue, reply in zip(ids, replies, strict=True):
                 if not isinstance(reply, RedisRefused) or reply.code == "ERR":  # "No such client": it has ended
                     ended.add(queue)
@@ -198,12 +212,14 @@ class Wakeups:
 
     def _learn_client_id(self, queue: str, connection: Connection) -> None:
         connection.connect()
-        if self._client_ids.get(queue, (0, 0))[0] != connection.connect_count:
-            (client_id,) = connection.exchange([("CLIENT", "ID")])
-            if isinstance(client_id, RedisRefused):
-                self._client_ids.pop(queue, None)
-            else:
-                self._client_ids[queue] = (connection.connect_count, client_id)
+        known = self._clients.get(queue)
+        if known is not None and known.connect_count == connection.connect_count:
+            return
+        self._clients.pop(queue, None)
+        server = connection.server_id()
+        (client_id,) = connection.exchange([("CLIENT", "ID")])
+        if not isinstance(client_id, RedisRefused):
+            self._clients[queue] = Client(connection.connect_count, client_id, server)
 
     def _send(self, queue: str, connection: Connection, hand_list: HandList | None, asked_at: float) -> None:
         """Arm a wait.  asked_at: when the membership was asked for.  It may have ended since, in a freeze of ours."""

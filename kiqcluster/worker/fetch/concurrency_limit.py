@@ -17,7 +17,7 @@ from kiqcluster.clock import Clock
 
 __all__ = ["WATCH_SECONDS", "ConcurrencyLimit"]
 
-WATCH_SECONDS = 0.002  # after which units that nobody takes get another taker
+WATCH_SECONDS = 0.003  # after which units that nobody takes get another taker; each look costs a switch of threads
 MIN_PACE = 2_000.0  # units a second: jobs that take longer do not contend much
 MIN_CPU_SHARE = 0.4  # of a core: takers that use less are blocked most of the time
 MIN_CPU_SHARE_TO_LOWER = 0.5

@@ -99,7 +99,7 @@ class TestWatch:
         assert [process.watch(pace=1_000, share=1.0) for _ in range(2)] == [1, 10]
 
     def test_a_watcher_that_waits_for_the_interpreter_sees_no_blocked_jobs(self, process: Process) -> None:
-        assert [process.watch(pace=8_000, share=0.2, seconds=0.007) for _ in range(3)] == [1, 1, 1]
+        assert [process.watch(pace=8_000, share=0.2, seconds=3 * WATCH_SECONDS) for _ in range(3)] == [1, 1, 1]
 
     def test_a_watcher_that_was_woken_has_seen_nothing(self, process: Process) -> None:
         assert process.watch(pace=0, share=0.0, seconds=WATCH_SECONDS / 2) == 1

@@ -1,6 +1,7 @@
 """Respawn: when a slot gets its next process, and when there is no point in going on.  Pure.
 
-A child that had become ready is replaced at once; one that never did is replaced after 1, 2, 4 … 30 s, with jitter.  If
+A child that had become ready is replaced at once; one that never did is replaced after 1, 2, 4 … 30 s, with jitter.
+An exit with one of BOOT_CODES counts as a failed boot, unless the child had been ready for HEALTHY_SECONDS.  If
 no slot ever became ready, the cluster ends with the code that says why: a broken release must not look alive.
 """
 
@@ -59,14 +60,14 @@ def after_death(
     ready_for: seconds since it became ready, None if it never did.  code: its exit code, None for a signal.
     burst: respawns at once within BURST_WINDOW_SECONDS.
     """
-    failed_to_boot = ready_for is None or code in BOOT_CODES
+    is_healthy = ready_for is not None and ready_for >= HEALTHY_SECONDS
+    failed_to_boot = ready_for is None or (code in BOOT_CODES and not is_healthy)
     if failed_to_boot:
         failures = history.failures + 1
         not_before = now + jittered(failures - 1, MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, rng)
         return replace(history, failures=failures, not_before=not_before, last_code=code)
     recent = tuple(at for at in history.respawned if at > now - BURST_WINDOW_SECONDS)
     not_before = now if len(recent) < burst else recent[-burst] + BURST_WINDOW_SECONDS
-    is_healthy = ready_for is not None and ready_for >= HEALTHY_SECONDS
     failures = 0 if is_healthy else history.failures
     return replace(history, failures=failures, not_before=not_before, respawned=(*recent, not_before), last_code=code)
 

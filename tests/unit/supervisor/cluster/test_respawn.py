@@ -66,6 +66,15 @@ class TestReadyOnce:
     def test_one_that_leaves_with_a_boot_code_backs_off_although_it_was_ready(self, code: int) -> None:
         assert died(History(), ready_for=5.0, code=code).not_before > 1_000.0
 
+    @pytest.mark.parametrize("code", sorted(BOOT_CODES))
+    def test_a_minute_of_health_makes_it_forget_also_when_it_leaves_with_a_boot_code(self, code: int) -> None:
+        failed = History(failures=5)
+
+        assert died(failed, ready_for=HEALTHY_SECONDS - 0.1, code=code).failures == 6
+        healthy = died(failed, ready_for=HEALTHY_SECONDS, code=code)
+        assert (healthy.failures, healthy.not_before) == (0, 1_000.0)
+        assert len(healthy.respawned) == 1
+
 
 class TestNeverReady:
     def test_it_waits_twice_as_long_each_time_up_to_thirty_seconds(self) -> None:

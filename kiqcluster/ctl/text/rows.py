@@ -29,6 +29,7 @@ from kiqcluster.ctl.text.tables import (
 )
 
 __all__ = [
+    "BUSY_COLUMNS",
     "COLUMNS_BY_VIEW",
     "ENTRY_COLUMNS",
     "SHORT_JID_WIDTH",

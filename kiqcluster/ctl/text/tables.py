@@ -51,9 +51,10 @@ MAX_EPOCH_SECONDS = 253_402_300_799.0  # the last second of the year 9999, where
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """least: cells to which it may shrink where the terminal is narrow; None: it never does.
+    """A column of a table.
 
-    is_first: it gives way before all others.
+    min_width: cells to which it may shrink where the terminal is narrow; None: it never shrinks.
+    shrinks_first: it shrinks before all others.
     """
 
     title: str

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from kiqcluster.api.dashboard import job_as_json
@@ -18,24 +20,15 @@ from kiqcluster.ctl.text.options import (
     open_store,
     socket_option,
 )
-from kiqcluster.ctl.text.rows import SHORT_JID_WIDTH, arguments
-from kiqcluster.ctl.text.tables import ago, format_duration, number_column, pluralize, text_column
+from kiqcluster.ctl.text.rows import BUSY_COLUMNS, arguments
+from kiqcluster.ctl.text.tables import ago, format_duration, pluralize
 from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.store import Store
 
 __all__ = ["busy"]
 
-COLUMNS = (
-    text_column("PROCESS", 16),
-    text_column("TID"),
-    number_column("SINCE"),
-    text_column("QUEUE", 8),
-    text_column("CLASS", 12),
-    text_column("JID", SHORT_JID_WIDTH, shrinks_first=True),
-    text_column("ARGS", 8),
-)
-
-
+# The columns of the screen, but PROCESS stays wider on a narrow terminal.
+COLUMNS = (replace(BUSY_COLUMNS[0], min_width=16), *BUSY_COLUMNS[1:])
 COLUMNS_NOW = tuple(each for each in COLUMNS if each.title in ("PROCESS", "SINCE", "CLASS", "JID"))
 
 

@@ -1,1 +1,4 @@
-"""Glue to other libraries; each module needs an extra of its name."""
+"""Integrations with other libraries; each module needs an extra of its name.
+
+otel   OpenTelemetry: a span for each push and each run
+"""

@@ -3,12 +3,15 @@
 Read in this order:
 store        Store: a shard, with its address, its keys and its free connections
 connection   Connection: one exchange at a time
-address      parses addresses, and finds the primary that sentinels name
+address      parses addresses, and finds the primary that sentinels name; names: look-ups with a timeout
 wire         commands and replies as bytes, and the kinds of error replies
-scripts      the .lua files, one per operation, called by digest
+scripts      the .lua files in lua/, one per operation, called by digest
+commands     the commands that a worker runs, and a trial of each at boot
 engine       the operations of a worker: join, reserve, settle, resync, recover, move_due
 units        their values; reserve_calls and settle_calls: the calls of two scripts, and their replies
 wait_lists   the lists into which pushes are moved for idle processes
+entry_moves  moves entries of sets and jobs of queues; search: finds those that contain a text
+guarded_push writes a job only if the guards in its rows are true
 embedded     the private server of `--embedded`, its address and its command line
 
 Nothing here retries: only the caller knows whether a command may run twice (rules R2 to R4).

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -210,6 +212,62 @@ class TestModules:
                         missing.add(f"{node.module}.__all__ lacks {alias.name} (used by {path})")
 
         assert sorted(missing) == []
+
+
+FOLDER_ROW = re.compile(r"\*\*`([\w/]+)/`\*\*")
+NAME = re.compile(r"`(\w+)`")
+
+
+def architecture(title: str) -> str:
+    """Return the part of ARCHITECTURE.md under a title."""
+    return (ROOT / "ARCHITECTURE.md").read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def described_modules() -> Counter[str]:
+    """Return `folder/module` → number of rows that describe it, in ARCHITECTURE.md."""
+    found: Counter[str] = Counter()
+    folder = ""
+    for line in architecture("Where things are").splitlines():
+        if not line.startswith(("| **", "| `")):
+            continue
+        first = line.split("|")[1]
+        if match := FOLDER_ROW.search(first):
+            folder = "" if match[1] == PACKAGE.name else f"{match[1]}/"
+        found.update(f"{folder}{name}" for name in NAME.findall(FOLDER_ROW.sub("", first)))
+    return found
+
+
+class TestMaps:
+    """The lists of modules are complete: they tell a reader which file has a rule."""
+
+    @pytest.mark.parametrize("path", sorted(path for path in modules() if path.endswith("/__init__.py")))
+    def test_a_folder_lists_its_modules(self, path: str) -> None:
+        text = ast.get_docstring(modules()[path]) or ""
+        folder = (PACKAGE / path).parent
+        names = {each.stem for each in folder.glob("*.py") if not each.stem.startswith("__")}
+
+        assert {name for name in names if not re.search(rf"(?<!\w){name}(?!\w)", text)} == set()
+
+    def test_architecture_describes_each_module_once(self) -> None:
+        ours = {path.removesuffix(".py") for path in modules() if not path.endswith("__init__.py")}
+        scripts = {path.relative_to(PACKAGE).with_suffix("").as_posix() for path in PACKAGE.rglob("*.lua")}
+
+        assert described_modules() == Counter(ours | scripts)
+
+    def test_architecture_has_the_layers_that_are_checked(self) -> None:
+        contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+        (layers,) = [each["layers"] for each in contracts if each.get("containers") == ["kiqcluster"]]
+
+        assert " → ".join(f"`{each}`" for each in layers) in " ".join(architecture("Where things are").split())
+
+    def test_the_reading_path_can_be_read_in_a_day(self) -> None:
+        text = architecture("Reading path")
+        lines, folder = 0, ""
+        for name in re.findall(r"`([\w/.]+)`", text.partition("\n\n[docs/")[0]):
+            folder = name if name.endswith("/") else folder
+            lines += 0 if name.endswith("/") else len((PACKAGE / folder.rstrip("/") / name).read_text().splitlines())
+
+        assert 1_000 < lines <= 3_000
 
 
 def _module_name(path: str) -> str:

@@ -9,6 +9,7 @@ from threading import Event, Thread
 import pytest
 
 from kiqcluster.ipc.running_jobs import TOKEN_BYTES, RunningJobs
+from tests.kit import wait_until
 
 TOKEN = "00000001.0000000001.00001"
 
@@ -128,6 +129,7 @@ def test_a_reader_beside_a_busy_processor_takes_no_unit_for_another(shared: Runn
     worker = Thread(target=work)
     worker.start()
     try:
+        wait_until(shared.jobs, "the worker to begin")
         seen = [job for _ in range(3_000) for job in shared.jobs()]
     finally:
         ended.set()

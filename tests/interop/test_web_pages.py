@@ -93,8 +93,14 @@ def written(shared_stage, ruby, web_program):
     jids["running"] = hold.set(tags=["vip"]).perform_async(*ALL_KINDS)
     wait_until(lambda: store.call("LLEN", "began"), "a job to run")
     ruby("Sidekiq::ProcessSet.new.each(&:dump_threads)")  # any signal is followed by a beat
-    wait_until(lambda: ruby("Sidekiq::WorkSet.new.count"), "the running job to show", seconds=5)
-    busy = Browser(web_program.ask).see("/busy").text
+    busy = ""
+
+    def is_shown() -> bool:
+        nonlocal busy
+        busy = Browser(web_program.ask).see("/busy").text
+        return jids["running"] in busy
+
+    wait_until(is_shown, "the running job to show")
     store.call("RPUSH", "release", "now")
     return Written(jids, ruby(KEYS), busy)
 

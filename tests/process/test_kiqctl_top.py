@@ -279,6 +279,7 @@ class TestKeys:
         top.wait_shown(f"quiet {RUBY}?")
         top.press("y")
         wait_until(lambda: store.call("LRANGE", f"{RUBY}-signals", 0, -1) == [b"TSTP"], "the signal to be there")
+        top.wait_shown("will be quiet at its next beat")  # else it would take the place of the next message
         top.press("C")
 
         top.wait_shown("no signal that ends a quiet")

@@ -20,7 +20,7 @@ from kiqcluster import KiqError, Store
 from kiqcluster.store import embedded
 
 ADDRESS = f"{embedded.SCHEME}{embedded.DEFAULT_DIRECTORY}"
-LIMIT = 60.0  # seconds until the demonstration counts as failed
+LIMIT_SECONDS = 60.0  # until the demonstration counts as failed
 USUAL_PORT = 8082  # where kiqcluster listens by default
 SETTINGS = {"KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL": "1"}  # so that the retry is not waited for
 
@@ -48,14 +48,17 @@ def main() -> int:
 
 def watch(cluster: subprocess.Popen[bytes], port: int) -> int:
     """Give the cluster work, and tell how it went; with a terminal, let it go on.  Return the exit code."""
-    deadline = time.monotonic() + LIMIT
+    deadline = time.monotonic() + LIMIT_SECONDS
     wait_until_ready(cluster, port, deadline)
     jids = enqueue(ADDRESS)
     store = Store(ADDRESS)
     is_done = wait_until_done(cluster, store, jids, deadline)
     print("\n" + "\n".join(completed(port, len(jids))), flush=True)
     if not is_done:
-        print(f"\nNot all of the {len(jids)} jobs were done within {LIMIT:.0f} s; the log above says why.", flush=True)
+        print(
+            f"\nNot all of the {len(jids)} jobs were done within {LIMIT_SECONDS:.0f} s; the log above says why.",
+            flush=True,
+        )
         return 1
     print(
         f"\nAll {len(jids)} jobs are done: mails, a nightly job, a report, and an import that failed and was retried.",
@@ -97,7 +100,7 @@ def wait_until_ready(cluster: subprocess.Popen[bytes], port: int, deadline: floa
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
-    raise TimeoutError(f"the cluster was not ready within {LIMIT:.0f} s")
+    raise TimeoutError(f"the cluster was not ready within {LIMIT_SECONDS:.0f} s")
 
 
 def check(cluster: subprocess.Popen[bytes]) -> None:
@@ -174,9 +177,9 @@ def stop(cluster: subprocess.Popen[bytes]) -> None:
 
 def wait_for_end(cluster: subprocess.Popen[bytes]) -> None:
     try:
-        cluster.wait(LIMIT)
+        cluster.wait(LIMIT_SECONDS)
     except KeyboardInterrupt:
-        cluster.wait(LIMIT)
+        cluster.wait(LIMIT_SECONDS)
 
 
 def free_port(wanted: int) -> int:

@@ -28,8 +28,8 @@ from kiqcluster.store.wire import Command, Reply
 
 __all__ = ["Queue", "QueueSummary", "read_summary", "summaries", "summary_commands"]
 
-MAX_SCRIPT_SPAN = 4 * MAX_PAGE_JOBS  # places between the farthest and the nearest job that one script looks for
-SPAN_MARGIN = 100  # places beyond these: so many jobs may have been fetched or put back since they were read
+MAX_SCRIPT_SPAN_JOBS = 4 * MAX_PAGE_JOBS  # places between the farthest and the nearest job that one script looks for
+SPAN_MARGIN_JOBS = 100  # places beyond these: so many jobs may have been fetched or put back since they were read
 MAX_SINGLE_SEARCHES = (
     10  # jobs that are looked for one by one: Redis walks through the whole queue for one that is gone
 )
@@ -254,7 +254,7 @@ class Queue:
 
     def _move_within(self, span: Span, jobs: Sequence[QueuedJob], to: str) -> Sequence[QueuedJob]:
         """Move jobs that lie about there; return the others.  One round trip."""
-        slack = min(SPAN_MARGIN, page_size([job.raw for job in jobs]))
+        slack = min(SPAN_MARGIN_JOBS, page_size([job.raw for job in jobs]))
         pairs = [(job.raw, renamed(job.raw, to) if to else b"") for job in jobs]
         mark = f"moved by kiqcluster {new_jid()}".encode()
         moved = set(move_jobs(self._store, self.name, to, pairs, (span[0] + slack, max(0, span[1] - slack)), mark))
@@ -349,4 +349,4 @@ def _are_close(first: QueuedJob, job: QueuedJob) -> bool:
     """Return whether one script may look for both; jobs of unknown places are looked for one by one anyway."""
     if first.place is None or job.place is None:
         return first.place is job.place
-    return abs(first.place - job.place) <= MAX_SCRIPT_SPAN * min(1.0, page_size([job.raw]) / MAX_PAGE_JOBS)
+    return abs(first.place - job.place) <= MAX_SCRIPT_SPAN_JOBS * min(1.0, page_size([job.raw]) / MAX_PAGE_JOBS)

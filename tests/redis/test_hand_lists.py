@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
 from kiqcluster.api import Queue
+from kiqcluster.errors import ReplyLost
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.outcome import Done, Requeue
-from kiqcluster.store import Store
+from kiqcluster.store import Connection, Store
 from kiqcluster.store.units import ALL_SUSPECT, Settlement, Unit
 from kiqcluster.store.wait_lists import stale_hands
 from kiqcluster.worker.fetch.hand_lists import HandList
 from kiqcluster.worker.fetch.wakeups import Push, Wakeups
+from kiqcluster.worker.run.manager import Manager
 from tests.kit import ManualClock, wait_until
 from tests.redis.test_fetch import Bench
 
@@ -278,7 +281,23 @@ def test_a_process_that_others_have_recovered_arms_no_wait(waiter: Waiter, store
     assert waiter.coordinator.is_uncertain
 
 
-def test_while_everybody_is_busy_a_unit_goes_back_soon(waiter: Waiter) -> None:
+def test_when_all_became_busy_a_unit_goes_back_at_once(waiter: Waiter) -> None:
+    """Another process may be idle, and the queues of the running jobs have done nothing that deserves a penalty."""
+    waiter.arm()
+    waiter.push("a")
+    (push,) = waiter.pushes()
+    waiter.coordinator.demand = 0
+    assert push.hand_list is not None
+
+    waiter.fetch.on_push(push.hand_list, push.payload)
+    waiter.fetch.flush_overdue(["default"])
+
+    assert waiter.queued() == ["a"]
+    assert waiter.fetch.running() == 0
+    assert waiter.coordinator.prefetch._penalties == {}
+
+
+def test_a_unit_whose_taker_does_not_come_goes_back_soon(waiter: Waiter) -> None:
     waiter.arm()
     waiter.push("a")
     (push,) = waiter.pushes()
@@ -358,3 +377,40 @@ def test_no_client_of_another_server_is_killed_that_has_the_same_id(
 
     assert not push.has_ended
     assert not waiter.wakeups.have_ended
+
+
+def test_a_stop_whose_end_of_the_waits_is_not_confirmed_keeps_the_register(
+    waiter: Waiter, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiter.arm()
+    (wait,) = waiter.wakeups._armed.values()
+    assert wait.hand_list is not None
+
+    def is_lost(*_: object) -> None:
+        raise ReplyLost("Redis did not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "server_id", is_lost)
+        with pytest.raises(ReplyLost):
+            waiter.wakeups.end_on_server()
+    waiter.fetch.end()
+    waiter.fetch.leave([], 5.0, have_waits_ended=waiter.wakeups.have_ended)
+    waiter.push("a")
+    wait_until(lambda: waiter.hand(wait.hand_list) == [b"a"], "the push to be moved")  # type: ignore[arg-type]
+
+    assert stale_hands(store) == [wait.hand_list.identity]
+
+
+def test_what_a_crashed_manager_had_read_goes_back(waiter: Waiter, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = Manager(0, waiter.fetch, waiter.wakeups, waiter.fetch._runtime.clock, Mock(), lambda *_: None)
+    waiter.arm()
+    waiter.push("a")
+    wait_until(lambda: waiter.queued() == [], "the push to be moved")
+    monkeypatch.setattr(manager, "_on_pushes", Mock(side_effect=[MemoryError, None]))
+
+    with pytest.raises(MemoryError):
+        manager.run()
+    assert waiter.coordinator.is_uncertain
+    waiter.resync()
+
+    assert waiter.queued() == ["a"]

@@ -94,9 +94,7 @@ class FetchCoordinator:
         self.is_starved = False  # the last reserve brought less than was demanded, and the manager does not know
         self.is_refused = False  # Redis refused the last reserve as a whole
         self.is_uncertain = False  # a reply was lost: resync before the next batch
-        self.generation = (
-            0  # of what is known of the units that Redis holds for this process; a resync begins a new one
-        )
+        self.generation = 0  # of what is known of the units that Redis holds for us; a resync begins a new one
         self.resting: frozenset[str] = frozenset()  # queues that are paused or broken
         self.forbidden: dict[str, float] = {}  # queues whose keys Redis forbids → when they are asked again
 
@@ -293,11 +291,13 @@ class FetchCoordinator:
         """Take in a unit that a push has brought; return whether its reply is to be believed.
 
         generation: when its wait began.  If there was a resync since, or one is due, that puts the unit back.
+        A unit goes back at once if nobody is free to run it: all became busy, or quiet, after the wait had begun.
         """
         if self.is_uncertain or generation != self.generation:
             return False
         self._in_flight.add((unit,), self._now())
-        if self.mode is not Mode.FETCHING:
+        is_anybody_free = len(self.units) < self.demand or self.low_watermark > 0
+        if self.mode is not Mode.FETCHING or not is_anybody_free:
             self._in_flight.returned.append(unit)
             self._wake_manager()
             return True

@@ -155,7 +155,7 @@ class Wakeups:
         try:
             ended = self._kill(queues)
         except StoreError:
-            ended, self._has_lingering_waits = set(), True
+            ended = set()
         return [replace(self._abandon(queue), has_ended=queue in ended) for queue in queues]
 
     def close(self) -> None:
@@ -192,7 +192,8 @@ class Wakeups:
         The same address may lead to another server by now, where other clients have these ids.
         """
         clients = {queue: self._clients[queue] for queue in queues if queue in self._clients}
-        ended = set()
+        ended: set[str] = set()
+        lingered, self._has_lingering_waits = self._has_lingering_waits, True  # unless Redis confirms that they ended
         if clients:
             with self._store.borrowed() as connection:
                 server = connection.server_id()
@@ -201,7 +202,7 @@ class Wakeups:
             for queue, reply in zip(ids, replies, strict=True):
                 if not isinstance(reply, RedisRefused) or reply.code == "ERR":  # "No such client": it has ended
                     ended.add(queue)
-        self._has_lingering_waits = self._has_lingering_waits or len(ended) < len(queues)
+        self._has_lingering_waits = lingered or len(ended) < len(queues)
         return ended
 
     def _abandon(self, queue: str) -> Push:

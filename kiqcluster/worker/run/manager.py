@@ -67,6 +67,11 @@ class Manager(Service):
                 look_in = self._fetch.flush_overdue(self._long_running())
                 self._wait_for_wakeups(self._seconds_to_wait(look_in))
                 self._sweep()
+        except BaseException:
+            # The service starts again.  A push may have been read and not taken in, and waits may have brought others.
+            self._on_pushes(self._wakeups.drop_hand_waits())
+            self._fetch.mark_uncertain()
+            raise
         finally:
             self._close_wakeups()
 

@@ -19,8 +19,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 from kiqcluster.errors import RedisRefused, StoreError
@@ -34,7 +33,7 @@ from kiqcluster.store.wait_lists import HANDS_LOOK_SECONDS, stale_hands
 from kiqcluster.worker import failure_detector
 from kiqcluster.worker.failure_detector import BEATS_PER_WINDOW, Observation, Window
 from kiqcluster.worker.fetch.fencing import Fencing
-from kiqcluster.worker.fetch.hand_lists import MAX_GRACE_SECONDS, MAX_WAIT_SECONDS
+from kiqcluster.worker.fetch.wake_lists import WakeLists
 from kiqcluster.worker.identity import ProcessFingerprint, has_exited
 from kiqcluster.worker.process_entry import withdrawal
 
@@ -43,9 +42,6 @@ __all__ = ["Recovery"]
 MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 5.0  # between tries while Redis is away
 BEAT_TIMEOUT_SECONDS = 5.0  # never more than the time between two beats
 BEAT_RETRY_SECONDS = 1.0  # after a beat that failed
-QUEUES_PER_ROUND_TRIP = 1_000  # whose wake lists one round trip reads
-MAX_EMPTYING_SECONDS = 1.0  # that wake lists are emptied for between two beats
-SUSPECTS_STAY_SECONDS = MAX_WAIT_SECONDS + MAX_GRACE_SECONDS  # in wake lists: longer than a wait with a hand list
 MAX_MEMBERS_PER_BEAT = 20  # silent members that one beat returns; after so many, the next beat follows at once
 PROCESS_EXITED, HEARTBEAT_MISSED = "whose process is gone", "whose process gave no sign of life for {:g} s"
 
@@ -87,10 +83,8 @@ class Recovery(Service):
         self._window: Window | None = None
         self._beat_at = 0.0
         self._refusal = ""
-        self._wake_lists_left: Iterator[str] | None = None  # queues whose wake lists are still to be emptied
-        self._suspects_stay_until = 0.0
+        self._wake_lists = WakeLists(engine, runtime.clock)
         self._look_at_hands_at = 0.0
-        self._have_suspects_stayed = False
 
     def catch_up(self, orphans: Mapping[str, Sequence[str]]) -> None:
         """Recover these processes and those of this host that are gone, now; in the booting thread.
@@ -113,7 +107,7 @@ class Recovery(Service):
             except RedisRefused as error:
                 self._runtime.trouble("recovery", error)
                 self.recover({identity: running})
-        self._empty_wake_lists()
+        self._return_wake_lists(self._wake_lists.go_on)
 
     def recover(self, orphans: Mapping[str, Sequence[str]]) -> None:
         """Recover these processes, soon; from any thread."""
@@ -134,9 +128,7 @@ class Recovery(Service):
                 self._sweep()
         if self._orphans:  # nobody else may be there to do it; one try
             self._recover_orphans()
-        if self._have_suspects_stayed:  # the same
-            self._suspects_stay_until = self._now()
-            self._empty_wake_lists()
+        self._return_wake_lists(self._wake_lists.finish)  # the same
 
     def wake(self) -> None:
         self._wakeup.set()
@@ -158,7 +150,7 @@ class Recovery(Service):
                 has_failed = True
                 if is_outage(error) or self.stopping.is_set():
                     break
-        self._empty_wake_lists()
+        self._return_wake_lists(self._wake_lists.go_on)
         self._attempt = self._attempt + 1 if has_failed else 0
         self._try_at = self._now() + jittered(self._attempt, MIN_RETRY_SECONDS, MAX_RETRY_SECONDS, self._runtime.rng)
 
@@ -170,7 +162,7 @@ class Recovery(Service):
             while self._beat_and_recover() == MAX_MEMBERS_PER_BEAT and not self.stopping.is_set():
                 continue
             self._recover_stale_hands()
-            self._empty_wake_lists()
+            self._return_wake_lists(self._wake_lists.go_on)
         except StoreError as error:
             if not is_outage(error):
                 self._window = None
@@ -266,8 +258,7 @@ class Recovery(Service):
             units = self._engine.recover(connection, identity, running, score)
         if units is None or (is_late and not units):
             return
-        self._wake_lists_left = self._engine.queue_names()
-        self._suspects_stay_until = self._now() + SUSPECTS_STAY_SECONDS
+        self._wake_lists.begin()
         self._look_at_hands_at = 0.0  # with the next beat
         with self._engine.store.borrowed() as connection:  # a refusal is about a broken key; beats say that
             connection.exchange(withdrawal(self._engine.store.keys, identity))
@@ -277,32 +268,11 @@ class Recovery(Service):
         )
         self._on_recovered(identity, units)
 
-    def _empty_wake_lists(self) -> None:
-        """Return the payloads of wake lists to their queues: Ruby does not look into our wake lists.
-
-        A wake list belongs to the queue, so any may be emptied at any time; the processes that live and wait there are
-        notified again.  Suspects stay until the waits have ended that could move them into a hand list.
-        Redis does not know any more which queues the dead served, so all are looked at.  After MAX_EMPTYING_SECONDS the
-        others wait for the next beat; after an outage it begins anew.
-        Two round trips per QUEUES_PER_ROUND_TRIP queues, and one more where anything lies there.
-        """
-        until = self._now() + MAX_EMPTYING_SECONDS
-        if self._have_suspects_stayed and self._now() >= self._suspects_stay_until:
-            self._have_suspects_stayed, self._wake_lists_left = False, self._engine.queue_names()
-        while self._wake_lists_left is not None and self._now() < until:
-            try:
-                names = list(islice(self._wake_lists_left, QUEUES_PER_ROUND_TRIP))
-                with self._engine.store.borrowed() as connection:
-                    stay = self._now() < self._suspects_stay_until
-                    stayed = self._engine.return_wake_lists(connection, names, suspects_stay=stay)
-                self._have_suspects_stayed = self._have_suspects_stayed or stayed > 0
-            except StoreError as error:
-                is_away = is_outage(error)  # else no look at the queues succeeds
-                self._wake_lists_left = self._engine.queue_names() if is_away else None
-                self._log_refusal(error)
-                return
-            if len(names) < QUEUES_PER_ROUND_TRIP:
-                self._wake_lists_left = None
+    def _return_wake_lists(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except StoreError as error:
+            self._log_refusal(error)
 
     def _now(self) -> float:
         return self._runtime.clock.monotonic()

@@ -4,7 +4,7 @@ Only a few limited jobs run at once: a begin row enters a set, or has the job pa
 cancelled, and the feature may be closed for a while: rows that drop and defer.  A unique job is pushed by a claim.
 
 1. begin_rows   what must be true before a limited job runs
-2. Places       what Redis knows of places and parked jobs, and what must be true of it at any time
+2. LimitState   what Redis knows of places and parked jobs, and what must be true of it at any time
 3. RULES        each rule of these scripts, and how it is taken out
 """
 
@@ -32,7 +32,7 @@ __all__ = [
     "PARKED",
     "RULES",
     "SLOTS",
-    "Places",
+    "LimitState",
     "Violation",
     "begin_rows",
     "cancelled",
@@ -68,7 +68,7 @@ def begin_rows(payload: bytes, largest: int) -> list[Effect]:
 
 
 @dataclass
-class Places:
+class LimitState:
     """What is in Redis at one moment.  holders: members of the set, "identity/token".  held: the same by identity."""
 
     holders: set[str] = field(default_factory=set)

@@ -48,7 +48,7 @@ from kiqcluster.store.scripts import Script, Word
 from kiqcluster.store.units import ALL_SUSPECT, ANY_DEATHS, BeginVerdict, Member, Reserved, Settlement, Unit
 from kiqcluster.worker.run.decision import Ending, Facts, decide
 from tests.properties import limits
-from tests.properties.limits import INDEX, LOCK, PARKED, SLOTS, Places, Violation, begin_rows
+from tests.properties.limits import INDEX, LOCK, PARKED, SLOTS, LimitState, Violation, begin_rows
 
 QUEUES = ("high", "low")
 AHEAD = 2  # units that are reserved ahead of need
@@ -295,7 +295,7 @@ class World:
         inflight: dict[str, set[str]] = {}
         members: set[str] = set()
         processed = counted = 0
-        places = Places()
+        places = LimitState()
         for raw_key, values in self.raw(("EVALSHA", self.census_digest, 0))[0]:
             key = raw_key.decode().removeprefix(ASIDE)
             if raw_key.decode() in self.spoiled:

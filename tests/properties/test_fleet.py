@@ -58,7 +58,7 @@ class Walk:
             self.recover: 3,
             self.quiet: 0.7,
             self.resume: 2,
-            self.doubt: 1,
+            self.make_uncertain: 1,
             self.outage: 0.5,
             self.forbid: 0.5,
             self.close_or_open: 0.5,
@@ -147,7 +147,7 @@ class Walk:
         if worker := self.somebody():
             worker.fetch.resume()
 
-    def doubt(self) -> None:
+    def make_uncertain(self) -> None:
         if worker := self.somebody():
             worker.fetch.mark_uncertain()
 

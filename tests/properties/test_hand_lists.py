@@ -62,7 +62,7 @@ class Walk:
             self.spawn: 9,
             self.quiet: 0.7,
             self.resume: 1.5,
-            self.doubt: 1,
+            self.make_uncertain: 1,
             self.mute: 0.5,
             self.unmute: 0.5,
             self.pause: 0.7,
@@ -133,7 +133,7 @@ class Walk:
         if process := self.somebody():
             process.quiet = False
 
-    def doubt(self) -> None:
+    def make_uncertain(self) -> None:
         if process := self.somebody():
             process.unsure = True
 

@@ -75,7 +75,7 @@ class Walk:
             self.freeze_host: 0.4,
             self.quiet: 1,
             self.resume: 2,
-            self.doubt: 4,
+            self.make_uncertain: 4,
             self.poll: 3,
             self.outage: 1,
             self.replicate: 2,
@@ -209,7 +209,7 @@ class Walk:
         if process := self.somebody():
             process.quiet = False
 
-    def doubt(self) -> None:
+    def make_uncertain(self) -> None:
         if process := self.somebody():
             process.unsure = True
 

@@ -17,8 +17,9 @@ from kiqcluster.store.engine import Engine
 from kiqcluster.store.entry_moves import DeadSetLimits
 from kiqcluster.store.units import Beat, Member
 from kiqcluster.worker.fetch.fencing import Fencing
+from kiqcluster.worker.fetch.wake_lists import QUEUES_PER_ROUND_TRIP
 from kiqcluster.worker.identity import ProcessFingerprint
-from kiqcluster.worker.recovery import QUEUES_PER_ROUND_TRIP, Recovery
+from kiqcluster.worker.recovery import Recovery
 from tests.kit import ManualClock
 
 SILENCE_LIMIT_SECONDS = 60.0

@@ -12,6 +12,7 @@ membership           who this process is in Redis, and whether it knows what it 
 fencing              whether this process still holds what it runs
 wakeups              how an idle process learns of a push, or receives it
 hand_lists           the lists into which pushes are moved that come to this process
+wake_lists           returns the jobs of wake lists to their queues after a recovery
 queue_order          in which order queues are asked
 redis_health         whether Redis answers
 """

@@ -140,7 +140,8 @@ def test_a_round_of_which_nobody_knows_whether_it_ran_is_cleared_up(
     for fault in held:
         proxy.release(fault)
     stage.store.call("PING")  # whatever has arrived before it has run
-    assert stage.holders() == set()
+    # A wait from before the quiet phase may have one job in its hand list; a late reserve takes none.
+    assert stage.store.call("KEYS", "kiq:inflight:*") == []
     wait_until(lambda: stage.remaining() == {"queue:default": JOBS}, "the job of the wakeup to be back in its queue")
     cluster.signal(signal.SIGCONT)
     wait_until(lambda: stage.ledger.has_ended(jids), "the last jobs to end")

@@ -68,6 +68,7 @@ DEFAULT_OPTIONS: Mapping[str, JSON] = {"retry": True, "queue": "default"}
 ARRAY_TYPES = frozenset({list, tuple})  # types of an entry of a bulk push
 RESERVED_KEYS = frozenset({"class", "args", "jid", "created_at", "enqueued_at", "at"})
 
+Refused = dict[Jid, Jid | None]  # jid of a refused job → jid of the job that holds the claim; None for other guards
 T = TypeVar("T")
 U = TypeVar("U")
 
@@ -142,10 +143,11 @@ class Client:
         if definition is not None and definition.enveloped is not None:
             name, options, envelop = definition.enveloping(options, self._clock.now())
             arguments = envelop(arguments)
-        ready = self._prepare(name, options, arguments, None if at is None else _due(at, self._clock.now()), jid)
-        if ready is None or self._write([ready], wait_replicas):
+        due = None if at is None else _due(at, self._clock.now())
+        ready = self._prepare(name, options, arguments, due, jid, definition)
+        if ready is None:
             return None
-        return ready.jid
+        return self._write([ready], wait_replicas).get(ready.jid, ready.jid)
 
     def enqueue_bulk(
         self,
@@ -175,11 +177,15 @@ class Client:
         if definition is not None and definition.enveloped is not None:
             name, options, envelop = definition.enveloping(options, self._clock.now())
             lists = _each(lists, envelop)
-        jobs: Sequence[Ready | None] | None = self._prepare_alike(name, options, lists, times)
+        jobs: Sequence[Ready | None] | None = None
+        if not current_stacks().client_of(definition):
+            jobs = self._prepare_alike(name, options, lists, times)
         if jobs is None:
-            jobs = _each(zip(lists, times, strict=True), lambda job: self._prepare(name, options, *job))
+            jobs = _each(
+                zip(lists, times, strict=True), lambda job: self._prepare(name, options, *job, definition=definition)
+            )
         refused = self._write([job for job in jobs if job is not None], wait_replicas)
-        return [None if job is None or job.jid in refused else job.jid for job in jobs]
+        return [None if job is None else refused.get(job.jid, job.jid) for job in jobs]
 
     def _times(self, at: Any, count: int) -> list[float | None]:
         if at is None:
@@ -192,9 +198,18 @@ class Client:
         return _each(at, lambda each: _due(each, now))
 
     def draft(
-        self, name: str, options: Mapping[str, JSON], arguments: Sequence[JSON], at: float | None, jid: str | None
+        self,
+        name: str,
+        options: Mapping[str, JSON],
+        arguments: Sequence[JSON],
+        at: float | None,
+        jid: str | None,
+        definition: Definition | None = None,
     ) -> Push | None:
-        """Return the push after middleware and checks, or None if middleware stopped it."""
+        """Return the push after middleware and checks, or None if middleware stopped it.
+
+        definition: of the job, whose features are asked.
+        """
         queue = check_queue_name(options["queue"])
         payload = build(name, arguments, options, Jid(jid or new_jid()), self._clock.now())
         draft = Push(payload, at)
@@ -203,8 +218,9 @@ class Client:
             if push.payload["queue"] is not queue:
                 check_queue_name(push.payload["queue"])
             self._check(name, push.payload["args"])
-            for feature in current_stacks().client:
-                push.rows += feature.on_push(push)
+            if definition is not None:
+                for feature in current_stacks().client_of(definition):
+                    push.rows += feature.on_push(push, definition)
         return push
 
     def _check(self, name: str, arguments: JSON) -> None:
@@ -224,9 +240,10 @@ class Client:
         arguments: list[JSON],
         due: float | None,
         jid: str | None = None,
+        definition: Definition | None = None,
     ) -> Ready | None:
         """Return a job after all steps that may refuse it, or None if middleware stopped it."""
-        push = self.draft(name, options, arguments, due, jid)
+        push = self.draft(name, options, arguments, due, jid, definition)
         if push is None:
             return None
         if push.at is None:
@@ -251,8 +268,7 @@ class Client:
 
         That is so if there is client middleware, or if a value is not plain JSON.
         """
-        is_seen = bool(self._setup.client_middleware.stack or current_stacks().client)
-        encoded = None if is_seen else ruby_json.encode_arrays(lists)
+        encoded = None if self._setup.client_middleware.stack else ruby_json.encode_arrays(lists)
         if encoded is None:
             return None
         try:
@@ -267,17 +283,17 @@ class Client:
             return None
         return list(map(Ready._make, zip(jids, repeat(options["queue"]), times, filled, repeat(()))))
 
-    def _write(self, jobs: Sequence[Ready], wait_replicas: int = 0) -> set[Jid]:
-        """Write jobs, a chunk per round trip; return the jids that a guard has refused.
+    def _write(self, jobs: Sequence[Ready], wait_replicas: int = 0) -> Refused:
+        """Write jobs, a chunk per round trip; return those that a guard has refused.
 
         Raises StoreError, whose `enqueued` has the jids that are certainly enqueued.
         """
         store = self._store or VIA.get()
         if self._setup.delivery is not None and self._setup.delivery.deliver(jobs, store):  # a test took them
-            return set()
+            return {}
         store = store or self._setup.current_store()
         enqueued: list[Jid] = []
-        refused: set[Jid] = set()
+        refused: Refused = {}
         for chunk in _chunks(jobs):
             try:
                 refused |= _write_chunk(store, chunk, enqueued, wait_replicas)
@@ -311,10 +327,10 @@ def _chunks(jobs: Sequence[Ready]) -> Iterator[Sequence[Ready]]:
         yield part[first:]
 
 
-def _write_chunk(store: Store, jobs: Sequence[Ready], enqueued: list[Jid], wait_replicas: int) -> set[Jid]:
+def _write_chunk(store: Store, jobs: Sequence[Ready], enqueued: list[Jid], wait_replicas: int) -> Refused:
     """Write jobs of any times and queues in one round trip; add the jids that Redis took to `enqueued`.
 
-    Jobs with rows take one more round trip.  Returns the jids that a guard has refused.
+    Jobs with rows take one more round trip.  Returns those that a guard has refused.
     """
     by_queue: dict[str | None, list[Ready]] = {}  # None: scheduled jobs
     guarded = [job for job in jobs if job.rows]
@@ -333,7 +349,7 @@ def _write_chunk(store: Store, jobs: Sequence[Ready], enqueued: list[Jid], wait_
     if wait_replicas:
         patience = min(MAX_REPLICA_WAIT_SECONDS, store.timeout / 2)
         batch.append((("WAIT", wait_replicas, int(patience * 1_000)), []))
-    refused, refusals = set[Jid](), list[RedisRefused]()
+    refused, refusals = Refused(), list[RedisRefused]()
     with store.borrowed() as connection:
         if guarded:
             rows = [GuardedJob(job.queue, job.at, job.encoded, job.rows) for job in guarded]
@@ -343,7 +359,7 @@ def _write_chunk(store: Store, jobs: Sequence[Ready], enqueued: list[Jid], wait_
                 elif isinstance(result, RedisRefused):
                     refusals.append(result)
                 else:
-                    refused.add(job.jid)
+                    refused[job.jid] = Jid(result.value) if result.row.operation == "claim" and result.value else None
         replies = connection.exchange([command for command, _ in batch]) if batch else []
     for reply, (_, group) in zip(replies, batch, strict=True):
         if isinstance(reply, RedisRefused):

@@ -123,7 +123,7 @@ class Enqueuer(Generic[P, R]):
         if definition.enveloped is not None:
             name, options, envelop = definition.enveloping(options, SystemClock().now())
             definition, arguments = definition.enveloped, envelop(arguments)
-        push = Client().draft(name, options, arguments, None, None)
+        push = Client().draft(name, options, arguments, None, None, definition)
         if push is None:
             return None
         payload = ruby_json.decode(ruby_json.encode(push.payload))

@@ -1,23 +1,27 @@
 """The stacks of features: what a push and a run go through inside the application's own middleware.
 
 client   on_push, before a job is written: adds push rows (push.lua), with which the job is written in one script
-server   on_begin, before a unit runs: begin rows (begin.lua), all features of a unit in one round trip
+server   on_begin, before a unit runs: a verdict, or begin rows (begin.lua), all features of a unit in one round trip
          on_end, when the outcome is decided: rows of settle's table of effects, written with that outcome
 
-A feature without rows costs no round trip.  What a job holds by its begin rows is released with its unit, whoever moves
-that: a feature never releases by itself.
+Each feature says which jobs use it.  A job that uses none pays for none; a feature without rows costs no round trip.
+What a job holds by its begin rows is released with its unit, whoever moves that: a feature never releases by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 from kiqcluster.process.in_force import InForce
 from kiqcluster.process.runtime import JobEnd, Push, Run
+from kiqcluster.registry import Definition
 from kiqcluster.sidekiq.outcome import Effect
+from kiqcluster.sidekiq.payload import Payload
+from kiqcluster.store.units import BeginVerdict
 
 __all__ = ["ClientFeature", "ServerFeature", "Stacks", "current_stacks", "using_stacks"]
 
@@ -25,16 +29,36 @@ __all__ = ["ClientFeature", "ServerFeature", "Stacks", "current_stacks", "using_
 class ClientFeature(Protocol):
     """The client half of a feature."""
 
-    def on_push(self, push: Push) -> Iterable[Effect]:
+    def is_used_by(self, definition: Definition) -> bool:
+        """Return whether pushes of this job go through the feature."""
+        ...
+
+    def on_push(self, push: Push, definition: Definition) -> Iterable[Effect]:
         """Return rows of the table of push.lua.  The payload may be changed; its arguments are checked already."""
         ...
 
 
 class ServerFeature(Protocol):
-    """The server half of a feature."""
+    """The server half of a feature.
 
-    def on_begin(self, run: Run) -> Iterable[Effect]:
-        """Return rows of the table of begin.lua: what must be true before this unit runs."""
+    name: written to `deferred_by` of a job that it defers.
+    keys: of payloads; a job whose payload has one of them uses the feature, whatever its class declares here.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def keys(self) -> frozenset[str]: ...
+
+    def is_used_by(self, definition: Definition) -> bool:
+        """Return whether runs of this job go through the feature."""
+        ...
+
+    def on_begin(self, run: Run) -> Iterable[Effect] | BeginVerdict:
+        """Return what must be true before this unit runs, as rows of the table of begin.lua.
+
+        A verdict decides at once, and the features after this one are not asked.
+        """
         ...
 
     def on_end(self, end: JobEnd) -> Iterable[Effect]:
@@ -42,12 +66,46 @@ class ServerFeature(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Stacks:
     """Features in the order in which they are asked."""
 
     client: tuple[ClientFeature, ...] = ()
     server: tuple[ServerFeature, ...] = ()
+    keys: frozenset[str] = field(init=False)  # of payloads that use a server half
+    _client_of: WeakKeyDictionary[Definition, tuple[ClientFeature, ...]] = field(init=False, repr=False)
+    _server_of: WeakKeyDictionary[Definition, tuple[ServerFeature, ...]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keys", frozenset().union(*[each.keys for each in self.server]))
+        object.__setattr__(self, "_client_of", WeakKeyDictionary())
+        object.__setattr__(self, "_server_of", WeakKeyDictionary())
+
+    def client_of(self, definition: Definition | None) -> tuple[ClientFeature, ...]:
+        """Return the client halves that a job uses.  definition: None for a job that is not registered here."""
+        if definition is None or not self.client:
+            return ()
+        found = self._client_of.get(definition)
+        if found is None:
+            found = tuple(each for each in self.client if each.is_used_by(definition))
+            self._client_of[definition] = found
+        return found
+
+    def server_of(self, definition: Definition | None, payload: Payload) -> tuple[ServerFeature, ...]:
+        """Return the server halves that a unit uses, by its class or by keys of its payload."""
+        if not self.server:
+            return ()
+        declared = () if definition is None else self._declared_by(definition)
+        if self.keys.isdisjoint(payload):
+            return declared
+        return tuple(each for each in self.server if each in declared or not each.keys.isdisjoint(payload))
+
+    def _declared_by(self, definition: Definition) -> tuple[ServerFeature, ...]:
+        found = self._server_of.get(definition)
+        if found is None:
+            found = tuple(each for each in self.server if each.is_used_by(definition))
+            self._server_of[definition] = found
+        return found
 
 
 # Order matters: a guarantee that may refuse a push comes before one that only records it; on the server, the cheapest

@@ -169,12 +169,12 @@ class JobEnd:
     """The end of a run, as features see it: a unit and its outcome, which is decided and not yet settled.
 
     Retry, Deferred, Requeue and Interrupted mean that the job runs again; Done, Discard and Dead that it does not.
-    payload: the run's own copy, which the job and middleware may have changed; None for bytes that are not a job.
-    name: of the job's class, "" likewise.  identity, token: as those of Run.
+    payload: the run's own copy, which the job and middleware may have changed.  name: of the job's class.
+    identity, token: as those of Run.
     """
 
     outcome: Outcome
-    payload: Payload | None = field(repr=False)
+    payload: Payload = field(repr=False)
     queue: str
     name: str
     identity: str

@@ -90,12 +90,13 @@ class BeginVerdict:
     """Whether a unit may run.
 
     action: go; lost, when others have recovered it; or drop, park or defer.  seconds: of a defer.
-    row: the first row that was not true.
+    row: the first row that was not true.  reason: who says so, for the payload of a deferred job.
     """
 
     action: str
     seconds: float = 0.0
     row: Effect | None = None
+    reason: str = ""
 
 
 GO = BeginVerdict("go")

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from kiqcluster import Run, job
 from kiqcluster.features.stacks import STACKS, Stacks
 from kiqcluster.process.runtime import JobEnd, current_setup
+from kiqcluster.registry import Definition
 from kiqcluster.sidekiq.outcome import Effect
 from tests.apps.basic import note
 
@@ -18,8 +19,14 @@ MAX_RUNNING_JOBS = 2
 class TwoAtOnce:
     """Its server half."""
 
+    name = "two_at_once"
+    keys: frozenset[str] = frozenset()
+
+    def is_used_by(self, definition: Definition) -> bool:
+        return definition.name == "limited"
+
     def on_begin(self, run: Run) -> Iterable[Effect]:
-        return [Effect("enter", SLOTS, (MAX_RUNNING_JOBS, "park"))] if run.job.name == "limited" else []
+        return [Effect("enter", SLOTS, (MAX_RUNNING_JOBS, "park"))]
 
     def on_end(self, end: JobEnd) -> Iterable[Effect]:
         return []

@@ -11,7 +11,7 @@ import pytest
 from kiqcluster import Push, job
 from kiqcluster.errors import RedisRefused
 from kiqcluster.features.stacks import Stacks, using_stacks
-from kiqcluster.registry import Registry
+from kiqcluster.registry import Definition, Registry
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.store import Store
 from tests.redis.test_client import payloads
@@ -28,7 +28,10 @@ class OneAtATime:
     seen: list[str] = field(default_factory=list)
     lock: str = LOCK
 
-    def on_push(self, push: Push) -> Iterable[Effect]:
+    def is_used_by(self, definition: Definition) -> bool:
+        return True
+
+    def on_push(self, push: Push, definition: Definition) -> Iterable[Effect]:
         self.seen.append(push.payload["jid"])
         if push.queue == "plain":
             return ()
@@ -66,19 +69,20 @@ class TestPush:
     ) -> None:
         first = work.perform_async(1)
 
-        assert work.perform_async(2) is None
+        assert work.perform_async(2) == first
         assert [each["jid"] for each in payloads(store)] == [first]
         assert store.call("SCARD", INDEX) == 1
 
     def test_a_scheduled_job_too(self, work: Any, store: Store, feature: OneAtATime) -> None:
-        assert work.perform_in(60, 1) is not None
-        assert work.perform_in(60, 2) is None
+        jid = work.perform_in(60, 1)
+
+        assert work.perform_in(60, 2) == jid is not None
         assert store.call("ZCARD", "schedule") == 1
 
     def test_of_a_bulk_push_each_job_stands_for_itself(self, work: Any, store: Store, feature: OneAtATime) -> None:
         jids = work.perform_bulk([[number] for number in range(5)])
 
-        assert [jid is None for jid in jids] == [False, True, True, True, True]
+        assert jids == [jids[0]] * 5 != [None] * 5
         assert [each["jid"] for each in payloads(store)] == [jids[0]]
         assert len(feature.seen) == 5
 

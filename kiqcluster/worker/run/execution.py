@@ -33,7 +33,7 @@ from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, E
 from kiqcluster.sidekiq.outcome import Interrupted as InterruptedOutcome
 from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, Payload, presentable, read, seconds, unwrap
 from kiqcluster.store import is_outage
-from kiqcluster.store.units import BeginVerdict, Unit
+from kiqcluster.store.units import GO, BeginVerdict, Unit
 from kiqcluster.worker.fetch.in_flight import STALE_UNIT_SECONDS
 from kiqcluster.worker.run import retry
 from kiqcluster.worker.run.decision import (
@@ -87,7 +87,7 @@ class Execution:
         self._tallies = metrics.tallies()
         self._is_fenced = is_fenced
         self._begin_run = begin_run
-        self._features = current_stacks().server
+        self._stacks = current_stacks()
         self._log_done = (log_done or self._emit_done) if runtime.events.is_heard("job_done") else None
         self._cpu = 0.0  # this thread's CPU seconds, as last read
         self._cpu_due = 0.0  # when that is too old to begin a run with
@@ -99,7 +99,7 @@ class Execution:
             outcome = copy_context().run(self._execute, run)
         except BaseException as error:  # noqa: BLE001  # a hook may raise anything, a payload may hold anything
             outcome = self._bury_undecidable(run, error)
-        if run.effects or self._features:
+        if run.effects or run.features:
             outcome = self._with_effects(run, outcome)
         return outcome
 
@@ -118,6 +118,7 @@ class Execution:
             return self._bury_unreadable(unit, error)
         name, definition = self._registry.find(payload)
         run.context = JobContext(payload, unit.queue, name, self._stopping, unit.identity, self._is_fenced)
+        run.features = self._stacks.server_of(definition, payload)
         started = self._clock.monotonic()
         if started > unit.reserved_at + self._stale_seconds:  # this process was frozen: others may run it by now
             return REQUEUE
@@ -190,10 +191,8 @@ class Execution:
     def _unknown(self, run: JobRun, payload: Payload, name: str) -> Outcome:
         unit = run.unit
         error = UnknownJob(name, "" if payload["class"] == name else "active_job=True")
-        before = payload.get("deferred_count")
-        count = (before if type(before) is int and before >= 0 else 0) + 1
-        now = self._clock.now()
-        changes = {"deferred": True, "deferred_by": "unknown_class", "deferred_count": count}
+        changes = _deferral(payload, "unknown_class")
+        count, now = changes["deferred_count"], self._clock.now()
         if count <= MAX_DEFERRALS and (entry := self._entry_for_ruby(unit, changes, now, TRANSIENT_KEYS)) is not None:
             detail = f" for {DEFERRAL_SECONDS:.0f} s ({count} of {MAX_DEFERRALS})"
             self._log_failed("deferred", error, detail=detail)
@@ -208,7 +207,7 @@ class Execution:
             arguments = payload["args"]
             if not definition.fewest <= len(arguments) <= definition.most and (misfit := definition.fits(arguments)):
                 raise MisfitArguments(misfit)  # noqa: TRY301  # concluded like any error of the job
-            if self._features and (refused := self._not_admitted(run, payload, definition)) is not None:
+            if run.features and (refused := self._not_admitted(run, payload, definition)) is not None:
                 return refused
             instance, perform = definition.prepare()
             if not self._setup.server_middleware.stack:
@@ -225,27 +224,43 @@ class Execution:
 
     def _not_admitted(self, run: JobRun, payload: Payload, definition: Definition) -> Outcome | None:
         """Return what becomes of a unit that may not begin, by the begin rows of features; None if it may."""
-        if self._begin_run is None:
-            return None
-        unit, verdict = run.unit, None
-        seen = Run(payload, unit.queue, definition, None, [], unit.identity, unit.token)
-        with exit_forked_children():
-            rows = [row for feature in self._features for row in feature.on_begin(seen)]
-        try:
-            verdict = self._begin_run(unit, rows)
-        except StoreError as error:
-            if not is_outage(error):  # the next try would be refused as well: not at once
-                verdict = BeginVerdict("defer", DEFERRAL_SECONDS)
-                self._notify(error, "begin rows")
+        unit = run.unit
+        verdict = self._verdict(run, Run(payload, unit.queue, definition, None, [], unit.identity, unit.token))
         if verdict is not None and verdict.action == "go":
             is_stale = self._clock.monotonic() > unit.reserved_at + self._stale_seconds
             return REQUEUE if is_stale else None  # it may have stood still since the answer, as above
         now = self._clock.now()
-        entry = self._entry_for_ruby(unit, {}, now, TRANSIENT_KEYS)
+        changes = {} if verdict is None or not verdict.reason else _deferral(payload, verdict.reason)
+        entry = self._entry_for_ruby(unit, changes, now, TRANSIENT_KEYS)
         outcome = decide(Facts(ending=Ending.NOT_ADMITTED, now=now, raw=unit.payload, entry=entry, verdict=verdict))
         if not isinstance(outcome, Requeue):
             self._tally(definition.name, unit.queue).skip(DROPPED if isinstance(outcome, Dropped) else DEFERRED)
         return outcome
+
+    def _verdict(self, run: JobRun, seen: Run) -> BeginVerdict | None:
+        """Return whether a unit may begin, by its features; None where Redis could not be asked."""
+        rows: list[Effect] = []
+        names: list[str] = []  # of the feature of each row
+        with exit_forked_children():
+            for feature in run.features:
+                answer = feature.on_begin(seen)
+                if isinstance(answer, BeginVerdict):
+                    return replace(answer, reason=answer.reason or feature.name)
+                rows += answer
+                names += [feature.name] * (len(rows) - len(names))
+        if self._begin_run is None:
+            return GO
+        try:
+            verdict = self._begin_run(run.unit, rows)
+        except StoreError as error:
+            if is_outage(error):
+                return None
+            self._notify(error, "begin rows")
+            return BeginVerdict("defer", DEFERRAL_SECONDS)  # the next try would be refused as well: not at once
+        if verdict.row is not None:
+            place = next(index for index, row in enumerate(rows) if row is verdict.row)
+            return replace(verdict, reason=names[place])
+        return verdict
 
     def _run_within(
         self, run: JobRun, payload: Payload, definition: Definition, instance: object, perform: Callable[..., Any]
@@ -313,6 +328,9 @@ class Execution:
         before = payload.get("interrupted_count")
         count = (before if type(before) is int and before >= 0 else 0) + 1
         name, definition = self._registry.find(payload)
+        if run.context is None:
+            run.context = JobContext(payload, unit.queue, name, self._stopping, unit.identity, self._is_fenced)
+            run.features = self._stacks.server_of(definition, payload)
         # The processor may be counting at this moment, and each tally has one writer.
         self._tally(name, unit.queue, self._metrics.tallies()).count("interrupted")
         limit = definition.local.get("max_retries_after_interruption") if definition is not None else None
@@ -453,9 +471,10 @@ class Execution:
         """Return the outcome with the rows of server middleware and of features."""
         effects = [*outcome.effects, *(run.effects or ())]
         unit, context = run.unit, run.context
-        payload, name = (None, "") if context is None else (context.payload, context.name)
-        end = JobEnd(outcome, payload, unit.queue, name, unit.identity, unit.token)
-        for feature in self._features:
+        if context is None:
+            return replace(outcome, effects=tuple(effects))
+        end = JobEnd(outcome, context.payload, unit.queue, context.name, unit.identity, unit.token)
+        for feature in run.features:
             try:
                 with exit_forked_children():
                     added: tuple[Effect, ...] = tuple(feature.on_end(end))
@@ -465,6 +484,13 @@ class Execution:
             else:
                 effects += added
         return replace(outcome, effects=tuple(effects))
+
+
+def _deferral(payload: Payload, reason: str) -> dict[str, Any]:
+    """Return the keys that a deferred job gets.  reason: the name of the feature, or unknown_class."""
+    before = payload.get("deferred_count")
+    count = (before if type(before) is int and before >= 0 else 0) + 1
+    return {"deferred": True, "deferred_by": reason, "deferred_count": count}
 
 
 def _as_exception(raised: BaseException) -> Exception:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kiqcluster.features.stacks import ServerFeature
 from kiqcluster.process.runtime import JobContext
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.store.units import Unit
@@ -18,12 +19,13 @@ class JobRun:
     One processor writes it; the main thread and the heartbeat read it, and may tell the job something by `context`.
     since: epoch seconds.  context: what the job sees of itself; None until its payload is read.
     effects: the rows that server middleware adds, None while there are none; they are written with whatever outcome
-    the run gets.  failure: the error that ended it.  seconds: how long it took.
+    the run gets.  features: those that the unit uses.  failure: the error that ended it.  seconds: how long it took.
     """
 
     unit: Unit
     since: float
     context: JobContext | None = None
     effects: list[Effect] | None = None
+    features: tuple[ServerFeature, ...] = ()
     failure: BaseException | None = None
     seconds: float = 0.0

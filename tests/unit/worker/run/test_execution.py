@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, NoReturn
 
@@ -21,7 +21,7 @@ from kiqcluster.process.events import Events, Fields
 from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import JobEnd, Run, Runtime, Setup
 from kiqcluster.process.tallies import MIN_CPU_MEASURED_SECONDS
-from kiqcluster.registry import Registry
+from kiqcluster.registry import Definition, Registry
 from kiqcluster.sidekiq.active_job import WRAPPER
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, Effect, Outcome, Parked, Requeue, Retry
 from kiqcluster.sidekiq.outcome import Interrupted as InterruptedOutcome
@@ -105,12 +105,21 @@ class Worker:
 
 @dataclass
 class Feature:
-    """A feature of the test's own: rows at the begin, a hook at the end."""
+    """A feature of the test's own: rows or a verdict at the begin, a hook at the end.
 
-    rows: Sequence[Effect] = ()
+    uses: whether classes declare it.  keys: of payloads that use it; by default those of any job.
+    """
+
+    rows: Sequence[Effect] | BeginVerdict = ()
     end: Callable[[JobEnd], Iterable[Effect]] = lambda _end: ()
+    uses: bool = True
+    keys: frozenset[str] = frozenset({"jid"})
+    name: str = "feature"
 
-    def on_begin(self, run: Run) -> Iterable[Effect]:
+    def is_used_by(self, definition: Definition) -> bool:
+        return self.uses
+
+    def on_begin(self, run: Run) -> Iterable[Effect] | BeginVerdict:
         return self.rows
 
     def on_end(self, end: JobEnd) -> Iterable[Effect]:
@@ -1138,6 +1147,44 @@ class TestBegin:
         assert worker.asked == [[other, self.LIMIT]]
         assert ran == [1]
 
+    def test_a_deferred_job_names_the_feature_whose_row_is_not_true(self, worker: Worker, ran: list[int]) -> None:
+        worker.verdict = BeginVerdict("defer", 2.5, self.LIMIT)
+        worker.play(Feature(rows=[replace(self.LIMIT)], name="other"), Feature(rows=[self.LIMIT], name="limits"))
+
+        payload = entry(worker.run("limited", deferred_count=2))
+
+        assert (payload["deferred"], payload["deferred_by"], payload["deferred_count"]) == (True, "limits", 3)
+
+    def test_a_verdict_decides_without_a_round_trip(self, worker: Worker, ran: list[int]) -> None:
+        worker.play(
+            Feature(rows=[self.LIMIT]), Feature(rows=BeginVerdict("defer", 5), name="early"), Feature(rows=[self.LIMIT])
+        )
+
+        payload = entry(worker.run("limited"))
+
+        assert (payload["deferred_by"], worker.asked, ran) == ("early", [], [])
+
+    def test_a_verdict_decides_without_redis_as_well(self, worker: Worker, ran: list[int]) -> None:
+        with using_stacks(Stacks(server=(Feature(rows=BeginVerdict("drop")),))):
+            worker.execution = Execution(*worker._parts)
+
+        assert worker.run("limited") == Dropped()
+        assert ran == []
+
+    @pytest.mark.parametrize(
+        ("uses", "keys", "asked"),
+        [(False, set(), False), (True, set(), True), (False, {"mark"}, True), (False, {"absent"}, False)],
+    )
+    def test_only_a_job_that_uses_a_feature_is_asked(
+        self, worker: Worker, ran: list[int], uses: bool, keys: set[str], asked: bool
+    ) -> None:
+        worker.play(Feature(rows=[self.LIMIT], uses=uses, keys=frozenset(keys)))
+
+        worker.run("limited", mark=1)
+
+        assert worker.asked == ([[self.LIMIT]] if asked else [])
+        assert ran == [1]
+
     def test_a_feature_that_fails_fails_the_job(self, worker: Worker, ran: list[int]) -> None:
         class Broken(Feature):
             def on_begin(self, run: Run) -> NoReturn:
@@ -1180,7 +1227,6 @@ class TestEndHook:
         (end,) = seen
         assert type(outcome) is type(end.outcome) is kind
         assert outcome.effects == (Effect("sadd", kind.__name__, ("token",)),)
-        assert end.payload is not None
         assert (end.payload["jid"], end.name, end.queue, end.identity) == (JID, name, "default", "me")
 
     def test_its_rows_follow_those_of_middleware(self, worker: Worker) -> None:
@@ -1194,17 +1240,16 @@ class TestEndHook:
 
         assert [effect.key for effect in worker.run("fine").effects] == ["link", "hook"]
 
-    def test_it_sees_what_is_not_a_job_and_what_a_forced_stop_cuts_off(self, worker: Worker) -> None:
+    def test_it_sees_what_a_forced_stop_cuts_off_even_before_its_begin(self, worker: Worker) -> None:
         seen: list[JobEnd] = []
         job(name="long")(lambda: None)
         worker.play(Feature(end=lambda end: seen.append(end) or []))  # type: ignore[func-returns-value]
         cut_off = JobRun(Unit("default", encode({"class": "long", "args": [], "jid": JID}), "token", "me"), 0.0)
 
-        worker.run_bytes(b"not a job")
         worker.execution.interrupt(cut_off)
 
-        assert [type(end.outcome) for end in seen] == [Dead, InterruptedOutcome]
-        assert seen[0].payload is None
+        (end,) = seen
+        assert (type(end.outcome), end.name, end.payload["jid"]) == (InterruptedOutcome, "long", JID)
 
     @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), KeyboardInterrupt()])
     def test_one_that_fails_is_reported_and_costs_no_outcome_and_no_other_hook(

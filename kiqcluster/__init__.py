@@ -4,6 +4,7 @@ Declare jobs with Job or @job, enqueue them with their verbs, run them with `kiq
 Everything public is named here; ARCHITECTURE.md says where the rest lives.
 """
 
+from kiqcluster import limits
 from kiqcluster.client import Client
 from kiqcluster.errors import Interrupted, KiqError
 from kiqcluster.job import DISCARD, KILL, Job, job
@@ -31,6 +32,7 @@ __all__ = [
     "death_handler",
     "error_handler",
     "job",
+    "limits",
     "on",
     "server_middleware",
 ]

@@ -7,6 +7,7 @@ KiqError
 ├── PushError                  a job was not enqueued
 │   ├── InvalidPush            an item is not a job: it lacks a class, its queue has no name, …
 │   └── InvalidArguments       arguments do not fit `perform`, or are not JSON-native (`path` says where)
+├── OverLimit                  a rate limit allows no start now; a job that raises it is deferred (`seconds`)
 ├── JobKilled                  somebody has buried a job by hand; passed to death handlers
 ├── StoreError                 an operation on Redis failed, or its result is not known
 │   ├── RedisUnavailable       nothing was sent: the command certainly did not run
@@ -41,6 +42,7 @@ __all__ = [
     "MalformedPayload",
     "MisfitArguments",
     "NotReplicated",
+    "OverLimit",
     "PushError",
     "RedisRefused",
     "RedisUnavailable",
@@ -112,6 +114,22 @@ class InvalidArguments(PushError, TypeError):
     def __init__(self, message: str, path: str | None = None) -> None:
         super().__init__(message)
         self.path = path
+
+
+class OverLimit(KiqError):
+    """A rate limit allows no start now.  A job that raises it is deferred, and no attempt is counted.
+
+    seconds: after which the start is allowed.
+    """
+
+    def __init__(self, name: str, seconds: float) -> None:
+        super().__init__(f"the limit {name} allows no start for {seconds:.3f} s")
+        self.name = name
+        self.seconds = seconds
+
+    def __reduce__(self) -> tuple[type[OverLimit], tuple[str, float]]:
+        """Be copied and pickled with both arguments."""
+        return type(self), (self.name, self.seconds)
 
 
 class JobKilled(KiqError):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
 from kiqcluster.errors import InvalidPush, JobDefinitionError
+from kiqcluster.limits import RateLimit
 from kiqcluster.sidekiq.payload import check_queue_name
 
 __all__ = [
@@ -70,6 +71,7 @@ class JobOptions(PushOptions, total=False):
     resource_boundary: Literal["cpu", "memory", "unknown"]
     has_external_dependencies: bool
     max_retries_after_interruption: int
+    rate_limit: RateLimit
     retry_in: Callable[[int, Any, Any], object]
     retries_exhausted: Callable[[Any, Any], object]
 
@@ -130,6 +132,12 @@ OPTIONS: dict[str, Option] = {
         ),
         Option("has_external_dependencies", lambda value: isinstance(value, bool), "True or False", on_wire=False),
         Option("max_retries_after_interruption", _is_count, "how often a forced stop may interrupt it", on_wire=False),
+        Option(
+            "rate_limit",
+            lambda value: isinstance(value, RateLimit),
+            "a limit of kiqcluster.limits, such as limits.sliding_window(100, 60)",
+            on_wire=False,
+        ),
         Option("retry_in", callable, "a function (count, error, payload) → seconds, DISCARD or KILL", on_wire=False),
         Option("retries_exhausted", callable, "a function (payload, error)", on_wire=False),
     )

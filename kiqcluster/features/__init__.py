@@ -1,4 +1,5 @@
 """Features: guarantees about jobs beyond the engine's own, one file each, with a client half and a server half.
 
-stacks   which features are in force, in order, apart from the application's own middleware
+stacks        which features are in force, in order, apart from the application's own middleware
+rate_limits   `rate_limit`: at most so many starts in a period
 """

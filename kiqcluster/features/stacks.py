@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
+from kiqcluster.features.rate_limits import RateLimits
 from kiqcluster.process.in_force import InForce
 from kiqcluster.process.runtime import JobEnd, Push, Run
 from kiqcluster.registry import Definition
@@ -110,7 +111,7 @@ class Stacks:
 
 # Order matters: a guarantee that may refuse a push comes before one that only records it; on the server, the cheapest
 # check comes first.
-STACKS = InForce(Stacks(client=(), server=()))
+STACKS = InForce(Stacks(client=(), server=(RateLimits(),)))
 
 
 def current_stacks() -> Stacks:

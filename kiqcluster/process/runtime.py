@@ -25,6 +25,7 @@ from kiqcluster.process import config_sources
 from kiqcluster.process.events import Events, Hooks
 from kiqcluster.process.in_force import InForce
 from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Effect, Outcome
 from kiqcluster.sidekiq.payload import Jid, Payload
 from kiqcluster.store import Store, is_outage
@@ -50,6 +51,7 @@ ErrorHandler = Callable[[Exception, dict[str, Any]], object]
 DeathHandler = Callable[[Payload, Exception], object]
 LOGGER = logging.getLogger("kiqcluster")
 CONTEXTS_WITH_EVENTS = frozenset({"job", "malformed payload"})  # contexts whose errors have an event of their own
+DEFAULT_KEYS = Keys()
 E = TypeVar("E", bound=ErrorHandler)
 D = TypeVar("D", bound=DeathHandler)
 
@@ -148,6 +150,7 @@ class Run:
     function.
     effects: rows of settle's table, written in the same step as the run's outcome, whatever the outcome is.
     identity, token: the unit's holder in Redis and its place there; keys of state that must end with the holder.
+    keys: of that Redis.
     """
 
     payload: Payload
@@ -157,6 +160,7 @@ class Run:
     effects: list[Effect] = field(default_factory=list)
     identity: str = ""
     token: str = ""
+    keys: Keys = field(default=DEFAULT_KEYS, repr=False)
 
     @property
     def jid(self) -> str:

@@ -204,6 +204,10 @@ class Keys:
         """hash: `token:queue` → keys that a unit holds besides its payload, as JSON (holds.lua)."""
         return f"{self.prefix}kiq:held:{identity}"
 
+    def rate(self, name: str) -> str:
+        """hash: starts within a rate limit, by its kind (rates.lua); lives as long as the limit needs it."""
+        return f"{self.prefix}kiq:rate:{name}"
+
     def control(self, identity: str) -> str:
         """list: control messages (process_registry.py) for a process or, through it, for its supervisor; 60 s."""
         return f"{self.prefix}kiq:control:{identity}"

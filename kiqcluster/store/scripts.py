@@ -34,6 +34,7 @@ __all__ = [
     "ONCE",
     "PUBLISH",
     "PUSH",
+    "RATE",
     "READ_QUEUE",
     "RECOVER",
     "REGISTER_HANDS",
@@ -114,6 +115,7 @@ TRIM_DEAD = load("trim_dead")
 RETURN_WAKE_LISTS = load("return_wake_lists")
 PUBLISH = load("publish")
 PUSH = load("push")
+RATE = load("rate")
 SEND = load("send")
 
 

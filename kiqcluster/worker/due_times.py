@@ -7,6 +7,7 @@ and one of them would do.  So their number costs Redis little, by three rules:
              soon does the work, and the others wake in vain about a dozen times between two polls
 - gather     two wakes are GATHER_SECONDS apart at least, so entries that are due at about the same time share one
 The process that has just polled is perhaps the only one that knows a new time; its spread is the smallest again.
+What a process itself puts into a source, a retry or a deferred job, it knows without a poll.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ class DueTimes:
     def learn(self, key: str, at: float) -> None:
         """Take note of when the next entry of a source is due; inf for none."""
         self._at_by_key[key] = at
+
+    def expect(self, key: str, at: float) -> None:
+        """Take note that this process writes an entry, which is due at that time."""
+        self._at_by_key[key] = min(at, self._at_by_key.get(key, inf))
 
     def wake_at(self) -> float:
         """Return when to wake; inf if nothing is known.  Each call draws anew."""

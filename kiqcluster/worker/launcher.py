@@ -23,6 +23,7 @@ from kiqcluster.ipc.running_jobs import RunningJobs
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.process.service import Service
 from kiqcluster.registry import Registry
+from kiqcluster.sidekiq.outcome import Deferred, Retry
 from kiqcluster.sidekiq.payload import peek
 from kiqcluster.sidekiq.queue_groups import Group
 from kiqcluster.store import is_outage
@@ -318,7 +319,12 @@ class Launcher:
 
     def _make_execution(self) -> Execution:
         parts = (self._runtime, self._registry, self._metrics.jobs, self._stopping, self._job_log.log_done)
-        return Execution(*parts, self._fencing.is_fenced, self._engine.begin_run)
+        return Execution(*parts, self._fencing.is_fenced, self._engine.begin_run, self._expect_due)
+
+    def _expect_due(self, outcome: Retry | Deferred) -> None:
+        """Have the poller know of a job that becomes due again."""
+        keys = self._engine.store.keys
+        self._poller.expect(keys.retry if isinstance(outcome, Retry) else keys.schedule, outcome.at)
 
     def _make_recovery(self) -> Recovery:
         return Recovery(

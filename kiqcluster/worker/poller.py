@@ -2,7 +2,7 @@
 
 Runs in: its own thread; it goes on while the process is quiet, so a quiet fleet misses nothing.
 1. wait       a random time, so that a fleet polls once per `average_scheduled_poll_interval` without coordination; but
-              no longer than until an entry is due that this process knows of (due_times.py)
+              no longer than until an entry is due that this process knows of, or has written itself (due_times.py)
 2. read       the entries that are due, at most MAX_DUE and MAX_DUE_BYTES at a time, of all sources in turns; and when
               the next one is due
 3. prepare    client middleware, as for any push (reenqueue.py); what is not a job goes to the dead set with its reason
@@ -17,10 +17,12 @@ Counterpart: sidekiq scheduled.rb; its window between ZREM and LPUSH is closed h
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from random import Random
 
 from kiqcluster.errors import MalformedPayload, RedisRefused, StoreError
@@ -39,6 +41,7 @@ __all__ = ["DueSource", "Poller", "poll_pause", "sidekiq_sources"]
 FIRST_WAIT_SECONDS = 10.0  # after boot, so that the process is registered before it counts the fleet
 FALLBACK_PAUSE_SECONDS = 5.0  # until the next poll when the fleet could not be counted
 MAX_REMEMBERED_KEYS = 1_000  # that Redis has refused
+WRITE_SECONDS = 0.05  # until an outcome is written: no entry of our own is looked for earlier
 SMALL_FLEET_PROCESSES = 10  # below, the pause varies less (sidekiq scheduled.rb)
 
 
@@ -86,21 +89,37 @@ class Poller(Service):
         self._due_times = DueTimes(runtime.rng)
         self._refused = RefusedKeys(runtime)
         self._trim_wanted = False
+        self._written: dict[str, float] = {}  # source → monotonic seconds when the first entry of this process is due
+        self._written_lock = threading.Lock()
+        self._wake_at = inf  # monotonic seconds; inf while it does not wait
+        self._woken = threading.Event()
 
     def run(self) -> None:
         interval = self._runtime.config.average_scheduled_poll_interval
         # Sidekiq waits 10 to 15 s before its first poll; an interval set below that wants its jobs sooner.
-        self.pause(min(FIRST_WAIT_SECONDS, interval * 2) + self._runtime.rng.random() * interval)
+        pause = min(FIRST_WAIT_SECONDS, interval * 2) + self._runtime.rng.random() * interval
+        poll_at = self._now() + pause
         while not self.stopping.is_set():
             try:
+                self._wait_for_poll(poll_at)
                 processes = self._processes()
                 pause = poll_pause(processes, interval, self._runtime.rng)
                 poll_at = self._now() + pause
                 self.poll(pause, processes)
-                self._wait_for_poll(poll_at)
             except StoreError as error:
                 self._runtime.trouble("poller", error)
                 self.pause(FALLBACK_PAUSE_SECONDS)
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def expect(self, key: str, at: float) -> None:
+        """Take note that this process writes an entry into a source.  at: epoch seconds.  From any thread."""
+        due = self._now() + max(at - self._runtime.clock.now(), WRITE_SECONDS)
+        if due < self._wake_at:  # else that wake, or the poll, learns of it
+            with self._written_lock:
+                self._written[key] = min(due, self._written.get(key, inf))
+            self._woken.set()
 
     def trim_soon(self) -> None:
         """Trim the dead set at the next poll: there was more to drop than one script does.  From any thread."""
@@ -125,11 +144,22 @@ class Poller(Service):
         """Wait for the next poll; move entries that are known to become due before it at their time."""
         while not self.stopping.is_set():
             wake_at = self._due_times.wake_at()
-            if wake_at >= poll_at:
-                self.pause(max(0.0, poll_at - self._now()))
+            self._wake_at = min(wake_at, poll_at)
+            is_woken = self._woken.wait(max(0.0, self._wake_at - self._now()))
+            self._wake_at = inf
+            if is_woken:
+                self._take_written()
+            elif wake_at >= poll_at:
                 return
-            if self.pause(max(0.0, wake_at - self._now())):
+            else:
                 self.move_known()
+
+    def _take_written(self) -> None:
+        self._woken.clear()
+        with self._written_lock:
+            written, self._written = self._written, {}
+        for key, due in written.items():
+            self._due_times.expect(key, due)
 
     def move_known(self) -> int:
         """Move the entries that are known to be due by now; return how many.

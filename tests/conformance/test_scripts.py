@@ -433,6 +433,47 @@ class TestBegin:
         assert slots(store) == set()
 
 
+RATES = [("fixed_window", 3_600), ("sliding_window", 60), ("leaky_bucket", 60)]  # operation, seconds
+
+
+@pytest.mark.parametrize(("kind", "seconds"), RATES)
+class TestRates:
+    @pytest.fixture
+    def units(self, engine: Engine, store: Store) -> list[Unit]:
+        push(store, "default", "a", "b", "c")
+        return reserve(engine, 3).units
+
+    def rate(self, store: Store, kind: str, seconds: float, was_promised: bool = False) -> Effect:
+        return Effect(kind, store.keys.rate("crm"), (1, repr(seconds), int(was_promised)))
+
+    def test_a_unit_within_the_rate_begins_and_the_others_are_deferred_one_after_another(
+        self, engine: Engine, store: Store, units: list[Unit], kind: str, seconds: float
+    ) -> None:
+        rows = [self.rate(store, kind, seconds)]
+
+        first, second, third = [engine.begin_run(unit, rows) for unit in units]
+
+        assert (first.action, second.action, third.action) == ("go", "defer", "defer")
+        assert (second.row, 0 < second.seconds <= seconds) == (rows[0], True)
+        assert third.seconds - second.seconds == pytest.approx(seconds, abs=0.5)
+
+    def test_a_unit_that_another_row_refuses_counts_as_no_start(
+        self, engine: Engine, store: Store, units: list[Unit], kind: str, seconds: float
+    ) -> None:
+        store.call("SET", CANCELLED, 1)
+        rows = [self.rate(store, kind, seconds), Effect("absent", CANCELLED, ("drop",))]
+
+        assert engine.begin_run(units[0], rows).action == "drop"
+        assert engine.begin_run(units[1], rows[:1]).action == "go"
+
+    def test_its_keys_expire(self, engine: Engine, store: Store, units: list[Unit], kind: str, seconds: float) -> None:
+        for unit in units:
+            engine.begin_run(unit, [self.rate(store, kind, seconds)])
+
+        for key in store.call("KEYS", "kiq:rate:*"):
+            assert seconds <= store.call("TTL", key) <= 6 * seconds
+
+
 class TestHolds:
     """What a unit holds is released in the script that moves the unit, whichever that is."""
 
@@ -1341,6 +1382,14 @@ def scene_begin(engine: Engine, store: Store) -> Callable[[], object]:
     return lambda: engine.begin_run(unit, [enter(5, "park"), enter(5, "park", "other")])
 
 
+def scene_begin_rates(engine: Engine, store: Store) -> Callable[[], object]:
+    push(store, "default", "job-1")
+    (unit,) = reserve(engine, 1).units
+    kinds = ("fixed_window", "sliding_window", "leaky_bucket")
+    rows = [Effect(kind, store.keys.rate(kind), (1, "60.0", 0)) for kind in kinds]
+    return lambda: engine.begin_run(unit, [*rows, enter(5, "park")])
+
+
 def scene_recover_held(engine: Engine, store: Store) -> Callable[[], object]:
     scene_settle_held(engine, store)
     return scene_recover(engine, store)
@@ -1451,6 +1500,7 @@ SCENES = [
     Scene("reserve", RESERVE, scene_reserve),
     Scene("bounce", RESERVE, scene_bounce),
     Scene("begin", BEGIN, scene_begin),
+    Scene("begin_rates", BEGIN, scene_begin_rates),
     Scene("park", SETTLE, scene_park),
     Scene("unpark", SETTLE, scene_unpark),
     Scene("settle", SETTLE, scene_settle),

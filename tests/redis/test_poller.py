@@ -20,7 +20,7 @@ from kiqcluster.store import Store
 from kiqcluster.store.engine import MAX_DUE, MAX_DUE_BYTES, Engine
 from kiqcluster.store.entry_moves import DeadSetLimits, Move
 from kiqcluster.worker.poller import DueSource, Poller, poll_pause, sidekiq_sources
-from tests.kit import ManualClock, RedisServer
+from tests.kit import ManualClock, RedisServer, wait_until
 from tests.proxy import Proxy
 
 LIMITS = DeadSetLimits(100, 1_000.0)
@@ -389,6 +389,28 @@ class TestKnownTimes:
 
         assert timed.move_known() == 0
         assert timed._due_times.wake_at() == inf
+
+    def test_what_this_process_writes_moves_at_its_time_though_no_poll_is_near(
+        self, poller: Poller, store: Store
+    ) -> None:
+        """The first poll comes 10 s after the start.  Of two entries that it writes, the one that is due later moves
+        by what the first move has learned.
+        """
+        written = [("b", 0.4), ("a", 0.2), ("never", 3_600.0)]
+        poller.start()
+        try:
+            for jid, seconds in written:
+                payload = f'{{"class":"X","queue":"q","args":[],"jid":"{jid}"}}'
+                due(store, store.keys.schedule, payload, seconds)
+                poller.expect(store.keys.schedule, time.time() + seconds)
+            begun = time.monotonic()
+            wait_until(lambda: store.call("LLEN", "queue:q") == 2, "both to move", 5)
+        finally:
+            poller.stop()
+            assert poller.join(5)
+
+        assert time.monotonic() - begun > 0.35
+        assert [json.loads(raw)["jid"] for raw in store.call("LRANGE", "queue:q", 0, -1)] == ["b", "a"]
 
     def test_a_feature_may_bring_a_source_of_its_own(self, store: Store, setup: Setup, clock: ManualClock) -> None:
         def tick(entry: bytes, now: float) -> Move:

@@ -302,6 +302,7 @@ def test_the_public_names_are_these() -> None:
         "death_handler",
         "error_handler",
         "job",
+        "limits",
         "on",
         "server_middleware",
     }

@@ -11,6 +11,8 @@
 -- Operations (the table of begin rows; features add rows).  The last argument, `otherwise`, says what happens to the
 -- unit when the row is not true: "drop", "park", or "defer <seconds>":
 --   absent otherwise        the key does not exist
+--   fixed_window, sliding_window, leaky_bucket   largest seconds was_promised
+--                           one more start is within the rate (rates.lua), and is counted; else "defer <seconds>"
 --   enter largest otherwise the holder is one of at most `largest` members of a set, or becomes one; every script that
 --                           moves the unit removes the holder from the set
 --
@@ -22,12 +24,14 @@
 
 -- include holds
 -- include hand_lists
+-- include rates
 
 if not redis.call('HGET', KEYS[1], ARGV[1]) and not take_over(KEYS[1], ARGV[1]) then return {'LOST'} end
 
 local holder = ARGV[2]
 
--- Each function returns whether its row is true.  All rows are checked before any row changes anything.
+-- Each function returns whether its row is true, and may return what happens to the unit if not.  All rows are checked
+-- before any row changes anything, but that a rate promises a later time to a unit that it refuses.
 local is_true = {
   absent = function(key) return redis.call('EXISTS', key) == 0 end,
   enter = function(key, arguments)
@@ -42,6 +46,14 @@ local change = {
     redis.call('SADD', key, holder)
   end,
 }
+
+for kind in pairs(count_start) do
+  is_true[kind] = function(key, arguments)
+    local wait = wait_for_start(kind, key, arguments)
+    return wait == 0, string.format('defer %.6f', wait)
+  end
+  change[kind] = function(key, arguments) start(kind, key, arguments, holder) end
+end
 
 local rows, at = {}, 3
 
@@ -61,9 +73,10 @@ while at <= #ARGV do
 end
 
 for number, row in ipairs(rows) do
-  if not is_true[row[1]](row[2], row[3]) then
+  local fine, otherwise = is_true[row[1]](row[2], row[3])
+  if not fine then
     pass_turns_on()
-    return {row[3][#row[3]], number}
+    return {otherwise or row[3][#row[3]], number}
   end
 end
 for _, row in ipairs(rows) do

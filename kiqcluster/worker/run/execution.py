@@ -20,10 +20,19 @@ from contextvars import copy_context
 from dataclasses import replace
 from typing import Any
 
-from kiqcluster.errors import CannotRun, Interrupted, MalformedPayload, MisfitArguments, StoreError, UnknownJob
+from kiqcluster.errors import (
+    CannotRun,
+    Interrupted,
+    MalformedPayload,
+    MisfitArguments,
+    OverLimit,
+    StoreError,
+    UnknownJob,
+)
 from kiqcluster.features.stacks import current_stacks
 from kiqcluster.ipc import forks
 from kiqcluster.ipc.forks import Forks, exit_forked_children, exit_if_forked
+from kiqcluster.limits import DEFERRED_BY
 from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import CURRENT_JOB, JobContext, JobEnd, Run, Runtime
 from kiqcluster.process.tallies import DEFERRED, DROPPED, MIN_CPU_MEASURED_SECONDS, Tallies, Tally
@@ -70,11 +79,13 @@ class Execution:
         log_done: LogDone | None = None,
         is_fenced: Callable[[str], bool] = lambda _identity: False,
         begin_run: BeginRun | None = None,
+        on_due: Callable[[Retry | Deferred], None] = lambda _outcome: None,
     ) -> None:
         """log_done: logs job_done, instead of an event; called within the job's context.
 
         is_fenced: returns whether others may run what is held under an identity; jobs ask it.
-        begin_run: puts a unit's begin rows into force; None where units are run without Redis, and features not asked.
+        begin_run: puts a unit's begin rows into force; None where units are run without Redis, and rows not asked for.
+        on_due: called with an outcome whose job becomes due again.
         """
         self._runtime = runtime
         self._clock = runtime.clock
@@ -87,6 +98,7 @@ class Execution:
         self._tallies = metrics.tallies()
         self._is_fenced = is_fenced
         self._begin_run = begin_run
+        self._on_due = on_due
         self._stacks = current_stacks()
         self._log_done = (log_done or self._emit_done) if runtime.events.is_heard("job_done") else None
         self._cpu = 0.0  # this thread's CPU seconds, as last read
@@ -220,19 +232,19 @@ class Execution:
             exit_if_forked(generation, error)
             if _was_interrupted(error):
                 return self._yielded(run.unit)
+            if isinstance(error, OverLimit):
+                return self._deferred(run, payload, BeginVerdict("defer", error.seconds, reason=DEFERRED_BY))
             return self._failed(run, definition, error)
 
     def _not_admitted(self, run: JobRun, payload: Payload, definition: Definition) -> Outcome | None:
         """Return what becomes of a unit that may not begin, by the begin rows of features; None if it may."""
         unit = run.unit
-        verdict = self._verdict(run, Run(payload, unit.queue, definition, None, [], unit.identity, unit.token))
+        keys = self._runtime.store.keys
+        verdict = self._verdict(run, Run(payload, unit.queue, definition, None, [], unit.identity, unit.token, keys))
         if verdict is not None and verdict.action == "go":
             is_stale = self._clock.monotonic() > unit.reserved_at + self._stale_seconds
             return REQUEUE if is_stale else None  # it may have stood still since the answer, as above
-        now = self._clock.now()
-        changes = {} if verdict is None or not verdict.reason else _deferral(payload, verdict.reason)
-        entry = self._entry_for_ruby(unit, changes, now, TRANSIENT_KEYS)
-        outcome = decide(Facts(ending=Ending.NOT_ADMITTED, now=now, raw=unit.payload, entry=entry, verdict=verdict))
+        outcome = self._deferred(run, payload, verdict)
         if not isinstance(outcome, Requeue):
             self._tally(definition.name, unit.queue).skip(DROPPED if isinstance(outcome, Dropped) else DEFERRED)
         return outcome
@@ -289,6 +301,13 @@ class Execution:
         return DONE if returned is None else decide(Facts(ending=Ending.RETURNED, returned=returned))
 
     # 4. conclude
+
+    def _deferred(self, run: JobRun, payload: Payload, verdict: BeginVerdict | None) -> Outcome:
+        """Return the outcome of a unit that may not run now.  verdict: None where Redis could not be asked."""
+        unit, now = run.unit, self._clock.now()
+        changes = {} if verdict is None or not verdict.reason else _deferral(payload, verdict.reason)
+        entry = self._entry_for_ruby(unit, changes, now, TRANSIENT_KEYS)
+        return decide(Facts(ending=Ending.NOT_ADMITTED, now=now, raw=unit.payload, entry=entry, verdict=verdict))
 
     def _yielded(self, unit: Unit) -> Outcome:
         now, is_stopping = self._clock.now(), self._stopping.is_set()
@@ -430,6 +449,8 @@ class Execution:
             self._log_failed(OUTCOME_WORDS[type(outcome)], run.failure, elapsed, detail)
         elif type(outcome) is InterruptedOutcome:
             self._runtime.events.emit("job_interrupted", elapsed=elapsed)
+        if isinstance(outcome, Retry | Deferred):
+            self._on_due(outcome)
         enqueued_at = seconds(payload.get("enqueued_at"))
         waited = None if enqueued_at is None else self._clock.now() - elapsed - enqueued_at
         used = None if elapsed < MIN_CPU_MEASURED_SECONDS else self._read_cpu(elapsed)

@@ -2,7 +2,7 @@
 
 1. draft      a payload from name, arguments and options
 2. middleware each may change it, or stop it by returning None
-3. check      arguments survive JSON and Ruby (after middleware, which may have changed them)
+3. check      arguments survive JSON and Ruby (after middleware, which may have changed them), and their size is allowed
 4. write      SADD queues + LPUSH queue:<name>, or ZADD schedule, in one round trip
 
 A bulk push passes steps 1 to 3 as a whole before its first write, so a refused job means that none is enqueued.
@@ -22,6 +22,7 @@ from itertools import repeat
 from typing import Any, TypeVar
 
 from kiqcluster.clock import SystemClock
+from kiqcluster.config import MIN_LIMITED_BYTES
 from kiqcluster.errors import (
     InvalidArguments,
     InvalidPush,
@@ -32,6 +33,7 @@ from kiqcluster.errors import (
     StoreError,
     UsageError,
 )
+from kiqcluster.features import size_limiter
 from kiqcluster.features.stacks import current_stacks
 from kiqcluster.process.durations import due_at
 from kiqcluster.process.runtime import VIA, Push, Ready, Setup, current_setup
@@ -179,7 +181,7 @@ class Client:
             lists = _each(lists, envelop)
         jobs: Sequence[Ready | None] | None = None
         if not current_stacks().client_of(definition):
-            jobs = self._prepare_alike(name, options, lists, times)
+            jobs = self._prepare_alike(name, options, lists, times, definition)
         if jobs is None:
             jobs = _each(
                 zip(lists, times, strict=True), lambda job: self._prepare(name, options, *job, definition=definition)
@@ -254,15 +256,26 @@ class Client:
             encoded = ruby_json.encode(push.payload)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidPush(f"{name}: the payload holds what JSON cannot ({error})") from error
+        if len(encoded) >= MIN_LIMITED_BYTES:
+            encoded = self._limited(name, encoded, definition)
+        return Ready(push.payload["jid"], push.queue, push.at, encoded, tuple(push.rows))
+
+    def _limited(self, name: str, encoded: bytes, definition: Definition | None) -> bytes:
+        """Return a payload with compressed arguments if that is due.  Raises InvalidPush, ExceedLimitError."""
         if len(encoded) > MAX_PAYLOAD_BYTES:
             raise InvalidPush(
                 f"{name}: the payload has {len(encoded)} bytes, and Redis takes {MAX_PAYLOAD_BYTES} at most; "
                 "store the data elsewhere, and pass where it is"
             )
-        return Ready(push.payload["jid"], push.queue, push.at, encoded, tuple(push.rows))
+        return size_limiter.limited(self._setup, name, encoded, definition)
 
     def _prepare_alike(
-        self, name: str, options: Mapping[str, JSON], lists: Sequence[list[JSON]], times: Sequence[float | None]
+        self,
+        name: str,
+        options: Mapping[str, JSON],
+        lists: Sequence[list[JSON]],
+        times: Sequence[float | None],
+        definition: Definition | None,
     ) -> list[Ready] | None:
         """Return the jobs as `_prepare` would, prepared together, or None if they must be prepared one by one.
 
@@ -279,8 +292,9 @@ class Client:
             _each(lists, lambda arguments: self._check(name, arguments))
         jids = new_jids(len(lists))
         filled = stencil.fill(encoded, jids, times)
-        if max(map(len, filled), default=0) > MAX_PAYLOAD_BYTES:
-            return None
+        largest = max(map(len, filled), default=0)
+        if largest > MAX_PAYLOAD_BYTES or size_limiter.looks_at(self._setup.current_config(), largest):
+            filled = _each(filled, lambda encoded: self._limited(name, encoded, definition))
         return list(map(Ready._make, zip(jids, repeat(options["queue"]), times, filled, repeat(()))))
 
     def _write(self, jobs: Sequence[Ready], wait_replicas: int = 0) -> Refused:

@@ -20,6 +20,7 @@ from kiqcluster.store import embedded
 from kiqcluster.store.address import masked, parse_address
 
 __all__ = [
+    "MIN_LIMITED_BYTES",
     "STOP_GRACE_SECONDS",
     "CodeSettings",
     "Config",
@@ -35,6 +36,8 @@ STOP_GRACE_SECONDS = 10.0  # seconds beyond `timeout` after which the supervisor
 MAX_PORT = 65_535
 LOG_FORMATS, LOG_LEVELS = ("auto", "pretty", "json"), ("debug", "info", "warning", "error")
 ARGUMENT_MODES = ("raise", "warn", "off")
+SIZE_LIMITER_MODES = ("track", "compress", "raise")
+MIN_LIMITED_BYTES = 1_000  # least value of the size limiter's settings, so that small payloads need not be looked at
 JSON_VERSIONS = ("2.6", "2.12")  # of Ruby's json gem, which changed their format of floats
 
 Origins = dict[str, str]  # field name → where its value comes from
@@ -77,6 +80,9 @@ class CodeSettings(TypedDict, total=False):
     average_scheduled_poll_interval: float
     strict_args: Literal["raise", "warn", "off"]
     ruby_json: Literal["2.6", "2.12"]
+    size_limiter_mode: Literal["track", "compress", "raise"]
+    size_limiter_compression_threshold_bytes: int
+    size_limiter_limit_bytes: int
 
 
 def has_colours(stream: TextIO) -> bool:
@@ -178,6 +184,18 @@ class Config:
         flag=False,
         in_code=True,
     )
+    size_limiter_mode: str = setting(
+        "track", "large arguments: track (report and push), compress or raise", flag=False, in_code=True
+    )
+    size_limiter_compression_threshold_bytes: int = setting(
+        100_000, "bytes of arguments from which compress compresses them", flag=False, in_code=True
+    )
+    size_limiter_limit_bytes: int = setting(
+        5_000_000,
+        "bytes of arguments beyond which a push is reported or refused; 0 = no limit",
+        flag=False,
+        in_code=True,
+    )
 
     def known_redis(self) -> str:
         """Return the address to connect to: that of the embedded server if there is one."""
@@ -265,6 +283,14 @@ def _numbers(config: Config) -> tuple[tuple[bool, str], ...]:
         (config.max_forced_stops >= 0, "max_forced_stops cannot be negative"),
         (config.dead_max_jobs >= 1 and config.dead_timeout > 0, "dead_max_jobs and dead_timeout must be positive"),
         (config.average_scheduled_poll_interval > 0, "average_scheduled_poll_interval must be more than 0 seconds"),
+        (
+            config.size_limiter_compression_threshold_bytes >= MIN_LIMITED_BYTES,
+            f"size_limiter_compression_threshold_bytes must be at least {MIN_LIMITED_BYTES}",
+        ),
+        (
+            config.size_limiter_limit_bytes == 0 or config.size_limiter_limit_bytes >= MIN_LIMITED_BYTES,
+            f"size_limiter_limit_bytes must be 0 (no limit), or at least {MIN_LIMITED_BYTES}",
+        ),
     )
 
 
@@ -301,6 +327,10 @@ def _choices(config: Config) -> tuple[tuple[bool, str], ...]:
     return (
         (config.log_format in LOG_FORMATS, f"log_format is one of {', '.join(LOG_FORMATS)}"),
         (config.log_level in LOG_LEVELS, f"log_level is one of {', '.join(LOG_LEVELS)}"),
+        (
+            config.size_limiter_mode in SIZE_LIMITER_MODES,
+            f"size_limiter_mode is one of {', '.join(SIZE_LIMITER_MODES)}",
+        ),
         (config.strict_args in ARGUMENT_MODES, f"strict_args is one of {', '.join(ARGUMENT_MODES)}"),
         (
             config.ruby_json in JSON_VERSIONS,

@@ -6,6 +6,7 @@ KiqError
 ├── JobDefinitionError         a job class or function is declared in a way that cannot work
 ├── PushError                  a job was not enqueued
 │   ├── InvalidPush            an item is not a job: it lacks a class, its queue has no name, …
+│   ├── ExceedLimitError       its arguments are larger than the size limiter allows
 │   └── InvalidArguments       arguments do not fit `perform`, or are not JSON-native (`path` says where)
 ├── OverLimit                  a rate limit allows no start now; a job that raises it is deferred (`seconds`)
 ├── JobKilled                  somebody has buried a job by hand; passed to death handlers
@@ -16,6 +17,8 @@ KiqError
 │   └── RedisRefused           Redis answered with an error (`code`: WRONGTYPE, NOAUTH, OOM, …)
 └── CannotRun                  a payload that this worker cannot run; it ends in the dead set, with this as its reason
     ├── MalformedPayload       not JSON, not an object, or without a class or a list of arguments
+    │   └── PayloadDecompressionError           its compressed arguments cannot be read
+    │       └── PayloadDecompressionConflictError   … for it has not one argument, but others
     ├── MisfitArguments        `perform` cannot be called with them; also an InvalidArguments
     ├── CannotDeserialize      ActiveJob's arguments have a value without a meaning in Python (a GlobalID, say)
     └── UnknownJob             no job of that name is registered here (a rolling deploy may bring it)
@@ -32,6 +35,7 @@ __all__ = [
     "ApplicationError",
     "CannotDeserialize",
     "CannotRun",
+    "ExceedLimitError",
     "ExitCode",
     "Interrupted",
     "InvalidArguments",
@@ -43,6 +47,8 @@ __all__ = [
     "MisfitArguments",
     "NotReplicated",
     "OverLimit",
+    "PayloadDecompressionConflictError",
+    "PayloadDecompressionError",
     "PushError",
     "RedisRefused",
     "RedisUnavailable",
@@ -103,6 +109,22 @@ class PushError(KiqError):
 
 class InvalidPush(PushError):
     """The item is not a job."""
+
+
+class ExceedLimitError(PushError):
+    """The arguments of a job are too large; raised where the size limiter refuses them, else told to error handlers.
+
+    name: of the job's class.  size: bytes of the arguments as they would be stored.  limit: the most bytes allowed.
+    """
+
+    def __init__(self, name: str, size: int, limit: int) -> None:
+        super().__init__(
+            f"{name} exceeds the limit of a job's size: its arguments have {size} bytes, and {limit} are allowed "
+            "(size_limiter_limit_bytes); store the data elsewhere, and pass where it is"
+        )
+        self.name = name
+        self.size = size
+        self.limit = limit
 
 
 class InvalidArguments(PushError, TypeError):
@@ -200,6 +222,14 @@ def class_name(error: BaseException) -> str:
 
 class MalformedPayload(CannotRun):
     """The payload is not a Sidekiq job."""
+
+
+class PayloadDecompressionError(MalformedPayload):
+    """The compressed arguments of a payload cannot be read, or would be too large."""
+
+
+class PayloadDecompressionConflictError(PayloadDecompressionError):
+    """A compressed payload has more than one argument, or none: something has changed them since."""
 
 
 class MisfitArguments(CannotRun, InvalidArguments):

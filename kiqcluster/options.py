@@ -70,6 +70,7 @@ class JobOptions(PushOptions, total=False):
     feature_category: str
     resource_boundary: Literal["cpu", "memory", "unknown"]
     has_external_dependencies: bool
+    big_payload: bool
     max_retries_after_interruption: int
     rate_limit: RateLimit
     retry_in: Callable[[int, Any, Any], object]
@@ -131,6 +132,7 @@ OPTIONS: dict[str, Option] = {
             on_wire=False,
         ),
         Option("has_external_dependencies", lambda value: isinstance(value, bool), "True or False", on_wire=False),
+        Option("big_payload", lambda value: isinstance(value, bool), "True or False", on_wire=False),
         Option("max_retries_after_interruption", _is_count, "how often a forced stop may interrupt it", on_wire=False),
         Option(
             "rate_limit",

@@ -4,7 +4,8 @@ enqueued   for a due entry, which the poller moves
 added      for an entry that somebody moves by hand; also moves bytes that are not a job
 retried    the same, with one retry fewer counted
 
-Nothing is written here: the result is a row for move_entries.lua.  Unchanged keys keep their bytes.
+Nothing is written here: the result is a row for move_entries.lua.  Unchanged keys keep their bytes.  Middleware sees
+compressed arguments as they were; they stay compressed.
 Counterpart: sidekiq scheduled.rb, and add_to_queue and retry in api.rb.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kiqcluster.errors import MalformedPayload
+from kiqcluster.features import size_limiter
 from kiqcluster.process.runtime import Push, Setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, Payload, read, stamp, unwrap, wrap
@@ -86,8 +88,9 @@ def _kept(old: bytes) -> tuple[bytes, str]:
 
 
 def _pushed(setup: Setup, old: bytes, raw: bytes, now: float, changes: Payload) -> Move:
-    pristine = read(raw)
-    payload = {**read(raw), **changes}
+    stored = read(raw)
+    pristine = size_limiter.opened(stored) if setup.client_middleware.stack else stored
+    payload = {**(read(raw) if pristine is stored else size_limiter.opened(stored)), **changes}
     payload["queue"] = _queue(payload)
     draft = Push(payload)
     push = setup.client_middleware.invoke(draft, lambda: draft)
@@ -96,7 +99,10 @@ def _pushed(setup: Setup, old: bytes, raw: bytes, now: float, changes: Payload) 
     push.payload["queue"] = _queue(push.payload)  # middleware may change it, too
     written = {**_changed(push.payload, pristine), "enqueued_at": stamp(now)}
     removed = pristine.keys() - push.payload.keys()
-    return Move(old, "push", push.queue, ruby_json.patch(raw, written, {*removed, "at"}))
+    new = ruby_json.patch(raw, written, {*removed, "at"})
+    if pristine is not stored and "args" in written:
+        new = size_limiter.closed(new)
+    return Move(old, "push", push.queue, new)
 
 
 def _queue(payload: Payload) -> str:

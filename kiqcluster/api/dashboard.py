@@ -239,4 +239,5 @@ def _count(reply: Any) -> int:
 
 def job_as_json(job: JobRecord) -> dict[str, Any]:
     """Return what a document says of a job."""
-    return {"jid": job.jid, "queue": job.queue, "class": job.display_class, "args": job.display_args}
+    document = {"jid": job.jid, "queue": job.queue, "class": job.display_class, "args": job.display_args}
+    return {**document, "compressed": True} if job.is_compressed else document

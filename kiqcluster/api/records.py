@@ -1,7 +1,8 @@
 """Records: a job as it lies in Redis, read without ever raising, whatever its bytes are.
 
 What Ruby's web UI shows of a job is what these show: the class and the arguments inside of ActiveJob's envelope,
-mailers as `Mailer#method`, an encrypted argument masked, and bytes that are no job as their only argument.
+mailers as `Mailer#method`, an encrypted argument masked, and bytes that are no job as their only argument.  Compressed
+arguments, which these show as they travel, are readable here.
 Counterpart: sidekiq api.rb JobRecord.
 """
 
@@ -9,8 +10,10 @@ from __future__ import annotations
 
 import re
 
+from kiqcluster.errors import PayloadDecompressionError
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.active_job import unwrapped
+from kiqcluster.sidekiq.compression import decompressed, is_compressed
 from kiqcluster.sidekiq.payload import Payload, decode_backtrace, seconds
 from kiqcluster.sidekiq.ruby_json import JSON
 
@@ -19,6 +22,7 @@ __all__ = ["JobRecord", "is_verbatim", "renamed"]
 NO_JOB = "(no job)"  # shown as the class of what has none
 VERBATIM = re.compile(r"[A-Za-z0-9_-]+")
 MASK = "[encrypted data]"  # shown as the last argument of a job with `encrypt` (sidekiq api.rb)
+MAX_SHOWN_BYTES = 5_000_000  # of compressed arguments: a page of large jobs must not fill the memory
 
 
 class JobRecord:
@@ -28,12 +32,13 @@ class JobRecord:
     found; None means the queue that the payload names.  Nothing is decoded before it is asked for.
     """
 
-    __slots__ = ("_payload", "_place", "raw")
+    __slots__ = ("_payload", "_place", "_readable", "raw")
 
     def __init__(self, raw: bytes, queue: str | None = None) -> None:
         self.raw = raw
         self._place = queue
         self._payload: Payload | None = None
+        self._readable: Payload | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.display_class} {self.jid or '(no jid)'} in {self.queue or '(no queue)'}>"
@@ -60,6 +65,26 @@ class JobRecord:
         return self._payload
 
     @property
+    def readable(self) -> Payload:
+        """The payload with its arguments as its job gets them; as it is stored where they are no longer to be read.
+
+        Compressed ones of more than 5 MB are a text that says so.
+        """
+        if not self.is_compressed:
+            return self.payload
+        if self._readable is None:
+            try:
+                self._readable = decompressed(self.payload, MAX_SHOWN_BYTES)
+            except PayloadDecompressionError as error:
+                self._readable = {**self.payload, "args": [f"[compressed: {error}]"]}
+        return self._readable
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether its arguments are compressed: `args` is as they travel, `display_args` is readable."""
+        return is_compressed(self.payload)
+
+    @property
     def is_job(self) -> bool:
         """Whether a worker could run it: a JSON object that names a class."""
         return bool(self.name)
@@ -77,16 +102,16 @@ class JobRecord:
         chosen = _text(self["display_class"])
         if chosen:
             return chosen
-        envelope = unwrapped(self.payload)
+        envelope = unwrapped(self.readable)
         return (self.name if envelope is None else envelope.name) or NO_JOB
 
     @property
     def display_args(self) -> list[JSON]:
-        """The arguments for people: ActiveJob's own, GlobalIDs as they are, an encrypted one masked."""
-        envelope = unwrapped(self.payload)
+        """The arguments for people: ActiveJob's own, GlobalIDs as they are, an encrypted one masked, decompressed."""
+        envelope = unwrapped(self.readable)
         if envelope is not None:
             return list(envelope.display_args)
-        arguments = self.args
+        arguments: list[JSON] = self.readable["args"] if self.is_compressed else self.args
         if self["encrypt"] and arguments:
             return [*arguments[:-1], MASK]
         return arguments

@@ -1,5 +1,6 @@
 """Features: guarantees about jobs beyond the engine's own, one file each, with a client half and a server half.
 
-stacks        which features are in force, in order, apart from the application's own middleware
-rate_limits   `rate_limit`: at most so many starts in a period
+stacks         which features are in force, in order, apart from the application's own middleware
+size_limiter   large arguments: reported, compressed or refused; below the stacks, which see the arguments
+rate_limits    `rate_limit`: at most so many starts in a period
 """

@@ -5,6 +5,7 @@ payload        the job hash: builds, checks, writes and reads it
 ruby_json      JSON as Ruby's json gem writes it, byte for byte; ruby_float: both forms of its floats
 conversions    advice for values that JSON cannot represent
 active_job     Rails' envelope around a job
+compression    large arguments in GitLab's form
 keys           every Redis key
 queue_groups   the grammar of the command line's queue groups
 outcome        the possible results of a unit

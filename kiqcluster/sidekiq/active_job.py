@@ -22,7 +22,7 @@ from kiqcluster.errors import CannotDeserialize, InvalidArguments, MisfitArgumen
 from kiqcluster.sidekiq.payload import WRAPPERS, Payload
 from kiqcluster.sidekiq.ruby_json import JSON
 
-__all__ = ["WRAPPER", "Envelope", "Keywords", "deserialized", "enveloped", "run", "unwrapped"]
+__all__ = ["WRAPPER", "Envelope", "Keywords", "deserialized", "enveloped", "is_mail", "run", "unwrapped"]
 
 R = TypeVar("R")
 
@@ -81,6 +81,11 @@ def unwrapped(payload: Payload) -> Envelope | None:
         return Envelope(job_class, job_class, outer)
     is_mail = job_class in MAIL_CLASSES and len(inner) >= MAIL_CLASSES[job_class]
     return Envelope(job_class, f"{inner[0]}#{inner[1]}" if is_mail else job_class, inner)
+
+
+def is_mail(payload: Payload) -> bool:
+    """Return whether the payload is a mail delivery job, of which Ruby's pages show what its envelope says."""
+    return payload.get("class") in WRAPPERS and payload.get("wrapped") in MAIL_CLASSES
 
 
 def _shown(value: JSON) -> JSON:

@@ -268,7 +268,8 @@ def _mend_arguments(payload: Payload, changes: dict[str, JSON]) -> None:
     if not arguments and payload.get("encrypt"):  # pages mask the last argument
         changes["encrypt"] = False
     wrapped = payload.get("wrapped")
-    if wrapped and payload.get("class") in WRAPPERS and not _is_envelope(arguments, wrapped):
+    is_envelope = _is_envelope(arguments, wrapped) or _is_compressed_envelope(payload, arguments, wrapped)
+    if wrapped and payload.get("class") in WRAPPERS and not is_envelope:
         changes["wrapped"] = None
 
 
@@ -304,6 +305,12 @@ def _is_envelope(arguments: JSON, wrapped: JSON) -> bool:
     if not isinstance(inner, list):
         return False
     return wrapped != "ActionMailer::MailDeliveryJob" or (len(inner) > 3 and isinstance(inner[3], dict))
+
+
+def _is_compressed_envelope(payload: Payload, arguments: JSON, wrapped: JSON) -> bool:
+    """Return whether pages can show an envelope that is compressed to a text: that of a mail breaks them."""
+    is_text = isinstance(arguments, list) and bool(arguments) and isinstance(arguments[0], str)
+    return payload.get("compressed") is True and is_text and not str(wrapped).startswith("ActionMailer::")
 
 
 def shown(raw: bytes, queue: str, now: float) -> bytes:

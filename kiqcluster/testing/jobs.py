@@ -172,10 +172,11 @@ def arguments_of(job: JobRecord) -> list[JSON]:
 
     If Python cannot represent them, returns them in their form for display.
     """
-    if unwrapped(job.payload) is None or not job.args:
-        return job.args
+    arguments: list[JSON] = job.readable["args"] if job.is_compressed else job.args
+    if unwrapped(job.readable) is None or not arguments:
+        return arguments
     try:
-        positions, keywords = deserialized(job.args[0])
+        positions, keywords = deserialized(arguments[0])
     except (CannotDeserialize, RecursionError):
         return job.display_args
     return [*positions, keywords] if keywords else positions

@@ -46,6 +46,7 @@ __all__ = [
 
 WRONG_TYPE = "key of the wrong type"
 SHORT_JID_WIDTH = 9  # cells of an id on a narrow terminal: eight characters stand for it in a command
+COMPRESSED_MARK = "[COMPRESSED] "  # GitLab's, before the arguments of a job that stores them compressed
 MAX_CELL_WIDTH = 200  # cells of arguments or of a message on the screen: more fits no line
 
 QUEUE_COLUMNS = (
@@ -140,7 +141,7 @@ def details(record: object) -> list[str] | None:
         "failed": format_time(job.failed_at),
         "retried": format_time(job.retried_at),
         "error": _error(job) if isinstance(job, SortedEntry) else _failure(job),
-        "args": json_line(job.display_args),
+        "args": f"{COMPRESSED_MARK * job.is_compressed}{json_line(job.display_args)}",
         "payload": json_line(job.payload) if job.is_job else "",
     }
     lines = [f"{name:<8} {words}" for name, words in facts.items() if words not in ("", NO_VALUE)]
@@ -148,9 +149,9 @@ def details(record: object) -> list[str] | None:
 
 
 def arguments(job: JobRecord) -> str:
-    """Return a job's arguments as one line."""
+    """Return a job's arguments as one line, with a mark before those that are stored compressed."""
     text = ", ".join(map(json_line, job.display_args))
-    return clean(text)
+    return clean(COMPRESSED_MARK * job.is_compressed + text)
 
 
 def process_words(process: RegisteredProcess) -> tuple[str, ...]:

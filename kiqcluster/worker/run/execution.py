@@ -1,13 +1,15 @@
 """Execution: a unit goes in, an outcome comes out.  It never raises, and writes nothing.
 
 Runs in: processor threads; the main thread (`interrupt`).
-1. read        bytes → payload; bytes that are not a job are buried; a unit that was reserved long ago is put back
+1. read        bytes → payload, its arguments decompressed; bytes that are not a job are buried; a unit that was
+               reserved long ago is put back
 2. resolve     name → definition; an unknown one is deferred, for a rolling deploy may bring it
 3. run         begin rows of features, then server middleware around perform, within the job's context
 4. conclude    gather the facts, ask the job's hooks, decide (decision.py); tell handlers, log and count
 5. end         features see the outcome and add rows to it
 
-Settle writes a unit's bytes back with some keys replaced; a job's changes to its own copy are not written.
+Settle writes a unit's bytes back with some keys replaced: compressed arguments stay so, and a job's changes to its own
+copy are not written.
 Counterpart: sidekiq processor.rb dispatch and job_retry.rb.
 """
 
@@ -26,6 +28,7 @@ from kiqcluster.errors import (
     MalformedPayload,
     MisfitArguments,
     OverLimit,
+    PayloadDecompressionError,
     StoreError,
     UnknownJob,
 )
@@ -38,6 +41,7 @@ from kiqcluster.process.runtime import CURRENT_JOB, JobContext, JobEnd, Run, Run
 from kiqcluster.process.tallies import DEFERRED, DROPPED, MIN_CPU_MEASURED_SECONDS, Tallies, Tally
 from kiqcluster.registry import Definition, Registry
 from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.compression import COMPRESSED, decompressed, is_compressed
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, Effect, Outcome, Requeue, Retry
 from kiqcluster.sidekiq.outcome import Interrupted as InterruptedOutcome
 from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, Payload, presentable, read, seconds, unwrap
@@ -155,6 +159,8 @@ class Execution:
         if payload["class"] == INVALID_PAYLOAD and (kept := unwrap(payload)) is not None:
             unit.payload = kept  # an entry of ours that holds bytes which were not a job, and that is retried by hand
             payload = read(kept)
+        if COMPRESSED in payload and is_compressed(payload):
+            payload = decompressed(payload)
         arguments = payload.get("args")
         if arguments is None:
             payload["args"] = []  # Ruby calls perform without arguments
@@ -176,6 +182,8 @@ class Execution:
         entry = None
         if isinstance(payload, dict):
             entry = self._entry(unit, {**retry.describe_error(error), "failed_at": now, "retry_count": 0}, now)
+        if isinstance(error, PayloadDecompressionError):
+            self._tally(self._registry.find(read(unit.payload))[0], unit.queue).count("dead")
         return decide(
             Facts(ending=Ending.NOT_A_JOB, now=now, raw=unit.payload, queue=unit.queue, entry=entry, error=error)
         )

@@ -1,0 +1,46 @@
+"""The examples of docs/guarantees.md about what a payload says of itself: its size, its version, its expiry."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kiqcluster.sidekiq.compression import decompressed
+from kiqcluster.sidekiq.ruby_json import decode
+from kiqcluster.store import Store
+from tests.kit import ROOT, RedisServer
+
+PAGE = (ROOT / "docs/guarantees.md").read_text()
+
+
+def example(title: str) -> str:
+    """Return the Python example of a section."""
+    section = PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    return "\n".join(re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL))
+
+
+def output(source: str, folder: Path, server: RedisServer) -> str:
+    """Run an example; return what it prints."""
+    (folder / "example.py").write_text(source)
+    environ = {"REDIS_URL": server.url, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "example.py"], cwd=folder, env=environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_example_of_the_size_limiter(tmp_path: Path, store: Store, redis_server: RedisServer) -> None:
+    printed = output(f"import secrets\n{example('Size limiter')}", tmp_path, redis_server)
+
+    stored = [decode(raw) for raw in store.call("LRANGE", "queue:default", 0, -1)]
+    assert printed == "index True\n"
+    assert [(each["class"], each["compressed"]) for each in stored] == [("import_dump", True), ("index", True)]
+    assert decompressed(stored[1])["args"] == ["again " * 100_000]
+
+
+@pytest.mark.parametrize("name", re.findall(r"`(test_\w+)`", PAGE))
+def test_the_page_names_tests_that_exist(name: str) -> None:
+    assert any(f"def {name}(" in path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))

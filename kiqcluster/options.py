@@ -59,6 +59,7 @@ class PushOptions(TypedDict, total=False):
     tags: list[str]
     log_level: Literal["debug", "info", "warning", "error"]
     wait_replicas: int
+    version: int
 
 
 class JobOptions(PushOptions, total=False):
@@ -120,6 +121,7 @@ OPTIONS: dict[str, Option] = {
         Option(
             "log_level", lambda value: value in ("debug", "info", "warning", "error"), "debug, info, warning or error"
         ),
+        Option("version", _is_number, "the version of the arguments, 0 or more"),
         Option("active_job", lambda value: isinstance(value, bool), "True or False", on_wire=False),
         Option("wait_replicas", _is_number, "how many replicas confirm a push", on_wire=False),
         Option("queue_namespace", _is_text, "the part of the queue's name before the colon", on_wire=False),

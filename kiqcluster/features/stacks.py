@@ -17,6 +17,7 @@ from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from kiqcluster.features.rate_limits import RateLimits
+from kiqcluster.features.versions import VersionCheck
 from kiqcluster.process.in_force import InForce
 from kiqcluster.process.runtime import JobEnd, Push, Run
 from kiqcluster.registry import Definition
@@ -111,7 +112,7 @@ class Stacks:
 
 # Order matters: a guarantee that may refuse a push comes before one that only records it; on the server, the cheapest
 # check comes first.
-STACKS = InForce(Stacks(client=(), server=(RateLimits(),)))
+STACKS = InForce(Stacks(client=(), server=(VersionCheck(), RateLimits())))
 
 
 def current_stacks() -> Stacks:

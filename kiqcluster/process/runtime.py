@@ -27,7 +27,7 @@ from kiqcluster.process.in_force import InForce
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Effect, Outcome
-from kiqcluster.sidekiq.payload import Jid, Payload
+from kiqcluster.sidekiq.payload import VERSION, Jid, Payload
 from kiqcluster.store import Store, is_outage
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "current_setup",
     "exit_process",
     "using_setup",
+    "version_of",
 ]
 
 ErrorHandler = Callable[[Exception, dict[str, Any]], object]
@@ -82,6 +83,11 @@ class JobContext:
         return str(self.payload.get("jid", ""))
 
     @property
+    def version(self) -> int:
+        """The version of the class that enqueued the job (option `version`), 0 where that declared none."""
+        return version_of(self.payload)
+
+    @property
     def stopping(self) -> bool:
         return self.is_asked_to_stop or self._stopping.is_set() or self._is_fenced(self._identity)
 
@@ -89,6 +95,12 @@ class JobContext:
     def fenced(self) -> bool:
         """Whether others may run this job now: its worker was recovered, or could not reach Redis for too long."""
         return self._is_fenced(self._identity)
+
+
+def version_of(payload: Payload) -> int:
+    """Return the version of a payload's arguments; 0 where it names none, as in GitLab."""
+    value = payload.get(VERSION)
+    return value if type(value) is int else 0
 
 
 # The shard of the surrounding `Client.via`, None for the configured Redis.

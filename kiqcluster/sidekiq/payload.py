@@ -33,6 +33,7 @@ __all__ = [
     "MALFORMED",
     "MAX_EPOCH_SECONDS",
     "MAX_NESTING",
+    "VERSION",
     "WRAPPERS",
     "Jid",
     "Payload",
@@ -64,6 +65,7 @@ JID_BYTES = 12  # each of them two hex digits of a jid
 MAX_NESTING = 99  # levels, including the payload itself; Ruby's parser stops at 100
 INVALID_PAYLOAD = "Kiqcluster::InvalidPayload"  # class of an entry that keeps bytes which are not a job
 WRAPPERS = ("ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper", "Sidekiq::ActiveJob::Wrapper")  # to 7, from 8
+VERSION = "version"  # key of the version of the arguments (GitLab)
 MALFORMED = "kiq_malformed"  # key of the values that a Ruby page cannot show
 MAX_BACKTRACE_BYTES = 10_000_000  # of an unpacked backtrace: any process may have stored it
 GROUP_SYNTAX = frozenset(" ,=*")  # characters with a meaning in a queue group (queue_groups.py)

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -32,6 +33,13 @@ def output(source: str, folder: Path, server: RedisServer) -> str:
     return done.stdout
 
 
+def drained(source: str, first_push: str) -> str:
+    """Return an example whose pushes go to memory, from this one on, and run there.  No Redis is asked."""
+    declarations, _, pushes = source.partition(f"\n{first_push}")
+    run = indent(f"{first_push}{pushes}\njobs.drain()\n", "    ")
+    return f"from kiqcluster.testing import fake\n{declarations}\nwith fake() as jobs:\n{run}"
+
+
 def test_the_example_of_the_size_limiter(tmp_path: Path, store: Store, redis_server: RedisServer) -> None:
     printed = output(f"import secrets\n{example('Size limiter')}", tmp_path, redis_server)
 
@@ -39,6 +47,12 @@ def test_the_example_of_the_size_limiter(tmp_path: Path, store: Store, redis_ser
     assert printed == "index True\n"
     assert [(each["class"], each["compressed"]) for each in stored] == [("import_dump", True), ("index", True)]
     assert decompressed(stored[1])["args"] == ["again " * 100_000]
+
+
+def test_the_example_of_versions(tmp_path: Path, store: Store, redis_server: RedisServer) -> None:
+    source = drained(example("Versions"), "resize.perform_async")
+
+    assert output(source, tmp_path, redis_server) == "resize a.png to 320\nresize b.png to 640\n"
 
 
 @pytest.mark.parametrize("name", re.findall(r"`(test_\w+)`", PAGE))

@@ -27,6 +27,8 @@ from kiqcluster.ctl.text.tables import (
     text_column,
     truncate,
 )
+from kiqcluster.features.versions import DEFERRED_BY_VERSION
+from kiqcluster.sidekiq.payload import VERSION
 
 __all__ = [
     "BUSY_COLUMNS",
@@ -257,6 +259,8 @@ def _error(entry: SortedEntry) -> str:
         count = entry["deferred_count"]
         tries = format_number(count) if isinstance(count, int) else NO_VALUE
         return f"no worker of {clean(entry.queue)} knows this class; tries so far: {tries}"
+    if entry["deferred_by"] == DEFERRED_BY_VERSION and entry.error_class is None:
+        return f"version {json_line(entry[VERSION])} is newer than the workers of {clean(entry.queue)}"
     return clean(_failure(entry))
 
 

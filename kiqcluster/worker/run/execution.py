@@ -33,6 +33,7 @@ from kiqcluster.errors import (
     UnknownJob,
 )
 from kiqcluster.features.stacks import current_stacks
+from kiqcluster.features.versions import is_newer
 from kiqcluster.ipc import forks
 from kiqcluster.ipc.forks import Forks, exit_forked_children, exit_if_forked
 from kiqcluster.limits import DEFERRED_BY
@@ -225,7 +226,8 @@ class Execution:
         generation = Forks.generation
         try:
             arguments = payload["args"]
-            if not definition.fewest <= len(arguments) <= definition.most and (misfit := definition.fits(arguments)):
+            is_misfit = not definition.fewest <= len(arguments) <= definition.most
+            if is_misfit and not is_newer(payload, definition) and (misfit := definition.fits(arguments)):
                 raise MisfitArguments(misfit)  # noqa: TRY301  # concluded like any error of the job
             if run.features and (refused := self._not_admitted(run, payload, definition)) is not None:
                 return refused

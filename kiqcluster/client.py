@@ -33,7 +33,7 @@ from kiqcluster.errors import (
     StoreError,
     UsageError,
 )
-from kiqcluster.features import size_limiter
+from kiqcluster.features import expiry, size_limiter
 from kiqcluster.features.stacks import current_stacks
 from kiqcluster.process.durations import due_at
 from kiqcluster.process.runtime import VIA, Push, Ready, Setup, current_setup
@@ -180,7 +180,7 @@ class Client:
             name, options, envelop = definition.enveloping(options, self._clock.now())
             lists = _each(lists, envelop)
         jobs: Sequence[Ready | None] | None = None
-        if not current_stacks().client_of(definition):
+        if not current_stacks().client_of(definition) and expiry.EXPIRES_IN not in options:
             jobs = self._prepare_alike(name, options, lists, times, definition)
         if jobs is None:
             jobs = _each(
@@ -252,6 +252,8 @@ class Client:
             push.payload["enqueued_at"] = stamp(self._clock.now())
         elif push.at is not due:  # middleware has changed the time
             push.at = due_at(push.at, self._clock.now())
+        if expiry.EXPIRES_IN in push.payload:
+            expiry.mark(push)
         try:
             encoded = ruby_json.encode(push.payload)
         except (TypeError, ValueError, RecursionError) as error:

@@ -38,6 +38,7 @@ FOREIGN_NAMES = {  # name in other systems → name here
     "priority": "urgency",
     "replicas": "wait_replicas",
 }
+MAX_DURATION_SECONDS = 1e9  # a larger number is a point in time, or a mistake
 VERBS = {
     "delay": "perform_in",
     "countdown": "perform_in",
@@ -60,6 +61,7 @@ class PushOptions(TypedDict, total=False):
     log_level: Literal["debug", "info", "warning", "error"]
     wait_replicas: int
     version: int
+    expires_in: float
 
 
 class JobOptions(PushOptions, total=False):
@@ -108,6 +110,11 @@ def _is_number(value: Any) -> bool:
     return _is_count(value) and not isinstance(value, bool)
 
 
+def _is_duration(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 < value < MAX_DURATION_SECONDS
+
+
 OPTIONS: dict[str, Option] = {
     option.name: option
     for option in (
@@ -122,6 +129,7 @@ OPTIONS: dict[str, Option] = {
             "log_level", lambda value: value in ("debug", "info", "warning", "error"), "debug, info, warning or error"
         ),
         Option("version", _is_number, "the version of the arguments, 0 or more"),
+        Option("expires_in", _is_duration, "seconds, more than 0"),
         Option("active_job", lambda value: isinstance(value, bool), "True or False", on_wire=False),
         Option("wait_replicas", _is_number, "how many replicas confirm a push", on_wire=False),
         Option("queue_namespace", _is_text, "the part of the queue's name before the colon", on_wire=False),

@@ -12,9 +12,11 @@ Counterpart: sidekiq scheduled.rb, and add_to_queue and retry in api.rb.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 
 from kiqcluster.errors import MalformedPayload
 from kiqcluster.features import size_limiter
+from kiqcluster.features.expiry import EXPIRY, is_expired
 from kiqcluster.process.runtime import Push, Setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, Payload, read, stamp, unwrap, wrap
@@ -34,7 +36,10 @@ def enqueued(setup: Setup, old: bytes, now: float) -> Move:
 
 
 def added(setup: Setup, old: bytes, now: float) -> Move:
-    """Return the move of an entry that somebody moves by hand.  Raises any error of middleware."""
+    """Return the move of an entry that somebody moves by hand: it runs even if it had expired.
+
+    Raises any error of middleware.
+    """
     return _by_hand(setup, old, now, lambda _: {})
 
 
@@ -55,7 +60,7 @@ def _by_hand(setup: Setup, old: bytes, now: float, change: Callable[[Payload], P
         payload = read(raw)
     except MalformedPayload as error:
         return Move(old, "push", queue, _harmless(old, raw, queue, error, now))
-    return _pushed(setup, old, raw, now, change(payload))
+    return _pushed(setup, old, raw, now, change(payload), {EXPIRY} if is_expired(payload, now) else set())
 
 
 def _harmless(old: bytes, raw: bytes, queue: str, error: MalformedPayload, now: float) -> bytes:
@@ -87,11 +92,15 @@ def _kept(old: bytes) -> tuple[bytes, str]:
     return (old if inner is None else inner), _queue(payload)
 
 
-def _pushed(setup: Setup, old: bytes, raw: bytes, now: float, changes: Payload) -> Move:
+def _pushed(
+    setup: Setup, old: bytes, raw: bytes, now: float, changes: Payload, without: AbstractSet[str] = frozenset()
+) -> Move:
     stored = read(raw)
     pristine = size_limiter.opened(stored) if setup.client_middleware.stack else stored
     payload = {**(read(raw) if pristine is stored else size_limiter.opened(stored)), **changes}
     payload["queue"] = _queue(payload)
+    for key in without:
+        payload.pop(key, None)
     draft = Push(payload)
     push = setup.client_middleware.invoke(draft, lambda: draft)
     if push is None:

@@ -86,6 +86,7 @@ WORDING: dict[str, tuple[int, str]] = {
     # jobs
     "job_done": (logging.INFO, "done in {elapsed:.3f} s"),
     "job_failed": (logging.WARNING, "{outcome}{detail}: {error} (ran {elapsed:.3f} s)"),
+    "job_dropped": (logging.INFO, "not run, dropped: {reason}"),
     "job_interrupted": (logging.INFO, "gave way after {elapsed:.3f} s; it runs again"),
     # supervisor
     "supervisor_started": (

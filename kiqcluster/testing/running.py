@@ -43,8 +43,9 @@ def perform(raw: bytes, queue: str) -> tuple[Outcome, BaseException | None]:
         if context.get("context") in JOB_ERROR_CONTEXTS:
             raised.append(_original(error))
 
-    def note_failure(_event: str, fields: dict[str, Any]) -> None:
-        said.append(f"{fields['outcome']}: {fields['error']}")
+    def note_failure(event: str, fields: dict[str, Any]) -> None:
+        if event == "job_failed":
+            said.append(f"{fields['outcome']}: {fields['error']}")
 
     said: list[str] = []
     events = Events()

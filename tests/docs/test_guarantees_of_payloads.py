@@ -41,10 +41,10 @@ def drained(source: str, first_push: str) -> str:
 
 
 def test_the_example_of_the_size_limiter(tmp_path: Path, store: Store, redis_server: RedisServer) -> None:
-    printed = output(f"import secrets\n{example('Size limiter')}", tmp_path, redis_server)
+    printed = output(example("Size limiter"), tmp_path, redis_server)
 
     stored = [decode(raw) for raw in store.call("LRANGE", "queue:default", 0, -1)]
-    assert printed == "index True\n"
+    assert printed == ""
     assert [(each["class"], each["compressed"]) for each in stored] == [("import_dump", True), ("index", True)]
     assert decompressed(stored[1])["args"] == ["again " * 100_000]
 
@@ -53,6 +53,12 @@ def test_the_example_of_versions(tmp_path: Path, store: Store, redis_server: Red
     source = drained(example("Versions"), "resize.perform_async")
 
     assert output(source, tmp_path, redis_server) == "resize a.png to 320\nresize b.png to 640\n"
+
+
+def test_the_example_of_expiry(tmp_path: Path, store: Store, redis_server: RedisServer) -> None:
+    printed = output(drained(example("Expiry"), "offer.perform_async"), tmp_path, redis_server)
+
+    assert printed == "an offer for 1\nan offer for 3\n"
 
 
 @pytest.mark.parametrize("name", re.findall(r"`(test_\w+)`", PAGE))

@@ -27,8 +27,9 @@ from kiqcluster.ctl.text.tables import (
     text_column,
     truncate,
 )
+from kiqcluster.features.expiry import EXPIRY
 from kiqcluster.features.versions import DEFERRED_BY_VERSION
-from kiqcluster.sidekiq.payload import VERSION
+from kiqcluster.sidekiq.payload import VERSION, seconds
 
 __all__ = [
     "BUSY_COLUMNS",
@@ -140,6 +141,7 @@ def details(record: object) -> list[str] | None:
         "queue": job.queue,
         "when": format_time(job.score) if isinstance(job, SortedEntry) else "",
         "created": format_time(job.created_at),
+        "expires": format_time(seconds(job[EXPIRY])),
         "failed": format_time(job.failed_at),
         "retried": format_time(job.retried_at),
         "error": _error(job) if isinstance(job, SortedEntry) else _failure(job),

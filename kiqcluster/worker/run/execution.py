@@ -32,6 +32,7 @@ from kiqcluster.errors import (
     StoreError,
     UnknownJob,
 )
+from kiqcluster.features.size_limiter import opened
 from kiqcluster.features.stacks import current_stacks
 from kiqcluster.features.versions import is_newer
 from kiqcluster.ipc import forks
@@ -255,6 +256,8 @@ class Execution:
             is_stale = self._clock.monotonic() > unit.reserved_at + self._stale_seconds
             return REQUEUE if is_stale else None  # it may have stood still since the answer, as above
         outcome = self._deferred(run, payload, verdict)
+        if isinstance(outcome, Dropped) and verdict is not None:
+            self._runtime.events.emit("job_dropped", reason=verdict.reason)
         if not isinstance(outcome, Requeue):
             self._tally(definition.name, unit.queue).skip(DROPPED if isinstance(outcome, Dropped) else DEFERRED)
         return outcome
@@ -351,7 +354,7 @@ class Execution:
     def _interrupted(self, run: JobRun) -> Outcome:
         unit = run.unit
         try:
-            payload = read(unit.payload)
+            payload = opened(read(unit.payload))
         except MalformedPayload as error:
             return self._bury_unreadable(unit, error)
         before = payload.get("interrupted_count")

@@ -6,7 +6,7 @@ Everything public is named here; ARCHITECTURE.md says where the rest lives.
 
 from kiqcluster import limits
 from kiqcluster.client import Client
-from kiqcluster.errors import Interrupted, KiqError
+from kiqcluster.errors import Interrupted, KiqError, RetryError
 from kiqcluster.job import DISCARD, KILL, Job, job
 from kiqcluster.process.runtime import JobContext, Push, Run, current_job, current_setup
 from kiqcluster.sidekiq.outcome import Outcome
@@ -23,6 +23,7 @@ __all__ = [
     "KiqError",
     "Outcome",
     "Push",
+    "RetryError",
     "Run",
     "Store",
     "__version__",

@@ -9,6 +9,7 @@ KiqError
 │   ├── ExceedLimitError       its arguments are larger than the size limiter allows
 │   └── InvalidArguments       arguments do not fit `perform`, or are not JSON-native (`path` says where)
 ├── OverLimit                  a rate limit allows no start now; a job that raises it is deferred (`seconds`)
+├── RetryError                 raised by a job to be retried without a report to error handlers
 ├── JobKilled                  somebody has buried a job by hand; passed to death handlers
 ├── StoreError                 an operation on Redis failed, or its result is not known
 │   ├── RedisUnavailable       nothing was sent: the command certainly did not run
@@ -53,6 +54,7 @@ __all__ = [
     "RedisRefused",
     "RedisUnavailable",
     "ReplyLost",
+    "RetryError",
     "StoreError",
     "UnknownJob",
     "UsageError",
@@ -152,6 +154,13 @@ class OverLimit(KiqError):
     def __reduce__(self) -> tuple[type[OverLimit], tuple[str, float]]:
         """Be copied and pickled with both arguments."""
         return type(self), (self.name, self.seconds)
+
+
+class RetryError(KiqError):
+    """Raise it, or a class of your own below it, in a job that should be tried again for a reason that is no fault.
+
+    The failure counts and is retried as any other, but error handlers are told only of the one that is not retried.
+    """
 
 
 class JobKilled(KiqError):

@@ -14,6 +14,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Generic, TypeVar
 
+from kiqcluster.errors import RetryError
 from kiqcluster.process.events import Events
 from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import Runtime, current_setup
@@ -54,7 +55,10 @@ def perform(raw: bytes, queue: str) -> tuple[Outcome, BaseException | None]:
     watched = replace(setup, error_handlers=[*setup.error_handlers, note])
     runtime = Runtime(setup.current_config(), setup.current_store(), watched, events, rng=Random(SEED))
     execution = Execution(runtime, current_registry(), JobMetrics(1, list), threading.Event())
-    outcome = execution.execute(JobRun(Unit(queue, raw, token="", identity=""), runtime.clock.now()))
+    run = JobRun(Unit(queue, raw, token="", identity=""), runtime.clock.now())
+    outcome = execution.execute(run)
+    if not raised and isinstance(run.failure, RetryError):
+        raised.append(run.failure)  # of which no handler is told
     if not raised:
         return outcome, RuntimeError(said[0]) if said else None
     error = raised[0]

@@ -293,6 +293,7 @@ def test_the_public_names_are_these() -> None:
         "KiqError",
         "Outcome",
         "Push",
+        "RetryError",
         "Run",
         "Store",
         "__version__",

@@ -29,6 +29,7 @@ from kiqcluster.errors import (
     MisfitArguments,
     OverLimit,
     PayloadDecompressionError,
+    RetryError,
     StoreError,
     UnknownJob,
 )
@@ -348,7 +349,8 @@ class Execution:
         )
         outcome = self._decide(facts, definition, {**payload, **plan.changes}, error)
         run.failure = raised
-        self._setup.notify_error_handlers(error, {"context": "job", "job": payload, "queue": unit.queue})
+        if not (isinstance(raised, RetryError) and isinstance(outcome, Retry)):
+            self._setup.notify_error_handlers(error, {"context": "job", "job": payload, "queue": unit.queue})
         return outcome
 
     def _interrupted(self, run: JobRun) -> Outcome:
@@ -483,7 +485,7 @@ class Execution:
 
     def _log_failed(self, outcome: str, error: BaseException, elapsed: float = 0.0, detail: str = "") -> None:
         described = retry.describe_error(error)
-        trace = "" if isinstance(error, CannotRun) else retry.trace(error)
+        trace = "" if isinstance(error, CannotRun | RetryError) else retry.trace(error)
         text = f"{described['error_class']}: {described['error_message']}"
         self._runtime.events.emit(
             "job_failed", outcome=outcome, detail=detail, elapsed=elapsed, error=text, traceback=trace

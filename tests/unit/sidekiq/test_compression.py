@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import tracemalloc
 import zlib
 from typing import Any
 
@@ -99,8 +100,16 @@ def test_a_bomb_costs_the_memory_of_the_limit_only() -> None:
     maker = zlib.compressobj(9)
     bomb = b"".join(maker.compress(b"[" + b"0," * 500_000) for _ in range(20)) + maker.flush()
 
-    with pytest.raises(PayloadDecompressionError, match="more than 1000 bytes"):
-        decompressed(payload(args=[base64.b64encode(bomb).decode()]), 1_000)
+    stored = base64.b64encode(bomb).decode()
+    tracemalloc.start()
+    try:
+        with pytest.raises(PayloadDecompressionError, match="more than 1000 bytes"):
+            decompressed(payload(args=[stored]), 1_000)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert most < 3 * len(stored) + 100_000 < 1_000_000  # of 20 MB
 
 
 @pytest.mark.parametrize(

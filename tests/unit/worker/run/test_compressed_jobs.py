@@ -136,6 +136,15 @@ def test_one_that_is_interrupted_or_of_an_unknown_class_keeps_them(worker: Worke
     assert stored(worker.run_bytes(raw), raw)["deferred_by"] == "unknown_class"
 
 
+def test_features_get_them_of_one_that_a_forced_stop_cuts_off_before_it_begins(worker: Worker, ran: list[Any]) -> None:
+    seen: list[Any] = []
+    worker.play(Feature(end=lambda end: seen.append(end.payload["args"]) or []))  # type: ignore[func-returns-value]
+
+    worker.execution.interrupt(JobRun(Unit("default", packed("keep", TEXT), "token", "me"), 0.0))
+
+    assert seen == [[TEXT]]
+
+
 @pytest.mark.parametrize(
     ("arguments", "kind"),
     [

@@ -48,6 +48,7 @@ WORKER_COMMANDS: dict[str, Sequence[str] | None] = {
     "LPUSH": ("x",),
     "LRANGE": ("0", "0"),
     "LTRIM": ("0", "0"),
+    "PEXPIRE": (str(PROBE_TTL_SECONDS * 1_000),),
     "RPUSH": ("x",),
     "SADD": ("x",),
     "SCARD": (),
@@ -68,6 +69,8 @@ WORKER_COMMANDS: dict[str, Sequence[str] | None] = {
     "ZRANGEBYSCORE": ("0", "0"),
     "ZREM": ("x",),
     "ZREMRANGEBYRANK": ("0", "0"),
+    "ZREMRANGEBYSCORE": ("0", "0"),
+    "ZREVRANGE": ("0", "0"),
     "ZSCORE": ("x",),
 }
 COMMANDS_WITHOUT_KEY: dict[str, Sequence[str]] = {

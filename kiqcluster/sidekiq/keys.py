@@ -208,6 +208,37 @@ class Keys:
         """hash: starts within a rate limit, by its kind (rates.lua); lives as long as the limit needs it."""
         return f"{self.prefix}kiq:rate:{name}"
 
+    def slots(self, name: str, key: str = "") -> str:
+        """set: holders of places in a concurrency limit; beside it `:parked`, `:turns` and `:places` (parked.lua).
+
+        key: of a limit that counts for each key by itself.
+        """
+        return f"{self.prefix}kiq:slots:{name}|{key}" if key else f"{self.prefix}kiq:slots:{name}"
+
+    def parked(self, slots: str) -> str:
+        """zset: `queue key NUL payload` of the jobs that wait for a place, by the time of their first parking, µs."""
+        return f"{slots}:parked"
+
+    @property
+    def parked_sets(self) -> str:
+        """set: keys of the sets of places for which jobs wait, or have waited a short time ago."""
+        return f"{self.prefix}kiq:parked"
+
+    @property
+    def limits(self) -> str:
+        """hash: name → limit that a worker used last; `<name>|override` → `<limit> <until, ms>` by Redis' clock."""
+        return f"{self.prefix}kiq:limits"
+
+    @property
+    def limit_ends(self) -> str:
+        """zset: name of a limit by the epoch second at which its override ends."""
+        return f"{self.prefix}kiq:limits:ends"
+
+    @property
+    def limit_sweep(self) -> str:
+        """string: guard of the look at parked jobs, so that a fleet looks once a minute."""
+        return f"{self.prefix}kiq:limits:sweep"
+
     def control(self, identity: str) -> str:
         """list: control messages (process_registry.py) for a process or, through it, for its supervisor; 60 s."""
         return f"{self.prefix}kiq:control:{identity}"

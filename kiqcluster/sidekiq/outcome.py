@@ -131,8 +131,9 @@ class Dropped(Outcome):
 class Parked(Outcome):
     """The job was not started: it waits until a member leaves a full set.
 
-    key: of the set (begin.lua, `enter`).  largest: most members of the set.
+    key: of the set (begin.lua, `enter`).  largest: most members of the set.  name: of a limit that may be overridden.
     """
 
     key: str
     largest: int
+    name: str = ""

@@ -42,6 +42,7 @@ __all__ = [
     "RESYNC",
     "RETURN_WAKE_LISTS",
     "SEND",
+    "SEND_PARKED",
     "SETTLE",
     "STALE_HANDS",
     "TRIM_DEAD",
@@ -117,6 +118,7 @@ PUBLISH = load("publish")
 PUSH = load("push")
 RATE = load("rate")
 SEND = load("send")
+SEND_PARKED = load("send_parked")
 
 
 def row_words(rows: Sequence[Effect], keys: list[str], index_by_key: dict[str, int]) -> list[Word]:

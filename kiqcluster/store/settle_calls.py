@@ -85,8 +85,8 @@ class SettleCalls:
                 return (Effect("rpush", queue, (payload,)),)
             case Deferred(payload=payload, at=at):
                 return (Effect("zadd", self._keys.schedule, (repr(at), payload)),)
-            case Parked(key=key, largest=largest):
-                return (Effect("park", key, (queue, largest)),)
+            case Parked(key=key, largest=largest, name=name):
+                return (Effect("park", key, (queue, largest, name)),)
         return ()
 
 

@@ -376,6 +376,18 @@ def slots(store: Store, key: str = SLOTS) -> set[str]:
     return {member.decode() for member in store.call("SMEMBERS", key)}
 
 
+def park(store: Store, *payloads: str, queue: str = "other", key: str = SLOTS) -> None:
+    """Have jobs wait in the line of a set, in this order."""
+    for place, payload in enumerate(payloads, 1):
+        store.call("ZADD", f"{key}:parked", place, f"{store.keys.queue(queue)}\0{payload}")
+
+
+def parked(store: Store, key: str = SLOTS) -> list[str]:
+    """Return the jobs in the line of a set, the first one first."""
+    entries: list[bytes] = store.call("ZRANGE", f"{key}:parked", 0, -1)
+    return [entry.decode().partition("\0")[2] for entry in entries]
+
+
 class TestBegin:
     @pytest.fixture
     def units(self, engine: Engine, store: Store) -> list[Unit]:
@@ -538,13 +550,13 @@ class TestHolds:
         for number, later in enumerate(reserve(engine, 2, "other", call=2).units):
             assert engine.begin_run(later, [enter(1, "park")]).action == "park"
             settle(engine, (later, Parked(SLOTS, 1)))
-            assert store.call("LLEN", f"{SLOTS}:parked") == number + 1
+            assert len(parked(store)) == number + 1
         assert queue(store, "other") == []
 
         settle(engine, (unit, Done()))
 
         assert queue(store, "other") == ["b"]
-        assert store.call("LLEN", f"{SLOTS}:parked") == 1
+        assert parked(store) == ["c"]
 
     @pytest.mark.parametrize("is_cancelled", [False, True])
     def test_a_job_that_begins_or_is_refused_sends_a_parked_one_back_while_there_is_room(
@@ -553,15 +565,15 @@ class TestHolds:
         """Its turn may be one that a release gave it; a job that does not enter will release nothing."""
         push(store, "default", "a")
         (unit,) = reserve(engine, 1, call=2).units
-        store.call("RPUSH", f"{SLOTS}:parked", *(f"{store.keys.queue('other')}\0{each}" for each in "bc"))
+        park(store, "b", "c", "d", "e")
         if is_cancelled:
             store.call("SET", CANCELLED, "1")
 
         verdict = engine.begin_run(unit, [Effect("absent", CANCELLED, ("drop",)), enter(3, "park")])
 
-        assert verdict.action == ("drop" if is_cancelled else "go")
-        assert queue(store, "other") == ["b"]
-        assert store.call("LLEN", f"{SLOTS}:parked") == 1
+        assert verdict.action == ("drop" if is_cancelled else "park"), "it came later than those who wait"
+        assert queue(store, "other") == ["d", "c", "b"], "the first one is fetched first"
+        assert parked(store) == ["e"]
 
     @pytest.mark.parametrize("broken", ["of a broken queue", "not a job at all"])
     def test_what_cannot_leave_a_parked_list_holds_up_no_other(
@@ -569,18 +581,17 @@ class TestHolds:
     ) -> None:
         store.call("SET", store.keys.queue("broken"), "no list")
         junk = broken if broken == "not a job at all" else f"{store.keys.queue('broken')}\0{broken}"
-        parked = f"{SLOTS}:parked"
-        store.call("RPUSH", parked, junk, junk, f"{store.keys.queue('other')}\0b")
+        store.call("ZADD", f"{SLOTS}:parked", 1, junk, 2, f"{junk} too", 3, f"{store.keys.queue('other')}\0b")
 
         settle(engine, (unit, Done()))
 
         assert queue(store, "other") == ["b"]
-        assert store.call("LRANGE", parked, 0, -1) == [junk.encode()] * 2
+        assert store.call("ZRANGE", f"{SLOTS}:parked", 0, -1) == [junk.encode(), f"{junk} too".encode()]
 
     def test_parked_jobs_go_on_when_somebody_has_deleted_the_set(
         self, engine: Engine, store: Store, unit: Unit
     ) -> None:
-        store.call("RPUSH", f"{SLOTS}:parked", f"{store.keys.queue('other')}\0b")
+        park(store, "b")
         store.call("DEL", SLOTS)
 
         settle(engine, (unit, Done()))
@@ -650,7 +661,7 @@ class TestHolds:
         store.call("SET", store.keys.queue("other"), "no list")
 
         assert settle(engine, (unit, Done())) == 1
-        assert store.call("LLEN", f"{SLOTS}:parked") == 1
+        assert parked(store) == ["b"]
 
     @pytest.mark.parametrize("key", [SLOTS, "kiq:held:" + ME.identity])
     def test_a_broken_key_keeps_no_unit(self, engine: Engine, store: Store, unit: Unit, key: str) -> None:
@@ -1378,7 +1389,7 @@ def scene_unpark(engine: Engine, store: Store) -> Callable[[], object]:
 def scene_begin(engine: Engine, store: Store) -> Callable[[], object]:
     push(store, "default", "job-1")
     (unit,) = reserve(engine, 1).units
-    store.call("RPUSH", f"{SLOTS}:parked", f"{store.keys.queue('default')}\0job-2")
+    park(store, "job-2", queue="default")
     return lambda: engine.begin_run(unit, [enter(5, "park"), enter(5, "park", "other")])
 
 
@@ -1570,7 +1581,7 @@ def test_a_begin_that_fails_after_any_of_its_calls_leaves_nothing_that_recovery_
         assert (slots(store), slots(store, "other")) == (set(), set())
         places = [
             *queue(store),
-            *(entry.decode().partition("\0")[2] for entry in store.call("LRANGE", f"{SLOTS}:parked", 0, -1)),
+            *parked(store),
         ]
         assert set(places) == {"job-1", "job-2"}
         if not has_failed:

@@ -1,7 +1,8 @@
 """Limits and guarded pushes, played by a feature of the model's own (ADR 18).
 
-Only a few limited jobs run at once: a begin row enters a set, or has the job parked.  Beside it, a job may be
-cancelled, and the feature may be closed for a while: rows that drop and defer.  A unique job is pushed by a claim.
+Only a few limited jobs run at once: a begin row enters a set, or has the job parked.  Another limit may be in force for
+a while.  Beside it, a job may be cancelled, and the feature may be closed for a while: rows that drop and defer.  A
+unique job is pushed by a claim.
 
 1. begin_rows   what must be true before a limited job runs
 2. LimitState   what Redis knows of places and parked jobs, and what must be true of it at any time
@@ -29,9 +30,13 @@ __all__ = [
     "CLOSED",
     "INDEX",
     "LOCK",
+    "NAME",
+    "NO_LIMIT",
+    "OVERRIDES",
     "PARKED",
     "RULES",
     "SLOTS",
+    "TURNS",
     "LimitState",
     "Violation",
     "begin_rows",
@@ -40,6 +45,8 @@ __all__ = [
 ]
 
 SLOTS, PARKED, CLOSED = "kiq:test:slots", "kiq:test:slots:parked", "kiq:test:closed"
+TURNS, NAME, OVERRIDES = "kiq:test:slots:turns", "test", "kiq:limits"
+NO_LIMIT = 1_000
 LOCK, INDEX = "kiq:test:lock", "kiq:test:index"
 
 
@@ -63,7 +70,7 @@ def begin_rows(payload: bytes, largest: int) -> list[Effect]:
     return [
         Effect("absent", cancelled(payload.rstrip(b"+")), ("drop",)),
         Effect("absent", CLOSED, ("defer 1",)),
-        Effect("enter", SLOTS, (largest, "park")),
+        Effect("enter", SLOTS, (largest, NAME, "park")),
     ]
 
 
@@ -128,14 +135,14 @@ MOVERS = ("SETTLE", "RECOVER", "RESYNC")
 RULES: dict[str, tuple[Sequence[str], str, str, str]] = {
     "begin counts places": (
         ["BEGIN"],
-        "or redis.call('SCARD', key) < tonumber(arguments[1])",
-        "or true",
-        "too many hold a place",
+        "or largest == 0 then return true end",
+        "or true then return true end",
+        "too many hold a place|overtaken",
     ),
     "begin asks whether the unit is held": (
         ["BEGIN"],
-        "if not redis.call('HGET', KEYS[1], ARGV[1]) and not take_over(KEYS[1], ARGV[1]) then return {'LOST'} end",
-        "",
+        "if not payload then return {'LOST'} end",
+        "payload = payload or ''",
         "not in flight",
     ),
     "begin registers the place": (
@@ -164,21 +171,51 @@ RULES: dict[str, tuple[Sequence[str], str, str, str]] = {
     ),
     "a release sends a parked job back": (
         MOVERS,
-        "unpark(row[index])",
+        "unpark(row[index], 1)",
         "--",
         "stranded",
     ),
     "parking looks for room": (
         ["SETTLE"],
-        "if redis.call('SCARD', key) < tonumber(arguments[2]) then return",
-        "if false then return",
+        "fill(key, limit_in_force(key, arguments[2], arguments[3]))",
+        "",
         "stranded",
     ),
     "a job that is refused lets another have its turn": (
         ["BEGIN"],
-        "row[1] == 'enter' and redis.pcall('SCARD', row[2])",
-        "false",
+        "fill(row[2], row[4])",
+        "",
         "stranded",
+    ),
+    "a job that did not begin gives up its turn": (
+        ["BEGIN"],
+        "end_turn(row[2], is_parked)",
+        "",
+        "stranded",
+    ),
+    "who comes later parks behind": (
+        ["BEGIN"],
+        "and redis.call('EXISTS', parked_at(key)) == 0",
+        "",
+        "overtaken",
+    ),
+    "a place is kept for a job on its way": (
+        ["BEGIN"],
+        "return largest - members - (type(turns) == 'number' and turns or 0)",
+        "return largest - members",
+        "overtaken",
+    ),
+    "a job that is parked again keeps its place": (
+        ["SETTLE"],
+        "local known = redis.pcall('HGET', places_at(key), digest)",
+        "local known",
+        "overtaken",
+    ),
+    "a limit may be overridden": (
+        ["BEGIN"],
+        "if override and tonumber(ends) > server_ms() then return tonumber(override), is_new end",
+        "",
+        "too many hold a place|overtaken",
     ),
     "a push asks its guards": (
         ["PUSH"],

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import Enum
+from hashlib import sha1
 from random import Random
 from typing import Any, Protocol, cast
 
@@ -44,7 +45,7 @@ from kiqcluster.store import engine as engine_module
 from kiqcluster.store.connection import Connection
 from kiqcluster.store.engine import Engine
 from kiqcluster.store.entry_moves import DeadSetLimits, Move
-from kiqcluster.store.scripts import Script, Word
+from kiqcluster.store.scripts import SEND_PARKED, Script, Word
 from kiqcluster.store.units import ALL_SUSPECT, ANY_DEATHS, BeginVerdict, Member, Reserved, Settlement, Unit
 from kiqcluster.worker.run.decision import Ending, Facts, decide
 from tests.properties import limits
@@ -139,6 +140,8 @@ class World:
         self.replica: Snapshot | None = None
         self.born = 0
         self.largest = 2  # limited jobs that may run at once
+        self.override: int | None = None  # another limit in force
+        self.most_held = 0  # places that may be taken: more than the limit after it was lowered
         self.expired = 0  # claims of unique jobs that have ended
         self.has_skipped_begin = False  # a limited job has ended without asking for a place, so it releases none
         modules = (engine_module, reserve_calls, settle_calls, wait_lists, guarded_push)
@@ -204,14 +207,52 @@ class World:
 
     def cancel(self, count: int) -> None:
         """Cancel the parked jobs that come next: they are dropped before they begin."""
-        for entry in self.raw(("LRANGE", PARKED, 0, count - 1))[0]:
+        for entry in self.raw(("ZRANGE", PARKED, 0, count - 1))[0]:
             self.raw(("SET", limits.cancelled(job_of(entry.partition(b"\0")[2])), "1"))
 
     def sweep_parked(self) -> None:
-        """Send parked jobs back, as the sweep of a feature does."""
-        for entry in self.raw(("LRANGE", PARKED, 0, -1), ("DEL", PARKED))[0]:
-            queue, _, payload = entry.partition(b"\0")
-            self.raw(("RPUSH", queue, payload))
+        """Look at the line of parked jobs a while later: what was sent back and never began counts as gone."""
+        for digest in self.raw(("ZRANGE", limits.TURNS, 0, -1))[0]:
+            self.raw(("ZADD", limits.TURNS, 1, digest))
+        self.send_parked()
+
+    def send_parked(self) -> None:
+        self.raw(("EVAL", SEND_PARKED.text, 2, SLOTS, "kiq:members", self.largest, limits.NAME))
+
+    def set_limit(self, override: int | None) -> None:
+        """Put another limit into force, None for the one that jobs declare."""
+        self.override = override
+        field = f"{limits.NAME}|override"
+        (held,) = self.raw(("SCARD", SLOTS))
+        self.raw(
+            ("HDEL", limits.OVERRIDES, field)
+            if override is None
+            else ("HSET", limits.OVERRIDES, field, f"{override} {10**14}")
+        )
+        self.most_held = max(held, self.limit)
+        self.send_parked()
+
+    def line(self) -> list[bytes]:
+        """Return the parked jobs, the first one first."""
+        return [entry.partition(b"\0")[2] for entry in self.raw(("ZRANGE", PARKED, 0, -1))[0]]
+
+    @property
+    def limit(self) -> int:
+        """The limit in force."""
+        limit = self.largest if self.override is None else self.override
+        return max(0, limit or limits.NO_LIMIT)
+
+    def is_next(self, unit: Unit) -> bool:
+        """Return whether a job may begin by the order in which jobs were parked: no other waits or is on its way."""
+        digest = sha1(unit.payload, usedforsecurity=False).hexdigest()
+        turn, parked, turns, held, is_held = self.raw(
+            ("ZSCORE", limits.TURNS, digest),
+            ("ZCARD", PARKED),
+            ("ZCOUNT", limits.TURNS, 2, "+inf"),
+            ("SCARD", SLOTS),
+            ("SISMEMBER", SLOTS, f"{unit.identity}/{unit.token}"),
+        )
+        return bool(is_held or turn or self.limit == limits.NO_LIMIT or not (parked or held + turns >= self.limit))
 
     def number(self) -> int:
         self.born += 1
@@ -272,6 +313,7 @@ class World:
         self.late, self.armed, self.to_forget = [], [], []
         for process in self.processes:
             process.doubtful |= process.held.keys()
+        self.set_limit(self.override)
 
     # processes
 
@@ -328,7 +370,7 @@ class World:
         for each in holders:
             each.check(inflight)
         running = {name for each in holders for name in each.limited()}
-        places.check(inflight, running, self.largest)
+        places.check(inflight, running, max(self.limit, self.most_held))
         places.check_pushes({job for job in self.jobs if job.startswith(b"unique")}, self.expired)
         return members
 
@@ -337,6 +379,8 @@ class World:
         self.is_away = False
         self.mend()
         self.raw(("DEL", limits.CLOSED))
+        if self.override is not None:
+            self.set_limit(None)
         for process in self.processes:
             if process.is_frozen and rng.random() < 0.5:
                 process.is_frozen = False
@@ -354,6 +398,7 @@ class World:
         self._until_done(last)
         while self.to_forget:
             self.forget(0)
+        self.sweep_parked()
         members = self.check()
         places = (b"queue:", b"kiq:wake:", b"kiq:inflight:", b"kiq:held:", SLOTS.encode())
         if left := [key for key in self.raw(("KEYS", "*"))[0] if key.startswith(places)]:
@@ -370,6 +415,7 @@ class World:
                 process.unsure |= turn == 0  # the check that is made once a minute (R3)
                 process.round(8)
                 for token in process.unfinished():
+                    is_busy = True
                     is_limited = not process.has_begun(token)
                     process.finish(token, "done")
                     if is_limited:
@@ -484,11 +530,14 @@ class Process:
     def begin(self, token: str, fault: Fault = Fault.NONE) -> bool:
         """Ask whether a limited job may run; if not, have its unit come to an end."""
         unit, verdict = self.held[token], None
+        is_next = self.world.is_next(unit)
         self.wire.fault = fault
         with suppress(StoreError):
             verdict = self.engine.begin_run(unit, begin_rows(unit.payload, self.world.largest))
         self.wire.fault = Fault.NONE
         if verdict is not None and verdict.action == "go":
+            if not is_next:
+                raise Violation(f"others are overtaken by {unit.payload!r}")
             self.begun.add(token)
             return True
         self.outcomes.append(Settlement(unit, refused_outcome(unit, verdict)))

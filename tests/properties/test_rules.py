@@ -15,7 +15,7 @@ import pytest
 
 from kiqcluster.store import Store
 from tests.chaos.scale import sized
-from tests.properties.limits import CLOSED, RULES, Violation, taken_out
+from tests.properties.limits import CLOSED, RULES, TURNS, Violation, taken_out
 from tests.properties.model import KINDS, QUEUES, SILENCE, SMALL_BATCH, Fault, Process, Wire, World
 
 pytestmark = pytest.mark.timeout(sized(120, 3_600))
@@ -32,6 +32,7 @@ LIMITED = {  # steps that have other weights where limited jobs are looked at
     "replicate": 3,
     "cancel": 3,
     "close_or_open": 1,
+    "set_limit": 1,
 }
 
 
@@ -59,6 +60,7 @@ class Walk:
             self.finish: 24,
             self.cancel: 0,
             self.close_or_open: 0,
+            self.set_limit: 0,
             self.expire: 2,
             self.arm: 4,
             self.ring: 7,
@@ -126,6 +128,10 @@ class Walk:
     def close_or_open(self) -> None:
         """Have limited jobs deferred for a while."""
         self.world.raw(("SET", CLOSED, "1") if self.rng.random() < 0.3 else ("DEL", CLOSED))
+
+    def set_limit(self) -> None:
+        """Have another limit in force for a while."""
+        self.world.set_limit(self.rng.choice((None, None, -1, 0, 1, 3)))
 
     def expire(self) -> None:
         self.world.expire()
@@ -279,7 +285,41 @@ def end_before_another_is_parked(world: World) -> None:
     world.calm(Random(1))
 
 
+def park_again(world: World) -> None:
+    """Two are on their way when the limit is lowered: the one that finds no room stands where it has stood."""
+    process, running = begun(world, 6)
+    line = world.line()
+    for token in running:
+        process.finish(token, "done")
+    process.round(None)
+    world.set_limit(1)
+    process.round(2)
+    assert sorted(process.begin(token) for token in process.unfinished()) == [False, True]
+    process.round(None)
+    if world.line() != [job for job in line if job in world.line()]:
+        raise Violation(f"others are overtaken by those in front: {world.line()}")
+    world.calm(Random(1))
+
+
+def overtake(world: World) -> None:
+    """The next of those that wait has not come back for long; a job that comes later is there first."""
+    world.largest = 1
+    process, (running,) = begun(world, 4)
+    process.finish(running, "done")
+    process.round(None)
+    for digest in world.raw(("ZRANGE", TURNS, 0, -1))[0]:
+        world.raw(("ZADD", TURNS, 1, digest))
+    world.push(1, QUEUES[1], "limited")
+    process.round(4)
+    later = max(process.unfinished(), key=lambda token: process.held[token].payload)
+    assert process.held[later].payload not in world.line()
+    process.begin(later)
+    world.calm(Random(1))
+
+
 SCENES = {
+    "who comes later parks behind": overtake,
+    "a job that is parked again keeps its place": park_again,
     "parking looks for room": end_before_another_is_parked,
     "resync releases": fail_over_after_a_settle,
     "a job that is refused lets another have its turn": cancel_who_is_next,

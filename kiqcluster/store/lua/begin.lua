@@ -13,29 +13,53 @@
 --   absent otherwise        the key does not exist
 --   fixed_window, sliding_window, leaky_bucket   largest seconds was_promised
 --                           one more start is within the rate (rates.lua), and is counted; else "defer <seconds>"
---   enter largest otherwise the holder is one of at most `largest` members of a set, or becomes one; every script that
---                           moves the unit removes the holder from the set
+--   enter largest [name] otherwise
+--                           the holder is one of at most `largest` members of a set, or becomes one; every script that
+--                           moves the unit removes the holder from the set.  0: no limit; below 0: nobody enters.
+--                           name: of a limit that may be overridden (parked.lua)
 --
--- A parked job goes back to its queue for each set of these rows that has room afterwards, whatever is decided.  For
+-- While jobs are parked for a set, only those enter it that were sent back in their turn: the others park behind them.
+-- Parked jobs go back to their queues for each set of these rows that has room afterwards, whatever is decided.  For
 -- this unit may have been sent back in its turn; if it does not enter now, it will never release anything.
 --
 -- Returns {"GO"}; {"LOST"} when the unit is no longer held; or {what happens to the unit, number of the first row that
 -- is not true}.  May be sent again.  Cost: O(rows).
 
+-- include parked
 -- include holds
 -- include hand_lists
 -- include rates
 
-if not redis.call('HGET', KEYS[1], ARGV[1]) and not take_over(KEYS[1], ARGV[1]) then return {'LOST'} end
+local payload = redis.call('HGET', KEYS[1], ARGV[1]) or take_over(KEYS[1], ARGV[1])
+if not payload then return {'LOST'} end
 
 local holder = ARGV[2]
+local known_digest
+local function digest()
+  known_digest = known_digest or redis.sha1hex(payload)
+  return known_digest
+end
+
+-- Returns whether this job was sent back from the line of a set.
+local function has_turn(key)
+  if redis.call('EXISTS', turns_at(key)) == 0 then return false end
+  return type(redis.pcall('ZSCORE', turns_at(key), digest())) == 'string'
+end
+
+local function end_turn(key, is_parked)
+  if redis.call('EXISTS', turns_at(key), places_at(key)) == 0 then return end
+  redis.pcall('ZREM', turns_at(key), digest())
+  if not is_parked then redis.pcall('HDEL', places_at(key), digest()) end
+end
 
 -- Each function returns whether its row is true, and may return what happens to the unit if not.  All rows are checked
 -- before any row changes anything, but that a rate promises a later time to a unit that it refuses.
 local is_true = {
   absent = function(key) return redis.call('EXISTS', key) == 0 end,
-  enter = function(key, arguments)
-    return redis.call('SMISMEMBER', key, holder)[1] == 1 or redis.call('SCARD', key) < tonumber(arguments[1])
+  enter = function(key, _, largest)
+    if redis.call('SMISMEMBER', key, holder)[1] == 1 or largest == 0 then return true end
+    if has_turn(key) then return redis.call('SCARD', key) < largest end
+    return room_of(key, largest) > 0 and redis.call('EXISTS', parked_at(key)) == 0
   end,
 }
 
@@ -57,10 +81,13 @@ end
 
 local rows, at = {}, 3
 
-local function pass_turns_on()
+local function pass_turns_on(is_parked)
   for _, row in ipairs(rows) do
-    local members = row[1] == 'enter' and redis.pcall('SCARD', row[2])
-    if type(members) == 'number' and members < tonumber(row[3][1]) then unpark(row[2]) end
+    if row[1] == 'enter' then
+      end_turn(row[2], is_parked)
+      fill(row[2], row[4])
+      if row[5] then redis.pcall('HSET', key_with_prefix_of(row[2], 'limits'), row[3][2], row[3][1]) end
+    end
   end
 end
 
@@ -68,19 +95,21 @@ while at <= #ARGV do
   local count = tonumber(ARGV[at + 2])
   local row = {ARGV[at], KEYS[tonumber(ARGV[at + 1])], {unpack(ARGV, at + 3, at + 2 + count)}}
   if not is_true[row[1]] then return redis.error_reply('ERR there is no begin row ' .. row[1]) end
+  if row[1] == 'enter' then row[4], row[5] = limit_in_force(row[2], row[3][1], count > 2 and row[3][2] or nil) end
   rows[#rows + 1] = row
   at = at + 3 + count
 end
 
 for number, row in ipairs(rows) do
-  local fine, otherwise = is_true[row[1]](row[2], row[3])
+  local fine, otherwise = is_true[row[1]](row[2], row[3], row[4])
   if not fine then
-    pass_turns_on()
-    return {otherwise or row[3][#row[3]], number}
+    otherwise = otherwise or row[3][#row[3]]
+    pass_turns_on(otherwise == 'park')
+    return {otherwise, number}
   end
 end
 for _, row in ipairs(rows) do
   if change[row[1]] then change[row[1]](row[2], row[3]) end
 end
-pass_turns_on()
+pass_turns_on(false)
 return {'GO'}

@@ -24,6 +24,7 @@
 -- Any process may send it again: the beat of a fenced process no longer counts.
 -- Cost: O(u log u) for u units in flight.
 
+-- include parked
 -- include holds
 -- include hand_lists
 -- include unit

@@ -19,6 +19,7 @@
 -- What lies in hand lists is in flight as well (hand_lists.lua).
 -- Cost: O(units in flight + tokens held), both at most a few thousand.
 
+-- include parked
 -- include holds
 -- include hand_lists
 -- include unit

@@ -17,7 +17,8 @@
 --   sadd member            (the set of queue names)
 --   zadd score member      schedule and retry
 --   release                 releases the keys that the unit holds besides its payload (holds.lua), kiq:held:<id>
---   park queue largest      the payload waits for room in a set (holds.lua); it goes to its queue if there is room by now
+--   park queue largest [name]   the payload waits for room in a set (parked.lua); the first of those that wait goes to
+--                           its queue if there is room by now
 --   absolve digest         a suspect has ended without killing its process: its count is cleared
 --   bury score member timeout largest   dead set: add; once per script, drop what is older than timeout seconds at
 --                                       that score, and all but the newest largest - 1 (dead_set.lua)
@@ -31,6 +32,7 @@
 -- include server_clock
 -- include hand_lists
 -- include dead_set
+-- include parked
 -- include holds
 
 local buried -- arguments of the last bury, for the trim
@@ -41,8 +43,8 @@ local effects = {
   lpush = function(key, arguments) redis.call('LPUSH', key, arguments[1]) end,
   absolve = function(key, arguments) redis.call('HDEL', key, arguments[1]) end,
   park = function(key, arguments, payload)
-    if redis.call('SCARD', key) < tonumber(arguments[2]) then return redis.call('RPUSH', arguments[1], payload) end
-    redis.call('RPUSH', parked_at(key), arguments[1] .. '\0' .. payload)
+    park_job(key, arguments[1], payload)
+    fill(key, limit_in_force(key, arguments[2], arguments[3]))
   end,
   release = function(key, _, _, field) release_holds(key, field) end,
   sadd = function(key, arguments) redis.call('SADD', key, arguments[1]) end,

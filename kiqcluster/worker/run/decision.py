@@ -180,7 +180,8 @@ def decide(facts: Facts) -> Outcome:
         case Disposition.PARK:
             assert facts.verdict is not None, "a verdict parks"
             assert facts.verdict.row is not None, "by the row that is not true"
-            return Parked(facts.verdict.row.key, int(facts.verdict.row.arguments[0]))
+            largest, *more = facts.verdict.row.arguments
+            return Parked(facts.verdict.row.key, int(largest), str(more[0]) if len(more) > 1 else "")
         case Disposition.RETRY:
             assert facts.entry is not None, "only what Ruby can enqueue is retried"
             return Retry(facts.entry, facts.now + facts.retry_delay)

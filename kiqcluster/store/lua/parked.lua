@@ -1,0 +1,103 @@
+-- parked: the line of jobs that wait for room in a set of limited size.  Not a script of its own: others include it by
+-- `-- include parked`, before holds.
+--
+-- <key>           set    the holders of places (begin.lua, enter)
+-- <key>:parked    zset   "<queue key> NUL <payload>" by the time of its first parking, microseconds
+-- <key>:turns     zset   SHA-1 of a payload that was sent back to its queue, by when, milliseconds
+-- <key>:places    hash   the same -> time of its first parking
+-- kiq:parked      set    the keys in whose lines jobs wait, or have waited a short time ago (send_parked.lua)
+-- kiq:limits      hash   name -> limit that a worker has used last; "<name>|override" -> "<limit> <until, milliseconds>"
+--
+-- A place is kept for a job that was sent back, for TURN_MS: no job that came later overtakes it on its way.  If it is
+-- parked again, it stands where it has stood.  A limit of 0 is none; one below 0 lets nobody in.
+
+local TURN_MS = 10000
+local MAX_TRIED = 10 -- times that one script looks for entries that can go
+local MAX_SENT = 10 -- jobs that one script sends back to each set; each of them sends on
+
+local function parked_at(key) return key .. ':parked' end
+local function turns_at(key) return key .. ':turns' end
+local function places_at(key) return key .. ':places' end
+
+-- Returns the key of this name under the same prefix.
+local function key_with_prefix_of(key, name)
+  return (string.match(key, '^(.-)kiq:') or '') .. 'kiq:' .. name
+end
+
+local function server_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- Returns the limit in force: an override that has not ended, else `largest`.  name: of the limit, nil if it has none.
+-- The second value says whether a worker has to write down its own.
+local function limit_in_force(key, largest, name)
+  largest = tonumber(largest)
+  if not name or name == '' then return largest, false end
+  local found = redis.pcall('HMGET', key_with_prefix_of(key, 'limits'), name, name .. '|override')
+  if found.err then return largest, false end
+  local override, ends = string.match(found[2] or '', '^(%-?%d+) (%d+)$')
+  local is_new = largest and found[1] ~= tostring(largest)
+  if override and tonumber(ends) > server_ms() then return tonumber(override), is_new end
+  return largest or tonumber(found[1] or nil), is_new
+end
+
+-- Returns how many more may enter a set, beside those for whom a place is kept.
+local function room_of(key, largest)
+  if largest == 0 then return math.huge end
+  local members = redis.pcall('SCARD', key)
+  if type(members) ~= 'number' or members >= largest then return 0 end
+  local turns = redis.pcall('ZCOUNT', turns_at(key), server_ms() - TURN_MS, '+inf')
+  return largest - members - (type(turns) == 'number' and turns or 0)
+end
+
+-- Returns the place behind all others.
+local function last_place(key)
+  local time = redis.call('TIME')
+  local last = redis.pcall('ZRANGE', parked_at(key), -1, -1, 'WITHSCORES')
+  return math.max(time[1] * 1000000 + time[2], (tonumber(last[2] or nil) or 0) + 1)
+end
+
+-- Sends an entry back to its queue, where it is fetched next; returns false if it cannot go, for its queue is broken or
+-- it is not a job.  It then goes to the end of the line: it must not hold up the others.
+local function send_entry(key, entry, place)
+  local queue, payload = string.match(entry, '^([^%z]*)%z(.*)$')
+  if not queue or not pcall(redis.call, 'RPUSH', queue, payload) then
+    redis.call('ZADD', parked_at(key), last_place(key), entry)
+    return false
+  end
+  local digest = redis.sha1hex(payload)
+  redis.pcall('ZADD', turns_at(key), server_ms(), digest)
+  redis.pcall('HSET', places_at(key), digest, place)
+  redis.call('ZREM', parked_at(key), entry)
+  return true
+end
+
+-- Sends the first `most` parked jobs back; returns how many there were.  The first one comes last: it is fetched first.
+local function unpark(key, most)
+  local sent = 0
+  for _ = 1, MAX_TRIED do
+    local found = most > sent and redis.pcall('ZRANGE', parked_at(key), 0, most - sent - 1, 'WITHSCORES') or {}
+    for at = #found - 1, 1, -2 do
+      if send_entry(key, found[at], found[at + 1]) then sent = sent + 1 end
+    end
+    if #found == 0 then break end
+  end
+  return sent
+end
+
+-- Sends parked jobs back while there is room; returns how many.
+local function fill(key, largest)
+  return unpark(key, math.min(MAX_SENT, room_of(key, largest)))
+end
+
+-- Puts a job into the line: where it has stood, or at the end.
+local function park_job(key, queue, payload)
+  local digest = redis.sha1hex(payload)
+  local known = redis.pcall('HGET', places_at(key), digest)
+  local place = type(known) == 'string' and tonumber(known) or last_place(key)
+  redis.pcall('SADD', key_with_prefix_of(key, 'parked'), key)
+  redis.call('ZADD', parked_at(key), place, queue .. '\0' .. payload)
+  redis.pcall('HDEL', places_at(key), digest)
+  redis.pcall('ZREM', turns_at(key), digest)
+end

@@ -1,0 +1,43 @@
+#!lua flags=allow-oom
+-- send_parked: look at one line of parked jobs: send on what has room, forget what is over.
+--
+-- KEYS[1]  the set of limited size; the keys beside it are in parked.lua
+-- KEYS[2]  kiq:members            hash    identity -> "epoch ..."
+-- ARGV[1]  limit, "" for the one that a worker has used last   ARGV[2] name of the limit
+--
+-- For a limit that was raised or is over, and as a safety net once a minute: a job that was sent back may be gone (deleted
+-- by hand, run by Ruby), and somebody may have deleted the set.  A holder that is no member of the fleet has been recovered
+-- by a process of an older release, which does not release places.
+--
+-- Returns {jobs sent back, jobs that still wait, holders removed}.  May be sent again.  Cost: O(members of the set).
+
+-- include parked
+
+local TURN_KEPT_MS = 600000 -- from then on a job that was sent back counts as gone
+local MAX_PLACES = 10000 -- remembered of jobs that were sent back
+local PAGE = 1000
+
+local key, removed = KEYS[1], 0
+local members = redis.pcall('SCARD', key)
+if type(members) == 'number' and members <= PAGE then
+  for _, holder in ipairs(redis.call('SMEMBERS', key)) do
+    local identity = string.match(holder, '^(.*)/[^/]*$')
+    if not identity or not redis.call('HGET', KEYS[2], identity) then
+      removed = removed + redis.call('SREM', key, holder)
+    end
+  end
+end
+
+local late = redis.pcall('ZRANGEBYSCORE', turns_at(key), '-inf', server_ms() - TURN_KEPT_MS, 'LIMIT', 0, PAGE)
+for _, digest in ipairs(late.err and {} or late) do redis.call('ZREM', turns_at(key), digest) end
+local places = redis.pcall('HLEN', places_at(key))
+if type(places) == 'number' and places > MAX_PLACES then redis.call('UNLINK', places_at(key)) end
+
+local largest = limit_in_force(key, ARGV[1], ARGV[2])
+local sent = largest and fill(key, largest) or 0
+local left = redis.pcall('ZCARD', parked_at(key))
+if left == 0 and redis.call('EXISTS', turns_at(key)) == 0 then
+  redis.call('DEL', places_at(key))
+  redis.pcall('SREM', key_with_prefix_of(key, 'parked'), key)
+end
+return {sent, type(left) == 'number' and left or 0, removed}

@@ -1,0 +1,104 @@
+"""Parked jobs: the lines of jobs that wait for a place in a limit, and overrides of limits (lua/parked.lua).
+
+send_parked     look at one line: send on what has room, forget what is over
+parked_sets     the sets for which jobs wait
+override_limit  another limit for a while; end_override: the declared one again
+name_of         set of places → name of its limit, and the key that it counts for
+
+Whoever changes a limit sends on one line after the other; each job that begins then sends on further ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+
+from kiqcluster.sidekiq.keys import Keys
+from kiqcluster.store.scripts import SEND_PARKED, Call, run_script
+from kiqcluster.store.store import Store
+
+__all__ = ["end_override", "name_of", "override_limit", "override_of", "parked_sets", "send_parked"]
+
+MAX_SETS_PER_SCAN = 500
+FOREVER_MS = 10**14  # later than any clock
+
+
+def send_parked(store: Store, slots: str, limit: int | None = None) -> tuple[int, int, int]:
+    """Look at the line of a set; return how many jobs were sent back to their queues, wait, and held places in vain.
+
+    limit: of its declaration, None for the one that a worker has used last; an override in force goes before it.
+    One round trip.  Raises StoreError.
+    """
+    name, _ = name_of(store.keys, slots)
+    arguments = ["" if limit is None else limit, name]
+    sent, left, removed = run_script(store, Call(SEND_PARKED, [slots, store.keys.members], arguments))
+    return sent, left, removed
+
+
+def parked_sets(store: Store) -> Iterator[str]:
+    """Yield the sets for which jobs wait, or have waited a short time ago; some perhaps twice.
+
+    One round trip per MAX_SETS_PER_SCAN.  Raises StoreError.
+    """
+    cursor: bytes = b"0"
+    while True:
+        cursor, names = store.call("SSCAN", store.keys.parked_sets, cursor, "COUNT", MAX_SETS_PER_SCAN)
+        yield from (name.decode(errors="replace") for name in names)
+        if cursor == b"0":
+            return
+
+
+def name_of(keys: Keys, slots: str) -> tuple[str, str]:
+    """Return the name of the limit of a set, and the key that it counts for, "" for none."""
+    name, _, key = slots.removeprefix(keys.slots("")).partition("|")
+    return name, key
+
+
+def override_limit(store: Store, name: str, limit: int, seconds: float | None) -> None:
+    """Put another limit into force for a while, by Redis' clock; None: until it is ended.
+
+    Parked jobs that have room by now go on.  Two round trips, and one for each line.  Raises StoreError.
+    """
+    first, second = store.call("TIME")
+    until = inf if seconds is None else int(first) + int(second) / 1e6 + seconds
+    ends = FOREVER_MS if until == inf else round(1_000 * until)
+    store.transaction(
+        [
+            ("HSET", store.keys.limits, f"{name}|override", f"{limit} {ends}"),
+            ("ZREM", store.keys.limit_ends, name) if until == inf else ("ZADD", store.keys.limit_ends, until, name),
+        ]
+    )
+    _send_all(store, name)
+
+
+def end_override(store: Store, name: str) -> bool:
+    """Put the declared limit back into force; return whether there was an override.
+
+    One round trip, and one for each line.  Raises StoreError.
+    """
+    ended, _ = store.transaction(
+        [("HDEL", store.keys.limits, f"{name}|override"), ("ZREM", store.keys.limit_ends, name)]
+    )
+    _send_all(store, name)
+    return bool(ended)
+
+
+def override_of(value: bytes | None, now: float) -> tuple[int, float] | None:
+    """Read an override: the limit, and when it ends, epoch seconds, inf for never; None where none is in force.
+
+    now: Redis' time.
+    """
+    limit, _, ends = (value or b"").decode(errors="replace").partition(" ")
+    try:
+        number, until = int(limit), int(ends)
+    except ValueError:
+        return None
+    if until >= FOREVER_MS:
+        return number, inf
+    return (number, until / 1_000) if until > 1_000 * now else None
+
+
+def _send_all(store: Store, name: str) -> None:
+    for slots in set(parked_sets(store)):
+        if name_of(store.keys, slots)[0] == name:
+            send_parked(store, slots)

@@ -7,6 +7,7 @@ Features add rows.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
@@ -76,6 +77,8 @@ class JobOptions(PushOptions, total=False):
     big_payload: bool
     max_retries_after_interruption: int
     rate_limit: RateLimit
+    concurrency_limit: int | str | Callable[[], int | str]
+    concurrency_key: Callable[..., str | int]
     retry_in: Callable[[int, Any, Any], object]
     retries_exhausted: Callable[[Any, Any], object]
 
@@ -113,6 +116,11 @@ def _is_number(value: Any) -> bool:
 def _is_duration(value: Any) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and 0 < value < MAX_DURATION_SECONDS
+def _is_limit(value: Any) -> bool:
+    if isinstance(value, str):
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)%", value)
+        return found is not None and 0 < float(found[1]) <= 100
+    return callable(value) or (isinstance(value, int) and not isinstance(value, bool))
 
 
 OPTIONS: dict[str, Option] = {
@@ -150,6 +158,12 @@ OPTIONS: dict[str, Option] = {
             "a limit of kiqcluster.limits, such as limits.sliding_window(100, 60)",
             on_wire=False,
         ),
+            "concurrency_limit",
+            _is_limit,
+            'a number (0 none, below 0 paused), a percentage of the threads like "10%", or a function that returns one',
+            on_wire=False,
+        ),
+        Option("concurrency_key", callable, "a function of the arguments that returns text", on_wire=False),
         Option("retry_in", callable, "a function (count, error, payload) → seconds, DISCARD or KILL", on_wire=False),
         Option("retries_exhausted", callable, "a function (payload, error)", on_wire=False),
     )

@@ -1,13 +1,23 @@
 """Inspection: what lies in a Redis that Sidekiq's processes share, ours and Ruby's, and changes to it.
 
-Read in this order: records (a job), queues and sets (where jobs lie), then stats, processes, execution_metrics,
-deploys; dashboard and throughput for live screens.
+Read in this order: records (a job), queues, sets and limits (where jobs lie), then stats, processes,
+execution_metrics, deploys; dashboard and throughput for live screens.
 _store says where all of them look, _pages how queues and sets of any size are read.
 """
 
 from kiqcluster.api._pages import Order
 from kiqcluster.api.deploys import Mark, mark, marks
 from kiqcluster.api.execution_metrics import ExecutionCount, ExecutionMetrics, JobExecutions
+from kiqcluster.api.limits import (
+    LimitStatus,
+    ParkedJob,
+    ParkedJobs,
+    PlaceHolder,
+    concurrency_limits,
+    end_override,
+    override_limit,
+    parked_count,
+)
 from kiqcluster.api.processes import Process, ProcessSet, Work, WorkSet
 from kiqcluster.api.queues import Queue, QueueSummary, summaries
 from kiqcluster.api.records import JobRecord
@@ -22,8 +32,12 @@ __all__ = [
     "JobExecutions",
     "JobRecord",
     "JobSet",
+    "LimitStatus",
     "Mark",
     "Order",
+    "ParkedJob",
+    "ParkedJobs",
+    "PlaceHolder",
     "Process",
     "ProcessSet",
     "Queue",
@@ -34,7 +48,11 @@ __all__ = [
     "Stats",
     "Work",
     "WorkSet",
+    "concurrency_limits",
+    "end_override",
     "mark",
     "marks",
+    "override_limit",
+    "parked_count",
     "summaries",
 ]

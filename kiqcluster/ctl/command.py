@@ -17,6 +17,7 @@ from kiqcluster.ctl.fleet.steer import kill, quiet, reload, resume, roll
 from kiqcluster.ctl.jobs.enqueue import enqueue
 from kiqcluster.ctl.jobs.entry_commands import dead, retries, scheduled
 from kiqcluster.ctl.jobs.jobs import jobs
+from kiqcluster.ctl.jobs.limits import limits
 from kiqcluster.ctl.jobs.migrate import migrate
 from kiqcluster.ctl.jobs.queues import queues
 from kiqcluster.ctl.jobs.stats import stats
@@ -39,6 +40,7 @@ HELP = """Steer and watch the kiqcluster processes on a Redis.
   kiqctl busy                     which jobs run; at a glance, as sidekiqmon: kiqctl monitor
   kiqctl enqueue SendInvoice 7    a job of any class, Python's or Ruby's
   kiqctl queues                   what waits where, and who listens; its jobs: kiqctl jobs default
+  kiqctl limits                   concurrency limits: which jobs hold places, how many are parked
   kiqctl retries                  what failed, will run later, is dead: kiqctl retries, scheduled, dead
   kiqctl retries retry --all      … now; as others do, it says how many these are, and asks
   kiqctl migrate --from low --to default   jobs of one queue, or class, to another queue
@@ -93,7 +95,7 @@ def command() -> None:
 
 
 READ_COMMANDS = (ps, top, busy, monitor, stats, exporter, completion)
-JOB_COMMANDS = (enqueue, queues, jobs, retries, scheduled, dead, migrate)
+JOB_COMMANDS = (enqueue, queues, jobs, limits, retries, scheduled, dead, migrate)
 ORDER_COMMANDS = (quiet, resume, roll, reload, deploy, signal, dump, kill)
 
 for each in (*READ_COMMANDS, *JOB_COMMANDS, *ORDER_COMMANDS):

@@ -5,4 +5,5 @@ expiry         `expires_in`: a job that has not begun in time is dropped
 versions       payloads that are newer than the class of this process wait
 size_limiter   large arguments: reported, compressed or refused; below the stacks, which see the arguments
 rate_limits    `rate_limit`: at most so many starts in a period
+concurrency_limit   `concurrency_limit`: at most so many jobs of a class or key run at once
 """

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
+from kiqcluster.features.concurrency_limit import ConcurrencyLimits
 from kiqcluster.features.expiry import Expiry
 from kiqcluster.features.rate_limits import RateLimits
 from kiqcluster.features.versions import VersionCheck
@@ -113,7 +114,7 @@ class Stacks:
 
 # Order matters: a guarantee that may refuse a push comes before one that only records it; on the server, the cheapest
 # check comes first.
-STACKS = InForce(Stacks(client=(), server=(Expiry(), VersionCheck(), RateLimits())))
+STACKS = InForce(Stacks(client=(), server=(Expiry(), VersionCheck(), RateLimits(), ConcurrencyLimits())))
 
 
 def current_stacks() -> Stacks:

@@ -104,6 +104,7 @@ COUNTERS = {
     "interrupted": Family("sidekiq_jobs_interrupted", "counter", "Jobs put back because the process stopped"),
     "dead": Family("sidekiq_jobs_dead", "counter", "Jobs that were buried"),
     "deferred": Family("sidekiq_jobs_deferred", "counter", "Jobs put off without being run"),
+    "parked": Family("sidekiq_concurrency_limit_deferred_jobs", "counter", "Jobs parked by their concurrency limit"),
 }
 SKIPPED = Family("sidekiq_jobs_skipped", "counter", "Jobs that middleware did not let run")
 RUNNING = Family("sidekiq_running_jobs", "gauge", "Jobs that run now", mode="sum")

@@ -209,7 +209,7 @@ class Keys:
         return f"{self.prefix}kiq:rate:{name}"
 
     def slots(self, name: str, key: str = "") -> str:
-        """set: holders of places in a concurrency limit; beside it `:parked`, `:turns` and `:places` (parked.lua).
+        """set: holders of places in a concurrency limit; the keys beside it are those of parked.lua.
 
         key: of a limit that counts for each key by itself.
         """
@@ -218,6 +218,14 @@ class Keys:
     def parked(self, slots: str) -> str:
         """zset: `queue key NUL payload` of the jobs that wait for a place, by the time of their first parking, µs."""
         return f"{slots}:parked"
+
+    def turns(self, slots: str) -> str:
+        """zset: SHA-1 of a parked job that was sent back to its queue, by when, ms."""
+        return f"{slots}:turns"
+
+    def places(self, slots: str) -> str:
+        """hash: the same → time of its first parking, µs."""
+        return f"{slots}:places"
 
     @property
     def parked_sets(self) -> str:

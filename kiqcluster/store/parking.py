@@ -10,6 +10,7 @@ Whoever changes a limit sends on one line after the other; each job that begins 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from math import inf
 
@@ -17,7 +18,7 @@ from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.store.scripts import SEND_PARKED, Call, run_script
 from kiqcluster.store.store import Store
 
-__all__ = ["end_override", "name_of", "override_limit", "override_of", "parked_sets", "send_parked"]
+__all__ = ["end_override", "held_sets", "name_of", "override_limit", "override_of", "parked_sets", "send_parked"]
 
 MAX_SETS_PER_SCAN = 500
 FOREVER_MS = 10**14  # later than any clock
@@ -96,6 +97,15 @@ def override_of(value: bytes | None, now: float) -> tuple[int, float] | None:
     if until >= FOREVER_MS:
         return number, inf
     return (number, until / 1_000) if until > 1_000 * now else None
+
+
+def held_sets(value: bytes) -> list[str]:
+    """Return the keys that a unit holds (lua/holds.lua); none of what is not a row of it."""
+    try:
+        row = json.loads(value)
+    except ValueError:
+        return []
+    return [key for key in row[1:] if isinstance(key, str)] if isinstance(row, list) else []
 
 
 def _send_all(store: Store, name: str) -> None:

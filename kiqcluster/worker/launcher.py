@@ -36,10 +36,11 @@ from kiqcluster.worker.fetch.queue_order import QueueOrder, describe_queues
 from kiqcluster.worker.fetch.wakeups import Wakeups
 from kiqcluster.worker.heartbeat import Heartbeat, HeartbeatCallbacks
 from kiqcluster.worker.identity import ProcessFingerprint, new_member
+from kiqcluster.worker.limit_upkeep import LimitUpkeep
 from kiqcluster.worker.metrics.execution_metrics import ExecutionMetricsWriter
 from kiqcluster.worker.metrics.metrics_delta import Frame
 from kiqcluster.worker.metrics.worker_metrics import WorkerMetrics
-from kiqcluster.worker.poller import Poller
+from kiqcluster.worker.poller import Poller, sidekiq_sources
 from kiqcluster.worker.process_entry import Status
 from kiqcluster.worker.recovery import Recovery
 from kiqcluster.worker.run.execution import Execution
@@ -113,7 +114,8 @@ class Launcher:
         self._execution_metrics = ExecutionMetricsWriter(
             runtime, runtime.store.keys, self._metrics.jobs.executions, self._identity()
         )
-        self._poller = Poller(runtime, self._engine, self._on_service_crash)
+        self._limits = LimitUpkeep(runtime, registry, concurrency)
+        self._poller = self._make_poller()
         self._heartbeat = self._make_heartbeat()
 
     @property
@@ -338,6 +340,13 @@ class Launcher:
             self._on_service_crash,
         )
 
+    def _make_poller(self) -> Poller:
+        parts = (self._runtime, self._engine, self._on_service_crash)
+        if not self._limits.is_needed:
+            return Poller(*parts)
+        sources = [*sidekiq_sources(self._engine.store.keys, self._runtime.setup), self._limits.source()]
+        return Poller(*parts, sources, self._limits.sweep)
+
     def _make_heartbeat(self) -> Heartbeat:
         status = Status(
             identity=self._identity,
@@ -353,7 +362,7 @@ class Launcher:
             on_message=self._callbacks.on_message,
             on_names=self.learn_queues,
             on_uncertain=self._fetch.mark_uncertain,
-            on_beat=self._write_execution_metrics,
+            on_beat=self._on_beat,
         )
         return Heartbeat(self._runtime, status, callbacks, self._on_service_crash)
 
@@ -363,7 +372,8 @@ class Launcher:
         self._fencing.begin(member.identity)
         self._callbacks.on_member(member)
 
-    def _write_execution_metrics(self) -> None:
+    def _on_beat(self) -> None:
+        self._limits.count_threads()
         with self._runtime.store.borrowed() as connection:
             self._execution_metrics.flush(connection)
 

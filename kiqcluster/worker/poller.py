@@ -71,7 +71,7 @@ def poll_pause(processes: int, interval: float, rng: Random) -> float:
 
 
 class Poller(Service):
-    """sources: what it serves; None for the retry set and the schedule set."""
+    """sources: what it serves; None for the retry set and the schedule set.  upkeep: called at each poll."""
 
     def __init__(
         self,
@@ -79,6 +79,7 @@ class Poller(Service):
         engine: Engine,
         on_crash: Callable[[str, Exception], None],
         sources: Iterable[DueSource] | None = None,
+        upkeep: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__("poller", on_crash)
         self._runtime = runtime
@@ -88,6 +89,7 @@ class Poller(Service):
         self._sources = {source.key: source for source in served}
         self._due_times = DueTimes(runtime.rng)
         self._refused = RefusedKeys(runtime)
+        self._upkeep = upkeep
         self._trim_wanted = False
         self._written: dict[str, float] = {}  # source → monotonic seconds when the first entry of this process is due
         self._written_lock = threading.Lock()
@@ -136,6 +138,7 @@ class Poller(Service):
         self._due_times.begin(processes)
         moved = self._move_due(self._sources_with_due(ahead))
         self._trim()
+        self._upkeep()
         return moved
 
     # 1. wait

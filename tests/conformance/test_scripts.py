@@ -30,6 +30,7 @@ from kiqcluster.store import Store
 from kiqcluster.store import scripts as script_module
 from kiqcluster.store.engine import MAX_RETURNED, Engine
 from kiqcluster.store.entry_moves import DeadSetLimits, Dropped, Move, move_entries, move_jobs, read_due, read_queue
+from kiqcluster.store.parking import end_override, override_limit, send_parked
 from kiqcluster.store.scripts import (
     BEGIN,
     MOVE_ENTRIES,
@@ -38,6 +39,7 @@ from kiqcluster.store.scripts import (
     RECOVER,
     RESERVE,
     RESYNC,
+    SEND_PARKED,
     SETTLE,
     Call,
     Script,
@@ -388,6 +390,12 @@ def parked(store: Store, key: str = SLOTS) -> list[str]:
     return [entry.decode().partition("\0")[2] for entry in entries]
 
 
+def forget_turns(store: Store) -> None:
+    """Have it be some time ago that jobs were sent back."""
+    for digest in store.call("ZRANGE", f"{SLOTS}:turns", 0, -1):
+        store.call("ZADD", f"{SLOTS}:turns", 1, digest)
+
+
 class TestBegin:
     @pytest.fixture
     def units(self, engine: Engine, store: Store) -> list[Unit]:
@@ -670,6 +678,168 @@ class TestHolds:
 
         assert settle(engine, (unit, Done())) == 1
         assert inflight(store) == []
+
+
+class TestParked:
+    """The line of a set: who goes on, and when."""
+
+    @pytest.fixture
+    def running(self, engine: Engine, store: Store) -> Unit:
+        push(store, "default", "a")
+        (unit,) = reserve(engine, 1).units
+        assert engine.begin_run(unit, [enter(1, "park")]).action == "go"
+        return unit
+
+    def later(self, engine: Engine, store: Store, call: int, *payloads: str) -> list[Unit]:
+        """Return units of another queue, which find no room yet."""
+        push(store, "other", *payloads)
+        return reserve(engine, len(payloads), "other", call=call).units
+
+    def park(self, engine: Engine, *units: Unit, largest: int = 1) -> None:
+        for unit in units:
+            assert engine.begin_run(unit, [enter(largest, "park")]).action == "park"
+            settle(engine, (unit, Parked(SLOTS, largest)))
+
+    def test_jobs_go_on_in_the_order_of_their_parking_also_of_one_settle(
+        self, engine: Engine, store: Store, running: Unit
+    ) -> None:
+        units = self.later(engine, store, 2, *"cbd")
+        settle(engine, *((unit, Parked(SLOTS, 1)) for unit in units))
+
+        assert parked(store) == ["c", "b", "d"]
+
+    def test_a_place_is_kept_for_a_job_on_its_way(self, engine: Engine, store: Store, running: Unit) -> None:
+        (waiting,) = self.later(engine, store, 2, "b")
+        self.park(engine, waiting)
+        settle(engine, (running, Done()))
+        assert queue(store, "other") == ["b"]
+
+        push(store, "default", "c")
+        (fresh,) = reserve(engine, 1, call=3).units
+        self.park(engine, fresh)
+
+        (next_one,) = reserve(engine, 1, "other", call=4).units
+        assert engine.begin_run(next_one, [enter(1, "park")]).action == "go"
+        assert store.call("EXISTS", f"{SLOTS}:turns", f"{SLOTS}:places") == 0
+
+    def test_a_place_is_kept_no_longer_than_some_seconds(self, engine: Engine, store: Store, running: Unit) -> None:
+        """Ruby may have run the job, or somebody has deleted it."""
+        (waiting,) = self.later(engine, store, 2, "b")
+        self.park(engine, waiting)
+        settle(engine, (running, Done()))
+        forget_turns(store)
+
+        push(store, "default", "c")
+        (fresh,) = reserve(engine, 1, call=3).units
+
+        assert engine.begin_run(fresh, [enter(1, "park")]).action == "go"
+
+    def test_who_comes_later_parks_behind_and_sends_the_first_one_on(
+        self, engine: Engine, store: Store, running: Unit
+    ) -> None:
+        units = self.later(engine, store, 2, "b", "c")
+        self.park(engine, *units)
+        settle(engine, (running, Done()))
+        store.call("DEL", store.keys.queue("other"))  # b is gone, and releases nothing
+        forget_turns(store)
+
+        push(store, "default", "d")
+        (fresh,) = reserve(engine, 1, call=3).units
+        self.park(engine, fresh)
+
+        assert queue(store, "other") == ["c"]
+        assert parked(store) == ["d"]
+
+    def test_a_job_that_is_parked_again_stands_where_it_has_stood(
+        self, engine: Engine, store: Store, running: Unit
+    ) -> None:
+        units = self.later(engine, store, 2, "b", "c", "d")
+        self.park(engine, *units)
+        settle(engine, (running, Done()))
+        store.call("SADD", SLOTS, "somebody/1")  # its limit is lower by now, say
+
+        (again,) = reserve(engine, 1, "other", call=3).units
+        assert again.payload == b"b"
+        self.park(engine, again)
+
+        assert parked(store) == ["b", "c", "d"]
+
+    def test_an_override_goes_before_the_limit_until_it_ends(self, engine: Engine, store: Store) -> None:
+        units = self.later(engine, store, 2, *"abcd")
+        rows = [Effect("enter", SLOTS, (3, "Sync", "park"))]
+        override_limit(store, "Sync", 1, 60)
+
+        assert [engine.begin_run(unit, rows).action for unit in units[:2]] == ["go", "park"]
+        assert store.call("HGET", store.keys.limits, "Sync") == b"3", "the declared limit, for whoever looks"
+        assert 0 < float(store.call("ZSCORE", store.keys.limit_ends, "Sync")) - server_time(store) <= 60
+
+        end_at = round(1_000 * server_time(store))
+        store.call("HSET", store.keys.limits, "Sync|override", f"1 {end_at}")
+        assert engine.begin_run(units[1], rows).action == "go"
+        override_limit(store, "Sync", -1, None)
+        assert engine.begin_run(units[2], rows).action == "park"
+        assert engine.begin_run(units[1], rows).action == "go", "it is in already"
+        override_limit(store, "Sync", 0, None)
+        assert [engine.begin_run(unit, rows).action for unit in units] == ["go"] * 4
+        assert end_override(store, "Sync")
+        assert store.call("ZCARD", store.keys.limit_ends) == 0
+        assert not end_override(store, "Sync")
+
+    def test_a_raised_limit_sends_on_as_many_as_have_room(self, engine: Engine, store: Store) -> None:
+        name, slots = "Sync", store.keys.slots("Sync", "an account")
+        store.call("HSET", store.keys.limits, name, 1)
+        park(store, *(str(number) for number in range(30)), key=slots)
+        store.call("SADD", store.keys.parked_sets, slots)
+
+        override_limit(store, name, 4, None)
+        assert queue(store, "other") == ["3", "2", "1", "0"]
+        override_limit(store, name, 0, None)
+
+        assert len(queue(store, "other")) == 14, "the others go on when these begin"
+
+    @pytest.mark.parametrize("junk", ["", "many", "2", "2 soon", "2.5 99999999999999"])
+    def test_an_override_that_somebody_else_wrote_is_none(self, engine: Engine, store: Store, junk: str) -> None:
+        (unit,) = self.later(engine, store, 2, "a")
+        store.call("HSET", store.keys.limits, "Sync|override", junk)
+
+        assert engine.begin_run(unit, [Effect("enter", SLOTS, (-1, "Sync", "park"))]).action == "park"
+
+    def test_keys_of_a_wrong_type_keep_no_unit(self, engine: Engine, store: Store, running: Unit) -> None:
+        (waiting,) = self.later(engine, store, 2, "b")
+        for key in (f"{SLOTS}:turns", f"{SLOTS}:places", store.keys.limits, store.keys.parked_sets):
+            store.call("SET", key, "of a wrong type")
+        row = Effect("enter", SLOTS, (1, "Sync", "park"))
+
+        assert engine.begin_run(waiting, [row]).action == "park"
+        assert settle(engine, (waiting, Parked(SLOTS, 1, "Sync"))) == 1
+        assert settle(engine, (running, Done())) == 1
+        assert queue(store, "other") == ["b"]
+        (again,) = reserve(engine, 1, "other", call=3).units
+        assert engine.begin_run(again, [row]).action == "go"
+
+    def test_a_sweep_sends_on_what_has_room_and_forgets_what_is_over(self, engine: Engine, store: Store) -> None:
+        park(store, "b", "c")
+        store.call("SADD", store.keys.parked_sets, SLOTS)
+        store.call("SADD", SLOTS, "nobody:1:2/0.1")
+
+        assert send_parked(store, SLOTS, 1) == (1, 1, 1)
+        assert send_parked(store, SLOTS, 1) == (0, 1, 0), "a place is kept for the first"
+        forget_turns(store)
+        assert send_parked(store, SLOTS, 1) == (1, 0, 0)
+        assert store.call("EXISTS", SLOTS, f"{SLOTS}:parked") == 0
+        forget_turns(store)
+        assert send_parked(store, SLOTS, 1) == (0, 0, 0)
+        assert store.call("KEYS", f"{SLOTS}*") == []
+        assert store.call("EXISTS", store.keys.parked_sets) == 0
+
+    def test_a_sweep_without_a_known_limit_sends_nothing(self, engine: Engine, store: Store) -> None:
+        park(store, "b")
+
+        assert send_parked(store, SLOTS) == (0, 1, 0)
+
+    def test_a_sweep_leaves_the_places_of_members_alone(self, engine: Engine, store: Store, running: Unit) -> None:
+        assert send_parked(store, SLOTS, 1) == (0, 0, 0)
+        assert slots(store) == {f"{ME.identity}/{running.token}"}
 
 
 class TestResync:
@@ -1401,6 +1571,22 @@ def scene_begin_rates(engine: Engine, store: Store) -> Callable[[], object]:
     return lambda: engine.begin_run(unit, [*rows, enter(5, "park")])
 
 
+def scene_begin_in_turn(engine: Engine, store: Store) -> Callable[[], object]:
+    """A job that was sent back begins, and leaves room for two more."""
+    scene_unpark(engine, store)()
+    park(store, "job-3", "job-4", queue="default")
+    unit = reserve(engine, 2, call=2).units[0]
+    assert store.call("ZSCORE", f"{SLOTS}:turns", sha1(unit.payload, usedforsecurity=False).hexdigest())
+    return lambda: engine.begin_run(unit, [enter(3, "park")])
+
+
+def scene_send_parked(engine: Engine, store: Store) -> Callable[[], object]:
+    park(store, "job-1", "job-2", "job-3", queue="default")
+    store.call("SADD", SLOTS, "nobody/1")
+    store.call("ZADD", f"{SLOTS}:turns", 1, "gone")
+    return lambda: send_parked(store, SLOTS, 2)
+
+
 def scene_recover_held(engine: Engine, store: Store) -> Callable[[], object]:
     scene_settle_held(engine, store)
     return scene_recover(engine, store)
@@ -1514,6 +1700,8 @@ SCENES = [
     Scene("begin_rates", BEGIN, scene_begin_rates),
     Scene("park", SETTLE, scene_park),
     Scene("unpark", SETTLE, scene_unpark),
+    Scene("begin_in_turn", BEGIN, scene_begin_in_turn),
+    Scene("send_parked", SEND_PARKED, scene_send_parked),
     Scene("settle", SETTLE, scene_settle),
     Scene("settle_held", SETTLE, scene_settle_held),
     Scene("recover_held", RECOVER, scene_recover_held),
@@ -1548,11 +1736,11 @@ def failing_after(script: Script, calls: int) -> Script:
 @pytest.fixture
 def sabotage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Script, int], None]]:
     """Make a script fail after so many calls; the Lua text itself is what changes."""
-    from kiqcluster.store import engine, entry_moves, reserve_calls, settle_calls, wait_lists
+    from kiqcluster.store import engine, entry_moves, parking, reserve_calls, settle_calls, wait_lists
 
     def apply(script: Script, calls: int) -> None:
         name = next(name for name, value in vars(script_module).items() if value is script)
-        users = (engine, reserve_calls, settle_calls, wait_lists, entry_moves)
+        users = (engine, reserve_calls, settle_calls, wait_lists, entry_moves, parking)
         user = next(each for each in users if hasattr(each, name))
         monkeypatch.setattr(user, name, failing_after(script, calls))
 

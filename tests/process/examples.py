@@ -17,11 +17,12 @@ from tests.stage import Stage
 EXAMPLE_JID = "b4a577edbccf1d805744efa9"
 NOW = 1_795_168_740.5  # epoch second at which the example jobs failed
 JOB_KEYS = ("queue:*", "queues", "paused", "schedule", "retry", "dead", "stat:*", "*-marks", "deploylock-*")
+LIMIT_KEYS = ("kiq:slots:*", "kiq:parked", "kiq:limits*")
 
 
 def lay_out(stage: Stage) -> None:
     """Have jobs lie where the examples look for them."""
-    found = [key for pattern in JOB_KEYS for key in stage.store.call("KEYS", pattern)]
+    found = [key for pattern in (*JOB_KEYS, *LIMIT_KEYS) for key in stage.store.call("KEYS", pattern)]
     if found:
         stage.store.call("UNLINK", *found)
     for queue in ("default", "low", "mailers", "reports"):  # in the order of their names: two may be equally old
@@ -33,6 +34,10 @@ def lay_out(stage: Stage) -> None:
     for key, score in (("retry", NOW + 1e8), ("dead", NOW)):
         add(stage.store, key, {**failed, **error}, score)
         add(stage.store, key, {**failed, **error, "class": "Reports::Yearly", "jid": "0" * 24}, score + 1)
+    parked = ruby_json.encode({**failed, "class": "SyncAccount", "args": [4711]})
+    stage.store.call("ZADD", "kiq:slots:SyncAccount:parked", NOW * 1e6, b"queue:default\0" + parked)
+    stage.store.call("SADD", "kiq:parked", "kiq:slots:SyncAccount")
+    stage.store.call("HSET", "kiq:limits", "SyncAccount", 5)
     stage.store.pipeline([("SET", "stat:processed", 1_204), ("SET", "stat:failed", 12)])
 
 

@@ -629,8 +629,8 @@ class Fleet:
 
     def count_left(self) -> int:
         """Return how many jobs have not ended."""
-        lists = [PARKED, *(f"{kind}:{queue}" for kind in ("queue", "kiq:wake") for queue in QUEUES)]
-        counts = [("LLEN", key) for key in lists] + [("ZCARD", "retry"), ("ZCARD", "schedule")]
+        lists = [f"{kind}:{queue}" for kind in ("queue", "kiq:wake") for queue in QUEUES]
+        counts = [("LLEN", key) for key in lists] + [("ZCARD", key) for key in ("retry", "schedule", PARKED)]
         counts += [("HLEN", key) for key in self.world.raw(("KEYS", "kiq:inflight:*"))[0]]
         return sum(self.world.raw(*counts))
 

@@ -1,8 +1,9 @@
 """Gauges: what lies in Redis, as metrics under gitlab-exporter's names.
 
 1. ask      sizes, names, and at once of everybody and everything that was there at the look before: one round trip
-2. ask on   of the processes that are new, then of the queues that are: one more each, if there are any
-3. tell     sizes, fleet, queues
+2. ask on   of the processes that are new, then of the queues that are, then of parked jobs and held places: one more
+            each, if there are any
+3. tell     sizes, fleet, queues, limits
 
 A round trip asks of 500 at most.  Nothing is read whole: of a queue its length and its oldest job, of a set its size
 and its first entry.  Ruby's queues read like ours.  A key of the wrong type costs its own series, and no other.
@@ -10,6 +11,7 @@ and its first entry.  Ruby's queues read like ours.  A key of the wrong type cos
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -23,6 +25,7 @@ from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.payload import seconds
 from kiqcluster.store import Store
+from kiqcluster.store.parking import held_sets, name_of, override_of
 
 __all__ = ["Gauges"]
 
@@ -78,11 +81,20 @@ class Gauges:
         served = {name for process in processes for name in process.queues}
         lists = [Subject(_queue_commands, name) for name in sorted(sizes.queues | served)]
         self._query_missing(replies_by_subject, lists)
-        self._known = [*members, *lists]
+        lines = [Subject(_line_commands, name) for name in sorted(sizes.lines)]
+        places = [Subject(_place_commands, name) for name in sorted(sizes.processes)] if sizes.limits else []
+        self._query_missing(replies_by_subject, [*lines, *places])
+        self._known = [*members, *lists, *lines, *places]
         queues = {each.name: _read_queue(replies_by_subject[each], now) for each in lists}
+        parked, held = _parked(replies_by_subject, lines), _held(replies_by_subject, places)
         if any(each.omitted_queues for each in processes):  # they may listen to any
             served |= queues.keys()
-        return [*sizes.metrics(now), *_fleet_metrics(processes), *_queue_metrics(queues, served, sizes.paused)]
+        return [
+            *sizes.metrics(now),
+            *_fleet_metrics(processes),
+            *_queue_metrics(queues, served, sizes.paused),
+            *_limit_metrics(self._store.keys, sizes.limits, now, parked, held),
+        ]
 
     def _query_missing(self, replies_by_subject: dict[Subject, list[Any]], subjects: Iterable[Subject]) -> None:
         missing = iter([each for each in subjects if each not in replies_by_subject])
@@ -111,6 +123,8 @@ def _size_commands(keys: Keys, now: float) -> list[RedisCommand]:
         *(("SMEMBERS", key) for key in (keys.queues, keys.paused, keys.processes)),
         *(("GET", key) for key in (keys.processed, keys.failed)),
         *(("ZCARD", key) for key in (keys.schedule, keys.retry, keys.dead)),
+        ("HGETALL", keys.limits),
+        ("SMEMBERS", keys.parked_sets),
     ]
     for key in (keys.schedule, keys.retry):
         commands += [("ZCOUNT", key, "-inf", repr(now)), ("ZRANGE", key, "0", "0", "WITHSCORES")]
@@ -124,7 +138,10 @@ class _Sizes:
         self.queues, self.paused, self.processes = map(_names, replies[:3])
         self._totals = replies[3:5]
         self._cards = dict(zip(SORTED_SETS, replies[5:8], strict=True))
-        self._due = dict(zip(SORTED_SETS, zip(replies[8::2], replies[9::2], strict=True), strict=False))
+        flat = replies[8] if isinstance(replies[8], list) else []
+        self.limits: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
+        self.lines = _names(replies[9])
+        self._due = dict(zip(SORTED_SETS, zip(replies[10::2], replies[11::2], strict=True), strict=False))
 
     def metrics(self, now: float) -> Iterator[Metric]:
         for name, text, value in zip(
@@ -217,6 +234,59 @@ def _queue_metrics(queues: Mapping[str, Queue], served: set[str], paused: set[st
         text = "sidekiq_queue_latency_seconds of the queue default"
         yield GaugeMetricFamily("sidekiq_default_queue_latency_seconds", text, value=waited)
     yield from (size, latency, age, is_paused, unlistened)
+
+
+# limits
+
+
+def _line_commands(keys: Keys, slots: str) -> list[RedisCommand]:
+    return [("ZCARD", keys.parked(slots))]
+
+
+def _place_commands(keys: Keys, identity: str) -> list[RedisCommand]:
+    return [("HVALS", keys.held(identity))]
+
+
+def _parked(replies_by_subject: Mapping[Subject, list[Any]], lines: Sequence[Subject]) -> dict[str, int]:
+    """Return set of places → jobs parked for it."""
+    return {each.name: int(size) for each in lines if isinstance(size := replies_by_subject[each][0], int)}
+
+
+def _held(replies_by_subject: Mapping[Subject, list[Any]], places: Sequence[Subject]) -> Counter[str]:
+    """Return set of places → how many of its places are held."""
+    rows = (row for each in places for row in _values(replies_by_subject[each][0]))
+    return Counter(slots for row in rows for slots in held_sets(row))
+
+
+def _limit_metrics(
+    keys: Keys, limits: Mapping[bytes, bytes], now: float, parked: Mapping[str, int], held: Mapping[str, int]
+) -> Iterator[Metric]:
+    """Yield what is known of each class with a limit, all its keys together; GitLab's names.
+
+    now: by this host's clock; an override may end a moment earlier or later.
+    """
+    waiting, running, largest = (
+        GaugeMetricFamily(f"sidekiq_concurrency_limit_{name}", text, labels=("worker",))
+        for name, text in (
+            ("queue_jobs", "Jobs that are parked until a place of their limit is free"),
+            ("current_concurrent_jobs", "Jobs that hold a place of their limit"),
+            ("max_concurrent_jobs", "The limit in force, of each key; 0 is none, less than 0 lets nothing run"),
+        )
+    )
+    words = {name.decode(errors="replace"): value for name, value in limits.items()}
+    for name in sorted(name for name in words if not name.endswith("|override")):
+        for family, counts in ((waiting, parked), (running, held)):
+            family.add_metric((name,), sum(n for slots, n in counts.items() if name_of(keys, slots)[0] == name))
+        override = override_of(words.get(f"{name}|override"), now)
+        limit = _integer(words[name]) if override is None else override[0]
+        if limit is not None:
+            largest.add_metric((name,), limit)
+    if words:
+        yield from (waiting, running, largest)
+
+
+def _values(reply: Any) -> list[bytes]:
+    return reply if isinstance(reply, list) else []
 
 
 def _names(reply: Any) -> set[str]:

@@ -2,6 +2,7 @@
 
 enqueue           a job of any class
 queues, jobs      what waits where, and which jobs
+limits            concurrency limits: places, parked jobs, overrides
 entry_commands    retries, scheduled, dead; job_sets: the table of these sets
 migrate           jobs of a class or queue to another queue
 stats             counters and sizes

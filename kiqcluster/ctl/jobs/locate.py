@@ -13,12 +13,14 @@ from kiqcluster.api import (
     DeadSet,
     JobRecord,
     JobSet,
+    ParkedJobs,
     Queue,
     QueueSummary,
     RetrySet,
     ScheduledSet,
     SortedEntry,
     WorkSet,
+    concurrency_limits,
     summaries,
 )
 from kiqcluster.api.queues import read_summary, summary_commands
@@ -134,6 +136,9 @@ def _all_places(store: Store, besides: type[JobSet] | None) -> Iterator[tuple[st
     for words, kind in SETS.items():
         if kind is not besides:
             yield f"in {words}", kind(store=store)
+    for name in sorted({each.name for each in concurrency_limits(store=store) if each.parked}):
+        words = f"parked by the limit of {clean(name)} (`kiqctl limits jobs {clean(name)}`)"
+        yield words, ParkedJobs(name, store=store)
     for queue in Queue.all(store=store):
         yield f"in the queue {clean(queue.name)}", queue
 
@@ -144,7 +149,7 @@ MIN_PREFIX_CHARACTERS = 6  # characters
 MAX_IDS_SHOWN = 3  # ids in a message
 
 
-def candidates(place: JobSet | Iterable[JobRecord], jids: Collection[str]) -> Iterable[JobRecord]:
+def candidates(place: JobSet | ParkedJobs | Iterable[JobRecord], jids: Collection[str]) -> Iterable[JobRecord]:
     """Return the jobs of a set or queue among which those of these ids are: a few, if Redis can look for them."""
     holding = getattr(place, "holding", None)
     if holding is None or len(jids) > MAX_TEXTS or not all(map(is_verbatim, jids)):

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from kiqcluster.api import History, QueueSummary, Stats, summaries
+from kiqcluster.api import History, QueueSummary, Stats, parked_count, summaries
 from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, Output, confirm, json_option, redis_options, yes_option
 from kiqcluster.ctl.text.rows import WRONG_TYPE, size_and_latency
 from kiqcluster.ctl.text.tables import clean, format_number, number_column, text_column
@@ -49,7 +49,7 @@ DAY_COLUMNS = (text_column("DAY"), number_column("PROCESSED"), number_column("FA
 def stats(ctx: click.Context, store: Store, output: Output, history: int | None, reset: str | None, yes: bool) -> None:
     """Show counters, queues and how late they are, and the sets.
 
-    Four round trips, one more per 500 queues and processes, and one for the history.
+    Five round trips, one more per 500 queues and processes, and one for the history.
 
     \b
       kiqctl stats
@@ -70,8 +70,10 @@ def stats(ctx: click.Context, store: Store, output: Output, history: int | None,
 def _show(store: Store, output: Output, history: int | None) -> None:
     totals, queues = Stats(store=store), summaries(store=store)
     figures = {name: getattr(totals, attribute) for name, attribute in STATS_ATTRIBUTES.items()}
+    figures["parked"] = parked_count(store=store)
     days = _days(store, history) if history is not None else []
-    output.print(f"{name:<10} {format_number(value):>12}" for name, value in figures.items())
+    shown = {name: value for name, value in figures.items() if value or name != "parked"}
+    output.print(f"{name:<10} {format_number(value):>12}" for name, value in shown.items())
     for key in totals.unreadable:
         output.error(f"{clean(key)} is a key of another type than Sidekiq's, so what it should hold counts as 0")
     if queues:

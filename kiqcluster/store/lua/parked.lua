@@ -88,6 +88,7 @@ end
 
 -- Sends parked jobs back while there is room; returns how many.
 local function fill(key, largest)
+  if redis.call('EXISTS', parked_at(key)) == 0 then return 0 end
   return unpark(key, math.min(MAX_SENT, room_of(key, largest)))
 end
 

@@ -45,7 +45,7 @@ from kiqcluster.process.tallies import DEFERRED, DROPPED, MIN_CPU_MEASURED_SECON
 from kiqcluster.registry import Definition, Registry
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.compression import COMPRESSED, decompressed, is_compressed
-from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, Effect, Outcome, Requeue, Retry
+from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, Effect, Outcome, Parked, Requeue, Retry
 from kiqcluster.sidekiq.outcome import Interrupted as InterruptedOutcome
 from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, Payload, presentable, read, seconds, unwrap
 from kiqcluster.store import is_outage
@@ -259,8 +259,11 @@ class Execution:
         outcome = self._deferred(run, payload, verdict)
         if isinstance(outcome, Dropped) and verdict is not None:
             self._runtime.events.emit("job_dropped", reason=verdict.reason)
-        if not isinstance(outcome, Requeue):
-            self._tally(definition.name, unit.queue).skip(DROPPED if isinstance(outcome, Dropped) else DEFERRED)
+        tally = self._tally(definition.name, unit.queue)
+        if isinstance(outcome, Parked):
+            tally.count("parked")
+        elif not isinstance(outcome, Requeue):
+            tally.skip(DROPPED if isinstance(outcome, Dropped) else DEFERRED)
         return outcome
 
     def _verdict(self, run: JobRun, seen: Run) -> BeginVerdict | None:

@@ -1,0 +1,220 @@
+"""Limits: concurrency limits, who holds their places, and the jobs that are parked until a place is free.
+
+LimitStatus   one limit, or one key of it: places held and by whom, jobs parked, the limit, its override
+ParkedJobs    the parked jobs of a limit: to look at, and to delete
+override_limit, end_override   another limit for a while (store/parking.py)
+
+What is known of a limit without parked jobs is what a worker has used last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from kiqcluster.api._pages import Order, batches, walk_set
+from kiqcluster.api._store import store_in_force
+from kiqcluster.api.records import JobRecord, is_verbatim
+from kiqcluster.errors import UsageError
+from kiqcluster.store import Store, parking
+from kiqcluster.store.search import search_entries
+from kiqcluster.store.wire import Command
+
+__all__ = [
+    "LimitStatus",
+    "ParkedJob",
+    "ParkedJobs",
+    "PlaceHolder",
+    "concurrency_limits",
+    "end_override",
+    "override_limit",
+    "parked_count",
+]
+
+MAX_PER_ROUND_TRIP = 500
+MAX_MEMBERS_PER_SCAN = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceHolder:
+    """A job that holds a place, and its process."""
+
+    job: JobRecord
+    identity: str
+
+
+@dataclass(frozen=True, slots=True)
+class LimitStatus:
+    """name: of the class.  key: "" for a limit without keys.  limit: declared, as a worker has used it last.
+
+    override: another limit that is in force.  override_until: epoch seconds by Redis' clock, inf until it is ended.
+    0 is no limit, less than 0 lets nothing run.  parked: jobs that wait for a place.
+    """
+
+    name: str
+    key: str
+    limit: int | None
+    override: int | None
+    override_until: float | None
+    holders: tuple[PlaceHolder, ...]
+    parked: int
+
+    @property
+    def in_force(self) -> int | None:
+        return self.limit if self.override is None else self.override
+
+
+class ParkedJob(JobRecord):
+    """A job in the line of a limit.  parked_at: epoch seconds of its first parking."""
+
+    __slots__ = ("_entry", "_slots", "key", "parked_at")
+
+    def __init__(self, entry: bytes, score: float, slots: str, key: str, prefix: str) -> None:
+        queue, _, payload = entry.partition(b"\0")
+        super().__init__(payload, queue.decode(errors="replace").removeprefix(prefix))
+        self.key = key
+        self.parked_at = score / 1e6
+        self._entry = entry
+        self._slots = slots
+
+
+class ParkedJobs:
+    """The jobs parked by the limit of a class, of all its keys.  Iteration is in the order in which they will go on."""
+
+    def __init__(self, name: str, *, store: Store | None = None) -> None:
+        self.name = name
+        self._store = store_in_force(store)
+
+    def __len__(self) -> int:
+        """Return how many there are.  Two round trips."""
+        return sum(_lengths(self._store, self._slots()))
+
+    def __iter__(self) -> Iterator[ParkedJob]:
+        """Yield the jobs, key by key.  One round trip per page of 500."""
+        for slots in self._slots():
+            for entry, score in walk_set(self._store, self._store.keys.parked(slots), Order.OLDEST_FIRST):
+                yield self._record(slots, entry, score)
+
+    def holding(self, texts: Sequence[bytes]) -> Iterator[ParkedJob]:
+        """Yield the jobs whose bytes hold one of up to 8 texts, in no order.  One round trip per 2 000 jobs."""
+        for slots in self._slots():
+            for entry, score in search_entries(self._store, self._store.keys.parked(slots), texts):
+                yield self._record(slots, entry, score)
+
+    def find_job(self, jid: str) -> ParkedJob | None:
+        """Return the job of this id.  One round trip per 2 000 jobs."""
+        jobs = self.holding([jid.encode()]) if is_verbatim(jid) else iter(self)
+        return next((job for job in jobs if job.jid == jid), None)
+
+    def delete(self, job: ParkedJob) -> bool:
+        """Delete a job; return False when it was not parked any more.  One round trip."""
+        return self.delete_all([job]) == 1
+
+    def delete_all(self, jobs: Iterable[ParkedJob]) -> int:
+        """Delete jobs; return how many were still parked.  One round trip per 500."""
+        deleted = 0
+        for batch in batches(jobs):
+            commands = [("ZREM", self._store.keys.parked(job._slots), job._entry) for job in batch]
+            deleted += sum(self._store.pipeline(commands))
+        return deleted
+
+    def _slots(self) -> list[str]:
+        keys = self._store.keys
+        found = (slots for slots in parking.parked_sets(self._store) if parking.name_of(keys, slots)[0] == self.name)
+        return sorted({keys.slots(self.name), *found})
+
+    def _record(self, slots: str, entry: bytes, score: float) -> ParkedJob:
+        keys = self._store.keys
+        return ParkedJob(entry, score, slots, parking.name_of(keys, slots)[1], keys.queue(""))
+
+
+def concurrency_limits(*, store: Store | None = None) -> list[LimitStatus]:
+    """Return the limits that workers have used, by name and key; of keys only those with held places or parked jobs.
+
+    Three round trips, one more per 500 processes, held places and lines.  Raises StoreError.
+    """
+    shard = store_in_force(store)
+    time, known = shard.pipeline([("TIME",), ("HGETALL", shard.keys.limits)])
+    now = int(time[0]) + int(time[1]) / 1e6
+    words = {name.decode(errors="replace"): value for name, value in zip(known[::2], known[1::2], strict=True)}
+    holders = _holders(shard)
+    lines = sorted(set(parking.parked_sets(shard)))
+    sizes = dict(zip(lines, _lengths(shard, lines), strict=True))
+    used = {slots for slots in lines if sizes[slots]} | holders.keys()
+    names = {name for name in words if not name.endswith("|override")}
+    names -= {parking.name_of(shard.keys, slots)[0] for slots in used}
+    found = []
+    for slots in (*used, *(shard.keys.slots(name) for name in names)):
+        name, key = parking.name_of(shard.keys, slots)
+        override, until = parking.override_of(words.get(f"{name}|override"), now) or (None, None)
+        limit = int(words[name]) if name in words else None
+        parked = sizes.get(slots, 0)
+        found.append(LimitStatus(name, key, limit, override, until, tuple(holders.get(slots, ())), parked))
+    return sorted(found, key=lambda each: (each.name, each.key))
+
+
+def parked_count(*, store: Store | None = None) -> int:
+    """Return how many jobs are parked by all limits.  Two round trips, one more per 500 lines.  Raises StoreError."""
+    shard = store_in_force(store)
+    return sum(_lengths(shard, list(set(parking.parked_sets(shard)))))
+
+
+def override_limit(name: str, limit: int, last: float | timedelta | None = None, *, store: Store | None = None) -> None:
+    """Put another limit into force, for so many seconds by Redis' clock; None: until `end_override`.
+
+    limit: 0 for none, less than 0: nothing runs.  Jobs that run go on.  Raises UsageError, StoreError.
+    """
+    seconds = last.total_seconds() if isinstance(last, timedelta) else last
+    if seconds is not None and seconds <= 0:
+        raise UsageError(f"an override lasts longer than {seconds:g} s")
+    parking.override_limit(store_in_force(store), name, limit, seconds)
+
+
+def end_override(name: str, *, store: Store | None = None) -> bool:
+    """Put the declared limit back into force; return whether there was an override.  Raises StoreError."""
+    return parking.end_override(store_in_force(store), name)
+
+
+def _holders(store: Store) -> dict[str, list[PlaceHolder]]:
+    """Return set of places → who holds them, of the members of the fleet."""
+    keys, found = store.keys, list[tuple[str, str, str]]()  # set, identity, field
+    identities = list(_members(store))
+    rows = _ask(store, [("HGETALL", keys.held(identity)) for identity in identities])
+    for identity, flat in zip(identities, rows, strict=True):
+        if not isinstance(flat, list):
+            continue
+        for field, value in zip(flat[::2], flat[1::2], strict=True):
+            found += ((slots, identity, field.decode(errors="replace")) for slots in parking.held_sets(value))
+    found = [each for each in found if each[0].startswith(keys.slots(""))]
+    payloads = _ask(store, [("HGET", keys.inflight(identity), field) for _, identity, field in found])
+    by_set: dict[str, list[PlaceHolder]] = {}
+    for (slots, identity, field), payload in zip(found, payloads, strict=True):
+        record = JobRecord(payload if isinstance(payload, bytes) else b"", field.partition(":")[2])
+        by_set.setdefault(slots, []).append(PlaceHolder(record, identity))
+    return by_set
+
+
+def _members(store: Store) -> Iterator[str]:
+    cursor: bytes = b"0"
+    while True:
+        cursor, flat = store.call("HSCAN", store.keys.members, cursor, "COUNT", MAX_MEMBERS_PER_SCAN)
+        yield from (name.decode(errors="replace") for name in flat[::2])
+        if cursor == b"0":
+            return
+
+
+def _lengths(store: Store, lines: Sequence[str]) -> list[int]:
+    """Return how many jobs are in each line, 0 for what is not one."""
+    replies = _ask(store, [("ZCARD", store.keys.parked(slots)) for slots in lines])
+    return [reply if isinstance(reply, int) else 0 for reply in replies]
+
+
+def _ask(store: Store, commands: Sequence[Command]) -> list[Any]:
+    """Return the replies; a refusal is among them: one broken key hides no other."""
+    replies: list[Any] = []
+    for at in range(0, len(commands), MAX_PER_ROUND_TRIP):
+        with store.borrowed() as connection:
+            replies += connection.exchange(commands[at : at + MAX_PER_ROUND_TRIP])
+    return replies

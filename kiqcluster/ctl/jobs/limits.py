@@ -1,0 +1,262 @@
+"""limits: concurrency limits, who holds their places, what is parked; another limit for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import isinf
+from typing import Any
+
+import click
+
+from kiqcluster.api import LimitStatus, ParkedJob, ParkedJobs, concurrency_limits, end_override, override_limit
+from kiqcluster.api.dashboard import job_as_json
+from kiqcluster.clock import SystemClock
+from kiqcluster.ctl.jobs.bulk import BulkTask, count_selected, report, run_task
+from kiqcluster.ctl.jobs.locate import NotFound
+from kiqcluster.ctl.jobs.pager import DefaultListGroup, Page, page_options
+from kiqcluster.ctl.jobs.selection import Selection, job_filters
+from kiqcluster.ctl.text.completion import complete_classes
+from kiqcluster.ctl.text.options import (
+    CONTEXT_SETTINGS,
+    DURATION,
+    Output,
+    confirm,
+    json_option,
+    redis_options,
+    yes_option,
+)
+from kiqcluster.ctl.text.rows import SHORT_JID_WIDTH, arguments
+from kiqcluster.ctl.text.tables import (
+    ago,
+    clean,
+    format_duration,
+    format_number,
+    iso_time,
+    number_column,
+    pluralize,
+    text_column,
+)
+from kiqcluster.errors import ExitCode, UsageError
+from kiqcluster.store import Store
+
+__all__ = ["limits"]
+
+NO_LIMIT, PAUSED = "none", "paused"
+COLUMNS = (
+    text_column("CLASS", 12),
+    text_column("KEY", 6),
+    number_column("HELD"),
+    number_column("PARKED"),
+    number_column("LIMIT"),
+    text_column("OVERRIDE"),
+)
+HOLDER_COLUMNS = (
+    text_column("CLASS", 12),
+    text_column("KEY", 6),
+    text_column("JID", SHORT_JID_WIDTH, shrinks_first=True),
+    text_column("PROCESS", 12),
+)
+JOB_COLUMNS = (
+    number_column("PARKED"),
+    text_column("KEY", 6),
+    text_column("QUEUE", 8),
+    text_column("JID", SHORT_JID_WIDTH, shrinks_first=True),
+    text_column("ARGS", 8),
+)
+
+
+@click.group(cls=DefaultListGroup, context_settings=CONTEXT_SETTINGS)
+def limits() -> None:
+    """Show and override concurrency limits, and look at parked jobs.  Without a command, it is `list`.
+
+    \b
+      kiqctl limits
+      kiqctl limits set SyncAccount 2 --for 1h
+    """
+
+
+@limits.command("list", context_settings=CONTEXT_SETTINGS)
+@redis_options
+@json_option
+@click.pass_context
+def list_limits(ctx: click.Context, store: Store, output: Output) -> None:
+    """Show all limits: places held and by whom, jobs parked, the limit and its override.
+
+    Of a limit for each key, those keys of which a job runs or is parked.  The limit is the one that a worker has used
+    last.  Three round trips, one more per 500 processes, places and lines.
+
+    \b
+      kiqctl limits list
+      kiqctl limits list --json
+    """
+    found, now = concurrency_limits(store=store), SystemClock.now()
+    if found:
+        output.table(COLUMNS, [_row(each, now) for each in found], indent=0)
+    else:
+        output.info("no job with a concurrency limit has run yet")
+    held = [(each, holder) for each in found for holder in each.holders]
+    if held:
+        output.print([""])
+        rows = [(each.name, each.key, holder.job.jid or "", holder.identity) for each, holder in held]
+        output.table(HOLDER_COLUMNS, rows, indent=0)
+    output.document({"limits": [_as_json(each) for each in found]})
+    ctx.exit(ExitCode.STOPPED)
+
+
+def _row(limit: LimitStatus, now: float) -> tuple[str, ...]:
+    override = ""
+    if limit.override is not None and limit.override_until is not None:
+        is_endless = isinf(limit.override_until)
+        rest = "" if is_endless else f" for {format_duration(max(0.0, limit.override_until - now))}"
+        override = f"{_in_words(limit.override)}{rest}"
+    held, parked = format_number(len(limit.holders)), format_number(limit.parked)
+    return limit.name, limit.key, held, parked, _in_words(limit.limit), override
+
+
+def _in_words(limit: int | None) -> str:
+    if limit is None:
+        return ""
+    return PAUSED if limit < 0 else NO_LIMIT if limit == 0 else format_number(limit)
+
+
+def _as_json(limit: LimitStatus) -> dict[str, Any]:
+    until = limit.override_until
+    holders = [{"identity": each.identity, **job_as_json(each.job)} for each in limit.holders]
+    return {
+        "class": limit.name,
+        "key": limit.key or None,
+        "held": len(limit.holders),
+        "holders": holders,
+        "parked": limit.parked,
+        "limit": limit.limit,
+        "override": limit.override,
+        "override_until": None if until is None or isinf(until) else iso_time(until),
+    }
+
+
+@limits.command("set", context_settings={**CONTEXT_SETTINGS, "ignore_unknown_options": True})
+@click.argument("name", metavar="CLASS", shell_complete=complete_classes)
+@click.argument("limit", type=int)
+@click.option("--for", "last", type=DURATION, metavar="DURATION", help="for how long, by Redis' clock  [until a reset]")
+@redis_options
+@json_option
+@click.pass_context
+def set_limit(ctx: click.Context, store: Store, output: Output, name: str, limit: int, last: float | None) -> None:
+    """Put another limit into force: 0 for none, -1 to let nothing run.
+
+    Jobs that run go on.  Parked jobs go on at once where there is room, and when the override ends.
+
+    \b
+      kiqctl limits set SyncAccount 2 --for 1h
+      kiqctl limits set SyncAccount -1 --for 15m
+      kiqctl limits set SyncAccount 10 --json
+    """
+    override_limit(name, limit, last, store=store)
+    known = {each.name for each in concurrency_limits(store=store)}
+    words = "" if last is None else f" for {format_duration(last)}"
+    output.info(f"the limit of {clean(name)} is {_in_words(limit)}{words or ', until a reset'}")
+    if name not in known:
+        output.error(f"no job {clean(name)} with a concurrency limit has run yet; the limit is for the first one")
+    output.document({"action": "set", "class": name, "limit": limit, "seconds": last, "is_known": name in known})
+    ctx.exit(ExitCode.STOPPED)
+
+
+@limits.command("reset", context_settings=CONTEXT_SETTINGS)
+@click.argument("name", metavar="CLASS", shell_complete=complete_classes)
+@redis_options
+@json_option
+@click.pass_context
+def reset_limit(ctx: click.Context, store: Store, output: Output, name: str) -> None:
+    """Put the limit back into force that the class declares.
+
+    \b
+      kiqctl limits reset SyncAccount
+      kiqctl limits reset SyncAccount --json
+    """
+    was_set = end_override(name, store=store)
+    output.info(f"{clean(name)} has its own limit again" if was_set else f"{clean(name)} had its own limit already")
+    output.document({"action": "reset", "class": name, "changed": was_set})
+    ctx.exit(ExitCode.STOPPED)
+
+
+@limits.command("jobs", context_settings=CONTEXT_SETTINGS)
+@click.argument("limit_name", metavar="CLASS", shell_complete=complete_classes)
+@job_filters
+@page_options
+@click.option("--count", "is_count", is_flag=True, help="say how many there are, and no more")
+@click.option("--delete", "is_delete", is_flag=True, help="delete those that the filters select, or all with --all")
+@click.option("--all", "is_all", is_flag=True, help="with --delete: all of them")
+@yes_option
+@redis_options
+@json_option
+@click.pass_context
+def parked_jobs(
+    ctx: click.Context,
+    store: Store,
+    output: Output,
+    limit_name: str,
+    selection: Selection,
+    page: Page,
+    is_count: bool,
+    is_delete: bool,
+    is_all: bool,
+    yes: bool,
+) -> None:
+    """Show the parked jobs of a limit, count them, or delete some.
+
+    They are shown in the order in which they go on, one key after the other.
+
+    \b
+      kiqctl limits jobs SyncAccount
+      kiqctl limits jobs SyncAccount --args-contain 4711 --count
+      kiqctl limits jobs SyncAccount --jid b4a577edbccf1d805744efa9 --delete --yes
+      kiqctl limits jobs SyncAccount --delete --all --yes
+    """
+    if is_count and is_delete:
+        raise UsageError("--delete says the count as well; leave --count out")
+    if is_delete and is_all == selection.has_filters:
+        raise UsageError("delete which?  Add a filter, or --all")
+    parked, now = ParkedJobs(limit_name, store=store), SystemClock.now()
+    task = BulkTask(
+        "deleting",
+        lambda: parked,
+        len(parked),
+        lambda job: selection.matches(job, now, job.parked_at),
+        parked.delete_all,
+    )
+    if is_delete:
+        ctx.exit(_delete(task, limit_name, output, selection.jid, yes=yes))
+    elif is_count:
+        total = count_selected(output, task) if selection.has_filters else task.total
+        output.info(format_number(total))
+        output.document({"class": limit_name, "count": total})
+    else:
+        _list(task, limit_name, page, output, now, has_filters=selection.has_filters)
+    ctx.exit(ExitCode.STOPPED)
+
+
+def _list(task: BulkTask[ParkedJob], name: str, page: Page, output: Output, now: float, *, has_filters: bool) -> None:
+    jobs: Iterable[ParkedJob] = filter(task.is_selected, task.records())
+    shown = page.of(jobs)
+    if shown:
+        rows = [
+            (ago(each.parked_at, now), each.key, each.queue or "", each.jid or "", arguments(each)) for each in shown
+        ]
+        output.table(JOB_COLUMNS, rows, indent=0)
+    one, many = f"parked job of {clean(name)}", f"parked jobs of {clean(name)}"
+    output.info(page.in_words(len(shown), one, many, task.total, has_filters=has_filters))
+    document = [
+        {**job_as_json(each), "key": each.key or None, "queue": each.queue, "parked_at": iso_time(each.parked_at)}
+        for each in shown
+    ]
+    output.document({"class": name, "size": task.total, "page": page.number, "jobs": document})
+
+
+def _delete(task: BulkTask[ParkedJob], name: str, output: Output, jid: str | None, *, yes: bool) -> int:
+    one, many = f"parked job of {clean(name)}", f"parked jobs of {clean(name)}"
+    if not yes and (total := count_selected(output, task)):
+        confirm(output, f"delete {pluralize(total, one, many)}", yes=False)
+    result = run_task(output, task)
+    if jid is not None and result.found == 0:
+        raise NotFound(f"{clean(jid)} is not parked by the limit of {clean(name)}")
+    return report(output, result, "deleted", (one, many), {"action": "delete", "class": name})

@@ -1,0 +1,117 @@
+"""Upkeep of concurrency limits: what no job's begin or end does.
+
+Runs in: the poller's thread (sweep, ends of overrides), which runs code of the application anyway; the heartbeat's
+(count_threads).
+1. count_threads   the threads of the fleet, for limits in percent: once a minute, from Sidekiq's process list
+2. source          an override ends: the jobs that have room by then go on
+3. sweep           the safety net: once a minute, one process of the fleet looks at each line of parked jobs; one
+                   command where there are none.  It also notices that a function returns another limit by now
+
+Only in processes whose application declares such a limit.
+"""
+
+from __future__ import annotations
+
+from kiqcluster.errors import RedisRefused, StoreError
+from kiqcluster.features.concurrency_limit import FLEET, OPTION, limit_of
+from kiqcluster.process.runtime import Runtime
+from kiqcluster.registry import Registry
+from kiqcluster.store import is_outage
+from kiqcluster.store.entry_moves import Move
+from kiqcluster.store.parking import name_of, override_of, parked_sets, send_parked
+from kiqcluster.worker.poller import DueSource
+
+__all__ = ["LimitUpkeep"]
+
+SWEEP_SECONDS = COUNT_SECONDS = 60.0
+SWEEP_GUARD_SECONDS = 30  # within which no other process of the fleet looks
+RETRY_SECONDS = 5.0  # until the end of an override is tried again, which Redis refused
+MAX_PER_ROUND_TRIP = 500  # processes asked for their threads
+MARGIN_SECONDS = 0.01  # after the end of an override
+
+
+class LimitUpkeep:
+    """concurrency: threads of this process."""
+
+    def __init__(self, runtime: Runtime, registry: Registry, concurrency: int) -> None:
+        self._runtime = runtime
+        self._store = runtime.store
+        self._registry = registry
+        self._concurrency = concurrency
+        self._count_at = self._sweep_at = 0.0
+        FLEET.count = concurrency
+
+    @property
+    def is_needed(self) -> bool:
+        return any(OPTION in definition.local for definition in self._registry)
+
+    def count_threads(self) -> None:
+        """Count the threads of the fleet, if some time has passed.  Two round trips, one more per 500 processes."""
+        now = self._runtime.clock.monotonic()
+        if now < self._count_at or not self.is_needed:
+            return
+        self._count_at = now + COUNT_SECONDS
+        keys = self._store.keys
+        names = [name.decode(errors="replace") for name in self._store.call("SMEMBERS", keys.processes)]
+        total = 0
+        for at in range(0, len(names), MAX_PER_ROUND_TRIP):
+            part = names[at : at + MAX_PER_ROUND_TRIP]
+            with self._store.borrowed() as connection:
+                replies = connection.exchange([("HGET", keys.process(name), "concurrency") for name in part])
+            total += sum(int(reply) for reply in replies if isinstance(reply, bytes) and reply.isdigit())
+        FLEET.count = max(total, self._concurrency)
+
+    def source(self) -> DueSource:
+        """Return the ends of overrides, for the poller."""
+        return DueSource(self._store.keys.limit_ends, self._end)
+
+    def sweep(self) -> None:
+        """Look at the lines of parked jobs, if some time has passed.
+
+        One round trip where no job is parked, else one for each line.  Raises StoreError when Redis is away.
+        """
+        now, keys = self._runtime.clock.monotonic(), self._store.keys
+        if now < self._sweep_at:
+            return
+        self._sweep_at = now + SWEEP_SECONDS * self._runtime.rng.uniform(0.7, 1.0)
+        if not self._store.call("EXISTS", keys.parked_sets):
+            return
+        if self._store.call("SET", keys.limit_sweep, "1", "NX", "EX", SWEEP_GUARD_SECONDS):
+            self._send()
+
+    def _end(self, entry: bytes, now: float) -> Move:
+        """Send on what has room since an override has ended.  now: of the clock by which the entry is due."""
+        name = entry.decode(errors="replace")
+        try:
+            time, value = self._store.pipeline([("TIME",), ("HGET", self._store.keys.limits, f"{name}|override")])
+            here = int(time[0]) + int(time[1]) / 1e6
+            if found := override_of(value, here):  # this host's clock is ahead of Redis'
+                return Move(entry, "defer", "", repr(now + found[1] - here + MARGIN_SECONDS).encode())
+            self._send(name)
+        except StoreError as error:
+            self._runtime.trouble("limits", error)
+            return Move(entry, "defer", "", repr(now + RETRY_SECONDS).encode())
+        return Move(entry, "drop")
+
+    def _send(self, name: str | None = None) -> None:
+        """Look at the lines of one limit, None for all.  One round trip for each; a refused one holds up no other."""
+        for slots in set(parked_sets(self._store)):
+            own = name_of(self._store.keys, slots)[0]
+            if name in (None, own):
+                try:
+                    send_parked(self._store, slots, self._limit(own))
+                except RedisRefused as error:
+                    if is_outage(error):
+                        raise
+                    self._runtime.trouble("limits", error)
+
+    def _limit(self, name: str) -> int | None:
+        """Return the limit that a class declares; None where it is not known here, or cannot be told."""
+        definition = self._registry.get(name)
+        if definition is None or OPTION not in definition.local:
+            return None
+        try:
+            return limit_of(definition.local[OPTION], FLEET.count)
+        except Exception as error:  # noqa: BLE001  # the application's code must not stop the poller
+            self._runtime.setup.notify_error_handlers(error, {"context": OPTION})
+            return None

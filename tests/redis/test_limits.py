@@ -1,0 +1,371 @@
+"""Concurrency limits: their upkeep in a worker, and what the API, kiqctl and the exporter show of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from math import inf
+from random import Random
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from kiqcluster import Client, job
+from kiqcluster.api import ParkedJobs, concurrency_limits, end_override, override_limit, parked_count
+from kiqcluster.config import Config
+from kiqcluster.ctl.exporter.exporter import Exporter
+from kiqcluster.errors import ExitCode, UsageError
+from kiqcluster.features.concurrency_limit import FLEET, ConcurrencyLimits
+from kiqcluster.process.events import Events
+from kiqcluster.process.runtime import Run, Runtime, Setup
+from kiqcluster.registry import Definition, Registry
+from kiqcluster.sidekiq.outcome import Done, Parked
+from kiqcluster.store import Store
+from kiqcluster.store.engine import Engine
+from kiqcluster.store.entry_moves import DeadSetLimits
+from kiqcluster.store.units import Member, Settlement, Unit
+from kiqcluster.worker.limit_upkeep import SWEEP_SECONDS, LimitUpkeep
+from kiqcluster.worker.poller import Poller, sidekiq_sources
+from tests.kit import ManualClock
+from tests.redis.kiqctl import Kiqctl
+
+ME = Member("host:1:aaaaaaaaaaaa", 1, "boot ns 1 2.00")
+LIMITS = DeadSetLimits(100, 1_000.0)
+
+
+class Bench:
+    """One worker's engine, which runs jobs of the class `Sync` step by step."""
+
+    def __init__(self, store: Store, setup: Setup) -> None:
+        self.store = store
+        self.setup = setup
+        self.engine = Engine(store, LIMITS)
+        self.engine.join(ME)
+        self.calls = 0
+
+    def push(self, definition: Definition, *arguments: Any, queue: str = "default") -> str:
+        jid = Client(self.store, self.setup).push({"class": definition.name, "args": [*arguments], "queue": queue})
+        assert jid is not None
+        return jid
+
+    def take(self, definition: Definition, count: int = 1, queue: str = "default") -> list[tuple[Unit, str]]:
+        """Reserve jobs and have them begin; return each with what became of it.  What is parked is settled."""
+        self.calls += 1
+        with self.store.borrowed() as connection:
+            _, reserved = self.engine.exchange(connection, ME, self.calls, {queue: (count, count)}, [], 0.0)
+        assert reserved is not None
+        taken = []
+        for unit in reserved.units:
+            rows = list(ConcurrencyLimits().on_begin(Run(json.loads(unit.payload), queue, definition, None)))
+            action = self.engine.begin_run(unit, rows).action
+            if action == "park":
+                (row,) = rows
+                largest, name, _ = row.arguments
+                self.settle(unit, Parked(row.key, int(largest), str(name)))
+            taken.append((unit, action))
+        return taken
+
+    def settle(self, unit: Unit, outcome: Any = None) -> None:
+        with self.store.borrowed() as connection:
+            self.engine.settle(connection, [Settlement(unit, outcome or Done())], 0.0)
+
+    def begin(self, definition: Definition, *arguments: tuple[Any, ...]) -> list[tuple[Unit, str]]:
+        """Push jobs and have them begin, one after the other."""
+        taken = []
+        for each in arguments:
+            self.push(definition, *each)
+            taken += self.take(definition)
+        return taken
+
+
+@pytest.fixture
+def bench(store: Store, setup: Setup) -> Bench:
+    return Bench(store, setup)
+
+
+@pytest.fixture
+def sync(registry: Registry) -> Definition:
+    @job(name="Sync", concurrency_limit=1)
+    def sync(word: str) -> None: ...
+
+    return sync.definition
+
+
+@pytest.fixture
+def keyed(registry: Registry) -> Definition:
+    @job(name="Keyed", concurrency_limit=1, concurrency_key=lambda account, _: account)
+    def keyed(account: str, word: str) -> None: ...
+
+    return keyed.definition
+
+
+class TestUpkeep:
+    @pytest.fixture
+    def clock(self) -> ManualClock:
+        return ManualClock()
+
+    @pytest.fixture
+    def runtime(self, store: Store, setup: Setup, clock: ManualClock) -> Runtime:
+        return Runtime(Config(), store, setup, Events(), clock, Random(1))
+
+    @pytest.fixture
+    def upkeep(self, runtime: Runtime, registry: Registry) -> LimitUpkeep:
+        return LimitUpkeep(runtime, registry, 5)
+
+    def test_is_needed_only_where_a_class_declares_a_limit(
+        self, upkeep: LimitUpkeep, registry: Registry, store: Store
+    ) -> None:
+        @job
+        def free() -> None: ...
+
+        assert not upkeep.is_needed
+        store.call("CONFIG", "RESETSTAT")
+        upkeep.count_threads()
+        assert b"cmdstat_smembers" not in store.call("INFO", "commandstats")
+
+    def test_threads_are_those_of_all_processes_counted_once_a_minute(
+        self, upkeep: LimitUpkeep, sync: Definition, store: Store, clock: ManualClock
+    ) -> None:
+        assert FLEET.count == 5
+        for number, threads in enumerate(("10", "7", "many", "")):
+            store.call("SADD", "processes", f"host:{number}")
+            store.call("HSET", f"host:{number}", "concurrency", threads)
+        store.call("SADD", "processes", "gone")
+
+        upkeep.count_threads()
+        assert FLEET.count == 17
+        store.call("DEL", "processes")
+        clock.time += 59
+        upkeep.count_threads()
+        assert FLEET.count == 17
+        clock.time += 2
+        upkeep.count_threads()
+        assert FLEET.count == 5, "at least its own"
+
+    def test_the_sweep_asks_once_where_nothing_is_parked(
+        self, upkeep: LimitUpkeep, store: Store, clock: ManualClock
+    ) -> None:
+        store.call("CONFIG", "RESETSTAT")
+
+        upkeep.sweep()
+        upkeep.sweep()
+
+        assert b"cmdstat_exists:calls=1," in store.call("INFO", "commandstats")
+        assert b"cmdstat_set:" not in store.call("INFO", "commandstats")
+
+    def test_the_sweep_frees_jobs_when_somebody_has_deleted_the_one_on_its_way(
+        self, upkeep: LimitUpkeep, bench: Bench, sync: Definition, store: Store, clock: ManualClock
+    ) -> None:
+        (running, _), *_ = bench.begin(sync, ("a",), ("b",), ("c",))
+        bench.settle(running)
+        store.call("DEL", "queue:default")
+        for digest in store.call("ZRANGE", "kiq:slots:Sync:turns", 0, -1):
+            store.call("ZADD", "kiq:slots:Sync:turns", 1, digest)
+
+        upkeep.sweep()
+
+        assert [action for _, action in bench.take(sync)] == ["go"]
+        assert parked_count(store=store) == 0
+
+    def test_the_sweep_of_one_process_is_enough(
+        self, runtime: Runtime, registry: Registry, bench: Bench, sync: Definition, store: Store
+    ) -> None:
+        bench.begin(sync, ("a",), ("b",))
+        LimitUpkeep(runtime, registry, 5).sweep()
+        store.call("CONFIG", "RESETSTAT")
+
+        LimitUpkeep(runtime, registry, 5).sweep()
+
+        assert b"cmdstat_eval" not in store.call("INFO", "commandstats")
+
+    def test_the_sweep_reads_what_a_function_returns_by_now(
+        self, upkeep: LimitUpkeep, bench: Bench, registry: Registry, store: Store, clock: ManualClock
+    ) -> None:
+        answers: list[Any] = [-1]
+
+        @job(name="Flagged", concurrency_limit=lambda: answers[-1])
+        def flagged(word: str) -> None: ...
+
+        assert [action for _, action in bench.begin(flagged.definition, ("a",), ("b",))] == ["park", "park"]
+        answers.append("nonsense")
+        upkeep.sweep()  # reported, and the limit that was used last stays
+        assert parked_count(store=store) == 2
+        answers.append(1)
+        clock.time += SWEEP_SECONDS
+        store.call("DEL", "kiq:limits:sweep")
+        upkeep.sweep()
+
+        assert [action for _, action in bench.take(flagged.definition, 2)] == ["go"]
+        assert parked_count(store=store) == 1
+
+    def test_a_line_of_a_wrong_type_holds_up_no_other(
+        self, upkeep: LimitUpkeep, bench: Bench, sync: Definition, store: Store
+    ) -> None:
+        (running, _), *_ = bench.begin(sync, ("a",), ("b",))
+        store.call("SET", "kiq:slots:Broken:parked", "no line")
+        store.call("SADD", "kiq:parked", "kiq:slots:Broken")
+        store.call("HSET", "kiq:limits", "Broken", 5)
+        override_limit("Sync", 2, store=store)
+        assert len(bench.take(sync)) == 1
+        bench.settle(running)
+
+        upkeep.sweep()
+
+        assert parked_count(store=store) == 0
+
+    def test_the_end_of_an_override_is_due_like_a_job(
+        self, upkeep: LimitUpkeep, runtime: Runtime, bench: Bench, sync: Definition, store: Store
+    ) -> None:
+        override_limit("Sync", -1, timedelta(hours=1), store=store)
+        bench.begin(sync, ("a",), ("b",))
+        poller = Poller(
+            runtime,
+            bench.engine,
+            lambda name, error: None,
+            [*sidekiq_sources(store.keys, runtime.setup), upkeep.source()],
+        )
+        store.call("ZADD", "kiq:limits:ends", 1, "Sync")
+
+        poller.poll()  # this process' clock is ahead: by Redis' it has not ended
+        assert store.call("ZCARD", "kiq:limits:ends") == 1
+        assert bench.take(sync) == []
+
+        store.call("HSET", "kiq:limits", "Sync|override", "-1 1")
+        store.call("ZADD", "kiq:limits:ends", 1, "Sync")
+        poller.poll()
+
+        assert store.call("ZCARD", "kiq:limits:ends") == 0
+        assert [action for _, action in bench.take(sync)] == ["go"]
+
+
+class TestApi:
+    def test_shows_who_holds_places_and_how_many_wait(
+        self, bench: Bench, sync: Definition, keyed: Definition, store: Store
+    ) -> None:
+        (unit, _), *_ = bench.begin(sync, ("a",), ("b",), ("c",))
+        bench.begin(keyed, ("x", "1"), ("y", "1"), ("y", "2"))
+
+        x, y, plain = concurrency_limits(store=store)
+
+        assert [(each.name, each.key, each.limit, each.parked) for each in (x, y, plain)] == [
+            ("Keyed", "x", 1, 0),
+            ("Keyed", "y", 1, 1),
+            ("Sync", "", 1, 2),
+        ]
+        (holder,) = plain.holders
+        assert (holder.identity, holder.job.name, holder.job.args) == (ME.identity, "Sync", ["a"])
+        bench.settle(unit)
+        assert concurrency_limits(store=store)[-1].holders == ()
+
+    def test_shows_an_override_until_it_ends(self, bench: Bench, sync: Definition, store: Store) -> None:
+        bench.begin(sync, ("a",))
+
+        override_limit("Sync", 5, timedelta(minutes=5), store=store)
+        (status,) = concurrency_limits(store=store)
+        assert (status.limit, status.override, status.in_force) == (1, 5, 5)
+        assert status.override_until is not None
+        override_limit("Sync", -1, store=store)
+        assert concurrency_limits(store=store)[0].override_until == inf
+        assert end_override("Sync", store=store)
+        assert concurrency_limits(store=store)[0].override is None
+
+    def test_parked_jobs_can_be_found_and_deleted(self, bench: Bench, keyed: Definition, store: Store) -> None:
+        bench.begin(keyed, *((account, str(number)) for number in range(3) for account in "xy"))
+        parked = ParkedJobs("Keyed", store=store)
+
+        jobs = list(parked)
+
+        assert len(parked) == 4
+        assert [each.args for each in jobs] == [["x", "1"], ["x", "2"], ["y", "1"], ["y", "2"]]
+        assert {(each.queue, each.key) for each in jobs} == {("default", "x"), ("default", "y")}
+        assert jobs[0].parked_at == pytest.approx(float(store.call("TIME")[0]), abs=60)
+        found = parked.find_job(str(jobs[2].jid))
+        assert found == jobs[2]
+        assert parked.delete(jobs[2])
+        assert not parked.delete(jobs[2])
+        assert parked.delete_all(jobs) == 3
+        assert parked.find_job(str(jobs[0].jid)) is None
+        assert parked_count(store=store) == len(parked) == 0
+
+    def test_a_time_in_the_past_is_refused(self, store: Store) -> None:
+        with pytest.raises(UsageError, match="longer than"):
+            override_limit("Sync", 1, 0, store=store)
+
+
+class TestKiqctl:
+    def test_lists_limits_and_holders(self, bench: Bench, sync: Definition, kiqctl: Kiqctl) -> None:
+        assert "no job with a concurrency limit" in kiqctl("limits").stdout
+        (unit, _), *_ = bench.begin(sync, ("a",), ("b",))
+
+        lines = kiqctl("limits").stdout.splitlines()
+
+        assert lines[1].split() == ["Sync", "1", "1", "1"]
+        assert lines[-1].split() == ["Sync", json.loads(unit.payload)["jid"], ME.identity]
+        (row,) = kiqctl.ask("limits", "list")["limits"]
+        assert (row["class"], row["held"], row["parked"], row["limit"], row["override"]) == ("Sync", 1, 1, 1, None)
+
+    def test_sets_and_resets_an_override(self, bench: Bench, sync: Definition, kiqctl: Kiqctl) -> None:
+        bench.begin(sync, ("a",), ("b",))
+
+        assert "the limit of Sync is 2 for 1h" in kiqctl("limits", "set", "Sync", "2", "--for", "1h").stdout
+        assert [action for _, action in bench.take(sync)] == ["go"]
+        assert kiqctl.ask("limits")["limits"][0]["override"] == 2
+        assert "paused" in kiqctl("limits", "set", "Sync", "-1").stdout
+        assert kiqctl.ask("limits", "reset", "Sync")["changed"]
+        assert not kiqctl.ask("limits", "reset", "Sync")["changed"]
+
+    def test_says_so_where_nobody_knows_the_class(self, kiqctl: Kiqctl) -> None:
+        assert "no job Synk" in kiqctl("limits", "set", "Synk", "2").stderr
+
+    def test_shows_counts_and_deletes_parked_jobs(self, bench: Bench, sync: Definition, kiqctl: Kiqctl) -> None:
+        bench.begin(sync, *((word,) for word in "abcd"))
+
+        jobs = kiqctl.ask("limits", "jobs", "Sync")["jobs"]
+        assert [each["args"] for each in jobs] == [["b"], ["c"], ["d"]]
+        assert "3 of 3 parked jobs of Sync" in kiqctl("limits", "jobs", "Sync").stdout
+        assert kiqctl.ask("limits", "jobs", "Sync", "--args-contain", "c", "--count")["count"] == 1
+        assert kiqctl.ask("limits", "jobs", "Sync", "--jid", jobs[0]["jid"], "--delete", "--yes")["done"] == 1
+        assert kiqctl("limits", "jobs", "Sync", "--jid", jobs[0]["jid"], "--delete", "--yes").exit_code == 1
+        assert kiqctl("limits", "jobs", "Sync", "--delete", "--yes").exit_code == ExitCode.USAGE
+        assert kiqctl.ask("limits", "jobs", "Sync", "--delete", "--all", "--yes")["done"] == 2
+
+    def test_a_parked_job_is_found_by_its_id_and_counted(self, bench: Bench, sync: Definition, kiqctl: Kiqctl) -> None:
+        bench.begin(sync, ("a",), ("b",))
+        jid = kiqctl.ask("limits", "jobs", "Sync")["jobs"][0]["jid"]
+
+        assert "parked by the limit of Sync" in kiqctl("retries", "show", jid).stderr
+        assert kiqctl.ask("stats")["parked"] == 1
+        assert "parked" in kiqctl("stats").stdout
+
+
+def test_the_exporter_shows_each_class_under_gitlabs_names(
+    bench: Bench, sync: Definition, keyed: Definition, store: Store
+) -> None:
+    clock = ManualClock()
+    exporter = Exporter(store, clock, 5.0, lambda error: None)
+    page: Callable[[], str] = lambda: exporter.page("", "")[1].decode()  # noqa: E731
+    assert "concurrency_limit" not in page()
+    bench.begin(sync, ("a",), ("b",), ("c",))
+    bench.begin(keyed, ("x", "1"), ("y", "1"), ("y", "2"))
+    store.call("SADD", "processes", ME.identity)
+    store.call("HSET", ME.identity, "info", '{"concurrency":5}', "busy", 0, "beat", 1)
+    override_limit("Keyed", 3, store=store)
+
+    clock.time += 5
+    found = {
+        (sample.name.removeprefix("sidekiq_concurrency_limit_"), sample.labels["worker"]): sample.value
+        for family in text_string_to_metric_families(page())
+        for sample in family.samples
+        if "concurrency_limit" in sample.name
+    }
+
+    assert found == {
+        ("queue_jobs", "Sync"): 2,
+        ("current_concurrent_jobs", "Sync"): 1,
+        ("max_concurrent_jobs", "Sync"): 1,
+        ("queue_jobs", "Keyed"): 0,  # the raised limit has sent it on
+        ("current_concurrent_jobs", "Keyed"): 2,
+        ("max_concurrent_jobs", "Keyed"): 3,
+    }

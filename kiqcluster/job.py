@@ -343,6 +343,8 @@ def define(
     if not name or not name.isprintable():
         raise JobDefinitionError(f"{name!r} is not a valid name for a job; use a class name like Acme::WelcomeMail")
     checked = check_options(options, name)
+    if "concurrency_key" in checked and "concurrency_limit" not in checked:
+        raise JobDefinitionError(f"{name}: concurrency_key = … has no effect without a concurrency_limit")
     is_active_job = checked.get("active_job", False)
     _check_signature(name, signature, target, () if is_active_job else BY_KEYWORD)
     queue = queue_for(name, checked)

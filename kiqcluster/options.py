@@ -116,6 +116,8 @@ def _is_number(value: Any) -> bool:
 def _is_duration(value: Any) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and 0 < value < MAX_DURATION_SECONDS
+
+
 def _is_limit(value: Any) -> bool:
     if isinstance(value, str):
         found = re.fullmatch(r"(\d+(?:\.\d+)?)%", value)
@@ -158,6 +160,7 @@ OPTIONS: dict[str, Option] = {
             "a limit of kiqcluster.limits, such as limits.sliding_window(100, 60)",
             on_wire=False,
         ),
+        Option(
             "concurrency_limit",
             _is_limit,
             'a number (0 none, below 0 paused), a percentage of the threads like "10%", or a function that returns one',

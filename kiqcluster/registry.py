@@ -20,7 +20,7 @@ from kiqcluster.sidekiq import active_job
 from kiqcluster.sidekiq.payload import Payload
 from kiqcluster.sidekiq.ruby_json import JSON
 
-__all__ = ["BY_KEYWORD", "Definition", "Registry", "current_registry", "using_registry"]
+__all__ = ["BY_KEYWORD", "ENVELOPE", "Definition", "Registry", "current_registry", "using_registry"]
 
 Perform = Callable[..., Any]
 BY_KEYWORD = (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)  # kinds of parameters that take no positional argument

@@ -30,7 +30,7 @@ from kiqcluster.sidekiq import active_job
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.ruby_json import JSON
 
-__all__ = ["FLEET", "ConcurrencyLimits", "FleetThreads", "Limit", "key_of", "limit_of"]
+__all__ = ["FLEET", "OPTION", "ConcurrencyLimits", "FleetThreads", "Limit", "key_of", "limit_of"]
 
 OPTION, KEY_OPTION = "concurrency_limit", "concurrency_key"
 PERCENTAGE = re.compile(r"(\d+(?:\.\d+)?)%")

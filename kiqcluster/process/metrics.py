@@ -104,8 +104,8 @@ COUNTERS = {
     "interrupted": Family("sidekiq_jobs_interrupted", "counter", "Jobs put back because the process stopped"),
     "dead": Family("sidekiq_jobs_dead", "counter", "Jobs that were buried"),
     "deferred": Family("sidekiq_jobs_deferred", "counter", "Jobs put off without being run"),
-    "parked": Family("sidekiq_concurrency_limit_deferred_jobs", "counter", "Jobs parked by their concurrency limit"),
 }
+PARKED = Family("sidekiq_concurrency_limit_deferred_jobs", "counter", "Times that a concurrency limit parked a job")
 SKIPPED = Family("sidekiq_jobs_skipped", "counter", "Jobs that middleware did not let run")
 RUNNING = Family("sidekiq_running_jobs", "gauge", "Jobs that run now", mode="sum")
 LONGEST = Family(
@@ -128,6 +128,7 @@ ROWS = (  # of each job and queue
     (CPU, CPU_LAYOUT),
     *((family, COUNTER_LAYOUT) for family in COUNTERS.values()),
     (SKIPPED, SKIPPED_LAYOUT),
+    (PARKED, COUNTER_LAYOUT),  # only of jobs that were parked
 )
 
 ATTRIBUTES = {"urgency": "urgency", "feature_category": "feature_category", "resource_boundary": "boundary"}
@@ -240,8 +241,8 @@ class JobMetrics(Collector):
         rows.append(Row(CONCURRENCY, (), PLAIN, [self._concurrency]))
         rows.append(Row(DEAD_DROPPED, (), DEAD_DROPPED_LAYOUT, self._dead_dropped))
         metrics: dict[str, Metric] = {}
-        every = (COMPLETION, QUEUEING, CPU, *COUNTERS.values(), SKIPPED, RUNNING, LONGEST, CONCURRENCY, DEAD_DROPPED)
-        for family in every:
+        every = (COMPLETION, QUEUEING, CPU, *COUNTERS.values(), SKIPPED, PARKED, RUNNING, LONGEST, CONCURRENCY)
+        for family in (*every, DEAD_DROPPED):
             metrics[family.name] = Metric(family.name, family.text, family.kind)
         for row in rows:
             for (suffix, labels), value in zip(row.layout, row.values, strict=True):
@@ -253,13 +254,14 @@ class JobMetrics(Collector):
         before, now, labels = self._told.get(key), self._values(key), self._labels(key)
         self._told[key] = now
         for at, (family, layout) in enumerate(ROWS):
-            if before is None or before[at] != now[at]:
+            if (before is None or before[at] != now[at]) and (family is not PARKED or any(now[at])):
                 yield Row(family, labels, layout, now[at])
 
     def _rows(self, key: tuple[str, str]) -> Iterator[Row]:
         labels = self._labels(key)
         for (family, layout), values in zip(ROWS, self._values(key), strict=True):
-            yield Row(family, labels, layout, values)
+            if family is not PARKED or any(values):
+                yield Row(family, labels, layout, values)
 
     def _values(self, key: tuple[str, str]) -> list[list[float]]:
         """Return the values of a key's ROWS, of all processors together."""
@@ -278,6 +280,7 @@ class JobMetrics(Collector):
             used,
             *([count] for count in sums(COUNTERS, [each.counters for each in tallies])),
             sums(SKIPS, [each.skipped for each in tallies]),
+            sums(("parked",), [each.counters for each in tallies]),
         ]
 
     def _gauge(self, family: Family, key: tuple[str, str], value: float) -> Row:

@@ -12,6 +12,7 @@ units        their values; reserve_calls and settle_calls: the calls of two scri
 wait_lists   the lists into which pushes are moved for idle processes
 entry_moves  moves entries of sets and jobs of queues; search: finds those that contain a text
 guarded_push writes a job only if the guards in its rows are true
+parking      the lines of jobs that wait for a place in a limit, and overrides of limits
 embedded     the private server of `--embedded`, its address and its command line
 
 Nothing here retries: only the caller knows whether a command may run twice (rules R2 to R4).

@@ -10,7 +10,7 @@ recovery     recovery.py        units of dead processes → queues
 job log      run/job_log.py     lines of jobs that have ended
 
 Read in this order: child with redis_wait, launcher, run/ (manager, processor, execution, decision, retry), fetch/
-(fetch, coordinator).  Then poller with due_times, heartbeat with process_entry and fleet_checks, recovery with
-failure_detector, inbox, identity, memory, metrics/.  Last orphan_alarm, descriptors and exit_handlers: faults that a
-process meets inside.
+(fetch, coordinator).  Then poller with due_times and limit_upkeep, heartbeat with process_entry and fleet_checks,
+recovery with failure_detector, inbox, identity, memory, metrics/.  Last orphan_alarm, descriptors and exit_handlers:
+faults that a process meets inside.
 """

@@ -53,12 +53,6 @@ def test_the_examples_about_jobs_run(tmp_path: Path, redis_server: RedisServer) 
     assert output(tmp_path / "page.py", redis_server) == "invoice for 7 in EUR\nwelcome, 8\n"
 
 
-def test_the_examples_about_guarantees_run(tmp_path: Path, redis_server: RedisServer) -> None:
-    (tmp_path / "page.py").write_text("\n".join([*blocks(ROOT / "docs/guarantees.md", "python"), "sync(7)"]))
-
-    assert output(tmp_path / "page.py", redis_server) == "synced 7\n"
-
-
 def test_the_examples_about_inspection_print_what_the_page_says(
     tmp_path: Path, store: Store, redis_server: RedisServer
 ) -> None:

@@ -226,7 +226,6 @@ class TestOptions:
             ("concurrency_limit", -1),
             ("concurrency_limit", "12.5%"),
             ("concurrency_limit", lambda: 3),
-            ("concurrency_key", lambda account: account),
             ("retry_in", lambda count, error, payload: 5),
             ("retries_exhausted", lambda payload, error: None),
         ],
@@ -237,6 +236,11 @@ class TestOptions:
         taken = {**definition.options, **definition.local}[option]
         assert taken == value
         assert type(taken) is type(value)  # True is no 1
+
+    def test_a_key_without_a_limit_is_refused(self) -> None:
+        declare(concurrency_limit=1, concurrency_key=lambda account: account)
+
+        assert "no effect" in refusal(lambda: declare("Y", concurrency_key=lambda account: account))
 
     @pytest.mark.parametrize(
         ("option", "value"),

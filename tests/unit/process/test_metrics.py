@@ -39,6 +39,14 @@ def tally(metrics: JobMetrics) -> Tally:
 
 
 class TestCounting:
+    def test_a_parked_job_counts_in_a_series_that_no_other_job_has(self, metrics: JobMetrics, tally: Tally) -> None:
+        sample = 'sidekiq_concurrency_limit_deferred_jobs_total{queue="mails",worker="Mail"}'
+        assert not [line for line in text(metrics) if line.startswith(sample)]
+
+        tally.count("parked")
+
+        assert value(metrics, sample) == 1
+
     def test_the_tallies_of_all_processors_are_one_series(self, metrics: JobMetrics) -> None:
         for seconds in (0.2, 700.0):
             tally = metrics.tallies()[KEY] = Tally()

@@ -23,6 +23,7 @@ WORKER_SCRIPTS = (
     "RESYNC",
     "RECOVER",
     "BEAT",
+    "SEND_PARKED",
     "MOVE_ENTRIES",
     "DUE",
     "TRIM_DEAD",

@@ -24,7 +24,7 @@ from math import ceil
 from typing import Any
 
 from kiqcluster.errors import UsageError
-from kiqcluster.process.runtime import JobEnd, Run, current_setup
+from kiqcluster.process.runtime import JobEnd, Run
 from kiqcluster.registry import ENVELOPE, Definition
 from kiqcluster.sidekiq import active_job
 from kiqcluster.sidekiq.outcome import Effect
@@ -61,7 +61,7 @@ class ConcurrencyLimits:
     def on_begin(self, run: Run) -> Iterable[Effect]:
         definition: Definition = run.job
         limit = limit_of(definition.local[OPTION], FLEET.count)
-        slots = current_setup().current_store().keys.slots(definition.name, key_of(definition, run.payload["args"]))
+        slots = run.keys.slots(definition.name, key_of(definition, run.payload["args"]))
         return (Effect("enter", slots, (limit, definition.name, "park")),)
 
     def on_end(self, end: JobEnd) -> Iterable[Effect]:  # noqa: ARG002  # the place is released with the unit

@@ -21,6 +21,7 @@ def sections() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("title", [title for title, text in sections().items() if "```python" in text])
+@pytest.mark.usefixtures("store")  # an empty Redis
 def test_the_examples_print_what_the_page_says(title: str, tmp_path: Path, redis_server: RedisServer) -> None:
     found = re.findall(r"^```(\w*)\n(.*?)^```", sections()[title], re.MULTILINE | re.DOTALL)
     call, prints = CALLS.get(title, ("", ""))

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import BuiltinFunctionType, ModuleType
+from typing import Any
 
 from kiqcluster.errors import ApplicationError
 from kiqcluster.ipc.forks import exit_forked_children
@@ -61,12 +62,15 @@ def _refuse_green_threads() -> None:
         )
 
 
-def describe(requirements: Sequence[str]) -> list[dict[str, str]]:
-    """Return name and queue of every job that the application has registered.
+def describe(requirements: Sequence[str]) -> list[dict[str, Any]]:
+    """Return name, queue and declared attributes of every job that the application has registered.
 
     Raises ApplicationError when there is none: probably -r names the wrong modules.
     """
-    jobs = [{"name": definition.name, "queue": definition.queue} for definition in current_registry()]
+    jobs = [
+        {"name": definition.name, "queue": definition.queue, "attributes": definition.attributes}
+        for definition in current_registry()
+    ]
     if not jobs:
         folders = [name for name in requirements if getattr(sys.modules.get(name), "__file__", "") is None]
         hint = f" ({folders[0]} is a folder without __init__.py: name a module in it)" if folders else ""

@@ -30,6 +30,7 @@ from kiqcluster.process.runtime import exit_process
 from kiqcluster.sidekiq.queue_groups import Group
 from kiqcluster.store import embedded
 from kiqcluster.supervisor import catalogue
+from kiqcluster.supervisor.catalogue import Catalogue
 from kiqcluster.supervisor.cluster import expansion
 from kiqcluster.supervisor.configuration import ReadConfig
 from kiqcluster.supervisor.spawner import SpawnSpec
@@ -55,6 +56,7 @@ HELP = """Run a worker process for each GROUP of queues.
   kiqcluster -r app critical=5,default              one, weighted
   kiqcluster -r app -q critical,5 -q default -c 10  the same, Sidekiq's way
   kiqcluster --embedded -r app default              with a private server, to try it
+  kiqcluster -r app --queue-selector 'urgency=high' 'urgency!=high'   by attributes of jobs
 
 A GROUP is a comma list of queue names: `name=3` gives a weight, `cronjob` takes in its namespace `cronjob:…`,
 'cronjob:*' the namespace only, '*' every queue (quote the stars).
@@ -296,16 +298,16 @@ def settle_directory(config: Config) -> Config:
     )
 
 
-def known_queues(config: Config) -> frozenset[str]:
-    """Return the queues of the catalogue and the configuration, without asking Redis."""
+def ask_catalogue(config: Config) -> Catalogue:
+    """Return the jobs of the application, without asking Redis."""
     directory = Path(config.directory or Path.cwd())
-    return catalogue.ask(config, directory, RunningClock(catalogue.DEADLINE_CHECK_SECONDS)).known_queues(config)
+    return catalogue.ask(config, directory, RunningClock(catalogue.DEADLINE_CHECK_SECONDS))
 
 
 def show_slots(config: Config, groups: Sequence[Group], *, as_json: bool, names_only: bool) -> None:
     """Print the slots that a start would run."""
-    known = known_queues(config)
-    plans = expansion.plan_slots(groups, known, config)
+    known, jobs = ask_catalogue(config).known(config)
+    plans = expansion.plan_slots(groups, known, config, jobs)
     show_plans(plans, as_json=as_json, names_only=names_only)
     if not names_only and not as_json:
         show_unheard_of(plans, known)
@@ -322,14 +324,17 @@ def show_plans(plans: Sequence[expansion.SlotPlan], *, as_json: bool, names_only
     else:
         for plan in plans:
             queues = ", ".join(name if weight == 1 else f"{name}={weight}" for name, weight in plan.weights.items())
-            click.echo(f"slot {plan.slot}: {plan.concurrency} threads, {plan.mode}: {queues or '(no queue known yet)'}")
+            none = "(no queue known yet)" if plan.selector is None else "(no job matches)"
+            selector = "" if plan.selector is None else f"  [{plan.selector}]"
+            click.echo(f"slot {plan.slot}: {plan.concurrency} threads, {plan.mode}: {queues or none}{selector}")
 
 
 def show_unheard_of(plans: Sequence[expansion.SlotPlan], known: Collection[str]) -> None:
     for plan in plans:
         if names := plan.group.unheard_of(known):
             hint = plan.group.hint_for(names, known)
-            text = f"slot {plan.slot}: no registered job goes to {', '.join(names)}; {hint}"
+            goes_to = "goes to" if plan.selector is None else "has"
+            text = f"slot {plan.slot}: no registered job {goes_to} {', '.join(names)}; {hint}"
             click.echo(f"kiqcluster: {text}", err=True)
 
 

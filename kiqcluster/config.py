@@ -120,6 +120,9 @@ class Config:
         25.0, "seconds that running jobs get at a stop, before they are put back", short="-t", metavar="SECONDS"
     )
     strict: bool = setting(False, "take queues in the order written, the next only when the one before is empty")
+    queue_selector: bool = setting(
+        False, "each group is a selector over the attributes of jobs: 'urgency=high&tags!=heavy'"
+    )
     negate: bool = setting(False, "each group is every known queue except those named")
     drain: bool = setting(False, "end once the queues are empty and nothing runs")
     watch: bool = setting(False, "start the workers anew when a source file changes; for development")

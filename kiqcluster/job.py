@@ -20,7 +20,15 @@ from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypeVar, Unpack,
 from kiqcluster.client import Client
 from kiqcluster.clock import SystemClock
 from kiqcluster.errors import InvalidPush, JobDefinitionError
-from kiqcluster.options import OPTIONS, JobOptions, PushOptions, check_class_body, check_options
+from kiqcluster.options import (
+    OPTIONS,
+    JobOptions,
+    PushOptions,
+    check_class_body,
+    check_combinations,
+    check_options,
+    under_own_names,
+)
 from kiqcluster.process.durations import due_at
 from kiqcluster.process.runtime import Run, current_setup
 from kiqcluster.registry import BY_KEYWORD, Definition, current_registry
@@ -216,7 +224,7 @@ class Job:
         cls, *, name: str | None = None, namespace: str | None = None, **options: Unpack[JobOptions]
     ) -> None:
         super().__init_subclass__()
-        cls.declared_options = {**cls.declared_options, **options}
+        cls.declared_options = {**cls.declared_options, **under_own_names(options, cls.__name__)}
         wire_name = _wire_name(name, cls.__name__, namespace)
         if namespace is not None:
             cls.declared_namespace = namespace
@@ -231,6 +239,7 @@ class Job:
         perform = getattr(cls, "perform", None)
         if perform is None:
             check_options(options, cls.__name__)
+            check_combinations(cls.declared_options, cls.__name__)
             return
         if not callable(perform):
             raise JobDefinitionError(f"{cls.__qualname__}.perform is not a method; write def perform(self, …)")
@@ -343,6 +352,7 @@ def define(
     if not name or not name.isprintable():
         raise JobDefinitionError(f"{name!r} is not a valid name for a job; use a class name like Acme::WelcomeMail")
     checked = check_options(options, name)
+    check_combinations(checked, name)
     if "concurrency_key" in checked and "concurrency_limit" not in checked:
         raise JobDefinitionError(f"{name}: concurrency_key = … has no effect without a concurrency_limit")
     is_active_job = checked.get("active_job", False)

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypedDict
 from kiqcluster.errors import InvalidPush, JobDefinitionError
 from kiqcluster.limits import RateLimit
 from kiqcluster.sidekiq.payload import check_queue_name
+from kiqcluster.sidekiq.queue_groups import MAX_WEIGHT
 
 __all__ = [
     "HOOKS",
@@ -23,8 +24,10 @@ __all__ = [
     "Option",
     "PushOptions",
     "check_class_body",
+    "check_combinations",
     "check_options",
     "near_option",
+    "under_own_names",
 ]
 
 HOOKS = {"retry_in": "count, error, payload", "retries_exhausted": "payload, error"}  # method → its arguments
@@ -38,8 +41,12 @@ FOREIGN_NAMES = {  # name in other systems → name here
     "tag": "tags",
     "priority": "urgency",
     "replicas": "wait_replicas",
+    "category": "feature_category",
+    "boundary": "resource_boundary",
+    "worker_resource_boundary": "resource_boundary",
 }
 MAX_DURATION_SECONDS = 1e9  # a larger number is a point in time, or a mistake
+ALIASES = {"has_external_dependencies": "external_dependencies"}  # older name → name
 VERBS = {
     "delay": "perform_in",
     "countdown": "perform_in",
@@ -73,8 +80,12 @@ class JobOptions(PushOptions, total=False):
     urgency: Literal["high", "low", "throttled"]
     feature_category: str
     resource_boundary: Literal["cpu", "memory", "unknown"]
+    external_dependencies: bool
     has_external_dependencies: bool
     big_payload: bool
+    weight: int
+    idempotent: bool
+    data_consistency: Literal["always", "sticky", "delayed"]
     max_retries_after_interruption: int
     rate_limit: RateLimit
     concurrency_limit: int | str | Callable[[], int | str]
@@ -125,6 +136,14 @@ def _is_limit(value: Any) -> bool:
     return callable(value) or (isinstance(value, int) and not isinstance(value, bool))
 
 
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_weight(value: Any) -> bool:
+    return _is_number(value) and 1 <= value <= MAX_WEIGHT
+
+
 OPTIONS: dict[str, Option] = {
     option.name: option
     for option in (
@@ -151,7 +170,16 @@ OPTIONS: dict[str, Option] = {
             "cpu, memory or unknown",
             on_wire=False,
         ),
-        Option("has_external_dependencies", lambda value: isinstance(value, bool), "True or False", on_wire=False),
+        Option("external_dependencies", _is_bool, "True or False", on_wire=False),
+        Option("has_external_dependencies", _is_bool, "True or False", on_wire=False),
+        Option("weight", _is_weight, f"an integer from 1 to {MAX_WEIGHT}", on_wire=False),
+        Option("idempotent", _is_bool, "True or False", on_wire=False),
+        Option(
+            "data_consistency",
+            lambda value: value in ("always", "sticky", "delayed"),
+            "always, sticky or delayed",
+            on_wire=False,
+        ),
         Option("big_payload", lambda value: isinstance(value, bool), "True or False", on_wire=False),
         Option("max_retries_after_interruption", _is_count, "how often a forced stop may interrupt it", on_wire=False),
         Option(
@@ -174,14 +202,49 @@ OPTIONS: dict[str, Option] = {
 
 
 def check_options(options: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the options if all are known and valid, else raise JobDefinitionError with the nearest known name."""
+    """Return the options, under their own names, if all are known and valid.
+
+    Raises JobDefinitionError, with the nearest known name.
+    """
     for key, value in options.items():
         option = OPTIONS.get(key)
         if option is None:
             raise JobDefinitionError(f"{name}: there is no option {key!r}; {near_option(key)}")
         if not option.accepts(value):
             raise JobDefinitionError(f"{name}: {key} = {value!r} does not fit; it takes {option.expected}")
-    return dict(options)
+    return under_own_names(options, name)
+
+
+def under_own_names(options: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the options without aliases.  Raises JobDefinitionError for an option that has two values."""
+    for alias, own in ALIASES.items():
+        if alias in options and options.get(own, options[alias]) != options[alias]:
+            raise JobDefinitionError(
+                f"{name}: {own} = {options[own]!r} and {alias} = {options[alias]!r} are one option; keep {own}"
+            )
+    return {ALIASES.get(key, key): value for key, value in options.items()}
+
+
+def check_combinations(options: Mapping[str, Any], name: str) -> None:
+    """Raise JobDefinitionError for attributes that contradict each other.
+
+    options: all that hold for the job, inherited ones included.  Source: GitLab's worker attributes.
+    """
+    if options.get("urgency") == "high":
+        for attribute, value, reason in (
+            ("resource_boundary", "memory", "a job that waits for memory cannot keep the targets of high urgency"),
+            ("external_dependencies", True, "a service elsewhere decides when such a job ends"),
+        ):
+            if options.get(attribute) == value:
+                raise JobDefinitionError(
+                    f"{name}: urgency = 'high' and {attribute} = {value!r} exclude each other: {reason}; "
+                    f"make it urgency='low', or move that part into a job of its own"
+                )
+    if options.get("data_consistency") == "delayed" and not options.get("retry", True):
+        raise JobDefinitionError(
+            f"{name}: data_consistency = 'delayed' needs retries, and retry = {options['retry']!r} has none: the job "
+            "waits for a replica of the database by running again later; allow retries, or use 'sticky'"
+        )
 
 
 def near_option(word: str) -> str:

@@ -19,6 +19,7 @@ from kiqcluster.process.in_force import InForce
 from kiqcluster.sidekiq import active_job
 from kiqcluster.sidekiq.payload import Payload
 from kiqcluster.sidekiq.ruby_json import JSON
+from kiqcluster.sidekiq.selectors import DECLARED
 
 __all__ = ["BY_KEYWORD", "ENVELOPE", "Definition", "Registry", "current_registry", "using_registry"]
 
@@ -62,6 +63,12 @@ class Definition:
 
     def __repr__(self) -> str:
         return f"<job {self.name}{self.signature} on {self.queue}>"
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The attributes that the job declares, for `selectors.attributes_of`; JSON-native."""
+        declared = {**self.options, **self.local}
+        return {name: declared[name] for name in DECLARED if name in declared}
 
     def positional(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """Return the arguments as the payload's list: keywords bound to positions, trailing defaults left off.

@@ -162,6 +162,7 @@ WORDING: dict[str, tuple[int, str]] = {
     "cluster_resumed": (logging.INFO, "{signal}: resumed"),
     "cluster_stopping": (logging.INFO, "{signal}: stopping; up to {seconds:g} s for running jobs"),
     "cluster_waits": (logging.INFO, "{signal}: already stopping; jobs that still run: {running}; QUIT stops at once"),
+    "selector_unmatched": (logging.WARNING, "slot {slot}: no registered job has {values}; {hint}"),
     "queue_unknown": (logging.WARNING, "slot {slot}: no registered job goes to {queues}; {hint}"),
     "cluster_gave_up": (logging.ERROR, "no slot ever became ready; exit {code} ({reason})"),
     "cluster_stranded": (

@@ -137,8 +137,8 @@ ATTRIBUTES = {"urgency": "urgency", "feature_category": "feature_category", "res
 def attribute_labels(options: Mapping[str, Any]) -> Labels:
     """Return GitLab's base labels for the attributes that a job declares; an empty label counts as absent."""
     labels = [(label, options[name]) for name, label in ATTRIBUTES.items() if options.get(name, "unknown") != "unknown"]
-    if "has_external_dependencies" in options:
-        labels.append(("external_dependencies", "yes" if options["has_external_dependencies"] else "no"))
+    if "external_dependencies" in options:
+        labels.append(("external_dependencies", "yes" if options["external_dependencies"] else "no"))
     return tuple(labels)
 
 

@@ -7,6 +7,7 @@ conversions    advice for values that JSON cannot represent
 active_job     Rails' envelope around a job
 compression    large arguments in GitLab's form
 keys           every Redis key
-queue_groups   the grammar of the command line's queue groups
+selectors      the grammar of selectors: expressions over the attributes of job classes
+queue_groups   the grammar of the command line's queue groups; the queues that a selector stands for
 outcome        the possible results of a unit
 """

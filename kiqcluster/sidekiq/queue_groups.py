@@ -3,6 +3,7 @@
 `default,mailers`   these queues       `a=5,b`      with weights          `a,b,a`   the same as `a=2,b`
 `cronjob`           the queue and all of its namespace `cronjob:…`
 `cronjob:*`         the namespace only              `*`   every known queue
+With --queue-selector, each is a selector over the attributes of jobs (selectors.py).
 
 The supervisor (slots, concurrency) and the worker (new queues found while running) both expand groups.
 Counterpart: sidekiq_cluster/cli.rb; docs/adr/0003-queue-groups.md lists the differences.
@@ -10,14 +11,26 @@ Counterpart: sidekiq_cluster/cli.rb; docs/adr/0003-queue-groups.md lists the dif
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from kiqcluster.errors import UsageError
+from kiqcluster.sidekiq import selectors
+from kiqcluster.sidekiq.selectors import JobAttributes
 
-__all__ = ["Group", "Mode", "Pattern", "concurrency_for", "parse_group", "parse_queue_option"]
+__all__ = [
+    "MAX_WEIGHT",
+    "Group",
+    "Mode",
+    "Pattern",
+    "SelectorGroup",
+    "concurrency_for",
+    "parse_group",
+    "parse_queue_option",
+]
 
 Mode = Literal["strict", "random", "weighted"]
 EVERY_QUEUE = "*"
@@ -99,6 +112,59 @@ class Group:
         if self.strict:
             return "strict"
         return "random" if len(set(expanded.values())) <= 1 else "weighted"
+
+
+@dataclass(frozen=True, slots=True)
+class SelectorGroup(Group):
+    """The queues to which the jobs go that a selector matches.
+
+    Groups with the same selector are equal: the other fields are what the latest catalogue made of it.
+    weights: queue → weight.  unmatched: values that no job has, such as `tags=heavi`.  hint: the nearest known ones.
+    """
+
+    weights: Mapping[str, int] = field(default_factory=dict, compare=False)
+    unmatched: tuple[str, ...] = field(default=(), compare=False)
+    hint: str = field(default="", compare=False)
+
+    @classmethod
+    def of(cls, text: str, *, negated: bool = False) -> SelectorGroup:
+        """Return the group of a selector, without queues.  Raises SelectorError."""
+        selectors.parse(text)
+        return cls(text, (), negated=negated)
+
+    def resolve(self, jobs: Collection[JobAttributes]) -> SelectorGroup:
+        """Return the group with the queues of these jobs; negated, with the queues to which no selected job goes.
+
+        A queue has the largest weight of its selected jobs.
+        """
+        selector = selectors.parse(self.text)
+        selected = [job for job in jobs if selector.matches(job.values)]
+        if self.negated:
+            taken = {job.queue for job in selected}
+            selected = [job for job in jobs if job.queue not in taken]
+        weights: dict[str, int] = {}
+        for job in sorted(selected, key=lambda job: job.queue):
+            weights[job.queue] = max(job.weight, weights.get(job.queue, 1))
+        slips = list(selector.unheard_of(jobs))
+        near = dict.fromkeys(f"{attribute}={nearest}" for attribute, _, nearest in slips if nearest)
+        return dataclasses.replace(
+            self,
+            weights=weights,
+            unmatched=tuple(f"{attribute}={value}" for attribute, value, _ in slips),
+            hint=f"did you mean {', '.join(near)}?" if near else "is that right?",
+        )
+
+    def expand(self, known: Iterable[str]) -> dict[str, int]:  # noqa: ARG002  # as in Group; so the next two
+        """Return the queues of the catalogue, whichever are known beside them: these have no attributes."""
+        return dict(self.weights)
+
+    def unheard_of(self, known: Iterable[str]) -> list[str]:  # noqa: ARG002
+        """Return the values that no job has, as `attribute=value`."""
+        return list(self.unmatched)
+
+    def hint_for(self, unknown: Iterable[str], known: Collection[str]) -> str:  # noqa: ARG002
+        """Return a hint for them."""
+        return self.hint
 
 
 def _names_for(queue: str) -> Iterator[str]:

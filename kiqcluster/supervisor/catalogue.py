@@ -11,12 +11,12 @@ import select
 import selectors
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kiqcluster import application
 from kiqcluster.clock import Clock
@@ -24,9 +24,10 @@ from kiqcluster.config import Config
 from kiqcluster.errors import ApplicationError, ExitCode, KiqError, UsageError
 from kiqcluster.ipc.frames import Channel
 from kiqcluster.ipc.thread_stacks import ThreadStacks
+from kiqcluster.sidekiq.selectors import JobAttributes, attributes_of
 from kiqcluster.supervisor.cluster.child import Death
 from kiqcluster.supervisor.fork import fork_with_socket
-from kiqcluster.supervisor.preflight import Preflight, PreflightReport
+from kiqcluster.supervisor.preflight import Known, Preflight, PreflightReport
 from kiqcluster.version import VERSION
 
 __all__ = ["Catalogue", "CatalogueChild", "CatalogueQuery", "StartPreflight", "Superseded", "ask"]
@@ -44,12 +45,34 @@ class Catalogue:
     """The jobs and queues of an application.
 
     jobs: (name, queue) of each.  version: of the kiqcluster that is installed now, which may be another than runs.
-    preflight: what its configuration would change, if that was requested.
+    preflight: what its configuration would change, if that was requested.  attributes: of each job.
     """
 
     jobs: tuple[tuple[str, str], ...]
     version: str = VERSION
     preflight: PreflightReport = field(default_factory=PreflightReport)
+    attributes: tuple[JobAttributes, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        described: Sequence[Mapping[str, Any]],
+        version: str = VERSION,
+        preflight: PreflightReport | None = None,
+    ) -> Catalogue:
+        """Return the catalogue of jobs that `application.describe` has described."""
+        attributes = tuple(attributes_of(job["name"], job["queue"], job["attributes"]) for job in described)
+        jobs = tuple((job["name"], job["queue"]) for job in described)
+        return cls(jobs, version, preflight or PreflightReport(), attributes)
+
+    def known(self, config: Config) -> Known:
+        """Return the queues of the jobs and of the configuration, and what selectors select from.
+
+        A queue of the configuration that no job goes to counts as a job without a name that declares nothing.
+        """
+        queues = self.known_queues(config)
+        others = sorted(queues - {queue for _, queue in self.jobs})
+        return queues, (*self.attributes, *(attributes_of(None, queue, {}) for queue in others))
 
     def known_queues(self, config: Config) -> frozenset[str]:
         """Return the queue names of the jobs and of the configuration."""
@@ -97,10 +120,10 @@ class CatalogueChild:
             if frame["type"] == "catalogue":
                 if "error" in frame:
                     raise ApplicationError(frame["error"])
-                jobs = tuple((job["name"], job["queue"]) for job in frame["jobs"])
                 settings = {name: tuple(value) for name, value in frame.get("outlook", {}).items() if name != "error"}
                 error = frame.get("outlook", {}).get("error", "")
-                return Catalogue(jobs, frame.get("version", VERSION), PreflightReport(error, **settings))
+                report = PreflightReport(error, **settings)
+                return Catalogue.of(frame["jobs"], frame.get("version", VERSION), report)
         if self.channel.closed:
             how = self._death() or "closed its connection to the supervisor"
             raise ApplicationError(
@@ -289,8 +312,7 @@ def _describe_application(
         channel.send("catalogue", error=str(error))
         _flush(channel)
         return ExitCode.APPLICATION
-    known = Catalogue(tuple((job["name"], job["queue"]) for job in jobs))
-    report = PreflightReport() if preflight is None else preflight(known.known_queues)
+    report = PreflightReport() if preflight is None else preflight(Catalogue.of(jobs).known)
     channel.send("catalogue", jobs=jobs, version=_installed_version(), outlook=asdict(report))
     _flush(channel)
     return ExitCode.STOPPED

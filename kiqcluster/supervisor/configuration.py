@@ -100,8 +100,7 @@ class ClusterConfiguration:
 
     def _make_slots(self, catalogue: Catalogue, release: Release) -> None:
         """Make the slots.  Raises UsageError if there is nothing to listen to."""
-        known = self._learn(catalogue)
-        plans = plan_slots(self._groups, known, self._config)
+        plans = self._plan(catalogue)
         self._events.emit(
             "supervisor_started", version=VERSION, pid=os.getpid(), slots=len(plans), listen=self._config.listen,
             environment=self._config.environment, control=self._state.control or NO_CONTROL,
@@ -120,14 +119,18 @@ class ClusterConfiguration:
         for problem in setting_warnings(self._config, len(plans)):
             self._events.emit("setting_doubtful", problem=problem)
 
-    def _learn(self, catalogue: Catalogue) -> frozenset[str]:
-        """Take over a catalogue; return the names of all queues."""
-        known = catalogue.known_queues(self._config)
-        self._processes.known_queues = tuple(sorted(known))
+    def _plan(self, catalogue: Catalogue) -> list[SlotPlan]:
+        """Take over a catalogue; return the plans of the slots.  Raises UsageError."""
+        self._learn(catalogue)
+        known, jobs = catalogue.known(self._config)
+        return plan_slots(self._groups, known, self._config, jobs)
+
+    def _learn(self, catalogue: Catalogue) -> None:
+        """Take over a catalogue."""
+        self._processes.known_queues = tuple(sorted(catalogue.known_queues(self._config)))
         self._state.jobs = catalogue.jobs
         is_other = catalogue.version != VERSION
         self.want_restart("version", f"kiqcluster {catalogue.version} is installed, {VERSION} runs" if is_other else "")
-        return known
 
     def want_restart(self, topic: str, reason: str) -> None:
         """Record why a new supervisor is needed, or with an empty reason that it is not; log a new reason."""
@@ -143,7 +146,10 @@ class ClusterConfiguration:
         known = list(self._processes.known_queues)
         if unheard_of := plan.group.unheard_of(known):
             hint = plan.group.hint_for(unheard_of, known)
-            self._events.emit("queue_unknown", slot=plan.slot, queues=",".join(unheard_of), hint=hint)
+            if plan.selector is None:
+                self._events.emit("queue_unknown", slot=plan.slot, queues=",".join(unheard_of), hint=hint)
+            else:
+                self._events.emit("selector_unmatched", slot=plan.slot, values=" ".join(unheard_of), hint=hint)
         slot.restarts = self._state.retired_restarts.pop(slot.number, slot.restarts)  # no counter goes back
         self._state.slots.append(slot)
 
@@ -162,7 +168,7 @@ class ClusterConfiguration:
         Raises UsageError if a supervisor would not start with that release.
         """
         self._check_preflight(catalogue.preflight, is_ours=catalogue.version == VERSION)
-        plans = plan_slots(self._groups, self._learn(catalogue), self._config)
+        plans = self._plan(catalogue)
         for slot, plan in compare(self._state.slots, plans, same_threads=True).kept:
             slot.plan = plan
 
@@ -248,7 +254,8 @@ class ClusterConfiguration:
         self, config: Config, groups: Sequence[Group], catalogue: Catalogue, release: Release, report: ReloadReport
     ) -> None:
         """Put another configuration in use.  Raises UsageError if it leaves nothing to listen to."""
-        plans = plan_slots(groups, catalogue.known_queues(config), config)
+        known, jobs = catalogue.known(config)
+        plans = plan_slots(groups, known, config, jobs)
         old = self._config
         change = compare(self._state.slots, plans, same_threads=same_threads(old, config))
         self._config = self._processes.config = effective_config(old, config)
@@ -273,8 +280,9 @@ class ClusterConfiguration:
     def _apply(self, change: SlotChanges) -> None:
         for slot, plan in change.kept:
             slot.plan = plan
+            chosen = {} if plan.selector is None else {"chosen": dict(plan.weights)}
             for child in slot.children():
-                child.channel.send("queues", known=list(self._processes.known_queues))
+                child.channel.send("queues", known=list(self._processes.known_queues), **chosen)
         for plan in change.added:
             self._add_slot(Slot(plan))
         for slot, plan in change.resized:

@@ -13,14 +13,19 @@ from dataclasses import dataclass
 from kiqcluster.config import Config
 from kiqcluster.errors import KiqError
 from kiqcluster.sidekiq.queue_groups import Group
+from kiqcluster.sidekiq.selectors import JobAttributes
 from kiqcluster.supervisor.cluster.expansion import plan_slots
 from kiqcluster.supervisor.cluster.reload import compare, pending_settings, same_threads
 from kiqcluster.supervisor.cluster.slots import Slot
 
-__all__ = ["Preflight", "PreflightReport", "ReadConfig", "prepare"]
+__all__ = ["Known", "Preflight", "PreflightReport", "ReadConfig", "prepare"]
 
-GROUPED = frozenset({"groups", "concurrency", "min_concurrency", "max_concurrency", "strict", "negate"})  # shape slots
+GROUPED = frozenset(  # shape slots
+    {"groups", "queue_selector", "concurrency", "min_concurrency", "max_concurrency", "strict", "negate"}
+)
 
+# The queues that are known with a configuration, and the attributes of the jobs that go to them.
+Known = tuple[frozenset[str], Sequence[JobAttributes]]
 ReadConfig = Callable[[], tuple[Config, Sequence[Group]]]  # reads the configuration again; raises UsageError
 
 
@@ -33,9 +38,7 @@ class PreflightReport:
     restart: tuple[str, ...] = ()
 
 
-Preflight = Callable[
-    [Callable[[Config], frozenset[str]]], PreflightReport
-]  # its argument returns the queues that are known with a configuration
+Preflight = Callable[[Callable[[Config], Known]], PreflightReport]
 
 
 def prepare(read_config: ReadConfig, slots: Sequence[Slot], running: Config) -> Preflight:
@@ -49,9 +52,10 @@ def prepare(read_config: ReadConfig, slots: Sequence[Slot], running: Config) -> 
         reason = str(error)
         return lambda _: PreflightReport(error=reason)
 
-    def preflight(known_queues: Callable[[Config], frozenset[str]]) -> PreflightReport:
+    def preflight(known: Callable[[Config], Known]) -> PreflightReport:
+        queues, jobs = known(new)
         try:
-            plans = plan_slots(groups, known_queues(new), new)
+            plans = plan_slots(groups, queues, new, jobs)
         except KiqError as error:
             return PreflightReport(error=str(error))
         change = compare(slots, plans, same_threads=same_threads(running, new))

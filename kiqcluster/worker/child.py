@@ -293,7 +293,7 @@ class Child:
             case "recover":
                 self.launcher.recover(frame["orphans"])
             case "queues":
-                self.launcher.learn_queues(frame["known"])
+                self.launcher.learn_queues(frame["known"], frame.get("chosen"))
 
     def _act_on_remote_signal(self, name: str) -> None:
         action = REMOTE_ACTIONS.get(name, "unknown")

@@ -185,9 +185,9 @@ class Launcher:
         self._runtime.events.emit("worker_resumed")
         self._runtime.run_hooks("resume")
 
-    def learn_queues(self, known: Iterable[str]) -> None:
-        """Serve new queue names, on a live worker."""
-        if self.order.learn(known):
+    def learn_queues(self, known: Iterable[str], chosen: dict[str, int] | None = None) -> None:
+        """Serve new queue names, on a live worker.  chosen: queue → weight, if the group is a selector."""
+        if self.order.learn(known) if chosen is None else self.order.set_queues(chosen):
             self._runtime.events.emit("queues_changed", queues=describe_queues(self.order.weights))
             self._fetch.on_wakeup()
 

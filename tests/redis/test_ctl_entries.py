@@ -161,6 +161,11 @@ class TestFilters:
             (["--class", "Job", "--tag", "vip"], [5]),
             (["--queue", "low", "--tag", "vip"], []),
             (["--class", "(no job)"], ["junk"]),
+            (["--selector", "name=low|tags=vip"], [2, 5]),
+            (["--selector", "worker_name=Inner,Other"], [6, 7]),
+            (["--selector", f"worker_name={WRAPPER}"], [7]),
+            (["--selector", "(name=low|tags=vip)&tags!=x"], [2]),
+            (["--queue", "low", "--selector", "tags!=vip"], [2]),
         ],
     )
     def test_selects(self, kiqctl: Kiqctl, store: Store, words: list[str], expected: list[Any]) -> None:
@@ -313,6 +318,20 @@ class TestVerbs:
         assert " 3 entries of " in result.stderr
         assert "nothing was done" in result.stderr
         assert entries(store, GROUPS[group]) == before
+
+    @pytest.mark.parametrize(
+        ("selector", "words"),
+        [
+            ("urgency=high", "'urgency' is not known here, since payloads do not carry it"),
+            ("worker=A", "did you mean 'worker_name'?"),
+            ("tags=a b", "character 8"),
+        ],
+    )
+    def test_a_selector_that_cannot_be_used_here_is_refused(self, kiqctl: Kiqctl, selector: str, words: str) -> None:
+        result = kiqctl("retries", "list", "--selector", selector)
+
+        assert result.exit_code == 2
+        assert words in " ".join(result.stderr.split())
 
     @pytest.mark.parametrize(("group", "verb"), VERBS)
     @pytest.mark.parametrize("words", [[], ["j1", "--all"], ["j1", "--class", "Job"], ["--all", "--tag", "x"]])

@@ -182,6 +182,7 @@ class TestJobs:
             (["--args-contain", "EUR", "--class", "Other"], []),
             (["--tag", "vip"], [2]),
             (["--jid", "j2", "--tag", "vip"], [2]),
+            (["--selector", "worker_name=Other|tags=vip"], [3, 2]),
             (["--jid", "j2", "--class", "Other"], []),
             (["--class", "(no job)"], ["junk"]),
             (["--class", "Job", "--oldest", "--limit", "2"], [1, 2]),

@@ -13,6 +13,7 @@ from kiqcluster.api import JobRecord
 from kiqcluster.ctl.text.completion import complete_classes, complete_queues
 from kiqcluster.ctl.text.options import DURATION
 from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.selectors import Selector, SelectorError, Values, attributes_of, parse
 
 __all__ = ["Selection", "entry_filters", "job_filters"]
 
@@ -36,6 +37,7 @@ class Selection:
     arguments: str | None = None
     older: float | None = None
     newer: float | None = None
+    selector: Selector | None = None
 
     @property
     def has_filters(self) -> bool:
@@ -53,6 +55,7 @@ class Selection:
             and (self.arguments is None or self.arguments in _arguments(job))
             and (self.older is None or (since is not None and now - since >= self.older))
             and (self.newer is None or (since is not None and now - since <= self.newer))
+            and (self.selector is None or self.selector.matches(_attributes(job)))
         )
 
 
@@ -61,6 +64,34 @@ def _arguments(job: JobRecord) -> str:
     return ruby_json.encode(job.display_args).decode(errors="replace")
 
 
+def _attributes(job: JobRecord) -> Values:
+    """Return the attributes that a payload has; a job that ActiveJob has wrapped has both class names."""
+    known = attributes_of(job.display_class, job.queue or "", {"tags": job.tags}).values
+    return {**known, "worker_name": frozenset((job.name, job.display_class))}
+
+
+class SelectorType(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
+    """A selector over what a payload says of its class."""
+
+    name = "selector"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Selector:
+        if isinstance(value, Selector):
+            return value
+        try:
+            return parse(value, PAYLOAD_ATTRIBUTES, NOT_IN_PAYLOADS)
+        except SelectorError as error:
+            self.fail(str(error), param, ctx)
+
+
+PAYLOAD_ATTRIBUTES = ("worker_name", "name", "queue_namespace", "tags")
+NOT_IN_PAYLOADS = ", since payloads do not carry it"
+SELECTOR = click.option(
+    "--selector",
+    type=SelectorType(),
+    metavar="SELECTOR",
+    help="jobs that match, by worker_name, name (of the queue), queue_namespace and tags: 'worker_name=A,B&tags!=vip'",
+)
 NAME = click.option(
     "--class",
     "name",
@@ -79,12 +110,14 @@ FILTERS = {
     "tag": TAG,
     "older": click.option("--older", type=DURATION, metavar="DURATION", help="jobs that lie there for longer"),
     "newer": click.option("--newer", type=DURATION, metavar="DURATION", help="jobs that came there since"),
+    "selector": SELECTOR,
 }
 QUEUE_FILTERS = {
     "name": NAME,
     "tag": TAG,
     "jid": click.option("--jid", metavar="JID", help="the job of this id, in full"),
     "arguments": click.option("--args-contain", "arguments", metavar="TEXT", help="jobs with this in their arguments"),
+    "selector": SELECTOR,
 }
 
 

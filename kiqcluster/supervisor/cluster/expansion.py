@@ -1,13 +1,21 @@
-"""Expansion: arguments and known queues → slots.  Pure."""
+"""Expansion: arguments, known queues and the attributes of jobs → slots.  Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from kiqcluster.config import Config
 from kiqcluster.errors import UsageError
-from kiqcluster.sidekiq.queue_groups import Group, Mode, concurrency_for, parse_group, parse_queue_option
+from kiqcluster.sidekiq.queue_groups import (
+    Group,
+    Mode,
+    SelectorGroup,
+    concurrency_for,
+    parse_group,
+    parse_queue_option,
+)
+from kiqcluster.sidekiq.selectors import JobAttributes
 
 __all__ = ["SlotPlan", "groups_from", "listed_queues", "plan_slots", "refuse_listing", "setting_warnings"]
 
@@ -22,9 +30,15 @@ class SlotPlan:
     mode: Mode
     concurrency: int
 
+    @property
+    def selector(self) -> str | None:
+        """The selector that chose the queues; None for a group of names."""
+        return self.group.text if isinstance(self.group, SelectorGroup) else None
+
     def as_json(self) -> dict[str, object]:
         """Return the form of --dryrun --json."""
-        return {"slot": self.slot, "queues": self.weights, "mode": self.mode, "concurrency": self.concurrency}
+        document = {"slot": self.slot, "queues": self.weights, "mode": self.mode, "concurrency": self.concurrency}
+        return document if self.selector is None else {**document, "selector": self.selector}
 
 
 def groups_from(arguments: Sequence[str], queue_options: Sequence[str], config: Config) -> list[Group]:
@@ -32,6 +46,8 @@ def groups_from(arguments: Sequence[str], queue_options: Sequence[str], config: 
 
     Raises UsageError when there are none.
     """
+    if config.queue_selector:
+        return _selectors_from(arguments or config.groups, queue_options, config)
     parsed = [parse_group(text, strict=config.strict, negated=config.negate) for text in arguments or ()]
     if queue_options:
         parsed.append(parse_queue_option(queue_options, strict=config.strict, negated=config.negate))
@@ -44,6 +60,19 @@ def groups_from(arguments: Sequence[str], queue_options: Sequence[str], config: 
     return parsed
 
 
+def _selectors_from(texts: Sequence[str], queue_options: Sequence[str], config: Config) -> list[Group]:
+    """Return a group per selector.  Raises UsageError."""
+    if queue_options:
+        raise UsageError("-q names a queue, and with --queue-selector each group is a selector: write 'name=mailers'")
+    if config.strict:
+        raise UsageError("--strict takes queues in the order written, and a selector writes no order: leave one out")
+    if not texts:
+        raise UsageError(
+            "no selector given; write one for each process: kiqcluster -r app --queue-selector 'urgency=high'"
+        )
+    return [SelectorGroup.of(text, negated=config.negate) for text in texts]
+
+
 def refuse_listing(arguments: Sequence[str], listing: Iterable[str]) -> None:
     """Raise UsageError when the arguments are the files of the directory: an unquoted `*` was eaten by the shell."""
     visible = sorted(name for name in listing if not name.startswith("."))
@@ -54,9 +83,15 @@ def refuse_listing(arguments: Sequence[str], listing: Iterable[str]) -> None:
         )
 
 
-def plan_slots(groups: Sequence[Group], known: Iterable[str], config: Config) -> list[SlotPlan]:
-    """Return a plan per group.  Raises UsageError when --negate leaves a group nothing."""
+def plan_slots(
+    groups: Sequence[Group], known: Iterable[str], config: Config, jobs: Collection[JobAttributes] = ()
+) -> list[SlotPlan]:
+    """Return a plan per group.  jobs: what selectors select from.
+
+    Raises UsageError when --negate leaves a group nothing, or selectors match nothing at all.
+    """
     names = sorted(set(known))
+    groups = [group.resolve(jobs) if isinstance(group, SelectorGroup) else group for group in groups]
     plans = []
     for slot, group in enumerate(groups):
         weights = group.expand(names)
@@ -68,7 +103,19 @@ def plan_slots(groups: Sequence[Group], known: Iterable[str], config: Config) ->
             len(weights), config.min_concurrency, config.max_concurrency
         )
         plans.append(SlotPlan(slot, group, weights, group.mode(weights), concurrency))
+    _refuse_nothing(plans)
     return plans
+
+
+def _refuse_nothing(plans: Sequence[SlotPlan]) -> None:
+    """Raise UsageError when there are selectors, and none of them matches a job."""
+    selectors = [plan.group for plan in plans if isinstance(plan.group, SelectorGroup)]
+    if selectors and not any(plan.weights for plan in plans):
+        wrong = [
+            f"no registered job has {', '.join(each.unmatched)}; {each.hint}" for each in selectors if each.unmatched
+        ]
+        texts = ", ".join(repr(each.text) for each in selectors)
+        raise UsageError(f"no registered job matches {texts}{': ' + wrong[0] if wrong else ''}")
 
 
 def setting_warnings(config: Config, slots: int) -> list[str]:

@@ -25,7 +25,7 @@ APPLIED_BY_RELOAD = frozenset(
     {
         "groups", "queues", "timeout", "boot_timeout", "bake_time", "silence_timeout", "respawn_burst", "fail_fast",
         "quiet_lease", "max_jobs", "max_rss", "max_rss_hard", "min_serving", "ready_quorum", "drain",
-        "concurrency", "min_concurrency", "max_concurrency",  # other threads: another process
+        "queue_selector", "concurrency", "min_concurrency", "max_concurrency",  # other threads: another process
     }
 )  # fmt: skip
 THREAD_SETTINGS = ("concurrency", "min_concurrency", "max_concurrency")

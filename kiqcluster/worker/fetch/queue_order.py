@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from random import Random
 
-from kiqcluster.sidekiq.queue_groups import Group, Mode
+from kiqcluster.sidekiq.queue_groups import Group, Mode, SelectorGroup
 from kiqcluster.store.wait_lists import MAX_QUEUES
 
 __all__ = ["QueueOrder", "describe_queues"]
@@ -28,6 +28,7 @@ MAX_WEIGHED_FACTOR = 10  # times as many candidates as are drawn are weighed, at
 class QueueOrder:
     """The queues of one worker; replaced as a whole when new ones appear, so readers need no lock.
 
+    The queues of a selector come from the supervisor, by `set_queues`: new names in Redis have no attributes.
     `draw` needs the lock of the coordinator; `add_candidates` and `learn` may be called without it.
     strict: the configured order.  random, weighted: drawn anew for every reserve, so that no queue starves
     (sidekiq fetch.rb).
@@ -55,7 +56,7 @@ class QueueOrder:
         A known name stays: clients may push to a queue that the set of names in Redis has lost.
         """
         fresh = frozenset(names) - self.known
-        if not fresh:  # at nearly every heartbeat
+        if not fresh or isinstance(self.group, SelectorGroup):  # at nearly every heartbeat
             return False
         self.known |= fresh
         return self.set_queues(self.group.expand(self.known))

@@ -230,8 +230,8 @@ class TestSeries:
             ({"feature_category": "mail", "retry": 3}, {"feature_category": "mail"}),
             ({"resource_boundary": "cpu"}, {"boundary": "cpu"}),
             ({"resource_boundary": "unknown"}, {}),
-            ({"has_external_dependencies": True}, {"external_dependencies": "yes"}),
-            ({"has_external_dependencies": False}, {"external_dependencies": "no"}),
+            ({"external_dependencies": True}, {"external_dependencies": "yes"}),
+            ({"external_dependencies": False}, {"external_dependencies": "no"}),
         ],
     )
     def test_attributes_have_gitlabs_labels(self, options: dict[str, object], labels: dict[str, str]) -> None:

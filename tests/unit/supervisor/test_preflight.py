@@ -11,18 +11,22 @@ import pytest
 from kiqcluster.config import Config
 from kiqcluster.errors import UsageError
 from kiqcluster.sidekiq.queue_groups import Group, parse_group
+from kiqcluster.sidekiq.selectors import attributes_of
 from kiqcluster.supervisor.cluster.expansion import groups_from, plan_slots
 from kiqcluster.supervisor.cluster.slots import Slot
 from kiqcluster.supervisor.preflight import PreflightReport, prepare
 
 KNOWN = frozenset({"default", "mailers"})
 RUNNING = Config(groups=("default", "mailers"))
+JOBS = [attributes_of("A", "default", {"urgency": "high"}), attributes_of("B", "mailers", {})]
 
 
 def preflight(new: Config, running: Config = RUNNING) -> PreflightReport:
     """Return that of a cluster which runs two groups."""
     slots = [Slot(plan) for plan in plan_slots([parse_group(text) for text in running.groups], KNOWN, running)]
-    return prepare(lambda: (new, groups_from((), (), new)), slots, running)(lambda config: KNOWN | {*config.queues})
+    return prepare(lambda: (new, groups_from((), (), new)), slots, running)(
+        lambda config: (KNOWN | {*config.queues}, JOBS)
+    )
 
 
 def test_the_same_configuration_changes_nothing() -> None:
@@ -39,7 +43,7 @@ def test_the_same_groups_in_another_order_or_from_the_command_line_do_not() -> N
     given = [parse_group("default")]
 
     assert preflight(Config(groups=("mailers", "default"))) == PreflightReport()
-    assert prepare(lambda: (Config(groups=("x",)), given), slots, RUNNING)(lambda _: KNOWN) == PreflightReport()
+    assert prepare(lambda: (Config(groups=("x",)), given), slots, RUNNING)(lambda _: (KNOWN, JOBS)) == PreflightReport()
 
 
 def test_other_numbers_of_threads_are_another_group_only_where_they_differ() -> None:
@@ -53,6 +57,11 @@ def test_settings_wait_for_a_reload_or_a_new_supervisor() -> None:
     assert preflight(new) == PreflightReport(reload=("timeout", "max_retries"), restart=("redis", "log_level"))
 
 
+def test_selectors_are_evaluated_over_the_jobs_of_the_release() -> None:
+    assert preflight(Config(queue_selector=True, groups=("urgency=high",))) == PreflightReport(reload=("groups",))
+    assert "no registered job matches" in preflight(Config(queue_selector=True, groups=("tags=x",))).error
+
+
 def test_a_configuration_that_cannot_be_used_is_why_a_start_would_fail(tmp_path: Path) -> None:
     def refuse() -> tuple[Config, Sequence[Group]]:
         raise UsageError("there is no setting 'concurency'")
@@ -61,6 +70,6 @@ def test_a_configuration_that_cannot_be_used_is_why_a_start_would_fail(tmp_path:
         os.chdir(tmp_path / "gone")
         raise AssertionError
 
-    assert prepare(refuse, [], RUNNING)(lambda _: KNOWN).error == "there is no setting 'concurency'"
-    assert "gone" in prepare(vanish, [], RUNNING)(lambda _: KNOWN).error
+    assert prepare(refuse, [], RUNNING)(lambda _: (KNOWN, JOBS)).error == "there is no setting 'concurency'"
+    assert "gone" in prepare(vanish, [], RUNNING)(lambda _: (KNOWN, JOBS)).error
     assert "leaves no queue" in preflight(Config(groups=("*",), negate=True)).error

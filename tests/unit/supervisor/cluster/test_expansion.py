@@ -8,6 +8,7 @@ import pytest
 
 from kiqcluster.config import Config
 from kiqcluster.errors import ExitCode, UsageError
+from kiqcluster.sidekiq.selectors import attributes_of
 from kiqcluster.supervisor.cluster.expansion import (
     groups_from,
     listed_queues,
@@ -50,6 +51,74 @@ class TestGroups:
 
     def test_the_same_group_may_be_run_many_times(self) -> None:
         assert len(plan_slots(groups_from(["*", "*", "*"], [], Config()), KNOWN, Config())) == 3
+
+
+class TestSelectors:
+    CONFIG = Config(queue_selector=True)
+    JOBS = (
+        attributes_of("Nightly", "cronjob:nightly", {"urgency": "throttled"}),
+        attributes_of("Send", "mailers", {"urgency": "high", "weight": 4}),
+        attributes_of("Other", "default", {}),
+    )
+
+    def test_each_argument_is_one_selector_and_so_is_each_group_of_the_configuration(self) -> None:
+        config = Config(queue_selector=True, groups=("urgency=high", "*"))
+
+        assert [group.text for group in groups_from(["tags=a|urgency=low"], [], config)] == ["tags=a|urgency=low"]
+        assert [group.text for group in groups_from([], [], config)] == ["urgency=high", "*"]
+
+    def test_a_slot_has_the_queues_of_the_jobs_that_match_and_its_selector(self) -> None:
+        plans = plan_slots(groups_from(["urgency=high", "*"], [], self.CONFIG), KNOWN, self.CONFIG, self.JOBS)
+
+        assert [plan.as_json() for plan in plans] == [
+            {"slot": 0, "queues": {"mailers": 4}, "mode": "random", "concurrency": 5, "selector": "urgency=high"},
+            {
+                "slot": 1,
+                "queues": {"cronjob:nightly": 1, "default": 1, "mailers": 4},
+                "mode": "weighted",
+                "concurrency": 5,
+                "selector": "*",
+            },
+        ]
+
+    def test_negate_holds_for_every_selector(self) -> None:
+        config = Config(queue_selector=True, negate=True)
+        groups = groups_from(["urgency=high", "urgency=low"], [], config)
+
+        plans = plan_slots(groups, KNOWN, config, self.JOBS)
+
+        assert [list(plan.weights) for plan in plans] == [
+            ["cronjob:nightly", "default"],
+            ["cronjob:nightly", "mailers"],
+        ]
+        with pytest.raises(UsageError, match="leaves no queue"):
+            plan_slots(groups_from(["*"], [], config), KNOWN, config, self.JOBS)
+
+    def test_one_that_matches_nothing_is_an_empty_slot_and_all_of_them_are_an_error(self) -> None:
+        groups = groups_from(["worker_name=Sned", "urgency=low"], [], self.CONFIG)
+
+        assert plan_slots(groups, KNOWN, self.CONFIG, self.JOBS)[0].weights == {}
+        with pytest.raises(UsageError, match="no registered job has worker_name=Sned; did you mean worker_name=Send"):
+            plan_slots(groups[:1], KNOWN, self.CONFIG, self.JOBS)
+        with pytest.raises(UsageError, match=r"matches 'urgency=low&urgency=high'$"):
+            plan_slots(groups_from(["urgency=low&urgency=high"], [], self.CONFIG), KNOWN, self.CONFIG, self.JOBS)
+
+    @pytest.mark.parametrize(
+        ("arguments", "options", "config", "words"),
+        [
+            (["*"], ["mailers"], Config(queue_selector=True), "name=mailers"),
+            (["*"], [], Config(queue_selector=True, strict=True), "--strict"),
+            ([], [], Config(queue_selector=True), "no selector given"),
+            (["mailers"], [], Config(queue_selector=True), "no attribute 'mailers'"),
+        ],
+    )
+    def test_what_does_not_go_with_selectors_is_refused(
+        self, arguments: list[str], options: list[str], config: Config, words: str
+    ) -> None:
+        with pytest.raises(UsageError, match=words) as caught:
+            groups_from(arguments, options, config)
+
+        assert caught.value.exit_code == ExitCode.USAGE
 
 
 class TestListing:

@@ -38,6 +38,7 @@ from kiqcluster.process.tallies import (
 __all__ = [
     "COUNTERS",
     "PLAIN",
+    "TARGETS",
     "Exemplars",
     "Family",
     "JobMetrics",
@@ -115,6 +116,18 @@ LONGEST = Family(
     mode="max",
 )
 DEAD_DROPPED = Family("sidekiq_dead_jobs_dropped", "counter", "Dead jobs dropped to keep the limits of the dead set")
+# GitLab's service level indicators: all runs, and those within the target of their urgency.
+RUNS_JUDGED = Family("gitlab_sli_sidekiq_execution_apdex", "counter", "Runs of jobs with an urgency that succeeded")
+RUNS_IN_TIME = Family("gitlab_sli_sidekiq_execution_apdex_success", "counter", "Those that were within their target")
+WAITS_JUDGED = Family("gitlab_sli_sidekiq_queueing_apdex", "counter", "Waits in a queue of jobs with an urgency")
+WAITS_IN_TIME = Family("gitlab_sli_sidekiq_queueing_apdex_success", "counter", "Those that were within their target")
+APDEX = (RUNS_JUDGED, RUNS_IN_TIME, WAITS_JUDGED, WAITS_IN_TIME)
+# Urgency → seconds within which a job has to begin and then to end, None for no target.  Both are bounds of buckets.
+TARGETS: dict[str, tuple[float | None, float | None]] = {
+    "high": (10.0, 10.0),
+    "low": (60.0, 300.0),
+    "throttled": (None, 300.0),
+}
 CONCURRENCY = Family("sidekiq_concurrency", "gauge", "Threads that run jobs", mode="sum")
 
 COMPLETION_LAYOUT, CPU_LAYOUT = _by_status(COMPLETION_BUCKETS), _by_status(CPU_BUCKETS)
@@ -129,6 +142,7 @@ ROWS = (  # of each job and queue
     *((family, COUNTER_LAYOUT) for family in COUNTERS.values()),
     (SKIPPED, SKIPPED_LAYOUT),
     (PARKED, COUNTER_LAYOUT),  # only of jobs that were parked
+    *((family, COUNTER_LAYOUT) for family in APDEX),
 )
 
 ATTRIBUTES = {"urgency": "urgency", "feature_category": "feature_category", "resource_boundary": "boundary"}
@@ -241,8 +255,7 @@ class JobMetrics(Collector):
         rows.append(Row(CONCURRENCY, (), PLAIN, [self._concurrency]))
         rows.append(Row(DEAD_DROPPED, (), DEAD_DROPPED_LAYOUT, self._dead_dropped))
         metrics: dict[str, Metric] = {}
-        every = (COMPLETION, QUEUEING, CPU, *COUNTERS.values(), SKIPPED, PARKED, RUNNING, LONGEST, CONCURRENCY)
-        for family in (*every, DEAD_DROPPED):
+        for family in (*(family for family, _ in ROWS), RUNNING, LONGEST, CONCURRENCY, DEAD_DROPPED):
             metrics[family.name] = Metric(family.name, family.text, family.kind)
         for row in rows:
             for (suffix, labels), value in zip(row.layout, row.values, strict=True):
@@ -254,17 +267,17 @@ class JobMetrics(Collector):
         before, now, labels = self._told.get(key), self._values(key), self._labels(key)
         self._told[key] = now
         for at, (family, layout) in enumerate(ROWS):
-            if (before is None or before[at] != now[at]) and (family is not PARKED or any(now[at])):
+            if now[at] and (before is None or before[at] != now[at]):
                 yield Row(family, labels, layout, now[at])
 
     def _rows(self, key: tuple[str, str]) -> Iterator[Row]:
         labels = self._labels(key)
         for (family, layout), values in zip(ROWS, self._values(key), strict=True):
-            if family is not PARKED or any(values):
+            if values:
                 yield Row(family, labels, layout, values)
 
     def _values(self, key: tuple[str, str]) -> list[list[float]]:
-        """Return the values of a key's ROWS, of all processors together."""
+        """Return the values of a key's ROWS, of all processors together; none for a row that the key does not have."""
         tallies = [tally for each in self._by_processor if (tally := each.get(key)) is not None]
         done = Histogram.whole(FINE_BUCKETS, [each.done for each in tallies])
         failed = Histogram.whole(COMPLETION_BUCKETS, [each.failed for each in tallies])
@@ -274,14 +287,24 @@ class JobMetrics(Collector):
         # A run that is measured but not yet counted replaces an unmeasured one for a moment.
         before, used = self._cpu.get(key), [*of_done.values(), *of_failed.values()]
         used = self._cpu[key] = used if before is None else list(map(max, before, used))
+        parked = sums(("parked",), [each.counters for each in tallies])
         return [
             [*done.values(COMPLETION_INDEXES), *failed.values()],
             waited.values(),
             used,
             *([count] for count in sums(COUNTERS, [each.counters for each in tallies])),
             sums(SKIPS, [each.skipped for each in tallies]),
-            sums(("parked",), [each.counters for each in tallies]),
+            parked if any(parked) else [],
+            *self._apdex(key, done, waited),
         ]
+
+    def _apdex(self, key: tuple[str, str], runs: Histogram, waits: Histogram) -> Iterator[list[float]]:
+        """Yield the values of APDEX: none for a job that declares no urgency, or without a target."""
+        urgency = dict(self._attributes(key[0])).get("urgency", "")
+        wait_target, run_target = TARGETS.get(urgency, (None, None))
+        for histogram, target in ((runs, run_target), (waits, wait_target)):
+            yield [] if target is None else [sum(histogram.counts)]
+            yield [] if target is None else [histogram.within(target)]
 
     def _gauge(self, family: Family, key: tuple[str, str], value: float) -> Row:
         return Row(family, self._labels(key), PLAIN, [value])

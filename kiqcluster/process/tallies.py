@@ -83,6 +83,10 @@ class Histogram:
         cumulative = list(accumulate(self.coarse(indexes) if indexes else self.counts))
         return [*cumulative, cumulative[-1], self.total]
 
+    def within(self, bound: float) -> int:
+        """Return how many values are at most this bound, which is one of the histogram's."""
+        return sum(self.counts[: self.bounds.index(bound) + 1])
+
     def coarse(self, indexes: tuple[int, ...]) -> list[int]:
         """Return the counts up to each of these indexes into the bounds, and beyond the last."""
         return [sum(self.counts[low:high]) for low, high in pairwise((0, *indexes, len(self.counts)))]

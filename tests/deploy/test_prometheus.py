@@ -25,7 +25,7 @@ CASES = sorted((ROOT / "tests" / "deploy" / "prometheus").glob("*.yml"))
 DASHBOARD = ROOT / "deploy" / "grafana" / "kiqcluster.json"
 WORD = re.compile(r"[a-z_][a-z0-9_:]*")
 OF_THE_EXPORTER = ("queue:sidekiq_queue_latency_seconds:max", "queue:sidekiq_queue_size:max")  # for all instances
-OURS = ("sidekiq_", "kiqcluster_")
+OURS = ("sidekiq_", "kiqcluster_", "gitlab_sli_sidekiq_")
 SUFFIXES = ("_bucket", "_count", "_sum")
 
 
@@ -183,7 +183,13 @@ def asked_for() -> dict[str, str]:
 
 class TestNames:
     def test_what_is_asked_for_is_exported(self, stage: Stage) -> None:
-        cluster: Cluster = stage.run_cluster("default", "-c", "1")
+        app = stage.write_application("""
+            from kiqcluster import job
+
+            @job(urgency="low")
+            def judged(): ...
+        """)
+        cluster: Cluster = stage.run_cluster("default", "-c", "1", app=app)
         cluster.wait_ready()
         stage.push("record", "a")
         stage.wait_noted("ran a")

@@ -152,17 +152,50 @@ def test_what_a_job_declares_is_a_label_of_its_series(stage: Stage) -> None:
     app = stage.write_application("""
         from kiqcluster import job
 
-        @job(urgency="high", feature_category="mail", resource_boundary="cpu", has_external_dependencies=True)
+        @job(urgency="low", feature_category="mail", resource_boundary="cpu", has_external_dependencies=True)
         def send():
             pass
     """)
     cluster = stage.run_cluster("default", "-c", "1", app=app)
     cluster.wait_ready()
     declared = 'boundary="cpu",external_dependencies="yes",feature_category="mail"'
-    labels = f'{declared},queue="default",urgency="high",worker="send"'
+    labels = f'{declared},queue="default",urgency="low",worker="send"'
 
     wait_until(lambda: f"sidekiq_jobs_failed_total{{{labels}}} 0.0" in page_of(cluster), "the job's series")
     assert 'sidekiq_jobs_failed_total{queue="default",worker="record"} 0.0' in page_of(cluster)
+
+
+def test_runs_and_waits_are_judged_by_the_targets_of_their_urgency(stage: Stage) -> None:
+    """The waits: one is over the target of urgency high, and within that of low; throttled jobs may wait for ever."""
+    app = stage.write_application("""
+        from kiqcluster import job
+
+        @job(urgency="high")
+        def high(): ...
+
+        @job(urgency="low")
+        def low(): ...
+
+        @job(urgency="throttled")
+        def throttled(): ...
+    """)
+    cluster = stage.run_cluster("default", "-c", "1", app=app)
+    cluster.wait_ready()
+    for name in ("high", "low", "throttled"):
+        stage.push(name)
+        late = {"class": name, "args": [], "jid": f"{name:0<24}", "enqueued_at": int((time.time() - 30) * 1_000)}
+        stage.store.call("LPUSH", "queue:default", ruby_json.encode(late))
+
+    def apdex(side: str, name: str) -> list[float]:
+        labels = f'{{queue="default",urgency="{name}",worker="{name}"}}'
+        samples = [f"gitlab_sli_sidekiq_{side}_apdex{kind}_total{labels}" for kind in ("_success", "")]
+        values = dict(line.rsplit(" ", 1) for line in page_of(cluster) if line.startswith(tuple(samples)))
+        return [float(values[each]) for each in samples if each in values]
+
+    wait_until(lambda: apdex("execution", "throttled") == [2, 2], "the runs to be counted")
+    assert (apdex("execution", "high"), apdex("execution", "low")) == ([2, 2], [2, 2])
+    assert (apdex("queueing", "high"), apdex("queueing", "low"), apdex("queueing", "throttled")) == ([1, 2], [2, 2], [])
+    assert not [line for line in page_of(cluster) if line.startswith("gitlab_sli") and 'worker="record"' in line]
 
 
 def page_of(cluster: Cluster) -> list[str]:

@@ -6,9 +6,18 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
-from kiqcluster.process.metrics import COUNTERS, JobMetrics, Labels, Row, RunningJob, attribute_labels
-from kiqcluster.process.tallies import DEFERRED, DROPPED, EXECUTION_BUCKETS, Measured, Tally
+from kiqcluster.process.metrics import COUNTERS, TARGETS, JobMetrics, Labels, Row, RunningJob, attribute_labels
+from kiqcluster.process.tallies import (
+    COMPLETION_BUCKETS,
+    DEFERRED,
+    DROPPED,
+    EXECUTION_BUCKETS,
+    QUEUE_BUCKETS,
+    Measured,
+    Tally,
+)
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Interrupted, Outcome, Retry
+from kiqcluster.sidekiq.selectors import ATTRIBUTES
 
 DONE = Done()
 KEY = ("Mail", "mails")
@@ -236,6 +245,52 @@ class TestSeries:
     )
     def test_attributes_have_gitlabs_labels(self, options: dict[str, object], labels: dict[str, str]) -> None:
         assert dict(attribute_labels(options)) == labels
+
+
+class TestTargets:
+    def judged(self, urgency: str, runs: list[float], waits: list[float]) -> dict[str, float]:
+        metrics = JobMetrics(1, list, lambda name: (("urgency", urgency),) if urgency else ())
+        tally = metrics.tallies()[KEY] = Tally()
+        for seconds, waited in zip(runs, waits, strict=True):
+            tally.add(DONE, seconds, waited, was_retried=False)
+        lines = [
+            line.split() for line in text(metrics) if line.startswith("gitlab_sli_sidekiq_") and "_created" not in line
+        ]
+        return {
+            name.partition("{")[0].removeprefix("gitlab_sli_sidekiq_").removesuffix("_total"): float(number)
+            for name, number in lines
+        }
+
+    @pytest.mark.parametrize(
+        ("urgency", "run_target", "wait_target"), [("high", 10, 10), ("low", 300, 60), ("throttled", 300, None)]
+    )
+    def test_runs_and_waits_count_as_in_time_up_to_the_target_of_the_urgency(
+        self, urgency: str, run_target: float, wait_target: float | None
+    ) -> None:
+        wait = wait_target or 1e6
+        judged = self.judged(urgency, [0.001, run_target, run_target + 0.1], [wait, wait + 0.1, wait + 9])
+
+        waits = {} if wait_target is None else {"queueing_apdex": 3, "queueing_apdex_success": 1}
+        assert judged == {"execution_apdex": 3, "execution_apdex_success": 2, **waits}
+
+    def test_a_job_without_an_urgency_has_no_target_and_no_series(self) -> None:
+        assert self.judged("", [0.001], [1e6]) == {}
+
+    def test_every_urgency_has_a_target_that_is_a_bound_of_the_buckets(self) -> None:
+        assert TARGETS.keys() == set(ATTRIBUTES["urgency"])
+        for wait_target, run_target in TARGETS.values():
+            assert wait_target in (None, *QUEUE_BUCKETS)
+            assert run_target in COMPLETION_BUCKETS
+
+    def test_a_failed_run_is_no_success_and_no_failure_of_its_target(self) -> None:
+        metrics = JobMetrics(1, list, lambda _: (("urgency", "high"),))
+        tally = metrics.tallies()[KEY] = Tally()
+
+        tally.add(Retry(b"", 0.0), 99.0, 1.0, was_retried=False)
+
+        labels = '{queue="mails",urgency="high",worker="Mail"}'
+        assert value(metrics, f"gitlab_sli_sidekiq_execution_apdex_total{labels}") == 0
+        assert value(metrics, f"gitlab_sli_sidekiq_queueing_apdex_total{labels}") == 1
 
 
 class TestChanges:

@@ -9,8 +9,8 @@ from kiqcluster.sidekiq.queue_groups import SelectorGroup, parse_group
 from kiqcluster.sidekiq.selectors import attributes_of
 
 JOBS = [
-    attributes_of("Send", "mail", {"urgency": "high", "feature_category": "mail"}),
     attributes_of("Digest", "mail", {"weight": 3}),
+    attributes_of("Send", "mail", {"urgency": "high", "feature_category": "mail"}),
     attributes_of("Bulk", "mail:bulk", {"weight": 2, "tags": ["heavy"]}),
     attributes_of("Report", "reports", {"tags": ["heavy"], "resource_boundary": "memory"}),
 ]

@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from kiqcluster.sidekiq.queue_groups import parse_group
+from kiqcluster.sidekiq.queue_groups import SelectorGroup, parse_group
+from kiqcluster.sidekiq.selectors import attributes_of
 from kiqcluster.worker.fetch.queue_order import MAX_LOGGED_QUEUES, QueueOrder, describe_queues
 
 DRAWS = 4_000
@@ -83,6 +84,15 @@ class TestLearn:
         assert tuple(queues.draw()) == ()
         assert queues.learn(["billing:x"]) is True
         assert tuple(queues.draw()) == ("billing:x",)
+
+    def test_names_in_redis_change_nothing_for_a_selector(self) -> None:
+        group = SelectorGroup.of("*").resolve([attributes_of("A", "a", {})])
+        queues = QueueOrder(group, ["a", "elsewhere"], Random(1))
+        queues.set_queues({"a": 2, "b": 1})  # as after a reload
+
+        assert queues.learn(["new"]) is False
+        assert queues.weights == {"a": 2, "b": 1}
+        assert queues.mode == "weighted"
 
     def test_the_mode_follows_the_queues(self) -> None:
         queues = order("a=3,b:*")

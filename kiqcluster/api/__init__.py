@@ -1,7 +1,7 @@
 """Inspection: what lies in a Redis that Sidekiq's processes share, ours and Ruby's, and changes to it.
 
 Read in this order: records (a job), queues, sets and limits (where jobs lie), then stats, processes,
-execution_metrics, deploys; dashboard and throughput for live screens.
+execution_metrics, deploys, strikes; dashboard and throughput for live screens.
 _store says where all of them look, _pages how queues and sets of any size are read.
 """
 
@@ -21,11 +21,13 @@ from kiqcluster.api.limits import (
 from kiqcluster.api.processes import Process, ProcessSet, Work, WorkSet
 from kiqcluster.api.queues import Queue, QueueSummary, summaries
 from kiqcluster.api.records import JobRecord
-from kiqcluster.api.sets import DeadSet, JobSet, RetrySet, ScheduledSet, SortedEntry
+from kiqcluster.api.sets import DeadSet, DroppedSet, JobSet, RetrySet, ScheduledSet, SortedEntry
 from kiqcluster.api.stats import History, Stats
+from kiqcluster.api.strikes import StrikeSet
 
 __all__ = [
     "DeadSet",
+    "DroppedSet",
     "ExecutionCount",
     "ExecutionMetrics",
     "History",
@@ -46,6 +48,7 @@ __all__ = [
     "ScheduledSet",
     "SortedEntry",
     "Stats",
+    "StrikeSet",
     "Work",
     "WorkSet",
     "concurrency_limits",

@@ -25,7 +25,7 @@ from kiqcluster.store import Store
 from kiqcluster.store.entry_moves import DeadSetLimits, Move, move_entries, trim_dead
 from kiqcluster.store.search import search_entries
 
-__all__ = ["DeadSet", "JobSet", "RetrySet", "ScheduledSet", "SortedEntry"]
+__all__ = ["DeadSet", "DroppedSet", "JobSet", "RetrySet", "ScheduledSet", "SortedEntry"]
 
 GLOB = "*"  # makes a pattern of a text, as for Ruby; JSON has brackets, and messages have question marks
 UNREADABLE = "Ruby cannot read the payload: half a surrogate pair is in it, or it is nested too deep"
@@ -273,6 +273,15 @@ class RetrySet(JobSet):
     """Jobs that failed and will be tried again; score: when."""
 
     key_name = "retry"
+
+
+class DroppedSet(JobSet):
+    """Jobs that were dropped before they ran: by a strike, or because they had expired.  Python's only.
+
+    The score is when.  It keeps 10 000 jobs for 7 days.
+    """
+
+    key_name = "dropped"
 
 
 class DeadSet(JobSet):

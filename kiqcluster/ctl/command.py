@@ -15,12 +15,13 @@ from kiqcluster.ctl.fleet.ps import ps
 from kiqcluster.ctl.fleet.signals import dump, signal
 from kiqcluster.ctl.fleet.steer import kill, quiet, reload, resume, roll
 from kiqcluster.ctl.jobs.enqueue import enqueue
-from kiqcluster.ctl.jobs.entry_commands import dead, retries, scheduled
+from kiqcluster.ctl.jobs.entry_commands import dead, dropped, retries, scheduled
 from kiqcluster.ctl.jobs.jobs import jobs
 from kiqcluster.ctl.jobs.limits import limits
 from kiqcluster.ctl.jobs.migrate import migrate
 from kiqcluster.ctl.jobs.queues import queues
 from kiqcluster.ctl.jobs.stats import stats
+from kiqcluster.ctl.jobs.strike import strike
 from kiqcluster.ctl.text.completion import completion
 from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, output_of
 from kiqcluster.ctl.text.tables import clean
@@ -43,6 +44,7 @@ HELP = """Steer and watch the kiqcluster processes on a Redis.
   kiqctl limits                   concurrency limits: which jobs hold places, how many are parked
   kiqctl retries                  what failed, will run later, is dead: kiqctl retries, scheduled, dead
   kiqctl retries retry --all      … now; as others do, it says how many these are, and asks
+  kiqctl strike add SendInvoice --defer 5m   keep jobs of a class from running for a while
   kiqctl migrate --from low --to default   jobs of one queue, or class, to another queue
   kiqctl quiet --lease 15m --wait fetch nothing more, and wait until nothing runs
   kiqctl resume                   fetch again
@@ -95,7 +97,7 @@ def command() -> None:
 
 
 READ_COMMANDS = (ps, top, busy, monitor, stats, exporter, completion)
-JOB_COMMANDS = (enqueue, queues, jobs, limits, retries, scheduled, dead, migrate)
+JOB_COMMANDS = (enqueue, queues, jobs, limits, retries, scheduled, dead, dropped, strike, migrate)
 ORDER_COMMANDS = (quiet, resume, roll, reload, deploy, signal, dump, kill)
 
 for each in (*READ_COMMANDS, *JOB_COMMANDS, *ORDER_COMMANDS):

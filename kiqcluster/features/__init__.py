@@ -4,6 +4,7 @@ stacks         which features are in force, in order, apart from the application
 expiry         `expires_in`: a job that has not begun in time is dropped
 versions       payloads that are newer than the class of this process wait
 size_limiter   large arguments: reported, compressed or refused; below the stacks, which see the arguments
+strikes        `kiqctl strike`: an operator defers or drops some jobs for a while
 rate_limits    `rate_limit`: at most so many starts in a period
 concurrency_limit   `concurrency_limit`: at most so many jobs of a class or key run at once
 """

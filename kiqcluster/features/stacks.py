@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 from kiqcluster.features.concurrency_limit import ConcurrencyLimits
 from kiqcluster.features.expiry import Expiry
 from kiqcluster.features.rate_limits import RateLimits
+from kiqcluster.features.strikes import STRIKES
 from kiqcluster.features.versions import VersionCheck
 from kiqcluster.process.in_force import InForce
 from kiqcluster.process.runtime import JobEnd, Push, Run
@@ -105,16 +106,32 @@ class Stacks:
         return tuple(each for each in self.server if each in declared or not each.keys.isdisjoint(payload))
 
     def _declared_by(self, definition: Definition) -> tuple[ServerFeature, ...]:
-        found = self._server_of.get(definition)
+        known = self._server_of
+        found = known.get(definition)
         if found is None:
             found = tuple(each for each in self.server if each.is_used_by(definition))
-            self._server_of[definition] = found
+            known[definition] = found
         return found
+
+    def ask_again(self) -> None:
+        """Ask each server half once more which jobs use it: one of them has changed its answer.  From any thread."""
+        object.__setattr__(self, "_server_of", WeakKeyDictionary())  # what another thread finds goes into the old one
 
 
 # Order matters: a guarantee that may refuse a push comes before one that only records it; on the server, the cheapest
 # check comes first.
-STACKS = InForce(Stacks(client=(), server=(Expiry(), VersionCheck(), RateLimits(), ConcurrencyLimits())))
+STACKS = InForce(
+    Stacks(
+        client=(),
+        server=(
+            Expiry(),  # what is of no use any more
+            VersionCheck(),  # what this release cannot run
+            STRIKES,  # what an operator does not want to run
+            RateLimits(),  # what may not run now
+            ConcurrencyLimits(),  # what may not run beside others
+        ),
+    )
+)
 
 
 def current_stacks() -> Stacks:

@@ -186,7 +186,7 @@ class JobEnd:
 
     Retry, Deferred, Requeue and Interrupted mean that the job runs again; Done, Discard and Dead that it does not.
     payload: the run's own copy, which the job and middleware may have changed.  name: of the job's class.
-    identity, token: as those of Run.
+    identity, token, keys: as those of Run.
     """
 
     outcome: Outcome
@@ -195,6 +195,7 @@ class JobEnd:
     name: str
     identity: str
     token: str
+    keys: Keys = field(default=DEFAULT_KEYS, repr=False)
 
 
 @dataclass

@@ -247,6 +247,21 @@ class Keys:
         """string: guard of the look at parked jobs, so that a fleet looks once a minute."""
         return f"{self.prefix}kiq:limits:sweep"
 
+    @property
+    def dropped(self) -> str:
+        """zset: payloads of jobs that were dropped by a strike, an expiry or a begin row, by when; 10 000, 7 days."""
+        return f"{self.prefix}kiq:dropped"
+
+    @property
+    def strikes(self) -> str:
+        """hash: id → JSON of a strike (features/strikes.py); those that have ended go when the next one is added."""
+        return f"{self.prefix}kiq:strikes"
+
+    @property
+    def struck(self) -> str:
+        """hash: id of a strike → number of jobs that it has deferred or dropped."""
+        return f"{self.prefix}kiq:struck"
+
     def control(self, identity: str) -> str:
         """list: control messages (process_registry.py) for a process or, through it, for its supervisor; 60 s."""
         return f"{self.prefix}kiq:control:{identity}"

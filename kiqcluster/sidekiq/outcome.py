@@ -124,7 +124,13 @@ class Deferred(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class Dropped(Outcome):
-    """The job was not started and never will be, by the verdict of a begin row.  It did not fail."""
+    """The job was not started and never will be, by the verdict of a feature.  It did not fail.
+
+    payload: kept for a while in the list of dropped jobs.  at: epoch seconds.
+    """
+
+    payload: bytes = b""
+    at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,18 @@ from typing import Any
 from kiqcluster.clock import utc_date
 from kiqcluster.errors import RedisRefused
 from kiqcluster.sidekiq.keys import STAT_TTL_SECONDS, Keys
-from kiqcluster.sidekiq.outcome import Dead, Deferred, Done, Effect, Interrupted, Outcome, Parked, Requeue, Retry
+from kiqcluster.sidekiq.outcome import (
+    Dead,
+    Deferred,
+    Done,
+    Dropped,
+    Effect,
+    Interrupted,
+    Outcome,
+    Parked,
+    Requeue,
+    Retry,
+)
 from kiqcluster.store.entry_moves import DeadSetLimits
 from kiqcluster.store.scripts import SETTLE, Call, Word, row_words, sliced
 from kiqcluster.store.units import Refusals, Settlement, Unit
@@ -18,6 +29,7 @@ from kiqcluster.store.units import Refusals, Settlement, Unit
 __all__ = ["FIXED_SETTLE_KEYS", "MAX_OUTCOMES", "SettleCalls", "read_refusals"]
 
 MAX_OUTCOMES = 200  # of one settle script, without units that are done, which cost little
+MAX_DROPPED_JOBS, DROPPED_SECONDS = 10_000, 7 * 86_400  # of the log of dropped jobs
 FIXED_SETTLE_KEYS = 5  # keys of a settle that are the same for all outcomes
 
 
@@ -85,6 +97,10 @@ class SettleCalls:
                 return (Effect("rpush", queue, (payload,)),)
             case Deferred(payload=payload, at=at):
                 return (Effect("zadd", self._keys.schedule, (repr(at), payload)),)
+            case Dropped(payload=payload, at=at) if payload:
+                return (
+                    Effect("record", self._keys.dropped, (repr(at), payload, DROPPED_SECONDS, MAX_DROPPED_JOBS + 1)),
+                )
             case Parked(key=key, largest=largest, name=name):
                 return (Effect("park", key, (queue, largest, name)),)
         return ()

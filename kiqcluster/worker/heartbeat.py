@@ -1,7 +1,8 @@
 """Heartbeat: publishes this process in Sidekiq's process registry, and receives orders of web pages and of kiqctl.
 
 Runs in: its own thread, independent of jobs; one beat every 10 s, and at once on `beat_soon`.
-1. publish    `processes`, `<identity>` and the running jobs (process_entry.py); the supervisor's state, for kiqctl
+1. publish    `processes`, `<identity>` and the running jobs (process_entry.py); the supervisor's state, for kiqctl;
+              the same round trip reads the strikes
 2. watch      the set of queue names; the connection, for a fail-over comes with a new one and brings settled units back
 3. write      the execution metrics (metrics/execution_metrics.py)
 4. listen     BLPOP on control messages and `<identity>-signals` until the next beat, so that a button acts at once
@@ -56,12 +57,14 @@ class HeartbeatCallbacks:
 
     on_signal: with the name of a remote signal.  on_message: with a control message.
     on_names: with the queue names that Redis knows.
+    on_strikes: with the strikes that Redis holds, id → value.
     on_uncertain: when Redis may hold other units for this process than it thinks.  on_beat: at each beat.
     """
 
     on_signal: Callable[[str], None]
     on_message: Callable[[Message], None]
     on_names: Callable[[Sequence[str]], None]
+    on_strikes: Callable[[Mapping[bytes, bytes]], None]
     on_uncertain: Callable[[], None]
     on_beat: Callable[[], None]
 
@@ -174,21 +177,22 @@ class Heartbeat(Service):
         fields = [*(("info", info) if shows_info else ()), *self._entry.fields()]
         shows_work = self._has_shown_work = bool(running) or self._has_shown_work
         before = self._runtime.clock.monotonic()
-        added, *time = self._write(lend, identity, fields, running if shows_work else None)
+        added, *time, strikes = self._write(lend, identity, fields, running if shows_work else None)
         self._entry.rtt_us = int((self._runtime.clock.monotonic() - before) * 1e6)
         self._has_shown_work = bool(running)
         self._checks.compare_clocks(*time)
-        is_new, self._info = 2 * added == len(fields), info
+        self._callbacks.on_strikes(dict(zip(strikes[::2], strikes[1::2], strict=True)))
+        is_new, self._info = bool(2 * added == len(fields)), info
         if is_new and not shows_info:  # it has expired meanwhile
             self._write(lend, identity, ["info", info], None)
         return is_new
 
     def _write(
         self, lend: Lend, identity: str, fields: Sequence[Word], running: Mapping[str, JobRun] | None
-    ) -> list[int]:
+    ) -> list[Any]:
         """Write fields of this process, and what it runs, None to leave that as it is; return what publish.lua does."""
         keys = self._store.keys
-        names, work = [keys.processes, keys.process(identity)], list[Word]()
+        names, work = [keys.processes, keys.process(identity), keys.strikes], list[Word]()
         if running is not None:
             names += (keys.work(identity), keys.workers(identity))
             work = [word for tid, each in running.items() for word in (tid, self._entry.work(each))]
@@ -197,7 +201,7 @@ class Heartbeat(Service):
             (reply,) = run_scripts(connection, [call])
         if isinstance(reply, RedisRefused):
             raise about_keys(reply, names)
-        found: list[int] = reply
+        found: list[Any] = reply
         return found
 
     def _withdraw(self, identity: str) -> None:

@@ -19,6 +19,8 @@ from typing import Any
 
 from kiqcluster.control.control_messages import Message
 from kiqcluster.errors import RedisRefused, StoreError
+from kiqcluster.features.stacks import current_stacks
+from kiqcluster.features.strikes import STRIKES
 from kiqcluster.ipc.running_jobs import RunningJobs
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.process.service import Service
@@ -361,6 +363,7 @@ class Launcher:
             on_signal=self._callbacks.on_signal,
             on_message=self._callbacks.on_message,
             on_names=self.learn_queues,
+            on_strikes=self._apply_strikes,
             on_uncertain=self._fetch.mark_uncertain,
             on_beat=self._on_beat,
         )
@@ -371,6 +374,13 @@ class Launcher:
     def _on_member(self, member: Member) -> None:
         self._fencing.begin(member.identity)
         self._callbacks.on_member(member)
+
+    def _apply_strikes(self, raw: Mapping[bytes, bytes]) -> None:
+        is_new, errors = STRIKES.apply(raw)
+        if is_new:
+            current_stacks().ask_again()
+        for error in errors:
+            self._runtime.trouble("strikes", error)
 
     def _on_beat(self) -> None:
         self._limits.count_threads()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+from kiqcluster.clock import SystemClock
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from tests.kit import free_port
@@ -16,7 +17,19 @@ from tests.stage import Stage
 
 EXAMPLE_JID = "b4a577edbccf1d805744efa9"
 NOW = 1_795_168_740.5  # epoch second at which the example jobs failed
-JOB_KEYS = ("queue:*", "queues", "paused", "schedule", "retry", "dead", "stat:*", "*-marks", "deploylock-*")
+JOB_KEYS = (
+    "queue:*",
+    "queues",
+    "paused",
+    "schedule",
+    "retry",
+    "dead",
+    "stat:*",
+    "*-marks",
+    "deploylock-*",
+    "kiq:dropped",
+    "kiq:str*",
+)
 LIMIT_KEYS = ("kiq:slots:*", "kiq:parked", "kiq:limits*")
 
 
@@ -38,6 +51,9 @@ def lay_out(stage: Stage) -> None:
     stage.store.call("ZADD", "kiq:slots:SyncAccount:parked", NOW * 1e6, b"queue:default\0" + parked)
     stage.store.call("SADD", "kiq:parked", "kiq:slots:SyncAccount")
     stage.store.call("HSET", "kiq:limits", "SyncAccount", 5)
+    add(stage.store, "kiq:dropped", {**failed, "dropped_by": "strike:3fa9c1"}, NOW)
+    strike = {"name": "SendInvoice", "action": "drop", "until": SystemClock.now() + 3_600}
+    stage.store.call("HSET", stage.store.keys.strikes, "3fa9c1", ruby_json.encode(strike))
     stage.store.pipeline([("SET", "stat:processed", 1_204), ("SET", "stat:failed", 12)])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -41,6 +41,7 @@ class Bench:
         self.on_names: Callable[[Sequence[str]], object] = self._learn
         self.times_uncertain = 0
         self.heard: list[str | Message] = []
+        self.strikes: list[Mapping[bytes, bytes]] = []
         self.failures: list[Exception] = []  # of what is due at a beat; the first one that is left is raised
         self.events: list[str] = []
         self.crashes: list[Exception] = []
@@ -61,6 +62,7 @@ class Bench:
             on_signal=self.heard.append,
             on_message=self.heard.append,
             on_names=lambda names: self.on_names(names),
+            on_strikes=self.strikes.append,
             on_uncertain=self._mark_uncertain,
             on_beat=self._fail,
         )
@@ -131,8 +133,19 @@ def test_a_beat_without_work_asks_for_no_more_than_it_must(bench: Bench) -> None
 
     sent = {name: count - before.get(name, 0) for name, count in bench.commands().items()}
     assert {name: count for name, count in sent.items() if count} == {
-        **dict.fromkeys(("evalsha", "hset", "expire", "sadd", "time", "sscan"), 1),
+        **dict.fromkeys(("evalsha", "hset", "expire", "sadd", "time", "hgetall", "sscan"), 1),
     }
+
+
+def test_a_beat_brings_the_strikes_that_redis_holds(bench: Bench) -> None:
+    bench.beat()
+    bench.store.call("HSET", bench.store.keys.strikes, "3fa9c1", "{}")
+    bench.beat()
+    bench.store.call("SET", bench.store.keys.strikes, "of another type")
+    bench.beat()
+
+    assert bench.strikes == [{}, {b"3fa9c1": b"{}"}, {}]
+    assert bench.crashes == []
 
 
 def test_a_server_without_memory_shows_workers_and_takes_messages_for_them(listening: Bench, setup: Setup) -> None:

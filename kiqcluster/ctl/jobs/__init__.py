@@ -3,8 +3,9 @@
 enqueue           a job of any class
 queues, jobs      what waits where, and which jobs
 limits            concurrency limits: places, parked jobs, overrides
-entry_commands    retries, scheduled, dead; job_sets: the table of these sets
+entry_commands    retries, scheduled, dead, dropped; job_sets: the table of these sets
 migrate           jobs of a class or queue to another queue
+strike            which jobs are deferred or dropped for a while
 stats             counters and sizes
 selection         which jobs a filter means; bulk: many at a time, reported truly; pager: pages of lists
 locate            which queues there are, and where a job is; dead_set_limits: how many older dead jobs a kill drops

@@ -20,7 +20,16 @@ from kiqcluster.clock import SystemClock
 from kiqcluster.ctl.jobs.bulk import BulkResult, BulkTask, count_selected, report, run_task
 from kiqcluster.ctl.jobs.dead_set_limits import DeadSetLimits
 from kiqcluster.ctl.jobs.enqueue import TIME
-from kiqcluster.ctl.jobs.job_sets import DEAD, EXAMPLE, RETRIES, SCHEDULED, JobSetKind, describe_missing, iterate
+from kiqcluster.ctl.jobs.job_sets import (
+    DEAD,
+    DROPPED,
+    EXAMPLE,
+    RETRIES,
+    SCHEDULED,
+    JobSetKind,
+    describe_missing,
+    iterate,
+)
 from kiqcluster.ctl.jobs.locate import NotFound, find_entries
 from kiqcluster.ctl.jobs.pager import DefaultListGroup, Page, page_options
 from kiqcluster.ctl.jobs.selection import Selection, entry_filters
@@ -39,7 +48,7 @@ from kiqcluster.ctl.text.tables import NO_VALUE, Column, clean, format_number, i
 from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.store import Store
 
-__all__ = ["dead", "retries", "scheduled"]
+__all__ = ["dead", "dropped", "retries", "scheduled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,6 +349,7 @@ def _as_json(entry: SortedEntry) -> dict[str, Any]:
         "tags": entry.tags,
         "deferred_by": entry["deferred_by"],
         "deferred_count": entry["deferred_count"],
+        "dropped_by": entry["dropped_by"],
     }
 
 
@@ -388,3 +398,4 @@ def _group(kind: JobSetKind, *actions: EntryAction) -> click.Group:
 retries = _group(RETRIES, RETRY, KILL, DELETE, RESCHEDULE)
 scheduled = _group(SCHEDULED, ADD_TO_QUEUE, KILL, DELETE, RESCHEDULE)
 dead = _group(DEAD, RETRY, DELETE)
+dropped = _group(DROPPED, ADD_TO_QUEUE, DELETE)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from kiqcluster.api import DeadSet, JobSet, Order, RetrySet, ScheduledSet, SortedEntry
+from kiqcluster.api import DeadSet, DroppedSet, JobSet, Order, RetrySet, ScheduledSet, SortedEntry
 from kiqcluster.ctl.jobs.locate import locate_jobs
 from kiqcluster.ctl.jobs.selection import Selection
 from kiqcluster.ctl.text.tables import clean
 from kiqcluster.store import Store
 
-__all__ = ["DEAD", "EXAMPLE", "RETRIES", "SCHEDULED", "JobSetKind", "describe_missing", "iterate"]
+__all__ = ["DEAD", "DROPPED", "EXAMPLE", "RETRIES", "SCHEDULED", "JobSetKind", "describe_missing", "iterate"]
 
 EXAMPLE = "b4a577edbccf1d805744efa9"  # an id in the examples
 
@@ -73,6 +73,16 @@ DEAD = JobSetKind(
     True,
     lambda entry: entry.score,
     "since a job has died",
+    is_age_score=True,
+)
+DROPPED = JobSetKind(
+    "dropped",
+    "the dropped jobs",
+    "Jobs that were dropped before they ran.  They are kept for 7 days, 10 000 at most.",
+    DroppedSet,
+    True,
+    lambda entry: entry.score,
+    "since a job was dropped",
     is_age_score=True,
 )
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from kiqcluster.api import (
     DeadSet,
+    DroppedSet,
     JobRecord,
     JobSet,
     ParkedJobs,
@@ -47,7 +48,12 @@ __all__ = [
 ]
 
 MAX_NAMES_SHOWN = 10  # names of queues in a message
-SETS: dict[str, type[JobSet]] = {"the retry set": RetrySet, "the schedule": ScheduledSet, "the dead set": DeadSet}
+SETS: dict[str, type[JobSet]] = {
+    "the retry set": RetrySet,
+    "the schedule": ScheduledSet,
+    "the dead set": DeadSet,
+    "the dropped jobs": DroppedSet,
+}
 
 
 class NotFound(KiqError):

@@ -20,6 +20,8 @@
 --   park queue largest [name]   the payload waits for room in a set (parked.lua); the first of those that wait goes to
 --                           its queue if there is room by now
 --   absolve digest         a suspect has ended without killing its process: its count is cleared
+--   record score member timeout largest   a log of jobs: add, and drop what is too old or too many (dead_set.lua)
+--   increment field        a counter in a hash
 --   bury score member timeout largest   dead set: add; once per script, drop what is older than timeout seconds at
 --                                       that score, and all but the newest largest - 1 (dead_set.lua)
 --
@@ -49,6 +51,11 @@ local effects = {
   release = function(key, _, _, field) release_holds(key, field) end,
   sadd = function(key, arguments) redis.call('SADD', key, arguments[1]) end,
   zadd = function(key, arguments) redis.call('ZADD', key, arguments[1], arguments[2]) end,
+  record = function(key, arguments)
+    redis.call('ZADD', key, arguments[1], arguments[2])
+    pcall(trim_dead, key, arguments[1], arguments[3], arguments[4])
+  end,
+  increment = function(key, arguments) redis.call('HINCRBY', key, arguments[1], 1) end,
   bury = function(key, arguments)
     redis.call('ZADD', key, arguments[1], arguments[2])
     buried = {key, arguments[1], arguments[3], arguments[4]}
@@ -57,7 +64,7 @@ local effects = {
 
 local types = {
   give_back = 'list', rpush = 'list', lpush = 'list', sadd = 'set', zadd = 'zset', bury = 'zset', absolve = 'hash',
-  release = false, park = 'set',
+  release = false, park = 'set', record = 'zset', increment = 'hash',
 }
 
 -- Returns why an effect cannot be written, nil when it can.  All effects of a unit are checked before the first one is

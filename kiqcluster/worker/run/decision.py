@@ -176,7 +176,7 @@ def decide(facts: Facts) -> Outcome:
             assert facts.entry is not None, "only what Ruby can enqueue is deferred"
             return Deferred(facts.entry, facts.now + _deferral_seconds(facts))
         case Disposition.DROP:
-            return Dropped()
+            return Dropped(facts.raw if facts.entry is None else facts.entry, facts.now)
         case Disposition.PARK:
             assert facts.verdict is not None, "a verdict parks"
             assert facts.verdict.row is not None, "by the row that is not true"

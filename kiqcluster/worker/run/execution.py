@@ -322,7 +322,7 @@ class Execution:
     def _deferred(self, run: JobRun, payload: Payload, verdict: BeginVerdict | None) -> Outcome:
         """Return the outcome of a unit that may not run now.  verdict: None where Redis could not be asked."""
         unit, now = run.unit, self._clock.now()
-        changes = {} if verdict is None or not verdict.reason else _deferral(payload, verdict.reason)
+        changes = {} if verdict is None or not verdict.reason else _changes(payload, verdict)
         entry = self._entry_for_ruby(unit, changes, now, TRANSIENT_KEYS)
         return decide(Facts(ending=Ending.NOT_ADMITTED, now=now, raw=unit.payload, entry=entry, verdict=verdict))
 
@@ -512,7 +512,8 @@ class Execution:
         unit, context = run.unit, run.context
         if context is None:
             return replace(outcome, effects=tuple(effects))
-        end = JobEnd(outcome, context.payload, unit.queue, context.name, unit.identity, unit.token)
+        keys = self._runtime.store.keys
+        end = JobEnd(outcome, context.payload, unit.queue, context.name, unit.identity, unit.token, keys)
         for feature in run.features:
             try:
                 with exit_forked_children():
@@ -523,6 +524,13 @@ class Execution:
             else:
                 effects += added
         return replace(outcome, effects=tuple(effects))
+
+
+def _changes(payload: Payload, verdict: BeginVerdict) -> dict[str, Any]:
+    """Return the keys that a job gets which may not begin."""
+    if verdict.action == "drop":
+        return {"dropped": True, "dropped_by": verdict.reason}
+    return _deferral(payload, verdict.reason)
 
 
 def _deferral(payload: Payload, reason: str) -> dict[str, Any]:

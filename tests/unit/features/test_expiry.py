@@ -105,7 +105,7 @@ class TestRun:
     def test_an_expired_job_is_dropped_and_counted_at_its_first_run_and_later(
         self, worker: Worker, ran: list[int], keys: dict[str, Any]
     ) -> None:
-        assert worker.run("offer", 1, expiry=time.time() - 0.001, **keys) == Dropped()
+        assert type(worker.run("offer", 1, expiry=time.time() - 0.001, **keys)) is Dropped
 
         assert (ran, worker.reported, worker.mourned) == ([], [], [])
         assert worker.sample("skipped_total", "offer", action="dropped") == 1
@@ -121,7 +121,7 @@ class TestRun:
 
     def test_milliseconds_are_read_as_those_of_any_time(self, worker: Worker, ran: list[int]) -> None:
         assert worker.run("offer", 1, expiry=int((time.time() + 60) * 1_000)) == Done()
-        assert worker.run("offer", 1, expiry=int((time.time() - 60) * 1_000)) == Dropped()
+        assert type(worker.run("offer", 1, expiry=int((time.time() - 60) * 1_000))) is Dropped
 
     @pytest.mark.parametrize("value", [None, "soon", True, 0, -5, [1]])
     def test_what_is_no_time_never_expires(self, worker: Worker, ran: list[int], value: Any) -> None:

@@ -1090,7 +1090,6 @@ class TestBegin:
         ("verdict", "expected"),
         [
             (BeginVerdict("park", row=LIMIT), Parked("kiq:test:slots", 3)),
-            (BeginVerdict("drop"), Dropped()),
             (BeginVerdict("lost"), Requeue()),
             (RedisUnavailable("away"), Requeue()),
         ],
@@ -1104,6 +1103,16 @@ class TestBegin:
         assert worker.run("limited") == expected
         assert ran == []
         assert worker.reported == []
+
+    def test_a_job_that_is_dropped_keeps_its_bytes_and_says_by_what(self, worker: Worker, ran: list[int]) -> None:
+        worker.play(Feature(rows=BeginVerdict("drop"), name="strict"))
+
+        outcome = worker.run("limited", enqueued_at=1.5)
+
+        assert isinstance(outcome, Dropped)
+        payload = decode(outcome.payload)
+        assert (payload["class"], payload["dropped"], payload["dropped_by"]) == ("limited", True, "strict")
+        assert (outcome.at, ran) == (worker.clock.now(), [])
 
     def test_it_does_not_run_after_a_freeze_since_redis_was_asked(
         self, worker: Worker, ran: list[int], monkeypatch: pytest.MonkeyPatch
@@ -1168,7 +1177,7 @@ class TestBegin:
         with using_stacks(Stacks(server=(Feature(rows=BeginVerdict("drop")),))):
             worker.execution = Execution(*worker._parts)
 
-        assert worker.run("limited") == Dropped()
+        assert isinstance(worker.run("limited"), Dropped)
         assert ran == []
 
     @pytest.mark.parametrize(

@@ -1,0 +1,87 @@
+"""Strikes: defer or drop the jobs of a class, or with an argument, for a while (features/strikes.py)."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kiqcluster.api._store import CLOCK, store_in_force
+from kiqcluster.clock import Clock
+from kiqcluster.errors import UsageError
+from kiqcluster.features.strikes import MAX_STRIKES, Strike
+from kiqcluster.store import Store
+
+__all__ = ["StrikeSet"]
+
+ID_BYTES = 3
+
+
+class StrikeSet:
+    """The strikes of a Redis.  Those that have ended are no longer listed."""
+
+    def __init__(self, *, store: Store | None = None, clock: Clock = CLOCK) -> None:
+        self._store = store_in_force(store)
+        self._clock = clock
+
+    def list(self) -> list[tuple[Strike, int]]:
+        """Return each strike, and the number of jobs that it has deferred or dropped; the one that ends first, first.
+
+        One round trip.  Raises StoreError; ValueError for a value that is not a strike.
+        """
+        keys, now = self._store.keys, self._clock.now()
+        strikes, counts = self._store.pipeline([("HGETALL", keys.strikes), ("HGETALL", keys.struck)])
+        by_id = _as_mapping(counts)
+        found = [Strike.read(identifier, raw) for identifier, raw in _as_mapping(strikes).items()]
+        alive = [(each, int(by_id.get(each.id.encode(), 0))) for each in found if each.until > now]
+        return sorted(alive, key=lambda each: each[0].until)
+
+    def add(
+        self,
+        action: str,
+        seconds: float,
+        *,
+        name: str = "",
+        arguments: Mapping[str, Any] | None = None,
+        delay: float = 300.0,
+        by: str = "",
+        reason: str = "",
+    ) -> Strike:
+        """Add a strike for so many seconds, and forget those that have ended.  Two round trips.
+
+        action, name, arguments, delay: as in Strike.  Raises UsageError for a strike about every job, and for more than
+        100; StoreError.
+        """
+        if not name and not arguments:
+            raise UsageError("a strike is about a class, an argument, or both; one about every job is a paused queue")
+        keys, now = self._store.keys, self._clock.now()
+        held = _as_mapping(self._store.call("HGETALL", keys.strikes))
+        ended = [identifier for identifier, raw in held.items() if _has_ended(identifier, raw, now)]
+        if len(held) - len(ended) >= MAX_STRIKES:
+            raise UsageError(f"there are {MAX_STRIKES} strikes already; remove some: kiqctl strike list")
+        strike = Strike(
+            secrets.token_hex(ID_BYTES), name, action, now + seconds, delay, dict(arguments or {}), by, reason
+        )
+        commands: list[tuple[Any, ...]] = [("HSET", keys.strikes, strike.id, strike.encoded())]
+        if ended:
+            commands += (("HDEL", keys.strikes, *ended), ("HDEL", keys.struck, *ended))
+        self._store.transaction(commands)
+        return strike
+
+    def remove(self, identifier: str) -> bool:
+        """End a strike; return whether it was there.  One round trip.  Raises StoreError."""
+        keys = self._store.keys
+        removed, _ = self._store.transaction([("HDEL", keys.strikes, identifier), ("HDEL", keys.struck, identifier)])
+        return bool(removed)
+
+
+def _has_ended(identifier: bytes, raw: bytes, now: float) -> bool:
+    try:
+        return Strike.read(identifier, raw).until <= now
+    except ValueError:
+        return False  # somebody has to look at it
+
+
+def _as_mapping(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+    """Return the reply of HGETALL as a mapping."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))

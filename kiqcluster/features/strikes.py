@@ -1,0 +1,137 @@
+"""Strikes: an operator defers or drops the jobs of a class, or with an argument, for a while (`kiqctl strike`).
+
+server   on_begin: a verdict for a job that a strike is about; on_end: counts it
+
+Redis holds the strikes; each process reads them with its heartbeat, so one acts within 10 s everywhere.
+Price: nothing for a class that no strike is about; no round trip otherwise.
+Runs in: processor threads; the heartbeat's thread (`apply`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kiqcluster.clock import Clock, SystemClock
+from kiqcluster.process.runtime import JobEnd, Run
+from kiqcluster.registry import Definition
+from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.outcome import Deferred, Dropped, Effect
+from kiqcluster.sidekiq.payload import Payload
+from kiqcluster.store.units import BeginVerdict
+
+__all__ = ["MAX_STRIKES", "STRIKES", "Strike", "Strikes"]
+
+MAX_STRIKES = 100  # at a time; each heartbeat reads all of them
+ACTIONS = ("defer", "drop")
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """A rule about jobs.
+
+    id: by which it is removed.  name: of the class, "" for any.  arguments: parameter's name, or position from 0, →
+    value that a job has there; all of them.  action: defer or drop.  delay: seconds until a deferred job is tried
+    again.  until: epoch seconds when the strike ends.  by: who added it.  reason: in words, may be empty.
+    """
+
+    id: str
+    name: str
+    action: str
+    until: float
+    delay: float = 0.0
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    by: str = ""
+    reason: str = ""
+
+    @classmethod
+    def read(cls, identifier: bytes, raw: bytes) -> Strike:
+        """Return a strike as Redis holds it.  Raises ValueError for what is not one."""
+        try:
+            found = ruby_json.decode(raw)
+            strike = cls(identifier.decode(), **found)
+            fine = (
+                isinstance(strike.name, str)
+                and strike.action in ACTIONS
+                and isinstance(strike.arguments, dict)
+                and float(strike.until) > 0
+                and float(strike.delay) >= 0
+            )
+        except (TypeError, ValueError, ruby_json.Undecodable) as error:
+            raise ValueError(f"{raw[:100]!r} in kiq:strikes is not a strike ({error})") from error
+        if not fine:
+            raise ValueError(
+                f"{raw[:100]!r} in kiq:strikes is not a strike; remove it: kiqctl strike remove {strike.id}"
+            )
+        return strike
+
+    def encoded(self) -> bytes:
+        """Return the value that Redis holds under its id."""
+        words = ("name", "action", "until", "delay", "arguments", "by", "reason")
+        return ruby_json.encode({word: getattr(self, word) for word in words})
+
+    def is_about(self, name: str, arguments: Sequence[Any], parameters: Sequence[str]) -> bool:
+        """Return whether a job is meant.  parameters: the names of its arguments, in order."""
+        if self.name not in ("", name):
+            return False
+        for key, value in self.arguments.items():
+            place = int(key) if key.isdecimal() else parameters.index(key) if key in parameters else len(arguments)
+            if place >= len(arguments) or arguments[place] != value or type(arguments[place]) is not type(value):
+                return False
+        return True
+
+
+class Strikes:
+    """The server half: the strikes that this process knows."""
+
+    name = "strike"
+    keys: frozenset[str] = frozenset()
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._raw: Mapping[bytes, bytes] = {}
+        self._strikes: tuple[Strike, ...] = ()
+
+    def apply(self, raw: Mapping[bytes, bytes]) -> tuple[bool, list[ValueError]]:
+        """Use the strikes that Redis holds; return whether they have changed, and an error for each that is none."""
+        if raw == self._raw:
+            return False, []
+        strikes, errors = [], []
+        for identifier, value in sorted(raw.items()):
+            try:
+                strikes.append(Strike.read(identifier, value))
+            except ValueError as error:
+                errors.append(error)
+        self._raw, self._strikes = raw, tuple(strikes)
+        return True, errors
+
+    def is_used_by(self, definition: Definition) -> bool:
+        return any(each.name in ("", definition.name) for each in self._strikes)
+
+    def on_begin(self, run: Run) -> Iterable[Effect] | BeginVerdict:
+        strike = self._about(run.job.name, run.payload, tuple(run.job.signature.parameters))
+        if strike is None:
+            return ()
+        return BeginVerdict(strike.action, strike.delay, reason=f"{self.name}:{strike.id}")
+
+    def on_end(self, end: JobEnd) -> Iterable[Effect]:
+        """Count a job that a strike kept from running."""
+        outcome = end.outcome
+        if not isinstance(outcome, Dropped | Deferred):
+            return ()
+        entry = ruby_json.decode(outcome.payload) if outcome.payload else {}
+        by = entry.get("dropped_by") if isinstance(outcome, Dropped) else entry.get("deferred_by")
+        if not isinstance(by, str) or not by.startswith(f"{self.name}:"):
+            return ()
+        return [Effect("increment", end.keys.struck, (by.partition(":")[2],))]
+
+    def _about(self, name: str, payload: Payload, parameters: Sequence[str]) -> Strike | None:
+        now = self._clock.now()
+        for each in self._strikes:
+            if each.until > now and each.is_about(name, payload["args"], parameters):
+                return each
+        return None
+
+
+STRIKES = Strikes()

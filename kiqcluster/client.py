@@ -221,7 +221,10 @@ class Client:
                 check_queue_name(push.payload["queue"])
             self._check(name, push.payload["args"])
             if definition is not None:
-                for feature in current_stacks().client_of(definition):
+                features = current_stacks().client_of(definition)
+                if features:
+                    push.keys = (self._store or VIA.get() or self._setup.current_store()).keys
+                for feature in features:
                     push.rows += feature.on_push(push, definition)
         return push
 

@@ -18,8 +18,12 @@ from kiqcluster.sidekiq.payload import check_queue_name
 from kiqcluster.sidekiq.queue_groups import MAX_WEIGHT
 
 __all__ = [
+    "CLAIMING",
+    "EXCLUSIVE",
     "HOOKS",
+    "NO_STRATEGY",
     "OPTIONS",
+    "UNTIL_START",
     "JobOptions",
     "Option",
     "PushOptions",
@@ -47,6 +51,18 @@ FOREIGN_NAMES = {  # name in other systems → name here
 }
 MAX_DURATION_SECONDS = 1e9  # a larger number is a point in time, or a mistake
 ALIASES = {"has_external_dependencies": "external_dependencies"}  # older name → name
+UNTIL_START = ("until_executing", "until_and_while_executing")  # strategies whose lock ends when the job begins
+CLAIMING = (*UNTIL_START, "until_executed")  # … whose pushes claim a lock
+EXCLUSIVE = ("while_executing", "until_and_while_executing")  # … with one run at a time
+STRATEGIES = ("until_executing", "until_executed", "while_executing", "until_and_while_executing")  # of `deduplicate`
+NO_STRATEGY = "none"  # overrides an inherited one
+NEEDED = {  # option → values of `deduplicate` without which it would do nothing
+    "deduplicate_key": STRATEGIES,
+    "deduplicate_ttl": CLAIMING,
+    "deduplicate_scheduled": CLAIMING,
+    "reschedule_once": ("until_executed",),
+}
+MAX_TTL_SECONDS = 10 * 365 * 86_400  # of a lock
 VERBS = {
     "delay": "perform_in",
     "countdown": "perform_in",
@@ -90,6 +106,11 @@ class JobOptions(PushOptions, total=False):
     rate_limit: RateLimit
     concurrency_limit: int | str | Callable[[], int | str]
     concurrency_key: Callable[..., str | int]
+    deduplicate: Literal["none", "until_executing", "until_executed", "while_executing", "until_and_while_executing"]
+    deduplicate_key: Callable[..., str]
+    deduplicate_ttl: int
+    deduplicate_scheduled: bool
+    reschedule_once: bool
     retry_in: Callable[[int, Any, Any], object]
     retries_exhausted: Callable[[Any, Any], object]
 
@@ -144,6 +165,10 @@ def _is_weight(value: Any) -> bool:
     return _is_number(value) and 1 <= value <= MAX_WEIGHT
 
 
+def _is_ttl(value: Any) -> bool:
+    return _is_number(value) and 1 <= value <= MAX_TTL_SECONDS
+
+
 OPTIONS: dict[str, Option] = {
     option.name: option
     for option in (
@@ -195,6 +220,16 @@ OPTIONS: dict[str, Option] = {
             on_wire=False,
         ),
         Option("concurrency_key", callable, "a function of the arguments that returns text", on_wire=False),
+        Option(
+            "deduplicate",
+            lambda value: value in (NO_STRATEGY, *STRATEGIES),
+            ", ".join((NO_STRATEGY, *STRATEGIES)),
+            on_wire=False,
+        ),
+        Option("deduplicate_key", callable, "a function of the job's arguments → text", on_wire=False),
+        Option("deduplicate_ttl", _is_ttl, "whole seconds, at least 1", on_wire=False),
+        Option("deduplicate_scheduled", lambda value: isinstance(value, bool), "True or False", on_wire=False),
+        Option("reschedule_once", lambda value: isinstance(value, bool), "True or False", on_wire=False),
         Option("retry_in", callable, "a function (count, error, payload) → seconds, DISCARD or KILL", on_wire=False),
         Option("retries_exhausted", callable, "a function (payload, error)", on_wire=False),
     )
@@ -245,6 +280,17 @@ def check_combinations(options: Mapping[str, Any], name: str) -> None:
             f"{name}: data_consistency = 'delayed' needs retries, and retry = {options['retry']!r} has none: the job "
             "waits for a replica of the database by running again later; allow retries, or use 'sticky'"
         )
+    _check_deduplication(options, name)
+
+
+def _check_deduplication(options: Mapping[str, Any], name: str) -> None:
+    """Raise JobDefinitionError for an option of deduplication that has no effect with the strategy."""
+    strategy = options.get("deduplicate")
+    for key, strategies in NEEDED.items():
+        if options.get(key) and strategy not in (NO_STRATEGY, *strategies):
+            raise JobDefinitionError(
+                f"{name}: {key} has no effect with deduplicate = {strategy!r}; it needs {' or '.join(strategies)}"
+            )
 
 
 def near_option(word: str) -> str:

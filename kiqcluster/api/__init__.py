@@ -1,7 +1,7 @@
 """Inspection: what lies in a Redis that Sidekiq's processes share, ours and Ruby's, and changes to it.
 
 Read in this order: records (a job), queues, sets and limits (where jobs lie), then stats, processes,
-execution_metrics, deploys, strikes; dashboard and throughput for live screens.
+execution_metrics, deploys, strikes, locks; dashboard and throughput for live screens.
 _store says where all of them look, _pages how queues and sets of any size are read.
 """
 
@@ -18,6 +18,7 @@ from kiqcluster.api.limits import (
     override_limit,
     parked_count,
 )
+from kiqcluster.api.locks import JobLock, LockSet
 from kiqcluster.api.processes import Process, ProcessSet, Work, WorkSet
 from kiqcluster.api.queues import Queue, QueueSummary, summaries
 from kiqcluster.api.records import JobRecord
@@ -32,9 +33,11 @@ __all__ = [
     "ExecutionMetrics",
     "History",
     "JobExecutions",
+    "JobLock",
     "JobRecord",
     "JobSet",
     "LimitStatus",
+    "LockSet",
     "Mark",
     "Order",
     "ParkedJob",

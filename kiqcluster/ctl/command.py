@@ -18,6 +18,7 @@ from kiqcluster.ctl.jobs.enqueue import enqueue
 from kiqcluster.ctl.jobs.entry_commands import dead, dropped, retries, scheduled
 from kiqcluster.ctl.jobs.jobs import jobs
 from kiqcluster.ctl.jobs.limits import limits
+from kiqcluster.ctl.jobs.locks import locks
 from kiqcluster.ctl.jobs.migrate import migrate
 from kiqcluster.ctl.jobs.queues import queues
 from kiqcluster.ctl.jobs.stats import stats
@@ -97,7 +98,7 @@ def command() -> None:
 
 
 READ_COMMANDS = (ps, top, busy, monitor, stats, exporter, completion)
-JOB_COMMANDS = (enqueue, queues, jobs, limits, retries, scheduled, dead, dropped, strike, migrate)
+JOB_COMMANDS = (enqueue, queues, jobs, limits, locks, retries, scheduled, dead, dropped, strike, migrate)
 ORDER_COMMANDS = (quiet, resume, roll, reload, deploy, signal, dump, kill)
 
 for each in (*READ_COMMANDS, *JOB_COMMANDS, *ORDER_COMMANDS):

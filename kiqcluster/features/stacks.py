@@ -17,6 +17,7 @@ from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from kiqcluster.features.concurrency_limit import ConcurrencyLimits
+from kiqcluster.features.deduplication import ClientDeduplication, ServerDeduplication
 from kiqcluster.features.expiry import Expiry
 from kiqcluster.features.rate_limits import RateLimits
 from kiqcluster.features.strikes import STRIKES
@@ -122,13 +123,14 @@ class Stacks:
 # check comes first.
 STACKS = InForce(
     Stacks(
-        client=(),
+        client=(ClientDeduplication(),),
         server=(
             Expiry(),  # what is of no use any more
             VersionCheck(),  # what this release cannot run
             STRIKES,  # what an operator does not want to run
             RateLimits(),  # what may not run now
             ConcurrencyLimits(),  # what may not run beside others
+            ServerDeduplication(),  # what has equals
         ),
     )
 )

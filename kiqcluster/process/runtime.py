@@ -119,11 +119,13 @@ class Push:
 
     at: epoch seconds for a scheduled job, None for a job that is due.  Middleware may change payload and queue.
     rows: of the table of push.lua, written with the job in one step; features add them.
+    keys: of the Redis that gets the job.
     """
 
     payload: Payload
     at: float | None = None
     rows: list[Effect] = field(default_factory=list)
+    keys: Keys = field(default=DEFAULT_KEYS, repr=False)
 
     @property
     def queue(self) -> str:
@@ -186,7 +188,7 @@ class JobEnd:
 
     Retry, Deferred, Requeue and Interrupted mean that the job runs again; Done, Discard and Dead that it does not.
     payload: the run's own copy, which the job and middleware may have changed.  name: of the job's class.
-    identity, token, keys: as those of Run.
+    identity, token, keys: as those of Run.  raw: the unit's bytes, as they came.
     """
 
     outcome: Outcome
@@ -196,6 +198,7 @@ class JobEnd:
     identity: str
     token: str
     keys: Keys = field(default=DEFAULT_KEYS, repr=False)
+    raw: bytes = field(default=b"", repr=False)
 
 
 @dataclass

@@ -262,6 +262,19 @@ class Keys:
         """hash: id of a strike → number of jobs that it has deferred or dropped."""
         return f"{self.prefix}kiq:struck"
 
+    def lock(self, name: str) -> str:
+        """string: jid of the job that holds a lock (features/deduplication.py); `deduplicate_ttl` at most."""
+        return f"{self.prefix}kiq:lock:{name}"
+
+    def reschedule(self, name: str) -> str:
+        """string: jid of the running job for which a push was refused, if it is to run once more; `deduplicate_ttl`."""
+        return f"{self.prefix}kiq:reschedule:{name}"
+
+    @property
+    def deduplicated(self) -> str:
+        """hash: name of a job → number of its pushes that a lock refused."""
+        return f"{self.prefix}kiq:deduplicated"
+
     def control(self, identity: str) -> str:
         """list: control messages (process_registry.py) for a process or, through it, for its supervisor; 60 s."""
         return f"{self.prefix}kiq:control:{identity}"

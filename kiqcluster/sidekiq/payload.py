@@ -29,6 +29,7 @@ from kiqcluster.sidekiq.conversions import conversion
 from kiqcluster.sidekiq.ruby_json import JSON
 
 __all__ = [
+    "IDEMPOTENCY_KEY",
     "INVALID_PAYLOAD",
     "MALFORMED",
     "MAX_EPOCH_SECONDS",
@@ -45,6 +46,7 @@ __all__ = [
     "check_queue_name",
     "decode_backtrace",
     "encode_backtrace",
+    "lock_of",
     "new_jid",
     "new_jids",
     "peek",
@@ -66,6 +68,7 @@ MAX_NESTING = 99  # levels, including the payload itself; Ruby's parser stops at
 INVALID_PAYLOAD = "Kiqcluster::InvalidPayload"  # class of an entry that keeps bytes which are not a job
 WRAPPERS = ("ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper", "Sidekiq::ActiveJob::Wrapper")  # to 7, from 8
 VERSION = "version"  # key of the version of the arguments (GitLab)
+IDEMPOTENCY_KEY = "idempotency_key"  # names the lock of a deduplicated job (GitLab's)
 MALFORMED = "kiq_malformed"  # key of the values that a Ruby page cannot show
 MAX_BACKTRACE_BYTES = 10_000_000  # of an unpacked backtrace: any process may have stored it
 GROUP_SYNTAX = frozenset(" ,=*")  # characters with a meaning in a queue group (queue_groups.py)
@@ -229,6 +232,14 @@ def peek(raw: bytes) -> tuple[str, str]:
     except MalformedPayload:
         return "(no job)", "(no jid)"
     return payload["class"], str(payload.get("jid", "(no jid)"))
+
+
+def lock_of(payload: Payload) -> tuple[str, Jid] | None:
+    """Return the name of the lock that the job may hold (keys.lock), and its jid; None for a job without a lock."""
+    name, jid = payload.get(IDEMPOTENCY_KEY), payload.get("jid")
+    if not (isinstance(name, str) and name and isinstance(jid, str) and jid):
+        return None
+    return (name, Jid(jid)) if ruby_json.is_unicode(name) and ruby_json.is_unicode(jid) else None
 
 
 def seconds(value: JSON) -> float | None:

@@ -6,6 +6,7 @@ trim_dead      drops entries of the dead set that are too old or too many, a sli
 move_jobs      moves jobs of a queue to another queue, or deletes them
 read_queue     reads a part of a queue, whose tail is its wake list
 
+What never runs again, for it is deleted or buried, releases the lock that it may hold (deduplication) in the same step.
 Nothing here retries: after a lost reply, the caller has to look which entries were moved.
 """
 
@@ -15,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from kiqcluster.errors import MalformedPayload
+from kiqcluster.sidekiq.payload import IDEMPOTENCY_KEY, lock_of, read
 from kiqcluster.store.scripts import DUE, MOVE_ENTRIES, MOVE_JOBS, READ_QUEUE, TRIM_DEAD, Call, Word, run_script
 from kiqcluster.store.store import Store
 
@@ -34,6 +37,7 @@ __all__ = [
 ]
 
 MAX_DROPPED = 1_000  # entries that one script drops from the dead set (dead_set.lua)
+FINAL_VERBS = ("drop", "bury")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,16 +135,33 @@ def move_entries(
         limits.timeout,
         limits.largest,
     ]
-    for move in moves:
+    rows: list[int] = []  # for each row of the script, the index of its move
+    for index, move in enumerate(moves):
         key = {"push": store.keys.queue(move.queue), "bury": store.keys.dead}.get(move.verb, source)
-        if key != source and key not in place_by_key:
-            keys.append(key)
-            place_by_key[key] = len(keys)
-        arguments += [move.old, move.verb, place_by_key.get(key, 1), move.queue, move.new]
-    indexes, refusals, dropped = run_script(store, Call(MOVE_ENTRIES, keys, arguments))
+        several = [(move.verb, key, move.queue, move.new)]
+        if move.verb in FINAL_VERBS and (claim := _claim_of(store, move.old)) is not None:
+            several.append(("clear", *claim, b""))
+        for verb, key, name, new in several:
+            if key != source and key not in place_by_key:
+                keys.append(key)
+                place_by_key[key] = len(keys)
+            arguments += [move.old, verb, place_by_key.get(key, 1), name, new]
+            rows.append(index)
+    moved, refusals, dropped = run_script(store, Call(MOVE_ENTRIES, keys, arguments))
     return Moved(
-        [index - 1 for index in indexes], [words.decode(errors="replace") for words in refusals], Dropped(*dropped)
+        [rows[row - 1] for row in moved], [words.decode(errors="replace") for words in refusals], Dropped(*dropped)
     )
+
+
+def _claim_of(store: Store, raw: bytes) -> tuple[str, str] | None:
+    """Return the lock that a job may hold, and its jid; None for a job without a lock, or bytes that are not a job."""
+    if IDEMPOTENCY_KEY.encode() not in raw:
+        return None
+    try:
+        lock = lock_of(read(raw))
+    except MalformedPayload:
+        return None
+    return None if lock is None else (store.keys.lock(lock[0]), lock[1])
 
 
 def trim_dead(store: Store, now: float, limits: DeadSetLimits) -> Dropped:
@@ -161,9 +182,15 @@ def move_jobs(
     One round trip.  Raises StoreError.
     """
     keys = [store.keys.queue(queue), store.keys.wake(queue), store.keys.queues]
+    arguments: list[Word] = [to, mark, *between]
     if to:
         keys.append(store.keys.queue(to))
-    arguments: list[Word] = [to, mark, *between, *(word for pair in jobs for word in pair)]
+        arguments += [word for pair in jobs for word in pair]
+    else:
+        for old, _ in jobs:
+            claim = _claim_of(store, old)
+            arguments += [old, "" if claim is None else f"{len(keys) + 1} {claim[1]}"]
+            keys += [] if claim is None else [claim[0]]
     return [index - 1 for index in run_script(store, Call(MOVE_JOBS, keys, arguments))]
 
 

@@ -7,13 +7,14 @@ Runs in: the poller's thread (sweep, ends of overrides), which runs code of the 
 3. sweep           the safety net: once a minute, one process of the fleet looks at each line of parked jobs; one
                    command where there are none.  It also notices that a function returns another limit by now
 
-Only in processes whose application declares such a limit.
+Only in processes whose application declares such a limit, or equal jobs that run one after the other.
 """
 
 from __future__ import annotations
 
 from kiqcluster.errors import RedisRefused, StoreError
 from kiqcluster.features.concurrency_limit import FLEET, OPTION, limit_of
+from kiqcluster.options import EXCLUSIVE
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.registry import Registry
 from kiqcluster.store import is_outage
@@ -43,7 +44,7 @@ class LimitUpkeep:
 
     @property
     def is_needed(self) -> bool:
-        return any(OPTION in definition.local for definition in self._registry)
+        return any(OPTION in each.local or each.local.get("deduplicate") in EXCLUSIVE for each in self._registry)
 
     def count_threads(self) -> None:
         """Count the threads of the fleet, if some time has passed.  Two round trips, one more per 500 processes."""

@@ -30,6 +30,7 @@ from kiqcluster.store import Store
 from kiqcluster.store import scripts as script_module
 from kiqcluster.store.engine import MAX_RETURNED, Engine
 from kiqcluster.store.entry_moves import DeadSetLimits, Dropped, Move, move_entries, move_jobs, read_due, read_queue
+from kiqcluster.store.guarded_push import GuardedJob, Refusal, push_guarded
 from kiqcluster.store.parking import end_override, override_limit, send_parked
 from kiqcluster.store.scripts import (
     BEGIN,
@@ -842,6 +843,252 @@ class TestParked:
         assert slots(store) == {f"{ME.identity}/{running.token}"}
 
 
+LOCK, MARK = "kiq:test:lock", "kiq:test:mark"
+
+
+class TestClaims:
+    """Keys that a push has claimed: only the job whose jid they have changes them."""
+
+    @pytest.fixture
+    def unit(self, engine: Engine, store: Store) -> Unit:
+        push(store, "default", "a")
+        (unit,) = reserve(engine, 1).units
+        return unit
+
+    def test_a_begin_clears_the_key_of_its_own_job_only(self, engine: Engine, store: Store, unit: Unit) -> None:
+        store.call("MSET", LOCK, "me", MARK, "another")
+
+        rows = [Effect("clear", LOCK, ("me",)), Effect("clear", MARK, ("me",))]
+
+        assert engine.begin_run(unit, rows).action == "go"
+        assert store.call("MGET", LOCK, MARK) == [None, b"another"]
+        store.call("SET", LOCK, "claimed since")
+        assert engine.begin_run(unit, rows).action == "go", "it may be sent again"
+        assert store.call("GET", LOCK) == b"claimed since"
+
+    def test_a_begin_that_another_row_stops_clears_nothing(self, engine: Engine, store: Store, unit: Unit) -> None:
+        store.call("MSET", LOCK, "me", CANCELLED, "1")
+
+        verdict = engine.begin_run(unit, [Effect("clear", LOCK, ("me",)), Effect("absent", CANCELLED, ("drop",))])
+
+        assert (verdict.action, store.call("GET", LOCK)) == ("drop", b"me")
+
+    def test_nor_does_one_of_a_unit_that_others_have_recovered(self, engine: Engine, store: Store, unit: Unit) -> None:
+        store.call("SET", LOCK, "me")
+        recover_me(engine, unit)
+
+        assert engine.begin_run(unit, [Effect("clear", LOCK, ("me",))]).action == "lost"
+        assert store.call("GET", LOCK) == b"me"
+
+    @pytest.mark.parametrize(
+        ("before", "after"),
+        [
+            (("me", 10), (b"me", 50)),
+            (("me", 90), (b"me", 90)),
+            (("me", None), (b"me", -1)),
+            (None, (b"me", 50)),
+            (("another", 10), (b"another", 10)),
+        ],
+    )
+    def test_a_begin_renews_what_is_its_own_or_free(
+        self, engine: Engine, store: Store, unit: Unit, before: tuple[str, int | None] | None, after: tuple[bytes, int]
+    ) -> None:
+        claim(store, LOCK, before)
+
+        assert engine.begin_run(unit, [Effect("renew", LOCK, ("me", 50))]).action == "go"
+
+        assert (store.call("GET", LOCK), store.call("TTL", LOCK)) == after
+
+    @pytest.mark.parametrize(
+        ("before", "after"),
+        [
+            (("me", 10), (b"me", 50)),
+            (("me", 90), (b"me", 90)),
+            (None, (None, -2)),
+            (("another", 10), (b"another", 10)),
+        ],
+    )
+    def test_a_settle_extends_what_is_its_own(
+        self, engine: Engine, store: Store, unit: Unit, before: tuple[str, int | None] | None, after: tuple[bytes, int]
+    ) -> None:
+        claim(store, LOCK, before)
+
+        assert settle(engine, (unit, Requeue(effects=(Effect("extend", LOCK, ("me", 50)),)))) == 1
+
+        assert (store.call("GET", LOCK), store.call("TTL", LOCK)) == after
+
+    @pytest.mark.parametrize(("holder", "after"), [("me", None), ("another", b"another")])
+    def test_a_settle_clears_what_is_its_own(
+        self, engine: Engine, store: Store, unit: Unit, holder: str, after: bytes | None
+    ) -> None:
+        store.call("SET", LOCK, holder)
+
+        assert settle(engine, (unit, Done(effects=(Effect("clear", LOCK, ("me",)),)))) == 1
+
+        assert store.call("GET", LOCK) == after
+
+    @pytest.mark.parametrize(
+        ("holder", "marked", "again", "after"),
+        [
+            ("me", "me", True, b"next"),
+            (None, "me", True, b"next"),
+            ("another", "me", False, b"another"),
+            ("me", None, False, None),
+            ("me", "another", False, None),
+            ("another", "another", False, b"another"),
+        ],
+    )
+    def test_a_settle_hands_on_if_a_push_was_refused(
+        self,
+        engine: Engine,
+        store: Store,
+        unit: Unit,
+        holder: str | None,
+        marked: str | None,
+        again: bool,
+        after: bytes | None,
+    ) -> None:
+        for key, value in ((LOCK, holder), (MARK, marked)):
+            claim(store, key, None if value is None else (value, 10))
+
+        assert settle(engine, (unit, Done(effects=(handed_on("b"),)))) == 1
+
+        assert store.call("GET", LOCK) == after
+        assert queue(store) == (["b"] if again else [])
+        assert store.call("SISMEMBER", store.keys.queues, "default") == int(again)
+        assert store.call("GET", MARK) == (b"another" if marked == "another" else None)
+        if again:
+            assert store.call("TTL", LOCK) == 50
+
+    def test_a_queue_of_a_wrong_type_keeps_the_unit_and_its_claims(
+        self, engine: Engine, store: Store, unit: Unit
+    ) -> None:
+        store.call("MSET", LOCK, "me", MARK, "me", store.keys.queue("default"), "no list")
+
+        with pytest.raises(RedisRefused, match="WRONGTYPE"):
+            settle(engine, (unit, Done(effects=(handed_on("b"),))))
+
+        assert (inflight(store), store.call("MGET", LOCK, MARK)) == ([b"a"], [b"me", b"me"])
+
+    @pytest.mark.parametrize("operation", ["clear", "extend", "hand_on"])
+    def test_a_key_of_a_wrong_type_is_nobodys(self, engine: Engine, store: Store, unit: Unit, operation: str) -> None:
+        for key in (LOCK, MARK):
+            store.call("RPUSH", key, "me")
+        rows = {"hand_on": handed_on("b"), "extend": Effect("extend", LOCK, ("me", 50))}
+
+        assert (
+            engine.begin_run(unit, [Effect("clear", LOCK, ("me",)), Effect("renew", LOCK, ("me", 50))]).action == "go"
+        )
+        assert settle(engine, (unit, Done(effects=(rows.get(operation, Effect("clear", LOCK, ("me",))),)))) == 1
+
+        assert store.call("LRANGE", LOCK, 0, -1) == [b"me"]
+
+    @pytest.mark.parametrize("verb", ["drop", "bury"])
+    def test_an_entry_that_never_runs_again_releases_its_key(self, store: Store, verb: str) -> None:
+        mine, others, none = (locked_job(jid) for jid in ("mine", "yours", None))
+        keys = store.keys
+        store.call("ZADD", keys.retry, 1, mine, 2, others, 3, none, 4, "no JSON, with an idempotency_key")
+        store.call("MSET", keys.lock("mine"), "mine", keys.lock("yours"), "the next one")
+        moves = [Move(raw, verb, "", raw) for raw in (b"gone", mine, none, others, b"no JSON, with an idempotency_key")]
+
+        moved = move_entries(store, keys.retry, moves, NOW, LIMITS)
+
+        assert moved.indexes == [1, 2, 3, 4]
+        assert store.call("MGET", keys.lock("mine"), keys.lock("yours")) == [None, b"the next one"]
+
+    def test_an_entry_that_is_gone_or_runs_again_releases_nothing(self, store: Store) -> None:
+        mine, gone = locked_job("mine"), locked_job("gone")
+        store.call("ZADD", store.keys.retry, 1, mine)
+        store.call("MSET", store.keys.lock("mine"), "mine", store.keys.lock("gone"), "gone")
+        moves = [Move(gone, "drop"), Move(mine, "push", "default", mine), Move(mine, "drop")]
+
+        assert move_entries(store, store.keys.retry, moves, NOW, LIMITS).indexes == [1]
+        assert store.call("MGET", store.keys.lock("mine"), store.keys.lock("gone")) == [b"mine", b"gone"]
+
+    def test_a_job_that_is_deleted_from_its_queue_releases_its_key(self, store: Store) -> None:
+        mine, others, gone, none = (locked_job(jid) for jid in ("mine", "yours", "gone", None))
+        store.call("LPUSH", store.keys.queue("default"), mine, others, none)
+        store.call("MSET", *(word for jid in ("mine", "gone") for word in (store.keys.lock(jid), jid)))
+        store.call("SET", store.keys.lock("yours"), "the next one")
+
+        pairs = [(raw, b"") for raw in (gone, mine, none, others)]
+
+        assert move_jobs(store, "default", "", pairs, (9, 0), b"mark") == [1, 2, 3]
+        locks = [store.keys.lock(jid) for jid in ("mine", "yours", "gone")]
+        assert store.call("MGET", *locks) == [None, b"the next one", b"gone"]
+
+    def test_a_job_that_is_moved_keeps_its_key(self, store: Store) -> None:
+        mine = locked_job("mine")
+        store.call("LPUSH", store.keys.queue("default"), mine)
+        store.call("SET", store.keys.lock("mine"), "mine")
+
+        assert move_jobs(store, "default", "low", [(mine, mine)], (9, 0), b"mark") == [0]
+        assert store.call("GET", store.keys.lock("mine")) == b"mine"
+
+
+def claim(store: Store, key: str, held: tuple[str, int | None] | None) -> None:
+    """Set a key to the jid that holds it, for so many seconds; None leaves it out."""
+    if held is not None:
+        store.call("SET", key, held[0], *(("EX", held[1]) if held[1] is not None else ()))
+
+
+def handed_on(payload: str) -> Effect:
+    return Effect("hand_on", LOCK, ("me", MARK, "next", 50, "queues", "queue:default", "default", payload))
+
+
+def locked_job(jid: str | None) -> bytes:
+    """Return a job whose lock has the name of its jid; None for one without a lock."""
+    key = f'"idempotency_key":"{jid}",' if jid is not None else ""
+    return f'{{"class":"X","args":[],{key}"jid":"{jid or "unlocked"}"}}'.encode()
+
+
+class TestPush:
+    """push: guards, and the rows that tell of a refusal.  What is written otherwise: tests/redis/test_features.py."""
+
+    def rows(self, *more: Effect) -> list[Effect]:
+        return [Effect("claim", LOCK, ("me", 60)), Effect("count_refused", "counts", ("X",)), *more]
+
+    def push(self, store: Store, rows: list[Effect]) -> Refusal | RedisRefused | None:
+        with store.borrowed() as connection:
+            (result,) = push_guarded(connection, store.keys, [GuardedJob("default", None, b"job-1", rows)])
+        return result
+
+    def test_a_push_that_is_written_tells_of_no_refusal(self, store: Store) -> None:
+        assert self.push(store, self.rows(Effect("mark_refused", MARK, (60,)))) is None
+
+        assert (store.call("GET", LOCK), queue(store)) == (b"me", ["job-1"])
+        assert store.call("EXISTS", "counts", MARK) == 0
+
+    def test_a_refused_one_is_counted_and_marks_the_holder(self, store: Store) -> None:
+        store.call("SET", LOCK, "holder")
+
+        for _ in range(2):
+            refusal = self.push(store, self.rows(Effect("mark_refused", MARK, (60,))))
+            assert isinstance(refusal, Refusal)
+            assert refusal.value == "holder"
+
+        assert queue(store) == []
+        assert store.call("HGETALL", "counts") == [b"X", b"2"]
+        assert (store.call("GET", MARK), store.call("TTL", MARK)) == (b"holder", 60)
+
+    def test_a_refusal_by_another_guard_is_none_of_this_one(self, store: Store) -> None:
+        store.call("SET", CANCELLED, "1")
+        first, last = Effect("absent", CANCELLED), Effect("absent", "free")
+
+        assert self.push(store, [first, *self.rows()]) is not None
+        assert self.push(store, [*self.rows(), first]) is not None
+        assert self.push(store, [last, *self.rows(), last]) is None
+
+        assert store.call("EXISTS", "counts") == 0
+
+    def test_a_count_of_a_wrong_type_changes_no_answer(self, store: Store) -> None:
+        store.call("MSET", LOCK, "holder", "counts", "no hash")
+
+        assert isinstance(self.push(store, self.rows()), Refusal)
+        store.call("DEL", LOCK)
+        assert self.push(store, self.rows()) is None
+
+
 class TestResync:
     def test_gives_back_what_the_caller_does_not_hold_and_fences_the_old_epoch(
         self, engine: Engine, store: Store
@@ -1601,6 +1848,13 @@ def scene_settle(engine: Engine, store: Store) -> Callable[[], object]:
     return lambda: settle(engine, *pairs)
 
 
+def scene_hand_on(engine: Engine, store: Store) -> Callable[[], object]:
+    push(store, "default", "job-1")
+    (unit,) = reserve(engine, 1).units
+    store.call("MSET", LOCK, "me", MARK, "me")
+    return lambda: settle(engine, (unit, Done(effects=(handed_on("job-1 again"),))))
+
+
 def scene_resync(engine: Engine, store: Store) -> Callable[[], object]:
     push(store, "default", "job-1", "job-2", "job-3")
     units = reserve(engine, 3).units
@@ -1703,6 +1957,7 @@ SCENES = [
     Scene("begin_in_turn", BEGIN, scene_begin_in_turn),
     Scene("send_parked", SEND_PARKED, scene_send_parked),
     Scene("settle", SETTLE, scene_settle),
+    Scene("hand_on", SETTLE, scene_hand_on),
     Scene("settle_held", SETTLE, scene_settle_held),
     Scene("recover_held", RECOVER, scene_recover_held),
     Scene("resync", RESYNC, scene_resync),

@@ -29,6 +29,7 @@ JOB_KEYS = (
     "deploylock-*",
     "kiq:dropped",
     "kiq:str*",
+    "kiq:lock:*",
 )
 LIMIT_KEYS = ("kiq:slots:*", "kiq:parked", "kiq:limits*")
 
@@ -54,6 +55,7 @@ def lay_out(stage: Stage) -> None:
     add(stage.store, "kiq:dropped", {**failed, "dropped_by": "strike:3fa9c1"}, NOW)
     strike = {"name": "SendInvoice", "action": "drop", "until": SystemClock.now() + 3_600}
     stage.store.call("HSET", stage.store.keys.strikes, "3fa9c1", ruby_json.encode(strike))
+    stage.store.call("SET", "kiq:lock:SendInvoice:c6e4b2", EXAMPLE_JID, "EX", 21_590)
     stage.store.pipeline([("SET", "stat:processed", 1_204), ("SET", "stat:failed", 12)])
 
 

@@ -55,6 +55,23 @@ class TestFake:
 
             assert [each.args for each in enqueued()] == [[1], [3]]
 
+    @pytest.mark.parametrize("strategy", ["until_executing", "until_executed", "while_executing"])
+    def test_every_push_counts_also_of_jobs_that_are_deduplicated(self, strategy: str) -> None:
+        ran: list[int] = []
+
+        @job(deduplicate=strategy, **({"reschedule_once": True} if strategy == "until_executed" else {}))
+        def welcome(user_id: int) -> None:
+            ran.append(user_id)
+
+        with fake():
+            assert welcome.perform_async(1) != welcome.perform_async(1)
+            assert len(enqueued()) == 2
+            drain()
+        with inline():
+            welcome.perform_async(1)
+
+        assert ran == [1, 1, 1]
+
     def test_jobs_that_other_threads_push_are_kept_too(self) -> None:
         @job
         def welcome(user_id: int) -> None: ...

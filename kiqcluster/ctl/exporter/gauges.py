@@ -125,6 +125,7 @@ def _size_commands(keys: Keys, now: float) -> list[RedisCommand]:
         *(("ZCARD", key) for key in (keys.schedule, keys.retry, keys.dead)),
         ("HGETALL", keys.limits),
         ("SMEMBERS", keys.parked_sets),
+        ("HGETALL", keys.deduplicated),
     ]
     for key in (keys.schedule, keys.retry):
         commands += [("ZCOUNT", key, "-inf", repr(now)), ("ZRANGE", key, "0", "0", "WITHSCORES")]
@@ -141,7 +142,8 @@ class _Sizes:
         flat = replies[8] if isinstance(replies[8], list) else []
         self.limits: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
         self.lines = _names(replies[9])
-        self._due = dict(zip(SORTED_SETS, zip(replies[10::2], replies[11::2], strict=True), strict=False))
+        self._deduplicated = replies[10]
+        self._due = dict(zip(SORTED_SETS, zip(replies[11::2], replies[12::2], strict=True), strict=False))
 
     def metrics(self, now: float) -> Iterator[Metric]:
         for name, text, value in zip(
@@ -156,6 +158,7 @@ class _Sizes:
             word = "scheduled" if name == "schedule" else name
             if isinstance(card, int):
                 yield GaugeMetricFamily(f"sidekiq_jobs_{word}_size", f"Entries of the {name} set", value=card)
+        yield self._dropped_pushes()
         for name, (due, first) in self._due.items():
             if not (isinstance(due, int) and isinstance(first, list)):
                 continue
@@ -164,6 +167,15 @@ class _Sizes:
             yield GaugeMetricFamily(f"sidekiq_{name}_set_processing_delay_seconds", text, value=late)
             text = f"Entries of the {name} set that are due, and not in their queue yet"
             yield GaugeMetricFamily(f"sidekiq_{name}_set_backlog_size", text, value=due)
+
+    def _dropped_pushes(self) -> Metric:
+        text = "Pushes that were dropped because an equal job held the lock of deduplication"
+        family = CounterMetricFamily("kiqcluster_jobs_deduplicated", text, labels=("worker",))
+        flat = self._deduplicated if isinstance(self._deduplicated, list) else []
+        for name, value in zip(flat[::2], flat[1::2], strict=True):
+            if (total := _integer(value)) is not None:
+                family.add_metric((name.decode(errors="replace"),), total)
+        return family
 
 
 # fleet

@@ -4,6 +4,7 @@ enqueue           a job of any class
 queues, jobs      what waits where, and which jobs
 limits            concurrency limits: places, parked jobs, overrides
 entry_commands    retries, scheduled, dead, dropped; job_sets: the table of these sets
+locks             which jobs hold the locks of deduplication
 migrate           jobs of a class or queue to another queue
 strike            which jobs are deferred or dropped for a while
 stats             counters and sizes

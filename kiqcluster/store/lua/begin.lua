@@ -17,6 +17,10 @@
 --                           the holder is one of at most `largest` members of a set, or becomes one; every script that
 --                           moves the unit removes the holder from the set.  0: no limit; below 0: nobody enters.
 --                           name: of a limit that may be overridden (parked.lua)
+-- These are always true, and have no `otherwise`:
+--   clear jid               the key is deleted if its value is this jid (claims.lua)
+--   renew jid seconds       the key lasts for so many seconds at least if its value is this jid; a key that does not
+--                           exist is claimed again
 --
 -- While jobs are parked for a set, only those enter it that were sent back in their turn: the others park behind them.
 -- Parked jobs go back to their queues for each set of these rows that has room afterwards, whatever is decided.  For
@@ -29,6 +33,7 @@
 -- include holds
 -- include hand_lists
 -- include rates
+-- include claims
 
 local payload = redis.call('HGET', KEYS[1], ARGV[1]) or take_over(KEYS[1], ARGV[1])
 if not payload then return {'LOST'} end
@@ -61,6 +66,8 @@ local is_true = {
     if has_turn(key) then return redis.call('SCARD', key) < largest end
     return room_of(key, largest) > 0 and redis.call('EXISTS', parked_at(key)) == 0
   end,
+  clear = function() return true end,
+  renew = function() return true end,
 }
 
 local change = {
@@ -68,6 +75,11 @@ local change = {
     if redis.call('SMISMEMBER', key, holder)[1] == 1 then return end
     register_hold(KEYS[2], ARGV[1], holder, key) -- register first: releasing a key that is not held does no harm
     redis.call('SADD', key, holder)
+  end,
+  clear = function(key, arguments) clear(key, arguments[1]) end,
+  renew = function(key, arguments)
+    redis.call('SET', key, arguments[1], 'NX', 'EX', arguments[2])
+    extend(key, arguments[1], arguments[2])
   end,
 }
 

@@ -16,6 +16,8 @@
 --   verb "push": LPUSH the new bytes; "bury": ZADD them to the dead set, as of now; "drop": remove it;
 --   "defer": the new bytes are its new score; "rename": it gets the new bytes and keeps its score (if the set has an
 --   entry with these bytes already, it is left alone: the two would become one)
+--   verb "clear" (with the bytes of the entry before it): if that was moved, the key is deleted if its value is the name,
+--   the jid of that entry (claims.lua)
 --
 -- An entry is moved only if it is still there, and no higher than ARGV[2]: another poller may have been faster, and
 -- Ruby's web page may have rescheduled it.  This script never decodes payloads (cjson mangles numbers).
@@ -26,8 +28,10 @@
 
 -- include server_clock
 -- include dead_set
+-- include claims
 
 local moved, refusals, dead = {}, {}, nil -- dead: the dead set's key once an entry was buried
+local was_moved = false -- the entry before
 local highest = ARGV[2] ~= '' and tonumber(not_ahead(ARGV[2])) or nil
 
 local verbs = {
@@ -54,12 +58,15 @@ local verbs = {
 
 for at = 6, #ARGV, 5 do
   local old, verb, key, name, new = ARGV[at], ARGV[at + 1], KEYS[tonumber(ARGV[at + 2])], ARGV[at + 3], ARGV[at + 4]
-  local score = redis.call('ZSCORE', KEYS[1], old)
+  local score = verb ~= 'clear' and redis.call('ZSCORE', KEYS[1], old)
+  if verb == 'clear' and was_moved then clear(key, name) end
+  was_moved = false
   if score and (not highest or tonumber(score) <= highest) then
     local fine, stays, is_alone = pcall(verbs[verb], key, name, new, old, score)
     if fine then
       if not stays then redis.call('ZREM', KEYS[1], old) end
-      if not is_alone then moved[#moved + 1] = (at - 1) / 5 end
+      was_moved = not is_alone
+      if was_moved then moved[#moved + 1] = (at - 1) / 5 end
     else
       local words = type(stays) == 'table' and stays.err or tostring(stays)
       refusals[#refusals + 1] = words .. ' (key ' .. key .. ')'

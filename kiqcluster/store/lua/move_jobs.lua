@@ -5,14 +5,18 @@
 -- KEYS[2]  kiq:wake:<from>        list    jobs that woke a waiting process: the queue's tail
 -- KEYS[3]  queues                 set     queue names
 -- KEYS[4]  queue:<to>             list    only when the jobs are moved
+-- KEYS[4+] when the jobs are deleted: the keys that they have claimed (claims.lua)
 -- ARGV[1]  name of the other queue, '' to delete them
 -- ARGV[2]  a mark that is no job's payload, written over the moved jobs until they are removed
 -- ARGV[3], ARGV[4]  the farthest and the nearest position to search, counted from the job that is fetched next (0)
--- then for each job: its bytes, and its bytes in the other queue
+-- then for each job: its bytes, and its bytes in the other queue; when it is deleted, "<index into KEYS> <jid>" of the key
+--          that it has claimed, or ''.  A key that this jid holds is deleted with the job
 --
 -- A job that is not found is left alone.  The others go to the back of the other queue in the order given.
 -- Returns the index of each job moved, from 1.
 -- Cost: O(jobs + their distance from the nearer end of the queue); only the jobs between the two positions are read.
+
+-- include claims
 
 local is_moved = ARGV[1] ~= ''
 local lengths = {redis.call('LLEN', KEYS[1]), redis.call('LLEN', KEYS[2])}
@@ -30,7 +34,7 @@ end
 look(1, first, math.min(last, lengths[1] - 1))
 look(2, math.max(0, first - lengths[1]), last - lengths[1])
 
-local moved, marks, sums = {}, {0, 0}, {0, 0}
+local moved, marks, sums, claimed = {}, {0, 0}, {0, 0}, {}
 for at = 5, #ARGV, 2 do
   local place = places[ARGV[at]] and table.remove(places[ARGV[at]])
   if place then
@@ -39,6 +43,8 @@ for at = 5, #ARGV, 2 do
     marks[place[1]] = marks[place[1]] + 1
     sums[place[1]] = sums[place[1]] + place[2]
     moved[#moved + 1] = (at - 3) / 2
+    local index, jid = string.match(is_moved and '' or ARGV[at + 1], '^(%d+) (.*)$')
+    if index then claimed[#claimed + 1] = {KEYS[tonumber(index)], jid} end
   end
 end
 for list, count in ipairs(marks) do
@@ -47,5 +53,6 @@ for list, count in ipairs(marks) do
     redis.call('LREM', KEYS[list], is_near_head and count or -count, ARGV[2])
   end
 end
+for _, claim in ipairs(claimed) do clear(claim[1], claim[2]) end
 if is_moved and #moved > 0 then pcall(redis.call, 'SADD', KEYS[3], ARGV[1]) end -- on failure the jobs still run
 return moved

@@ -10,6 +10,9 @@
 --   absent                 guard: the key does not exist
 --   claim value seconds    guard: the key does not exist; it is set, and expires after so many seconds
 --   sadd member            written with the job
+--   count_refused field    when the guard before it refuses the job: one more in this field of a hash
+--   mark_refused seconds   when the guard before it refuses the job: the key gets the value of the guard's key, and
+--                          expires after so many seconds
 --
 -- Returns {"PUSHED"}, or {"REFUSED", number of the row, value of its key}: the first guard that is not true.
 -- Cost: O(rows), O(log n) for a scheduled job.
@@ -30,10 +33,15 @@ local changes = {
   sadd = function(key, arguments) redis.call('SADD', key, arguments[1]) end,
 }
 
+local refusals = {
+  count_refused = function(key, arguments) redis.pcall('HINCRBY', key, arguments[1], 1) end,
+  mark_refused = function(key, arguments, held) redis.pcall('SET', key, held, 'EX', arguments[1]) end,
+}
+
 local rows, at = {}, 4
 while at <= #ARGV do
   local operation, key, count = ARGV[at], KEYS[tonumber(ARGV[at + 1])], tonumber(ARGV[at + 2])
-  if not guards[operation] and not changes[operation] then
+  if not guards[operation] and not changes[operation] and not refusals[operation] then
     return redis.error_reply('ERR there is no push row ' .. operation)
   end
   rows[#rows + 1] = {operation, key, {unpack(ARGV, at + 3, at + 2 + count)}}
@@ -48,11 +56,22 @@ local function refusal(operation, key, wanted)
   end
 end
 
+-- The guard of this row is not true.  Nothing here may fail: the answer is the refusal.
+local function refuse(number)
+  local held = value_of(rows[number][2])
+  for after = number + 1, #rows do
+    local operation, key, arguments = unpack(rows[after])
+    if guards[operation] then break end
+    if refusals[operation] then refusals[operation](key, arguments, held) end
+  end
+  return {'REFUSED', number, held}
+end
+
 local reason = refusal('push', KEYS[2], ARGV[3] == '' and 'list' or 'zset') or refusal('push', KEYS[1], 'set')
 if reason then return redis.error_reply(reason) end
 for number, row in ipairs(rows) do
   local operation, key = row[1], row[2]
-  if guards[operation] and not guards[operation](key) then return {'REFUSED', number, value_of(key)} end
+  if guards[operation] and not guards[operation](key) then return refuse(number) end
   reason = types[operation] and refusal(operation, key, types[operation])
   if reason then return redis.error_reply(reason) end
 end

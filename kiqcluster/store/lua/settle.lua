@@ -19,6 +19,12 @@
 --   release                 releases the keys that the unit holds besides its payload (holds.lua), kiq:held:<id>
 --   park queue largest [name]   the payload waits for room in a set (parked.lua); the first of those that wait goes to
 --                           its queue if there is room by now
+--   clear jid              the key is deleted if its value is this jid (claims.lua)
+--   extend jid seconds     the key lasts for so many seconds at least, if its value is this jid
+--   hand_on jid marked next seconds queues queue name payload
+--                          as clear; but if the key `marked` has this jid, a push was refused for it, and the payload
+--                          goes to the back of its queue: the key is then held by the jid `next`, for so many seconds.
+--                          Nothing of that happens if another job holds the key by now
 --   absolve digest         a suspect has ended without killing its process: its count is cleared
 --   record score member timeout largest   a log of jobs: add, and drop what is too old or too many (dead_set.lua)
 --   increment field        a counter in a hash
@@ -36,6 +42,7 @@
 -- include dead_set
 -- include parked
 -- include holds
+-- include claims
 
 local buried -- arguments of the last bury, for the trim
 
@@ -49,6 +56,20 @@ local effects = {
     fill(key, limit_in_force(key, arguments[2], arguments[3]))
   end,
   release = function(key, _, _, field) release_holds(key, field) end,
+  clear = function(key, arguments) clear(key, arguments[1]) end,
+  extend = function(key, arguments) extend(key, arguments[1], arguments[2]) end,
+  hand_on = function(key, arguments)
+    local jid, marked, next_jid, seconds, queues, queue, name, payload = unpack(arguments)
+    local holder = redis.pcall('GET', key)
+    if is_held_by(marked, jid) and (holder == jid or not holder) then
+      redis.call('LPUSH', queue, payload) -- first: what follows can be made good, a run cannot
+      redis.pcall('SADD', queues, name)
+      redis.call('SET', key, next_jid, 'EX', seconds)
+    else
+      clear(key, jid)
+    end
+    clear(marked, jid)
+  end,
   sadd = function(key, arguments) redis.call('SADD', key, arguments[1]) end,
   zadd = function(key, arguments) redis.call('ZADD', key, arguments[1], arguments[2]) end,
   record = function(key, arguments)
@@ -65,6 +86,7 @@ local effects = {
 local types = {
   give_back = 'list', rpush = 'list', lpush = 'list', sadd = 'set', zadd = 'zset', bury = 'zset', absolve = 'hash',
   release = false, park = 'set', record = 'zset', increment = 'hash',
+  clear = false, extend = false, hand_on = false,
 }
 
 -- Returns why an effect cannot be written, nil when it can.  All effects of a unit are checked before the first one is

@@ -513,7 +513,7 @@ class Execution:
         if context is None:
             return replace(outcome, effects=tuple(effects))
         keys = self._runtime.store.keys
-        end = JobEnd(outcome, context.payload, unit.queue, context.name, unit.identity, unit.token, keys)
+        end = JobEnd(outcome, context.payload, unit.queue, context.name, unit.identity, unit.token, keys, unit.payload)
         for feature in run.features:
             try:
                 with exit_forked_children():

@@ -1,0 +1,91 @@
+"""Locks: which jobs hold the locks of deduplication, and for how long (features/deduplication.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kiqcluster.api._store import store_in_force
+from kiqcluster.errors import RedisRefused
+from kiqcluster.store import Store
+from kiqcluster.store.scripts import LOCK, Call, run_script
+
+__all__ = ["JobLock", "LockSet"]
+
+MAX_SCANNED_KEYS = 1_000  # of the whole Redis, in one round trip
+
+
+class JobLock:
+    """A lock, as it was when it was read.
+
+    name: the `idempotency_key` of payloads.  jid: of the job that holds it.  ttl: seconds, None for a lock without end.
+    """
+
+    __slots__ = ("_store", "jid", "name", "ttl")
+
+    def __init__(self, name: str, jid: str, ttl: float | None, store: Store) -> None:
+        self.name = name
+        self.jid = jid
+        self.ttl = ttl
+        self._store = store
+
+    def __repr__(self) -> str:
+        return f"<JobLock {self.name} of {self.jid}>"
+
+    @property
+    def job_class(self) -> str:
+        """The class of the job."""
+        return self.name.rpartition(":")[0] or self.name
+
+    def release(self) -> bool:
+        """Release it, unless another job holds it by now; return whether it was released.  One round trip.
+
+        The job stays where it is and runs; its end then releases nothing.
+        """
+        key = self._store.keys.lock(self.name)
+        _, _, before = run_script(self._store, Call(LOCK, [key], ["drop", self.jid, 0]))
+        return before is not None and before.decode(errors="replace") == self.jid
+
+
+class LockSet:
+    """All locks.  Redis looks for them among all its keys: one round trip per 1 000 keys, and one more for those found.
+
+    Iteration goes on while others claim and release; a lock may come twice.
+    """
+
+    def __init__(self, *, store: Store | None = None) -> None:
+        self._store = store_in_force(store)
+
+    def __repr__(self) -> str:
+        return "<LockSet>"
+
+    def __iter__(self) -> Iterator[JobLock]:
+        prefix = self._store.keys.lock("")
+        pattern = "".join(f"\\{letter}" if letter in "*?[]\\" else letter for letter in prefix) + "*"
+        cursor = b"0"
+        while True:
+            cursor, keys = self._store.call("SCAN", cursor, "MATCH", pattern, "COUNT", MAX_SCANNED_KEYS)
+            yield from self._read([key.decode(errors="replace").removeprefix(prefix) for key in keys])
+            if cursor == b"0":
+                return
+
+    def find(self, name: str) -> JobLock | None:
+        """Return the lock of this name, None if nobody holds it.  One round trip."""
+        return next(iter(self._read([name])), None)
+
+    def of_job(self, jid: str) -> list[JobLock]:
+        """Return the locks that a job holds.  Redis looks through all its keys."""
+        return [lock for lock in self if lock.jid == jid]
+
+    def _read(self, names: list[str]) -> list[JobLock]:
+        """Return the locks of these names that exist.  One round trip, none without names."""
+        if not names:
+            return []
+        keys = [self._store.keys.lock(name) for name in names]
+        with self._store.borrowed() as connection:
+            replies = connection.exchange([(verb, key) for key in keys for verb in ("GET", "PTTL")])
+        found = zip(names, replies[::2], replies[1::2], strict=True)
+        return [
+            JobLock(name, jid.decode(errors="replace"), left / 1_000 if left >= 0 else None, self._store)
+            for name, jid, left in found
+            if isinstance(jid, bytes) and not isinstance(left, RedisRefused)  # else it has ended, or is not a lock
+        ]

@@ -1,0 +1,184 @@
+"""Deduplication: a push is dropped while an equal job waits, or runs; or equal jobs run one after the other.
+
+Equal: the same class, and the same arguments or the same `deduplicate_key`.  `idempotency_key` in the payload is
+"<class>:<sha256>", as GitLab calls it.  The queue is no part of it: `set(queue=…)`, `kiqctl migrate` and a change of
+routing give a job another queue, and it is still the same work.
+
+A lock (kiq:lock:<idempotency_key>) has the jid of its holder.  Only the job with that jid extends or releases it.
+strategy                    the push claims the lock; it is released
+until_executing             before the job runs
+until_executed              when the job has ended for good; with `reschedule_once`, handed on to one more run if a push
+                            was refused while the job ran
+while_executing             no lock: a place in a limit of one for the time of the run; others are parked (parked.lua)
+until_and_while_executing   until_executing, and a place for the run
+
+A job that comes back (a retry, a forced stop, a kill) keeps its jid and so its lock.  Its time to live is only for what
+nobody settles: a job that Ruby ran, a queue that was cleared.
+Price: the push is one script instead of two commands.  A run costs the begin script, but none under until_executed
+without `reschedule_once`, unless the job has waited for more than half of the lock's time.  The end costs none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from math import ceil
+from typing import Any
+
+from kiqcluster.clock import SystemClock
+from kiqcluster.features.expiry import EXPIRES_IN, EXPIRY
+from kiqcluster.options import CLAIMING, EXCLUSIVE, NO_STRATEGY, UNTIL_START
+from kiqcluster.process.durations import due_at
+from kiqcluster.process.runtime import JobEnd, Push, Run
+from kiqcluster.registry import Definition, current_registry
+from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.active_job import deserialized, unwrapped
+from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, Effect, Retry
+from kiqcluster.sidekiq.payload import IDEMPOTENCY_KEY, WRAPPERS, Payload, lock_of, new_jid, seconds, stamp
+from kiqcluster.sidekiq.ruby_json import JSON
+
+__all__ = ["DEFAULT_TTL_SECONDS", "ClientDeduplication", "ServerDeduplication", "idempotency_key"]
+
+DEFAULT_TTL_SECONDS = 6 * 3_600
+ENDED = (Done, Discard, Dead, Dropped)  # outcomes after which the job never runs again
+# Keys that a payload has because of what happened to its job, and that one more run does not take over.
+HISTORY = (
+    *("retry_count", "failed_at", "retried_at", "error_class", "error_message", "error_backtrace", "at"),
+    *("interrupted_count", "deferred", "deferred_by", "deferred_count"),
+)
+ONE_AT_A_TIME = ":while_executing"  # behind the class in the name of the limit (kiqctl limits)
+CLOCK = SystemClock()
+
+
+class ClientDeduplication:
+    """The client half: claims the lock with the push."""
+
+    def is_used_by(self, definition: Definition) -> bool:
+        """Return whether the job is deduplicated."""
+        strategy: str = definition.local.get("deduplicate", NO_STRATEGY)
+        return strategy != NO_STRATEGY
+
+    def on_push(self, push: Push, definition: Definition) -> Iterable[Effect]:
+        """Name the lock in the payload; return the rows that claim it, and count a refused push."""
+        local = definition.local
+        is_claiming = local["deduplicate"] in CLAIMING
+        if is_claiming and push.at is not None and not local.get("deduplicate_scheduled"):
+            return []
+        name = idempotency_key(definition, push.payload)
+        push.payload[IDEMPOTENCY_KEY] = name
+        if not is_claiming:
+            return []
+        now = CLOCK.now()
+        delay = 0.0 if push.at is None else max(0.0, due_at(push.at, now) - now)
+        ttl, keys = _ttl(definition.local), push.keys
+        rows = [
+            Effect("claim", keys.lock(name), (push.payload["jid"], ttl + ceil(delay))),
+            Effect("count_refused", keys.deduplicated, (definition.name,)),
+        ]
+        if local.get("reschedule_once"):
+            rows.append(Effect("mark_refused", keys.reschedule(name), (ttl,)))
+        return rows
+
+
+class ServerDeduplication:
+    """The server half: releases the lock, keeps it, or hands it on; takes a place for the run."""
+
+    name = "deduplication"
+    keys = frozenset({IDEMPOTENCY_KEY})
+
+    def is_used_by(self, definition: Definition) -> bool:
+        """Return whether each run needs a place; the locks of other runs are named in their payloads."""
+        return definition.local.get("deduplicate") in EXCLUSIVE
+
+    def on_begin(self, run: Run) -> Iterable[Effect]:
+        """Return the rows that release the lock before the run, or have it last; and those that take a place."""
+        definition: Definition = run.job
+        local, keys = definition.local, run.keys
+        strategy = local.get("deduplicate")
+        rows: list[Effect] = []
+        if (lock := lock_of(run.payload)) is not None:
+            name, jid = lock
+            if strategy in UNTIL_START:
+                rows.append(Effect("clear", keys.lock(name), (jid,)))
+            elif strategy == "until_executed":
+                if local.get("reschedule_once"):
+                    rows.append(Effect("clear", keys.reschedule(name), (jid,)))
+                if _has_waited_long(run.payload, _ttl(local)):
+                    rows.append(Effect("renew", keys.lock(name), (jid, _ttl(local))))
+        if strategy in EXCLUSIVE:
+            name = lock[0] if lock is not None else idempotency_key(definition, run.payload)
+            limit = f"{definition.name}{ONE_AT_A_TIME}"
+            rows.append(Effect("enter", keys.slots(limit, name.rpartition(":")[2]), (1, limit, "park")))
+        return rows
+
+    def on_end(self, end: JobEnd) -> Iterable[Effect]:
+        """Return the row that releases the lock, has it last until the job comes back, or hands it on."""
+        lock = lock_of(end.payload)
+        if lock is None:
+            return []
+        name, jid = lock
+        definition = current_registry().get(end.name)
+        local = {} if definition is None else definition.local
+        key, outcome = end.keys.lock(name), end.outcome
+        if not isinstance(outcome, ENDED):
+            delay = max(0.0, outcome.at - CLOCK.now()) if isinstance(outcome, Retry | Deferred) else 0.0
+            return [Effect("extend", key, (jid, _ttl(local) + ceil(delay)))]
+        if isinstance(outcome, Done) and local.get("deduplicate") in UNTIL_START:
+            return []  # it was released when the run began
+        if local.get("reschedule_once"):
+            return [_handed_on(end, name, jid, _ttl(local))]
+        return [Effect("clear", key, (jid,))]
+
+
+def idempotency_key(definition: Definition, payload: Payload) -> str:
+    """Return "<class>:<sha256>" of a job: of its `deduplicate_key`, else of its arguments as JSON, objects in order.
+
+    Raises what the callable raises; TypeError if it returns something else than text.
+    """
+    of_arguments = definition.local.get("deduplicate_key")
+    if of_arguments is None:
+        envelope = unwrapped(payload) if payload["class"] in WRAPPERS else None
+        arguments = payload["args"] if envelope is None else envelope.arguments
+        text = ruby_json.encode(_in_order(arguments)).decode()
+    else:
+        positions, keywords = _arguments(payload)
+        text = of_arguments(*positions, **keywords)
+        if not isinstance(text, str):
+            raise TypeError(f"{definition.name}: deduplicate_key returned {text!r}; it returns text")
+    digest = sha256(f"{definition.name}:{text}".encode(errors="surrogatepass")).hexdigest()
+    return f"{definition.name}:{digest}"
+
+
+def _in_order(value: JSON) -> JSON:
+    """Return the value with the keys of each object in order: two pushes may have written them in another one."""
+    if isinstance(value, dict):
+        return {key: _in_order(value[key]) for key in sorted(value)}
+    return [_in_order(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _arguments(payload: Payload) -> tuple[list[Any], dict[str, Any]]:
+    """Return positional and keyword arguments of a job, out of ActiveJob's envelope too."""
+    arguments = payload["args"]
+    assert isinstance(arguments, list), "checked before"
+    return deserialized(arguments[0]) if payload["class"] in WRAPPERS else (arguments, {})
+
+
+def _ttl(local: Mapping[str, Any]) -> int:
+    return int(local.get("deduplicate_ttl", DEFAULT_TTL_SECONDS))
+
+
+def _has_waited_long(payload: Payload, ttl: int) -> bool:
+    """Return whether so much of the lock's time has passed that it might end during the run."""
+    enqueued_at = seconds(payload.get("enqueued_at"))
+    return enqueued_at is None or CLOCK.now() - enqueued_at > ttl / 2
+
+
+def _handed_on(end: JobEnd, name: str, jid: str, ttl: int) -> Effect:
+    """Return the row that runs the job once more, under a jid of its own, if a push was refused while it ran."""
+    keys, now, again = end.keys, stamp(CLOCK.now()), new_jid()
+    changes: Payload = {"jid": again, "created_at": now, "enqueued_at": now, "rescheduled_once": True}
+    if EXPIRY in end.payload and (duration := seconds(end.payload.get(EXPIRES_IN))) is not None:
+        changes[EXPIRY] = now + duration
+    payload = ruby_json.patch(end.raw, changes, HISTORY)
+    queue = (keys.queues, keys.queue(end.queue), end.queue)
+    return Effect("hand_on", keys.lock(name), (jid, keys.reschedule(name), again, ttl, *queue, payload))

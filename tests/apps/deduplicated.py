@@ -1,0 +1,71 @@
+"""Jobs with the strategies of deduplication."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kiqcluster import current_job, job
+from kiqcluster.process.runtime import current_setup
+from tests.apps.basic import note
+
+
+def jid() -> str:
+    running = current_job()
+    assert running is not None
+    return running.jid
+
+
+def wait_at(gate: str) -> None:
+    while not current_setup().current_store().call("EXISTS", f"open:{gate}"):
+        time.sleep(0.005)
+
+
+@job(deduplicate="until_executed", deduplicate_key=lambda word, _gate: word, reschedule_once=True)
+def refresh(word: str, gate: str) -> None:
+    """Runs until the gate is open.  Jobs of the same word are equal."""
+    note("began", word, jid())
+    wait_at(gate)
+    note("ended", word, jid())
+
+
+@job(deduplicate="until_executing")
+def notify(word: str) -> None:
+    note("ran", word, jid())
+
+
+def is_alive(member: bytes) -> bool:
+    try:
+        os.kill(int(member.partition(b"/")[0]), 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@contextmanager
+def counted(name: str) -> Iterator[int]:
+    """Give the number of runs under this name, this one among them, in processes that are alive."""
+    store, me = current_setup().current_store(), f"{os.getpid()}/{threading.get_ident()}"
+    store.call("SADD", f"running:{name}", me)
+    yield sum(map(is_alive, store.call("SMEMBERS", f"running:{name}")))
+    store.call("SREM", f"running:{name}", me)
+
+
+@job(deduplicate="while_executing")
+def single(word: str, number: int = 0) -> None:
+    """Notes how many jobs of these arguments run."""
+    with counted(f"{word}:{number}") as running:
+        note("began", f"{word}:{number}", running)
+        time.sleep(0.005)
+    note("ended", f"{word}:{number}", jid())
+
+
+@job(deduplicate="until_executed", reschedule_once=True)
+def recount(key: str, milliseconds: float) -> None:
+    """Notes when it began, by the clock in Redis, and how many jobs of these arguments run."""
+    with counted(key) as running:
+        note("began", key, current_setup().current_store().call("INCR", "clock"), running)
+        time.sleep(milliseconds / 1_000)

@@ -266,6 +266,7 @@ class TestStats:
             "retries": 1,
             "scheduled": 2,
             "dead": 3,
+            "parked": 0,
             "processes": 1,
             "unreadable": [],
         }

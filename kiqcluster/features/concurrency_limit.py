@@ -10,8 +10,8 @@ Parked jobs cost nothing while they wait.  The script that ends a job sends the 
 Redis, a parked job is only in the line of its limit: if somebody deletes that, the job is gone.
 A Ruby process on the same queue runs such jobs without asking.
 
-Price: one round trip before a job of such a class runs, shared with other features; about a dozen Redis calls in its
-script, five more in the script that settles it.  A job that is parked is reserved, asked for and settled once more.
+Price: one round trip before a job of such a class runs, shared with other features; 14 Redis calls in its script, five
+more in the script that settles it.  A job that is parked is reserved, asked for and settled once more.
 """
 
 from __future__ import annotations

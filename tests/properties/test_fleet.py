@@ -223,8 +223,8 @@ def report_no_starvation(monkeypatch: pytest.MonkeyPatch) -> float:
     ("take_out", "harm"),
     [
         (lose_wakes, "stranded|not drained"),
-        (start_stale_units, "does not hold it any more"),
-        (believe_slow_replies, "does not hold it any more"),
+        (start_stale_units, "does not hold it any more|stranded"),
+        (believe_slow_replies, "does not hold it any more|stranded"),
         (keep_waiting_units, "stranded|not drained"),
         (report_no_starvation, "stranded|not drained"),
     ],

@@ -8,8 +8,8 @@ else from the time of the push (`created_at`).  Both keys are those of Sidekiq P
 2. is_expired   whether a payload's time is over
 3. on_begin     the server half: drops such a job, at its first run or at a retry
 
-Price: no round trip and no key in Redis; a push of jobs without it costs one look-up.  A bulk push with it prepares its
-jobs one by one.
+Price: no round trip; a dropped job is settled, and kept in the list of dropped jobs.  A push without `expires_in` costs
+one look-up.  A bulk push with it prepares its jobs one by one.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ BY_KEYWORD = (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)  # kinds of paramet
 ENVELOPE = Signature([Parameter("envelope", Parameter.POSITIONAL_ONLY)])
 
 
-@dataclass(frozen=True, slots=True, repr=False, eq=False, weakref_slot=True)
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Definition:
     """A job: its name on the wire, its options, and the code that runs it.
 

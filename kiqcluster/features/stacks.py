@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
-from weakref import WeakKeyDictionary
+from typing import Protocol, TypeVar
 
 from kiqcluster.features.concurrency_limit import ConcurrencyLimits
 from kiqcluster.features.deduplication import ClientDeduplication, ServerDeduplication
@@ -30,6 +29,9 @@ from kiqcluster.sidekiq.payload import Payload
 from kiqcluster.store.units import BeginVerdict
 
 __all__ = ["ClientFeature", "ServerFeature", "Stacks", "current_stacks", "using_stacks"]
+
+MAX_DEFINITIONS = 10_000  # whose features are kept
+F = TypeVar("F")
 
 
 class ClientFeature(Protocol):
@@ -79,13 +81,13 @@ class Stacks:
     client: tuple[ClientFeature, ...] = ()
     server: tuple[ServerFeature, ...] = ()
     keys: frozenset[str] = field(init=False)  # of payloads that use a server half
-    _client_of: WeakKeyDictionary[Definition, tuple[ClientFeature, ...]] = field(init=False, repr=False)
-    _server_of: WeakKeyDictionary[Definition, tuple[ServerFeature, ...]] = field(init=False, repr=False)
+    _client_of: dict[Definition, tuple[ClientFeature, ...]] = field(init=False, repr=False)
+    _server_of: dict[Definition, tuple[ServerFeature, ...]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "keys", frozenset().union(*[each.keys for each in self.server]))
-        object.__setattr__(self, "_client_of", WeakKeyDictionary())
-        object.__setattr__(self, "_server_of", WeakKeyDictionary())
+        object.__setattr__(self, "_client_of", {})
+        object.__setattr__(self, "_server_of", {})
 
     def client_of(self, definition: Definition | None) -> tuple[ClientFeature, ...]:
         """Return the client halves that a job uses.  definition: None for a job that is not registered here."""
@@ -94,29 +96,31 @@ class Stacks:
         found = self._client_of.get(definition)
         if found is None:
             found = tuple(each for each in self.client if each.is_used_by(definition))
-            self._client_of[definition] = found
+            _remember(self._client_of, definition, found)
         return found
 
     def server_of(self, definition: Definition | None, payload: Payload) -> tuple[ServerFeature, ...]:
         """Return the server halves that a unit uses, by its class or by keys of its payload."""
-        if not self.server:
-            return ()
-        declared = () if definition is None else self._declared_by(definition)
-        if self.keys.isdisjoint(payload):
+        known = self._server_of
+        declared = known.get(definition) if definition is not None else ()
+        if declared is None:
+            assert definition is not None, "no class is known by now"
+            declared = tuple(each for each in self.server if each.is_used_by(definition))
+            _remember(known, definition, declared)
+        if payload.keys().isdisjoint(self.keys):
             return declared
         return tuple(each for each in self.server if each in declared or not each.keys.isdisjoint(payload))
 
-    def _declared_by(self, definition: Definition) -> tuple[ServerFeature, ...]:
-        known = self._server_of
-        found = known.get(definition)
-        if found is None:
-            found = tuple(each for each in self.server if each.is_used_by(definition))
-            known[definition] = found
-        return found
-
     def ask_again(self) -> None:
         """Ask each server half once more which jobs use it: one of them has changed its answer.  From any thread."""
-        object.__setattr__(self, "_server_of", WeakKeyDictionary())  # what another thread finds goes into the old one
+        object.__setattr__(self, "_server_of", {})  # what another thread finds goes into the old one
+
+
+def _remember(known: dict[Definition, tuple[F, ...]], definition: Definition, features: tuple[F, ...]) -> None:
+    """Keep which features a job uses; a process that makes definitions without end keeps some of them."""
+    if len(known) >= MAX_DEFINITIONS:
+        known.clear()
+    known[definition] = features
 
 
 # Order matters: a guarantee that may refuse a push comes before one that only records it; on the server, the cheapest

@@ -1,4 +1,7 @@
-"""Jobs of which two run at once, by a feature of the test's own: a begin row that enters a set or parks."""
+"""Jobs of which two run at once, by a feature of the test's own: a begin row that enters a set or parks.
+
+No test may import this: the features in force would be replaced for all tests of its process.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,7 @@ from kiqcluster.process.runtime import JobEnd, current_setup
 from kiqcluster.registry import Definition
 from kiqcluster.sidekiq.outcome import Effect
 from tests.apps.basic import note
-
-SLOTS = "kiq:test:slots"
-MAX_RUNNING_JOBS = 2
+from tests.apps.limited_places import MAX_RUNNING_JOBS, SLOTS
 
 
 class TwoAtOnce:

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tests.apps.limited import MAX_RUNNING_JOBS, SLOTS
+from tests.apps.limited_places import MAX_RUNNING_JOBS, SLOTS
 from tests.kit import wait_until
 from tests.stage import Stage
 

@@ -19,6 +19,7 @@ from kiqcluster.api._store import store_in_force
 from kiqcluster.api.records import JobRecord, is_verbatim
 from kiqcluster.errors import UsageError
 from kiqcluster.store import Store, parking
+from kiqcluster.store.entry_moves import release_claims
 from kiqcluster.store.search import search_entries
 from kiqcluster.store.wire import Command
 
@@ -113,11 +114,13 @@ class ParkedJobs:
         return self.delete_all([job]) == 1
 
     def delete_all(self, jobs: Iterable[ParkedJob]) -> int:
-        """Delete jobs; return how many were still parked.  One round trip per 500."""
+        """Delete jobs; return how many were still parked.  One round trip per 500, one more to release their locks."""
         deleted = 0
         for batch in batches(jobs):
             commands = [("ZREM", self._store.keys.parked(job._slots), job._entry) for job in batch]
-            deleted += sum(self._store.pipeline(commands))
+            replies = self._store.pipeline(commands)
+            deleted += sum(replies)
+            release_claims(self._store, [job.raw for job, reply in zip(batch, replies, strict=True) if reply])
         return deleted
 
     def _slots(self) -> list[str]:

@@ -16,6 +16,7 @@ A job that comes back (a retry, a forced stop, a kill) keeps its jid and so its 
 nobody settles: a job that Ruby ran, a queue that was cleared.
 Price: the push is one script instead of two commands.  A run costs the begin script, but none under until_executed
 without `reschedule_once`, unless the job has waited for more than half of the lock's time.  The end costs none.
+Redis calls inside of scripts: 7 for a push (2 commands without this), 2 or 3 at the begin, 3 at the end.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ move_entries   moves entries of a sorted set to queues, the dead set, another sc
 trim_dead      drops entries of the dead set that are too old or too many, a slice at a time
 move_jobs      moves jobs of a queue to another queue, or deletes them
 read_queue     reads a part of a queue, whose tail is its wake list
+release_claims   releases the locks of jobs that something else has deleted
 
 What never runs again, for it is deleted or buried, releases the lock that it may hold (deduplication) in the same step.
 Nothing here retries: after a lost reply, the caller has to look which entries were moved.
@@ -18,7 +19,18 @@ from typing import NamedTuple
 
 from kiqcluster.errors import MalformedPayload
 from kiqcluster.sidekiq.payload import IDEMPOTENCY_KEY, lock_of, read
-from kiqcluster.store.scripts import DUE, MOVE_ENTRIES, MOVE_JOBS, READ_QUEUE, TRIM_DEAD, Call, Word, run_script
+from kiqcluster.store.scripts import (
+    DUE,
+    LOCK,
+    MOVE_ENTRIES,
+    MOVE_JOBS,
+    READ_QUEUE,
+    TRIM_DEAD,
+    Call,
+    Word,
+    run_script,
+    run_scripts,
+)
 from kiqcluster.store.store import Store
 
 __all__ = [
@@ -33,6 +45,7 @@ __all__ = [
     "move_jobs",
     "read_due",
     "read_queue",
+    "release_claims",
     "trim_dead",
 ]
 
@@ -151,6 +164,17 @@ def move_entries(
     return Moved(
         [rows[row - 1] for row in moved], [words.decode(errors="replace") for words in refusals], Dropped(*dropped)
     )
+
+
+def release_claims(store: Store, jobs: Sequence[bytes]) -> None:
+    """Release the locks that these jobs hold, which were deleted.  One round trip, none where no job has a lock.
+
+    Raises StoreError.
+    """
+    claims = [claim for raw in jobs if (claim := _claim_of(store, raw)) is not None]
+    if claims:
+        with store.borrowed() as connection:
+            run_scripts(connection, [Call(LOCK, [key], ["drop", jid, 0]) for key, jid in claims])
 
 
 def _claim_of(store: Store, raw: bytes) -> tuple[str, str] | None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kiqcluster import Client, Job, job
-from kiqcluster.api import DeadSet, Queue, RetrySet, ScheduledSet
+from kiqcluster.api import DeadSet, ParkedJobs, Queue, RetrySet, ScheduledSet
 from kiqcluster.clock import SystemClock
 from kiqcluster.errors import Interrupted, JobDefinitionError
 from kiqcluster.features.deduplication import DEFAULT_TTL_SECONDS
@@ -717,6 +717,29 @@ class TestByHand:
         assert ScheduledSet().delete(ScheduledSet()) == 1
 
         assert holder(store) == "another"
+
+    def test_a_parked_job_that_is_deleted(self, worker: Worker, store: Store) -> None:
+        report = declare(worker, "until_and_while_executing")
+        report.perform_async(1)
+        parked: list[Outcome] = []
+
+        def push_another(*_: Any) -> None:
+            report.perform_async(1)
+            parked.append(worker.run())
+
+        worker.during = push_another
+        worker.run()
+        line = store.keys.slots("Report:while_executing", payloads(store)[0]["idempotency_key"].rpartition(":")[2])
+        (raw,) = store.call("LRANGE", "queue:default", 0, -1)
+        store.call("DEL", "queue:default")
+        store.call("ZADD", store.keys.parked(line), 1, b"queue:default\0" + raw)  # as if it were parked still
+        store.call("SADD", store.keys.parked_sets, line)
+        assert holder(store) is not None
+
+        jobs = ParkedJobs("Report:while_executing")
+
+        assert jobs.delete_all(list(jobs)) == 1
+        assert holder(store) is None
 
     def test_a_job_that_is_moved_keeps_it(self, worker: Worker, store: Store, report: Any) -> None:
         jid = report.perform_async(1)

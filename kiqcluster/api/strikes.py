@@ -9,7 +9,8 @@ from typing import Any
 from kiqcluster.api._store import CLOCK, store_in_force
 from kiqcluster.clock import Clock
 from kiqcluster.errors import UsageError
-from kiqcluster.features.strikes import MAX_STRIKES, Strike
+from kiqcluster.features.strikes import ACTIONS, MAX_STRIKES, Strike
+from kiqcluster.process.durations import MAX_DURATION_SECONDS
 from kiqcluster.store import Store
 
 __all__ = ["StrikeSet"]
@@ -27,12 +28,12 @@ class StrikeSet:
     def list(self) -> list[tuple[Strike, int]]:
         """Return each strike, and the number of jobs that it has deferred or dropped; the one that ends first, first.
 
-        One round trip.  Raises StoreError; ValueError for a value that is not a strike.
+        A value that is not a strike is left out.  One round trip.  Raises StoreError.
         """
         keys, now = self._store.keys, self._clock.now()
         strikes, counts = self._store.pipeline([("HGETALL", keys.strikes), ("HGETALL", keys.struck)])
         by_id = _as_mapping(counts)
-        found = [Strike.read(identifier, raw) for identifier, raw in _as_mapping(strikes).items()]
+        found = [each for pair in _as_mapping(strikes).items() if (each := _read(*pair)) is not None]
         alive = [(each, int(by_id.get(each.id.encode(), 0))) for each in found if each.until > now]
         return sorted(alive, key=lambda each: each[0].until)
 
@@ -49,13 +50,13 @@ class StrikeSet:
     ) -> Strike:
         """Add a strike for so many seconds, and forget those that have ended.  Two round trips.
 
-        action, name, arguments, delay: as in Strike.  Raises UsageError for a strike about every job, and for more than
-        100; StoreError.
+        action, name, arguments, delay: as in Strike.  Raises UsageError for one that cannot work, one about every job,
+        and for more than 100; StoreError.
         """
-        if not name and not arguments:
-            raise UsageError("a strike is about a class, an argument, or both; one about every job is a paused queue")
+        _check(action, seconds, delay, name, arguments or {})
         keys, now = self._store.keys, self._clock.now()
-        held = _as_mapping(self._store.call("HGETALL", keys.strikes))
+        strikes, counted = self._store.pipeline([("HGETALL", keys.strikes), ("HKEYS", keys.struck)])
+        held = _as_mapping(strikes)
         ended = [identifier for identifier, raw in held.items() if _has_ended(identifier, raw, now)]
         if len(held) - len(ended) >= MAX_STRIKES:
             raise UsageError(f"there are {MAX_STRIKES} strikes already; remove some: kiqctl strike list")
@@ -64,7 +65,9 @@ class StrikeSet:
         )
         commands: list[tuple[Any, ...]] = [("HSET", keys.strikes, strike.id, strike.encoded())]
         if ended:
-            commands += (("HDEL", keys.strikes, *ended), ("HDEL", keys.struck, *ended))
+            commands.append(("HDEL", keys.strikes, *ended))
+        if gone := set(counted) - (held.keys() - set(ended)):  # workers count on for some seconds after a removal
+            commands.append(("HDEL", keys.struck, *gone))
         self._store.transaction(commands)
         return strike
 
@@ -75,11 +78,27 @@ class StrikeSet:
         return bool(removed)
 
 
-def _has_ended(identifier: bytes, raw: bytes, now: float) -> bool:
+def _check(action: str, seconds: float, delay: float, name: str, arguments: Mapping[str, Any]) -> None:
+    if not name and not arguments:
+        raise UsageError("a strike is about a class, an argument, or both; one about every job is a paused queue")
+    if action not in ACTIONS:
+        raise UsageError(f"{action!r} is not an action of a strike; pass {' or '.join(ACTIONS)}")
+    if not 0 < seconds <= MAX_DURATION_SECONDS:
+        raise UsageError(f"a strike cannot last {seconds!r} s; pass a positive number of seconds")
+    if action == "defer" and not 0 < delay <= MAX_DURATION_SECONDS:
+        raise UsageError(f"jobs cannot be deferred by {delay!r} s; pass a positive number of seconds")
+
+
+def _read(identifier: bytes, raw: bytes) -> Strike | None:
     try:
-        return Strike.read(identifier, raw).until <= now
+        return Strike.read(identifier, raw)
     except ValueError:
-        return False  # somebody has to look at it
+        return None
+
+
+def _has_ended(identifier: bytes, raw: bytes, now: float) -> bool:
+    strike = _read(identifier, raw)
+    return strike is None or strike.until <= now
 
 
 def _as_mapping(flat: Sequence[bytes]) -> dict[bytes, bytes]:

@@ -21,7 +21,7 @@ from kiqcluster.sidekiq.outcome import Deferred, Dropped, Effect
 from kiqcluster.sidekiq.payload import Payload
 from kiqcluster.store.units import BeginVerdict
 
-__all__ = ["MAX_STRIKES", "STRIKES", "Strike", "Strikes"]
+__all__ = ["ACTIONS", "MAX_STRIKES", "STRIKES", "Strike", "Strikes"]
 
 MAX_STRIKES = 100  # at a time; each heartbeat reads all of them
 ACTIONS = ("defer", "drop")

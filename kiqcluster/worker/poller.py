@@ -93,20 +93,21 @@ class Poller(Service):
         self._trim_wanted = False
         self._written: dict[str, float] = {}  # source → monotonic seconds when the first entry of this process is due
         self._written_lock = threading.Lock()
-        self._wake_at = inf  # monotonic seconds; inf while it does not wait
+        self._poll_at = inf  # monotonic seconds, of the next poll
+        self._wake_at = inf  # the same of the end of the wait; inf while it does not wait
         self._woken = threading.Event()
 
     def run(self) -> None:
         interval = self._runtime.config.average_scheduled_poll_interval
         # Sidekiq waits 10 to 15 s before its first poll; an interval set below that wants its jobs sooner.
         pause = min(FIRST_WAIT_SECONDS, interval * 2) + self._runtime.rng.random() * interval
-        poll_at = self._now() + pause
+        self._poll_at = self._now() + pause
         while not self.stopping.is_set():
             try:
-                self._wait_for_poll(poll_at)
+                self._wait_for_poll()
                 processes = self._processes()
                 pause = poll_pause(processes, interval, self._runtime.rng)
-                poll_at = self._now() + pause
+                self._poll_at = self._now() + pause
                 self.poll(pause, processes)
             except StoreError as error:
                 self._runtime.trouble("poller", error)
@@ -118,9 +119,11 @@ class Poller(Service):
     def expect(self, key: str, at: float) -> None:
         """Take note that this process writes an entry into a source.  at: epoch seconds.  From any thread."""
         due = self._now() + max(at - self._runtime.clock.now(), WRITE_SECONDS)
-        if due < self._wake_at:  # else that wake, or the poll, learns of it
-            with self._written_lock:
-                self._written[key] = min(due, self._written.get(key, inf))
+        if due >= self._poll_at:  # the poll learns of it
+            return
+        with self._written_lock:
+            self._written[key] = min(due, self._written.get(key, inf))
+        if due < self._wake_at:
             self._woken.set()
 
     def trim_soon(self) -> None:
@@ -143,19 +146,21 @@ class Poller(Service):
 
     # 1. wait
 
-    def _wait_for_poll(self, poll_at: float) -> None:
+    def _wait_for_poll(self) -> None:
         """Wait for the next poll; move entries that are known to become due before it at their time."""
         while not self.stopping.is_set():
+            self._take_written()
+            if self.stopping.is_set():  # its wake may have been taken for that of an entry
+                return
             wake_at = self._due_times.wake_at()
-            self._wake_at = min(wake_at, poll_at)
+            self._wake_at = min(wake_at, self._poll_at)
             is_woken = self._woken.wait(max(0.0, self._wake_at - self._now()))
             self._wake_at = inf
             if is_woken:
-                self._take_written()
-            elif wake_at >= poll_at:
+                continue
+            if wake_at >= self._poll_at:
                 return
-            else:
-                self.move_known()
+            self.move_known()
 
     def _take_written(self) -> None:
         self._woken.clear()

@@ -10,6 +10,7 @@ import pytest
 
 from kiqcluster.api import DroppedSet, ScheduledSet, StrikeSet
 from kiqcluster.errors import UsageError
+from kiqcluster.features.strikes import Strike
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from tests.kit import wait_until
@@ -91,8 +92,9 @@ def test_a_running_cluster_heeds_a_strike_with_its_next_beat(stage: Stage, kiqct
 class TestApi:
     def test_strikes_that_have_ended_are_not_listed_and_go_with_the_next(self, store: Store) -> None:
         strikes = StrikeSet(store=store)
-        ended = strikes.add("drop", -1, name="SendInvoice")
-        store.call("HSET", store.keys.struck, ended.id, 5)
+        ended = Strike("3fa9c1", "SendInvoice", "drop", 1.0)
+        store.call("HSET", store.keys.strikes, ended.id, ended.encoded(), "broken", "{")
+        store.call("HSET", store.keys.struck, ended.id, 5, "removed a moment ago", 1)
 
         assert strikes.list() == []
         alive = strikes.add("drop", 60, arguments={"order_id": 7})
@@ -110,6 +112,16 @@ class TestApi:
 
         with pytest.raises(UsageError, match="100 strikes already"):
             strikes.add("drop", 60, name="SendInvoice")
+
+    @pytest.mark.parametrize(
+        ("action", "seconds", "delay"),
+        [("deffer", 60, 5), ("drop", 0, 5), ("drop", -1, 5), ("drop", float("nan"), 5), ("defer", 60, 0)],
+    )
+    def test_one_that_cannot_work_is_refused(self, store: Store, action: str, seconds: float, delay: float) -> None:
+        with pytest.raises(UsageError, match="pass"):
+            StrikeSet(store=store).add(action, seconds, name="SendInvoice", delay=delay)
+
+        assert store.call("EXISTS", store.keys.strikes) == 0
 
     def test_one_is_removed_once(self, store: Store) -> None:
         strikes = StrikeSet(store=store)

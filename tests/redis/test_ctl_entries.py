@@ -84,6 +84,7 @@ class TestList:
             "tags": ["vip"],
             "deferred_by": None,
             "deferred_count": None,
+            "dropped_by": None,
         }
         assert (second["score"], second["args"]) == (None, ["no job"])
 

@@ -394,23 +394,24 @@ class TestKnownTimes:
         self, poller: Poller, store: Store
     ) -> None:
         """The first poll comes 10 s after the start.  Of two entries that it writes, the one that is due later moves
-        by what the first move has learned.
+        by what the first move has learned; the one of another set by what was written down.
         """
-        written = [("b", 0.4), ("a", 0.2), ("never", 3_600.0)]
+        written = [("b", 0.4), ("a", 0.2), ("never", 3_600.0), ("c", 0.6)]
         poller.start()
         try:
             for jid, seconds in written:
+                key = store.keys.retry if jid == "c" else store.keys.schedule
                 payload = f'{{"class":"X","queue":"q","args":[],"jid":"{jid}"}}'
-                due(store, store.keys.schedule, payload, seconds)
-                poller.expect(store.keys.schedule, time.time() + seconds)
+                due(store, key, payload, seconds)
+                poller.expect(key, time.time() + seconds)
             begun = time.monotonic()
-            wait_until(lambda: store.call("LLEN", "queue:q") == 2, "both to move", 5)
+            wait_until(lambda: store.call("LLEN", "queue:q") == 3, "all to move", 5)
         finally:
             poller.stop()
             assert poller.join(5)
 
-        assert time.monotonic() - begun > 0.35
-        assert [json.loads(raw)["jid"] for raw in store.call("LRANGE", "queue:q", 0, -1)] == ["b", "a"]
+        assert time.monotonic() - begun > 0.55
+        assert [json.loads(raw)["jid"] for raw in store.call("LRANGE", "queue:q", 0, -1)] == ["c", "b", "a"]
 
     def test_a_feature_may_bring_a_source_of_its_own(self, store: Store, setup: Setup, clock: ManualClock) -> None:
         def tick(entry: bytes, now: float) -> Move:

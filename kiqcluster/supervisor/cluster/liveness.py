@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from math import inf
 
+import psutil
+
 from kiqcluster.clock import Clock
 from kiqcluster.process.events import Events
 from kiqcluster.supervisor.cluster.child import Child, describe_jobs
@@ -60,8 +62,12 @@ class Liveness:
         self.request_stacks(child)
 
     def request_stacks(self, child: Child) -> bool:
-        """Ask a child for its stacks; return whether it can answer."""
-        if child.responses.stacks is None:
+        """Ask a child for its stacks; return whether it can answer.
+
+        A child that is stopped (SIGSTOP, a debugger) would answer at the moment when it goes on.  Then its threads run
+        while the handler reads their frames, which can crash it.
+        """
+        if child.responses.stacks is None or _is_stopped(child.pid):
             return False
         try:
             child.responses.stacks.request(child.pid)
@@ -69,3 +75,10 @@ class Liveness:
             return False
         child.responses.dump_due = self._clock.monotonic() + DUMP_SECONDS
         return True
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+    except psutil.Error:
+        return False

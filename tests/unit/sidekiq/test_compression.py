@@ -8,7 +8,7 @@ import zlib
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from kiqcluster.errors import MalformedPayload, PayloadDecompressionConflictError, PayloadDecompressionError
@@ -45,6 +45,7 @@ def test_the_form_is_gitlabs() -> None:
 
 
 @given(some.lists(VALUES))
+@settings(max_examples=30)
 def test_arguments_come_back_as_they_were(arguments: list[Any]) -> None:
     raw = encode({"retry": True, "args": arguments, "class": "X"})
 

@@ -34,7 +34,7 @@ __all__ = ["FLEET", "OPTION", "ConcurrencyLimits", "FleetThreads", "Limit", "key
 
 OPTION, KEY_OPTION = "concurrency_limit", "concurrency_key"
 PERCENTAGE = re.compile(r"(\d+(?:\.\d+)?)%")
-MAX_KEY_CHARACTERS = 100  # of a key that is written as it is; of a longer one its SHA-1
+MAX_KEY_CHARACTERS = 100  # of a key that is written as it is; of a longer one, or one with a colon, its SHA-1
 
 Limit = int | str  # a number, or a percentage
 
@@ -94,4 +94,6 @@ def key_of(definition: Definition, arguments: list[JSON]) -> str:
     if type(key) not in (str, int) or key == "":
         raise UsageError(f"{KEY_OPTION} of {definition.name} returned {key!r}, and not text or a number")
     text = str(key)
-    return text if len(text) <= MAX_KEY_CHARACTERS else sha1(text.encode(), usedforsecurity=False).hexdigest()
+    if len(text) <= MAX_KEY_CHARACTERS and ":" not in text:
+        return text
+    return sha1(text.encode(), usedforsecurity=False).hexdigest()  # the set of "x:parked" would be the line of "x"

@@ -60,6 +60,17 @@ class TestKey:
         assert {len(key) for key in keys} == {40}
         assert len(keys) == 2
 
+    def test_one_with_a_colon_is_replaced_by_its_digest(self) -> None:
+        """Its set might have the name of another one's line."""
+
+        @job(concurrency_limit=1, concurrency_key=lambda text: text)
+        def sync(text: str) -> None: ...
+
+        texts = ["x:parked", "x:turns", "x:places"]
+        keys = {key_of(sync.definition, [text]) for text in texts}
+        assert len(keys) == len(texts)
+        assert not any(":" in key for key in keys)
+
     @pytest.mark.parametrize("answer", [None, "", True, 2.5, ["a"]])
     def test_another_answer_is_refused(self, answer: object) -> None:
         @job(concurrency_limit=1, concurrency_key=lambda: answer)  # type: ignore[arg-type,return-value]  # the point

@@ -133,8 +133,8 @@ STACKS = InForce(
             VersionCheck(),  # what this release cannot run
             STRIKES,  # what an operator does not want to run
             RateLimits(),  # what may not run now
+            ServerDeduplication(),  # what has equals: its line is the narrower one, and jobs wait there first
             ConcurrencyLimits(),  # what may not run beside others
-            ServerDeduplication(),  # what has equals
         ),
     )
 )

@@ -23,6 +23,8 @@
 --                           exist is claimed again
 --
 -- While jobs are parked for a set, only those enter it that were sent back in their turn: the others park behind them.
+-- A unit whose turn it is in one set passes the lines of its other sets, too: at the end of another line it would give
+-- up its turn, and the next one would follow it there, and so on, at each begin.
 -- Parked jobs go back to their queues for each set of these rows that has room afterwards, whatever is decided.  For
 -- this unit may have been sent back in its turn; if it does not enter now, it will never release anything.
 --
@@ -57,13 +59,26 @@ local function end_turn(key, is_parked)
   if not is_parked then redis.pcall('HDEL', places_at(key), digest()) end
 end
 
+local rows, at = {}, 3
+
+-- Returns whether this job was sent back from the line of one of its sets.
+local known_turn
+local function is_in_turn()
+  if known_turn ~= nil then return known_turn end
+  known_turn = false
+  for _, row in ipairs(rows) do
+    if row[1] == 'enter' and not known_turn then known_turn = has_turn(row[2]) end
+  end
+  return known_turn
+end
+
 -- Each function returns whether its row is true, and may return what happens to the unit if not.  All rows are checked
 -- before any row changes anything, but that a rate promises a later time to a unit that it refuses.
 local is_true = {
   absent = function(key) return redis.call('EXISTS', key) == 0 end,
   enter = function(key, _, largest)
     if redis.call('SMISMEMBER', key, holder)[1] == 1 or largest == 0 then return true end
-    if has_turn(key) then return redis.call('SCARD', key) < largest end
+    if is_in_turn() then return redis.call('SCARD', key) < largest end
     return room_of(key, largest) > 0 and redis.call('EXISTS', parked_at(key)) == 0
   end,
   clear = function() return true end,
@@ -90,8 +105,6 @@ for kind in pairs(count_start) do
   end
   change[kind] = function(key, arguments) start(kind, key, arguments, holder) end
 end
-
-local rows, at = {}, 3
 
 local function pass_turns_on(is_parked)
   for _, row in ipairs(rows) do

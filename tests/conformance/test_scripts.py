@@ -630,6 +630,41 @@ class TestHolds:
 
         assert store.call("HGET", store.keys.suspects, digest) == b"2"
 
+    @pytest.mark.parametrize("prefix", ["", "sidekiq:", "{kiq:1}:"])
+    def test_a_suspect_that_was_parked_goes_where_only_a_reserve_finds_it(self, store: Store, prefix: str) -> None:
+        """From the queue it might be moved into a hand list, and run beside others."""
+        shard = Store(store.address, prefix=prefix)
+        engine = Engine(shard, LIMITS)
+        engine.join(ME)
+        keys, digest = shard.keys, sha1(b"b", usedforsecurity=False).hexdigest()
+        key = keys.slots("Sync")
+        row = Effect("enter", key, (1, "Sync", "park"))
+        push(shard, "default", "a")
+        (unit,) = reserve(engine, 1).units
+        assert engine.begin_run(unit, [row]).action == "go"
+        shard.call("HSET", keys.suspects, digest, 2)
+        park(shard, "b", "c", key=key)
+
+        settle(engine, (unit, Done()))
+
+        assert (queue(shard, "other"), shard.call("LRANGE", keys.wake("other"), 0, -1)) == ([], [b"b"])
+        (suspect,) = reserve(engine, 1, "other", call=2).units
+        assert (suspect.payload, suspect.deaths) == (b"b", 2)
+        assert engine.begin_run(suspect, [row]).action == "go"
+        settle(engine, (suspect, Done()))
+        assert queue(shard, "other") == ["c"]
+
+    @pytest.mark.parametrize("broken", ["queue", "wake"])
+    def test_a_suspect_of_a_broken_list_stays_parked(
+        self, engine: Engine, store: Store, unit: Unit, broken: str
+    ) -> None:
+        store.call("HSET", store.keys.suspects, sha1(b"b", usedforsecurity=False).hexdigest(), 2)
+        park(store, "b")
+        store.call("SET", getattr(store.keys, broken)("other"), "no list")
+
+        assert settle(engine, (unit, Done())) == 1
+        assert parked(store) == ["b"]
+
     def test_a_recovery_lets_a_parked_job_go_on(self, engine: Engine, store: Store, unit: Unit) -> None:
         push(store, "other", "b")
         (later,) = reserve(engine, 1, "other", call=2).units
@@ -804,6 +839,53 @@ class TestParked:
         store.call("HSET", store.keys.limits, "Sync|override", junk)
 
         assert engine.begin_run(unit, [Effect("enter", SLOTS, (-1, "Sync", "park"))]).action == "park"
+
+    @pytest.mark.parametrize("prefix", ["", "sidekiq:", "{kiq:1}:"])
+    def test_a_prefix_may_look_like_a_part_of_a_key(self, store: Store, prefix: str) -> None:
+        shard = Store(store.address, prefix=prefix)
+        engine = Engine(shard, LIMITS)
+        engine.join(ME)
+        key, row = shard.keys.slots("Sync"), Effect("enter", shard.keys.slots("Sync"), (3, "Sync", "park"))
+        override_limit(shard, "Sync", -1, None)
+        push(shard, "default", "a")
+        (unit,) = reserve(engine, 1).units
+
+        assert engine.begin_run(unit, [row]).action == "park", "the override is in force"
+        settle(engine, (unit, Parked(key, 3, "Sync")))
+        assert shard.call("HGETALL", shard.keys.limits)[:2] == [b"Sync|override", b"-1 100000000000000"]
+        assert shard.call("HGET", shard.keys.limits, "Sync") == b"3"
+        assert shard.call("SMEMBERS", shard.keys.parked_sets) == [key.encode()], "the look once a minute finds it"
+        assert end_override(shard, "Sync")
+        assert queue(shard) == ["a"]
+        assert all(name.startswith(prefix.encode()) for name in store.call("KEYS", "*"))
+
+    def test_who_has_a_turn_in_one_line_passes_the_other(self, engine: Engine, store: Store, running: Unit) -> None:
+        """At the end of that line it would give up its turn, and all that wait would go from one line to the other."""
+        rows = [enter(1, "park"), enter(2, "park", "wide")]
+        (equal,) = self.later(engine, store, 2, "b")
+        self.park(engine, equal)
+        park(store, "d", key="wide", queue="low")
+        settle(engine, (running, Done()))
+        push(store, "low", "c")
+        (again,) = reserve(engine, 1, "other", call=3).units
+        (fresh,) = reserve(engine, 1, "low", call=4).units
+
+        assert engine.begin_run(again, rows).action == "go"
+        assert engine.begin_run(fresh, rows[1:]).action == "park", "it has no turn anywhere"
+
+    def test_who_has_a_turn_in_one_line_still_needs_a_place_in_the_other(
+        self, engine: Engine, store: Store, running: Unit
+    ) -> None:
+        (equal,) = self.later(engine, store, 2, "b")
+        self.park(engine, equal)
+        settle(engine, (running, Done()))
+        store.call("SADD", "wide", "somebody/1")
+        (again,) = reserve(engine, 1, "other", call=3).units
+
+        verdict = engine.begin_run(again, [enter(1, "park"), enter(1, "park", "wide")])
+
+        assert (verdict.action, verdict.row) == ("park", enter(1, "park", "wide"))
+        assert slots(store) == set()
 
     def test_keys_of_a_wrong_type_keep_no_unit(self, engine: Engine, store: Store, running: Unit) -> None:
         (waiting,) = self.later(engine, store, 2, "b")

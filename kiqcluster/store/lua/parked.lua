@@ -6,6 +6,7 @@
 -- <key>:turns     zset   SHA-1 of a payload that was sent back to its queue, by when, milliseconds
 -- <key>:places    hash   the same -> time of its first parking
 -- kiq:parked      set    the keys in whose lines jobs wait, or have waited a short time ago (send_parked.lua)
+-- kiq:suspects    hash   SHA-1 of a payload -> processes that died while they ran it
 -- kiq:limits      hash   name -> limit that a worker has used last; "<name>|override" -> "<limit> <until, milliseconds>"
 --
 -- A place is kept for a job that was sent back, for TURN_MS: no job that came later overtakes it on its way.  If it is
@@ -19,10 +20,11 @@ local function parked_at(key) return key .. ':parked' end
 local function turns_at(key) return key .. ':turns' end
 local function places_at(key) return key .. ':places' end
 
+-- Returns what goes before the names of all keys.  It may contain `kiq:`.
+local function prefix_of(key) return string.match(key, '^(.-)kiq:slots:') or '' end
+
 -- Returns the key of this name under the same prefix.
-local function key_with_prefix_of(key, name)
-  return (string.match(key, '^(.-)kiq:') or '') .. 'kiq:' .. name
-end
+local function key_with_prefix_of(key, name) return prefix_of(key) .. 'kiq:' .. name end
 
 local function server_ms()
   local time = redis.call('TIME')
@@ -58,15 +60,24 @@ local function last_place(key)
   return math.max(time[1] * 1000000 + time[2], (tonumber(last[2] or nil) or 0) + 1)
 end
 
+-- Appends a payload to its queue; a suspect to the wake list, as in unit.lua: from the queue it might run beside others.
+local function append_parked(key, queue, payload, digest)
+  local head = prefix_of(key) .. 'queue:'
+  local is_suspect = redis.pcall('HEXISTS', key_with_prefix_of(key, 'suspects'), digest) == 1
+  if not is_suspect or string.sub(queue, 1, #head) ~= head then return redis.call('RPUSH', queue, payload) end
+  redis.call('LLEN', queue) -- an error when it is not a list
+  redis.call('RPUSH', key_with_prefix_of(key, 'wake:' .. string.sub(queue, #head + 1)), payload)
+end
+
 -- Sends an entry back to its queue, where it is fetched next; returns false if it cannot go, for its queue is broken or
 -- it is not a job.  It then goes to the end of the line: it must not hold up the others.
 local function send_entry(key, entry, place)
   local queue, payload = string.match(entry, '^([^%z]*)%z(.*)$')
-  if not queue or not pcall(redis.call, 'RPUSH', queue, payload) then
+  local digest = payload and redis.sha1hex(payload)
+  if not queue or not pcall(append_parked, key, queue, payload, digest) then
     redis.call('ZADD', parked_at(key), last_place(key), entry)
     return false
   end
-  local digest = redis.sha1hex(payload)
   redis.pcall('ZADD', turns_at(key), server_ms(), digest)
   redis.pcall('HSET', places_at(key), digest, place)
   redis.call('ZREM', parked_at(key), entry)

@@ -574,6 +574,9 @@ class Fleet:
             worker.fetch.resume()
             worker.fetch.mark_uncertain()  # the check that is made once a minute (R3)
         self.pass_time(FORBIDDEN_RETRY_SECONDS)
+        for worker in self.workers:
+            if not worker.is_alive:  # its connections are closed by now, and its waits with them
+                worker.armed.clear()
         while sum(map(len, (worker.takers for worker in self.awake()))) < 2:
             self.spawn()
         self.go_on_until(self.is_done, "every job to end")

@@ -68,6 +68,7 @@ PARTS = {
     "H6": "at a stop the waits are ended before the membership ends",
 }
 MEMORY, LOOK = 120.0, 20.0  # seconds, in place of HANDS_MEMORY_SECONDS and HANDS_LOOK_SECONDS
+SUSPECT_ROUNDS = 20  # in which the last suspects run, at the end
 MAX_LATE = 110.0  # seconds that a command may be late
 FIN_SECONDS = (0.0, 0.0, 3.0, 15.0)  # until the server notices that a connection is gone
 BEAT_SECONDS = 10.0
@@ -409,7 +410,7 @@ class HandWorld(World):
         while self.now < until or self.later or self.waits:
             self.pass_seconds(LOOK)
             self._work()
-        for _ in range(2):
+        for _ in range(2 + SUSPECT_ROUNDS):  # suspects run one at a time, and those that must wait pass by in turn
             self._work()
         self.check()
         self._check_nothing_left(all_hands=False)

@@ -25,6 +25,7 @@ from tests.properties.model import QUEUES, SMALL_BATCH
 
 pytestmark = pytest.mark.timeout(sized(120, 3_600))
 WALK = 150  # choices of a walk, until the faults end; most of them are steps of a worker
+MORE_WALKS = 100  # at most, until each move was seen
 FLEET = 3  # workers that are awake at the most
 BUDGET = 300  # walks within which a missing rule must show
 CHECK = 5  # choices between two looks at the whole
@@ -185,6 +186,10 @@ def test_workers_lose_double_and_strand_nothing(store: Store, seed: str) -> None
     print(f"KIQ_SEED={seed}")
 
     steps, moves = walk(store, seed, sized(15, 5_000))
+    for more in range(MORE_WALKS):  # the few walks of the short form may miss a move
+        if moves >= MOVES:
+            break
+        moves |= walk(store, f"{seed} {more}", 1)[1]
 
     print(f"{steps} steps")
     assert moves >= MOVES

@@ -19,7 +19,7 @@ from kiqcluster.api._store import store_in_force
 from kiqcluster.api.records import JobRecord, is_verbatim
 from kiqcluster.errors import UsageError
 from kiqcluster.store import Store, parking
-from kiqcluster.store.entry_moves import release_claims
+from kiqcluster.store.entry_moves import drop_entries
 from kiqcluster.store.search import search_entries
 from kiqcluster.store.wire import Command
 
@@ -114,14 +114,11 @@ class ParkedJobs:
         return self.delete_all([job]) == 1
 
     def delete_all(self, jobs: Iterable[ParkedJob]) -> int:
-        """Delete jobs; return how many were still parked.  One round trip per 500, one more to release their locks."""
-        deleted = 0
-        for batch in batches(jobs):
-            commands = [("ZREM", self._store.keys.parked(job._slots), job._entry) for job in batch]
-            replies = self._store.pipeline(commands)
-            deleted += sum(replies)
-            release_claims(self._store, [job.raw for job, reply in zip(batch, replies, strict=True) if reply])
-        return deleted
+        """Delete jobs; return how many were still parked.  One round trip per 500."""
+        parked = self._store.keys.parked
+        return sum(
+            drop_entries(self._store, [(parked(job._slots), job._entry) for job in batch]) for batch in batches(jobs)
+        )
 
     def _slots(self) -> list[str]:
         keys = self._store.keys

@@ -5,7 +5,7 @@ move_entries   moves entries of a sorted set to queues, the dead set, another sc
 trim_dead      drops entries of the dead set that are too old or too many, a slice at a time
 move_jobs      moves jobs of a queue to another queue, or deletes them
 read_queue     reads a part of a queue, whose tail is its wake list
-release_claims   releases the locks of jobs that something else has deleted
+drop_entries   deletes entries of several sorted sets
 
 What never runs again, for it is deleted or buried, releases the lock that it may hold (deduplication) in the same step.
 Nothing here retries: after a lost reply, the caller has to look which entries were moved.
@@ -17,11 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kiqcluster.errors import MalformedPayload
+from kiqcluster.errors import MalformedPayload, RedisRefused
 from kiqcluster.sidekiq.payload import IDEMPOTENCY_KEY, lock_of, read
 from kiqcluster.store.scripts import (
     DUE,
-    LOCK,
     MOVE_ENTRIES,
     MOVE_JOBS,
     READ_QUEUE,
@@ -41,11 +40,11 @@ __all__ = [
     "Move",
     "Moved",
     "Part",
+    "drop_entries",
     "move_entries",
     "move_jobs",
     "read_due",
     "read_queue",
-    "release_claims",
     "trim_dead",
 ]
 
@@ -139,6 +138,41 @@ def move_entries(
     highest: the score above which an entry stays.  refused_until: the score of an entry that cannot be moved, None to
     leave it.  One round trip.  Raises StoreError.
     """
+    call, rows = _move_call(store, source, moves, now, limits, highest, refused_until)
+    moved, refusals, dropped = run_script(store, call)
+    return Moved(
+        [rows[row - 1] for row in moved], [words.decode(errors="replace") for words in refusals], Dropped(*dropped)
+    )
+
+
+def drop_entries(store: Store, entries: Sequence[tuple[str, bytes]]) -> int:
+    """Delete entries, each with the key of its set; return how many were still there.
+
+    One round trip, in which each set is a step of its own.  Raises StoreError.
+    """
+    moves_by_source: dict[str, list[Move]] = {}
+    for source, entry in entries:
+        moves_by_source.setdefault(source, []).append(Move(entry, "drop"))
+    unused = DeadSetLimits(0, 0)
+    calls = [_move_call(store, source, moves, 0, unused)[0] for source, moves in moves_by_source.items()]
+    with store.borrowed() as connection:
+        replies = run_scripts(connection, calls)
+    for reply in replies:
+        if isinstance(reply, RedisRefused):
+            raise reply
+    return sum(len(moved) for moved, *_ in replies)
+
+
+def _move_call(
+    store: Store,
+    source: str,
+    moves: Sequence[Move],
+    now: float,
+    limits: DeadSetLimits,
+    highest: float | None = None,
+    refused_until: float | None = None,
+) -> tuple[Call, list[int]]:
+    """Return the call that moves entries, and for each row of it the index of its move."""
     keys = [source, store.keys.queues]
     place_by_key: dict[str, int] = {}
     arguments: list[Word] = [
@@ -148,7 +182,7 @@ def move_entries(
         limits.timeout,
         limits.largest,
     ]
-    rows: list[int] = []  # for each row of the script, the index of its move
+    rows: list[int] = []
     for index, move in enumerate(moves):
         key = {"push": store.keys.queue(move.queue), "bury": store.keys.dead}.get(move.verb, source)
         several = [(move.verb, key, move.queue, move.new)]
@@ -160,29 +194,18 @@ def move_entries(
                 place_by_key[key] = len(keys)
             arguments += [move.old, verb, place_by_key.get(key, 1), name, new]
             rows.append(index)
-    moved, refusals, dropped = run_script(store, Call(MOVE_ENTRIES, keys, arguments))
-    return Moved(
-        [rows[row - 1] for row in moved], [words.decode(errors="replace") for words in refusals], Dropped(*dropped)
-    )
-
-
-def release_claims(store: Store, jobs: Sequence[bytes]) -> None:
-    """Release the locks that these jobs hold, which were deleted.  One round trip, none where no job has a lock.
-
-    Raises StoreError.
-    """
-    claims = [claim for raw in jobs if (claim := _claim_of(store, raw)) is not None]
-    if claims:
-        with store.borrowed() as connection:
-            run_scripts(connection, [Call(LOCK, [key], ["drop", jid, 0]) for key, jid in claims])
+    return Call(MOVE_ENTRIES, keys, arguments), rows
 
 
 def _claim_of(store: Store, raw: bytes) -> tuple[str, str] | None:
-    """Return the lock that a job may hold, and its jid; None for a job without a lock, or bytes that are not a job."""
+    """Return the lock that a job may hold, and its jid; None for a job without a lock, or bytes that are not a job.
+
+    raw: a payload, or the entry of a parked job, whose payload is behind the NUL (parked.lua).
+    """
     if IDEMPOTENCY_KEY.encode() not in raw:
         return None
     try:
-        lock = lock_of(read(raw))
+        lock = lock_of(read(raw.rpartition(b"\0")[2]))
     except MalformedPayload:
         return None
     return None if lock is None else (store.keys.lock(lock[0]), lock[1])

@@ -29,7 +29,16 @@ from kiqcluster.sidekiq.outcome import (
 from kiqcluster.store import Store
 from kiqcluster.store import scripts as script_module
 from kiqcluster.store.engine import MAX_RETURNED, Engine
-from kiqcluster.store.entry_moves import DeadSetLimits, Dropped, Move, move_entries, move_jobs, read_due, read_queue
+from kiqcluster.store.entry_moves import (
+    DeadSetLimits,
+    Dropped,
+    Move,
+    drop_entries,
+    move_entries,
+    move_jobs,
+    read_due,
+    read_queue,
+)
 from kiqcluster.store.guarded_push import GuardedJob, Refusal, push_guarded
 from kiqcluster.store.parking import end_override, override_limit, send_parked
 from kiqcluster.store.scripts import (
@@ -1077,6 +1086,28 @@ class TestClaims:
 
         assert moved.indexes == [1, 2, 3, 4]
         assert store.call("MGET", keys.lock("mine"), keys.lock("yours")) == [None, b"the next one"]
+
+    def test_a_parked_job_that_is_deleted_releases_its_key_in_the_same_script(self, store: Store) -> None:
+        mine, others, none, gone = (b"queue:default\0" + locked_job(jid) for jid in ("mine", "yours", None, "gone"))
+        keys, junk = store.keys, b"no entry, with an idempotency_key"
+        lines = [keys.parked(keys.slots(name)) for name in ("A", "B")]
+        store.call("ZADD", lines[0], 1, mine, 2, none, 3, junk)
+        store.call("ZADD", lines[1], 1, others)
+        store.call("MSET", keys.lock("mine"), "mine", keys.lock("yours"), "yours", keys.lock("gone"), "gone")
+        entries = [(lines[0], mine), (lines[1], others), (lines[0], none), (lines[0], gone), (lines[0], junk)]
+        before = calls_of_scripts(store)
+
+        assert drop_entries(store, entries) == 4
+
+        assert calls_of_scripts(store) - before == 2, "one script for each line"
+        assert store.call("EXISTS", *lines) == 0
+        assert store.call("MGET", keys.lock("mine"), keys.lock("yours"), keys.lock("gone")) == [None, None, b"gone"]
+
+    def test_a_line_that_is_no_sorted_set_is_an_error(self, store: Store) -> None:
+        store.call("SET", "line", "junk")
+
+        with pytest.raises(RedisRefused, match="WRONGTYPE"):
+            drop_entries(store, [("line", b"queue:default\0{}")])
 
     def test_an_entry_that_is_gone_or_runs_again_releases_nothing(self, store: Store) -> None:
         mine, gone = locked_job("mine"), locked_job("gone")

@@ -2,7 +2,7 @@
 -- move_entries: move entries of a sorted set to queues, to the dead set, or to another score or name, or delete them.
 -- Each move happens as a whole.
 --
--- KEYS[1]  schedule, retry, dead  zset    payloads by score
+-- KEYS[1]  schedule, retry, dead  zset    payloads by score; or a line of parked jobs (parked.lua), to delete some
 -- KEYS[2]  queues                 set     queue names
 -- KEYS[3+] queue:<name>, dead     destinations of pushed (lists) and buried (zset) entries; only those that are used,
 --          because an ACL may forbid others

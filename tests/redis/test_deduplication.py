@@ -23,6 +23,7 @@ from kiqcluster.testing.clock import frozen_clock
 from kiqcluster.worker.limit_upkeep import LimitUpkeep
 from kiqcluster.worker.run.job_run import JobRun
 from tests.in_process_worker import Worker
+from tests.redis.kiqctl import Kiqctl
 from tests.redis.test_client import payloads
 
 pytestmark = pytest.mark.usefixtures("setup")
@@ -740,6 +741,53 @@ class TestByHand:
 
         assert jobs.delete_all(list(jobs)) == 1
         assert holder(store) is None
+
+    @pytest.mark.parametrize("words", [("--all",), ("--jid", "JID"), ("--args-contain", "1")])
+    def test_a_parked_job_that_kiqctl_deletes(
+        self, worker: Worker, store: Store, kiqctl: Kiqctl, words: tuple[str, ...]
+    ) -> None:
+        declare(worker, "until_and_while_executing").perform_async(1)
+        (payload,), (raw,) = payloads(store), store.call("LRANGE", "queue:default", 0, -1)
+        store.call("DEL", "queue:default")
+        line = store.keys.slots("Report:while_executing", payload["idempotency_key"].rpartition(":")[2])
+        store.call("ZADD", store.keys.parked(line), 1, b"queue:default\0" + raw)
+        store.call("SADD", store.keys.parked_sets, line)
+        filters = [payload["jid"] if word == "JID" else word for word in words]
+
+        result = kiqctl.ask("limits", "jobs", "Report:while_executing", *filters, "--delete", "--yes")
+
+        assert result["done"] == 1
+        assert holder(store) is None
+
+    @pytest.mark.parametrize(
+        "changes",
+        [{"args": ["x"], "compressed": True}, {"args": {"not": "a list"}}, {"class": ""}],
+        ids=["compressed", "args", "class"],
+    )
+    def test_a_job_that_cannot_be_read(self, worker: Worker, store: Store, report: Any, changes: Any) -> None:
+        report.perform_async(1)
+        (payload,) = payloads(store)
+        store.call("DEL", "queue:default")
+        store.call("LPUSH", "queue:default", json.dumps({**payload, **changes}))
+
+        assert isinstance(worker.run(), Dead)
+
+        assert holder(store) is None
+        assert len(DeadSet()) == 1
+
+    def test_one_that_cannot_be_read_and_lost_its_lock_leaves_it_to_the_next(
+        self, worker: Worker, store: Store, report: Any
+    ) -> None:
+        report.perform_async(1)
+        (payload,) = payloads(store)
+        store.call("DEL", "queue:default")
+        store.call("LPUSH", "queue:default", json.dumps({**payload, "args": 7}))
+        (key,) = store.call("KEYS", "kiq:lock:*")
+        store.call("SET", key, "another")
+
+        assert isinstance(worker.run(), Dead)
+
+        assert holder(store) == "another"
 
     def test_a_job_that_is_moved_keeps_it(self, worker: Worker, store: Store, report: Any) -> None:
         jid = report.perform_async(1)

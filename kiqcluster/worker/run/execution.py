@@ -47,7 +47,7 @@ from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.compression import COMPRESSED, decompressed, is_compressed
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, Effect, Outcome, Parked, Requeue, Retry
 from kiqcluster.sidekiq.outcome import Interrupted as InterruptedOutcome
-from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, Payload, presentable, read, seconds, unwrap
+from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, Payload, lock_of, presentable, read, seconds, unwrap
 from kiqcluster.store import is_outage
 from kiqcluster.store.units import GO, BeginVerdict, Unit
 from kiqcluster.worker.fetch.in_flight import STALE_UNIT_SECONDS
@@ -187,8 +187,15 @@ class Execution:
             entry = self._entry(unit, {**retry.describe_error(error), "failed_at": now, "retry_count": 0}, now)
         if isinstance(error, PayloadDecompressionError):
             self._tally(self._registry.find(read(unit.payload))[0], unit.queue).count("dead")
-        return decide(
+        outcome = decide(
             Facts(ending=Ending.NOT_A_JOB, now=now, raw=unit.payload, queue=unit.queue, entry=entry, error=error)
+        )
+        lock = lock_of(payload) if isinstance(payload, dict) else None
+        if lock is None:
+            return outcome
+        name, jid = lock  # no feature is asked about what is not a job
+        return replace(
+            outcome, effects=(*outcome.effects, Effect("clear", self._runtime.store.keys.lock(name), (jid,)))
         )
 
     def _bury_killer(self, unit: Unit, payload: Payload, name: str, definition: Definition | None) -> Outcome:

@@ -365,9 +365,6 @@ def _write_chunk(store: Store, jobs: Sequence[Ready], enqueued: list[Jid], wait_
         else:
             batch.append((("SADD", store.keys.queues, queue), []))
             batch.append((("LPUSH", store.keys.queue(queue), *[job.encoded for job in group]), group))
-    if wait_replicas:
-        patience = min(MAX_REPLICA_WAIT_SECONDS, store.timeout / 2)
-        batch.append((("WAIT", wait_replicas, int(patience * 1_000)), []))
     refused, refusals = Refused(), list[RedisRefused]()
     with store.borrowed() as connection:
         if guarded:
@@ -379,6 +376,11 @@ def _write_chunk(store: Store, jobs: Sequence[Ready], enqueued: list[Jid], wait_
                     refusals.append(result)
                 else:
                     refused[job.jid] = Jid(result.value) if result.row.operation == "claim" and result.value else None
+        written = [job.jid for job in jobs if job.jid not in refused]
+        is_waiting = wait_replicas > 0 and bool(written)
+        if is_waiting:
+            patience = min(MAX_REPLICA_WAIT_SECONDS, store.timeout / 2)
+            batch.append((("WAIT", wait_replicas, int(patience * 1_000)), []))
         replies = connection.exchange([command for command, _ in batch]) if batch else []
     for reply, (_, group) in zip(replies, batch, strict=True):
         if isinstance(reply, RedisRefused):
@@ -387,9 +389,9 @@ def _write_chunk(store: Store, jobs: Sequence[Ready], enqueued: list[Jid], wait_
             enqueued += [job.jid for job in group]
     if refusals:
         raise refusals[0]
-    if wait_replicas and replies[-1] < wait_replicas:
+    if is_waiting and replies[-1] < wait_replicas:
         said = f"stored, but {replies[-1]} of {wait_replicas} replicas have confirmed it within {patience:g} s"
-        raise NotReplicated(said, tuple(job.jid for job in jobs), wait_replicas, replies[-1])
+        raise NotReplicated(said, tuple(written), wait_replicas, replies[-1])
     return refused
 
 

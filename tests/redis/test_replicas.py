@@ -88,6 +88,24 @@ def test_a_bulk_push_ends_with_the_first_round_trip_that_is_not_confirmed(
     assert len(caught.value.jids) == 1_000
 
 
+def test_a_job_that_a_lock_has_refused_is_not_among_those_that_are_stored(
+    registry: Registry, setup: Setup, store: Store, replica: RedisServer, redis_server: RedisServer
+) -> None:
+    @job(deduplicate="until_executed", wait_replicas=1)
+    def report(number: int) -> None: ...
+
+    first = report.perform_async(1)
+    setup.store = Store(redis_server.url, timeout=1.0)
+    with replica.stalled():
+        with pytest.raises(NotReplicated) as caught:
+            report.perform_bulk([[1], [2], [3], [2]])
+        assert report.perform_async(1) == first, "nothing was stored that could be lost"
+
+    assert [first, *caught.value.jids] == jids(store)
+    assert len(caught.value.jids) == 2
+    assert caught.value.jids == caught.value.enqueued
+
+
 def test_a_job_may_want_it_for_all_its_pushes_or_for_one(
     registry: Registry, setup: Setup, hasty: Client, store: Store, replica: RedisServer, redis_server: RedisServer
 ) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from math import isfinite
 from typing import Any
 
 from kiqcluster.api._pages import Order, batches, walk_set
@@ -166,9 +167,14 @@ def override_limit(name: str, limit: int, last: float | timedelta | None = None,
 
     limit: 0 for none, less than 0: nothing runs.  Jobs that run go on.  Raises UsageError, StoreError.
     """
+    if isinstance(limit, bool) or not isinstance(limit, int):
+        raise UsageError(f"{limit!r} is not a limit; pass a whole number: 0 for none, -1 to let nothing run")
     seconds = last.total_seconds() if isinstance(last, timedelta) else last
-    if seconds is not None and seconds <= 0:
-        raise UsageError(f"an override lasts longer than {seconds:g} s")
+    if seconds is not None:
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not isfinite(seconds):
+            raise UsageError(f"an override cannot last {last!r}; pass seconds, a timedelta, or None: until it is ended")
+        if seconds <= 0:
+            raise UsageError(f"an override lasts longer than {seconds:g} s")
     parking.override_limit(store_in_force(store), name, limit, seconds)
 
 

@@ -293,6 +293,20 @@ class TestApi:
         with pytest.raises(UsageError, match="longer than"):
             override_limit("Sync", 1, 0, store=store)
 
+    @pytest.mark.parametrize("limit", ["10%", "2", 2.5, 2.0, True, None])
+    def test_what_is_no_whole_number_is_refused(self, store: Store, limit: Any) -> None:
+        with pytest.raises(UsageError, match="pass a whole number: 0 for none, -1"):
+            override_limit("Sync", limit, store=store)
+
+        assert store.call("EXISTS", store.keys.limits, store.keys.limit_ends) == 0
+
+    @pytest.mark.parametrize("last", ["1h", True, inf, float("nan"), -inf])
+    def test_what_is_no_duration_is_refused(self, store: Store, last: Any) -> None:
+        with pytest.raises(UsageError, match="pass seconds, a timedelta, or None"):
+            override_limit("Sync", 1, last, store=store)
+
+        assert store.call("EXISTS", store.keys.limits, store.keys.limit_ends) == 0
+
 
 class TestKiqctl:
     def test_lists_limits_and_holders(self, bench: Bench, sync: Definition, kiqctl: Kiqctl) -> None:
@@ -315,6 +329,21 @@ class TestKiqctl:
         assert "paused" in kiqctl("limits", "set", "Sync", "-1").stdout
         assert kiqctl.ask("limits", "reset", "Sync")["changed"]
         assert not kiqctl.ask("limits", "reset", "Sync")["changed"]
+
+    @pytest.mark.parametrize("word", ["10%", "2.5", "True", ""])
+    def test_refuses_what_is_no_whole_number(self, store: Store, kiqctl: Kiqctl, word: str) -> None:
+        result = kiqctl("limits", "set", "Sync", word)
+
+        assert result.exit_code == ExitCode.USAGE
+        assert f"'{word}' is not a valid integer" in result.stderr
+        assert store.call("EXISTS", store.keys.limits) == 0
+
+    @pytest.mark.parametrize("word", ["0", "-1", "inf", "nan", "soon"])
+    def test_refuses_what_is_no_duration(self, store: Store, kiqctl: Kiqctl, word: str) -> None:
+        result = kiqctl("limits", "set", "Sync", "2", "--for", word)
+
+        assert (result.exit_code, bool(result.stderr)) == (ExitCode.USAGE, True)
+        assert store.call("EXISTS", store.keys.limits) == 0
 
     def test_says_so_where_nobody_knows_the_class(self, kiqctl: Kiqctl) -> None:
         assert "no job Synk" in kiqctl("limits", "set", "Synk", "2").stderr

@@ -5,6 +5,7 @@ of the fleet (0: no limit, below 0: paused); `concurrency_key`, a function of th
 limit of its own.
 
 on_begin   the begin row `enter`, which has a job that finds no room parked (lua/begin.lua, lua/parked.lua)
+on_end     of a job that ends before its begin (expired, struck, deferred, buried): the next one in the line goes on
 
 Parked jobs cost nothing while they wait.  The script that ends a job sends the next one back to its queue.  Of keys in
 Redis, a parked job is only in the line of its limit: if somebody deletes that, the job is gone.
@@ -25,7 +26,7 @@ from typing import Any
 
 from kiqcluster.errors import UsageError
 from kiqcluster.process.runtime import JobEnd, Run
-from kiqcluster.registry import ENVELOPE, Definition
+from kiqcluster.registry import ENVELOPE, Definition, current_registry
 from kiqcluster.sidekiq import active_job
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.ruby_json import JSON
@@ -64,8 +65,17 @@ class ConcurrencyLimits:
         slots = run.keys.slots(definition.name, key_of(definition, run.payload["args"]))
         return (Effect("enter", slots, (limit, definition.name, "park")),)
 
-    def on_end(self, end: JobEnd) -> Iterable[Effect]:  # noqa: ARG002  # the place is released with the unit
-        return ()
+    def on_end(self, end: JobEnd) -> Iterable[Effect]:
+        """Return the row that sends the next job on if this one asked for no place; a unit releases its place."""
+        definition = current_registry().get(end.name) if end.has_left_line else None
+        if definition is None:
+            return ()
+        try:
+            limit = limit_of(definition.local[OPTION], FLEET.count)
+            slots = end.keys.slots(definition.name, key_of(definition, end.payload["args"]))
+        except Exception:  # noqa: BLE001  # the application's; arguments that do not fit have no key.  The sweep sends on
+            return ()
+        return (Effect("pass_on", slots, (limit, definition.name)),)
 
 
 def limit_of(declared: Limit | Callable[[], Limit], threads: int) -> int:

@@ -34,11 +34,12 @@ from kiqcluster.process.runtime import JobEnd, Push, Run
 from kiqcluster.registry import Definition, current_registry
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.active_job import deserialized, unwrapped
+from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, Effect, Retry
 from kiqcluster.sidekiq.payload import IDEMPOTENCY_KEY, WRAPPERS, Payload, lock_of, new_jid, seconds, stamp
 from kiqcluster.sidekiq.ruby_json import JSON
 
-__all__ = ["DEFAULT_TTL_SECONDS", "ClientDeduplication", "ServerDeduplication", "idempotency_key"]
+__all__ = ["DEFAULT_TTL_SECONDS", "ONE_AT_A_TIME", "ClientDeduplication", "ServerDeduplication", "idempotency_key"]
 
 DEFAULT_TTL_SECONDS = 6 * 3_600
 ENDED = (Done, Discard, Dead, Dropped)  # outcomes after which the job never runs again
@@ -107,18 +108,23 @@ class ServerDeduplication:
                 if _has_waited_long(run.payload, _ttl(local)):
                     rows.append(Effect("renew", keys.lock(name), (jid, _ttl(local))))
         if strategy in EXCLUSIVE:
-            name = lock[0] if lock is not None else idempotency_key(definition, run.payload)
-            limit = f"{definition.name}{ONE_AT_A_TIME}"
-            rows.append(Effect("enter", keys.slots(limit, name.rpartition(":")[2]), (1, limit, "park")))
+            slots, limit = _place(definition, run.payload, keys)
+            rows.append(Effect("enter", slots, (1, limit, "park")))
         return rows
 
     def on_end(self, end: JobEnd) -> Iterable[Effect]:
-        """Return the row that releases the lock, has it last until the job comes back, or hands it on."""
+        """Return the row that releases the lock, has it last until the job comes back, or hands it on.
+
+        And the one that sends the next equal job on, if this one ends before it asked for a place.
+        """
+        definition = current_registry().get(end.name)
+        return [*_passed_on(end, definition), *self._lock_rows(end, definition)]
+
+    def _lock_rows(self, end: JobEnd, definition: Definition | None) -> Iterable[Effect]:
         lock = lock_of(end.payload)
         if lock is None:
             return []
         name, jid = lock
-        definition = current_registry().get(end.name)
         local = {} if definition is None else definition.local
         key, outcome = end.keys.lock(name), end.outcome
         if not isinstance(outcome, ENDED):
@@ -166,6 +172,27 @@ def _arguments(payload: Payload) -> tuple[list[Any], dict[str, Any]]:
 
 def _ttl(local: Mapping[str, Any]) -> int:
     return int(local.get("deduplicate_ttl", DEFAULT_TTL_SECONDS))
+
+
+def _place(definition: Definition, payload: Payload, keys: Keys) -> tuple[str, str]:
+    """Return the set in which a job takes a place for its run, and the name of that limit.
+
+    Raises what a `deduplicate_key` raises.
+    """
+    lock = lock_of(payload)
+    name = lock[0] if lock is not None else idempotency_key(definition, payload)
+    limit = f"{definition.name}{ONE_AT_A_TIME}"
+    return keys.slots(limit, name.rpartition(":")[2]), limit
+
+
+def _passed_on(end: JobEnd, definition: Definition | None) -> list[Effect]:
+    if definition is None or not end.has_left_line or definition.local.get("deduplicate") not in EXCLUSIVE:
+        return []
+    try:
+        slots, limit = _place(definition, end.payload, end.keys)
+    except Exception:  # noqa: BLE001  # the application's; the sweep sends on
+        return []
+    return [Effect("pass_on", slots, (1, limit))]
 
 
 def _has_waited_long(payload: Payload, ttl: int) -> bool:

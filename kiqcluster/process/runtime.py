@@ -26,7 +26,7 @@ from kiqcluster.process.events import Events, Hooks
 from kiqcluster.process.in_force import InForce
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.keys import Keys
-from kiqcluster.sidekiq.outcome import Effect, Outcome
+from kiqcluster.sidekiq.outcome import Effect, Interrupted, Outcome, Requeue
 from kiqcluster.sidekiq.payload import VERSION, Jid, Payload
 from kiqcluster.store import Store, is_outage
 
@@ -189,6 +189,7 @@ class JobEnd:
     Retry, Deferred, Requeue and Interrupted mean that the job runs again; Done, Discard and Dead that it does not.
     payload: the run's own copy, which the job and middleware may have changed.  name: of the job's class.
     identity, token, keys: as those of Run.  raw: the unit's bytes, as they came.
+    has_asked: whether its begin rows were put to Redis.
     """
 
     outcome: Outcome
@@ -199,6 +200,12 @@ class JobEnd:
     token: str
     keys: Keys = field(default=DEFAULT_KEYS, repr=False)
     raw: bytes = field(default=b"", repr=False)
+    has_asked: bool = True
+
+    @property
+    def has_left_line(self) -> bool:
+        """Whether the job leaves a line of parked jobs, and no begin has sent the next one on."""
+        return not self.has_asked and not isinstance(self.outcome, Requeue | Interrupted)
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Parked jobs: the lines of jobs that wait for a place in a limit, and overrides of limits (lua/parked.lua).
 
-send_parked     look at one line: send on what has room, forget what is over
+send_parked     look at one line: send on what has room, forget what is over; send_lines: at many
 parked_sets     the sets for which jobs wait
 override_limit  another limit for a while; end_override: the declared one again
 name_of         set of places → name of its limit, and the key that it counts for
@@ -11,16 +11,28 @@ Whoever changes a limit sends on one line after the other; each job that begins 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import inf
 
+from kiqcluster.errors import RedisRefused
 from kiqcluster.sidekiq.keys import Keys
-from kiqcluster.store.scripts import SEND_PARKED, Call, run_script
+from kiqcluster.store.scripts import SEND_PARKED, Call, run_script, run_scripts, sliced
 from kiqcluster.store.store import Store
+from kiqcluster.store.wire import about_keys
 
-__all__ = ["end_override", "held_sets", "name_of", "override_limit", "override_of", "parked_sets", "send_parked"]
+__all__ = [
+    "end_override",
+    "held_sets",
+    "name_of",
+    "override_limit",
+    "override_of",
+    "parked_sets",
+    "send_lines",
+    "send_parked",
+]
 
 MAX_SETS_PER_SCAN = 500
+MAX_LINES = 100  # looked at in one round trip
 FOREVER_MS = 10**14  # later than any clock
 
 
@@ -30,10 +42,39 @@ def send_parked(store: Store, slots: str, limit: int | None = None) -> tuple[int
     limit: of its declaration, None for the one that a worker has used last; an override in force goes before it.
     One round trip.  Raises StoreError.
     """
-    name, _ = name_of(store.keys, slots)
-    arguments = ["" if limit is None else limit, name]
-    sent, left, removed = run_script(store, Call(SEND_PARKED, [slots, store.keys.members], arguments))
+    sent, left, removed = run_script(store, _send_call(store.keys, slots, limit))
     return sent, left, removed
+
+
+def send_lines(
+    store: Store,
+    lines: Iterable[tuple[str, int | None]],
+    rounds: int = 1,
+    is_stopping: Callable[[], bool] = lambda: False,
+) -> list[RedisRefused]:
+    """Look at many lines, each as send_parked does; return why some were refused: these hold up no other.
+
+    rounds: how often a line is looked at at most, as long as jobs of it go on and others wait.
+    is_stopping: asked before each round trip; the lines that are left are then not looked at.
+    One round trip for MAX_LINES.  Raises StoreError when Redis is away.
+    """
+    refused: list[RedisRefused] = []
+    waiting = list(lines)
+    for _ in range(rounds):
+        unfinished = []
+        for some in sliced(waiting, MAX_LINES):
+            if is_stopping():
+                return refused
+            calls = [_send_call(store.keys, slots, limit) for slots, limit in some]
+            with store.borrowed() as connection:
+                replies = run_scripts(connection, calls)
+            for line, call, reply in zip(some, calls, replies, strict=True):
+                if isinstance(reply, RedisRefused):
+                    refused.append(about_keys(reply, call.keys))
+                elif reply[0] and reply[1]:
+                    unfinished.append(line)
+        waiting = unfinished
+    return refused
 
 
 def parked_sets(store: Store) -> Iterator[str]:
@@ -58,7 +99,7 @@ def name_of(keys: Keys, slots: str) -> tuple[str, str]:
 def override_limit(store: Store, name: str, limit: int, seconds: float | None) -> None:
     """Put another limit into force for a while, by Redis' clock; None: until it is ended.
 
-    Parked jobs that have room by now go on.  Two round trips, and one for each line.  Raises StoreError.
+    Parked jobs that have room by now go on.  Two round trips, and one per MAX_LINES lines.  Raises StoreError.
     """
     first, second = store.call("TIME")
     until = inf if seconds is None else int(first) + int(second) / 1e6 + seconds
@@ -75,7 +116,7 @@ def override_limit(store: Store, name: str, limit: int, seconds: float | None) -
 def end_override(store: Store, name: str) -> bool:
     """Put the declared limit back into force; return whether there was an override.
 
-    One round trip, and one for each line.  Raises StoreError.
+    One round trip, and one per MAX_LINES lines.  Raises StoreError.
     """
     ended, _ = store.transaction(
         [("HDEL", store.keys.limits, f"{name}|override"), ("ZREM", store.keys.limit_ends, name)]
@@ -108,7 +149,11 @@ def held_sets(value: bytes) -> list[str]:
     return [key for key in row[1:] if isinstance(key, str)] if isinstance(row, list) else []
 
 
+def _send_call(keys: Keys, slots: str, limit: int | None) -> Call:
+    return Call(SEND_PARKED, [slots, keys.members], ["" if limit is None else limit, name_of(keys, slots)[0]])
+
+
 def _send_all(store: Store, name: str) -> None:
-    for slots in set(parked_sets(store)):
-        if name_of(store.keys, slots)[0] == name:
-            send_parked(store, slots)
+    own = {slots for slots in parked_sets(store) if name_of(store.keys, slots)[0] == name}
+    for refusal in send_lines(store, [(slots, None) for slots in own]):
+        raise refusal

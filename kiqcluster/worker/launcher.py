@@ -116,7 +116,7 @@ class Launcher:
         self._execution_metrics = ExecutionMetricsWriter(
             runtime, runtime.store.keys, self._metrics.jobs.executions, self._identity()
         )
-        self._limits = LimitUpkeep(runtime, registry, concurrency)
+        self._limits = LimitUpkeep(runtime, registry, concurrency, self._stopping.is_set)
         self._poller = self._make_poller()
         self._heartbeat = self._make_heartbeat()
 

@@ -12,14 +12,16 @@ Only in processes whose application declares such a limit, or equal jobs that ru
 
 from __future__ import annotations
 
-from kiqcluster.errors import RedisRefused, StoreError
+from collections.abc import Callable
+
+from kiqcluster.errors import StoreError
 from kiqcluster.features.concurrency_limit import FLEET, OPTION, limit_of
+from kiqcluster.features.deduplication import ONE_AT_A_TIME
 from kiqcluster.options import EXCLUSIVE
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.registry import Registry
-from kiqcluster.store import is_outage
 from kiqcluster.store.entry_moves import Move
-from kiqcluster.store.parking import name_of, override_of, parked_sets, send_parked
+from kiqcluster.store.parking import name_of, override_of, parked_sets, send_lines
 from kiqcluster.worker.poller import DueSource
 
 __all__ = ["LimitUpkeep"]
@@ -28,17 +30,25 @@ SWEEP_SECONDS = COUNT_SECONDS = 60.0
 SWEEP_GUARD_SECONDS = 30  # within which no other process of the fleet looks
 RETRY_SECONDS = 5.0  # until the end of an override is tried again, which Redis refused
 MAX_PER_ROUND_TRIP = 500  # processes asked for their threads
+MAX_ROUNDS = 10  # of one look at a line
 MARGIN_SECONDS = 0.01  # after the end of an override
 
 
 class LimitUpkeep:
-    """concurrency: threads of this process."""
+    """concurrency: threads of this process.  is_stopping: whether a sweep should end before it is through."""
 
-    def __init__(self, runtime: Runtime, registry: Registry, concurrency: int) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        registry: Registry,
+        concurrency: int,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._runtime = runtime
         self._store = runtime.store
         self._registry = registry
         self._concurrency = concurrency
+        self._is_stopping = is_stopping
         self._count_at = self._sweep_at = 0.0
         FLEET.count = concurrency
 
@@ -69,7 +79,7 @@ class LimitUpkeep:
     def sweep(self) -> None:
         """Look at the lines of parked jobs, if some time has passed.
 
-        One round trip where no job is parked, else one for each line.  Raises StoreError when Redis is away.
+        One round trip where no job is parked, else one for a hundred lines.  Raises StoreError when Redis is away.
         """
         now, keys = self._runtime.clock.monotonic(), self._store.keys
         if now < self._sweep_at:
@@ -95,22 +105,23 @@ class LimitUpkeep:
         return Move(entry, "drop")
 
     def _send(self, name: str | None = None) -> None:
-        """Look at the lines of one limit, None for all.  One round trip for each; a refused one holds up no other."""
+        """Look at the lines of one limit, None for all; a refused one holds up no other."""
+        limits: dict[str, int | None] = {}  # each asked once: with keys, a class has many lines
+        lines = []
         for slots in set(parked_sets(self._store)):
             own = name_of(self._store.keys, slots)[0]
             if name in (None, own):
-                try:
-                    send_parked(self._store, slots, self._limit(own))
-                except RedisRefused as error:
-                    if is_outage(error):
-                        raise
-                    self._runtime.trouble("limits", error)
+                if own not in limits:
+                    limits[own] = self._limit(own)
+                lines.append((slots, limits[own]))
+        for refusal in send_lines(self._store, lines, MAX_ROUNDS, self._is_stopping):
+            self._runtime.trouble("limits", refusal)
 
     def _limit(self, name: str) -> int | None:
         """Return the limit that a class declares; None where it is not known here, or cannot be told."""
         definition = self._registry.get(name)
         if definition is None or OPTION not in definition.local:
-            return None
+            return 1 if name.endswith(ONE_AT_A_TIME) else None
         try:
             return limit_of(definition.local[OPTION], FLEET.count)
         except Exception as error:  # noqa: BLE001  # the application's code must not stop the poller

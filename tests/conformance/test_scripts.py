@@ -809,6 +809,43 @@ class TestParked:
 
         assert parked(store) == ["b", "c", "d"]
 
+    def test_a_job_that_ends_before_its_begin_passes_its_turn_on(
+        self, engine: Engine, store: Store, running: Unit
+    ) -> None:
+        units = self.later(engine, store, 2, "b", "c", "d")
+        self.park(engine, *units)
+        settle(engine, (running, Done()))
+        (unit,) = reserve(engine, 1, "other", call=3).units
+
+        assert settle(engine, (unit, Discard(effects=(Effect("pass_on", SLOTS, (1,)),)))) == 1
+
+        assert (unit.payload, queue(store, "other"), parked(store)) == (b"b", ["c"], ["d"])
+        digest = sha1(b"c").hexdigest().encode()
+        assert store.call("ZRANGE", f"{SLOTS}:turns", 0, -1) == store.call("HKEYS", f"{SLOTS}:places") == [digest]
+
+    def test_a_job_without_a_turn_passes_on_only_what_has_room(
+        self, engine: Engine, store: Store, running: Unit
+    ) -> None:
+        units = self.later(engine, store, 2, "b", "c", "d", "e")
+        self.park(engine, *units[:3])
+        effect = Effect("pass_on", SLOTS, (1, "Sync"))
+
+        assert settle(engine, (units[3], Discard(effects=(effect,)))) == 1
+        assert queue(store, "other") == [], "there is no room"
+        override_limit(store, "Sync", 2, None)
+        push(store, "default", "f")
+        (late,) = reserve(engine, 1, call=3).units
+        assert settle(engine, (late, Discard(effects=(effect,)))) == 1
+
+        assert (queue(store, "other"), parked(store)) == (["b"], ["c", "d"])
+
+    def test_keys_of_a_wrong_type_keep_no_unit_that_passes_on(self, engine: Engine, store: Store) -> None:
+        (unit,) = self.later(engine, store, 2, "b")
+        for key in (SLOTS, f"{SLOTS}:turns", f"{SLOTS}:places", f"{SLOTS}:parked", store.keys.limits):
+            store.call("SET", key, "of a wrong type")
+
+        assert settle(engine, (unit, Discard(effects=(Effect("pass_on", SLOTS, (1, "Sync")),)))) == 1
+
     def test_an_override_goes_before_the_limit_until_it_ends(self, engine: Engine, store: Store) -> None:
         units = self.later(engine, store, 2, *"abcd")
         rows = [Effect("enter", SLOTS, (3, "Sync", "park"))]
@@ -1940,6 +1977,16 @@ def scene_begin_in_turn(engine: Engine, store: Store) -> Callable[[], object]:
     return lambda: engine.begin_run(unit, [enter(3, "park")])
 
 
+def scene_pass_on(engine: Engine, store: Store) -> Callable[[], object]:
+    """A job that was sent back ends before its begin, and leaves room for two."""
+    scene_unpark(engine, store)()
+    park(store, "job-3", "job-4", queue="default")
+    units = reserve(engine, 2, call=2).units
+    (unit,) = (each for each in units if each.payload == b"job-2")
+    effect = Effect("pass_on", SLOTS, (2,))
+    return lambda: settle(engine, (unit, Retry(b"job-2", NOW, effects=(effect,))))
+
+
 def scene_send_parked(engine: Engine, store: Store) -> Callable[[], object]:
     park(store, "job-1", "job-2", "job-3", queue="default")
     store.call("SADD", SLOTS, "nobody/1")
@@ -2068,6 +2115,7 @@ SCENES = [
     Scene("park", SETTLE, scene_park),
     Scene("unpark", SETTLE, scene_unpark),
     Scene("begin_in_turn", BEGIN, scene_begin_in_turn),
+    Scene("pass_on", SETTLE, scene_pass_on),
     Scene("send_parked", SEND_PARKED, scene_send_parked),
     Scene("settle", SETTLE, scene_settle),
     Scene("hand_on", SETTLE, scene_hand_on),

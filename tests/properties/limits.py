@@ -189,7 +189,7 @@ RULES: dict[str, tuple[Sequence[str], str, str, str]] = {
     ),
     "a job that did not begin gives up its turn": (
         ["BEGIN"],
-        "end_turn(row[2], is_parked)",
+        "end_turn(row[2], digest, is_parked)",
         "",
         "stranded",
     ),

@@ -648,6 +648,23 @@ class TestWhileExecuting:
         assert send_parked(store, row.key) == (1, 0, 0)
         assert isinstance(worker.run(), Done)
 
+    def test_a_parked_job_that_has_expired_sends_the_next_one_on(
+        self, worker: Worker, other: Worker, store: Store
+    ) -> None:
+        report = declare(worker, "while_executing", expires_in=60)
+        with frozen_clock(SystemClock.now() - 50):
+            report.perform_bulk([[1], [1], [1]])
+        report.set(expires_in=3600).perform_async(1)
+        seen: list[Outcome] = []
+        worker.during = lambda *_: seen.extend(other.run() for _ in range(3)) if not seen else None
+        worker.run()
+        assert [type(each) for each in seen] == [Parked] * 3
+
+        with frozen_clock(SystemClock.now() + 20):
+            assert [type(other.run()) for _ in range(3)] == [Dropped, Dropped, Done]
+
+        assert store.call("KEYS", "kiq:slots:*") == []
+
     def test_together_with_until_executing_one_runs_and_one_waits(
         self, worker: Worker, other: Worker, store: Store
     ) -> None:

@@ -12,22 +12,28 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kiqcluster import Client, job
+from kiqcluster import Client, Job, job
 from kiqcluster.api import ParkedJobs, concurrency_limits, end_override, override_limit, parked_count
+from kiqcluster.clock import SystemClock
 from kiqcluster.config import Config
 from kiqcluster.ctl.exporter.exporter import Exporter
 from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.features.concurrency_limit import FLEET, ConcurrencyLimits
+from kiqcluster.features.stacks import Stacks, using_stacks
+from kiqcluster.features.strikes import Strike, Strikes
 from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Run, Runtime, Setup
 from kiqcluster.registry import Definition, Registry
-from kiqcluster.sidekiq.outcome import Done, Parked
-from kiqcluster.store import Store
+from kiqcluster.sidekiq.outcome import Dead, Done, Dropped, Outcome, Parked, Retry
+from kiqcluster.store import Store, parking, scripts
 from kiqcluster.store.engine import Engine
 from kiqcluster.store.entry_moves import DeadSetLimits
+from kiqcluster.store.parking import send_parked
 from kiqcluster.store.units import Member, Settlement, Unit
+from kiqcluster.testing.clock import frozen_clock
 from kiqcluster.worker.limit_upkeep import SWEEP_SECONDS, LimitUpkeep
 from kiqcluster.worker.poller import Poller, sidekiq_sources
+from tests.in_process_worker import Worker
 from tests.kit import ManualClock
 from tests.redis.kiqctl import Kiqctl
 
@@ -99,6 +105,83 @@ def keyed(registry: Registry) -> Definition:
     def keyed(account: str, word: str) -> None: ...
 
     return keyed.definition
+
+
+class TestEndWithoutBegin:
+    """Jobs that were sent back from their line, and end before they ask for their place."""
+
+    @pytest.fixture
+    def worker(self, store: Store, setup: Setup, registry: Registry) -> Worker:
+        return Worker(store, setup, registry)
+
+    def wait_behind(self, worker: Worker, definition: Definition, count: int) -> None:
+        """Have a job run while the others that were pushed park, and end; the first one of these goes back."""
+        others: list[Outcome] = []
+        worker.during = lambda *_: others.extend(worker.run() for _ in range(count))
+        assert isinstance(worker.run(), Done)
+        assert [type(each) for each in others] == [Parked] * count
+        worker.ran.clear()
+        worker.during = lambda *_: None
+
+    def declare(self, worker: Worker, **options: Any) -> Any:
+        class Sync(Job, name="Sync", concurrency_limit=1, **options):
+            def perform(self, word: str) -> None:
+                worker.perform(word)
+
+        return Sync
+
+    def test_a_line_of_expired_jobs_is_gone_without_a_sweep(self, worker: Worker, store: Store) -> None:
+        sync = self.declare(worker, expires_in=60)
+        with frozen_clock(SystemClock.now() - 50):
+            sync.perform_bulk([[str(number)] for number in range(5)])
+        sync.set(expires_in=3600).perform_async("late")
+        self.wait_behind(worker, sync.definition, 5)
+
+        with frozen_clock(SystemClock.now() + 20):
+            assert [type(worker.run()) for _ in range(5)] == [Dropped] * 4 + [Done]
+
+        assert worker.ran == [("late",)]
+        assert store.call("KEYS", "kiq:slots:*") == []
+
+    @pytest.mark.parametrize("way", ["misfit", "struck", "killer"])
+    def test_whatever_keeps_them_from_their_begin(
+        self, setup: Setup, registry: Registry, store: Store, way: str
+    ) -> None:
+        strikes = Strikes()
+        with using_stacks(Stacks(server=(strikes, ConcurrencyLimits()))):
+            worker, other = Worker(store, setup, registry), Worker(store, setup, registry, "host:2:bbbbbbbbbbbb")
+        sync = self.declare(worker)
+        sync.perform_bulk([[word] for word in ("a", "b", "c")])
+        self.wait_behind(worker, sync.definition, 2)
+        unit, expected = other.take(), {"misfit": Retry, "struck": Dropped, "killer": Dead}[way]
+        if way == "misfit":
+            unit.payload = unit.payload.replace(b'["b"]', b'["b","b"]')
+        elif way == "struck":
+            strikes.apply({b"1": Strike("1", "Sync", "drop", 1e12).encoded()})
+            other.execution._stacks.ask_again()
+        else:
+            unit.deaths = 100
+
+        outcome = other.execute(unit)
+        assert isinstance(outcome, expected)
+        assert other.settle(unit, outcome) == 1
+
+        assert parked_count(store=store) == 0
+        assert b'"args":["c"]' in worker.take().payload
+
+    def test_a_key_that_cannot_be_told_leaves_it_to_the_sweep(self, worker: Worker, store: Store) -> None:
+        keys: list[Any] = ["x"]
+        sync = self.declare(worker, concurrency_key=lambda _word: keys[-1])
+        sync.perform_bulk([[word] for word in ("a", "b", "c")])
+        self.wait_behind(worker, sync.definition, 2)
+        keys.append(None)
+
+        assert isinstance(worker.run(), Retry)
+
+        assert parked_count(store=store) == 1
+        for digest in store.call("ZRANGE", "kiq:slots:Sync|x:turns", 0, -1):
+            store.call("ZADD", "kiq:slots:Sync|x:turns", 1, digest)
+        assert send_parked(store, "kiq:slots:Sync|x") == (1, 0, 0)
 
 
 class TestUpkeep:
@@ -214,6 +297,56 @@ class TestUpkeep:
         upkeep.sweep()
 
         assert parked_count(store=store) == 0
+
+    def lines(self, store: Store, count: int, jobs: int, limit: int) -> None:
+        """Have jobs wait in many lines of a class that nobody knows here."""
+        store.call("HSET", "kiq:limits", "Far", limit)
+        for number in range(count):
+            slots = f"kiq:slots:Far|{number}"
+            store.call("SADD", "kiq:parked", slots)
+            for place in range(jobs):
+                store.call("ZADD", f"{slots}:parked", place, f"queue:far\0{number} {place}")
+
+    def test_many_lines_are_looked_at_in_few_round_trips(
+        self, upkeep: LimitUpkeep, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.lines(store, 250, 1, 1)
+        batches: list[int] = []
+
+        def run_scripts(connection: Any, calls: Any) -> list[Any]:
+            batches.append(len(calls))
+            return scripts.run_scripts(connection, calls)
+
+        monkeypatch.setattr(parking, "run_scripts", run_scripts)
+        upkeep.sweep()
+
+        assert batches == [100, 100, 50]
+        assert store.call("LLEN", "queue:far") == 250
+
+    def test_a_sweep_ends_when_the_worker_stops(
+        self, runtime: Runtime, registry: Registry, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.lines(store, 250, 1, 1)
+
+        LimitUpkeep(runtime, registry, 5, lambda: store.call("LLEN", "queue:far") > 0).sweep()
+
+        assert store.call("LLEN", "queue:far") == 100
+
+    def test_the_sweep_goes_on_while_there_is_room(self, upkeep: LimitUpkeep, store: Store) -> None:
+        self.lines(store, 1, 60, 50)
+
+        upkeep.sweep()
+
+        assert (store.call("LLEN", "queue:far"), parked_count(store=store)) == (50, 10)
+
+    def test_equal_jobs_go_on_though_the_limits_are_lost(self, upkeep: LimitUpkeep, store: Store) -> None:
+        slots = "kiq:slots:Report:while_executing|digest"
+        store.call("ZADD", f"{slots}:parked", 1, "queue:far\0a", 2, "queue:far\0b")
+        store.call("SADD", "kiq:parked", slots)
+
+        upkeep.sweep()
+
+        assert (store.call("LLEN", "queue:far"), parked_count(store=store)) == (1, 1)
 
     def test_the_end_of_an_override_is_due_like_a_job(
         self, upkeep: LimitUpkeep, runtime: Runtime, bench: Bench, sync: Definition, store: Store

@@ -53,12 +53,6 @@ local function has_turn(key)
   return type(redis.pcall('ZSCORE', turns_at(key), digest())) == 'string'
 end
 
-local function end_turn(key, is_parked)
-  if redis.call('EXISTS', turns_at(key), places_at(key)) == 0 then return end
-  redis.pcall('ZREM', turns_at(key), digest())
-  if not is_parked then redis.pcall('HDEL', places_at(key), digest()) end
-end
-
 local rows, at = {}, 3
 
 -- Returns whether this job was sent back from the line of one of its sets.
@@ -109,7 +103,7 @@ end
 local function pass_turns_on(is_parked)
   for _, row in ipairs(rows) do
     if row[1] == 'enter' then
-      end_turn(row[2], is_parked)
+      end_turn(row[2], digest, is_parked)
       fill(row[2], row[4])
       if row[5] then redis.pcall('HSET', key_with_prefix_of(row[2], 'limits'), row[3][2], row[3][1]) end
     end

@@ -103,6 +103,14 @@ local function fill(key, largest)
   return unpark(key, math.min(MAX_SENT, room_of(key, largest)))
 end
 
+-- Ends the turn of a job that was sent back; unless it is parked again, its place is forgotten as well.  digest: returns
+-- the SHA-1 of its payload.
+local function end_turn(key, digest, is_parked)
+  if redis.call('EXISTS', turns_at(key), places_at(key)) == 0 then return end
+  redis.pcall('ZREM', turns_at(key), digest())
+  if not is_parked then redis.pcall('HDEL', places_at(key), digest()) end
+end
+
 -- Puts a job into the line: where it has stood, or at the end.
 local function park_job(key, queue, payload)
   local digest = redis.sha1hex(payload)

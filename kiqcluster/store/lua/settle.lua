@@ -19,6 +19,8 @@
 --   release                 releases the keys that the unit holds besides its payload (holds.lua), kiq:held:<id>
 --   park queue largest [name]   the payload waits for room in a set (parked.lua); the first of those that wait goes to
 --                           its queue if there is room by now
+--   pass_on largest [name]  the unit has ended before a begin that would have asked for a place in a set: its turn is
+--                           over, and the first of those that wait go to their queues if there is room (parked.lua)
 --   clear jid              the key is deleted if its value is this jid (claims.lua)
 --   extend jid seconds     the key lasts for so many seconds at least, if its value is this jid
 --   hand_on jid marked next seconds queues queue name payload
@@ -55,6 +57,10 @@ local effects = {
     park_job(key, arguments[1], payload)
     fill(key, limit_in_force(key, arguments[2], arguments[3]))
   end,
+  pass_on = function(key, arguments, payload)
+    end_turn(key, function() return redis.sha1hex(payload) end, false)
+    fill(key, limit_in_force(key, arguments[1], arguments[2]))
+  end,
   release = function(key, _, _, field) release_holds(key, field) end,
   clear = function(key, arguments) clear(key, arguments[1]) end,
   extend = function(key, arguments) extend(key, arguments[1], arguments[2]) end,
@@ -85,7 +91,7 @@ local effects = {
 
 local types = {
   give_back = 'list', rpush = 'list', lpush = 'list', sadd = 'set', zadd = 'zset', bury = 'zset', absolve = 'hash',
-  release = false, park = 'set', record = 'zset', increment = 'hash',
+  release = false, park = 'set', pass_on = false, record = 'zset', increment = 'hash',
   clear = false, extend = false, hand_on = false,
 }
 

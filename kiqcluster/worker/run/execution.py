@@ -520,7 +520,9 @@ class Execution:
         if context is None:
             return replace(outcome, effects=tuple(effects))
         keys = self._runtime.store.keys
-        end = JobEnd(outcome, context.payload, unit.queue, context.name, unit.identity, unit.token, keys, unit.payload)
+        has_asked = unit.holds or self._begin_run is None
+        place = (unit.queue, context.name, unit.identity, unit.token, keys, unit.payload)
+        end = JobEnd(outcome, context.payload, *place, has_asked)
         for feature in run.features:
             try:
                 with exit_forked_children():

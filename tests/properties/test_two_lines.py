@@ -26,7 +26,7 @@ from tests.in_process_worker import Worker
 
 WALKS = sized(2, 40)
 EQUALS, OTHERS, LIMIT, THREADS = 100, 100, 2, 10
-MAX_BEGINS = 6  # of a job, on average
+MAX_BEGINS = 8  # of a job, on average: seldom 5, and 12 to 42 where jobs go to and fro
 
 
 class Walk:

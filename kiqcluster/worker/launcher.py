@@ -141,8 +141,12 @@ class Launcher:
         self._learn_queues()
 
     def announce(self) -> None:
-        """Have the fleet see this worker, from the moment that it is ready on."""
+        """Have the fleet see this worker, from the moment that it is ready on, and count the threads of the fleet."""
         self._heartbeat.announce()
+        try:
+            self._limits.count_threads()
+        except StoreError as error:  # it is counted with a beat
+            self._runtime.trouble("limits", error)
 
     def start(self) -> None:
         """Start the threads: from here on jobs run, and may end this process."""

@@ -2,7 +2,8 @@
 
 Runs in: the poller's thread (sweep, ends of overrides), which runs code of the application anyway; the heartbeat's
 (count_threads).
-1. count_threads   the threads of the fleet, for limits in percent: once a minute, from Sidekiq's process list
+1. count_threads   the threads of the fleet, for limits in percent: before the first job, and once a minute, from
+                   Sidekiq's process list
 2. source          an override ends: the jobs that have room by then go on
 3. sweep           the safety net: once a minute, one process of the fleet looks at each line of parked jobs; one
                    command where there are none.  It also notices that a function returns another limit by now
@@ -61,7 +62,6 @@ class LimitUpkeep:
         now = self._runtime.clock.monotonic()
         if now < self._count_at or not self.is_needed:
             return
-        self._count_at = now + COUNT_SECONDS
         keys = self._store.keys
         names = [name.decode(errors="replace") for name in self._store.call("SMEMBERS", keys.processes)]
         total = 0
@@ -71,6 +71,7 @@ class LimitUpkeep:
                 replies = connection.exchange([("HGET", keys.process(name), "concurrency") for name in part])
             total += sum(int(reply) for reply in replies if isinstance(reply, bytes) and reply.isdigit())
         FLEET.count = max(total, self._concurrency)
+        self._count_at = now + COUNT_SECONDS
 
     def source(self) -> DueSource:
         """Return the ends of overrides, for the poller."""

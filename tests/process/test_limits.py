@@ -90,7 +90,7 @@ def test_each_key_has_a_limit_of_its_own(stage: Stage) -> None:
 
 
 def test_a_limit_in_percent_counts_the_threads_of_the_fleet(stage: Stage) -> None:
-    """Of eight threads; each process has counted them at its first beat after the other was there."""
+    """Of eight threads; a process counts them before its first job."""
     first = stage.run_cluster("default", "-c", "2", app=APP)
     first.wait_ready()
     stage.run_cluster("default", "-c", "6", app=APP).wait_ready()

@@ -63,7 +63,7 @@ end
 -- Appends a payload to its queue; a suspect to the wake list, as in unit.lua: from the queue it might run beside others.
 local function append_parked(key, queue, payload, digest)
   local head = prefix_of(key) .. 'queue:'
-  local is_suspect = redis.pcall('HEXISTS', key_with_prefix_of(key, 'suspects'), digest) == 1
+  local is_suspect = type(redis.pcall('HGET', key_with_prefix_of(key, 'suspects'), digest)) == 'string'
   if not is_suspect or string.sub(queue, 1, #head) ~= head then return redis.call('RPUSH', queue, payload) end
   redis.call('LLEN', queue) -- an error when it is not a list
   redis.call('RPUSH', key_with_prefix_of(key, 'wake:' .. string.sub(queue, #head + 1)), payload)

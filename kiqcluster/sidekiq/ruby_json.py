@@ -225,8 +225,9 @@ def is_unicode(text: str) -> bool:
 
 
 def _encode_key(key: object) -> str:
+    """Return a key as the fast encoder writes it, which takes numbers and some others.  Raises TypeError."""
     if not isinstance(key, str):
-        raise TypeError(f"JSON keys are strings; {key!r} is {type(key).__name__}")
+        return encode_fast({key: None}).decode()[1 : -len(":null}")]
     return _encode_slowly(key)
 
 

@@ -271,3 +271,10 @@ def test_the_digit_limit_is_that_of_the_interpreter() -> None:
 
 def test_keys_that_are_numbers_become_text_beside_extreme_floats_too() -> None:
     assert ruby_json.encode({"args": [{5: 1}], "custom": 1e16}) == b'{"args":[{"5":1}],"custom":1e+16}'
+
+
+@pytest.mark.parametrize("key", [5, 1.5, "a"])
+def test_a_key_is_written_alike_beside_an_integer_that_only_the_slow_encoder_takes(key: object) -> None:
+    plain, huge = ruby_json.encode({"args": {key: 1}}), ruby_json.encode({"args": {key: 1}, "big": 10**5_000})
+
+    assert huge.startswith(plain[:-1])

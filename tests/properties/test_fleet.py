@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(sized(120, 3_600))
 WALK = 150  # choices of a walk, until the faults end; most of them are steps of a worker
 MORE_WALKS = 100  # at most, until each move was seen
 FLEET = 3  # workers that are awake at the most
-BUDGET = 300  # walks within which a missing rule must show
+BUDGET = 900  # walks within which a missing rule must show
 CHECK = 5  # choices between two looks at the whole
 
 

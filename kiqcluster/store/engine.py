@@ -272,7 +272,7 @@ class Engine:
         May be sent again with a higher epoch.  One round trip.
         """
         keys = [self._keys.members, self._keys.inflight(member.identity), self._keys.held(member.identity)]
-        keys.append(self._keys.suspects)
+        keys += [self._keys.suspects, self._keys.beats]
         arguments: list[Word] = [
             member.identity,
             member.padded_epoch,

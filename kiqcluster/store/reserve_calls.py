@@ -28,11 +28,12 @@ class ReserveCalls:
         self._gate_words: list[Word] = [len(gates), *(operation for operation, _ in gates)]
 
     def make(self, member: Member, call: int, limits: Limits, most_deaths: int) -> Call:
-        keys = [self._keys.members, self._keys.inflight(member.identity), self._keys.suspects, *self._gate_keys]
+        names = self._keys
+        keys = [names.members, names.inflight(member.identity), names.suspects, names.beats, *self._gate_keys]
         arguments: list[Word] = [member.identity, member.padded_epoch, f"{call:010d}", MAX_RESERVE_BYTES, most_deaths]
         arguments += self._gate_words
         for queue, (turn, rest) in limits.items():
-            keys += (self._keys.wake(queue), self._keys.queue(queue))
+            keys += (names.wake(queue), names.queue(queue))
             arguments += (queue, turn, rest)
         return Call(RESERVE, keys, arguments)
 

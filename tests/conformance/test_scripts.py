@@ -1379,6 +1379,23 @@ class TestRecover:
         assert everything(store) == before
         assert not reserve(engine, 0, call=2).fenced
 
+    @pytest.mark.parametrize("act", ["reserve", "resync"])
+    def test_who_has_stood_still_and_acts_before_it_beats_is_left_alone(
+        self, engine: Engine, store: Store, act: str
+    ) -> None:
+        push(store, "default", "a")
+        store.call("ZADD", store.keys.beats, 1, ME.identity)
+        with store.borrowed() as connection:
+            (score,) = engine.beat(connection, [], 60.0, 20).silent.values()
+
+            if act == "reserve":
+                reserve(engine, 1, call=1)
+            else:
+                engine.resync(connection, ME, ME.raised(), [])
+
+            assert engine.recover(connection, ME.identity, ALL_SUSPECT, score) is None
+            assert engine.beat(connection, [], 59.0, 20).silent == {}
+
     def test_who_has_not_is_recovered(self, engine: Engine, store: Store) -> None:
         push(store, "default", "a")
         reserve(engine, 1, call=1)

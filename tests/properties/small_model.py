@@ -85,6 +85,7 @@ def reserve(server: Server, identity: Identity, token: Token, without: str = "")
     """Return the server, the unit that was taken, and whether the process is fenced."""
     if without != "R2" and server.epoch(identity) != token[0]:
         return server, None, True
+    server = renew_beat(server, identity)
     if not server.queue:
         return server, None, False
     *rest, unit = server.queue
@@ -108,7 +109,7 @@ def resync(
     epoch = server.epoch(identity)
     if not epoch or epoch < known or epoch >= raised:
         return server, True
-    server = server.with_member(identity, raised)
+    server = renew_beat(server.with_member(identity, raised), identity)
     for unit in sorted(server.held, reverse=True):
         if unit[0] == identity and unit[1] not in tokens:
             server = server.put_back(unit)
@@ -125,6 +126,11 @@ def recover(server: Server, identity: Identity) -> tuple[Server, int]:
     if len(units) <= 1:
         server = server.with_member(identity, None).with_age(identity, None)
     return server, max(0, len(units) - 1)
+
+
+def renew_beat(server: Server, identity: Identity) -> Server:
+    """Return the server after a reserve or a resync, which count as beats of who has one."""
+    return server if server.age(identity) is None else server.with_age(identity, 0)
 
 
 def beat(server: Server, identity: Identity) -> tuple[Server, bool]:

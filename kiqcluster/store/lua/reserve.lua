@@ -4,7 +4,8 @@
 -- KEYS[1]  kiq:members            hash    identity -> "epoch ..."
 -- KEYS[2]  kiq:inflight:<id>      hash    "<token>:<queue>" -> payload
 -- KEYS[3]  kiq:suspects           hash    SHA-1 of a payload -> processes that died while they ran it
--- KEYS[4] to KEYS[3+g]            keys of the gates (paused)
+-- KEYS[4]  kiq:beats:2            zset    identity by the server's time of its last beat, in milliseconds
+-- KEYS[5] to KEYS[4+g]            keys of the gates (paused)
 -- then for each queue             lists   kiq:wake:<queue>, queue:<queue>, in the order of preference
 -- ARGV[1]  identity   ARGV[2] epoch   ARGV[3] number of this call   (epoch and call are zero-padded)
 -- ARGV[4]  bytes at which the batch stops (at least one unit)
@@ -18,6 +19,7 @@
 --
 -- If a queue reaches a limit lower than that of later queues, and has more jobs, it holds those queues back: they must
 -- not be preferred to it.
+-- A reserve counts as a beat (R8).
 -- Returns {"FENCED"} when the member was recovered or its epoch raised, and then changes nothing; else
 -- {"OK", {indexes of queues left alone}, {reasons}, deaths, index, {payloads}, index, {payloads}, ...}, oldest payload
 -- first; the n-th payload has the token "<epoch>.<call>.<n, 5 digits>".  A queue is left alone when a gate closes it,
@@ -28,6 +30,8 @@
 -- Cost: O(queues + k).  The script touches only the tails of the lists.  It reads few large payloads that it does not
 -- take: first it reads one, then GROWTH times as many as long as there is room for payloads of that size.
 
+-- include old_beat
+
 local SLICE = 100 -- payloads read at once, at most
 local GROWTH = 8 -- factor between slices: the size of payloads is known only after they were read
 
@@ -35,21 +39,22 @@ local record = redis.call('HGET', KEYS[1], ARGV[1])
 if not record or string.match(record, '^%d+') ~= ARGV[2] then
   return {'FENCED'}
 end
+renew_old_beat(KEYS[4], ARGV[1])
 
 local gates = {
   member_of = function(key, names) return redis.pcall('SMISMEMBER', key, unpack(names)) end,
 }
 
 local gate_count = tonumber(ARGV[6])
-local first_queue, first_list = 7 + gate_count, 4 + gate_count -- in ARGV, in KEYS
+local first_queue, first_list = 7 + gate_count, 5 + gate_count -- in ARGV, in KEYS
 
 local names, closed = {}, {}
 for at = first_queue, #ARGV, 3 do names[#names + 1] = ARGV[at] end
 local idle_indexes, reasons = {}, {}
 for gate = 1, #names > 0 and gate_count or 0 do
-  local found = gates[ARGV[6 + gate]](KEYS[3 + gate], names)
+  local found = gates[ARGV[6 + gate]](KEYS[4 + gate], names)
   if found.err then -- a broken key stops nothing: its gate counts as open
-    idle_indexes[#idle_indexes + 1], reasons[#reasons + 1] = #names, KEYS[3 + gate] .. ': ' .. found.err
+    idle_indexes[#idle_indexes + 1], reasons[#reasons + 1] = #names, KEYS[4 + gate] .. ': ' .. found.err
   else
     for index, is_closed in ipairs(found) do closed[names[index]] = closed[names[index]] or is_closed == 1 end
   end

@@ -5,6 +5,7 @@
 -- KEYS[2]  kiq:inflight:<id>      hash    "<token>:<queue>" -> payload
 -- KEYS[3]  kiq:held:<id>          hash    "<token>:<queue>" -> what the unit holds (holds.lua)
 -- KEYS[4]  kiq:suspects           hash    SHA-1 of a payload -> processes that died while they ran it
+-- KEYS[5]  kiq:beats:2            zset    identity by the server's time of its last beat, in milliseconds
 -- ARGV[1]  identity   ARGV[2] epoch that the caller knows
 -- ARGV[3]  new epoch, higher than that of every resync that the caller has sent before
 -- ARGV[4]  prefix of queue keys, "queue:" included
@@ -16,13 +17,14 @@
 -- next resync, and counts as neither.
 -- May be sent again with a higher epoch: an epoch that an earlier try raised is accepted.  If the earlier try arrives
 -- after its caller has continued, its epoch is already reached, and it takes nothing away.
--- What lies in hand lists is in flight as well (hand_lists.lua).
+-- What lies in hand lists is in flight as well (hand_lists.lua).  A resync counts as a beat (R8).
 -- Cost: O(units in flight + tokens held), both at most a few thousand.
 
 -- include parked
 -- include holds
 -- include hand_lists
 -- include unit
+-- include old_beat
 
 local record = redis.call('HGET', KEYS[1], ARGV[1])
 local epoch = record and string.match(record, '^%d+')
@@ -30,6 +32,7 @@ if not epoch or tonumber(epoch) < tonumber(ARGV[2]) or tonumber(epoch) >= tonumb
   return {'FENCED'}
 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[3] .. string.sub(record, #epoch + 1))
+renew_old_beat(KEYS[5], ARGV[1])
 take_over_all(KEYS[2])
 
 local held, strays = {}, {}

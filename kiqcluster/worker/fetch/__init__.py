@@ -7,6 +7,7 @@ coordinator          who takes, who waits, who flushes the next batch; no I/O, t
 locked_coordinator   the same for threads: the lock, and the condition that they wait on
 prefetch             how many units to reserve
 concurrency_limit    how many threads run units at once
+stalls               whether the process could run while units waited
 in_flight            the units that are held until Redis has their outcomes
 membership           who this process is in Redis, and whether it knows what it holds
 fencing              whether this process still holds what it runs

@@ -27,6 +27,7 @@ from kiqcluster.worker.fetch.concurrency_limit import WATCH_SECONDS, Concurrency
 from kiqcluster.worker.fetch.in_flight import InFlight
 from kiqcluster.worker.fetch.prefetch import MAX_QUEUES_AT_FULL_PACE, NO_UNITS, Prefetch, ReserveSize
 from kiqcluster.worker.fetch.queue_order import QueueOrder
+from kiqcluster.worker.fetch.stalls import StallDetector
 from kiqcluster.worker.fetch.wakeups import MAX_ARMED_QUEUES
 
 __all__ = ["BATCH_DELAY_SECONDS", "FetchCoordinator", "Mode"]
@@ -86,6 +87,7 @@ class FetchCoordinator:
         self.oldest_finished_at = 0.0  # monotonic seconds
         self.is_manager_notified = False  # the manager knows that something waits
         self.prefetch = Prefetch()
+        self._stalls = StallDetector(clock)
         self.limit = ConcurrencyLimit(takers, clock)
         self.is_crowded = False  # more takers run than the limit allows: whoever takes next waits
         self.is_watched = False  # a taker waits for WATCH_SECONDS, and then sees whether the others are blocked
@@ -233,6 +235,7 @@ class FetchCoordinator:
             return None, None
         self.is_manager_notified = True
         now = self._now()
+        self._stalls.check(now)
         if self._has_waited_too_long(now):
             self._in_flight.return_units(self.units)
             self.prefetch.penalize(long_running, now)
@@ -251,7 +254,7 @@ class FetchCoordinator:
 
     def _has_waited_too_long(self, now: float) -> bool:
         try:
-            return self.units[0].reserved_at <= now - MAX_UNIT_WAIT_SECONDS
+            return max(self.units[0].reserved_at, self._stalls.over_at) <= now - MAX_UNIT_WAIT_SECONDS
         except IndexError:  # processors have taken them meanwhile
             return False
 
@@ -372,6 +375,7 @@ class FetchCoordinator:
         ahead: nobody needs it yet.  Then it settles nothing unless it also reserves.
         """
         batch.started_at = self._now()
+        self._stalls.record(batch.started_at)
         batch.size, batch.limits = self._choose_limits(batch)
         if batch.limits is None and ahead:
             return False

@@ -373,6 +373,7 @@ class TestOverdue:
         stage.coordinator.set_demand(2)
         flush(stage, claimed(stage.coordinator))
         stage.clock.time += MAX_UNIT_WAIT_SECONDS
+        stage.clock.used += MAX_UNIT_WAIT_SECONDS
 
         batch, _ = stage.coordinator.check_overdue([QUEUE])
 
@@ -381,6 +382,21 @@ class TestOverdue:
         assert [type(each.outcome) for each in batch.settlements] == [Requeue] * 3
         assert not stage.coordinator.units
         assert stage.coordinator.prefetch.depth == 0
+
+    def test_a_wait_in_which_the_process_stood_still_does_not_count(self, stage: Stage) -> None:
+        stage.push(3)
+        stage.coordinator.set_demand(2)
+        flush(stage, claimed(stage.coordinator))
+        stage.clock.time += 2 * MAX_UNIT_WAIT_SECONDS
+
+        stage.coordinator.check_overdue([QUEUE])
+        is_kept = len(stage.coordinator.units) == 3
+        for _ in range(round(MAX_UNIT_WAIT_SECONDS / BATCH_DELAY_SECONDS) + 1):  # the manager comes in time
+            stage.clock.time += BATCH_DELAY_SECONDS
+            stage.coordinator.check_overdue([QUEUE])
+
+        assert is_kept
+        assert not stage.coordinator.units
 
     def test_a_batch_in_transit_that_nobody_needs_is_received_by_the_manager(self, stage: Stage) -> None:
         stage.push()

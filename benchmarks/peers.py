@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.server import free_port
 
-__all__ = ["PEERS", "REAL", "SPREAD", "Peer", "Shape"]
+__all__ = ["FEATURELESS", "GUARDED", "PEERS", "REAL", "SPREAD", "Peer", "Shape"]
 
 RUBY = Path(__file__).resolve().parent / "ruby"
 Command = list[str]
@@ -79,14 +79,14 @@ def bare_loop(shape: Shape) -> list[Command]:
     return [python("benchmarks.apps.bare")] * shape.processes
 
 
-def sidekiq(shape: Shape) -> list[Command]:
+def sidekiq(shape: Shape, file: str = "jobs.rb") -> list[Command]:
     program = shutil.which("sidekiq") or "sidekiq"
-    options = ["-r", str(RUBY / "jobs.rb"), "-c", str(shape.concurrency), "-q", "default", "-e", "production"]
+    options = ["-r", str(RUBY / file), "-c", str(shape.concurrency), "-q", "default", "-e", "production"]
     return [["env", f"BENCH_LOG_LEVEL={shape.log_level}", program, *options]] * shape.processes
 
 
-def dramatiq(shape: Shape) -> list[Command]:
-    return [python("dramatiq", "benchmarks.apps.dramatiq", "-p", shape.processes, "-t", shape.concurrency)]
+def dramatiq(shape: Shape, app: str = "dramatiq") -> list[Command]:
+    return [python("dramatiq", f"benchmarks.apps.{app}", "-p", shape.processes, "-t", shape.concurrency)]
 
 
 def huey(shape: Shape) -> list[Command]:
@@ -184,3 +184,15 @@ PEERS = {
         ),
     )
 }
+
+# Those that have guarantees to compare, with jobs that use them; and kiqcluster without the seams for them.
+GUARDED = {
+    "kiqcluster": replace(KIQCLUSTER, app="guarded", commands=partial(kiqcluster, app="guarded")),
+    "sidekiq": replace(
+        PEERS["sidekiq"],
+        commands=partial(sidekiq, file="guarded.rb"),
+        pusher=[*PEERS["sidekiq"].pusher, "guarded"],
+    ),
+    "dramatiq": replace(PEERS["dramatiq"], app="guarded_dramatiq", commands=partial(dramatiq, app="guarded_dramatiq")),
+}
+FEATURELESS = replace(KIQCLUSTER, app="featureless", commands=partial(kiqcluster, app="featureless"))

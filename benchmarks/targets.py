@@ -95,6 +95,11 @@ TARGETS = (
     Target("kill", "seconds until all are back", ours("kill", "back"), 1, is_ceiling=True),
     Target("fairness", "p99 wait of a short job, ms", ours("fairness", "p99"), 250, is_ceiling=True, form=".0f"),
     Target("fairness", "worst wait of a short job, ms", ours("fairness", "worst"), 1_000, is_ceiling=True, form=".0f"),
+    Target("guarantees", "jobs/s of a job without any ÷ without the seams", ours("guarantees", "kept"), 0.9),
+    # No issue names these: the least that somebody expects who comes from Ruby.
+    Target("guarantees", "until_executed, jobs/s ÷ Sidekiq's", over("guarantees", "once", "sidekiq"), 1),
+    Target("guarantees", "concurrency limit, jobs/s ÷ Sidekiq's", over("guarantees", "limited", "sidekiq"), 1),
+    Target("guarantees", "rate limit, jobs/s ÷ Sidekiq's", over("guarantees", "rated", "sidekiq"), 1),
     # "Stays flat" is the issue's word; the number is ours.
     Target("growth", "cost per job in a deep queue ÷ short", ours("growth", "depth"), 1.2, is_ceiling=True),
     Target("growth", "cost per job in 1 000 queues ÷ one", ours("growth", "queues"), 1.2, is_ceiling=True),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks import conduct, throughput
 from benchmarks.fleet import FLEET_SIZES, fleet
+from benchmarks.guarantees import guarantees
 from benchmarks.measure import FULL, Figures, Scale
 from benchmarks.peers import PEERS, Peer
 from benchmarks.stage import Stage
@@ -43,6 +44,15 @@ def columns(form: str, **headings: str) -> tuple[Column, ...]:
 def waits(form: str) -> tuple[Column, ...]:
     """Return the columns of what measure.quantiles returns."""
     return tuple(Column(name, name, form) for name in ("p50", "p95", "p99", "worst"))
+
+
+def with_share(**headings: str) -> tuple[Column, ...]:
+    """Return for each figure a column of it, and one of its share of the plain one."""
+    return tuple(
+        column
+        for figure, heading in headings.items()
+        for column in (Column(figure, heading, WHOLE), Column(f"{figure}_kept", "÷", ".2f"))
+    )
 
 
 RATE = Column("rate", "jobs/s", WHOLE)
@@ -141,6 +151,23 @@ WORKLOADS = {
             depth=f"first tenth of a queue of {FULL.depth:,} / last",
             queues=f"{throughput.SPREAD_QUEUES:,} queues / 1",
             classes=f"{throughput.SPREAD_CLASSES} classes / 1",
+        ),
+    ),
+    "guarantees": Workload(
+        "No-op jobs with a guarantee, jobs/s and ÷ the plain one",
+        guarantees,
+        ("kiqcluster", "sidekiq", "dramatiq"),
+        (
+            *columns(WHOLE, plain="plain"),
+            *columns(".2f", kept="÷ without the seams"),
+            *with_share(
+                once="until_executed",
+                once_starting="until_executing",
+                limited="concurrency limit",
+                rated="rate limit",
+                everything="all of them",
+            ),
+            *columns(WHOLE, push="pushes/s, plain", push_once="pushes/s, until_executed"),
         ),
     ),
     "fleet": Workload(

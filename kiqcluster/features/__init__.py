@@ -7,5 +7,6 @@ size_limiter   large arguments: reported, compressed or refused; below the stack
 strikes        `kiqctl strike`: an operator defers or drops some jobs for a while
 rate_limits    `rate_limit`: at most so many starts in a period
 concurrency_limit   `concurrency_limit`: at most so many jobs of a class or key run at once
+context        who enqueued a job and for which request; direct calls of the client, beside the stacks
 deduplication  equal pushes are dropped while a job waits or runs; equal jobs run one after the other
 """

@@ -8,26 +8,27 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple, Protocol, TypeVar, Unpack
 
+from kiqcluster.clock import Clock, SystemClock
+from kiqcluster.config import CodeSettings, Config
 from kiqcluster.errors import ApplicationError, StoreError
 from kiqcluster.ipc.exits import exit_process
 from kiqcluster.ipc.forks import exit_forked_children
 from kiqcluster.middleware import Chain
 from kiqcluster.process import config_sources
-from kiqcluster.process.clock import Clock, SystemClock
-from kiqcluster.process.config import CodeSettings, Config
 from kiqcluster.process.events import Events, Hooks
 from kiqcluster.process.in_force import InForce
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Effect, Interrupted, Outcome, Requeue
-from kiqcluster.sidekiq.payload import VERSION, Jid, Payload
+from kiqcluster.sidekiq.payload import CATTR, CORRELATION_ID, LOCALE, META, VERSION, Jid, Payload
+from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store, is_outage
 
 __all__ = [
@@ -77,6 +78,7 @@ class JobContext:
     _identity: str = ""
     _is_fenced: Callable[[str], bool] = _not_fenced
     is_asked_to_stop: bool = False
+    passed_on: Mapping[str, JSON] | None = field(default=None, repr=False)  # kept by features/context
 
     @property
     def jid(self) -> str:
@@ -86,6 +88,29 @@ class JobContext:
     def version(self) -> int:
         """The version of the class that enqueued the job (option `version`), 0 where that declared none."""
         return version_of(self.payload)
+
+    @property
+    def correlation_id(self) -> str | None:
+        """The id of the request that led to this job (application_context), or None."""
+        value = self.payload.get(CORRELATION_ID)
+        return value if isinstance(value, str) else None
+
+    @property
+    def meta(self) -> dict[str, JSON]:
+        """What is known of the caller (application_context, GitLab's `meta.*`): `meta["caller_id"]`; {} if nothing."""
+        return {key.removeprefix(META): value for key, value in self.payload.items() if key.startswith(META)}
+
+    @property
+    def locale(self) -> str | None:
+        """The locale of the caller (Sidekiq's I18n middleware), or None."""
+        value = self.payload.get(LOCALE)
+        return value if isinstance(value, str) else None
+
+    @property
+    def cattr(self) -> dict[str, JSON]:
+        """The caller's CurrentAttributes in Ruby, {} for none; those of further classes: `payload["cattr_1"]`, …"""
+        value = self.payload.get(CATTR)
+        return value if isinstance(value, dict) else {}
 
     @property
     def stopping(self) -> bool:
@@ -160,7 +185,7 @@ class Delivery(Protocol):
 class Run:
     """The argument of server middleware: a job about to run.
 
-    job: its registered definition (application/registry.Definition).  instance: the object that performs it, None for a
+    job: its registered definition (kiqcluster.registry.Definition).  instance: the object that performs it, None for a
     function.
     effects: rows of settle's table, written in the same step as the run's outcome, whatever the outcome is.
     identity, token: the unit's holder in Redis and its place there; keys of state that must end with the holder.

@@ -29,11 +29,15 @@ from kiqcluster.sidekiq.conversions import conversion
 from kiqcluster.sidekiq.ruby_json import JSON
 
 __all__ = [
+    "CATTR",
+    "CORRELATION_ID",
     "IDEMPOTENCY_KEY",
     "INVALID_PAYLOAD",
+    "LOCALE",
     "MALFORMED",
     "MAX_EPOCH_SECONDS",
     "MAX_NESTING",
+    "META",
     "VERSION",
     "WRAPPERS",
     "Jid",
@@ -69,6 +73,8 @@ INVALID_PAYLOAD = "Kiqcluster::InvalidPayload"  # class of an entry that keeps b
 WRAPPERS = ("ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper", "Sidekiq::ActiveJob::Wrapper")  # to 7, from 8
 VERSION = "version"  # key of the version of the arguments (GitLab)
 IDEMPOTENCY_KEY = "idempotency_key"  # names the lock of a deduplicated job (GitLab's)
+CORRELATION_ID, META = "correlation_id", "meta."  # keys of the context (GitLab's): of a request; before other facts
+LOCALE, CATTR = "locale", "cattr"  # keys of Sidekiq's middleware for I18n and CurrentAttributes; also cattr_1, …
 MALFORMED = "kiq_malformed"  # key of the values that a Ruby page cannot show
 MAX_BACKTRACE_BYTES = 10_000_000  # of an unpacked backtrace: any process may have stored it
 GROUP_SYNTAX = frozenset(" ,=*")  # characters with a meaning in a queue group (queue_groups.py)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from kiqcluster import Job, current_job, job
+from kiqcluster import Client, Job, current_job, job
 from kiqcluster.process.runtime import current_setup
 
 MAX_HOLD_SECONDS = 4  # below the time-out of a Redis call
@@ -27,6 +27,18 @@ def fragile(*args: Any) -> None:
     if not store.call("EXISTS", "mended"):
         raise ValueError("broken in Python ✗")
     store.call("RPUSH", "echoes", json.dumps({"by": "python", "jid": jid(), "args": args}))
+
+
+@job(name="Relay")
+def relay(fails: bool, queue: str = "ruby") -> None:
+    """Says what it knows of its caller, and enqueues a job of Ruby's; may fail until the key `mended` exists."""
+    running, store = current_job(), current_setup().current_store()
+    assert running is not None
+    if fails and not store.call("EXISTS", "mended"):
+        raise ValueError("broken in Python ✗")
+    facts = {"locale": running.locale, "cattr": running.cattr, "correlation_id": running.correlation_id}
+    store.call("RPUSH", "echoes", json.dumps({"by": "python", "jid": running.jid, **facts}))
+    Client().push({"class": "Tell", "args": [], "queue": queue})
 
 
 @job(retry=5)

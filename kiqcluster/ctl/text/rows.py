@@ -27,9 +27,10 @@ from kiqcluster.ctl.text.tables import (
     text_column,
     truncate,
 )
+from kiqcluster.features.context import CALLER_ID
 from kiqcluster.features.expiry import EXPIRY
 from kiqcluster.features.versions import DEFERRED_BY_VERSION
-from kiqcluster.sidekiq.payload import VERSION, seconds
+from kiqcluster.sidekiq.payload import CORRELATION_ID, VERSION, seconds
 
 __all__ = [
     "BUSY_COLUMNS",
@@ -140,6 +141,7 @@ def details(record: object) -> list[str] | None:
         "jid": job.jid,
         "queue": job.queue,
         "when": format_time(job.score) if isinstance(job, SortedEntry) else "",
+        "caller": _caller(job),
         "created": format_time(job.created_at),
         "expires": format_time(seconds(job[EXPIRY])),
         "failed": format_time(job.failed_at),
@@ -150,6 +152,11 @@ def details(record: object) -> list[str] | None:
     }
     lines = [f"{name:<8} {words}" for name, words in facts.items() if words not in ("", NO_VALUE)]
     return [*lines, *(f"         {line}" for line in job.error_backtrace)]
+
+
+def _caller(job: JobRecord) -> str:
+    """Return who enqueued a job and for which request, as far as its payload says so."""
+    return " ".join(clean(word) for key in (CALLER_ID, CORRELATION_ID) if isinstance(word := job[key], str))
 
 
 def arguments(job: JobRecord) -> str:

@@ -18,12 +18,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from threading import Condition, Event, get_ident
 
-from kiqcluster.process.clock import Clock
+from kiqcluster.clock import Clock
 from kiqcluster.process.events import Events
-from kiqcluster.process.logs.handlers import encoded, put, record_of_dropped
-from kiqcluster.process.logs.log import DoneLine, Shortcut
+from kiqcluster.process.log import DoneLine, Shortcut
+from kiqcluster.process.log_handlers import encoded, put, record_of_dropped
 from kiqcluster.process.service import Service
-from kiqcluster.sidekiq.payload import Payload
+from kiqcluster.sidekiq.payload import CORRELATION_ID, Payload
 
 __all__ = ["MAX_WAITING_LINES", "JobLog"]
 
@@ -64,7 +64,8 @@ class JobLog(Service):
         if shortcut is None or type(jid) is not str or not shortcut.is_open():
             self._events.emit("job_done", elapsed=elapsed)
         elif shortcut.wants(payload.get("log_level")) and (len(self._lines) < MAX_WAITING_LINES or self._has_room()):
-            self._lines.append((self._clock.now(), get_ident(), jid, name, queue, elapsed))
+            request = payload.get(CORRELATION_ID)
+            self._lines.append((self._clock.now(), get_ident(), jid, name, queue, elapsed, request))
             if not self._is_notified:  # looked at after the line is there: see _take
                 self._is_notified = True
                 self._has_lines.set()

@@ -21,7 +21,8 @@ from functools import partial
 from itertools import repeat
 from typing import Any, TypeVar
 
-from kiqcluster.application.registry import Definition, current_registry
+from kiqcluster.clock import SystemClock
+from kiqcluster.config import MIN_LIMITED_BYTES
 from kiqcluster.errors import (
     InvalidArguments,
     InvalidPush,
@@ -33,11 +34,11 @@ from kiqcluster.errors import (
     UsageError,
 )
 from kiqcluster.features import expiry, size_limiter
+from kiqcluster.features.context import with_context
 from kiqcluster.features.stacks import current_stacks
-from kiqcluster.process.clock import SystemClock
-from kiqcluster.process.config import MIN_LIMITED_BYTES
 from kiqcluster.process.durations import due_at
 from kiqcluster.process.runtime import VIA, Push, Ready, Setup, current_setup
+from kiqcluster.registry import Definition, current_registry
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.active_job import unwrapped
 from kiqcluster.sidekiq.payload import (
@@ -146,7 +147,7 @@ class Client:
             name, options, envelop = definition.enveloping(options, self._clock.now())
             arguments = envelop(arguments)
         due = None if at is None else _due(at, self._clock.now())
-        ready = self._prepare(name, options, arguments, due, jid, definition)
+        ready = self._prepare(name, with_context(options), arguments, due, jid, definition)
         if ready is None:
             return None
         return self._write([ready], wait_replicas).get(ready.jid, ready.jid)
@@ -179,6 +180,7 @@ class Client:
         if definition is not None and definition.enveloped is not None:
             name, options, envelop = definition.enveloping(options, self._clock.now())
             lists = _each(lists, envelop)
+        options = with_context(options)
         jobs: Sequence[Ready | None] | None = None
         if not current_stacks().client_of(definition) and expiry.EXPIRES_IN not in options:
             jobs = self._prepare_alike(name, options, lists, times, definition)

@@ -15,10 +15,10 @@ from typing import Any, TextIO
 import pytest
 
 import kiqcluster
+from kiqcluster.process import log
 from kiqcluster.process.events import Events
-from kiqcluster.process.logs import log
-from kiqcluster.process.logs.log import DoneLine, JsonFormatter, PrettyFormatter
-from kiqcluster.process.logs.wording import WORDING
+from kiqcluster.process.log import DoneLine, JsonFormatter, PrettyFormatter
+from kiqcluster.process.log_wording import WORDING
 from kiqcluster.process.runtime import CURRENT_JOB, JobContext
 from kiqcluster.sidekiq import ruby_json
 
@@ -114,7 +114,7 @@ class TestJson:
             line = JsonFormatter().format(record(message=huge, event_fields=fields))
         finally:
             CURRENT_JOB.reset(token)
-        (done,) = JsonFormatter().done([(1_795_168_740.5, 4_711, huge, huge, huge, 0.5)])
+        (done,) = JsonFormatter().done([(1_795_168_740.5, 4_711, huge, huge, huge, 0.5, huge)])
 
         assert len(line) < 150_000
         assert len(done) < 1_000
@@ -152,7 +152,7 @@ class TestPretty:
             line = PrettyFormatter(coloured=False).format(record())
         finally:
             CURRENT_JOB.reset(token)
-        (done,) = PrettyFormatter(coloured=False).done([(1_795_168_740.5, 4_711, jid, name, "mails", 0.5)])
+        (done,) = PrettyFormatter(coloured=False).done([(1_795_168_740.5, 4_711, jid, name, "mails", 0.5, None)])
 
         for each in (line, done):
             assert each.isprintable()
@@ -203,16 +203,17 @@ class TestConfigure:
 class TestDone:
     """What is said once per job is formatted many at a time; the lines must be those that a record would have made."""
 
-    LINE = (1_795_168_740.5, 4_711, "a" * 24, "Acme::Mail", "mails", 12.345678)
+    LINE = (1_795_168_740.5, 4_711, "a" * 24, "Acme::Mail", "mails", 12.345678, None)
     ODD = ("", 'a"b\\', "two\nlines", "é", "\ud800", "\x00", "²", "%s {} %")
 
     @staticmethod
     def by_record(formatter: logging.Formatter, line: DoneLine) -> str:
         """Return what the formatter makes of the event that the job emits."""
-        ended, thread, jid, name, queue, elapsed = line
+        ended, thread, jid, name, queue, elapsed, request = line
         made = record(f"done in {elapsed:.3f} s", event_fields={"event": "job_done", "elapsed": elapsed})
         made.created, made.thread = ended, thread
-        token = CURRENT_JOB.set(JobContext({"jid": jid}, queue, name, threading.Event()))
+        payload = {"jid": jid, "correlation_id": request}
+        token = CURRENT_JOB.set(JobContext(payload, queue, name, threading.Event()))
         try:
             return formatter.format(made)
         finally:
@@ -224,7 +225,7 @@ class TestDone:
     def test_a_line_is_what_the_record_would_have_made(self, formatter: JsonFormatter | PrettyFormatter) -> None:
         assert formatter.done([self.LINE]) == [self.by_record(formatter, self.LINE)]
 
-    @pytest.mark.parametrize("place", [2, 3, 4], ids=["jid", "class", "queue"])
+    @pytest.mark.parametrize("place", [2, 3, 4, 6], ids=["jid", "class", "queue", "correlation_id"])
     @pytest.mark.parametrize("odd", ODD)
     def test_odd_names_make_the_same_line_too(self, place: int, odd: str) -> None:
         line: Any = (*self.LINE[:place], odd, *self.LINE[place + 1 :])
@@ -234,7 +235,7 @@ class TestDone:
 
     @pytest.mark.parametrize("elapsed", [0.0, 2.5e-06, 4e-07, 0.00012, 59.9999996, 86_400.125])
     def test_elapsed_is_a_number_to_the_microsecond(self, elapsed: float) -> None:
-        (text,) = JsonFormatter().done([(*self.LINE[:5], elapsed)])
+        (text,) = JsonFormatter().done([(*self.LINE[:5], elapsed, None)])
 
         assert json.loads(text)["elapsed"] == pytest.approx(elapsed, abs=5.1e-07)
 
@@ -365,7 +366,7 @@ def test_every_event_brings_the_fields_that_its_words_need() -> None:
 
 def test_every_wording_belongs_to_an_event() -> None:
     package = "".join(
-        path.read_text() for path in Path(kiqcluster.__file__).parent.rglob("*.py") if path.name != "wording.py"
+        path.read_text() for path in Path(kiqcluster.__file__).parent.rglob("*.py") if path.name != "log_wording.py"
     )
 
     assert [event for event in WORDING if f'"{event}"' not in package] == []

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from kiqcluster.errors import ExitCode, UsageError
-from kiqcluster.process.config import (
+from kiqcluster.config import (
     STOP_GRACE_SECONDS,
     CodeSettings,
     Config,
@@ -18,6 +17,7 @@ from kiqcluster.process.config import (
     parse_listen,
     settings,
 )
+from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.process.config_sources import load, load_part, missing_section, with_configured
 
 Loader = Callable[..., tuple[Config, Origins]]

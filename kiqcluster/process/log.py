@@ -17,11 +17,11 @@ from itertools import islice
 from math import isfinite
 from typing import TextIO
 
+from kiqcluster.config import has_colours
 from kiqcluster.ipc.stdio import clean
-from kiqcluster.process.config import has_colours
 from kiqcluster.process.events import Events, Fields
-from kiqcluster.process.logs.handlers import LineHandler, has_descriptor
-from kiqcluster.process.logs.wording import WORDING
+from kiqcluster.process.log_handlers import LineHandler, has_descriptor
+from kiqcluster.process.log_wording import WORDING
 from kiqcluster.process.runtime import current_job
 from kiqcluster.sidekiq import ruby_json
 
@@ -42,8 +42,9 @@ MAX_TEXT_CHARACTERS = 16_384  # of any other field, and of the message
 MAX_ITEMS = 1_000  # of a field that is a list or an object
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
-# A finished job whose line is not written yet: epoch seconds of its end, thread, jid, class, queue, seconds it ran.
-DoneLine = tuple[float, int, str, str, str, float]
+# A finished job whose line is not written yet: epoch seconds of its end, thread, jid, class, queue, seconds it ran, and
+# its correlation_id, which is text if the job has one.
+DoneLine = tuple[float, int, str, str, str, float, object]
 
 
 class JobLevel(logging.Filter):
@@ -91,12 +92,12 @@ class PrettyFormatter(logging.Formatter):
         start, end = (f"\x1b[{self.COLOURS[logging.INFO]}m", "\x1b[0m") if self._coloured else ("", "")
         return [
             f"{start}{_time(ended)} {pid} info [{_shown(name)} {_shown(jid)}] done in {elapsed:.3f} s{end}"
-            for ended, _, jid, name, _, elapsed in lines
+            for ended, _, jid, name, _, elapsed, _ in lines
         ]
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: ts, pid, tid, lvl, msg, ctx (jid, class, queue), event and its fields."""
+    """One JSON object a line: ts, pid, tid, lvl, msg, ctx (jid, class, queue), correlation_id, event and its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         job = current_job()
@@ -109,6 +110,8 @@ class JsonFormatter(logging.Formatter):
         }
         if job is not None:
             line["ctx"] = {"jid": _word(job.jid), "class": _word(job.name), "queue": _word(job.queue)}
+            if job.correlation_id is not None:
+                line["correlation_id"] = _word(job.correlation_id)
         fields = getattr(record, "event_fields", None)
         if fields:
             line["msg"] = _without_fields(str(line["msg"]), fields)
@@ -120,9 +123,9 @@ class JsonFormatter(logging.Formatter):
         pid = os.getpid()
         return [
             f'{{"ts":"{_time(ended)}","pid":{pid},"tid":"{tid(thread)}","lvl":"INFO","msg":"done in {elapsed:.3f} s",'
-            f'"ctx":{{"jid":{_quoted(_word(jid))},{_kind(name, queue)}}},'
+            f'"ctx":{{"jid":{_quoted(_word(jid))},{_kind(name, queue)}}},{_correlation(request)}'
             f'"event":"job_done","elapsed":{elapsed:.6f}}}'
-            for ended, thread, jid, name, queue, elapsed in lines
+            for ended, thread, jid, name, queue, elapsed, request in lines
         ]
 
 
@@ -263,6 +266,11 @@ def tid(thread: int) -> str:
 def _kind(name: str, queue: str) -> str:
     """Return class and queue as members of a JSON object."""
     return f'"class":{_quoted(_word(name))},"queue":{_quoted(_word(queue))}'
+
+
+def _correlation(request: object) -> str:
+    """Return correlation_id as a member of a JSON object; nothing where it is not text."""
+    return f'"correlation_id":{_quoted(_word(request))},' if isinstance(request, str) else ""
 
 
 def _shown(text: str) -> str:

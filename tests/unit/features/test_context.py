@@ -1,0 +1,241 @@
+"""Context: which keys a push gets from its caller, and what a job passes on."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from typing import Any
+
+import pytest
+
+from kiqcluster import Client, application_context, current_context, current_job, job
+from kiqcluster.errors import UsageError
+from kiqcluster.process.runtime import CURRENT_JOB, JobContext, Setup
+from kiqcluster.registry import Registry
+from kiqcluster.sidekiq.outcome import Deferred, Done, Retry
+from kiqcluster.sidekiq.ruby_json import decode
+from kiqcluster.testing import inline
+from tests.unit.features.test_size_limiter import Written
+from tests.unit.worker.run.test_execution import Worker, fail
+
+CATTR = {"user": {"_aj_globalid": "gid://shop/User/7"}, "tenant": "x"}
+REQUEST = {"correlation_id": "r-1", "meta.caller_id": "POST /orders", "meta.user": "ann"}
+FROM_RUBY = {"correlation_id": "r-1", "locale": "de", "cattr": CATTR, "cattr_1": {"zone": "Bern"}}
+
+
+@pytest.fixture
+def worker(setup: Setup, registry: Registry) -> Worker:
+    return Worker(setup, registry)
+
+
+@pytest.fixture
+def written(setup: Setup) -> Written:
+    setup.delivery = written = Written()
+    return written
+
+
+@pytest.fixture
+def mail(registry: Registry) -> Any:
+    @job
+    def mail(number: int) -> None: ...
+
+    return mail
+
+
+def context_of(payload: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys of a payload that are about its caller."""
+    ordinary = {"retry", "queue", "args", "class", "jid", "created_at", "enqueued_at"}
+    return {key: value for key, value in payload.items() if key not in ordinary}
+
+
+class TestPush:
+    def test_without_context_a_payload_is_as_ever(self, mail: Any, written: Written) -> None:
+        mail.perform_async(1)
+        mail.perform_bulk([[1]])
+
+        assert [context_of(each) for each in written.payloads()] == [{}, {}]
+
+    def test_all_pushes_of_a_block_have_its_facts(self, mail: Any, written: Written) -> None:
+        with application_context(correlation_id="r-1", caller_id="POST /orders", user="ann"):
+            mail.perform_async(1)
+            mail.perform_in(60, 1)
+            mail.perform_bulk([[1], [2]])
+            Client().push({"class": "Ruby::Job", "args": []})
+            Client().push_bulk({"class": "Ruby::Job", "args": [[]]})
+        mail.perform_async(2)
+
+        *inside, outside = map(context_of, written.payloads())
+        assert inside == [{**REQUEST, "meta.root_caller_id": "POST /orders"}] * 6
+        assert outside == {}
+
+    def test_ruby_finds_retry_and_queue_first_and_the_times_last(self, mail: Any, written: Written) -> None:
+        with application_context(correlation_id="r-1"):
+            mail.perform_async(1)
+            mail.perform_bulk([[1]])
+
+        order = ["retry", "queue", "correlation_id", "args", "class", "jid", "created_at", "enqueued_at"]
+        assert [list(each) for each in written.payloads()] == [order, order]
+
+    def test_a_key_that_the_push_names_itself_stays(self, written: Written) -> None:
+        with application_context(correlation_id="r-1", locale="de", user="ann"):
+            Client().push({"class": "X", "args": [], "locale": "fr", "meta.user": "bob"})
+
+        (payload,) = written.payloads()
+        assert (payload["locale"], payload["meta.user"], payload["correlation_id"]) == ("fr", "bob", "r-1")
+
+    def test_an_outermost_block_makes_a_correlation_id_and_an_inner_one_keeps_it(
+        self, mail: Any, written: Written
+    ) -> None:
+        with application_context(user="ann") as outer, application_context(step=2, user=None) as inner:
+            mail.perform_async(1)
+        with application_context() as other:
+            pass
+
+        (payload,) = written.payloads()
+        assert context_of(payload) == dict(inner) == {"correlation_id": outer["correlation_id"], "meta.step": 2}
+        assert len(outer["correlation_id"]) == 32
+        assert other["correlation_id"] != outer["correlation_id"]
+
+    def test_the_first_caller_stays_the_root(self) -> None:
+        with application_context(caller_id="POST /orders"), application_context(caller_id="Invoices.close") as keys:
+            assert (keys["meta.caller_id"], keys["meta.root_caller_id"]) == ("Invoices.close", "POST /orders")
+
+    def test_a_block_that_ends_by_an_error_ends(self) -> None:
+        with pytest.raises(KeyError), application_context(user="ann"):
+            raise KeyError
+        assert current_context() == {}
+
+    def test_each_context_of_variables_has_its_own(self, mail: Any, written: Written) -> None:
+        with application_context(user="ann"):
+            other = contextvars.Context().run(current_context)
+            thread = threading.Thread(target=mail.perform_async, args=[1])
+            thread.start()
+            thread.join()
+
+        assert (other, context_of(written.payloads()[0])) == ({}, {})
+
+    def test_what_comes_from_a_header_is_cut_and_made_text(self) -> None:
+        with application_context(correlation_id="x" * 9_999, agent="\ud800") as keys:
+            assert (keys["correlation_id"], keys["meta.agent"]) == ("x" * 255, "?")
+
+    @pytest.mark.parametrize(
+        "facts", [{"user": ["ann"]}, {"user": float("nan")}, {"cattr": [1]}, {"cattr": {"at": object()}}]
+    )
+    def test_what_is_no_fact_is_refused(self, facts: Any) -> None:
+        with pytest.raises(UsageError, match=r"application_context\("), application_context(**facts):
+            raise AssertionError("entered")
+
+
+class TestJob:
+    """What a job reads of its caller, and passes on."""
+
+    @pytest.fixture
+    def parent(self, mail: Any) -> list[JobContext]:
+        """A job that enqueues others; what it was told."""
+        told: list[JobContext] = []
+
+        @job
+        def parent() -> None:
+            running = current_job()
+            assert running is not None
+            told.append(running)
+            mail.perform_async(1)
+            mail.perform_bulk([[1]])
+
+        return told
+
+    def test_what_its_caller_said_goes_on_with_the_job_as_the_caller(
+        self, worker: Worker, written: Written, parent: list[JobContext]
+    ) -> None:
+        assert worker.run("parent", **REQUEST) == Done()
+
+        expected = {**REQUEST, "meta.caller_id": "parent", "meta.root_caller_id": "POST /orders"}
+        assert [context_of(each) for each in written.payloads()] == [expected] * 2
+
+    def test_grandchildren_keep_the_root(self, worker: Worker, written: Written, parent: list[JobContext]) -> None:
+        worker.run("parent", **REQUEST)
+        worker.run("parent", **context_of(written.payloads()[0]))
+
+        grandchild = written.payloads()[2]
+        assert (grandchild["meta.caller_id"], grandchild["meta.root_caller_id"]) == ("parent", "POST /orders")
+
+    def test_locale_and_attributes_of_a_ruby_caller_go_on(
+        self, worker: Worker, written: Written, parent: list[JobContext]
+    ) -> None:
+        worker.run("parent", **FROM_RUBY)
+
+        own = {"meta.caller_id": "parent", "meta.root_caller_id": "parent"}
+        assert [context_of(each) for each in written.payloads()] == [{**FROM_RUBY, **own}] * 2
+
+    def test_only_of_a_context_the_caller_is_named(
+        self, worker: Worker, written: Written, parent: list[JobContext]
+    ) -> None:
+        worker.run("parent")
+        worker.run("parent", locale="de", tags=["x"], version=0, backtrace=True)
+
+        without, *_, with_locale = map(context_of, written.payloads())
+        assert (without, with_locale) == ({}, {"locale": "de"})
+
+    @pytest.mark.parametrize(
+        "keys", [{"correlation_id": 7}, {"locale": ["de"]}, {"cattr": "x"}, {"cattr_1": None}, {"meta.user": {}}]
+    )
+    def test_values_that_are_of_no_use_stay_behind(
+        self, worker: Worker, written: Written, parent: list[JobContext], keys: dict[str, Any]
+    ) -> None:
+        assert worker.run("parent", **keys) == Done()
+
+        assert [context_of(each) for each in written.payloads()] == [{}, {}]
+        (told,) = parent
+        assert (told.correlation_id, told.locale, told.cattr) == (None, None, {})
+
+    def test_it_reads_what_its_caller_said(self, worker: Worker, written: Written, parent: list[JobContext]) -> None:
+        worker.run("parent", **FROM_RUBY, **{"meta.user": "ann"})
+        worker.run("parent")
+
+        told, bare = parent
+        assert (told.correlation_id, told.locale, told.meta, told.cattr) == ("r-1", "de", {"user": "ann"}, CATTR)
+        assert (bare.correlation_id, bare.locale, bare.meta, bare.cattr) == (None, None, {}, {})
+
+    def test_a_block_inside_of_a_job_adds_to_it(self, worker: Worker, written: Written, mail: Any) -> None:
+        @job
+        def closing() -> None:
+            with application_context(user="bob", locale="en"):
+                mail.perform_async(1)
+            mail.perform_async(2)
+
+        worker.run("closing", **REQUEST, locale="de")
+
+        inside, outside = map(context_of, written.payloads())
+        assert (inside["meta.user"], inside["locale"], inside["meta.caller_id"]) == ("bob", "en", "closing")
+        assert (outside["meta.user"], outside["locale"]) == ("ann", "de")
+
+    def test_a_job_that_runs_inside_of_a_block_has_its_own(self, setup: Setup, registry: Registry) -> None:
+        seen: list[dict[str, Any]] = []
+        job(name="leaf")(lambda: seen.append(current_context()))
+        with inline(), application_context(correlation_id="r-1", caller_id="POST /orders"):
+            Client().push({"class": "leaf", "args": []})
+
+        assert seen[0]["meta.caller_id"] == "leaf"
+        assert seen[0]["meta.root_caller_id"] == "POST /orders"
+
+    @pytest.mark.parametrize("run", [{"name": "broken"}, {"name": "Newcomer"}])
+    def test_a_retry_and_a_deferral_keep_all_keys(self, worker: Worker, run: dict[str, Any]) -> None:
+        job(name="broken")(fail)
+
+        outcome = worker.run(**run, **FROM_RUBY, **{"meta.user": "ann"})
+
+        assert isinstance(outcome, Retry | Deferred)
+        assert decode(outcome.payload).items() >= {**FROM_RUBY, "meta.user": "ann"}.items()
+
+    def test_what_it_passes_on_is_looked_for_once(self, written: Written, mail: Any) -> None:
+        context = JobContext({"correlation_id": "r-1"}, "default", "mail", threading.Event())
+        token = CURRENT_JOB.set(context)
+        try:
+            mail.perform_async(1)
+            kept = context.passed_on
+            mail.perform_async(2)
+        finally:
+            CURRENT_JOB.reset(token)
+
+        assert kept is not None
+        assert context.passed_on is kept

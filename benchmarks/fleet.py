@@ -39,8 +39,8 @@ from random import Random
 from benchmarks.measure import Figures, Scale
 from benchmarks.peers import Peer
 from benchmarks.stage import ROOT, Failed, Stage
-from kiqcluster.clock import SystemClock
 from kiqcluster.control.process_registry import prune
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.sidekiq.keys import HEARTBEAT_TTL_SECONDS, Keys
 from kiqcluster.store import Store
 from kiqcluster.store.engine import MAX_NAMES, Engine

@@ -26,8 +26,8 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
-from kiqcluster.clock import SystemClock
 from kiqcluster.ipc.frames import Channel
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.events import Events
 from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.tallies import Tally

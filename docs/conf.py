@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kiqcluster.version import VERSION
+from kiqcluster.process.version import VERSION
 
 project = "kiqcluster"
 release = version = VERSION

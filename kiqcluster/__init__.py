@@ -5,14 +5,14 @@ Everything public is named here; ARCHITECTURE.md says where the rest lives.
 """
 
 from kiqcluster import limits
-from kiqcluster.client import Client
+from kiqcluster.client.client import Client
 from kiqcluster.errors import Interrupted, KiqError, RetryError
 from kiqcluster.features.context import application_context, current_context
 from kiqcluster.job import DISCARD, KILL, Job, job
 from kiqcluster.process.runtime import JobContext, Push, Run, current_job, current_setup
+from kiqcluster.process.version import __version__
 from kiqcluster.sidekiq.outcome import Outcome
 from kiqcluster.store import Store
-from kiqcluster.version import __version__
 
 __all__ = [
     "DISCARD",

@@ -17,16 +17,18 @@ from typing import Any, TypeVar, get_type_hints
 
 import click
 
-from kiqcluster import config as configuration
-from kiqcluster.clock import RunningClock
-from kiqcluster.config import Config, Origins
 from kiqcluster.errors import ExitCode, KiqError, UsageError
 from kiqcluster.ipc import local_http, stdio
-from kiqcluster.process import config_sources, log
+from kiqcluster.process import config as configuration
+from kiqcluster.process import config_sources
+from kiqcluster.process.clock import RunningClock
+from kiqcluster.process.config import Config, Origins
 from kiqcluster.process.console import run_command
 from kiqcluster.process.events import Events
-from kiqcluster.process.log_handlers import DroppingHandler
+from kiqcluster.process.logs import log
+from kiqcluster.process.logs.handlers import DroppingHandler
 from kiqcluster.process.runtime import exit_process
+from kiqcluster.process.version import VERSION
 from kiqcluster.sidekiq.queue_groups import Group
 from kiqcluster.store import embedded
 from kiqcluster.supervisor import catalogue
@@ -35,7 +37,6 @@ from kiqcluster.supervisor.cluster import expansion
 from kiqcluster.supervisor.configuration import ReadConfig
 from kiqcluster.supervisor.spawner import SpawnSpec
 from kiqcluster.supervisor.supervisor import Supervisor
-from kiqcluster.version import VERSION
 from kiqcluster.worker.child import ChildSpec, run_child
 
 __all__ = ["main"]

@@ -4,8 +4,8 @@ class Thumbnail(Job, queue="images", retry=5):         @job(queue="mailers", nam
     def perform(self, path: str, width: int): ...      def welcome(user_id: int): ...
 
 Both forms create a Definition in the registry and an Enqueuer with the verbs.  Both keep the signature, so mypy
-checks calls; the lists of perform_bulk are checked at run time.  OPTIONS (options.py) is the one table of options;
-features add rows.
+checks calls; the lists of perform_bulk are checked at run time.  OPTIONS (application/options.py) is the one table of
+options; features add rows.
 Counterpart: sidekiq job.rb.
 """
 
@@ -17,10 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
-from kiqcluster.client import Client
-from kiqcluster.clock import SystemClock
-from kiqcluster.errors import InvalidPush, JobDefinitionError
-from kiqcluster.options import (
+from kiqcluster.application.options import (
     OPTIONS,
     JobOptions,
     PushOptions,
@@ -29,9 +26,12 @@ from kiqcluster.options import (
     check_options,
     under_own_names,
 )
+from kiqcluster.application.registry import BY_KEYWORD, Definition, current_registry
+from kiqcluster.client.client import Client
+from kiqcluster.errors import InvalidPush, JobDefinitionError
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.durations import due_at
 from kiqcluster.process.runtime import Run, current_setup
-from kiqcluster.registry import BY_KEYWORD, Definition, current_registry
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.outcome import Outcome
 from kiqcluster.sidekiq.payload import Jid, check_queue_name

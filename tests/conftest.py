@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from kiqcluster.application.registry import Registry, using_registry
 from kiqcluster.process.runtime import Setup, using_setup
-from kiqcluster.registry import Registry, using_registry
 from kiqcluster.store import Store
 from tests.kit import RedisServer, require, unavailable
 from tests.stage import Stage

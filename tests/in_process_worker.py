@@ -9,12 +9,12 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from kiqcluster.clock import SystemClock
-from kiqcluster.config import Config
+from kiqcluster.application.registry import Registry
+from kiqcluster.process.clock import SystemClock
+from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import Runtime, Setup
-from kiqcluster.registry import Registry
 from kiqcluster.sidekiq.outcome import Outcome
 from kiqcluster.store import Store
 from kiqcluster.store.engine import Engine

@@ -15,8 +15,8 @@ from textwrap import dedent
 from typing import Any
 
 from kiqcluster import Client
-from kiqcluster.config import Config
 from kiqcluster.control import process_registry
+from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kiqcluster.clock import Clock, SystemClock
+from kiqcluster.process.clock import Clock, SystemClock
 from kiqcluster.process.runtime import VIA, current_setup
 from kiqcluster.store import Store
 

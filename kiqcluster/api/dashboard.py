@@ -18,10 +18,10 @@ from kiqcluster.api.processes import read_commands as work_commands
 from kiqcluster.api.queues import QueueSummary, read_summary, summary_commands
 from kiqcluster.api.records import JobRecord
 from kiqcluster.api.sets import DeadSet, RetrySet, ScheduledSet, SortedEntry
-from kiqcluster.clock import Clock
 from kiqcluster.control import process_registry
 from kiqcluster.control.process_registry import Cluster, RegisteredProcess
 from kiqcluster.errors import RedisRefused
+from kiqcluster.process.clock import Clock
 from kiqcluster.store import Store
 from kiqcluster.store.wire import Command
 

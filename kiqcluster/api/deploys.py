@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from kiqcluster.api._store import CLOCK, store_in_force
-from kiqcluster.clock import Clock
 from kiqcluster.errors import StoreError, UsageError
+from kiqcluster.process.clock import Clock
 from kiqcluster.store import Store
 
 __all__ = ["Mark", "mark", "marks"]

@@ -20,8 +20,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from kiqcluster.api._store import CLOCK, store_in_force
-from kiqcluster.clock import Clock
 from kiqcluster.errors import UsageError
+from kiqcluster.process.clock import Clock
 from kiqcluster.process.tallies import EXECUTION_BUCKETS
 from kiqcluster.store import Store
 from kiqcluster.store.wire import Command

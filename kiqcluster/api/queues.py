@@ -15,9 +15,9 @@ from math import inf
 from kiqcluster.api._pages import MAX_PAGE_BYTES, MAX_PAGE_JOBS, Order, Placed, batches, page_size, walk_queue
 from kiqcluster.api._store import CLOCK, store_in_force
 from kiqcluster.api.records import JobRecord, is_verbatim, renamed
-from kiqcluster.clock import Clock
 from kiqcluster.control import process_registry
 from kiqcluster.errors import StoreError, UsageError
+from kiqcluster.process.clock import Clock
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.payload import check_queue_name, new_jid
 from kiqcluster.store import Store

@@ -13,11 +13,11 @@ from datetime import UTC, datetime, timedelta
 from kiqcluster.api._pages import MAX_PAGE_JOBS, Order, batches, read_entries, walk_set
 from kiqcluster.api._store import CLOCK, store_in_force
 from kiqcluster.api.records import JobRecord, is_verbatim, renamed
-from kiqcluster.clock import Clock
+from kiqcluster.client.reenqueue import DEFAULT_QUEUE, added, retried
 from kiqcluster.errors import JobKilled, MalformedPayload, RedisRefused, ReplyLost, StoreError, UsageError
+from kiqcluster.process.clock import Clock
 from kiqcluster.process.durations import due_at
 from kiqcluster.process.runtime import current_setup
-from kiqcluster.reenqueue import DEFAULT_QUEUE, added, retried
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.payload import Payload, check_queue_name, presentable, wrap
 from kiqcluster.sidekiq.ruby_json import JSON

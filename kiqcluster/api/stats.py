@@ -11,8 +11,8 @@ from typing import Any
 
 from kiqcluster.api._store import CLOCK, store_in_force
 from kiqcluster.api.records import JobRecord
-from kiqcluster.clock import Clock
 from kiqcluster.errors import StoreError, UsageError
+from kiqcluster.process.clock import Clock
 from kiqcluster.store import Store
 from kiqcluster.store.wire import Command
 

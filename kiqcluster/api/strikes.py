@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kiqcluster.api._store import CLOCK, store_in_force
-from kiqcluster.clock import Clock
 from kiqcluster.errors import UsageError
 from kiqcluster.features.strikes import ACTIONS, MAX_STRIKES, Strike
+from kiqcluster.process.clock import Clock
 from kiqcluster.process.durations import MAX_DURATION_SECONDS
 from kiqcluster.store import Store
 

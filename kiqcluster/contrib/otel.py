@@ -21,10 +21,10 @@ from typing import Any, Literal, get_args
 from kiqcluster.errors import Interrupted, UsageError
 from kiqcluster.process.runtime import Push, Run, current_setup
 from kiqcluster.process.service import Service
+from kiqcluster.process.version import __version__
 from kiqcluster.sidekiq.outcome import Outcome
 from kiqcluster.sidekiq.payload import Payload, seconds
 from kiqcluster.sidekiq.ruby_json import is_unicode
-from kiqcluster.version import __version__
 
 try:
     from opentelemetry import propagate, trace

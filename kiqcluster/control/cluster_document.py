@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
-from kiqcluster.clock import SystemClock
 from kiqcluster.control.process_registry import Cluster, RegisteredProcess
+from kiqcluster.process.clock import SystemClock
 
 __all__ = [
     "ClusterStatus",

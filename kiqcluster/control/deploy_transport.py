@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from kiqcluster.clock import SystemClock
-from kiqcluster.config import Config
 from kiqcluster.control.cluster_document import ClusterStatus
 from kiqcluster.control.control_messages import Message
 from kiqcluster.control.deploy_lock import DeployLock
@@ -21,6 +19,8 @@ from kiqcluster.control.transports import Answer, NoSuchProcess
 from kiqcluster.control.waiting import NEVER_SET, POLL_SECONDS
 from kiqcluster.errors import KiqError, StoreError
 from kiqcluster.process import config_sources
+from kiqcluster.process.clock import SystemClock
+from kiqcluster.process.config import Config
 from kiqcluster.store import Store, is_outage
 
 __all__ = ["DeployTransport", "LocalSockets"]

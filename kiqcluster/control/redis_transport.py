@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from kiqcluster.clock import SystemClock
 from kiqcluster.control.cluster_document import ClusterStatus, status_from_redis, status_of_process
 from kiqcluster.control.control_messages import Message, is_unread, send, withdraw
 from kiqcluster.control.process_registry import (
@@ -24,6 +23,7 @@ from kiqcluster.control.process_registry import (
 from kiqcluster.control.transports import Answer, NoSuchProcess
 from kiqcluster.control.waiting import NEVER_SET, POLL_SECONDS
 from kiqcluster.errors import StoreError
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.store import Store, is_outage
 
 __all__ = [

@@ -9,12 +9,12 @@ from math import inf
 from typing import Any
 from urllib.parse import urlencode
 
-from kiqcluster.clock import SystemClock
 from kiqcluster.control.cluster_document import ClusterStatus, process_rows, read_number, status_from_http
 from kiqcluster.control.control_messages import Message
 from kiqcluster.control.transports import Answer, NoSuchProcess
 from kiqcluster.errors import KiqError, UsageError
 from kiqcluster.ipc import local_http
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.sidekiq import ruby_json
 
 __all__ = ["RunningJob", "SocketTransport"]

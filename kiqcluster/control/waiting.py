@@ -11,10 +11,10 @@ from math import inf
 from threading import Event
 from typing import Any
 
-from kiqcluster.clock import Clock, SystemClock
 from kiqcluster.control.cluster_document import ClusterStatus
 from kiqcluster.control.transports import Transport
 from kiqcluster.errors import StoreError
+from kiqcluster.process.clock import Clock, SystemClock
 from kiqcluster.process.durations import show_duration
 from kiqcluster.store import is_outage
 

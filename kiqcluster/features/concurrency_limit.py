@@ -24,9 +24,9 @@ from hashlib import sha1
 from math import ceil
 from typing import Any
 
+from kiqcluster.application.registry import ENVELOPE, Definition, current_registry
 from kiqcluster.errors import UsageError
 from kiqcluster.process.runtime import JobEnd, Run
-from kiqcluster.registry import ENVELOPE, Definition, current_registry
 from kiqcluster.sidekiq import active_job
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.ruby_json import JSON

@@ -26,12 +26,12 @@ from hashlib import sha256
 from math import ceil
 from typing import Any
 
-from kiqcluster.clock import SystemClock
+from kiqcluster.application.options import CLAIMING, EXCLUSIVE, NO_STRATEGY, UNTIL_START
+from kiqcluster.application.registry import Definition, current_registry
 from kiqcluster.features.expiry import EXPIRES_IN, EXPIRY
-from kiqcluster.options import CLAIMING, EXCLUSIVE, NO_STRATEGY, UNTIL_START
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.durations import due_at
 from kiqcluster.process.runtime import JobEnd, Push, Run
-from kiqcluster.registry import Definition, current_registry
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.active_job import deserialized, unwrapped
 from kiqcluster.sidekiq.keys import Keys

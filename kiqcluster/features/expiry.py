@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kiqcluster.clock import SystemClock
+from kiqcluster.application.options import OPTIONS
+from kiqcluster.application.registry import Definition
 from kiqcluster.errors import InvalidPush
-from kiqcluster.options import OPTIONS
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import JobEnd, Push, Run
-from kiqcluster.registry import Definition
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.payload import Payload, seconds, stamp
 from kiqcluster.store.units import BeginVerdict

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kiqcluster.application.registry import Definition
 from kiqcluster.limits import DEFERRED_BY, RateLimit
 from kiqcluster.process.runtime import JobEnd, Run
-from kiqcluster.registry import Definition
 from kiqcluster.sidekiq.outcome import Effect
 
 __all__ = ["RateLimits"]

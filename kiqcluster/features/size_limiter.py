@@ -21,10 +21,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kiqcluster.config import Config
+from kiqcluster.application.registry import Definition
 from kiqcluster.errors import ExceedLimitError, PayloadDecompressionError
+from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import Setup
-from kiqcluster.registry import Definition
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.compression import (
     COMPRESSED,

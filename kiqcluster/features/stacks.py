@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from kiqcluster.application.registry import Definition
 from kiqcluster.features.concurrency_limit import ConcurrencyLimits
 from kiqcluster.features.deduplication import ClientDeduplication, ServerDeduplication
 from kiqcluster.features.expiry import Expiry
@@ -23,7 +24,6 @@ from kiqcluster.features.strikes import STRIKES
 from kiqcluster.features.versions import VersionCheck
 from kiqcluster.process.in_force import InForce
 from kiqcluster.process.runtime import JobEnd, Push, Run
-from kiqcluster.registry import Definition
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.payload import Payload
 from kiqcluster.store.units import BeginVerdict

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kiqcluster.clock import Clock, SystemClock
+from kiqcluster.application.registry import Definition
+from kiqcluster.process.clock import Clock, SystemClock
 from kiqcluster.process.runtime import JobEnd, Run
-from kiqcluster.registry import Definition
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.outcome import Deferred, Dropped, Effect
 from kiqcluster.sidekiq.payload import Payload

@@ -15,8 +15,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
+from kiqcluster.application.registry import Definition
 from kiqcluster.process.runtime import JobEnd, Run, version_of
-from kiqcluster.registry import Definition
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.payload import VERSION, Payload
 from kiqcluster.store.units import BeginVerdict

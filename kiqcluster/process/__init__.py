@@ -4,8 +4,9 @@ Read in this order:
 runtime          Setup (declarations of the application), Runtime (shared objects of a worker), the context of a job
 in_force         a value of the whole process that tests replace
 events           events with fields, and the hooks of the application
-log              log lines from events; log_wording: their levels and texts; log_handlers: the output of lines
-config_sources   where the values of settings come from: flags, environment, files
+logs/            log lines from events, their texts, and the output of lines
+config           declares each setting once; config_sources: flags, environment and files give the values
+clock            the time, which code receives as an argument; version: alone in a file, for the build
 service          a thread that can be stopped and waited for
 signal_pipe      signals as bytes in a pipe, for a main loop
 tallies          counters of the processors of a worker; metrics: the series of its jobs

@@ -19,8 +19,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from kiqcluster.config import Config, Origins, check, settings
 from kiqcluster.errors import UsageError
+from kiqcluster.process.config import Config, Origins, check, settings
 from kiqcluster.process.durations import parse_duration
 
 __all__ = ["check_configurable", "load", "load_part", "missing_section", "with_configured"]

@@ -1,6 +1,6 @@
 """Events: a bus that passes the events of a process to listeners.
 
-Loops emit events with fields and carry no log text; log_wording.py has the texts.  Tests wait for them.  The lifecycle
+Loops emit events with fields and carry no log text; logs/wording.py has the texts.  Tests wait for them.  The lifecycle
 events (LIFECYCLE) are also for applications: `@on("startup")`.
 """
 

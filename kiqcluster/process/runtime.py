@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple, Protocol, TypeVar, Unpack
 
-from kiqcluster.clock import Clock, SystemClock
-from kiqcluster.config import CodeSettings, Config
 from kiqcluster.errors import ApplicationError, StoreError
 from kiqcluster.ipc.exits import exit_process
 from kiqcluster.ipc.forks import exit_forked_children
 from kiqcluster.middleware import Chain
 from kiqcluster.process import config_sources
+from kiqcluster.process.clock import Clock, SystemClock
+from kiqcluster.process.config import CodeSettings, Config
 from kiqcluster.process.events import Events, Hooks
 from kiqcluster.process.in_force import InForce
 from kiqcluster.sidekiq import ruby_json
@@ -185,7 +185,7 @@ class Delivery(Protocol):
 class Run:
     """The argument of server middleware: a job about to run.
 
-    job: its registered definition (kiqcluster.registry.Definition).  instance: the object that performs it, None for a
+    job: its registered definition (application/registry.Definition).  instance: the object that performs it, None for a
     function.
     effects: rows of settle's table, written in the same step as the run's outcome, whatever the outcome is.
     identity, token: the unit's holder in Redis and its place there; keys of state that must end with the holder.

@@ -7,7 +7,7 @@ for Redis Cluster).  A shard with a prefix is not compatible with Ruby, because 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 __all__ = [
     "FORMAT_VERSION",
@@ -16,6 +16,7 @@ __all__ = [
     "ROLLUP_TTL_SECONDS",
     "STAT_TTL_SECONDS",
     "Keys",
+    "utc_date",
 ]
 
 FORMAT_VERSION = 2  # of the keys below `kiq:`; format 1 kept beats as numbers in a hash (ADR 15)
@@ -23,6 +24,11 @@ HEARTBEAT_TTL_SECONDS = 60  # of `<identity>` and `<identity>:work` after their 
 STAT_TTL_SECONDS = 157_680_000  # of a day's counters: 5 years (sidekiq launcher.rb)
 MINUTE_TTL_SECONDS = 28_800  # of a minute's executions and histograms (sidekiq metrics/tracking.rb)
 ROLLUP_TTL_SECONDS = 259_200  # of ten minutes' executions (same, since 8.0)
+
+
+def utc_date(now: float) -> str:
+    """Return the UTC date of an epoch second as YYYY-MM-DD, as in the keys of a day's counters."""
+    return datetime.fromtimestamp(now, UTC).date().isoformat()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ import re
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
+from time import monotonic
 from typing import Any, NoReturn
 
 import redis
@@ -28,7 +29,6 @@ from redis.connection import Connection as TcpConnection
 from redis.connection import SSLConnection
 from redis.retry import Retry
 
-from kiqcluster.clock import SystemClock
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
 from kiqcluster.ipc.forks import hold_forks
 from kiqcluster.store.address import PRIMARY_ONLY, Node, Place
@@ -92,7 +92,7 @@ class Connection:
             self.close()  # an exception interrupted the previous exchange; its replies must not be taken for ours
         wire = self._ready()
         if self._total != inf:
-            wire.deadline = SystemClock.monotonic() + self._total
+            wire.deadline = monotonic() + self._total
         self._begun = wire, len(commands)
         try:
             wire.write(packed)
@@ -116,7 +116,7 @@ class Connection:
             raise
         if any(map(says_no_primary, replies)):
             self.close()
-        self._trusted_until = SystemClock.monotonic() + self._trust
+        self._trusted_until = monotonic() + self._trust
         return replies
 
     def _lose(self, error: Exception) -> NoReturn:
@@ -192,7 +192,7 @@ class Connection:
 
     def _ready(self) -> Wire:
         wire = self._wire
-        if wire is not None and self._trusted_until <= SystemClock.monotonic() and wire.has_input():
+        if wire is not None and self._trusted_until <= monotonic() and wire.has_input():
             self.close()  # readable without a request: the server closed it, or replies do not match requests
             wire = None
         if wire is None:

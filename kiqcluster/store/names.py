@@ -13,12 +13,11 @@ import os
 import socket
 import threading
 from collections.abc import Sequence
+from time import monotonic
 from typing import Any
 
 from redis.connection import Connection as TcpConnection
 from redis.connection import SSLConnection
-
-from kiqcluster.clock import SystemClock
 
 __all__ = ["TIMED_CLASSES", "TimedConnection", "TimedSSLConnection"]
 
@@ -90,14 +89,14 @@ class TimedConnection(TcpConnection):
 
     def _connect(self) -> socket.socket:
         seconds = float(self.socket_connect_timeout or DEFAULT_TIMEOUT_SECONDS)
-        deadline = SystemClock.monotonic() + seconds
+        deadline = monotonic() + seconds
         failure: OSError = OSError("the look-up found no address")
         for family, kind, protocol, _, address in addresses(self.host, self.port, seconds):
             sock = socket.socket(family, kind, protocol)
             try:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._keep_alive(sock)
-                sock.settimeout(max(0.001, deadline - SystemClock.monotonic()))
+                sock.settimeout(max(0.001, deadline - monotonic()))
                 sock.connect(address)
                 sock.settimeout(self.socket_timeout)
             except OSError as error:

@@ -7,9 +7,8 @@ from dataclasses import replace
 from hashlib import sha1
 from typing import Any
 
-from kiqcluster.clock import utc_date
 from kiqcluster.errors import RedisRefused
-from kiqcluster.sidekiq.keys import STAT_TTL_SECONDS, Keys
+from kiqcluster.sidekiq.keys import STAT_TTL_SECONDS, Keys, utc_date
 from kiqcluster.sidekiq.outcome import (
     Dead,
     Deferred,

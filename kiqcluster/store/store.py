@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from math import inf
+from time import monotonic
 from types import TracebackType
 from weakref import WeakSet
 
-from kiqcluster.clock import SystemClock
 from kiqcluster.errors import RedisRefused
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.store.address import Node, Service, masked, parse_address
@@ -168,7 +168,7 @@ class Store:
 
         The store lends the connection used last first, so connections that only a peak needed stay unused.
         """
-        unused_since = SystemClock.monotonic() - seconds
+        unused_since = monotonic() - seconds
         for _ in range(len(self._free)):
             try:
                 connection = self._free.popleft()

@@ -17,12 +17,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from ssl import SSLWantReadError
+from time import monotonic
 from typing import Any
 
 import hiredis
 import redis
 
-from kiqcluster.clock import SystemClock
 from kiqcluster.errors import RedisRefused, StoreError
 
 __all__ = [
@@ -111,7 +111,7 @@ class Wire:
         if len(packed) <= MAX_WRITE_BYTES:
             self._socket.sendall(packed)
             return
-        rest, begun_at = memoryview(packed), SystemClock.monotonic()
+        rest, begun_at = memoryview(packed), monotonic()
         while rest:
             self._check_deadline()
             check_pace(len(packed) - len(rest), begun_at)
@@ -132,7 +132,7 @@ class Wire:
                 arrived, begun_at = 0, 0.0
                 continue
             if arrived:
-                begun_at = begun_at or SystemClock.monotonic()
+                begun_at = begun_at or monotonic()
                 check_pace(arrived, begun_at)
             arrived += self._feed()
         return replies
@@ -172,7 +172,7 @@ class Wire:
         return before - self._unsent >= max(1.0, min(enough, before))
 
     def _check_deadline(self) -> None:
-        if SystemClock.monotonic() > self.deadline:
+        if monotonic() > self.deadline:
             raise TimeoutError("it took too long")
 
     @contextmanager
@@ -187,7 +187,7 @@ class Wire:
 
 def check_pace(count: int, begun_at: float) -> None:
     """Raise TimeoutError when `count` bytes since `begun_at` (monotonic seconds) are too few."""
-    seconds = SystemClock.monotonic() - begun_at
+    seconds = monotonic() - begun_at
     if seconds > SLOW_TRANSFER_SECONDS and count < MIN_BYTES_PER_SECOND * seconds:
         raise TimeoutError(f"too slow: {count} bytes in {seconds:.0f} s")
 

@@ -18,17 +18,17 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kiqcluster import application
-from kiqcluster.clock import Clock
-from kiqcluster.config import Config
+from kiqcluster.application import loading
 from kiqcluster.errors import ApplicationError, ExitCode, KiqError, UsageError
 from kiqcluster.ipc.frames import Channel
 from kiqcluster.ipc.thread_stacks import ThreadStacks
+from kiqcluster.process.clock import Clock
+from kiqcluster.process.config import Config
+from kiqcluster.process.version import VERSION
 from kiqcluster.sidekiq.selectors import JobAttributes, attributes_of
 from kiqcluster.supervisor.cluster.child import Death
 from kiqcluster.supervisor.fork import fork_with_socket
 from kiqcluster.supervisor.preflight import Known, Preflight, PreflightReport
-from kiqcluster.version import VERSION
 
 __all__ = ["Catalogue", "CatalogueChild", "CatalogueQuery", "StartPreflight", "Superseded", "ask"]
 
@@ -306,8 +306,8 @@ def _describe_application(
         preflight = start_preflight()
         os.chdir(directory)
     try:
-        application.load(config.require, directory, logical)
-        jobs = application.describe(config.require)
+        loading.load(config.require, directory, logical)
+        jobs = loading.describe(config.require)
     except KiqError as error:
         channel.send("catalogue", error=str(error))
         _flush(channel)

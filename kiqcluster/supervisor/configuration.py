@@ -15,11 +15,12 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kiqcluster.clock import Clock
-from kiqcluster.config import Config
 from kiqcluster.control.orders import AlreadyLogged
 from kiqcluster.errors import KiqError, UsageError
+from kiqcluster.process.clock import Clock
+from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
+from kiqcluster.process.version import VERSION
 from kiqcluster.sidekiq.queue_groups import Group
 from kiqcluster.supervisor.catalogue import Catalogue, CatalogueQuery, StartPreflight, Superseded
 from kiqcluster.supervisor.cluster.expansion import SlotPlan, plan_slots, setting_warnings
@@ -29,7 +30,6 @@ from kiqcluster.supervisor.cluster.state import ClusterState, ReloadReport
 from kiqcluster.supervisor.preflight import PreflightReport, ReadConfig, prepare
 from kiqcluster.supervisor.processes import ProcessManager
 from kiqcluster.supervisor.release_paths import Release, ReleasePaths
-from kiqcluster.version import VERSION
 
 __all__ = ["ClusterConfiguration", "ReadConfig"]
 

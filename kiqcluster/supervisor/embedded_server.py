@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from kiqcluster.clock import Clock
 from kiqcluster.errors import ExitCode, UsageError
+from kiqcluster.process.clock import Clock
 from kiqcluster.process.events import Events
 from kiqcluster.store import embedded
 from kiqcluster.supervisor.cluster.child import Death

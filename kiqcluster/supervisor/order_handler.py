@@ -13,10 +13,10 @@ import secrets
 import sys
 from collections.abc import Mapping
 
-from kiqcluster.clock import Clock
-from kiqcluster.config import STOP_GRACE_SECONDS
 from kiqcluster.control.orders import BY_SIGNAL, AlreadyLogged, Order, parse_order
 from kiqcluster.errors import UsageError
+from kiqcluster.process.clock import Clock
+from kiqcluster.process.config import STOP_GRACE_SECONDS
 from kiqcluster.process.events import Events
 from kiqcluster.supervisor.cluster.state import ClusterState
 from kiqcluster.supervisor.configuration import ClusterConfiguration

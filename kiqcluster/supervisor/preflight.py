@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kiqcluster.config import Config
 from kiqcluster.errors import KiqError
+from kiqcluster.process.config import Config
 from kiqcluster.sidekiq.queue_groups import Group
 from kiqcluster.sidekiq.selectors import JobAttributes
 from kiqcluster.supervisor.cluster.expansion import plan_slots

@@ -19,11 +19,11 @@ from collections.abc import Iterator, Mapping
 from math import inf
 from random import Random
 
-from kiqcluster.clock import Clock
-from kiqcluster.config import STOP_GRACE_SECONDS, Config
 from kiqcluster.errors import ApplicationError
 from kiqcluster.ipc.frames import Frame
 from kiqcluster.ipc.running_jobs import RunningJob
+from kiqcluster.process.clock import Clock
+from kiqcluster.process.config import STOP_GRACE_SECONDS, Config
 from kiqcluster.process.events import Events
 from kiqcluster.supervisor.cluster import respawn
 from kiqcluster.supervisor.cluster.child import Child, Death, restart_reason

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kiqcluster.clock import Clock
+from kiqcluster.process.clock import Clock
+from kiqcluster.process.version import VERSION
 from kiqcluster.supervisor.cluster.child import Child
 from kiqcluster.supervisor.cluster.slots import Slot
 from kiqcluster.supervisor.cluster.state import ClusterState
 from kiqcluster.supervisor.processes import ProcessManager
-from kiqcluster.version import VERSION
 
 __all__ = ["Publisher"]
 

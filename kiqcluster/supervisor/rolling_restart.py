@@ -22,8 +22,8 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
-from kiqcluster.clock import Clock
 from kiqcluster.errors import ApplicationError, KiqError
+from kiqcluster.process.clock import Clock
 from kiqcluster.process.events import Events
 from kiqcluster.supervisor.catalogue import Catalogue, CatalogueQuery, Superseded
 from kiqcluster.supervisor.cluster.child import Child

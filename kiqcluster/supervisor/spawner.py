@@ -13,11 +13,11 @@ from math import inf
 from pathlib import Path
 from random import Random
 
-from kiqcluster.clock import Clock
-from kiqcluster.config import Config
 from kiqcluster.ipc.frames import Channel
 from kiqcluster.ipc.running_jobs import RunningJobs
 from kiqcluster.ipc.thread_stacks import ThreadStacks
+from kiqcluster.process.clock import Clock
+from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.supervisor.cluster.child import Child, LastBeat, Responses
 from kiqcluster.supervisor.cluster.expansion import SlotPlan

@@ -24,11 +24,11 @@ from collections.abc import Callable, MutableMapping, Sequence
 from math import inf
 from random import Random
 
-from kiqcluster import application
-from kiqcluster.clock import RunningClock, SystemClock
-from kiqcluster.config import Config
+from kiqcluster.application import loading
 from kiqcluster.errors import ApplicationError, ExitCode, KiqError
 from kiqcluster.ipc import forks
+from kiqcluster.process.clock import RunningClock, SystemClock
+from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.sidekiq.queue_groups import Group
 from kiqcluster.supervisor.catalogue import CatalogueQuery
@@ -200,7 +200,7 @@ class Supervisor(ProcessObserver):
 
     def _preload(self) -> None:
         """Import the application here, so that workers share its memory.  Raises ApplicationError."""
-        application.load(self._config.require, self._releases.enter_newest(), self._config.known_directory())
+        loading.load(self._config.require, self._releases.enter_newest(), self._config.known_directory())
         self._releases.preloaded()
         self._inbox.install()  # again: the application may have set handlers of its own
         threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]

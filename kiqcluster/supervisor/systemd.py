@@ -17,7 +17,7 @@ import socket
 from collections.abc import Mapping, MutableMapping
 from math import ceil, inf
 
-from kiqcluster.clock import Clock
+from kiqcluster.process.clock import Clock
 from kiqcluster.supervisor.cluster.state import ClusterState
 
 __all__ = ["SystemdNotifier", "status_line", "unknown_limit"]

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
-from kiqcluster.clock import SystemClock
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.service import Service
 from kiqcluster.testing.server import free_port
 from kiqcluster.testing.waiting import DEFAULT_TIMEOUT_SECONDS

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from kiqcluster.application.registry import Registry, current_registry, using_registry
 from kiqcluster.process.events import LIFECYCLE
 from kiqcluster.process.runtime import Setup, current_setup
-from kiqcluster.registry import Registry, current_registry, using_registry
 
 __all__ = ["forgetting_declarations", "forgetting_local_jobs"]
 

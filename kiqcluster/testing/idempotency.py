@@ -11,7 +11,7 @@ from functools import partial
 from pprint import pformat
 from typing import Any
 
-from kiqcluster.client import Client
+from kiqcluster.client.client import Client
 from kiqcluster.job import Enqueuer, Job
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.testing.memory import Fake

@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from kiqcluster.api.records import JobRecord
-from kiqcluster.clock import SystemClock
+from kiqcluster.application.registry import Definition, current_registry
 from kiqcluster.errors import CannotDeserialize, InvalidArguments, UsageError
 from kiqcluster.job import Enqueuer, Job
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.durations import due_at
-from kiqcluster.registry import Definition, current_registry
 from kiqcluster.sidekiq.active_job import deserialized, unwrapped
 from kiqcluster.sidekiq.outcome import Outcome
 from kiqcluster.sidekiq.payload import Payload

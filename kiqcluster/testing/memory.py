@@ -18,11 +18,11 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from kiqcluster.clock import SystemClock
+from kiqcluster.application.registry import current_registry
+from kiqcluster.client.reenqueue import enqueued
 from kiqcluster.errors import UsageError
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import Ready, current_setup
-from kiqcluster.reenqueue import enqueued
-from kiqcluster.registry import current_registry
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Interrupted, Outcome, Requeue, Retry
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store

@@ -14,12 +14,12 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Generic, TypeVar
 
+from kiqcluster.application.registry import current_registry
 from kiqcluster.errors import RetryError
 from kiqcluster.process.events import Events
 from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import Runtime, current_setup
 from kiqcluster.process.service import Service
-from kiqcluster.registry import current_registry
 from kiqcluster.sidekiq.outcome import Outcome
 from kiqcluster.store.units import Unit
 from kiqcluster.worker.run.execution import Execution

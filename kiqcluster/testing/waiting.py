@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from kiqcluster.clock import SystemClock
+from kiqcluster.process.clock import SystemClock
 
 __all__ = ["DEFAULT_TIMEOUT_SECONDS", "wait_until"]
 

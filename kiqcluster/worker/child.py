@@ -24,20 +24,20 @@ from math import inf
 from pathlib import Path
 from random import Random
 
-from kiqcluster import application
-from kiqcluster.clock import SystemClock
-from kiqcluster.config import STOP_GRACE_SECONDS, Config, Origins
+from kiqcluster.application import loading
+from kiqcluster.application.registry import current_registry
 from kiqcluster.control.control_messages import Message
 from kiqcluster.errors import ExitCode, KiqError
 from kiqcluster.ipc import forks
 from kiqcluster.ipc.frames import Channel, Frame
 from kiqcluster.ipc.running_jobs import RunningJobs
-from kiqcluster.process import log
+from kiqcluster.process.clock import SystemClock
+from kiqcluster.process.config import STOP_GRACE_SECONDS, Config, Origins
 from kiqcluster.process.config_sources import with_configured
 from kiqcluster.process.events import Events
+from kiqcluster.process.logs import log
 from kiqcluster.process.runtime import Runtime, current_setup
 from kiqcluster.process.service import thread_stacks
-from kiqcluster.registry import current_registry
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.queue_groups import Group
 from kiqcluster.store import Store
@@ -189,7 +189,7 @@ class Child:
         setup = current_setup()
         setup.config = spec.config
         if not spec.config.preload:  # the supervisor has done it; a function that is called twice sets up all twice
-            application.load(spec.config.require, spec.directory, spec.config.known_directory())
+            loading.load(spec.config.require, spec.directory, spec.config.known_directory())
         self._inbox.trap()
         self._alarm = make_alarm(self._supervisor)
         config = setup.config = with_configured(spec.config, spec.origins, setup.settings)

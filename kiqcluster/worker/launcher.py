@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from threading import Event
 from typing import Any
 
+from kiqcluster.application.registry import Registry
 from kiqcluster.control.control_messages import Message
 from kiqcluster.errors import RedisRefused, StoreError
 from kiqcluster.features.stacks import current_stacks
@@ -24,7 +25,6 @@ from kiqcluster.features.strikes import STRIKES
 from kiqcluster.ipc.running_jobs import RunningJobs
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.process.service import Service
-from kiqcluster.registry import Registry
 from kiqcluster.sidekiq.outcome import Deferred, Retry
 from kiqcluster.sidekiq.payload import peek
 from kiqcluster.sidekiq.queue_groups import Group

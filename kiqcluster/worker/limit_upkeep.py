@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kiqcluster.application.options import EXCLUSIVE
+from kiqcluster.application.registry import Registry
 from kiqcluster.errors import StoreError
 from kiqcluster.features.concurrency_limit import FLEET, OPTION, limit_of
 from kiqcluster.features.deduplication import ONE_AT_A_TIME
-from kiqcluster.options import EXCLUSIVE
 from kiqcluster.process.runtime import Runtime
-from kiqcluster.registry import Registry
 from kiqcluster.store.entry_moves import Move
 from kiqcluster.store.parking import name_of, override_of, parked_sets, send_lines
 from kiqcluster.worker.poller import DueSource

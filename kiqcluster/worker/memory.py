@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kiqcluster.clock import Clock
-from kiqcluster.config import Config
+from kiqcluster.process.clock import Clock
+from kiqcluster.process.config import Config
 
 __all__ = ["MemoryProbe"]
 

@@ -25,11 +25,11 @@ from functools import partial
 from math import inf
 from random import Random
 
+from kiqcluster.client.reenqueue import DEFAULT_QUEUE, enqueued
 from kiqcluster.errors import MalformedPayload, RedisRefused, StoreError
 from kiqcluster.ipc.forks import exit_forked_children
 from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.process.service import Service
-from kiqcluster.reenqueue import DEFAULT_QUEUE, enqueued
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.payload import read, wrap
 from kiqcluster.store.engine import REFUSED_ENTRY_DELAY_SECONDS, Engine

@@ -12,14 +12,14 @@ from typing import Any
 
 import psutil
 
-from kiqcluster.clock import Clock
 from kiqcluster.control.process_registry import CLUSTER_FIELD, SUPERVISOR_FIELD
+from kiqcluster.process.clock import Clock
+from kiqcluster.process.version import VERSION
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.payload import peek, shown
 from kiqcluster.sidekiq.queue_groups import Mode
 from kiqcluster.store.wire import Command
-from kiqcluster.version import VERSION
 from kiqcluster.worker.run.job_run import JobRun
 
 __all__ = ["MAX_SHOWN_BYTES", "MAX_SHOWN_QUEUES", "ProcessEntry", "Status", "withdrawal"]

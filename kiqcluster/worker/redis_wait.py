@@ -11,9 +11,9 @@ import socket
 from collections.abc import Callable
 from typing import TypeVar
 
-from kiqcluster.clock import Clock
 from kiqcluster.errors import RedisRefused, StoreError
 from kiqcluster.ipc.frames import Channel
+from kiqcluster.process.clock import Clock
 from kiqcluster.process.events import Events
 from kiqcluster.store import Store, is_outage, risks
 from kiqcluster.store.commands import check_commands

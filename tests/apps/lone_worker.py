@@ -8,10 +8,10 @@ from __future__ import annotations
 import socket
 import sys
 
-from kiqcluster.config import Config
 from kiqcluster.ipc.exits import exit_process
 from kiqcluster.ipc.running_jobs import RunningJobs
-from kiqcluster.process import log
+from kiqcluster.process.config import Config
+from kiqcluster.process.logs import log
 from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.worker.child import ChildSpec, run_child
 

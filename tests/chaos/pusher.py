@@ -8,8 +8,8 @@ from random import Random
 from typing import Any
 
 from kiqcluster import Client
-from kiqcluster.config import Config
 from kiqcluster.errors import NotReplicated, RedisRefused, RedisUnavailable, ReplyLost, StoreError
+from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import Setup
 from kiqcluster.store import Store
 from tests.chaos.ledger import Ledger

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kiqcluster.registry import Registry, using_registry
+from kiqcluster.application.registry import Registry, using_registry
 from tests.chaos.scale import FULL, sized
 from tests.chaos.stage import ChaosStage
 from tests.kit import wait_until

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from kiqcluster import Client, client
-from kiqcluster.config import Config
+from kiqcluster import Client
+from kiqcluster.client import client
 from kiqcluster.errors import InvalidPush, ReplyLost
+from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import Setup
 from kiqcluster.store import Store
 from tests.chaos.scale import sized

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from kiqcluster.config import STOP_GRACE_SECONDS
+from kiqcluster.process.config import STOP_GRACE_SECONDS
 from kiqcluster.process.config_sources import load
 from tests.deploy.stage import need
 from tests.kit import ROOT, free_port, http_get, is_alive, require, unavailable, wait_until

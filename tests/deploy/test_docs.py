@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kiqcluster.config import STOP_GRACE_SECONDS, Config
+from kiqcluster.process.config import STOP_GRACE_SECONDS, Config
 from tests.deploy.stage import need
 from tests.kit import ROOT, Cluster, RedisServer, require
 from tests.stage import Stage

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from kiqcluster.config import STOP_GRACE_SECONDS, Config
 from kiqcluster.ctl.fleet import steer
+from kiqcluster.process.config import STOP_GRACE_SECONDS, Config
 from kiqcluster.process.config_sources import load
 from kiqcluster.process.durations import parse_duration
 from tests.deploy.stage import need

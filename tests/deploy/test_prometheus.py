@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from kiqcluster.clock import SystemClock
 from kiqcluster.ctl.exporter.exporter import Exporter
+from kiqcluster.process.clock import SystemClock
 from tests.deploy.stage import need
 from tests.kit import ROOT, Cluster, http_get, require, wait_until
 from tests.stage import Stage

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kiqcluster.config import STOP_GRACE_SECONDS, Config
 from kiqcluster.errors import ExitCode
+from kiqcluster.process.config import STOP_GRACE_SECONDS, Config
 from kiqcluster.process.config_sources import load
 from kiqcluster.supervisor.systemd import EXTENSION_SECONDS
 from tests.deploy.stage import Unit

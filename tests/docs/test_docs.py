@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from kiqcluster import api, config, errors
+from kiqcluster import api, errors
 from kiqcluster.errors import ExitCode
 from kiqcluster.job import OPTIONS
 from kiqcluster.middleware import Chain
+from kiqcluster.process import config
 from kiqcluster.process.events import LIFECYCLE
 from kiqcluster.store import Store
 from tests.kit import ROOT, RedisServer

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kiqcluster.clock import SystemClock
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 from tests.docs.test_docs import blocks

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 import kiqcluster
-from kiqcluster.process import config_sources, log_wording
+from kiqcluster.process import config_sources
+from kiqcluster.process.logs import wording
 from kiqcluster.supervisor import signals
 from kiqcluster.supervisor.cluster import reload
 from kiqcluster.worker import inbox
@@ -156,7 +157,7 @@ def test_what_a_reload_heeds_at_once_and_what_it_cannot_is_in_the_list() -> None
 def test_every_event_of_the_log_is_in_the_table() -> None:
     rows = re.findall(r"^\| (`.*?) \|", section(DOCS / "operate.md", "## What the log says"), re.MULTILINE)
 
-    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == {*log_wording.WORDING, "lines_dropped"}
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == {*wording.WORDING, "lines_dropped"}
 
 
 def test_every_alert_has_an_entry_in_the_runbook_and_no_other_has() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiqcluster import Client
-from kiqcluster.config import Config
+from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.active_job import WRAPPER, enveloped
 from kiqcluster.sidekiq.ruby_json import decode

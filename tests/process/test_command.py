@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kiqcluster.version import VERSION
+from kiqcluster.process.version import VERSION
 from tests import forkserver
 from tests.kit import ROOT, TIMEOUT_SECONDS, free_port, wait_until
 from tests.proc import open_files, sockets

@@ -7,8 +7,8 @@ import signal
 from typing import Any
 
 from kiqcluster import Client
-from kiqcluster.config import Config
 from kiqcluster.errors import PayloadDecompressionError
+from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import Setup
 from tests.kit import wait_until
 from tests.stage import Stage

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from kiqcluster import Client
-from kiqcluster.config import Config
 from kiqcluster.errors import ExitCode, RedisRefused, StoreError
+from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import Setup
 from kiqcluster.store import Store
 from tests.kit import ROOT, RedisServer, cluster, unavailable, wait_until

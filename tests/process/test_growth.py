@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kiqcluster.clock import SystemClock
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.store import Store
 from tests.kit import Cluster, wait_until
 from tests.stage import Jobs, Stage

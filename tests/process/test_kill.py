@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kiqcluster.config import STOP_GRACE_SECONDS
 from kiqcluster.control import process_registry
+from kiqcluster.process.config import STOP_GRACE_SECONDS
 from tests.kit import http_get, is_alive, wait_until
 from tests.proc import children, count_descriptors, wait_exited
 from tests.process.kiqctl import Kiqctl

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kiqcluster.clock import SystemClock
+from kiqcluster.process.clock import SystemClock
 from tests.process.kiqctl import Kiqctl
 from tests.process.terminal import Terminal
 from tests.stage import Stage

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from kiqcluster.clock import SystemClock
 from kiqcluster.control import socket_transport
 from kiqcluster.control.control_messages import new_message
 from kiqcluster.control.socket_transport import SocketTransport
 from kiqcluster.errors import KiqError
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.durations import parse_duration
 from tests.fake_supervisor import FakeControlSocket, fake_control_socket
 from tests.kit import free_port, wait_until

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from kiqcluster.process.version import VERSION
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
-from kiqcluster.version import VERSION
 from tests.fake_supervisor import FakeSupervisor, publish
 from tests.kit import wait_until
 from tests.process.kiqctl import Kiqctl

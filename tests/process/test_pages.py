@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from kiqcluster.process.version import VERSION
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.supervisor.http.server import MAX_CONNECTIONS
-from kiqcluster.version import VERSION
 from tests.kit import connect, http_get, wait_until
 from tests.proc import count_descriptors
 from tests.stage import Stage, pid_of

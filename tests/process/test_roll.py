@@ -7,9 +7,9 @@ import signal
 
 import pytest
 
-from kiqcluster.clock import SystemClock
 from kiqcluster.control import control_messages
 from kiqcluster.control.control_messages import Message
+from kiqcluster.process.clock import SystemClock
 from tests.kit import ROOT, Cluster, is_alive, wait_until
 from tests.kit import cluster as run
 from tests.proc import wait_exited

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, cast
 
-from kiqcluster.config import Config
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost, StoreError
+from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.sidekiq.outcome import Interrupted, Outcome, Requeue

@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kiqcluster import Client
-from kiqcluster.config import Config
+from kiqcluster.application.registry import Definition
 from kiqcluster.errors import PushError
+from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import Setup
-from kiqcluster.registry import Definition
 from kiqcluster.store import Store
 
 FAR = 4_000_000_000.25

@@ -20,9 +20,9 @@ import pytest
 
 from kiqcluster import Job
 from kiqcluster.api import DeadSet, Queue, RetrySet, ScheduledSet
+from kiqcluster.application.registry import Registry
 from kiqcluster.errors import Interrupted
 from kiqcluster.process.runtime import Setup
-from kiqcluster.registry import Registry
 from kiqcluster.sidekiq.outcome import Outcome
 from kiqcluster.store import Store
 from kiqcluster.store.units import Unit

@@ -23,8 +23,8 @@ from hypothesis.stateful import (
 )
 
 from kiqcluster import Client
-from kiqcluster.config import Config
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
+from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.store import Store

@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from kiqcluster.clock import SystemClock
-from kiqcluster.config import Config
 from kiqcluster.errors import RedisUnavailable, ReplyLost, StoreError
+from kiqcluster.process.clock import SystemClock
+from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.sidekiq.outcome import Done, Effect, Interrupted, Outcome

@@ -12,10 +12,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kiqcluster.config import Config
 from kiqcluster.errors import InvalidArguments, UsageError
 from kiqcluster.ipc.frames import Channel
 from kiqcluster.ipc.running_jobs import TOKEN_BYTES, RunningJobs
+from kiqcluster.process.config import Config
 from kiqcluster.process.config_sources import load
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.payload import check_arguments, presentable, read, unwrap, wrap

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from kiqcluster import Job
+from kiqcluster.application.registry import Definition, Registry
 from kiqcluster.features.stacks import current_stacks
 from kiqcluster.process.runtime import Run, Setup
-from kiqcluster.registry import Definition, Registry
 from kiqcluster.sidekiq.outcome import Done, Effect, Parked
 from kiqcluster.store import Store
 from kiqcluster.store.units import Unit

@@ -8,8 +8,8 @@ import pytest
 
 from kiqcluster import job
 from kiqcluster.api import LockSet
+from kiqcluster.application.registry import Registry
 from kiqcluster.ctl.exporter.gauges import Gauges
-from kiqcluster.registry import Registry
 from kiqcluster.store import Store
 from tests.redis.kiqctl import Kiqctl
 from tests.redis.test_client import payloads

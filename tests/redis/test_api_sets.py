@@ -12,8 +12,8 @@ import pytest
 
 from kiqcluster import Client, Push
 from kiqcluster.api import DeadSet, JobSet, RetrySet, ScheduledSet, SortedEntry
-from kiqcluster.config import Config
 from kiqcluster.errors import InvalidPush, JobKilled, KiqError, RedisRefused, UsageError
+from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, read, unwrap, wrap
 from kiqcluster.store import Store

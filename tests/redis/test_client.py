@@ -14,7 +14,9 @@ from uuid import uuid4
 
 import pytest
 
-from kiqcluster import Client, Job, Outcome, Push, Run, client, job
+from kiqcluster import Client, Job, Outcome, Push, Run, job
+from kiqcluster.application.registry import Registry
+from kiqcluster.client import client
 from kiqcluster.errors import (
     CannotDeserialize,
     InvalidArguments,
@@ -25,7 +27,6 @@ from kiqcluster.errors import (
     ReplyLost,
 )
 from kiqcluster.process.runtime import Setup
-from kiqcluster.registry import Registry
 from kiqcluster.sidekiq.active_job import WRAPPER
 from kiqcluster.store import Store
 from kiqcluster.store.connection import Connection

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kiqcluster.clock import SystemClock
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.store import Store
 from tests.redis.kiqctl import Kiqctl
 from tests.stored_jobs import NOW, add_entries, job, push_payloads, queued_numbers

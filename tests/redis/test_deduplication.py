@@ -9,12 +9,12 @@ import pytest
 
 from kiqcluster import Client, Job, job
 from kiqcluster.api import DeadSet, ParkedJobs, Queue, RetrySet, ScheduledSet
-from kiqcluster.clock import SystemClock
+from kiqcluster.application.registry import Registry
 from kiqcluster.errors import Interrupted, JobDefinitionError
 from kiqcluster.features.deduplication import DEFAULT_TTL_SECONDS
 from kiqcluster.job import DISCARD
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import Setup
-from kiqcluster.registry import Registry
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Done, Dropped, Effect, Outcome, Parked, Requeue, Retry
 from kiqcluster.store import Store
 from kiqcluster.store.parking import send_parked

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from kiqcluster import Outcome, Run, job
-from kiqcluster.config import Config
+from kiqcluster.application.registry import Registry
+from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import Runtime, Setup
-from kiqcluster.registry import Registry
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.store import Store
 from kiqcluster.store.engine import Engine

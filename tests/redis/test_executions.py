@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from kiqcluster.api.execution_metrics import ExecutionMetrics
-from kiqcluster.config import Config
+from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.process.tallies import EXECUTION_BUCKETS, Executions

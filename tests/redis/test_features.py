@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kiqcluster import Push, job
+from kiqcluster.application.registry import Definition, Registry
 from kiqcluster.errors import RedisRefused
 from kiqcluster.features.stacks import Stacks, using_stacks
-from kiqcluster.registry import Definition, Registry
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.store import Store
 from tests.redis.test_client import payloads

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kiqcluster.config import Config
 from kiqcluster.errors import RedisUnavailable, ReplyLost
+from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.sidekiq.outcome import Done, Retry

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kiqcluster.clock import SystemClock
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.outcome import Dead, Done
 from kiqcluster.store import Store

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from kiqcluster.clock import SystemClock
-from kiqcluster.config import Config
 from kiqcluster.control import control_messages, process_registry
 from kiqcluster.control.control_messages import Message
 from kiqcluster.ctl.exporter.gauges import Gauges
 from kiqcluster.errors import RedisRefused, RedisUnavailable
+from kiqcluster.process.clock import SystemClock
+from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.sidekiq import ruby_json

@@ -14,16 +14,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kiqcluster import Client, Job, job
 from kiqcluster.api import ParkedJobs, concurrency_limits, end_override, override_limit, parked_count
-from kiqcluster.clock import SystemClock
-from kiqcluster.config import Config
+from kiqcluster.application.registry import Definition, Registry
 from kiqcluster.ctl.exporter.exporter import Exporter
 from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.features.concurrency_limit import FLEET, ConcurrencyLimits
 from kiqcluster.features.stacks import Stacks, using_stacks
 from kiqcluster.features.strikes import Strike, Strikes
+from kiqcluster.process.clock import SystemClock
+from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Run, Runtime, Setup
-from kiqcluster.registry import Definition, Registry
 from kiqcluster.sidekiq.outcome import Dead, Done, Dropped, Outcome, Parked, Retry
 from kiqcluster.store import Store, parking, scripts
 from kiqcluster.store.engine import Engine

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from kiqcluster import Client
+from kiqcluster.application.registry import Registry
 from kiqcluster.errors import InvalidPush, JobDefinitionError, UsageError
 from kiqcluster.job import job
-from kiqcluster.registry import Registry
 from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.store import Store
 from tests.apps.names import NAMES

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kiqcluster.config import Config
+from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Push, Runtime, Setup
 from kiqcluster.sidekiq.payload import INVALID_PAYLOAD

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kiqcluster import Client, Job, job
+from kiqcluster.application.registry import Registry
 from kiqcluster.errors import InvalidPush, JobDefinitionError, NotReplicated, StoreError
 from kiqcluster.process.runtime import Setup
-from kiqcluster.registry import Registry
 from kiqcluster.store import Store
 from tests.kit import RedisServer, wait_until
 

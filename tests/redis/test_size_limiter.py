@@ -9,8 +9,8 @@ import pytest
 
 from kiqcluster import Client, job
 from kiqcluster.api import Queue, RetrySet
-from kiqcluster.config import Config
 from kiqcluster.errors import ExceedLimitError
+from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Push, Runtime, Setup
 from kiqcluster.sidekiq.compression import decompressed

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kiqcluster.config import Config
 from kiqcluster.errors import ReplyLost
+from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.store import Connection, Store

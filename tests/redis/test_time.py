@@ -10,12 +10,11 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from kiqcluster.api.records import JobRecord
-from kiqcluster.clock import utc_date
-from kiqcluster.config import Config
+from kiqcluster.process.config import Config
 from kiqcluster.process.durations import due_at
 from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Runtime, Setup
-from kiqcluster.sidekiq.keys import Keys
+from kiqcluster.sidekiq.keys import Keys, utc_date
 from kiqcluster.sidekiq.outcome import Dead, Done
 from kiqcluster.store import Store
 from kiqcluster.store.engine import Engine

@@ -12,10 +12,10 @@ from textual.widgets import DataTable, Static
 
 from kiqcluster.api.dashboard import MAX_ENTRIES, View, read_dashboard
 from kiqcluster.api.throughput import Rate
-from kiqcluster.clock import SystemClock
 from kiqcluster.ctl.text.rows import summary_lines
 from kiqcluster.ctl.top.actions import Action
 from kiqcluster.ctl.top.screen import MAX_ROWS, ActionDone, Refreshed, RefreshFailed, Screen
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store

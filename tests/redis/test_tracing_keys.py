@@ -15,11 +15,11 @@ import pytest
 
 from kiqcluster import Client, Push, job
 from kiqcluster.api import DeadSet, JobSet, Queue, RetrySet, ScheduledSet
-from kiqcluster.config import Config
+from kiqcluster.application.registry import Registry
+from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import Runtime, Setup
-from kiqcluster.registry import Registry
 from kiqcluster.sidekiq.outcome import Outcome, Requeue
 from kiqcluster.sidekiq.payload import INVALID_PAYLOAD
 from kiqcluster.sidekiq.ruby_json import decode

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from kiqcluster.config import Config
+from kiqcluster.application.registry import Registry
+from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import Setup, using_setup
-from kiqcluster.registry import Registry
 from kiqcluster.store import Store
 
 

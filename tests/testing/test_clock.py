@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from kiqcluster import job
-from kiqcluster.clock import SystemClock
 from kiqcluster.errors import InvalidPush
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.testing import enqueued, fake, frozen_clock
 
 

@@ -13,7 +13,7 @@ from textwrap import dedent
 import pytest
 
 from kiqcluster import Client, Store
-from kiqcluster.clock import SystemClock
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.testing import Cluster, RedisServer, wait_until
 from kiqcluster.testing.server import free_port, is_alive
 from kiqcluster.testing.waiting import DEFAULT_TIMEOUT_SECONDS

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kiqcluster import job
-from kiqcluster.config import Config
+from kiqcluster.application.registry import Registry
+from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import Setup
-from kiqcluster.registry import Registry
 from kiqcluster.testing import forgetting_declarations, forgetting_local_jobs
 
 

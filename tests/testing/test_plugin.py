@@ -14,9 +14,9 @@ HEAD = """
 import os
 import pytest
 from kiqcluster import Client, job
-from kiqcluster.clock import SystemClock
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.errors import UsageError
-from kiqcluster.registry import current_registry
+from kiqcluster.application.registry import current_registry
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.testing import assert_enqueued, drain, enqueued, performed, refute_enqueued
 """

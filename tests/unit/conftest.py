@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from kiqcluster.config import Config
-from kiqcluster.process import log
+from kiqcluster.application.registry import Registry
+from kiqcluster.process.config import Config
+from kiqcluster.process.logs import log
 from kiqcluster.process.runtime import Setup, using_setup
-from kiqcluster.registry import Registry
 from kiqcluster.store import Store
 
 

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import pytest
 
+from kiqcluster.application.options import OPTIONS, JobOptions, PushOptions
+from kiqcluster.application.registry import Registry
 from kiqcluster.errors import InvalidArguments, InvalidPush, JobDefinitionError
 from kiqcluster.job import DISCARD, KILL, RESERVED_NAMES, Job, job, underscored
-from kiqcluster.options import OPTIONS, JobOptions, PushOptions
 from kiqcluster.process.runtime import Push, Run, Setup
-from kiqcluster.registry import Registry
 from kiqcluster.sidekiq.outcome import Done, Outcome
 
 pytestmark = pytest.mark.usefixtures("registry")

@@ -25,12 +25,12 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.openmetrics.exposition import generate_latest as encode_openmetrics
 from prometheus_client.registry import Collector
 
-from kiqcluster.clock import Clock, SystemClock
-from kiqcluster.config import parse_listen
 from kiqcluster.control.waiting import NEVER_SET
 from kiqcluster.ctl.exporter.gauges import Gauges
 from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, DURATION, redis_options
 from kiqcluster.errors import ExitCode, StoreError, UsageError
+from kiqcluster.process.clock import Clock, SystemClock
+from kiqcluster.process.config import parse_listen
 from kiqcluster.process.negotiation import CONTENT_TYPES, OPENMETRICS, TEXT, Format, accepts_gzip, choose_format
 from kiqcluster.store import Store, is_outage
 

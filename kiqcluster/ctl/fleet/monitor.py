@@ -14,13 +14,13 @@ from typing import Any
 import click
 
 from kiqcluster.api.dashboard import Dashboard, View, read_dashboard
-from kiqcluster.clock import Clock, SystemClock
 from kiqcluster.control.process_registry import RegisteredProcess
 from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, Output, json_option, redis_options
 from kiqcluster.ctl.text.tables import NO_VALUE, clean, format_number, format_time
 from kiqcluster.errors import ExitCode
+from kiqcluster.process.clock import Clock, SystemClock
+from kiqcluster.process.version import VERSION
 from kiqcluster.store import Store
-from kiqcluster.version import VERSION
 
 __all__ = ["monitor"]
 

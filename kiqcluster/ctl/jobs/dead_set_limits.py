@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from kiqcluster.clock import SystemClock
 from kiqcluster.ctl.text.options import Output
 from kiqcluster.ctl.text.tables import format_number, pluralize
 from kiqcluster.errors import StoreError
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.store import Store
 

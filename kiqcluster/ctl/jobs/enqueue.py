@@ -9,13 +9,13 @@ from typing import Any
 
 import click
 
-from kiqcluster.client import Client
-from kiqcluster.clock import SystemClock
+from kiqcluster.client.client import Client
 from kiqcluster.control.process_registry import list_processes
 from kiqcluster.ctl.text.completion import complete_classes, complete_queues
 from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, DURATION, Output, json_option, redis_options
 from kiqcluster.ctl.text.tables import iso_time, pluralize
 from kiqcluster.errors import ExitCode, InvalidArguments, InvalidPush, UsageError
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.durations import due_at
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.active_job import WRAPPER, enveloped

@@ -16,7 +16,6 @@ import click
 
 from kiqcluster.api import JobSet, Order, SortedEntry
 from kiqcluster.api.dashboard import job_as_json
-from kiqcluster.clock import SystemClock
 from kiqcluster.ctl.jobs.bulk import BulkResult, BulkTask, count_selected, report, run_task
 from kiqcluster.ctl.jobs.dead_set_limits import DeadSetLimits
 from kiqcluster.ctl.jobs.enqueue import TIME
@@ -46,6 +45,7 @@ from kiqcluster.ctl.text.options import (
 from kiqcluster.ctl.text.rows import ENTRY_COLUMNS, details, entry_words
 from kiqcluster.ctl.text.tables import NO_VALUE, Column, clean, format_number, iso_time, pluralize
 from kiqcluster.errors import ExitCode, UsageError
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.store import Store
 
 __all__ = ["dead", "dropped", "retries", "scheduled"]

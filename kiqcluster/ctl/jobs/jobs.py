@@ -8,7 +8,6 @@ import click
 
 from kiqcluster.api import JobRecord, Queue
 from kiqcluster.api.dashboard import job_as_json
-from kiqcluster.clock import SystemClock
 from kiqcluster.ctl.jobs.bulk import BulkTask, count_selected, report, run_task
 from kiqcluster.ctl.jobs.locate import NotFound, check_queues, locate_jobs
 from kiqcluster.ctl.jobs.pager import Page, page_options
@@ -18,6 +17,7 @@ from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, Output, confirm, json_
 from kiqcluster.ctl.text.rows import SHORT_JID_WIDTH, arguments, details
 from kiqcluster.ctl.text.tables import ago, clean, format_number, number_column, pluralize, text_column
 from kiqcluster.errors import ExitCode, UsageError
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.store import Store
 
 __all__ = ["jobs"]

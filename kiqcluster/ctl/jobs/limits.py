@@ -10,7 +10,6 @@ import click
 
 from kiqcluster.api import LimitStatus, ParkedJob, ParkedJobs, concurrency_limits, end_override, override_limit
 from kiqcluster.api.dashboard import job_as_json
-from kiqcluster.clock import SystemClock
 from kiqcluster.ctl.jobs.bulk import BulkTask, count_selected, report, run_task
 from kiqcluster.ctl.jobs.locate import NotFound
 from kiqcluster.ctl.jobs.pager import DefaultListGroup, Page, page_options
@@ -37,6 +36,7 @@ from kiqcluster.ctl.text.tables import (
     text_column,
 )
 from kiqcluster.errors import ExitCode, UsageError
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.store import Store
 
 __all__ = ["limits"]

@@ -26,11 +26,11 @@ from kiqcluster.api import (
 )
 from kiqcluster.api.queues import read_summary, summary_commands
 from kiqcluster.api.records import is_verbatim
-from kiqcluster.clock import SystemClock
 from kiqcluster.control import process_registry
 from kiqcluster.control.process_registry import natural_sort_key
 from kiqcluster.ctl.text.tables import clean
 from kiqcluster.errors import KiqError, UsageError
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.store import Store
 from kiqcluster.store.search import MAX_TEXTS
 

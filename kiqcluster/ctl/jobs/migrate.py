@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from kiqcluster.api import DeadSet, JobRecord, JobSet, Queue, RetrySet, ScheduledSet, SortedEntry
+from kiqcluster.client.reenqueue import DEFAULT_QUEUE
 from kiqcluster.control.process_registry import list_processes
 from kiqcluster.ctl.jobs.bulk import BulkResult, BulkTask, count_selected, report, run_task
 from kiqcluster.ctl.jobs.locate import check_queues
@@ -23,7 +24,6 @@ from kiqcluster.ctl.text.completion import complete_classes, complete_queues
 from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, Output, confirm, json_option, redis_options, yes_option
 from kiqcluster.ctl.text.tables import clean, format_number, number_column, pluralize, text_column
 from kiqcluster.errors import ExitCode, InvalidPush, UsageError
-from kiqcluster.reenqueue import DEFAULT_QUEUE
 from kiqcluster.sidekiq.payload import check_queue_name
 from kiqcluster.store import Store
 

@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from kiqcluster.api import StrikeSet
-from kiqcluster.clock import SystemClock
 from kiqcluster.ctl.jobs.enqueue import parse_value
 from kiqcluster.ctl.jobs.pager import DefaultListGroup
 from kiqcluster.ctl.text.completion import complete_classes
@@ -19,6 +18,7 @@ from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, DURATION, Output, json
 from kiqcluster.ctl.text.tables import clean, format_duration, format_number, iso_time, number_column, text_column
 from kiqcluster.errors import ExitCode, KiqError, UsageError
 from kiqcluster.features.strikes import Strike
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
 

@@ -13,10 +13,10 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from kiqcluster.api import JobRecord
-from kiqcluster.clock import SystemClock
 from kiqcluster.ctl.text.options import ADDRESS_SETTINGS, CONTEXT_SETTINGS
 from kiqcluster.errors import KiqError
 from kiqcluster.process import config_sources
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.store import Store
 
 __all__ = ["complete_classes", "complete_queues", "completion"]

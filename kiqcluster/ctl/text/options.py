@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import click
 
-from kiqcluster.config import Config, has_colours
 from kiqcluster.control.redis_transport import RedisTransport
 from kiqcluster.control.slot_state import SlotState
 from kiqcluster.control.socket_transport import SocketTransport
@@ -18,6 +17,7 @@ from kiqcluster.control.transports import Transport
 from kiqcluster.ctl.text.tables import Column, ascii_only, clean, json_line, table, terminal_width
 from kiqcluster.errors import KiqError, UsageError
 from kiqcluster.process import config_sources
+from kiqcluster.process.config import Config, has_colours
 from kiqcluster.process.durations import parse_duration
 from kiqcluster.process.runtime import Setup, using_setup
 from kiqcluster.store import Store

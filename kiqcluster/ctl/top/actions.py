@@ -10,7 +10,6 @@ from kiqcluster.api import Queue, SortedEntry
 from kiqcluster.api.dashboard import View
 from kiqcluster.api.processes import ProcessSet
 from kiqcluster.api.queues import QueueSummary
-from kiqcluster.clock import SystemClock
 from kiqcluster.control.control_messages import new_message
 from kiqcluster.control.process_registry import Cluster, RegisteredProcess
 from kiqcluster.control.redis_transport import RedisTransport
@@ -18,6 +17,7 @@ from kiqcluster.control.transports import NoSuchProcess
 from kiqcluster.ctl.text.rows import arguments
 from kiqcluster.ctl.text.tables import ago, clean, number_column, table, text_column, truncate
 from kiqcluster.errors import UsageError
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.store import Store
 
 __all__ = ["KEYS_BY_VIEW", "Action", "action_for", "peek_queue"]

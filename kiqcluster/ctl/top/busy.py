@@ -8,7 +8,6 @@ import click
 
 from kiqcluster.api.dashboard import job_as_json
 from kiqcluster.api.processes import Work, WorkSet
-from kiqcluster.clock import SystemClock
 from kiqcluster.control.process_registry import list_processes
 from kiqcluster.control.socket_transport import RunningJob, SocketTransport
 from kiqcluster.ctl.text.completion import complete_classes, complete_queues
@@ -23,6 +22,7 @@ from kiqcluster.ctl.text.options import (
 from kiqcluster.ctl.text.rows import BUSY_COLUMNS, arguments
 from kiqcluster.ctl.text.tables import ago, format_duration, pluralize
 from kiqcluster.errors import ExitCode, UsageError
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.store import Store
 
 __all__ = ["busy"]

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kiqcluster.api.dashboard import Dashboard, View, read_dashboard
-from kiqcluster.clock import Clock
 from kiqcluster.ctl.top.actions import Action
 from kiqcluster.errors import KiqError, StoreError
+from kiqcluster.process.clock import Clock
 from kiqcluster.process.service import Service
 from kiqcluster.store import Store
 

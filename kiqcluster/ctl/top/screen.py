@@ -28,12 +28,12 @@ from textual.widgets import DataTable, Footer, Static
 from kiqcluster.api import QueueSummary
 from kiqcluster.api.dashboard import MAX_ENTRIES, Dashboard, View
 from kiqcluster.api.throughput import Rate, Throughput
-from kiqcluster.clock import Clock
 from kiqcluster.ctl.text.rows import COLUMNS_BY_VIEW, Row, details, rows, summary_lines
 from kiqcluster.ctl.text.tables import Column, clean, display_width, format_duration, format_time
 from kiqcluster.ctl.top.actions import KEYS_BY_VIEW, Action, action_for, peek_queue
 from kiqcluster.ctl.top.refresher import Refresher, ViewRequest
 from kiqcluster.errors import UsageError
+from kiqcluster.process.clock import Clock
 from kiqcluster.store import Store
 
 __all__ = ["Screen"]

@@ -9,11 +9,11 @@ import click
 
 from kiqcluster.api.dashboard import Dashboard, View, read_dashboard
 from kiqcluster.api.throughput import Rate, Throughput
-from kiqcluster.clock import SystemClock
 from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, DURATION, Output, dead_set_options, json_option
 from kiqcluster.ctl.text.rows import COLUMNS_BY_VIEW, rows, summary_lines
 from kiqcluster.ctl.text.tables import format_time
 from kiqcluster.errors import ExitCode, UsageError
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.store import Store
 
 __all__ = ["top"]

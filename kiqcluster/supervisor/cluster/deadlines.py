@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from math import inf
 
-from kiqcluster.config import Config
+from kiqcluster.process.config import Config
 from kiqcluster.supervisor.cluster.child import Child
 from kiqcluster.supervisor.cluster.slots import Slot
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from kiqcluster.config import Config
 from kiqcluster.errors import UsageError
+from kiqcluster.process.config import Config
 from kiqcluster.sidekiq.queue_groups import (
     Group,
     Mode,

@@ -15,7 +15,7 @@ from math import inf
 
 import psutil
 
-from kiqcluster.clock import Clock
+from kiqcluster.process.clock import Clock
 from kiqcluster.process.events import Events
 from kiqcluster.supervisor.cluster.child import Child, describe_jobs
 from kiqcluster.supervisor.cluster.slots import Slot

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
-from kiqcluster.clock import Clock
-from kiqcluster.config import Config
 from kiqcluster.control.slot_state import SlotState
+from kiqcluster.process.clock import Clock
+from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.supervisor.cluster.child import Child
 from kiqcluster.supervisor.cluster.slots import Slot

@@ -20,8 +20,8 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from kiqcluster.clock import Clock
 from kiqcluster.errors import UsageError
+from kiqcluster.process.clock import Clock
 from kiqcluster.process.durations import parse_duration
 from kiqcluster.process.events import Events
 from kiqcluster.process.negotiation import CONTENT_TYPES, Format, accepts_gzip, choose_format

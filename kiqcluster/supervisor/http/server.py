@@ -20,9 +20,9 @@ from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import parse_qsl
 
-from kiqcluster.clock import Clock
-from kiqcluster.config import parse_listen
 from kiqcluster.errors import ExitCode, UsageError
+from kiqcluster.process.clock import Clock
+from kiqcluster.process.config import parse_listen
 
 __all__ = [
     "MAX_CONNECTIONS",

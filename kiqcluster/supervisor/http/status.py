@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kiqcluster.ipc.running_jobs import RunningJob
+from kiqcluster.process.version import VERSION
 from kiqcluster.supervisor.cluster.child import Child
 from kiqcluster.supervisor.cluster.slots import Slot
 from kiqcluster.supervisor.cluster.state import ClusterState
-from kiqcluster.version import VERSION
 
 __all__ = ["HIDDEN", "for_everybody", "status_document", "why_not_ready", "why_not_started"]
 

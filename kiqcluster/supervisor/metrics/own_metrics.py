@@ -14,14 +14,14 @@ from math import inf
 
 import psutil
 
-from kiqcluster.clock import Clock
 from kiqcluster.control.slot_state import SlotState
+from kiqcluster.process.clock import Clock
 from kiqcluster.process.negotiation import Format
+from kiqcluster.process.version import VERSION
 from kiqcluster.supervisor.cluster.child import Child
 from kiqcluster.supervisor.cluster.slots import Slot
 from kiqcluster.supervisor.cluster.state import ClusterState
 from kiqcluster.supervisor.metrics.text_format import Labels, family_header, format_value, sample_prefix
-from kiqcluster.version import VERSION
 
 __all__ = ["REASONS", "OwnMetrics", "Usage"]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kiqcluster.clock import Clock
+from kiqcluster.process.clock import Clock
 
 __all__ = ["WATCH_SECONDS", "ConcurrencyLimit"]
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from itertools import islice
 
-from kiqcluster.clock import Clock
+from kiqcluster.process.clock import Clock
 from kiqcluster.sidekiq.outcome import Done
 from kiqcluster.store.reserve_calls import MAX_RESERVE_BYTES
 from kiqcluster.store.units import Limits, Refusals, Reserved, Settlement, Unit

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from math import inf
 
-from kiqcluster.clock import Clock
+from kiqcluster.process.clock import Clock
 
 __all__ = ["Fencing"]
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from kiqcluster.clock import Clock
+from kiqcluster.process.clock import Clock
 from kiqcluster.store.engine import Engine
 from kiqcluster.store.units import Member
 from kiqcluster.store.wait_lists import HANDS_MEMORY_SECONDS, are_filled, forget_empty_hands

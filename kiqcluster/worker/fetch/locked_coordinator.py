@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
-from kiqcluster.clock import Clock
+from kiqcluster.process.clock import Clock
 from kiqcluster.store.units import Unit
 from kiqcluster.worker.fetch.batch import Batch
 from kiqcluster.worker.fetch.coordinator import FetchCoordinator, Mode

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from math import inf
 
-from kiqcluster.clock import Clock
+from kiqcluster.process.clock import Clock
 
 __all__ = ["MIN_STALL_SECONDS", "STALL_INTERVAL_SECONDS", "StallDetector"]
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from kiqcluster.clock import Clock
 from kiqcluster.errors import StoreError
+from kiqcluster.process.clock import Clock
 from kiqcluster.store import is_outage
 from kiqcluster.store.engine import Engine
 from kiqcluster.worker.fetch.hand_lists import MAX_GRACE_SECONDS, MAX_WAIT_SECONDS

@@ -15,8 +15,8 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kiqcluster.clock import Clock
 from kiqcluster.errors import RedisRefused, ReplyLost, StoreError
+from kiqcluster.process.clock import Clock
 from kiqcluster.store import Connection, Store, is_outage
 from kiqcluster.store.wire import Reply
 from kiqcluster.worker.fetch.hand_lists import HandList

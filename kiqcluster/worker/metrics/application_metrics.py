@@ -13,8 +13,8 @@ import prometheus_client
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
-from kiqcluster.clock import Clock
 from kiqcluster.ipc.forks import exit_forked_children
+from kiqcluster.process.clock import Clock
 from kiqcluster.process.events import Events
 from kiqcluster.process.metrics import Row
 from kiqcluster.process.service import OnCrash, Service

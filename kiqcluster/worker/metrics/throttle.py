@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from kiqcluster.clock import Clock
+from kiqcluster.process.clock import Clock
 
 __all__ = ["Throttle"]
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Iterator
 
 from prometheus_client import REGISTRY
 
+from kiqcluster.application.registry import Registry
 from kiqcluster.process.metrics import JobMetrics, Labels, RunningJob, attribute_labels
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.process.service import Service
-from kiqcluster.registry import Registry
 from kiqcluster.worker.metrics.application_metrics import ApplicationMetrics
 from kiqcluster.worker.metrics.metrics_delta import Frame, MetricsDelta
 from kiqcluster.worker.run.job_run import JobRun

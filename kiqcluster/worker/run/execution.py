@@ -22,6 +22,7 @@ from contextvars import copy_context
 from dataclasses import replace
 from typing import Any
 
+from kiqcluster.application.registry import Definition, Registry
 from kiqcluster.errors import (
     CannotRun,
     Interrupted,
@@ -42,7 +43,6 @@ from kiqcluster.limits import DEFERRED_BY
 from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import CURRENT_JOB, JobContext, JobEnd, Run, Runtime
 from kiqcluster.process.tallies import DEFERRED, DROPPED, MIN_CPU_MEASURED_SECONDS, Tallies, Tally
-from kiqcluster.registry import Definition, Registry
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.compression import COMPRESSED, decompressed, is_compressed
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, Effect, Outcome, Parked, Requeue, Retry

@@ -18,10 +18,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from threading import Condition, Event, get_ident
 
-from kiqcluster.clock import Clock
+from kiqcluster.process.clock import Clock
 from kiqcluster.process.events import Events
-from kiqcluster.process.log import DoneLine, Shortcut
-from kiqcluster.process.log_handlers import encoded, put, record_of_dropped
+from kiqcluster.process.logs.handlers import encoded, put, record_of_dropped
+from kiqcluster.process.logs.log import DoneLine, Shortcut
 from kiqcluster.process.service import Service
 from kiqcluster.sidekiq.payload import CORRELATION_ID, Payload
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kiqcluster.clock import Clock
 from kiqcluster.errors import StoreError
-from kiqcluster.process.log import tid
+from kiqcluster.process.clock import Clock
+from kiqcluster.process.logs.log import tid
 from kiqcluster.process.service import Service
 from kiqcluster.store.units import Settlement
 from kiqcluster.worker.fetch.fetch import ReliableFetch

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kiqcluster.clock import Clock
 from kiqcluster.ipc.running_jobs import RunningJobs
+from kiqcluster.process.clock import Clock
 from kiqcluster.process.service import Service
 from kiqcluster.store.units import Settlement, Unit
 from kiqcluster.worker.fetch.fetch import ReliableFetch

@@ -17,14 +17,14 @@ from opentelemetry.semconv.attributes import error_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
 from kiqcluster import Interrupted, Job, Outcome, Push, Run, current_job, job
-from kiqcluster.client import Client
-from kiqcluster.config import Config
+from kiqcluster.application.registry import Registry
+from kiqcluster.client.client import Client
 from kiqcluster.contrib import otel
 from kiqcluster.errors import UsageError
+from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import Runtime, Setup
-from kiqcluster.registry import Registry
 from kiqcluster.sidekiq.outcome import Discard, Done, Retry
 from kiqcluster.sidekiq.payload import Payload
 from kiqcluster.sidekiq.ruby_json import decode

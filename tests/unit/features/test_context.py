@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kiqcluster import Client, application_context, current_context, current_job, job
+from kiqcluster.application.registry import Registry
 from kiqcluster.errors import UsageError
 from kiqcluster.process.runtime import CURRENT_JOB, JobContext, Setup
-from kiqcluster.registry import Registry
 from kiqcluster.sidekiq.outcome import Deferred, Done, Retry
 from kiqcluster.sidekiq.ruby_json import decode
 from kiqcluster.testing import inline

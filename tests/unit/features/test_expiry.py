@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from kiqcluster import Client, job
+from kiqcluster.application.registry import Registry
+from kiqcluster.client.reenqueue import added, enqueued, retried
 from kiqcluster.errors import InvalidPush, JobDefinitionError
 from kiqcluster.process.runtime import Push, Setup
-from kiqcluster.reenqueue import added, enqueued, retried
-from kiqcluster.registry import Registry
 from kiqcluster.sidekiq.outcome import Deferred, Done, Dropped, Retry
 from kiqcluster.sidekiq.ruby_json import decode, encode
 from kiqcluster.testing import fake, frozen_clock

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from kiqcluster import Job
+from kiqcluster.application.registry import Definition, Registry
 from kiqcluster.features.strikes import Strike, Strikes
 from kiqcluster.process.runtime import JobEnd, Run
-from kiqcluster.registry import Definition, Registry
 from kiqcluster.sidekiq.outcome import Deferred, Discard, Done, Dropped, Effect, Outcome
 from kiqcluster.sidekiq.ruby_json import encode
 from kiqcluster.store.units import BeginVerdict

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from kiqcluster import Client, current_job, job
+from kiqcluster.application.registry import Registry
 from kiqcluster.errors import JobDefinitionError
 from kiqcluster.features.stacks import current_stacks
 from kiqcluster.features.versions import VersionCheck
 from kiqcluster.process.runtime import Setup
-from kiqcluster.registry import Registry
 from kiqcluster.sidekiq.active_job import WRAPPER, enveloped
 from kiqcluster.sidekiq.outcome import Deferred, Done, Retry
 from tests.unit.features.test_size_limiter import Written

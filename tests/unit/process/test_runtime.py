@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kiqcluster.config import Config
 from kiqcluster.errors import ApplicationError, UsageError
+from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Push, Run, Runtime, Setup, current_job, current_setup, using_setup
 from kiqcluster.store import Store

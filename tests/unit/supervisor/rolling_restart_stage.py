@@ -7,8 +7,8 @@ import socket
 from math import inf
 from pathlib import Path
 
-from kiqcluster.config import Config
 from kiqcluster.ipc.frames import Channel
+from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.supervisor.catalogue import Catalogue, Failed, StartPreflight, Then

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kiqcluster.config import Config
 from kiqcluster.errors import UsageError
+from kiqcluster.process.config import Config
 from kiqcluster.sidekiq.queue_groups import Group, parse_group
 from kiqcluster.sidekiq.selectors import attributes_of
 from kiqcluster.supervisor.cluster.expansion import groups_from, plan_slots

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiqcluster.config import Config
+from kiqcluster.process.config import Config
 from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.supervisor.cluster.child import Child, Ending, LastBeat
 from kiqcluster.supervisor.cluster.deadlines import Deadline, passed_deadline

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from kiqcluster.config import Config
 from kiqcluster.errors import ExitCode, UsageError
+from kiqcluster.process.config import Config
 from kiqcluster.sidekiq.selectors import attributes_of
 from kiqcluster.supervisor.cluster.expansion import (
     groups_from,

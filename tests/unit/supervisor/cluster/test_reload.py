@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiqcluster.config import Config
+from kiqcluster.process.config import Config
 from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.supervisor.cluster.expansion import SlotPlan, plan_slots
 from kiqcluster.supervisor.cluster.reload import (

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from kiqcluster.clock import SystemClock
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.store.units import Unit
 from kiqcluster.worker.fetch.in_flight import InFlight

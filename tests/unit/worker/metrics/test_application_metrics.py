@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Metric
 from prometheus_client.registry import REGISTRY, Collector
 
-from kiqcluster.clock import SystemClock
+from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.events import Events
 from kiqcluster.process.metrics import JobMetrics, Row
 from kiqcluster.worker.metrics.application_metrics import ApplicationMetrics

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from kiqcluster import Job, job
+from kiqcluster.application.registry import Registry
 from kiqcluster.errors import PayloadDecompressionConflictError, PayloadDecompressionError
 from kiqcluster.process.runtime import Run, Setup
-from kiqcluster.registry import Registry
 from kiqcluster.sidekiq.active_job import WRAPPER, Keywords, enveloped
 from kiqcluster.sidekiq.compression import compressed
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Interrupted, Outcome, Retry

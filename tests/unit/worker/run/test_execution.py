@@ -14,14 +14,14 @@ from typing import Any, NoReturn
 import pytest
 
 from kiqcluster import DISCARD, KILL, Interrupted, Job, current_job, job
-from kiqcluster.config import Config
+from kiqcluster.application.registry import Definition, Registry
 from kiqcluster.errors import RedisRefused, RedisUnavailable, StoreError
 from kiqcluster.features.stacks import ServerFeature, Stacks, using_stacks
+from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events, Fields
 from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import JobEnd, Run, Runtime, Setup
 from kiqcluster.process.tallies import MIN_CPU_MEASURED_SECONDS
-from kiqcluster.registry import Definition, Registry
 from kiqcluster.sidekiq.active_job import WRAPPER
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, Effect, Outcome, Parked, Requeue, Retry
 from kiqcluster.sidekiq.outcome import Interrupted as InterruptedOutcome

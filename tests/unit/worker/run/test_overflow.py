@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiqcluster.config import Config
+from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import Runtime, Setup

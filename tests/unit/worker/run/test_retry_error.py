@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from kiqcluster import RetryError, job
+from kiqcluster.application.registry import Registry
 from kiqcluster.process.runtime import Setup
-from kiqcluster.registry import Registry
 from kiqcluster.sidekiq.outcome import Dead, Discard, Outcome, Retry
 from kiqcluster.testing import fake
 from tests.unit.worker.run.test_execution import Worker, entry

@@ -15,10 +15,10 @@ from typing import Any, TextIO
 import pytest
 
 import kiqcluster
-from kiqcluster.process import log
 from kiqcluster.process.events import Events
-from kiqcluster.process.log import DoneLine, JsonFormatter, PrettyFormatter
-from kiqcluster.process.log_wording import WORDING
+from kiqcluster.process.logs import log
+from kiqcluster.process.logs.log import DoneLine, JsonFormatter, PrettyFormatter
+from kiqcluster.process.logs.wording import WORDING
 from kiqcluster.process.runtime import CURRENT_JOB, JobContext
 from kiqcluster.sidekiq import ruby_json
 
@@ -366,7 +366,7 @@ def test_every_event_brings_the_fields_that_its_words_need() -> None:
 
 def test_every_wording_belongs_to_an_event() -> None:
     package = "".join(
-        path.read_text() for path in Path(kiqcluster.__file__).parent.rglob("*.py") if path.name != "log_wording.py"
+        path.read_text() for path in Path(kiqcluster.__file__).parent.rglob("*.py") if path.name != "wording.py"
     )
 
     assert [event for event in WORDING if f'"{event}"' not in package] == []

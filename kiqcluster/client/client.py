@@ -21,8 +21,7 @@ from functools import partial
 from itertools import repeat
 from typing import Any, TypeVar
 
-from kiqcluster.clock import SystemClock
-from kiqcluster.config import MIN_LIMITED_BYTES
+from kiqcluster.application.registry import Definition, current_registry
 from kiqcluster.errors import (
     InvalidArguments,
     InvalidPush,
@@ -36,9 +35,10 @@ from kiqcluster.errors import (
 from kiqcluster.features import expiry, size_limiter
 from kiqcluster.features.context import with_context
 from kiqcluster.features.stacks import current_stacks
+from kiqcluster.process.clock import SystemClock
+from kiqcluster.process.config import MIN_LIMITED_BYTES
 from kiqcluster.process.durations import due_at
 from kiqcluster.process.runtime import VIA, Push, Ready, Setup, current_setup
-from kiqcluster.registry import Definition, current_registry
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.active_job import unwrapped
 from kiqcluster.sidekiq.payload import (

@@ -17,8 +17,8 @@ from typing import Any, TextIO
 
 import pytest
 
-from kiqcluster.process import log
-from kiqcluster.process.log_handlers import DroppingHandler, LineHandler
+from kiqcluster.process.logs import log
+from kiqcluster.process.logs.handlers import DroppingHandler, LineHandler
 from kiqcluster.sidekiq import ruby_json
 from tests.kit import TIMEOUT_SECONDS, is_in, wait_until
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from kiqcluster.config import (
+from kiqcluster.errors import ExitCode, UsageError
+from kiqcluster.process.config import (
     STOP_GRACE_SECONDS,
     CodeSettings,
     Config,
@@ -17,7 +18,6 @@ from kiqcluster.config import (
     parse_listen,
     settings,
 )
-from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.process.config_sources import load, load_part, missing_section, with_configured
 
 Loader = Callable[..., tuple[Config, Origins]]

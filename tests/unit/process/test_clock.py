@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiqcluster.clock import MIN_STANDSTILL_SECONDS, RunningClock
+from kiqcluster.process.clock import MIN_STANDSTILL_SECONDS, RunningClock
 from tests.kit import ManualClock
 
 MAX_PAUSE_SECONDS = 1.0

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kiqcluster import application
+from kiqcluster.application import loading
+from kiqcluster.application.registry import Registry
 from kiqcluster.errors import ApplicationError
-from kiqcluster.registry import Registry
 
 JOB = "from kiqcluster import job\n@job()\ndef hello(): pass\n"
 Write = Callable[..., Path]
@@ -37,7 +37,7 @@ def write(tmp_path: Path, registry: Registry) -> Iterator[Write]:
 
 def refusal(requirement: str, directory: Path) -> str:
     with pytest.raises(ApplicationError) as caught:
-        application.load([requirement], directory)
+        loading.load([requirement], directory)
     return str(caught.value)
 
 
@@ -60,24 +60,24 @@ class TestFiles:
         for package in packages:
             write(f"{package}/__init__.py", "")
 
-        application.load([file], tmp_path)
+        loading.load([file], tmp_path)
 
         assert Path(str(sys.modules[name].__file__)) == tmp_path / file
-        assert [job["name"] for job in application.describe([file])] == ["hello"]
+        assert [job["name"] for job in loading.describe([file])] == ["hello"]
 
     def test_one_that_the_application_imports_too_is_there_once(self, write: Write, tmp_path: Path) -> None:
         write("kiq_app/jobs.py")
         write("kiq_app/start.py", "import kiq_app.jobs\n")
 
-        application.load(["kiq_app.start", "kiq_app/jobs.py", "./kiq_app/start.py"], tmp_path)
+        loading.load(["kiq_app.start", "kiq_app/jobs.py", "./kiq_app/start.py"], tmp_path)
 
-        assert len(application.describe([])) == 1
+        assert len(loading.describe([])) == 1
 
     def test_one_of_another_directory_goes_by_its_own_name(self, write: Write, tmp_path: Path) -> None:
         file = write("elsewhere/kiq_jobs.py")
         (tmp_path / "here").mkdir()
 
-        application.load([str(file)], tmp_path / "here")
+        loading.load([str(file)], tmp_path / "here")
 
         assert sys.modules["kiq_jobs"].__file__ == str(file)
 
@@ -85,7 +85,7 @@ class TestFiles:
         write("prometheus_client/kiq_jobs.py")
         importlib.import_module("prometheus_client")
 
-        application.load(["prometheus_client/kiq_jobs.py"], tmp_path)
+        loading.load(["prometheus_client/kiq_jobs.py"], tmp_path)
 
         assert "kiq_jobs" in sys.modules
 
@@ -127,9 +127,9 @@ class TestModules:
     def test_a_function_is_called(self, write: Write, tmp_path: Path) -> None:
         write("kiq_app.py", "from kiqcluster import job\ndef set_up(name='made'): job(name=name)(lambda: None)\n")
 
-        application.load(["kiq_app:set_up"], tmp_path)
+        loading.load(["kiq_app:set_up"], tmp_path)
 
-        assert [job["name"] for job in application.describe([])] == ["made"]
+        assert [job["name"] for job in loading.describe([])] == ["made"]
 
     def test_one_that_needs_arguments_is_told_apart(self, write: Write, tmp_path: Path) -> None:
         write("kiq_app.py", "def set_up(database, *, debug): pass\n")
@@ -147,17 +147,17 @@ class TestNoJob:
         self, write: Write, tmp_path: Path
     ) -> None:
         write("kiq_empty.py", "")
-        application.load(["kiq_empty"], tmp_path)
+        loading.load(["kiq_empty"], tmp_path)
 
         with pytest.raises(ApplicationError, match="-r kiq_empty registered no job"):
-            application.describe(["kiq_empty"])
+            loading.describe(["kiq_empty"])
 
     def test_a_folder_that_is_no_package_is_told(self, write: Write, tmp_path: Path) -> None:
         write("kiq_folder/jobs.py")
-        application.load(["kiq_folder"], tmp_path)
+        loading.load(["kiq_folder"], tmp_path)
 
         with pytest.raises(ApplicationError, match=r"kiq_folder is a folder without __init__\.py"):
-            application.describe(["kiq_folder"])
+            loading.describe(["kiq_folder"])
 
 
 def test_what_a_link_led_to_is_imported_wherever_it_leads_by_now(write: Write, tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_what_a_link_led_to_is_imported_wherever_it_leads_by_now(write: Write, t
     link.symlink_to(new)
     sys.path.append(str(link / "venv"))
 
-    application.load([str(link / "kiq_start.py")], old, link)
+    loading.load([str(link / "kiq_start.py")], old, link)
 
     assert [str(sys.modules[name].__file__) for name in ("kiq_start", "kiq_library")] == [
         str(old / "kiq_start.py"),
@@ -182,6 +182,6 @@ def test_what_only_the_link_has_now_is_still_found_by_it(write: Write, tmp_path:
     (tmp_path / "current").symlink_to(tmp_path / "2")
     sys.path.append(str(tmp_path / "current" / "venv"))
 
-    application.load(["kiq_start"], tmp_path / "1", tmp_path / "current")
+    loading.load(["kiq_start"], tmp_path / "1", tmp_path / "current")
 
     assert "kiq_library" in sys.modules

@@ -17,9 +17,9 @@ from pathlib import Path
 from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
+from kiqcluster.application.registry import current_registry
 from kiqcluster.errors import ApplicationError
 from kiqcluster.ipc.forks import exit_forked_children
-from kiqcluster.registry import current_registry
 
 __all__ = ["describe", "load"]
 

@@ -1,4 +1,4 @@
-"""Clock: the only module that reads the time from the operating system.  Code receives a clock as an argument.
+"""Clock: reads the time from the operating system.  Code receives a clock as an argument.
 
 `now()` is for times that are stored or shown (epoch seconds), `monotonic()` for durations and deadlines.
 """
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Clock", "RunningClock", "SystemClock", "utc_date"]
+__all__ = ["Clock", "RunningClock", "SystemClock"]
 
 MIN_STANDSTILL_SECONDS = 2.0  # a reading that is this late counts as a standstill
 
@@ -59,8 +59,3 @@ class RunningClock(SystemClock):
         if gap > self._longest_pause + MIN_STANDSTILL_SECONDS:
             self.stood_still += gap - self._longest_pause
         return now - self.stood_still
-
-
-def utc_date(now: float) -> str:
-    """Return the UTC date of an epoch second as YYYY-MM-DD, the form in Sidekiq's stat keys."""
-    return time.strftime("%Y-%m-%d", time.gmtime(now))

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from kiqcluster.application.registry import Definition, Registry, current_registry, using_registry
 from kiqcluster.errors import InvalidArguments, JobDefinitionError
-from kiqcluster.registry import Definition, Registry, current_registry, using_registry
 from kiqcluster.sidekiq.active_job import WRAPPER, Keywords
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from kiqcluster import Client, Job, job
-from kiqcluster.config import Config
 from kiqcluster.errors import InvalidArguments, InvalidPush, UsageError
+from kiqcluster.process.config import Config
 from kiqcluster.process.durations import due_at
 from kiqcluster.process.runtime import Push, Setup
 

@@ -17,11 +17,11 @@ from itertools import islice
 from math import isfinite
 from typing import TextIO
 
-from kiqcluster.config import has_colours
 from kiqcluster.ipc.stdio import clean
+from kiqcluster.process.config import has_colours
 from kiqcluster.process.events import Events, Fields
-from kiqcluster.process.log_handlers import LineHandler, has_descriptor
-from kiqcluster.process.log_wording import WORDING
+from kiqcluster.process.logs.handlers import LineHandler, has_descriptor
+from kiqcluster.process.logs.wording import WORDING
 from kiqcluster.process.runtime import current_job
 from kiqcluster.sidekiq import ruby_json
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from kiqcluster import Job, job
+from kiqcluster.application.options import FOREIGN_NAMES, OPTIONS, near_option
+from kiqcluster.application.registry import Registry
 from kiqcluster.errors import JobDefinitionError
-from kiqcluster.options import FOREIGN_NAMES, OPTIONS, near_option
-from kiqcluster.registry import Registry
 
 pytestmark = pytest.mark.usefixtures("registry")
 

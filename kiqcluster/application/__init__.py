@@ -1,0 +1,7 @@
+"""What an application declares.
+
+Read in this order:
+registry   job name → definition; only registered names run
+options    which options a job may have, and their valid values
+loading    finds and imports the application that -r names
+"""

@@ -1,0 +1,6 @@
+"""What is written when a job is pushed, and when it is pushed again.
+
+Read in this order:
+client      Client: pushes jobs, through client middleware and the client halves of the features
+reenqueue   a due entry, or a job retried by hand, becomes a job of a queue: client middleware again
+"""

@@ -1,0 +1,7 @@
+"""Log lines.
+
+Read in this order:
+log        log lines from events and from logging, in two formats; the level of a job
+wording    level and text of each event
+handlers   the output of lines, with a reader that is slow or gone
+"""

@@ -43,16 +43,16 @@ from kiqcluster.control.process_registry import prune
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.sidekiq.keys import HEARTBEAT_TTL_SECONDS, Keys
 from kiqcluster.store import Store
-from kiqcluster.store.engine import MAX_NAMES, Engine
+from kiqcluster.store.engine.engine import MAX_NAMES, Engine
+from kiqcluster.store.engine.units import Member
+from kiqcluster.store.engine.wait_lists import HANDS_LOOK_SECONDS
 from kiqcluster.store.entry_moves import DeadSetLimits
 from kiqcluster.store.scripts import BEAT, PUBLISH, REGISTER_HANDS, STALE_HANDS, Call, Word
-from kiqcluster.store.units import Member
-from kiqcluster.store.wait_lists import HANDS_LOOK_SECONDS
 from kiqcluster.store.wire import Command, pack
-from kiqcluster.worker.failure_detector import BEATS_PER_WINDOW, pause
 from kiqcluster.worker.fetch.hand_lists import MAX_WAIT_SECONDS
 from kiqcluster.worker.heartbeat import BEAT_SECONDS as HEARTBEAT
-from kiqcluster.worker.recovery import MAX_MEMBERS_PER_BEAT
+from kiqcluster.worker.maintenance.failure_detector import BEATS_PER_WINDOW, pause
+from kiqcluster.worker.maintenance.recovery import MAX_MEMBERS_PER_BEAT
 
 __all__ = ["CONNECTIONS_PER_PROCESS", "FLEET_SIZES", "fleet"]
 

@@ -17,9 +17,9 @@ from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.sidekiq.outcome import Outcome
 from kiqcluster.store import Store
-from kiqcluster.store.engine import Engine
+from kiqcluster.store.engine.engine import Engine
+from kiqcluster.store.engine.units import Member, Settlement, Unit
 from kiqcluster.store.entry_moves import DeadSetLimits
-from kiqcluster.store.units import Member, Settlement, Unit
 from kiqcluster.worker.run.execution import Execution
 from kiqcluster.worker.run.job_run import JobRun
 

@@ -21,9 +21,9 @@ from kiqcluster.process.clock import Clock
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.payload import check_queue_name, new_jid
 from kiqcluster.store import Store
+from kiqcluster.store.engine.wait_lists import end_hand_waits
 from kiqcluster.store.entry_moves import move_jobs, read_queue
 from kiqcluster.store.search import search_jobs
-from kiqcluster.store.wait_lists import end_hand_waits
 from kiqcluster.store.wire import Command, Reply
 
 __all__ = ["Queue", "QueueSummary", "read_summary", "summaries", "summary_commands"]

@@ -42,7 +42,7 @@ Limit = int | str  # a number, or a percentage
 
 @dataclass
 class FleetThreads:
-    """Threads of all processes of the fleet, as this process has counted them last (worker/limit_upkeep.py)."""
+    """Threads of all processes of the fleet, as this process has counted them last (limit_upkeep.py)."""
 
     count: int = 1
 

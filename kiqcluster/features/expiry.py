@@ -23,7 +23,7 @@ from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import JobEnd, Push, Run
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.payload import Payload, seconds, stamp
-from kiqcluster.store.units import BeginVerdict
+from kiqcluster.store.engine.units import BeginVerdict
 
 __all__ = ["EXPIRES_IN", "EXPIRY", "Expiry", "is_expired", "mark"]
 

@@ -26,7 +26,7 @@ from kiqcluster.process.in_force import InForce
 from kiqcluster.process.runtime import JobEnd, Push, Run
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.payload import Payload
-from kiqcluster.store.units import BeginVerdict
+from kiqcluster.store.engine.units import BeginVerdict
 
 __all__ = ["ClientFeature", "ServerFeature", "Stacks", "current_stacks", "using_stacks"]
 

@@ -19,7 +19,7 @@ from kiqcluster.process.runtime import JobEnd, Run
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.outcome import Deferred, Dropped, Effect
 from kiqcluster.sidekiq.payload import Payload
-from kiqcluster.store.units import BeginVerdict
+from kiqcluster.store.engine.units import BeginVerdict
 
 __all__ = ["ACTIONS", "MAX_STRIKES", "STRIKES", "Strike", "Strikes"]
 

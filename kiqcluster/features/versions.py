@@ -19,7 +19,7 @@ from kiqcluster.application.registry import Definition
 from kiqcluster.process.runtime import JobEnd, Run, version_of
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.payload import VERSION, Payload
-from kiqcluster.store.units import BeginVerdict
+from kiqcluster.store.engine.units import BeginVerdict
 
 __all__ = ["DEFERRED_BY_VERSION", "VersionCheck", "is_newer"]
 

@@ -1,4 +1,4 @@
-"""Outcomes: the results of units.  Pure values; settle writes them (store/engine.py).
+"""Outcomes: the results of units.  Pure values; settle writes them (store/engine/).
 
 An outcome says what to write and what to count.  `effects` are more rows for the same step: features use them to
 release locks and slots in the step that ends the job.

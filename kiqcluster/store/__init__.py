@@ -7,9 +7,7 @@ address      parses addresses, and finds the primary that sentinels name; names:
 wire         commands and replies as bytes, and the kinds of error replies
 scripts      the .lua files in lua/, one per operation, called by digest
 commands     the commands that a worker runs, and a trial of each at boot
-engine       the operations of a worker: join, reserve, settle, resync, recover, move_due
-units        their values; reserve_calls and settle_calls: the calls of two scripts, and their replies
-wait_lists   the lists into which pushes are moved for idle processes
+engine/      the operations of a worker: join, reserve, settle, resync, recover, move_due
 entry_moves  moves entries of sets and jobs of queues; search: finds those that contain a text
 guarded_push writes a job only if the guards in its rows are true
 parking      the lines of jobs that wait for a place in a limit, and overrides of limits

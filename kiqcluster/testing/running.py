@@ -21,7 +21,7 @@ from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import Runtime, current_setup
 from kiqcluster.process.service import Service
 from kiqcluster.sidekiq.outcome import Outcome
-from kiqcluster.store.units import Unit
+from kiqcluster.store.engine.units import Unit
 from kiqcluster.worker.run.execution import Execution
 from kiqcluster.worker.run.job_run import JobRun
 

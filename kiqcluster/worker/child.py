@@ -41,7 +41,7 @@ from kiqcluster.process.service import thread_stacks
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.queue_groups import Group
 from kiqcluster.store import Store
-from kiqcluster.store.units import Member
+from kiqcluster.store.engine.units import Member
 from kiqcluster.worker.descriptors import Descriptors
 from kiqcluster.worker.exit_handlers import disown_finalizers, run_exit_handlers
 from kiqcluster.worker.fetch.queue_order import describe_queues

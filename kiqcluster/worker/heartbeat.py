@@ -29,7 +29,7 @@ from kiqcluster.process.service import Service
 from kiqcluster.process.signal_pipe import SignalPipe
 from kiqcluster.sidekiq.keys import HEARTBEAT_TTL_SECONDS
 from kiqcluster.store import Connection, is_outage
-from kiqcluster.store.engine import MAX_NAMES
+from kiqcluster.store.engine.engine import MAX_NAMES
 from kiqcluster.store.scripts import PUBLISH, Call, Word, run_scripts
 from kiqcluster.store.wire import Command, Reply, about_keys
 from kiqcluster.worker.fleet_checks import FleetChecks

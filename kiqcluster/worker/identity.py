@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from kiqcluster.store.units import Member
+from kiqcluster.store.engine.units import Member
 
 __all__ = ["ProcessFingerprint", "has_exited", "new_member"]
 

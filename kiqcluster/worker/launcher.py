@@ -29,22 +29,22 @@ from kiqcluster.sidekiq.outcome import Deferred, Retry
 from kiqcluster.sidekiq.payload import peek
 from kiqcluster.sidekiq.queue_groups import Group
 from kiqcluster.store import is_outage
-from kiqcluster.store.engine import Engine
+from kiqcluster.store.engine.engine import Engine
+from kiqcluster.store.engine.units import Member
 from kiqcluster.store.entry_moves import DeadSetLimits
-from kiqcluster.store.units import Member
 from kiqcluster.worker.fetch.fencing import Fencing
 from kiqcluster.worker.fetch.fetch import ReliableFetch
 from kiqcluster.worker.fetch.queue_order import QueueOrder, describe_queues
 from kiqcluster.worker.fetch.wakeups import Wakeups
 from kiqcluster.worker.heartbeat import Heartbeat, HeartbeatCallbacks
 from kiqcluster.worker.identity import ProcessFingerprint, new_member
-from kiqcluster.worker.limit_upkeep import LimitUpkeep
+from kiqcluster.worker.maintenance.limit_upkeep import LimitUpkeep
+from kiqcluster.worker.maintenance.poller import Poller, sidekiq_sources
+from kiqcluster.worker.maintenance.recovery import Recovery
 from kiqcluster.worker.metrics.execution_metrics import ExecutionMetricsWriter
 from kiqcluster.worker.metrics.metrics_delta import Frame
 from kiqcluster.worker.metrics.worker_metrics import WorkerMetrics
-from kiqcluster.worker.poller import Poller, sidekiq_sources
 from kiqcluster.worker.process_entry import Status
-from kiqcluster.worker.recovery import Recovery
 from kiqcluster.worker.run.execution import Execution
 from kiqcluster.worker.run.job_log import JobLog
 from kiqcluster.worker.run.manager import Manager

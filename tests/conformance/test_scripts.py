@@ -28,7 +28,10 @@ from kiqcluster.sidekiq.outcome import (
 )
 from kiqcluster.store import Store
 from kiqcluster.store import scripts as script_module
-from kiqcluster.store.engine import MAX_RETURNED, Engine
+from kiqcluster.store.engine.engine import MAX_RETURNED, Engine
+from kiqcluster.store.engine.settle_calls import MAX_OUTCOMES
+from kiqcluster.store.engine.units import ALL_SUSPECT, ANY_DEATHS, Beat, Member, Reserved, Settlement, Unit
+from kiqcluster.store.engine.wait_lists import forget_hands, stale_hands
 from kiqcluster.store.entry_moves import (
     DeadSetLimits,
     Dropped,
@@ -55,9 +58,6 @@ from kiqcluster.store.scripts import (
     Script,
     run_scripts,
 )
-from kiqcluster.store.settle_calls import MAX_OUTCOMES
-from kiqcluster.store.units import ALL_SUSPECT, ANY_DEATHS, Beat, Member, Reserved, Settlement, Unit
-from kiqcluster.store.wait_lists import forget_hands, stale_hands
 from kiqcluster.worker.fetch.membership import Membership
 
 NOW = 1_795_168_740.25
@@ -1414,7 +1414,7 @@ class TestRecover:
     def test_once_it_is_fenced_a_beat_changes_nothing_more(
         self, engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("kiqcluster.store.engine.MAX_RETURNED", 1)
+        monkeypatch.setattr("kiqcluster.store.engine.engine.MAX_RETURNED", 1)
         push(store, "default", "a", "b")
         reserve(engine, 2, call=1)
         store.call("HSET", store.keys.members, ME.identity, f"fenced {ME.record}")
@@ -2169,7 +2169,8 @@ def failing_after(script: Script, calls: int) -> Script:
 @pytest.fixture
 def sabotage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Script, int], None]]:
     """Make a script fail after so many calls; the Lua text itself is what changes."""
-    from kiqcluster.store import engine, entry_moves, parking, reserve_calls, settle_calls, wait_lists
+    from kiqcluster.store import entry_moves, parking
+    from kiqcluster.store.engine import engine, reserve_calls, settle_calls, wait_lists
 
     def apply(script: Script, calls: int) -> None:
         name = next(name for name, value in vars(script_module).items() if value is script)
@@ -2351,7 +2352,7 @@ def test_where_a_refused_settle_cannot_be_tried_again_what_was_reserved_beside_i
 
     with store.borrowed() as connection:
         sent = engine.begin(connection, ME, 2, {"default": (1, 1)}, [Settlement(unit, Done())], NOW)
-        monkeypatch.setattr("kiqcluster.store.engine.run_scripts", cut_off)
+        monkeypatch.setattr("kiqcluster.store.engine.engine.run_scripts", cut_off)
         with pytest.raises(ReplyLost):
             engine.finish(connection, sent)
 

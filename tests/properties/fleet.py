@@ -27,8 +27,8 @@ from kiqcluster.sidekiq.outcome import Interrupted, Outcome, Requeue
 from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.store import Store, is_outage
 from kiqcluster.store.connection import Connection
-from kiqcluster.store.engine import Engine
-from kiqcluster.store.units import ALL_SUSPECT, BeginVerdict, Member, Settlement, Unit
+from kiqcluster.store.engine.engine import Engine
+from kiqcluster.store.engine.units import ALL_SUSPECT, BeginVerdict, Member, Settlement, Unit
 from kiqcluster.worker.fetch.batch import Batch, BatchState
 from kiqcluster.worker.fetch.coordinator import FORBIDDEN_RETRY_SECONDS, FetchCoordinator, Mode
 from kiqcluster.worker.fetch.fetch import ReliableFetch

@@ -1,6 +1,6 @@
 """The fleet in miniature of model.py, whose processes wait with hand lists as well (rules H1 to H6 of docs/engine.md).
 
-Real: every script, the calls of store/engine.py and worker/fetch/hand_lists.py.  Modelled: what wakeups.py, fetch.py
+Real: every script, the calls of store/engine/ and worker/fetch/hand_lists.py.  Modelled: what wakeups.py, fetch.py
 and recovery.py decide, the network, and BLMOVE, which moves a payload as soon as its queue has one.  Time is virtual.
 
 1. HandWorld     the server's waits, what is on its way to and from them, and time
@@ -22,9 +22,9 @@ from typing import Any, cast
 from kiqcluster.errors import RedisRefused, StoreError
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.store import Store
+from kiqcluster.store.engine.units import ALL_SUSPECT, Reserved, Settlement, Unit
+from kiqcluster.store.engine.wait_lists import forget_hands, return_wake_lists, stale_hands
 from kiqcluster.store.scripts import RECOVER, REGISTER_HANDS, RESYNC, STALE_HANDS
-from kiqcluster.store.units import ALL_SUSPECT, Reserved, Settlement, Unit
-from kiqcluster.store.wait_lists import forget_hands, return_wake_lists, stale_hands
 from kiqcluster.worker.fetch.hand_lists import HandList, HandLists
 from kiqcluster.worker.fetch.in_flight import STALE_UNIT_SECONDS
 from tests.properties.limits import Violation

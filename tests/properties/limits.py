@@ -22,9 +22,9 @@ from unittest.mock import patch
 
 from kiqcluster.errors import StoreError
 from kiqcluster.sidekiq.outcome import Effect
-from kiqcluster.store.engine import Engine
+from kiqcluster.store.engine.engine import Engine
+from kiqcluster.store.engine.units import BeginVerdict, Unit
 from kiqcluster.store.scripts import Script
-from kiqcluster.store.units import BeginVerdict, Unit
 
 __all__ = [
     "CLOSED",
@@ -129,7 +129,7 @@ class LimitState:
 # rules taken out
 
 
-CALLED_BY = {"SETTLE": "settle_calls", "PUSH": "guarded_push"}  # script → the module that calls it, if not engine.py
+CALLED_BY = {"SETTLE": "engine.settle_calls", "PUSH": "guarded_push"}  # script → module, if not engine.py
 MOVERS = ("SETTLE", "RECOVER", "RESYNC")
 # Rule → the scripts that have it, the text of the rule, the text without it, and the harm.
 RULES: dict[str, tuple[Sequence[str], str, str, str]] = {
@@ -257,7 +257,7 @@ def taken_out(rule: str) -> Iterator[None]:
     names, text, instead, _ = RULES[rule]
     with ExitStack() as stack:
         for name in names:
-            module = f"kiqcluster.store.{CALLED_BY.get(name, 'engine')}"
+            module = f"kiqcluster.store.{CALLED_BY.get(name, 'engine.engine')}"
             script = getattr(import_module(module), name)
             stack.enter_context(patch(f"{module}.{name}", _without(script, text, instead)))
         if not names:

@@ -2,7 +2,7 @@
 
 What is modelled is the processes (single-threaded, deciding as `fetch.py` and `recovery.py` in `worker/` do) and the
 network between them and Redis: any reply may be lost, any command may arrive late, after its sender has given it up,
-has gone on or is dead.  Everything in Redis is real: the calls of store/engine.py and every script.
+has gone on or is dead.  Everything in Redis is real: the calls of store/engine/ and every script.
 
 1. World     the server, the commands still on their way, the account of every job
 2. Process   what one worker does, one step at a time; a test chooses which
@@ -40,13 +40,14 @@ from kiqcluster.sidekiq.outcome import (
     Requeue,
     Retry,
 )
-from kiqcluster.store import Store, guarded_push, reserve_calls, settle_calls, wait_lists
-from kiqcluster.store import engine as engine_module
+from kiqcluster.store import Store, guarded_push
 from kiqcluster.store.connection import Connection
-from kiqcluster.store.engine import Engine
+from kiqcluster.store.engine import engine as engine_module
+from kiqcluster.store.engine import reserve_calls, settle_calls, wait_lists
+from kiqcluster.store.engine.engine import Engine
+from kiqcluster.store.engine.units import ALL_SUSPECT, ANY_DEATHS, BeginVerdict, Member, Reserved, Settlement, Unit
 from kiqcluster.store.entry_moves import DeadSetLimits, Move
 from kiqcluster.store.scripts import SEND_PARKED, Script, Word
-from kiqcluster.store.units import ALL_SUSPECT, ANY_DEATHS, BeginVerdict, Member, Reserved, Settlement, Unit
 from kiqcluster.worker.run.decision import Ending, Facts, decide
 from tests.properties import limits
 from tests.properties.limits import INDEX, LOCK, PARKED, SLOTS, LimitState, Violation, begin_rows

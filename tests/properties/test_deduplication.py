@@ -25,7 +25,7 @@ from kiqcluster.errors import Interrupted
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.outcome import Outcome
 from kiqcluster.store import Store
-from kiqcluster.store.units import Unit
+from kiqcluster.store.engine.units import Unit
 from tests.chaos.scale import sized
 from tests.in_process_worker import Worker
 

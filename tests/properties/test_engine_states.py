@@ -199,8 +199,8 @@ class Jobs(RuleBasedStateMachine):
 
 
 def test_each_pushed_job_is_in_exactly_one_place(store: Store, seed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kiqcluster.store.engine.MAX_RETURNED", SMALL_BATCH)
-    monkeypatch.setattr("kiqcluster.store.settle_calls.MAX_OUTCOMES", SMALL_BATCH)
+    monkeypatch.setattr("kiqcluster.store.engine.engine.MAX_RETURNED", SMALL_BATCH)
+    monkeypatch.setattr("kiqcluster.store.engine.settle_calls.MAX_OUTCOMES", SMALL_BATCH)
     print(f"KIQ_SEED={seed}")
 
     @hypothesis.seed(int(seed))

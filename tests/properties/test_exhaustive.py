@@ -14,9 +14,9 @@ import pytest
 
 from kiqcluster.sidekiq.outcome import Done
 from kiqcluster.store import Store
-from kiqcluster.store.engine import Engine
+from kiqcluster.store.engine.engine import Engine
+from kiqcluster.store.engine.units import Member, Settlement, Unit
 from kiqcluster.store.entry_moves import DeadSetLimits
-from kiqcluster.store.units import Member, Settlement, Unit
 from tests.properties import small_model
 from tests.properties.small_model import DEATH, Identity, Server, Violation, explore, first_state
 

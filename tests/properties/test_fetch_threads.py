@@ -28,9 +28,9 @@ from kiqcluster.sidekiq.outcome import Done, Effect, Interrupted, Outcome
 from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.store import Store
 from kiqcluster.store.connection import Connection
-from kiqcluster.store.engine import Engine
+from kiqcluster.store.engine.engine import Engine
+from kiqcluster.store.engine.units import ALL_SUSPECT, Settlement, Unit
 from kiqcluster.store.entry_moves import DeadSetLimits
-from kiqcluster.store.units import ALL_SUSPECT, Settlement, Unit
 from kiqcluster.worker.fetch.batch import Batch
 from kiqcluster.worker.fetch.concurrency_limit import ConcurrencyLimit
 from kiqcluster.worker.fetch.fetch import ReliableFetch

@@ -33,8 +33,8 @@ CHECK = 5  # choices between two looks at the whole
 
 @pytest.fixture(autouse=True)
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kiqcluster.store.engine.MAX_RETURNED", SMALL_BATCH)
-    monkeypatch.setattr("kiqcluster.store.settle_calls.MAX_OUTCOMES", SMALL_BATCH)
+    monkeypatch.setattr("kiqcluster.store.engine.engine.MAX_RETURNED", SMALL_BATCH)
+    monkeypatch.setattr("kiqcluster.store.engine.settle_calls.MAX_OUTCOMES", SMALL_BATCH)
 
 
 class Walk:

@@ -29,11 +29,11 @@ KINDS = ("done", "done", "done with effects", "retry", "interrupt")
 
 @pytest.fixture(autouse=True)
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kiqcluster.store.engine.MAX_RETURNED", SMALL_BATCH)
-    monkeypatch.setattr("kiqcluster.store.settle_calls.MAX_OUTCOMES", SMALL_BATCH)
-    for name in ("store.wait_lists.HANDS_MEMORY_SECONDS", "worker.fetch.hand_lists.HANDS_MEMORY_SECONDS"):
+    monkeypatch.setattr("kiqcluster.store.engine.engine.MAX_RETURNED", SMALL_BATCH)
+    monkeypatch.setattr("kiqcluster.store.engine.settle_calls.MAX_OUTCOMES", SMALL_BATCH)
+    for name in ("store.engine.wait_lists.HANDS_MEMORY_SECONDS", "worker.fetch.hand_lists.HANDS_MEMORY_SECONDS"):
         monkeypatch.setattr(f"kiqcluster.{name}", MEMORY)
-    monkeypatch.setattr("kiqcluster.store.wait_lists.HANDS_LOOK_SECONDS", LOOK)
+    monkeypatch.setattr("kiqcluster.store.engine.wait_lists.HANDS_LOOK_SECONDS", LOOK)
 
 
 class Walk:

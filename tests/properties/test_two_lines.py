@@ -20,7 +20,7 @@ from kiqcluster.features.stacks import current_stacks
 from kiqcluster.process.runtime import Run, Setup
 from kiqcluster.sidekiq.outcome import Done, Effect, Parked
 from kiqcluster.store import Store
-from kiqcluster.store.units import Unit
+from kiqcluster.store.engine.units import Unit
 from tests.chaos.scale import sized
 from tests.in_process_worker import Worker
 

@@ -17,10 +17,10 @@ from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Done, Dropped, Effect, Outcome, Parked, Requeue, Retry
 from kiqcluster.store import Store
+from kiqcluster.store.engine.units import Unit
 from kiqcluster.store.parking import send_parked
-from kiqcluster.store.units import Unit
 from kiqcluster.testing.clock import frozen_clock
-from kiqcluster.worker.limit_upkeep import LimitUpkeep
+from kiqcluster.worker.maintenance.limit_upkeep import LimitUpkeep
 from kiqcluster.worker.run.job_run import JobRun
 from tests.in_process_worker import Worker
 from tests.redis.kiqctl import Kiqctl

@@ -16,9 +16,9 @@ from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.sidekiq.outcome import Done, Retry
 from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.store import Connection, Store
-from kiqcluster.store.engine import Engine
+from kiqcluster.store.engine.engine import Engine
+from kiqcluster.store.engine.units import Exchange, Member, Refusals, Reserved, Settlement, Unit
 from kiqcluster.store.entry_moves import DeadSetLimits
-from kiqcluster.store.units import Exchange, Member, Refusals, Reserved, Settlement, Unit
 from kiqcluster.worker.fetch.batch import BatchState
 from kiqcluster.worker.fetch.fetch import ReliableFetch
 from kiqcluster.worker.fetch.prefetch import Prefetch

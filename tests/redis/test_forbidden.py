@@ -11,7 +11,7 @@ from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.outcome import Dead, Done
 from kiqcluster.store import Store
-from kiqcluster.store.units import Settlement
+from kiqcluster.store.engine.units import Settlement
 from tests.kit import RedisServer
 from tests.redis.test_fetch import Bench
 

@@ -13,8 +13,8 @@ from kiqcluster.errors import ReplyLost
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.outcome import Done, Requeue
 from kiqcluster.store import Connection, Store
-from kiqcluster.store.units import ALL_SUSPECT, Settlement, Unit
-from kiqcluster.store.wait_lists import stale_hands
+from kiqcluster.store.engine.units import ALL_SUSPECT, Settlement, Unit
+from kiqcluster.store.engine.wait_lists import stale_hands
 from kiqcluster.worker.fetch.hand_lists import HandList
 from kiqcluster.worker.fetch.wakeups import Push, Wakeups
 from kiqcluster.worker.run.manager import Manager

@@ -18,7 +18,7 @@ from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.store import Store
-from kiqcluster.store.units import Unit
+from kiqcluster.store.engine.units import Unit
 from kiqcluster.worker.fleet_checks import contradicts
 from kiqcluster.worker.heartbeat import BEATS_PER_CHECK, Heartbeat, HeartbeatCallbacks
 from kiqcluster.worker.process_entry import MAX_SHOWN_BYTES, MAX_SHOWN_QUEUES, Status

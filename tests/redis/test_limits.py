@@ -26,13 +26,13 @@ from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Run, Runtime, Setup
 from kiqcluster.sidekiq.outcome import Dead, Done, Dropped, Outcome, Parked, Retry
 from kiqcluster.store import Store, parking, scripts
-from kiqcluster.store.engine import Engine
+from kiqcluster.store.engine.engine import Engine
+from kiqcluster.store.engine.units import Member, Settlement, Unit
 from kiqcluster.store.entry_moves import DeadSetLimits
 from kiqcluster.store.parking import send_parked
-from kiqcluster.store.units import Member, Settlement, Unit
 from kiqcluster.testing.clock import frozen_clock
-from kiqcluster.worker.limit_upkeep import SWEEP_SECONDS, LimitUpkeep
-from kiqcluster.worker.poller import Poller, sidekiq_sources
+from kiqcluster.worker.maintenance.limit_upkeep import SWEEP_SECONDS, LimitUpkeep
+from kiqcluster.worker.maintenance.poller import Poller, sidekiq_sources
 from tests.in_process_worker import Worker
 from tests.kit import ManualClock
 from tests.redis.kiqctl import Kiqctl

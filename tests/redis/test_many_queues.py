@@ -12,9 +12,9 @@ from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.outcome import Done
 from kiqcluster.store import Store
 from kiqcluster.store.connection import Connection
-from kiqcluster.store.engine import MAX_NAMES
-from kiqcluster.store.units import Settlement
-from kiqcluster.store.wait_lists import MAX_QUEUES
+from kiqcluster.store.engine.engine import MAX_NAMES
+from kiqcluster.store.engine.units import Settlement
+from kiqcluster.store.engine.wait_lists import MAX_QUEUES
 from kiqcluster.worker.fetch.fetch import MAX_SWEPT_QUEUES
 from tests.kit import wait_until
 from tests.redis.test_fetch import Bench, run

@@ -17,9 +17,9 @@ from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Push, Runtime, Setup
 from kiqcluster.sidekiq.payload import INVALID_PAYLOAD
 from kiqcluster.store import Store
-from kiqcluster.store.engine import MAX_DUE, MAX_DUE_BYTES, Engine
+from kiqcluster.store.engine.engine import MAX_DUE, MAX_DUE_BYTES, Engine
 from kiqcluster.store.entry_moves import DeadSetLimits, Move
-from kiqcluster.worker.poller import DueSource, Poller, poll_pause, sidekiq_sources
+from kiqcluster.worker.maintenance.poller import DueSource, Poller, poll_pause, sidekiq_sources
 from tests.kit import ManualClock, RedisServer, wait_until
 from tests.proxy import Proxy
 

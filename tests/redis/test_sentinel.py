@@ -11,10 +11,10 @@ from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
 from kiqcluster.sidekiq.keys import FORMAT_VERSION
 from kiqcluster.store import Store, is_outage, parse_address
 from kiqcluster.store.address import PRIMARY_ONLY
-from kiqcluster.store.engine import Engine
+from kiqcluster.store.engine.engine import Engine
+from kiqcluster.store.engine.units import Member
 from kiqcluster.store.entry_moves import DeadSetLimits
 from kiqcluster.store.scripts import JOIN, Call, run_scripts
-from kiqcluster.store.units import Member
 from kiqcluster.store.wire import Command
 from tests.kit import RedisServer, free_port, wait_until
 from tests.sentinel import HARDLY_EVER_MS, SERVICE, SentinelGroup

@@ -16,9 +16,9 @@ from kiqcluster.process.runtime import Push, Runtime, Setup
 from kiqcluster.sidekiq.compression import decompressed
 from kiqcluster.sidekiq.ruby_json import decode
 from kiqcluster.store import Store
-from kiqcluster.store.engine import Engine
+from kiqcluster.store.engine.engine import Engine
 from kiqcluster.testing.jobs import EnqueuedJob, Wanted
-from kiqcluster.worker.poller import Poller
+from kiqcluster.worker.maintenance.poller import Poller
 from tests.redis.kiqctl import Kiqctl
 from tests.redis.test_client import payloads
 from tests.redis.test_poller import LIMITS

@@ -18,7 +18,7 @@ from kiqcluster.errors import ReplyLost
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.outcome import Done, Interrupted, Retry
 from kiqcluster.store import Store
-from kiqcluster.store.units import Settlement
+from kiqcluster.store.engine.units import Settlement
 from kiqcluster.store.wire import Wire
 from kiqcluster.worker.fetch.fetch import MAX_SMALL_OUTCOME_BYTES
 from kiqcluster.worker.fetch.in_flight import MAX_SETTLE_BYTES

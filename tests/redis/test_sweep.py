@@ -13,13 +13,13 @@ from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.store import Connection, Store
-from kiqcluster.store.engine import Engine
+from kiqcluster.store.engine.engine import Engine
+from kiqcluster.store.engine.units import Beat, Member
 from kiqcluster.store.entry_moves import DeadSetLimits
-from kiqcluster.store.units import Beat, Member
 from kiqcluster.worker.fetch.fencing import Fencing
 from kiqcluster.worker.fetch.wake_lists import QUEUES_PER_ROUND_TRIP
 from kiqcluster.worker.identity import ProcessFingerprint
-from kiqcluster.worker.recovery import Recovery
+from kiqcluster.worker.maintenance.recovery import Recovery
 from tests.kit import ManualClock
 
 SILENCE_LIMIT_SECONDS = 60.0

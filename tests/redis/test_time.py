@@ -17,10 +17,10 @@ from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.sidekiq.keys import Keys, utc_date
 from kiqcluster.sidekiq.outcome import Dead, Done
 from kiqcluster.store import Store
-from kiqcluster.store.engine import Engine
+from kiqcluster.store.engine.engine import Engine
+from kiqcluster.store.engine.units import Member, Settlement
 from kiqcluster.store.entry_moves import DeadSetLimits
-from kiqcluster.store.units import Member, Settlement
-from kiqcluster.worker.poller import Poller
+from kiqcluster.worker.maintenance.poller import Poller
 from kiqcluster.worker.run.retry import plan
 from tests.kit import ManualClock
 

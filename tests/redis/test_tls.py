@@ -12,9 +12,9 @@ import pytest
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
 from kiqcluster.store import Store
-from kiqcluster.store.engine import Engine
+from kiqcluster.store.engine.engine import Engine
+from kiqcluster.store.engine.units import Member
 from kiqcluster.store.entry_moves import DeadSetLimits
-from kiqcluster.store.units import Member
 from tests.kit import wait_until
 from tests.sentinel import SentinelGroup
 from tests.tls import LockedServer, Locks

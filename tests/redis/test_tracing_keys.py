@@ -24,10 +24,10 @@ from kiqcluster.sidekiq.outcome import Outcome, Requeue
 from kiqcluster.sidekiq.payload import INVALID_PAYLOAD
 from kiqcluster.sidekiq.ruby_json import decode
 from kiqcluster.store import Store
-from kiqcluster.store.engine import Engine
+from kiqcluster.store.engine.engine import Engine
+from kiqcluster.store.engine.units import Member, Settlement, Unit
 from kiqcluster.store.entry_moves import DeadSetLimits
-from kiqcluster.store.units import Member, Settlement, Unit
-from kiqcluster.worker.poller import Poller
+from kiqcluster.worker.maintenance.poller import Poller
 from kiqcluster.worker.run.execution import Execution
 from kiqcluster.worker.run.job_run import JobRun
 from tests.tracing import SPELT, Spans, instrumented, lost, spelt, traceparent

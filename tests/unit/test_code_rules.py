@@ -161,7 +161,7 @@ class TestOperatingSystem:
 
 def test_no_lock_of_fetch_is_held_over_a_round_trip() -> None:
     """Whose turn it is has the lock and no connection; what fetches has the connection and no lock."""
-    engine, connection = "kiqcluster.store.engine.Engine", "kiqcluster.store.Connection"
+    engine, connection = "kiqcluster.store.engine.engine.Engine", "kiqcluster.store.Connection"
 
     assert (
         list(

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from kiqcluster.store.units import ANY_DEATHS, Exchange, Limits, Settlement
+from kiqcluster.store.engine.units import ANY_DEATHS, Exchange, Limits, Settlement
 from kiqcluster.worker.fetch.prefetch import NO_UNITS, ReserveSize
 
 __all__ = ["Batch", "BatchState"]

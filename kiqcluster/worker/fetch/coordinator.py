@@ -19,9 +19,9 @@ from itertools import islice
 
 from kiqcluster.process.clock import Clock
 from kiqcluster.sidekiq.outcome import Done
-from kiqcluster.store.reserve_calls import MAX_RESERVE_BYTES
-from kiqcluster.store.units import Limits, Refusals, Reserved, Settlement, Unit
-from kiqcluster.store.wait_lists import MAX_QUEUES
+from kiqcluster.store.engine.reserve_calls import MAX_RESERVE_BYTES
+from kiqcluster.store.engine.units import Limits, Refusals, Reserved, Settlement, Unit
+from kiqcluster.store.engine.wait_lists import MAX_QUEUES
 from kiqcluster.worker.fetch.batch import Batch, BatchState
 from kiqcluster.worker.fetch.concurrency_limit import WATCH_SECONDS, ConcurrencyLimit
 from kiqcluster.worker.fetch.in_flight import InFlight

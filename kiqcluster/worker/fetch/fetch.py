@@ -25,9 +25,9 @@ from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost, StoreEr
 from kiqcluster.ipc.forks import exit_if_other_process
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.store import Connection, is_outage
-from kiqcluster.store.engine import NO_PERMISSION, Engine
-from kiqcluster.store.units import Exchange, Member, Refusals, Reserved, Settlement, Unit
-from kiqcluster.store.wait_lists import MAX_COMMANDS, MAX_QUEUES, forget_hands
+from kiqcluster.store.engine.engine import NO_PERMISSION, Engine
+from kiqcluster.store.engine.units import Exchange, Member, Refusals, Reserved, Settlement, Unit
+from kiqcluster.store.engine.wait_lists import MAX_COMMANDS, MAX_QUEUES, forget_hands
 from kiqcluster.worker.fetch.batch import Batch
 from kiqcluster.worker.fetch.hand_lists import HandList, HandLists
 from kiqcluster.worker.fetch.in_flight import (

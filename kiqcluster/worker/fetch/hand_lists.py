@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from kiqcluster.process.clock import Clock
-from kiqcluster.store.engine import Engine
-from kiqcluster.store.units import Member
-from kiqcluster.store.wait_lists import HANDS_MEMORY_SECONDS, are_filled, forget_empty_hands
+from kiqcluster.store.engine.engine import Engine
+from kiqcluster.store.engine.units import Member
+from kiqcluster.store.engine.wait_lists import HANDS_MEMORY_SECONDS, are_filled, forget_empty_hands
 from kiqcluster.worker.fetch.in_flight import STALE_UNIT_SECONDS
 
 __all__ = ["MAX_GRACE_SECONDS", "MAX_WAIT_SECONDS", "HandList", "HandLists"]

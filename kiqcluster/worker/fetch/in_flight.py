@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from kiqcluster.sidekiq.outcome import Done, Requeue
-from kiqcluster.store.units import ANY_DEATHS, Refusals, Settlement, Unit
+from kiqcluster.store.engine.units import ANY_DEATHS, Refusals, Settlement, Unit
 
 __all__ = [
     "LAST_CHANCE_DELAY_SECONDS",

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
 from kiqcluster.process.clock import Clock
-from kiqcluster.store.units import Unit
+from kiqcluster.store.engine.units import Unit
 from kiqcluster.worker.fetch.batch import Batch
 from kiqcluster.worker.fetch.coordinator import FetchCoordinator, Mode
 from kiqcluster.worker.fetch.in_flight import InFlight

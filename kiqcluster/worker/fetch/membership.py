@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from threading import Event
 
 from kiqcluster.store import Connection
-from kiqcluster.store.engine import Engine
-from kiqcluster.store.units import Member
+from kiqcluster.store.engine.engine import Engine
+from kiqcluster.store.engine.units import Member
 
 __all__ = ["Membership"]
 

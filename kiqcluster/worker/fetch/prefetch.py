@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from kiqcluster.store.units import Limits
-from kiqcluster.store.wait_lists import MAX_QUEUES
+from kiqcluster.store.engine.units import Limits
+from kiqcluster.store.engine.wait_lists import MAX_QUEUES
 
 __all__ = ["LONG_JOB_SECONDS", "MAX_QUEUES_AT_FULL_PACE", "NO_UNITS", "Prefetch", "ReserveSize"]
 

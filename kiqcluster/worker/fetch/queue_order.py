@@ -14,7 +14,7 @@ from itertools import islice
 from random import Random
 
 from kiqcluster.sidekiq.queue_groups import Group, Mode, SelectorGroup
-from kiqcluster.store.wait_lists import MAX_QUEUES
+from kiqcluster.store.engine.wait_lists import MAX_QUEUES
 
 __all__ = ["QueueOrder", "describe_queues"]
 

@@ -18,7 +18,7 @@ from itertools import islice
 from kiqcluster.errors import StoreError
 from kiqcluster.process.clock import Clock
 from kiqcluster.store import is_outage
-from kiqcluster.store.engine import Engine
+from kiqcluster.store.engine.engine import Engine
 from kiqcluster.worker.fetch.hand_lists import MAX_GRACE_SECONDS, MAX_WAIT_SECONDS
 
 __all__ = ["QUEUES_PER_ROUND_TRIP", "WakeLists"]

@@ -38,7 +38,7 @@ from kiqcluster.sidekiq.outcome import (
     Retry,
 )
 from kiqcluster.sidekiq.payload import wrap
-from kiqcluster.store.units import BeginVerdict
+from kiqcluster.store.engine.units import BeginVerdict
 from kiqcluster.worker.run.retry import Plan
 
 __all__ = [

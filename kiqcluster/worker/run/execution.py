@@ -49,7 +49,7 @@ from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, E
 from kiqcluster.sidekiq.outcome import Interrupted as InterruptedOutcome
 from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, Payload, lock_of, presentable, read, seconds, unwrap
 from kiqcluster.store import is_outage
-from kiqcluster.store.units import GO, BeginVerdict, Unit
+from kiqcluster.store.engine.units import GO, BeginVerdict, Unit
 from kiqcluster.worker.fetch.in_flight import STALE_UNIT_SECONDS
 from kiqcluster.worker.run import retry
 from kiqcluster.worker.run.decision import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from kiqcluster.features.stacks import ServerFeature
 from kiqcluster.process.runtime import JobContext
 from kiqcluster.sidekiq.outcome import Effect
-from kiqcluster.store.units import Unit
+from kiqcluster.store.engine.units import Unit
 
 __all__ = ["JobRun"]
 

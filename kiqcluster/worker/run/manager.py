@@ -19,7 +19,7 @@ from kiqcluster.errors import StoreError
 from kiqcluster.process.clock import Clock
 from kiqcluster.process.logs.log import tid
 from kiqcluster.process.service import Service
-from kiqcluster.store.units import Settlement
+from kiqcluster.store.engine.units import Settlement
 from kiqcluster.worker.fetch.fetch import ReliableFetch
 from kiqcluster.worker.fetch.prefetch import LONG_JOB_SECONDS
 from kiqcluster.worker.fetch.wakeups import Push, Wakeups

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from kiqcluster.ipc.running_jobs import RunningJobs
 from kiqcluster.process.clock import Clock
 from kiqcluster.process.service import Service
-from kiqcluster.store.units import Settlement, Unit
+from kiqcluster.store.engine.units import Settlement, Unit
 from kiqcluster.worker.fetch.fetch import ReliableFetch
 from kiqcluster.worker.run.decision import REQUEUE
 from kiqcluster.worker.run.execution import Execution

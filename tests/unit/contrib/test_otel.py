@@ -28,7 +28,7 @@ from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.sidekiq.outcome import Discard, Done, Retry
 from kiqcluster.sidekiq.payload import Payload
 from kiqcluster.sidekiq.ruby_json import decode
-from kiqcluster.store.units import Unit
+from kiqcluster.store.engine.units import Unit
 from kiqcluster.worker.run.execution import Execution
 from kiqcluster.worker.run.job_run import JobRun
 from tests.kit import ManualClock, wait_until

@@ -12,7 +12,7 @@ from kiqcluster.features.strikes import Strike, Strikes
 from kiqcluster.process.runtime import JobEnd, Run
 from kiqcluster.sidekiq.outcome import Deferred, Discard, Done, Dropped, Effect, Outcome
 from kiqcluster.sidekiq.ruby_json import encode
-from kiqcluster.store.units import BeginVerdict
+from kiqcluster.store.engine.units import BeginVerdict
 from tests.kit import ManualClock
 
 NOW = 1_795_168_740.0

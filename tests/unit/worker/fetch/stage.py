@@ -13,7 +13,7 @@ from typing import cast
 
 from kiqcluster.sidekiq.outcome import Done, Requeue
 from kiqcluster.sidekiq.queue_groups import parse_group
-from kiqcluster.store.units import Exchange, Reserved, Settlement, Unit
+from kiqcluster.store.engine.units import Exchange, Reserved, Settlement, Unit
 from kiqcluster.worker.fetch.batch import Batch, BatchState
 from kiqcluster.worker.fetch.concurrency_limit import ConcurrencyLimit
 from kiqcluster.worker.fetch.coordinator import FetchCoordinator, Mode

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiqcluster.sidekiq.outcome import Done, Requeue
-from kiqcluster.store.units import Reserved, Settlement, Unit
+from kiqcluster.store.engine.units import Reserved, Settlement, Unit
 from kiqcluster.worker.fetch.batch import Batch, BatchState
 from kiqcluster.worker.fetch.concurrency_limit import WATCH_SECONDS, ConcurrencyLimit
 from kiqcluster.worker.fetch.coordinator import (

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from kiqcluster.sidekiq.outcome import Dead, Done, Requeue
-from kiqcluster.store.units import ANY_DEATHS, Settlement, Unit
+from kiqcluster.store.engine.units import ANY_DEATHS, Settlement, Unit
 from kiqcluster.worker.fetch.in_flight import (
     LAST_CHANCE_DELAY_SECONDS,
     MAX_SETTLE_BYTES,

@@ -11,7 +11,7 @@ import pytest
 
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.sidekiq.queue_groups import parse_group
-from kiqcluster.store.units import Unit
+from kiqcluster.store.engine.units import Unit
 from kiqcluster.worker.fetch.in_flight import InFlight
 from kiqcluster.worker.fetch.locked_coordinator import LockedCoordinator
 from kiqcluster.worker.fetch.queue_order import QueueOrder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiqcluster.store.wait_lists import MAX_QUEUES
+from kiqcluster.store.engine.wait_lists import MAX_QUEUES
 from kiqcluster.worker.fetch.prefetch import (
     MAX_PENALTY_SECONDS,
     MAX_PREFETCHED,

@@ -14,7 +14,7 @@ from kiqcluster.sidekiq.active_job import WRAPPER, Keywords, enveloped
 from kiqcluster.sidekiq.compression import compressed
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Interrupted, Outcome, Retry
 from kiqcluster.sidekiq.ruby_json import decode, encode, members
-from kiqcluster.store.units import BeginVerdict, Unit
+from kiqcluster.store.engine.units import BeginVerdict, Unit
 from kiqcluster.worker.run.job_run import JobRun
 from tests.unit.worker.run.test_execution import JID, Feature, Worker
 

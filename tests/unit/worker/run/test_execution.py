@@ -27,7 +27,7 @@ from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, E
 from kiqcluster.sidekiq.outcome import Interrupted as InterruptedOutcome
 from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, decode_backtrace, presentable
 from kiqcluster.sidekiq.ruby_json import decode, encode
-from kiqcluster.store.units import GO, BeginVerdict, Unit
+from kiqcluster.store.engine.units import GO, BeginVerdict, Unit
 from kiqcluster.worker.fetch.in_flight import STALE_UNIT_SECONDS
 from kiqcluster.worker.run.decision import DEFERRAL_SECONDS, YIELD_SECONDS
 from kiqcluster.worker.run.execution import MAX_DEFERRALS, UNREGISTERED, Execution

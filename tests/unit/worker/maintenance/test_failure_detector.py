@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiqcluster.worker.failure_detector import (
+from kiqcluster.worker.maintenance.failure_detector import (
     MAX_CLOCK_SLIP_SHARE,
     MAX_GAP_SHARE,
     Observation,

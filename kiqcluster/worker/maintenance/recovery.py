@@ -27,14 +27,14 @@ from kiqcluster.process.backoff import jittered
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.process.service import Service
 from kiqcluster.store import Connection, is_outage
-from kiqcluster.store.engine import Engine
-from kiqcluster.store.units import ALL_SUSPECT, Beat
-from kiqcluster.store.wait_lists import HANDS_LOOK_SECONDS, stale_hands
-from kiqcluster.worker import failure_detector
-from kiqcluster.worker.failure_detector import BEATS_PER_WINDOW, Observation, Window
+from kiqcluster.store.engine.engine import Engine
+from kiqcluster.store.engine.units import ALL_SUSPECT, Beat
+from kiqcluster.store.engine.wait_lists import HANDS_LOOK_SECONDS, stale_hands
 from kiqcluster.worker.fetch.fencing import Fencing
 from kiqcluster.worker.fetch.wake_lists import WakeLists
 from kiqcluster.worker.identity import ProcessFingerprint, has_exited
+from kiqcluster.worker.maintenance import failure_detector
+from kiqcluster.worker.maintenance.failure_detector import BEATS_PER_WINDOW, Observation, Window
 from kiqcluster.worker.process_entry import withdrawal
 
 __all__ = ["Recovery"]

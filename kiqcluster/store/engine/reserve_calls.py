@@ -7,8 +7,8 @@ from typing import Any
 
 from kiqcluster.errors import RedisRefused
 from kiqcluster.sidekiq.keys import Keys
+from kiqcluster.store.engine.units import Limits, Member, Reserved, Unit
 from kiqcluster.store.scripts import RESERVE, Call, Word
-from kiqcluster.store.units import Limits, Member, Reserved, Unit
 
 __all__ = ["MAX_RESERVE_BYTES", "RENAME_HINT", "ReserveCalls", "read_reserved"]
 

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from kiqcluster.worker.due_times import GATHER_SECONDS, MARGIN_SECONDS, SPREAD_SECONDS, DueTimes
+from kiqcluster.worker.maintenance.due_times import GATHER_SECONDS, MARGIN_SECONDS, SPREAD_SECONDS, DueTimes
 
 
 @pytest.fixture

@@ -27,8 +27,23 @@ from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
 from kiqcluster.sidekiq.keys import FORMAT_VERSION, Keys
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.store.connection import Connection
+from kiqcluster.store.engine.reserve_calls import RENAME_HINT, ReserveCalls, read_reserved
+from kiqcluster.store.engine.settle_calls import FIXED_SETTLE_KEYS, SettleCalls, read_refusals
+from kiqcluster.store.engine.units import (
+    ANY_DEATHS,
+    GO,
+    Beat,
+    BeginVerdict,
+    Exchange,
+    Limits,
+    Member,
+    Refusals,
+    Reserved,
+    Settlement,
+    Unit,
+)
+from kiqcluster.store.engine.wait_lists import MAX_QUEUES, register_hands, return_wake_lists
 from kiqcluster.store.entry_moves import DeadSetLimits, Dropped, Due, Move, move_entries, read_due, trim_dead
-from kiqcluster.store.reserve_calls import RENAME_HINT, ReserveCalls, read_reserved
 from kiqcluster.store.scripts import (
     BEAT,
     BEGIN,
@@ -44,22 +59,7 @@ from kiqcluster.store.scripts import (
     run_scripts,
     sliced,
 )
-from kiqcluster.store.settle_calls import FIXED_SETTLE_KEYS, SettleCalls, read_refusals
 from kiqcluster.store.store import Store
-from kiqcluster.store.units import (
-    ANY_DEATHS,
-    GO,
-    Beat,
-    BeginVerdict,
-    Exchange,
-    Limits,
-    Member,
-    Refusals,
-    Reserved,
-    Settlement,
-    Unit,
-)
-from kiqcluster.store.wait_lists import MAX_QUEUES, register_hands, return_wake_lists
 from kiqcluster.store.wire import about_keys
 
 __all__ = [

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from kiqcluster.errors import RedisRefused
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.store.connection import Connection
+from kiqcluster.store.engine.units import Member
 from kiqcluster.store.scripts import (
     REGISTER_HANDS,
     RETURN_WAKE_LISTS,
@@ -28,7 +29,6 @@ from kiqcluster.store.scripts import (
     sliced,
 )
 from kiqcluster.store.store import Store
-from kiqcluster.store.units import Member
 
 __all__ = [
     "HANDS_LOOK_SECONDS",

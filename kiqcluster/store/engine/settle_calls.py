@@ -21,9 +21,9 @@ from kiqcluster.sidekiq.outcome import (
     Requeue,
     Retry,
 )
+from kiqcluster.store.engine.units import Refusals, Settlement, Unit
 from kiqcluster.store.entry_moves import DeadSetLimits
 from kiqcluster.store.scripts import SETTLE, Call, Word, row_words, sliced
-from kiqcluster.store.units import Refusals, Settlement, Unit
 
 __all__ = ["FIXED_SETTLE_KEYS", "MAX_OUTCOMES", "SettleCalls", "read_refusals"]
 

@@ -23,7 +23,7 @@ from kiqcluster.features.deduplication import ONE_AT_A_TIME
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.store.entry_moves import Move
 from kiqcluster.store.parking import name_of, override_of, parked_sets, send_lines
-from kiqcluster.worker.poller import DueSource
+from kiqcluster.worker.maintenance.poller import DueSource
 
 __all__ = ["LimitUpkeep"]
 

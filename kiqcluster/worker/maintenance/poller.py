@@ -32,9 +32,9 @@ from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.process.service import Service
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.payload import read, wrap
-from kiqcluster.store.engine import REFUSED_ENTRY_DELAY_SECONDS, Engine
+from kiqcluster.store.engine.engine import REFUSED_ENTRY_DELAY_SECONDS, Engine
 from kiqcluster.store.entry_moves import Move
-from kiqcluster.worker.due_times import DueTimes
+from kiqcluster.worker.maintenance.due_times import DueTimes
 
 __all__ = ["DueSource", "Poller", "poll_pause", "sidekiq_sources"]
 

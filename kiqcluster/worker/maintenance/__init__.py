@@ -1,0 +1,7 @@
+"""What each worker does for the whole fleet, so that no process has to be elected.
+
+Read in this order:
+poller            due entries of the schedule and retry set → queues; due_times: the wakeups between two polls
+recovery          units of dead processes → queues; failure_detector: whether this process may recover silent ones
+limit_upkeep      the threads of the fleet, and the lines of concurrency limits
+"""

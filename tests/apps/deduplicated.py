@@ -50,8 +50,10 @@ def counted(name: str) -> Iterator[int]:
     """Give the number of runs under this name, this one among them, in processes that are alive."""
     store, me = current_setup().current_store(), f"{os.getpid()}/{threading.get_ident()}"
     store.call("SADD", f"running:{name}", me)
-    yield sum(map(is_alive, store.call("SMEMBERS", f"running:{name}")))
-    store.call("SREM", f"running:{name}", me)
+    try:
+        yield sum(map(is_alive, store.call("SMEMBERS", f"running:{name}")))
+    finally:
+        store.call("SREM", f"running:{name}", me)
 
 
 @job(deduplicate="while_executing")

@@ -10,6 +10,7 @@ KiqError
 │   └── InvalidArguments       arguments do not fit `perform`, or are not JSON-native (`path` says where)
 ├── OverLimit                  a rate limit allows no start now; a job that raises it is deferred (`seconds`)
 ├── RetryError                 raised by a job to be retried without a report to error handlers
+├── JobTimedOut                a job has run for longer than its `timeout` or `timeout_hard`; also a TimeoutError
 ├── JobKilled                  somebody has buried a job by hand; passed to death handlers
 ├── StoreError                 an operation on Redis failed, or its result is not known
 │   ├── RedisUnavailable       nothing was sent: the command certainly did not run
@@ -43,6 +44,7 @@ __all__ = [
     "InvalidPush",
     "JobDefinitionError",
     "JobKilled",
+    "JobTimedOut",
     "KiqError",
     "MalformedPayload",
     "MisfitArguments",
@@ -161,6 +163,23 @@ class RetryError(KiqError):
 
     The failure counts and is retried as any other, but error handlers are told only of the one that is not retried.
     """
+
+
+class JobTimedOut(KiqError, TimeoutError):
+    """A job has run for longer than it may: a failure like any other.
+
+    option: timeout, or timeout_hard, for which its process was replaced.  limit: its value, seconds.
+    """
+
+    def __init__(self, name: str, option: str, limit: float) -> None:
+        super().__init__(f"{name} ran for longer than its {option} of {limit:g} s")
+        self.name = name
+        self.option = option
+        self.limit = limit
+
+    def __reduce__(self) -> tuple[type[JobTimedOut], tuple[str, str, float]]:
+        """Be copied and pickled with all arguments."""
+        return type(self), (self.name, self.option, self.limit)
 
 
 class JobKilled(KiqError):

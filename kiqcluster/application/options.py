@@ -103,6 +103,8 @@ class JobOptions(PushOptions, total=False):
     idempotent: bool
     data_consistency: Literal["always", "sticky", "delayed"]
     max_retries_after_interruption: int
+    timeout: float
+    timeout_hard: float
     rate_limit: RateLimit
     concurrency_limit: int | str | Callable[[], int | str]
     concurrency_key: Callable[..., str | int]
@@ -207,6 +209,8 @@ OPTIONS: dict[str, Option] = {
         ),
         Option("big_payload", lambda value: isinstance(value, bool), "True or False", on_wire=False),
         Option("max_retries_after_interruption", _is_count, "how often a forced stop may interrupt it", on_wire=False),
+        Option("timeout", _is_duration, "seconds, more than 0", on_wire=False),
+        Option("timeout_hard", _is_duration, "seconds, more than 0", on_wire=False),
         Option(
             "rate_limit",
             lambda value: isinstance(value, RateLimit),
@@ -279,6 +283,11 @@ def check_combinations(options: Mapping[str, Any], name: str) -> None:
         raise JobDefinitionError(
             f"{name}: data_consistency = 'delayed' needs retries, and retry = {options['retry']!r} has none: the job "
             "waits for a replica of the database by running again later; allow retries, or use 'sticky'"
+        )
+    if options.get("timeout", 0) >= options.get("timeout_hard", MAX_DURATION_SECONDS):
+        raise JobDefinitionError(
+            f"{name}: timeout = {options['timeout']!r} has no effect with timeout_hard = {options['timeout_hard']!r}: "
+            "the job needs time to end by itself; make timeout_hard the larger one"
         )
     _check_deduplication(options, name)
 

@@ -49,6 +49,7 @@ class Definition:
     enveloped: Definition | None = None
     fewest: int = field(init=False)  # arguments that perform takes, so that the hot path compares two numbers
     most: int = field(init=False)
+    has_timeout: bool = field(init=False)  # features/timeouts
 
     def __post_init__(self) -> None:
         parameters = list(self.signature.parameters.values())
@@ -60,6 +61,7 @@ class Definition:
             fewest = sys.maxsize  # no number of positions fits
         object.__setattr__(self, "fewest", fewest)
         object.__setattr__(self, "most", sys.maxsize if rest else len(positions))
+        object.__setattr__(self, "has_timeout", not self.local.keys().isdisjoint(("timeout", "timeout_hard")))
 
     def __repr__(self) -> str:
         return f"<job {self.name}{self.signature} on {self.queue}>"

@@ -4,7 +4,8 @@ The supervisor creates it before the fork, and it outlives the child.  After any
 which units were running: for the death report, and because only one of these can have killed the process.
 1. start, finish   processors, for each unit: every job pays for the time that this takes
 2. stamp           main thread of the child, once a second: since when each unit runs
-3. tokens, jobs    supervisor
+3. limit           processors, for a unit with a timeout_hard: its seconds
+4. tokens, jobs, limits   supervisor
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from struct import Struct
 
-__all__ = ["RunningJob", "RunningJobs"]
+__all__ = ["TIMED_OUT", "RunningJob", "RunningJobs"]
 
 TOKEN_BYTES = 64  # for the length of a token (1 byte, whose highest bit says that the payload was cut) and the token
 CUT = 0x80
@@ -24,6 +25,7 @@ HEAD_BYTES, TAIL_BYTES = 640, 372  # of a payload that are kept: the class is ne
 RECORD_BYTES = TOKEN_BYTES + HEAD_BYTES + TAIL_BYTES  # of one processor: length, token, payload
 STAMP = Struct(f"<d{TOKEN_BYTES}p")  # start in epoch seconds, token
 SECONDS = Struct("<d")
+TIMED_OUT = ":timed-out"  # behind a token: the unit ran for longer than its timeout_hard, and its process was killed
 CLASS, JID = (re.compile(rb'"%s":"([^"\\]{1,200})"' % name) for name in (b"class", b"jid"))
 
 
@@ -47,7 +49,8 @@ class RunningJobs:
     def __init__(self, processors: int) -> None:
         self._processors = processors
         self._stamps_at = processors * RECORD_BYTES
-        self._memory = mmap.mmap(-1, processors * (RECORD_BYTES + STAMP.size) + SECONDS.size)
+        self._limits_at = self._stamps_at + processors * STAMP.size
+        self._memory = mmap.mmap(-1, self._limits_at + processors * STAMP.size + 1 + SECONDS.size)
 
     def start(self, processor: int, token: str, payload: bytes = b"") -> None:
         """Record that a processor runs a unit.  The length is written last: a reader never sees half a token."""
@@ -65,11 +68,33 @@ class RunningJobs:
         """Record that a processor runs nothing."""
         self._memory[processor * RECORD_BYTES] = 0
 
+    def limit(self, processor: int, token: str, seconds: float) -> None:
+        """Record for how long the unit may run that a processor runs."""
+        STAMP.pack_into(self._memory, self._limits_at + processor * STAMP.size, seconds, token.encode())
+        self._memory[self._has_limits_at] = 1
+
+    def limits(self) -> dict[str, float]:
+        """Return token → seconds of the units that run and have a limit.  One comparison where none ever had one."""
+        if not self._memory[self._has_limits_at]:
+            return {}
+        found = {}
+        for processor in range(self._processors):
+            seconds, token = STAMP.unpack_from(self._memory, self._limits_at + processor * STAMP.size)
+            at = processor * RECORD_BYTES
+            length = self._memory[at] % CUT
+            if length and self._memory[at + 1 : at + 1 + length] == token:  # else it was the limit of an earlier unit
+                found[token.decode()] = seconds
+        return found
+
     def stamp(self, now: float, running: Iterable[tuple[int, str, float]]) -> None:
         """Record since when units run, as (processor, token, epoch seconds).  Later units started after `now`."""
         for processor, token, since in running:
             STAMP.pack_into(self._memory, self._stamps_at + processor * STAMP.size, since, token.encode())
         SECONDS.pack_into(self._memory, len(self._memory) - SECONDS.size, now)
+
+    @property
+    def _has_limits_at(self) -> int:
+        return self._limits_at + self._processors * STAMP.size
 
     def tokens(self) -> list[str]:
         """Return the tokens of the units that run, or ran when the child died."""

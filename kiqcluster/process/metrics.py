@@ -107,6 +107,7 @@ COUNTERS = {
     "deferred": Family("sidekiq_jobs_deferred", "counter", "Jobs put off without being run"),
 }
 PARKED = Family("sidekiq_concurrency_limit_deferred_jobs", "counter", "Times that a concurrency limit parked a job")
+TIMED_OUT = Family("sidekiq_jobs_timed_out", "counter", "Runs that took longer than timeout or timeout_hard")
 SKIPPED = Family("sidekiq_jobs_skipped", "counter", "Jobs that middleware did not let run")
 RUNNING = Family("sidekiq_running_jobs", "gauge", "Jobs that run now", mode="sum")
 LONGEST = Family(
@@ -142,6 +143,7 @@ ROWS = (  # of each job and queue
     *((family, COUNTER_LAYOUT) for family in COUNTERS.values()),
     (SKIPPED, SKIPPED_LAYOUT),
     (PARKED, COUNTER_LAYOUT),  # only of jobs that were parked
+    (TIMED_OUT, COUNTER_LAYOUT),  # only of jobs with such runs
     *((family, COUNTER_LAYOUT) for family in APDEX),
 )
 
@@ -279,6 +281,7 @@ class JobMetrics(Collector):
     def _values(self, key: tuple[str, str]) -> list[list[float]]:
         """Return the values of a key's ROWS, of all processors together; none for a row that the key does not have."""
         tallies = [tally for each in self._by_processor if (tally := each.get(key)) is not None]
+        counters = [each.counters for each in tallies]
         done = Histogram.whole(FINE_BUCKETS, [each.done for each in tallies])
         failed = Histogram.whole(COMPLETION_BUCKETS, [each.failed for each in tallies])
         waited = Histogram.whole(QUEUE_BUCKETS, [each.queueing for each in tallies])
@@ -287,14 +290,15 @@ class JobMetrics(Collector):
         # A run that is measured but not yet counted replaces an unmeasured one for a moment.
         before, used = self._cpu.get(key), [*of_done.values(), *of_failed.values()]
         used = self._cpu[key] = used if before is None else list(map(max, before, used))
-        parked = sums(("parked",), [each.counters for each in tallies])
+        parked, timed_out = ([count] if count else [] for count in sums(("parked", "timed_out"), counters))
         return [
             [*done.values(COMPLETION_INDEXES), *failed.values()],
             waited.values(),
             used,
-            *([count] for count in sums(COUNTERS, [each.counters for each in tallies])),
+            *([count] for count in sums(COUNTERS, counters)),
             sums(SKIPS, [each.skipped for each in tallies]),
-            parked if any(parked) else [],
+            parked,
+            timed_out,
             *self._apdex(key, done, waited),
         ]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple, Protocol, TypeVar, Unpack
 
-from kiqcluster.errors import ApplicationError, StoreError
+from kiqcluster.errors import ApplicationError, JobTimedOut, StoreError
 from kiqcluster.ipc.exits import exit_process
 from kiqcluster.ipc.forks import exit_forked_children
 from kiqcluster.middleware import Chain
@@ -42,6 +42,7 @@ __all__ = [
     "Run",
     "Runtime",
     "Setup",
+    "TimeLimit",
     "current_job",
     "current_setup",
     "exit_process",
@@ -63,6 +64,15 @@ def _not_fenced(_identity: str) -> bool:
     return False
 
 
+@dataclass(frozen=True, slots=True)
+class TimeLimit:
+    """The option `timeout` of a run.  seconds: its value.  ends_at, monotonic: when it is over, by this clock."""
+
+    seconds: float
+    ends_at: float
+    monotonic: Callable[[], float]
+
+
 @dataclass(slots=True)
 class JobContext:
     """The job that the current thread runs, as `current_job()` gives it.
@@ -79,6 +89,7 @@ class JobContext:
     _is_fenced: Callable[[str], bool] = _not_fenced
     is_asked_to_stop: bool = False
     passed_on: Mapping[str, JSON] | None = field(default=None, repr=False)  # kept by features/context
+    time_limit: TimeLimit | None = None
 
     @property
     def jid(self) -> str:
@@ -120,6 +131,23 @@ class JobContext:
     def fenced(self) -> bool:
         """Whether others may run this job now: its worker was recovered, or could not reach Redis for too long."""
         return self._is_fenced(self._identity)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the `timeout` of the job, below 0 once it is over; None where it has none."""
+        limit = self.time_limit
+        return None if limit is None else limit.ends_at - limit.monotonic()
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether the job has run for longer than its `timeout`."""
+        left = self.seconds_left
+        return left is not None and left <= 0
+
+    def check_timeout(self) -> None:
+        """Raise JobTimedOut if the job has run for longer than its `timeout`: it has failed, and is retried."""
+        if self.timed_out and self.time_limit is not None:
+            raise JobTimedOut(self.name, "timeout", self.time_limit.seconds)
 
 
 def version_of(payload: Payload) -> int:

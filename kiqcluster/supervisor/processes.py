@@ -294,8 +294,7 @@ class ProcessManager:
         running = child.running_jobs.jobs()
         child.responses.read_stacks()  # of a crash
         child.close()
-        blamed_token = tuple(each.token for each in running if child.ending.blamed_token in ("", each.token))
-        slot.orphans.update(dict.fromkeys(child.identities, blamed_token))
+        slot.orphans.update(dict.fromkeys(child.identities, child.suspects(running)))
         self._metrics.on_child_exit(slot, child)
         self.ask_sibling_to_recover()  # before another process is asked to stop
         if child is slot.replacement:
@@ -381,10 +380,10 @@ class ProcessManager:
                     self._kill(child, "overdue")
                 case Deadline.BOOT:
                     reason = f"was not ready within {self.config.boot_timeout:g} s (boot_timeout)"
-                    self._mark_overdue(child, reason, "boot")
+                    self.end_by_kill(child, reason, "boot")
                 case Deadline.SILENCE:
                     reason = f"made no progress for {self.config.silence_timeout:g} s (silence_timeout)"
-                    self._mark_overdue(child, reason, "silent")
+                    self.end_by_kill(child, reason, "silent")
                 case Deadline.QUIET:
                     self._end_quiet(slot, child)
             is_leaving = self._state.is_stopping or child.ending.is_asked_to_stop
@@ -396,7 +395,7 @@ class ProcessManager:
             self._events.emit("child_quiet_expired", slot=slot.number, child=child.pid)
             child.channel.send("resume")
 
-    def _mark_overdue(self, child: Child, reason: str, kind: str) -> None:
+    def end_by_kill(self, child: Child, reason: str, kind: str) -> None:
         """Have a child killed after a moment in which it writes its stacks."""
         child.ending.exit_reason, child.ending.kill_reason = reason, kind
         child.ending.kill_due = self._clock.monotonic()
@@ -409,7 +408,7 @@ class ProcessManager:
             for job in child.running_jobs.jobs():
                 if job.jid == jid and not child.ending.kill_reason:
                     child.ending.blamed_token = job.token
-                    self._mark_overdue(child, f"runs {job.name} {jid}, which {by} wants to end", "job_killed")
+                    self.end_by_kill(child, f"runs {job.name} {jid}, which {by} wants to end", "job_killed")
                     return None
         return f"runs no job {jid}"
 

@@ -37,7 +37,7 @@ from kiqcluster.supervisor.release_paths import Release, ReleasePaths, Start
 __all__ = ["RollingRestart", "Target"]
 
 ROLLING = "rolling"  # the reason of a restart, beside those of recycling
-ON_PURPOSE = frozenset({"remote_stop", "job_killed"})  # reasons of deaths that somebody asked for
+ON_PURPOSE = frozenset({"remote_stop", "job_killed", "job_timeout"})  # reasons of deaths that somebody asked for
 RECYCLE_RETRY_SECONDS = 60.0  # after a replacement has failed, until its slot is recycled again
 DEPLOY = "deploy"  # the name with which `kiqctl deploy` gives orders
 

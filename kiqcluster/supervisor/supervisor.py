@@ -33,6 +33,7 @@ from kiqcluster.process.events import Events
 from kiqcluster.sidekiq.queue_groups import Group
 from kiqcluster.supervisor.catalogue import CatalogueQuery
 from kiqcluster.supervisor.cluster import respawn
+from kiqcluster.supervisor.cluster.job_timeouts import JobTimeouts
 from kiqcluster.supervisor.cluster.slots import Slot
 from kiqcluster.supervisor.cluster.state import ClusterState
 from kiqcluster.supervisor.configuration import ClusterConfiguration, ReadConfig
@@ -108,6 +109,13 @@ class Supervisor(ProcessObserver):
             self.state, self._processes, self._configuration, self._rolling_restart, self._publisher, events,
             self._clock,
         )  # fmt: skip
+        self._job_timeouts = JobTimeouts(
+            lambda: self._processes.config,
+            self._processes.ask_to_stop,
+            self._processes.end_by_kill,
+            events,
+            self._clock,
+        )
         # A roll hears of a death before it can end the cluster.
         self._processes.observers += [self._rolling_restart, self._orders, self]
 
@@ -314,6 +322,7 @@ class Supervisor(ProcessObserver):
         if self.state.is_stopping:
             self._query.give_up()
         else:
+            self._job_timeouts.check(self._processes.children())
             self._query.check_deadline()
 
     def _drain(self) -> None:

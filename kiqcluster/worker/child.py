@@ -135,6 +135,9 @@ class Child:
         self._announced_identity = ""
         self._descriptors = Descriptors({})
         self._stop_at: float | None = None
+        self._timed_out: frozenset[str] = (
+            frozenset()
+        )  # tokens of units that have run for longer than their timeout_hard
         self._is_stop_requested = False  # by the supervisor, its end, or somebody in Redis; not by a mere signal
         self._events = Events()
 
@@ -290,6 +293,8 @@ class Child:
             case "stop":
                 self._is_stop_requested = True
                 self._begin_stop(frame["seconds"])
+            case "timed_out":
+                self._timed_out = frozenset(frame["tokens"])
             case "recover":
                 self.launcher.recover(frame["orphans"])
             case "queues":
@@ -389,10 +394,10 @@ class Child:
             self._launcher.begin_stop()
 
     def _stop(self) -> int:
-        while self.launcher.running() and self._stop_at is not None and self._clock.monotonic() < self._stop_at:
+        while self._clock.monotonic() < (self._stop_at or 0.0) and self.launcher.running(self._timed_out):
             self._run_once(STOP_POLL_SECONDS)
         self._run_once(0.0)  # an order to recover a worker that has died just now
-        has_left = self.launcher.finish_stop(is_requested=self._is_stop_requested)
+        has_left = self.launcher.finish_stop(is_requested=self._is_stop_requested, timed_out=self._timed_out)
         self._send_metrics(is_last=True)
         if not has_left:  # no bye: the supervisor asks another worker, if there is one, to give the units back
             return ExitCode.UNEXPECTED

@@ -12,8 +12,9 @@ Counterpart: sidekiq launcher.rb.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from threading import Event
 from typing import Any
 
@@ -23,7 +24,7 @@ from kiqcluster.errors import RedisRefused, StoreError
 from kiqcluster.features.stacks import current_stacks
 from kiqcluster.features.strikes import STRIKES
 from kiqcluster.ipc.running_jobs import RunningJobs
-from kiqcluster.process.runtime import Runtime
+from kiqcluster.process.runtime import JobContext, Runtime
 from kiqcluster.process.service import Service
 from kiqcluster.sidekiq.outcome import Deferred, Retry
 from kiqcluster.sidekiq.payload import peek
@@ -47,9 +48,11 @@ from kiqcluster.worker.metrics.worker_metrics import WorkerMetrics
 from kiqcluster.worker.process_entry import Status
 from kiqcluster.worker.run.execution import Execution
 from kiqcluster.worker.run.job_log import JobLog
+from kiqcluster.worker.run.job_run import JobRun
 from kiqcluster.worker.run.manager import Manager
 from kiqcluster.worker.run.overflow import Overflow
 from kiqcluster.worker.run.processor import Processor
+from kiqcluster.worker.run.timed_out import TimedOutUnits
 
 __all__ = ["Callbacks", "Launcher"]
 
@@ -204,9 +207,10 @@ class Launcher:
         self._poller.stop()
         self._runtime.run_hooks("shutdown")
 
-    def running(self) -> int:
-        """Return the number of units that run or are not settled yet."""
-        return max(self._fetch.running(), self.busy())
+    def running(self, timed_out: Collection[str] = ()) -> int:
+        """Return the number of units that run or are not settled yet, without those of these tokens."""
+        others = sum(run.unit.token in timed_out for run in self._manager.running()) if timed_out else 0
+        return max(self._fetch.running(), self.busy()) - others
 
     def progress(self) -> int:
         """Return a number that grows while the worker fetches."""
@@ -246,16 +250,26 @@ class Launcher:
         found = [(each.number, each.running) for each in self._manager.processors]
         stamps = [(number, run.unit.token, run.since) for number, run in found if run is not None]
         self._shared_jobs.stamp(self._runtime.clock.now(), stamps)
+        for _, run in found:
+            if run is not None and not run.is_overdue and run.context is not None and run.context.timed_out:
+                self._report_overdue(run, run.context)
+
+    def _report_overdue(self, run: JobRun, context: JobContext) -> None:
+        """Log once that a job goes on although its `timeout` is over."""
+        run.is_overdue = True
+        limit = 0.0 if context.time_limit is None else context.time_limit.seconds
+        elapsed = self._runtime.clock.now() - run.since
+        self._runtime.events.emit("job_overdue", name=context.name, jid=context.jid, elapsed=elapsed, limit=limit)
 
     def publish_busy(self) -> None:
         """Publish how many jobs run, before the next beat is due."""
         self._heartbeat.beat_soon()
 
-    def finish_stop(self, *, is_requested: bool = True) -> bool:
+    def finish_stop(self, *, is_requested: bool = True, timed_out: Collection[str] = ()) -> bool:
         """Put back the jobs that still run, settle, leave the membership and the registry.
 
         is_requested: whether anybody has asked for this stop.  If nobody did, a job that still runs may have caused it,
-        and counts as in a death (docs/adr/0016).
+        and counts as in a death (docs/adr/0016).  timed_out: tokens of the units because of which it stops.
         No thread is killed: a job that still runs ends with the process (invariant 6).
         Returns whether Redis has it all; if not, the units are recovered like those of the dead (R7).
         """
@@ -273,7 +287,7 @@ class Launcher:
         if is_requested:  # if Redis is away now, or this process is killed as it leaves, that is no job's doing
             self._shared_jobs.clear()
         # Nearly last: from here on others may run the jobs that still run here.
-        has_left = self._leave(is_requested=is_requested)
+        has_left = self._leave(is_requested=is_requested, timed_out=timed_out)
         if has_left and not self._heartbeat.is_alive:  # else Redis is away, or the heartbeat is at it
             self._execution_metrics.finish(self._runtime.store.connection(timeout=LAST_STEP_SECONDS))
         self.end_job_log()
@@ -290,11 +304,11 @@ class Launcher:
         """Write the lines of jobs that are done, if somebody reads them."""
         self._job_log.end()
 
-    def _leave(self, *, is_requested: bool) -> bool:
+    def _leave(self, *, is_requested: bool, timed_out: Collection[str]) -> bool:
         """Put back the units of this process; return whether Redis took it before the grace was used up."""
         until = self._runtime.clock.monotonic() + MAX_LEAVE_SECONDS
         running = [each.unit for each in self._manager.running()]
-        interrupted = self._manager.interrupt() if is_requested else []
+        interrupted = self._manager.interrupt(timed_out) if is_requested else []
         suspects = [] if is_requested else [unit.token for unit in running]
         if running:
             event = "worker_interrupted" if is_requested else "stop_unasked"
@@ -321,13 +335,12 @@ class Launcher:
     # making
 
     def _make_processor(self, number: int) -> Processor:
-        return Processor(
-            number, self._fetch, self._make_execution(), self._shared_jobs, self._runtime.clock, self._on_service_crash
-        )
+        execution = self._make_execution(partial(self._shared_jobs.limit, number))
+        return Processor(number, self._fetch, execution, self._shared_jobs, self._runtime.clock, self._on_service_crash)
 
-    def _make_execution(self) -> Execution:
+    def _make_execution(self, on_limit: Callable[[str, float], None]) -> Execution:
         parts = (self._runtime, self._registry, self._metrics.jobs, self._stopping, self._job_log.log_done)
-        return Execution(*parts, self._fencing.is_fenced, self._engine.begin_run, self._expect_due)
+        return Execution(*parts, self._fencing.is_fenced, self._engine.begin_run, self._expect_due, on_limit)
 
     def _expect_due(self, outcome: Retry | Deferred) -> None:
         """Have the poller know of a job that becomes due again."""
@@ -343,6 +356,7 @@ class Launcher:
             self._fencing,
             self._fetch.mark_uncertain,
             self._callbacks.on_recovered,
+            TimedOutUnits(self._runtime, self._engine, lambda: self._make_execution(lambda *_: None)).settle,
             self._on_service_crash,
         )
 

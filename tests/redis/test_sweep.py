@@ -68,6 +68,7 @@ class Watcher:
             self.mark_uncertain,
             lambda identity, _: self.recovered.append(identity),
             lambda *_: None,
+            lambda *_: None,
         )
 
     def mark_uncertain(self) -> None:

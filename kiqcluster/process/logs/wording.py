@@ -88,6 +88,11 @@ WORDING: dict[str, tuple[int, str]] = {
     "job_failed": (logging.WARNING, "{outcome}{detail}: {error} (ran {elapsed:.3f} s)"),
     "job_dropped": (logging.INFO, "not run, dropped: {reason}"),
     "job_interrupted": (logging.INFO, "gave way after {elapsed:.3f} s; it runs again"),
+    "job_overdue": (
+        logging.WARNING,
+        "{name} {jid} has run for {elapsed:.1f} s and goes on, although its timeout is {limit:g} s; check "
+        "current_job().timed_out in it, or give it a timeout_hard",
+    ),
     # supervisor
     "supervisor_started": (
         logging.INFO,
@@ -117,6 +122,10 @@ WORDING: dict[str, tuple[int, str]] = {
     "child_unresponsive": (
         logging.WARNING,
         "slot {slot}: pid {child} has said nothing for {seconds:.1f} s, {report}; a job may hold the interpreter",
+    ),
+    "job_timed_out": (
+        logging.ERROR,
+        "slot {slot}: pid {child} has jobs that run for longer than their timeout_hard, and is replaced; {report}",
     ),
     "child_responds": (logging.WARNING, "slot {slot}: pid {child} responds again"),
     "child_stacks": (logging.WARNING, "slot {slot}: the threads of pid {child}:\n{stacks}"),

@@ -9,5 +9,6 @@ expansion     queue arguments → slots; pure
 quiet_lease   whether the cluster fetches, who asked for quiet, and until when; pure
 liveness      which children do not respond
 reload        how a new configuration changes the slots; pure
+job_timeouts  which children run a job for longer than its timeout_hard
 recycling     which children have run enough jobs or use too much memory
 """

@@ -13,12 +13,13 @@ from typing import Any
 from kiqcluster.control.slot_state import SlotState
 from kiqcluster.errors import ExitCode
 from kiqcluster.ipc.frames import Channel, Frame
-from kiqcluster.ipc.running_jobs import RunningJob, RunningJobs
+from kiqcluster.ipc.running_jobs import TIMED_OUT, RunningJob, RunningJobs
 from kiqcluster.ipc.thread_stacks import ThreadStacks
 
-__all__ = ["Child", "Death", "Ending", "LastBeat", "Responses", "describe_jobs", "restart_reason"]
+__all__ = ["JOB_TIMEOUT", "Child", "Death", "Ending", "LastBeat", "Responses", "describe_jobs", "restart_reason"]
 
 MAX_NAMED_JOBS = 10  # in the text of a log line; its fields have all
+JOB_TIMEOUT = "job_timeout"  # reason of a restart: a job has run for longer than its timeout_hard
 PAGE_BYTES = resource.getpagesize()
 
 
@@ -126,6 +127,7 @@ class Ending:
     stop_deadline: when it is killed, once it was asked to stop.  stop_reason: label of the restart counter.
     kill_reason: label of the restart counter.  kill_due: when it is killed, after its stacks were read; else None.
     blamed_token: the job for which somebody had it killed; if empty, all jobs that it ran are suspects.
+    timed_out: tokens of jobs that have run for longer than their `timeout_hard`, because of which it ends.
     exit_reason: why it ended, by its own account or as the reason of a kill.
     said_bye: whether it has given its units back.  cpu: seconds of its whole life, once it is dead.
     """
@@ -135,6 +137,7 @@ class Ending:
     kill_reason: str = ""
     kill_due: float | None = None
     blamed_token: str = ""
+    timed_out: tuple[str, ...] = ()
     exit_reason: str = ""
     said_bye: bool = False
     is_dead: bool = False
@@ -203,6 +206,13 @@ class Child:
         """Whether it can recover units for other processes."""
         return self.is_ready and not (self.ending.is_dead or self.ending.kill_reason or self.ending.said_bye)
 
+    def suspects(self, running: Sequence[RunningJob]) -> tuple[str, ...]:
+        """Return the tokens of the jobs that are to blame for its death; with TIMED_OUT, of those that have failed."""
+        tokens = [each.token for each in running]
+        was_ended = self.ending.kill_reason in (JOB_TIMEOUT, "overdue")
+        timed_out = [token + TIMED_OUT for token in tokens if was_ended and token in self.ending.timed_out]
+        return tuple(timed_out or [token for token in tokens if self.ending.blamed_token in ("", token)])
+
     def describe_death(self, death: Death, now: float, epoch: float, jobs: Sequence[RunningJob]) -> str:
         """Return the end of a log line about its death.  now: monotonic seconds.  epoch: epoch seconds."""
         memory = f", {self.beat.rss / 1e6:.0f} MB" if self.beat.rss else ""
@@ -242,7 +252,7 @@ class Child:
 
 def restart_reason(child: Child, death: Death) -> str:
     """Return the `reason` label of kiqcluster_child_restarts_total for a death."""
-    if child.ending.kill_reason in ("silent", "job_killed") or child.ending.stop_reason:
+    if child.ending.kill_reason in ("silent", "job_killed", JOB_TIMEOUT) or child.ending.stop_reason:
         return child.ending.stop_reason or child.ending.kill_reason
     if not child.is_ready:
         return "boot"

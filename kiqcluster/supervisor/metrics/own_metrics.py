@@ -25,7 +25,10 @@ from kiqcluster.supervisor.metrics.text_format import Labels, family_header, for
 
 __all__ = ["REASONS", "OwnMetrics", "Usage"]
 
-REASONS = ("crash", "killed", "boot", "silent", "max_jobs", "max_rss", "rolling", "remote_stop", "job_killed")
+REASONS = (
+    *("crash", "killed", "boot", "silent", "max_jobs", "max_rss", "rolling", "remote_stop", "job_killed"),
+    "job_timeout",
+)
 RESULTS = ("done", "failed", "superseded")
 USAGE_CACHE_SECONDS = 1.0  # for which the usage of a process is not read again
 TURN_WINDOW_SECONDS = 60.0  # over which the longest turn is shown, at least

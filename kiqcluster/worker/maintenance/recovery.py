@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 from kiqcluster.errors import RedisRefused, StoreError
+from kiqcluster.ipc.running_jobs import TIMED_OUT
 from kiqcluster.process.backoff import jittered
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.process.service import Service
@@ -51,6 +52,7 @@ class Recovery(Service):
 
     on_recovered: gets each identity that is done, and how many units it held.  fencing: told whether Redis takes our
     beats.  on_uncertain: told when Redis says that this process is no member any more.
+    settle_timed_out: gets the tokens of a dead process that ran for longer than their `timeout_hard`.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Recovery(Service):
         fencing: Fencing,
         on_uncertain: Callable[[], None],
         on_recovered: Callable[[str, int], None],
+        settle_timed_out: Callable[[str, Sequence[str]], None],
         on_crash: Callable[[str, Exception], None],
     ) -> None:
         super().__init__("recovery", on_crash)
@@ -72,6 +75,7 @@ class Recovery(Service):
         self._fencing = fencing
         self._on_uncertain = on_uncertain
         self._on_recovered = on_recovered
+        self._settle_timed_out = settle_timed_out
         self._orphans: deque[tuple[str, Sequence[str]]] = deque()
         self._wakeup = threading.Event()
         self._attempt = 0
@@ -254,6 +258,9 @@ class Recovery(Service):
 
         is_late: it was recovered before.
         """
+        if timed_out := [token.removesuffix(TIMED_OUT) for token in running if token.endswith(TIMED_OUT)]:
+            self._settle_timed_out(identity, timed_out)
+            running = [token.removesuffix(TIMED_OUT) for token in running]
         with self._engine.store.borrowed() as connection:
             units = self._engine.recover(connection, identity, running, score)
         if units is None or (is_late and not units):

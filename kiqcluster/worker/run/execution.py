@@ -34,6 +34,7 @@ from kiqcluster.errors import (
     StoreError,
     UnknownJob,
 )
+from kiqcluster.features import timeouts
 from kiqcluster.features.size_limiter import opened
 from kiqcluster.features.stacks import current_stacks
 from kiqcluster.features.versions import is_newer
@@ -87,12 +88,14 @@ class Execution:
         is_fenced: Callable[[str], bool] = lambda _identity: False,
         begin_run: BeginRun | None = None,
         on_due: Callable[[Retry | Deferred], None] = lambda _outcome: None,
+        on_limit: Callable[[str, float], None] = lambda _token, _seconds: None,
     ) -> None:
         """log_done: logs job_done, instead of an event; called within the job's context.
 
         is_fenced: returns whether others may run what is held under an identity; jobs ask it.
         begin_run: puts a unit's begin rows into force; None where units are run without Redis, and rows not asked for.
         on_due: called with an outcome whose job becomes due again.
+        on_limit: told for how many seconds the unit of a token may run (`timeout_hard`).
         """
         self._runtime = runtime
         self._clock = runtime.clock
@@ -103,9 +106,11 @@ class Execution:
         self._stale_seconds = min(STALE_UNIT_SECONDS, runtime.config.recover_after / 2)
         self._metrics = metrics
         self._tallies = metrics.tallies()
+        self._stop_tallies: Tallies | None = None
         self._is_fenced = is_fenced
         self._begin_run = begin_run
         self._on_due = on_due
+        self._on_limit = on_limit
         self._stacks = current_stacks()
         self._log_done = (log_done or self._emit_done) if runtime.events.is_heard("job_done") else None
         self._cpu = 0.0  # this thread's CPU seconds, as last read
@@ -128,6 +133,35 @@ class Execution:
         Called by the main thread; the run itself goes on, and its result is ignored.
         """
         return self._with_effects(run, self._interrupted(run))
+
+    def put_back(self, run: JobRun) -> Outcome:
+        """Return the same where another job is the reason why the process must go: this does not count."""
+        self._identify(run, opened(read(run.unit.payload)))
+        self._count_interrupted(run)
+        entry = run.unit.payload
+        return self._with_effects(run, decide(Facts(ending=Ending.FORCED_STOP, now=self._clock.now(), entry=entry)))
+
+    def time_out(self, run: JobRun) -> Outcome:
+        """Return the outcome of a unit that has run for longer than its `timeout_hard`: it has failed.
+
+        Called by the main thread of a process that must go, or for a unit of a process that was killed.
+        """
+        unit = run.unit
+        try:
+            payload = self._read(unit)
+        except MalformedPayload as error:
+            return self._bury_unreadable(unit, error)
+        name, definition = self._identify(run, payload)
+        reason = timeouts.hard_timeout(name, definition)
+        outcome = self._failed(run, definition, reason)
+        elapsed = max(0.0, self._clock.now() - run.since)
+        self._log_failed(OUTCOME_WORDS[type(outcome)], reason, elapsed)
+        if isinstance(outcome, Retry):
+            self._on_due(outcome)
+        tally = self._tally(name, unit.queue, self._tallies_of_stop())
+        tally.add(outcome, elapsed, None, was_retried="retry_count" in payload)
+        tally.count("timed_out")
+        return self._with_effects(run, outcome)
 
     def _execute(self, run: JobRun) -> Outcome:
         unit = run.unit
@@ -240,6 +274,9 @@ class Execution:
                 raise MisfitArguments(misfit)  # noqa: TRY301  # concluded like any error of the job
             if run.features and (refused := self._not_admitted(run, payload, definition)) is not None:
                 return refused
+            if definition.has_timeout and run.context is not None:
+                token = run.unit.token
+                timeouts.begin(run.context, definition, self._clock.monotonic, lambda each: self._on_limit(token, each))
             instance, perform = definition.prepare()
             if not self._setup.server_middleware.stack:
                 perform(*arguments)
@@ -371,12 +408,8 @@ class Execution:
             return self._bury_unreadable(unit, error)
         before = payload.get("interrupted_count")
         count = (before if type(before) is int and before >= 0 else 0) + 1
-        name, definition = self._registry.find(payload)
-        if run.context is None:
-            run.context = JobContext(payload, unit.queue, name, self._stopping, unit.identity, self._is_fenced)
-            run.features = self._stacks.server_of(definition, payload)
-        # The processor may be counting at this moment, and each tally has one writer.
-        self._tally(name, unit.queue, self._metrics.tallies()).count("interrupted")
+        _, definition = self._identify(run, payload)
+        self._count_interrupted(run)
         limit = definition.local.get("max_retries_after_interruption") if definition is not None else None
         limit = self._runtime.config.max_forced_stops if limit is None else limit
         now = self._clock.now()
@@ -386,6 +419,24 @@ class Execution:
             return self._give_up(unit, payload, definition, Ending.FORCED_STOP, reason, changes, now)
         entry = ruby_json.patch(unit.payload, {"interrupted_count": count})
         return decide(Facts(ending=Ending.FORCED_STOP, now=now, entry=entry))
+
+    def _identify(self, run: JobRun, payload: Payload) -> tuple[str, Definition | None]:
+        """Return name and definition of a unit that may not have begun; its features see its end."""
+        unit = run.unit
+        name, definition = self._registry.find(payload)
+        if run.context is None:
+            run.context = JobContext(payload, unit.queue, name, self._stopping, unit.identity, self._is_fenced)
+            run.features = self._stacks.server_of(definition, payload)
+        return name, definition
+
+    def _count_interrupted(self, run: JobRun) -> None:
+        assert run.context is not None, "it is identified"
+        self._tally(run.context.name, run.unit.queue, self._tallies_of_stop()).count("interrupted")
+
+    def _tallies_of_stop(self) -> Tallies:
+        """Return what counts units that end here without their thread: it may be counting, and each has one writer."""
+        self._stop_tallies = self._metrics.tallies() if self._stop_tallies is None else self._stop_tallies
+        return self._stop_tallies
 
     def _give_up(
         self,
@@ -479,7 +530,10 @@ class Execution:
         enqueued_at = seconds(payload.get("enqueued_at"))
         waited = None if enqueued_at is None else self._clock.now() - elapsed - enqueued_at
         used = None if elapsed < MIN_CPU_MEASURED_SECONDS else self._read_cpu(elapsed)
-        self._tally(name, queue).add(outcome, elapsed, waited, was_retried="retry_count" in payload, used=used)
+        tally = self._tally(name, queue)
+        tally.add(outcome, elapsed, waited, was_retried="retry_count" in payload, used=used)
+        if run.context is not None and run.context.time_limit is not None and run.context.timed_out:
+            tally.count("timed_out")
 
     def _read_cpu(self, elapsed: float) -> float:
         """Return the CPU seconds of a run that took `elapsed` (docs/metrics.md).

@@ -20,6 +20,7 @@ class JobRun:
     since: epoch seconds.  context: what the job sees of itself; None until its payload is read.
     effects: the rows that server middleware adds, None while there are none; they are written with whatever outcome
     the run gets.  features: those that the unit uses.  failure: the error that ended it.  seconds: how long it took.
+    is_overdue: whether the log says that it has run for longer than its `timeout`.
     """
 
     unit: Unit
@@ -29,3 +30,4 @@ class JobRun:
     features: tuple[ServerFeature, ...] = ()
     failure: BaseException | None = None
     seconds: float = 0.0
+    is_overdue: bool = False

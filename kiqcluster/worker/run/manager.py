@@ -13,7 +13,7 @@ Counterpart: sidekiq manager.rb (8.1).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from kiqcluster.errors import StoreError
 from kiqcluster.process.clock import Clock
@@ -86,9 +86,9 @@ class Manager(Service):
         """Return the same by the threads' ids, as they are in the log."""
         return {tid(each.ident): running for each in self.processors if (running := each.running) is not None}
 
-    def interrupt(self) -> list[Settlement]:
-        """Return the outcomes of the units that still run when the process must go."""
-        return [each for processor in self.processors if (each := processor.interrupt()) is not None]
+    def interrupt(self, timed_out: Collection[str] = ()) -> list[Settlement]:
+        """Return the outcomes of the units that still run when the process must go.  timed_out: see Processor."""
+        return [each for processor in self.processors if (each := processor.interrupt(timed_out)) is not None]
 
     def _close_wakeups(self) -> None:
         try:

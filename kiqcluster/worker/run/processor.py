@@ -10,7 +10,7 @@ Counterpart: sidekiq processor.rb.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from kiqcluster.ipc.running_jobs import RunningJobs
 from kiqcluster.process.clock import Clock
@@ -53,13 +53,19 @@ class Processor(Service):
                 self._fetch.hand_in(Settlement(unit, REQUEUE))
                 raise
 
-    def interrupt(self) -> Settlement | None:
-        """Return the outcome of the unit that still runs when the process must go; None if none runs."""
+    def interrupt(self, timed_out: Collection[str] = ()) -> Settlement | None:
+        """Return the outcome of the unit that still runs when the process must go; None if none runs.
+
+        timed_out: tokens of the units because of which it must go; they have failed, and the others do not count.
+        """
         run = self.running
         if run is None:
             return None
+        conclude = self._execution.put_back if timed_out else self._execution.interrupt
+        if run.unit.token in timed_out:
+            conclude = self._execution.time_out
         try:
-            return Settlement(run.unit, self._execution.interrupt(run))
+            return Settlement(run.unit, conclude(run))
         except BaseException:  # noqa: BLE001  # a handler that calls sys.exit must not keep the others from going back
             return Settlement(run.unit, REQUEUE)
 

@@ -220,7 +220,7 @@ class TestBakeTime:
 
         assert (stage.begun, stage.report()) == ([0], ("failed", 0, 3))
 
-    @pytest.mark.parametrize("reason", ["remote_stop", "job_killed"])
+    @pytest.mark.parametrize("reason", ["remote_stop", "job_killed", "job_timeout"])
     def test_one_that_somebody_has_ended_says_nothing_of_the_release(self, stage: Stage, reason: str) -> None:
         stage.roll()
         stage.renew(0)

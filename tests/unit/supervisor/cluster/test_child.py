@@ -66,6 +66,7 @@ def test_every_signal_can_be_shown(number: int) -> None:
         ({"ready_at": 1.0, "ending": Ending(said_bye=True)}, Death(0, None), "remote_stop"),
         ({"ready_at": 1.0}, Death(0, None), "crash"),
         ({"ready_at": 1.0, "ending": Ending(kill_reason="silent")}, Death(None, 9), "silent"),
+        ({"ready_at": 1.0, "ending": Ending(kill_reason="job_timeout")}, Death(None, 9), "job_timeout"),
     ],
 )
 def test_a_death_that_nobody_asked_for_has_one_reason(

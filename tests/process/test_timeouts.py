@@ -1,0 +1,70 @@
+"""Timeouts: a job that runs too long ends with its process, has failed, and costs no other job anything."""
+
+from __future__ import annotations
+
+from kiqcluster.sidekiq import ruby_json
+from tests.kit import wait_until
+from tests.stage import Stage
+
+APP = "tests.apps.timed"
+
+
+def test_a_job_beyond_its_hard_timeout_has_failed_and_its_neighbour_goes_back_without_a_count(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "-c", "2", "-t", "1", app=APP)
+    stage.push("stubborn", "beside")
+    stage.wait_noted("began beside")
+    pid = cluster.wait_ready()[0]
+    overlong = stage.push("endless", "a")
+
+    event = cluster.wait_for("job_timed_out", child=pid)
+
+    assert [each["jid"] for each in event["running"]] == [overlong]
+    (entry,) = wait_until(lambda: stage.store.call("ZRANGE", "retry", 0, -1), "the job to wait for its retry")
+    failed = ruby_json.decode(entry)
+    assert (failed["jid"], failed["error_class"], failed["retry_count"]) == (
+        overlong,
+        "kiqcluster.errors.JobTimedOut",
+        0,
+    )
+    assert failed["error_message"] == "endless ran for longer than its timeout_hard of 0.5 s"
+    wait_until(lambda: stage.notes().count("began beside") == 2, "the other one to run again")
+    (beside,) = [raw for identity in stage.holders() for raw in stage.held(identity)]
+    assert "interrupted_count" not in ruby_json.decode(beside)
+    assert stage.store.call("EXISTS", "kiq:suspects") == 0
+    assert (cluster.restarts("job_timeout"), cluster.seen("child_died")) == (1, [])
+    assert cluster.metric('sidekiq_jobs_timed_out_total{queue="default",worker="endless"}') == 1
+    assert cluster.metric('sidekiq_jobs_interrupted_total{queue="default",worker="stubborn"}') == 1
+    stage.release()
+    stage.wait_noted("ended beside")
+
+
+def test_a_worker_whose_last_job_is_overdue_leaves_without_waiting_for_it(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "-c", "2", "-t", "600", app=APP)
+    stage.push("endless", "a")
+
+    stage.wait_noted("began a")
+    cluster.wait_for("child_left")
+
+    wait_until(lambda: stage.store.call("ZCARD", "retry") == 1, "the job to wait for its retry")
+    cluster.wait_for("child_ready", count=2)
+
+
+def test_a_job_that_holds_the_interpreter_ends_with_its_process_and_alone_to_blame(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "-c", "2", "-t", "600", app=APP)
+    stage.push("stubborn", "beside")
+    stage.wait_noted("began beside")
+    pid = cluster.wait_ready()[0]
+    jid = stage.push("deaf", "a", retry=0)
+    stage.wait_noted("holds a")
+
+    died = cluster.wait_for("child_died", child=pid)
+
+    assert died["reason"] == "job_timeout"
+    (buried,) = wait_until(lambda: stage.dead(), "the job to be buried")
+    assert (buried["jid"], buried["error_class"]) == (jid, "kiqcluster.errors.JobTimedOut")
+    wait_until(lambda: stage.notes().count("began beside") == 2, "the other one to run again")
+    assert stage.store.call("EXISTS", "kiq:suspects") == 0
+    assert cluster.restarts("job_timeout") == 1
+    stage.release()
+    stage.wait_noted("ended beside")
+    stage.wait_settled()

@@ -1,0 +1,134 @@
+"""Timeouts: units of a killed process that ran too long are settled for it, before the others go back."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from kiqcluster import Client, job
+from kiqcluster.application.registry import Registry
+from kiqcluster.errors import ReplyLost, StoreError
+from kiqcluster.process.config import Config
+from kiqcluster.process.events import Events
+from kiqcluster.process.metrics import JobMetrics
+from kiqcluster.process.runtime import Runtime, Setup
+from kiqcluster.sidekiq.outcome import Effect
+from kiqcluster.sidekiq.ruby_json import decode
+from kiqcluster.store import Store
+from kiqcluster.store.engine.engine import Engine
+from kiqcluster.store.engine.units import Member, Unit
+from kiqcluster.store.entry_moves import DeadSetLimits
+from kiqcluster.worker.run.execution import Execution
+from kiqcluster.worker.run.timed_out import TimedOutUnits
+
+DEAD = Member("host:1:aaaaaaaaaaaa", 1, "boot ns 1 2")
+NOW = 1_795_168_740.25
+
+
+class Table:
+    """A dead process with two units, and one that recovers them."""
+
+    def __init__(self, store: Store, setup: Setup, registry: Registry) -> None:
+        self.store = store
+        self.engine = Engine(store, DeadSetLimits(100, 1_000.0))
+        self.engine.join(DEAD)
+        runtime = Runtime(Config(), store, setup, Events())
+        metrics = JobMetrics(1, list)
+        self.timed_out = TimedOutUnits(
+            runtime, self.engine, lambda: Execution(runtime, registry, metrics, threading.Event())
+        )
+
+    def reserve(self, *names: str) -> list[Unit]:
+        for name in names:
+            Client(self.store).push({"class": name, "args": [], "jid": name * 4})
+        with self.store.borrowed() as connection:
+            limits = {"default": (len(names), len(names))}
+            _, reserved = self.engine.exchange(connection, DEAD, 1, limits, [], NOW)
+        assert reserved is not None
+        return sorted(reserved.units, key=lambda unit: unit.payload)
+
+    def recover(self, *tokens: str) -> None:
+        with self.store.borrowed() as connection:
+            self.engine.recover(connection, DEAD.identity, tokens)
+
+    def retried(self) -> list[str]:
+        return [decode(raw)["jid"] for raw in self.store.call("ZRANGE", "retry", 0, -1)]
+
+    def waiting(self) -> list[str]:
+        lists = self.store.pipeline([("LRANGE", key, 0, -1) for key in ("queue:default", "kiq:wake:default")])
+        return [decode(raw)["jid"] for each in lists for raw in each]
+
+
+@pytest.fixture
+def table(store: Store, setup: Setup, registry: Registry) -> Table:
+    job(name="slow", timeout_hard=60)(lambda: None)
+    job(name="quick")(lambda: None)
+    return Table(store, setup, registry)
+
+
+def test_the_one_has_failed_and_the_other_goes_back_without_a_count(table: Table) -> None:
+    quick, slow = table.reserve("slow", "quick")
+
+    table.timed_out.settle(DEAD.identity, [slow.token])
+    table.recover(slow.token)
+
+    assert (table.retried(), table.waiting()) == (["slow" * 4], ["quick" * 4])
+    assert table.store.call("EXISTS", "kiq:suspects") == 0
+    assert quick.token != slow.token
+
+
+def test_settling_again_changes_nothing(table: Table) -> None:
+    _, slow = table.reserve("slow", "quick")
+
+    for _ in range(2):
+        table.timed_out.settle(DEAD.identity, [slow.token])
+
+    assert table.retried() == ["slow" * 4]
+
+
+def test_one_that_lies_in_a_hand_list_is_found_there(table: Table) -> None:
+    _, slow = table.reserve("slow", "quick")
+    keys, field = table.store.keys, f"{DEAD.padded_epoch}.h000000001:default"
+    table.store.call("HDEL", keys.inflight(DEAD.identity), slow.field)
+    table.store.call("RPUSH", keys.hand(DEAD.identity, field), slow.payload)
+    table.store.call("HSET", keys.hands(DEAD.identity), field, "1")
+
+    table.timed_out.settle(DEAD.identity, [field.partition(":")[0]])
+
+    assert table.retried() == ["slow" * 4]
+    assert table.store.call("EXISTS", keys.hand(DEAD.identity, field)) == 0
+
+
+def test_its_places_are_released(table: Table) -> None:
+    (slow,) = table.reserve("slow")
+    slots = table.store.keys.slots("slow", "")
+    assert table.engine.begin_run(slow, [Effect("enter", slots, (1, "slow", "park"))]).action == "go"
+
+    table.timed_out.settle(DEAD.identity, [slow.token])
+
+    assert table.store.call("SCARD", slots) == 0
+
+
+def test_one_that_cannot_be_settled_goes_back_and_counts_as_a_killer(table: Table) -> None:
+    (slow,) = table.reserve("slow")
+    table.store.call("SET", "retry", "of a wrong type")
+
+    table.timed_out.settle(DEAD.identity, [slow.token])
+    table.recover(slow.token)
+
+    assert table.waiting() == ["slow" * 4]
+    assert table.store.call("HVALS", "kiq:suspects") == [b"1"]
+
+
+def test_an_outage_is_raised_and_leaves_it_in_flight(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    (slow,) = table.reserve("slow")
+
+    def fail(*_: object) -> int:
+        raise ReplyLost("gone")
+
+    with monkeypatch.context() as patched, pytest.raises(StoreError):
+        patched.setattr(table.engine, "settle", fail)
+        table.timed_out.settle(DEAD.identity, [slow.token])
+
+    assert table.store.call("HLEN", table.store.keys.inflight(DEAD.identity)) == 1

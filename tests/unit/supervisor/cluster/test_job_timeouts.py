@@ -1,0 +1,136 @@
+"""Job timeouts: which worker is asked to stop or killed for a job that runs too long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from kiqcluster.ipc.running_jobs import TIMED_OUT, RunningJobs
+from kiqcluster.process.config import Config
+from kiqcluster.process.events import Events
+from kiqcluster.supervisor.cluster.child import Child, LastBeat
+from kiqcluster.supervisor.cluster.job_timeouts import JobTimeouts
+from kiqcluster.supervisor.cluster.liveness import UNRESPONSIVE_SECONDS
+from kiqcluster.supervisor.cluster.slots import Slot
+from tests.kit import ManualClock
+
+SLOT = cast(Slot, SimpleNamespace(number=0))
+
+
+class Table:
+    """One worker with two threads, and what was done to it."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.sent: list[tuple[str, Any]] = []
+        self.done: list[str] = []
+        channel = SimpleNamespace(send=lambda kind, **fields: self.sent.append((kind, fields)))
+        self.child = Child(7, cast(Any, channel), 0.0, LastBeat(0.0), running_jobs=RunningJobs(2))
+        self.events: list[str] = []
+        events = Events()
+        events.listen(lambda event, _: self.events.append(event))
+        self.timeouts = JobTimeouts(Config, self._stop, self._kill, events, self.clock)
+
+    def _stop(self, child: Child, seconds: float, reason: str) -> None:
+        child.ending.stop_deadline, child.ending.stop_reason = self.clock.monotonic() + seconds, reason
+        self.done.append("stop")
+
+    def _kill(self, child: Child, _text: str, reason: str) -> None:
+        child.ending.kill_reason = reason
+        self.done.append("kill")
+
+    def begin(self, token: str, limit: float | None, processor: int = 0) -> None:
+        self.child.running_jobs.start(processor, token, b'{"class":"slow","jid":"j"}')
+        if limit is not None:
+            self.child.running_jobs.limit(processor, token, limit)
+
+    def look(self, after: float = 0.0, *, is_silent: bool = False) -> list[str]:
+        """Let time go by, and look; return what was done since the last look."""
+        self.clock.time += after
+        if not is_silent:
+            self.child.responses.last_frame_at = self.clock.monotonic()
+        self.done.clear()
+        self.timeouts.check([(SLOT, self.child)])
+        return list(self.done)
+
+
+@pytest.fixture
+def table() -> Iterator[Table]:
+    table = Table()
+    yield table
+    table.child.close()
+
+
+def test_a_worker_is_asked_to_stop_once_and_told_which_job_it_is(table: Table) -> None:
+    table.begin("a", 10.0)
+    table.begin("b", None, processor=1)
+
+    assert [table.look(), table.look(9.9), table.look(0.2), table.look(1.0)] == [[], [], ["stop"], []]
+    assert table.sent == [("timed_out", {"tokens": ("a",)})]
+    assert table.events == ["job_timed_out"]
+    assert table.child.ending.stop_reason == "job_timeout"
+
+
+def test_a_second_overdue_job_is_told_as_well(table: Table) -> None:
+    table.begin("a", 10.0)
+    table.begin("b", 12.0, processor=1)
+    table.look()
+
+    assert [table.look(11), table.look(2)] == [["stop"], []]
+    assert [fields["tokens"] for _, fields in table.sent] == [("a",), ("a", "b")]
+
+
+def test_a_limit_counts_for_its_own_unit_only(table: Table) -> None:
+    table.begin("a", 10.0)
+    table.look()
+
+    table.child.running_jobs.finish(0)
+    table.begin("b", None)
+
+    assert table.look(100) == []
+
+
+def test_the_next_unit_of_a_thread_has_all_of_its_time(table: Table) -> None:
+    table.begin("a", 10.0)
+    table.look()
+    table.look(9)
+    table.child.running_jobs.finish(0)
+
+    table.begin("b", 10.0)
+
+    assert [table.look(2), table.look(9)] == [[], []]
+    assert table.look(1) == ["stop"]
+
+
+def test_a_worker_that_does_not_respond_is_killed(table: Table) -> None:
+    table.begin("a", 1.0)
+    table.look()
+
+    assert table.look(1.0, is_silent=True) == ["stop"]  # it may still respond
+    assert table.look(UNRESPONSIVE_SECONDS, is_silent=True) == ["kill"]
+    assert table.look(10.0, is_silent=True) == []
+
+
+@pytest.mark.parametrize("kill_reason", ["job_timeout", "overdue"])
+def test_only_the_overdue_job_is_to_blame_for_the_end(table: Table, kill_reason: str) -> None:
+    table.begin("a", 1.0)
+    table.begin("b", None, processor=1)
+    table.child.ending.timed_out = ("a",)
+    table.child.ending.kill_reason = kill_reason
+
+    assert table.child.suspects(table.child.running_jobs.jobs()) == (f"a{TIMED_OUT}",)
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_death_that_has_another_reason_makes_all_suspects(table: Table, is_killed: bool) -> None:
+    table.begin("b", None, processor=1)
+    table.child.ending.timed_out = ("a",)
+    if is_killed:
+        table.child.ending.kill_reason = "job_timeout"  # a has ended meanwhile, and b hangs
+    else:
+        table.begin("a", 1.0)
+
+    assert set(table.child.suspects(table.child.running_jobs.jobs())) == ({"b"} if is_killed else {"a", "b"})

@@ -30,9 +30,7 @@ __all__ = ["Queue", "QueueSummary", "read_summary", "summaries", "summary_comman
 
 MAX_SCRIPT_SPAN_JOBS = 4 * MAX_PAGE_JOBS  # places between the farthest and the nearest job that one script looks for
 SPAN_MARGIN_JOBS = 100  # places beyond these: so many jobs may have been fetched or put back since they were read
-MAX_SINGLE_SEARCHES = (
-    10  # jobs that are looked for one by one: Redis walks through the whole queue for one that is gone
-)
+MAX_SINGLE_SEARCH_JOBS = 10  # that Redis looks for one by one: for one that is gone it reads the whole queue
 MAX_MISSING_JOBS = 10 * MAX_PAGE_JOBS  # jobs, and bytes of theirs, that one walk of ours looks for
 MAX_MISSING_BYTES = 4 * MAX_PAGE_BYTES
 
@@ -216,7 +214,7 @@ class Queue:
     def _move_near(self, span: Span, jobs: Sequence[QueuedJob], to: str) -> Sequence[QueuedJob]:
         """Move jobs that lie close together, there or where they are now; return the others."""
         missing = self._move_within(span, jobs, to)
-        if len(missing) > MAX_SINGLE_SEARCHES:  # others have shifted them
+        if len(missing) > MAX_SINGLE_SEARCH_JOBS:  # others have shifted them
             missing = self._move_within(self._span_now(missing, span), missing, to)
         return missing
 
@@ -226,7 +224,7 @@ class Queue:
         Many are found by reading the queue ourselves, in pages: whoever has Redis look for each of them holds up
         everybody else for as long.  They go in the order of the queue then.
         """
-        if len(jobs) > MAX_SINGLE_SEARCHES:
+        if len(jobs) > MAX_SINGLE_SEARCH_JOBS:
             located = self._found(Counter(job.raw for job in jobs))
         else:
             located = (found for job in jobs for found in self._located([job]))

@@ -50,7 +50,7 @@ from kiqcluster.worker.launcher import Callbacks, Launcher
 from kiqcluster.worker.memory import MemoryProbe
 from kiqcluster.worker.metrics.throttle import Throttle
 from kiqcluster.worker.orphan_alarm import OrphanAlarm, make_alarm
-from kiqcluster.worker.redis_wait import RedisWait
+from kiqcluster.worker.redis_wait import KiqStopped, RedisWait
 
 __all__ = ["ChildSpec", "run_child"]
 
@@ -448,9 +448,3 @@ class Child:
 
         self._inbox.post(tell)
         told.wait(TICK_SECONDS)
-
-
-class KiqStopped(KiqError):
-    """Asked to stop while it booted."""
-
-    exit_code = ExitCode.STOPPED

@@ -11,21 +11,27 @@ import socket
 from collections.abc import Callable
 from typing import TypeVar
 
-from kiqcluster.errors import RedisRefused, StoreError
+from kiqcluster.errors import ExitCode, KiqError, RedisRefused, StoreError
 from kiqcluster.ipc.frames import Channel
 from kiqcluster.process.clock import Clock
 from kiqcluster.process.events import Events
 from kiqcluster.store import Store, is_outage, risks
 from kiqcluster.store.commands import check_commands
 
-__all__ = ["RedisWait"]
+__all__ = ["KiqStopped", "RedisWait"]
 
 T = TypeVar("T")
 QUIET_SECONDS = 1.0  # without a log line: a server that starts beside this process takes less
 
 
+class KiqStopped(KiqError):
+    """Asked to stop while it booted."""
+
+    exit_code = ExitCode.STOPPED
+
+
 class RedisWait:
-    """pause: waits for a moment and obeys the supervisor; raises when that asks the process to stop."""
+    """pause: waits for a moment and obeys the supervisor; raises KiqStopped when that asks the process to stop."""
 
     def __init__(self, store: Store, channel: Channel, events: Events, clock: Clock, pause: Callable[[], None]) -> None:
         self._store = store

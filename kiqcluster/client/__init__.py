@@ -2,5 +2,6 @@
 
 Read in this order:
 client      Client: pushes jobs, through client middleware and the client halves of the features
+writes      pushed jobs to Redis, many in one round trip
 reenqueue   a due entry, or a job retried by hand, becomes a job of a queue: client middleware again
 """

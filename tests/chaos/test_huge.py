@@ -12,6 +12,7 @@ import pytest
 
 from kiqcluster import Client
 from kiqcluster.client import client
+from kiqcluster.client.writes import MAX_JOBS_PER_ROUND_TRIP
 from kiqcluster.errors import InvalidPush, ReplyLost
 from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import Setup
@@ -82,7 +83,7 @@ def test_a_bulk_push_of_many_jobs_goes_a_thousand_at_a_time_and_each_runs_once(s
     jids = stage.push_many("Work", [[0]] * PUSHED_JOBS)
 
     assert len(set(jids)) == PUSHED_JOBS
-    assert pushes(stage.store) - before == PUSHED_JOBS / client.MAX_JOBS_PER_ROUND_TRIP
+    assert pushes(stage.store) - before == PUSHED_JOBS / MAX_JOBS_PER_ROUND_TRIP
     stage.run_cluster("default", "-c", str(THREADS))
     wait_until(lambda: stage.ledger.has_ended(jids), "all to end", seconds=60)
     wait_until(lambda: not stage.remaining(), "all to be settled")

@@ -16,7 +16,7 @@ import pytest
 
 from kiqcluster import Client, Job, Outcome, Push, Run, job
 from kiqcluster.application.registry import Registry
-from kiqcluster.client import client
+from kiqcluster.client import writes
 from kiqcluster.errors import (
     CannotDeserialize,
     InvalidArguments,
@@ -415,7 +415,7 @@ def test_a_bulk_push_that_loses_a_reply_says_what_is_enqueued_and_what_nobody_kn
     mail: Any, store: Store, drafted: list[str], redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        client, "MAX_JOBS_PER_ROUND_TRIP", 10
+        writes, "MAX_JOBS_PER_ROUND_TRIP", 10
     )  # a chunk that fits the socket, so that it does run in the end
 
     with ExitStack() as until:

@@ -37,6 +37,7 @@ __all__ = [
     "ApplicationError",
     "CannotDeserialize",
     "CannotRun",
+    "CannotWait",
     "ExceedLimitError",
     "ExitCode",
     "Interrupted",
@@ -240,6 +241,16 @@ class RedisRefused(StoreError):
 
 class CannotRun(KiqError):
     """The payload cannot be run at all."""
+
+
+class CannotWait(CannotRun):
+    """A job that may not run now cannot be put off either: Sidekiq's poller would lose it.  reason: why not now."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"it may not run now ({reason}), and no set may keep it until later: Ruby cannot read its payload, which "
+            "has half a surrogate pair, a number out of range or too many levels. Push it again without that"
+        )
 
 
 def class_name(error: BaseException) -> str:

@@ -8,6 +8,7 @@ decide        facts → outcome
 | returned                                       | the outcome that middleware returned, else Done      |
 | did not begin, for the process stood still     | Requeue                                              |
 | may not begin, by a begin row                  | Dropped, Deferred or Parked, as the row says         |
+| may not run now, and Ruby cannot read it       | as one that failed, since no set may keep it         |
 | raised Interrupted                             | Interrupted if the process stops, else Deferred      |
 | was cut off by a forced stop                   | Interrupted, until it has had too many of these      |
 | has a class that is not registered             | Deferred, until it has had too many of these         |
@@ -72,9 +73,6 @@ class Ending(Enum):
     UNDECIDABLE = auto()  # the search for its outcome failed
 
 
-UNCHANGED = (Ending.YIELDED, Ending.NOT_ADMITTED)  # whose bytes go back to the queue as they are
-
-
 class Disposition(Enum):
     """Which way a unit goes."""
 
@@ -128,7 +126,7 @@ def disposition(facts: Facts) -> Disposition:
             return _disposition_of_verdict(facts)
         case Ending.YIELDED:
             # While nothing stops it would come back from its queue at once, for ever.
-            return Disposition.INTERRUPT if facts.is_stopping or facts.entry is None else Disposition.DEFER
+            return Disposition.INTERRUPT if facts.is_stopping else Disposition.DEFER
         case Ending.FORCED_STOP:
             return Disposition.INTERRUPT if facts.error is None else Disposition.GIVE_UP
         case Ending.UNKNOWN_CLASS:
@@ -149,7 +147,7 @@ def _disposition_of_verdict(facts: Facts) -> Disposition:
             return Disposition.DROP
         case BeginVerdict(action="park"):
             return Disposition.PARK
-    return Disposition.DEFER if facts.entry is not None else Disposition.INTERRUPT
+    return Disposition.DEFER
 
 
 def _disposition_of_failure(facts: Facts) -> Disposition:
@@ -171,7 +169,7 @@ def decide(facts: Facts) -> Outcome:
         case Disposition.REQUEUE:
             return Requeue()
         case Disposition.INTERRUPT:
-            return Interrupted(facts.raw if facts.entry is None or facts.ending in UNCHANGED else facts.entry)
+            return Interrupted(facts.raw if facts.entry is None or facts.ending is Ending.YIELDED else facts.entry)
         case Disposition.DEFER:
             assert facts.entry is not None, "only what Ruby can enqueue is deferred"
             return Deferred(facts.entry, facts.now + _deferral_seconds(facts))

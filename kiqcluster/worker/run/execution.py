@@ -25,6 +25,7 @@ from typing import Any
 from kiqcluster.application.registry import Definition, Registry
 from kiqcluster.errors import (
     CannotRun,
+    CannotWait,
     Interrupted,
     MalformedPayload,
     MisfitArguments,
@@ -46,7 +47,7 @@ from kiqcluster.process.runtime import CURRENT_JOB, JobContext, JobEnd, Run, Run
 from kiqcluster.process.tallies import DEFERRED, DROPPED, MIN_CPU_MEASURED_SECONDS, Tallies, Tally
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.compression import COMPRESSED, decompressed, is_compressed
-from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, Effect, Outcome, Parked, Requeue, Retry
+from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, Effect, Outcome, Parked, Retry
 from kiqcluster.sidekiq.outcome import Interrupted as InterruptedOutcome
 from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, Payload, lock_of, presentable, read, seconds, unwrap
 from kiqcluster.store import is_outage
@@ -70,6 +71,7 @@ __all__ = ["MAX_DEFERRALS", "UNREGISTERED", "Execution"]
 MAX_DEFERRALS = 10  # of a job of an unknown class; then it fails the normal way
 UNREGISTERED = "(unknown)"  # label of jobs whose class is not registered here
 TRANSIENT_KEYS = ("at", "enqueued_at")  # that entries of the schedule set do not have
+DEFERRAL_KEYS = ("deferred", "deferred_by")  # that a job which has begun does not have any more
 LogDone = Callable[[Payload, str, str, float], None]  # payload, class, queue, seconds that it ran
 BeginRun = Callable[[Unit, Sequence[Effect]], BeginVerdict]
 OUTCOME_WORDS = {Retry: "failed, will be retried", Dead: "failed, buried", Discard: "failed, discarded"}
@@ -287,9 +289,11 @@ class Execution:
         except BaseException as error:  # noqa: BLE001  # a job may raise anything, sys.exit included; no thread dies of it
             exit_if_forked(generation, error)
             if _was_interrupted(error):
-                return self._yielded(run.unit)
+                return self._yielded(run, definition)
             if isinstance(error, OverLimit):
-                return self._deferred(run, payload, BeginVerdict("defer", error.seconds, reason=DEFERRED_BY))
+                return self._deferred(
+                    run, payload, definition, BeginVerdict("defer", error.seconds, reason=DEFERRED_BY)
+                )
             return self._failed(run, definition, error)
 
     def _not_admitted(self, run: JobRun, payload: Payload, definition: Definition) -> Outcome | None:
@@ -300,13 +304,13 @@ class Execution:
         if verdict is not None and verdict.action == "go":
             is_stale = self._clock.monotonic() > unit.reserved_at + self._stale_seconds
             return REQUEUE if is_stale else None  # it may have stood still since the answer, as above
-        outcome = self._deferred(run, payload, verdict)
+        outcome = self._deferred(run, payload, definition, verdict)
         if isinstance(outcome, Dropped) and verdict is not None:
             self._runtime.events.emit("job_dropped", reason=verdict.reason)
         tally = self._tally(definition.name, unit.queue)
         if isinstance(outcome, Parked):
             tally.count("parked")
-        elif not isinstance(outcome, Requeue):
+        elif isinstance(outcome, Dropped | Deferred):
             tally.skip(DROPPED if isinstance(outcome, Dropped) else DEFERRED)
         return outcome
 
@@ -363,16 +367,20 @@ class Execution:
 
     # 4. conclude
 
-    def _deferred(self, run: JobRun, payload: Payload, verdict: BeginVerdict | None) -> Outcome:
+    def _deferred(self, run: JobRun, payload: Payload, definition: Definition, verdict: BeginVerdict | None) -> Outcome:
         """Return the outcome of a unit that may not run now.  verdict: None where Redis could not be asked."""
         unit, now = run.unit, self._clock.now()
         changes = {} if verdict is None or not verdict.reason else _changes(payload, verdict)
         entry = self._entry_for_ruby(unit, changes, now, TRANSIENT_KEYS)
+        if entry is None and verdict is not None and verdict.action == "defer":
+            return self._failed(run, definition, CannotWait(verdict.reason or "Redis refuses its begin rows"))
         return decide(Facts(ending=Ending.NOT_ADMITTED, now=now, raw=unit.payload, entry=entry, verdict=verdict))
 
-    def _yielded(self, unit: Unit) -> Outcome:
-        now, is_stopping = self._clock.now(), self._stopping.is_set()
-        entry = None if is_stopping else self._entry_for_ruby(unit, {}, now, TRANSIENT_KEYS)
+    def _yielded(self, run: JobRun, definition: Definition) -> Outcome:
+        unit, now, is_stopping = run.unit, self._clock.now(), self._stopping.is_set()
+        entry = None if is_stopping else self._entry_for_ruby(unit, {}, now, TRANSIENT_KEYS + DEFERRAL_KEYS)
+        if entry is None and not is_stopping:
+            return self._failed(run, definition, CannotWait("it raised Interrupted"))
         return decide(Facts(ending=Ending.YIELDED, now=now, raw=unit.payload, entry=entry, is_stopping=is_stopping))
 
     def _failed(self, run: JobRun, definition: Definition | None, raised: BaseException) -> Outcome:
@@ -389,12 +397,13 @@ class Execution:
             now=now,
             raw=unit.payload,
             queue=unit.queue,
-            entry=self._entry_for_ruby(unit, plan.changes, now),
+            entry=self._entry_for_ruby(unit, plan.changes, now, DEFERRAL_KEYS),
             error=error,
             plan=plan,
             is_kept=payload.get("dead") is not False,
         )
-        outcome = self._decide(facts, definition, {**payload, **plan.changes}, error)
+        told = {key: value for key, value in {**payload, **plan.changes}.items() if key not in DEFERRAL_KEYS}
+        outcome = self._decide(facts, definition, told, error)
         run.failure = raised
         if not (isinstance(raised, RetryError) and isinstance(outcome, Retry)):
             self._setup.notify_error_handlers(error, {"context": "job", "job": payload, "queue": unit.queue})

@@ -45,7 +45,6 @@ LEFT, LAST, UNWANTED = failure(), failure(exhausted=True), failure(wanted=False)
         ),
         (Ending.NOT_STARTED, {}, REQUEUE, Requeue()),
         (Ending.YIELDED, {"is_stopping": True}, INTERRUPT, Interrupted(RAW)),
-        (Ending.YIELDED, {"entry": None}, INTERRUPT, Interrupted(RAW)),
         (Ending.YIELDED, {}, DEFER, Deferred(ENTRY, NOW + YIELD_SECONDS)),
         (Ending.UNKNOWN_CLASS, {}, DEFER, Deferred(ENTRY, NOW + DEFERRAL_SECONDS)),
         (Ending.FORCED_STOP, {}, INTERRUPT, Interrupted(ENTRY)),

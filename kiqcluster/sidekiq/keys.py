@@ -225,12 +225,12 @@ class Keys:
         """zset: `queue key NUL payload` of the jobs that wait for a place, by the time of their first parking, µs."""
         return f"{slots}:parked"
 
-    def turns(self, slots: str) -> str:
-        """zset: SHA-1 of a parked job that was sent back to its queue, by when, ms."""
+    def grants(self, slots: str) -> str:
+        """zset: SHA-1 of a parked job that was granted a place and sent back to its queue, by when, ms."""
         return f"{slots}:turns"
 
-    def places(self, slots: str) -> str:
-        """hash: the same → time of its first parking, µs."""
+    def positions(self, slots: str) -> str:
+        """hash: the same → its position in the line, the time of its first parking, µs."""
         return f"{slots}:places"
 
     @property

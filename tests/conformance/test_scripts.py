@@ -580,7 +580,7 @@ class TestHolds:
     def test_a_job_that_begins_or_is_refused_sends_a_parked_one_back_while_there_is_room(
         self, engine: Engine, store: Store, is_cancelled: bool
     ) -> None:
-        """Its turn may be one that a release gave it; a job that does not enter will release nothing."""
+        """It may have a grant from a release; a job that does not enter will release nothing."""
         push(store, "default", "a")
         (unit,) = reserve(engine, 1, call=2).units
         park(store, "b", "c", "d", "e")
@@ -906,7 +906,7 @@ class TestParked:
         assert all(name.startswith(prefix.encode()) for name in store.call("KEYS", "*"))
 
     def test_who_has_a_turn_in_one_line_passes_the_other(self, engine: Engine, store: Store, running: Unit) -> None:
-        """At the end of that line it would give up its turn, and all that wait would go from one line to the other."""
+        """At the end of that line it would give up its grant, and all that wait would go from one line to the other."""
         rows = [enter(1, "park"), enter(2, "park", "wide")]
         (equal,) = self.later(engine, store, 2, "b")
         self.park(engine, equal)
@@ -917,7 +917,7 @@ class TestParked:
         (fresh,) = reserve(engine, 1, "low", call=4).units
 
         assert engine.begin_run(again, rows).action == "go"
-        assert engine.begin_run(fresh, rows[1:]).action == "park", "it has no turn anywhere"
+        assert engine.begin_run(fresh, rows[1:]).action == "park", "it has no grant anywhere"
 
     def test_who_has_a_turn_in_one_line_still_needs_a_place_in_the_other(
         self, engine: Engine, store: Store, running: Unit
@@ -1985,7 +1985,7 @@ def scene_begin_rates(engine: Engine, store: Store) -> Callable[[], object]:
     return lambda: engine.begin_run(unit, [*rows, enter(5, "park")])
 
 
-def scene_begin_in_turn(engine: Engine, store: Store) -> Callable[[], object]:
+def scene_begin_with_grant(engine: Engine, store: Store) -> Callable[[], object]:
     """A job that was sent back begins, and leaves room for two more."""
     scene_unpark(engine, store)()
     park(store, "job-3", "job-4", queue="default")
@@ -2131,7 +2131,7 @@ SCENES = [
     Scene("begin_rates", BEGIN, scene_begin_rates),
     Scene("park", SETTLE, scene_park),
     Scene("unpark", SETTLE, scene_unpark),
-    Scene("begin_in_turn", BEGIN, scene_begin_in_turn),
+    Scene("begin_with_grant", BEGIN, scene_begin_with_grant),
     Scene("pass_on", SETTLE, scene_pass_on),
     Scene("send_parked", SEND_PARKED, scene_send_parked),
     Scene("settle", SETTLE, scene_settle),

@@ -579,7 +579,7 @@ class Fleet:
                 worker.armed.clear()
         while sum(map(len, (worker.takers for worker in self.awake()))) < 2:
             self.spawn()
-        # A job whose begin Redis has refused comes back as other bytes: its turn blocks a place until the sweep.
+        # A job whose begin Redis has refused comes back as other bytes: its grant blocks a place until the sweep.
         self.world.has_skipped_begin = True
         self.go_on_until(self.is_done, "every job to end")
         self.world.has_skipped_begin = False

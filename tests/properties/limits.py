@@ -28,6 +28,7 @@ from kiqcluster.store.scripts import Script
 
 __all__ = [
     "CLOSED",
+    "GRANTS",
     "INDEX",
     "LOCK",
     "NAME",
@@ -36,7 +37,6 @@ __all__ = [
     "PARKED",
     "RULES",
     "SLOTS",
-    "TURNS",
     "LimitState",
     "Violation",
     "begin_rows",
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 SLOTS, PARKED, CLOSED = "kiq:test:slots", "kiq:test:slots:parked", "kiq:test:closed"
-TURNS, NAME, OVERRIDES = "kiq:test:slots:turns", "test", "kiq:limits"
+GRANTS, NAME, OVERRIDES = "kiq:test:slots:turns", "test", "kiq:limits"
 NO_LIMIT = 1_000
 LOCK, INDEX = "kiq:test:lock", "kiq:test:index"
 
@@ -181,15 +181,15 @@ RULES: dict[str, tuple[Sequence[str], str, str, str]] = {
         "",
         "stranded",
     ),
-    "a job that is refused lets another have its turn": (
+    "a job that is refused lets another have its grant": (
         ["BEGIN"],
         "fill(row[2], row[4])",
         "",
         "stranded",
     ),
-    "a job that did not begin gives up its turn": (
+    "a job that did not begin gives up its grant": (
         ["BEGIN"],
-        "end_turn(row[2], digest, is_parked)",
+        "end_grant(row[2], digest, is_parked)",
         "",
         "stranded",
     ),
@@ -201,13 +201,13 @@ RULES: dict[str, tuple[Sequence[str], str, str, str]] = {
     ),
     "a place is kept for a job on its way": (
         ["BEGIN"],
-        "return largest - members - (type(turns) == 'number' and turns or 0)",
+        "return largest - members - (type(granted) == 'number' and granted or 0)",
         "return largest - members",
         "overtaken",
     ),
-    "a job that is parked again keeps its place": (
+    "a job that is parked again keeps its position": (
         ["SETTLE"],
-        "local known = redis.pcall('HGET', places_at(key), digest)",
+        "local known = redis.pcall('HGET', positions_at(key), digest)",
         "local known",
         "overtaken",
     ),

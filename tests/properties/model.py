@@ -213,8 +213,8 @@ class World:
 
     def sweep_parked(self) -> None:
         """Look at the line of parked jobs a while later: what was sent back and never began counts as gone."""
-        for digest in self.raw(("ZRANGE", limits.TURNS, 0, -1))[0]:
-            self.raw(("ZADD", limits.TURNS, 1, digest))
+        for digest in self.raw(("ZRANGE", limits.GRANTS, 0, -1))[0]:
+            self.raw(("ZADD", limits.GRANTS, 1, digest))
         self.send_parked()
 
     def send_parked(self) -> None:
@@ -246,14 +246,14 @@ class World:
     def is_next(self, unit: Unit) -> bool:
         """Return whether a job may begin by the order in which jobs were parked: no other waits or is on its way."""
         digest = sha1(unit.payload, usedforsecurity=False).hexdigest()
-        turn, parked, turns, held, is_held = self.raw(
-            ("ZSCORE", limits.TURNS, digest),
+        grant, parked, granted, held, is_held = self.raw(
+            ("ZSCORE", limits.GRANTS, digest),
             ("ZCARD", PARKED),
-            ("ZCOUNT", limits.TURNS, 2, "+inf"),
+            ("ZCOUNT", limits.GRANTS, 2, "+inf"),
             ("SCARD", SLOTS),
             ("SISMEMBER", SLOTS, f"{unit.identity}/{unit.token}"),
         )
-        return bool(is_held or turn or self.limit == limits.NO_LIMIT or not (parked or held + turns >= self.limit))
+        return bool(is_held or grant or self.limit == limits.NO_LIMIT or not (parked or held + granted >= self.limit))
 
     def number(self) -> int:
         self.born += 1

@@ -15,7 +15,7 @@ import pytest
 
 from kiqcluster.store import Store
 from tests.chaos.scale import sized
-from tests.properties.limits import CLOSED, RULES, TURNS, Violation, taken_out
+from tests.properties.limits import CLOSED, GRANTS, RULES, Violation, taken_out
 from tests.properties.model import KINDS, QUEUES, SILENCE, SMALL_BATCH, Fault, Process, Wire, World
 
 pytestmark = pytest.mark.timeout(sized(120, 3_600))
@@ -262,7 +262,7 @@ def fail_over_after_a_settle(world: World) -> None:
 
 
 def cancel_who_is_next(world: World) -> None:
-    """The parked jobs whose turn it is are cancelled; the next one must not wait for them."""
+    """The parked jobs that are granted a place are cancelled; the next one must not wait for them."""
     process, running = begun(world, 5)
     world.cancel(2)
     for token in running:
@@ -307,8 +307,8 @@ def overtake(world: World) -> None:
     process, (running,) = begun(world, 4)
     process.finish(running, "done")
     process.round(None)
-    for digest in world.raw(("ZRANGE", TURNS, 0, -1))[0]:
-        world.raw(("ZADD", TURNS, 1, digest))
+    for digest in world.raw(("ZRANGE", GRANTS, 0, -1))[0]:
+        world.raw(("ZADD", GRANTS, 1, digest))
     world.push(1, QUEUES[1], "limited")
     process.round(4)
     later = max(process.unfinished(), key=lambda token: process.held[token].payload)
@@ -319,10 +319,10 @@ def overtake(world: World) -> None:
 
 SCENES = {
     "who comes later parks behind": overtake,
-    "a job that is parked again keeps its place": park_again,
+    "a job that is parked again keeps its position": park_again,
     "parking looks for room": end_before_another_is_parked,
     "resync releases": fail_over_after_a_settle,
-    "a job that is refused lets another have its turn": cancel_who_is_next,
+    "a job that is refused lets another have its grant": cancel_who_is_next,
 }
 
 

@@ -642,7 +642,7 @@ class TestWhileExecuting:
             assert isinstance(other.run(), Parked)
         worker.settle(unit, Done())
         Queue("default").clear()  # the one that was sent back
-        store.call("DEL", store.keys.turns(row.key))  # as after a while
+        store.call("DEL", store.keys.grants(row.key))  # as after a while
 
         assert LimitUpkeep(worker.runtime, registry, 1).is_needed
         assert send_parked(store, row.key) == (1, 0, 0)

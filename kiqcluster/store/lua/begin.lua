@@ -22,11 +22,11 @@
 --   renew jid seconds       the key lasts for so many seconds at least if its value is this jid; a key that does not
 --                           exist is claimed again
 --
--- While jobs are parked for a set, only those enter it that were sent back in their turn: the others park behind them.
--- A unit whose turn it is in one set passes the lines of its other sets, too: at the end of another line it would give
--- up its turn, and the next one would follow it there, and so on, at each begin.
+-- While jobs are parked for a set, only those enter it that were granted a place: the others park behind them.
+-- A unit with a grant in one set passes the lines of its other sets, too: at the end of another line it would give
+-- up its grant, and the next one would follow it there, and so on, at each begin.
 -- Parked jobs go back to their queues for each set of these rows that has room afterwards, whatever is decided.  For
--- this unit may have been sent back in its turn; if it does not enter now, it will never release anything.
+-- this unit may have been granted a place; if it does not enter now, it will never release anything.
 --
 -- Returns {"GO"}; {"LOST"} when the unit is no longer held; or {what happens to the unit, number of the first row that
 -- is not true}.  May be sent again.  Cost: O(rows).
@@ -48,22 +48,22 @@ local function digest()
 end
 
 -- Returns whether this job was sent back from the line of a set.
-local function has_turn(key)
-  if redis.call('EXISTS', turns_at(key)) == 0 then return false end
-  return type(redis.pcall('ZSCORE', turns_at(key), digest())) == 'string'
+local function is_granted(key)
+  if redis.call('EXISTS', grants_at(key)) == 0 then return false end
+  return type(redis.pcall('ZSCORE', grants_at(key), digest())) == 'string'
 end
 
 local rows, at = {}, 3
 
 -- Returns whether this job was sent back from the line of one of its sets.
-local known_turn
-local function is_in_turn()
-  if known_turn ~= nil then return known_turn end
-  known_turn = false
+local known_grant
+local function has_grant()
+  if known_grant ~= nil then return known_grant end
+  known_grant = false
   for _, row in ipairs(rows) do
-    if row[1] == 'enter' and not known_turn then known_turn = has_turn(row[2]) end
+    if row[1] == 'enter' and not known_grant then known_grant = is_granted(row[2]) end
   end
-  return known_turn
+  return known_grant
 end
 
 -- Each function returns whether its row is true, and may return what happens to the unit if not.  All rows are checked
@@ -72,7 +72,7 @@ local is_true = {
   absent = function(key) return redis.call('EXISTS', key) == 0 end,
   enter = function(key, _, largest)
     if redis.call('SMISMEMBER', key, holder)[1] == 1 or largest == 0 then return true end
-    if is_in_turn() then return redis.call('SCARD', key) < largest end
+    if has_grant() then return redis.call('SCARD', key) < largest end
     return room_of(key, largest) > 0 and redis.call('EXISTS', parked_at(key)) == 0
   end,
   clear = function() return true end,
@@ -100,10 +100,10 @@ for kind in pairs(count_start) do
   change[kind] = function(key, arguments) start(kind, key, arguments, holder) end
 end
 
-local function pass_turns_on(is_parked)
+local function send_next(is_parked)
   for _, row in ipairs(rows) do
     if row[1] == 'enter' then
-      end_turn(row[2], digest, is_parked)
+      end_grant(row[2], digest, is_parked)
       fill(row[2], row[4])
       if row[5] then redis.pcall('HSET', key_with_prefix_of(row[2], 'limits'), row[3][2], row[3][1]) end
     end
@@ -123,12 +123,12 @@ for number, row in ipairs(rows) do
   local fine, otherwise = is_true[row[1]](row[2], row[3], row[4])
   if not fine then
     otherwise = otherwise or row[3][#row[3]]
-    pass_turns_on(otherwise == 'park')
+    send_next(otherwise == 'park')
     return {otherwise, number}
   end
 end
 for _, row in ipairs(rows) do
   if change[row[1]] then change[row[1]](row[2], row[3]) end
 end
-pass_turns_on(false)
+send_next(false)
 return {'GO'}

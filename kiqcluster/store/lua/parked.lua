@@ -3,22 +3,22 @@
 --
 -- <key>           set    the holders of places (begin.lua, enter)
 -- <key>:parked    zset   "<queue key> NUL <payload>" by the time of its first parking, microseconds
--- <key>:turns     zset   SHA-1 of a payload that was sent back to its queue, by when, milliseconds
--- <key>:places    hash   the same -> time of its first parking
+-- <key>:turns     zset   grants: SHA-1 of a payload that was sent back to its queue, by when, milliseconds
+-- <key>:places    hash   positions: the same -> time of its first parking
 -- kiq:parked      set    the keys in whose lines jobs wait, or have waited a short time ago (send_parked.lua)
 -- kiq:suspects    hash   SHA-1 of a payload -> processes that died while they ran it
 -- kiq:limits      hash   name -> limit that a worker has used last; "<name>|override" -> "<limit> <until, milliseconds>"
 --
--- A place is kept for a job that was sent back, for TURN_MS: no job that came later overtakes it on its way.  If it is
--- parked again, it stands where it has stood.  A limit of 0 is none; one below 0 lets nobody in.
+-- A job that was sent back is granted a place for GRANT_MS: no job that came later overtakes it on its way.  If it is
+-- parked again, it keeps its position.  A limit of 0 is none; one below 0 lets nobody in.
 
-local TURN_MS = 10000
+local GRANT_MS = 10000
 local MAX_TRIED = 10 -- times that one script looks for entries that can go
 local MAX_SENT = 10 -- jobs that one script sends back to each set; each of them sends on
 
 local function parked_at(key) return key .. ':parked' end
-local function turns_at(key) return key .. ':turns' end
-local function places_at(key) return key .. ':places' end
+local function grants_at(key) return key .. ':turns' end
+local function positions_at(key) return key .. ':places' end
 
 -- Returns what goes before the names of all keys.  It may contain `kiq:`.
 local function prefix_of(key) return string.match(key, '^(.-)kiq:slots:') or '' end
@@ -49,12 +49,12 @@ local function room_of(key, largest)
   if largest == 0 then return math.huge end
   local members = redis.pcall('SCARD', key)
   if type(members) ~= 'number' or members >= largest then return 0 end
-  local turns = redis.pcall('ZCOUNT', turns_at(key), server_ms() - TURN_MS, '+inf')
-  return largest - members - (type(turns) == 'number' and turns or 0)
+  local granted = redis.pcall('ZCOUNT', grants_at(key), server_ms() - GRANT_MS, '+inf')
+  return largest - members - (type(granted) == 'number' and granted or 0)
 end
 
--- Returns the place behind all others.
-local function last_place(key)
+-- Returns the position behind all others.
+local function last_position(key)
   local time = redis.call('TIME')
   local last = redis.pcall('ZRANGE', parked_at(key), -1, -1, 'WITHSCORES')
   return math.max(time[1] * 1000000 + time[2], (tonumber(last[2] or nil) or 0) + 1)
@@ -71,15 +71,15 @@ end
 
 -- Sends an entry back to its queue, where it is fetched next; returns false if it cannot go, for its queue is broken or
 -- it is not a job.  It then goes to the end of the line: it must not hold up the others.
-local function send_entry(key, entry, place)
+local function send_entry(key, entry, position)
   local queue, payload = string.match(entry, '^([^%z]*)%z(.*)$')
   local digest = payload and redis.sha1hex(payload)
   if not queue or not pcall(append_parked, key, queue, payload, digest) then
-    redis.call('ZADD', parked_at(key), last_place(key), entry)
+    redis.call('ZADD', parked_at(key), last_position(key), entry)
     return false
   end
-  redis.pcall('ZADD', turns_at(key), server_ms(), digest)
-  redis.pcall('HSET', places_at(key), digest, place)
+  redis.pcall('ZADD', grants_at(key), server_ms(), digest)
+  redis.pcall('HSET', positions_at(key), digest, position)
   redis.call('ZREM', parked_at(key), entry)
   return true
 end
@@ -103,21 +103,21 @@ local function fill(key, largest)
   return unpark(key, math.min(MAX_SENT, room_of(key, largest)))
 end
 
--- Ends the turn of a job that was sent back; unless it is parked again, its place is forgotten as well.  digest: returns
--- the SHA-1 of its payload.
-local function end_turn(key, digest, is_parked)
-  if redis.call('EXISTS', turns_at(key), places_at(key)) == 0 then return end
-  redis.pcall('ZREM', turns_at(key), digest())
-  if not is_parked then redis.pcall('HDEL', places_at(key), digest()) end
+-- Ends the grant of a job that was sent back; unless it is parked again, its position is forgotten as well.  digest:
+-- returns the SHA-1 of its payload.
+local function end_grant(key, digest, is_parked)
+  if redis.call('EXISTS', grants_at(key), positions_at(key)) == 0 then return end
+  redis.pcall('ZREM', grants_at(key), digest())
+  if not is_parked then redis.pcall('HDEL', positions_at(key), digest()) end
 end
 
--- Puts a job into the line: where it has stood, or at the end.
+-- Puts a job into the line: at its old position, or at the end.
 local function park_job(key, queue, payload)
   local digest = redis.sha1hex(payload)
-  local known = redis.pcall('HGET', places_at(key), digest)
-  local place = type(known) == 'string' and tonumber(known) or last_place(key)
+  local known = redis.pcall('HGET', positions_at(key), digest)
+  local position = type(known) == 'string' and tonumber(known) or last_position(key)
   redis.pcall('SADD', key_with_prefix_of(key, 'parked'), key)
-  redis.call('ZADD', parked_at(key), place, queue .. '\0' .. payload)
-  redis.pcall('HDEL', places_at(key), digest)
-  redis.pcall('ZREM', turns_at(key), digest)
+  redis.call('ZADD', parked_at(key), position, queue .. '\0' .. payload)
+  redis.pcall('HDEL', positions_at(key), digest)
+  redis.pcall('ZREM', grants_at(key), digest)
 end

@@ -13,8 +13,8 @@
 
 -- include parked
 
-local TURN_KEPT_MS = 600000 -- from then on a job that was sent back counts as gone
-local MAX_PLACES = 10000 -- remembered of jobs that were sent back
+local GRANT_KEPT_MS = 600000 -- from then on a job that was sent back counts as gone
+local MAX_POSITIONS = 10000 -- remembered of jobs that were sent back
 local PAGE = 1000
 
 local key, removed = KEYS[1], 0
@@ -28,16 +28,16 @@ if type(members) == 'number' and members <= PAGE then
   end
 end
 
-local late = redis.pcall('ZRANGEBYSCORE', turns_at(key), '-inf', server_ms() - TURN_KEPT_MS, 'LIMIT', 0, PAGE)
-for _, digest in ipairs(late.err and {} or late) do redis.call('ZREM', turns_at(key), digest) end
-local places = redis.pcall('HLEN', places_at(key))
-if type(places) == 'number' and places > MAX_PLACES then redis.call('UNLINK', places_at(key)) end
+local late = redis.pcall('ZRANGEBYSCORE', grants_at(key), '-inf', server_ms() - GRANT_KEPT_MS, 'LIMIT', 0, PAGE)
+for _, digest in ipairs(late.err and {} or late) do redis.call('ZREM', grants_at(key), digest) end
+local positions = redis.pcall('HLEN', positions_at(key))
+if type(positions) == 'number' and positions > MAX_POSITIONS then redis.call('UNLINK', positions_at(key)) end
 
 local largest = limit_in_force(key, ARGV[1], ARGV[2])
 local sent = largest and fill(key, largest) or 0
 local left = redis.pcall('ZCARD', parked_at(key))
-if left == 0 and redis.call('EXISTS', turns_at(key)) == 0 then
-  redis.call('DEL', places_at(key))
+if left == 0 and redis.call('EXISTS', grants_at(key)) == 0 then
+  redis.call('DEL', positions_at(key))
   redis.pcall('SREM', key_with_prefix_of(key, 'parked'), key)
 end
 return {sent, type(left) == 'number' and left or 0, removed}

@@ -19,8 +19,8 @@
 --   release                 releases the keys that the unit holds besides its payload (holds.lua), kiq:held:<id>
 --   park queue largest [name]   the payload waits for room in a set (parked.lua); the first of those that wait goes to
 --                           its queue if there is room by now
---   pass_on largest [name]  the unit has ended before a begin that would have asked for a place in a set: its turn is
---                           over, and the first of those that wait go to their queues if there is room (parked.lua)
+--   pass_on largest [name]  the unit has ended before a begin that would have asked for a place in a set: its grant
+--                           ends, and the first of those that wait go to their queues if there is room (parked.lua)
 --   clear jid              the key is deleted if its value is this jid (claims.lua)
 --   extend jid seconds     the key lasts for so many seconds at least, if its value is this jid
 --   hand_on jid marked next seconds queues queue name payload
@@ -58,7 +58,7 @@ local effects = {
     fill(key, limit_in_force(key, arguments[2], arguments[3]))
   end,
   pass_on = function(key, arguments, payload)
-    end_turn(key, function() return redis.sha1hex(payload) end, false)
+    end_grant(key, function() return redis.sha1hex(payload) end, false)
     fill(key, limit_in_force(key, arguments[1], arguments[2]))
   end,
   release = function(key, _, _, field) release_holds(key, field) end,

@@ -28,6 +28,7 @@ from kiqcluster.application.options import (
 )
 from kiqcluster.application.registry import BY_KEYWORD, Definition, current_registry
 from kiqcluster.client.client import Client
+from kiqcluster.client.router import options_of, queue_of
 from kiqcluster.errors import InvalidPush, JobDefinitionError
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.durations import due_at
@@ -71,16 +72,38 @@ class HasPerform(Protocol[P, R]):
 
 
 class Enqueuer(Generic[P, R]):
-    """The verbs of a job, with options overridden for some pushes.  Cheap to create, and safe to keep."""
+    """The verbs of a job, with options overridden for some pushes.  Cheap to create, and safe to keep.
 
-    def __init__(self, definition: Definition, options: Mapping[str, JSON], wait_replicas: int | None = None) -> None:
+    has_queue: the queue is one of those overridden, so that no routing rule decides it.
+    """
+
+    def __init__(
+        self,
+        definition: Definition,
+        options: Mapping[str, JSON],
+        wait_replicas: int | None = None,
+        *,
+        has_queue: bool = False,
+    ) -> None:
         self.definition = definition
-        self.options = options
+        self._options = options
+        self._has_queue = has_queue
         self.wait_replicas = definition.local.get("wait_replicas", 0) if wait_replicas is None else wait_replicas
 
     @property
+    def options(self) -> Mapping[str, JSON]:
+        """The options of a push, with the queue to which it is routed."""
+        if self._has_queue:
+            return self._options
+        routed = options_of(current_setup(), self.definition)
+        declared = self.definition.options
+        if routed is declared:
+            return self._options
+        return routed if self._options is declared else {**self._options, "queue": routed["queue"]}
+
+    @property
     def queue(self) -> str:
-        """The resolved queue name, namespace included."""
+        """The resolved queue name, namespace included, by the routing rules."""
         queue: str = self.options["queue"]
         return queue
 
@@ -91,7 +114,8 @@ class Enqueuer(Generic[P, R]):
         for name in checked:
             if not OPTIONS[name].on_wire:
                 raise JobDefinitionError(f"{name} belongs to the definition of {self.definition.name}, not to one push")
-        return Enqueuer(self.definition, {**self.options, **checked}, wait_replicas)
+        has_queue = self._has_queue or "queue" in checked
+        return Enqueuer(self.definition, {**self._options, **checked}, wait_replicas, has_queue=has_queue)
 
     def perform_async(self, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
         """Enqueue the job; return its jid, or None when client middleware stopped it.
@@ -155,6 +179,15 @@ class Enqueuer(Generic[P, R]):
         return Client().enqueue(definition.name, self.options, arguments, at, None, replicas, definition)
 
 
+class ResolvedQueue:
+    """`Thumbnail.queue`: the queue to which pushes go that name none."""
+
+    def __get__(self, job: object, owner: type[Job]) -> str:
+        if getattr(owner, "definition", None) is None:
+            raise AttributeError(f"{owner.__qualname__} is a base of jobs, and has no queue")
+        return queue_of(owner.definition)
+
+
 class JobFunction(Enqueuer[P, R]):
     """A function that is a job; calling it stays an ordinary call."""
 
@@ -216,7 +249,7 @@ class Job:
     """
 
     definition: ClassVar[Definition]
-    queue: ClassVar[str]
+    queue: ClassVar[ResolvedQueue] = ResolvedQueue()
     declared_options: ClassVar[Mapping[str, Any]] = {}
     declared_namespace: ClassVar[str | None] = None
 
@@ -254,7 +287,6 @@ class Job:
             signature.replace(parameters=parameters),
             cls,
         )
-        cls.queue = cls.definition.queue
 
     @classmethod
     def set(cls: type[HasPerform[P, R_]], **options: Unpack[PushOptions]) -> Enqueuer[P, R_]:

@@ -17,10 +17,11 @@ from typing import Any
 
 from kiqcluster.api._pages import Order, batches, walk_set
 from kiqcluster.api._store import store_in_force
-from kiqcluster.api.records import JobRecord, is_verbatim
+from kiqcluster.api.records import JobRecord, is_verbatim, renamed
 from kiqcluster.errors import UsageError
+from kiqcluster.sidekiq.payload import check_queue_name
 from kiqcluster.store import Store, parking
-from kiqcluster.store.entry_moves import drop_entries
+from kiqcluster.store.entry_moves import DeadSetLimits, Move, drop_entries, move_entries
 from kiqcluster.store.search import search_entries
 from kiqcluster.store.wire import Command
 
@@ -37,6 +38,7 @@ __all__ = [
 
 MAX_PER_ROUND_TRIP = 500
 MAX_MEMBERS_PER_SCAN = 1_000
+NO_LIMITS = DeadSetLimits(0, 0)  # of the dead set, where nothing is buried
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,19 @@ class ParkedJobs:
             drop_entries(self._store, [(parked(job._slots), job._entry) for job in batch]) for batch in batches(jobs)
         )
 
+    def move(self, jobs: Iterable[ParkedJob], to: str) -> int:
+        """Give parked jobs another queue, to which they go in their turn; return how many were still parked.
+
+        Two round trips per 500 and line.  Raises InvalidPush for a name that is none.
+        """
+        name, keys = check_queue_name(to), self._store.keys
+        moved = 0
+        for batch in batches(jobs, lambda one, other: one._slots == other._slots):
+            self._store.call("SADD", keys.queues, name)
+            moves = [_moved(keys.queue(name), job, name) for job in batch]
+            moved += len(move_entries(self._store, keys.parked(batch[0]._slots), moves, 0.0, NO_LIMITS).indexes)
+        return moved
+
     def _slots(self) -> list[str]:
         keys = self._store.keys
         found = (slots for slots in parking.parked_sets(self._store) if parking.name_of(keys, slots)[0] == self.name)
@@ -181,6 +196,11 @@ def override_limit(name: str, limit: int, last: float | timedelta | None = None,
 def end_override(name: str, *, store: Store | None = None) -> bool:
     """Put the declared limit back into force; return whether there was an override.  Raises StoreError."""
     return parking.end_override(store_in_force(store), name)
+
+
+def _moved(key: str, job: ParkedJob, to: str) -> Move:
+    entry = b"\0".join((key.encode(), renamed(job.raw, to)))
+    return Move(job._entry, "rename", "", entry)
 
 
 def _holders(store: Store) -> dict[str, list[PlaceHolder]]:

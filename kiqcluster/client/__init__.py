@@ -1,6 +1,7 @@
 """What is written when a job is pushed, and when it is pushed again.
 
 Read in this order:
+router      the queue of a job class, by the routing rules
 client      Client: pushes jobs, through client middleware and the client halves of the features
 writes      pushed jobs to Redis, many in one round trip
 reenqueue   a due entry, or a job retried by hand, becomes a job of a queue: client middleware again

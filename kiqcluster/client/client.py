@@ -22,6 +22,7 @@ from itertools import repeat
 from typing import Any, TypeVar
 
 from kiqcluster.application.registry import Definition, current_registry
+from kiqcluster.client.router import options_of
 from kiqcluster.client.writes import Refused, round_trips, write
 from kiqcluster.errors import (
     InvalidArguments,
@@ -98,7 +99,7 @@ class Client:
         means the number in the job's definition, or none.  Raises InvalidPush, InvalidArguments, StoreError.  One round
         trip.
         """
-        name, definition, options = _read_item(item)
+        name, definition, options = _read_item(self._setup, item)
         arguments = _positions(name, definition, item.get("args", []))
         _check_presentable(item, name, options, arguments)
         replicas = _replicas(definition, wait_replicas)
@@ -111,7 +112,7 @@ class Client:
         Returns a jid per job, in order, None where middleware stopped it.  Raises as `enqueue_bulk` does.
         One round trip per 1 000 jobs or 10 MB.
         """
-        name, definition, options = _read_item(item)
+        name, definition, options = _read_item(self._setup, item)
         lists = item.get("args", [])
         _check_presentable(item, name, options, lists[0] if isinstance(lists, list) and lists else [])
         if item.get("jid") is not None:
@@ -367,7 +368,7 @@ def _all_positions(name: str, definition: Definition | None, entries: Sequence[A
     return _each(entries, lambda entry: _positions(name, definition, entry))
 
 
-def _read_item(item: Mapping[str, Any]) -> tuple[str, Definition | None, dict[str, JSON]]:
+def _read_item(setup: Setup, item: Mapping[str, Any]) -> tuple[str, Definition | None, dict[str, JSON]]:
     """Return name, definition (None for a job that is not registered here) and payload options of a push item."""
     if not isinstance(item, Mapping) or "class" not in item:
         raise InvalidPush(f"a job is a mapping with `class` and `args`, not {item!r}")
@@ -378,7 +379,9 @@ def _read_item(item: Mapping[str, Any]) -> tuple[str, Definition | None, dict[st
     name = definition.name if definition is not None else job
     if not isinstance(name, str) or not name:
         raise InvalidPush(f"class is a job or the name of one, not {job!r}")
-    defaults = definition.options if definition is not None else DEFAULT_OPTIONS
+    defaults = DEFAULT_OPTIONS
+    if definition is not None:
+        defaults = definition.options if "queue" in item else options_of(setup, definition)
     options = {**defaults, **{key: value for key, value in item.items() if key not in RESERVED_KEYS}}
     if not isinstance(options["retry"], bool | int | None):
         raise InvalidPush(f"retry = {options['retry']!r} does not fit; it takes True, False, or how many retries")

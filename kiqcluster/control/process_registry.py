@@ -70,6 +70,7 @@ class RegisteredProcess:
     known yet, or there is no supervisor.  queues: names; a process with very many leaves out `omitted_queues` of them.
     started_at: epoch seconds.  rtt_us: microseconds that Redis took for its last heartbeat.
     is_embedded: it runs inside another program, and only that can quiet or stop it.
+    routing: digest of its routing rules, "" without any.
     """
 
     identity: str
@@ -92,6 +93,7 @@ class RegisteredProcess:
     labels: tuple[str, ...] = ()
     capsules: tuple[Capsule, ...] = ()
     omitted_queues: int = 0
+    routing: str = ""
 
     def may_listen_to(self, queue: str) -> bool:
         """Return whether it serves the queue, or may be serving it among its omitted queues."""
@@ -279,6 +281,7 @@ def read_process(identity: str, fields: Any, left: Any, state: State | None = No
         labels=_read_texts(labels),
         capsules=tuple(_capsules(about, threads)),
         omitted_queues=int(_read_number(about.get("omitted_queues"))),
+        routing=_read_text(about.get("routing")),
     )
 
 

@@ -12,6 +12,7 @@ from kiqcluster.ctl.exporter.exporter import exporter
 from kiqcluster.ctl.fleet.deploy import deploy
 from kiqcluster.ctl.fleet.monitor import monitor
 from kiqcluster.ctl.fleet.ps import ps
+from kiqcluster.ctl.fleet.routes import routes
 from kiqcluster.ctl.fleet.signals import dump, signal
 from kiqcluster.ctl.fleet.steer import kill, quiet, reload, resume, roll
 from kiqcluster.ctl.jobs.enqueue import enqueue
@@ -46,6 +47,7 @@ HELP = """Steer and watch the kiqcluster processes on a Redis.
   kiqctl retries                  what failed, will run later, is dead: kiqctl retries, scheduled, dead
   kiqctl retries retry --all      … now; as others do, it says how many these are, and asks
   kiqctl strike add SendInvoice --defer 5m   keep jobs of a class from running for a while
+  kiqctl routes -r app            to which queue each class goes, and by which rule
   kiqctl migrate --from low --to default   jobs of one queue, or class, to another queue
   kiqctl quiet --lease 15m --wait fetch nothing more, and wait until nothing runs
   kiqctl resume                   fetch again
@@ -97,7 +99,7 @@ def command() -> None:
     """See HELP."""
 
 
-READ_COMMANDS = (ps, top, busy, monitor, stats, exporter, completion)
+READ_COMMANDS = (ps, top, busy, monitor, stats, routes, exporter, completion)
 JOB_COMMANDS = (enqueue, queues, jobs, limits, locks, retries, scheduled, dead, dropped, strike, migrate)
 ORDER_COMMANDS = (quiet, resume, roll, reload, deploy, signal, dump, kill)
 

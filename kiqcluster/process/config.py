@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TextIO, TypedDict
 from urllib.parse import urlsplit
 
 from kiqcluster.errors import UsageError
+from kiqcluster.sidekiq.routing import RoutingRule
 from kiqcluster.store import embedded
 from kiqcluster.store.address import masked, parse_address
 
@@ -83,6 +84,7 @@ class CodeSettings(TypedDict, total=False):
     size_limiter_mode: Literal["track", "compress", "raise"]
     size_limiter_compression_threshold_bytes: int
     size_limiter_limit_bytes: int
+    routing: Sequence[Mapping[str, str] | Sequence[str]]
 
 
 def has_colours(stream: TextIO) -> bool:
@@ -199,6 +201,9 @@ class Config:
         flag=False,
         in_code=True,
     )
+    routing: tuple[RoutingRule, ...] = setting(
+        (), "rules selector → queue for pushes of job classes; the first that matches decides", flag=False, in_code=True
+    )
 
     def known_redis(self) -> str:
         """Return the address to connect to: that of the embedded server if there is one."""
@@ -248,7 +253,9 @@ def describe(config: Config, origins: Origins) -> list[tuple[str, str, str]]:
         value = getattr(config, each.name)
         if each.name == "redis":
             value = masked(value)
-        shown.append((each.name, " ".join(value) if isinstance(value, tuple) else str(value), origins[each.name]))
+        shown.append(
+            (each.name, " ".join(map(str, value)) if isinstance(value, tuple) else str(value), origins[each.name])
+        )
     return shown
 
 

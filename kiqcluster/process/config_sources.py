@@ -22,6 +22,7 @@ from typing import Any, get_type_hints
 from kiqcluster.errors import UsageError
 from kiqcluster.process.config import Config, Origins, check, settings
 from kiqcluster.process.durations import parse_duration
+from kiqcluster.sidekiq.routing import Rules, parse_rules
 
 __all__ = ["check_configurable", "load", "load_part", "missing_section", "with_configured"]
 
@@ -221,7 +222,11 @@ TRUE_WORDS, FALSE_WORDS = ("1", "true", "yes", "on"), ("0", "false", "no", "off"
 def _converted(each: dataclasses.Field[Any], raw: Any, origin: str) -> Any:
     kind = FIELD_TYPES[each.name]
     try:
+        if kind == Rules:
+            return parse_rules(raw)
         return _as_list(each.name, raw) if kind == tuple[str, ...] else _as(kind, raw)
+    except UsageError as error:  # of rules, whose text is long
+        raise UsageError(f"{each.name} from {origin} cannot be used: {error}") from error
     except ValueError as error:
         raise UsageError(f"{each.name} = {raw!r} from {origin} cannot be used: {error}") from error
 

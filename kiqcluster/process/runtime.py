@@ -28,6 +28,7 @@ from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Effect, Interrupted, Outcome, Requeue
 from kiqcluster.sidekiq.payload import CATTR, CORRELATION_ID, LOCALE, META, VERSION, Jid, Payload
+from kiqcluster.sidekiq.routing import Rules
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store, is_outage
 
@@ -266,6 +267,7 @@ class Setup:
     """Settings, middleware, handlers and hooks that the application declares.
 
     delivery: receives pushes in place of Redis, for tests; None means Redis.
+    routes: of job classes, by definition; kept by client/router.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
@@ -277,6 +279,7 @@ class Setup:
     config: Config | None = None
     store: Store | None = None
     delivery: Delivery | None = None
+    routes: dict[Any, Any] = field(default_factory=dict, repr=False)
     _loaded: Config | None = None
 
     def configure(self, **settings: Unpack[CodeSettings]) -> None:
@@ -311,6 +314,10 @@ class Setup:
             config = self._loaded = config_sources.load({}, configured=self.settings)[0]
         ruby_json.write_floats_as(config.ruby_json)
         return config
+
+    def routing_rules(self) -> Rules:
+        """Return the routing rules in force; the same object until the configuration changes."""
+        return (self.config or self._loaded or self.current_config()).routing
 
     def current_store(self) -> Store:
         """Return the default shard; opened at first use."""

@@ -8,6 +8,7 @@ active_job     Rails' envelope around a job
 compression    large arguments in GitLab's form
 keys           every Redis key
 selectors      the grammar of selectors: expressions over the attributes of job classes
+routing        the forms of routing rules, and which one matches a class
 queue_groups   the grammar of the command line's queue groups; the queues that a selector stands for
 outcome        the possible results of a unit
 """

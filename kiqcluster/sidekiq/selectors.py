@@ -21,7 +21,19 @@ from typing import Any
 
 from kiqcluster.errors import UsageError
 
-__all__ = ["ATTRIBUTES", "DECLARED", "JobAttributes", "Selector", "SelectorError", "Values", "attributes_of", "parse"]
+__all__ = [
+    "ATTRIBUTES",
+    "DECLARED",
+    "AnyOf",
+    "JobAttributes",
+    "Part",
+    "Selector",
+    "SelectorError",
+    "Term",
+    "Values",
+    "attributes_of",
+    "parse",
+]
 
 EVERY_JOB = "*"
 ATTRIBUTES: dict[str, tuple[str, ...]] = {  # attribute → its values, () for any; the first of several is the default

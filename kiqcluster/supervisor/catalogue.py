@@ -24,7 +24,9 @@ from kiqcluster.ipc.frames import Channel
 from kiqcluster.ipc.thread_stacks import ThreadStacks
 from kiqcluster.process.clock import Clock
 from kiqcluster.process.config import Config
+from kiqcluster.process.runtime import current_setup
 from kiqcluster.process.version import VERSION
+from kiqcluster.sidekiq.routing import Rules, parse_rules, routed
 from kiqcluster.sidekiq.selectors import JobAttributes, attributes_of
 from kiqcluster.supervisor.cluster.child import Death
 from kiqcluster.supervisor.fork import fork_with_socket
@@ -44,14 +46,16 @@ StartPreflight = Callable[[], Preflight]  # reads the configuration; returns wha
 class Catalogue:
     """The jobs and queues of an application.
 
-    jobs: (name, queue) of each.  version: of the kiqcluster that is installed now, which may be another than runs.
-    preflight: what its configuration would change, if that was requested.  attributes: of each job.
+    jobs: (name, declared queue) of each.  version: of the kiqcluster that is installed now, which may be another than
+    runs.  preflight: what its configuration would change, if that was requested.  attributes: of each job.
+    rules: the routing rules of its code, which hold where the configuration has none.
     """
 
     jobs: tuple[tuple[str, str], ...]
     version: str = VERSION
     preflight: PreflightReport = field(default_factory=PreflightReport)
     attributes: tuple[JobAttributes, ...] = ()
+    rules: Rules = ()
 
     @classmethod
     def of(
@@ -59,11 +63,25 @@ class Catalogue:
         described: Sequence[Mapping[str, Any]],
         version: str = VERSION,
         preflight: PreflightReport | None = None,
+        rules: Rules = (),
     ) -> Catalogue:
         """Return the catalogue of jobs that `application.describe` has described."""
         attributes = tuple(attributes_of(job["name"], job["queue"], job["attributes"]) for job in described)
         jobs = tuple((job["name"], job["queue"]) for job in described)
-        return cls(jobs, version, preflight or PreflightReport(), attributes)
+        return cls(jobs, version, preflight or PreflightReport(), attributes, rules)
+
+    def rules_in_force(self, config: Config) -> Rules:
+        """Return the routing rules of the configuration, else those of the application."""
+        return config.routing or self.rules
+
+    def routed(self, config: Config) -> tuple[tuple[str, str], ...]:
+        """Return (name, queue) of each job, by the routing rules."""
+        rules = self.rules_in_force(config)
+        if not rules:
+            return self.jobs
+        return tuple(
+            (name, routed(rules, job).queue) for (name, _), job in zip(self.jobs, self.attributes, strict=True)
+        )
 
     def known(self, config: Config) -> Known:
         """Return the queues of the jobs and of the configuration, and what selectors select from.
@@ -71,12 +89,14 @@ class Catalogue:
         A queue of the configuration that no job goes to counts as a job without a name that declares nothing.
         """
         queues = self.known_queues(config)
-        others = sorted(queues - {queue for _, queue in self.jobs})
-        return queues, (*self.attributes, *(attributes_of(None, queue, {}) for queue in others))
+        rules = self.rules_in_force(config)
+        jobs = [routed(rules, job) for job in self.attributes] if rules else self.attributes
+        others = sorted(queues - {queue for _, queue in self.routed(config)})
+        return queues, (*jobs, *(attributes_of(None, queue, {}) for queue in others))
 
     def known_queues(self, config: Config) -> frozenset[str]:
         """Return the queue names of the jobs and of the configuration."""
-        return frozenset({queue for _, queue in self.jobs} | set(config.queues))
+        return frozenset({queue for _, queue in self.routed(config)} | set(config.queues))
 
 
 Then = Callable[[Catalogue], None]
@@ -123,7 +143,8 @@ class CatalogueChild:
                 settings = {name: tuple(value) for name, value in frame.get("outlook", {}).items() if name != "error"}
                 error = frame.get("outlook", {}).get("error", "")
                 report = PreflightReport(error, **settings)
-                return Catalogue.of(frame["jobs"], frame.get("version", VERSION), report)
+                rules = parse_rules(frame.get("routing", ()))
+                return Catalogue.of(frame["jobs"], frame.get("version", VERSION), report, rules)
         if self.channel.closed:
             how = self._death() or "closed its connection to the supervisor"
             raise ApplicationError(
@@ -308,12 +329,14 @@ def _describe_application(
     try:
         loading.load(config.require, directory, logical)
         jobs = loading.describe(config.require)
+        rules = parse_rules(current_setup().settings.get("routing", ()))
     except KiqError as error:
         channel.send("catalogue", error=str(error))
         _flush(channel)
         return ExitCode.APPLICATION
-    report = PreflightReport() if preflight is None else preflight(Catalogue.of(jobs).known)
-    channel.send("catalogue", jobs=jobs, version=_installed_version(), outlook=asdict(report))
+    report = PreflightReport() if preflight is None else preflight(Catalogue.of(jobs, rules=rules).known)
+    routing = [[rule.selector.text, rule.queue] for rule in rules]
+    channel.send("catalogue", jobs=jobs, version=_installed_version(), outlook=asdict(report), routing=routing)
     _flush(channel)
     return ExitCode.STOPPED
 

@@ -22,6 +22,7 @@ from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.version import VERSION
 from kiqcluster.sidekiq.queue_groups import Group
+from kiqcluster.sidekiq.routing import digest, unused_rules
 from kiqcluster.supervisor.catalogue import Catalogue, CatalogueQuery, StartPreflight, Superseded
 from kiqcluster.supervisor.cluster.expansion import SlotPlan, plan_slots, setting_warnings
 from kiqcluster.supervisor.cluster.reload import SlotChanges, compare, effective_config, pending_settings, same_threads
@@ -128,7 +129,12 @@ class ClusterConfiguration:
     def _learn(self, catalogue: Catalogue) -> None:
         """Take over a catalogue."""
         self._processes.known_queues = tuple(sorted(catalogue.known_queues(self._config)))
-        self._state.jobs = catalogue.jobs
+        self._state.jobs = catalogue.routed(self._config)
+        rules = catalogue.rules_in_force(self._config)
+        self._state.routing = digest(rules)
+        for number, hint in unused_rules(rules, catalogue.attributes):
+            rule = rules[number - 1].selector.text
+            self._events.emit("routing_rule_unused", number=number, selector=rule, hint=hint)
         is_other = catalogue.version != VERSION
         self.want_restart("version", f"kiqcluster {catalogue.version} is installed, {VERSION} runs" if is_other else "")
 
@@ -266,7 +272,7 @@ class ClusterConfiguration:
         self._emit_warnings(plans)
         self._state.reloads["done"] += 1
         restart, _ = pending_settings(old, config)
-        roll = self._baseline.differences(config, catalogue.jobs, self._releases.in_use)
+        roll = self._baseline.differences(config, catalogue.routed(config), self._releases.in_use)
         self._state.reload_needed, self._state.roll_needed = "", ", ".join(roll)
         self._events.emit(
             "reloaded", added=len(change.added), removed=len(change.removed), kept=len(change.kept),

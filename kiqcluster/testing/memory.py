@@ -20,6 +20,7 @@ from typing import Any
 
 from kiqcluster.application.registry import current_registry
 from kiqcluster.client.reenqueue import enqueued
+from kiqcluster.client.router import queue_of
 from kiqcluster.errors import UsageError
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import Ready, current_setup
@@ -200,7 +201,7 @@ class Fake:
         definition = current_registry().get(wanted) if isinstance(wanted, str) else None
         with self._lock:
             queues = {held.job.queue for held in self._held}
-        if definition is not None and wanted not in queues | {each.queue for each in current_registry()}:
+        if definition is not None and wanted not in queues | set(map(queue_of, current_registry())):
             raise UsageError(
                 f"drain({wanted!r}) means a queue, and {wanted} is a job: pass the job itself, or its queue"
             )

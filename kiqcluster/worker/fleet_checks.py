@@ -2,29 +2,31 @@
 
 Runs in: the heartbeat's thread.
 1. compare_clocks        the clock of this host and that of Redis
-2. check_ruby_processes  the setting ruby_json and the Sidekiq processes
+2. check_processes       the setting ruby_json and the Sidekiq processes; routing rules and our own processes
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.routing import digest
 
 __all__ = ["FleetChecks", "contradicts"]
 
+NONE = "none"  # in place of a digest, where there are no rules
 MAX_SKEW_SECONDS = 30.0  # that two clocks may differ; a caller further ahead is not believed (server_clock.lua)
-MAX_RUBY_PROCESSES_CHECKED = 5  # processes that are looked at with each check, so that a large fleet costs no more
+MAX_PROCESSES_CHECKED = 5  # processes that are looked at with each check, so that a large fleet costs no more
 
 
-def ruby_version(info: bytes | None) -> str:
-    """Return the version of the Sidekiq that wrote this `info`; "" for our processes and for other bytes."""
+def _read_info(info: bytes | None) -> dict[str, Any]:
+    """Return the members of the field `info` of a process; none for other bytes."""
     try:
         facts = ruby_json.decode(info or b"{}")
     except ruby_json.Undecodable:
-        return ""
-    if not isinstance(facts, dict) or "kiqcluster" in (facts.get("labels") or ()):
-        return ""
-    return str(facts.get("version") or "")
+        return {}
+    return facts if isinstance(facts, dict) else {}
 
 
 def contradicts(sidekiq: str, ruby_json: str) -> bool:
@@ -47,6 +49,8 @@ class FleetChecks:
         self._store = runtime.store
         self._is_skewed = False
         self._has_warned_of_json = False
+        self._routing = digest(runtime.config.routing)
+        self._other_routing: set[str] = set()  # digests of which was warned
 
     def compare_clocks(self, seconds: int, microseconds: int) -> None:
         """Say when this host's clock and Redis' begin to differ by more than MAX_SKEW_SECONDS."""
@@ -57,18 +61,29 @@ class FleetChecks:
             self._runtime.events.emit("clock_skewed", seconds=abs(skew), direction=direction)
         self._is_skewed = is_skewed
 
-    def check_ruby_processes(self) -> None:
-        """Warn once if a Ruby process writes floats otherwise than the setting says.  Checks a few at random."""
-        if self._has_warned_of_json:
-            return
+    def check_processes(self) -> None:
+        """Warn of processes that disagree with this one.  Looks at a few at random, in two round trips."""
         keys = self._store.keys
-        identities = self._store.call("SRANDMEMBER", keys.processes, MAX_RUBY_PROCESSES_CHECKED)
+        identities = self._store.call("SRANDMEMBER", keys.processes, MAX_PROCESSES_CHECKED)
         names = [name.decode(errors="replace") for name in identities]
         infos = self._store.pipeline([("HGET", keys.process(name), "info") for name in names]) if names else []
-        setting = self._runtime.config.ruby_json
         for name, info in zip(names, infos, strict=True):
-            version = ruby_version(info)
-            if version and contradicts(version, setting):
-                self._has_warned_of_json = True
-                self._runtime.events.emit("ruby_json_doubtful", identity=name, sidekiq=version, setting=setting)
-                return
+            about = _read_info(info)
+            if "kiqcluster" in (about.get("labels") or ()):
+                self._compare_routing(name, about.get("routing") or "")
+            else:
+                self._compare_json(name, str(about.get("version") or ""))
+
+    def _compare_json(self, name: str, version: str) -> None:
+        """Warn, once, of a Ruby process that writes floats otherwise than the setting says."""
+        setting = self._runtime.config.ruby_json
+        if version and not self._has_warned_of_json and contradicts(version, setting):
+            self._has_warned_of_json = True
+            self._runtime.events.emit("ruby_json_doubtful", identity=name, sidekiq=version, setting=setting)
+
+    def _compare_routing(self, name: str, theirs: object) -> None:
+        """Warn of a process with other routing rules, once for each list of rules."""
+        ours = self._routing
+        if theirs != ours and isinstance(theirs, str) and theirs not in self._other_routing:
+            self._other_routing.add(theirs)
+            self._runtime.events.emit("routing_differs", identity=name, theirs=theirs or NONE, ours=ours or NONE)

@@ -153,7 +153,7 @@ class Heartbeat(Service):
             self._callbacks.on_uncertain()
         if is_check_due:
             self._prune()
-            self._checks.check_ruby_processes()
+            self._checks.check_processes()
         self._store.close_idle(IDLE_CONNECTION_SECONDS)
         self._callbacks.on_beat()
         self._runtime.run_hooks("beat")

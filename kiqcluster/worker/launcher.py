@@ -26,6 +26,7 @@ from kiqcluster.features.strikes import STRIKES
 from kiqcluster.ipc.running_jobs import RunningJobs
 from kiqcluster.process.runtime import JobContext, Runtime
 from kiqcluster.process.service import Service
+from kiqcluster.sidekiq import routing
 from kiqcluster.sidekiq.outcome import Deferred, Retry
 from kiqcluster.sidekiq.payload import peek
 from kiqcluster.sidekiq.queue_groups import Group
@@ -376,6 +377,7 @@ class Launcher:
             queues=lambda: (self.order.weights, self.order.mode),
             concurrency=self._concurrency,
             tag=self._runtime.config.known_tag(),
+            routing=routing.digest(self._runtime.config.routing),
         )
         callbacks = HeartbeatCallbacks(
             on_signal=self._callbacks.on_signal,

@@ -41,7 +41,10 @@ def withdrawal(keys: Keys, identity: str) -> list[Command]:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Functions of the launcher that each beat calls.  running: returns runs by the ids of their threads."""
+    """Functions of the launcher that each beat calls.  running: returns runs by the ids of their threads.
+
+    routing: digest of the routing rules, "" without any.
+    """
 
     identity: Callable[[], str]
     running: Callable[[], Mapping[str, JobRun]]
@@ -50,6 +53,7 @@ class Status:
     queues: Callable[[], tuple[dict[str, int], Mode]]
     concurrency: int
     tag: str
+    routing: str = ""
 
 
 class ProcessEntry:
@@ -82,7 +86,7 @@ class ProcessEntry:
     def describe(self, identity: str) -> bytes:
         """Return the field `info`, each member of which is read by some version of Sidekiq (reference §2.5).
 
-        `omitted_queues` is ours: how many queues it does not name.
+        `omitted_queues` and `routing` are ours: how many queues it does not name; the digest of its routing rules.
         """
         all_weights, mode = self._status.queues()
         weights = dict(islice(all_weights.items(), MAX_SHOWN_QUEUES))
@@ -103,6 +107,7 @@ class ProcessEntry:
             "embedded": False,
             "capsules": {"default": {"concurrency": concurrency, "mode": mode, "weights": shown}},
             **({"omitted_queues": omitted} if omitted else {}),
+            **({"routing": self._status.routing} if self._status.routing else {}),
         }
         return ruby_json.encode(info)
 

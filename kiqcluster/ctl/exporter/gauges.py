@@ -185,6 +185,13 @@ def _fleet_metrics(processes: Sequence[RegisteredProcess]) -> Iterator[Metric]:
     yield GaugeMetricFamily("sidekiq_processes_size", "Worker processes, Ruby's among them", value=len(processes))
     busy = sum(process.busy for process in processes)
     yield GaugeMetricFamily("sidekiq_workers_size", "Jobs that run, by the latest beats", value=busy)
+    digests = Counter(process.routing for process in processes if process.is_ours)
+    if any(digests):
+        help_text = "Worker processes by the digest of their routing rules, empty for none"
+        rules = GaugeMetricFamily("kiqcluster_routing_processes", help_text, labels=["digest"])
+        for digest in sorted(digests):
+            rules.add_metric([digest], digests[digest])
+        yield rules
 
 
 # queues

@@ -1,6 +1,7 @@
 """Commands about clusters and processes.
 
 ps        clusters and workers, with their states
+routes    to which queue each class goes, by which rule; whether the fleet has the same rules
 steer     quiet, resume, roll, reload, kill
 deploy    deploy begin, commit, abort
 signals   signal, dump: for clusters, workers and Ruby's processes

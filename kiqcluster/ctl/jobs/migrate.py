@@ -1,27 +1,40 @@
-"""migrate: jobs of a class, or all of a queue, to another queue, wherever they wait.
+"""migrate: jobs of a class, or all of a queue, to another queue, or each to where it is routed, wherever they wait.
 
 1. schedule, retry, dead   entries get the other queue's name, and keep their time
-2. queues                  jobs go to the back of the other queue, the oldest first, so that their order stays
+2. parked                  the same, and they keep their place in line
+3. queues                  jobs go to the back of the other queue, the oldest first, so that their order stays
 The sets come first: what falls due meanwhile is found in its queue afterwards.  A batch is one script: each job is in
 one place at any moment, and a tool that is killed in the middle has moved some, and can be run again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import click
 
-from kiqcluster.api import DeadSet, JobRecord, JobSet, Queue, RetrySet, ScheduledSet, SortedEntry
+from kiqcluster.api import (
+    DeadSet,
+    JobRecord,
+    JobSet,
+    ParkedJob,
+    ParkedJobs,
+    Queue,
+    RetrySet,
+    ScheduledSet,
+    SortedEntry,
+    concurrency_limits,
+)
 from kiqcluster.client.reenqueue import DEFAULT_QUEUE
 from kiqcluster.control.process_registry import list_processes
 from kiqcluster.ctl.jobs.bulk import BulkResult, BulkTask, count_selected, report, run_task
 from kiqcluster.ctl.jobs.locate import check_queues
+from kiqcluster.ctl.text.application import load_routes, routing_options
 from kiqcluster.ctl.text.completion import complete_classes, complete_queues
-from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, Output, confirm, json_option, redis_options, yes_option
+from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, Output, confirm, json_option, yes_option
 from kiqcluster.ctl.text.tables import clean, format_number, number_column, pluralize, text_column
 from kiqcluster.errors import ExitCode, InvalidPush, UsageError
 from kiqcluster.sidekiq.payload import check_queue_name
@@ -30,18 +43,24 @@ from kiqcluster.store import Store
 __all__ = ["migrate"]
 
 SETS: dict[str, type[JobSet]] = {"schedule": ScheduledSet, "retry": RetrySet, "dead": DeadSet}
-PLACES = (*SETS, "queues")
-DEFAULT_PLACES = "retry,schedule,queues"
+PLACES = (*SETS, "parked", "queues")
+DEFAULT_PLACES = ("schedule", "retry", "queues")
+ROUTED_PLACES = ("schedule", "retry", "parked", "queues")  # where jobs are routed again
 COLUMNS = (text_column("PLACE", 12), number_column("JOBS"))
+ROUTED_COLUMNS = (text_column("PLACE", 12), text_column("TO", 8), number_column("JOBS"))
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationPlan:
-    """name: of a class, None for whatever there is.  source: the queue that they leave, None for any other."""
+    """name: of a class, None for whatever there is.  source: the queue that they leave, None for any other.
+
+    queue_by_class: only jobs of these classes, whose route leads to `to`; None for a plan without routes.
+    """
 
     name: str | None
     source: str | None
     to: str
+    queue_by_class: Mapping[str, str] | None = None
 
     def is_selected(self, job: JobRecord) -> bool:
         queue = job.queue or DEFAULT_QUEUE
@@ -49,7 +68,19 @@ class MigrationPlan:
             queue != self.to
             and (self.source is None or queue == self.source)
             and (self.name is None or self.name in (job.name, job.display_class))
+            and (self.queue_by_class is None or self._route_of(job) == self.to)
         )
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether it takes every job of a queue."""
+        return self.name is None and self.queue_by_class is None
+
+    def _route_of(self, job: JobRecord) -> str | None:
+        """Return where a job is routed; None for a class that is not known, and for the retry of a `retry_queue`."""
+        if self.queue_by_class is None or (job["retry_queue"] == job.queue and job.retry_count is not None):
+            return None
+        return self.queue_by_class.get(job.name) or self.queue_by_class.get(job.display_class)
 
     def in_words(self) -> str:
         """Return what it is about, in one line."""
@@ -80,38 +111,40 @@ class PlaceNames(click.ParamType):  # type: ignore[type-arg]  # generic in newer
     help="jobs of this class, ActiveJob's inner one as well",
 )
 @click.option("--from", "source", metavar="QUEUE", shell_complete=complete_queues, help="jobs of this queue  [any]")
-@click.option("--to", required=True, metavar="QUEUE", shell_complete=complete_queues, help="the queue that they get")
+@click.option("--to", metavar="QUEUE", shell_complete=complete_queues, help="the queue that they get")
+@click.option("--routing", "is_routing", is_flag=True, help="each to the queue to which its class is routed (see -r)")
 @click.option(
     "--in",
     "places",
     type=PlaceNames(),
-    default=DEFAULT_PLACES,
     metavar="PLACES",
-    help=f"where they wait  [{DEFAULT_PLACES}]",
+    help=f"where they wait  [{','.join(DEFAULT_PLACES)}; with --routing also parked]",
 )
 @click.option("--dead", "with_dead", is_flag=True, help="those in the dead set as well")
 @click.option("--dry-run", is_flag=True, help="say how many there are in each place, and change nothing")
 @yes_option
-@redis_options
+@routing_options
 @json_option
 @click.pass_context
 def migrate(
     ctx: click.Context,
     store: Store,
     output: Output,
+    require: tuple[str, ...],
     name: str | None,
     source: str | None,
-    to: str,
-    places: list[str],
+    to: str | None,
+    is_routing: bool,
+    places: list[str] | None,
     with_dead: bool,
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Move jobs of a class, or of a queue, to another queue.
+    """Move jobs of a class, or of a queue, to another queue; with --routing each to where its class is routed now.
 
     They are moved wherever they wait.  In queues they go to the back of the other one, in their order.  In the sets
-    they keep their time.  Jobs that run are not touched, and what is enqueued meanwhile may stay: change who enqueues
-    them first, and do it again.
+    they keep their time, and parked jobs their place.  Jobs that run are not touched, and what is enqueued meanwhile
+    may stay: change who enqueues them first, and do it again.
 
     Each job is in one place at any moment, also if this is killed in the middle.  Two round trips per 500 jobs.
 
@@ -120,7 +153,14 @@ def migrate(
       kiqctl migrate --class SendInvoice --from default --to mailers --yes
       kiqctl migrate --from low --to default --in queues --yes --json
       kiqctl migrate --class Reports::Yearly --to reports --dead --yes
+      kiqctl migrate --routing -r app.jobs --dry-run
     """
+    if is_routing == (to is not None):
+        raise UsageError("migrate where to?  Name the queue with --to, or let --routing decide for each class")
+    chosen = places or list(ROUTED_PLACES if is_routing else DEFAULT_PLACES)
+    chosen = [place for place in PLACES if place in chosen or (with_dead and place == "dead")]
+    if to is None:
+        ctx.exit(_migrate_routed(_plans(name, source, require), store, chosen, output, dry_run=dry_run, yes=yes))
     if name is None and source is None:
         raise UsageError("migrate what?  Name a --class, or the queue --from which all go, or both")
     try:
@@ -129,9 +169,7 @@ def migrate(
         raise UsageError(str(error)) from error
     if source == to:
         raise UsageError(f"the jobs are in {to} already; name another queue to move them to")
-    migration = Migration(
-        store, plan, [place for place in PLACES if place in places or (with_dead and place == "dead")]
-    )
+    migration = Migration(store, plan, chosen)
     if dry_run or not yes:
         total = _count(migration, output, is_shown=dry_run)
         if dry_run:
@@ -155,6 +193,8 @@ class Migration:
         for place in self._places:
             if place in SETS:
                 yield place, self._task_of_set(place, SETS[place](store=self.store))
+            elif place == "parked":
+                yield from self._tasks_of_lines()
             else:
                 yield from self._tasks_of_queues()
 
@@ -173,6 +213,14 @@ class Migration:
         move = partial(job_set.move, to=self.plan.to)
         return BulkTask(f"moving in {place}", lambda: job_set, len(job_set), self._is_movable, move)
 
+    def _tasks_of_lines(self) -> Iterator[tuple[str, BulkTask[ParkedJob]]]:
+        names = {each.name for each in concurrency_limits(store=self.store) if each.parked}
+        for name in sorted(names):
+            line = ParkedJobs(name, store=self.store)
+            move = partial(line.move, to=self.plan.to)
+            label = f"moving parked {clean(name)}"
+            yield f"parked {name}", BulkTask(label, partial(iter, line), len(line), self.plan.is_selected, move)
+
     def _is_movable(self, entry: SortedEntry) -> bool:
         """Return whether an entry is meant; bytes that are no JSON object can name no queue."""
         return bool(entry.payload) and self.plan.is_selected(entry)
@@ -189,7 +237,7 @@ class Migration:
                     len(queue),
                     self.plan.is_selected,
                     move,
-                    is_all=self.plan.name is None,
+                    is_all=self.plan.takes_all,
                 )
                 yield f"queue {queue.name}", task
 
@@ -232,3 +280,69 @@ def _move(migration: Migration, output: Output) -> int:
         output.error(warning)
     document = {**migration.document(), "dry_run": False, "warning": warning or None, "places": places}
     return report(output, whole, "moved", ("job", "jobs"), document)
+
+
+# by the routing rules
+
+
+def _plans(name: str | None, source: str | None, require: Sequence[str]) -> list[MigrationPlan]:
+    """Return a plan for each queue to which classes are routed."""
+    _, routes = load_routes(require)
+    if name is not None and name not in {each.name for each in routes}:
+        raise UsageError(f"the application defines no class {clean(name)}, so no rule routes it; move it with --to")
+    queue_by_class = {each.name: each.queue for each in routes}
+    return [MigrationPlan(name, source, to, queue_by_class) for to in sorted(set(queue_by_class.values()))]
+
+
+def _migrate_routed(
+    plans: Sequence[MigrationPlan],
+    store: Store,
+    places: Sequence[str],
+    output: Output,
+    *,
+    dry_run: bool,
+    yes: bool,
+) -> int:
+    """Count, and after a confirmation move, what waits elsewhere than its class is routed; return the exit code.
+
+    Every place is looked through once for each queue to which classes are routed.
+    """
+    found = [
+        _Part(place, plan.to, task, count)
+        for plan in plans
+        for place, task in Migration(store, plan, places).tasks()
+        if (count := count_selected(output, task))
+    ]
+    found.sort(key=lambda part: part.place.startswith("queue "))  # sets first: what falls due is found in its queue
+    total = sum(part.count for part in found)
+    if dry_run:
+        output.table(ROUTED_COLUMNS, [(part.place, part.to, format_number(part.count)) for part in found], indent=0)
+        output.info(f"would move {pluralize(total, 'job')} to where their classes are routed")
+        output.document({"action": "migrate", "dry_run": True, "found": total, "moves": list(map(_as_json, found))})
+        return ExitCode.STOPPED
+    if total:
+        confirm(output, f"move {pluralize(total, 'job')} to where their classes are routed", yes=yes)
+    whole, moves = BulkResult(), list[dict[str, Any]]()
+    for part in found:
+        result = run_task(output, part.task)
+        output.info(f"{clean(part.place)} to {clean(part.to)}: {format_number(result.done)}")
+        moves.append({**_as_json(part), "jobs": result.done})
+        whole.add(result)
+        if whole.has_ended_early:
+            break
+    document = {"action": "migrate", "dry_run": False, "moves": moves}
+    return report(output, whole, "moved", ("job", "jobs"), document)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Jobs of one place that go to one queue."""
+
+    place: str
+    to: str
+    task: BulkTask[Any]
+    count: int
+
+
+def _as_json(part: _Part) -> dict[str, Any]:
+    return {"place": part.place, "to": part.to, "jobs": part.count}

@@ -40,6 +40,7 @@ __all__ = [
     "progress",
     "redis_options",
     "socket_option",
+    "store_options",
     "timeout_option",
     "transport_options",
     "yes_option",
@@ -172,15 +173,17 @@ def output_of(ctx: click.Context) -> Output | None:
 
 def redis_options(function: F) -> F:
     """Add what says where Redis is; the command is given its Store, which connects when it is used."""
-    return _store_options(function, ADDRESS_SETTINGS)
+    return store_options(function, ADDRESS_SETTINGS)
 
 
 def dead_set_options(function: F) -> F:
     """Add the same for a command that kills jobs, and check the limits of the dead set, to which it trims the set."""
-    return _store_options(function, ADDRESS_SETTINGS | {"dead_max_jobs", "dead_timeout"})
+    return store_options(function, ADDRESS_SETTINGS | {"dead_max_jobs", "dead_timeout"})
 
 
-def _store_options(function: F, names: frozenset[str]) -> F:
+def store_options(function: F, names: frozenset[str]) -> F:
+    """Add what says where Redis is; the settings of these names have to be right, the others need not be."""
+
     @functools.wraps(function)
     def run(
         *arguments: Any, redis: str | None, config_file: str | None, environment: str | None, **options: Any

@@ -73,6 +73,11 @@ WORDING: dict[str, tuple[int, str]] = {
         "{identity} runs Sidekiq {sidekiq}, whose json writes floats otherwise than ruby_json = {setting} says: its "
         "pages may not find our jobs with such arguments again; set ruby_json to the other form (docs/running.md)",
     ),
+    "routing_differs": (
+        logging.WARNING,
+        "{identity} has other routing rules ({theirs}) than this process ({ours}): jobs of one class go to different "
+        "queues; give all nodes the same rules, then compare with kiqctl routes",
+    ),
     "queues_changed": (logging.INFO, "listening to {queues}"),
     "no_queues": (logging.WARNING, "{group} matches no queue yet; one thread waits for the first one to appear"),
     "service_crashed": (logging.ERROR, "{service} crashed ({error!r}) and is started again"),
@@ -172,6 +177,7 @@ WORDING: dict[str, tuple[int, str]] = {
     "cluster_stopping": (logging.INFO, "{signal}: stopping; up to {seconds:g} s for running jobs"),
     "cluster_waits": (logging.INFO, "{signal}: already stopping; jobs that still run: {running}; QUIT stops at once"),
     "selector_unmatched": (logging.WARNING, "slot {slot}: no registered job has {values}; {hint}"),
+    "routing_rule_unused": (logging.WARNING, "routing rule {number} ({selector}) routes no registered job; {hint}"),
     "queue_unknown": (logging.WARNING, "slot {slot}: no registered job goes to {queues}; {hint}"),
     "cluster_gave_up": (logging.ERROR, "no slot ever became ready; exit {code} ({reason})"),
     "cluster_stranded": (

@@ -72,7 +72,8 @@ class ClusterState:
     stop_by: when remaining processes are killed; None until the stop.  restart_needed: why a new supervisor is needed.
     reload_needed: settings of the release in use that wait for a reload.  roll_needed: changes that wait for a roll.
     control: path of the control socket, empty without one.  deploy: who began the latest deploy, empty before any.
-    jobs: (name, queue) of every job class in the catalogue.  recovered: units returned to queues for dead children.
+    jobs: (name, queue) of every job class in the catalogue.  routing: digest of the routing rules, "" without any.
+    recovered: units returned to queues for dead children.
     fenced: memberships lost while their process lived.  killed_at_stop: whether a process did not stop in time.
     was_up: whether a child was ever ready.  retired_restarts: restarts of removed slots, by slot number.
     """
@@ -91,6 +92,7 @@ class ClusterState:
     control: str = ""
     deploy: str = ""
     jobs: tuple[tuple[str, str], ...] = ()
+    routing: str = ""
     reloads: Counter[str] = field(default_factory=Counter)  # by result: done, failed, superseded
     rolls: Counter[str] = field(default_factory=Counter)  # by result: done, failed, superseded
     recovered: int = 0

@@ -86,6 +86,7 @@ def status_document(state: ClusterState, supervisor: str, quorum: int | None, no
         "restart_needed": state.restart_needed,
         "reload_needed": state.reload_needed,
         "roll_needed": state.roll_needed,
+        "routing": state.routing,
         "slots": [_slot_document(slot, now) for slot in state.slots],
     }
 

@@ -289,6 +289,9 @@ class OwnMetrics:
             [("", (), is_needed)],
         )
         version = (("version", VERSION),)
+        if state.routing:
+            rules = (("digest", state.routing),)
+            yield "kiqcluster_routing_rules", "info", "The routing rules in force", [("_info", rules, 1.0)]
         yield "kiqcluster_build", "info", "The version that runs", [("_info", version, 1.0)]
 
     def _turn(self) -> float:

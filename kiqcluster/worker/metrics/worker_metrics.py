@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from prometheus_client import REGISTRY
 
 from kiqcluster.application.registry import Registry
+from kiqcluster.client.router import queue_of
 from kiqcluster.process.metrics import JobMetrics, Labels, RunningJob, attribute_labels
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.process.service import Service
@@ -42,7 +43,7 @@ class WorkerMetrics:
 
     def start(self, queues: Collection[str]) -> None:
         """Register the series of all jobs of these queues, with zeros before their first run."""
-        jobs = ((definition.name, definition.queue) for definition in self._registry)
+        jobs = ((definition.name, queue_of(definition, self._runtime.setup)) for definition in self._registry)
         self.jobs.start_at_zero((name, queue) for name, queue in jobs if queue in queues)
         REGISTRY.register(self.jobs)
 

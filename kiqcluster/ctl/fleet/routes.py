@@ -1,0 +1,98 @@
+"""routes: to which queue each job class goes, by which routing rule; whether the fleet has the same rules."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from kiqcluster.control.process_registry import RegisteredProcess, list_processes
+from kiqcluster.ctl.text.application import ClassRoute, load_routes, routing_options
+from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, Output, json_option
+from kiqcluster.ctl.text.tables import clean, format_number, pluralize, text_column
+from kiqcluster.errors import ExitCode, StoreError
+from kiqcluster.sidekiq.routing import Rules, digest
+from kiqcluster.store import Store
+
+__all__ = ["routes"]
+
+NO_RULES = "none"  # shown in place of a digest
+COLUMNS = (text_column("CLASS", 12), text_column("QUEUE", 8), text_column("RULE", 4), text_column("BECAUSE", 16))
+
+
+@click.command(context_settings=CONTEXT_SETTINGS)
+@click.option("--check", "is_check", is_flag=True, help="exit 1 if a process has other rules, or Redis is away")
+@routing_options
+@json_option
+@click.pass_context
+def routes(ctx: click.Context, store: Store, output: Output, require: tuple[str, ...], is_check: bool) -> None:
+    """Show to which queue the jobs of each class go, and why.
+
+    The rules are those of the configuration here, and the classes those of the application, which is imported.  Then
+    it compares the rules with those of the processes on Redis.  Two round trips, one more per 500 processes.
+
+    \b
+      kiqctl routes -r app.jobs
+      kiqctl routes -r app.jobs --check --json
+    """
+    rules, found = load_routes(require)
+    output.table(COLUMNS, [_row(rules, each) for each in found], indent=0)
+    ours = digest(rules)
+    output.info(f"rules: {format_number(len(rules))}, digest: {ours or NO_RULES}")
+    for number in sorted(set(range(len(rules))) - {each.index for each in found}):
+        output.error(f"rule {number + 1} ({rules[number].selector.text}) routes no class of this application")
+    problem, fleet = "", list[RegisteredProcess]()
+    try:
+        fleet = [process for process in list_processes(store) if process.is_ours]
+    except StoreError as error:
+        problem = f"not compared with the fleet: {error}"
+    others = [process for process in fleet if process.routing != ours]
+    if others:
+        problem = _in_words(others, len(fleet))
+    elif fleet:
+        output.info(f"{pluralize(len(fleet), 'process has', 'processes have')} the same rules")
+    if problem:
+        output.error(problem)
+    code = ExitCode.UNEXPECTED if is_check and problem else ExitCode.STOPPED
+    output.document({**_document(rules, found, fleet), "ok": code == ExitCode.STOPPED, "problem": problem or None})
+    ctx.exit(code)
+
+
+def _row(rules: Rules, route: ClassRoute) -> tuple[str, ...]:
+    if route.index is None:
+        return route.name, route.queue, "", "no rule matches: its own queue" if rules else "its own queue"
+    rule = rules[route.index]
+    keeps = "" if rule.queue else ", which leaves it its own queue"
+    return route.name, route.queue, str(route.index + 1), f"{rule.selector.text}{keeps}"
+
+
+def _in_words(others: Sequence[RegisteredProcess], total: int) -> str:
+    first = others[0]
+    return (
+        f"{format_number(len(others))} of {pluralize(total, 'process', 'processes')} here have other rules, as "
+        f"{clean(first.identity)} ({clean(first.routing) or NO_RULES}); give all nodes the same rules"
+    )
+
+
+def _document(rules: Rules, found: Sequence[ClassRoute], fleet: Sequence[RegisteredProcess]) -> dict[str, Any]:
+    counts = Counter(each.index for each in found)
+    return {
+        "digest": digest(rules),
+        "rules": [
+            {"rule": number + 1, "selector": rule.selector.text, "queue": rule.queue, "classes": counts[number]}
+            for number, rule in enumerate(rules)
+        ],
+        "routes": [
+            {
+                "class": each.name,
+                "queue": each.queue,
+                "own_queue": each.own,
+                "rule": None if each.index is None else each.index + 1,
+                "selector": None if each.index is None else rules[each.index].selector.text,
+            }
+            for each in found
+        ],
+        "fleet": [{"identity": each.identity, "digest": each.routing} for each in fleet],
+    }

@@ -4,7 +4,7 @@ Declare jobs with Job or @job, enqueue them with their verbs, run them with `kiq
 Everything public is named here; ARCHITECTURE.md says where the rest lives.
 """
 
-from kiqcluster import limits
+from kiqcluster import limits, policies
 from kiqcluster.client.client import Client
 from kiqcluster.errors import Interrupted, KiqError, RetryError
 from kiqcluster.features.context import application_context, current_context
@@ -38,6 +38,7 @@ __all__ = [
     "job",
     "limits",
     "on",
+    "policies",
     "server_middleware",
 ]
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
 from kiqcluster.errors import InvalidPush, JobDefinitionError
 from kiqcluster.limits import RateLimit
+from kiqcluster.policies import Policy
 from kiqcluster.sidekiq.payload import check_queue_name
 from kiqcluster.sidekiq.queue_groups import MAX_WEIGHT
 
@@ -106,6 +107,7 @@ class JobOptions(PushOptions, total=False):
     timeout: float
     timeout_hard: float
     rate_limit: RateLimit
+    policy: Policy | Sequence[Policy]
     concurrency_limit: int | str | Callable[[], int | str]
     concurrency_key: Callable[..., str | int]
     deduplicate: Literal["none", "until_executing", "until_executed", "while_executing", "until_and_while_executing"]
@@ -157,6 +159,10 @@ def _is_limit(value: Any) -> bool:
         found = re.fullmatch(r"(\d+(?:\.\d+)?)%", value)
         return found is not None and 0 < float(found[1]) <= 100
     return callable(value) or (isinstance(value, int) and not isinstance(value, bool))
+
+
+def _is_policy(value: Any) -> bool:
+    return callable(value) or (isinstance(value, list | tuple) and all(map(callable, value)))
 
 
 def _is_bool(value: Any) -> bool:
@@ -216,6 +222,9 @@ OPTIONS: dict[str, Option] = {
             lambda value: isinstance(value, RateLimit),
             "a limit of kiqcluster.limits, such as limits.sliding_window(100, 60)",
             on_wire=False,
+        ),
+        Option(
+            "policy", _is_policy, "a policy of kiqcluster.policies, a function of the run, or several", on_wire=False
         ),
         Option(
             "concurrency_limit",

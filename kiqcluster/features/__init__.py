@@ -5,6 +5,7 @@ expiry         `expires_in`: a job that has not begun in time is dropped
 versions       payloads that are newer than the class of this process wait
 size_limiter   large arguments: reported, compressed or refused; below the stacks, which see the arguments
 strikes        `kiqctl strike`: an operator defers or drops some jobs for a while
+policies       `policy`: code of the application decides before each run: run, defer or drop
 rate_limits    `rate_limit`: at most so many starts in a period
 concurrency_limit   `concurrency_limit`: at most so many jobs of a class or key run at once
 context        who enqueued a job and for which request; direct calls of the client, beside the stacks

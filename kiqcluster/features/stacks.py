@@ -19,6 +19,7 @@ from kiqcluster.application.registry import Definition
 from kiqcluster.features.concurrency_limit import ConcurrencyLimits
 from kiqcluster.features.deduplication import ClientDeduplication, ServerDeduplication
 from kiqcluster.features.expiry import Expiry
+from kiqcluster.features.policies import ClientPolicies, ServerPolicies
 from kiqcluster.features.rate_limits import RateLimits
 from kiqcluster.features.strikes import STRIKES
 from kiqcluster.features.versions import VersionCheck
@@ -127,11 +128,12 @@ def _remember(known: dict[Definition, tuple[F, ...]], definition: Definition, fe
 # check comes first.
 STACKS = InForce(
     Stacks(
-        client=(ClientDeduplication(),),
+        client=(ClientPolicies(), ClientDeduplication()),
         server=(
             Expiry(),  # what is of no use any more
             VersionCheck(),  # what this release cannot run
             STRIKES,  # what an operator does not want to run
+            ServerPolicies(),  # what the application does not want to run
             RateLimits(),  # what may not run now
             ServerDeduplication(),  # what has equals: its line is the narrower one, and jobs wait there first
             ConcurrencyLimits(),  # what may not run beside others

@@ -313,6 +313,7 @@ def test_the_public_names_are_these() -> None:
         "job",
         "limits",
         "on",
+        "policies",
         "server_middleware",
     }
 

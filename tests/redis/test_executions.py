@@ -14,7 +14,7 @@ from kiqcluster.process.tallies import EXECUTION_BUCKETS, Executions
 from kiqcluster.store import Store
 from kiqcluster.store.scripts import ONCE
 from kiqcluster.worker.metrics.execution_metrics import BATCH_JOBS, ExecutionMetricsWriter
-from kiqcluster.worker.run.execution import UNREGISTERED
+from kiqcluster.worker.run.run_report import UNREGISTERED
 from tests.kit import ManualClock, RedisServer, wait_until
 from tests.proxy import Fault, Proxy
 

@@ -20,7 +20,7 @@ from kiqcluster.process.tallies import Executions
 from kiqcluster.sidekiq.keys import MINUTE_TTL_SECONDS, ROLLUP_TTL_SECONDS, Keys
 from kiqcluster.store import Connection, is_outage
 from kiqcluster.store.scripts import ONCE, Call, Word, run_scripts
-from kiqcluster.worker.run.execution import UNREGISTERED
+from kiqcluster.worker.run.run_report import UNREGISTERED
 
 __all__ = ["ExecutionMetricsWriter", "increments"]
 

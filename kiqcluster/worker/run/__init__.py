@@ -4,6 +4,10 @@ Read in this order:
 manager      the processors of a worker, and what is due once a second
 processor    one thread: take a unit, execute it, hand in the outcome
 execution    payload → job → run → outcome
+entries      a unit's bytes → payload, and back with changes
+feature_rows what features say of a unit before it begins, and when it has ended
+job_hooks    what the application says of a failed job, and is told
+run_report   logs and counts what became of units
 job_run      one unit while a processor runs it
 decision     how a run ended → outcome; pure
 timed_out    units of a process that was killed because they ran too long

@@ -14,12 +14,12 @@ from pathlib import Path
 from random import Random
 from typing import Any, cast
 
-from kiqcluster.errors import class_name
+from kiqcluster.errors import Interrupted, class_name
 from kiqcluster.process.backoff import retry_delay, retry_jitter
 from kiqcluster.sidekiq.payload import Payload, encode_backtrace, seconds, stamp
 from kiqcluster.sidekiq.ruby_json import JSON, is_unicode
 
-__all__ = ["Plan", "cause_of", "delay", "describe_error", "plan", "trace"]
+__all__ = ["Plan", "as_exception", "cause_of", "delay", "describe_error", "plan", "trace", "was_interrupted"]
 
 OUR_FOLDER = str(Path(__file__).parents[1])
 MAX_MESSAGE_CHARACTERS = 10_000  # of an error's message (sidekiq job_retry.rb)
@@ -101,6 +101,25 @@ def trace(error: BaseException) -> str:
 def cause_of(error: BaseException) -> BaseException | None:
     """Return what an error was made of, whatever a property of its class says."""
     return cast("BaseException | None", _own(error, "__cause__") or _own(error, "__context__"))
+
+
+def as_exception(raised: BaseException) -> Exception:
+    """Return an Exception for handlers, of an error that is not one (sys.exit in a job)."""
+    wrapped = RuntimeError(f"{type(raised).__name__}: {describe_error(raised)['error_message']}")
+    wrapped.__cause__ = raised
+    return wrapped
+
+
+def was_interrupted(error: BaseException) -> bool:
+    """Return whether the job turned our Interrupted into an error of its own."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        if isinstance(cause, Interrupted):
+            return True
+        seen.add(id(cause))
+        cause = cause_of(cause)
+    return False
 
 
 def own_frames(frames: Iterable[traceback.FrameSummary]) -> list[traceback.FrameSummary]:

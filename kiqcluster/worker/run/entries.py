@@ -1,0 +1,62 @@
+"""Entries: a unit's bytes → payload, and its bytes with changes → an entry of a set, or of its queue.  Pure.
+
+Settle writes a unit's bytes back with some keys replaced: compressed arguments stay so, and a job's changes to its own
+copy are not written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kiqcluster.errors import MalformedPayload
+from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.compression import COMPRESSED, decompressed, is_compressed
+from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, Payload, presentable, read, unwrap
+from kiqcluster.store.engine.units import BeginVerdict, Unit
+
+__all__ = ["DEFERRAL_KEYS", "TRANSIENT_KEYS", "deferral", "entry_for_ruby", "patched", "read_job", "refusal"]
+
+TRANSIENT_KEYS = ("at", "enqueued_at")  # that entries of the schedule set do not have
+DEFERRAL_KEYS = ("deferred", "deferred_by")  # that a job which has begun does not have any more
+
+
+def read_job(unit: Unit) -> Payload:
+    """Return the job of a unit, its arguments decompressed.  Raises MalformedPayload."""
+    payload = read(unit.payload)
+    if payload["class"] == INVALID_PAYLOAD and (kept := unwrap(payload)) is not None:
+        unit.payload = kept  # an entry of ours that holds bytes which were not a job, and that is retried by hand
+        payload = read(kept)
+    if COMPRESSED in payload and is_compressed(payload):
+        payload = decompressed(payload)
+    arguments = payload.get("args")
+    if arguments is None:
+        payload["args"] = []  # Ruby calls perform without arguments
+    elif type(arguments) is not list:
+        raise MalformedPayload(f"args is of type {type(arguments).__name__}, not a list")
+    return payload
+
+
+def patched(unit: Unit, changes: Any, now: float, without: tuple[str, ...] = ()) -> bytes:
+    """Return the unit's bytes with changes, and with the mended keys that Ruby's pages need."""
+    mended = presentable({**ruby_json.decode(unit.payload), **changes}, unit.queue, now)
+    return ruby_json.patch(unit.payload, {**changes, **mended}, without)
+
+
+def entry_for_ruby(unit: Unit, changes: Any, now: float, without: tuple[str, ...] = ()) -> bytes | None:
+    """Return the same, or None where Ruby could not read and enqueue it."""
+    entry = patched(unit, changes, now, without)
+    return entry if ruby_json.ruby_reads(entry) else None
+
+
+def refusal(payload: Payload, verdict: BeginVerdict) -> dict[str, Any]:
+    """Return the keys that a job gets which may not begin."""
+    if verdict.action == "drop":
+        return {"dropped": True, "dropped_by": verdict.reason}
+    return deferral(payload, verdict.reason)
+
+
+def deferral(payload: Payload, reason: str) -> dict[str, Any]:
+    """Return the keys that a deferred job gets.  reason: the name of the feature, or unknown_class."""
+    before = payload.get("deferred_count")
+    count = (before if type(before) is int and before >= 0 else 0) + 1
+    return {"deferred": True, "deferred_by": reason, "deferred_count": count}

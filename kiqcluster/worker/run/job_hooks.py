@@ -1,0 +1,62 @@
+"""Job hooks: what the application says of a failed job, and what it is told.
+
+1. decide         asks `retry_in` and `retries_exhausted`, tells death handlers, and has decision.py decide
+2. report_error   tells error handlers
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from kiqcluster.application.registry import Definition
+from kiqcluster.ipc.forks import exit_forked_children
+from kiqcluster.process.runtime import Setup
+from kiqcluster.sidekiq.outcome import Outcome
+from kiqcluster.sidekiq.payload import Payload
+from kiqcluster.worker.run import retry
+from kiqcluster.worker.run.decision import Disposition, Facts, decide, disposition
+
+__all__ = ["JobHooks"]
+
+
+class JobHooks:
+    """The hooks of jobs, and the handlers of the application.  rng: for the jitter of retries."""
+
+    def __init__(self, setup: Setup, rng: Random) -> None:
+        self._setup = setup
+        self._rng = rng
+
+    def decide(self, facts: Facts, definition: Definition | None, told: Payload, error: Exception) -> Outcome:
+        """Ask the job's hooks what they may decide, tell the death handlers of a job that will not run again, decide.
+
+        told: the payload as it would be written.
+        """
+        if disposition(facts) is Disposition.RETRY and facts.plan is not None:
+            count = facts.plan.count
+            answer = self._ask(definition.retry_in, count, error, dict(told)) if definition else None
+            delay = retry.delay(answer, count, self._rng)
+            facts = replace(facts, retry_in=answer, retry_delay=delay)
+        way = disposition(facts)
+        if way is Disposition.GIVE_UP and definition is not None:
+            facts = replace(facts, retries_exhausted=self._ask(definition.retries_exhausted, told, error))
+        if way in (Disposition.GIVE_UP, Disposition.DISCARD):
+            # Before the outcome is written: after a crash in between they are told again, which is better than never.
+            self._setup.notify_death_handlers(told, error)
+        return decide(facts)
+
+    def _ask(self, hook: Any, *facts: Any) -> Any:
+        """Return a hook's answer; one that fails is reported and counts as no answer, as in Sidekiq."""
+        if hook is None:
+            return None
+        try:
+            with exit_forked_children():
+                return hook(*facts)
+        except BaseException as raised:  # noqa: BLE001  # the application's code; the job's end is decided without it
+            self.report_error(raised, f"hook {getattr(hook, '__name__', hook)!s}")
+            return None
+
+    def report_error(self, raised: BaseException, context: str) -> None:
+        error = raised if isinstance(raised, Exception) else retry.as_exception(raised)
+        self._setup.notify_error_handlers(error, {"context": context})

@@ -1,0 +1,121 @@
+"""Run report: logs and counts what became of units.
+
+1. begin       read this thread's CPU time, if the last reading is old
+2. conclude    the line of the log, the tally, and what the poller has to know
+
+Each processor has one, because a tally has one writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kiqcluster.application.registry import Registry
+from kiqcluster.errors import CannotRun, RetryError
+from kiqcluster.process.metrics import JobMetrics
+from kiqcluster.process.runtime import Runtime
+from kiqcluster.process.tallies import MIN_CPU_MEASURED_SECONDS, Tallies, Tally
+from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Interrupted, Outcome, Retry
+from kiqcluster.sidekiq.payload import Payload, seconds
+from kiqcluster.worker.run import retry
+from kiqcluster.worker.run.decision import DONE
+from kiqcluster.worker.run.job_run import JobRun
+
+__all__ = ["UNREGISTERED", "LogDone", "OnDue", "RunReport"]
+
+UNREGISTERED = "(unknown)"  # label of jobs whose class is not registered here
+OUTCOME_WORDS = {Retry: "failed, will be retried", Dead: "failed, buried", Discard: "failed, discarded"}
+LogDone = Callable[[Payload, str, str, float], None]  # payload, class, queue, seconds that it ran
+OnDue = Callable[[Retry | Deferred], None]
+
+
+class RunReport:
+    """log_done: logs job_done, instead of an event; called within the job's context.
+
+    on_due: called with an outcome whose job becomes due again.  cpu_due: monotonic seconds from which on the CPU time
+    that was read last is too old to begin a run with.
+    """
+
+    def __init__(
+        self, runtime: Runtime, registry: Registry, metrics: JobMetrics, log_done: LogDone | None, on_due: OnDue
+    ) -> None:
+        self._events = runtime.events
+        self._clock = runtime.clock
+        self._registry = registry
+        self._metrics = metrics
+        self._tallies = metrics.tallies()
+        self._stop_tallies: Tallies | None = None
+        self._log_done = (log_done or self._emit_done) if runtime.events.is_heard("job_done") else None
+        self._on_due = on_due
+        self._cpu = 0.0  # this thread's CPU seconds, as last read
+        self.cpu_due = 0.0
+
+    def begin(self, started: float) -> None:
+        """Read the CPU time that a run begins with.  started: monotonic seconds, not before `cpu_due`."""
+        self._cpu, self.cpu_due = self._clock.cpu(), started + MIN_CPU_MEASURED_SECONDS
+
+    def conclude(self, run: JobRun, name: str, payload: Payload, outcome: Outcome) -> None:
+        """Log and count what became of a unit."""
+        elapsed, queue = run.seconds, run.unit.queue
+        if outcome is DONE or type(outcome) is Done:
+            if self._log_done is not None:
+                self._log_done(payload, name, queue, elapsed)
+        elif run.failure is not None:
+            detail = f", in {outcome.at - self._clock.now():.0f} s" if isinstance(outcome, Retry) else ""
+            self.log_failed(OUTCOME_WORDS[type(outcome)], run.failure, elapsed, detail)
+        elif type(outcome) is Interrupted:
+            self._events.emit("job_interrupted", elapsed=elapsed)
+        if isinstance(outcome, Retry | Deferred):
+            self._on_due(outcome)
+        enqueued_at = seconds(payload.get("enqueued_at"))
+        waited = None if enqueued_at is None else self._clock.now() - elapsed - enqueued_at
+        used = None if elapsed < MIN_CPU_MEASURED_SECONDS else self._read_cpu(elapsed)
+        tally = self.tally(name, queue)
+        tally.add(outcome, elapsed, waited, was_retried="retry_count" in payload, used=used)
+        if run.context is not None and run.context.time_limit is not None and run.context.timed_out:
+            tally.count("timed_out")
+
+    def _read_cpu(self, elapsed: float) -> float:
+        """Return the CPU seconds of a run that took `elapsed` (docs/metrics.md).
+
+        They are too many by MIN_CPU_MEASURED_SECONDS at most.
+        """
+        before, self._cpu = self._cpu, self._clock.cpu()
+        self.cpu_due = self._clock.monotonic() + MIN_CPU_MEASURED_SECONDS
+        return min(self._cpu - before, elapsed)
+
+    def _emit_done(self, _payload: Payload, _name: str, _queue: str, elapsed: float) -> None:
+        self._events.emit("job_done", elapsed=elapsed)
+
+    def log_failed(self, outcome: str, error: BaseException, elapsed: float = 0.0, detail: str = "") -> None:
+        described = retry.describe_error(error)
+        trace = "" if isinstance(error, CannotRun | RetryError) else retry.trace(error)
+        text = f"{described['error_class']}: {described['error_message']}"
+        self._events.emit("job_failed", outcome=outcome, detail=detail, elapsed=elapsed, error=text, traceback=trace)
+
+    def conclude_timed_out(self, run: JobRun, payload: Payload, outcome: Outcome, reason: BaseException) -> None:
+        """Log and count a unit that was ended by its `timeout_hard`, in another thread than its own."""
+        assert run.context is not None, "it is identified"
+        self.log_failed(OUTCOME_WORDS[type(outcome)], reason, run.seconds)
+        if isinstance(outcome, Retry):
+            self._on_due(outcome)
+        tally = self.tally_of_stop(run.context.name, run.unit.queue)
+        tally.add(outcome, run.seconds, None, was_retried="retry_count" in payload)
+        tally.count("timed_out")
+
+    def tally(self, name: str, queue: str) -> Tally:
+        """Return what counts the runs of a job in this thread."""
+        return self._of(self._tallies, name, queue)
+
+    def tally_of_stop(self, name: str, queue: str) -> Tally:
+        """Return what counts units that end here without their thread: it may be counting, and each has one writer."""
+        self._stop_tallies = self._metrics.tallies() if self._stop_tallies is None else self._stop_tallies
+        return self._of(self._stop_tallies, name, queue)
+
+    def _of(self, tallies: Tallies, name: str, queue: str) -> Tally:
+        tally = tallies.get((name, queue))
+        if tally is None:
+            # A name that nobody registered may be anything: as a label it would let Redis grow our series without end.
+            key = (name if self._registry.get(name) is not None else UNREGISTERED, queue)
+            tally = tallies[key] = tallies.get(key) or Tally()
+        return tally

@@ -6,6 +6,7 @@ KiqError
 ├── JobDefinitionError         a job class or function is declared in a way that cannot work
 ├── PushError                  a job was not enqueued
 │   ├── InvalidPush            an item is not a job: it lacks a class, its queue has no name, …
+│   ├── EncryptionError        its last argument was to be encrypted, and cannot be
 │   ├── ExceedLimitError       its arguments are larger than the size limiter allows
 │   └── InvalidArguments       arguments do not fit `perform`, or are not JSON-native (`path` says where)
 ├── OverLimit                  a rate limit allows no start now; a job that raises it is deferred (`seconds`)
@@ -19,6 +20,7 @@ KiqError
 │   └── RedisRefused           Redis answered with an error (`code`: WRONGTYPE, NOAUTH, OOM, …)
 └── CannotRun                  a payload that this worker cannot run; it ends in the dead set, with this as its reason
     ├── MalformedPayload       not JSON, not an object, or without a class or a list of arguments
+    │   ├── PayloadDecryptionError              its encrypted argument cannot be read
     │   └── PayloadDecompressionError           its compressed arguments cannot be read
     │       └── PayloadDecompressionConflictError   … for it has not one argument, but others
     ├── MisfitArguments        `perform` cannot be called with them; also an InvalidArguments
@@ -38,6 +40,7 @@ __all__ = [
     "CannotDeserialize",
     "CannotRun",
     "CannotWait",
+    "EncryptionError",
     "ExceedLimitError",
     "ExitCode",
     "Interrupted",
@@ -53,6 +56,7 @@ __all__ = [
     "OverLimit",
     "PayloadDecompressionConflictError",
     "PayloadDecompressionError",
+    "PayloadDecryptionError",
     "PushError",
     "RedisRefused",
     "RedisUnavailable",
@@ -114,6 +118,10 @@ class PushError(KiqError):
 
 class InvalidPush(PushError):
     """The item is not a job."""
+
+
+class EncryptionError(PushError):
+    """The last argument of a job with `encrypt` cannot be encrypted."""
 
 
 class ExceedLimitError(PushError):
@@ -261,6 +269,10 @@ def class_name(error: BaseException) -> str:
 
 class MalformedPayload(CannotRun):
     """The payload is not a Sidekiq job."""
+
+
+class PayloadDecryptionError(MalformedPayload):
+    """The encrypted argument of a payload cannot be read: the key is missing, or something was changed."""
 
 
 class PayloadDecompressionError(MalformedPayload):

@@ -87,6 +87,7 @@ class PushOptions(TypedDict, total=False):
     wait_replicas: int
     version: int
     expires_in: float
+    encrypt: bool
 
 
 class JobOptions(PushOptions, total=False):
@@ -192,6 +193,7 @@ OPTIONS: dict[str, Option] = {
         ),
         Option("version", _is_number, "the version of the arguments, 0 or more"),
         Option("expires_in", _is_duration, "seconds, more than 0"),
+        Option("encrypt", _is_bool, "True or False"),
         Option("active_job", lambda value: isinstance(value, bool), "True or False", on_wire=False),
         Option("wait_replicas", _is_number, "how many replicas confirm a push", on_wire=False),
         Option("queue_namespace", _is_text, "the part of the queue's name before the colon", on_wire=False),
@@ -293,6 +295,8 @@ def check_combinations(options: Mapping[str, Any], name: str) -> None:
             f"{name}: data_consistency = 'delayed' needs retries, and retry = {options['retry']!r} has none: the job "
             "waits for a replica of the database by running again later; allow retries, or use 'sticky'"
         )
+    if options.get("encrypt") and options.get("active_job"):
+        raise JobDefinitionError(f"{name}: encrypt does not go with active_job: Rails would not decrypt; leave one out")
     if options.get("timeout", 0) >= options.get("timeout_hard", MAX_DURATION_SECONDS):
         raise JobDefinitionError(
             f"{name}: timeout = {options['timeout']!r} has no effect with timeout_hard = {options['timeout_hard']!r}: "

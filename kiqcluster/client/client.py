@@ -32,7 +32,7 @@ from kiqcluster.errors import (
     StoreError,
     UsageError,
 )
-from kiqcluster.features import expiry, size_limiter
+from kiqcluster.features import encryption, expiry, size_limiter
 from kiqcluster.features.context import with_context
 from kiqcluster.features.stacks import current_stacks
 from kiqcluster.process.clock import SystemClock
@@ -42,6 +42,7 @@ from kiqcluster.process.runtime import VIA, Push, Ready, Setup, current_setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.active_job import unwrapped
 from kiqcluster.sidekiq.payload import (
+    ENCRYPT,
     MALFORMED,
     Jid,
     Stencil,
@@ -174,7 +175,7 @@ class Client:
             lists = _each(lists, envelop)
         options = with_context(options)
         jobs: Sequence[Ready | None] | None = None
-        if not current_stacks().client_of(definition) and expiry.EXPIRES_IN not in options:
+        if not current_stacks().client_of(definition) and options.keys().isdisjoint((expiry.EXPIRES_IN, ENCRYPT)):
             jobs = self._prepare_alike(name, options, lists, times, definition)
         if jobs is None:
             jobs = _each(
@@ -251,8 +252,11 @@ class Client:
             push.at = due_at(push.at, self._clock.now())
         if expiry.EXPIRES_IN in push.payload:
             expiry.mark(push)
+        payload = push.payload
+        if ENCRYPT in payload:
+            payload = encryption.sealed(self._setup, payload, is_registered=definition is not None)
         try:
-            encoded = ruby_json.encode(push.payload)
+            encoded = ruby_json.encode(payload)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidPush(f"{name}: the payload holds what JSON cannot ({error})") from error
         if len(encoded) >= MIN_LIMITED_BYTES:

@@ -28,10 +28,11 @@ from typing import Any
 
 from kiqcluster.application.options import CLAIMING, EXCLUSIVE, NO_STRATEGY, UNTIL_START
 from kiqcluster.application.registry import Definition, current_registry
+from kiqcluster.features import encryption
 from kiqcluster.features.expiry import EXPIRES_IN, EXPIRY
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.durations import due_at
-from kiqcluster.process.runtime import JobEnd, Push, Run
+from kiqcluster.process.runtime import JobEnd, Push, Run, current_setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.active_job import deserialized, unwrapped
 from kiqcluster.sidekiq.keys import Keys
@@ -64,11 +65,14 @@ class ClientDeduplication:
         """Name the lock in the payload; return the rows that claim it, and count a refused push."""
         local = definition.local
         is_claiming = local["deduplicate"] in CLAIMING
-        if is_claiming and push.at is not None and not local.get("deduplicate_scheduled"):
+        claims = is_claiming and (push.at is None or bool(local.get("deduplicate_scheduled")))
+        # The worker cannot tell equal arguments that are encrypted: the payload names their place.
+        is_told = local["deduplicate"] in EXCLUSIVE and encryption.is_secret(push.payload)
+        if is_claiming and not claims and not is_told:
             return []
         name = idempotency_key(definition, push.payload)
         push.payload[IDEMPOTENCY_KEY] = name
-        if not is_claiming:
+        if not claims:
             return []
         now = CLOCK.now()
         delay = 0.0 if push.at is None else max(0.0, due_at(push.at, now) - now)
@@ -152,8 +156,9 @@ def idempotency_key(definition: Definition, payload: Payload) -> str:
         text = of_arguments(*positions, **keywords)
         if not isinstance(text, str):
             raise TypeError(f"{definition.name}: deduplicate_key returned {text!r}; it returns text")
-    digest = sha256(f"{definition.name}:{text}".encode(errors="surrogatepass")).hexdigest()
-    return f"{definition.name}:{digest}"
+    said = f"{definition.name}:{text}"
+    digest = encryption.keyed(current_setup(), said) if encryption.is_secret(payload) else None
+    return f"{definition.name}:{digest or sha256(said.encode(errors='surrogatepass')).hexdigest()}"
 
 
 def _in_order(value: JSON) -> JSON:

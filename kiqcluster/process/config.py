@@ -16,6 +16,7 @@ from typing import Any, Literal, TextIO, TypedDict
 from urllib.parse import urlsplit
 
 from kiqcluster.errors import UsageError
+from kiqcluster.sidekiq.encryption import parse_keys
 from kiqcluster.sidekiq.routing import RoutingRule
 from kiqcluster.store import embedded
 from kiqcluster.store.address import masked, parse_address
@@ -53,10 +54,12 @@ def setting(
     flag: bool = True,
     metavar: str = "",
     in_code: bool = False,
+    is_secret: bool = False,
 ) -> Any:
     """Declare a setting: default, one line of help, and its flag.
 
     in_code: whether configure() may set it; the supervisor's settings are read before the application is imported.
+    is_secret: whether its value is never shown.
     """
     metadata = {
         "help": text,
@@ -65,8 +68,9 @@ def setting(
         "flag": flag,
         "metavar": metavar,
         "in_code": in_code,
+        "is_secret": is_secret,
     }
-    return field(default=default, metadata=metadata)
+    return field(default=default, repr=not is_secret, metadata=metadata)
 
 
 class CodeSettings(TypedDict, total=False):
@@ -85,6 +89,7 @@ class CodeSettings(TypedDict, total=False):
     size_limiter_compression_threshold_bytes: int
     size_limiter_limit_bytes: int
     routing: Sequence[Mapping[str, str] | Sequence[str]]
+    encryption_keys: str
 
 
 def has_colours(stream: TextIO) -> bool:
@@ -204,6 +209,13 @@ class Config:
     routing: tuple[RoutingRule, ...] = setting(
         (), "rules selector → queue for pushes of job classes; the first that matches decides", flag=False, in_code=True
     )
+    encryption_keys: str = setting(
+        "",
+        "VERSION:KEY, separated by blanks; the newest encrypts; empty = none",
+        flag=False,
+        in_code=True,
+        is_secret=True,
+    )
 
     def known_redis(self) -> str:
         """Return the address to connect to: that of the embedded server if there is one."""
@@ -253,6 +265,8 @@ def describe(config: Config, origins: Origins) -> list[tuple[str, str, str]]:
         value = getattr(config, each.name)
         if each.name == "redis":
             value = masked(value)
+        elif each.metadata["is_secret"] and value:
+            value = "***"
         shown.append(
             (each.name, " ".join(map(str, value)) if isinstance(value, tuple) else str(value), origins[each.name])
         )
@@ -268,6 +282,7 @@ def check(config: Config) -> None:
     parse_listen(config.listen)
     parse_address(config.known_redis())
     _check_database(config.known_redis())
+    parse_keys(config.encryption_keys)
 
 
 def _numbers(config: Config) -> tuple[tuple[bool, str], ...]:

@@ -31,6 +31,7 @@ from kiqcluster.sidekiq.ruby_json import JSON
 __all__ = [
     "CATTR",
     "CORRELATION_ID",
+    "ENCRYPT",
     "IDEMPOTENCY_KEY",
     "INVALID_PAYLOAD",
     "LOCALE",
@@ -72,6 +73,7 @@ MAX_NESTING = 99  # levels, including the payload itself; Ruby's parser stops at
 INVALID_PAYLOAD = "Kiqcluster::InvalidPayload"  # class of an entry that keeps bytes which are not a job
 WRAPPERS = ("ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper", "Sidekiq::ActiveJob::Wrapper")  # to 7, from 8
 VERSION = "version"  # key of the version of the arguments (GitLab)
+ENCRYPT = "encrypt"  # key of jobs whose last argument is a secret (Sidekiq Enterprise)
 IDEMPOTENCY_KEY = "idempotency_key"  # names the lock of a deduplicated job (GitLab's)
 CORRELATION_ID, META = "correlation_id", "meta."  # keys of the context (GitLab's): of a request; before other facts
 LOCALE, CATTR = "locale", "cattr"  # keys of Sidekiq's middleware for I18n and CurrentAttributes; also cattr_1, …

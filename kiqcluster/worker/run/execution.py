@@ -29,10 +29,11 @@ from kiqcluster.errors import (
     MisfitArguments,
     OverLimit,
     PayloadDecompressionError,
+    PayloadDecryptionError,
     RetryError,
     UnknownJob,
 )
-from kiqcluster.features import timeouts
+from kiqcluster.features import encryption, timeouts
 from kiqcluster.features.size_limiter import opened
 from kiqcluster.features.stacks import current_stacks
 from kiqcluster.features.versions import is_newer
@@ -43,6 +44,7 @@ from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import CURRENT_JOB, JobContext, Run, Runtime
 from kiqcluster.process.tallies import DEFERRED, DROPPED
 from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.encryption import KEY_VERSION
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Dropped, Effect, Outcome, Parked, Retry
 from kiqcluster.sidekiq.payload import Payload, lock_of, read
 from kiqcluster.store.engine.units import BeginVerdict, Unit
@@ -256,7 +258,7 @@ class Execution:
                 timeouts.begin(run.context, definition, self._clock.monotonic, lambda each: self._on_limit(token, each))
             instance, perform = definition.prepare()
             if not self._setup.server_middleware.stack:
-                perform(*arguments)
+                perform(*(self._opened(payload) if KEY_VERSION in payload else arguments))
                 if Forks.generation != generation or not Forks.page[0]:
                     exit_if_forked(generation)
                 return DONE
@@ -265,11 +267,17 @@ class Execution:
             exit_if_forked(generation, error)
             if retry.was_interrupted(error):
                 return self._yielded(run, definition)
+            if isinstance(error, PayloadDecryptionError):
+                return self._bury_unreadable(run.unit, error)
             if isinstance(error, OverLimit):
                 return self._deferred(
                     run, payload, definition, BeginVerdict("defer", error.seconds, reason=DEFERRED_BY)
                 )
             return self._failed(run, definition, error)
+
+    def _opened(self, payload: Payload) -> list[Any]:
+        """Return the arguments for `perform`: nothing else sees the encrypted one.  Raises PayloadDecryptionError."""
+        return encryption.arguments(self._setup, payload)
 
     def _not_admitted(self, run: JobRun, payload: Payload, definition: Definition) -> Outcome | None:
         """Return what becomes of a unit that may not begin, by the begin rows of features; None if it may."""
@@ -302,7 +310,7 @@ class Execution:
             exit_if_forked(generation)  # a child that middleware forked off has come to the job
             has_run = True
             try:
-                perform(*payload["args"])
+                perform(*self._opened(payload))
             except BaseException as error:
                 exit_if_forked(generation, error)
                 raise

@@ -1,0 +1,65 @@
+"""Encryption: the last argument of a job with `encrypt` is a secret, from the push to `perform`.
+
+sealed     the client half: the payload to write; called after middleware and all other features
+arguments  the server half: the arguments for `perform`, and for nothing else: middleware, hooks, handlers, logs and
+           pages see what is stored
+keyed      the digest by which deduplication tells equal arguments, which must not tell a guessed secret
+
+Price: no round trip and no key in Redis.  A job without the option costs one look-up at the push and one at the run;
+with it 15 µs and 10 µs.
+Counterpart: Sidekiq Enterprise's encryption.
+"""
+
+from __future__ import annotations
+
+from kiqcluster.errors import EncryptionError
+from kiqcluster.process.runtime import Setup
+from kiqcluster.sidekiq import encryption
+from kiqcluster.sidekiq.encryption import KEY_VERSION
+from kiqcluster.sidekiq.payload import ENCRYPT, WRAPPERS, Payload
+from kiqcluster.sidekiq.ruby_json import JSON
+
+__all__ = ["arguments", "is_secret", "keyed", "sealed"]
+
+
+def is_secret(payload: Payload) -> bool:
+    """Return whether the last argument is to be encrypted, and is not yet."""
+    return bool(payload.get(ENCRYPT)) and KEY_VERSION not in payload and bool(payload["args"])
+
+
+def sealed(setup: Setup, payload: Payload, *, is_registered: bool) -> Payload:
+    """Return the payload with its last argument encrypted, if it is to be.  Raises EncryptionError.
+
+    Without keys, two kinds of jobs stay as they are: those of a test that takes them in place of Redis, and those of
+    classes that are not registered here, which may be encrypted already and for a process of Sidekiq Enterprise.
+    """
+    if not is_secret(payload):
+        return payload
+    name, keys = payload["class"], _keys(setup)
+    if name in WRAPPERS:
+        raise EncryptionError(
+            f"{payload.get('wrapped', name)}: encrypt does not go with ActiveJob's envelope; leave it out"
+        )
+    if not keys:
+        if setup.delivery is not None or not is_registered:
+            return payload
+        raise EncryptionError(f"{name} has encrypt=True, and there are no encryption_keys; it was not enqueued")
+    return encryption.encrypted(payload, keys)
+
+
+def arguments(setup: Setup, payload: Payload) -> list[JSON]:
+    """Return the arguments for `perform`.  Raises PayloadDecryptionError."""
+    if KEY_VERSION not in payload:
+        found: list[JSON] = payload["args"]
+        return found
+    return encryption.decrypted(payload, _keys(setup))
+
+
+def keyed(setup: Setup, text: str) -> str | None:
+    """Return the digest of a text with a secret in it; None without keys."""
+    keys = _keys(setup)
+    return encryption.digest(text, keys) if keys else None
+
+
+def _keys(setup: Setup) -> encryption.Keys:
+    return encryption.parse_keys(setup.current_config().encryption_keys)

@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from kiqcluster.application.options import (
+    HOOKS,
     OPTIONS,
     JobOptions,
     PushOptions,
@@ -46,7 +47,7 @@ R_ = TypeVar("R_")
 
 
 class Verdict:
-    """A result of a retry_in or retries_exhausted hook besides seconds: DISCARD or KILL."""
+    """A result of a retry_in, retries_exhausted or interruptions_exhausted hook besides seconds: DISCARD or KILL."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -242,9 +243,9 @@ def job(
 class Job:
     """Base of job classes.  Options are class keywords: `class Thumbnail(Job, queue="images", retry=5)`.
 
-    A subclass implements `perform`, and may implement `retry_in(count, error, payload)` and
-    `retries_exhausted(payload, error)`, as static or ordinary methods.  Subclasses inherit options and the namespace,
-    but not the name.
+    A subclass implements `perform`, and may implement `retry_in(count, error, payload)`,
+    `retries_exhausted(payload, error)` and `interruptions_exhausted(payload, error)`, as static or ordinary methods.
+    Subclasses inherit options and the namespace, but not the name.
     A class without `perform` is a base for others and not a job itself.
     """
 
@@ -279,7 +280,7 @@ class Job:
         signature = inspect.signature(perform)
         is_bound = isinstance(inspect.getattr_static(cls, "perform"), staticmethod | classmethod)
         parameters = list(signature.parameters.values())[0 if is_bound else 1 :]
-        hooks = {hook: _hook(cls, hook) for hook in ("retry_in", "retries_exhausted") if hasattr(cls, hook)}
+        hooks = {hook: _hook(cls, hook) for hook in HOOKS if hasattr(cls, hook)}
         cls.definition = define(
             wire_name,
             {**cls.declared_options, **hooks},
@@ -400,6 +401,7 @@ def define(
         origin=(target.__module__, target.__qualname__),
         retry_in=checked.get("retry_in"),
         retries_exhausted=checked.get("retries_exhausted"),
+        interruptions_exhausted=checked.get("interruptions_exhausted"),
         local={key: value for key, value in checked.items() if not OPTIONS[key].on_wire},
     )
     if is_active_job:

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypedDict
 from kiqcluster.errors import InvalidPush, JobDefinitionError
 from kiqcluster.limits import RateLimit
 from kiqcluster.policies import Policy
+from kiqcluster.process.config import NO_LIMIT
 from kiqcluster.sidekiq.payload import check_queue_name
 from kiqcluster.sidekiq.queue_groups import MAX_WEIGHT
 
@@ -35,7 +36,11 @@ __all__ = [
     "under_own_names",
 ]
 
-HOOKS = {"retry_in": "count, error, payload", "retries_exhausted": "payload, error"}  # method → its arguments
+HOOKS = {  # method → its arguments
+    "retry_in": "count, error, payload",
+    "retries_exhausted": "payload, error",
+    "interruptions_exhausted": "payload, error",
+}
 HOOK_TYPO_SIMILARITY = 0.9  # a method whose name is this similar to a hook's is a typo
 FOREIGN_NAMES = {  # name in other systems → name here
     "retries": "retry",
@@ -118,6 +123,7 @@ class JobOptions(PushOptions, total=False):
     reschedule_once: bool
     retry_in: Callable[[int, Any, Any], object]
     retries_exhausted: Callable[[Any, Any], object]
+    interruptions_exhausted: Callable[[Any, Any], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +222,12 @@ OPTIONS: dict[str, Option] = {
             on_wire=False,
         ),
         Option("big_payload", lambda value: isinstance(value, bool), "True or False", on_wire=False),
-        Option("max_retries_after_interruption", _is_count, "how often a forced stop may interrupt it", on_wire=False),
+        Option(
+            "max_retries_after_interruption",
+            lambda value: isinstance(value, int) and value >= NO_LIMIT,
+            f"how many processes may die of it, and how often a forced stop may interrupt it; {NO_LIMIT}: no limit",
+            on_wire=False,
+        ),
         Option("timeout", _is_duration, "seconds, more than 0", on_wire=False),
         Option("timeout_hard", _is_duration, "seconds, more than 0", on_wire=False),
         Option(
@@ -247,6 +258,7 @@ OPTIONS: dict[str, Option] = {
         Option("reschedule_once", lambda value: isinstance(value, bool), "True or False", on_wire=False),
         Option("retry_in", callable, "a function (count, error, payload) → seconds, DISCARD or KILL", on_wire=False),
         Option("retries_exhausted", callable, "a function (payload, error)", on_wire=False),
+        Option("interruptions_exhausted", callable, "a function (payload, error)", on_wire=False),
     )
 }
 

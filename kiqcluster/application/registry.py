@@ -45,6 +45,7 @@ class Definition:
     origin: tuple[str, str]
     retry_in: Callable[..., Any] | None = None
     retries_exhausted: Callable[..., Any] | None = None
+    interruptions_exhausted: Callable[..., Any] | None = None
     local: Mapping[str, Any] = field(default_factory=dict)  # options that are not written to the payload
     enveloped: Definition | None = None
     fewest: int = field(init=False)  # arguments that perform takes, so that the hot path compares two numbers

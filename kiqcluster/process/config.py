@@ -23,6 +23,7 @@ from kiqcluster.store.address import masked, parse_address
 
 __all__ = [
     "MIN_LIMITED_BYTES",
+    "NO_LIMIT",
     "STOP_GRACE_SECONDS",
     "CodeSettings",
     "Config",
@@ -36,6 +37,7 @@ __all__ = [
 
 STOP_GRACE_SECONDS = 10.0  # seconds beyond `timeout` after which the supervisor kills a child that has not left
 MAX_PORT = 65_535
+NO_LIMIT = -1  # of interruptions, as in GitLab
 LOG_FORMATS, LOG_LEVELS = ("auto", "pretty", "json"), ("debug", "info", "warning", "error")
 ARGUMENT_MODES = ("raise", "warn", "off")
 SIZE_LIMITER_MODES = ("track", "compress", "raise")
@@ -304,7 +306,10 @@ def _numbers(config: Config) -> tuple[tuple[bool, str], ...]:
         (config.ready_quorum is None or config.ready_quorum >= 1, "ready_quorum must be at least 1"),
         (config.min_serving is None or config.min_serving >= 0, "min_serving cannot be negative"),
         (config.max_retries >= 0, "max_retries cannot be negative"),
-        (config.max_retries_after_interruption >= 1, "max_retries_after_interruption must be at least 1"),
+        (
+            config.max_retries_after_interruption >= 1 or config.max_retries_after_interruption == NO_LIMIT,
+            f"max_retries_after_interruption must be at least 1, or {NO_LIMIT} (no limit)",
+        ),
         (config.max_forced_stops >= 0, "max_forced_stops cannot be negative"),
         (config.dead_max_jobs >= 1 and config.dead_timeout > 0, "dead_max_jobs and dead_timeout must be positive"),
         (config.average_scheduled_poll_interval > 0, "average_scheduled_poll_interval must be more than 0 seconds"),

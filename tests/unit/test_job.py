@@ -269,7 +269,7 @@ class TestOptions:
             ("log_level", 10),
             ("wait_replicas", True),
             ("queue_namespace", ""),
-            ("max_retries_after_interruption", -1),
+            ("max_retries_after_interruption", -2),
             ("concurrency_limit", True),
             ("concurrency_limit", 2.5),
             ("concurrency_limit", "5"),

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+from kiqcluster.process.config import NO_LIMIT
 from kiqcluster.sidekiq.outcome import Done, Requeue
 from kiqcluster.store.engine.units import ANY_DEATHS, Refusals, Settlement, Unit
 
@@ -65,8 +66,9 @@ class InFlight:
     """
 
     def __init__(self, limit: int = 3) -> None:
-        """limit: deaths at which a job is buried (max_retries_after_interruption)."""
-        self._max_safe_deaths = limit - 2  # of a suspect that can bear one more without being buried
+        """limit: deaths at which a job is buried (max_retries_after_interruption), NO_LIMIT for never."""
+        # Of a suspect that can bear one more without being buried.
+        self._max_safe_deaths = (ANY_DEATHS if limit == NO_LIMIT else limit) - 2
         self.finished: deque[Settlement] = deque()
         self.returned: list[Unit] = []
         self.refused: list[Settlement] = []

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable
 from contextvars import copy_context
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from kiqcluster.application.registry import Definition, Registry
@@ -40,6 +41,7 @@ from kiqcluster.features.versions import is_newer
 from kiqcluster.ipc import forks
 from kiqcluster.ipc.forks import Forks, exit_if_forked
 from kiqcluster.limits import DEFERRED_BY
+from kiqcluster.process.config import NO_LIMIT
 from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import CURRENT_JOB, JobContext, Run, Runtime
 from kiqcluster.process.tallies import DEFERRED, DROPPED
@@ -178,9 +180,10 @@ class Execution:
         self._report.conclude(run, name, payload, outcome)
         return outcome
 
-    def _deaths_allowed(self, definition: Definition | None) -> int:
+    def _deaths_allowed(self, definition: Definition | None) -> float:
         limit = None if definition is None else definition.local.get("max_retries_after_interruption")
-        return self._runtime.config.max_retries_after_interruption if limit is None else int(limit)
+        limit = self._runtime.config.max_retries_after_interruption if limit is None else int(limit)
+        return inf if limit == NO_LIMIT else limit
 
     # 1. read
 
@@ -384,7 +387,7 @@ class Execution:
         limit = definition.local.get("max_retries_after_interruption") if definition is not None else None
         limit = self._runtime.config.max_forced_stops if limit is None else limit
         now = self._clock.now()
-        if definition is not None and count > limit:
+        if definition is not None and limit != NO_LIMIT and count > limit:
             reason = CannotRun(f"interrupted {count} times by forced stops; {definition.name} allows {limit}")
             changes = {"interrupted_count": count, "failed_at": now, "retry_count": 0, **retry.describe_error(reason)}
             return self._give_up(unit, payload, definition, Ending.FORCED_STOP, reason, changes, now)

@@ -1,6 +1,7 @@
 """Job hooks: what the application says of a failed job, and what it is told.
 
-1. decide         asks `retry_in` and `retries_exhausted`, tells death handlers, and has decision.py decide
+1. decide         asks `retry_in`, `retries_exhausted` and `interruptions_exhausted`, tells death handlers, and has
+                  decision.py decide
 2. report_error   tells error handlers
 """
 
@@ -16,9 +17,11 @@ from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.outcome import Outcome
 from kiqcluster.sidekiq.payload import Payload
 from kiqcluster.worker.run import retry
-from kiqcluster.worker.run.decision import Disposition, Facts, decide, disposition
+from kiqcluster.worker.run.decision import Disposition, Ending, Facts, decide, disposition
 
 __all__ = ["JobHooks"]
+
+INTERRUPTIONS = (Ending.KILLED_PROCESSES, Ending.FORCED_STOP)  # of which a job has had too many
 
 
 class JobHooks:
@@ -40,7 +43,10 @@ class JobHooks:
             facts = replace(facts, retry_in=answer, retry_delay=delay)
         way = disposition(facts)
         if way is Disposition.GIVE_UP and definition is not None:
-            facts = replace(facts, retries_exhausted=self._ask(definition.retries_exhausted, told, error))
+            hook = definition.retries_exhausted
+            if facts.ending in INTERRUPTIONS and definition.interruptions_exhausted is not None:
+                hook = definition.interruptions_exhausted
+            facts = replace(facts, retries_exhausted=self._ask(hook, told, error))
         if way in (Disposition.GIVE_UP, Disposition.DISCARD):
             # Before the outcome is written: after a crash in between they are told again, which is better than never.
             self._setup.notify_death_handlers(told, error)

@@ -52,6 +52,7 @@ PARTS = {
     "H1 beat": "… and the beat is young",
     "H2 ends": "the wait ends by itself on the server, and a reply that is later still is not believed",
     "H2 late reply": "a reply later than wait and grace is not believed",
+    "H2 send": "a wait is not sent once its time is over",
     "H2 asked": "the wait is counted from when the membership was asked for",
     "H2 generation": "nor one of a wait that was armed before the last resync",
     "H2 uncertain": "nor one that comes while a resync is due",
@@ -588,6 +589,9 @@ class HandProcess(Process):
                 to = f"{HAND}{hand_list.identity}:{hand_list.field}"
                 seconds = 1e6 if self.world.without == "H2 ends" else self.hand_lists.wait_seconds
                 armed_at = self.world.now if self.world.without == "H2 asked" else asked
+                if self.world.now > armed_at + self.hand_lists.wait_seconds and self.world.without != "H2 send":
+                    self.unused[queue] = hand_list
+                    continue
             wait = Wait(self, queue, to, hand_list, asked, armed_at, seconds)
             self.waits[queue] = wait
             self.world.send(wait)

@@ -18,7 +18,7 @@ from kiqcluster.store import Store
 from tests.chaos.scale import sized
 from tests.properties.hand_lists_model import BEATS_ARE_OLD, LOOK, MEMORY, PARTS, HandProcess, HandWorld
 from tests.properties.limits import Violation
-from tests.properties.model import QUEUES, SMALL_BATCH, Fault
+from tests.properties.model import QUEUES, SILENCE, SMALL_BATCH, Fault
 
 pytestmark = pytest.mark.timeout(sized(120, 3_600))
 WALK = 150  # steps until the faults end and everything must come to rest
@@ -347,6 +347,13 @@ class Scenario:
         self.push()
         self.run_what_came()
 
+    def sent_late(self) -> None:
+        self.joined()
+        self.idle.arm_waits()
+        self.freeze_for(SILENCE + MEMORY + 5 * LOOK)
+        self.push()
+        self.run_what_came()
+
     def generation(self) -> None:
         self.arm()
         self.push(delay=2.0)
@@ -448,6 +455,7 @@ SCENARIOS: dict[str, Callable[[Scenario], None]] = {
     "H1 beat": Scenario.beat,
     "H2 ends": Scenario.ends,
     "H2 late reply": Scenario.late_reply,
+    "H2 send": Scenario.sent_late,
     "H2 asked": Scenario.asked,
     "H2 generation": Scenario.generation,
     "H2 uncertain": Scenario.uncertain,

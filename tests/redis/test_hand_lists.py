@@ -132,6 +132,25 @@ def test_when_its_process_dies_it_goes_back(waiter: Waiter, store: Store) -> Non
     assert not store.call("KEYS", "kiq:hand:*")
 
 
+def test_a_process_that_stood_still_before_it_sent_a_wait_does_not_send_it(waiter: Waiter) -> None:
+    """Others may have recovered it, and forgotten its lists: nobody would find what comes there."""
+    clock = ManualClock()
+    waiter.wakeups._clock = clock
+
+    def stand_still(waits: Mapping[str, tuple[int, HandList | None]]) -> Mapping[str, HandList]:
+        lists = waiter.fetch.register_hand_lists(waits)
+        clock.time += waiter.fetch.hand_lists.wait_seconds + 0.1
+        return lists
+
+    waiter.wakeups.arm(["default"], stand_still)
+    waiter.push("a")
+
+    assert waiter.queued() == ["a"]
+    assert waiter.wakeups.wait(0.0) == []
+    waiter.arm()
+    assert waiter.take_in().payload == b"a"
+
+
 def test_one_that_ran_then_counts_as_a_suspect_and_waits_where_only_a_reserve_looks(
     waiter: Waiter, store: Store
 ) -> None:
@@ -312,15 +331,17 @@ def test_a_unit_whose_taker_does_not_come_goes_back_soon(waiter: Waiter) -> None
 
 def test_a_push_after_a_freeze_between_register_and_wait_is_not_believed(waiter: Waiter) -> None:
     """Others may have recovered the process in that freeze."""
+    hands = waiter.fetch.hand_lists
     waiter.wakeups._clock = clock = ManualClock()
 
     def register(waits: Mapping[str, tuple[int, HandList | None]]) -> dict[str, HandList]:
         lists = waiter.fetch.register_hand_lists(waits)
-        clock.time += 60.0
+        clock.time += hands.wait_seconds - 1.0
         return lists
 
     waiter.wakeups.arm(["default"], register)
     waiter.push("a")
+    clock.time += hands.grace_seconds + 1.1
     (push,) = waiter.pushes()
 
     assert push.hand_list is not None

@@ -225,6 +225,9 @@ class Wakeups:
     def _send(self, queue: str, connection: Connection, hand_list: HandList | None, asked_at: float) -> None:
         """Arm a wait.  asked_at: when the membership was asked for.  It may have ended since, in a freeze of ours."""
         now, seconds = self._clock.monotonic(), MAX_WAIT_SECONDS if hand_list is None else self._hand_seconds
+        if hand_list is not None and now > asked_at + seconds:  # others may have forgotten this process meanwhile
+            self._unused[queue] = hand_list
+            return
         keys = self._store.keys
         to = keys.wake(queue) if hand_list is None else keys.hand(hand_list.identity, hand_list.field)
         try:

@@ -327,6 +327,7 @@ def show_plans(plans: Sequence[expansion.SlotPlan], *, as_json: bool, names_only
             queues = ", ".join(name if weight == 1 else f"{name}={weight}" for name, weight in plan.weights.items())
             none = "(no queue known yet)" if plan.selector is None else "(no job matches)"
             selector = "" if plan.selector is None else f"  [{plan.selector}]"
+            selector += f"  in shard {plan.group.shard}" if plan.group.shard else ""
             click.echo(f"slot {plan.slot}: {plan.concurrency} threads, {plan.mode}: {queues or none}{selector}")
 
 

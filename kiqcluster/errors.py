@@ -100,6 +100,10 @@ class UsageError(KiqError):
         self.exit_code = exit_code
 
 
+class UnroutedCall(UsageError):
+    """With `strict_routing`: nothing says to which shard a push or an inspection goes."""
+
+
 class ApplicationError(KiqError):
     """The application did not load."""
 

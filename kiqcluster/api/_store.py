@@ -12,5 +12,12 @@ CLOCK: Clock = SystemClock()  # the default wherever a clock is passed in
 
 
 def store_in_force(store: Store | None) -> Store:
-    """Return the store that was given, else that of `Client.via` around the call, else the configured one."""
-    return store or VIA.get() or current_setup().current_store()
+    """Return the store that was given, else that of `Client.via` around the call, else the configured one.
+
+    Raises UnroutedCall.
+    """
+    chosen = store or VIA.get()
+    if chosen is None:
+        current_setup().check_routed("this inspection")
+        chosen = current_setup().current_store()
+    return chosen

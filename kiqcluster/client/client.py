@@ -22,7 +22,7 @@ from itertools import repeat
 from typing import Any, TypeVar
 
 from kiqcluster.application.registry import Definition, current_registry
-from kiqcluster.client.router import options_of
+from kiqcluster.client.router import options_of, shard_of
 from kiqcluster.client.writes import Refused, round_trips, write
 from kiqcluster.errors import (
     InvalidArguments,
@@ -70,9 +70,10 @@ U = TypeVar("U")
 
 
 class Client:
-    """Pushes jobs to one Redis.
+    """Pushes jobs to Redis.
 
-    store: the shard; None means the one of `Client.via`, or the configured one.  Thread-safe.
+    store: the shard; None means the one of `Client.via`, else that of the class's routing rule, else the configured
+    one.  Thread-safe.
     """
 
     def __init__(self, store: Store | None = None, setup: Setup | None = None) -> None:
@@ -82,10 +83,17 @@ class Client:
 
     @staticmethod
     @contextmanager
-    def via(store: Store) -> Iterator[Client]:
-        """Send all pushes of this context to another shard until the block ends; may be nested."""
+    def via(store: Store | str) -> Iterator[Client]:
+        """Send all pushes of this context to another shard until the block ends; may be nested.
+
+        store: or the name of a shard of the configuration.  Raises UsageError.
+        """
+        if isinstance(store, str):
+            store = current_setup().shard(store)
         if not isinstance(store, Store):
-            raise UsageError(f"Client.via takes a Store, not {store!r}; write Client.via(Store('redis://…'))")
+            raise UsageError(
+                f"Client.via takes a Store or the name of a shard, not {store!r}; write Client.via(Store('redis://…'))"
+            )
         token = VIA.set(store)
         try:
             yield Client(store)
@@ -143,7 +151,7 @@ class Client:
         ready = self._prepare(name, with_context(options), arguments, due, jid, definition)
         if ready is None:
             return None
-        return self._write([ready], wait_replicas).get(ready.jid, ready.jid)
+        return self._write([ready], wait_replicas, name, definition).get(ready.jid, ready.jid)
 
     def enqueue_bulk(
         self,
@@ -181,7 +189,7 @@ class Client:
             jobs = _each(
                 zip(lists, times, strict=True), lambda job: self._prepare(name, options, *job, definition=definition)
             )
-        refused = self._write([job for job in jobs if job is not None], wait_replicas)
+        refused = self._write([job for job in jobs if job is not None], wait_replicas, name, definition)
         return [None if job is None else refused.get(job.jid, job.jid) for job in jobs]
 
     def _times(self, at: Any, count: int) -> list[float | None]:
@@ -218,7 +226,7 @@ class Client:
             if definition is not None:
                 features = current_stacks().client_of(definition)
                 if features:
-                    push.keys = (self._store or VIA.get() or self._setup.current_store()).keys
+                    push.keys = (self._target(name, definition) or self._setup.current_store()).keys
                 for feature in features:
                     push.rows += feature.on_push(push, definition)
         return push
@@ -300,12 +308,16 @@ class Client:
             filled = _each(filled, lambda encoded: self._limited(name, encoded, definition))
         return list(map(Ready._make, zip(jids, repeat(options["queue"]), times, filled, repeat(()))))
 
-    def _write(self, jobs: Sequence[Ready], wait_replicas: int = 0) -> Refused:
+    def _target(self, name: str, definition: Definition | None) -> Store | None:
+        """Return the shard of a push, None for the default one.  Raises UnroutedCall."""
+        return self._store or VIA.get() or shard_of(self._setup, name, definition)
+
+    def _write(self, jobs: Sequence[Ready], wait_replicas: int, name: str, definition: Definition | None) -> Refused:
         """Write jobs, a chunk per round trip; return those that a guard has refused.
 
         Raises StoreError, whose `enqueued` has the jids that are certainly enqueued.
         """
-        store = self._store or VIA.get()
+        store = self._target(name, definition)
         if self._setup.delivery is not None and self._setup.delivery.deliver(jobs, store):  # a test took them
             return {}
         store = store or self._setup.current_store()

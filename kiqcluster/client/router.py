@@ -2,6 +2,7 @@
 
 options_of   the options of a push that names no queue of its own; routing decides its queue
 route_of     the same with the reason: the rule that has decided
+shard_of     the shard to which pushes of a class go that name none; refused in strict mode if nothing decides it
 
 A route is computed once per class and configuration, at its first push; without rules nothing is looked up.  Rules
 compare what the class declares: `name` is its own queue.  `set(queue=…)` and `queue` in a pushed item go before
@@ -20,21 +21,23 @@ from kiqcluster.process.runtime import Setup, current_setup
 from kiqcluster.sidekiq.routing import Rules, first_match, parse_rules
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.sidekiq.selectors import attributes_of
+from kiqcluster.store import Store
 
-__all__ = ["Route", "options_of", "queue_of", "route", "route_of", "rules_of"]
+__all__ = ["Route", "options_of", "queue_of", "route", "route_of", "rules_of", "shard_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
     """queue: of the jobs of a class.  index: of the rule that decided, None if none did.
 
-    rules: of which it was made.  options: of a push, with this queue.
+    rules: of which it was made.  options: of a push, with this queue.  shard: "" for the default one.
     """
 
     queue: str
     index: int | None
     rules: Rules
     options: Mapping[str, JSON]
+    shard: str = ""
 
 
 def options_of(setup: Setup, definition: Definition) -> Mapping[str, JSON]:
@@ -46,6 +49,20 @@ def queue_of(definition: Definition, setup: Setup | None = None) -> str:
     """Return the queue to which pushes of a class go that name none."""
     queue: str = options_of(setup or current_setup(), definition)["queue"]
     return queue
+
+
+def shard_of(setup: Setup, name: str, definition: Definition | None) -> Store | None:
+    """Return the shard of pushes of a class, None for the default one.  Raises UnroutedCall.
+
+    definition: None for a class that is not defined here.
+    """
+    if not setup.current_config().shards:
+        return None
+    found = None if definition is None else route_of(setup, definition)
+    if found is None or found.index is None:
+        setup.check_routed(f"a push of {name}")
+        return None
+    return setup.shard(found.shard) if found.shard else None
 
 
 def route_of(setup: Setup, definition: Definition) -> Route:
@@ -63,7 +80,7 @@ def route(rules: Rules, definition: Definition) -> Route:
     index = first_match(rules, attributes_of(definition.name, own, definition.attributes).values)
     queue = own if index is None else rules[index].queue or own
     options = definition.options if queue == own else {**definition.options, "queue": queue}
-    return Route(queue, index, rules, options)
+    return Route(queue, index, rules, options, "" if index is None else rules[index].shard)
 
 
 def rules_of(config: Config, setup: Setup) -> Rules:

@@ -70,7 +70,7 @@ class RegisteredProcess:
     known yet, or there is no supervisor.  queues: names; a process with very many leaves out `omitted_queues` of them.
     started_at: epoch seconds.  rtt_us: microseconds that Redis took for its last heartbeat.
     is_embedded: it runs inside another program, and only that can quiet or stop it.
-    routing: digest of its routing rules, "" without any.
+    routing: digest of its routing rules, "" without any.  shard: "" for the default one.
     """
 
     identity: str
@@ -94,6 +94,7 @@ class RegisteredProcess:
     capsules: tuple[Capsule, ...] = ()
     omitted_queues: int = 0
     routing: str = ""
+    shard: str = ""
 
     def may_listen_to(self, queue: str) -> bool:
         """Return whether it serves the queue, or may be serving it among its omitted queues."""
@@ -282,6 +283,7 @@ def read_process(identity: str, fields: Any, left: Any, state: State | None = No
         capsules=tuple(_capsules(about, threads)),
         omitted_queues=int(_read_number(about.get("omitted_queues"))),
         routing=_read_text(about.get("routing")),
+        shard=_read_text(about.get("shard")),
     )
 
 

@@ -17,9 +17,11 @@ from urllib.parse import urlsplit
 
 from kiqcluster.errors import UsageError
 from kiqcluster.sidekiq.encryption import parse_keys
+from kiqcluster.sidekiq.queue_groups import GroupSetting
 from kiqcluster.sidekiq.routing import RoutingRule
 from kiqcluster.store import embedded
 from kiqcluster.store.address import masked, parse_address
+from kiqcluster.store.shards import Shard, check_shard
 
 __all__ = [
     "MIN_LIMITED_BYTES",
@@ -92,6 +94,7 @@ class CodeSettings(TypedDict, total=False):
     size_limiter_limit_bytes: int
     routing: Sequence[Mapping[str, str] | Sequence[str]]
     encryption_keys: str
+    strict_routing: bool
 
 
 def has_colours(stream: TextIO) -> bool:
@@ -103,7 +106,7 @@ def has_colours(stream: TextIO) -> bool:
 class Config:
     """The settings of a kiqcluster process; frozen once loaded.  Times in seconds."""
 
-    groups: tuple[str, ...] = setting((), "queue groups, where the command line has none", flag=False)
+    groups: tuple[str | GroupSetting, ...] = setting((), "queue groups, where the command line has none", flag=False)
     require: tuple[str, ...] = setting(
         (), "module, file or pkg.mod:factory that defines the jobs; repeatable", short="-r", metavar="APP"
     )
@@ -218,6 +221,11 @@ class Config:
         in_code=True,
         is_secret=True,
     )
+    shards: tuple[Shard, ...] = setting((), "other Redis servers, by name: [shards.NAME] redis", flag=False)
+    shard: str | None = setting(None, "shard of the groups that name none; default: that of `redis`", metavar="NAME")
+    strict_routing: bool = setting(
+        False, "with shards: refuse pushes that no rule and no Client.via directs", flag=False, in_code=True
+    )
 
     def known_redis(self) -> str:
         """Return the address to connect to: that of the embedded server if there is one."""
@@ -285,6 +293,7 @@ def check(config: Config) -> None:
     parse_address(config.known_redis())
     _check_database(config.known_redis())
     parse_keys(config.encryption_keys)
+    _check_shards(config)
 
 
 def _numbers(config: Config) -> tuple[tuple[bool, str], ...]:
@@ -376,6 +385,20 @@ def _check_queues(names: Iterable[str]) -> None:
             raise UsageError(
                 f'{name!r} in `queues` is not the name of a queue; write each as an item: ["default", "mailers"]'
             )
+
+
+def _check_shards(config: Config) -> None:
+    """Raise UsageError for a shard that nobody has declared, or that cannot be one."""
+    for shard in config.shards:
+        _check_database(shard.redis)
+    for number, rule in enumerate(config.routing, 1):
+        try:
+            check_shard(rule.shard, config.shards)
+        except UsageError as error:
+            raise UsageError(f"routing, rule {number}: {error}") from error
+    named = [each.shard for each in config.groups if isinstance(each, GroupSetting)]
+    for name in (*named, config.shard or ""):
+        check_shard(name, config.shards)
 
 
 def _check_database(address: str) -> None:

@@ -14,7 +14,7 @@ import dataclasses
 import difflib
 import os
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import isfinite
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -22,7 +22,9 @@ from typing import Any, get_type_hints
 from kiqcluster.errors import UsageError
 from kiqcluster.process.config import Config, Origins, check, settings
 from kiqcluster.process.durations import parse_duration
+from kiqcluster.sidekiq.queue_groups import GroupSetting
 from kiqcluster.sidekiq.routing import Rules, parse_rules
+from kiqcluster.store.shards import Shard, parse_shards
 
 __all__ = ["check_configurable", "load", "load_part", "missing_section", "with_configured"]
 
@@ -215,6 +217,11 @@ def _check_variables(environ: Mapping[str, str]) -> None:
 # values
 
 FIELD_TYPES = get_type_hints(Config)
+READERS: dict[Any, Callable[[Any], Any]] = {  # type → function that reads its values; raises UsageError or ValueError
+    Rules: parse_rules,
+    tuple[Shard, ...]: parse_shards,
+    tuple[str | GroupSetting, ...]: lambda raw: _as_groups(raw),
+}
 DURATION_HELP = "it takes a number of seconds, or a duration as in 90s, 15m or 1h30m"
 TRUE_WORDS, FALSE_WORDS = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
@@ -222,8 +229,8 @@ TRUE_WORDS, FALSE_WORDS = ("1", "true", "yes", "on"), ("0", "false", "no", "off"
 def _converted(each: dataclasses.Field[Any], raw: Any, origin: str) -> Any:
     kind = FIELD_TYPES[each.name]
     try:
-        if kind == Rules:
-            return parse_rules(raw)
+        if kind in READERS:
+            return READERS[kind](raw)
         return _as_list(each.name, raw) if kind == tuple[str, ...] else _as(kind, raw)
     except UsageError as error:  # of rules, whose text is long
         raise UsageError(f"{each.name} from {origin} cannot be used: {error}") from error
@@ -240,6 +247,25 @@ def _as_list(name: str, raw: Any) -> tuple[str, ...]:
     words = raw.split() if isinstance(raw, str) else raw
     _require(isinstance(words, list | tuple) and all(isinstance(word, str) for word in words), "it takes strings")
     return tuple(words)
+
+
+def _as_groups(raw: Any) -> tuple[str | GroupSetting, ...]:
+    """Return queue groups: texts, and tables with a shard."""
+    if not isinstance(raw, list | tuple):
+        return _as_list("groups", raw)
+    return tuple(each if isinstance(each, GroupSetting) else _as_group(each) for each in raw)
+
+
+def _as_group(raw: Any) -> str | GroupSetting:
+    if isinstance(raw, str):
+        return raw
+    _require(isinstance(raw, Mapping), "it takes strings")
+    form = 'a group is a text, or a table as in [[groups]] queues = "a,b", shard = "reports"'
+    unknown = sorted(raw.keys() - {"queues", "shard"})
+    _require(not unknown, f"there is no key {', '.join(unknown)}; {form}")
+    queues, shard = raw.get("queues"), raw.get("shard", "")
+    _require(isinstance(queues, str) and isinstance(shard, str), form)
+    return GroupSetting(queues, shard) if shard else queues
 
 
 def _as(kind: Any, raw: Any) -> Any:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple, Protocol, TypeVar, Unpack
 
-from kiqcluster.errors import ApplicationError, JobTimedOut, StoreError
+from kiqcluster.errors import ApplicationError, JobTimedOut, StoreError, UnroutedCall
 from kiqcluster.ipc.exits import exit_process
 from kiqcluster.ipc.forks import exit_forked_children
 from kiqcluster.middleware import Chain
@@ -31,9 +31,11 @@ from kiqcluster.sidekiq.payload import CATTR, CORRELATION_ID, LOCALE, META, VERS
 from kiqcluster.sidekiq.routing import Rules
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store, is_outage
+from kiqcluster.store.shards import address_of, shard_name
 
 __all__ = [
     "CURRENT_JOB",
+    "UNROUTED_ALLOWED",
     "VIA",
     "Delivery",
     "JobContext",
@@ -44,6 +46,7 @@ __all__ = [
     "Runtime",
     "Setup",
     "TimeLimit",
+    "allow_unrouted",
     "current_job",
     "current_setup",
     "exit_process",
@@ -159,7 +162,18 @@ def version_of(payload: Payload) -> int:
 
 # The shard of the surrounding `Client.via`, None for the configured Redis.
 VIA: ContextVar[Store | None] = ContextVar("kiqcluster_via", default=None)
+UNROUTED_ALLOWED: ContextVar[bool] = ContextVar("kiqcluster_unrouted", default=False)
 CURRENT_JOB: ContextVar[JobContext | None] = ContextVar("kiqcluster_job", default=None)
+
+
+@contextmanager
+def allow_unrouted() -> Iterator[None]:
+    """Let pushes and inspections of this context go to the default shard, also with `strict_routing`."""
+    token = UNROUTED_ALLOWED.set(True)
+    try:
+        yield
+    finally:
+        UNROUTED_ALLOWED.reset(token)
 
 
 def current_job() -> JobContext | None:
@@ -267,7 +281,7 @@ class Setup:
     """Settings, middleware, handlers and hooks that the application declares.
 
     delivery: receives pushes in place of Redis, for tests; None means Redis.
-    routes: of job classes, by definition; kept by client/router.
+    routes: of job classes, by definition; kept by client/router.  shards: by name, as far as they were used.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
@@ -280,6 +294,7 @@ class Setup:
     store: Store | None = None
     delivery: Delivery | None = None
     routes: dict[Any, Any] = field(default_factory=dict, repr=False)
+    shards: dict[str, Store] = field(default_factory=dict, repr=False)
     _loaded: Config | None = None
 
     def configure(self, **settings: Unpack[CodeSettings]) -> None:
@@ -324,6 +339,30 @@ class Setup:
         if self.store is None:
             self.store = Store(self.current_config().known_redis())
         return self.store
+
+    def shard(self, name: str) -> Store:
+        """Return a shard by its name, "" or "default" for the default one; opened at first use.  Raises UsageError."""
+        if not shard_name(name):
+            return self.current_store()
+        if name not in self.shards:
+            store = Store(address_of(name, self.current_config().shards), name=name)
+            self.shards.setdefault(name, store)
+        return self.shards[name]
+
+    def check_routed(self, what: str) -> None:
+        """Raise UnroutedCall if nothing has chosen a shard and `strict_routing` wants that.  what: was asked for."""
+        config = self.current_config()
+        if config.strict_routing and config.shards and not UNROUTED_ALLOWED.get():
+            raise UnroutedCall(
+                f"{what} has no shard, and strict_routing is on: add a routing rule for the class, or write "
+                "with Client.via(…), or with allow_unrouted() where the default shard is meant"
+            )
+
+    def close_after_fork(self) -> None:
+        """Close the connections of all shards in a forked process."""
+        for store in (self.store, *self.shards.values()):
+            if store is not None:
+                store.close_after_fork()
 
     def notify_error_handlers(self, error: Exception, context: dict[str, Any]) -> None:
         """Log an error and call the error handlers; a handler that fails is logged, and the next one is called."""

@@ -24,6 +24,7 @@ from kiqcluster.sidekiq.selectors import JobAttributes
 __all__ = [
     "MAX_WEIGHT",
     "Group",
+    "GroupSetting",
     "Mode",
     "Pattern",
     "SelectorGroup",
@@ -53,13 +54,25 @@ class Pattern:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupSetting:
+    """A group of the configuration that names its shard: `[[groups]] queues = "a,b", shard = "reports"`."""
+
+    queues: str
+    shard: str
+
+    def __str__(self) -> str:
+        return f"{self.queues} (shard {self.shard})"
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
-    """The queues of one worker process, before expansion."""
+    """The queues of one worker process, before expansion.  shard: in which they are, "" for the default one."""
 
     text: str
     patterns: tuple[Pattern, ...]
     strict: bool = False
     negated: bool = False
+    shard: str = ""
     _places: dict[str, int] = field(init=False, repr=False, compare=False)  # name of a pattern → its index
 
     def __post_init__(self) -> None:

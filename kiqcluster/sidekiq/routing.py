@@ -1,4 +1,4 @@
-"""Routing rules: selector → queue; the first rule that matches a job class decides.  Pure.
+"""Routing rules: selector → queue and shard; the first rule that matches a job class decides.  Pure.
 
 [[routing]]                             routing = [["urgency=high", "urgent"], ["*", "default"]]
 selector = "urgency=high"
@@ -27,7 +27,8 @@ from kiqcluster.sidekiq.selectors import ATTRIBUTES, AnyOf, JobAttributes, Part,
 
 __all__ = ["RoutingRule", "Rules", "digest", "first_match", "parse_rules", "routed", "unused_rules"]
 
-RULE_KEYS = ("selector", "queue")
+RULE_KEYS = ("selector", "queue", "shard")
+DEFAULT_SHARD = "default"  # may name the shard that rules without one mean
 DIGEST_CHARACTERS = 12
 MAX_CLAUSES = 1_000  # of a selector that is checked for contradictions; beyond, it counts as one that can match
 SEVERAL = "tags"  # the one attribute of which a job may have several values
@@ -36,13 +37,21 @@ FORM = 'a rule is { selector = "urgency=high", queue = "urgent" }, or ["urgency=
 
 @dataclass(frozen=True, slots=True)
 class RoutingRule:
-    """queue: to which the jobs go that the selector matches; "" leaves them where their class is declared."""
+    """queue: to which the jobs go that the selector matches; "" leaves them where their class is declared.
+
+    shard: "" for the default one.
+    """
 
     selector: Selector
     queue: str
+    shard: str = ""
+
+    def as_list(self) -> list[str]:
+        """Return the rule in GitLab's form."""
+        return [self.selector.text, self.queue, *([self.shard] if self.shard else [])]
 
     def __str__(self) -> str:
-        return json.dumps([self.selector.text, self.queue], ensure_ascii=False)
+        return json.dumps(self.as_list(), ensure_ascii=False)
 
 
 Rules = tuple[RoutingRule, ...]
@@ -68,10 +77,13 @@ def first_match(rules: Rules, values: Values) -> int | None:
 
 
 def routed(rules: Rules, job: JobAttributes) -> JobAttributes:
-    """Return a job class as selectors of workers see it: in the queue to which it is routed."""
+    """Return a job class as selectors of workers see it: in the queue and shard to which it is routed."""
     index = first_match(rules, job.values)
-    queue = job.queue if index is None else rules[index].queue or job.queue
-    return job if queue == job.queue else replace(job, queue=queue, values={**job.values, "name": frozenset((queue,))})
+    if index is None:
+        return job
+    rule = rules[index]
+    queue = rule.queue or job.queue
+    return replace(job, queue=queue, shard=rule.shard, values={**job.values, "name": frozenset((queue,))})
 
 
 def unused_rules(rules: Rules, jobs: Sequence[JobAttributes]) -> Iterator[tuple[int, str]]:
@@ -87,31 +99,34 @@ def digest(rules: Rules) -> str:
     """Return a short name for these rules, "" for none.  The same rules have the same on every node."""
     if not rules:
         return ""
-    text = json.dumps([[rule.selector.text, rule.queue] for rule in rules])
+    text = json.dumps([rule.as_list() for rule in rules])
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARACTERS]
 
 
 def _rule(number: int, raw: Any) -> RoutingRule:
-    selector, queue = _members(number, raw)
+    selector, queue, shard = _members(number, raw)
     if not isinstance(selector, str):
         raise UsageError(f"rule {number}: its selector is a text such as 'urgency=high', not {selector!r}")
     if queue is not None and not isinstance(queue, str):
         raise UsageError(f'rule {number}: its queue is a name, or "" for the class\'s own, not {queue!r}')
+    if shard is not None and not isinstance(shard, str):
+        raise UsageError(f"rule {number}: its shard is a name, not {shard!r}")
+    shard = "" if shard in (None, DEFAULT_SHARD) else shard
     try:
-        return RoutingRule(parse(selector), check_queue_name(queue) if queue else "")
+        return RoutingRule(parse(selector), check_queue_name(queue) if queue else "", shard)
     except (UsageError, InvalidPush) as error:
         raise UsageError(f"rule {number}: {error}") from error
 
 
-def _members(number: int, raw: Any) -> tuple[Any, Any]:
+def _members(number: int, raw: Any) -> tuple[Any, Any, Any]:
     if isinstance(raw, Mapping):
         if unknown := sorted(raw.keys() - set(RULE_KEYS)):
             raise UsageError(f"rule {number}: there is no key {unknown[0]!r}; {FORM}")
-        if missing := [key for key in RULE_KEYS if key not in raw]:
+        if missing := [key for key in RULE_KEYS[:2] if key not in raw]:
             raise UsageError(f"rule {number} has no {missing[0]}; {FORM}")
-        return raw["selector"], raw["queue"]
-    if isinstance(raw, list | tuple) and len(raw) == len(RULE_KEYS):
-        return raw[0], raw[1]
+        return raw["selector"], raw["queue"], raw.get("shard")
+    if isinstance(raw, list | tuple) and 2 <= len(raw) <= len(RULE_KEYS):
+        return raw[0], raw[1], raw[2] if len(raw) > 2 else None
     raise UsageError(f"rule {number}: {raw!r} is none; {FORM}")
 
 

@@ -79,11 +79,19 @@ class SelectorError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class JobAttributes:
-    """A job as selectors see it.  values: by attribute; only tags may be several.  weight: of its queue."""
+    """A job as selectors see it.  values: by attribute; only tags may be several.  weight: of its queue.
+
+    shard: of its queue, "" for the default one.
+    """
 
     queue: str
     values: Values
     weight: int = 1
+    shard: str = ""
+
+    def is_in(self, shard: str) -> bool:
+        """Return whether its queue may be in a shard; a queue whose classes are not known may be in any."""
+        return self.shard == shard or not self.values["worker_name"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from kiqcluster.process.runtime import current_setup
 from kiqcluster.process.version import VERSION
 from kiqcluster.sidekiq.routing import Rules, parse_rules, routed
 from kiqcluster.sidekiq.selectors import JobAttributes, attributes_of
+from kiqcluster.store.shards import check_shard
 from kiqcluster.supervisor.cluster.child import Death
 from kiqcluster.supervisor.fork import fork_with_socket
 from kiqcluster.supervisor.preflight import Known, Preflight, PreflightReport
@@ -93,6 +94,13 @@ class Catalogue:
         jobs = [routed(rules, job) for job in self.attributes] if rules else self.attributes
         others = sorted(queues - {queue for _, queue in self.routed(config)})
         return queues, (*jobs, *(attributes_of(None, queue, {}) for queue in others))
+
+    def queues_in(self, shard: str, config: Config) -> frozenset[str]:
+        """Return the queue names of a shard: of the jobs that are routed there, and of the configuration."""
+        rules = self.rules_in_force(config)
+        jobs = [routed(rules, job) for job in self.attributes] if rules else []
+        own = {queue for _, queue in self.jobs} if not (shard or rules) else set()
+        return frozenset({job.queue for job in jobs if job.shard == shard} | own | set(config.queues))
 
     def known_queues(self, config: Config) -> frozenset[str]:
         """Return the queue names of the jobs and of the configuration."""
@@ -330,12 +338,14 @@ def _describe_application(
         loading.load(config.require, directory, logical)
         jobs = loading.describe(config.require)
         rules = parse_rules(current_setup().settings.get("routing", ()))
+        for rule in rules:
+            check_shard(rule.shard, config.shards)
     except KiqError as error:
         channel.send("catalogue", error=str(error))
         _flush(channel)
         return ExitCode.APPLICATION
     report = PreflightReport() if preflight is None else preflight(Catalogue.of(jobs, rules=rules).known)
-    routing = [[rule.selector.text, rule.queue] for rule in rules]
+    routing = [rule.as_list() for rule in rules]
     channel.send("catalogue", jobs=jobs, version=_installed_version(), outlook=asdict(report), routing=routing)
     _flush(channel)
     return ExitCode.STOPPED

@@ -128,7 +128,10 @@ class ClusterConfiguration:
 
     def _learn(self, catalogue: Catalogue) -> None:
         """Take over a catalogue."""
-        self._processes.known_queues = tuple(sorted(catalogue.known_queues(self._config)))
+        self._processes.known_queues = {
+            shard: tuple(sorted(catalogue.queues_in(shard, self._config)))
+            for shard in ("", *(each.name for each in self._config.shards))
+        }
         self._state.jobs = catalogue.routed(self._config)
         rules = catalogue.rules_in_force(self._config)
         self._state.routing = digest(rules)
@@ -149,7 +152,7 @@ class ClusterConfiguration:
         plan = slot.plan
         queues = ",".join(plan.weights) or "(none yet)"
         self._events.emit("slot_group", slot=plan.slot, queues=queues, mode=plan.mode, concurrency=plan.concurrency)
-        known = list(self._processes.known_queues)
+        known = list(self._processes.known_queues.get(plan.group.shard, ()))
         if unheard_of := plan.group.unheard_of(known):
             hint = plan.group.hint_for(unheard_of, known)
             if plan.selector is None:
@@ -287,8 +290,9 @@ class ClusterConfiguration:
         for slot, plan in change.kept:
             slot.plan = plan
             chosen = {} if plan.selector is None else {"chosen": dict(plan.weights)}
+            known = list(self._processes.known_queues.get(plan.group.shard, ()))
             for child in slot.children():
-                child.channel.send("queues", known=list(self._processes.known_queues), **chosen)
+                child.channel.send("queues", known=known, **chosen)
         for plan in change.added:
             self._add_slot(Slot(plan))
         for slot, plan in change.resized:

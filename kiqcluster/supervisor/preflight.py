@@ -21,7 +21,7 @@ from kiqcluster.supervisor.cluster.slots import Slot
 __all__ = ["Known", "Preflight", "PreflightReport", "ReadConfig", "prepare"]
 
 GROUPED = frozenset(  # shape slots
-    {"groups", "queue_selector", "concurrency", "min_concurrency", "max_concurrency", "strict", "negate"}
+    {"groups", "queue_selector", "shard", "concurrency", "min_concurrency", "max_concurrency", "strict", "negate"}
 )
 
 # The queues that are known with a configuration, and the attributes of the jobs that go to them.

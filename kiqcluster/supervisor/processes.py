@@ -75,7 +75,7 @@ class ProcessManager:
         rng: Random,
     ) -> None:
         self.config = config
-        self.known_queues: tuple[str, ...] = ()
+        self.known_queues: Mapping[str, tuple[str, ...]] = {}  # by shard
         self.observers: list[ProcessObserver] = []
         self._state = state
         self._metrics = metrics
@@ -141,7 +141,9 @@ class ProcessManager:
 
     def _spawn(self, slot: Slot, *, quiet: bool) -> Child | None:
         try:
-            child = self._spawner.spawn(slot, self.config, self.known_queues, quiet=quiet)
+            child = self._spawner.spawn(
+                slot, self.config, self.known_queues.get(slot.plan.group.shard, ()), quiet=quiet
+            )
         except (OSError, ApplicationError) as error:
             self._spawn_error = f"no process could be started: {error}"
             self._events.emit("fork_failed", slot=slot.number, error=error)
@@ -281,8 +283,11 @@ class ProcessManager:
         slots[:] = [slot for slot in slots if slot not in gone]
         for slot in gone:
             self._state.retired_restarts[slot.number] = slot.restarts
-            if slots:
-                slots[0].orphans.update(slot.orphans)
+            kin = next((each for each in slots if each.plan.group.shard == slot.plan.group.shard), None)
+            if kin is not None:
+                kin.orphans.update(slot.orphans)
+            elif slot.orphans:
+                self._events.emit("cluster_stranded", identities=", ".join(slot.orphans))
 
     def _on_exit(self, slot: Slot, child: Child, death: Death) -> None:
         child.ending.is_dead = True  # its last frames may not promote it
@@ -356,13 +361,13 @@ class ProcessManager:
 
     def ask_sibling_to_recover(self) -> None:
         """Have a ready child recover the units of dead ones.  Their successors do that too, but may come late."""
-        orphans = {key: running for slot in self._state.slots for key, running in slot.orphans.items()}
-        if not orphans:
-            return
-        able = [child for _, child in self.children() if child.is_able]
-        if able:
-            chosen = min(able, key=lambda each: each.ending.is_asked_to_stop)  # prefer one that was not asked to stop
-            chosen.channel.send("recover", orphans=orphans)
+        for shard in {slot.plan.group.shard for slot in self._state.slots if slot.orphans}:
+            slots = [slot for slot in self._state.slots if slot.plan.group.shard == shard]
+            able = [child for slot in slots for child in slot.children() if child.is_able]
+            if able:
+                chosen = min(able, key=lambda each: each.ending.is_asked_to_stop)  # prefer one that was not
+                orphans = {key: running for slot in slots for key, running in slot.orphans.items()}
+                chosen.channel.send("recover", orphans=orphans)
 
     # 5. deadlines
 

@@ -197,10 +197,10 @@ class Child:
         self._alarm = make_alarm(self._supervisor)
         config = setup.config = with_configured(spec.config, spec.origins, setup.settings)
         ruby_json.write_floats_as(config.ruby_json)
-        setup.store = Store(config.known_redis())
+        setup.store, setup.shards = Store(config.known_redis()), {}
         levels = (definition.options.get("log_level") for definition in current_registry())
         log.adopt_root(level for level in levels if level is not None)
-        return Runtime(config, setup.store, setup, self._events, self._clock, rng)
+        return Runtime(config, setup.shard(spec.group.shard), setup, self._events, self._clock, rng)
 
     def _own_descriptors(self) -> Descriptors:
         main = (self._channel.fileno(), *self._inbox.descriptors())

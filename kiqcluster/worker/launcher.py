@@ -300,6 +300,7 @@ class Launcher:
         self._wakeups.close_after_fork()
         self._heartbeat.close_after_fork()
         self._runtime.store.close_after_fork()
+        self._runtime.setup.close_after_fork()
 
     def end_job_log(self) -> None:
         """Write the lines of jobs that are done, if somebody reads them."""
@@ -378,6 +379,7 @@ class Launcher:
             concurrency=self._concurrency,
             tag=self._runtime.config.known_tag(),
             routing=routing.digest(self._runtime.config.routing),
+            shard=self.order.group.shard,
         )
         callbacks = HeartbeatCallbacks(
             on_signal=self._callbacks.on_signal,

@@ -43,7 +43,7 @@ def withdrawal(keys: Keys, identity: str) -> list[Command]:
 class Status:
     """Functions of the launcher that each beat calls.  running: returns runs by the ids of their threads.
 
-    routing: digest of the routing rules, "" without any.
+    routing: digest of the routing rules, "" without any.  shard: "" for the default one.
     """
 
     identity: Callable[[], str]
@@ -54,6 +54,7 @@ class Status:
     concurrency: int
     tag: str
     routing: str = ""
+    shard: str = ""
 
 
 class ProcessEntry:
@@ -86,7 +87,8 @@ class ProcessEntry:
     def describe(self, identity: str) -> bytes:
         """Return the field `info`, each member of which is read by some version of Sidekiq (reference §2.5).
 
-        `omitted_queues` and `routing` are ours: how many queues it does not name; the digest of its routing rules.
+        `omitted_queues`, `routing` and `shard` are ours: how many queues it does not name; the digest of its routing
+        rules; the name of its shard, where that is not the default one.
         """
         all_weights, mode = self._status.queues()
         weights = dict(islice(all_weights.items(), MAX_SHOWN_QUEUES))
@@ -108,6 +110,7 @@ class ProcessEntry:
             "capsules": {"default": {"concurrency": concurrency, "mode": mode, "weights": shown}},
             **({"omitted_queues": omitted} if omitted else {}),
             **({"routing": self._status.routing} if self._status.routing else {}),
+            **({"shard": self._status.shard} if self._status.shard else {}),
         }
         return ruby_json.encode(info)
 

@@ -73,7 +73,7 @@ class TestRoutes:
         result = tool.kiqctl("routes", *tool.flags)
 
         assert "Mail   urgent   1     urgency=high" in result.stdout
-        assert "name=cleanup, which leaves it its own queue" in result.stdout
+        assert "name=cleanup, which leaves its queue" in result.stdout
         assert "rule 4 (name=nothing) routes no class of this application" in result.stderr
 
     def test_a_node_with_other_rules_is_seen(self, tool: Tool, store: Store) -> None:

@@ -35,7 +35,7 @@ from kiqcluster.ctl.text.options import (
     address_options,
     host_option,
     json_option,
-    open_store,
+    open_stores,
     socket_option,
 )
 from kiqcluster.ctl.text.tables import (
@@ -87,8 +87,9 @@ def ps(
     redis: str | None,
     config_file: str | None,
     environment: str | None,
+    shard: str | None,
 ) -> None:
-    """Show clusters and their workers.
+    """Show clusters and their workers, in all shards unless --shard names one.
 
     The line of a cluster shows the remaining lease of a quiet, and whether a reload, a roll or a restart is needed;
     the next line shows the result of the latest roll.  STATE is serves, quiet, booting, unresponsive, backoff with
@@ -104,13 +105,14 @@ def ps(
     others: list[RegisteredProcess] = []
     place = str(socket)
     if socket is not None:
-        if redis or hosts:
-            raise UsageError("--socket reaches one supervisor without Redis; leave --redis and --host out")
+        if redis or shard or hosts:
+            raise UsageError("--socket reaches one supervisor without Redis; leave --redis, --shard and --host out")
         statuses = list(SocketTransport(socket).statuses().values())
     else:
-        store = open_store(redis, config_file, environment)
-        place = store.address
-        processes = [each for each in list_processes(store) if is_host_selected(each.host, hosts)]
+        stores = open_stores(redis, config_file, environment, shard)
+        place = ", ".join(store.address for store in stores)
+        found = [each for store in stores for each in list_processes(store)]
+        processes = [each for each in found if is_host_selected(each.host, hosts)]
         statuses = [
             status_from_redis(each)
             for each in sorted(group_by_cluster(processes), key=lambda each: natural_sort_key(each.supervisor))

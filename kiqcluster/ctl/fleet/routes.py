@@ -15,11 +15,18 @@ from kiqcluster.ctl.text.tables import clean, format_number, pluralize, text_col
 from kiqcluster.errors import ExitCode, StoreError
 from kiqcluster.sidekiq.routing import Rules, digest
 from kiqcluster.store import Store
+from kiqcluster.store.shards import DEFAULT_SHARD
 
 __all__ = ["routes"]
 
 NO_RULES = "none"  # shown in place of a digest
-COLUMNS = (text_column("CLASS", 12), text_column("QUEUE", 8), text_column("RULE", 4), text_column("BECAUSE", 16))
+COLUMNS = (
+    text_column("CLASS", 12),
+    text_column("QUEUE", 8),
+    text_column("SHARD", 8),  # only where there are some
+    text_column("RULE", 4),
+    text_column("BECAUSE", 16),
+)
 
 
 @click.command(context_settings=CONTEXT_SETTINGS)
@@ -38,7 +45,8 @@ def routes(ctx: click.Context, store: Store, output: Output, require: tuple[str,
       kiqctl routes -r app.jobs --check --json
     """
     rules, found = load_routes(require)
-    output.table(COLUMNS, [_row(rules, each) for each in found], indent=0)
+    columns = COLUMNS if any(each.shard for each in found) else (*COLUMNS[:2], *COLUMNS[3:])
+    output.table(columns, [_row(rules, each, len(columns)) for each in found], indent=0)
     ours = digest(rules)
     output.info(f"rules: {format_number(len(rules))}, digest: {ours or NO_RULES}")
     for number in sorted(set(range(len(rules))) - {each.index for each in found}):
@@ -60,12 +68,13 @@ def routes(ctx: click.Context, store: Store, output: Output, require: tuple[str,
     ctx.exit(code)
 
 
-def _row(rules: Rules, route: ClassRoute) -> tuple[str, ...]:
-    if route.index is None:
-        return route.name, route.queue, "", "no rule matches: its own queue" if rules else "its own queue"
-    rule = rules[route.index]
-    keeps = "" if rule.queue else ", which leaves it its own queue"
-    return route.name, route.queue, str(route.index + 1), f"{rule.selector.text}{keeps}"
+def _row(rules: Rules, route: ClassRoute, columns: int) -> tuple[str, ...]:
+    number, because = "", "no rule matches: its own queue" if rules else "its own queue"
+    if route.index is not None:
+        rule = rules[route.index]
+        number, because = str(route.index + 1), rule.selector.text + ("" if rule.queue else ", which leaves its queue")
+    place = (route.queue, route.shard or DEFAULT_SHARD) if columns == len(COLUMNS) else (route.queue,)
+    return route.name, *place, number, because
 
 
 def _in_words(others: Sequence[RegisteredProcess], total: int) -> str:
@@ -81,13 +90,20 @@ def _document(rules: Rules, found: Sequence[ClassRoute], fleet: Sequence[Registe
     return {
         "digest": digest(rules),
         "rules": [
-            {"rule": number + 1, "selector": rule.selector.text, "queue": rule.queue, "classes": counts[number]}
+            {
+                "rule": number + 1,
+                "selector": rule.selector.text,
+                "queue": rule.queue,
+                "shard": rule.shard or DEFAULT_SHARD,
+                "classes": counts[number],
+            }
             for number, rule in enumerate(rules)
         ],
         "routes": [
             {
                 "class": each.name,
                 "queue": each.queue,
+                "shard": each.shard or DEFAULT_SHARD,
                 "own_queue": each.own,
                 "rule": None if each.index is None else each.index + 1,
                 "selector": None if each.index is None else rules[each.index].selector.text,

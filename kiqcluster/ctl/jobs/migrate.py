@@ -39,6 +39,7 @@ from kiqcluster.ctl.text.tables import clean, format_number, number_column, plur
 from kiqcluster.errors import ExitCode, InvalidPush, UsageError
 from kiqcluster.sidekiq.payload import check_queue_name
 from kiqcluster.store import Store
+from kiqcluster.store.shards import shard_name
 
 __all__ = ["migrate"]
 
@@ -160,7 +161,7 @@ def migrate(
     chosen = places or list(ROUTED_PLACES if is_routing else DEFAULT_PLACES)
     chosen = [place for place in PLACES if place in chosen or (with_dead and place == "dead")]
     if to is None:
-        ctx.exit(_migrate_routed(_plans(name, source, require), store, chosen, output, dry_run=dry_run, yes=yes))
+        ctx.exit(_migrate_routed(_plans(name, source, require, store), store, chosen, output, dry_run=dry_run, yes=yes))
     if name is None and source is None:
         raise UsageError("migrate what?  Name a --class, or the queue --from which all go, or both")
     try:
@@ -285,12 +286,12 @@ def _move(migration: Migration, output: Output) -> int:
 # by the routing rules
 
 
-def _plans(name: str | None, source: str | None, require: Sequence[str]) -> list[MigrationPlan]:
-    """Return a plan for each queue to which classes are routed."""
+def _plans(name: str | None, source: str | None, require: Sequence[str], store: Store) -> list[MigrationPlan]:
+    """Return a plan for each queue to which classes are routed in this shard."""
     _, routes = load_routes(require)
     if name is not None and name not in {each.name for each in routes}:
         raise UsageError(f"the application defines no class {clean(name)}, so no rule routes it; move it with --to")
-    queue_by_class = {each.name: each.queue for each in routes}
+    queue_by_class = {each.name: each.queue for each in routes if each.shard == shard_name(store.name)}
     return [MigrationPlan(name, source, to, queue_by_class) for to in sorted(set(queue_by_class.values()))]
 
 

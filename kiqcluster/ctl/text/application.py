@@ -25,12 +25,16 @@ F = TypeVar("F", bound=Callable[..., object])
 
 @dataclass(frozen=True, slots=True)
 class ClassRoute:
-    """Where the jobs of a class go.  own: the queue that the class declares.  index: of the rule, None for none."""
+    """Where the jobs of a class go.
+
+    own: the queue that the class declares.  index: of the rule, None for none.  shard: "" for the default one.
+    """
 
     name: str
     own: str
     queue: str
     index: int | None
+    shard: str
 
 
 def routing_options(function: F) -> F:
@@ -38,7 +42,7 @@ def routing_options(function: F) -> F:
     option = click.option(
         "-r", "--require", multiple=True, metavar="APP", help="module or file that defines the jobs  [configuration]"
     )
-    return option(store_options(function, ADDRESS_SETTINGS | {"routing", "require", "directory"}))
+    return option(store_options(function, ADDRESS_SETTINGS | {"routing", "require", "directory", "shards"}))
 
 
 def load_routes(require: Sequence[str]) -> tuple[Rules, list[ClassRoute]]:
@@ -56,5 +60,7 @@ def load_routes(require: Sequence[str]) -> tuple[Rules, list[ClassRoute]]:
         loading.describe(wanted)  # refuses one without jobs
     rules = rules_of(config, setup)
     found = [(definition, route(rules, definition)) for definition in current_registry()]
-    routes = [ClassRoute(definition.name, definition.queue, each.queue, each.index) for definition, each in found]
+    routes = [
+        ClassRoute(definition.name, definition.queue, each.queue, each.index, each.shard) for definition, each in found
+    ]
     return rules, sorted(routes, key=lambda each: each.name)

@@ -21,6 +21,7 @@ from kiqcluster.process.config import Config, has_colours
 from kiqcluster.process.durations import parse_duration
 from kiqcluster.process.runtime import Setup, using_setup
 from kiqcluster.store import Store
+from kiqcluster.store.shards import address_of, shard_name
 
 __all__ = [
     "ADDRESS_SETTINGS",
@@ -36,6 +37,7 @@ __all__ = [
     "identity_option",
     "json_option",
     "open_store",
+    "open_stores",
     "output_of",
     "progress",
     "redis_options",
@@ -186,10 +188,15 @@ def store_options(function: F, names: frozenset[str]) -> F:
 
     @functools.wraps(function)
     def run(
-        *arguments: Any, redis: str | None, config_file: str | None, environment: str | None, **options: Any
+        *arguments: Any,
+        redis: str | None,
+        config_file: str | None,
+        environment: str | None,
+        shard: str | None,
+        **options: Any,
     ) -> Any:
-        config = _load(redis, config_file, environment, names)
-        store = Store(config.known_redis())
+        config = _load(redis, config_file, environment, names | {"shards"} if shard else names)
+        store = _store_of(config, redis, shard)
         with using_setup(Setup(config=config, store=store)):  # for what the api asks the configuration
             return function(*arguments, store=store, **options)
 
@@ -205,15 +212,18 @@ def transport_options(function: F) -> F:
         redis: str | None,
         config_file: str | None,
         environment: str | None,
+        shard: str | None,
         hosts: tuple[str, ...] = (),
         identity: str | None = None,
         socket: str | None = None,
         **options: Any,
     ) -> Any:
         if socket is None:
-            transport: Transport = RedisTransport(open_store(redis, config_file, environment), hosts, identity)
-        elif redis or hosts or identity:
-            raise UsageError("--socket reaches one supervisor without Redis; leave --redis, --host and --identity out")
+            transport: Transport = RedisTransport(open_store(redis, config_file, environment, shard), hosts, identity)
+        elif redis or shard or hosts or identity:
+            raise UsageError(
+                "--socket reaches one supervisor without Redis; leave --redis, --shard, --host and --identity out"
+            )
         else:
             transport = SocketTransport(socket)
         return function(*arguments, transport=transport, **options)
@@ -238,6 +248,7 @@ def address_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("-e", "--environment", metavar="NAME", help="section [env.NAME] of the configuration"),
         click.option("-C", "--config", "config_file", metavar="FILE", help="configuration file"),
+        click.option("--shard", metavar="NAME", help="the Redis of [shards.NAME]  [the default one]"),
         click.option("--redis", metavar="URL", help="address of Redis  [KIQ_REDIS, REDIS_URL, configuration]"),
     ):
         function = option(function)
@@ -247,9 +258,29 @@ def address_options(function: Callable[..., Any]) -> Callable[..., Any]:
 ADDRESS_SETTINGS = frozenset({"redis", "embedded", "environment"})  # the settings that say where Redis is
 
 
-def open_store(redis: str | None, config_file: str | None, environment: str | None) -> Store:
-    """Return the Redis that kiqcluster would use here; a slip in other settings is said.  Raises UsageError."""
-    return Store(_load(redis, config_file, environment, ADDRESS_SETTINGS).known_redis())
+def open_store(redis: str | None, config_file: str | None, environment: str | None, shard: str | None = None) -> Store:
+    """Return the Redis that kiqcluster would use here; a slip in other settings is said.  Raises UsageError.
+
+    shard: its name, None for the default one.
+    """
+    names = ADDRESS_SETTINGS | {"shards"} if shard else ADDRESS_SETTINGS
+    return _store_of(_load(redis, config_file, environment, names), redis, shard)
+
+
+def open_stores(redis: str | None, config_file: str | None, environment: str | None, shard: str | None) -> list[Store]:
+    """Return the Redis of a shard, or all: the default one first.  An address (--redis) is alone."""
+    if redis or shard:
+        return [open_store(redis, config_file, environment, shard)]
+    config = _load(redis, config_file, environment, ADDRESS_SETTINGS | {"shards"})
+    return [Store(config.known_redis()), *(Store(each.redis, name=each.name) for each in config.shards)]
+
+
+def _store_of(config: Config, redis: str | None, shard: str | None) -> Store:
+    if shard and redis:
+        raise UsageError("--redis is an address, and --shard the name of one in the configuration; give one of them")
+    if not shard or not shard_name(shard):
+        return Store(config.known_redis())
+    return Store(address_of(shard, config.shards), name=shard)
 
 
 def _load(redis: str | None, config_file: str | None, environment: str | None, names: frozenset[str]) -> Config:

@@ -48,6 +48,7 @@ def busy(
     redis: str | None,
     config_file: str | None,
     environment: str | None,
+    shard: str | None,
 ) -> None:
     """Show the jobs that run: where, since when, their arguments.  Those of Ruby's processes, too.
 
@@ -62,10 +63,11 @@ def busy(
       kiqctl busy --socket /run/kiqcluster.sock
     """
     if socket is None:
-        _show_beats(open_store(redis, config_file, environment), output, queue, name)
-    elif redis or queue:
+        _show_beats(open_store(redis, config_file, environment, shard), output, queue, name)
+    elif redis or shard or queue:
         raise UsageError(
-            "--socket reaches one supervisor without Redis, which knows no queues; leave --redis and --queue out"
+            "--socket reaches one supervisor without Redis, which knows no queues; leave --redis, --shard and --queue "
+            "out"
         )
     else:
         _show_now(SocketTransport(socket), output, name)

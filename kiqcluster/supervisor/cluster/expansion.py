@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from kiqcluster.errors import UsageError
 from kiqcluster.process.config import Config
 from kiqcluster.sidekiq.queue_groups import (
     Group,
+    GroupSetting,
     Mode,
     SelectorGroup,
     concurrency_for,
@@ -16,6 +18,7 @@ from kiqcluster.sidekiq.queue_groups import (
     parse_queue_option,
 )
 from kiqcluster.sidekiq.selectors import JobAttributes
+from kiqcluster.store.shards import shard_name
 
 __all__ = ["SlotPlan", "groups_from", "listed_queues", "plan_slots", "refuse_listing", "setting_warnings"]
 
@@ -37,7 +40,8 @@ class SlotPlan:
 
     def as_json(self) -> dict[str, object]:
         """Return the form of --dryrun --json."""
-        document = {"slot": self.slot, "queues": self.weights, "mode": self.mode, "concurrency": self.concurrency}
+        document: dict[str, object] = {"slot": self.slot, "queues": self.weights, "mode": self.mode}
+        document |= {"concurrency": self.concurrency, **({"shard": self.group.shard} if self.group.shard else {})}
         return document if self.selector is None else {**document, "selector": self.selector}
 
 
@@ -46,13 +50,18 @@ def groups_from(arguments: Sequence[str], queue_options: Sequence[str], config: 
 
     Raises UsageError when there are none.
     """
+    own = shard_name(config.shard or "")
     if config.queue_selector:
         return _selectors_from(arguments or config.groups, queue_options, config)
     parsed = [parse_group(text, strict=config.strict, negated=config.negate) for text in arguments or ()]
     if queue_options:
         parsed.append(parse_queue_option(queue_options, strict=config.strict, negated=config.negate))
+    parsed = [replace(group, shard=own) for group in parsed]
     if not parsed:
-        parsed = [parse_group(text, strict=config.strict, negated=config.negate) for text in config.groups]
+        parsed = [
+            replace(parse_group(text, strict=config.strict, negated=config.negate), shard=shard)
+            for text, shard in map(partial(_with_shard, own), config.groups)
+        ]
     if not parsed:
         raise UsageError(
             "no queue group given; name the queues of each process: kiqcluster -r app 'cronjob:*' default,mailers"
@@ -60,7 +69,12 @@ def groups_from(arguments: Sequence[str], queue_options: Sequence[str], config: 
     return parsed
 
 
-def _selectors_from(texts: Sequence[str], queue_options: Sequence[str], config: Config) -> list[Group]:
+def _with_shard(own: str, group: str | GroupSetting) -> tuple[str, str]:
+    """Return the queues of a group, and its shard.  own: of a group that names none."""
+    return (group.queues, shard_name(group.shard)) if isinstance(group, GroupSetting) else (group, own)
+
+
+def _selectors_from(texts: Sequence[str | GroupSetting], queue_options: Sequence[str], config: Config) -> list[Group]:
     """Return a group per selector.  Raises UsageError."""
     if queue_options:
         raise UsageError("-q names a queue, and with --queue-selector each group is a selector: write 'name=mailers'")
@@ -70,7 +84,8 @@ def _selectors_from(texts: Sequence[str], queue_options: Sequence[str], config: 
         raise UsageError(
             "no selector given; write one for each process: kiqcluster -r app --queue-selector 'urgency=high'"
         )
-    return [SelectorGroup.of(text, negated=config.negate) for text in texts]
+    named = [_with_shard(shard_name(config.shard or ""), text) for text in texts]
+    return [replace(SelectorGroup.of(text, negated=config.negate), shard=shard) for text, shard in named]
 
 
 def refuse_listing(arguments: Sequence[str], listing: Iterable[str]) -> None:
@@ -90,10 +105,11 @@ def plan_slots(
 
     Raises UsageError when --negate leaves a group nothing, or selectors match nothing at all.
     """
-    names = sorted(set(known))
-    groups = [group.resolve(jobs) if isinstance(group, SelectorGroup) else group for group in groups]
     plans = []
-    for slot, group in enumerate(groups):
+    for slot, given in enumerate(groups):
+        here = [job for job in jobs if job.is_in(given.shard)]
+        group = given.resolve(here) if isinstance(given, SelectorGroup) else given
+        names = sorted(set(known) - ({job.queue for job in jobs} - {job.queue for job in here}))
         weights = group.expand(names)
         if group.negated and not weights:
             raise UsageError(

@@ -18,14 +18,15 @@ __all__ = ["SlotChanges", "compare", "effective_config", "pending_settings", "sa
 
 # Read at the start only: a new value waits for a new supervisor.
 FIXED_AT_START = frozenset(
-    {"redis", "embedded", "listen", "pidfile", "directory", "control", "preload", "log_format", "log_level"}
+    {"redis", "shards", "embedded", "listen", "pidfile", "directory", "control", "preload", "log_format", "log_level"}
 )
 # Settings of the supervisor, applied at once.  A worker reads all others at its start.
 APPLIED_BY_RELOAD = frozenset(
     {
         "groups", "queues", "timeout", "boot_timeout", "bake_time", "silence_timeout", "respawn_burst", "fail_fast",
         "quiet_lease", "max_jobs", "max_rss", "max_rss_hard", "min_serving", "ready_quorum", "drain",
-        "queue_selector", "concurrency", "min_concurrency", "max_concurrency",  # other threads: another process
+        "queue_selector", "shard",
+        "concurrency", "min_concurrency", "max_concurrency",  # other threads: another process
     }
 )  # fmt: skip
 THREAD_SETTINGS = ("concurrency", "min_concurrency", "max_concurrency")

@@ -111,6 +111,7 @@ def _slot_document(slot: Slot, now: float) -> dict[str, Any]:
         "mode": plan.mode,
         "concurrency": plan.concurrency,
         **({} if plan.selector is None else {"selector": plan.selector}),
+        **({"shard": plan.group.shard} if plan.group.shard else {}),
         "backoff": 0.0 if slot.child else round(max(0.0, slot.history.not_before - now), 3),
         "restarts": dict(slot.restarts),
         "unplanned_restarts": slot.unplanned_restarts,

@@ -284,7 +284,7 @@ class TestWhatLinksChange:
 
 @pytest.mark.parametrize("shard", ["reports", None, "redis://127.0.0.1:6379/1"])
 def test_via_takes_a_store_and_passes_over_nothing_else(setup: Setup, shard: Any) -> None:
-    with pytest.raises(UsageError, match="takes a Store"), Client.via(shard):
+    with pytest.raises(UsageError, match=r"takes a Store|there is no shard"), Client.via(shard):
         pytest.fail("a push would have gone to the default shard")
 
 

@@ -53,6 +53,18 @@ def test_selectors_of_workers_see_the_queue_to_which_a_class_is_routed() -> None
     assert (job.queue, job.values["name"], job.values["tags"]) == ("talk", {"talk"}, {"a", "b"})
 
 
+def test_the_third_element_is_the_shard() -> None:
+    rules = parse_rules(
+        [["tags=a", "", "eu"], {"selector": "urgency=high", "queue": "u", "shard": "us"}, ["*", "d", "default"]]
+    )
+
+    assert [(job.queue, job.shard) for job in (routed(rules, job) for job in JOBS)] == [
+        ("u", "us"), ("chat", "eu"), ("d", ""), ("d", ""),
+    ]  # fmt: skip
+    assert digest(rules) != digest(parse_rules([["tags=a", ""], ["urgency=high", "u"], ["*", "d"]]))
+    assert parse_rules([rule.as_list() for rule in rules]) == rules
+
+
 def test_the_digest_names_the_rules() -> None:
     rules = parse_rules([["urgency=high", "u"], ["*", "d"]])
 
@@ -74,6 +86,7 @@ def test_rules_that_route_no_class_are_told_with_a_hint() -> None:
         ({"selector": "*"}, "it takes a list of rules"),
         ([["*"]], "rule 1: ['*'] is none"),
         ([["*", "a", "b", "c"]], "rule 1"),
+        ([["*", "a", 7]], "rule 1: its shard is a name"),
         (["*"], "rule 1"),
         ([{"selector": "*"}], "rule 1 has no queue"),
         ([["name=a", "a"], {"selector": "*", "queue": "d", "quue": 1}], "rule 2: there is no key 'quue'"),

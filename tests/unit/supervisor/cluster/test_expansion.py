@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.process.config import Config
+from kiqcluster.sidekiq.queue_groups import GroupSetting
 from kiqcluster.sidekiq.selectors import attributes_of
+from kiqcluster.store.shards import parse_shards
 from kiqcluster.supervisor.cluster.expansion import (
     groups_from,
     listed_queues,
@@ -51,6 +54,42 @@ class TestGroups:
 
     def test_the_same_group_may_be_run_many_times(self) -> None:
         assert len(plan_slots(groups_from(["*", "*", "*"], [], Config()), KNOWN, Config())) == 3
+
+
+class TestShards:
+    SHARDS = parse_shards({"eu": "redis://eu/0", "us": {"redis": "redis://us/0"}})
+
+    def test_a_group_has_the_shard_that_it_names_else_that_of_the_flag(self) -> None:
+        groups = (GroupSetting("a", "eu"), "b", GroupSetting("c", "default"))
+        plain, flag = Config(groups=groups, shards=self.SHARDS), Config(groups=groups, shards=self.SHARDS, shard="us")
+
+        assert [(group.text, group.shard) for group in groups_from([], [], plain)] == [
+            ("a", "eu"),
+            ("b", ""),
+            ("c", ""),
+        ]
+        assert [group.shard for group in groups_from([], [], flag)] == ["eu", "us", ""]
+        assert [group.shard for group in groups_from(["x"], ["y"], flag)] == ["us", "us"]
+        assert groups_from(["x"], [], flag) != groups_from(["x"], [], plain)
+
+    def test_a_group_serves_the_queues_of_its_shard(self) -> None:
+        jobs = (
+            replace(attributes_of("A", "a", {"urgency": "high"}), shard="eu"),
+            attributes_of("B", "b", {"urgency": "high"}),
+            attributes_of(None, "ruby", {}),
+        )
+        config = Config(shards=self.SHARDS)
+        groups = [replace(group, shard=shard) for shard in ("", "eu", "us") for group in groups_from(["*"], [], config)]
+        selectors = [
+            replace(group, shard=shard)
+            for shard in ("", "eu")
+            for group in groups_from(["urgency=high"], [], Config(queue_selector=True))
+        ]
+
+        plans = plan_slots([*groups, *selectors], ["a", "b", "ruby"], config, jobs)
+
+        assert [list(plan.weights) for plan in plans] == [["b", "ruby"], ["a", "ruby"], ["ruby"], ["b"], ["a"]]
+        assert [plan.as_json().get("shard") for plan in plans] == [None, "eu", "us", None, "eu"]
 
 
 class TestSelectors:

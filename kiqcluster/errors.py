@@ -64,6 +64,7 @@ __all__ = [
     "RetryError",
     "StoreError",
     "UnknownJob",
+    "UnroutedCall",
     "UsageError",
     "class_name",
 ]

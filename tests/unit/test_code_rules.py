@@ -303,6 +303,7 @@ def test_the_public_names_are_these() -> None:
         "Run",
         "Store",
         "__version__",
+        "allow_unrouted",
         "application_context",
         "client_middleware",
         "configure",

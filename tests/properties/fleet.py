@@ -29,11 +29,11 @@ from kiqcluster.store import Store, is_outage
 from kiqcluster.store.connection import Connection
 from kiqcluster.store.engine.engine import Engine
 from kiqcluster.store.engine.units import ALL_SUSPECT, BeginVerdict, Member, Settlement, Unit
-from kiqcluster.worker.fetch.batch import Batch, BatchState
-from kiqcluster.worker.fetch.coordinator import FORBIDDEN_RETRY_SECONDS, FetchCoordinator, Mode
+from kiqcluster.worker.fetch.batch import Batch, BatchState, FetchMode
+from kiqcluster.worker.fetch.coordinator import FetchCoordinator
 from kiqcluster.worker.fetch.fetch import ReliableFetch
 from kiqcluster.worker.fetch.in_flight import STALE_UNIT_SECONDS
-from kiqcluster.worker.fetch.queue_order import QueueOrder
+from kiqcluster.worker.fetch.queue_order import FORBIDDEN_RETRY_SECONDS, QueueOrder
 from kiqcluster.worker.run.manager import FROZEN_SECONDS, SWEEP_SECONDS
 from tests.kit import ManualClock
 from tests.properties.limits import CLOSED, PARKED, Violation, begin_rows, is_limited
@@ -72,10 +72,10 @@ MOVES = {  # docs/engine.md draws these
     (flushing, none, "close"),
 }
 MODES = {
-    (Mode.FETCHING, Mode.QUIET, "quiet"),
-    (Mode.QUIET, Mode.FETCHING, "resume"),
-    (Mode.FETCHING, Mode.ENDED, "end"),
-    (Mode.QUIET, Mode.ENDED, "end"),
+    (FetchMode.FETCHING, FetchMode.QUIET, "quiet"),
+    (FetchMode.QUIET, FetchMode.FETCHING, "resume"),
+    (FetchMode.FETCHING, FetchMode.ENDED, "end"),
+    (FetchMode.QUIET, FetchMode.ENDED, "end"),
 }
 PARTS = ("_claim", "claim_to_settle", "__setattr__")  # of the steps that the diagram names
 
@@ -282,7 +282,7 @@ class Worker:
             return
         with self.fetch._shared.lock:
             taken = self.coordinator.take(taker.free)
-            if taken is None and self.coordinator.mode is not Mode.ENDED:
+            if taken is None and self.coordinator.mode is not FetchMode.ENDED:
                 taker.is_parked = True
                 self.waiting.append(taker)
                 self.coordinator.set_demand(self._demand())

@@ -121,7 +121,9 @@ def test_a_paused_queue_among_many_is_served_again(bench: Bench, store: Store) -
     taken = run(bench, 1)
     wait_until(lambda: bench.coordinator.demand == 1, "a parked processor")
     bench.fetch.sweep()
-    wait_until(lambda: "q2000" in bench.coordinator.resting and bench.coordinator.demand == 1, "the queue to rest")
+    wait_until(
+        lambda: "q2000" in bench.coordinator.excluded.resting and bench.coordinator.demand == 1, "the queue to rest"
+    )
 
     store.call("SREM", "paused", "q2000")
     bench.fetch.sweep()

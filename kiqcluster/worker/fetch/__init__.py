@@ -9,6 +9,7 @@ prefetch             how many units to reserve
 concurrency_limit    how many threads run units at once
 stalls               whether the process could run while units waited
 in_flight            the units that are held until Redis has their outcomes
+last_settle          the outcomes that a stopping worker writes
 membership           who this process is in Redis, and whether it knows what it holds
 fencing              whether this process still holds what it runs
 wakeups              how an idle process learns of a push, or receives it

@@ -16,7 +16,7 @@ from enum import Enum
 from kiqcluster.store.engine.units import ANY_DEATHS, Exchange, Limits, Settlement
 from kiqcluster.worker.fetch.prefetch import NO_UNITS, ReserveSize
 
-__all__ = ["Batch", "BatchState"]
+__all__ = ["Batch", "BatchState", "FetchMode"]
 
 
 class BatchState(Enum):
@@ -25,6 +25,14 @@ class BatchState(Enum):
     NONE = "none"  # there is none
     FLUSHING = "flushing"  # somebody builds it, sends it, or waits for its reply
     IN_TRANSIT = "in transit"  # it was sent before anybody needed it; nobody waits for its reply
+
+
+class FetchMode(Enum):
+    """Whether a process fetches.  FETCHING ⇄ QUIET, and from both to ENDED."""
+
+    FETCHING = "fetching"
+    QUIET = "quiet"  # it settles, but reserves nothing
+    ENDED = "ended"  # takers get no unit any more
 
 
 @dataclass(slots=True)

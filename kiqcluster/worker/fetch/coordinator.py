@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from enum import Enum
 from itertools import islice
 
 from kiqcluster.process.clock import Clock
@@ -22,28 +21,19 @@ from kiqcluster.sidekiq.outcome import Done
 from kiqcluster.store.engine.reserve_calls import MAX_RESERVE_BYTES
 from kiqcluster.store.engine.units import Limits, Refusals, Reserved, Settlement, Unit
 from kiqcluster.store.engine.wait_lists import MAX_QUEUES
-from kiqcluster.worker.fetch.batch import Batch, BatchState
+from kiqcluster.worker.fetch.batch import Batch, BatchState, FetchMode
 from kiqcluster.worker.fetch.concurrency_limit import WATCH_SECONDS, ConcurrencyLimit
 from kiqcluster.worker.fetch.in_flight import InFlight
 from kiqcluster.worker.fetch.prefetch import MAX_QUEUES_AT_FULL_PACE, NO_UNITS, Prefetch, ReserveSize
-from kiqcluster.worker.fetch.queue_order import QueueOrder
+from kiqcluster.worker.fetch.queue_order import ExcludedQueues, QueueOrder
 from kiqcluster.worker.fetch.stalls import StallDetector
 from kiqcluster.worker.fetch.wakeups import MAX_ARMED_QUEUES
 
-__all__ = ["BATCH_DELAY_SECONDS", "FetchCoordinator", "Mode"]
+__all__ = ["BATCH_DELAY_SECONDS", "FetchCoordinator"]
 
 BATCH_DELAY_SECONDS = 0.02  # that an outcome may wait for others to share its batch
 UNCERTAIN_CHECK_SECONDS = 0.1  # between checks whether a resync was made that is due
 MAX_UNIT_WAIT_SECONDS = 0.1  # that a unit may wait here behind running jobs; then all that wait are put back
-FORBIDDEN_RETRY_SECONDS = 60.0  # until a queue is asked again whose keys Redis forbids: the ACL may have changed
-
-
-class Mode(Enum):
-    """Whether a process fetches.  FETCHING ⇄ QUIET, and from both to ENDED."""
-
-    FETCHING = "fetching"
-    QUIET = "quiet"  # it settles, but reserves nothing
-    ENDED = "ended"  # takers get no unit any more
 
 
 _NONE = BatchState.NONE  # a global name is read faster than a member: for the code that runs once for each unit
@@ -78,7 +68,7 @@ class FetchCoordinator:
         self._wake_taker = wake_taker
         self._wake_manager = wake_manager
         self.state = BatchState.NONE
-        self.mode = Mode.FETCHING
+        self.mode = FetchMode.FETCHING
         self.in_transit: Batch | None = None  # the batch, in that state
         self.demand = 0  # units that takers wait for
         self.units: deque[Unit] = deque()  # at hand, the oldest first
@@ -97,8 +87,7 @@ class FetchCoordinator:
         self.is_refused = False  # Redis refused the last reserve as a whole
         self.is_uncertain = False  # a reply was lost: resync before the next batch
         self.generation = 0  # of what is known of the units that Redis holds for us; a resync begins a new one
-        self.resting: frozenset[str] = frozenset()  # queues that are paused or broken
-        self.forbidden: dict[str, float] = {}  # queues whose keys Redis forbids → when they are asked again
+        self.excluded = ExcludedQueues(clock)
 
     # takers
 
@@ -128,7 +117,7 @@ class FetchCoordinator:
 
         own_demand: units that the caller can take.  After None it adds these to the demand.
         """
-        if self.mode is Mode.ENDED:
+        if self.mode is FetchMode.ENDED:
             return None
         if self._should_flush():
             return self._claim(own_demand)
@@ -202,7 +191,7 @@ class FetchCoordinator:
             return not self.units
         if len(self.units) > self.low_watermark:
             return False
-        may_reserve = self.is_reserve_due and self.mode is Mode.FETCHING
+        may_reserve = self.is_reserve_due and self.mode is FetchMode.FETCHING
         return bool(self.low_watermark or self.finished or self.is_uncertain or may_reserve)
 
     def _claim(self, own_demand: int) -> Batch:
@@ -240,7 +229,7 @@ class FetchCoordinator:
             self._in_flight.return_units(self.units)
             self.prefetch.penalize(long_running, now)
         batch = self.in_transit
-        if batch and (self.mode is not Mode.FETCHING or now >= batch.started_at + BATCH_DELAY_SECONDS):
+        if batch and (self.mode is not FetchMode.FETCHING or now >= batch.started_at + BATCH_DELAY_SECONDS):
             return self._claim(0), 0.0
         if self.is_uncertain:  # all takers may be busy, and what Redis holds for this process waits for the resync
             is_free = self.state is BatchState.NONE
@@ -280,7 +269,7 @@ class FetchCoordinator:
 
         queue: the one with a push; None if any may have work, which is left to the taker that is woken.
         """
-        if self.mode is not Mode.FETCHING or not self.demand:
+        if self.mode is not FetchMode.FETCHING or not self.demand:
             return False, None
         self.is_reserve_due = True
         if queue is None or self.state is not BatchState.NONE or self.is_uncertain:
@@ -300,7 +289,7 @@ class FetchCoordinator:
             return False
         self._in_flight.add((unit,), self._now())
         is_anybody_free = len(self.units) < self.demand or self.low_watermark > 0
-        if self.mode is not Mode.FETCHING or not is_anybody_free:
+        if self.mode is not FetchMode.FETCHING or not is_anybody_free:
             self._in_flight.returned.append(unit)
             self._wake_manager()
             return True
@@ -312,30 +301,26 @@ class FetchCoordinator:
     def is_sweep_wanted(self) -> bool:
         """Return whether somebody waits, and nobody looks for work already."""
         is_looking = self.is_reserve_due or self.state is not BatchState.NONE
-        return bool(self.demand) and self.mode is Mode.FETCHING and not is_looking
+        return bool(self.demand) and self.mode is FetchMode.FETCHING and not is_looking
 
     def queues_to_arm(self) -> list[str]:
         """Return the queues whose pushes should wake this process, the preferred first."""
         if self.is_refused or self.is_uncertain or not self.is_sweep_wanted():
             return []
-        excluded = {*self.resting, *self._forbidden_now()}
+        excluded = {*self.excluded.resting, *self.excluded.forbidden()}
         return list(islice((queue for queue in self._order.preferred() if queue not in excluded), MAX_ARMED_QUEUES))
 
     def queues_to_sweep(self, most: int) -> list[str]:
         """Return the queues for the next sweep, without those that are known to be forbidden."""
-        forbidden = self._forbidden_now()
+        forbidden = self.excluded.forbidden()
         return [queue for queue in self._order.next_to_sweep(most) if queue not in forbidden]
-
-    def _forbidden_now(self) -> set[str]:
-        now = self._now()
-        return {queue for queue, until in self.forbidden.items() if now < until}
 
     # the life of the process
 
     def quiet(self) -> int:
         """Reserve no more, and have all units put back that nobody has started; return their number."""
-        if self.mode is Mode.FETCHING:
-            self.mode = Mode.QUIET
+        if self.mode is FetchMode.FETCHING:
+            self.mode = FetchMode.QUIET
         self.low_watermark = 0
         returned = self._in_flight.return_units(self.units)
         self.oldest_finished_at = 0.0  # the next check settles at once
@@ -344,14 +329,14 @@ class FetchCoordinator:
 
     def resume(self) -> None:
         """Reserve again."""
-        if self.mode is Mode.QUIET:
-            self.mode = Mode.FETCHING
+        if self.mode is FetchMode.QUIET:
+            self.mode = FetchMode.FETCHING
         self.is_reserve_due = True
         self._wake_taker()
 
     def end(self) -> None:
         """Give out no more units."""
-        self.mode = Mode.ENDED
+        self.mode = FetchMode.ENDED
 
     def mark_uncertain(self) -> None:
         """Have the next batch begin with a resync."""
@@ -388,7 +373,7 @@ class FetchCoordinator:
 
     def _choose_limits(self, batch: Batch) -> tuple[ReserveSize, Limits | None]:
         """Return how much to reserve, in all and from each queue."""
-        if self.mode is not Mode.FETCHING or not (batch.own_demand or batch.is_wakeup or self.low_watermark):
+        if self.mode is not FetchMode.FETCHING or not (batch.own_demand or batch.is_wakeup or self.low_watermark):
             return NO_UNITS, None
         size = self.prefetch.reserve_size(self.demand + batch.own_demand, len(self.units))
         if size == NO_UNITS:  # enough is at hand; if a reserve is due, it stays so for the taker of the last unit
@@ -396,8 +381,8 @@ class FetchCoordinator:
             return NO_UNITS, None
         drawn = self._order.draw(self.prefetch.max_queues() if self.low_watermark else MAX_QUEUES)
         self.is_reserve_due = self._order.has_other_candidates(drawn)
-        if self.forbidden:
-            forbidden = self._forbidden_now()
+        if self.excluded.forbidden_until:
+            forbidden = self.excluded.forbidden()
             drawn = {queue: share for queue, share in drawn.items() if queue not in forbidden}
         limits = self.prefetch.limits(drawn, size, batch.started_at)
         if not limits:
@@ -415,9 +400,9 @@ class FetchCoordinator:
         """Have the units at hand that a batch has brought."""
         units, needed, total = reserved.units, batch.size.needed, batch.size.total
         self.is_refused = reserved.is_refused
-        self.resting = self.resting.difference(batch.limits or ()) | reserved.resting
+        self.excluded.record_resting(batch.limits or (), reserved.resting)
         self._in_flight.add(units, self._now())
-        if self.mode is not Mode.FETCHING:  # the batch was on its way when the process became quiet
+        if self.mode is not FetchMode.FETCHING:  # the batch was on its way when the process became quiet
             self._in_flight.returned += units
             self._wake_manager()
             return
@@ -470,8 +455,7 @@ class FetchCoordinator:
 
     def on_forbidden(self, queues: Iterable[str]) -> bool:
         """Ask these queues no more for a while, and reserve again; return whether any was not known to be forbidden."""
-        is_new = not self.forbidden.keys() >= set(queues)
-        self.forbidden.update(dict.fromkeys(queues, self._now() + FORBIDDEN_RETRY_SECONDS))
+        is_new = self.excluded.forbid(queues)
         self._order.drop_candidates(queues)
         self.is_reserve_due = True
         self._wake_taker()

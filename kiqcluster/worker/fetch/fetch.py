@@ -24,19 +24,17 @@ from itertools import islice
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost, StoreError
 from kiqcluster.ipc.forks import exit_if_other_process
 from kiqcluster.process.runtime import Runtime
-from kiqcluster.store import Connection, is_outage
+from kiqcluster.store import is_outage
 from kiqcluster.store.engine.engine import NO_PERMISSION, Engine
 from kiqcluster.store.engine.units import Exchange, Member, Refusals, Reserved, Settlement, Unit
 from kiqcluster.store.engine.wait_lists import MAX_COMMANDS, MAX_QUEUES, forget_hands
 from kiqcluster.worker.fetch.batch import Batch
 from kiqcluster.worker.fetch.hand_lists import HandList, HandLists
 from kiqcluster.worker.fetch.in_flight import (
-    MAX_SETTLE_BYTES,
     STALE_UNIT_SECONDS,
     InFlight,
-    count_fitting,
-    payload_bytes,
 )
+from kiqcluster.worker.fetch.last_settle import LastSettle
 from kiqcluster.worker.fetch.locked_coordinator import LockedCoordinator
 from kiqcluster.worker.fetch.membership import Membership
 from kiqcluster.worker.fetch.queue_order import QueueOrder
@@ -46,7 +44,6 @@ __all__ = ["ReliableFetch"]
 
 TRUSTED_SECONDS = 0.1  # after a batch, for which its connection counts as open; if it is closed, R3 handles that
 MAX_SWEPT_QUEUES = MAX_QUEUES * MAX_COMMANDS  # that one sweep asks, in one round trip
-MAX_SMALL_OUTCOME_BYTES = 100_000  # of an outcome that a stop settles before the large ones
 
 
 class ReliableFetch:
@@ -185,14 +182,14 @@ class ReliableFetch:
         if not self._shared.is_sweep_wanted():
             return
         coordinator = self._coordinator
-        is_reserve_wanted = bool(coordinator.resting or coordinator.is_refused)
+        is_reserve_wanted = bool(coordinator.excluded.resting or coordinator.is_refused)
         if not is_reserve_wanted or len(self._order.weights) > MAX_QUEUES:
             try:
                 found = self._engine.find_work(self._shared.queues_to_sweep(MAX_SWEPT_QUEUES))
             except StoreError:
                 is_reserve_wanted = True
             else:
-                self._order.add_candidates((*found, *islice(coordinator.resting, MAX_QUEUES)))
+                self._order.add_candidates((*found, *islice(coordinator.excluded.resting, MAX_QUEUES)))
                 is_reserve_wanted = is_reserve_wanted or bool(found)
         if is_reserve_wanted:
             self.on_wakeup()
@@ -273,40 +270,12 @@ class ReliableFetch:
         have_waits_ended: whether no push can reach a hand list of this process any more.  Raises StoreError.
         """
         outcomes = [*self._in_flight.unacknowledged(), *interrupted]
-        large = [each for each in outcomes if payload_bytes(each) > MAX_SMALL_OUTCOME_BYTES]
         connection = self._engine.store.connection(timeout=seconds)
-        self._settle_last(connection, [each for each in outcomes if payload_bytes(each) <= MAX_SMALL_OUTCOME_BYTES])
-        self._settle_large(large, seconds)
+        LastSettle(self._engine, self.member, self._health, self._runtime.clock).settle(connection, outcomes, seconds)
         self._engine.return_wake_lists(connection, list(self._order.weights))
         self._membership.leave(connection, suspects)
         if have_waits_ended and not self.hand_lists.has_given_up:
             forget_hands(connection, self._engine.store.keys, self.member.identity)
-
-    def _settle_large(self, outcomes: Sequence[Settlement], seconds: float) -> None:
-        """Settle outcomes with large payloads one by one, while there is time: a slow line has none for all.
-
-        The others are put back with everything that is still held.
-        """
-        until = self._now() + seconds
-        for number, settlement in enumerate(outcomes):
-            connection = self._engine.store.connection(timeout=seconds, total=until - self._now())
-            try:
-                self._settle_last(connection, [settlement])
-            except (RedisUnavailable, ReplyLost) as error:
-                reason = f"{len(outcomes) - number} large outcomes are not written, their jobs go back ({error})"
-                self._health.on_refusal("a stop", reason)
-                return
-            finally:
-                connection.close()
-
-    def _settle_last(self, connection: Connection, outcomes: Sequence[Settlement]) -> None:
-        while outcomes:
-            count = count_fitting(outcomes, MAX_SETTLE_BYTES)
-            now = self._runtime.clock.now()
-            refusals, _ = self._engine.exchange(connection, self.member, 0, None, outcomes[:count], now)
-            for reason in refusals.values():
-                self._health.on_refusal("an outcome", reason)
-            outcomes = outcomes[count:]
 
     # the batch
 

@@ -12,8 +12,8 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from kiqcluster.process.clock import Clock
 from kiqcluster.store.engine.units import Unit
-from kiqcluster.worker.fetch.batch import Batch
-from kiqcluster.worker.fetch.coordinator import FetchCoordinator, Mode
+from kiqcluster.worker.fetch.batch import Batch, FetchMode
+from kiqcluster.worker.fetch.coordinator import FetchCoordinator
 from kiqcluster.worker.fetch.in_flight import InFlight
 from kiqcluster.worker.fetch.queue_order import QueueOrder
 
@@ -56,7 +56,7 @@ class LockedCoordinator:
         with self.lock:
             while True:
                 taken = self.coordinator.take(1)
-                if taken is not None or self.coordinator.mode is Mode.ENDED:
+                if taken is not None or self.coordinator.mode is FetchMode.ENDED:
                     return taken
                 self._park()
 

@@ -13,12 +13,14 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from random import Random
 
+from kiqcluster.process.clock import Clock
 from kiqcluster.sidekiq.queue_groups import Group, Mode, SelectorGroup
 from kiqcluster.store.engine.wait_lists import MAX_QUEUES
 
-__all__ = ["QueueOrder", "describe_queues"]
+__all__ = ["FORBIDDEN_RETRY_SECONDS", "ExcludedQueues", "QueueOrder", "describe_queues"]
 
 
+FORBIDDEN_RETRY_SECONDS = 60.0  # until a queue is asked again whose keys Redis forbids: the ACL may have changed
 MAX_NEW_CANDIDATES = 1_000  # queues that are asked because they are new; sweeps find the others
 PROBE_SHARE = 10  # one in so many of the queues drawn is not a candidate
 MAX_LOGGED_QUEUES = 100  # named in a log line
@@ -155,6 +157,34 @@ class QueueOrder:
     def preferred(self) -> list[str]:
         """Return the queues, the heaviest first: these get the few wakeups that there are."""
         return self._preferred
+
+
+class ExcludedQueues:
+    """Queues that are left out for a while; guarded by the lock of the coordinator.
+
+    resting: paused or broken, as the last reserve of each has found it.  forbidden_until: queue whose keys Redis
+    forbids → monotonic seconds at which it is asked again.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._now = clock.monotonic
+        self.resting: frozenset[str] = frozenset()
+        self.forbidden_until: dict[str, float] = {}
+
+    def forbidden(self) -> set[str]:
+        """Return the queues that are forbidden now."""
+        now = self._now()
+        return {queue for queue, until in self.forbidden_until.items() if now < until}
+
+    def forbid(self, queues: Iterable[str]) -> bool:
+        """Leave out these queues for FORBIDDEN_RETRY_SECONDS; return whether any was not known to be forbidden."""
+        is_new = not self.forbidden_until.keys() >= set(queues)
+        self.forbidden_until.update(dict.fromkeys(queues, self._now() + FORBIDDEN_RETRY_SECONDS))
+        return is_new
+
+    def record_resting(self, asked: Iterable[str], resting: frozenset[str]) -> None:
+        """Learn which of the queues that a reserve has asked are paused or broken."""
+        self.resting = self.resting.difference(asked) | resting
 
 
 def describe_queues(queues: Collection[str]) -> str:

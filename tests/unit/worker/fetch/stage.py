@@ -14,9 +14,9 @@ from typing import cast
 from kiqcluster.sidekiq.outcome import Done, Requeue
 from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.store.engine.units import Exchange, Reserved, Settlement, Unit
-from kiqcluster.worker.fetch.batch import Batch, BatchState
+from kiqcluster.worker.fetch.batch import Batch, BatchState, FetchMode
 from kiqcluster.worker.fetch.concurrency_limit import ConcurrencyLimit
-from kiqcluster.worker.fetch.coordinator import FetchCoordinator, Mode
+from kiqcluster.worker.fetch.coordinator import FetchCoordinator
 from kiqcluster.worker.fetch.in_flight import InFlight
 from kiqcluster.worker.fetch.queue_order import QueueOrder
 from tests.kit import ManualClock
@@ -222,7 +222,7 @@ class Stage:
             yield Pause.INTERRUPTED
             while unit is None:
                 taken = coordinator.take(1)
-                while taken is None and coordinator.mode is not Mode.ENDED:
+                while taken is None and coordinator.mode is not FetchMode.ENDED:
                     self.parked += 1
                     self._waiting.append(number)
                     coordinator.set_demand(self.parked)

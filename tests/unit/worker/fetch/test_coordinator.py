@@ -6,13 +6,12 @@ import pytest
 
 from kiqcluster.sidekiq.outcome import Done, Requeue
 from kiqcluster.store.engine.units import Reserved, Settlement, Unit
-from kiqcluster.worker.fetch.batch import Batch, BatchState
+from kiqcluster.worker.fetch.batch import Batch, BatchState, FetchMode
 from kiqcluster.worker.fetch.concurrency_limit import WATCH_SECONDS, ConcurrencyLimit
 from kiqcluster.worker.fetch.coordinator import (
     BATCH_DELAY_SECONDS,
     MAX_UNIT_WAIT_SECONDS,
     FetchCoordinator,
-    Mode,
 )
 from kiqcluster.worker.fetch.prefetch import Prefetch
 from tests.unit.worker.fetch.stage import QUEUE, SENT, Stage
@@ -148,7 +147,7 @@ class TestMode:
         stage.coordinator.quiet()
         stage.coordinator.resume()
 
-        assert stage.coordinator.mode is Mode.ENDED
+        assert stage.coordinator.mode is FetchMode.ENDED
         assert stage.coordinator.take(1) is None
 
 

@@ -1,0 +1,42 @@
+"""A job of limited capacity: its work is in the list `work`, and what is done in the list `ledger`."""
+
+from __future__ import annotations
+
+import time
+
+from kiqcluster import job
+from kiqcluster.limited_capacity import LimitedCapacityJob
+from kiqcluster.process.runtime import current_setup
+from tests.apps.basic import note
+
+MOST = 2
+
+
+def call(*words: str | int) -> object:
+    return current_setup().current_store().call(*words)
+
+
+class Drain(LimitedCapacityJob, queue="default"):
+    def max_running_jobs(self) -> int:
+        return MOST
+
+    def remaining_work_count(self) -> int:
+        return int(str(call("LLEN", "work")))
+
+    def perform_work(self) -> None:
+        """Take an item, and work on it until the key `open` exists."""
+        item = call("LPOP", "work")
+        if item is None:
+            return
+        assert isinstance(item, bytes)
+        call("RPUSH", "taken", item)
+        while not call("EXISTS", "open"):
+            time.sleep(0.005)
+        holders = call("SCARD", current_setup().current_store().keys.slots("Drain"))
+        note("did", item.decode(), "beside", int(str(holders)) - 1)
+
+
+@job(queue="starts")
+def start() -> None:
+    Drain.perform_with_capacity()
+    note("started")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kiqcluster.store import Store
+from tests.fake_supervisor import FakeSupervisor
 from tests.kit import RedisServer
 from tests.process.kiqctl import Kiqctl
 from tests.process.releases import Releases
@@ -27,3 +29,17 @@ def kiqctl(store: Store, redis_server: RedisServer) -> Iterator[Kiqctl]:
     running = Kiqctl(redis_server.url)
     yield running
     running.close()
+
+
+@pytest.fixture
+def fake_supervisor(store: Store) -> Iterator[Callable[..., FakeSupervisor]]:
+    """Make fake supervisors: `fake_supervisor("app-1", workers=2)`."""
+    made: list[FakeSupervisor] = []
+
+    def make(*arguments: Any, **options: Any) -> FakeSupervisor:
+        made.append(FakeSupervisor(store, *arguments, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()

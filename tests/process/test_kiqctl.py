@@ -7,9 +7,8 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,20 +18,6 @@ from tests.kit import ROOT, RedisServer, free_port, wait_until
 from tests.process.kiqctl import Kiqctl, all_commands, examples
 
 RUBY = "rails-1:7:cccccccccccc"
-
-
-@pytest.fixture
-def fake_supervisor(store: Store) -> Iterator[Callable[..., FakeSupervisor]]:
-    """Make fake supervisors: `fake_supervisor("app-1", workers=2)`."""
-    made: list[FakeSupervisor] = []
-
-    def make(*arguments: Any, **options: Any) -> FakeSupervisor:
-        made.append(FakeSupervisor(store, *arguments, **options))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
 
 
 def unread(store: Store) -> list[str]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
@@ -17,19 +16,6 @@ from tests.stage import Stage
 
 RUBY = "rails-1:7:cccccccccccc"
 Put = Callable[..., FakeSupervisor]
-
-
-@pytest.fixture
-def fake_supervisor(store: Store) -> Iterator[Put]:
-    made: list[FakeSupervisor] = []
-
-    def make(*arguments: Any, **options: Any) -> FakeSupervisor:
-        made.append(FakeSupervisor(store, *arguments, **options))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
 
 
 def signals(store: Store, identity: str = RUBY) -> list[bytes]:

@@ -24,17 +24,6 @@ FROM_RUBY = {"correlation_id": "r-1", "locale": "de", "cattr": CATTR, "cattr_1":
 
 
 @pytest.fixture
-def worker(setup: Setup, registry: Registry) -> Worker:
-    return Worker(setup, registry)
-
-
-@pytest.fixture
-def written(setup: Setup) -> Written:
-    setup.delivery = written = Written()
-    return written
-
-
-@pytest.fixture
 def mail(registry: Registry) -> Any:
     @job
     def mail(number: int) -> None: ...

@@ -22,17 +22,6 @@ FAR = 4_000_000_000.0  # epoch seconds
 
 
 @pytest.fixture
-def worker(setup: Setup, registry: Registry) -> Worker:
-    return Worker(setup, registry)
-
-
-@pytest.fixture
-def written(setup: Setup) -> Written:
-    setup.delivery = written = Written()
-    return written
-
-
-@pytest.fixture
 def offer(registry: Registry) -> Any:
     @job(expires_in=60)
     def offer(number: int) -> None: ...

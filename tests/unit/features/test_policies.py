@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from kiqcluster import Client, Job, job, policies
-from kiqcluster.application.registry import Registry
 from kiqcluster.errors import JobDefinitionError
 from kiqcluster.policies import Decision, Defer, Drop, Policy
 from kiqcluster.process.runtime import Run, Setup
@@ -15,11 +14,6 @@ from kiqcluster.sidekiq.outcome import Deferred, Done, Dropped, Retry
 from kiqcluster.sidekiq.ruby_json import decode
 from tests.unit.features.test_size_limiter import Written
 from tests.unit.worker.run.test_execution import Worker, entry
-
-
-@pytest.fixture
-def worker(setup: Setup, registry: Registry) -> Worker:
-    return Worker(setup, registry)
 
 
 @pytest.fixture

@@ -39,12 +39,6 @@ class Written:
 
 
 @pytest.fixture
-def written(setup: Setup) -> Written:
-    setup.delivery = written = Written()
-    return written
-
-
-@pytest.fixture
 def told(setup: Setup) -> Told:
     """What error handlers were told."""
     told: Told = []

@@ -12,22 +12,10 @@ from kiqcluster.application.registry import Registry
 from kiqcluster.errors import JobDefinitionError
 from kiqcluster.features.stacks import current_stacks
 from kiqcluster.features.versions import VersionCheck
-from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.active_job import WRAPPER, enveloped
 from kiqcluster.sidekiq.outcome import Deferred, Done, Retry
 from tests.unit.features.test_size_limiter import Written
 from tests.unit.worker.run.test_execution import Feature, Worker, entry
-
-
-@pytest.fixture
-def worker(setup: Setup, registry: Registry) -> Worker:
-    return Worker(setup, registry)
-
-
-@pytest.fixture
-def written(setup: Setup) -> Written:
-    setup.delivery = written = Written()
-    return written
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ _store says where all of them look, _pages how queues and sets of any size are r
 """
 
 from kiqcluster.api._pages import Order
+from kiqcluster.api._store import shards
 from kiqcluster.api.deploys import Mark, mark, marks
 from kiqcluster.api.execution_metrics import ExecutionCount, ExecutionMetrics, JobExecutions
 from kiqcluster.api.limits import (
@@ -60,5 +61,6 @@ __all__ = [
     "marks",
     "override_limit",
     "parked_count",
+    "shards",
     "summaries",
 ]

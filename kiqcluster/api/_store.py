@@ -6,7 +6,7 @@ from kiqcluster.process.clock import Clock, SystemClock
 from kiqcluster.process.runtime import VIA, current_setup
 from kiqcluster.store import Store
 
-__all__ = ["CLOCK", "store_in_force"]
+__all__ = ["CLOCK", "shards", "store_in_force"]
 
 CLOCK: Clock = SystemClock()  # the default wherever a clock is passed in
 
@@ -21,3 +21,9 @@ def store_in_force(store: Store | None) -> Store:
         current_setup().check_routed("this inspection")
         chosen = current_setup().current_store()
     return chosen
+
+
+def shards() -> list[Store]:
+    """Return all shards of the configuration, the default one first, to pass one after the other as `store`."""
+    setup = current_setup()
+    return [setup.current_store(), *(setup.shard(each.name) for each in setup.current_config().shards)]

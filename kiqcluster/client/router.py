@@ -56,7 +56,7 @@ def shard_of(setup: Setup, name: str, definition: Definition | None) -> Store | 
 
     definition: None for a class that is not defined here.
     """
-    if not setup.current_config().shards:
+    if not setup.has_shards():
         return None
     found = None if definition is None else route_of(setup, definition)
     if found is None or found.index is None:

@@ -334,6 +334,10 @@ class Setup:
         """Return the routing rules in force; the same object until the configuration changes."""
         return (self.config or self._loaded or self.current_config()).routing
 
+    def has_shards(self) -> bool:
+        """Return whether the configuration has shards beside the default one."""
+        return bool((self.config or self._loaded or self.current_config()).shards)
+
     def current_store(self) -> Store:
         """Return the default shard; opened at first use."""
         if self.store is None:

@@ -12,7 +12,7 @@ import gzip
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
@@ -27,7 +27,7 @@ from prometheus_client.registry import Collector
 
 from kiqcluster.control.waiting import NEVER_SET
 from kiqcluster.ctl.exporter.gauges import Gauges
-from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, DURATION, redis_options
+from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, DURATION, stores_options
 from kiqcluster.errors import ExitCode, StoreError, UsageError
 from kiqcluster.process.clock import Clock, SystemClock
 from kiqcluster.process.config import parse_listen
@@ -46,16 +46,21 @@ Page = tuple[str, bytes]  # content type, body
 
 
 class Exporter(Collector):
-    """What there is to scrape.  Thread-safe: `_turn` guards a look and its pages.
+    """What there is to scrape.  Thread-safe: `_lock` guards a look and its pages.
 
-    on_trouble: told when Redis goes away, and when it is back (None).
+    on_outage: told when Redis goes away, and when it is back (None).  others: further shards; with some, each sample
+    has the label `shard`.
     """
 
     def __init__(
-        self, store: Store, clock: Clock, cache_seconds: float, on_outage: Callable[[StoreError | None], None]
+        self,
+        store: Store,
+        clock: Clock,
+        cache_seconds: float,
+        on_outage: Callable[[StoreError | None], None],
+        others: Sequence[Store] = (),
     ) -> None:
-        self._store = store
-        self._gauges = Gauges(store)
+        self._shards = [(each, Gauges(each)) for each in (store, *others)]
         self._clock = clock
         self._cache_seconds = cache_seconds
         self._on_outage = on_outage
@@ -91,17 +96,32 @@ class Exporter(Collector):
 
     def _refresh(self) -> None:
         before, outage = self._clock.monotonic(), None
-        try:
-            metrics = self._gauges.read(self._clock.now())
-        except StoreError as error:
-            metrics, outage = [], error
-            self._store.close()
+        has_several = len(self._shards) > 1
+        labels = ["shard"] if has_several else []
+        up = GaugeMetricFamily("kiqcluster_exporter_up", "Whether Redis has answered the latest look", labels=labels)
+        families: dict[str, Metric] = {}
+        for store, gauges in self._shards:
+            try:
+                metrics = gauges.read(self._clock.now())
+            except StoreError as error:
+                metrics, outage = [], error
+                store.close()
+                up.add_metric([store.name] if has_several else [], 0)
+            else:
+                up.add_metric([store.name] if has_several else [], 1)
+            for metric in metrics:
+                if has_several:
+                    _add_label(metric, "shard", store.name)
+                if metric.name in families:
+                    families[metric.name].samples += metric.samples
+                else:
+                    families[metric.name] = metric
         is_up = outage is None
         took = self._clock.monotonic() - before
         self._metrics = [
-            GaugeMetricFamily("kiqcluster_exporter_up", "Whether Redis has answered the latest look", value=is_up),
+            up,
             GaugeMetricFamily("kiqcluster_exporter_look_seconds", "Seconds that the latest look took", value=took),
-            *metrics,
+            *families.values(),
         ]
         if is_up != self._was_up:
             self._was_up = is_up
@@ -110,6 +130,10 @@ class Exporter(Collector):
     def _render(self, form: Format, is_zipped: bool) -> Page:
         body = ENCODERS[form](self._registry)
         return CONTENT_TYPES[form], gzip.compress(body, 5) if is_zipped else body
+
+
+def _add_label(metric: Metric, name: str, value: str) -> None:
+    metric.samples = [sample._replace(labels={**sample.labels, name: value}) for sample in metric.samples]
 
 
 # the server
@@ -199,9 +223,11 @@ def serve(exporter: Exporter, listen: str) -> Server:
 @click.option(
     "--cache", type=DURATION, default=CACHE_SECONDS, help="for which one look at Redis serves every scrape  [5s]"
 )
-@redis_options
-def exporter(store: Store, listen: str, cache: float) -> None:
+@stores_options
+def exporter(stores: list[Store], listen: str, cache: float) -> None:
     """Serve gauges of queues, sets and processes to Prometheus.  One for a fleet is enough.
+
+    With shards, it looks at all of them, and each sample has the label `shard`; --shard means one.
 
     \b
       kiqctl exporter
@@ -212,15 +238,16 @@ def exporter(store: Store, listen: str, cache: float) -> None:
         word = "Redis is back" if outage is None else f"no gauges until Redis is back: {outage}"
         click.echo(f"kiqctl: {word}", err=True)
 
-    server = serve(Exporter(store, SystemClock(), cache, tell), listen)
-    try:
-        store.check()
-    except StoreError as error:
-        if not is_outage(error):  # a password that is wrong now is a slip; later, it may be on its way
-            raise
+    server = serve(Exporter(stores[0], SystemClock(), cache, tell, stores[1:]), listen)
+    for store in stores:
+        try:
+            store.check()
+        except StoreError as error:
+            if not is_outage(error):  # a password that is wrong now is a slip; later, it may be on its way
+                raise
     try:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        click.echo(f"kiqctl: /metrics of {store.address} at {listen}", err=True)
+        click.echo(f"kiqctl: /metrics of {', '.join(store.address for store in stores)} at {listen}", err=True)
         server.serve_forever()
     except KeyboardInterrupt:  # also TERM
         server.server_close()

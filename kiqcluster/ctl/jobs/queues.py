@@ -18,6 +18,7 @@ from kiqcluster.ctl.text.options import (
     confirm,
     json_option,
     redis_options,
+    stores_options,
     yes_option,
 )
 from kiqcluster.ctl.text.rows import WRONG_TYPE, size_and_latency
@@ -35,6 +36,7 @@ COLUMNS = (
     text_column("STATE"),
     text_column("LISTENED TO BY", 14),
 )
+SHARD_COLUMN = text_column("SHARD", 8)  # where there are several
 
 
 @click.group(cls=DefaultListGroup, context_settings=CONTEXT_SETTINGS)
@@ -48,27 +50,37 @@ def queues() -> None:
 
 
 @queues.command("list", context_settings=CONTEXT_SETTINGS)
-@redis_options
+@stores_options
 @json_option
 @click.pass_context
-def list_queues(ctx: click.Context, store: Store, output: Output) -> None:
-    """Show all queues: what waits there, how long, who listens.
+def list_queues(ctx: click.Context, stores: list[Store], output: Output) -> None:
+    """Show all queues, in all shards unless --shard names one: what waits there, how long, who listens.
 
     All: those that were ever pushed to, are paused, or have a listener.  LATENCY is that of the job that is fetched
-    next.  Five round trips, one more per 500 processes.
+    next.  Five round trips for each shard, one more per 500 processes.
 
     \b
       kiqctl queues list
       kiqctl queues list --json
     """
-    by_queue = listeners(store)
-    found = all_queues(store, by_queue)
+    listeners_by_shard = {store.name: listeners(store) for store in stores}
+    found = [(store.name, each) for store in stores for each in all_queues(store, listeners_by_shard[store.name])]
+    has_several = len(stores) > 1
+    columns = (COLUMNS[0], SHARD_COLUMN, *COLUMNS[1:]) if has_several else COLUMNS
     if found:
-        output.table(COLUMNS, [_row(each, by_queue.get(each.name, [])) for each in found], indent=0)
+        rows = [(shard, _row(each, listeners_by_shard[shard].get(each.name, []))) for shard, each in found]
+        output.table(columns, [(row[0], shard, *row[1:]) if has_several else row for shard, row in rows], indent=0)
     else:
         output.info("there are no queues yet")
-    rows = [{**asdict(each), "listeners": by_queue.get(each.name, [])} for each in found]
-    output.document({"queues": rows})
+    documents = [
+        {
+            **asdict(each),
+            "listeners": listeners_by_shard[shard].get(each.name, []),
+            **({"shard": shard} if has_several else {}),
+        }
+        for shard, each in found
+    ]
+    output.document({"queues": documents})
     ctx.exit(ExitCode.STOPPED)
 
 

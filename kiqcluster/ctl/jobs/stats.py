@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
 
 from kiqcluster.api import History, QueueSummary, Stats, parked_count, summaries
-from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, Output, confirm, json_option, redis_options, yes_option
+from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, Output, confirm, json_option, stores_options, yes_option
 from kiqcluster.ctl.text.rows import WRONG_TYPE, size_and_latency
 from kiqcluster.ctl.text.tables import clean, format_number, number_column, text_column
 from kiqcluster.errors import ExitCode, UsageError
@@ -28,6 +29,7 @@ STATS_ATTRIBUTES = {
     "processes": "processes_size",
 }  # as they are called → attribute of Stats
 QUEUE_COLUMNS = (text_column("QUEUE", 12), number_column("SIZE"), number_column("LATENCY"), text_column("STATE"))
+SHARD_COLUMN = text_column("SHARD", 8)  # where there are several
 DAY_COLUMNS = (text_column("DAY"), number_column("PROCESSED"), number_column("FAILED"))
 
 
@@ -43,13 +45,16 @@ DAY_COLUMNS = (text_column("DAY"), number_column("PROCESSED"), number_column("FA
     help="set counters of all time back to 0, instead of showing anything; those by day stay  [both]",
 )
 @yes_option
-@redis_options
+@stores_options
 @json_option
 @click.pass_context
-def stats(ctx: click.Context, store: Store, output: Output, history: int | None, reset: str | None, yes: bool) -> None:
-    """Show counters, queues and how late they are, and the sets.
+def stats(
+    ctx: click.Context, stores: list[Store], output: Output, history: int | None, reset: str | None, yes: bool
+) -> None:
+    """Show counters, queues and how late they are, and the sets; with shards, the sums, and whose queues they are.
 
-    Five round trips, one more per 500 queues and processes, and one for the history.
+    Five round trips for each shard, one more per 500 queues and processes, and one for the history.  --reset is for
+    the default shard, or the one of --shard.
 
     \b
       kiqctl stats
@@ -61,25 +66,30 @@ def stats(ctx: click.Context, store: Store, output: Output, history: int | None,
     if reset is not None and history is not None:
         raise UsageError("--reset shows nothing; leave --history out")
     if reset is not None:
-        _reset(store, output, reset, yes=yes)
+        _reset(stores[0], output, reset, yes=yes)
     else:
-        _show(store, output, history)
+        _show(stores, output, history)
     ctx.exit(ExitCode.STOPPED)
 
 
-def _show(store: Store, output: Output, history: int | None) -> None:
-    totals, queues = Stats(store=store), summaries(store=store)
-    figures = {name: getattr(totals, attribute) for name, attribute in STATS_ATTRIBUTES.items()}
-    figures["parked"] = parked_count(store=store)
-    days = _days(store, history) if history is not None else []
+def _show(stores: list[Store], output: Output, history: int | None) -> None:
+    looks = [_look(store, history) for store in stores]
+    has_several = len(looks) > 1
+    figures = {name: sum(look.figures[name] for look in looks) for name in looks[0].figures}
+    days = [
+        {"day": rows[0]["day"], **{name: sum(row[name] for row in rows) for name in ("processed", "failed")}}
+        for rows in zip(*(look.days for look in looks), strict=True)
+    ]
     shown = {name: value for name, value in figures.items() if value or name != "parked"}
     output.print(f"{name:<10} {format_number(value):>12}" for name, value in shown.items())
-    for key in totals.unreadable:
+    for key in (key for look in looks for key in look.unreadable):
         output.error(f"{clean(key)} is a key of another type than Sidekiq's, so what it should hold counts as 0")
+    queues = [(look.shard, each) for look in looks for each in look.queues]
     if queues:
-        rows = [(q.name, *size_and_latency(q), _state(q)) for q in queues]
+        rows = [(q.name, *([shard] if has_several else []), *size_and_latency(q), _state(q)) for shard, q in queues]
         output.print([""])
-        output.table(QUEUE_COLUMNS, rows, indent=0)
+        columns = (QUEUE_COLUMNS[0], SHARD_COLUMN, *QUEUE_COLUMNS[1:]) if has_several else QUEUE_COLUMNS
+        output.table(columns, rows, indent=0)
     if days:
         output.print([""])
         output.table(
@@ -87,9 +97,29 @@ def _show(store: Store, output: Output, history: int | None) -> None:
             [(day["day"], format_number(day["processed"]), format_number(day["failed"])) for day in days],
             indent=0,
         )
-    output.document(
-        {**figures, "queues": [asdict(each) for each in queues], "history": days, "unreadable": totals.unreadable}
-    )
+    rows_as_json = [{**asdict(each), **({"shard": shard} if has_several else {})} for shard, each in queues]
+    unreadable = [key for look in looks for key in look.unreadable]
+    parts = {"shards": {look.shard: look.figures for look in looks}} if has_several else {}
+    output.document({**figures, "queues": rows_as_json, "history": days, "unreadable": unreadable, **parts})
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one shard has."""
+
+    shard: str
+    figures: dict[str, int]
+    queues: list[QueueSummary]
+    days: list[dict[str, Any]]
+    unreadable: Sequence[str]
+
+
+def _look(store: Store, history: int | None) -> Look:
+    totals, queues = Stats(store=store), summaries(store=store)
+    figures = {name: getattr(totals, attribute) for name, attribute in STATS_ATTRIBUTES.items()}
+    figures["parked"] = parked_count(store=store)
+    days = _days(store, history) if history is not None else []
+    return Look(store.name, figures, list(queues), days, totals.unreadable)
 
 
 def _state(queue: QueueSummary) -> str:

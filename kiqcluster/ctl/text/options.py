@@ -43,6 +43,7 @@ __all__ = [
     "redis_options",
     "socket_option",
     "store_options",
+    "stores_options",
     "timeout_option",
     "transport_options",
     "yes_option",
@@ -199,6 +200,24 @@ def store_options(function: F, names: frozenset[str]) -> F:
         store = _store_of(config, redis, shard)
         with using_setup(Setup(config=config, store=store)):  # for what the api asks the configuration
             return function(*arguments, store=store, **options)
+
+    return address_options(run)  # type: ignore[return-value]  # as above
+
+
+def stores_options(function: F) -> F:
+    """Add the same for a command about all shards; it is given `stores`, the default one first, or that of --shard."""
+
+    @functools.wraps(function)
+    def run(
+        *arguments: Any,
+        redis: str | None,
+        config_file: str | None,
+        environment: str | None,
+        shard: str | None,
+        **options: Any,
+    ) -> Any:
+        stores = open_stores(redis, config_file, environment, shard)
+        return function(*arguments, stores=stores, **options)
 
     return address_options(run)  # type: ignore[return-value]  # as above
 

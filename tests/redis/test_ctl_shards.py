@@ -1,0 +1,118 @@
+"""Views over all shards: kiqctl stats, queues and ps, the exporter, and the shards of the api."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kiqcluster import api
+from kiqcluster.ctl.exporter.exporter import Exporter
+from kiqcluster.errors import StoreError
+from kiqcluster.process.clock import SystemClock
+from kiqcluster.process.config import Config
+from kiqcluster.process.runtime import Setup, using_setup
+from kiqcluster.store import Store
+from kiqcluster.store.shards import parse_shards
+from tests.fake_supervisor import publish
+from tests.kit import RedisServer
+from tests.redis.kiqctl import Kiqctl
+from tests.stored_jobs import NOW, add_entries, job, push_payloads
+
+
+@pytest.fixture
+def eu(own_server: RedisServer) -> Iterator[Store]:
+    store = Store(own_server.url, name="eu")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def flags(store: Store, eu: Store, own_server: RedisServer, tmp_path: Path) -> tuple[str, ...]:
+    (tmp_path / "kiqcluster.toml").write_text(f'[shards.eu]\nredis = "{own_server.url}"')
+    for each, queue, count in ((store, "near", 2), (eu, "far", 3)):
+        push_payloads(each, [job(number, queue=queue) for number in range(count)], queue)
+        add_entries(each, "retry", (NOW, job(9)))
+        each.call("SET", "stat:processed", 10 * count)
+        publish(each, f"{queue}-1:7:a")
+    return "-C", str(tmp_path / "kiqcluster.toml")
+
+
+def test_stats_sums_up_all_shards(kiqctl: Kiqctl, flags: tuple[str, ...]) -> None:
+    whole, part = kiqctl.ask("stats", "--history", "1", *flags), kiqctl.ask("stats", "--shard", "eu", *flags)
+
+    names = ("processed", "enqueued", "retries", "processes")
+    assert [whole[name] for name in names] == [50, 5, 2, 2]
+    assert [part[name] for name in names] == [30, 3, 1, 1]
+    assert [whole["shards"][shard]["enqueued"] for shard in ("default", "eu")] == [2, 3]
+    assert {(each["name"], each["shard"]) for each in whole["queues"]} == {("near", "default"), ("far", "eu")}
+    assert ("shards" in part, len(whole["history"])) == (False, 1)
+
+
+def test_queues_lists_those_of_all_shards(kiqctl: Kiqctl, flags: tuple[str, ...]) -> None:
+    rows = kiqctl.ask("queues", *flags)["queues"]
+
+    assert {(each["name"], each["shard"], each["size"]) for each in rows if each["size"]} == {
+        ("near", "default", 2), ("far", "eu", 3),
+    }  # fmt: skip
+    assert re.search(r"^far +eu +3", kiqctl("queues", *flags).stdout, re.MULTILINE)
+    assert "shard" not in kiqctl.ask("queues", "--shard", "default", *flags)["queues"][0]
+
+
+def test_ps_shows_the_processes_of_all_shards(kiqctl: Kiqctl, flags: tuple[str, ...]) -> None:
+    shown = kiqctl("ps", *flags).stdout
+
+    assert ("near-1:7" in shown, "far-1:7" in shown) == (True, True)
+    assert "near-1:7" not in kiqctl("ps", "--shard", "eu", *flags).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--shard", "us"], "there is no shard 'us'; there is eu"),
+        (["--shard", "eu", "--redis", "redis://127.0.0.1:1/0"], "give one of them"),
+    ],
+)
+def test_a_shard_that_cannot_be_meant_is_exit_2(
+    kiqctl: Kiqctl, flags: tuple[str, ...], words: list[str], problem: str
+) -> None:
+    assert problem in kiqctl.ask("retries", *words, *flags, code=2)["error"]
+
+
+@pytest.mark.usefixtures("flags")
+def test_the_exporter_labels_samples_by_shard_and_survives_the_outage_of_one(
+    store: Store, eu: Store, own_server: RedisServer
+) -> None:
+    outages: list[StoreError | None] = []
+    clock = SystemClock()
+    exporter = Exporter(store, clock, 0.0, outages.append, [eu])
+    before = exporter.page("", "")[1].decode()
+    own_server.kill()
+
+    after = exporter.page("", "")[1].decode()
+
+    assert 'sidekiq_queue_size{name="near",shard="default"} 2.0' in before
+    assert 'sidekiq_queue_size{name="far",shard="eu"} 3.0' in before
+    assert before.count("# TYPE sidekiq_jobs_retry_size gauge") == 1
+    assert 'sidekiq_queue_size{name="near",shard="default"} 2.0' in after
+    assert 'kiqcluster_exporter_up{shard="default"} 1.0' in after
+    assert 'kiqcluster_exporter_up{shard="eu"} 0.0' in after
+    assert ('shard="eu"} 3.0' in after, len(outages)) == (False, 1)
+
+
+def test_one_shard_has_no_label(store: Store) -> None:
+    page = Exporter(store, SystemClock(), 0.0, lambda _: None).page("", "")[1].decode()
+
+    assert "kiqcluster_exporter_up 1.0" in page
+    assert "shard=" not in page
+
+
+@pytest.mark.usefixtures("flags")
+def test_the_api_walks_over_all_shards(store: Store, own_server: RedisServer) -> None:
+    config = Config(shards=parse_shards({"eu": own_server.url}))
+    with using_setup(Setup(config=config, store=store)):
+        found = [(shard.name, queue.name, len(queue)) for shard in api.shards() for queue in api.Queue.all(store=shard)]
+
+    assert found == [("default", "near", 2), ("eu", "far", 3)]

@@ -9,6 +9,7 @@ from kiqcluster.client.client import Client
 from kiqcluster.errors import Interrupted, KiqError, RetryError
 from kiqcluster.features.context import application_context, current_context
 from kiqcluster.job import DISCARD, KILL, Job, job
+from kiqcluster.process.logs.job_logger import JobLogger, job_logger
 from kiqcluster.process.runtime import JobContext, Push, Run, allow_unrouted, current_job, current_setup
 from kiqcluster.process.version import __version__
 from kiqcluster.sidekiq.outcome import Outcome
@@ -21,6 +22,7 @@ __all__ = [
     "Interrupted",
     "Job",
     "JobContext",
+    "JobLogger",
     "KiqError",
     "Outcome",
     "Push",
@@ -37,6 +39,7 @@ __all__ = [
     "death_handler",
     "error_handler",
     "job",
+    "job_logger",
     "limits",
     "on",
     "policies",

@@ -392,6 +392,8 @@ def define(
     _check_signature(name, signature, target, () if is_active_job else BY_KEYWORD)
     queue = queue_for(name, checked)
     wire = {key: value for key, value in checked.items() if OPTIONS[key].on_wire and key != "queue"}
+    if "loggable_arguments" in checked:
+        checked["loggable_arguments"] = _places(name, signature, checked["loggable_arguments"])
     definition = Definition(
         name=name,
         queue=queue,
@@ -408,6 +410,19 @@ def define(
         definition = definition.with_envelope()
     current_registry().add(definition)
     return definition
+
+
+def _places(name: str, signature: inspect.Signature, arguments: Iterable[int | str]) -> frozenset[int]:
+    """Return the positions of arguments that are named or numbered.  Raises JobDefinitionError for an unknown name."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [each.name for each in signature.parameters.values() if each.kind in kinds]
+    for argument in arguments:
+        if isinstance(argument, str) and argument not in names:
+            raise JobDefinitionError(
+                f"{name}: loggable_arguments names {argument!r}, which has no position; the parameters with one are "
+                f"{', '.join(names) or 'none'}, and others have a number"
+            )
+    return frozenset(names.index(each) if isinstance(each, str) else each for each in arguments)
 
 
 def queue_for(name: str, options: Mapping[str, Any]) -> str:

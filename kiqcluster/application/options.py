@@ -106,6 +106,7 @@ class JobOptions(PushOptions, total=False):
     external_dependencies: bool
     has_external_dependencies: bool
     big_payload: bool
+    loggable_arguments: Sequence[int | str]
     weight: int
     idempotent: bool
     data_consistency: Literal["always", "sticky", "delayed"]
@@ -184,6 +185,10 @@ def _is_ttl(value: Any) -> bool:
     return _is_number(value) and 1 <= value <= MAX_TTL_SECONDS
 
 
+def _are_places(value: Any) -> bool:
+    return isinstance(value, list | tuple | frozenset) and all(_is_number(each) or _is_text(each) for each in value)
+
+
 OPTIONS: dict[str, Option] = {
     option.name: option
     for option in (
@@ -221,6 +226,7 @@ OPTIONS: dict[str, Option] = {
             "always, sticky or delayed",
             on_wire=False,
         ),
+        Option("loggable_arguments", _are_places, "positions (from 0) or names of parameters", on_wire=False),
         Option("big_payload", lambda value: isinstance(value, bool), "True or False", on_wire=False),
         Option(
             "max_retries_after_interruption",

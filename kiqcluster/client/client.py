@@ -44,6 +44,7 @@ from kiqcluster.sidekiq.active_job import unwrapped
 from kiqcluster.sidekiq.payload import (
     ENCRYPT,
     MALFORMED,
+    SCHEDULED_AT,
     Jid,
     Stencil,
     are_plain,
@@ -183,7 +184,10 @@ class Client:
             lists = _each(lists, envelop)
         options = with_context(options)
         jobs: Sequence[Ready | None] | None = None
-        if not current_stacks().client_of(definition) and options.keys().isdisjoint((expiry.EXPIRES_IN, ENCRYPT)):
+        is_marked = not options.keys().isdisjoint((expiry.EXPIRES_IN, ENCRYPT)) or (
+            at is not None and self._tells_due_times()
+        )
+        if not current_stacks().client_of(definition) and not is_marked:
             jobs = self._prepare_alike(name, options, lists, times, definition)
         if jobs is None:
             jobs = _each(
@@ -258,6 +262,8 @@ class Client:
             push.payload["enqueued_at"] = stamp(self._clock.now())
         elif push.at is not due:  # middleware has changed the time
             push.at = due_at(push.at, self._clock.now())
+        if push.at is not None and self._tells_due_times():
+            push.payload[SCHEDULED_AT] = stamp(push.at)
         if expiry.EXPIRES_IN in push.payload:
             expiry.mark(push)
         payload = push.payload
@@ -270,6 +276,10 @@ class Client:
         if len(encoded) >= MIN_LIMITED_BYTES:
             encoded = self._limited(name, encoded, definition)
         return Ready(push.payload["jid"], push.queue, push.at, encoded, tuple(push.rows))
+
+    def _tells_due_times(self) -> bool:
+        """Return whether scheduled jobs carry their due time, for the log."""
+        return self._setup.current_config().job_log == "full"
 
     def _limited(self, name: str, encoded: bytes, definition: Definition | None) -> bytes:
         """Return a payload with compressed arguments if that is due.  Raises InvalidPush, ExceedLimitError."""

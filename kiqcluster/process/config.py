@@ -41,6 +41,7 @@ STOP_GRACE_SECONDS = 10.0  # seconds beyond `timeout` after which the supervisor
 MAX_PORT = 65_535
 NO_LIMIT = -1  # of interruptions, as in GitLab
 LOG_FORMATS, LOG_LEVELS = ("auto", "pretty", "json"), ("debug", "info", "warning", "error")
+JOB_LOGS = ("off", "done", "full")
 ARGUMENT_MODES = ("raise", "warn", "off")
 SIZE_LIMITER_MODES = ("track", "compress", "raise")
 MIN_LIMITED_BYTES = 1_000  # least value of the size limiter's settings, so that small payloads need not be looked at
@@ -87,6 +88,7 @@ class CodeSettings(TypedDict, total=False):
     dead_max_jobs: int
     dead_timeout: float
     average_scheduled_poll_interval: float
+    job_log: Literal["off", "done", "full"]
     strict_args: Literal["raise", "warn", "off"]
     ruby_json: Literal["2.6", "2.12"]
     size_limiter_mode: Literal["track", "compress", "raise"]
@@ -166,6 +168,12 @@ class Config:
     )
     log_format: str = setting("auto", "auto (json unless a terminal reads it), pretty or json", metavar="FORMAT")
     log_level: str = setting("info", "debug, info, warning or error", metavar="LEVEL")
+    job_log: str = setting(
+        "done",
+        "lines of jobs: done (one at the end), full (also at the start, with all fields) or off (failures only)",
+        metavar="WORD",
+        in_code=True,
+    )
     boot_timeout: float = setting(60.0, "seconds that a child may take to become ready", flag=False)
     bake_time: float = setting(
         5.0, "seconds that a worker of a roll must have lived before the next slot's turn; 0 = none", flag=False
@@ -366,6 +374,7 @@ def _choices(config: Config) -> tuple[tuple[bool, str], ...]:
     return (
         (config.log_format in LOG_FORMATS, f"log_format is one of {', '.join(LOG_FORMATS)}"),
         (config.log_level in LOG_LEVELS, f"log_level is one of {', '.join(LOG_LEVELS)}"),
+        (config.job_log in JOB_LOGS, f"job_log is one of {', '.join(JOB_LOGS)}"),
         (
             config.size_limiter_mode in SIZE_LIMITER_MODES,
             f"size_limiter_mode is one of {', '.join(SIZE_LIMITER_MODES)}",

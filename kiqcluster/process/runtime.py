@@ -59,6 +59,7 @@ DeathHandler = Callable[[Payload, Exception], object]
 LOGGER = logging.getLogger("kiqcluster")
 CONTEXTS_WITH_EVENTS = frozenset({"job", "malformed payload"})  # contexts whose errors have an event of their own
 DEFAULT_KEYS = Keys()
+MAX_EXTRAS = 100  # fields that a job adds to its last line
 E = TypeVar("E", bound=ErrorHandler)
 D = TypeVar("D", bound=DeathHandler)
 
@@ -94,6 +95,7 @@ class JobContext:
     is_asked_to_stop: bool = False
     passed_on: Mapping[str, JSON] | None = field(default=None, repr=False)  # kept by features/context
     time_limit: TimeLimit | None = None
+    extras: dict[str, Any] | None = field(default=None, repr=False)  # of log_extra_metadata_on_done
 
     @property
     def jid(self) -> str:
@@ -135,6 +137,15 @@ class JobContext:
     def fenced(self) -> bool:
         """Whether others may run this job now: its worker was recovered, or could not reach Redis for too long."""
         return self._is_fenced(self._identity)
+
+    def log_extra_metadata_on_done(self, key: str, value: Any) -> None:
+        """Add a field to the line that says how the job ended: `extra.<class>.<key>`; 100 at most, later ones not.
+
+        value: as for the field of any line.  The name is GitLab's.
+        """
+        extras = self.extras = {} if self.extras is None else self.extras
+        if key in extras or len(extras) < MAX_EXTRAS:
+            extras[str(key)] = value
 
     @property
     def seconds_left(self) -> float | None:
@@ -415,6 +426,7 @@ class Runtime:
     events: Events
     clock: Clock = field(default_factory=SystemClock)
     rng: Random = field(default_factory=Random)
+    slot: int | None = None  # of this worker; None outside of a cluster
 
     def trouble(self, service: str, error: Exception) -> None:
         """Report an error of a service, except an outage of Redis, which the fetch reports once."""

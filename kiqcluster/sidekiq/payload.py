@@ -39,6 +39,7 @@ __all__ = [
     "MAX_EPOCH_SECONDS",
     "MAX_NESTING",
     "META",
+    "SCHEDULED_AT",
     "VERSION",
     "WRAPPERS",
     "Jid",
@@ -76,6 +77,7 @@ VERSION = "version"  # key of the version of the arguments (GitLab)
 ENCRYPT = "encrypt"  # key of jobs whose last argument is a secret (Sidekiq Enterprise)
 IDEMPOTENCY_KEY = "idempotency_key"  # names the lock of a deduplicated job (GitLab's)
 CORRELATION_ID, META = "correlation_id", "meta."  # keys of the context (GitLab's): of a request; before other facts
+SCHEDULED_AT = "scheduled_at"  # key of the due time of a scheduled job, for the log (GitLab's)
 LOCALE, CATTR = "locale", "cattr"  # keys of Sidekiq's middleware for I18n and CurrentAttributes; also cattr_1, …
 MALFORMED = "kiq_malformed"  # key of the values that a Ruby page cannot show
 MAX_BACKTRACE_BYTES = 10_000_000  # of an unpacked backtrace: any process may have stored it

@@ -200,7 +200,7 @@ class Child:
         setup.store, setup.shards = Store(config.known_redis()), {}
         levels = (definition.options.get("log_level") for definition in current_registry())
         log.adopt_root(level for level in levels if level is not None)
-        return Runtime(config, setup.shard(spec.group.shard), setup, self._events, self._clock, rng)
+        return Runtime(config, setup.shard(spec.group.shard), setup, self._events, self._clock, rng, spec.slot)
 
     def _own_descriptors(self) -> Descriptors:
         main = (self._channel.fileno(), *self._inbox.descriptors())

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kiqcluster import application_context
 from kiqcluster.store import Store
 from tests.kit import TIMEOUT_SECONDS, wait_until
 from tests.process.unread import unread_cluster
@@ -128,3 +129,54 @@ def test_a_log_that_nobody_reads_stops_no_job_and_what_is_dropped_is_counted(sta
     assert dropped > 0
     # Of the few other lines that the worker writes meanwhile some may be dropped, and counted, as well.
     assert MANY_JOBS <= len(written) + dropped <= MANY_JOBS + MAX_OTHER_LINES
+
+
+def test_full_lines_have_gitlabs_fields_and_a_job_logger_sees_every_run(stage: Stage) -> None:
+    source = """
+        import logging
+        from kiqcluster import current_job, job, job_logger
+
+        @job(loggable_arguments=["path"], retry=0)
+        def resize(path, width, token):
+            current_job().log_extra_metadata_on_done("pixels", width * width)
+            if not width:
+                raise ValueError("no width")
+
+        @job_logger
+        class Lines:
+            def prepare(self, item, proceed):
+                proceed()
+
+            def call(self, item, queue, proceed):
+                try:
+                    proceed()
+                finally:
+                    logging.getLogger("app").info("%s of %s", item["class"], queue)
+    """
+    cluster = stage.run_cluster("default", "-c", "1", app=stage.write_application(source), KIQ_JOB_LOG="full")
+    cluster.wait_ready()
+
+    with application_context(correlation_id="r-1", user="ann"):
+        done = stage.push("resize", "a.png", 20, "secret")
+    failed = stage.push("resize", "b.png", 0, "secret")
+    cluster.wait_for("job_failed", jid=failed)
+
+    lines = [json.loads(line) for line in cluster.lines]
+    of_done, of_failed = ([line for line in lines if line.get("ctx", {}).get("jid") == jid] for jid in (done, failed))
+    assert [line.get("job_status", line["msg"]) for line in of_done] == ["start", "resize of default", "done"]
+    assert [line.get("job_status", line["msg"]) for line in of_failed] == ["start", "resize of default", "fail"]
+    first, _, last = of_done
+    expected = {
+        "event": "job_done",
+        "args": ["a.png", 20, "[FILTERED]"],
+        "retry": 25,
+        "correlation_id": "r-1",
+        "meta.user": "ann",
+        "worker_id": "sidekiq_0",
+        "extra.resize.pixels": 400,
+        "enqueued_at": first["enqueued_at"],
+    }
+    assert {key: last.get(key) for key in expected} == expected
+    assert 0 <= last["scheduling_latency_s"] < TIMEOUT_SECONDS
+    assert of_failed[2]["error_class"] == "ValueError"
+    assert "secret" not in "".join(cluster.lines)

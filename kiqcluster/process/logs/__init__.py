@@ -1,7 +1,8 @@
 """Log lines.
 
 Read in this order:
-log        log lines from events and from logging, in two formats; the level of a job
-wording    level and text of each event
-handlers   the output of lines, with a reader that is slow or gone
+log          log lines from events and from logging, in two formats; the level of a job
+wording      level and text of each event
+handlers     the output of lines, with a reader that is slow or gone
+job_logger   a class of the application around every run, as Sidekiq's job_logger
 """

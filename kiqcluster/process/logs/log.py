@@ -31,6 +31,7 @@ __all__ = [
     "Shortcut",
     "adopt_root",
     "configure",
+    "iso_time",
     "tid",
     "word_events",
 ]
@@ -91,7 +92,7 @@ class PrettyFormatter(logging.Formatter):
         pid = os.getpid()
         start, end = (f"\x1b[{self.COLOURS[logging.INFO]}m", "\x1b[0m") if self._coloured else ("", "")
         return [
-            f"{start}{_time(ended)} {pid} info [{_shown(name)} {_shown(jid)}] done in {elapsed:.3f} s{end}"
+            f"{start}{iso_time(ended)} {pid} info [{_shown(name)} {_shown(jid)}] done in {elapsed:.3f} s{end}"
             for ended, _, jid, name, _, elapsed, _ in lines
         ]
 
@@ -122,7 +123,8 @@ class JsonFormatter(logging.Formatter):
         """Return the lines that `format` would return for job_done, for many jobs; `elapsed` to the microsecond."""
         pid = os.getpid()
         return [
-            f'{{"ts":"{_time(ended)}","pid":{pid},"tid":"{tid(thread)}","lvl":"INFO","msg":"done in {elapsed:.3f} s",'
+            f'{{"ts":"{iso_time(ended)}","pid":{pid},"tid":"{tid(thread)}","lvl":"INFO",'
+            f'"msg":"done in {elapsed:.3f} s",'
             f'"ctx":{{"jid":{_quoted(_word(jid))},{_kind(name, queue)}}},{_correlation(request)}'
             f'"event":"job_done","elapsed":{elapsed:.6f}}}'
             for ended, thread, jid, name, queue, elapsed, request in lines
@@ -236,10 +238,11 @@ def _without_fields(message: str, fields: Fields) -> str:
 
 
 def _timestamp(record: logging.LogRecord) -> str:
-    return _time(record.created)
+    return iso_time(record.created)
 
 
-def _time(now: float) -> str:
+def iso_time(now: float) -> str:
+    """Return an epoch second as lines show it: UTC, with milliseconds."""
     return _instant(int(now * 1_000))
 
 

@@ -89,9 +89,12 @@ WORDING: dict[str, tuple[int, str]] = {
     "threads": (logging.INFO, "threads of this process:\n{stacks}"),
     "unknown_signal": (logging.WARNING, "{signal}: a worker does nothing on it; its supervisor does"),
     # jobs
+    "job_start": (logging.INFO, "start"),
     "job_done": (logging.INFO, "done in {elapsed:.3f} s"),
     "job_failed": (logging.WARNING, "{outcome}{detail}: {error} (ran {elapsed:.3f} s)"),
     "job_dropped": (logging.INFO, "not run, dropped: {reason}"),
+    "job_deferred": (logging.INFO, "put off for {seconds:.3f} s: {reason}"),
+    "job_parked": (logging.INFO, "not run, parked until {limit} has a place"),
     "job_interrupted": (logging.INFO, "gave way after {elapsed:.3f} s; it runs again"),
     "job_overdue": (
         logging.WARNING,

@@ -13,5 +13,6 @@ decision     how a run ended → outcome; pure
 timed_out    units of a process that was killed because they ran too long
 retry        what a failure writes into the payload, and when the job is tried again
 job_log      the lines of jobs that have ended
+job_lines    the fields of all lines of a job, where job_log is full
 overflow     what a full dead set drops
 """

@@ -248,8 +248,10 @@ class Execution:
     # 3. run
 
     def _run(self, run: JobRun, payload: Payload, definition: Definition) -> Outcome:
-        generation = Forks.generation
+        generation, lines = Forks.generation, self._report.lines
         try:
+            if lines is not None and run.context is not None:
+                lines.take(run.context, definition)
             arguments = payload["args"]
             is_misfit = not definition.fewest <= len(arguments) <= definition.most
             if is_misfit and not is_newer(payload, definition) and (misfit := definition.fits(arguments)):
@@ -259,6 +261,8 @@ class Execution:
             if definition.has_timeout and run.context is not None:
                 token = run.unit.token
                 timeouts.begin(run.context, definition, self._clock.monotonic, lambda each: self._on_limit(token, each))
+            if lines is not None:
+                lines.start()
             instance, perform = definition.prepare()
             if not self._setup.server_middleware.stack:
                 perform(*(self._opened(payload) if KEY_VERSION in payload else arguments))
@@ -294,7 +298,7 @@ class Execution:
             return REQUEUE if is_stale else None  # it may have stood still since the answer, as above
         outcome = self._deferred(run, payload, definition, verdict)
         if isinstance(outcome, Dropped) and verdict is not None:
-            self._runtime.events.emit("job_dropped", reason=verdict.reason)
+            self._report.emit("job_dropped", reason=verdict.reason)
         tally = self._report.tally(definition.name, unit.queue)
         if isinstance(outcome, Parked):
             tally.count("parked")

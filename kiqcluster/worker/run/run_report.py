@@ -13,12 +13,13 @@ from collections.abc import Callable
 from kiqcluster.application.registry import Registry
 from kiqcluster.errors import CannotRun, RetryError
 from kiqcluster.process.metrics import JobMetrics
-from kiqcluster.process.runtime import Runtime
+from kiqcluster.process.runtime import Runtime, current_job
 from kiqcluster.process.tallies import MIN_CPU_MEASURED_SECONDS, Tallies, Tally
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Interrupted, Outcome, Retry
 from kiqcluster.sidekiq.payload import Payload, seconds
 from kiqcluster.worker.run import retry
 from kiqcluster.worker.run.decision import DONE
+from kiqcluster.worker.run.job_lines import JobLines, extra_fields
 from kiqcluster.worker.run.job_run import JobRun
 
 __all__ = ["UNREGISTERED", "LogDone", "OnDue", "RunReport"]
@@ -33,19 +34,24 @@ class RunReport:
     """log_done: logs job_done, instead of an event; called within the job's context.
 
     on_due: called with an outcome whose job becomes due again.  cpu_due: monotonic seconds from which on the CPU time
-    that was read last is too old to begin a run with.
+    that was read last is too old to begin a run with.  emit: says an event about a job.  lines: the fields of jobs in
+    their lines, None unless `job_log` is full.
     """
 
     def __init__(
         self, runtime: Runtime, registry: Registry, metrics: JobMetrics, log_done: LogDone | None, on_due: OnDue
     ) -> None:
-        self._events = runtime.events
+        is_full = runtime.config.job_log == "full"
+        self.lines = JobLines(runtime) if is_full else None
+        self.emit = runtime.events.emit if self.lines is None else self.lines.emit
         self._clock = runtime.clock
         self._registry = registry
         self._metrics = metrics
         self._tallies = metrics.tallies()
         self._stop_tallies: Tallies | None = None
-        self._log_done = (log_done or self._emit_done) if runtime.events.is_heard("job_done") else None
+        done = self._emit_done if log_done is None or is_full else log_done
+        is_wanted = runtime.config.job_log != "off" and runtime.events.is_heard("job_done")
+        self._log_done = done if is_wanted else None
         self._on_due = on_due
         self._cpu = 0.0  # this thread's CPU seconds, as last read
         self.cpu_due = 0.0
@@ -57,19 +63,24 @@ class RunReport:
     def conclude(self, run: JobRun, name: str, payload: Payload, outcome: Outcome) -> None:
         """Log and count what became of a unit."""
         elapsed, queue = run.seconds, run.unit.queue
+        used = None if elapsed < MIN_CPU_MEASURED_SECONDS else self._read_cpu(elapsed)
+        if self.lines is not None:
+            self.lines.used = used
         if outcome is DONE or type(outcome) is Done:
             if self._log_done is not None:
-                self._log_done(payload, name, queue, elapsed)
+                log_done = self._emit_done if run.context is not None and run.context.extras else self._log_done
+                log_done(payload, name, queue, elapsed)
         elif run.failure is not None:
             detail = f", in {outcome.at - self._clock.now():.0f} s" if isinstance(outcome, Retry) else ""
             self.log_failed(OUTCOME_WORDS[type(outcome)], run.failure, elapsed, detail)
         elif type(outcome) is Interrupted:
-            self._events.emit("job_interrupted", elapsed=elapsed)
+            self.emit("job_interrupted", elapsed=elapsed, **extra_fields(run.context))
+        elif self.lines is not None:
+            self.lines.put_off(outcome)
         if isinstance(outcome, Retry | Deferred):
             self._on_due(outcome)
         enqueued_at = seconds(payload.get("enqueued_at"))
         waited = None if enqueued_at is None else self._clock.now() - elapsed - enqueued_at
-        used = None if elapsed < MIN_CPU_MEASURED_SECONDS else self._read_cpu(elapsed)
         tally = self.tally(name, queue)
         tally.add(outcome, elapsed, waited, was_retried="retry_count" in payload, used=used)
         if run.context is not None and run.context.time_limit is not None and run.context.timed_out:
@@ -85,13 +96,16 @@ class RunReport:
         return min(self._cpu - before, elapsed)
 
     def _emit_done(self, _payload: Payload, _name: str, _queue: str, elapsed: float) -> None:
-        self._events.emit("job_done", elapsed=elapsed)
+        self.emit("job_done", elapsed=elapsed, **extra_fields(current_job()))
 
     def log_failed(self, outcome: str, error: BaseException, elapsed: float = 0.0, detail: str = "") -> None:
         described = retry.describe_error(error)
         trace = "" if isinstance(error, CannotRun | RetryError) else retry.trace(error)
         text = f"{described['error_class']}: {described['error_message']}"
-        self._events.emit("job_failed", outcome=outcome, detail=detail, elapsed=elapsed, error=text, traceback=trace)
+        fields = extra_fields(current_job())
+        if self.lines is not None:
+            fields = {**described, **fields}
+        self.emit("job_failed", outcome=outcome, detail=detail, elapsed=elapsed, error=text, traceback=trace, **fields)
 
     def conclude_timed_out(self, run: JobRun, payload: Payload, outcome: Outcome, reason: BaseException) -> None:
         """Log and count a unit that was ended by its `timeout_hard`, in another thread than its own."""

@@ -41,7 +41,7 @@ JID = "a" * 24
 class Worker:
     """An execution and what it said: to error handlers, to death handlers, as events, as metrics."""
 
-    def __init__(self, setup: Setup, registry: Registry) -> None:
+    def __init__(self, setup: Setup, registry: Registry, config: Config | None = None, slot: int | None = None) -> None:
         self.setup = setup
         self.clock = ManualClock()
         self.stopping = threading.Event()
@@ -53,7 +53,7 @@ class Worker:
         events = Events()
         events.listen(lambda event, fields: self.events.append((event, fields)))
         self.metrics = JobMetrics(1, list)
-        runtime = Runtime(Config(), setup.current_store(), setup, events, self.clock, Random(1))
+        runtime = Runtime(config or Config(), setup.current_store(), setup, events, self.clock, Random(1), slot)
         self._parts = (runtime, registry, self.metrics, self.stopping)
         self.verdict: BeginVerdict | StoreError = GO
         self.asked: list[Sequence[Effect]] = []

@@ -1,0 +1,171 @@
+"""JobLines: GitLab's fields in the log lines of jobs, and a line at their start, where `job_log` is full.
+
+Runs in: processor threads; each has one.
+1. take      a unit is about to begin, or to be put off
+2. start     the line job_start
+3. emit      an event of the execution, with the fields of the job that runs
+4. put_off   the line of a job that was deferred or parked, if no other line has said so
+
+Arguments are filtered: numbers are shown, and what the class declares (`loggable_arguments`).
+Price: two lines and their fields, in the job's thread; nothing where `job_log` is something else.
+Source: GitLab's sidekiq_logging (reference of fields: docs/logs.md).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from kiqcluster.application.registry import ENVELOPE, Definition
+from kiqcluster.process.events import Fields
+from kiqcluster.process.logs.log import iso_time
+from kiqcluster.process.runtime import JobContext, Runtime, current_job
+from kiqcluster.sidekiq import ruby_json
+from kiqcluster.sidekiq.active_job import unwrapped
+from kiqcluster.sidekiq.encryption import KEY_VERSION
+from kiqcluster.sidekiq.outcome import Deferred, Outcome, Parked
+from kiqcluster.sidekiq.payload import ENCRYPT, META, SCHEDULED_AT, Payload, seconds
+from kiqcluster.sidekiq.ruby_json import JSON
+
+__all__ = ["JobLines", "extra_fields", "shown_arguments"]
+
+FILTERED, ELLIPSIS = "[FILTERED]", "..."
+MAX_ARGUMENT_BYTES = 10_240  # of all arguments that a line shows
+DIGITS = 6  # of seconds
+TIMES = ("created_at", "enqueued_at", SCHEDULED_AT)
+AS_THEY_ARE = ("retry_count", "version", "interrupted_count", "deferred_count", "idempotency_key", "tags", "bid")
+STATUS_OF_EVENT = {
+    "job_start": "start",
+    "job_done": "done",
+    "job_failed": "fail",
+    "job_interrupted": "interrupted",
+    "job_dropped": "dropped",
+    "job_deferred": "deferred",
+    "job_parked": "concurrency_limit",
+}
+# Keys of jobs that have run or waited before: their time in the schedule is not that of this run.
+NOT_FIRST = frozenset({"retry_count", "deferred_count", "interrupted_count"})
+
+
+class JobLines:
+    """Says what happens to the jobs of one thread."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._events = runtime.events
+        self._clock = runtime.clock
+        self._max_retries = runtime.config.max_retries
+        self._worker = {} if runtime.slot is None else {"worker_id": f"sidekiq_{runtime.slot}"}
+        self._job: JobContext | None = None  # the last one that was taken
+        self._fields: Fields = {}  # of all its lines
+        self._has_begun = False
+        self._is_ended = False  # whether its last line was written
+        self.used: float | None = None  # CPU seconds of its run; None where it was too short to measure
+
+    def take(self, job: JobContext, definition: Definition | None) -> None:
+        """Take note of the job whose lines come next."""
+        self._job, self._has_begun, self._is_ended, self.used = job, False, False, None
+        self._fields = {**self._fields_of(job.payload, definition), **self._worker}
+
+    def start(self) -> None:
+        """Say that the job begins now."""
+        self.emit("job_start")
+        self._has_begun, self._is_ended = True, False
+
+    def emit(self, event: str, **fields: Any) -> None:
+        """Emit an event; within a job, with its fields.  An event's own fields come first."""
+        job = current_job()
+        if job is None:  # by the main thread, about a job of another one
+            self._events.emit(event, **fields)
+            return
+        if job is not self._job:
+            self.take(job, None)
+        status = "deferred" if fields.get("outcome") == "deferred" else STATUS_OF_EVENT[event]
+        self._is_ended = True
+        self._events.emit(event, **fields, job_status=status, **self._fields, **self._end(event, fields))
+
+    def put_off(self, outcome: Outcome) -> None:
+        """Say of a job that was deferred or parked why."""
+        if self._is_ended:
+            return
+        if isinstance(outcome, Deferred):
+            reason = ruby_json.decode(outcome.payload).get("deferred_by") or "it gave way"
+            self.emit("job_deferred", reason=str(reason), seconds=round(outcome.at - self._clock.now(), DIGITS))
+        elif isinstance(outcome, Parked):
+            self.emit("job_parked", limit=outcome.name or outcome.key)
+
+    def _end(self, event: str, fields: Fields) -> Fields:
+        """Return the fields of a job's last line."""
+        if event == "job_start":
+            return {}
+        now = self._clock.now()
+        end: Fields = {"completed_at": iso_time(now)}
+        if self._has_begun and "elapsed" in fields:
+            end["duration_s"] = round(fields["elapsed"], DIGITS)
+            if self.used is not None:
+                end["cpu_s"] = round(self.used, DIGITS)
+        return end
+
+    def _fields_of(self, payload: Payload, definition: Definition | None) -> Fields:
+        now = self._clock.now()
+        fields: Fields = {
+            "args": shown_arguments(payload, definition),
+            "job_size_bytes": len(ruby_json.encode(payload["args"])),
+            "retry": _retries(payload.get("retry"), self._max_retries),
+        }
+        fields.update((key, payload[key]) for key in AS_THEY_ARE if key in payload)
+        fields.update((key, value) for key, value in payload.items() if key.startswith(META))
+        times = {key: at for key in TIMES if (at := seconds(payload.get(key))) is not None}
+        fields.update((key, iso_time(at)) for key, at in times.items())
+        if (queued_at := times.get("enqueued_at", times.get("created_at"))) is not None:
+            fields["scheduling_latency_s"] = _since(queued_at, now)
+        if "enqueued_at" in times and SCHEDULED_AT in times and NOT_FIRST.isdisjoint(payload):
+            fields["enqueue_latency_s"] = _since(times[SCHEDULED_AT], times["enqueued_at"])
+        return fields
+
+
+def extra_fields(job: JobContext | None) -> Fields:
+    """Return what the job has added to its last line, under GitLab's names: extra.<class>.<key>."""
+    if job is None or not job.extras:
+        return {}
+    name = re.sub(r"([a-z\d])([A-Z])", r"\1_\2", re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", job.name.replace("::", "_")))
+    return {f"extra.{name.lower()}.{key}": value for key, value in job.extras.items()}
+
+
+def shown_arguments(payload: Payload, definition: Definition | None) -> list[JSON]:
+    """Return arguments for the log: those that may not be shown are filtered, all together have a limit."""
+    arguments = payload["args"]
+    if definition is not None and definition.signature is ENVELOPE:
+        envelope = unwrapped(payload)
+        arguments = [] if envelope is None else envelope.arguments
+    loggable = () if definition is None else definition.local.get("loggable_arguments", ())
+    is_encrypted = bool(payload.get(ENCRYPT)) or KEY_VERSION in payload
+    return list(_limited(_filtered(arguments, loggable, is_encrypted=is_encrypted)))
+
+
+def _filtered(arguments: list[JSON], loggable: Collection[int], *, is_encrypted: bool) -> Iterator[JSON]:
+    for place, value in enumerate(arguments):
+        is_secret = is_encrypted and place == len(arguments) - 1
+        is_shown = place in loggable or (isinstance(value, int | float) and not isinstance(value, bool))
+        yield value if is_shown and not is_secret else FILTERED
+
+
+def _limited(arguments: Iterator[JSON]) -> Iterator[JSON]:
+    size = 0
+    for value in arguments:
+        size += len(ruby_json.encode(value))
+        if size > MAX_ARGUMENT_BYTES:
+            yield ELLIPSIS
+            return
+        yield value
+
+
+def _retries(option: JSON, max_retries: int) -> int:
+    """Return the option `retry` as a number, -1 for what is none."""
+    if isinstance(option, bool) or option is None:
+        return max_retries if option else 0
+    return option if isinstance(option, int) else -1
+
+
+def _since(then: float, now: float) -> float:
+    return round(max(0.0, now - then), DIGITS)

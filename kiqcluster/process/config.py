@@ -20,8 +20,8 @@ from kiqcluster.sidekiq.encryption import parse_keys
 from kiqcluster.sidekiq.queue_groups import GroupSetting
 from kiqcluster.sidekiq.routing import RoutingRule
 from kiqcluster.store import embedded
-from kiqcluster.store.address import masked, parse_address
-from kiqcluster.store.shards import Shard, check_shard
+from kiqcluster.store.address import masked
+from kiqcluster.store.shards import Shard, check_address, check_shard
 
 __all__ = [
     "MIN_LIMITED_BYTES",
@@ -121,7 +121,7 @@ class Config:
     )
     redis: str = setting(
         "redis://127.0.0.1:6379/0",
-        "redis://, rediss://, unix://, redis+sentinel:// or embedded:DIR",
+        "redis://, rediss://, unix://, redis+sentinel://, redis+cluster:// or embedded:DIR",
         variable="REDIS_URL",
         metavar="URL",
         in_code=True,
@@ -298,7 +298,7 @@ def check(config: Config) -> None:
             raise UsageError(complaint)
     _check_queues(config.queues)
     parse_listen(config.listen)
-    parse_address(config.known_redis())
+    check_address(config.known_redis())
     _check_database(config.known_redis())
     parse_keys(config.encryption_keys)
     _check_shards(config)

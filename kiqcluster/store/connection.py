@@ -31,7 +31,7 @@ from redis.retry import Retry
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
 from kiqcluster.ipc.forks import hold_forks
-from kiqcluster.store.address import PRIMARY_ONLY, Node, Place
+from kiqcluster.store.address import CLUSTER_NODE, PRIMARY_ONLY, Node, Place
 from kiqcluster.store.names import TIMED_CLASSES
 from kiqcluster.store.wire import (
     INCOMPLETE,
@@ -41,10 +41,11 @@ from kiqcluster.store.wire import (
     is_outage,
     pack,
     refusal_of,
+    says_lost_slot,
     says_no_primary,
 )
 
-__all__ = ["Connection", "ask_sentinel"]
+__all__ = ["Connection", "ask_cluster", "ask_sentinel"]
 
 SOCKET_ADVICE = "a server, or `kiqcluster --embedded`, has to run there"
 # For a TLS connection that ends early: a server refuses only after the handshake, and its message may be lost by then.
@@ -114,7 +115,7 @@ class Connection:
         except BaseException:
             self.close()  # the next exchange must not read the replies of this one
             raise
-        if any(map(says_no_primary, replies)):
+        if any(map(says_lost_slot if wire.is_cluster else says_no_primary, replies)):
             self.close()
         self._trusted_until = monotonic() + self._trust
         return replies
@@ -147,7 +148,7 @@ class Connection:
             if reply is INCOMPLETE:
                 return
             self._unread -= 1
-            if says_no_primary(reply):
+            if (says_lost_slot if wire.is_cluster else says_no_primary)(reply):
                 self.close()
             yield reply
 
@@ -216,6 +217,7 @@ class Connection:
     def _connect_to(self, node: Node) -> Wire:
         try:
             is_primary_wanted = node.pop(PRIMARY_ONLY, False)
+            is_cluster = node.pop(CLUSTER_NODE, False)
             kind = node.pop("connection_class", TcpConnection)
             make: Any = TIMED_CLASSES.get(kind, kind)
             node.setdefault("socket_timeout", self._timeout)
@@ -236,7 +238,7 @@ class Connection:
                 advice = SOCKET_ADVICE
             said = f"cannot reach Redis{over} ({error}); nothing was sent"
             raise RedisUnavailable(f"{said}; {advice}" if advice else said) from error
-        return Wire(connection)
+        return Wire(connection, is_cluster=is_cluster)
 
 
 def has_ended(error: Exception) -> bool:
@@ -276,3 +278,27 @@ def ask_sentinel(sentinel: Node, service: str) -> Place | None:
     if isinstance(found, RedisRefused):
         raise RedisRefused(f"{found} ({_place(sentinel)})")
     return None if found is None else (found[0].decode(), int(found[1]))
+
+
+def ask_cluster(node: Node, slot: int) -> tuple[Place | None, list[Place]]:
+    """Return the primary of a hash slot by a node of a Redis Cluster, None if no node has the slot, and all nodes.
+
+    Raises StoreError.  One round trip, on a connection of its own.
+    """
+    connection = Connection(lambda: [node], SENTINEL_TIMEOUT_SECONDS)
+    try:
+        (ranges,) = connection.exchange([("CLUSTER", "SLOTS")])
+    finally:
+        connection.close()
+    if isinstance(ranges, RedisRefused):
+        if is_outage(ranges):
+            raise RedisUnavailable(f"{ranges} ({_place(node)})")
+        raise RedisRefused(f"{ranges} ({_place(node)})")
+    primary: Place | None = None
+    nodes: dict[Place, None] = {}
+    for first, last, *owners in ranges:
+        places = [((host or b"").decode() or node["host"], int(port)) for host, port, *_ in owners]
+        nodes |= dict.fromkeys(places)
+        if first <= slot <= last:
+            primary = places[0]
+    return primary, list(nodes)

@@ -17,8 +17,9 @@ from typing import Any
 
 from kiqcluster.errors import UsageError
 from kiqcluster.store.address import masked, parse_address
+from kiqcluster.store.cluster_place import is_cluster_address, parse_cluster
 
-__all__ = ["DEFAULT_SHARD", "Shard", "address_of", "check_shard", "parse_shards", "shard_name"]
+__all__ = ["DEFAULT_SHARD", "Shard", "address_of", "check_address", "check_shard", "parse_shards", "shard_name"]
 
 DEFAULT_SHARD = "default"  # the Redis of the setting `redis`
 NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -60,10 +61,18 @@ def _shard(name: str, table: Any) -> Shard:
     if not isinstance(table, str) or table.startswith("embedded:"):
         raise UsageError(f"shard {name} needs the address of its Redis; {FORM}")
     try:
-        parse_address(table)
+        check_address(table)
     except UsageError as error:
         raise UsageError(f"shard {name}: {error}") from error
     return Shard(name, table)
+
+
+def check_address(address: str) -> None:
+    """Raise UsageError for what is not the address of a Redis, of sentinels, or of a Redis Cluster."""
+    if is_cluster_address(address):
+        parse_cluster(address)
+    else:
+        parse_address(address)
 
 
 def shard_name(name: str) -> str:

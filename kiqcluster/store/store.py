@@ -18,7 +18,8 @@ from weakref import WeakSet
 from kiqcluster.errors import RedisRefused
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.store.address import Node, Service, masked, parse_address
-from kiqcluster.store.connection import Connection, ask_sentinel
+from kiqcluster.store.cluster_place import is_cluster_address, parse_cluster, prefix_of
+from kiqcluster.store.connection import Connection, ask_cluster, ask_sentinel
 from kiqcluster.store.wire import NO_CLUSTER, Command, Reply, about_keys
 
 __all__ = ["Store", "risks"]
@@ -60,19 +61,22 @@ class Store:
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         locate: Callable[[], Iterable[Node]] | None = None,
     ) -> None:
-        """address: see parse_address.  name: for routing rules.  prefix: see Keys.
+        """address: see parse_address and parse_cluster.  name: for routing rules.  prefix: see Keys; in a Redis Cluster
+        it has a hash tag, and is `{name}:` by default.
 
         locate: returns the nodes to try, called for each connection; None means the address itself, or the primary
         that its sentinels name.  timeout: seconds without progress while an answer is awaited.
         """
         self.name = name
-        self.keys = Keys(prefix)
         self.address = masked(address)
         self.timeout = timeout
-        place = parse_address(address)
-        self._locate = locate or (
-            partial(place.locate, ask_sentinel) if isinstance(place, Service) else lambda: [place]
-        )
+        self._is_cluster = is_cluster_address(address)
+        if self._is_cluster:
+            prefix = prefix_of(name, prefix)
+            self._locate = locate or partial(parse_cluster(address).locate, prefix, ask_cluster)
+        else:
+            self._locate = locate or _locate_of(address)
+        self.keys = Keys(prefix)
         self._free: deque[Connection] = deque()
         self._connections: WeakSet[Connection] = WeakSet()
         self._pid = os.getpid()
@@ -145,7 +149,8 @@ class Store:
             raise RedisRefused(
                 f"VERSION this server is Redis {version}; kiqcluster needs Redis 7.0 or Valkey 7.2, or newer"
             )
-        if "cluster" in (fields.get("redis_mode"), fields.get("server_mode")):  # the second is Valkey's
+        is_node = "cluster" in (fields.get("redis_mode"), fields.get("server_mode"))  # the second is Valkey's
+        if is_node and not self._is_cluster:
             raise RedisRefused(f"CLUSTER {NO_CLUSTER}")
         if isinstance(number, RedisRefused) and number.code == "ERR":  # other codes are temporary, or about permissions
             raise RedisRefused(f"SCRIPT this server does not run scripts as Redis 7.0 does ({number})")
@@ -183,6 +188,12 @@ class Store:
         """Close all unused connections."""
         while self._free:
             self._free.pop().close()
+
+
+def _locate_of(address: str) -> Callable[[], Iterable[Node]]:
+    """Return the function that finds the nodes to try, for an address that is not a cluster's."""
+    place = parse_address(address)
+    return partial(place.locate, ask_sentinel) if isinstance(place, Service) else lambda: [place]
 
 
 def risks(info: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -35,6 +35,7 @@ __all__ = [
     "is_outage",
     "pack",
     "refusal_of",
+    "says_lost_slot",
     "says_no_primary",
 ]
 
@@ -49,10 +50,13 @@ INCOMPLETE = object()  # the parser's result while a reply has not arrived compl
 # Codes of a server that is not, or no longer, a primary: another server may be.
 NO_PRIMARY_CODES = frozenset({"LOADING", "READONLY", "MASTERDOWN", "NOREPLICAS", "UNBLOCKED"})
 KEY_ERROR_CODES = frozenset({"WRONGTYPE", "NOPERM"})  # codes of refusals that are about a key and do not name it
+MOVED_CODES = frozenset({"MOVED", "ASK"})  # another node of the cluster has the key; nothing was done
+LOST_SLOT_CODES = frozenset({"TRYAGAIN", "CLUSTERDOWN"})  # of a cluster's node that has not, or not all of, the slot
 CLUSTER_CODES = frozenset({"MOVED", "ASK", "CROSSSLOT"})  # of a node of a Redis Cluster
 NO_CLUSTER = (
-    "this is a node of a Redis Cluster, which kiqcluster does not support: its scripts move jobs between keys of "
-    "several slots. Use one primary, with replicas and Sentinel where it must not fail; docs/running.md says how"
+    "this is a node of a Redis Cluster, whose keys are spread over several nodes: write its address as "
+    "redis+cluster://HOST:PORT,HOST:PORT, so that all keys of a shard are on one node. Or use one primary, with "
+    "replicas and Sentinel where it must not fail; docs/running.md says how"
 )
 # MISCONF: the server cannot write its snapshot, and refuses writes until it can.  OOM is not here: scripts that drain
 # queues run then.
@@ -74,6 +78,7 @@ class Wire:
     """An open connection: writes commands, and reads replies in their order.
 
     connection: redis-py's, which opened the socket and closes it.
+    is_cluster: the server is a node of a Redis Cluster.
     deadline: monotonic seconds at which an exchange is abandoned even if it makes progress.
     arriving: bytes of a reply that `read_arrived` has not returned yet.
 
@@ -81,16 +86,19 @@ class Wire:
     A transfer that takes longer than SLOW_TRANSFER_SECONDS has to reach MIN_BYTES_PER_SECOND.
     """
 
-    __slots__ = ("_poll", "_reader", "_socket", "_unsent", "arriving", "connection", "deadline")
+    __slots__ = ("_poll", "_reader", "_socket", "_unsent", "arriving", "connection", "deadline", "is_cluster")
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, *, is_cluster: bool = False) -> None:
         self.connection = connection
+        self.is_cluster = is_cluster
         self._socket = connection._sock  # not public; `make test-versions` tries the lowest and the newest
         self._poll = poll_of(self._socket)
         self.deadline = inf
         self.arriving = 0
         self._unsent = 0  # bytes of a large command that the server had not taken at the last check
-        self._reader = hiredis.Reader(protocolError=Garbled, replyError=_refusal, notEnoughData=INCOMPLETE)
+        self._reader = hiredis.Reader(
+            protocolError=Garbled, replyError=_cluster_refusal if is_cluster else _refusal, notEnoughData=INCOMPLETE
+        )
 
     def fileno(self) -> int:
         number: int = self._socket.fileno()
@@ -224,6 +232,13 @@ def _refusal(message: str) -> RedisRefused:
     return RedisRefused(message if code.isupper() else f"ERR {message}")
 
 
+def _cluster_refusal(message: str) -> RedisRefused:
+    """Return an error reply of a node of a Redis Cluster; one that has lost the hash slot was not asked in vain."""
+    if message.split(" ", 1)[0] in MOVED_CODES:
+        message = f"TRYAGAIN another node of the cluster has the keys now ({message})"
+    return RedisRefused(message if message.split(" ", 1)[0].isupper() else f"ERR {message}")
+
+
 # redis-py removes these codes from the server's message when it chooses an exception class.
 CODES: dict[type[Exception], str] = {
     redis.exceptions.AuthenticationError: "NOAUTH",
@@ -251,6 +266,11 @@ def refusal_of(error: Exception) -> RedisRefused:
 def says_no_primary(reply: Reply) -> bool:
     """Return whether this reply makes its connection useless: the server is not, or no longer, a primary."""
     return isinstance(reply, RedisRefused) and reply.code in NO_PRIMARY_CODES
+
+
+def says_lost_slot(reply: Reply) -> bool:
+    """Return whether a node of a Redis Cluster is not, or no longer, the primary of the slot."""
+    return isinstance(reply, RedisRefused) and reply.code in NO_PRIMARY_CODES | LOST_SLOT_CODES
 
 
 def about_keys(refusal: RedisRefused, keys: Sequence[object]) -> RedisRefused:

@@ -37,7 +37,16 @@ from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.active_job import deserialized, unwrapped
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, Effect, Retry
-from kiqcluster.sidekiq.payload import IDEMPOTENCY_KEY, WRAPPERS, Payload, lock_of, new_jid, seconds, stamp
+from kiqcluster.sidekiq.payload import (
+    IDEMPOTENCY_KEY,
+    SCHEDULED_AT,
+    WRAPPERS,
+    Payload,
+    lock_of,
+    new_jid,
+    seconds,
+    stamp,
+)
 from kiqcluster.sidekiq.ruby_json import JSON
 
 __all__ = ["DEFAULT_TTL_SECONDS", "ONE_AT_A_TIME", "ClientDeduplication", "ServerDeduplication", "idempotency_key"]
@@ -47,7 +56,7 @@ ENDED = (Done, Discard, Dead, Dropped)  # outcomes after which the job never run
 # Keys that a payload has because of what happened to its job, and that one more run does not take over.
 HISTORY = (
     *("retry_count", "failed_at", "retried_at", "error_class", "error_message", "error_backtrace", "at"),
-    *("interrupted_count", "deferred", "deferred_by", "deferred_count"),
+    *("interrupted_count", "deferred", "deferred_by", "deferred_count", SCHEDULED_AT),
 )
 ONE_AT_A_TIME = ":while_executing"  # behind the class in the name of the limit (kiqctl limits)
 CLOCK = SystemClock()

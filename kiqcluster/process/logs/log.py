@@ -32,6 +32,7 @@ __all__ = [
     "adopt_root",
     "configure",
     "iso_time",
+    "plain",
     "tid",
     "word_events",
 ]
@@ -117,7 +118,7 @@ class JsonFormatter(logging.Formatter):
         if fields:
             line["msg"] = _without_fields(str(line["msg"]), fields)
             line.update((name, value) for name, value in fields.items() if name not in line)
-        return ruby_json.encode({key: _plain(value) for key, value in line.items()}).decode()
+        return ruby_json.encode({key: plain(value) for key, value in line.items()}).decode()
 
     def done(self, lines: Iterable[DoneLine]) -> list[str]:
         """Return the lines that `format` would return for job_done, for many jobs; `elapsed` to the microsecond."""
@@ -285,7 +286,8 @@ def _quoted(text: str) -> str:
     return f'"{text}"' if text.isalnum() else ruby_json.encode(text).decode()
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
+    """Return the value of a field as a line shows it: JSON, and of a limited size."""
     if isinstance(value, float) and not isfinite(value):
         return str(value)
     if isinstance(value, str):
@@ -293,9 +295,9 @@ def _plain(value: object) -> object:
     if value is None or isinstance(value, int | float):
         return value
     if isinstance(value, dict):
-        return {_word(str(key)): _plain(each) for key, each in islice(value.items(), MAX_ITEMS)}
+        return {_word(str(key)): plain(each) for key, each in islice(value.items(), MAX_ITEMS)}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(each) for each in islice(value, MAX_ITEMS)]
+        return [plain(each) for each in islice(value, MAX_ITEMS)]
     return _bounded(str(value), MAX_TEXT_CHARACTERS)
 
 

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
+from itertools import islice
 from typing import Any
 
 from kiqcluster.application.registry import ENVELOPE, Definition
 from kiqcluster.process.events import Fields
-from kiqcluster.process.logs.log import iso_time
+from kiqcluster.process.logs.log import iso_time, plain
 from kiqcluster.process.runtime import JobContext, Runtime, current_job
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.active_job import unwrapped
@@ -32,6 +33,7 @@ __all__ = ["JobLines", "extra_fields", "shown_arguments"]
 
 FILTERED, ELLIPSIS = "[FILTERED]", "..."
 MAX_ARGUMENT_BYTES = 10_240  # of all arguments that a line shows
+MAX_FACTS = 100  # of the caller, in a line
 DIGITS = 6  # of seconds
 TIMES = ("created_at", "enqueued_at", SCHEDULED_AT)
 AS_THEY_ARE = ("retry_count", "version", "interrupted_count", "deferred_count", "idempotency_key", "tags", "bid")
@@ -110,11 +112,11 @@ class JobLines:
         now = self._clock.now()
         fields: Fields = {
             "args": shown_arguments(payload, definition),
-            "job_size_bytes": len(ruby_json.encode(payload["args"])),
+            "job_size_bytes": _size(payload["args"]),
             "retry": _retries(payload.get("retry"), self._max_retries),
         }
         fields.update((key, payload[key]) for key in AS_THEY_ARE if key in payload)
-        fields.update((key, value) for key, value in payload.items() if key.startswith(META))
+        fields.update(islice(((key, value) for key, value in payload.items() if key.startswith(META)), MAX_FACTS))
         times = {key: at for key in TIMES if (at := seconds(payload.get(key))) is not None}
         fields.update((key, iso_time(at)) for key, at in times.items())
         if (queued_at := times.get("enqueued_at", times.get("created_at"))) is not None:
@@ -153,11 +155,19 @@ def _filtered(arguments: list[JSON], loggable: Collection[int], *, is_encrypted:
 def _limited(arguments: Iterator[JSON]) -> Iterator[JSON]:
     size = 0
     for value in arguments:
-        size += len(ruby_json.encode(value))
+        size += _size(value)
         if size > MAX_ARGUMENT_BYTES:
             yield ELLIPSIS
             return
         yield value
+
+
+def _size(value: JSON) -> int:
+    """Return how many bytes of JSON a value has; about as many where Ruby could not read it."""
+    try:
+        return len(ruby_json.encode(value))
+    except ValueError:  # a number out of range
+        return len(ruby_json.encode(plain(value)))
 
 
 def _retries(option: JSON, max_retries: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,9 +14,11 @@ from kiqcluster import Client, Interrupted, Job, current_job, job, limits
 from kiqcluster.application.registry import Registry, current_registry
 from kiqcluster.errors import JobDefinitionError, OverLimit
 from kiqcluster.process.config import Config
+from kiqcluster.process.logs.log import JsonFormatter
 from kiqcluster.process.runtime import JobContext, Setup
 from kiqcluster.sidekiq.active_job import WRAPPER, enveloped
 from kiqcluster.sidekiq.outcome import Effect
+from kiqcluster.sidekiq.ruby_json import encode
 from kiqcluster.store.engine.units import BeginVerdict
 from kiqcluster.worker.run.job_lines import FILTERED, extra_fields, shown_arguments
 from tests.unit.features.test_size_limiter import Written
@@ -37,6 +41,10 @@ def lines(worker: Worker) -> list[tuple[str, Any]]:
 def fields_of(worker: Worker, event: str) -> dict[str, Any]:
     (fields,) = [fields for name, fields in worker.events if name == event]
     return fields
+
+
+def record_of(event: str, fields: dict[str, Any]) -> logging.LogRecord:
+    return logging.makeLogRecord({"msg": event, "levelname": "INFO", "event_fields": {"event": event, **fields}})
 
 
 def raising(error: BaseException) -> Callable[..., None]:
@@ -211,6 +219,32 @@ class TestFields:
         full.run("sync", **TIMES, **{key: 1})
 
         assert "enqueue_latency_s" not in fields_of(full, "job_start")
+
+    @pytest.mark.parametrize(
+        "key",
+        [
+            *("retry", "created_at", "enqueued_at", "scheduled_at", "tags", "bid", "version", "retry_count"),
+            *("idempotency_key", "encrypt", "correlation_id", "meta.user", "deferred_count"),
+        ],
+    )
+    @pytest.mark.parametrize("value", [None, True, -1, 1e300, "odd", "\ud800", [[]], {"a": [1]}])
+    def test_no_value_of_a_key_makes_a_job_fail(self, full: Worker, key: str, value: Any) -> None:
+        ran: list[Any] = []
+        job(name="sync")(lambda *args: ran.append(args))
+
+        raw = encode({"class": "sync", "args": [], key: value})
+        full.run_bytes(raw.replace(b'"args":[]', b'"args":[1e400,"\\ud800",%s,{"a":[]}]' % (b"1" * 5_000)))
+        formatted = [JsonFormatter().format(record_of(*event)) for event in full.events]
+
+        assert len(ran) == 1 or key == "version"  # a newer one waits
+        assert all("[FILTERED]" in json.loads(line, parse_int=str)["args"] for line in formatted)
+
+    def test_what_is_known_of_the_caller_has_a_limit(self, full: Worker) -> None:
+        job(name="sync")(lambda: None)
+
+        full.run("sync", **{f"meta.{number}": number for number in range(1_000)})
+
+        assert len([key for key in fields_of(full, "job_start") if key.startswith("meta.")]) == 100
 
     def test_without_times_there_are_no_latencies(self, full: Worker) -> None:
         job(name="sync")(lambda: None)

@@ -15,7 +15,7 @@ from tests.apps.deduplicated import counted
 EXPORTS_AT_ONCE = 2  # for each account
 SYNCS_PER_SECOND = 40
 
-__all__ = ["EXPORTS_AT_ONCE", "SYNCS_PER_SECOND", "deliver", "export", "refresh", "sync"]
+__all__ = ["EXPORTS_AT_ONCE", "SYNCS_PER_SECOND", "deliver", "export", "hang", "refresh", "sync"]
 
 
 @contextmanager
@@ -47,6 +47,7 @@ def refresh(page: str, milliseconds: float, ballast: str = "") -> None:
     concurrency_limit=EXPORTS_AT_ONCE,
     concurrency_key=lambda account, *_: account,
     deduplicate="while_executing",
+    encrypt=True,
     retry_in=lambda *_: 0.05,
 )
 def export(account: str, milliseconds: float, ballast: str = "") -> None:
@@ -55,6 +56,21 @@ def export(account: str, milliseconds: float, ballast: str = "") -> None:
         running = current_job()
         if running is not None and "retry_count" not in running.payload:
             raise RetryError("the first try")
+
+
+@job(
+    name="Hang",
+    timeout_hard=0.2,
+    concurrency_limit=1,
+    deduplicate="until_executed",
+    retry_in=lambda *_: 0.05,
+)
+def hang(word: str, milliseconds: float, ballast: str = "") -> None:
+    """The first run ends with its process, and the second one in time."""
+    with watched("hang", milliseconds):
+        running = current_job()
+        if running is not None and "retry_count" not in running.payload:
+            time.sleep(600)
 
 
 @job(name="Sync", rate_limit=limits.sliding_window(SYNCS_PER_SECOND, 1), concurrency_limit="50%")

@@ -5,6 +5,7 @@ Every job ends, or is in the dead set as a suspect; limits hold; nothing is held
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 import time
@@ -30,6 +31,8 @@ BALLAST_BYTES = 3_000  # compressed from MAX_PLAIN_BYTES on
 MAX_PLAIN_BYTES = 1_000
 SHORT_FREEZE_SECONDS = 0.3  # much less than after what others recover a process
 STRIKE_SECONDS, STRIKE_DELAY_SECONDS = 1.0, 0.2
+KEYS = f"1:{base64.b64encode(b'k' * 32).decode()}"  # of encrypted arguments
+HANGING_ROUNDS = ROUNDS - 2  # of which each has a job beyond its timeout_hard
 PAGES, ACCOUNTS = [f"page{number}" for number in range(4)], ["a", "b", "c"]
 
 
@@ -38,11 +41,16 @@ class Pushes:
 
     def __init__(self, stage: ChaosStage) -> None:
         self.stage = stage
-        config = Config(size_limiter_mode="compress", size_limiter_compression_threshold_bytes=MAX_PLAIN_BYTES)
+        config = Config(
+            size_limiter_mode="compress", size_limiter_compression_threshold_bytes=MAX_PLAIN_BYTES, encryption_keys=KEYS
+        )
         self.client = Client(stage.store, Setup(config=config))
         self.jids: set[str] = set()
         self.count = 0
         self.last: dict[str, int] = defaultdict(int)
+
+    def push_hanging(self, number: int) -> None:
+        self.jids.add(self.client.push({"class": "Hang", "args": [f"hang{number}", 1.0]}) or "")
 
     def push(self) -> None:
         rng = self.stage.rng
@@ -90,7 +98,7 @@ def is_over(stage: ChaosStage) -> bool:
 
 @pytest.mark.timeout(sized(120, 3_600))
 def test_all_guarantees_hold_together_though_workers_are_killed(stage: ChaosStage) -> None:
-    environ = {"KIQ_RESPAWN_BURST": "1000", "KIQ_SIZE_LIMITER_MODE": "compress"}
+    environ = {"KIQ_RESPAWN_BURST": "1000", "KIQ_SIZE_LIMITER_MODE": "compress", "KIQ_ENCRYPTION_KEYS": KEYS}
     environ["KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL"] = "0.5"
     cluster = stage.run_cluster("default", "default", "-c", "6", app="tests.apps.guarantees", **environ)
     cluster.wait_ready(2)
@@ -98,6 +106,8 @@ def test_all_guarantees_hold_together_though_workers_are_killed(stage: ChaosStag
     began_at = time.monotonic()
 
     for number in range(ROUNDS):
+        if number < HANGING_ROUNDS:
+            pushes.push_hanging(number)
         for _ in range(PUSHES_PER_ROUND):
             pushes.push()
             PAUSE.wait(stage.rng.uniform(0, MAX_PAUSE_SECONDS))

@@ -82,7 +82,9 @@ class JobLines:
             return
         if job is not self._job:
             self.take(job, None)
-        status = "deferred" if fields.get("outcome") == "deferred" else STATUS_OF_EVENT[event]
+        status = STATUS_OF_EVENT.get(event, event.removeprefix("job_"))
+        if fields.get("outcome") == "deferred":  # of an unknown class
+            status = "deferred"
         self._is_ended = True
         self._events.emit(event, **fields, job_status=status, **self._fields, **self._end(event, fields))
 

@@ -15,7 +15,15 @@ __all__ = ["GUARANTEES", "guarantees"]
 
 # The jobs of each peer, and how many of them a process runs in a second, roughly.
 GUARANTEES: dict[str, dict[str, int]] = {
-    "kiqcluster": {"once": 16_000, "once_starting": 4_000, "limited": 16_000, "rated": 6_000, "everything": 4_000},
+    "kiqcluster": {
+        "once": 16_000,
+        "once_starting": 4_000,
+        "limited": 16_000,
+        "rated": 6_000,
+        "everything": 4_000,
+        "timed": 60_000,
+        "secret": 20_000,
+    },
     "sidekiq": {"once": 4_000, "limited": 2_000, "rated": 4_000, "everything": 1_000},
     "dramatiq": {"limited": 1_000, "rated": 1_000},
 }

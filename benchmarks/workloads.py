@@ -165,6 +165,8 @@ WORKLOADS = {
                 once_starting="until_executing",
                 limited="concurrency limit",
                 rated="rate limit",
+                timed="timeouts",
+                secret="encryption",
                 everything="all of them",
             ),
             *columns(WHOLE, push="pushes/s, plain", push_once="pushes/s, until_executed"),

@@ -5,6 +5,7 @@ Every push of such a job gets a number of its own as its argument, so that no pu
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Sequence
 from itertools import count
 from typing import Any
@@ -18,6 +19,8 @@ __all__ = ["DESCRIPTION", "MOST_AT_ONCE", "MOST_PER_SECOND", "push", "push_many"
 MOST_AT_ONCE = 20  # jobs that may run at once: more than there are threads, so that none waits
 MOST_PER_SECOND = 1_000_000  # starts: more than there are
 NUMBERS = count()
+
+kiqcluster.configure(encryption_keys=f"1:{b64encode(b'benchmark' * 3 + b'-----').decode()}")
 
 
 def guarded(name: str, **options: Any) -> None:
@@ -34,6 +37,8 @@ guarded("once", deduplicate="until_executed")
 guarded("once_starting", deduplicate="until_executing")
 guarded("limited", concurrency_limit=MOST_AT_ONCE)
 guarded("rated", rate_limit=limits.fixed_window(MOST_PER_SECOND, 1))
+guarded("timed", timeout=60, timeout_hard=120)
+guarded("secret", encrypt=True)
 guarded(
     "everything",
     deduplicate="until_executed",

@@ -22,7 +22,7 @@ GUARANTEES: dict[str, dict[str, int]] = {
         "rated": 6_000,
         "everything": 4_000,
         "timed": 60_000,
-        "secret": 20_000,
+        "encrypted": 40_000,
     },
     "sidekiq": {"once": 4_000, "limited": 2_000, "rated": 4_000, "everything": 1_000},
     "dramatiq": {"limited": 1_000, "rated": 1_000},

@@ -166,7 +166,7 @@ WORKLOADS = {
                 limited="concurrency limit",
                 rated="rate limit",
                 timed="timeouts",
-                secret="encryption",
+                encrypted="encryption",
                 everything="all of them",
             ),
             *columns(WHOLE, push="pushes/s, plain", push_once="pushes/s, until_executed"),

@@ -38,7 +38,7 @@ guarded("once_starting", deduplicate="until_executing")
 guarded("limited", concurrency_limit=MOST_AT_ONCE)
 guarded("rated", rate_limit=limits.fixed_window(MOST_PER_SECOND, 1))
 guarded("timed", timeout=60, timeout_hard=120)
-guarded("secret", encrypt=True)
+guarded("encrypted", encrypt=True)
 guarded(
     "everything",
     deduplicate="until_executed",

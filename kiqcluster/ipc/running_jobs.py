@@ -50,7 +50,8 @@ class RunningJobs:
         self._processors = processors
         self._stamps_at = processors * RECORD_BYTES
         self._limits_at = self._stamps_at + processors * STAMP.size
-        self._memory = mmap.mmap(-1, self._limits_at + processors * STAMP.size + 1 + SECONDS.size)
+        self._has_limits_at = self._limits_at + processors * STAMP.size
+        self._memory = mmap.mmap(-1, self._has_limits_at + 1 + SECONDS.size)
 
     def start(self, processor: int, token: str, payload: bytes = b"") -> None:
         """Record that a processor runs a unit.  The length is written last: a reader never sees half a token."""
@@ -91,10 +92,6 @@ class RunningJobs:
         for processor, token, since in running:
             STAMP.pack_into(self._memory, self._stamps_at + processor * STAMP.size, since, token.encode())
         SECONDS.pack_into(self._memory, len(self._memory) - SECONDS.size, now)
-
-    @property
-    def _has_limits_at(self) -> int:
-        return self._limits_at + self._processors * STAMP.size
 
     def tokens(self) -> list[str]:
         """Return the tokens of the units that run, or ran when the child died."""

@@ -69,7 +69,7 @@ def _not_fenced(_identity: str) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TimeLimit:
     """The option `timeout` of a run.  seconds: its value.  ends_at, monotonic: when it is over, by this clock."""
 

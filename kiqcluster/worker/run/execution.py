@@ -259,8 +259,7 @@ class Execution:
             if run.features and (refused := self._not_admitted(run, payload, definition)) is not None:
                 return refused
             if definition.has_timeout and run.context is not None:
-                token = run.unit.token
-                timeouts.begin(run.context, definition, self._clock.monotonic, lambda each: self._on_limit(token, each))
+                timeouts.begin(run.context, definition, self._clock.monotonic, self._on_limit, run.unit.token)
             if lines is not None:
                 lines.start()
             instance, perform = definition.prepare()

@@ -30,7 +30,7 @@ def declared(**options: float) -> Definition:
 class TestCooperative:
     def test_a_job_is_told_what_is_left(self) -> None:
         clock, running = ManualClock(), context()
-        timeouts.begin(running, declared(timeout=5), clock.monotonic, lambda _: None)
+        timeouts.begin(running, declared(timeout=5), clock.monotonic, lambda *_: None)
 
         clock.time += 3
 
@@ -40,7 +40,7 @@ class TestCooperative:
 
     def test_a_check_raises_once_the_time_is_over(self) -> None:
         clock, running = ManualClock(), context()
-        timeouts.begin(running, declared(timeout=5), clock.monotonic, lambda _: None)
+        timeouts.begin(running, declared(timeout=5), clock.monotonic, lambda *_: None)
 
         clock.time += 5
 
@@ -59,7 +59,7 @@ class TestCooperative:
     def test_it_does_not_ask_the_job_to_stop(self) -> None:
         """A job that answers by Interrupted would run again, for ever."""
         clock, running = ManualClock(), context()
-        timeouts.begin(running, declared(timeout=5), clock.monotonic, lambda _: None)
+        timeouts.begin(running, declared(timeout=5), clock.monotonic, lambda *_: None)
 
         clock.time += 6
 
@@ -68,11 +68,14 @@ class TestCooperative:
 
 class TestHard:
     def test_the_supervisor_is_told_the_limit(self) -> None:
-        told: list[float] = []
+        told: list[tuple[str, float]] = []
 
-        timeouts.begin(context(), declared(timeout_hard=60), ManualClock().monotonic, told.append)
+        def tell(token: str, seconds: float) -> None:
+            told.append((token, seconds))
 
-        assert told == [60]
+        timeouts.begin(context(), declared(timeout_hard=60), ManualClock().monotonic, tell, "token")
+
+        assert told == [("token", 60)]
 
     def test_its_error_names_the_job_and_the_limit(self) -> None:
         error = timeouts.hard_timeout("slow", declared(timeout_hard=60))

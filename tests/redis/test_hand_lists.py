@@ -435,3 +435,23 @@ def test_what_a_crashed_manager_had_read_goes_back(waiter: Waiter, monkeypatch: 
     waiter.resync()
 
     assert waiter.queued() == ["a"]
+
+
+@pytest.mark.parametrize("has_crashed", [True, False])
+def test_a_unit_that_a_crashed_thread_has_left_behind_goes_back(waiter: Waiter, *, has_crashed: bool) -> None:
+    clock = ManualClock()
+    manager = Manager(0, waiter.fetch, waiter.wakeups, clock, Mock(), lambda *_: None)
+    waiter.coordinator._now = clock.monotonic
+    waiter.arm()
+    waiter.push("a")
+    waiter.take_in()  # and the thread that has taken it ends for want of memory
+    waiter.fetch.has_crashed = has_crashed
+    manager._replace_dead()
+
+    for _ in range(25):
+        clock.time += 1.0
+        manager._sweep()
+    waiter.settle()
+
+    assert waiter.queued() == (["a"] if has_crashed else [])
+    assert waiter.fetch.running() == (not has_crashed)

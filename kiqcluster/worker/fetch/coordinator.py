@@ -241,6 +241,13 @@ class FetchCoordinator:
             return self.claim_to_settle(), BATCH_DELAY_SECONDS
         return None, seconds
 
+    def return_forgotten(self, running: Iterable[Unit]) -> int:
+        """Put back units that crashed threads have left behind; return how many.  See InFlight.return_forgotten."""
+        count = self._in_flight.return_forgotten((*self.units, *running), self._now())
+        if count:
+            self._wake_manager()
+        return count
+
     def _has_waited_too_long(self, now: float) -> bool:
         try:
             return max(self.units[0].reserved_at, self._stalls.over_at) <= now - MAX_UNIT_WAIT_SECONDS

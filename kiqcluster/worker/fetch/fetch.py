@@ -21,7 +21,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
-from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost, StoreError
+from kiqcluster.errors import KiqError, RedisRefused, RedisUnavailable, ReplyLost, StoreError
 from kiqcluster.ipc.forks import exit_if_other_process
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.store import is_outage
@@ -80,6 +80,7 @@ class ReliableFetch:
         self._max_reply_seconds = min(STALE_UNIT_SECONDS, runtime.config.recover_after / 2) / 2
         self.round_trips = 0  # of batches whose replies came
         self.round_trip_seconds = 0.0  # that the replies were waited for
+        self.has_crashed = False  # in a batch: units, or outcomes, may have been left behind
         self.progress = 0  # batches and empty sweeps; stands still only if every processor is busy or stuck
 
     # processors
@@ -196,6 +197,11 @@ class ReliableFetch:
         else:
             self.progress += 1
 
+    def return_forgotten(self, running: Iterable[Unit]) -> None:
+        """Put back units that crashed threads have left behind.  running: those that processors have."""
+        if count := self._shared.return_forgotten(running):
+            self._runtime.trouble("units", KiqError(f"{count} units of crashed threads go back to their queues"))
+
     def queues_to_arm(self) -> list[str]:
         """Return the queues whose pushes should wake this process: none unless somebody waits for units."""
         return self._shared.queues_to_arm()
@@ -296,8 +302,10 @@ class ReliableFetch:
         except StoreError as error:
             self._on_outage(error, batch.settlements)
         except Exception as error:  # noqa: BLE001  # an outcome that cannot be sent must not take others with it
+            self._on_crash()
             self._settle_one_by_one(batch.settlements, error)
         except BaseException:  # raised in this thread from outside; whether anything was sent is not known
+            self._on_crash()
             self._shared.on_failure(batch.settlements, is_lost=True)
             raise
         finally:
@@ -384,6 +392,11 @@ class ReliableFetch:
     def _keep_refused(self, settlements: list[Settlement], refusals: Refusals) -> None:
         self._health.on_refusal("an outcome", next(iter(refusals.values())))
         self._shared.on_refused(settlements, refusals)
+
+    def _on_crash(self) -> None:
+        """Remember what an unexpected error may have lost; takes no memory, since there may be none."""
+        self._in_flight.on_crash()
+        self.has_crashed = True
 
     def _settle_one_by_one(self, settlements: list[Settlement], error: Exception) -> None:
         """Settle outcomes alone that cannot be sent together; one that cannot be sent at all stays held."""

@@ -21,6 +21,7 @@ from kiqcluster.sidekiq.outcome import Done, Requeue
 from kiqcluster.store.engine.units import ANY_DEATHS, Refusals, Settlement, Unit
 
 __all__ = [
+    "FORGOTTEN_LOOK_SECONDS",
     "LAST_CHANCE_DELAY_SECONDS",
     "MAX_SETTLE_BYTES",
     "REFUSED_RETRY_SECONDS",
@@ -35,6 +36,7 @@ MAX_SETTLE_BYTES = 1_000_000  # of payloads that one batch settles, at least one
 REFUSED_RETRY_SECONDS = 2.0  # until an outcome that Redis refused is sent again
 STALE_UNIT_SECONDS = 10.0  # after which a unit is not started, and after half of which a reply counts only once Redis
 # has confirmed it: others may have recovered a process that was frozen since
+FORGOTTEN_LOOK_SECONDS = 5.0  # between two looks that find a unit forgotten, before it is put back
 SUSPECT_DELAY_SECONDS = 0.9  # between the starts of two suspects: a job that kills usually kills early.  Shorter than
 # the time between two sweeps, which find the next suspect
 LAST_CHANCE_DELAY_SECONDS = 10.0  # the same, before a suspect whose next death is its last.  Not for ever: a job may
@@ -75,6 +77,8 @@ class InFlight:
         self.refused_until = 0.0
         self._held: dict[str, Unit] = {}  # by token
         self._taken: list[Settlement] = []  # by a batch that is not acknowledged yet
+        self._doubtful: list[Settlement] = []  # of batches that crashed: they may be nowhere else
+        self._forgotten: frozenset[str] = frozenset()  # tokens, by the last look
         self._suspects: dict[str, Unit] = {}  # held units that processes have died with, by token, the latest last
 
     def __len__(self) -> int:
@@ -107,6 +111,29 @@ class InFlight:
             except IndexError:  # a processor was faster
                 break
         return len(self.returned) - before
+
+    def return_forgotten(self, others: Iterable[Unit], now: float) -> int:
+        """Have held units put back that nobody has, neither at this look nor at the last one; return how many.
+
+        A thread that gets no memory may end between any two steps, and its unit, or its outcome, is gone with it.  An
+        outcome of a batch that crashed is sent again instead.
+        others: units at hand, and those that run.  Units that a thread may still be about to start are left alone.
+        """
+        waiting = (*self.finished, *self._taken, *self.refused)
+        known = {unit.token for unit in (*others, *self.returned, *(each.unit for each in waiting))}
+        self.finished += [each for each in self._doubtful if self._is_lost(each, known)]
+        self._doubtful = []
+        known |= {each.unit.token for each in self.finished}
+        oldest = now - STALE_UNIT_SECONDS - FORGOTTEN_LOOK_SECONDS
+        found = {token for token, unit in self._held.items() if unit.reserved_at < oldest} - known
+        forgotten = [self._held[token] for token in found & self._forgotten]
+        self.returned += forgotten
+        self._forgotten = frozenset(found)
+        return len(forgotten)
+
+    def _is_lost(self, settlement: Settlement, known: set[str]) -> bool:
+        token = settlement.unit.token
+        return token in self._held and token not in known
 
     def take_waiting(self, now: float) -> list[Settlement]:
         """Return what a batch settles now: everything that waits, up to MAX_SETTLE_BYTES of payloads."""
@@ -147,6 +174,13 @@ class InFlight:
             else:
                 outcomes.append(settlement)
         self.finished.extendleft(reversed(outcomes))
+
+    def on_crash(self) -> None:
+        """Remember the batch that was taken: an error that nobody expected may have lost its outcomes."""
+        if self._doubtful:
+            self._doubtful.extend(self._taken)
+        else:
+            self._doubtful = self._taken  # takes no memory
 
     def acknowledge(self) -> None:
         """Forget the batch that was taken: it is settled, or waits again."""

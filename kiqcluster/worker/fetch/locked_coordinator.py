@@ -68,6 +68,7 @@ class LockedCoordinator:
             self.parked.notify_all()
 
     check_overdue = _locked(FetchCoordinator.check_overdue)
+    return_forgotten = _locked(FetchCoordinator.return_forgotten)
     on_wakeup = _locked(FetchCoordinator.on_wakeup)
     on_push = _locked(FetchCoordinator.on_push)
     is_sweep_wanted = _locked(FetchCoordinator.is_sweep_wanted)

@@ -14,6 +14,7 @@ Counterpart: sidekiq manager.rb (8.1).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from math import inf
 
 from kiqcluster.errors import StoreError
 from kiqcluster.process.clock import Clock
@@ -21,6 +22,7 @@ from kiqcluster.process.logs.log import tid
 from kiqcluster.process.service import Service
 from kiqcluster.store.engine.units import Settlement
 from kiqcluster.worker.fetch.fetch import ReliableFetch
+from kiqcluster.worker.fetch.in_flight import FORGOTTEN_LOOK_SECONDS
 from kiqcluster.worker.fetch.prefetch import LONG_JOB_SECONDS
 from kiqcluster.worker.fetch.wakeups import Push, Wakeups
 from kiqcluster.worker.run.job_run import JobRun
@@ -30,6 +32,7 @@ __all__ = ["Manager"]
 
 SWEEP_SECONDS = 1.0  # between looks at the queues while a processor is idle: they find what no wakeup tells of
 FROZEN_SECONDS = 10.0  # a sweep that is so late: the process stood still, and others may have recovered it
+FORGOTTEN_SECONDS = 60.0  # after a thread has crashed, in which the units are looked for that it left behind
 LISTEN_AFTER_WAKEUP_SECONDS = 0.001  # without other work, so that a job that has the interpreter begins sooner
 
 
@@ -51,6 +54,7 @@ class Manager(Service):
         self._clock = clock
         self.processors = [make(number) for number in range(concurrency)]
         self._next_sweep = 0.0
+        self._forgotten_look_at = self._forgotten_until = -inf
         self._generation = fetch.generation
 
     def start(self) -> None:
@@ -71,6 +75,7 @@ class Manager(Service):
             # The service starts again.  A push may have been read and not taken in, and waits may have brought others.
             self._on_pushes(self._wakeups.drop_hand_waits())
             self._fetch.mark_uncertain()
+            self._expect_forgotten()
             raise
         finally:
             self._close_wakeups()
@@ -99,7 +104,21 @@ class Manager(Service):
     def _replace_dead(self) -> None:
         for processor in self.processors:
             if not processor.is_alive and not self.stopping.is_set():
+                self._expect_forgotten()
                 processor.start()
+        if self._fetch.has_crashed:
+            self._fetch.has_crashed = False
+            self._expect_forgotten()
+
+    def _expect_forgotten(self) -> None:
+        """Look for a while whether crashed threads have left units behind."""
+        self._forgotten_until = self._clock.monotonic() + FORGOTTEN_SECONDS
+
+    def _return_forgotten(self) -> None:
+        now = self._clock.monotonic()
+        if self._forgotten_look_at <= now < self._forgotten_until:
+            self._forgotten_look_at = now + FORGOTTEN_LOOK_SECONDS
+            self._fetch.return_forgotten([each.unit for each in self.running()])
 
     def _arm(self) -> None:
         if self._generation != self._fetch.generation:  # the replies of older waits are not believed
@@ -130,6 +149,7 @@ class Manager(Service):
         if late < 0:
             return
         self._next_sweep = self._clock.monotonic() + SWEEP_SECONDS
+        self._return_forgotten()
         if late < FROZEN_SECONDS:
             self._fetch.sweep()
             self._fetch.look_into_hand_lists()

@@ -47,10 +47,11 @@ class Processor(Service):
     def run(self) -> None:
         finished = None
         while (unit := self._next(finished)) is not None:
+            finished = Settlement(unit, REQUEUE)  # now: after the run there may be no memory for it
             try:
-                finished = self._run_one(unit)
+                self._run_one(finished)
             except BaseException:  # this thread ends, for want of memory perhaps; its unit does not wait
-                self._fetch.hand_in(Settlement(unit, REQUEUE))
+                self._fetch.hand_in(finished)
                 raise
 
     def interrupt(self, timed_out: Collection[str] = ()) -> Settlement | None:
@@ -77,11 +78,12 @@ class Processor(Service):
                 self._fetch.hand_in(finished)  # an outcome that is handed in twice is settled once
             raise
 
-    def _run_one(self, unit: Unit) -> Settlement:
+    def _run_one(self, settlement: Settlement) -> None:
+        unit = settlement.unit
         self._running_jobs.start(self.number, unit.token, unit.payload)
         self.running = run = JobRun(unit, self._clock.now())
         try:
-            return Settlement(unit, self._execution.execute(run))
+            settlement.outcome = self._execution.execute(run)
         finally:
             self.running = None
             self._running_jobs.finish(self.number)

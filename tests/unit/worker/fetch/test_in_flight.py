@@ -11,9 +11,11 @@ import pytest
 from kiqcluster.sidekiq.outcome import Dead, Done, Requeue
 from kiqcluster.store.engine.units import ANY_DEATHS, Settlement, Unit
 from kiqcluster.worker.fetch.in_flight import (
+    FORGOTTEN_LOOK_SECONDS,
     LAST_CHANCE_DELAY_SECONDS,
     MAX_SETTLE_BYTES,
     REFUSED_RETRY_SECONDS,
+    STALE_UNIT_SECONDS,
     SUSPECT_DELAY_SECONDS,
     InFlight,
 )
@@ -163,3 +165,52 @@ def test_a_suspect_whose_outcome_redis_refuses_runs_no_more(in_flight: InFlight)
     in_flight.keep_refused([outcome], {suspect.token: "OOM"}, now=100.0)
 
     assert in_flight.most_deaths([], now=100.0) == ANY_DEATHS
+
+
+class TestForgottenUnits:
+    OLD = STALE_UNIT_SECONDS + FORGOTTEN_LOOK_SECONDS + 0.1
+
+    def test_a_unit_that_nobody_has_at_two_looks_is_put_back(self, in_flight: InFlight) -> None:
+        (unit,) = units(1)
+        in_flight.add([unit], at=0.0)
+
+        counts = [in_flight.return_forgotten([], self.OLD + after) for after in (0, 5, 10)]
+
+        assert counts == [0, 1, 0]
+        assert [each.unit for each in in_flight.take_waiting(self.OLD)] == [unit]
+
+    def test_one_that_a_thread_may_be_about_to_start_is_left_alone(self, in_flight: InFlight) -> None:
+        in_flight.add(units(1), at=0.0)
+
+        assert [in_flight.return_forgotten([], now) for now in (0.0, self.OLD / 2, self.OLD - 0.2)] == [0, 0, 0]
+
+    def test_one_that_is_known_at_one_of_two_looks_in_a_row_is_left_alone(self, in_flight: InFlight) -> None:
+        (unit,) = units(1)
+        in_flight.add([unit], at=0.0)
+
+        assert [in_flight.return_forgotten(others, self.OLD) for others in ([], [unit], [], [unit])] == [0, 0, 0, 0]
+
+    def test_units_at_hand_that_run_or_have_an_outcome_are_left_alone(self, in_flight: InFlight) -> None:
+        running, finished, taken, refused, returned = units(1, 2, 3, 4, 5)
+        in_flight.add([running, finished, taken, refused, returned], at=0.0)
+        in_flight.finished.append(Settlement(taken, Done()))
+        in_flight.take_waiting(1.0)
+        in_flight.finished.append(Settlement(finished, Done()))
+        in_flight.keep_refused([Settlement(refused, Done())], {refused.token: "no"}, 1.0)
+        in_flight.returned.append(returned)
+
+        assert [in_flight.return_forgotten([running], self.OLD) for _ in range(3)] == [0, 0, 0]
+
+    def test_the_outcome_of_a_batch_that_crashed_is_sent_again(self, in_flight: InFlight) -> None:
+        lost, written = units(1, 2)
+        in_flight.add([lost, written], at=0.0)
+        in_flight.finished += [Settlement(lost, Done()), Settlement(written, Done())]
+        batch = in_flight.take_waiting(1.0)
+        in_flight.on_crash()
+        in_flight.remove(batch[1:])
+        in_flight.acknowledge()
+
+        counts = [in_flight.return_forgotten([], self.OLD) for _ in range(3)]
+
+        assert counts == [0, 0, 0]
+        assert in_flight.take_waiting(self.OLD) == [Settlement(lost, Done())]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +46,13 @@ APPLICATION = """
     class Unique(Job, queue="far", deduplicate="until_executed", idempotent=True):
         def perform(self, word):
             note("ran", word)
+
+    @job(queue="far")
+    def killer(path):
+        note("began", os.environ["KIQ_SLOT"])
+        while not os.path.exists(path):
+            time.sleep(0.01)
+        note("ended")
 
     @job(queue="start")
     def start():
@@ -125,7 +134,12 @@ def test_jobs_run_in_a_redis_cluster_and_survive_its_fail_over(
         pusher.join()
     # What was not confirmed may have been lost with the old primary; what was confirmed was not.
     wait_until(lambda: {f"ran {word}" for word in confirmed} <= set(stage.notes()), "all confirmed jobs to run")
-    assert [each["state"] for each in cluster.slots()] == ["ready", "ready"]
+    eu.push("killer", str(tmp_path / "go"), queue="far")
+    stage.wait_noted("began 1")
+    os.kill(cluster.pids()[1], signal.SIGKILL)
+    (tmp_path / "go").touch()
+    stage.wait_noted("ended")
+    wait_until(lambda: [each["state"] for each in cluster.slots()] == ["ready", "ready"], "the next worker")
     eu.store.close()
 
 

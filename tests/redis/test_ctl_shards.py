@@ -116,3 +116,18 @@ def test_the_api_walks_over_all_shards(store: Store, own_server: RedisServer) ->
         found = [(shard.name, queue.name, len(queue)) for shard in api.shards() for queue in api.Queue.all(store=shard)]
 
     assert found == [("default", "near", 2), ("eu", "far", 3)]
+
+
+def test_a_shard_that_is_away_is_left_out_and_said(
+    kiqctl: Kiqctl, flags: tuple[str, ...], own_server: RedisServer
+) -> None:
+    own_server.kill()
+
+    stats, queues = kiqctl.ask("stats", *flags, code=1), kiqctl.ask("queues", *flags, code=1)
+    words = {name: kiqctl(name, *flags) for name in ("stats", "queues", "ps", "busy")}
+
+    assert (stats["enqueued"], stats["missing"], queues["missing"]) == (2, ["eu"], ["eu"])
+    assert "near-1:7" in words["ps"].stdout
+    assert all("the shard eu is left out: cannot reach Redis" in each.stderr for each in words.values())
+    assert {each.exit_code for each in words.values()} == {1}
+    assert "shard eu" not in kiqctl("stats", "--shard", "eu", *flags).stderr, "nothing is left to show: it is an error"

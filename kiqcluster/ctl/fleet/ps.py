@@ -36,6 +36,7 @@ from kiqcluster.ctl.text.options import (
     host_option,
     json_option,
     open_stores,
+    read_shards,
     socket_option,
 )
 from kiqcluster.ctl.text.tables import (
@@ -103,7 +104,7 @@ def ps(
       kiqctl ps --socket /run/kiqcluster.sock
     """
     others: list[RegisteredProcess] = []
-    place = str(socket)
+    place, missing = str(socket), list[str]()
     if socket is not None:
         if redis or shard or hosts:
             raise UsageError("--socket reaches one supervisor without Redis; leave --redis, --shard and --host out")
@@ -111,8 +112,8 @@ def ps(
     else:
         stores = open_stores(redis, config_file, environment, shard)
         place = ", ".join(store.address for store in stores)
-        found = [each for store in stores for each in list_processes(store)]
-        processes = [each for each in found if is_host_selected(each.host, hosts)]
+        found, missing = read_shards(stores, output, list_processes)
+        processes = [each for several in found for each in several if is_host_selected(each.host, hosts)]
         statuses = [
             status_from_redis(each)
             for each in sorted(group_by_cluster(processes), key=lambda each: natural_sort_key(each.supervisor))
@@ -130,7 +131,7 @@ def ps(
     if not statuses and not others:
         output.error(f"no kiqcluster process is registered at {place}")
     output.document(lambda: document_of(statuses, others))
-    ctx.exit(ExitCode.STOPPED if statuses or others else ExitCode.UNEXPECTED)
+    ctx.exit(ExitCode.STOPPED if (statuses or others) and not missing else ExitCode.UNEXPECTED)
 
 
 def document_of(statuses: Sequence[ClusterStatus], others: Sequence[RegisteredProcess]) -> dict[str, Any]:

@@ -10,9 +10,10 @@ import click
 
 from kiqcluster.control.process_registry import RegisteredProcess, list_processes
 from kiqcluster.ctl.text.application import ClassRoute, load_routes, routing_options
-from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, Output, json_option
+from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, Output, json_option, read_shards
 from kiqcluster.ctl.text.tables import clean, format_number, pluralize, text_column
 from kiqcluster.errors import ExitCode, StoreError
+from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq.routing import Rules, digest
 from kiqcluster.store import Store
 from kiqcluster.store.shards import DEFAULT_SHARD
@@ -38,7 +39,7 @@ def routes(ctx: click.Context, store: Store, output: Output, require: tuple[str,
     """Show to which queue the jobs of each class go, and why.
 
     The rules are those of the configuration here, and the classes those of the application, which is imported.  Then
-    it compares the rules with those of the processes on Redis.  Two round trips, one more per 500 processes.
+    it compares the rules with those of the processes of all shards.  Two round trips, one more per 500 processes.
 
     \b
       kiqctl routes -r app.jobs
@@ -52,8 +53,12 @@ def routes(ctx: click.Context, store: Store, output: Output, require: tuple[str,
     for number in sorted(set(range(len(rules))) - {each.index for each in found}):
         output.error(f"rule {number + 1} ({rules[number].selector.text}) routes no class of this application")
     problem, fleet = "", list[RegisteredProcess]()
+    declared = current_setup().current_config().shards
+    stores = [store, *(Store(each.redis, name=each.name) for each in declared if each.name != store.name)]
     try:
-        fleet = [process for process in list_processes(store) if process.is_ours]
+        found_by_shard, missing = read_shards(stores, output, list_processes)
+        fleet = [process for several in found_by_shard for process in several if process.is_ours]
+        problem = f"not compared with the shards {', '.join(missing)}" if missing else ""
     except StoreError as error:
         problem = f"not compared with the fleet: {error}"
     others = [process for process in fleet if process.routing != ours]

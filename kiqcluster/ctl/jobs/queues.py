@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 import click
@@ -17,6 +17,7 @@ from kiqcluster.ctl.text.options import (
     Output,
     confirm,
     json_option,
+    read_shards,
     redis_options,
     stores_options,
     yes_option,
@@ -63,8 +64,9 @@ def list_queues(ctx: click.Context, stores: list[Store], output: Output) -> None
       kiqctl queues list
       kiqctl queues list --json
     """
-    listeners_by_shard = {store.name: listeners(store) for store in stores}
-    found = [(store.name, each) for store in stores for each in all_queues(store, listeners_by_shard[store.name])]
+    looks, missing = read_shards(stores, output, _look)
+    listeners_by_shard = {shard: by_queue for shard, by_queue, _ in looks}
+    found = [(shard, each) for shard, _, queues in looks for each in queues]
     has_several = len(stores) > 1
     columns = (COLUMNS[0], SHARD_COLUMN, *COLUMNS[1:]) if has_several else COLUMNS
     if found:
@@ -80,8 +82,14 @@ def list_queues(ctx: click.Context, stores: list[Store], output: Output) -> None
         }
         for shard, each in found
     ]
-    output.document({"queues": documents})
-    ctx.exit(ExitCode.STOPPED)
+    output.document({"queues": documents, **({"missing": missing} if has_several else {})})
+    ctx.exit(ExitCode.UNEXPECTED if missing else ExitCode.STOPPED)
+
+
+def _look(store: Store) -> tuple[str, Mapping[str, Sequence[str]], Sequence[QueueSummary]]:
+    """Return the name of a shard, who listens to each queue, and all queues."""
+    by_queue = listeners(store)
+    return store.name, by_queue, all_queues(store, by_queue)
 
 
 def _row(queue: QueueSummary, identities: Sequence[str]) -> tuple[str, ...]:

@@ -9,7 +9,15 @@ from typing import Any
 import click
 
 from kiqcluster.api import History, QueueSummary, Stats, parked_count, summaries
-from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, Output, confirm, json_option, stores_options, yes_option
+from kiqcluster.ctl.text.options import (
+    CONTEXT_SETTINGS,
+    Output,
+    confirm,
+    json_option,
+    read_shards,
+    stores_options,
+    yes_option,
+)
 from kiqcluster.ctl.text.rows import WRONG_TYPE, size_and_latency
 from kiqcluster.ctl.text.tables import clean, format_number, number_column, text_column
 from kiqcluster.errors import ExitCode, UsageError
@@ -68,13 +76,13 @@ def stats(
     if reset is not None:
         _reset(stores[0], output, reset, yes=yes)
     else:
-        _show(stores, output, history)
+        ctx.exit(_show(stores, output, history))
     ctx.exit(ExitCode.STOPPED)
 
 
-def _show(stores: list[Store], output: Output, history: int | None) -> None:
-    looks = [_look(store, history) for store in stores]
-    has_several = len(looks) > 1
+def _show(stores: list[Store], output: Output, history: int | None) -> int:
+    looks, missing = read_shards(stores, output, lambda store: _look(store, history))
+    has_several = len(stores) > 1
     figures = {name: sum(look.figures[name] for look in looks) for name in looks[0].figures}
     days = [
         {"day": rows[0]["day"], **{name: sum(row[name] for row in rows) for name in ("processed", "failed")}}
@@ -99,8 +107,9 @@ def _show(stores: list[Store], output: Output, history: int | None) -> None:
         )
     rows_as_json = [{**asdict(each), **({"shard": shard} if has_several else {})} for shard, each in queues]
     unreadable = [key for look in looks for key in look.unreadable]
-    parts = {"shards": {look.shard: look.figures for look in looks}} if has_several else {}
+    parts = {"shards": {look.shard: look.figures for look in looks}, "missing": missing} if has_several else {}
     output.document({**figures, "queues": rows_as_json, "history": days, "unreadable": unreadable, **parts})
+    return ExitCode.UNEXPECTED if missing else ExitCode.STOPPED
 
 
 @dataclass(frozen=True, slots=True)

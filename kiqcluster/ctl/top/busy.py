@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import click
@@ -16,7 +17,8 @@ from kiqcluster.ctl.text.options import (
     Output,
     address_options,
     json_option,
-    open_store,
+    open_stores,
+    read_shards,
     socket_option,
 )
 from kiqcluster.ctl.text.rows import BUSY_COLUMNS, arguments
@@ -50,7 +52,7 @@ def busy(
     environment: str | None,
     shard: str | None,
 ) -> None:
-    """Show the jobs that run: where, since when, their arguments.  Those of Ruby's processes, too.
+    """Show the jobs that run, in all shards: where, since when, their arguments.  Those of Ruby's processes, too.
 
     Processes tell with their heartbeats, every ten seconds.  What is shown is as of then: SINCE counts up to that beat,
     a job may have ended since, and shorter jobs mostly do not show.  Four round trips, two more per 500 processes.
@@ -63,7 +65,9 @@ def busy(
       kiqctl busy --socket /run/kiqcluster.sock
     """
     if socket is None:
-        _show_beats(open_store(redis, config_file, environment, shard), output, queue, name)
+        stores = open_stores(redis, config_file, environment, shard)
+        if _show_beats(stores, output, queue, name):
+            ctx.exit(ExitCode.UNEXPECTED)
     elif redis or shard or queue:
         raise UsageError(
             "--socket reaches one supervisor without Redis, which knows no queues; leave --redis, --shard and --queue "
@@ -96,11 +100,12 @@ def _counted(jobs: int, workers: int) -> str:
     return f"{pluralize(jobs, 'job')} in {pluralize(workers, 'process', 'processes')}"
 
 
-def _show_beats(store: Store, output: Output, queue: str | None, name: str | None) -> None:
-    """Show what all processes run, as of their latest beats."""
-    ages = {each.identity: each.age for each in list_processes(store)}
+def _show_beats(stores: Sequence[Store], output: Output, queue: str | None, name: str | None) -> list[str]:
+    """Show what all processes run, as of their latest beats; return the shards that are away."""
+    looks, missing = read_shards(stores, output, lambda store: (list_processes(store), list(WorkSet(store=store))))
+    ages = {each.identity: each.age for processes, _ in looks for each in processes}
     now = SystemClock.now()
-    found = [each for each in WorkSet(store=store) if _is_meant(each, queue, name)]
+    found = [each for _, works in looks for each in works if _is_meant(each, queue, name)]
     seen_at = {each.identity: now - ages.get(each.identity, 0.0) for each in found}
     if found:
         output.table(COLUMNS, [_row(each, seen_at[each.identity]) for each in found], indent=0)
@@ -109,6 +114,7 @@ def _show_beats(store: Store, output: Output, queue: str | None, name: str | Non
     else:
         output.info("no jobs are running" if queue is None and name is None else "no running job matches")
     output.document({"busy": len(found), "jobs": [_as_json(each, now, seen_at[each.identity]) for each in found]})
+    return missing
 
 
 def _is_meant(work: Work, queue: str | None, name: str | None) -> bool:

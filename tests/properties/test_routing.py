@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations, product
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kiqcluster.errors import UsageError
@@ -44,6 +44,7 @@ def rules_of(texts: list[str]) -> Rules | None:
         return None
 
 
+@settings(max_examples=400)
 @given(st.lists(selectors, min_size=1, max_size=3))
 def test_a_rule_is_refused_only_if_no_job_can_come_to_it(texts: list[str]) -> None:
     if rules_of(texts) is not None:

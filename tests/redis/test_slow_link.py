@@ -20,8 +20,8 @@ from kiqcluster.sidekiq.outcome import Done, Interrupted, Retry
 from kiqcluster.store import Store
 from kiqcluster.store.engine.units import Settlement
 from kiqcluster.store.wire import Wire
-from kiqcluster.worker.fetch.fetch import MAX_SMALL_OUTCOME_BYTES
 from kiqcluster.worker.fetch.in_flight import MAX_SETTLE_BYTES
+from kiqcluster.worker.fetch.last_settle import MAX_SMALL_OUTCOME_BYTES
 from kiqcluster.worker.fetch.wakeups import MAX_PAYLOAD_BYTES, Push, Wakeups
 from tests.kit import TIMEOUT_SECONDS, RedisServer, wait_until
 from tests.proxy import Proxy

@@ -1,7 +1,7 @@
 """Inspection: what lies in a Redis that Sidekiq's processes share, ours and Ruby's, and changes to it.
 
 Read in this order: records (a job), queues, sets and limits (where jobs lie), then stats, processes,
-execution_metrics, deploys, strikes, locks; dashboard and throughput for live screens.
+execution_metrics, deploys, strikes, locks, rates; dashboard and throughput for live screens.
 _store says where all of them look, _pages how queues and sets of any size are read.
 """
 
@@ -22,6 +22,7 @@ from kiqcluster.api.limits import (
 from kiqcluster.api.locks import JobLock, LockSet
 from kiqcluster.api.processes import Process, ProcessSet, Work, WorkSet
 from kiqcluster.api.queues import Queue, QueueSummary, summaries
+from kiqcluster.api.rates import RateStatus, rate_limits
 from kiqcluster.api.records import JobRecord
 from kiqcluster.api.sets import DeadSet, DroppedSet, JobSet, RetrySet, ScheduledSet, SortedEntry
 from kiqcluster.api.stats import History, Stats
@@ -48,6 +49,7 @@ __all__ = [
     "ProcessSet",
     "Queue",
     "QueueSummary",
+    "RateStatus",
     "RetrySet",
     "ScheduledSet",
     "SortedEntry",
@@ -61,6 +63,7 @@ __all__ = [
     "marks",
     "override_limit",
     "parked_count",
+    "rate_limits",
     "shards",
     "summaries",
 ]

@@ -34,6 +34,7 @@ __all__ = [
     "end_override",
     "override_limit",
     "parked_count",
+    "place_holders",
 ]
 
 MAX_PER_ROUND_TRIP = 500
@@ -155,7 +156,7 @@ def concurrency_limits(*, store: Store | None = None) -> list[LimitStatus]:
     time, known = shard.pipeline([("TIME",), ("HGETALL", shard.keys.limits)])
     now = int(time[0]) + int(time[1]) / 1e6
     words = {name.decode(errors="replace"): value for name, value in zip(known[::2], known[1::2], strict=True)}
-    holders = _holders(shard)
+    holders = place_holders(shard, shard.keys.slots(""))
     lines = sorted(set(parking.parked_sets(shard)))
     sizes = dict(zip(lines, _lengths(shard, lines), strict=True))
     used = {slots for slots in lines if sizes[slots]} | holders.keys()
@@ -203,8 +204,11 @@ def _moved(key: str, job: ParkedJob, to: str) -> Move:
     return Move(job._entry, "rename", "", entry)
 
 
-def _holders(store: Store) -> dict[str, list[PlaceHolder]]:
-    """Return set of places → who holds them, of the members of the fleet."""
+def place_holders(store: Store, prefix: str) -> dict[str, list[PlaceHolder]]:
+    """Return set of places → who holds them, of the members of the fleet.  prefix: of the keys of these sets.
+
+    Two round trips, one more per 500 processes and held places.  Raises StoreError.
+    """
     keys, found = store.keys, list[tuple[str, str, str]]()  # set, identity, field
     identities = list(_members(store))
     rows = _ask(store, [("HGETALL", keys.held(identity)) for identity in identities])
@@ -213,7 +217,7 @@ def _holders(store: Store) -> dict[str, list[PlaceHolder]]:
             continue
         for field, value in zip(flat[::2], flat[1::2], strict=True):
             found += ((slots, identity, field.decode(errors="replace")) for slots in parking.held_sets(value))
-    found = [each for each in found if each[0].startswith(keys.slots(""))]
+    found = [each for each in found if each[0].startswith(prefix)]
     payloads = _ask(store, [("HGET", keys.inflight(identity), field) for _, identity, field in found])
     by_set: dict[str, list[PlaceHolder]] = {}
     for (slots, identity, field), payload in zip(found, payloads, strict=True):

@@ -1,10 +1,12 @@
 """Rate limits of jobs: the server half of the option `rate_limit` (limits.py has the limits themselves).
 
 client   none
-server   a row before the run; a unit over the limit is deferred to the time that it is promised
+server   a row before the run; a unit over the limit is deferred to the time that it is promised.  The place of a
+         concurrent limit is registered under the unit, and released by the script that moves it
 
-Price: one row of begin.lua, four to six calls inside of it.  A start is counted when the row is true, also if the
-process dies before the job runs, or if the reply is lost: rather one start too few in a period than one too many.
+Price: one row of begin.lua, three to five calls inside of it; seven for a place, and four more in the script that
+settles the job.  A start is counted when the row is true, also if the process dies before the job runs, or if the reply
+is lost: rather one start too few in a period than one too many.
 Runs in: processor threads.
 """
 
@@ -13,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kiqcluster.application.registry import Definition
-from kiqcluster.limits import DEFERRED_BY, RateLimit
-from kiqcluster.process.runtime import JobEnd, Run
+from kiqcluster.limits import DEFERRED_BY, ConcurrentLimit, RateLimit, places_of
+from kiqcluster.process.runtime import JobEnd, Run, current_job
 from kiqcluster.sidekiq.outcome import Effect
 
 __all__ = ["RateLimits"]
@@ -32,7 +34,11 @@ class RateLimits:
     def on_begin(self, run: Run) -> Iterable[Effect]:
         limit: RateLimit = run.job.local["rate_limit"]
         was_promised = run.payload.get("deferred_by") == DEFERRED_BY
-        return [limit.row(run.keys.rate(limit.name or run.job.name), was_promised)]
+        name = limit.name or run.job.name
+        running = current_job()
+        if isinstance(limit, ConcurrentLimit) and running is not None:
+            places_of(running).keep(name)  # a block of the same name within the job uses this place
+        return [limit.row(run.keys.rate(name), was_promised)]
 
     def on_end(self, _end: JobEnd) -> Iterable[Effect]:
         return ()

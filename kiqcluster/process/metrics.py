@@ -108,6 +108,7 @@ COUNTERS = {
 }
 PARKED = Family("sidekiq_concurrency_limit_deferred_jobs", "counter", "Times that a concurrency limit parked a job")
 TIMED_OUT = Family("sidekiq_jobs_timed_out", "counter", "Runs that took longer than timeout or timeout_hard")
+RATE_LIMITED = Family("sidekiq_jobs_rate_limited", "counter", "Jobs put off by a rate limit, before or within a run")
 SKIPPED = Family("sidekiq_jobs_skipped", "counter", "Jobs that middleware did not let run")
 RUNNING = Family("sidekiq_running_jobs", "gauge", "Jobs that run now", mode="sum")
 LONGEST = Family(
@@ -144,6 +145,7 @@ ROWS = (  # of each job and queue
     (SKIPPED, SKIPPED_LAYOUT),
     (PARKED, COUNTER_LAYOUT),  # only of jobs that were parked
     (TIMED_OUT, COUNTER_LAYOUT),  # only of jobs with such runs
+    (RATE_LIMITED, COUNTER_LAYOUT),  # only of jobs that were
     *((family, COUNTER_LAYOUT) for family in APDEX),
 )
 
@@ -290,15 +292,14 @@ class JobMetrics(Collector):
         # A run that is measured but not yet counted replaces an unmeasured one for a moment.
         before, used = self._cpu.get(key), [*of_done.values(), *of_failed.values()]
         used = self._cpu[key] = used if before is None else list(map(max, before, used))
-        parked, timed_out = ([count] if count else [] for count in sums(("parked", "timed_out"), counters))
+        rare = [[count] if count else [] for count in sums(("parked", "timed_out", "rate_limited"), counters)]
         return [
             [*done.values(COMPLETION_INDEXES), *failed.values()],
             waited.values(),
             used,
             *([count] for count in sums(COUNTERS, counters)),
             sums(SKIPS, [each.skipped for each in tallies]),
-            parked,
-            timed_out,
+            *rare,
             *self._apdex(key, done, waited),
         ]
 

@@ -96,6 +96,8 @@ class JobContext:
     passed_on: Mapping[str, JSON] | None = field(default=None, repr=False)  # kept by features/context
     time_limit: TimeLimit | None = None
     extras: dict[str, Any] | None = field(default=None, repr=False)  # of log_extra_metadata_on_done
+    held: tuple[Any, Store] | None = field(default=None, repr=False)  # its unit, and the Redis that has it
+    places: Any = field(default=None, repr=False)  # kept by limits
 
     @property
     def jid(self) -> str:

@@ -214,6 +214,15 @@ class Keys:
         """hash: starts within a rate limit, by its kind (rates.lua); lives as long as the limit needs it."""
         return f"{self.prefix}kiq:rate:{name}"
 
+    @property
+    def rates(self) -> str:
+        """zset: names of the rate limits that were used, by the time until which their keys are kept."""
+        return f"{self.prefix}kiq:rates"
+
+    def running(self, name: str) -> str:
+        """set: holders of places in a concurrent limit (places.lua)."""
+        return f"{self.prefix}kiq:rate:{name}:running"
+
     def slots(self, name: str, key: str = "") -> str:
         """set: holders of places in a concurrency limit; the keys beside it are those of parked.lua.
 

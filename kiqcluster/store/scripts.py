@@ -28,6 +28,7 @@ __all__ = [
     "FIND_ENTRIES",
     "FIND_JOBS",
     "JOIN",
+    "LEAVE_PLACE",
     "LOCK",
     "MOVE_ENTRIES",
     "MOVE_JOBS",
@@ -36,6 +37,7 @@ __all__ = [
     "PUSH",
     "RATE",
     "READ_QUEUE",
+    "READ_RATE",
     "RECOVER",
     "REGISTER_HANDS",
     "RESERVE",
@@ -45,6 +47,7 @@ __all__ = [
     "SEND_PARKED",
     "SETTLE",
     "STALE_HANDS",
+    "TAKE_PLACE",
     "TRIM_DEAD",
     "Call",
     "Script",
@@ -117,6 +120,9 @@ RETURN_WAKE_LISTS = load("return_wake_lists")
 PUBLISH = load("publish")
 PUSH = load("push")
 RATE = load("rate")
+TAKE_PLACE = load("take_place")
+LEAVE_PLACE = load("leave_place")
+READ_RATE = load("read_rate")
 SEND = load("send")
 SEND_PARKED = load("send_parked")
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 from kiqcluster import job, limits
 from kiqcluster.process.runtime import current_setup
 from tests.apps.basic import note
 
 LARGEST, SECONDS = 5, 0.5
+DOOR = limits.concurrent(1, wait=0.2, delay=0.3, name="door")
 
 
 def note_begin(word: str) -> None:
@@ -23,3 +26,27 @@ def by_option(word: str) -> None:
 def inside(word: str) -> None:
     with limits.sliding_window(LARGEST, SECONDS, name="shared"):
         note_begin(word)
+
+
+@job(retry=0)
+def within(word: str) -> None:
+    """One at a time is within; the list `release` lets it leave.  It does not end before the list `end` lets it."""
+    with DOOR:
+        note("began", word)
+        hold_until("release")
+    note("left", word)
+    hold_until("end")
+    note("ended", word)
+
+
+@job(rate_limit=limits.concurrent(2, delay=0.1))
+def counted(word: str) -> None:
+    """Notes how many have a place, itself among them."""
+    note("began", word, current_setup().current_store().call("SCARD", "kiq:rate:counted:running"))
+    time.sleep(0.005)
+    note("ended", word)
+
+
+def hold_until(key: str) -> None:
+    while not current_setup().current_store().call("LLEN", key):
+        time.sleep(0.01)

@@ -44,8 +44,10 @@ from kiqcluster.store.entry_moves import (
 )
 from kiqcluster.store.guarded_push import GuardedJob, Refusal, push_guarded
 from kiqcluster.store.parking import end_override, override_limit, send_parked
+from kiqcluster.store.places import leave_place, take_place
 from kiqcluster.store.scripts import (
     BEGIN,
+    LEAVE_PLACE,
     MOVE_ENTRIES,
     MOVE_JOBS,
     ONCE,
@@ -54,6 +56,7 @@ from kiqcluster.store.scripts import (
     RESYNC,
     SEND_PARKED,
     SETTLE,
+    TAKE_PLACE,
     Call,
     Script,
     run_scripts,
@@ -1982,7 +1985,29 @@ def scene_begin_rates(engine: Engine, store: Store) -> Callable[[], object]:
     (unit,) = reserve(engine, 1).units
     kinds = ("fixed_window", "sliding_window", "leaky_bucket")
     rows = [Effect(kind, store.keys.rate(kind), (1, "60.0", 0)) for kind in kinds]
-    return lambda: engine.begin_run(unit, [*rows, enter(5, "park")])
+    store.call("SADD", store.keys.running("concurrent"), "nobody:1:a/1")
+    place = Effect("concurrent", store.keys.rate("concurrent"), (1, "defer 5"))
+    return lambda: engine.begin_run(unit, [*rows, place, enter(5, "park")])
+
+
+def scene_take_place(engine: Engine, store: Store) -> Callable[[], object]:
+    """A unit that still lies in its hand list, and holds another place."""
+    unit = in_hand(engine, "job-1")
+    engine.begin_run(unit, [enter(5, "park")])
+    store.call("SADD", store.keys.running("crm"), "nobody:1:a/1")
+    return lambda: take_place(unit, store, "crm", 1)
+
+
+def scene_leave_place(engine: Engine, store: Store) -> Callable[[], object]:
+    run = scene_take_place(engine, store)
+    run()
+    (unit,) = units_in_flight(store)
+    return lambda: leave_place(unit, store, "crm")
+
+
+def units_in_flight(store: Store) -> list[Unit]:
+    fields = store.call("HKEYS", store.keys.inflight(ME.identity))
+    return [Unit("default", b"", field.decode().partition(":")[0], ME.identity) for field in fields]
 
 
 def scene_begin_with_grant(engine: Engine, store: Store) -> Callable[[], object]:
@@ -2129,6 +2154,8 @@ SCENES = [
     Scene("bounce", RESERVE, scene_bounce),
     Scene("begin", BEGIN, scene_begin),
     Scene("begin_rates", BEGIN, scene_begin_rates),
+    Scene("take_place", TAKE_PLACE, scene_take_place),
+    Scene("leave_place", LEAVE_PLACE, scene_leave_place),
     Scene("park", SETTLE, scene_park),
     Scene("unpark", SETTLE, scene_unpark),
     Scene("begin_with_grant", BEGIN, scene_begin_with_grant),
@@ -2169,12 +2196,12 @@ def failing_after(script: Script, calls: int) -> Script:
 @pytest.fixture
 def sabotage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Script, int], None]]:
     """Make a script fail after so many calls; the Lua text itself is what changes."""
-    from kiqcluster.store import entry_moves, parking
+    from kiqcluster.store import entry_moves, parking, places
     from kiqcluster.store.engine import engine, reserve_calls, settle_calls, wait_lists
 
     def apply(script: Script, calls: int) -> None:
         name = next(name for name, value in vars(script_module).items() if value is script)
-        users = (engine, reserve_calls, settle_calls, wait_lists, entry_moves, parking)
+        users = (engine, reserve_calls, settle_calls, wait_lists, entry_moves, parking, places)
         user = next(each for each in users if hasattr(each, name))
         monkeypatch.setattr(user, name, failing_after(script, calls))
 
@@ -2209,6 +2236,107 @@ def test_a_begin_that_fails_after_any_of_its_calls_leaves_nothing_that_recovery_
         if not has_failed:
             break
     assert calls >= 3, "the faults were injected"
+
+
+@pytest.mark.parametrize(
+    ("script", "scene"), [(BEGIN, scene_begin_rates), (TAKE_PLACE, scene_take_place), (LEAVE_PLACE, scene_leave_place)]
+)
+def test_a_place_is_free_once_its_unit_is_recovered_whichever_call_failed(
+    store: Store,
+    sabotage: Callable[[Script, int], None],
+    monkeypatch: pytest.MonkeyPatch,
+    script: Script,
+    scene: Callable[[Engine, Store], Callable[[], object]],
+) -> None:
+    for calls in range(MOST_CALLS):
+        monkeypatch.undo()
+        store.call("FLUSHALL")
+        engine = Engine(store, LIMITS)
+        engine.join(ME)
+        run = scene(engine, store)
+        sabotage(script, calls)
+        has_failed = False
+        try:
+            run()
+        except RedisRefused:
+            has_failed = True
+        with store.borrowed() as connection:
+            engine.recover(connection, ME.identity)
+
+        places = {*store.call("SMEMBERS", store.keys.running("crm"))}
+        places |= {*store.call("SMEMBERS", store.keys.running("concurrent"))}
+        assert places <= {b"nobody:1:a/1"}
+        assert store.call("EXISTS", store.keys.held(ME.identity)) == 0
+        if not has_failed:
+            break
+    assert calls >= 3, "the faults were injected"
+
+
+class TestPlaces:
+    """What a running job takes and leaves."""
+
+    @pytest.fixture
+    def unit(self, engine: Engine, store: Store) -> Unit:
+        push(store, "default", "a")
+        (unit,) = reserve(engine, 1).units
+        return unit
+
+    def test_a_place_may_be_asked_for_again_and_counts_once(self, store: Store, unit: Unit) -> None:
+        assert [take_place(unit, store, "crm", 1) for _ in range(2)] == ["GO", "GO"]
+        assert store.call("SMEMBERS", store.keys.running("crm")) == [f"{ME.identity}/{unit.token}".encode()]
+        assert leave_place(unit, store, "crm")
+        assert not leave_place(unit, store, "crm")
+        assert store.call("EXISTS", store.keys.running("crm"), store.keys.held(ME.identity)) == 0
+
+    def test_who_leaves_one_keeps_the_others(self, engine: Engine, store: Store, unit: Unit) -> None:
+        engine.begin_run(unit, [enter(5, "park")])
+        take_place(unit, store, "crm", 1)
+        take_place(unit, store, "mail", 1)
+
+        leave_place(unit, store, "crm")
+
+        assert store.call("EXISTS", store.keys.running("crm")) == 0
+        assert slots(store) == {f"{ME.identity}/{unit.token}"}
+        settle(engine, (unit, Done()))
+        assert store.call("KEYS", "kiq:rate:*:running") == []
+        assert slots(store) == set()
+
+    def test_none_is_taken_for_a_unit_that_is_not_held(self, engine: Engine, store: Store, unit: Unit) -> None:
+        settle(engine, (unit, Requeue()))
+
+        assert take_place(unit, store, "crm", 1) == "LOST"
+        assert store.call("EXISTS", store.keys.running("crm"), store.keys.held(ME.identity)) == 0
+
+    def test_a_member_that_has_them_all_keeps_them(self, engine: Engine, store: Store, unit: Unit) -> None:
+        push(store, "default", "b")
+        (second,) = reserve(engine, 1, call=2).units
+        take_place(unit, store, "crm", 1)
+
+        assert take_place(second, store, "crm", 1) == "FULL"
+        verdict = engine.begin_run(second, [Effect("concurrent", store.keys.rate("crm"), (1, "defer 5"))])
+        assert (verdict.action, verdict.seconds) == ("defer", 5.0)
+        assert store.call("SCARD", store.keys.running("crm")) == 1
+
+    @pytest.mark.parametrize("prefix", ["sidekiq:", "{kiq:rate}:"])
+    def test_with_a_prefix_all_keys_have_it(self, store: Store, prefix: str) -> None:
+        shard = Store(store.address, prefix=prefix)
+        engine = Engine(shard, LIMITS)
+        engine.join(ME)
+        push(shard, "default", "a")
+        (unit,) = reserve(engine, 1).units
+        shard.call("SADD", shard.keys.running("crm"), "nobody:1:a/1")
+
+        assert take_place(unit, shard, "crm", 1) == "GO"
+        assert engine.begin_run(unit, [Effect("fixed_window", shard.keys.rate("x"), (1, "60.0", 0))]).action == "go"
+
+        assert shard.call("ZCARD", shard.keys.rates) == 2
+        assert all(name.startswith(prefix.encode()) for name in store.call("KEYS", "*"))
+
+    def test_a_listing_of_a_wrong_type_refuses_no_start(self, engine: Engine, store: Store, unit: Unit) -> None:
+        store.call("SET", store.keys.rates, "of a wrong type")
+
+        assert take_place(unit, store, "crm", 1) == "GO"
+        assert engine.begin_run(unit, [Effect("fixed_window", store.keys.rate("x"), (1, "60.0", 0))]).action == "go"
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)

@@ -60,8 +60,9 @@ def served() -> Iterator[Cluster]:
 # what is told
 
 
-ONLY_WHERE_DECLARED = {  # series of jobs with an urgency or a timeout, or that were parked: none of tests/apps/basic.py
+ONLY_WHERE_DECLARED = {  # series of jobs with an urgency, a timeout or a limit: none of tests/apps/basic.py
     "sidekiq_jobs_timed_out_total",
+    "sidekiq_jobs_rate_limited_total",
     "sidekiq_concurrency_limit_deferred_jobs_total",
     *(
         f"gitlab_sli_sidekiq_{side}_apdex{kind}_total"

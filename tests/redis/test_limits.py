@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kiqcluster import Client, Job, job
+from kiqcluster import Client, Job, job, limits
 from kiqcluster.api import ParkedJobs, concurrency_limits, end_override, override_limit, parked_count
 from kiqcluster.application.registry import Definition, Registry
 from kiqcluster.ctl.exporter.exporter import Exporter
@@ -25,11 +25,13 @@ from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Run, Runtime, Setup
 from kiqcluster.sidekiq.outcome import Dead, Done, Dropped, Outcome, Parked, Retry
+from kiqcluster.sidekiq.payload import new_jid
 from kiqcluster.store import Store, parking, scripts
 from kiqcluster.store.engine.engine import Engine
 from kiqcluster.store.engine.units import Member, Settlement, Unit
 from kiqcluster.store.entry_moves import DeadSetLimits
 from kiqcluster.store.parking import send_parked
+from kiqcluster.store.places import take_place
 from kiqcluster.testing.clock import frozen_clock
 from kiqcluster.worker.maintenance.limit_upkeep import SWEEP_SECONDS, LimitUpkeep
 from kiqcluster.worker.maintenance.poller import Poller, sidekiq_sources
@@ -531,3 +533,59 @@ def test_the_exporter_shows_each_class_under_gitlabs_names(
         ("current_concurrent_jobs", "Keyed"): 2,
         ("max_concurrent_jobs", "Keyed"): 3,
     }
+
+
+class TestKiqctlOfRates:
+    def test_shows_how_much_is_used_and_when_the_next_start_is_allowed(self, store: Store, kiqctl: Kiqctl) -> None:
+        for limit, starts in ((limits.sliding_window(2, 600), 5), (limits.leaky_bucket(3, per_second=0.01), 2)):
+            for _ in range(starts):
+                arguments = (limit.kind, limit.largest, repr(limit.seconds), 0, new_jid())
+                scripts.run_script(store, scripts.Call(scripts.RATE, [store.keys.rate(limit.kind)], arguments))
+
+        lines = kiqctl("limits").stdout.splitlines()
+        leaky, sliding = kiqctl.ask("limits")["rates"]
+
+        assert lines[0].split() == ["RATE", "KIND", "LIMIT", "USED", "FREE", "IN", "PROMISED"]
+        assert lines[1].split() == [
+            "leaky_bucket",
+            "leaky_bucket",
+            "3,",
+            "then",
+            "0.01",
+            "a",
+            "second",
+            "2",
+            "0.0s",
+            "0",
+        ]
+        assert lines[2].split()[:6] == ["sliding_window", "sliding_window", "2", "in", "10m", "2"]
+        assert (sliding["name"], sliding["kind"], sliding["limit"], sliding["seconds"]) == (
+            *["sliding_window"] * 2,
+            2,
+            600,
+        )
+        assert (sliding["used"], sliding["promised"]) == (2, 3)
+        assert sliding["free_in"] == pytest.approx(600 + 3 * 300, abs=5)
+        assert (leaky["used"], leaky["promised"], leaky["free_in"]) == (2, 0, 0.0)
+
+    def test_shows_who_has_a_place(self, bench: Bench, registry: Registry, kiqctl: Kiqctl) -> None:
+        @job(name="Sync", concurrency_limit=0)
+        def sync(word: str) -> None: ...
+
+        jid = bench.push(sync.definition, "a")
+        ((unit, _),) = bench.take(sync.definition)
+        take_place(unit, bench.store, "crm", 1)
+
+        lines = kiqctl("limits").stdout.splitlines()
+        (rate,) = kiqctl.ask("limits")["rates"]
+
+        assert ["crm", "concurrent", "1", "at", "once", "1", "0"] in [line.split() for line in lines]
+        assert ["crm", jid, ME.identity] in [line.split() for line in lines]
+        assert (rate["used"], rate["free_in"], rate["holders"][0]["jid"]) == (1, None, jid)
+
+    def test_a_broken_one_is_left_out(self, store: Store, kiqctl: Kiqctl) -> None:
+        store.call("ZADD", store.keys.rates, 9e9, "broken", 9e9, "odd", 9e9, "gone")
+        store.call("SET", store.keys.rate("broken"), "of a wrong type")
+        store.call("HSET", store.keys.rate("odd"), "limit", "of another release")
+
+        assert kiqctl.ask("limits")["rates"] == []

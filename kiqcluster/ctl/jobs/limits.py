@@ -1,14 +1,23 @@
-"""limits: concurrency limits, who holds their places, what is parked; another limit for a while."""
+"""limits: concurrency limits, who holds their places, what is parked; another limit for a while; rate limits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from math import isinf
 from typing import Any
 
 import click
 
-from kiqcluster.api import LimitStatus, ParkedJob, ParkedJobs, concurrency_limits, end_override, override_limit
+from kiqcluster.api import (
+    LimitStatus,
+    ParkedJob,
+    ParkedJobs,
+    RateStatus,
+    concurrency_limits,
+    end_override,
+    override_limit,
+    rate_limits,
+)
 from kiqcluster.api.dashboard import job_as_json
 from kiqcluster.ctl.jobs.bulk import BulkTask, count_selected, report, run_task
 from kiqcluster.ctl.jobs.locate import NotFound
@@ -50,6 +59,14 @@ COLUMNS = (
     number_column("LIMIT"),
     text_column("OVERRIDE"),
 )
+RATE_COLUMNS = (
+    text_column("RATE", 12),
+    text_column("KIND"),
+    text_column("LIMIT"),
+    number_column("USED"),
+    number_column("FREE IN"),
+    number_column("PROMISED"),
+)
 HOLDER_COLUMNS = (
     text_column("CLASS", 12),
     text_column("KEY", 6),
@@ -67,7 +84,7 @@ JOB_COLUMNS = (
 
 @click.group(cls=DefaultListGroup, context_settings=CONTEXT_SETTINGS)
 def limits() -> None:
-    """Show and override concurrency limits, and look at parked jobs.  Without a command, it is `list`.
+    """Show limits, override concurrency limits, and look at parked jobs.  Without a command, it is `list`.
 
     \b
       kiqctl limits
@@ -83,24 +100,58 @@ def list_limits(ctx: click.Context, store: Store, output: Output) -> None:
     """Show all limits: places held and by whom, jobs parked, the limit and its override.
 
     Of a limit for each key, those keys of which a job runs or is parked.  The limit is the one that a worker has used
-    last.  Three round trips, one more per 500 processes, places and lines.
+    last.  Then the rate limits that were used lately: starts in this period or places held, when one more start is
+    allowed, and how many were promised a time.  Six round trips, one more per 500 processes, places, lines and rates.
 
     \b
       kiqctl limits list
       kiqctl limits list --json
     """
-    found, now = concurrency_limits(store=store), SystemClock.now()
-    if found:
-        output.table(COLUMNS, [_row(each, now) for each in found], indent=0)
-    else:
-        output.info("no job with a concurrency limit has run yet")
-    held = [(each, holder) for each in found for holder in each.holders]
-    if held:
-        output.print([""])
-        rows = [(each.name, each.key, holder.job.jid or "", holder.identity) for each, holder in held]
-        output.table(HOLDER_COLUMNS, rows, indent=0)
-    output.document({"limits": [_as_json(each) for each in found]})
+    found, rates, now = concurrency_limits(store=store), rate_limits(store=store), SystemClock.now()
+    tables = [
+        (COLUMNS, [_row(each, now) for each in found]),
+        (RATE_COLUMNS, [_rate_row(each) for each in rates]),
+        (HOLDER_COLUMNS, [*_holder_rows(found), *_holder_rows(rates)]),
+    ]
+    shown = [(columns, rows) for columns, rows in tables if rows]
+    if not shown:
+        output.info("no job with a concurrency limit or a rate limit has run yet")
+    for number, (columns, rows) in enumerate(shown):
+        if number:
+            output.print([""])
+        output.table(columns, rows, indent=0)
+    output.document({"limits": [_as_json(each) for each in found], "rates": [_rate_as_json(each) for each in rates]})
     ctx.exit(ExitCode.STOPPED)
+
+
+def _holder_rows(limits: Iterable[LimitStatus | RateStatus]) -> Iterator[tuple[str, ...]]:
+    for each in limits:
+        key = each.key if isinstance(each, LimitStatus) else ""
+        yield from ((each.name, key, holder.job.jid or "", holder.identity) for holder in each.holders)
+
+
+def _rate_row(rate: RateStatus) -> tuple[str, ...]:
+    largest = format_number(rate.largest)
+    words = {
+        "concurrent": f"{largest} at once",
+        "leaky_bucket": f"{largest}, then {1 / (rate.seconds or 1):.3g} a second",
+    }
+    limit = words.get(rate.kind, f"{largest} in {format_duration(rate.seconds)}")
+    free = "" if rate.free_in is None else format_duration(rate.free_in)
+    return rate.name, rate.kind, limit, format_number(rate.used), free, format_number(rate.promised)
+
+
+def _rate_as_json(rate: RateStatus) -> dict[str, Any]:
+    return {
+        "name": rate.name,
+        "kind": rate.kind,
+        "limit": rate.largest,
+        "seconds": rate.seconds or None,
+        "used": rate.used,
+        "free_in": rate.free_in,
+        "promised": rate.promised,
+        "holders": [{"identity": each.identity, **job_as_json(each.job)} for each in rate.holders],
+    }
 
 
 def _row(limit: LimitStatus, now: float) -> tuple[str, ...]:

@@ -13,6 +13,7 @@
 --   absent otherwise        the key does not exist
 --   fixed_window, sliding_window, leaky_bucket   largest seconds was_promised
 --                           one more start is within the rate (rates.lua), and is counted; else "defer <seconds>"
+--   concurrent largest otherwise   the holder has one of `largest` places of a rate, or takes one (places.lua)
 --   enter largest [name] otherwise
 --                           the holder is one of at most `largest` members of a set, or becomes one; every script that
 --                           moves the unit removes the holder from the set.  0: no limit; below 0: nobody enters.
@@ -35,6 +36,7 @@
 -- include holds
 -- include hand_lists
 -- include rates
+-- include places
 -- include claims
 
 local payload = redis.call('HGET', KEYS[1], ARGV[1]) or take_over(KEYS[1], ARGV[1])
@@ -75,6 +77,7 @@ local is_true = {
     if has_grant() then return redis.call('SCARD', key) < largest end
     return room_of(key, largest) > 0 and redis.call('EXISTS', parked_at(key)) == 0
   end,
+  concurrent = function(key, arguments) return has_place(key, tonumber(arguments[1]), holder) end,
   clear = function() return true end,
   renew = function() return true end,
 }
@@ -85,6 +88,7 @@ local change = {
     register_hold(KEYS[2], ARGV[1], holder, key) -- register first: releasing a key that is not held does no harm
     redis.call('SADD', key, holder)
   end,
+  concurrent = function(key, arguments) take_place(key, arguments[1], holder, KEYS[2], ARGV[1]) end,
   clear = function(key, arguments) clear(key, arguments[1]) end,
   renew = function(key, arguments)
     redis.call('SET', key, arguments[1], 'NX', 'EX', arguments[2])
@@ -92,12 +96,11 @@ local change = {
   end,
 }
 
-for kind in pairs(count_start) do
-  is_true[kind] = function(key, arguments)
-    local wait = wait_for_start(kind, key, arguments)
-    return wait == 0, string.format('defer %.6f', wait)
-  end
-  change[kind] = function(key, arguments) start(kind, key, arguments, holder) end
+-- Reads the rate of a row, and returns the same.
+local function is_within_rate(row)
+  row.rate = read_rate(row[1], row[2], row[3])
+  local wait = wait_for_start(row.rate, row[3])
+  return wait == 0, string.format('defer %.6f', wait)
 end
 
 local function send_next(is_parked)
@@ -113,14 +116,15 @@ end
 while at <= #ARGV do
   local count = tonumber(ARGV[at + 2])
   local row = {ARGV[at], KEYS[tonumber(ARGV[at + 1])], {unpack(ARGV, at + 3, at + 2 + count)}}
-  if not is_true[row[1]] then return redis.error_reply('ERR there is no begin row ' .. row[1]) end
+  if not is_true[row[1]] and not RATES[row[1]] then return redis.error_reply('ERR there is no begin row ' .. row[1]) end
   if row[1] == 'enter' then row[4], row[5] = limit_in_force(row[2], row[3][1], count > 2 and row[3][2] or nil) end
   rows[#rows + 1] = row
   at = at + 3 + count
 end
 
 for number, row in ipairs(rows) do
-  local fine, otherwise = is_true[row[1]](row[2], row[3], row[4])
+  local fine, otherwise
+  if RATES[row[1]] then fine, otherwise = is_within_rate(row) else fine = is_true[row[1]](row[2], row[3], row[4]) end
   if not fine then
     otherwise = otherwise or row[3][#row[3]]
     send_next(otherwise == 'park')
@@ -128,7 +132,7 @@ for number, row in ipairs(rows) do
   end
 end
 for _, row in ipairs(rows) do
-  if change[row[1]] then change[row[1]](row[2], row[3]) end
+  if row.rate then start(row.rate, row[3], holder) elseif change[row[1]] then change[row[1]](row[2], row[3]) end
 end
 send_next(false)
 return {'GO'}

@@ -14,6 +14,16 @@ local function register_hold(held, field, holder, key)
   redis.call('HSET', held, field, cjson.encode(row))
 end
 
+-- Takes one key back from the unit's field, which has released it.
+local function forget_hold(held, field, key)
+  local fine, row = pcall(cjson.decode, redis.call('HGET', held, field) or '')
+  if not fine or type(row) ~= 'table' then return end
+  for index = #row, 2, -1 do
+    if row[index] == key then table.remove(row, index) end
+  end
+  if #row > 1 then redis.call('HSET', held, field, cjson.encode(row)) else redis.call('HDEL', held, field) end
+end
+
 -- Releases all keys that are registered under a field.  A key that is no longer a set has no members, and a field that
 -- somebody else wrote names no keys.
 local function release_holds(held, field)

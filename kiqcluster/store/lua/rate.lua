@@ -11,7 +11,8 @@
 -- include rates
 
 local arguments = {ARGV[2], ARGV[3], ARGV[4]}
-local wait = wait_for_start(ARGV[1], KEYS[1], arguments)
+local rate = read_rate(ARGV[1], KEYS[1], arguments)
+local wait = wait_for_start(rate, arguments)
 if wait > 0 then return string.format('%.6f', wait) end
-start(ARGV[1], KEYS[1], arguments, ARGV[5])
+start(rate, arguments, ARGV[5])
 return '0'

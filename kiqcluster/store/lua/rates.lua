@@ -12,82 +12,100 @@
 -- so they do not all come back at once, and later starts do not overtake them.
 -- again: the same for starts that came at their time, or late, and were refused once more, since the limit became
 -- smaller or many came late: they do not go behind all others.
+-- limit: "<kind> <largest> <seconds>" as it was asked for last, for those who look.   kept_until: see write_rate
+-- kiq:rates        zset: name of each rate, by the time until which its key is kept
 -- Times are epoch seconds of Redis' clock.
+--
+-- All of a rate is read once, and written once.  Plain functions, and few of them: a script makes all of its functions
+-- anew each time that it runs.
 
 local SLACK_SECONDS = 60 -- a key lives that much longer than its limit needs it
+local RATES = {fixed_window = true, sliding_window = true, leaky_bucket = true}
 
 local function rate_time()
   local time = redis.call('TIME')
-  return tonumber(time[1]) + tonumber(time[2]) / 1e6
+  return time[1] + time[2] / 1e6
 end
 
-local function number_of(key, field)
-  return tonumber(redis.call('HGET', key, field) or '') or 0
+-- Writes fields of a rate, which is needed for so many seconds more.  limit, kept_until: as they were read.
+-- The time to live is set only when it would end too early: about once in SLACK_SECONDS while nobody waits.
+-- Returns the time until which the key is kept now.  A listing that cannot be written refuses no start.
+local function write_rate(rate, words, seconds, ...)
+  local key, now, kept_until = rate.key, rate.now, tonumber(rate.kept_until or nil) or 0
+  local is_due = now + seconds > kept_until
+  if not is_due and rate.limit == words then
+    if select('#', ...) > 0 then redis.call('HSET', key, ...) end
+    return kept_until
+  end
+  if is_due then kept_until = now + seconds + SLACK_SECONDS end
+  local text = string.format('%.6f', kept_until)
+  redis.call('HSET', key, 'limit', words, 'kept_until', text, ...)
+  redis.call('PEXPIRE', key, math.ceil((kept_until - now) * 1000))
+  local prefix, name = string.match(key, '^(.-)kiq:rate:(.*)$')
+  redis.pcall('ZREMRANGEBYSCORE', (prefix or '') .. 'kiq:rates', '-inf', string.format('%.6f', now))
+  redis.pcall('ZADD', (prefix or '') .. 'kiq:rates', text, name or key)
+  rate.is_renewed = true
+  return kept_until
 end
 
--- Each function returns the time from which one more may start.
-local earliest = {
-  fixed_window = function(key, largest, seconds, now)
-    local window = math.floor(now / seconds)
-    if number_of(key, 'window') ~= window or number_of(key, 'count') < largest then return now end
-    return (window + 1) * seconds
-  end,
-  sliding_window = function(key, largest, seconds, now)
+-- Returns what is known of a rate; `at`: the time from which one more may start.
+local function read_rate(kind, key, arguments)
+  local largest, seconds, now = tonumber(arguments[1]), tonumber(arguments[2]), rate_time()
+  local rate = {kind = kind, key = key, now = now, seconds = seconds, largest = largest, between = seconds / largest}
+  local found
+  if kind == 'fixed_window' then
+    found = redis.call('HMGET', key, 'limit', 'kept_until', 'promised', 'window', 'count')
+    rate.window = math.floor(now / seconds)
+    rate.count = tonumber(found[4] or nil) == rate.window and tonumber(found[5] or nil) or 0
+    rate.at = rate.count < largest and now or (rate.window + 1) * seconds
+  elseif kind == 'sliding_window' then
+    found = redis.call('HMGET', key, 'limit', 'kept_until', 'promised')
     local starts = key .. ':starts'
-    local count = redis.call('ZCOUNT', starts, '(' .. string.format('%.6f', now - seconds), '+inf')
-    if count < largest then return now end
-    return tonumber(redis.call('ZREVRANGE', starts, largest - 1, largest - 1, 'WITHSCORES')[2]) + seconds
-  end,
-  leaky_bucket = function(key, largest, seconds, now)
-    return math.max(now, number_of(key, 'empty_at') - (largest - 1) * seconds)
-  end,
-}
-
-local function seconds_between(kind, largest, seconds)
-  return kind == 'leaky_bucket' and seconds or seconds / largest
+    rate.count = redis.call('ZCOUNT', starts, '(' .. string.format('%.6f', now - seconds), '+inf')
+    rate.at = now
+    if rate.count >= largest then
+      rate.at = redis.call('ZREVRANGE', starts, largest - 1, largest - 1, 'WITHSCORES')[2] + seconds
+    end
+  else
+    found = redis.call('HMGET', key, 'limit', 'kept_until', 'promised', 'empty_at')
+    rate.between = seconds
+    rate.empty_at = math.max(now, tonumber(found[4] or nil) or 0)
+    rate.at = math.max(now, rate.empty_at - (largest - 1) * seconds)
+  end
+  rate.limit, rate.kept_until, rate.promised = found[1], found[2], tonumber(found[3] or nil) or 0
+  return rate
 end
-
-local function keep(key, seconds)
-  redis.call('PEXPIRE', key, math.ceil((seconds + SLACK_SECONDS) * 1000))
-end
-
--- Each function counts a start.
-local count_start = {
-  fixed_window = function(key, _, seconds, now)
-    local window = math.floor(now / seconds)
-    if number_of(key, 'window') ~= window then redis.call('HSET', key, 'window', window, 'count', 0) end
-    redis.call('HINCRBY', key, 'count', 1)
-  end,
-  sliding_window = function(key, _, seconds, now, holder)
-    local starts = key .. ':starts'
-    redis.call('ZREMRANGEBYSCORE', starts, '-inf', string.format('%.6f', now - seconds))
-    redis.call('ZADD', starts, string.format('%.6f', now), holder)
-    keep(starts, seconds)
-    redis.call('HSETNX', key, 'promised', 0) -- the hash is what `kiqctl` finds
-  end,
-  leaky_bucket = function(key, _, seconds, now)
-    redis.call('HSET', key, 'empty_at', string.format('%.6f', math.max(now, number_of(key, 'empty_at')) + seconds))
-  end,
-}
 
 -- Returns the seconds after which a start is allowed, 0 if it is allowed now.  A start that is refused is promised a time.
-local function wait_for_start(kind, key, arguments)
-  local largest, seconds, now = tonumber(arguments[1]), tonumber(arguments[2]), rate_time()
-  local at, between = earliest[kind](key, largest, seconds, now), seconds_between(kind, largest, seconds)
-  local promised, was_promised = number_of(key, 'promised'), arguments[3] == '1'
-  if at <= now and (was_promised or promised <= now) then return 0 end
+local function wait_for_start(rate, arguments)
+  local at, now, between, was_promised = rate.at, rate.now, rate.between, arguments[3] == '1'
+  if at <= now and (was_promised or rate.promised <= now) then return 0 end
   -- One that comes a little before its time keeps its place.
   if was_promised and at - now <= between then return at - now end
   local field = was_promised and 'again' or 'promised'
-  at = math.max(at, number_of(key, field))
-  redis.call('HSET', key, field, string.format('%.6f', at + between))
-  keep(key, at - now + largest * between + seconds)
+  at = math.max(at, was_promised and tonumber(redis.call('HGET', rate.key, field) or nil) or rate.promised)
+  local words = rate.kind .. ' ' .. arguments[1] .. ' ' .. arguments[2]
+  local needed = at - now + rate.largest * between + rate.seconds
+  write_rate(rate, words, needed, field, string.format('%.6f', at + between))
   return at - now
 end
 
 -- Counts a start that is allowed.
-local function start(kind, key, arguments, holder)
-  local largest, seconds, now = tonumber(arguments[1]), tonumber(arguments[2]), rate_time()
-  count_start[kind](key, largest, seconds, now, holder)
-  keep(key, math.max(0, number_of(key, 'promised') - now) + largest * seconds_between(kind, largest, seconds) + seconds)
+local function start(rate, arguments, holder)
+  local now, seconds = rate.now, rate.seconds
+  local words = rate.kind .. ' ' .. arguments[1] .. ' ' .. arguments[2]
+  local needed = math.max(0, rate.promised - now) + rate.largest * rate.between + seconds
+  if rate.kind == 'fixed_window' then
+    write_rate(rate, words, needed, 'window', rate.window, 'count', rate.count + 1)
+  elseif rate.kind == 'leaky_bucket' then
+    write_rate(rate, words, needed, 'empty_at', string.format('%.6f', rate.empty_at + seconds))
+  else
+    local starts = rate.key .. ':starts'
+    redis.call('ZADD', starts, string.format('%.6f', now), holder) -- first: an empty set would lose its time to live
+    redis.call('ZREMRANGEBYSCORE', starts, '-inf', string.format('%.6f', now - seconds))
+    local kept_until = write_rate(rate, words, needed)
+    if rate.is_renewed or rate.count == 0 then -- where none is counted, the set may be a new one
+      redis.call('PEXPIRE', starts, math.ceil((kept_until - now) * 1000))
+    end
+  end
 end

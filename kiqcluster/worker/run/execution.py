@@ -43,7 +43,7 @@ from kiqcluster.ipc.forks import Forks, exit_if_forked
 from kiqcluster.limits import DEFERRED_BY
 from kiqcluster.process.config import NO_LIMIT
 from kiqcluster.process.metrics import JobMetrics
-from kiqcluster.process.runtime import CURRENT_JOB, JobContext, Run, Runtime
+from kiqcluster.process.runtime import CURRENT_JOB, Run, Runtime
 from kiqcluster.process.tallies import DEFERRED, DROPPED
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.encryption import KEY_VERSION
@@ -165,7 +165,7 @@ class Execution:
         except MalformedPayload as error:
             return self._bury_unreadable(unit, error)
         name, definition = self._registry.find(payload)
-        run.context = JobContext(payload, unit.queue, name, self._stopping, unit.identity, self._is_fenced)
+        run.context = run.seen(payload, name, self._stopping, self._is_fenced, self._runtime.store)
         run.features = self._stacks.server_of(definition, payload)
         started = self._clock.monotonic()
         if started > unit.reserved_at + self._stale_seconds:  # this process was frozen: others may run it by now
@@ -339,6 +339,8 @@ class Execution:
         """Return the outcome of a unit that may not run now.  verdict: None where Redis could not be asked."""
         unit, now = run.unit, self._clock.now()
         changes = {} if verdict is None or not verdict.reason else refusal(payload, verdict)
+        if verdict is not None and verdict.reason == DEFERRED_BY:
+            self._report.tally(definition.name, unit.queue).count("rate_limited")
         entry = entry_for_ruby(unit, changes, now, TRANSIENT_KEYS)
         if entry is None and verdict is not None and verdict.action == "defer":
             return self._failed(run, definition, CannotWait(verdict.reason or "Redis refuses its begin rows"))
@@ -399,10 +401,10 @@ class Execution:
 
     def _identify(self, run: JobRun, payload: Payload) -> tuple[str, Definition | None]:
         """Return name and definition of a unit that may not have begun; its features see its end."""
-        unit = run.unit
+        run.unit.holds = True  # its thread may take a place at this moment (limits)
         name, definition = self._registry.find(payload)
         if run.context is None:
-            run.context = JobContext(payload, unit.queue, name, self._stopping, unit.identity, self._is_fenced)
+            run.context = run.seen(payload, name, self._stopping, self._is_fenced, self._runtime.store)
             run.features = self._stacks.server_of(definition, payload)
         return name, definition
 

@@ -70,21 +70,26 @@ class RunReport:
             if self._log_done is not None:
                 log_done = self._emit_done if run.context is not None and run.context.extras else self._log_done
                 log_done(payload, name, queue, elapsed)
-        elif run.failure is not None:
-            detail = f", in {outcome.at - self._clock.now():.0f} s" if isinstance(outcome, Retry) else ""
-            self.log_failed(OUTCOME_WORDS[type(outcome)], run.failure, elapsed, detail)
-        elif type(outcome) is Interrupted:
-            self.emit("job_interrupted", elapsed=elapsed, **extra_fields(run.context))
-        elif self.lines is not None:
-            self.lines.put_off(outcome)
-        if isinstance(outcome, Retry | Deferred):
-            self._on_due(outcome)
+        else:
+            self._report_not_done(run, outcome)
         enqueued_at = seconds(payload.get("enqueued_at"))
         waited = None if enqueued_at is None else self._clock.now() - elapsed - enqueued_at
         tally = self.tally(name, queue)
         tally.add(outcome, elapsed, waited, was_retried="retry_count" in payload, used=used)
         if run.context is not None and run.context.time_limit is not None and run.context.timed_out:
             tally.count("timed_out")
+
+    def _report_not_done(self, run: JobRun, outcome: Outcome) -> None:
+        """Log what became of a unit that is not done, and tell the poller of one that is due again."""
+        if run.failure is not None:
+            detail = f", in {outcome.at - self._clock.now():.0f} s" if isinstance(outcome, Retry) else ""
+            self.log_failed(OUTCOME_WORDS[type(outcome)], run.failure, run.seconds, detail)
+        elif type(outcome) is Interrupted:
+            self.emit("job_interrupted", elapsed=run.seconds, **extra_fields(run.context))
+        elif self.lines is not None:
+            self.lines.put_off(outcome)
+        if isinstance(outcome, Retry | Deferred):
+            self._on_due(outcome)
 
     def _read_cpu(self, elapsed: float) -> float:
         """Return the CPU seconds of a run that took `elapsed` (docs/metrics.md).

@@ -45,7 +45,7 @@ def is_host_selected(host: str, hosts: Collection[str]) -> bool:
 class RedisTransport:
     """Sends to the supervisors on these hosts, to all without hosts, or to the process that `identity` names.
 
-    supervisors: full names; only these are selected.
+    supervisors: full names; only these are selected.  others: further shards, whose processes are meant as well.
     max_outage: seconds to keep trying while Redis is away.  None: ANSWER_TIMEOUT_SECONDS once a message is under way,
     no time before that.  on_outage: called at each attempt that finds Redis away.
     """
@@ -58,10 +58,13 @@ class RedisTransport:
         supervisors: Collection[str] = (),
         max_outage: float | None = None,
         on_outage: Callable[[], None] = lambda: None,
+        others: Sequence[Store] = (),
     ) -> None:
         self._max_outage = max_outage
         self._on_outage = on_outage
         self.store = store
+        self._stores = (store, *others)
+        self._store_by_identity: dict[str, Store] = {}  # of the processes seen
         self._hosts = hosts
         self._identity = identity
         self._supervisors = supervisors
@@ -79,11 +82,11 @@ class RedisTransport:
             raise NoSuchProcess(self._nothing_found(processes))
         if message.action == "dump":
             return [*self._dump(known, message), *lost]
-        return [*self._deliver([ClusterRequest(self.store, each.supervisor, message) for each in known]), *lost]
+        return [*self._deliver([ClusterRequest(self._store_of, each.supervisor, message) for each in known]), *lost]
 
     def statuses(self) -> Mapping[str, ClusterStatus]:
         """See Transport."""
-        processes = list_processes(self.store)
+        processes = self._list_processes()
         if self._identity is not None:
             meant = [each for each in processes if each.identity == self._full_identity] if self._full_identity else []
             return {each.identity: status_of_process(each) for each in meant}
@@ -95,7 +98,7 @@ class RedisTransport:
         """Send to one process.  If it does not read messages, its supervisor is asked to dump its stacks."""
         supervisor = process.supervisor
         if message.action != "dump" or supervisor is None or not process.is_unresponsive:
-            return self._deliver([ProcessRequest(self.store, process.identity, replace(message, scope="process"))])
+            return self._deliver([ProcessRequest(self._store_of, process.identity, replace(message, scope="process"))])
         found = [each for each in group_by_cluster(processes) if each.supervisor == supervisor]
         return [replace(each, name=process.identity) for each in self._dump(found, replace(message, pid=process.pid))]
 
@@ -103,7 +106,7 @@ class RedisTransport:
         """Have supervisors log stacks; where no worker can pass that on, the error says how to get them by signal."""
         unresponsive = {each.supervisor for each in known if all(process.is_unresponsive for process in each.processes)}
         requests = [
-            ClusterRequest(self.store, each.supervisor, message)
+            ClusterRequest(self._store_of, each.supervisor, message)
             for each in known
             if each.supervisor not in unresponsive
         ]
@@ -115,13 +118,26 @@ class RedisTransport:
 
     # 1. find
 
+    def _list_processes(self) -> list[RegisteredProcess]:
+        """Return the processes of all shards.  Raises StoreError if one is away: its workers would count as gone."""
+        found: list[RegisteredProcess] = []
+        for store in self._stores:
+            processes = list_processes(store)
+            self._store_by_identity |= dict.fromkeys((each.identity for each in processes), store)
+            found += processes
+        return found
+
+    def _store_of(self, identity: str) -> Store:
+        """Return the shard in which a process was seen."""
+        return self._store_by_identity.get(identity, self.store)
+
     def _read_processes(self) -> list[RegisteredProcess]:
         """Return all processes, once those of ours know their supervisor or have had time to learn it."""
         deadline = self._clock.monotonic() + SUPERVISOR_UNKNOWN_SECONDS
         give_up = self._clock.monotonic() + (self._max_outage or 0.0)
         while True:
             try:
-                processes = list_processes(self.store)
+                processes = self._list_processes()
             except StoreError as error:
                 if not is_outage(error) or self._clock.monotonic() >= give_up:
                     raise
@@ -167,8 +183,9 @@ class RedisTransport:
             return f"{', '.join(self._supervisors)} ended before it could be asked"
         if ours:
             return f"no kiqcluster process is on {', '.join(self._hosts)}; there are some on {', '.join(ours)}"
+        place = ", ".join(store.address for store in self._stores)
         ruby = f" ({len(processes)} of Ruby's Sidekiq are)" if processes else ""
-        return f"no kiqcluster process is registered at {self.store.address}{ruby}; is that the right Redis?"
+        return f"no kiqcluster process is registered at {place}{ruby}; is that the right Redis?"
 
     # 2. deliver
 
@@ -179,7 +196,7 @@ class RedisTransport:
         pending, outage = list(requests), ""
         while pending and self._clock.monotonic() < deadline:
             try:
-                processes = list_processes(self.store)
+                processes = self._list_processes()
                 pending = [each for each in pending if not each.step(processes, self._clock.monotonic())]
             except StoreError as error:
                 if not is_outage(error):
@@ -224,10 +241,10 @@ class ClusterRequest:
     harmless because the supervisor carries out each id once.
     """
 
-    def __init__(self, store: Store, supervisor: str, message: Message) -> None:
+    def __init__(self, store_of: Callable[[str], Store], supervisor: str, message: Message) -> None:
         self.name = supervisor
         self.error: str | None = None
-        self._store = store
+        self._store_of = store_of
         self._message = message
         self._carrier: str | None = None
         self._since = 0.0
@@ -263,23 +280,23 @@ class ClusterRequest:
         carrier = min(carriers, key=lambda each: self._asked.index(each) if each in self._asked else -1)
         self._carrier, self._since = carrier, now
         self._asked = [*(each for each in self._asked if each != carrier), carrier]
-        send(self._store, carrier, self._message)
+        send(self._store_of(carrier), carrier, self._message)
 
     def _is_read(self) -> bool:
-        return self._carrier is not None and not is_unread(self._store, self._carrier, self._message)
+        return self._carrier is not None and not is_unread(self._store_of(self._carrier), self._carrier, self._message)
 
     def _take_back(self) -> None:
-        if self._carrier is not None and not withdraw(self._store, self._carrier, self._message):
+        if self._carrier is not None and not withdraw(self._store_of(self._carrier), self._carrier, self._message):
             self._may_have_been_read = True
 
 
 class ProcessRequest:
     """One message to one process: done when it was read and the registry shows its effect."""
 
-    def __init__(self, store: Store, identity: str, message: Message) -> None:
+    def __init__(self, store_of: Callable[[str], Store], identity: str, message: Message) -> None:
         self.name = identity
         self.error: str | None = None
-        self._store = store
+        self._store_of = store_of
         self._message = message
         self._is_sent = False
 
@@ -287,20 +304,22 @@ class ProcessRequest:
         """See Request."""
         if not self._is_sent:
             self._is_sent = True
-            send(self._store, self.name, self._message)
+            send(self._store_of(self.name), self.name, self._message)
             return False
         process = next((each for each in processes if each.identity == self.name), None)
         if process is None:
-            has_obeyed = self._message.action == "stop" and not is_unread(self._store, self.name, self._message)
+            has_obeyed = self._message.action == "stop" and not is_unread(
+                self._store_of(self.name), self.name, self._message
+            )
             self.error = None if has_obeyed else "is gone"
             return True
         wanted = {"quiet": True, "resume": False}.get(self._message.action, process.is_quiet)
-        return process.is_quiet == wanted and not is_unread(self._store, self.name, self._message)
+        return process.is_quiet == wanted and not is_unread(self._store_of(self.name), self.name, self._message)
 
     def cancel(self, error: str) -> None:
         """See Request."""
         try:
-            was_read = self._is_sent and not withdraw(self._store, self.name, self._message)
+            was_read = self._is_sent and not withdraw(self._store_of(self.name), self.name, self._message)
         except StoreError:
             self.error = f"{error}; {EXPIRES_UNREAD}"
         else:

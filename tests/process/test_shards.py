@@ -127,3 +127,23 @@ def test_the_default_shard_may_be_away(stage: Stage, eu: Jobs, arguments: tuple[
     assert [slot["shard"] for slot in cluster.slots()] == ["eu"]
     wait_until(lambda: len(eu.members()) == 1, "the worker to join its shard")
     assert stage.members() == set()
+
+
+def test_an_order_reaches_the_supervisors_of_all_shards(
+    stage: Stage, eu: Jobs, arguments: tuple[str, ...], tmp_path: Path, kiqctl: Kiqctl
+) -> None:
+    cluster = stage.run_cluster(*arguments, "--shard", "eu", "far", app=stage.write_application(APPLICATION))
+    cluster.wait_ready(1)
+    word = str(tmp_path / "go")
+    eu.push("killer", word, queue="far")
+    wait_until(lambda: any(line.startswith("began") for line in stage.notes()), "the job to begin")
+
+    waiting = kiqctl.start("quiet", "--wait", "--json", *arguments[:2])
+    cluster.wait_for("cluster_quiet")
+    assert waiting.process.poll() is None, "the job still runs, in the other shard"
+    Path(word).touch()
+
+    assert kiqctl.end(waiting).returncode == 0
+    resumed = kiqctl("resume", "--json", *arguments[:2])
+    assert resumed.returncode == 0, resumed.stderr
+    cluster.wait_for("cluster_resumed")

@@ -240,7 +240,8 @@ def transport_options(function: F) -> F:
         **options: Any,
     ) -> Any:
         if socket is None:
-            transport: Transport = RedisTransport(open_store(redis, config_file, environment, shard), hosts, identity)
+            store, *others = open_stores(redis, config_file, environment, shard)
+            transport: Transport = RedisTransport(store, hosts, identity, others=others)
         elif redis or shard or hosts or identity:
             raise UsageError(
                 "--socket reaches one supervisor without Redis; leave --redis, --shard, --host and --identity out"

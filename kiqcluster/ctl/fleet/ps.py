@@ -90,8 +90,9 @@ def ps(
     environment: str | None,
     shard: str | None,
 ) -> None:
-    """Show clusters and their workers, in all shards unless --shard names one.
+    """Show clusters and their workers.
 
+    They are those of all shards, unless --shard names one.
     The line of a cluster shows the remaining lease of a quiet, and whether a reload, a roll or a restart is needed;
     the next line shows the result of the latest roll.  STATE is serves, quiet, booting, unresponsive, backoff with
     the time until the next try, stopping or no Redis.  UP is the uptime, BEAT the time since the last heartbeat,

@@ -84,7 +84,7 @@ JOB_COLUMNS = (
 
 @click.group(cls=DefaultListGroup, context_settings=CONTEXT_SETTINGS)
 def limits() -> None:
-    """Show limits, override concurrency limits, and look at parked jobs.  Without a command, it is `list`.
+    """Show and override limits, and look at parked jobs.  Without a command, it is `list`.
 
     \b
       kiqctl limits

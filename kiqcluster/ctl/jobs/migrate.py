@@ -141,7 +141,9 @@ def migrate(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Move jobs of a class, or of a queue, to another queue; with --routing each to where its class is routed now.
+    """Move jobs of a class, or of a queue, to another queue.
+
+    With --routing, each goes to the queue to which its class is routed now.
 
     They are moved wherever they wait.  In queues they go to the back of the other one, in their order.  In the sets
     they keep their time, and parked jobs their place.  Jobs that run are not touched, and what is enqueued meanwhile

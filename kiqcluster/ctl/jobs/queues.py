@@ -55,10 +55,11 @@ def queues() -> None:
 @json_option
 @click.pass_context
 def list_queues(ctx: click.Context, stores: list[Store], output: Output) -> None:
-    """Show all queues, in all shards unless --shard names one: what waits there, how long, who listens.
+    """Show all queues: what waits there, how long, who listens.
 
-    All: those that were ever pushed to, are paused, or have a listener.  LATENCY is that of the job that is fetched
-    next.  Five round trips for each shard, one more per 500 processes.
+    They are those of all shards, unless --shard names one: queues that were ever pushed to, are paused, or have a
+    listener.  LATENCY is that of the job that is fetched next.  Five round trips for each shard, one more per 500
+    processes.
 
     \b
       kiqctl queues list

@@ -59,8 +59,9 @@ DAY_COLUMNS = (text_column("DAY"), number_column("PROCESSED"), number_column("FA
 def stats(
     ctx: click.Context, stores: list[Store], output: Output, history: int | None, reset: str | None, yes: bool
 ) -> None:
-    """Show counters, queues and how late they are, and the sets; with shards, the sums, and whose queues they are.
+    """Show counters, queues and how late they are, and the sets.
 
+    With shards, the counters are sums, and each queue has its shard.
     Five round trips for each shard, one more per 500 queues and processes, and one for the history.  --reset is for
     the default shard, or the one of --shard.
 

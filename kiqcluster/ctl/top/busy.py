@@ -52,7 +52,7 @@ def busy(
     environment: str | None,
     shard: str | None,
 ) -> None:
-    """Show the jobs that run, in all shards: where, since when, their arguments.  Those of Ruby's processes, too.
+    """Show the jobs that run: where, since when, their arguments.  Those of Ruby's processes and of all shards, too.
 
     Processes tell with their heartbeats, every ten seconds.  What is shown is as of then: SINCE counts up to that beat,
     a job may have ended since, and shorter jobs mostly do not show.  Four round trips, two more per 500 processes.

@@ -42,13 +42,9 @@ class Examples:
 
     def run_for(self, jid: str) -> None:
         """Have a job of that jid run for some seconds."""
+        before = self._stage.notes().count("began long")
         self._stage.push("nap", "long", 8, queue="work", jid=jid)
-
-        def is_taken() -> bool:
-            held = [self._stage.held(holder) for holder in self._stage.holders()]
-            return any(jid.encode() in payload for payloads in held for payload in payloads)
-
-        wait_until(is_taken, f"the job {jid} to run")
+        wait_until(lambda: self._stage.notes().count("began long") > before, f"the job {jid} to run")
 
     def worker(self, cluster: Cluster | None = None) -> str:
         """Return host and pid of a worker that is listed, once all of them are."""
@@ -65,6 +61,7 @@ class Examples:
     def replacements(self) -> dict[str, str]:
         """Return what stands in the examples → what is there, in the order in which it is to be replaced."""
         return {
+            "app.jobs": "tests.apps.basic",
             "app-1:4243": self.worker(),
             "app-1": socket.gethostname(),
             "app-2": socket.gethostname(),

@@ -60,7 +60,8 @@ def served() -> Iterator[Cluster]:
 # what is told
 
 
-ONLY_WHERE_DECLARED = {  # series of jobs with an urgency, a timeout or a limit: none of tests/apps/basic.py
+ONLY_WHERE_DECLARED = {  # series of rules, and of jobs with an urgency, a timeout or a limit: none is served here
+    "kiqcluster_routing_rules_info",
     "sidekiq_jobs_timed_out_total",
     "sidekiq_jobs_rate_limited_total",
     "sidekiq_concurrency_limit_deferred_jobs_total",

@@ -35,6 +35,8 @@ class Examples:
         return cluster
 
     def prepare(self) -> None:
+        if self.cluster.seen("cluster_stopping"):
+            self.cluster.process.wait(30)
         if self.cluster.process.poll() is not None:
             self.cluster = self._run()
         lay_out(self._stage)

@@ -63,7 +63,10 @@ def write(store: Store, jobs: Sequence[Ready], enqueued: list[Jid], wait_replica
             batch.append((("LPUSH", store.keys.queue(queue), *[job.encoded for job in group]), group))
     refused, refusals = Refused(), list[RedisRefused]()
     with store.borrowed() as connection:
+        connect_count = 0
         if guarded:
+            connection.connect()
+            connect_count = connection.connect_count
             rows = [GuardedJob(job.queue, job.at, job.encoded, job.rows) for job in guarded]
             for job, result in zip(guarded, push_guarded(connection, store.keys, rows), strict=True):
                 if result is None:
@@ -78,6 +81,8 @@ def write(store: Store, jobs: Sequence[Ready], enqueued: list[Jid], wait_replica
             patience = min(MAX_REPLICA_WAIT_SECONDS, store.timeout / 2)
             batch.append((("WAIT", wait_replicas, int(patience * 1_000)), []))
         replies = connection.exchange([command for command, _ in batch]) if batch else []
+        if guarded and is_waiting and connection.connect_count != connect_count:
+            replies[-1] = 0  # the server counts for a connection: it knows nothing of what another one has written
     for reply, (_, group) in zip(replies, batch, strict=True):
         if isinstance(reply, RedisRefused):
             refusals.append(reply)

@@ -12,7 +12,8 @@ from kiqcluster import Client, Job, job
 from kiqcluster.application.registry import Registry
 from kiqcluster.errors import InvalidPush, JobDefinitionError, NotReplicated, StoreError
 from kiqcluster.process.runtime import Setup
-from kiqcluster.store import Store
+from kiqcluster.store import Connection, Store
+from kiqcluster.store.guarded_push import push_guarded
 from tests.kit import RedisServer, wait_until
 
 pytestmark = pytest.mark.usefixtures("setup")
@@ -104,6 +105,28 @@ def test_a_job_that_a_lock_has_refused_is_not_among_those_that_are_stored(
     assert [first, *caught.value.jids] == jids(store)
     assert len(caught.value.jids) == 2
     assert caught.value.jids == caught.value.enqueued
+
+
+def test_what_another_connection_has_written_does_not_count_as_confirmed(
+    registry: Registry, setup: Setup, store: Store, replica: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that is renewed between the script and WAIT has nothing to wait for."""
+
+    @job(deduplicate="until_executed", wait_replicas=1)
+    def report(number: int) -> None: ...
+
+    def push_and_lose_the_connection(connection: Connection, *rest: Any) -> Any:
+        try:
+            return push_guarded(connection, *rest)
+        finally:
+            connection.close()
+
+    monkeypatch.setattr("kiqcluster.client.writes.push_guarded", push_and_lose_the_connection)
+
+    with pytest.raises(NotReplicated, match="stored, but 0 of 1 replicas"):
+        report.perform_async(1)
+
+    assert len(jids(store)) == 1
 
 
 def test_a_job_may_want_it_for_all_its_pushes_or_for_one(

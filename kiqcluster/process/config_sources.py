@@ -235,7 +235,8 @@ def _converted(each: dataclasses.Field[Any], raw: Any, origin: str) -> Any:
     except UsageError as error:  # of rules, whose text is long
         raise UsageError(f"{each.name} from {origin} cannot be used: {error}") from error
     except ValueError as error:
-        raise UsageError(f"{each.name} = {raw!r} from {origin} cannot be used: {error}") from error
+        shown = "" if each.metadata["is_secret"] else f" = {raw!r}"
+        raise UsageError(f"{each.name}{shown} from {origin} cannot be used: {error}") from error
 
 
 def _as_list(name: str, raw: Any) -> tuple[str, ...]:

@@ -431,6 +431,19 @@ class TestDescribe:
         assert "s3cret" not in repr(rows)
         assert "***" in repr(rows)
 
+    def test_a_secret_that_cannot_be_used_is_not_shown_either(self, loaded: Loader) -> None:
+        complaints = [
+            refusal(loaded, "encryption_keys = ['1:s3cret']"),
+            refusal(loaded, configured={"encryption_keys": ["1:s3cret"]}),
+        ]
+        with pytest.raises(UsageError) as caught:
+            with_configured(*loaded(), {"encryption_keys": ["1:s3cret"]})
+
+        for said in (*complaints, str(caught.value)):
+            assert "s3cret" not in said
+            assert "encryption_keys" in said
+            assert "it takes a string" in said
+
 
 class TestListen:
     @pytest.mark.parametrize(

@@ -211,6 +211,8 @@ class Child:
         tokens = [each.token for each in running]
         was_ended = self.ending.kill_reason in (JOB_TIMEOUT, "overdue")
         timed_out = [token + TIMED_OUT for token in tokens if was_ended and token in self.ending.timed_out]
+        if self.ending.kill_reason == JOB_TIMEOUT:  # the overdue job may have ended meanwhile; the others did no harm
+            return tuple(timed_out)
         return tuple(timed_out or [token for token in tokens if self.ending.blamed_token in ("", token)])
 
     def describe_death(self, death: Death, now: float, epoch: float, jobs: Sequence[RunningJob]) -> str:

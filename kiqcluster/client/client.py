@@ -267,9 +267,9 @@ class Client:
         if expiry.EXPIRES_IN in push.payload:
             expiry.mark(push)
         payload = push.payload
-        if ENCRYPT in payload:
-            payload = encryption.sealed(self._setup, payload, is_registered=definition is not None)
         try:
+            if ENCRYPT in payload:
+                payload = encryption.sealed(self._setup, payload, is_registered=definition is not None)
             encoded = ruby_json.encode(payload)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidPush(f"{name}: the payload holds what JSON cannot ({error})") from error

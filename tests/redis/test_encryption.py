@@ -14,7 +14,7 @@ from kiqcluster import Client, current_job, job
 from kiqcluster.api import Queue
 from kiqcluster.application.registry import Registry
 from kiqcluster.client.reenqueue import enqueued
-from kiqcluster.errors import EncryptionError, InvalidArguments, JobDefinitionError
+from kiqcluster.errors import EncryptionError, InvalidArguments, InvalidPush, JobDefinitionError
 from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.metrics import JobMetrics
@@ -231,6 +231,13 @@ def test_rails_envelopes_are_refused(sealing: Setup) -> None:
 
 def test_a_secret_that_is_no_json_is_refused_before(login: Any) -> None:
     with pytest.raises(InvalidArguments):
+        login.perform_async("ann", object())
+
+
+def test_so_is_it_where_arguments_are_not_checked(login: Any, setup: Setup) -> None:
+    setup.config = Config(encryption_keys=f"1:{FIRST}", strict_args="off")
+
+    with pytest.raises(InvalidPush, match="login: the payload holds what JSON cannot"):
         login.perform_async("ann", object())
 
 

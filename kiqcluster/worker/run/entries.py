@@ -56,7 +56,10 @@ def refusal(payload: Payload, verdict: BeginVerdict) -> dict[str, Any]:
 
 
 def deferral(payload: Payload, reason: str) -> dict[str, Any]:
-    """Return the keys that a deferred job gets.  reason: the name of the feature, or unknown_class."""
-    before = payload.get("deferred_count")
+    """Return the keys that a deferred job gets.  reason: the name of the feature, or unknown_class.
+
+    Each reason is counted by itself, so that one does not use up the deferrals that another one may have.
+    """
+    before = payload.get("deferred_count") if payload.get("deferred_by") in (None, reason) else 0
     count = (before if type(before) is int and before >= 0 else 0) + 1
     return {"deferred": True, "deferred_by": reason, "deferred_count": count}

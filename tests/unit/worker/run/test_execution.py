@@ -731,6 +731,13 @@ class TestUnknown:
         assert "Newcomer" in decode(raw)["error_message"]
         assert decode(raw)["args"] == [1.5]
 
+    @pytest.mark.parametrize("reason", ["rate_limit", "version", "strike:a"])
+    def test_deferrals_for_another_reason_do_not_count(self, worker: Worker, reason: str) -> None:
+        outcome = worker.run("Newcomer", retry=0, deferred=True, deferred_by=reason, deferred_count=10)
+
+        assert isinstance(outcome, Deferred)
+        assert (entry(outcome)["deferred_count"], entry(outcome)["deferred_by"]) == (1, "unknown_class")
+
     def test_one_that_may_not_be_kept_is_not_kept(self, worker: Worker) -> None:
         outcome = worker.run("Newcomer", retry=0, dead=False, deferred_count=10)
 

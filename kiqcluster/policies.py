@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
+from kiqcluster.errors import UsageError
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import Push, Run
 
@@ -28,15 +29,27 @@ DATABASE = "main"
 REPLICA_DELAY_SECONDS = 1.0
 FLAG_DELAY_SECONDS = 300.0  # GitLab's
 HEALTH_DELAY_SECONDS = 5.0  # GitLab's
+MAX_DELAY_SECONDS = 10 * 365 * 86_400  # more is taken for a mistake
 HEALTH_CHECK_SECONDS = 1.0  # for which an answer holds
 
 
 @dataclass(frozen=True, slots=True)
 class Defer:
-    """Run the job later.  seconds: until it is looked at again.  reason: written to `deferred_by`."""
+    """Run the job later.  seconds: until it is looked at again.  reason: written to `deferred_by`.
+
+    Raises UsageError for seconds that are no number from 0 to below 10 years.
+    """
 
     seconds: float
     reason: str = "policy"
+
+    def __post_init__(self) -> None:
+        seconds: object = self.seconds
+        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if not (is_number and 0 <= self.seconds < MAX_DELAY_SECONDS):  # which NaN and infinity are not
+            raise UsageError(
+                f"a job cannot be deferred by {seconds!r} seconds; give a number below 10 years, 0 at least"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +68,10 @@ def feature_flag(is_on: Callable[[str], object], *, delay: float = FLAG_DELAY_SE
 
     is_on: gets the name of the job, before each run.  delay: seconds.  drop: drop jobs instead while it is off.
     """
+    otherwise = Drop("feature_flag") if drop else Defer(delay, "feature_flag")
 
     def decide(run: Run) -> Decision:
-        if is_on(run.job.name):
-            return None
-        return Drop("feature_flag") if drop else Defer(delay, "feature_flag")
+        return None if is_on(run.job.name) else otherwise
 
     return decide
 
@@ -71,14 +83,14 @@ def health_signal(
 
     is_healthy: asked by each process, and its answer holds for `check` seconds.  delay: seconds.
     """
-    asked_at, answer = -inf, True
+    asked_at, answer, later = -inf, True, Defer(delay, "health_signal")
 
     def decide(_run: Run) -> Decision:
         nonlocal asked_at, answer
         now = SystemClock.monotonic()
         if now >= asked_at + check:  # threads may ask at the same time, which does no harm
             asked_at, answer = now, bool(is_healthy())
-        return None if answer else Defer(delay, "health_signal")
+        return None if answer else later
 
     return decide
 
@@ -101,7 +113,7 @@ class ReplicaReached:
     ) -> None:
         self._position = position
         self._has_reached = has_reached
-        self._delay = delay
+        self._later = Defer(delay, "data_consistency")
         self._most = most
 
     def on_push(self, push: Push) -> None:
@@ -119,4 +131,4 @@ class ReplicaReached:
         count = payload.get("deferred_count") if payload.get("deferred_by") == "data_consistency" else 0
         if (isinstance(count, int) and count >= self._most) or self.is_reached(run):
             return None
-        return Defer(self._delay, "data_consistency")
+        return self._later

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from math import inf, nan
 from typing import Any
 
 import pytest
 
 from kiqcluster import Client, Job, job, policies
-from kiqcluster.errors import JobDefinitionError
+from kiqcluster.errors import JobDefinitionError, UsageError
 from kiqcluster.policies import Decision, Defer, Drop, Policy
 from kiqcluster.process.runtime import Run, Setup
 from kiqcluster.sidekiq.outcome import Deferred, Done, Dropped, Retry
-from kiqcluster.sidekiq.ruby_json import decode
+from kiqcluster.sidekiq.ruby_json import decode, encode
 from tests.unit.features.test_size_limiter import Written
+from tests.unit.worker.run.test_deferrals import BY_LIMIT
 from tests.unit.worker.run.test_execution import Worker, entry
 
 
@@ -49,6 +51,21 @@ class TestVerdicts:
         assert "retry_count" not in entry(outcome)
         assert (ran, worker.reported) == ([], [])
         assert worker.sample("skipped_total", "Rebuild", action="deferred") == 1
+
+    @pytest.mark.parametrize("seconds", [nan, inf, -inf, -1, 10 * 366 * 86_400, 10**400, True, "5", None])
+    def test_a_job_cannot_be_deferred_by_what_is_no_sensible_time(self, seconds: Any) -> None:
+        with pytest.raises(UsageError, match="seconds"):
+            Defer(seconds)
+        with pytest.raises(UsageError, match="seconds"):
+            policies.feature_flag(lambda _name: True, delay=seconds)
+        with pytest.raises(UsageError, match="seconds"):
+            policies.health_signal(lambda: True, delay=seconds)
+        with pytest.raises(UsageError, match="seconds"):
+            policies.ReplicaReached(lambda: "", lambda _position: True, delay=seconds)
+
+    @pytest.mark.parametrize("seconds", [0, 0.5, 9 * 365 * 86_400])
+    def test_any_other_time_will_do(self, seconds: float) -> None:
+        assert Defer(seconds).seconds == seconds
 
     def test_a_dropped_job_is_kept_among_the_dropped_with_its_reason(self, worker: Worker, ran: list[str]) -> None:
         declare(ran, always(Drop("moon")))
@@ -179,6 +196,18 @@ class TestReplicaReached:
         assert (outcome.at, entry(outcome)["deferred_by"]) == (worker.clock.time + 2, "data_consistency")
         assert worker.run_bytes(outcome.payload) == Done()
         assert ran == ["a"]
+
+    def test_waits_for_other_reasons_do_not_count(self, worker: Worker, ran: list[str]) -> None:
+        declare(ran, policies.ReplicaReached(lambda: "0/5", lambda _position: False, most=2))
+        raw = encode({"class": "Rebuild", "args": ["a"], "wal_locations": {"main": "0/5"}, **BY_LIMIT})
+
+        for count in (1, 2):
+            outcome = worker.run_bytes(raw)
+            assert isinstance(outcome, Deferred)
+            raw = outcome.payload
+            assert decode(raw)["deferred_count"] == count
+
+        assert worker.run_bytes(raw) == Done()
 
     def test_it_runs_at_once_where_the_replica_is_there_or_no_position_is_known(
         self, worker: Worker, ran: list[str], database: dict[str, str]

@@ -279,6 +279,8 @@ class MalformedPayload(CannotRun):
 class PayloadDecryptionError(MalformedPayload):
     """The encrypted argument of a payload cannot be read: the key is missing, or something was changed."""
 
+    is_key_unknown = False  # whether this process has no key of that version, which a restart may bring
+
 
 class PayloadDecompressionError(MalformedPayload):
     """The compressed arguments of a payload cannot be read, or would be too large."""

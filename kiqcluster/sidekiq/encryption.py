@@ -72,10 +72,12 @@ def decrypted(payload: Payload, keys: Keys) -> list[JSON]:
     version, arguments = payload.get(KEY_VERSION), payload["args"]
     if type(version) is not int or version not in keys:
         known = ", ".join(map(str, keys)) or "none"
-        raise PayloadDecryptionError(
+        error = PayloadDecryptionError(
             f"its last argument is encrypted with key {version!r}, and this process has the keys {known}; add it to "
             "encryption_keys, and retry the job"
         )
+        error.is_key_unknown = type(version) is int
+        raise error
     if not arguments or not isinstance(arguments[-1], str):
         raise PayloadDecryptionError("its last argument is not an encrypted one: something has changed it")
     *others, last = arguments

@@ -580,6 +580,16 @@ class TestIds:
         assert kiqctl.ask("dead", "show", "large0")["args"] == [0]
 
 
+def test_the_schedule_says_which_jobs_wait_for_their_key(kiqctl: Kiqctl, store: Store) -> None:
+    odd = {"deferred_by": ["unknown_key"]}
+    add_entries(store, "schedule", (NOW, job(1, deferred_by="unknown_key", deferred_count=3)), (NOW + 1, job(2, **odd)))
+
+    lines = kiqctl("scheduled").stdout.splitlines()
+
+    assert "no worker of default has its key; tries so far: 3" in lines[1]
+    assert "no worker" not in lines[2]
+
+
 def test_the_schedule_says_which_jobs_wait_for_their_class(kiqctl: Kiqctl, store: Store) -> None:
     deferred = {"deferred": True, "deferred_by": "unknown_class", "deferred_count": 3}
     add_entries(store, "schedule", (NOW, job(1, **deferred)), (NOW + 1, job(2)))

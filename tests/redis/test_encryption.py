@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 import threading
+import time
 from random import Random
 from typing import Any
 
@@ -20,13 +21,14 @@ from kiqcluster.process.events import Events
 from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import Runtime, Setup
 from kiqcluster.sidekiq.compression import decompressed
-from kiqcluster.sidekiq.outcome import Dead, Done, Outcome, Retry
-from kiqcluster.sidekiq.ruby_json import decode
+from kiqcluster.sidekiq.outcome import Dead, Deferred, Done, Outcome, Retry
+from kiqcluster.sidekiq.ruby_json import decode, encode
 from kiqcluster.store import Store
 from kiqcluster.store.engine.units import Unit
 from kiqcluster.testing import enqueued as enqueued_jobs
 from kiqcluster.testing import fake, inline
-from kiqcluster.worker.run.execution import Execution
+from kiqcluster.worker.run.decision import DEFERRAL_SECONDS
+from kiqcluster.worker.run.execution import MAX_DEFERRALS, Execution
 from kiqcluster.worker.run.job_run import JobRun
 from tests.redis.kiqctl import Kiqctl
 from tests.redis.test_client import payloads
@@ -161,15 +163,63 @@ def test_what_cannot_be_decrypted_is_buried_with_its_reason_and_runs_once_the_ke
     login.perform_async("ann", SECRET)
     raw = stored(store)
 
-    outcome = Worker(setup, registry, encryption_keys=words).run(raw)
+    outcome = after_waits(Worker(setup, registry, encryption_keys=words), raw, 0 if "1:" in words else MAX_DEFERRALS)
 
     assert isinstance(outcome, Dead)
     entry = decode(outcome.payload)
     assert entry["error_class"] == "kiqcluster.errors.PayloadDecryptionError"
+    assert entry.keys().isdisjoint({"deferred", "deferred_by"})
     assert entry["args"] == decode(raw)["args"]
     assert seen == []
     assert type(Worker(setup, registry).run(outcome.payload)) is Done
     assert seen == [("ann", SECRET)]
+
+
+def after_waits(worker: Worker, raw: bytes, count: int) -> Outcome:
+    """Return what becomes of a job that first has to wait for its key so often."""
+    for _ in range(count):
+        outcome = worker.run(raw)
+        assert isinstance(outcome, Deferred)
+        raw = outcome.payload
+    return worker.run(raw)
+
+
+@pytest.mark.parametrize("words", ["", f"2:{SECOND}"])
+@pytest.mark.parametrize("has_middleware", [False, True])
+def test_a_job_waits_for_a_key_that_its_worker_does_not_have_yet(
+    words: str,
+    has_middleware: bool,
+    login: Any,
+    store: Store,
+    setup: Setup,
+    registry: Registry,
+    seen: list[Any],
+) -> None:
+    """As during a rolling restart, while some workers have the new key."""
+    if has_middleware:
+        setup.server_middleware.add(lambda _run, proceed: proceed())
+    login.perform_async("ann", SECRET)
+    raw = stored(store)
+    worker = Worker(setup, registry, encryption_keys=words)
+
+    outcome = worker.run(raw)
+
+    assert isinstance(outcome, Deferred)
+    entry = decode(outcome.payload)
+    assert 0 < outcome.at - time.time() <= DEFERRAL_SECONDS
+    assert (entry["deferred_by"], entry["deferred_count"], entry["args"]) == ("unknown_key", 1, decode(raw)["args"])
+    assert entry.keys().isdisjoint({"enqueued_at", "retry_count", "error_class"})
+    assert (outcome.processed, outcome.failed, seen) == (False, False, [])
+    assert [fields["outcome"] for event, fields in worker.told if event == "job_failed"] == ["deferred"]
+    assert type(Worker(setup, registry).run(outcome.payload)) is Done
+    assert seen == [("ann", SECRET)]
+
+
+@pytest.mark.parametrize("version", ["1", None, True, 1.0])
+def test_a_version_that_is_no_number_is_damage(version: Any, login: Any, setup: Setup, registry: Registry) -> None:
+    raw = encode({"class": "login", "args": ["ann", "AAAA"], "encrypt": True, "kiq_key_version": version, "jid": "a"})
+
+    assert isinstance(Worker(setup, registry).run(raw), Dead)
 
 
 def test_after_a_rotation_old_jobs_run_and_new_ones_have_the_new_key(

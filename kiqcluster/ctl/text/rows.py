@@ -51,6 +51,7 @@ __all__ = [
 WRONG_TYPE = "key of the wrong type"
 SHORT_JID_WIDTH = 9  # cells of an id on a narrow terminal: eight characters stand for it in a command
 COMPRESSED_MARK = "[COMPRESSED] "  # GitLab's, before the arguments of a job that stores them compressed
+LACKS = {"unknown_class": "knows this class", "unknown_key": "has its key"}  # deferred_by → what no worker does
 MAX_CELL_WIDTH = 200  # cells of arguments or of a message on the screen: more fits no line
 
 QUEUE_COLUMNS = (
@@ -264,10 +265,11 @@ def entry_words(entry: SortedEntry, now: float) -> tuple[str, ...]:
 
 
 def _error(entry: SortedEntry) -> str:
-    if entry["deferred_by"] == "unknown_class":
+    lack = LACKS.get(str(entry["deferred_by"]))
+    if lack is not None:
         count = entry["deferred_count"]
         tries = format_number(count) if isinstance(count, int) else NO_VALUE
-        return f"no worker of {clean(entry.queue)} knows this class; tries so far: {tries}"
+        return f"no worker of {clean(entry.queue)} {lack}; tries so far: {tries}"
     if entry["deferred_by"] == DEFERRED_BY_VERSION and entry.error_class is None:
         return f"version {json_line(entry[VERSION])} is newer than the workers of {clean(entry.queue)}"
     return clean(_failure(entry))

@@ -12,6 +12,7 @@ decide        facts → outcome
 | raised Interrupted                             | Interrupted if the process stops, else Deferred      |
 | was cut off by a forced stop                   | Interrupted, until it has had too many of these      |
 | has a class that is not registered             | Deferred, until it has had too many of these         |
+| is encrypted with a key that is not here       | Deferred, until it has had too many; then Dead       |
 | failed, and has attempts left                  | Retry, unless `retry_in` discards or kills           |
 | failed for good, or has killed its processes   | Dead, unless its options or `retries_exhausted` say no |
 | failed, and its options keep nothing           | Discard; Dead if it could not begin                  |
@@ -54,7 +55,7 @@ __all__ = [
     "disposition",
 ]
 
-DEFERRAL_SECONDS = 30.0  # until a job of an unknown class is looked at again
+DEFERRAL_SECONDS = 30.0  # until a job of an unknown class, or with an unknown key, is looked at again
 YIELD_SECONDS = 1.0  # that a job waits which raised Interrupted although nothing stops
 
 
@@ -67,6 +68,7 @@ class Ending(Enum):
     YIELDED = auto()  # the job, or middleware, raised Interrupted
     FORCED_STOP = auto()  # it still runs, and the process must go
     UNKNOWN_CLASS = auto()
+    UNKNOWN_KEY = auto()
     FAILED = auto()
     KILLED_PROCESSES = auto()  # as many as it may; it did not run again
     NOT_A_JOB = auto()
@@ -129,7 +131,7 @@ def disposition(facts: Facts) -> Disposition:
             return Disposition.INTERRUPT if facts.is_stopping else Disposition.DEFER
         case Ending.FORCED_STOP:
             return Disposition.INTERRUPT if facts.error is None else Disposition.GIVE_UP
-        case Ending.UNKNOWN_CLASS:
+        case Ending.UNKNOWN_CLASS | Ending.UNKNOWN_KEY:
             return Disposition.DEFER
         case Ending.FAILED:
             return _disposition_of_failure(facts)

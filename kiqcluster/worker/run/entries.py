@@ -56,7 +56,7 @@ def refusal(payload: Payload, verdict: BeginVerdict) -> dict[str, Any]:
 
 
 def deferral(payload: Payload, reason: str) -> dict[str, Any]:
-    """Return the keys that a deferred job gets.  reason: the name of the feature, or unknown_class.
+    """Return the keys that a deferred job gets.  reason: the name of the feature, unknown_class or unknown_key.
 
     Each reason is counted by itself, so that one does not use up the deferrals that another one may have.
     """

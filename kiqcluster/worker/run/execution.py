@@ -76,7 +76,7 @@ from kiqcluster.worker.run.run_report import LogDone, OnDue, RunReport
 
 __all__ = ["MAX_DEFERRALS", "Execution"]
 
-MAX_DEFERRALS = 10  # of a job of an unknown class; then it fails the normal way
+MAX_DEFERRALS = 10  # of a job of an unknown class, which then fails the normal way, or with an unknown key
 
 
 class Execution:
@@ -200,7 +200,8 @@ class Execution:
             payload = None
         entry = None
         if isinstance(payload, dict):
-            entry = patched(unit, {**retry.describe_error(error), "failed_at": now, "retry_count": 0}, now)
+            changes = {**retry.describe_error(error), "failed_at": now, "retry_count": 0}
+            entry = patched(unit, changes, now, DEFERRAL_KEYS)
         if isinstance(error, PayloadDecompressionError):
             self._report.tally(self._registry.find(read(unit.payload))[0], unit.queue).count("dead")
         outcome = decide(
@@ -235,15 +236,21 @@ class Execution:
     # 2. resolve
 
     def _unknown(self, run: JobRun, payload: Payload, name: str) -> Outcome:
-        unit = run.unit
         error = UnknownJob(name, "" if payload["class"] == name else "active_job=True")
-        changes = deferral(payload, "unknown_class")
+        outcome = self._until_deployed(run.unit, payload, "unknown_class", Ending.UNKNOWN_CLASS, error)
+        return self._failed(run, None, error) if outcome is None else outcome
+
+    def _until_deployed(
+        self, unit: Unit, payload: Payload, reason: str, ending: Ending, error: CannotRun
+    ) -> Outcome | None:
+        """Return Deferred for a job that another release or configuration can run, None if it has waited enough."""
+        changes = deferral(payload, reason)
         count, now = changes["deferred_count"], self._clock.now()
-        if count <= MAX_DEFERRALS and (entry := entry_for_ruby(unit, changes, now, TRANSIENT_KEYS)) is not None:
-            detail = f" for {DEFERRAL_SECONDS:.0f} s ({count} of {MAX_DEFERRALS})"
-            self._report.log_failed("deferred", error, detail=detail)
-            return decide(Facts(ending=Ending.UNKNOWN_CLASS, now=now, entry=entry))
-        return self._failed(run, None, error)
+        if count > MAX_DEFERRALS or (entry := entry_for_ruby(unit, changes, now, TRANSIENT_KEYS)) is None:
+            return None
+        detail = f" for {DEFERRAL_SECONDS:.0f} s ({count} of {MAX_DEFERRALS})"
+        self._report.log_failed("deferred", error, detail=detail)
+        return decide(Facts(ending=ending, now=now, entry=entry))
 
     # 3. run
 
@@ -274,12 +281,19 @@ class Execution:
             if retry.was_interrupted(error):
                 return self._yielded(run, definition)
             if isinstance(error, PayloadDecryptionError):
-                return self._bury_unreadable(run.unit, error)
+                return self._undecrypted(run.unit, payload, error)
             if isinstance(error, OverLimit):
                 return self._deferred(
                     run, payload, definition, BeginVerdict("defer", error.seconds, reason=DEFERRED_BY)
                 )
             return self._failed(run, definition, error)
+
+    def _undecrypted(self, unit: Unit, payload: Payload, error: PayloadDecryptionError) -> Outcome:
+        """Return Deferred for a job whose key a rolling restart may bring, else Dead."""
+        outcome = None
+        if error.is_key_unknown:
+            outcome = self._until_deployed(unit, payload, "unknown_key", Ending.UNKNOWN_KEY, error)
+        return self._bury_unreadable(unit, error) if outcome is None else outcome
 
     def _opened(self, payload: Payload) -> list[Any]:
         """Return the arguments for `perform`: nothing else sees the encrypted one.  Raises PayloadDecryptionError."""

@@ -83,7 +83,7 @@ class JobLines:
         if job is not self._job:
             self.take(job, None)
         status = STATUS_OF_EVENT.get(event, event.removeprefix("job_"))
-        if fields.get("outcome") == "deferred":  # of an unknown class
+        if fields.get("outcome") == "deferred":  # of an unknown class, or key
             status = "deferred"
         self._is_ended = True
         self._events.emit(event, **fields, job_status=status, **self._fields, **self._end(event, fields))

@@ -25,7 +25,14 @@ from kiqcluster.sidekiq.queue_groups import Group
 from kiqcluster.sidekiq.routing import digest, unused_rules
 from kiqcluster.supervisor.catalogue import Catalogue, CatalogueQuery, StartPreflight, Superseded
 from kiqcluster.supervisor.cluster.expansion import SlotPlan, plan_slots, setting_warnings
-from kiqcluster.supervisor.cluster.reload import SlotChanges, compare, effective_config, pending_settings, same_threads
+from kiqcluster.supervisor.cluster.reload import (
+    SlotChanges,
+    check_effective,
+    compare,
+    effective_config,
+    pending_settings,
+    same_threads,
+)
 from kiqcluster.supervisor.cluster.slots import Slot
 from kiqcluster.supervisor.cluster.state import ClusterState, ReloadReport
 from kiqcluster.supervisor.preflight import PreflightReport, ReadConfig, prepare
@@ -262,10 +269,14 @@ class ClusterConfiguration:
     def _change_to(
         self, config: Config, groups: Sequence[Group], catalogue: Catalogue, release: Release, report: ReloadReport
     ) -> None:
-        """Put another configuration in use.  Raises UsageError if it leaves nothing to listen to."""
+        """Put another configuration in use.  Raises UsageError if it leaves nothing to listen to, or cannot be mixed.
+
+        See check_effective.
+        """
+        old = self._config
+        check_effective(old, config, catalogue.rules_in_force(config))
         known, jobs = catalogue.known(config)
         plans = plan_slots(groups, known, config, jobs)
-        old = self._config
         change = compare(self._state.slots, plans, same_threads=same_threads(old, config))
         self._config = self._processes.config = effective_config(old, config)
         self._groups = groups

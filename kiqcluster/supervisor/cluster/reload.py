@@ -10,11 +10,13 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kiqcluster.process.config import Config
+from kiqcluster.errors import UsageError
+from kiqcluster.process.config import Config, check
+from kiqcluster.sidekiq.routing import Rules
 from kiqcluster.supervisor.cluster.expansion import SlotPlan
 from kiqcluster.supervisor.cluster.slots import Slot
 
-__all__ = ["SlotChanges", "compare", "effective_config", "pending_settings", "same_threads"]
+__all__ = ["SlotChanges", "check_effective", "compare", "effective_config", "pending_settings", "same_threads"]
 
 # Read at the start only: a new value waits for a new supervisor.
 FIXED_AT_START = frozenset(
@@ -85,6 +87,19 @@ def same_threads(old: Config, new: Config) -> bool:
 def effective_config(old: Config, new: Config) -> Config:
     """Return the new configuration with the old values of settings that are fixed at the start."""
     return dataclasses.replace(new, **{name: getattr(old, name) for name in FIXED_AT_START})
+
+
+def check_effective(old: Config, new: Config, rules: Rules) -> None:
+    """Raise UsageError if new settings do not go with the old ones that are fixed at the start: no worker could start.
+
+    rules: the routing rules in force, which may be those of the application.
+    """
+    try:
+        check(dataclasses.replace(effective_config(old, new), routing=rules))
+    except UsageError as error:
+        restart, _ = pending_settings(old, new)
+        remedy = f"; restart the supervisor for {', '.join(restart)}" if restart else ""
+        raise UsageError(f"{error}{remedy}") from error
 
 
 def pending_settings(old: Config, new: Config, *, at_once: bool = True) -> tuple[list[str], list[str]]:

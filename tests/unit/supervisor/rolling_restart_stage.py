@@ -7,6 +7,7 @@ import socket
 from math import inf
 from pathlib import Path
 
+from kiqcluster.errors import UsageError
 from kiqcluster.ipc.frames import Channel
 from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
@@ -105,8 +106,11 @@ class FakeQuery:
         self.failed.append(failed)
         self.then = then
 
-    def answer(self) -> None:
-        self.then(Catalogue(()))
+    def answer(self, catalogue: Catalogue | None = None) -> None:
+        try:
+            self.then(catalogue or Catalogue(()))
+        except UsageError as error:
+            self.failed[-1](error)
 
 
 class Stage:

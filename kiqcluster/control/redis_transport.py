@@ -63,7 +63,7 @@ class RedisTransport:
         self._max_outage = max_outage
         self._on_outage = on_outage
         self.store = store
-        self._stores = (store, *others)
+        self.stores = (store, *others)
         self._store_by_identity: dict[str, Store] = {}  # of the processes seen
         self._hosts = hosts
         self._identity = identity
@@ -121,7 +121,7 @@ class RedisTransport:
     def _list_processes(self) -> list[RegisteredProcess]:
         """Return the processes of all shards.  Raises StoreError if one is away: its workers would count as gone."""
         found: list[RegisteredProcess] = []
-        for store in self._stores:
+        for store in self.stores:
             processes = list_processes(store)
             self._store_by_identity |= dict.fromkeys((each.identity for each in processes), store)
             found += processes
@@ -183,7 +183,7 @@ class RedisTransport:
             return f"{', '.join(self._supervisors)} ended before it could be asked"
         if ours:
             return f"no kiqcluster process is on {', '.join(self._hosts)}; there are some on {', '.join(ours)}"
-        place = ", ".join(store.address for store in self._stores)
+        place = ", ".join(store.address for store in self.stores)
         ruby = f" ({len(processes)} of Ruby's Sidekiq are)" if processes else ""
         return f"no kiqcluster process is registered at {place}{ruby}; is that the right Redis?"
 

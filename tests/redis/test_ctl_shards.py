@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,3 +132,15 @@ def test_a_shard_that_is_away_is_left_out_and_said(
     assert all("the shard eu is left out: cannot reach Redis" in each.stderr for each in words.values())
     assert {each.exit_code for each in words.values()} == {1}
     assert "shard eu" not in kiqctl("stats", "--shard", "eu", *flags).stderr, "nothing is left to show: it is an error"
+
+
+def test_a_beginning_of_ids_in_two_shards_kills_nothing(
+    kiqctl: Kiqctl, flags: tuple[str, ...], store: Store, eu: Store
+) -> None:
+    for each, identity, jid in ((store, "near-1:7:a", "abcdef111"), (eu, "far-1:7:a", "abcdef222")):
+        raw = json.dumps({"class": "Slow", "args": [], "jid": jid})
+        each.call("HSET", f"{identity}:work", "tid", json.dumps({"queue": "q", "payload": raw, "run_at": int(NOW)}))
+
+    error = kiqctl.ask("kill", "abcdef", *flags, code=2)["error"]
+
+    assert "abcdef is the beginning of 2 ids; write more of it: abcdef111, abcdef222" in error

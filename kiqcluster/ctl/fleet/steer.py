@@ -191,4 +191,4 @@ def _running_jids(transport: RedisTransport | SocketTransport) -> list[str]:
     """Return the ids of the jobs that run, by Redis at the latest heartbeats.  Raises NoSuchProcess, KiqError."""
     if isinstance(transport, SocketTransport):
         return [each.jid for each in transport.running()]
-    return [work.job.jid for work in WorkSet(store=transport.store)]
+    return [work.job.jid for store in transport.stores for work in WorkSet(store=store)]

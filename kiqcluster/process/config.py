@@ -291,8 +291,11 @@ def describe(config: Config, origins: Origins) -> list[tuple[str, str, str]]:
     return shown
 
 
-def check(config: Config) -> None:
-    """Raise UsageError for values that cannot work, each with the remedy."""
+def check(config: Config, *, knows_shards: bool = True) -> None:
+    """Raise UsageError for values that cannot work, each with the remedy.
+
+    knows_shards: whether its shards are all that there are; if not, any name of a shard will do.
+    """
     for is_fine, complaint in (*_numbers(config), *_combinations(config), *_choices(config)):
         if not is_fine:
             raise UsageError(complaint)
@@ -301,7 +304,10 @@ def check(config: Config) -> None:
     check_address(config.known_redis())
     _check_database(config.known_redis())
     parse_keys(config.encryption_keys)
-    _check_shards(config)
+    for shard in config.shards:
+        _check_database(shard.redis)
+    if knows_shards:
+        _check_shards(config)
 
 
 def _numbers(config: Config) -> tuple[tuple[bool, str], ...]:
@@ -397,9 +403,7 @@ def _check_queues(names: Iterable[str]) -> None:
 
 
 def _check_shards(config: Config) -> None:
-    """Raise UsageError for a shard that nobody has declared, or that cannot be one."""
-    for shard in config.shards:
-        _check_database(shard.redis)
+    """Raise UsageError for a shard that nobody has declared."""
     for number, rule in enumerate(config.routing, 1):
         try:
             check_shard(rule.shard, config.shards)

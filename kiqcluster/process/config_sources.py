@@ -40,16 +40,18 @@ def load(
     environ: Mapping[str, str] | None = None,
     directory: Path | None = None,
     configured: Mapping[str, Any] | None = None,
+    knows_shards: bool = True,
 ) -> tuple[Config, Origins]:
     """Return the merged configuration and where each value comes from.
 
     flags: only those given on the command line.  file: -C; without it kiqcluster.toml, else [tool.kiqcluster]
-    of pyproject.toml, in `directory`.  Raises UsageError that names the source of the invalid value.
+    of pyproject.toml, in `directory`.  knows_shards: False where sources are left out that may declare shards.
+    Raises UsageError that names the source of the invalid value.
     """
     environ = os.environ if environ is None else environ
     path, document = _read_file(file, directory or Path.cwd())
     _check_variables(environ)
-    return _merged(flags, environ, path, document, configured or {})
+    return _merged(flags, environ, path, document, configured or {}, knows_shards=knows_shards)
 
 
 def load_part(
@@ -94,6 +96,8 @@ def _merged(
     path: str,
     document: dict[str, Any],
     configured: Mapping[str, Any],
+    *,
+    knows_shards: bool = True,
 ) -> tuple[Config, Origins]:
     """Return the configuration from all sources; the closest source wins."""
     from_flags = {name: (value, "flag") for name, value in flags.items()}
@@ -116,7 +120,7 @@ def _merged(
     if origins["redis"] == "flag" and origins["embedded"] not in ("flag", "default"):
         values["embedded"], origins["embedded"] = None, "default"  # --redis comes from a closer source
     config = Config(**values)
-    check(config)
+    check(config, knows_shards=knows_shards)
     return config, origins
 
 

@@ -313,10 +313,11 @@ class Setup:
     def configure(self, **settings: Unpack[CodeSettings]) -> None:
         """Set configuration values; flags, environment and file override them.
 
-        Raises UsageError for an unknown name or a value that cannot work.
+        Raises UsageError for an unknown name or a value that cannot work.  A shard may be declared by another source:
+        its name is checked when all are read.
         """
         config_sources.check_configurable(settings)
-        config_sources.load({}, environ={}, configured=settings)
+        config_sources.load({}, environ={}, configured=settings, knows_shards=False)
         self.settings.update(settings)
         self._loaded = None
         if self.config is None and settings.keys() & {"redis", "embedded"}:

@@ -10,6 +10,7 @@ import pytest
 
 from kiqcluster.errors import ApplicationError, UsageError
 from kiqcluster.process.config import Config
+from kiqcluster.process.config_sources import with_configured
 from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Push, Run, Runtime, Setup, current_job, current_setup, using_setup
 from kiqcluster.store import Store
@@ -99,6 +100,23 @@ class TestConfigure:
 
         assert setup.settings == {}
         assert setup.current_config().max_retries == Config.max_retries
+
+    def test_a_shard_of_the_environment_may_be_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("KIQ_SHARDS", '{"eu": "redis://127.0.0.1:1/1"}')
+        setup = Setup()
+
+        setup.configure(routing=[["*", "far", "eu"]])
+
+        assert [rule.shard for rule in setup.current_config().routing] == ["eu"]
+
+    def test_a_shard_that_no_source_has_is_refused_once_all_are_read(self) -> None:
+        setup = Setup()
+        setup.configure(routing=[["*", "far", "eu"]])
+
+        with pytest.raises(UsageError, match="routing, rule 1: there is no shard 'eu'"):
+            setup.current_config()
+        with pytest.raises(UsageError, match="routing, rule 1: there is no shard 'eu'"):
+            with_configured(Config(), {}, setup.settings)  # as a worker does
 
     def test_a_new_address_opens_a_new_store(self) -> None:
         setup = Setup()

@@ -79,6 +79,10 @@ def deploy_transport(
 def deploy() -> None:
     """Take a fleet through a release: quiet early, roll late.
 
+    Each step looks at one shard: the default one, or that of --shard.  It reaches the supervisors that have a worker
+    there, for all of their slots, but `begin --wait` waits for the jobs of that shard only.  Supervisors without a
+    worker there are not reached: with those, run each step once per shard, with the same --owner.
+
     \b
       kiqctl deploy begin --wait && ./release.sh && kiqctl deploy commit || kiqctl deploy abort
     """
@@ -112,6 +116,7 @@ def begin(
     """Take the deploy lock, quiet the fleet, and mark the deploy.
 
     While another deploy holds the lock nothing is done, and the exit code is 6.  The mark is for Sidekiq's pages.
+    Lock, mark and --wait are of one shard, the default one or that of --shard; `kiqctl busy` shows the jobs of all.
 
     \b
       kiqctl deploy begin
@@ -160,9 +165,9 @@ def commit(
 ) -> None:
     """Roll every supervisor, and wait for it.
 
-    Exit code 1 if one of them fails.  The quiet ends with the roll, also if it fails: working workers go on.  The
-    lock then stays for `abort`.  While Redis is away this keeps trying, and reaches the clusters of this host through
-    their control sockets.
+    Every one that has a worker in the default shard, or in that of --shard.  Exit code 1 if one of them fails.  The
+    quiet ends with the roll, also if it fails: working workers go on.  The lock then stays for `abort`.  While Redis is
+    away this keeps trying, and reaches the clusters of this host through their control sockets.
 
     \b
       kiqctl deploy commit

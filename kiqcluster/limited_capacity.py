@@ -20,11 +20,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ParamSpec, Protocol, Unpack
 
 from kiqcluster.application.options import JobOptions
+from kiqcluster.client.client import Client
 from kiqcluster.errors import JobDefinitionError
 from kiqcluster.job import Enqueuer, Job
+from kiqcluster.process.runtime import current_job
 
 __all__ = ["LimitedCapacityJob"]
 
@@ -106,7 +109,9 @@ def _perform_of(cls: type[Any]) -> Callable[..., None]:
         self.perform_work(*args)
         if _has_work(self, seat, args):
             # This job has the seat, so the push is refused.  The script that ends the job enqueues the next one for it.
-            _enqueuer(type(self)).perform_async(seat, *args)
+            enqueuer = _enqueuer(type(self))
+            with _where_it_runs(enqueuer.definition.name):
+                enqueuer.perform_async(seat, *args)
 
     of_work = inspect.signature(cls.perform_work)
     own, *others = of_work.parameters.values()
@@ -114,6 +119,17 @@ def _perform_of(cls: type[Any]) -> Callable[..., None]:
         raise JobDefinitionError(f"{cls.__qualname__}.perform_work is async, which workers do not run yet")
     perform.__signature__ = of_work.replace(parameters=[_positional(own), SEAT, *others])  # type: ignore[attr-defined]
     return perform
+
+
+def _where_it_runs(name: str) -> AbstractContextManager[object]:
+    """Have pushes go to the shard from which the job of this name was fetched: it has the lock of the seat.
+
+    Outside of workers, and within another job, they go where the class is routed.
+    """
+    running = current_job()
+    if running is None or running.held is None or running.name != name:
+        return nullcontext()
+    return Client.via(running.held[1])
 
 
 def _positional(parameter: inspect.Parameter) -> inspect.Parameter:

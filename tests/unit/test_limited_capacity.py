@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Event
 from typing import Any
 
 import pytest
@@ -9,7 +10,10 @@ import pytest
 from kiqcluster.errors import JobDefinitionError
 from kiqcluster.features.concurrency_limit import limit_of
 from kiqcluster.limited_capacity import LimitedCapacityJob
-from kiqcluster.process.runtime import Setup
+from kiqcluster.process.config import Config
+from kiqcluster.process.runtime import CURRENT_JOB, JobContext, Setup
+from kiqcluster.sidekiq.routing import parse_rules
+from kiqcluster.store.shards import parse_shards
 from kiqcluster.testing import drain, enqueued, fake
 
 pytestmark = pytest.mark.usefixtures("setup")
@@ -141,3 +145,34 @@ def test_a_class_without_a_part_is_refused_and_a_base_is_none() -> None:
 def test_arguments_must_fit(work: Any, setup: Setup) -> None:
     with fake(), pytest.raises(TypeError, match="missing a required argument"):
         work.perform_with_capacity()
+
+
+@pytest.mark.parametrize(("shard", "expected"), [("us", "us"), ("", "default")])
+def test_the_next_one_goes_to_the_shard_that_has_the_lock(
+    work: Any, source: Source, setup: Setup, shard: str, expected: str
+) -> None:
+    """Whatever the rules say, and also if they say nothing and strict_routing is on."""
+    addresses = {"eu": "redis://127.0.0.1:1/1", "us": "redis://127.0.0.1:1/2"}
+    for rules in ([["*", "far", "eu"]], []):
+        setup.config = Config(shards=parse_shards(addresses), routing=parse_rules(rules), strict_routing=True)
+        held = (None, setup.shard(shard))
+        token = CURRENT_JOB.set(JobContext({}, "default", work.definition.name, Event(), held=held))
+        try:
+            with fake():
+                work().perform(0, 7)
+
+                assert [each.shard for each in enqueued(work)] == [expected]
+        finally:
+            CURRENT_JOB.reset(token)
+
+
+def test_within_another_job_its_rule_decides(work: Any, setup: Setup) -> None:
+    setup.config = Config(shards=parse_shards({"eu": "redis://127.0.0.1:1/1"}), routing=parse_rules([["*", "", "eu"]]))
+    token = CURRENT_JOB.set(JobContext({}, "default", "Other", Event(), held=(None, setup.shard(""))))
+    try:
+        with fake():
+            work().perform(0, 7)
+
+            assert [each.shard for each in enqueued(work)] == ["eu"]
+    finally:
+        CURRENT_JOB.reset(token)

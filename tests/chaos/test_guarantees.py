@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections import defaultdict
+from contextlib import suppress
 
 import pytest
 
@@ -79,13 +80,15 @@ def disturb(stage: ChaosStage, cluster: Cluster, number: int) -> None:
             end_override("Export", store=stage.store)
         case 3:
             pid = stage.rng.choice(sorted(cluster.pids().values()))
-            os.kill(pid, signal.SIGSTOP)
-            PAUSE.wait(SHORT_FREEZE_SECONDS)
-            os.kill(pid, signal.SIGCONT)
+            with suppress(ProcessLookupError):  # as below
+                os.kill(pid, signal.SIGSTOP)
+                PAUSE.wait(SHORT_FREEZE_SECONDS)
+                os.kill(pid, signal.SIGCONT)
     slot = number % 2
-    pid = cluster.pids()[slot]
-    os.kill(pid, signal.SIGKILL)
-    stage.ledger.died(pid)
+    pid = wait_until(lambda: cluster.pids().get(slot), "a process in the slot")
+    with suppress(ProcessLookupError):  # it is being replaced already, because a job ran for too long
+        os.kill(pid, signal.SIGKILL)
+        stage.ledger.died(pid)
     wait_until(lambda: cluster.pids().get(slot, pid) != pid, "the next process")
 
 

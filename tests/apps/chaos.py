@@ -6,22 +6,10 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from kiqcluster import current_job, job
-from tests.chaos.ledger import VARIABLE, write
-
-
-@contextmanager
-def noted() -> Iterator[None]:
-    """Write the running job's begin, and its end unless it fails or is killed."""
-    running = current_job()
-    assert running is not None
-    write("begin", running.jid)
-    yield
-    write("end", running.jid)
+from kiqcluster import job
+from tests.chaos.ledger import VARIABLE, noted
 
 
 @job(name="Work")  # as Ruby names it: tests/chaos/server.rb has the same

@@ -13,12 +13,15 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-__all__ = ["VARIABLE", "Audit", "Entry", "Ledger", "write"]
+from kiqcluster import current_job
+
+__all__ = ["VARIABLE", "Audit", "Entry", "Ledger", "noted", "write"]
 
 VARIABLE = "CHAOS_LEDGER"  # of the environment: path of the file that jobs write to
 MAX_UNSETTLED_SECONDS = 1.0  # before its death in which a process may have ended jobs without settling them
@@ -36,6 +39,16 @@ def write(word: str, jid: str) -> None:
     """Note that a job began or ended, in this process and now."""
     line = f"{word} {jid} {os.getpid()} {time.monotonic():.6f}\n"
     os.write(_descriptor(os.environ[VARIABLE]), line.encode())
+
+
+@contextmanager
+def noted() -> Iterator[None]:
+    """Write the running job's begin, and its end unless it fails or is killed."""
+    running = current_job()
+    assert running is not None
+    write("begin", running.jid)
+    yield
+    write("end", running.jid)
 
 
 # the tests' half

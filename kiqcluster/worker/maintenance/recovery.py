@@ -20,6 +20,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from weakref import WeakKeyDictionary
 
 from kiqcluster.errors import RedisRefused, StoreError
@@ -84,6 +85,7 @@ class Recovery(Service):
         self._beat_timeout = min(BEAT_TIMEOUT_SECONDS, self._recover_after / BEATS_PER_WINDOW)
         # Connection → its connect_count, and which server it reaches.
         self._servers: WeakKeyDictionary[Connection, tuple[int, str]] = WeakKeyDictionary()
+        self._unknown_servers = count(1)
         self._window: Window | None = None
         self._beat_at = 0.0
         self._refusal = ""
@@ -202,9 +204,8 @@ class Recovery(Service):
             number, server = self._servers.get(connection, (0, ""))
             if number != connection.connect_count:
                 number = connection.connect_count
-                server = (
-                    self._engine.server_of(connection, self._beat_timeout) or f"connection {number} of {id(connection)}"
-                )
+                known = self._engine.server_of(connection, self._beat_timeout)
+                server = known or f"unknown server {next(self._unknown_servers)}"
                 self._servers[connection] = (number, server)
             beat = self._engine.beat(connection, [identity], self._recover_after, most, pause, self._beat_timeout)
             return (server if number == connection.connect_count else ""), beat

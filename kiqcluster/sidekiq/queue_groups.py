@@ -133,9 +133,11 @@ class SelectorGroup(Group):
 
     Groups with the same selector are equal: the other fields are what the latest catalogue made of it.
     weights: queue → weight.  unmatched: values that no job has, such as `tags=heavi`.  hint: the nearest known ones.
+    left_behind: queue → weight of classes that are routed to another shard; served here where Redis knows the queue.
     """
 
     weights: Mapping[str, int] = field(default_factory=dict, compare=False)
+    left_behind: Mapping[str, int] = field(default_factory=dict, compare=False)
     unmatched: tuple[str, ...] = field(default=(), compare=False)
     hint: str = field(default="", compare=False)
 
@@ -145,12 +147,28 @@ class SelectorGroup(Group):
         selectors.parse(text)
         return cls(text, (), negated=negated)
 
-    def resolve(self, jobs: Collection[JobAttributes]) -> SelectorGroup:
+    def resolve(self, jobs: Collection[JobAttributes], elsewhere: Collection[JobAttributes] = ()) -> SelectorGroup:
         """Return the group with the queues of these jobs; negated, with the queues to which no selected job goes.
 
-        A queue has the largest weight of its selected jobs.
+        A queue has the largest weight of its selected jobs.  elsewhere: jobs that are routed to other shards.  Some may
+        wait here from before the rule, in the class's own queue or under the name that the queue has there.
         """
         selector = selectors.parse(self.text)
+        here = {job.queue for job in jobs}
+        former = [
+            job.in_queue(queue) for job in elsewhere for queue in {job.own or job.queue, job.queue} if queue not in here
+        ]
+        slips = list(selector.unheard_of([*jobs, *former]))
+        near = dict.fromkeys(f"{attribute}={nearest}" for attribute, _, nearest in slips if nearest)
+        return dataclasses.replace(
+            self,
+            weights=self._weights_of(selector, jobs),
+            left_behind=self._weights_of(selector, former),
+            unmatched=tuple(f"{attribute}={value}" for attribute, value, _ in slips),
+            hint=f"did you mean {', '.join(near)}?" if near else "is that right?",
+        )
+
+    def _weights_of(self, selector: selectors.Selector, jobs: Collection[JobAttributes]) -> dict[str, int]:
         selected = [job for job in jobs if selector.matches(job.values)]
         if self.negated:
             taken = {job.queue for job in selected}
@@ -158,20 +176,16 @@ class SelectorGroup(Group):
         weights: dict[str, int] = {}
         for job in sorted(selected, key=lambda job: job.queue):
             weights[job.queue] = max(job.weight, weights.get(job.queue, 1))
-        slips = list(selector.unheard_of(jobs))
-        near = dict.fromkeys(f"{attribute}={nearest}" for attribute, _, nearest in slips if nearest)
-        return dataclasses.replace(
-            self,
-            weights=weights,
-            unmatched=tuple(f"{attribute}={value}" for attribute, value, _ in slips),
-            hint=f"did you mean {', '.join(near)}?" if near else "is that right?",
-        )
+        return weights
 
-    def expand(self, known: Iterable[str]) -> dict[str, int]:  # noqa: ARG002  # as in Group; so the next two
-        """Return the queues of the catalogue, whichever are known beside them: these have no attributes."""
-        return dict(self.weights)
+    def expand(self, known: Iterable[str]) -> dict[str, int]:
+        """Return the queues of the catalogue, whichever are known beside them: these have no attributes.
 
-    def unheard_of(self, known: Iterable[str]) -> list[str]:  # noqa: ARG002
+        A queue that was left behind is served where it is known.
+        """
+        return {**self.weights, **{name: self.left_behind[name] for name in known if name in self.left_behind}}
+
+    def unheard_of(self, known: Iterable[str]) -> list[str]:  # noqa: ARG002  # as in Group; so the next one
         """Return the values that no job has, as `attribute=value`."""
         return list(self.unmatched)
 

@@ -82,8 +82,7 @@ def routed(rules: Rules, job: JobAttributes) -> JobAttributes:
     if index is None:
         return job
     rule = rules[index]
-    queue = rule.queue or job.queue
-    return replace(job, queue=queue, shard=rule.shard, values={**job.values, "name": frozenset((queue,))})
+    return replace(job.in_queue(rule.queue or job.queue), shard=rule.shard, own=job.queue)
 
 
 def unused_rules(rules: Rules, jobs: Sequence[JobAttributes]) -> Iterator[tuple[int, str]]:

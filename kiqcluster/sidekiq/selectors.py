@@ -16,7 +16,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kiqcluster.errors import UsageError
@@ -81,17 +81,22 @@ class SelectorError(UsageError):
 class JobAttributes:
     """A job as selectors see it.  values: by attribute; only tags may be several.  weight: of its queue.
 
-    shard: of its queue, "" for the default one.
+    shard: of its queue, "" for the default one.  own: the queue that the class declares, where a rule decides.
     """
 
     queue: str
     values: Values
     weight: int = 1
     shard: str = ""
+    own: str = ""
 
     def is_in(self, shard: str) -> bool:
         """Return whether its queue may be in a shard; a queue whose classes are not known may be in any."""
         return self.shard == shard or not self.values["worker_name"]
+
+    def in_queue(self, queue: str) -> JobAttributes:
+        """Return the same job in another queue."""
+        return replace(self, queue=queue, values={**self.values, "name": frozenset((queue,))})
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from kiqcluster.process.clock import Clock
 from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.version import VERSION
-from kiqcluster.sidekiq.queue_groups import Group
+from kiqcluster.sidekiq.queue_groups import Group, SelectorGroup
 from kiqcluster.sidekiq.routing import digest, unused_rules
 from kiqcluster.supervisor.catalogue import Catalogue, CatalogueQuery, StartPreflight, Superseded
 from kiqcluster.supervisor.cluster.expansion import SlotPlan, plan_slots, setting_warnings
@@ -300,7 +300,9 @@ class ClusterConfiguration:
     def _apply(self, change: SlotChanges) -> None:
         for slot, plan in change.kept:
             slot.plan = plan
-            chosen = {} if plan.selector is None else {"chosen": dict(plan.weights)}
+            chosen = {}
+            if isinstance(plan.group, SelectorGroup):
+                chosen = {"chosen": dict(plan.weights), "left_behind": dict(plan.group.left_behind)}
             known = list(self._processes.known_queues.get(plan.group.shard, ()))
             for child in slot.children():
                 child.channel.send("queues", known=known, **chosen)

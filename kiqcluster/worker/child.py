@@ -298,7 +298,7 @@ class Child:
             case "recover":
                 self.launcher.recover(frame["orphans"])
             case "queues":
-                self.launcher.learn_queues(frame["known"], frame.get("chosen"))
+                self.launcher.learn_queues(frame["known"], frame.get("chosen"), frame.get("left_behind"))
 
     def _act_on_remote_signal(self, name: str) -> None:
         action = REMOTE_ACTIONS.get(name, "unknown")

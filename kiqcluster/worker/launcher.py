@@ -195,9 +195,14 @@ class Launcher:
         self._runtime.events.emit("worker_resumed")
         self._runtime.run_hooks("resume")
 
-    def learn_queues(self, known: Iterable[str], chosen: dict[str, int] | None = None) -> None:
-        """Serve new queue names, on a live worker.  chosen: queue → weight, if the group is a selector."""
-        if self.order.learn(known) if chosen is None else self.order.set_queues(chosen):
+    def learn_queues(
+        self, known: Iterable[str], chosen: dict[str, int] | None = None, left_behind: dict[str, int] | None = None
+    ) -> None:
+        """Serve new queue names, on a live worker.
+
+        chosen, left_behind: queue → weight, if the group is a selector (SelectorGroup).
+        """
+        if self.order.learn(known) if chosen is None else self.order.choose(chosen, left_behind or {}):
             self._runtime.events.emit("queues_changed", queues=describe_queues(self.order.weights))
             self._fetch.on_wakeup()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -108,10 +108,11 @@ def plan_slots(
     plans = []
     for slot, given in enumerate(groups):
         here = [job for job in jobs if job.is_in(given.shard)]
-        group = given.resolve(here) if isinstance(given, SelectorGroup) else given
+        elsewhere = [job for job in jobs if not job.is_in(given.shard)]
+        group = given.resolve(here, elsewhere) if isinstance(given, SelectorGroup) else given
         names = sorted(set(known) - ({job.queue for job in jobs} - {job.queue for job in here}))
         weights = group.expand(names)
-        if group.negated and not weights:
+        if group.negated and not (weights or _left_behind(group)):
             raise UsageError(
                 f"--negate leaves no queue of {', '.join(names) or 'none known'} for {group.text!r}; name fewer"
             )
@@ -126,12 +127,16 @@ def plan_slots(
 def _refuse_nothing(plans: Sequence[SlotPlan]) -> None:
     """Raise UsageError when there are selectors, and none of them matches a job."""
     selectors = [plan.group for plan in plans if isinstance(plan.group, SelectorGroup)]
-    if selectors and not any(plan.weights for plan in plans):
+    if selectors and not any(plan.weights or _left_behind(plan.group) for plan in plans):
         wrong = [
             f"no registered job has {', '.join(each.unmatched)}; {each.hint}" for each in selectors if each.unmatched
         ]
         texts = ", ".join(repr(each.text) for each in selectors)
         raise UsageError(f"no registered job matches {texts}{': ' + wrong[0] if wrong else ''}")
+
+
+def _left_behind(group: Group) -> Mapping[str, int]:
+    return group.left_behind if isinstance(group, SelectorGroup) else {}
 
 
 def setting_warnings(config: Config, slots: int) -> list[str]:

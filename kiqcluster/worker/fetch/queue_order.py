@@ -10,6 +10,7 @@ One reserve asks few queues, however many there are, since Redis serves nobody e
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
 from random import Random
 
@@ -30,7 +31,7 @@ MAX_WEIGHED_FACTOR = 10  # times as many candidates as are drawn are weighed, at
 class QueueOrder:
     """The queues of one worker; replaced as a whole when new ones appear, so readers need no lock.
 
-    The queues of a selector come from the supervisor, by `set_queues`: new names in Redis have no attributes.
+    The queues of a selector come from the supervisor, by `choose`: new names in Redis have no attributes.
     `draw` needs the lock of the coordinator; `add_candidates` and `learn` may be called without it.
     strict: the configured order.  random, weighted: drawn anew for every reserve, so that no queue starves
     (sidekiq fetch.rb).
@@ -58,9 +59,20 @@ class QueueOrder:
         A known name stays: clients may push to a queue that the set of names in Redis has lost.
         """
         fresh = frozenset(names) - self.known
-        if not fresh or isinstance(self.group, SelectorGroup):  # at nearly every heartbeat
+        if isinstance(self.group, SelectorGroup):
+            fresh &= self.group.left_behind.keys()
+        if not fresh:  # at nearly every heartbeat
             return False
         self.known |= fresh
+        return self.set_queues(self.group.expand(self.known))
+
+    def choose(self, weights: dict[str, int], left_behind: dict[str, int]) -> bool:
+        """Take over what the selector stands for now, as after a reload; return whether the queues are others.
+
+        See SelectorGroup.
+        """
+        if isinstance(self.group, SelectorGroup):
+            self.group = replace(self.group, weights=weights, left_behind=left_behind)
         return self.set_queues(self.group.expand(self.known))
 
     def set_queues(self, weights: dict[str, int]) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.process.config import Config
 from kiqcluster.sidekiq.queue_groups import GroupSetting
+from kiqcluster.sidekiq.routing import parse_rules, routed
 from kiqcluster.sidekiq.selectors import attributes_of
 from kiqcluster.store.shards import parse_shards
 from kiqcluster.supervisor.cluster.expansion import (
@@ -90,6 +91,31 @@ class TestShards:
 
         assert [list(plan.weights) for plan in plans] == [["b", "ruby"], ["a", "ruby"], ["ruby"], ["b"], ["a"]]
         assert [plan.as_json().get("shard") for plan in plans] == [None, "eu", "us", None, "eu"]
+
+    def test_a_selector_serves_what_its_classes_have_left_in_another_shard(self) -> None:
+        """Rules have moved Moved and Shared to eu, and Back has been there.  Kept's queue is Shared's own."""
+        rules = parse_rules([["worker_name=Moved", "new", "eu"], ["worker_name=Shared", "", "eu"]])
+        high = {"urgency": "high"}
+        jobs = [
+            routed(rules, attributes_of(name, queue, options))
+            for name, queue, options in (
+                ("Moved", "old", {**high, "weight": 3}), ("Shared", "kept", high), ("Kept", "kept", {}),
+                ("Back", "back", high),
+            )
+        ]  # fmt: skip
+        config = Config(queue_selector=True, shards=self.SHARDS)
+        groups = groups_from([], [], replace(config, groups=("urgency=high", GroupSetting("*", "eu"), "urgency=low")))
+        negated = groups_from(["urgency=low"], [], replace(config, negate=True))
+
+        plans = plan_slots([*groups, *negated], ["new", "kept", "back"], config, jobs)
+
+        assert [list(plan.weights) for plan in plans] == [["back"], ["kept", "new"], ["kept"], ["back"]]
+        assert [getattr(plan.group, "left_behind", None) for plan in plans] == [
+            {"new": 3, "old": 3}, {"back": 1}, {}, {"new": 3, "old": 3},
+        ]  # fmt: skip
+        assert [plan.concurrency for plan in plans] == [5] * 4
+        only = plan_slots(groups[:1], ["new"], config, jobs[:1])
+        assert only[0].weights == {}, "the process still starts, for what waits"
 
 
 class TestSelectors:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -88,11 +89,24 @@ class TestLearn:
     def test_names_in_redis_change_nothing_for_a_selector(self) -> None:
         group = SelectorGroup.of("*").resolve([attributes_of("A", "a", {})])
         queues = QueueOrder(group, ["a", "elsewhere"], Random(1))
-        queues.set_queues({"a": 2, "b": 1})  # as after a reload
+        queues.choose({"a": 2, "b": 1}, {})  # as after a reload
 
         assert queues.learn(["new"]) is False
         assert queues.weights == {"a": 2, "b": 1}
         assert queues.mode == "weighted"
+
+    def test_a_queue_that_was_left_behind_is_served_where_redis_knows_it(self) -> None:
+        moved = replace(attributes_of("M", "old", {"weight": 3}), shard="eu")
+        group = SelectorGroup.of("*").resolve([attributes_of("A", "a", {})], [moved])
+        queues = QueueOrder(group, ["a"], Random(1))
+        before = dict(queues.weights)
+
+        assert (queues.learn(["old", "new"]), queues.learn(["old", "new"])) == (True, False)
+        assert (before, queues.weights) == ({"a": 1}, {"a": 1, "old": 3})
+        assert queues.choose({"a": 1}, {}) is True, "the class is routed here again, or is gone"
+        assert queues.weights == {"a": 1}
+        queues.choose({"a": 1}, {"late": 2})
+        assert queues.learn(["late"]) is True
 
     def test_the_mode_follows_the_queues(self) -> None:
         queues = order("a=3,b:*")

@@ -55,6 +55,7 @@ class ProcessStatus:
     generation: of the rolling restart that started it, None if unknown.  backoff: seconds until the slot starts its
     next process.  waits_for: why it is still booting.  redis: whether it reaches Redis.  restarts: unplanned restarts
     of the slot, None if unknown.  died_at: time of the latest unplanned death, epoch seconds; 0 if there was none.
+    shard: of the slot, "" for the default one.
     """
 
     slot: int
@@ -67,6 +68,7 @@ class ProcessStatus:
     redis: bool = True
     restarts: int | None = None
     died_at: float = 0.0
+    shard: str = ""
 
     @classmethod
     def read(cls, slot: int, row: Mapping[str, Any], age: float = 0.0) -> ProcessStatus:
@@ -83,6 +85,7 @@ class ProcessStatus:
             redis=bool(row.get("redis", True)),
             restarts=restarts if isinstance(restarts, int) else None,
             died_at=read_number(row.get("died_at")),
+            shard=str(row.get("shard") or ""),
         )
 
 
@@ -248,7 +251,8 @@ def _processes_of_slot(slot: Mapping[str, Any]) -> Iterator[ProcessStatus]:
     number, processes = int(slot.get("slot") or 0), list(process_rows(slot))
     died_at = (slot.get("last_death") or {}).get("at")
     for process in processes or [slot]:
-        yield ProcessStatus.read(number, {**process, "restarts": slot.get("unplanned_restarts"), "died_at": died_at})
+        about = {"restarts": slot.get("unplanned_restarts"), "died_at": died_at, "shard": slot.get("shard")}
+        yield ProcessStatus.read(number, {**process, **about})
 
 
 def process_rows(slot: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -2,6 +2,7 @@
 
 It is a key in Redis with an owner and a lease.  If the owner dies, the lock ends with the lease, by Redis' clock.
 If Redis loses the key, as at a fail-over, the next owner that asks gets it; the former one finds out at its next step.
+With shards each has the key, so that a deploy of one shard and a deploy of all exclude each other.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import getpass
 import os
 import secrets
 import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from kiqcluster.errors import ExitCode, KiqError
+from kiqcluster.errors import ExitCode, KiqError, StoreError
 from kiqcluster.process.durations import show_duration
-from kiqcluster.store import Store
+from kiqcluster.store import Store, is_outage
 from kiqcluster.store.scripts import LOCK, Call, run_script
 
 __all__ = ["DeployHeld", "DeployLock", "LockState", "default_owner"]
@@ -42,34 +45,84 @@ class LockState:
 
 
 class DeployLock:
-    """The lock of one Redis, for one owner.  Each operation takes one round trip and raises StoreError."""
+    """The lock of one Redis, or of several shards, for one owner.
 
-    def __init__(self, store: Store, owner: str) -> None:
+    Each operation takes one round trip per shard.  Shards that are away are left out; StoreError if all are.
+    """
+
+    def __init__(self, store: Store, owner: str, others: Sequence[Store] = ()) -> None:
         self.owner = owner
-        self._store = store
+        self._stores = (store, *others)
 
     def take(self, lease: float, *, force: bool = False) -> LockState:
-        """Acquire or extend the lock for at least `lease` seconds.  Raises DeployHeld if another owner has it."""
-        state = self._run("force" if force else "take", lease)
-        if state.owner != self.owner:
-            raise DeployHeld(
-                f"{state.describe()} is deploying, and this is {self.owner}: nothing was done. If that is your deploy, "
-                f"pass --owner {state.owner}; if it is over, begin with --force"
-            )
-        return state
+        """Acquire or extend the lock for at least `lease` seconds.  Raises DeployHeld if another owner has it.
+
+        Where another one has it in some shard, it stays free in those where it was free.
+        """
+        found: list[tuple[Store, LockState]] = []
+        try:
+            self._take(found, "force" if force else "take", lease)
+        except (StoreError, DeployHeld):
+            for store, state in found:
+                if state.before != self.owner:
+                    with suppress(StoreError):
+                        self._run(store, "drop", 0.0)
+            raise
+        others = [state for _, state in found if state.before not in ("", self.owner)]
+        known = [state for _, state in found if state.before]
+        before = (others or known or [found[0][1]])[0].before
+        return LockState(self.owner, min(state.remaining for _, state in found), before)
+
+    def _take(self, found: list[tuple[Store, LockState]], what: str, lease: float) -> None:
+        """Take the lock in each shard, and add its state."""
+        failures = []
+        for store in self._stores:
+            try:
+                state = self._run(store, what, lease)
+            except StoreError as error:
+                if not is_outage(error):
+                    raise
+                failures.append(error)
+                continue
+            if state.owner != self.owner:
+                raise DeployHeld(
+                    f"{state.describe()} is deploying, and this is {self.owner}: nothing was done. If that is your "
+                    f"deploy, pass --owner {state.owner}; if it is over, begin with --force"
+                )
+            found.append((store, state))
+        if not found:
+            raise failures[0]
 
     def drop(self) -> LockState:
         """Release the lock, if it is ours."""
-        return self._run("drop", 0.0)
+        return self._each(lambda store: self._run(store, "drop", 0.0))
 
     def look(self) -> LockState:
-        """Return who holds the lock."""
-        owner, left = self._store.pipeline([("GET", self._store.keys.deploy), ("PTTL", self._store.keys.deploy)])
-        return _read_state([owner, left, None])
+        """Return who holds the lock; another owner before this one."""
+        return self._each(_look)
 
-    def _run(self, what: str, lease: float) -> LockState:
-        call = Call(LOCK, [self._store.keys.deploy], [what, self.owner, max(1, round(lease * 1_000))])
-        return _read_state(run_script(self._store, call))
+    def _each(self, ask: Callable[[Store], LockState]) -> LockState:
+        """Ask each shard; return the state in which another owner has it, else this one, else nobody."""
+        states, failures = [], []
+        for store in self._stores:
+            try:
+                states.append(ask(store))
+            except StoreError as error:
+                if not is_outage(error):
+                    raise
+                failures.append(error)
+        if not states:
+            raise failures[0]
+        return max(states, key=lambda state: (state.owner not in ("", self.owner), bool(state.owner)))
+
+    def _run(self, store: Store, what: str, lease: float) -> LockState:
+        call = Call(LOCK, [store.keys.deploy], [what, self.owner, max(1, round(lease * 1_000))])
+        return _read_state(run_script(store, call))
+
+
+def _look(store: Store) -> LockState:
+    owner, left = store.pipeline([("GET", store.keys.deploy), ("PTTL", store.keys.deploy)])
+    return _read_state([owner, left, None])
 
 
 def _read_state(reply: Any) -> LockState:

@@ -64,7 +64,10 @@ def _find_sockets() -> Iterator[str]:
 
 
 class DeployTransport:
-    """max_outage: seconds for which Redis may be away; unless exact, the remaining lease of the lock replaces it."""
+    """max_outage: seconds for which Redis may be away; unless exact, the remaining lease of the lock replaces it.
+
+    others: further shards, as in RedisTransport.
+    """
 
     def __init__(
         self,
@@ -75,8 +78,10 @@ class DeployTransport:
         max_outage: float,
         *,
         is_max_outage_exact: bool,
+        others: Sequence[Store] = (),
     ) -> None:
         self.max_outage = max_outage
+        self._others = others
         self._is_max_outage_exact = is_max_outage_exact
         self._store = store
         self._hosts = hosts
@@ -84,7 +89,7 @@ class DeployTransport:
         self._local = local
         self._clock = SystemClock()
         self._renew_at = 0.0
-        self._redis = RedisTransport(store, hosts)
+        self._redis = RedisTransport(store, hosts, others=others)
 
     def begin(self, *orders: Message) -> bool:
         """Acquire the lock, and wait for Redis while it is away.  Return whether the deploy may be under way.
@@ -116,7 +121,11 @@ class DeployTransport:
     def send(self, message: Message) -> Sequence[Answer]:
         """See Transport."""
         transport = RedisTransport(
-            self._store, self._hosts, max_outage=self.max_outage, on_outage=lambda: self._local.send(message)
+            self._store,
+            self._hosts,
+            max_outage=self.max_outage,
+            on_outage=lambda: self._local.send(message),
+            others=self._others,
         )
         deadline = self._clock.monotonic() + REGISTER_SECONDS
         while True:

@@ -45,7 +45,8 @@ def is_host_selected(host: str, hosts: Collection[str]) -> bool:
 class RedisTransport:
     """Sends to the supervisors on these hosts, to all without hosts, or to the process that `identity` names.
 
-    supervisors: full names; only these are selected.  others: further shards, whose processes are meant as well.
+    supervisors: full names; only these are selected.  others: further shards, whose processes are meant as well.  While
+    some are away, an order goes to the supervisors that the others know; those who wait for its end wait for all.
     max_outage: seconds to keep trying while Redis is away.  None: ANSWER_TIMEOUT_SECONDS once a message is under way,
     no time before that.  on_outage: called at each attempt that finds Redis away.
     """
@@ -65,6 +66,8 @@ class RedisTransport:
         self.store = store
         self.stores = (store, *others)
         self._store_by_identity: dict[str, Store] = {}  # of the processes seen
+        self._outages: dict[str, StoreError] = {}  # by name, the shards that the latest look has missed
+        self._given_up: set[str] = set()  # names of shards that stayed away
         self._hosts = hosts
         self._identity = identity
         self._supervisors = supervisors
@@ -72,21 +75,48 @@ class RedisTransport:
         self._clock = SystemClock()
 
     def send(self, message: Message) -> Sequence[Answer]:
-        """See Transport."""
-        processes = self._read_processes()
+        """See Transport.  An answer for each shard that stays away says so."""
+        give_up = self._clock.monotonic() + (self._max_outage or 0.0)
+        self._given_up.clear()
+        answers: list[Answer] = []
+        while True:
+            processes = self._read_processes(give_up)
+            if not self._outages or self._clock.monotonic() >= give_up:
+                break
+            if self._identity is None:
+                answers += self._send_to_new(processes, message, answers)
+            self._on_outage()
+            NEVER_SET.wait(POLL_SECONDS)
         if self._identity is not None:
             return self._send_to_process(self._named_process(processes), message, processes)
-        known = self._selected_clusters(processes)
-        lost = [Answer(each.identity, NO_SUPERVISOR_KNOWN) for each in self._without_supervisor(processes)]
-        if not known and not lost:
+        answers += self._send_to_new(processes, message, answers)
+        if not answers:
+            if self._outages:
+                raise next(iter(self._outages.values()))
             raise NoSuchProcess(self._nothing_found(processes))
+        self._given_up = set(self._outages)
+        return [*answers, *(Answer(f"shard {name}", _missed(error)) for name, error in self._outages.items())]
+
+    def _send_to_new(
+        self, processes: Sequence[RegisteredProcess], message: Message, asked: Sequence[Answer]
+    ) -> list[Answer]:
+        """Send to the selected clusters that were not asked before; return their answers."""
+        before = {each.name for each in asked}
+        known = [each for each in self._selected_clusters(processes) if each.supervisor not in before]
+        lost = [
+            Answer(each.identity, NO_SUPERVISOR_KNOWN)
+            for each in self._without_supervisor(processes)
+            if each.identity not in before
+        ]
         if message.action == "dump":
             return [*self._dump(known, message), *lost]
         return [*self._deliver([ClusterRequest(self._store_of, each.supervisor, message) for each in known]), *lost]
 
     def statuses(self) -> Mapping[str, ClusterStatus]:
-        """See Transport."""
+        """See Transport.  Raises StoreError if a shard is away: its workers would count as gone."""
         processes = self._list_processes()
+        if self._outages:
+            raise next(iter(self._outages.values()))
         if self._identity is not None:
             meant = [each for each in processes if each.identity == self._full_identity] if self._full_identity else []
             return {each.identity: status_of_process(each) for each in meant}
@@ -119,22 +149,34 @@ class RedisTransport:
     # 1. find
 
     def _list_processes(self) -> list[RegisteredProcess]:
-        """Return the processes of all shards.  Raises StoreError if one is away: its workers would count as gone."""
+        """Return the processes of all shards that answer.  Raises StoreError if none does."""
         found: list[RegisteredProcess] = []
-        for store in self.stores:
-            processes = list_processes(store)
+        self._outages = {}
+        wanted = [store for store in self.stores if store.name not in self._given_up]
+        for store in wanted:
+            try:
+                processes = list_processes(store)
+            except StoreError as error:
+                if not is_outage(error) or len(wanted) == 1:
+                    raise
+                self._outages[store.name] = error
+                continue
             self._store_by_identity |= dict.fromkeys((each.identity for each in processes), store)
             found += processes
+        if wanted and len(self._outages) == len(wanted):
+            raise self._outages[wanted[0].name]
         return found
 
     def _store_of(self, identity: str) -> Store:
         """Return the shard in which a process was seen."""
         return self._store_by_identity.get(identity, self.store)
 
-    def _read_processes(self) -> list[RegisteredProcess]:
-        """Return all processes, once those of ours know their supervisor or have had time to learn it."""
+    def _read_processes(self, give_up: float) -> list[RegisteredProcess]:
+        """Return all processes, once those of ours know their supervisor or have had time to learn it.
+
+        give_up: until when to try while Redis is away, monotonic seconds.
+        """
         deadline = self._clock.monotonic() + SUPERVISOR_UNKNOWN_SECONDS
-        give_up = self._clock.monotonic() + (self._max_outage or 0.0)
         while True:
             try:
                 processes = self._list_processes()
@@ -211,6 +253,10 @@ class RedisTransport:
         return [Answer(each.name, each.error) for each in requests]
 
 
+def _missed(error: StoreError) -> str:
+    return f"its workers were not seen, and a supervisor that has no worker elsewhere was not asked: {error}"
+
+
 def _dump_by_signal(supervisor: str) -> str:
     """Return how to get the stacks without Redis."""
     host, _, pid = supervisor.rpartition(":")[0].rpartition(":")
@@ -276,8 +322,13 @@ class ClusterRequest:
             self.error = f"{error}{MAY_STILL_BE_DONE}" if self._may_have_been_read else error
 
     def _send_through(self, carriers: Sequence[str], now: float) -> None:
-        self._take_back()
         carrier = min(carriers, key=lambda each: self._asked.index(each) if each in self._asked else -1)
+        try:
+            self._take_back()
+        except StoreError:
+            if self._carrier is None or self._store_of(self._carrier) is self._store_of(carrier):
+                raise
+            self._may_have_been_read = True  # in a shard that is away: the supervisor carries out each id once
         self._carrier, self._since = carrier, now
         self._asked = [*(each for each in self._asked if each != carrier), carrier]
         send(self._store_of(carrier), carrier, self._message)

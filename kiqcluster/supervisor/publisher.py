@@ -93,7 +93,9 @@ class Publisher:
 
 def _row(slot: Slot, child: Child | None, now: float) -> Mapping[str, Any]:
     died_at = (slot.last_death or {}).get("at")
-    about = {"slot": slot.number, "restarts": slot.unplanned_restarts, "died_at": died_at}
+    about: dict[str, object] = {"slot": slot.number, "restarts": slot.unplanned_restarts, "died_at": died_at}
+    if shard := slot.plan.group.shard:
+        about["shard"] = shard
     if child is None:
         return {
             **about, "pid": None, "state": slot.state, "release": "", "generation": None,

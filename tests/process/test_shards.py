@@ -147,3 +147,6 @@ def test_an_order_reaches_the_supervisors_of_all_shards(
     resumed = kiqctl("resume", "--json", *arguments[:2])
     assert resumed.returncode == 0, resumed.stderr
     cluster.wait_for("cluster_resumed")
+    committed = kiqctl("deploy", "commit", *arguments[:2])
+    assert committed.returncode == 0, committed.stderr
+    cluster.wait_for("roll_done")

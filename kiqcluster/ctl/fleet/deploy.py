@@ -6,17 +6,18 @@ If the script dies, the quiet that `begin` started ends with its lease, and so d
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import click
 
 from kiqcluster.api.deploys import mark
+from kiqcluster.control.cluster_document import ClusterStatus
 from kiqcluster.control.control_messages import MAX_TEXT_CHARACTERS, new_message
 from kiqcluster.control.deploy_lock import DeployLock, default_owner
 from kiqcluster.control.deploy_transport import DeployTransport, LocalSockets
 from kiqcluster.control.redis_transport import RedisTransport
-from kiqcluster.control.waiting import Waiter
+from kiqcluster.control.waiting import Problems, Waiter
 from kiqcluster.ctl.fleet.steer import accepted, report
 from kiqcluster.ctl.text.options import (
     CONTEXT_SETTINGS,
@@ -24,11 +25,14 @@ from kiqcluster.ctl.text.options import (
     Output,
     host_option,
     json_option,
-    redis_options,
+    read_shards,
+    stores_options,
     timeout_option,
 )
+from kiqcluster.ctl.text.tables import clean
 from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.store import Store
+from kiqcluster.store.shards import shard_name
 
 __all__ = ["deploy"]
 
@@ -67,21 +71,23 @@ def outage_options(function: F) -> F:
 
 
 def deploy_transport(
-    store: Store, hosts: tuple[str, ...], owner: str, sockets: tuple[str, ...], patience: float | None
+    stores: Sequence[Store], hosts: tuple[str, ...], owner: str, sockets: tuple[str, ...], patience: float | None
 ) -> DeployTransport:
     """Return the transport of a step that survives an outage.  patience: seconds, None for those of the lease."""
-    lock, local = DeployLock(store, owner), LocalSockets(f"{REQUESTER}@{owner}", sockets)
+    store, *others = stores
+    lock, local = DeployLock(store, owner, others), LocalSockets(f"{REQUESTER}@{owner}", sockets)
     max_outage = patience or DEFAULT_LEASE_SECONDS
-    return DeployTransport(store, hosts, lock, local, max_outage, is_max_outage_exact=patience is not None)
+    is_exact = patience is not None
+    return DeployTransport(store, hosts, lock, local, max_outage, is_max_outage_exact=is_exact, others=others)
 
 
 @click.group(context_settings=CONTEXT_SETTINGS)
 def deploy() -> None:
     """Take a fleet through a release: quiet early, roll late.
 
-    Each step looks at one shard: the default one, or that of --shard.  It reaches the supervisors that have a worker
-    there, for all of their slots, but `begin --wait` waits for the jobs of that shard only.  Supervisors without a
-    worker there are not reached: with those, run each step once per shard, with the same --owner.
+    Each step goes over all shards of the configuration, and is done when it has seen the workers of all.  With --shard
+    it looks at one: it reaches the supervisors that have a worker there, for all of their slots, but `begin --wait`
+    waits for the jobs of that shard only.
 
     \b
       kiqctl deploy begin --wait && ./release.sh && kiqctl deploy commit || kiqctl deploy abort
@@ -98,12 +104,12 @@ def deploy() -> None:
 @click.option("--force", is_flag=True, help="take the lock from whoever has it, and say from whom")
 @owner_option
 @host_option
-@redis_options
+@stores_options
 @json_option
 @click.pass_context
 def begin(
     ctx: click.Context,
-    store: Store,
+    stores: list[Store],
     output: Output,
     owner: str,
     lease: float,
@@ -116,7 +122,7 @@ def begin(
     """Take the deploy lock, quiet the fleet, and mark the deploy.
 
     While another deploy holds the lock nothing is done, and the exit code is 6.  The mark is for Sidekiq's pages.
-    Lock, mark and --wait are of one shard, the default one or that of --shard; `kiqctl busy` shows the jobs of all.
+    Lock, mark and --wait are for all shards, or for that of --shard.  Exit code 1 if one is away.
 
     \b
       kiqctl deploy begin
@@ -124,11 +130,13 @@ def begin(
     """
     if timeout is not None and not wait:
         raise UsageError("--timeout goes with --wait")
-    lock = DeployLock(store, owner)
+    store, *others = stores
+    lock = DeployLock(store, owner, others)
     state = lock.take(lease or MAX_LOCK_SECONDS, force=force)
     if state.before not in ("", owner):
         output.info(f"the lock was taken from {state.before}")
-    transport, order = RedisTransport(store, hosts), new_message("quiet", lease, name=REQUESTER, whom=owner)
+    transport = RedisTransport(store, hosts, others=others)
+    order = new_message("quiet", lease, name=REQUESTER, whom=owner)
     try:
         answers = transport.send(order)
     except Exception:
@@ -136,8 +144,12 @@ def begin(
         raise
     names = accepted(answers)
     if len(names) == len(answers):
-        mark(label or git_label(), store=store)
+        words = label or git_label()
+        for each in stores:
+            mark(words, store=each)
     problems = Waiter().until_drained(transport, names, timeout, output.info) if wait else {}
+    if wait and others:
+        problems |= unseen_shards(transport.statuses(), stores)
     ctx.exit(
         report(
             output, order, answers, problems, transport.statuses(), more={"owner": owner, "taken_from": state.before}
@@ -150,12 +162,12 @@ def begin(
 @owner_option
 @outage_options
 @host_option
-@redis_options
+@stores_options
 @json_option
 @click.pass_context
 def commit(
     ctx: click.Context,
-    store: Store,
+    stores: list[Store],
     output: Output,
     owner: str,
     timeout: float | None,
@@ -165,15 +177,15 @@ def commit(
 ) -> None:
     """Roll every supervisor, and wait for it.
 
-    Every one that has a worker in the default shard, or in that of --shard.  Exit code 1 if one of them fails.  The
-    quiet ends with the roll, also if it fails: working workers go on.  The lock then stays for `abort`.  While Redis is
-    away this keeps trying, and reaches the clusters of this host through their control sockets.
+    Every one that has a worker in some shard, or in that of --shard.  Exit code 1 if one of them fails.  The quiet ends
+    with the roll, also if it fails: working workers go on.  The lock then stays for `abort`.  While Redis, or one of
+    the shards, is away this keeps trying, and reaches the clusters of this host through their control sockets.
 
     \b
       kiqctl deploy commit
       kiqctl deploy commit --timeout 20m
     """
-    transport = deploy_transport(store, hosts, owner, sockets, patience)
+    transport = deploy_transport(stores, hosts, owner, sockets, patience)
     order = new_message("roll", name=REQUESTER, whom=owner)
     transport.begin(order)
     answers = transport.send(order)
@@ -191,12 +203,12 @@ def commit(
 @owner_option
 @outage_options
 @host_option
-@redis_options
+@stores_options
 @json_option
 @click.pass_context
 def abort(
     ctx: click.Context,
-    store: Store,
+    stores: list[Store],
     output: Output,
     owner: str,
     timeout: float | None,
@@ -214,7 +226,7 @@ def abort(
     \b
       kiqctl deploy abort
     """
-    transport = deploy_transport(store, hosts, owner, sockets, patience)
+    transport = deploy_transport(stores, hosts, owner, sockets, patience)
     resume, order = (
         new_message("resume", name=REQUESTER, whose=REQUESTER, whom=owner),
         new_message("rollback", name=REQUESTER, whom=owner),
@@ -238,21 +250,38 @@ def abort(
 
 @deploy.command(context_settings=CONTEXT_SETTINGS)
 @owner_option
-@redis_options
+@stores_options
 @json_option
 @click.pass_context
-def status(ctx: click.Context, store: Store, output: Output, owner: str) -> None:
+def status(ctx: click.Context, stores: list[Store], output: Output, owner: str) -> None:
     """Show who holds the deploy lock.  The exit code is 6 if that is another owner.
 
     \b
       kiqctl deploy status
       kiqctl deploy status --owner release-42 --json
     """
-    state = DeployLock(store, owner).look()
+    states, missing = read_shards(stores, output, lambda store: DeployLock(store, owner).look())
+    state = max(states, key=lambda each: (each.owner not in ("", owner), bool(each.owner)))
     is_other = state.owner not in ("", owner)
     output.info(f"{state.describe()} is deploying" if state.owner else "no deploy is in progress")
-    output.document({"owner": state.owner or None, "remaining": state.remaining, "is_ours": state.owner == owner})
-    ctx.exit(ExitCode.PIDFILE_HELD if is_other else ExitCode.STOPPED)
+    document = {"owner": state.owner or None, "remaining": state.remaining, "is_ours": state.owner == owner}
+    output.document({**document, "missing": missing} if len(stores) > 1 else document)
+    ctx.exit(ExitCode.PIDFILE_HELD if is_other else ExitCode.UNEXPECTED if missing else ExitCode.STOPPED)
+
+
+def unseen_shards(statuses: Mapping[str, ClusterStatus], stores: Sequence[Store]) -> Problems:
+    """Return the clusters with workers in shards that the configuration here does not name: these were not seen."""
+    known = {shard_name(store.name) for store in stores}
+    found = {
+        name: sorted({child.shard for child in status.children if child.pid is not None} - known)
+        for name, status in statuses.items()
+    }
+    return {
+        name: f"has workers in {', '.join(map(clean, shards))}, of which the configuration here does not know: it was "
+        "not seen whether jobs run there"
+        for name, shards in found.items()
+        if shards
+    }
 
 
 def git_label() -> str:

@@ -408,10 +408,15 @@ class ProcessManager:
             child.ending.kill_due = child.responses.dump_due
 
     def kill_job(self, jid: str, by: str) -> str | None:
-        """Kill the process that runs a job, and blame that job alone; return why that is not possible, or None."""
+        """Kill the process that runs a job, and blame that job alone; return why that is not possible, or None.
+
+        A process that is being killed already, for whatever reason, is left to that.
+        """
         for _, child in self.children():
             for job in child.running_jobs.jobs():
-                if job.jid == jid and not child.ending.kill_reason:
+                if job.jid == jid and child.ending.kill_reason:
+                    return None
+                if job.jid == jid:
                     child.ending.blamed_token = job.token
                     self.end_by_kill(child, f"runs {job.name} {jid}, which {by} wants to end", "job_killed")
                     return None

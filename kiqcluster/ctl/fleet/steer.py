@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from threading import Event
 from types import MappingProxyType
 
 import click
@@ -27,8 +28,12 @@ from kiqcluster.ctl.text.options import (
     transport_options,
 )
 from kiqcluster.errors import ExitCode, UsageError
+from kiqcluster.process.clock import SystemClock
 
 __all__ = ["accepted", "kill", "quiet", "reload", "report", "resume", "roll", "roll_and_report"]
+
+BETWEEN_RUNS_SECONDS = 3.0  # for which a job that is to be killed may run nowhere: its process has just died
+RETRY_SECONDS = 0.3  # until a supervisor is asked again whether it runs the job
 
 
 def report(
@@ -175,15 +180,23 @@ def kill(ctx: click.Context, jid: str, transport: RedisTransport | SocketTranspo
 
     JID is the id of a running job (`kiqctl busy`), or an unambiguous prefix of it.  Its process is killed and replaced.
     Jobs that ran beside it run again, and the death does not count against them.  It counts against this job, which
-    goes to the dead set after max_retries_after_interruption such deaths.
+    goes to the dead set after max_retries_after_interruption such deaths.  If it runs nowhere, the command looks for it
+    again for three seconds: its process may just have died.
 
     \b
       kiqctl kill 6f1d22b3a9c04e7f8a51d0c2
       kiqctl kill 6f1d22b3a9c04e7f8a51d0c2 --socket /run/kiqcluster.sock      where its process has only one worker
     """
-    order = replace(new_message("kill"), jid=resolve_jid(jid, _running_jids(transport)))
-    answers = transport.send(order)
-    done = [each for each in answers if each.error is None]  # the others do not run it
+    clock = SystemClock()
+    until, done = clock.monotonic() + BETWEEN_RUNS_SECONDS, list[Answer]()
+    while not done:
+        order = replace(new_message("kill"), jid=resolve_jid(jid, _running_jids(transport)))
+        answers = transport.send(order)
+        done = [each for each in answers if each.error is None]  # the others do not run it
+        if clock.monotonic() > until:
+            break
+        if not done:
+            Event().wait(RETRY_SECONDS)
     ctx.exit(report(output, order, done or answers, {}, transport.statuses(), f", a worker is killed for {order.jid}"))
 
 

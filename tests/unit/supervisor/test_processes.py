@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 from kiqcluster.ipc.frames import Channel
+from kiqcluster.ipc.running_jobs import RunningJobs
 from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.sidekiq.queue_groups import parse_group
@@ -102,3 +103,17 @@ def test_a_retired_slot_leaves_its_orphans_to_one_of_its_shard(shards: Shards) -
     slots[3].is_retiring, slots[3].child = True, None
     shards.processes._remove_retired_slots()
     assert (slots[0].orphans, shards.events) == ({}, ["cluster_stranded"]), "others recover them after recover_after"
+
+
+def test_a_job_whose_process_is_being_killed_already_needs_no_other_kill(shards: Shards) -> None:
+    child = shards.state.slots[0].child
+    assert child is not None
+    child.running_jobs = RunningJobs(1)
+    child.running_jobs.start(0, "token", b'{"class":"slow","jid":"j"}')
+    assert shards.processes.kill_job("other", "ann") == "runs no job other"
+
+    child.ending.kill_reason = "silent"
+
+    assert shards.processes.kill_job("j", "ann") is None
+    assert child.ending.blamed_token == "", "why it is killed says who is to blame"
+    child.running_jobs.close()

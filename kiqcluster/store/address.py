@@ -28,7 +28,7 @@ Node = dict[str, Any]  # keyword arguments of redis-py's connection class, itsel
 Place = tuple[str, int]  # host and port
 Ask = Callable[[Node, str], Place | None]  # how to connect to a sentinel, a service's name → where the primary is
 
-CLUSTER_NODE = "cluster_node"  # key of a Node: it is one of a Redis Cluster
+CLUSTER_NODE = "cluster_node"  # key of a Node of a Redis Cluster: a function to call when it does not have the slot
 PRIMARY_ONLY = "primary_only"  # key of a Node: connect to it only if it is a primary
 ESCAPE_HELP = "in a password, write / ? # @ : % as %2F %3F %23 %40 %3A %25"
 DEFAULT_SENTINEL_PORT = 26_379  # for an address without a port

@@ -4,7 +4,8 @@ redis+cluster://[USER:PASSWORD@]HOST:PORT[,HOST:PORT…]     rediss+cluster:// w
 
 A shard's keys begin with its name as a hash tag, `{reports}:`, so one node has them all, and a script may use any of
 them.  Each new connection asks a node of the cluster which primary has the slot; the server has to confirm that it is
-one.  After a fail-over, a node answers MOVED: nothing was done, and the next connection asks again.
+one.  After a fail-over, a node answers MOVED: nothing was done, and the next connection asks again.  The node whose map
+led there is asked last from then on: its map may stay old for long.
 
 Never: opens a connection.  store.py passes `locate` a function that asks a node.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from redis.crc import key_slot
 
@@ -61,10 +63,17 @@ class ClusterPlace:
                 complaints.append(f"{host[0]}:{host[1]} knows no primary of slot {slot}")
             elif place not in found:
                 found.add(place)
-                yield {**self.node, "host": place[0], "port": place[1], PRIMARY_ONLY: True, CLUSTER_NODE: True}
+                ask_last = partial(self._ask_last, host)
+                yield {**self.node, "host": place[0], "port": place[1], PRIMARY_ONLY: True, CLUSTER_NODE: ask_last}
+            self._ask_last(host)  # it has led nowhere
         if not found:
             said = f"no node of the cluster says who has slot {slot} ({'; '.join(complaints)}); nothing was sent"
             raise RedisUnavailable(said)
+
+    def _ask_last(self, host: Place) -> None:
+        """Ask all other nodes before this one, whose answer was of no use."""
+        others = dict.fromkeys(each for each in (*self.known, *self.hosts) if each != host)
+        self.known = (*others, host)
 
 
 def is_cluster_address(address: str) -> bool:

@@ -115,8 +115,7 @@ class Connection:
         except BaseException:
             self.close()  # the next exchange must not read the replies of this one
             raise
-        if any(map(says_lost_slot if wire.is_cluster else says_no_primary, replies)):
-            self.close()
+        self._check_server(wire, replies)
         self._trusted_until = monotonic() + self._trust
         return replies
 
@@ -126,6 +125,14 @@ class Connection:
         if is_first and has_ended(error):
             raise ReplyLost(f"Redis ended the connection, over TLS ({error}); {TLS_ADVICE}") from error
         raise ReplyLost(f"Redis did not answer ({error}); the command may or may not have run") from error
+
+    def _check_server(self, wire: Wire, replies: Sequence[Reply]) -> None:
+        """Close the connection if a reply says that another server is the primary by now."""
+        on_lost_slot = wire.on_lost_slot
+        if any(map(says_no_primary if on_lost_slot is None else says_lost_slot, replies)):
+            if on_lost_slot is not None:
+                on_lost_slot()
+            self.close()
 
     def send(self, command: Command) -> None:
         """Send one command whose reply is read later, by `receive`.  Raises RedisUnavailable, ReplyLost."""
@@ -148,8 +155,7 @@ class Connection:
             if reply is INCOMPLETE:
                 return
             self._unread -= 1
-            if (says_lost_slot if wire.is_cluster else says_no_primary)(reply):
-                self.close()
+            self._check_server(wire, (reply,))
             yield reply
 
     def connect(self) -> None:
@@ -217,7 +223,7 @@ class Connection:
     def _connect_to(self, node: Node) -> Wire:
         try:
             is_primary_wanted = node.pop(PRIMARY_ONLY, False)
-            is_cluster = node.pop(CLUSTER_NODE, False)
+            on_lost_slot = node.pop(CLUSTER_NODE, None)
             kind = node.pop("connection_class", TcpConnection)
             make: Any = TIMED_CLASSES.get(kind, kind)
             node.setdefault("socket_timeout", self._timeout)
@@ -238,7 +244,7 @@ class Connection:
                 advice = SOCKET_ADVICE
             said = f"cannot reach Redis{over} ({error}); nothing was sent"
             raise RedisUnavailable(f"{said}; {advice}" if advice else said) from error
-        return Wire(connection, is_cluster=is_cluster)
+        return Wire(connection, on_lost_slot)
 
 
 def has_ended(error: Exception) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import select
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from ssl import SSLWantReadError
@@ -78,7 +78,7 @@ class Wire:
     """An open connection: writes commands, and reads replies in their order.
 
     connection: redis-py's, which opened the socket and closes it.
-    is_cluster: the server is a node of a Redis Cluster.
+    on_lost_slot: of a node of a Redis Cluster; called when it says that it does not have the slot.
     deadline: monotonic seconds at which an exchange is abandoned even if it makes progress.
     arriving: bytes of a reply that `read_arrived` has not returned yet.
 
@@ -86,18 +86,20 @@ class Wire:
     A transfer that takes longer than SLOW_TRANSFER_SECONDS has to reach MIN_BYTES_PER_SECOND.
     """
 
-    __slots__ = ("_poll", "_reader", "_socket", "_unsent", "arriving", "connection", "deadline", "is_cluster")
+    __slots__ = ("_poll", "_reader", "_socket", "_unsent", "arriving", "connection", "deadline", "on_lost_slot")
 
-    def __init__(self, connection: Any, *, is_cluster: bool = False) -> None:
+    def __init__(self, connection: Any, on_lost_slot: Callable[[], None] | None = None) -> None:
         self.connection = connection
-        self.is_cluster = is_cluster
+        self.on_lost_slot = on_lost_slot
         self._socket = connection._sock  # not public; `make test-versions` tries the lowest and the newest
         self._poll = poll_of(self._socket)
         self.deadline = inf
         self.arriving = 0
         self._unsent = 0  # bytes of a large command that the server had not taken at the last check
         self._reader = hiredis.Reader(
-            protocolError=Garbled, replyError=_cluster_refusal if is_cluster else _refusal, notEnoughData=INCOMPLETE
+            protocolError=Garbled,
+            replyError=_refusal if on_lost_slot is None else _cluster_refusal,
+            notEnoughData=INCOMPLETE,
         )
 
     def fileno(self) -> int:

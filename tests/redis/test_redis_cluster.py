@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from kiqcluster.errors import RedisRefused
-from kiqcluster.store import Store, is_outage
+from kiqcluster.store import Connection, Store, is_outage
+from kiqcluster.store.address import Node, Place
+from kiqcluster.store.cluster_place import parse_cluster
+from kiqcluster.store.connection import ask_cluster
 from tests.kit import wait_until
 from tests.redis_cluster import PRIMARIES, RedisCluster
 
@@ -45,6 +49,25 @@ def test_a_cluster_address_of_another_server_is_refused(redis_server: object) ->
     port = getattr(redis_server, "port", 0)
     with pytest.raises(RedisRefused, match="cluster support disabled"):
         Store(f"redis+cluster://127.0.0.1:{port}").call("PING")
+
+
+def test_a_node_with_an_old_map_is_asked_once(redis_cluster: RedisCluster) -> None:
+    cluster, stranger = parse_cluster(redis_cluster.url), redis_cluster.owner("{other}:")
+    assert stranger.port != redis_cluster.primary_of("{eu}:")
+    asked: list[int] = []
+
+    def ask(node: Node, slot: int) -> tuple[Place | None, list[Place]]:
+        asked.append(node["port"])
+        place, nodes = ask_cluster(node, slot)
+        return (("127.0.0.1", stranger.port) if len(set(asked)) == 1 else place), nodes
+
+    connection = Connection(partial(cluster.locate, "{eu}:", ask), 5.0)
+    (moved,) = connection.exchange([("SET", "{eu}:old", "1")])
+    assert isinstance(moved, RedisRefused)
+
+    assert connection.exchange([("SET", "{eu}:old", "1")]) == [b"OK"]
+    assert len(asked) == len(set(asked)) == 2
+    connection.close()
 
 
 def test_a_connection_follows_the_slot_to_the_next_primary(redis_cluster: RedisCluster, store: Store) -> None:

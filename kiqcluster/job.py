@@ -12,11 +12,11 @@ Counterpart: sidekiq job.rb.
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
+from kiqcluster.application.definitions import check_function, define, wire_name_of
 from kiqcluster.application.options import (
     HOOKS,
     OPTIONS,
@@ -27,7 +27,7 @@ from kiqcluster.application.options import (
     check_options,
     under_own_names,
 )
-from kiqcluster.application.registry import BY_KEYWORD, Definition, current_registry
+from kiqcluster.application.registry import Definition
 from kiqcluster.client.client import Client
 from kiqcluster.client.router import options_of, queue_of
 from kiqcluster.errors import InvalidPush, JobDefinitionError
@@ -35,8 +35,8 @@ from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.durations import due_at
 from kiqcluster.process.runtime import Run, current_setup
 from kiqcluster.sidekiq import ruby_json
-from kiqcluster.sidekiq.outcome import Outcome
-from kiqcluster.sidekiq.payload import Jid, check_queue_name
+from kiqcluster.sidekiq.outcome import DISCARD, KILL, Outcome
+from kiqcluster.sidekiq.payload import Jid
 from kiqcluster.sidekiq.ruby_json import JSON
 
 __all__ = ["DISCARD", "KILL", "Enqueuer", "HasPerform", "Job", "JobFunction", "job"]
@@ -44,20 +44,6 @@ __all__ = ["DISCARD", "KILL", "Enqueuer", "HasPerform", "Job", "JobFunction", "j
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
 R_ = TypeVar("R_")
-
-
-class Verdict:
-    """A result of a retry_in, retries_exhausted or interruptions_exhausted hook besides seconds: DISCARD or KILL."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __repr__(self) -> str:
-        return self._name
-
-
-DISCARD = Verdict("DISCARD")  # delete the job after its death handlers
-KILL = Verdict("KILL")  # move it to the dead set now
 
 
 MAX_DELAY_SECONDS = 1e9  # 31 years; a larger number is an epoch second
@@ -231,8 +217,8 @@ def job(
             raise JobDefinitionError(
                 f"@job decorates a function; {function!r} is none (a class derives from Job instead)"
             )
-        _check_function(function, name)
-        wire_name = _wire_name(name, function.__name__, namespace)
+        check_function(function, name)
+        wire_name = wire_name_of(name, function.__name__, namespace)
         return JobFunction(
             function, define(wire_name, options, lambda: (None, function), inspect.signature(function), function)
         )
@@ -259,11 +245,11 @@ class Job:
     ) -> None:
         super().__init_subclass__()
         cls.declared_options = {**cls.declared_options, **under_own_names(options, cls.__name__)}
-        wire_name = _wire_name(name, cls.__name__, namespace)
+        wire_name = wire_name_of(name, cls.__name__, namespace)
         if namespace is not None:
             cls.declared_namespace = namespace
         elif name is None:
-            wire_name = _wire_name(None, cls.__name__, cls.declared_namespace)
+            wire_name = wire_name_of(None, cls.__name__, cls.declared_namespace)
         for reserved in RESERVED_NAMES & cls.__dict__.keys():
             remedy = "call it otherwise"
             if reserved == "queue":
@@ -344,126 +330,6 @@ def _hook(cls: type[Any], name: str) -> Callable[..., Any]:
 
     hook.__name__ = f"{cls.__qualname__}.{name}"  # error handlers receive it
     return hook
-
-
-def _wire_name(name: str | None, own: str, namespace: str | None) -> str:
-    """Return the name of a job in payloads.  own: name of its class or function; a namespace is put before it."""
-    if namespace is None:
-        return name or own
-    if name is not None:
-        raise JobDefinitionError(f"{name}: name is all of the name in payloads; leave out namespace = {namespace!r}")
-    if not namespace or not namespace.isprintable():
-        raise JobDefinitionError(f"{own}: namespace = {namespace!r} does not fit; it takes a word such as Billing")
-    return f"{namespace}::{own}"
-
-
-def _check_function(function: Callable[..., Any], name: str | None) -> None:
-    """Raise JobDefinitionError for a function that has no name for payloads, or that a worker could not call."""
-    own, qualified = function.__name__, function.__qualname__
-    scope = qualified.rpartition(".")[0]
-    if own == "<lambda>" and name is None:
-        raise JobDefinitionError("@job needs a name for its payloads, and a lambda has none; write a def, or name=…")
-    if own != "<lambda>" and scope and not scope.endswith("<locals>"):
-        raise JobDefinitionError(
-            f"@job cannot decorate {qualified}: it is defined in a class, and a worker has no instance to call it on; "
-            f"write a function at the level of the module, or class {_camel_case(own)}(Job) with perform"
-        )
-
-
-def _camel_case(name: str) -> str:
-    return "".join(word.capitalize() for word in name.split("_"))
-
-
-def define(
-    name: str,
-    options: Mapping[str, Any],
-    prepare: Callable[[], tuple[object, Callable[..., Any]]],
-    signature: inspect.Signature,
-    target: Any,
-) -> Definition:
-    """Register a job and return its definition.  Raises JobDefinitionError if it cannot work."""
-    if not name or not name.isprintable():
-        raise JobDefinitionError(f"{name!r} is not a valid name for a job; use a class name like Acme::WelcomeMail")
-    checked = check_options(options, name)
-    check_combinations(checked, name)
-    if "concurrency_key" in checked and "concurrency_limit" not in checked:
-        raise JobDefinitionError(f"{name}: concurrency_key = … has no effect without a concurrency_limit")
-    is_active_job = checked.get("active_job", False)
-    _check_signature(name, signature, target, () if is_active_job else BY_KEYWORD)
-    queue = queue_for(name, checked)
-    wire = {key: value for key, value in checked.items() if OPTIONS[key].on_wire and key != "queue"}
-    if "loggable_arguments" in checked:
-        checked["loggable_arguments"] = _places(name, signature, checked["loggable_arguments"])
-    definition = Definition(
-        name=name,
-        queue=queue,
-        options={"retry": True, "queue": queue, **wire},
-        prepare=prepare,
-        signature=signature,
-        origin=(target.__module__, target.__qualname__),
-        retry_in=checked.get("retry_in"),
-        retries_exhausted=checked.get("retries_exhausted"),
-        interruptions_exhausted=checked.get("interruptions_exhausted"),
-        local={key: value for key, value in checked.items() if not OPTIONS[key].on_wire},
-    )
-    if is_active_job:
-        definition = definition.with_envelope()
-    current_registry().add(definition)
-    return definition
-
-
-def _places(name: str, signature: inspect.Signature, arguments: Iterable[int | str]) -> frozenset[int]:
-    """Return the positions of arguments that are named or numbered.  Raises JobDefinitionError for an unknown name."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = [each.name for each in signature.parameters.values() if each.kind in kinds]
-    for argument in arguments:
-        if isinstance(argument, str) and argument not in names:
-            raise JobDefinitionError(
-                f"{name}: loggable_arguments names {argument!r}, which has no position; the parameters with one are "
-                f"{', '.join(names) or 'none'}, and others have a number"
-            )
-    return frozenset(names.index(each) if isinstance(each, str) else each for each in arguments)
-
-
-def queue_for(name: str, options: Mapping[str, Any]) -> str:
-    """Return the queue of a job: the given one, or the one by GitLab's rule for a namespace.
-
-    `SomeScheduledTaskWorker` in `cronjob` → `cronjob:some_scheduled_task`.
-    """
-    namespace = options.get("queue_namespace")
-    queue = options.get("queue")
-    if namespace is not None:
-        queue = f"{namespace}:{queue or underscored(name)}"
-    try:
-        return check_queue_name(queue or "default")
-    except InvalidPush as error:
-        raise JobDefinitionError(f"{name}: {error}") from error
-
-
-def underscored(name: str) -> str:
-    """Return a class name as GitLab names its queue: no Worker at the end, words and namespaces joined by `_`."""
-    name = name.removeprefix("Gitlab::").removesuffix("Worker").replace("::", "/")
-    name = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name)
-    name = re.sub(r"([a-z\d])([A-Z])", r"\1_\2", name)
-    return name.lower().replace("/", "_")
-
-
-def _check_signature(
-    name: str, signature: inspect.Signature, target: Any, refused: Collection[inspect._ParameterKind]
-) -> None:
-    perform = getattr(target, "perform", target)
-    if inspect.iscoroutinefunction(perform):
-        raise JobDefinitionError(
-            f"{name} is async, which workers do not run yet; call asyncio.run(…) in an ordinary function"
-        )
-    if inspect.isgeneratorfunction(perform):
-        raise JobDefinitionError(f"{name} has a yield in it, so calling it would run nothing; return instead")
-    for parameter in signature.parameters.values():
-        if parameter.kind in refused:
-            raise JobDefinitionError(
-                f"{name}: {parameter} can only be passed by keyword, and a payload has positions only; "
-                "make it an ordinary parameter"
-            )
 
 
 def _seconds(delay: float) -> timedelta:

@@ -18,22 +18,21 @@ two.  If Redis loses the key of a limit, its count begins anew.
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import dataclass, field
 from secrets import randbelow
 from types import TracebackType
 
 from kiqcluster.errors import Interrupted, OverLimit, StoreError, UsageError
-from kiqcluster.ipc.forks import Forks
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import VIA, JobContext, current_job, current_setup
 from kiqcluster.sidekiq.outcome import Effect
-from kiqcluster.sidekiq.payload import new_jid
-from kiqcluster.store.places import FULL, LOST, leave_place, take_place
+from kiqcluster.sidekiq.payload import DEFERRED_BY_RATE_LIMIT, new_jid
+from kiqcluster.store.limit_places import FULL, LOST, leave_place, take_place
 from kiqcluster.store.scripts import RATE, Call, Word, run_script
 
 __all__ = [
-    "DEFERRED_BY",
     "ConcurrentLimit",
     "OverLimit",
     "RateLimit",
@@ -48,7 +47,6 @@ MAX_NAME_CHARACTERS = 200
 RESERVED_ENDINGS = (":starts", ":running")  # of the keys beside that of a limit
 DEFAULT_WAIT_SECONDS, DEFAULT_DELAY_SECONDS = 5.0, 10.0  # of a concurrent limit
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 1.0  # between two looks whether a place is free
-DEFERRED_BY = "rate_limit"  # in the payload of a job that a rate limit has deferred
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +78,7 @@ class RateLimit:
             return
         store = VIA.get() or setup.current_store()
         running = current_job()
-        was_promised = running is not None and running.payload.get("deferred_by") == DEFERRED_BY
+        was_promised = running is not None and running.payload.get("deferred_by") == DEFERRED_BY_RATE_LIMIT
         arguments: list[Word] = [self.kind, self.largest, repr(self.seconds), int(was_promised), new_jid()]
         seconds = float(run_script(store, Call(RATE, [store.keys.rate(self.name)], arguments)))
         if seconds:
@@ -163,16 +161,16 @@ class ConcurrentLimit(RateLimit):
 
 
 @dataclass(slots=True)
-class Places:
-    """The places of a job that runs: name → number of its blocks within; a job has one place of each name.
+class HeldPlaces:
+    """The places in concurrent limits that a running job has, one of each name: name → how deep its blocks are nested.
 
-    lock: so that threads of a job neither take nor leave a place twice.  generation: of forks; a process that the job
+    lock: so that threads of a job neither take nor leave a place twice.  pid: of the worker; a process that the job
     forks has no places.
     """
 
     depths: dict[str, int] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    generation: int = field(default_factory=lambda: Forks.generation)
+    pid: int = field(default_factory=os.getpid)
 
     def keep(self, name: str) -> None:
         """Note a place that the job has until it ends."""
@@ -191,7 +189,7 @@ class Places:
     def leave(self, running: JobContext, name: str) -> None:
         """Leave a block; with the last one, the place."""
         assert running.held is not None, "a worker runs it"
-        if self.generation != Forks.generation:
+        if self.pid != os.getpid():
             return
         with self.lock:
             self.depths[name] = depth = self.depths.get(name, 0) - 1
@@ -200,11 +198,11 @@ class Places:
                 leave_place(*running.held, name)
 
 
-def places_of(running: JobContext) -> Places:
+def places_of(running: JobContext) -> HeldPlaces:
     """Return the places of a job."""
     if running.places is None:
-        running.places = Places()
-    places: Places = running.places
+        running.places = HeldPlaces()
+    places: HeldPlaces = running.places
     return places
 
 

@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kiqcluster.application.registry import Definition
-from kiqcluster.limits import DEFERRED_BY, ConcurrentLimit, RateLimit, places_of
+from kiqcluster.limits import ConcurrentLimit, RateLimit, places_of
 from kiqcluster.process.runtime import JobEnd, Run, current_job
 from kiqcluster.sidekiq.outcome import Effect
+from kiqcluster.sidekiq.payload import DEFERRED_BY_RATE_LIMIT
 
 __all__ = ["RateLimits"]
 
@@ -25,7 +26,7 @@ __all__ = ["RateLimits"]
 class RateLimits:
     """The server half."""
 
-    name = DEFERRED_BY
+    name = DEFERRED_BY_RATE_LIMIT
     keys: frozenset[str] = frozenset()
 
     def is_used_by(self, definition: Definition) -> bool:
@@ -33,7 +34,7 @@ class RateLimits:
 
     def on_begin(self, run: Run) -> Iterable[Effect]:
         limit: RateLimit = run.job.local["rate_limit"]
-        was_promised = run.payload.get("deferred_by") == DEFERRED_BY
+        was_promised = run.payload.get("deferred_by") == DEFERRED_BY_RATE_LIMIT
         name = limit.name or run.job.name
         running = current_job()
         if isinstance(limit, ConcurrentLimit) and running is not None:

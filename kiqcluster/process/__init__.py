@@ -2,6 +2,7 @@
 
 Read in this order:
 runtime          Setup (declarations of the application), Runtime (shared objects of a worker), the context of a job
+middleware       the chain of middleware, client and server
 in_force         a value of the whole process that tests replace
 events           events with fields, and the hooks of the application
 logs/            log lines from events, their texts, and the output of lines

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple, Protocol, TypeVar, Unpack
 from kiqcluster.errors import ApplicationError, JobTimedOut, StoreError, UnroutedCall
 from kiqcluster.ipc.exits import exit_process
 from kiqcluster.ipc.forks import exit_forked_children
-from kiqcluster.middleware import Chain
 from kiqcluster.process import config_sources
 from kiqcluster.process.clock import Clock, SystemClock
 from kiqcluster.process.config import CodeSettings, Config
 from kiqcluster.process.events import Events, Hooks
 from kiqcluster.process.in_force import InForce
+from kiqcluster.process.middleware import Chain
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Effect, Interrupted, Outcome, Requeue

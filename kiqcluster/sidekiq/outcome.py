@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 __all__ = [
+    "DISCARD",
+    "KILL",
     "Dead",
     "Deferred",
     "Discard",
     "Done",
     "Dropped",
     "Effect",
+    "HookAnswer",
     "Interrupted",
     "Outcome",
     "Parked",
@@ -143,3 +146,17 @@ class Parked(Outcome):
     key: str
     largest: int
     name: str = ""
+
+
+class HookAnswer:
+    """What the hooks retry_in, retries_exhausted and interruptions_exhausted may return besides seconds."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+DISCARD = HookAnswer("DISCARD")  # delete the job after its death handlers
+KILL = HookAnswer("KILL")  # move it to the dead set now

@@ -31,6 +31,7 @@ from kiqcluster.sidekiq.ruby_json import JSON
 __all__ = [
     "CATTR",
     "CORRELATION_ID",
+    "DEFERRED_BY_RATE_LIMIT",
     "ENCRYPT",
     "IDEMPOTENCY_KEY",
     "INVALID_PAYLOAD",
@@ -79,6 +80,7 @@ IDEMPOTENCY_KEY = "idempotency_key"  # names the lock of a deduplicated job (Git
 CORRELATION_ID, META = "correlation_id", "meta."  # keys of the context (GitLab's): of a request; before other facts
 SCHEDULED_AT = "scheduled_at"  # key of the due time of a scheduled job, for the log (GitLab's)
 LOCALE, CATTR = "locale", "cattr"  # keys of Sidekiq's middleware for I18n and CurrentAttributes; also cattr_1, …
+DEFERRED_BY_RATE_LIMIT = "rate_limit"  # value of `deferred_by`
 MALFORMED = "kiq_malformed"  # key of the values that a Ruby page cannot show
 MAX_BACKTRACE_BYTES = 10_000_000  # of an unpacked backtrace: any process may have stored it
 GROUP_SYNTAX = frozenset(" ,=*")  # characters with a meaning in a queue group (queue_groups.py)

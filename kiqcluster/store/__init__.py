@@ -12,7 +12,7 @@ engine/      the operations of a worker: join, reserve, settle, resync, recover,
 entry_moves  moves entries of sets and jobs of queues; search: finds those that contain a text
 guarded_push writes a job only if the guards in its rows are true
 parking      the lines of jobs that wait for a place in a limit, and overrides of limits
-places       a running job takes and leaves places of concurrent limits
+limit_places a running job takes and leaves places of concurrent limits
 shards       the named Redis servers of the configuration
 embedded     the private server of `--embedded`, its address and its command line
 

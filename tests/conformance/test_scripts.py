@@ -43,8 +43,8 @@ from kiqcluster.store.entry_moves import (
     read_queue,
 )
 from kiqcluster.store.guarded_push import GuardedJob, Refusal, push_guarded
+from kiqcluster.store.limit_places import leave_place, take_place
 from kiqcluster.store.parking import end_override, override_limit, send_parked
-from kiqcluster.store.places import leave_place, take_place
 from kiqcluster.store.scripts import (
     BEGIN,
     LEAVE_PLACE,
@@ -1929,13 +1929,16 @@ class TestReadQueue:
 # rule R5: a script that fails after any of its calls has lost nothing
 
 
+Prepare = Callable[[Engine, Store], Callable[[], object]]  # prepares Redis, and returns the call of a script
+
+
 @dataclass(frozen=True)
 class Scene:
     """A script, the state it starts from, and what runs it.  jobs: payloads of which none may be lost."""
 
     name: str
     script: Script
-    prepare: Callable[[Engine, Store], Callable[[], object]]
+    prepare: Prepare
 
 
 def scene_reserve(engine: Engine, store: Store) -> Callable[[], object]:
@@ -2125,7 +2128,7 @@ def scene_move_jobs(engine: Engine, store: Store) -> Callable[[], object]:
     return lambda: move_jobs(store, "default", "other", jobs, (9, 0), b"mark")
 
 
-def scene_take_over(run: Callable[[Engine, Unit], object]) -> Callable[[Engine, Store], Callable[[], object]]:
+def scene_take_over(run: Callable[[Engine, Unit], object]) -> Prepare:
     """Run a script while two units lie in hand lists; it is about the first."""
 
     def prepare(engine: Engine, store: Store) -> Callable[[], object]:
@@ -2196,12 +2199,12 @@ def failing_after(script: Script, calls: int) -> Script:
 @pytest.fixture
 def sabotage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Script, int], None]]:
     """Make a script fail after so many calls; the Lua text itself is what changes."""
-    from kiqcluster.store import entry_moves, parking, places
+    from kiqcluster.store import entry_moves, limit_places, parking
     from kiqcluster.store.engine import engine, reserve_calls, settle_calls, wait_lists
 
     def apply(script: Script, calls: int) -> None:
         name = next(name for name, value in vars(script_module).items() if value is script)
-        users = (engine, reserve_calls, settle_calls, wait_lists, entry_moves, parking, places)
+        users = (engine, reserve_calls, settle_calls, wait_lists, entry_moves, parking, limit_places)
         user = next(each for each in users if hasattr(each, name))
         monkeypatch.setattr(user, name, failing_after(script, calls))
 
@@ -2209,33 +2212,41 @@ def sabotage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Script, int]
     monkeypatch.undo()
 
 
-def test_a_begin_that_fails_after_any_of_its_calls_leaves_nothing_that_recovery_does_not_release(
+@pytest.fixture
+def recovered_after_each_fault(
     store: Store, sabotage: Callable[[Script, int], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for calls in range(MOST_CALLS):
-        monkeypatch.undo()
-        store.call("FLUSHALL")
-        engine = Engine(store, LIMITS)
-        engine.join(ME)
-        run = scene_begin(engine, store)
-        sabotage(BEGIN, calls)
-        try:
-            run()
-            has_failed = False
-        except RedisRefused:
-            has_failed = True
-        with store.borrowed() as connection:
-            engine.recover(connection, ME.identity)
+) -> Callable[[Script, Prepare], Iterator[None]]:
+    """Play a scene on an empty server with a script that fails after 0, 1, 2, … calls; yield after each recovery."""
 
+    def play(script: Script, scene: Prepare) -> Iterator[None]:
+        for calls in range(MOST_CALLS):
+            monkeypatch.undo()
+            store.call("FLUSHALL")
+            engine = Engine(store, LIMITS)
+            engine.join(ME)
+            run = scene(engine, store)
+            sabotage(script, calls)
+            has_failed = False
+            try:
+                run()
+            except RedisRefused:
+                has_failed = True
+            with store.borrowed() as connection:
+                engine.recover(connection, ME.identity)
+            yield
+            if not has_failed:
+                break
+        assert calls >= 3, "the faults were injected"
+
+    return play
+
+
+def test_a_begin_that_fails_after_any_of_its_calls_leaves_nothing_that_recovery_does_not_release(
+    store: Store, recovered_after_each_fault: Callable[[Script, Prepare], Iterator[None]]
+) -> None:
+    for _ in recovered_after_each_fault(BEGIN, scene_begin):
         assert (slots(store), slots(store, "other")) == (set(), set())
-        places = [
-            *queue(store),
-            *parked(store),
-        ]
-        assert set(places) == {"job-1", "job-2"}
-        if not has_failed:
-            break
-    assert calls >= 3, "the faults were injected"
+        assert {*queue(store), *parked(store)} == {"job-1", "job-2"}
 
 
 @pytest.mark.parametrize(
@@ -2243,33 +2254,15 @@ def test_a_begin_that_fails_after_any_of_its_calls_leaves_nothing_that_recovery_
 )
 def test_a_place_is_free_once_its_unit_is_recovered_whichever_call_failed(
     store: Store,
-    sabotage: Callable[[Script, int], None],
-    monkeypatch: pytest.MonkeyPatch,
+    recovered_after_each_fault: Callable[[Script, Prepare], Iterator[None]],
     script: Script,
-    scene: Callable[[Engine, Store], Callable[[], object]],
+    scene: Prepare,
 ) -> None:
-    for calls in range(MOST_CALLS):
-        monkeypatch.undo()
-        store.call("FLUSHALL")
-        engine = Engine(store, LIMITS)
-        engine.join(ME)
-        run = scene(engine, store)
-        sabotage(script, calls)
-        has_failed = False
-        try:
-            run()
-        except RedisRefused:
-            has_failed = True
-        with store.borrowed() as connection:
-            engine.recover(connection, ME.identity)
-
+    for _ in recovered_after_each_fault(script, scene):
         places = {*store.call("SMEMBERS", store.keys.running("crm"))}
         places |= {*store.call("SMEMBERS", store.keys.running("concurrent"))}
         assert places <= {b"nobody:1:a/1"}
         assert store.call("EXISTS", store.keys.held(ME.identity)) == 0
-        if not has_failed:
-            break
-    assert calls >= 3, "the faults were injected"
 
 
 class TestPlaces:

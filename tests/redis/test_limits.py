@@ -30,8 +30,8 @@ from kiqcluster.store import Store, parking, scripts
 from kiqcluster.store.engine.engine import Engine
 from kiqcluster.store.engine.units import Member, Settlement, Unit
 from kiqcluster.store.entry_moves import DeadSetLimits
+from kiqcluster.store.limit_places import take_place
 from kiqcluster.store.parking import send_parked
-from kiqcluster.store.places import take_place
 from kiqcluster.testing.clock import frozen_clock
 from kiqcluster.worker.maintenance.limit_upkeep import SWEEP_SECONDS, LimitUpkeep
 from kiqcluster.worker.maintenance.poller import Poller, sidekiq_sources

@@ -12,7 +12,7 @@ import pytest
 from kiqcluster.application.options import OPTIONS, JobOptions, PushOptions
 from kiqcluster.application.registry import Registry
 from kiqcluster.errors import InvalidArguments, InvalidPush, JobDefinitionError
-from kiqcluster.job import DISCARD, KILL, RESERVED_NAMES, Job, job, underscored
+from kiqcluster.job import DISCARD, KILL, RESERVED_NAMES, Job, job
 from kiqcluster.process.runtime import Push, Run, Setup
 from kiqcluster.sidekiq.outcome import Done, Outcome
 
@@ -319,23 +319,6 @@ class TestOptions:
 
 
 class TestNamespace:
-    @pytest.mark.parametrize(
-        ("name", "expected"),
-        [
-            ("SomeScheduledTaskWorker", "some_scheduled_task"),
-            ("SomeScheduledTask", "some_scheduled_task"),
-            ("Gitlab::JiraImport::ImportIssueWorker", "jira_import_import_issue"),
-            ("HTTPServerWorker", "http_server"),
-            ("CI2Worker", "ci2"),
-            ("nightly", "nightly"),
-            ("snake_case", "snake_case"),
-            ("Acme::Mail", "acme_mail"),
-        ],
-    )
-    def test_a_class_name_becomes_a_queue_name_as_gitlab_does_it(self, name: str, expected: str) -> None:
-        assert underscored(name) == expected
-        assert declare(name, queue_namespace="cronjob").queue == f"cronjob:{expected}"
-
     def test_a_queue_of_its_own_is_put_into_the_namespace(self) -> None:
         assert declare(queue_namespace="cronjob", queue="nightly").queue == "cronjob:nightly"
 

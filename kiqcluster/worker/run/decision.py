@@ -26,8 +26,9 @@ from enum import Enum, auto
 from typing import Any
 
 from kiqcluster.errors import CannotRun
-from kiqcluster.job import DISCARD, KILL
 from kiqcluster.sidekiq.outcome import (
+    DISCARD,
+    KILL,
     Dead,
     Deferred,
     Discard,

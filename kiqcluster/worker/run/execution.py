@@ -40,7 +40,6 @@ from kiqcluster.features.stacks import current_stacks
 from kiqcluster.features.versions import is_newer
 from kiqcluster.ipc import forks
 from kiqcluster.ipc.forks import Forks, exit_if_forked
-from kiqcluster.limits import DEFERRED_BY
 from kiqcluster.process.config import NO_LIMIT
 from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import CURRENT_JOB, Run, Runtime
@@ -48,7 +47,7 @@ from kiqcluster.process.tallies import DEFERRED, DROPPED
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.encryption import KEY_VERSION
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Dropped, Effect, Outcome, Parked, Retry
-from kiqcluster.sidekiq.payload import Payload, lock_of, read
+from kiqcluster.sidekiq.payload import DEFERRED_BY_RATE_LIMIT, Payload, lock_of, read
 from kiqcluster.store.engine.units import BeginVerdict, Unit
 from kiqcluster.worker.fetch.in_flight import STALE_UNIT_SECONDS
 from kiqcluster.worker.run import retry
@@ -284,7 +283,7 @@ class Execution:
                 return self._undecrypted(run.unit, payload, error)
             if isinstance(error, OverLimit):
                 return self._deferred(
-                    run, payload, definition, BeginVerdict("defer", error.seconds, reason=DEFERRED_BY)
+                    run, payload, definition, BeginVerdict("defer", error.seconds, reason=DEFERRED_BY_RATE_LIMIT)
                 )
             return self._failed(run, definition, error)
 
@@ -353,7 +352,7 @@ class Execution:
         """Return the outcome of a unit that may not run now.  verdict: None where Redis could not be asked."""
         unit, now = run.unit, self._clock.now()
         changes = {} if verdict is None or not verdict.reason else refusal(payload, verdict)
-        if verdict is not None and verdict.reason == DEFERRED_BY:
+        if verdict is not None and verdict.reason == DEFERRED_BY_RATE_LIMIT:
             self._report.tally(definition.name, unit.queue).count("rate_limited")
         entry = entry_for_ruby(unit, changes, now, TRANSIENT_KEYS)
         if entry is None and verdict is not None and verdict.action == "defer":

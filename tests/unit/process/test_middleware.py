@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from kiqcluster.errors import UsageError
-from kiqcluster.middleware import Chain
+from kiqcluster.middleware import Chain  # where the API page has it
 
 Middleware = Callable[[list[str], Callable[[], str | None]], str | None]
 

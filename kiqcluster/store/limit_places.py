@@ -1,4 +1,4 @@
-"""Places: a running job takes and leaves places of concurrent limits (rules: lua/places).
+"""Places in concurrent limits: a running job takes one and leaves it (rules: lua/places).
 
 take_place    the script takes one only while the unit is still held, and registers it under the unit
 leave_place   before the unit ends; what is still held then is released by the script that moves the unit

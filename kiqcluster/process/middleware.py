@@ -1,0 +1,103 @@
+"""Middleware: code around a push (client) and around a run (server), and the chain that holds it.
+
+A server middleware is `(run, proceed) -> Outcome | None`, a client middleware `(push, proceed) -> Push | None`.
+It calls `proceed()` once and returns the result; a client middleware that returns None stops the push.
+A middleware given as a class is instantiated once, when it is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from kiqcluster.errors import UsageError
+
+__all__ = ["Chain"]
+
+Subject = TypeVar("Subject")
+Result = TypeVar("Result")
+Proceed = Callable[[], Result]
+Middleware = Callable[[Subject, Proceed[Result]], Result]
+
+
+class Chain(Generic[Subject, Result]):
+    """An ordered list of middleware; the first is the outermost.
+
+    Change it at set-up time, before threads start.  A middleware is named by itself or by its class.
+    stack: the tuple in use, replaced at each change.
+    """
+
+    def __init__(self) -> None:
+        self.stack: tuple[Middleware[Subject, Result], ...] = ()
+
+    @property
+    def links(self) -> tuple[Middleware[Subject, Result], ...]:
+        """The former name of `stack`, which applications may use."""
+        return self.stack
+
+    def __iter__(self) -> Iterator[Middleware[Subject, Result]]:
+        return iter(self.stack)
+
+    def __len__(self) -> int:
+        return len(self.stack)
+
+    def add(self, middleware: Middleware[Subject, Result]) -> Middleware[Subject, Result]:
+        """Add a middleware innermost.  Returns it, so that `@server_middleware.add` decorates a function."""
+        self.stack = (*self.stack, _instantiate(middleware))
+        return middleware
+
+    def prepend(self, middleware: Middleware[Subject, Result]) -> Middleware[Subject, Result]:
+        """Add a middleware outermost."""
+        self.stack = (_instantiate(middleware), *self.stack)
+        return middleware
+
+    def insert_before(self, existing: object, middleware: Middleware[Subject, Result]) -> None:
+        """Add a middleware just outside an existing one.  Raises UsageError if that is not in the chain."""
+        at = self._find(existing)
+        self.stack = (*self.stack[:at], _instantiate(middleware), *self.stack[at:])
+
+    def insert_after(self, existing: object, middleware: Middleware[Subject, Result]) -> None:
+        """Add a middleware just inside an existing one.  Raises UsageError if that is not in the chain."""
+        at = self._find(existing) + 1
+        self.stack = (*self.stack[:at], _instantiate(middleware), *self.stack[at:])
+
+    def replace(self, existing: object, middleware: Middleware[Subject, Result]) -> None:
+        """Replace an existing middleware.  Raises UsageError if that is not in the chain."""
+        at = self._find(existing)
+        self.stack = (*self.stack[:at], _instantiate(middleware), *self.stack[at + 1 :])
+
+    def remove(self, existing: object) -> None:
+        """Remove a middleware.  Raises UsageError if it is not in the chain."""
+        at = self._find(existing)
+        self.stack = (*self.stack[:at], *self.stack[at + 1 :])
+
+    def clear(self) -> None:
+        """Remove all middleware."""
+        self.stack = ()
+
+    def invoke(self, subject: Subject, last: Proceed[Result]) -> Result:
+        """Run the middleware around `last`; return the result of the outermost."""
+        stack = self.stack
+        if not stack:
+            return last()
+
+        def step(at: int) -> Result:
+            if at == len(stack):
+                return last()
+            return stack[at](subject, lambda: step(at + 1))
+
+        return step(0)
+
+    def _find(self, wanted: object) -> int:
+        for at, middleware in enumerate(self.stack):
+            if middleware is wanted or type(middleware) is wanted:
+                return at
+        names = (
+            ", ".join(getattr(middleware, "__name__", type(middleware).__name__) for middleware in self.stack)
+            or "no middleware"
+        )
+        raise UsageError(f"{wanted!r} is not in the chain, which has {names}")
+
+
+def _instantiate(middleware: Middleware[Subject, Result]) -> Middleware[Subject, Result]:
+    return middleware() if isinstance(middleware, type) else middleware

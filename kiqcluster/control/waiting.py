@@ -166,7 +166,10 @@ def _report_rolled(statuses: Mapping[str, ClusterStatus], ident: str, report: Re
     for name, status in sorted(statuses.items()):
         roll = status.roll or {}
         if roll.get("id") == ident and roll.get("state") == "rolling":
-            report(f"{name}: {roll.get('done')} of {roll.get('of')} workers replaced")
+            waits_for = roll.get("waits_for")
+            shards = ", ".join(map(str, waits_for)) if isinstance(waits_for, list) else ""
+            waiting = f"; the others wait until the shard {shards} is back" if shards else ""
+            report(f"{name}: {roll.get('done')} of {roll.get('of')} workers replaced{waiting}")
 
 
 def _report_held_up(statuses: Mapping[str, ClusterStatus], report: Report) -> None:

@@ -12,6 +12,7 @@ release that does not boot never takes a slot, and one that soon kills its worke
 
 `conclude` acts upon the end once: which release is used from now on; the quiet in which the roll came ends.
 A slot can also be replaced by itself, when its worker has reached a limit (cluster/recycling.py).
+Slots of a shard that is away come last, and wait until it is back (ADR 27).
 
 Runs in: the supervisor's loop.  Counterpart: puma's phased restart, which stops a worker first.
 """
@@ -25,10 +26,11 @@ from pathlib import Path
 from kiqcluster.errors import ApplicationError, KiqError
 from kiqcluster.process.clock import Clock
 from kiqcluster.process.events import Events
+from kiqcluster.store.shards import DEFAULT_SHARD
 from kiqcluster.supervisor.catalogue import Catalogue, CatalogueQuery, Superseded
 from kiqcluster.supervisor.cluster.child import Child
 from kiqcluster.supervisor.cluster.recycling import Recycling
-from kiqcluster.supervisor.cluster.slots import Slot
+from kiqcluster.supervisor.cluster.slots import Slot, away_shards
 from kiqcluster.supervisor.cluster.state import ClusterState, Roll, RollPhase
 from kiqcluster.supervisor.configuration import ClusterConfiguration
 from kiqcluster.supervisor.processes import ProcessManager, ProcessObserver
@@ -289,14 +291,46 @@ class RollingRestart(ProcessObserver):
             return
         self._recycling.check()
         self._finish_current()
-        while self._current is None and self._waiting:
-            slot, reason = self._waiting.popleft()
-            if slot not in self._state.slots or slot.is_retiring:
-                continue
-            self._current = (slot, reason)
+        away = away_shards(self._state.slots)
+        self._put_off_current(away)
+        while self._current is None and (following := self._next(away)) is not None:
+            slot, reason = self._current = following
             self._begin(slot, reason)
             self._finish_current()  # there may have been nothing to do
+        self._report_waiting(away)
         self._end_if_all_replaced()
+
+    def _next(self, away: frozenset[str]) -> tuple[Slot, str] | None:
+        """Remove and return the slot that is next, of a shard that is not away; None if there is none."""
+        gone = [each for each in self._waiting if each[0] not in self._state.slots or each[0].is_retiring]
+        for each in gone:
+            self._waiting.remove(each)
+        following = next((each for each in self._waiting if each[0].shard not in away), None)
+        if following is not None:
+            self._waiting.remove(following)
+        return following
+
+    def _put_off_current(self, away: frozenset[str]) -> None:
+        """Let other slots go first, if the current one's shard is away and its replacement does not serve yet."""
+        if self._current is None or self._current[0].shard not in away:
+            return
+        slot = self._current[0]
+        is_booting = slot.replacement is not None and not slot.replacement.is_ready
+        if (is_booting or slot.child is None) and any(each.shard not in away for each, _ in self._waiting):
+            self._processes.drop_replacement(slot)
+            self._waiting.append(self._current)
+            self._current = None
+
+    def _report_waiting(self, away: frozenset[str]) -> None:
+        """Say for which shards the roll waits, when only slots of these are left."""
+        roll = self._roll
+        if roll is None:
+            return
+        left = {slot.shard for slot, reason in self._waiting if reason == ROLLING} if self._current is None else set()
+        before, roll.waits_for = roll.waits_for, tuple(sorted(shard or DEFAULT_SHARD for shard in left & away))
+        if roll.waits_for and roll.waits_for != before:
+            names = ", ".join(roll.waits_for)
+            self._events.emit("roll_waits", id=roll.ident, shards=names, done=roll.done, slots=roll.of)
 
     def _enqueue(self, slot: Slot, reason: str) -> bool:
         """Queue a slot for recycling; return whether that is new."""

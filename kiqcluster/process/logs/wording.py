@@ -153,6 +153,10 @@ WORDING: dict[str, tuple[int, str]] = {
     "file_changed": (logging.INFO, "{path} has changed"),
     "roll_started": (logging.INFO, "rolling restart {id} begins, one slot at a time; slots: {slots}"),
     "roll_done": (logging.INFO, "rolling restart {id} is done; slots renewed: {slots}"),
+    "roll_waits": (
+        logging.WARNING,
+        "rolling restart {id} waits until the shard {shards} is back; it has done {done} of {slots} slots",
+    ),
     "roll_failed": (
         logging.ERROR,
         "rolling restart {id} stopped after {done} of {slots} slots; the others stay as they are: {error}",

@@ -8,7 +8,7 @@ from enum import Enum
 from math import inf
 
 from kiqcluster.supervisor.cluster.quiet_lease import QuietLease
-from kiqcluster.supervisor.cluster.slots import Slot
+from kiqcluster.supervisor.cluster.slots import Slot, judged_slots
 
 __all__ = ["ClusterState", "ReloadReport", "Roll", "RollPhase"]
 
@@ -28,7 +28,8 @@ class Roll:
     """A rolling restart.
 
     ident: name by which the caller finds the result.  done, of: slots.  error: why it failed; the first line says
-    most.  ended_at: epoch seconds, None while it goes on.  asked_at: monotonic seconds.
+    most.  ended_at: epoch seconds, None while it goes on.  asked_at: monotonic seconds.  waits_for: shards that are
+    away, while only slots of these are left.
     """
 
     ident: str
@@ -38,6 +39,7 @@ class Roll:
     error: str = ""
     ended_at: float | None = None
     asked_at: float = -inf
+    waits_for: tuple[str, ...] = ()
 
     @property
     def is_under_way(self) -> bool:
@@ -47,7 +49,7 @@ class Roll:
         state = "rolling" if self.is_under_way else self.phase.value
         return {
             "id": self.ident, "state": state, "done": self.done, "of": self.of, "error": self.error,
-            "ended_at": self.ended_at,
+            "ended_at": self.ended_at, **({"waits_for": list(self.waits_for)} if self.waits_for else {}),
         }  # fmt: skip
 
 
@@ -121,6 +123,10 @@ class ClusterState:
         return inf if self.stop_by is None else max(0.0, self.stop_by - now)
 
     def is_up(self, quorum: int | None) -> bool:
-        """Return whether enough slots have a child that is ready.  quorum: how many; None for all."""
-        serving = sum(slot.child is not None and slot.child.is_ready for slot in self.slots)
-        return bool(self.slots) and serving >= min(len(self.slots), quorum or len(self.slots))
+        """Return whether enough slots have a child that is ready.  quorum: how many; None for all.
+
+        Slots that wait for a shard that is away do not count.
+        """
+        slots = judged_slots(self.slots)
+        serving = sum(slot.child is not None and slot.child.is_ready for slot in slots)
+        return bool(slots) and serving >= min(len(slots), quorum or len(slots))

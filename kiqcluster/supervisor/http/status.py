@@ -9,8 +9,9 @@ from typing import Any
 
 from kiqcluster.ipc.running_jobs import RunningJob
 from kiqcluster.process.version import VERSION
+from kiqcluster.store.shards import DEFAULT_SHARD
 from kiqcluster.supervisor.cluster.child import Child
-from kiqcluster.supervisor.cluster.slots import Slot
+from kiqcluster.supervisor.cluster.slots import Slot, away_shards, judged_slots
 from kiqcluster.supervisor.cluster.state import ClusterState
 
 __all__ = ["HIDDEN", "for_everybody", "status_document", "why_not_ready", "why_not_started"]
@@ -21,26 +22,28 @@ HIDDEN = "the log has it, and /status on the control socket"  # instead of the m
 def why_not_ready(state: ClusterState, quorum: int | None) -> str | None:
     """Return why the cluster should get no traffic, None when it is ready.
 
-    quorum: slots that must be ready, None for all.
+    quorum: slots that must be ready, None for all.  Slots that wait for a shard that is away do not count.
     """
     if state.is_stopping:
         return "stopping"
     if not state.slots:
         return "the application is being imported"
-    reasons = [reason for slot in state.slots if (reason := _why_slot_is_not(slot, is_quiet=bool(state.quiet)))]
-    wanted = _wanted(state.slots, quorum)
-    ready = len(state.slots) - len(reasons)
+    slots = judged_slots(state.slots)
+    reasons = [reason for slot in slots if (reason := _why_slot_is_not(slot, is_quiet=bool(state.quiet)))]
+    wanted = _wanted(slots, quorum)
+    ready = len(slots) - len(reasons)
     if ready >= wanted:
         return None
-    return reasons[0] if wanted == len(state.slots) else f"{ready} of {wanted} slots are ready: {reasons[0]}"
+    return reasons[0] if wanted == len(slots) else f"{ready} of {wanted} slots are ready: {reasons[0]}"
 
 
 def why_not_started(slots: Sequence[Slot], quorum: int | None) -> str | None:
     """Return why the cluster still starts, None once enough slots have been ready at least once."""
     if not slots:
         return "the application is being imported"
-    never = [slot for slot in slots if not slot.history.ever_ready]
-    return _why_no_child_serves(never[0]) if len(slots) - len(never) < _wanted(slots, quorum) else None
+    judged = judged_slots(slots)
+    never = [slot for slot in judged if not slot.history.ever_ready]
+    return _why_no_child_serves(never[0]) if len(judged) - len(never) < _wanted(judged, quorum) else None
 
 
 def _wanted(slots: Sequence[Slot], quorum: int | None) -> int:
@@ -68,6 +71,7 @@ def _why_no_child_serves(slot: Slot) -> str:
 def status_document(state: ClusterState, supervisor: str, quorum: int | None, now: float) -> dict[str, Any]:
     """Return what /status answers.  supervisor: its name in Redis.  now: monotonic seconds."""
     reason, quiet = why_not_ready(state, quorum), state.quiet
+    away = sorted(away_shards(state.slots))
     lease = quiet.remaining(now)
     return {
         "version": VERSION,
@@ -87,6 +91,7 @@ def status_document(state: ClusterState, supervisor: str, quorum: int | None, no
         "reload_needed": state.reload_needed,
         "roll_needed": state.roll_needed,
         "routing": state.routing,
+        **({"shards_away": [name or DEFAULT_SHARD for name in away]} if away else {}),
         "slots": [_slot_document(slot, now) for slot in state.slots],
     }
 

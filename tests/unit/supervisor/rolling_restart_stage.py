@@ -41,7 +41,7 @@ class FakeProcesses:
         self._sockets += [ours, theirs]
         now = self._clock.monotonic()
         generation = self._state.generation if self.generation is None else self.generation
-        child = Child(os.getpid(), Channel(ours), now, LastBeat(now), generation=generation)
+        child = Child(os.getpid(), Channel(ours), now, LastBeat(now, redis=True), generation=generation)
         child.ready_at = now if ready else None
         return child
 

@@ -156,6 +156,31 @@ class TestRoll:
         assert stage.processes.dropped == [0]
         assert stage.begun == [0]
 
+    def test_slots_of_a_shard_that_is_away_come_last_and_are_waited_for(self, stage: Stage) -> None:
+        slots = stage.state.slots
+        slots[0].plan = replace(slots[0].plan, group=replace(slots[0].plan.group, shard="eu"))
+        stage.roll()
+        assert stage.begun == [0]
+        assert slots[0].child is not None
+        slots[0].child.beat.redis = False
+
+        stage.restart.turn()
+        assert (stage.begun, stage.processes.dropped) == ([0, 1], [0])
+        for number in (1, 2):
+            stage.renew(number)
+
+        assert (stage.begun, stage.report()) == ([0, 1, 2], ("rolling", 2, 3))
+        assert stage.state.roll is not None
+        assert stage.state.roll.as_json()["waits_for"] == ["eu"]
+        stage.restart.turn()
+        assert stage.happened.count("roll_waits") == 1
+        slots[0].child.beat.redis = True
+        stage.restart.turn()
+        assert "waits_for" not in stage.state.roll.as_json()
+        stage.renew(0)
+        assert stage.begun == [0, 1, 2, 0]
+        assert stage.report() == ("done", 3, 3)
+
     def test_without_slots_it_is_done(self) -> None:
         stage = Stage(0)
 

@@ -27,6 +27,12 @@ def slot_of(number: int, **fields: object) -> Slot:
     return slot
 
 
+def put_into_eu(*slots: Slot) -> None:
+    """Have slots serve another shard."""
+    for slot in slots:
+        slot.plan = replace(slot.plan, group=replace(slot.plan.group, shard="eu"))
+
+
 @pytest.fixture
 def state() -> ClusterState:
     """A cluster of three slots that serve."""
@@ -81,6 +87,40 @@ class TestReadiness:
         state.slots[:2] = [slot_of(0, quiet=True), slot_of(1, redis=False)]
 
         assert why_not_ready(state, quorum) == reason
+
+    @pytest.mark.parametrize(
+        ("redis", "reason"),
+        [
+            ((True, False, False), None),
+            ((True, True, False), "slot 2 cannot reach Redis"),
+            ((False, True, True), None),
+            ((False, False, False), "slot 0 cannot reach Redis"),
+            ((None, False, False), "slot 0 is in booting"),
+            ((None, True, True), "slot 0 is in booting"),
+        ],
+    )
+    def test_a_slot_is_judged_by_its_own_shard(
+        self, state: ClusterState, redis: tuple[bool | None, ...], reason: str | None
+    ) -> None:
+        """A shard that is away takes no readiness from those that serve another one."""
+        state.slots = [
+            slot_of(number, **({"ready_at": None} if reaches is None else {"redis": reaches}))
+            for number, reaches in enumerate(redis)
+        ]
+        put_into_eu(*state.slots[1:])
+
+        assert why_not_ready(state, None) == reason
+
+    def test_a_shard_that_is_away_is_shown(self, state: ClusterState) -> None:
+        state.slots[2] = slot_of(2, ready_at=None, waits_for="cannot reach Redis")
+        put_into_eu(state.slots[2])
+        shown = status_document(state, "here:1:abc", None, 45.0)
+
+        assert (shown["ready"], shown["shards_away"], shown["state"]) == (True, ["eu"], "running")
+        assert state.is_up(None)
+        put_into_eu(*state.slots)
+        assert "shards_away" not in status_document(state, "here:1:abc", None, 45.0)
+        assert not state.is_up(None)
 
 
 class TestStartup:

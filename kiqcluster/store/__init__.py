@@ -4,7 +4,7 @@ Read in this order:
 store        Store: a shard, with its address, its keys and its free connections
 connection   Connection: one exchange at a time
 address      parses addresses, and finds the primary that sentinels name; names: look-ups with a timeout
-cluster_place  parses addresses of a Redis Cluster, and finds the primary of a shard's hash slot
+cluster_address parses addresses of a Redis Cluster, and finds the primary of a shard's hash slot
 wire         commands and replies as bytes, and the kinds of error replies
 scripts      the .lua files in lua/, one per operation, called by digest
 commands     the commands that a worker runs, and a trial of each at boot

@@ -1,7 +1,7 @@
 """Addresses: parses them, and hides their passwords in messages.
 
 parse_address   redis://, rediss://, unix://, embedded:DIR → Node; redis+sentinel:// → Service
-Service         a primary that sentinels know by a name: asks one sentinel after another for its place
+Service         a primary that sentinels know by a name: asks one sentinel after another where it is
 masked          an address without its password
 
 Never: opens a connection.  connection.py passes Service.locate a function that asks a sentinel.
@@ -22,16 +22,17 @@ from redis.exceptions import RedisError
 from kiqcluster.errors import RedisUnavailable, ReplyLost, UsageError
 from kiqcluster.store import embedded
 
-__all__ = ["CLUSTER_NODE", "HOST", "PRIMARY_ONLY", "Node", "Place", "Service", "masked", "parse_address"]
+__all__ = ["CLUSTER_NODE", "PRIMARY_ONLY", "Endpoint", "Node", "Service", "endpoints_of", "masked", "parse_address"]
 
 Node = dict[str, Any]  # keyword arguments of redis-py's connection class, itself among them
-Place = tuple[str, int]  # host and port
-Ask = Callable[[Node, str], Place | None]  # how to connect to a sentinel, a service's name → where the primary is
+Endpoint = tuple[str, int]  # host and port
+Ask = Callable[[Node, str], Endpoint | None]  # how to connect to a sentinel, a service's name → where the primary is
 
 CLUSTER_NODE = "cluster_node"  # key of a Node of a Redis Cluster: a function to call when it does not have the slot
 PRIMARY_ONLY = "primary_only"  # key of a Node: connect to it only if it is a primary
 ESCAPE_HELP = "in a password, write / ? # @ : % as %2F %3F %23 %40 %3A %25"
 DEFAULT_SENTINEL_PORT = 26_379  # for an address without a port
+MAX_PORT = 65_535
 # After `//user:` up to the last @ (a password may hold any character), or in the query (unix://PATH?password=…).
 PASSWORD = re.compile(r"(?<=//)([^:@/]*:).*(?=@)|([?&]\w*pass\w*=)[^&]*", re.IGNORECASE)
 # A port that is not a number may be a password: the host or its @ is missing.
@@ -53,31 +54,31 @@ class Service:
     """
 
     name: str
-    hosts: tuple[Place, ...]
+    hosts: tuple[Endpoint, ...]
     options: Node
     node: Node
-    first: Place | None = None
+    first: Endpoint | None = None
 
     def locate(self, ask: Ask) -> Iterator[Node]:
-        """Yield the place of the primary, from one sentinel after the other until the caller accepts an answer.
+        """Yield the primary, from one sentinel after the other until the caller accepts an answer.
 
         ask: queries a sentinel.  After RedisUnavailable or ReplyLost the next one is asked; other errors are passed on.
         Raises RedisUnavailable when no sentinel knows the primary.
         """
-        found: set[Place] = set()
+        found: set[Endpoint] = set()
         complaints = []
         for sentinel in sorted(self.hosts, key=lambda host: host != self.first):
             try:
-                place = ask({**self.options, "host": sentinel[0], "port": sentinel[1]}, self.name)
+                primary = ask({**self.options, "host": sentinel[0], "port": sentinel[1]}, self.name)
             except (RedisUnavailable, ReplyLost) as error:
                 complaints.append(str(error))
                 continue
-            if place is None:
+            if primary is None:
                 complaints.append(f"{sentinel[0]}:{sentinel[1]} knows no {self.name!r}")
-            elif place not in found:
-                found.add(place)
+            elif primary not in found:
+                found.add(primary)
                 self.first = sentinel  # remains, unless the caller asks for another answer
-                yield {**self.node, "host": place[0], "port": place[1], PRIMARY_ONLY: True}
+                yield {**self.node, "host": primary[0], "port": primary[1], PRIMARY_ONLY: True}
         if not found:
             said = f"no sentinel says where {self.name!r} is ({'; '.join(complaints)}); nothing was sent"
             raise RedisUnavailable(said)
@@ -131,8 +132,8 @@ def _check_options(node: Node) -> None:
 def _parse_service(address: str) -> Service:
     """Return the service of redis+sentinel:// (rediss+sentinel://: TLS to sentinels and servers alike)."""
     found = SENTINEL_ADDRESS.fullmatch(address)
-    hosts = [HOST.fullmatch(host) for host in (found["hosts"] if found else "").split(",")]
-    if found is None or None in hosts or any(int(host["port"] or 1) > 65_535 for host in hosts if host):
+    hosts = endpoints_of(found["hosts"], DEFAULT_SENTINEL_PORT) if found else None
+    if found is None or hosts is None:
         raise UsageError(
             f"{masked(address)!r} is not an address of sentinels; "
             "write redis+sentinel://[USER:PASSWORD@]HOST:PORT,HOST:PORT/SERVICE/DB"
@@ -154,8 +155,16 @@ def _parse_service(address: str) -> Service:
     del node["host"]
     if node.get("connection_class") is SSLConnection:
         options |= {name: value for name, value in node.items() if name.startswith(("ssl_", "connection_class"))}
-    places = tuple((host["name"].strip("[]"), int(host["port"] or DEFAULT_SENTINEL_PORT)) for host in hosts if host)
-    return Service(unquote(found["service"]), places, options, node)
+    return Service(unquote(found["service"]), hosts, options, node)
+
+
+def endpoints_of(hosts: str, default_port: int) -> tuple[Endpoint, ...] | None:
+    """Return the endpoints of `HOST[:PORT],HOST[:PORT]…`; None if one of them is not valid."""
+    found = [HOST.fullmatch(host) for host in hosts.split(",")]
+    ports = [int(host["port"] or default_port) for host in found if host]
+    if None in found or max(ports) > MAX_PORT:
+        return None
+    return tuple((host["name"].strip("[]"), port) for host, port in zip(found, ports, strict=True) if host)
 
 
 def masked(address: str) -> str:

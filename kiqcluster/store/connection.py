@@ -31,7 +31,7 @@ from redis.retry import Retry
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
 from kiqcluster.ipc.forks import hold_forks
-from kiqcluster.store.address import CLUSTER_NODE, PRIMARY_ONLY, Node, Place
+from kiqcluster.store.address import CLUSTER_NODE, PRIMARY_ONLY, Endpoint, Node
 from kiqcluster.store.names import TIMED_CLASSES
 from kiqcluster.store.wire import (
     INCOMPLETE,
@@ -236,7 +236,7 @@ class Connection:
             refusal = refusal_of(error)
             if is_outage(refusal):
                 raise RedisUnavailable(f"Redis is not ready ({error}); nothing was sent") from error
-            raise RedisRefused(f"{refusal} ({_place(node)})") from error  # a sentinel's or a server's
+            raise RedisRefused(f"{refusal} ({_shown(node)})") from error  # a sentinel's or a server's
         except (redis.RedisError, OSError) as error:
             over = ", over TLS" if issubclass(make, SSLConnection) else ""
             advice = TLS_ADVICE if over and has_ended(error) else ""
@@ -254,7 +254,7 @@ def has_ended(error: Exception) -> bool:
     return any(isinstance(each, ends) for each in causes) or "closed" in str(error)
 
 
-def _place(node: Node) -> str:
+def _shown(node: Node) -> str:
     """Return the address of a node, for messages."""
     return str(node.get("path") or f"{node.get('host', 'localhost')}:{node.get('port', 6379)}")
 
@@ -271,7 +271,7 @@ def _check_primary(connection: Any) -> None:
         raise redis.ConnectionError(f"{connection.host}:{connection.port} is a {role.decode()} now, not the primary")
 
 
-def ask_sentinel(sentinel: Node, service: str) -> Place | None:
+def ask_sentinel(sentinel: Node, service: str) -> Endpoint | None:
     """Return the address of the primary of a service, None if the sentinel does not know the service.
 
     Raises StoreError.  One round trip, on a connection of its own.
@@ -282,11 +282,11 @@ def ask_sentinel(sentinel: Node, service: str) -> Place | None:
     finally:
         connection.close()
     if isinstance(found, RedisRefused):
-        raise RedisRefused(f"{found} ({_place(sentinel)})")
+        raise RedisRefused(f"{found} ({_shown(sentinel)})")
     return None if found is None else (found[0].decode(), int(found[1]))
 
 
-def ask_cluster(node: Node, slot: int) -> tuple[Place | None, list[Place]]:
+def ask_cluster(node: Node, slot: int) -> tuple[Endpoint | None, list[Endpoint]]:
     """Return the primary of a hash slot by a node of a Redis Cluster, None if no node has the slot, and all nodes.
 
     Raises StoreError.  One round trip, on a connection of its own.
@@ -298,13 +298,13 @@ def ask_cluster(node: Node, slot: int) -> tuple[Place | None, list[Place]]:
         connection.close()
     if isinstance(ranges, RedisRefused):
         if is_outage(ranges):
-            raise RedisUnavailable(f"{ranges} ({_place(node)})")
-        raise RedisRefused(f"{ranges} ({_place(node)})")
-    primary: Place | None = None
-    nodes: dict[Place, None] = {}
+            raise RedisUnavailable(f"{ranges} ({_shown(node)})")
+        raise RedisRefused(f"{ranges} ({_shown(node)})")
+    primary: Endpoint | None = None
+    nodes: dict[Endpoint, None] = {}
     for first, last, *owners in ranges:
-        places = [((host or b"").decode() or node["host"], int(port)) for host, port, *_ in owners]
-        nodes |= dict.fromkeys(places)
+        endpoints = [((host or b"").decode() or node["host"], int(port)) for host, port, *_ in owners]
+        nodes |= dict.fromkeys(endpoints)
         if first <= slot <= last:
-            primary = places[0]
+            primary = endpoints[0]
     return primary, list(nodes)

@@ -17,7 +17,7 @@ from typing import Any
 
 from kiqcluster.errors import UsageError
 from kiqcluster.store.address import masked, parse_address
-from kiqcluster.store.cluster_place import is_cluster_address, parse_cluster
+from kiqcluster.store.cluster_address import is_cluster_address, parse_cluster
 
 __all__ = ["DEFAULT_SHARD", "Shard", "address_of", "check_address", "check_shard", "parse_shards", "shard_name"]
 

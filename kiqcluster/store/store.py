@@ -18,7 +18,7 @@ from weakref import WeakSet
 from kiqcluster.errors import RedisRefused
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.store.address import Node, Service, masked, parse_address
-from kiqcluster.store.cluster_place import is_cluster_address, parse_cluster, prefix_of
+from kiqcluster.store.cluster_address import is_cluster_address, parse_cluster, prefix_of
 from kiqcluster.store.connection import Connection, ask_cluster, ask_sentinel
 from kiqcluster.store.wire import NO_CLUSTER, Command, Reply, about_keys
 
@@ -192,8 +192,8 @@ class Store:
 
 def _locate_of(address: str) -> Callable[[], Iterable[Node]]:
     """Return the function that finds the nodes to try, for an address that is not a cluster's."""
-    place = parse_address(address)
-    return partial(place.locate, ask_sentinel) if isinstance(place, Service) else lambda: [place]
+    parsed = parse_address(address)
+    return partial(parsed.locate, ask_sentinel) if isinstance(parsed, Service) else lambda: [parsed]
 
 
 def risks(info: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -9,8 +9,8 @@ import pytest
 
 from kiqcluster.errors import RedisRefused
 from kiqcluster.store import Connection, Store, is_outage
-from kiqcluster.store.address import Node, Place
-from kiqcluster.store.cluster_place import parse_cluster
+from kiqcluster.store.address import Endpoint, Node
+from kiqcluster.store.cluster_address import parse_cluster
 from kiqcluster.store.connection import ask_cluster
 from tests.kit import wait_until
 from tests.redis_cluster import PRIMARIES, RedisCluster
@@ -56,7 +56,7 @@ def test_a_node_with_an_old_map_is_asked_once(redis_cluster: RedisCluster) -> No
     assert stranger.port != redis_cluster.primary_of("{eu}:")
     asked: list[int] = []
 
-    def ask(node: Node, slot: int) -> tuple[Place | None, list[Place]]:
+    def ask(node: Node, slot: int) -> tuple[Endpoint | None, list[Endpoint]]:
         asked.append(node["port"])
         place, nodes = ask_cluster(node, slot)
         return (("127.0.0.1", stranger.port) if len(set(asked)) == 1 else place), nodes

@@ -6,8 +6,8 @@ import pytest
 
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost, UsageError
 from kiqcluster.store import Store, is_outage
-from kiqcluster.store.address import CLUSTER_NODE, PRIMARY_ONLY, Node, Place
-from kiqcluster.store.cluster_place import ClusterPlace, parse_cluster
+from kiqcluster.store.address import CLUSTER_NODE, PRIMARY_ONLY, Endpoint, Node
+from kiqcluster.store.cluster_address import ClusterAddress, parse_cluster
 from kiqcluster.store.wire import _cluster_refusal, _refusal, says_lost_slot, says_no_primary
 
 A, B, C = ("a", 1), ("b", 2), ("c", 3)
@@ -17,12 +17,12 @@ SLOT = 6_893  # of {eu}: by CLUSTER KEYSLOT
 class Nodes:
     """Answers by node; an exception is raised.  asked: in order."""
 
-    def __init__(self, **answers: tuple[Place | None, list[Place]] | Exception) -> None:
+    def __init__(self, **answers: tuple[Endpoint | None, list[Endpoint]] | Exception) -> None:
         self._answers = answers
         self.asked: list[str] = []
         self.slots: set[int] = set()
 
-    def __call__(self, node: Node, slot: int) -> tuple[Place | None, list[Place]]:
+    def __call__(self, node: Node, slot: int) -> tuple[Endpoint | None, list[Endpoint]]:
         self.asked.append(node["host"])
         self.slots.add(slot)
         answer = self._answers[node["host"]]
@@ -31,7 +31,7 @@ class Nodes:
         return answer
 
 
-def places(cluster: ClusterPlace, ask: Nodes) -> list[Place]:
+def places(cluster: ClusterAddress, ask: Nodes) -> list[Endpoint]:
     return [(node["host"], node["port"]) for node in cluster.locate("{eu}:", ask)]
 
 
@@ -61,7 +61,7 @@ def test_a_prefix_needs_a_hash_tag() -> None:
 
 
 def test_the_first_node_that_answers_names_the_primary() -> None:
-    cluster, ask = ClusterPlace((A, B), {}), Nodes(a=RedisUnavailable(""), b=(C, [B, C]), c=(C, [B, C]))
+    cluster, ask = ClusterAddress((A, B), {}), Nodes(a=RedisUnavailable(""), b=(C, [B, C]), c=(C, [B, C]))
 
     found = next(cluster.locate("{eu}:", ask))
 
@@ -75,13 +75,13 @@ def test_the_first_node_that_answers_names_the_primary() -> None:
 def test_others_are_asked_while_the_answers_lead_nowhere() -> None:
     ask = Nodes(a=(B, [A, B]), b=ReplyLost(""), c=(C, [C]))
 
-    assert places(ClusterPlace((A, B, C), {}), ask) == [B, C]
+    assert places(ClusterAddress((A, B, C), {}), ask) == [B, C]
     assert ask.asked == ["a", "b", "c"]
 
 
 def test_a_node_whose_answer_led_nowhere_is_asked_last() -> None:
     """Its map is old, and may be so for long: it names a place that is away, or that has lost the slot."""
-    cluster, ask = ClusterPlace((A, B, C), {}), Nodes(a=(B, [A, B, C]), b=(C, [A, B, C]), c=(C, [A, B, C]))
+    cluster, ask = ClusterAddress((A, B, C), {}), Nodes(a=(B, [A, B, C]), b=(C, [A, B, C]), c=(C, [A, B, C]))
 
     answers = cluster.locate("{eu}:", ask)
     assert next(answers)["host"] == "b"
@@ -91,7 +91,7 @@ def test_a_node_whose_answer_led_nowhere_is_asked_last() -> None:
 
 
 def test_a_node_whose_answer_led_to_one_that_has_lost_the_slot_is_asked_last() -> None:
-    cluster, ask = ClusterPlace((A, B), {}), Nodes(a=(A, [A]), b=(B, [A, B]))
+    cluster, ask = ClusterAddress((A, B), {}), Nodes(a=(A, [A]), b=(B, [A, B]))
     first = next(cluster.locate("{eu}:", ask))
 
     first[CLUSTER_NODE]()  # MOVED
@@ -102,9 +102,9 @@ def test_a_node_whose_answer_led_to_one_that_has_lost_the_slot_is_asked_last() -
 
 def test_without_an_answer_it_is_an_outage_and_a_refusal_is_none() -> None:
     with pytest.raises(RedisUnavailable, match=f"no node of the cluster says who has slot {SLOT}"):
-        places(ClusterPlace((A, B), {}), Nodes(a=RedisUnavailable("away"), b=(None, [])))
+        places(ClusterAddress((A, B), {}), Nodes(a=RedisUnavailable("away"), b=(None, [])))
     with pytest.raises(RedisRefused):
-        places(ClusterPlace((A,), {}), Nodes(a=RedisRefused("WRONGPASS")))
+        places(ClusterAddress((A,), {}), Nodes(a=RedisRefused("WRONGPASS")))
 
 
 def test_a_slot_that_has_moved_is_an_outage_of_a_cluster_and_a_mistake_elsewhere() -> None:

@@ -20,28 +20,28 @@ from functools import partial
 from redis.crc import key_slot
 
 from kiqcluster.errors import RedisUnavailable, ReplyLost, UsageError
-from kiqcluster.store.address import CLUSTER_NODE, HOST, PRIMARY_ONLY, Node, Place, masked, parse_address
+from kiqcluster.store.address import CLUSTER_NODE, PRIMARY_ONLY, Endpoint, Node, endpoints_of, masked, parse_address
 
-__all__ = ["AskNode", "ClusterPlace", "is_cluster_address", "parse_cluster", "prefix_of"]
+__all__ = ["AskNode", "ClusterAddress", "is_cluster_address", "parse_cluster", "prefix_of"]
 
 ADDRESS = re.compile(r"(?P<scheme>rediss?)\+cluster://((?P<login>[^/?#]*)@)?(?P<hosts>[^/?#@]+)/?(\?(?P<options>.*))?")
 DEFAULT_PORT = 6379
 TAG = re.compile(r"[^{]*\{[^{}]+\}.*")  # a prefix with a hash tag
 
 # How to connect to a node, a hash slot → the primary of the slot, None if no node has it, and all nodes.
-AskNode = Callable[[Node, int], tuple[Place | None, list[Place]]]
+AskNode = Callable[[Node, int], tuple[Endpoint | None, list[Endpoint]]]
 
 
 @dataclass(slots=True)
-class ClusterPlace:
+class ClusterAddress:
     """A Redis Cluster.  hosts: nodes to ask.  node: how to connect to one, without host and port.
 
     known: nodes that an answer has named.  Set as a whole, because threads share it.
     """
 
-    hosts: tuple[Place, ...]
+    hosts: tuple[Endpoint, ...]
     node: Node
-    known: tuple[Place, ...] = field(default=(), compare=False)
+    known: tuple[Endpoint, ...] = field(default=(), compare=False)
 
     def locate(self, prefix: str, ask: AskNode) -> Iterator[Node]:
         """Yield the primary of the slot of a prefix, by one node after the other until the caller accepts an answer.
@@ -50,27 +50,27 @@ class ClusterPlace:
         Raises RedisUnavailable when no node knows the primary.
         """
         slot: int = key_slot(prefix.encode())
-        found: set[Place] = set()
+        found: set[Endpoint] = set()
         complaints = []
         for host in dict.fromkeys((*self.known, *self.hosts)):
             try:
-                place, nodes = ask({**self.node, "host": host[0], "port": host[1]}, slot)
+                primary, nodes = ask({**self.node, "host": host[0], "port": host[1]}, slot)
             except (RedisUnavailable, ReplyLost) as error:
                 complaints.append(str(error))
                 continue
             self.known = (host, *(each for each in nodes if each != host))
-            if place is None:
+            if primary is None:
                 complaints.append(f"{host[0]}:{host[1]} knows no primary of slot {slot}")
-            elif place not in found:
-                found.add(place)
+            elif primary not in found:
+                found.add(primary)
                 ask_last = partial(self._ask_last, host)
-                yield {**self.node, "host": place[0], "port": place[1], PRIMARY_ONLY: True, CLUSTER_NODE: ask_last}
+                yield {**self.node, "host": primary[0], "port": primary[1], PRIMARY_ONLY: True, CLUSTER_NODE: ask_last}
             self._ask_last(host)  # it has led nowhere
         if not found:
             said = f"no node of the cluster says who has slot {slot} ({'; '.join(complaints)}); nothing was sent"
             raise RedisUnavailable(said)
 
-    def _ask_last(self, host: Place) -> None:
+    def _ask_last(self, host: Endpoint) -> None:
         """Ask all other nodes before this one, whose answer was of no use."""
         others = dict.fromkeys(each for each in (*self.known, *self.hosts) if each != host)
         self.known = (*others, host)
@@ -80,11 +80,11 @@ def is_cluster_address(address: str) -> bool:
     return "+cluster:" in address
 
 
-def parse_cluster(address: str) -> ClusterPlace:
+def parse_cluster(address: str) -> ClusterAddress:
     """Return the cluster of redis+cluster://.  Raises UsageError."""
     found = ADDRESS.fullmatch(address)
-    hosts = [HOST.fullmatch(host) for host in (found["hosts"] if found else "").split(",")]
-    if found is None or None in hosts or any(int(host["port"] or 1) > 65_535 for host in hosts if host):
+    hosts = endpoints_of(found["hosts"], DEFAULT_PORT) if found else None
+    if found is None or hosts is None:
         raise UsageError(
             f"{masked(address)!r} is not the address of a Redis Cluster; write "
             "redis+cluster://[USER:PASSWORD@]HOST:PORT,HOST:PORT (it has no database number)"
@@ -94,8 +94,7 @@ def parse_cluster(address: str) -> ClusterPlace:
     assert isinstance(node, dict)
     for name in ("host", "db"):
         node.pop(name, None)
-    places = tuple((host["name"].strip("[]"), int(host["port"] or DEFAULT_PORT)) for host in hosts if host)
-    return ClusterPlace(places, node)
+    return ClusterAddress(hosts, node)
 
 
 def prefix_of(name: str, prefix: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 from kiqcluster.process.runtime import Setup, using_setup
 from kiqcluster.sidekiq import ruby_json
 from tests.interop.browser import Browser
-from tests.interop.programs import RubyClient, RubyProgram, RubyServer
+from tests.interop.programs import RubyClient, RubyProgram, RubyServer, running_server
 from tests.interop.stage import InteropStage, SharedStage
 from tests.kit import RedisServer, wait_until
 
@@ -66,10 +66,8 @@ def browser(web_program: RubyProgram, request: pytest.FixtureRequest) -> Iterato
 @pytest.fixture(scope="module")
 def ruby_server(sidekiq_is_there: None, redis_server: RedisServer) -> Iterator[RubyServer]:
     """A Sidekiq server process on the queue `ruby`; it polls the schedule and retry sets as well."""
-    server = RubyServer(redis_server.url)
-    yield server
-    server.close()
-    redis_server.store().call("FLUSHALL")  # no process of other modules' tests
+    with running_server(redis_server) as server:
+        yield server
 
 
 @pytest.fixture

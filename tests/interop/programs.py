@@ -6,15 +6,16 @@ import json
 import os
 import select
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kit import TIMEOUT_SECONDS
+from tests.kit import TIMEOUT_SECONDS, RedisServer
 
-__all__ = ["RubyClient", "RubyProgram", "RubyServer", "exact"]
+__all__ = ["RubyClient", "RubyProgram", "RubyServer", "exact", "running_server"]
 
 FOLDER = Path(__file__).resolve().parent / "ruby"
 
@@ -132,6 +133,18 @@ class RubyServer:
         """End it at once: a polite end waits for its blocking pops, and nothing of it is needed any more."""
         self._process.kill()
         self._process.wait()
+
+
+@contextmanager
+def running_server(redis: RedisServer, application: str = "server.rb") -> Iterator[RubyServer]:
+    """A Sidekiq server on the queue `ruby`; what it leaves in Redis is gone afterwards.
+
+    application: a file of `ruby/`.
+    """
+    server = RubyServer(redis.url, FOLDER / application)
+    yield server
+    server.close()
+    redis.store().call("FLUSHALL")
 
 
 def exact(value: Any) -> str:

@@ -14,7 +14,7 @@ import pytest
 from kiqcluster import Client, Job, job
 from kiqcluster.api.records import JobRecord
 from kiqcluster.sidekiq.ruby_json import decode
-from tests.interop.programs import FOLDER, RubyProgram, RubyServer
+from tests.interop.programs import RubyProgram, RubyServer, running_server
 from tests.kit import RedisServer, require, unavailable, wait_until
 
 pytestmark = pytest.mark.ruby
@@ -64,10 +64,8 @@ def rails(active_job_is_there: None, redis_server: RedisServer) -> Iterator[Call
 @pytest.fixture(scope="module")
 def rails_server(active_job_is_there: None, redis_server: RedisServer) -> Iterator[RubyServer]:
     """A Sidekiq server of that application, on the queue `ruby`."""
-    server = RubyServer(redis_server.url, FOLDER / "active_job.rb")
-    yield server
-    server.close()
-    redis_server.store().call("FLUSHALL")
+    with running_server(redis_server, "active_job.rb") as server:
+        yield server
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from kiqcluster import Client, application_context
 from kiqcluster.api import RetrySet
-from tests.interop.programs import FOLDER, RubyProgram, RubyServer
+from tests.interop.programs import RubyProgram, RubyServer, running_server
 from tests.kit import RedisServer, require, unavailable, wait_until
 
 pytestmark = [pytest.mark.ruby, pytest.mark.usefixtures("setup")]
@@ -39,10 +39,8 @@ def enqueue(rails_is_there: None, redis_server: RedisServer) -> Iterator[Callabl
 @pytest.fixture(scope="module")
 def rails_server(rails_is_there: None, redis_server: RedisServer) -> Iterator[RubyServer]:
     """A Sidekiq server with CurrentAttributes and I18n, on the queue `ruby`."""
-    server = RubyServer(redis_server.url, FOLDER / "context.rb")
-    yield server
-    server.close()
-    redis_server.store().call("FLUSHALL")
+    with running_server(redis_server, "context.rb") as server:
+        yield server
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@
 
 require "json"
 require_relative "quick"
+require_relative "payloads"
 require "active_support/all"
 require "i18n"
 require "sidekiq/middleware/i18n"
@@ -19,18 +20,6 @@ class Current < ActiveSupport::CurrentAttributes
 end
 
 Sidekiq::CurrentAttributes.persist(Current)
-
-# Hands a job the payload that it came with.
-class Payloads
-  def call(job, payload, _queue)
-    job.payload = payload
-    yield
-  end
-end
-
-Sidekiq.configure_server do |config|
-  config.server_middleware { |chain| chain.add(Payloads) }
-end
 
 class Tell
   include Sidekiq::Worker

@@ -3,20 +3,9 @@
 # A real Sidekiq server beside kiqcluster; its jobs are those of tests/apps/mixed.py, and write to the same ledger.
 
 require_relative "quick"
+require_relative "payloads"
 
 LEDGER = File.open(ENV.fetch("CHAOS_LEDGER"), File::WRONLY | File::APPEND | File::CREAT)
-
-# Hands a job the payload that it came with.
-class Payloads
-  def call(job, payload, _queue)
-    job.payload = payload
-    yield
-  end
-end
-
-Sidekiq.configure_server do |config|
-  config.server_middleware { |chain| chain.add(Payloads) }
-end
 
 class Unready < StandardError; end
 

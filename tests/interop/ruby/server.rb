@@ -6,18 +6,7 @@
 
 require "json"
 require_relative "quick"
-
-# Hands a job the payload that it came with.
-class Payloads
-  def call(job, payload, _queue)
-    job.payload = payload if job.respond_to?(:payload=)
-    yield
-  end
-end
-
-Sidekiq.configure_server do |config|
-  config.server_middleware { |chain| chain.add(Payloads) }
-end
+require_relative "payloads"
 
 def echo(job, *args, **more)
   line = JSON.generate({by: "ruby", jid: job.jid, args: args, **more}, max_nesting: 0)

@@ -6,7 +6,7 @@ Workers publish their running jobs; supervisors publish the state of their slots
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import click
@@ -32,10 +32,10 @@ from kiqcluster.control.socket_transport import SocketTransport
 from kiqcluster.ctl.text.options import (
     CONTEXT_SETTINGS,
     Output,
+    RedisChoice,
     address_options,
     host_option,
     json_option,
-    open_stores,
     read_shards,
     socket_option,
 )
@@ -52,6 +52,7 @@ from kiqcluster.ctl.text.tables import (
 )
 from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.process.durations import show_duration
+from kiqcluster.store import Store
 
 __all__ = ["ps", "summary_of"]
 
@@ -74,6 +75,16 @@ RELEASE_COLUMN, GENERATION_COLUMN = (
 )  # where not all processes have the same
 
 
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """address: where it was asked for.  others: have no supervisor.  missing: names of shards that are away."""
+
+    address: str
+    statuses: list[ClusterStatus]
+    others: list[RegisteredProcess] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+
 @click.command(context_settings=CONTEXT_SETTINGS)
 @host_option
 @socket_option
@@ -85,10 +96,7 @@ def ps(
     output: Output,
     hosts: tuple[str, ...],
     socket: str | None,
-    redis: str | None,
-    config_file: str | None,
-    environment: str | None,
-    shard: str | None,
+    chosen: RedisChoice,
 ) -> None:
     """Show clusters and their workers.
 
@@ -104,35 +112,42 @@ def ps(
       kiqctl ps --json
       kiqctl ps --socket /run/kiqcluster.sock
     """
-    others: list[RegisteredProcess] = []
-    place, missing = str(socket), list[str]()
-    if socket is not None:
-        if redis or shard or hosts:
-            raise UsageError("--socket reaches one supervisor without Redis; leave --redis, --shard and --host out")
-        statuses = list(SocketTransport(socket).statuses().values())
+    if socket is None:
+        fleet = _registered(chosen.stores(), hosts, output)
+    elif chosen.redis or chosen.shard or hosts:
+        raise UsageError("--socket reaches one supervisor without Redis; leave --redis, --shard and --host out")
     else:
-        stores = open_stores(redis, config_file, environment, shard)
-        place = ", ".join(store.address for store in stores)
-        found, missing = read_shards(stores, output, list_processes)
-        processes = [each for several in found for each in several if is_host_selected(each.host, hosts)]
-        statuses = [
-            status_from_redis(each)
-            for each in sorted(group_by_cluster(processes), key=lambda each: natural_sort_key(each.supervisor))
-        ]
-        others = sorted(
-            (p for p in processes if p.supervisor is None), key=lambda each: natural_sort_key(each.identity)
-        )
-    for status in statuses:
+        fleet = Fleet(socket, list(SocketTransport(socket).statuses().values()))
+    _show(fleet, output)
+    output.document(lambda: document_of(fleet.statuses, fleet.others))
+    is_whole = bool(fleet.statuses or fleet.others) and not fleet.missing
+    ctx.exit(ExitCode.STOPPED if is_whole else ExitCode.UNEXPECTED)
+
+
+def _registered(stores: Sequence[Store], hosts: Sequence[str], output: Output) -> Fleet:
+    """Return what is registered in these shards, of these hosts only if there are any.  Raises StoreError."""
+    found, missing = read_shards(stores, output, list_processes)
+    processes = [each for several in found for each in several if is_host_selected(each.host, hosts)]
+    clusters = sorted(group_by_cluster(processes), key=lambda each: natural_sort_key(each.supervisor))
+    lone = [each for each in processes if each.supervisor is None]
+    return Fleet(
+        ", ".join(store.address for store in stores),
+        [status_from_redis(each) for each in clusters],
+        sorted(lone, key=lambda each: natural_sort_key(each.identity)),
+        missing,
+    )
+
+
+def _show(fleet: Fleet, output: Output) -> None:
+    for status in fleet.statuses:
         output.print([f"{clean(status.name)}  {clean(status.version)}  {summary_of(status)}"])
         output.print(f"  {line}" for line in recent_events(status))
         output.table(*table_of(status))
-    if others:
+    if fleet.others:
         output.info("without a supervisor that tells of itself (Ruby's Sidekiq, or just started)")
-        output.table(LONE_PROCESS_COLUMNS, [row_of(each.identity, worker_status(each)) for each in others])
-    if not statuses and not others:
-        output.error(f"no kiqcluster process is registered at {place}")
-    output.document(lambda: document_of(statuses, others))
-    ctx.exit(ExitCode.STOPPED if (statuses or others) and not missing else ExitCode.UNEXPECTED)
+        output.table(LONE_PROCESS_COLUMNS, [row_of(each.identity, worker_status(each)) for each in fleet.others])
+    if not fleet.statuses and not fleet.others:
+        output.error(f"no kiqcluster process is registered at {fleet.address}")
 
 
 def document_of(statuses: Sequence[ClusterStatus], others: Sequence[RegisteredProcess]) -> dict[str, Any]:

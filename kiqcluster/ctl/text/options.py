@@ -6,6 +6,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
@@ -30,14 +31,13 @@ __all__ = [
     "Advance",
     "Declined",
     "Output",
+    "RedisChoice",
     "address_options",
     "confirm",
     "dead_set_options",
     "host_option",
     "identity_option",
     "json_option",
-    "open_store",
-    "open_stores",
     "output_of",
     "progress",
     "read_shards",
@@ -190,16 +190,9 @@ def store_options(function: F, names: frozenset[str]) -> F:
     """Add what says where Redis is; the settings of these names have to be right, the others need not be."""
 
     @functools.wraps(function)
-    def run(
-        *arguments: Any,
-        redis: str | None,
-        config_file: str | None,
-        environment: str | None,
-        shard: str | None,
-        **options: Any,
-    ) -> Any:
-        config = _load(redis, config_file, environment, names | {"shards"} if shard else names)
-        store = _store_of(config, redis, shard)
+    def run(*arguments: Any, chosen: RedisChoice, **options: Any) -> Any:
+        config = chosen.config(names)
+        store = chosen.store(config)
         with using_setup(Setup(config=config, store=store)):  # for what the api asks the configuration
             return function(*arguments, store=store, **options)
 
@@ -210,16 +203,8 @@ def stores_options(function: F) -> F:
     """Add the same for a command about all shards; it is given `stores`, the default one first, or that of --shard."""
 
     @functools.wraps(function)
-    def run(
-        *arguments: Any,
-        redis: str | None,
-        config_file: str | None,
-        environment: str | None,
-        shard: str | None,
-        **options: Any,
-    ) -> Any:
-        stores = open_stores(redis, config_file, environment, shard)
-        return function(*arguments, stores=stores, **options)
+    def run(*arguments: Any, chosen: RedisChoice, **options: Any) -> Any:
+        return function(*arguments, stores=chosen.stores(), **options)
 
     return address_options(run)  # type: ignore[return-value]  # as above
 
@@ -230,19 +215,16 @@ def transport_options(function: F) -> F:
     @functools.wraps(function)
     def run(
         *arguments: Any,
-        redis: str | None,
-        config_file: str | None,
-        environment: str | None,
-        shard: str | None,
+        chosen: RedisChoice,
         hosts: tuple[str, ...] = (),
         identity: str | None = None,
         socket: str | None = None,
         **options: Any,
     ) -> Any:
         if socket is None:
-            store, *others = open_stores(redis, config_file, environment, shard)
+            store, *others = chosen.stores()
             transport: Transport = RedisTransport(store, hosts, identity, others=others)
-        elif redis or shard or hosts or identity:
+        elif chosen.redis or chosen.shard or hosts or identity:
             raise UsageError(
                 "--socket reaches one supervisor without Redis; leave --redis, --shard, --host and --identity out"
             )
@@ -265,36 +247,75 @@ def timeout_option(text: str) -> Callable[[F], F]:
     return click.option("--timeout", type=DURATION, help=text)
 
 
+ADDRESS_SETTINGS = frozenset({"redis", "embedded", "environment"})  # the settings that say where Redis is
+
+
+@dataclass(frozen=True, slots=True)
+class RedisChoice:
+    """What the options of a command say of where Redis is; None for an option that is not given.
+
+    redis: an address.  config_file: path of a configuration.  environment: a section of it.  shard: a name.
+    """
+
+    redis: str | None
+    config_file: str | None
+    environment: str | None
+    shard: str | None
+
+    def config(self, names: frozenset[str] = ADDRESS_SETTINGS) -> Config:
+        """Return the configuration, in which the settings of these names are right; a slip in another one is said.
+
+        Raises UsageError.
+        """
+        names = names | {"shards"} if self.shard else names
+        given = {"redis": self.redis, "environment": self.environment}
+        config, slip = config_sources.load_part(
+            names, {name: value for name, value in given.items() if value is not None}, file=self.config_file
+        )
+        if slip:
+            click.echo(f"kiqctl: going on, for this command does not need it: {slip}", err=True)
+        return config
+
+    def store(self, config: Config) -> Store:
+        """Return the Redis that kiqcluster would use here, or that of the shard.  Raises UsageError."""
+        if self.shard and self.redis:
+            raise UsageError(
+                "--redis is an address, and --shard the name of one in the configuration; give one of them"
+            )
+        if not self.shard or not shard_name(self.shard):
+            return Store(config.known_redis())
+        return Store(address_of(self.shard, config.shards), name=self.shard)
+
+    def stores(self) -> list[Store]:
+        """Return the Redis of a shard, or all: the default one first.  An address (--redis) is alone."""
+        if self.redis or self.shard:
+            return [self.store(self.config())]
+        config = self.config(ADDRESS_SETTINGS | {"shards"})
+        return [Store(config.known_redis()), *(Store(each.redis, name=each.name) for each in config.shards)]
+
+
 def address_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what says where Redis is, as it was given; see open_store."""
+    """Add what says where Redis is; the command is given its RedisChoice as `chosen`."""
+
+    @functools.wraps(function)
+    def run(
+        *arguments: Any,
+        redis: str | None,
+        config_file: str | None,
+        environment: str | None,
+        shard: str | None,
+        **options: Any,
+    ) -> Any:
+        return function(*arguments, chosen=RedisChoice(redis, config_file, environment, shard), **options)
+
     for option in (
         click.option("-e", "--environment", metavar="NAME", help="section [env.NAME] of the configuration"),
         click.option("-C", "--config", "config_file", metavar="FILE", help="configuration file"),
         click.option("--shard", metavar="NAME", help="the Redis of [shards.NAME]  [the default one]"),
         click.option("--redis", metavar="URL", help="address of Redis  [KIQ_REDIS, REDIS_URL, configuration]"),
     ):
-        function = option(function)
-    return function
-
-
-ADDRESS_SETTINGS = frozenset({"redis", "embedded", "environment"})  # the settings that say where Redis is
-
-
-def open_store(redis: str | None, config_file: str | None, environment: str | None, shard: str | None = None) -> Store:
-    """Return the Redis that kiqcluster would use here; a slip in other settings is said.  Raises UsageError.
-
-    shard: its name, None for the default one.
-    """
-    names = ADDRESS_SETTINGS | {"shards"} if shard else ADDRESS_SETTINGS
-    return _store_of(_load(redis, config_file, environment, names), redis, shard)
-
-
-def open_stores(redis: str | None, config_file: str | None, environment: str | None, shard: str | None) -> list[Store]:
-    """Return the Redis of a shard, or all: the default one first.  An address (--redis) is alone."""
-    if redis or shard:
-        return [open_store(redis, config_file, environment, shard)]
-    config = _load(redis, config_file, environment, ADDRESS_SETTINGS | {"shards"})
-    return [Store(config.known_redis()), *(Store(each.redis, name=each.name) for each in config.shards)]
+        run = option(run)
+    return run
 
 
 def read_shards(stores: Sequence[Store], output: Output, read: Callable[[Store], T]) -> tuple[list[T], list[str]]:
@@ -316,23 +337,6 @@ def read_shards(stores: Sequence[Store], output: Output, read: Callable[[Store],
     for name, failure in failures.items():
         output.error(f"the shard {name} is left out: {failure}")
     return found, list(failures)
-
-
-def _store_of(config: Config, redis: str | None, shard: str | None) -> Store:
-    if shard and redis:
-        raise UsageError("--redis is an address, and --shard the name of one in the configuration; give one of them")
-    if not shard or not shard_name(shard):
-        return Store(config.known_redis())
-    return Store(address_of(shard, config.shards), name=shard)
-
-
-def _load(redis: str | None, config_file: str | None, environment: str | None, names: frozenset[str]) -> Config:
-    """Return the configuration, in which these settings are right."""
-    given = {name: value for name, value in (("redis", redis), ("environment", environment)) if value is not None}
-    config, slip = config_sources.load_part(names, given, file=config_file)
-    if slip:
-        click.echo(f"kiqctl: going on, for this command does not need it: {slip}", err=True)
-    return config
 
 
 # asking, and how far it is

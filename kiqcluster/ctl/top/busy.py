@@ -15,9 +15,9 @@ from kiqcluster.ctl.text.completion import complete_classes, complete_queues
 from kiqcluster.ctl.text.options import (
     CONTEXT_SETTINGS,
     Output,
+    RedisChoice,
     address_options,
     json_option,
-    open_stores,
     read_shards,
     socket_option,
 )
@@ -47,10 +47,7 @@ def busy(
     queue: str | None,
     name: str | None,
     socket: str | None,
-    redis: str | None,
-    config_file: str | None,
-    environment: str | None,
-    shard: str | None,
+    chosen: RedisChoice,
 ) -> None:
     """Show the jobs that run: where, since when, their arguments.  Those of Ruby's processes and of all shards, too.
 
@@ -65,10 +62,9 @@ def busy(
       kiqctl busy --socket /run/kiqcluster.sock
     """
     if socket is None:
-        stores = open_stores(redis, config_file, environment, shard)
-        if _show_beats(stores, output, queue, name):
+        if _show_beats(chosen.stores(), output, queue, name):
             ctx.exit(ExitCode.UNEXPECTED)
-    elif redis or shard or queue:
+    elif chosen.redis or chosen.shard or queue:
         raise UsageError(
             "--socket reaches one supervisor without Redis, which knows no queues; leave --redis, --shard and --queue "
             "out"

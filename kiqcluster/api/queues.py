@@ -31,8 +31,8 @@ __all__ = ["Queue", "QueueSummary", "read_summary", "summaries", "summary_comman
 MAX_SCRIPT_SPAN_JOBS = 4 * MAX_PAGE_JOBS  # places between the farthest and the nearest job that one script looks for
 SPAN_MARGIN_JOBS = 100  # places beyond these: so many jobs may have been fetched or put back since they were read
 MAX_SINGLE_SEARCH_JOBS = 10  # that Redis looks for one by one: for one that is gone it reads the whole queue
-MAX_MISSING_JOBS = 10 * MAX_PAGE_JOBS  # jobs, and bytes of theirs, that one walk of ours looks for
-MAX_MISSING_BYTES = 4 * MAX_PAGE_BYTES
+MAX_MISSING_JOBS = 10 * MAX_PAGE_JOBS  # that one walk over the queue looks for
+MAX_MISSING_BYTES = 4 * MAX_PAGE_BYTES  # of their payloads
 
 Span = tuple[int, int]  # places, the farthest from the end that is fetched next, and the nearest
 

@@ -137,6 +137,11 @@ class Option:
     on_wire: bool = True
 
 
+def _choice(name: str, *words: str, on_wire: bool = True) -> Option:
+    """Return an option that has one of some words as its value."""
+    return Option(name, lambda value: value in words, f"{', '.join(words[:-1])} or {words[-1]}", on_wire)
+
+
 def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value)
 
@@ -185,7 +190,7 @@ def _is_ttl(value: Any) -> bool:
     return _is_number(value) and 1 <= value <= MAX_TTL_SECONDS
 
 
-def _are_places(value: Any) -> bool:
+def _are_positions(value: Any) -> bool:
     return isinstance(value, list | tuple | frozenset) and all(_is_number(each) or _is_text(each) for each in value)
 
 
@@ -199,34 +204,22 @@ OPTIONS: dict[str, Option] = {
         Option("backtrace", _is_count, "True, False, or how many lines"),
         Option("dead", lambda value: isinstance(value, bool), "True or False"),
         Option("tags", lambda value: isinstance(value, list) and all(map(_is_text, value)), "a list of strings"),
-        Option(
-            "log_level", lambda value: value in ("debug", "info", "warning", "error"), "debug, info, warning or error"
-        ),
+        _choice("log_level", "debug", "info", "warning", "error"),
         Option("version", _is_number, "the version of the arguments, 0 or more"),
         Option("expires_in", _is_duration, "seconds, more than 0"),
         Option("encrypt", _is_bool, "True or False"),
         Option("active_job", lambda value: isinstance(value, bool), "True or False", on_wire=False),
         Option("wait_replicas", _is_number, "how many replicas confirm a push", on_wire=False),
         Option("queue_namespace", _is_text, "the part of the queue's name before the colon", on_wire=False),
-        Option("urgency", lambda value: value in ("high", "low", "throttled"), "high, low or throttled", on_wire=False),
+        _choice("urgency", "high", "low", "throttled", on_wire=False),
         Option("feature_category", _is_text, "a name", on_wire=False),
-        Option(
-            "resource_boundary",
-            lambda value: value in ("cpu", "memory", "unknown"),
-            "cpu, memory or unknown",
-            on_wire=False,
-        ),
+        _choice("resource_boundary", "cpu", "memory", "unknown", on_wire=False),
         Option("external_dependencies", _is_bool, "True or False", on_wire=False),
         Option("has_external_dependencies", _is_bool, "True or False", on_wire=False),
         Option("weight", _is_weight, f"an integer from 1 to {MAX_WEIGHT}", on_wire=False),
         Option("idempotent", _is_bool, "True or False", on_wire=False),
-        Option(
-            "data_consistency",
-            lambda value: value in ("always", "sticky", "delayed"),
-            "always, sticky or delayed",
-            on_wire=False,
-        ),
-        Option("loggable_arguments", _are_places, "positions (from 0) or names of parameters", on_wire=False),
+        _choice("data_consistency", "always", "sticky", "delayed", on_wire=False),
+        Option("loggable_arguments", _are_positions, "positions (from 0) or names of parameters", on_wire=False),
         Option("big_payload", lambda value: isinstance(value, bool), "True or False", on_wire=False),
         Option(
             "max_retries_after_interruption",

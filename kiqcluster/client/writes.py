@@ -10,17 +10,17 @@ from collections.abc import Iterator, Sequence
 
 from kiqcluster.errors import NotReplicated, RedisRefused
 from kiqcluster.process.runtime import Ready
+from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.payload import Jid
-from kiqcluster.store import Store
+from kiqcluster.store import Connection, Store
 from kiqcluster.store.guarded_push import GuardedJob, push_guarded
 from kiqcluster.store.wire import Command
 
 __all__ = ["MAX_JOBS_PER_ROUND_TRIP", "Refused", "round_trips", "write"]
 
 MAX_JOBS_PER_ROUND_TRIP = 1_000  # jobs in one round trip (sidekiq client.rb)
-MAX_BYTES_PER_ROUND_TRIP = (
-    10_000_000  # … and bytes, unless one job has more: memory holds them thrice, and the transfer has a time limit
-)
+# Bytes in one round trip, unless one job has more: memory holds them thrice, and the transfer has a time limit.
+MAX_BYTES_PER_ROUND_TRIP = 10_000_000
 MAX_REPLICA_WAIT_SECONDS = 1.0  # for replicas to confirm a push; at most half of the time limit of a call
 
 Refused = dict[Jid, Jid | None]  # jid of a refused job → jid of the job that holds the claim; None for other guards
@@ -46,40 +46,22 @@ def write(store: Store, jobs: Sequence[Ready], enqueued: list[Jid], wait_replica
     """Write jobs of any times and queues in one round trip; add the jids that Redis took to `enqueued`.
 
     Jobs with rows take one more round trip.  Returns those that a guard has refused.
+    Raises NotReplicated when fewer than `wait_replicas` replicas confirm what was written; StoreError.
     """
-    by_queue: dict[str | None, list[Ready]] = {}  # None: scheduled jobs
     guarded = [job for job in jobs if job.rows]
-    for job in jobs:
-        if job.rows:
-            continue
-        by_queue.setdefault(job.queue if job.at is None else None, []).append(job)
-    batch: list[tuple[Command, list[Ready]]] = []
-    for queue, group in by_queue.items():
-        if queue is None:
-            pairs = [word for job in group for word in (repr(job.at), job.encoded)]
-            batch.append((("ZADD", store.keys.schedule, *pairs), group))
-        else:
-            batch.append((("SADD", store.keys.queues, queue), []))
-            batch.append((("LPUSH", store.keys.queue(queue), *[job.encoded for job in group]), group))
+    batch = _commands(store.keys, [job for job in jobs if not job.rows] if guarded else jobs)
     refused, refusals = Refused(), list[RedisRefused]()
     with store.borrowed() as connection:
         connect_count = 0
         if guarded:
             connection.connect()
             connect_count = connection.connect_count
-            rows = [GuardedJob(job.queue, job.at, job.encoded, job.rows) for job in guarded]
-            for job, result in zip(guarded, push_guarded(connection, store.keys, rows), strict=True):
-                if result is None:
-                    enqueued.append(job.jid)
-                elif isinstance(result, RedisRefused):
-                    refusals.append(result)
-                else:
-                    refused[job.jid] = Jid(result.value) if result.row.operation == "claim" and result.value else None
+            refused, refusals = _write_guarded(connection, store.keys, guarded, enqueued)
         written = [job.jid for job in jobs if job.jid not in refused]
         is_waiting = wait_replicas > 0 and bool(written)
         if is_waiting:
-            patience = min(MAX_REPLICA_WAIT_SECONDS, store.timeout / 2)
-            batch.append((("WAIT", wait_replicas, int(patience * 1_000)), []))
+            wait_seconds = min(MAX_REPLICA_WAIT_SECONDS, store.timeout / 2)
+            batch.append((("WAIT", wait_replicas, int(wait_seconds * 1_000)), []))
         replies = connection.exchange([command for command, _ in batch]) if batch else []
         if guarded and is_waiting and connection.connect_count != connect_count:
             replies[-1] = 0  # the server counts for a connection: it knows nothing of what another one has written
@@ -91,6 +73,38 @@ def write(store: Store, jobs: Sequence[Ready], enqueued: list[Jid], wait_replica
     if refusals:
         raise refusals[0]
     if is_waiting and replies[-1] < wait_replicas:
-        said = f"stored, but {replies[-1]} of {wait_replicas} replicas have confirmed it within {patience:g} s"
+        said = f"stored, but {replies[-1]} of {wait_replicas} replicas have confirmed it within {wait_seconds:g} s"
         raise NotReplicated(said, tuple(written), wait_replicas, replies[-1])
     return refused
+
+
+def _commands(keys: Keys, jobs: Sequence[Ready]) -> list[tuple[Command, list[Ready]]]:
+    """Return the commands that write jobs without rows, each with the jobs that are in Redis once it is done."""
+    by_queue: dict[str | None, list[Ready]] = {}  # None: scheduled jobs
+    for job in jobs:
+        by_queue.setdefault(job.queue if job.at is None else None, []).append(job)
+    commands: list[tuple[Command, list[Ready]]] = []
+    for queue, group in by_queue.items():
+        if queue is None:
+            pairs = [word for job in group for word in (repr(job.at), job.encoded)]
+            commands.append((("ZADD", keys.schedule, *pairs), group))
+        else:
+            commands.append((("SADD", keys.queues, queue), []))
+            commands.append((("LPUSH", keys.queue(queue), *[job.encoded for job in group]), group))
+    return commands
+
+
+def _write_guarded(
+    connection: Connection, keys: Keys, jobs: Sequence[Ready], enqueued: list[Jid]
+) -> tuple[Refused, list[RedisRefused]]:
+    """Write jobs with rows, in one round trip; return those that a guard has refused, and what Redis has refused."""
+    refused, refusals = Refused(), list[RedisRefused]()
+    rows = [GuardedJob(job.queue, job.at, job.encoded, job.rows) for job in jobs]
+    for job, result in zip(jobs, push_guarded(connection, keys, rows), strict=True):
+        if result is None:
+            enqueued.append(job.jid)
+        elif isinstance(result, RedisRefused):
+            refusals.append(result)
+        else:
+            refused[job.jid] = Jid(result.value) if result.row.operation == "claim" and result.value else None
+    return refused, refusals

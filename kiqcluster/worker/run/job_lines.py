@@ -31,12 +31,13 @@ from kiqcluster.sidekiq.ruby_json import JSON
 
 __all__ = ["JobLines", "extra_fields", "shown_arguments"]
 
-FILTERED, ELLIPSIS = "[FILTERED]", "..."
+HIDDEN_ARGUMENT = "[FILTERED]"  # in place of one that is not shown, as in GitLab's lines
+LEFT_OUT_ARGUMENTS = "..."  # in place of all beyond the limit
 MAX_ARGUMENT_BYTES = 10_240  # of all arguments that a line shows
-MAX_FACTS = 100  # of the caller, in a line
-DIGITS = 6  # of seconds
-TIMES = ("created_at", "enqueued_at", SCHEDULED_AT)
-AS_THEY_ARE = ("retry_count", "version", "interrupted_count", "deferred_count", "idempotency_key", "tags", "bid")
+MAX_META_KEYS = 100  # of the context, in a line
+SECONDS_DECIMALS = 6
+TIME_KEYS = ("created_at", "enqueued_at", SCHEDULED_AT)
+COPIED_KEYS = ("retry_count", "version", "interrupted_count", "deferred_count", "idempotency_key", "tags", "bid")
 STATUS_OF_EVENT = {
     "job_start": "start",
     "job_done": "done",
@@ -47,7 +48,7 @@ STATUS_OF_EVENT = {
     "job_parked": "concurrency_limit",
 }
 # Keys of jobs that have run or waited before: their time in the schedule is not that of this run.
-NOT_FIRST = frozenset({"retry_count", "deferred_count", "interrupted_count"})
+KEYS_OF_LATER_RUNS = frozenset({"retry_count", "deferred_count", "interrupted_count"})
 
 
 class JobLines:
@@ -94,7 +95,9 @@ class JobLines:
             return
         if isinstance(outcome, Deferred):
             reason = ruby_json.decode(outcome.payload).get("deferred_by") or "it gave way"
-            self.emit("job_deferred", reason=str(reason), seconds=round(outcome.at - self._clock.now(), DIGITS))
+            self.emit(
+                "job_deferred", reason=str(reason), seconds=round(outcome.at - self._clock.now(), SECONDS_DECIMALS)
+            )
         elif isinstance(outcome, Parked):
             self.emit("job_parked", limit=outcome.name or outcome.key)
 
@@ -105,9 +108,9 @@ class JobLines:
         now = self._clock.now()
         end: Fields = {"completed_at": iso_time(now)}
         if self._has_begun and "elapsed" in fields:
-            end["duration_s"] = round(fields["elapsed"], DIGITS)
+            end["duration_s"] = round(fields["elapsed"], SECONDS_DECIMALS)
             if self.used is not None:
-                end["cpu_s"] = round(self.used, DIGITS)
+                end["cpu_s"] = round(self.used, SECONDS_DECIMALS)
         return end
 
     def _fields_of(self, payload: Payload, definition: Definition | None) -> Fields:
@@ -117,13 +120,13 @@ class JobLines:
             "job_size_bytes": _size(payload["args"]),
             "retry": _retries(payload.get("retry"), self._max_retries),
         }
-        fields.update((key, payload[key]) for key in AS_THEY_ARE if key in payload)
-        fields.update(islice(((key, value) for key, value in payload.items() if key.startswith(META)), MAX_FACTS))
-        times = {key: at for key in TIMES if (at := seconds(payload.get(key))) is not None}
+        fields.update((key, payload[key]) for key in COPIED_KEYS if key in payload)
+        fields.update(islice(((key, value) for key, value in payload.items() if key.startswith(META)), MAX_META_KEYS))
+        times = {key: at for key in TIME_KEYS if (at := seconds(payload.get(key))) is not None}
         fields.update((key, iso_time(at)) for key, at in times.items())
         if (queued_at := times.get("enqueued_at", times.get("created_at"))) is not None:
             fields["scheduling_latency_s"] = _since(queued_at, now)
-        if "enqueued_at" in times and SCHEDULED_AT in times and NOT_FIRST.isdisjoint(payload):
+        if "enqueued_at" in times and SCHEDULED_AT in times and KEYS_OF_LATER_RUNS.isdisjoint(payload):
             fields["enqueue_latency_s"] = _since(times[SCHEDULED_AT], times["enqueued_at"])
         return fields
 
@@ -148,10 +151,10 @@ def shown_arguments(payload: Payload, definition: Definition | None) -> list[JSO
 
 
 def _filtered(arguments: list[JSON], loggable: Collection[int], *, is_encrypted: bool) -> Iterator[JSON]:
-    for place, value in enumerate(arguments):
-        is_secret = is_encrypted and place == len(arguments) - 1
-        is_shown = place in loggable or (isinstance(value, int | float) and not isinstance(value, bool))
-        yield value if is_shown and not is_secret else FILTERED
+    for position, value in enumerate(arguments):
+        is_secret = is_encrypted and position == len(arguments) - 1
+        is_shown = position in loggable or (isinstance(value, int | float) and not isinstance(value, bool))
+        yield value if is_shown and not is_secret else HIDDEN_ARGUMENT
 
 
 def _limited(arguments: Iterator[JSON]) -> Iterator[JSON]:
@@ -159,7 +162,7 @@ def _limited(arguments: Iterator[JSON]) -> Iterator[JSON]:
     for value in arguments:
         size += _size(value)
         if size > MAX_ARGUMENT_BYTES:
-            yield ELLIPSIS
+            yield LEFT_OUT_ARGUMENTS
             return
         yield value
 
@@ -173,11 +176,11 @@ def _size(value: JSON) -> int:
 
 
 def _retries(option: JSON, max_retries: int) -> int:
-    """Return the option `retry` as a number, -1 for what is none."""
+    """Return the option `retry` as a number, -1 for a value that is not valid."""
     if isinstance(option, bool) or option is None:
         return max_retries if option else 0
     return option if isinstance(option, int) else -1
 
 
 def _since(then: float, now: float) -> float:
-    return round(max(0.0, now - then), DIGITS)
+    return round(max(0.0, now - then), SECONDS_DECIMALS)

@@ -20,7 +20,7 @@ from kiqcluster.sidekiq.active_job import WRAPPER, enveloped
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.ruby_json import encode
 from kiqcluster.store.engine.units import BeginVerdict
-from kiqcluster.worker.run.job_lines import FILTERED, extra_fields, shown_arguments
+from kiqcluster.worker.run.job_lines import HIDDEN_ARGUMENT, extra_fields, shown_arguments
 from tests.unit.features.test_size_limiter import Written
 from tests.unit.worker.run.test_execution import Feature, Worker
 
@@ -124,7 +124,7 @@ class TestLines:
         full.run("Newcomer", 7, "secret")
 
         assert lines(full) == [("job_failed", "deferred")]
-        assert fields_of(full, "job_failed")["args"] == [7, FILTERED]
+        assert fields_of(full, "job_failed")["args"] == [7, HIDDEN_ARGUMENT]
 
     def test_bytes_that_are_no_job_have_a_line_without_fields(self, full: Worker) -> None:
         full.run_bytes(b"[]")
@@ -150,7 +150,7 @@ class TestFields:
 
         assert fields_of(full, "job_start") == {
             "job_status": "start",
-            "args": [7, "a.png", FILTERED],
+            "args": [7, "a.png", HIDDEN_ARGUMENT],
             "job_size_bytes": len('[7,"a.png","secret"]'),
             "retry": 25,
             "version": 0,
@@ -269,12 +269,12 @@ class TestArguments:
         return shown_arguments({"args": list(arguments), **keys}, current_registry().get("sync"))
 
     def test_numbers_are_shown_and_nothing_else(self, registry: Registry) -> None:
-        assert self.shown(1, -2.5, "a", True, None, [1], {"a": 1}) == [1, -2.5, *[FILTERED] * 5]
+        assert self.shown(1, -2.5, "a", True, None, [1], {"a": 1}) == [1, -2.5, *[HIDDEN_ARGUMENT] * 5]
 
     def test_a_class_declares_others_by_position_or_name(self, registry: Registry) -> None:
         job(name="sync", loggable_arguments=(0, "width"))(lambda path, token, width=None, *more: None)
 
-        assert self.shown("a", "b", ["c"], "d") == ["a", FILTERED, ["c"], FILTERED]
+        assert self.shown("a", "b", ["c"], "d") == ["a", HIDDEN_ARGUMENT, ["c"], HIDDEN_ARGUMENT]
 
     def test_subclasses_inherit_them(self, registry: Registry) -> None:
         class Base(Job, loggable_arguments=["path"]): ...
@@ -282,7 +282,7 @@ class TestArguments:
         class Sync(Base, name="sync"):
             def perform(self, token: str, path: str) -> None: ...
 
-        assert self.shown("secret", "a.png") == [FILTERED, "a.png"]
+        assert self.shown("secret", "a.png") == [HIDDEN_ARGUMENT, "a.png"]
 
     def test_all_together_have_a_limit(self, registry: Registry) -> None:
         job(name="sync", loggable_arguments=[0, 1, 2, 3])(lambda a, b, c, d: None)
@@ -292,7 +292,7 @@ class TestArguments:
     def test_an_encrypted_argument_is_never_shown(self, registry: Registry) -> None:
         job(name="sync", loggable_arguments=[0, 1])(lambda a, b: None)
 
-        assert self.shown("a", 7, encrypt=True) == ["a", FILTERED]
+        assert self.shown("a", 7, encrypt=True) == ["a", HIDDEN_ARGUMENT]
 
     def test_of_an_envelope_its_own_arguments_are_meant(self, registry: Registry) -> None:
         job(name="sync", active_job=True, loggable_arguments=["path"])(lambda path, token: None)
@@ -303,7 +303,7 @@ class TestArguments:
         }
         _, definition = registry.find(payload)
 
-        assert shown_arguments(payload, definition) == ["a.png", FILTERED]
+        assert shown_arguments(payload, definition) == ["a.png", HIDDEN_ARGUMENT]
 
     @pytest.mark.parametrize("value", ["path", 0, [-1], [True], [1.5], [""], {"path": 1}])
     def test_places_are_numbers_or_names(self, registry: Registry, value: Any) -> None:

@@ -5,7 +5,7 @@ Runs in: the booting main thread (catch_up), then its own thread.
               second after a kill -9), and members of this host whose process is gone, when no supervisor could tell
 2. orphans    later: the identities of another slot, whose respawn backs off
 3. sweep      beat, and recover members of any host that have been silent for `recover_after`; every worker may be
-              handed some, nobody is elected (failure_detector.py says when it may)
+              handed some, nobody is elected (membership_beat.py; failure_detector.py says when it may)
 4. wake lists after each of these: payloads that woke a dead process go back to their queues, where Ruby looks; for a
               second at a time, because the fleet waits for our beat
 
@@ -20,32 +20,52 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from itertools import count
-from weakref import WeakKeyDictionary
+from random import Random
 
 from kiqcluster.errors import RedisRefused, StoreError
 from kiqcluster.ipc.running_jobs import TIMED_OUT
 from kiqcluster.process.backoff import jittered
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.process.service import Service
-from kiqcluster.store import Connection, is_outage
+from kiqcluster.store import is_outage
 from kiqcluster.store.engine.engine import Engine
-from kiqcluster.store.engine.units import ALL_SUSPECT, Beat
+from kiqcluster.store.engine.units import ALL_SUSPECT
 from kiqcluster.store.engine.wait_lists import HANDS_LOOK_SECONDS, stale_hands
 from kiqcluster.worker.fetch.fencing import Fencing
 from kiqcluster.worker.fetch.wake_lists import WakeLists
 from kiqcluster.worker.identity import ProcessFingerprint, has_exited
 from kiqcluster.worker.maintenance import failure_detector
-from kiqcluster.worker.maintenance.failure_detector import BEATS_PER_WINDOW, Observation, Window
+from kiqcluster.worker.maintenance.membership_beat import MembershipBeat
 from kiqcluster.worker.process_entry import withdrawal
 
 __all__ = ["Recovery"]
 
 MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 5.0  # between tries while Redis is away
-BEAT_TIMEOUT_SECONDS = 5.0  # never more than the time between two beats
 BEAT_RETRY_SECONDS = 1.0  # after a beat that failed
 MAX_MEMBERS_PER_BEAT = 20  # silent members that one beat returns; after so many, the next beat follows at once
 PROCESS_EXITED, HEARTBEAT_MISSED = "whose process is gone", "whose process gave no sign of life for {:g} s"
+
+
+class Orphans:
+    """Dead processes to recover, each with the tokens that were running; and when they are tried next.
+
+    try_at: monotonic seconds.  Any thread adds to them; the others of its methods are for the thread of recovery.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[str, Sequence[str]]] = deque()
+        self.try_at = 0.0
+        self._attempt = 0
+
+    def add(self, orphans: Mapping[str, Sequence[str]]) -> None:
+        """Add those that do not wait already."""
+        known = {identity for identity, _ in self.waiting}
+        self.waiting.extend((identity, running) for identity, running in orphans.items() if identity not in known)
+
+    def plan_next(self, now: float, rng: Random, *, has_failed: bool) -> None:
+        """Set the time of the next try: after failures, ever later."""
+        self._attempt = self._attempt + 1 if has_failed else 0
+        self.try_at = now + jittered(self._attempt, MIN_RETRY_SECONDS, MAX_RETRY_SECONDS, rng)
 
 
 class Recovery(Service):
@@ -77,16 +97,9 @@ class Recovery(Service):
         self._on_uncertain = on_uncertain
         self._on_recovered = on_recovered
         self._settle_timed_out = settle_timed_out
-        self._orphans: deque[tuple[str, Sequence[str]]] = deque()
+        self._orphans = Orphans()
         self._wakeup = threading.Event()
-        self._attempt = 0
-        self._try_at = 0.0
-        self._recover_after = runtime.config.recover_after
-        self._beat_timeout = min(BEAT_TIMEOUT_SECONDS, self._recover_after / BEATS_PER_WINDOW)
-        # Connection → its connect_count, and which server it reaches.
-        self._servers: WeakKeyDictionary[Connection, tuple[int, str]] = WeakKeyDictionary()
-        self._unknown_servers = count(1)
-        self._window: Window | None = None
+        self._beat = MembershipBeat(engine, runtime.clock, runtime.config.recover_after)
         self._beat_at = 0.0
         self._refusal = ""
         self._wake_lists = WakeLists(engine, runtime.clock)
@@ -117,22 +130,21 @@ class Recovery(Service):
 
     def recover(self, orphans: Mapping[str, Sequence[str]]) -> None:
         """Recover these processes, soon; from any thread."""
-        waiting = {identity for identity, _ in self._orphans}
-        self._orphans.extend((identity, running) for identity, running in orphans.items() if identity not in waiting)
+        self._orphans.add(orphans)
         self._wakeup.set()
 
     def run(self) -> None:
-        self._window = None
+        self._beat.begin_window()
         while not self.stopping.is_set():
-            due_at = min(self._beat_at, self._try_at) if self._orphans else self._beat_at
+            due_at = min(self._beat_at, self._orphans.try_at) if self._orphans.waiting else self._beat_at
             is_told = self._wakeup.wait(max(0.0, due_at - self._now()))
             self._wakeup.clear()
-            if self._orphans and (is_told or self._now() >= self._try_at):
+            if self._orphans.waiting and (is_told or self._now() >= self._orphans.try_at):
                 self._recover_orphans()
             if self._now() >= self._beat_at:
-                self._beat_at = self._now() + failure_detector.pause(self._recover_after, self._runtime.rng)
+                self._beat_at = self._now() + failure_detector.pause(self._beat.recover_after, self._runtime.rng)
                 self._sweep()
-        if self._orphans:  # nobody else may be there to do it; one try
+        if self._orphans.waiting:  # nobody else may be there to do it; one try
             self._recover_orphans()
         self._return_wake_lists(self._wake_lists.finish)  # the same
 
@@ -144,21 +156,21 @@ class Recovery(Service):
     def _recover_orphans(self) -> None:
         """Try each once, until a beat is due; the others, and those that fail, wait for the next turn."""
         has_failed = False
-        for number in range(len(self._orphans)):
+        waiting = self._orphans.waiting
+        for number in range(len(waiting)):
             if number and self._now() > self._beat_at and not self.stopping.is_set():
                 break  # others wait for our beat
-            identity, running = self._orphans.popleft()
+            identity, running = waiting.popleft()
             try:
                 self._recover(identity, running)
             except StoreError as error:
                 self._runtime.trouble("recovery", error)
-                self._orphans.append((identity, running))
+                waiting.append((identity, running))
                 has_failed = True
                 if is_outage(error) or self.stopping.is_set():
                     break
         self._return_wake_lists(self._wake_lists.go_on)
-        self._attempt = self._attempt + 1 if has_failed else 0
-        self._try_at = self._now() + jittered(self._attempt, MIN_RETRY_SECONDS, MAX_RETRY_SECONDS, self._runtime.rng)
+        self._orphans.plan_next(self._now(), self._runtime.rng, has_failed=has_failed)
 
     # sweep
 
@@ -171,44 +183,24 @@ class Recovery(Service):
             self._return_wake_lists(self._wake_lists.go_on)
         except StoreError as error:
             if not is_outage(error):
-                self._window = None
+                self._beat.begin_window()
             self._beat_at = min(self._beat_at, self._now() + BEAT_RETRY_SECONDS)  # others wait for our beat
             self._log_refusal(error)
 
     def _beat_and_recover(self) -> int:
         """Beat once, and recover whom it is handed, until the next beat is due; return how many it was handed."""
         identity, asked = self._identity(), self._now()
-        most = MAX_MEMBERS_PER_BEAT if failure_detector.may_recover(self._window, asked, self._recover_after) else 0
-        server, beat = self._beat(identity, most)
-        seen = Observation(asked, self._now(), server, beat.at)
-        self._window = failure_detector.observe(self._window, seen, self._recover_after)
+        beat = self._beat.send(identity, asked, MAX_MEMBERS_PER_BEAT)
         self._update_fencing(identity, asked, beat.strangers)
         if beat.complaint:
             self._log_refusal(RedisRefused(beat.complaint))
-        if not failure_detector.may_recover(self._window, asked, self._recover_after):
+        if not self._beat.may_recover(asked):
             return 0  # this very beat has begun a new window; other processes are handed them in a while
         for silent, score in beat.silent.items():
-            if self._now() > asked + self._recover_after / BEATS_PER_WINDOW:
+            if self._now() > asked + self._beat.interval:
                 break  # the next beat is due; the others are handed out again
             self._recover_or_log(silent, ALL_SUSPECT, score)
         return len(beat.silent)
-
-    def _beat(self, identity: str, most: int) -> tuple[str, Beat]:
-        """Return which server answered, "" where that is not known, and its answer.
-
-        One round trip, one more after each new connection.
-        """
-        pause = self._recover_after / BEATS_PER_WINDOW
-        with self._engine.store.borrowed() as connection:
-            connection.connect()
-            number, server = self._servers.get(connection, (0, ""))
-            if number != connection.connect_count:
-                number = connection.connect_count
-                known = self._engine.server_of(connection, self._beat_timeout)
-                server = known or f"unknown server {next(self._unknown_servers)}"
-                self._servers[connection] = (number, server)
-            beat = self._engine.beat(connection, [identity], self._recover_after, most, pause, self._beat_timeout)
-            return (server if number == connection.connect_count else ""), beat
 
     def _update_fencing(self, identity: str, asked: float, strangers: frozenset[str]) -> None:
         """Record whether Redis took our beat.  A fenced process checks at once which units it still holds (R1)."""
@@ -270,7 +262,7 @@ class Recovery(Service):
         self._look_at_hands_at = 0.0  # with the next beat
         with self._engine.store.borrowed() as connection:  # a refusal is about a broken key; beats say that
             connection.exchange(withdrawal(self._engine.store.keys, identity))
-        why = PROCESS_EXITED if score is None else HEARTBEAT_MISSED.format(self._recover_after)
+        why = PROCESS_EXITED if score is None else HEARTBEAT_MISSED.format(self._beat.recover_after)
         self._runtime.events.emit(
             "recovered" if units else "recovered_nothing", identity=identity, units=units, why=why
         )

@@ -31,7 +31,7 @@ demo: $(VENV)/.demo
 	$(BIN)/python -m examples.demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not full" -n $(PROCESSES) --dist loadfile $(TESTS)
+	$(BIN)/python -m pytest -m "not full" -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 test-all: $(VENV)/.dev
 	KIQ_FORKSERVER=0 $(BIN)/python -m pytest $(TESTS)

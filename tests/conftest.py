@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -23,6 +24,38 @@ def pytest_configure() -> None:
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, handler)
 
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several processes share the files, spread those that compute among those that wait for other processes.
+
+    Else all processes wait at one time, and want a core at another.  Files that may take long come first.
+    """
+    if not hasattr(config, "workerinput"):
+        return
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    places: dict[Path, float] = {}
+    for computes in (False, True):
+        group = [path for path in files if (path.relative_to(TESTS).parts[0] in COMPUTING) == computes]
+        group.sort(
+            key=lambda path: (not any(each.get_closest_marker("timeout") for each in files[path]), -len(files[path]))
+        )
+        end = 1.0 if computes else END_OF_WAITING
+        places |= {path: end * number / len(group) for number, path in enumerate(group)}
+    items[:] = [item for path in sorted(files, key=places.__getitem__) for item in files[path]]
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector leave alone what was imported and collected: it stays until the end."""
+    gc.collect()
+    gc.freeze()
+
+
+TESTS = Path(__file__).parent
+COMPUTING = {"conformance", "properties", "redis", "unit"}  # folders whose tests seldom wait for another process
+END_OF_WAITING = 0.95  # of the run: its end is short tests, of which no process gets more than its share
 
 # No property fails because the machine has other things to do.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -150,15 +150,17 @@ def test_a_random_walk_of_promises_serves_everybody_nearly_in_order(store: Store
             due_by_number.pop(number, None)
             served.append(number)
 
+    def come_back() -> None:
+        """Have those ask again whose time has come, in the order of their times."""
+        due = {number: due for number, due in due_by_number.items() if due <= time.monotonic()}
+        for number in sorted(due, key=due.__getitem__):
+            ask(number, was_promised=True)
+
     for number in range(25):
         begin = time.monotonic() + rng.random() * 0.03
-        wait_until(lambda begin=begin: time.monotonic() >= begin, "the next one to come")
+        wait_until(lambda begin=begin: come_back() or time.monotonic() >= begin, "the next one to come")
         ask(number, was_promised=False)
-        for each in [each for each, due in due_by_number.items() if due <= time.monotonic()]:
-            ask(each, was_promised=True)
-    while due_by_number:
-        for each in [each for each, due in due_by_number.items() if due <= time.monotonic()]:
-            ask(each, was_promised=True)
+    wait_until(lambda: come_back() or not due_by_number, "all to be served")
 
     assert sorted(served) == list(range(25))
     assert max(abs(place - number) for place, number in enumerate(served)) <= limit.largest

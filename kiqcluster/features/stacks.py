@@ -82,8 +82,8 @@ class Stacks:
     client: tuple[ClientFeature, ...] = ()
     server: tuple[ServerFeature, ...] = ()
     keys: frozenset[str] = field(init=False)  # of payloads that use a server half
-    _client_of: dict[Definition, tuple[ClientFeature, ...]] = field(init=False, repr=False)
-    _server_of: dict[Definition, tuple[ServerFeature, ...]] = field(init=False, repr=False)
+    _client_of: dict[Definition | None, tuple[ClientFeature, ...]] = field(init=False, repr=False)
+    _server_of: dict[Definition | None, tuple[ServerFeature, ...]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "keys", frozenset().union(*[each.keys for each in self.server]))
@@ -103,21 +103,29 @@ class Stacks:
     def server_of(self, definition: Definition | None, payload: Payload) -> tuple[ServerFeature, ...]:
         """Return the server halves that a unit uses, by its class or by keys of its payload."""
         known = self._server_of
-        declared = known.get(definition) if definition is not None else ()
+        declared = known.get(definition)
         if declared is None:
-            assert definition is not None, "no class is known by now"
-            declared = tuple(each for each in self.server if each.is_used_by(definition))
-            _remember(known, definition, declared)
-        if payload.keys().isdisjoint(self.keys):
-            return declared
-        return tuple(each for each in self.server if each in declared or not each.keys.isdisjoint(payload))
+            declared = self._declared(definition, known)
+        for key in self.keys:
+            if key in payload:
+                return tuple(each for each in self.server if each in declared or not each.keys.isdisjoint(payload))
+        return declared
+
+    def _declared(
+        self, definition: Definition | None, known: dict[Definition | None, tuple[ServerFeature, ...]]
+    ) -> tuple[ServerFeature, ...]:
+        if definition is None:
+            return ()
+        declared = tuple(each for each in self.server if each.is_used_by(definition))
+        _remember(known, definition, declared)
+        return declared
 
     def ask_again(self) -> None:
         """Ask each server half once more which jobs use it: one of them has changed its answer.  From any thread."""
         object.__setattr__(self, "_server_of", {})  # what another thread finds goes into the old one
 
 
-def _remember(known: dict[Definition, tuple[F, ...]], definition: Definition, features: tuple[F, ...]) -> None:
+def _remember(known: dict[Definition | None, tuple[F, ...]], definition: Definition, features: tuple[F, ...]) -> None:
     """Keep which features a job uses; a process that makes definitions without end keeps some of them."""
     if len(known) >= MAX_DEFINITIONS:
         known.clear()

@@ -78,12 +78,14 @@ class TimeLimit:
     monotonic: Callable[[], float]
 
 
-@dataclass(slots=True)
+@dataclass
 class JobContext:
     """The job that the current thread runs, as `current_job()` gives it.
 
     `stopping` turns true when the process stops, when it may have been fenced, or when `is_asked_to_stop` was set for
     this job: the job should end soon (or raise Interrupted).
+
+    One is made for each run, so what few jobs use is a default of the class until it is set.
     """
 
     payload: Payload
@@ -92,12 +94,12 @@ class JobContext:
     _stopping: threading.Event
     _identity: str = ""
     _is_fenced: Callable[[str], bool] = _not_fenced
-    is_asked_to_stop: bool = False
-    passed_on: Mapping[str, JSON] | None = field(default=None, repr=False)  # kept by features/context
-    time_limit: TimeLimit | None = None
-    extras: dict[str, Any] | None = field(default=None, repr=False)  # of log_extra_metadata_on_done
     held: tuple[Any, Store] | None = field(default=None, repr=False)  # its unit, and the Redis that has it
-    places: Any = field(default=None, repr=False)  # kept by limits
+    is_asked_to_stop: bool = field(default=False, init=False)
+    passed_on: Mapping[str, JSON] | None = field(default=None, init=False, repr=False)  # kept by features/context
+    time_limit: TimeLimit | None = field(default=None, init=False)
+    extras: dict[str, Any] | None = field(default=None, init=False, repr=False)  # of log_extra_metadata_on_done
+    places: Any = field(default=None, init=False, repr=False)  # kept by limits
 
     @property
     def jid(self) -> str:

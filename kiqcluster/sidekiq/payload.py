@@ -256,7 +256,7 @@ def lock_of(payload: Payload) -> tuple[str, Jid] | None:
 
 def seconds(value: JSON) -> float | None:
     """Return a time in any Sidekiq's form (float or int seconds, int milliseconds) as epoch seconds, or None."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < MAX_EPOCH_SECONDS * 1_000:
+    if type(value) not in (int, float) or not 0 < value < MAX_EPOCH_SECONDS * 1_000:
         return None
     return value / 1_000 if value >= MAX_EPOCH_SECONDS else float(value)
 

@@ -42,7 +42,7 @@ from kiqcluster.ipc import forks
 from kiqcluster.ipc.forks import Forks, exit_if_forked
 from kiqcluster.process.config import NO_LIMIT
 from kiqcluster.process.metrics import JobMetrics
-from kiqcluster.process.runtime import CURRENT_JOB, Run, Runtime
+from kiqcluster.process.runtime import CURRENT_JOB, JobContext, Run, Runtime
 from kiqcluster.process.tallies import DEFERRED, DROPPED
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.encryption import KEY_VERSION
@@ -102,6 +102,7 @@ class Execution:
         self._runtime = runtime
         self._clock = runtime.clock
         self._setup = runtime.setup
+        self._store = runtime.store
         self._registry = registry
         self._stopping = stopping
         # Far below the time after which others may run what this process holds.
@@ -164,7 +165,9 @@ class Execution:
         except MalformedPayload as error:
             return self._bury_unreadable(unit, error)
         name, definition = self._registry.find(payload)
-        run.context = run.seen(payload, name, self._stopping, self._is_fenced, self._runtime.store)
+        run.context = JobContext(
+            payload, unit.queue, name, self._stopping, unit.identity, self._is_fenced, (unit, self._store)
+        )
         run.features = self._stacks.server_of(definition, payload)
         started = self._clock.monotonic()
         if started > unit.reserved_at + self._stale_seconds:  # this process was frozen: others may run it by now
@@ -210,9 +213,7 @@ class Execution:
         if lock is None:
             return outcome
         name, jid = lock  # no feature is asked about what is not a job
-        return replace(
-            outcome, effects=(*outcome.effects, Effect("clear", self._runtime.store.keys.lock(name), (jid,)))
-        )
+        return replace(outcome, effects=(*outcome.effects, Effect("clear", self._store.keys.lock(name), (jid,))))
 
     def _bury_killer(self, unit: Unit, payload: Payload, name: str, definition: Definition | None) -> Outcome:
         """Return the outcome of a job that has killed as many processes as it may, without running it."""
@@ -301,7 +302,7 @@ class Execution:
     def _not_admitted(self, run: JobRun, payload: Payload, definition: Definition) -> Outcome | None:
         """Return what becomes of a unit that may not begin, by the begin rows of features; None if it may."""
         unit = run.unit
-        keys = self._runtime.store.keys
+        keys = self._store.keys
         verdict = self._rows.verdict(
             run, Run(payload, unit.queue, definition, None, [], unit.identity, unit.token, keys)
         )
@@ -417,7 +418,10 @@ class Execution:
         run.unit.holds = True  # its thread may take a place at this moment (limits)
         name, definition = self._registry.find(payload)
         if run.context is None:
-            run.context = run.seen(payload, name, self._stopping, self._is_fenced, self._runtime.store)
+            unit, stopping = run.unit, self._stopping
+            run.context = JobContext(
+                payload, unit.queue, name, stopping, unit.identity, self._is_fenced, (unit, self._store)
+            )
             run.features = self._stacks.server_of(definition, payload)
         return name, definition
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from kiqcluster.features.stacks import ServerFeature
 from kiqcluster.process.runtime import JobContext
 from kiqcluster.sidekiq.outcome import Effect
-from kiqcluster.sidekiq.payload import Payload
-from kiqcluster.store import Store
 from kiqcluster.store.engine.units import Unit
 
 __all__ = ["JobRun"]
@@ -35,10 +31,3 @@ class JobRun:
     failure: BaseException | None = None
     seconds: float = 0.0
     is_overdue: bool = False
-
-    def seen(
-        self, payload: Payload, name: str, stopping: threading.Event, is_fenced: Callable[[str], bool], store: Store
-    ) -> JobContext:
-        """Return what the job sees of itself.  store: the Redis that has the unit."""
-        unit = self.unit
-        return JobContext(payload, unit.queue, name, stopping, unit.identity, is_fenced, held=(unit, store))

@@ -74,7 +74,7 @@ class RunReport:
             self._report_not_done(run, outcome)
         enqueued_at = seconds(payload.get("enqueued_at"))
         waited = None if enqueued_at is None else self._clock.now() - elapsed - enqueued_at
-        tally = self.tally(name, queue)
+        tally = self._tallies.get((name, queue)) or self.tally(name, queue)
         tally.add(outcome, elapsed, waited, was_retried="retry_count" in payload, used=used)
         if run.context is not None and run.context.time_limit is not None and run.context.timed_out:
             tally.count("timed_out")

@@ -21,8 +21,9 @@ from kiqcluster.api.records import JobRecord, is_verbatim, renamed
 from kiqcluster.errors import UsageError
 from kiqcluster.sidekiq.payload import check_queue_name
 from kiqcluster.store import Store, parking
-from kiqcluster.store.entry_moves import DeadSetLimits, Move, drop_entries, move_entries
+from kiqcluster.store.entry_moves import STAGE, DeadSetLimits, Move, drop_entries, move_entries
 from kiqcluster.store.search import search_entries
+from kiqcluster.store.shard_moves import ShardMove
 from kiqcluster.store.wire import Command
 
 __all__ = [
@@ -135,6 +136,17 @@ class ParkedJobs:
             self._store.call("SADD", keys.queues, name)
             moves = [_moved(keys.queue(name), job, name) for job in batch]
             moved += len(move_entries(self._store, keys.parked(batch[0]._slots), moves, 0.0, NO_LIMITS).indexes)
+        return moved
+
+    def stage(self, jobs: Iterable[ParkedJob], to: str, move: ShardMove) -> int:
+        """Stage parked jobs for a queue of another shard, where they may be parked again; return how many were parked.
+
+        `ShardMove.deliver` is to follow.  One round trip per 500 and line.  Raises InvalidPush.
+        """
+        name, moved = check_queue_name(to), 0
+        for batch in batches(jobs, lambda one, other: one._slots == other._slots):
+            moves = [Move(job._entry, STAGE, move.to, move.entry(renamed(job.raw, name), name)) for job in batch]
+            moved += len(move_entries(self._store, self._store.keys.parked(batch[0]._slots), moves, 0.0, NO_LIMITS)[0])
         return moved
 
     def _slots(self) -> list[str]:

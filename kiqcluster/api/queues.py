@@ -8,8 +8,9 @@ Counterpart: sidekiq api.rb Queue.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 
 from kiqcluster.api._pages import MAX_PAGE_BYTES, MAX_PAGE_JOBS, Order, Placed, batches, page_size, walk_queue
@@ -24,6 +25,7 @@ from kiqcluster.store import Store
 from kiqcluster.store.engine.wait_lists import end_hand_waits
 from kiqcluster.store.entry_moves import move_jobs, read_queue
 from kiqcluster.store.search import search_jobs
+from kiqcluster.store.shard_moves import ShardMove
 from kiqcluster.store.wire import Command, Reply
 
 __all__ = ["Queue", "QueueSummary", "read_summary", "summaries", "summary_commands"]
@@ -60,6 +62,15 @@ class QueuedJob(JobRecord):
     def __init__(self, raw: bytes, queue: str, place: int | None) -> None:
         super().__init__(raw, queue)
         self.place = place
+
+
+@dataclass(frozen=True, slots=True)
+class _Destination:
+    """Where jobs go.  written: their bytes there.  keys: of the set of names and of the list, if that is no queue."""
+
+    name: str
+    written: Callable[[bytes], bytes]
+    keys: tuple[str, str] | None = None
 
 
 class Queue:
@@ -167,7 +178,7 @@ class Queue:
 
         One or two round trips per 500, more for scattered ones; one walk through the queue per 5 000 that are gone.
         """
-        return self._move(records, "")
+        return self._move(records, None)
 
     def move(self, records: Iterable[JobRecord], to: str) -> int:
         """Move jobs of this queue to the back of another one; return how many were still there.
@@ -178,9 +189,17 @@ class Queue:
         """
         if check_queue_name(to) == self.name:
             raise UsageError(f"the jobs are in {to} already; name another queue to move them to")
-        return self._move(records, to)
+        return self._move(records, _Destination(to, partial(renamed, to=to)))
 
-    def _move(self, records: Iterable[JobRecord], to: str) -> int:
+    def stage(self, records: Iterable[JobRecord], to: str, move: ShardMove) -> int:
+        """Stage jobs of this queue for a queue of another shard; return how many were still there.
+
+        Otherwise as `move`; `ShardMove.deliver` is to follow.
+        """
+        check_queue_name(to)
+        return self._move(records, _Destination(move.to, lambda raw: move.entry(renamed(raw, to), to), keys=move.keys))
+
+    def _move(self, records: Iterable[JobRecord], to: _Destination | None) -> int:
         moved, nearest, at_stake = 0, inf, 0
         lost: list[QueuedJob] = []  # not where they were: others have shifted them, or, far more often, taken them
         size = 0
@@ -211,14 +230,14 @@ class Queue:
         place = record.place if isinstance(record, QueuedJob) and record.queue == self.name else None
         return QueuedJob(record.raw, self.name, place)
 
-    def _move_near(self, span: Span, jobs: Sequence[QueuedJob], to: str) -> Sequence[QueuedJob]:
+    def _move_near(self, span: Span, jobs: Sequence[QueuedJob], to: _Destination | None) -> Sequence[QueuedJob]:
         """Move jobs that lie close together, there or where they are now; return the others."""
         missing = self._move_within(span, jobs, to)
         if len(missing) > MAX_SINGLE_SEARCH_JOBS:  # others have shifted them
             missing = self._move_within(self._span_now(missing, span), missing, to)
         return missing
 
-    def _move_lost(self, jobs: Sequence[QueuedJob], to: str) -> int:
+    def _move_lost(self, jobs: Sequence[QueuedJob], to: _Destination | None) -> int:
         """Move jobs that may lie anywhere; return how many there were.
 
         Many are found by reading the queue ourselves, in pages: whoever has Redis look for each of them holds up
@@ -250,12 +269,14 @@ class Queue:
                 if not left:
                     return
 
-    def _move_within(self, span: Span, jobs: Sequence[QueuedJob], to: str) -> Sequence[QueuedJob]:
+    def _move_within(self, span: Span, jobs: Sequence[QueuedJob], to: _Destination | None) -> Sequence[QueuedJob]:
         """Move jobs that lie about there; return the others.  One round trip."""
         slack = min(SPAN_MARGIN_JOBS, page_size([job.raw for job in jobs]))
-        pairs = [(job.raw, renamed(job.raw, to) if to else b"") for job in jobs]
+        pairs = [(job.raw, to.written(job.raw) if to else b"") for job in jobs]
         mark = f"moved by kiqcluster {new_jid()}".encode()
-        moved = set(move_jobs(self._store, self.name, to, pairs, (span[0] + slack, max(0, span[1] - slack)), mark))
+        name, keys = (to.name, to.keys) if to else ("", None)
+        places = span[0] + slack, max(0, span[1] - slack)
+        moved = set(move_jobs(self._store, self.name, name, pairs, places, mark, keys))
         return [job for at, job in enumerate(jobs) if at not in moved]
 
     def _span_now(self, jobs: Sequence[QueuedJob], span: Span) -> Span:

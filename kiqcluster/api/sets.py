@@ -22,8 +22,9 @@ from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.payload import Payload, check_queue_name, presentable, wrap
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store
-from kiqcluster.store.entry_moves import DeadSetLimits, Move, move_entries, trim_dead
+from kiqcluster.store.entry_moves import STAGE, DeadSetLimits, Move, move_entries, trim_dead
 from kiqcluster.store.search import search_entries
+from kiqcluster.store.shard_moves import ShardMove
 
 __all__ = ["DeadSet", "DroppedSet", "JobSet", "RetrySet", "ScheduledSet", "SortedEntry"]
 
@@ -182,6 +183,20 @@ class JobSet:
         """
         name = check_queue_name(to)
         return self._apply(entries, lambda entry, _: Move(entry.raw, "rename", "", renamed(entry.raw, name)))
+
+    def stage(self, entries: Iterable[SortedEntry], to: str, move: ShardMove) -> int:
+        """Stage entries for the same set of another shard, with another queue; return how many were still there.
+
+        They keep their time.  `ShardMove.deliver` is to follow.  One round trip per 500.  Raises InvalidPush.
+        """
+        name = check_queue_name(to)
+
+        def plan(entry: SortedEntry, _: float) -> Move:
+            return Move(
+                entry.raw, STAGE, move.to, move.entry(renamed(entry.raw, name), name, self.key_name, entry.score)
+            )
+
+        return self._apply(entries, plan)
 
     def add_to_queue(self, entries: Iterable[SortedEntry]) -> int:
         """Push entries to their queues through client middleware; return how many were still there.

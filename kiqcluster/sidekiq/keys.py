@@ -277,6 +277,19 @@ class Keys:
         """hash: id of a strike → number of jobs that it has deferred or dropped."""
         return f"{self.prefix}kiq:struck"
 
+    @property
+    def moving(self) -> str:
+        """set: names of the shards to which jobs of this one have been moved."""
+        return f"{self.prefix}kiq:moving"
+
+    def moving_to(self, shard: str) -> str:
+        """list: jobs on their way to a shard (store/shard_moves.py), pushed left, received from the right."""
+        return f"{self.prefix}kiq:moving:{shard}"
+
+    def moved(self, run: str) -> str:
+        """string: number of the latest job of a run of moves that was received here."""
+        return f"{self.prefix}kiq:moved:{run}"
+
     def lock(self, name: str) -> str:
         """string: jid of the job that holds a lock (features/deduplication.py); `deduplicate_ttl` at most."""
         return f"{self.prefix}kiq:lock:{name}"

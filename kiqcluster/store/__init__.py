@@ -13,7 +13,7 @@ entry_moves  moves entries of sets and jobs of queues; search: finds those that 
 guarded_push writes a job only if the guards in its rows are true
 parking      the lines of jobs that wait for a place in a limit, and overrides of limits
 limit_places a running job takes and leaves places of concurrent limits
-shards       the named Redis servers of the configuration
+shards       the named Redis servers of the configuration; shard_moves: jobs on their way to another one
 embedded     the private server of `--embedded`, its address and its command line
 
 Nothing here retries: only the caller knows whether a command may run twice (rules R2 to R4).

@@ -34,6 +34,7 @@ from kiqcluster.store.store import Store
 
 __all__ = [
     "MAX_DROPPED",
+    "STAGE",
     "DeadSetLimits",
     "Dropped",
     "Due",
@@ -50,6 +51,7 @@ __all__ = [
 
 MAX_DROPPED = 1_000  # entries that one script drops from the dead set (dead_set.lua)
 FINAL_VERBS = ("drop", "bury")
+STAGE = "stage"  # for a move to the shard that `queue` names then (shard_moves.py); all or none of a call
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class DeadSetLimits:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """An entry and what to do with it.  verb: push, bury, drop, defer or rename (move_entries.lua)."""
+    """An entry and what to do with it.  verb: push, bury, drop, defer or rename (move_entries.lua), or STAGE."""
 
     old: bytes
     verb: str
@@ -186,6 +188,9 @@ def _move_call(
     for index, move in enumerate(moves):
         key = {"push": store.keys.queue(move.queue), "bury": store.keys.dead}.get(move.verb, source)
         several = [(move.verb, key, move.queue, move.new)]
+        if move.verb == STAGE:
+            keys[1] = store.keys.moving
+            several = [("push", store.keys.moving_to(move.queue), move.queue, move.new)]
         if move.verb in FINAL_VERBS and (claim := _claim_of(store, move.old)) is not None:
             several.append(("clear", *claim, b""))
         for verb, key, name, new in several:
@@ -220,18 +225,26 @@ def trim_dead(store: Store, now: float, limits: DeadSetLimits) -> Dropped:
 
 
 def move_jobs(
-    store: Store, queue: str, to: str, jobs: Sequence[tuple[bytes, bytes]], between: tuple[int, int], mark: bytes
+    store: Store,
+    queue: str,
+    to: str,
+    jobs: Sequence[tuple[bytes, bytes]],
+    between: tuple[int, int],
+    mark: bytes,
+    to_keys: tuple[str, str] | None = None,
 ) -> list[int]:
     """Move jobs of a queue to another queue, or delete them; return the indexes of the jobs that were found.
 
-    to: "" deletes them.  jobs: old and new bytes of each.  between: the farthest and the nearest position to search; 0
+    to: "" deletes them.  to_keys: of the set that gets this name and of the list that gets the jobs, if that is no
+    queue.  jobs: old and new bytes of each.  between: the farthest and the nearest position to search; 0
     is the job that is fetched next.  mark: bytes that are no job's payload.
     One round trip.  Raises StoreError.
     """
-    keys = [store.keys.queue(queue), store.keys.wake(queue), store.keys.queues]
+    names, target = to_keys or (store.keys.queues, store.keys.queue(to))
+    keys = [store.keys.queue(queue), store.keys.wake(queue), names]
     arguments: list[Word] = [to, mark, *between]
     if to:
-        keys.append(store.keys.queue(to))
+        keys.append(target)
         arguments += [word for pair in jobs for word in pair]
     else:
         for old, _ in jobs:

@@ -38,6 +38,7 @@ __all__ = [
     "RATE",
     "READ_QUEUE",
     "READ_RATE",
+    "RECEIVE_JOBS",
     "RECOVER",
     "REGISTER_HANDS",
     "RESERVE",
@@ -112,6 +113,7 @@ LOCK = load("lock")
 MOVE_ENTRIES = load("move_entries")
 MOVE_JOBS = load("move_jobs")
 READ_QUEUE = load("read_queue")
+RECEIVE_JOBS = load("receive_jobs")
 FIND_ENTRIES = load("find_entries")
 FIND_JOBS = load("find_jobs")
 DUE = load("due")

@@ -12,6 +12,7 @@ from threading import Event
 
 import pytest
 
+from kiqcluster.api import Queue, ScheduledSet
 from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
 from kiqcluster.sidekiq.keys import FORMAT_VERSION
 from kiqcluster.sidekiq.outcome import (
@@ -51,6 +52,7 @@ from kiqcluster.store.scripts import (
     MOVE_ENTRIES,
     MOVE_JOBS,
     ONCE,
+    RECEIVE_JOBS,
     RECOVER,
     RESERVE,
     RESYNC,
@@ -61,6 +63,7 @@ from kiqcluster.store.scripts import (
     Script,
     run_scripts,
 )
+from kiqcluster.store.shard_moves import ShardMove
 from kiqcluster.worker.fetch.membership import Membership
 
 NOW = 1_795_168_740.25
@@ -2128,6 +2131,15 @@ def scene_move_jobs(engine: Engine, store: Store) -> Callable[[], object]:
     return lambda: move_jobs(store, "default", "other", jobs, (9, 0), b"mark")
 
 
+def scene_receive_jobs(engine: Engine, store: Store) -> Callable[[], object]:
+    push(store, "default", "job-1", "job-2")
+    store.call("ZADD", store.keys.schedule, NOW, "job-3")
+    move = ShardMove(store, Store(store.address, prefix="{eu}:", name="eu"))
+    queue, schedule = Queue("default", store=store), ScheduledSet(store=store)
+    assert queue.stage(reversed(queue), "other", move) + schedule.stage(schedule, "other", move) == 3
+    return move.deliver
+
+
 def scene_take_over(run: Callable[[Engine, Unit], object]) -> Prepare:
     """Run a script while two units lie in hand lists; it is about the first."""
 
@@ -2174,6 +2186,7 @@ SCENES = [
     Scene("move_due", MOVE_ENTRIES, scene_move_due),
     Scene("move_by_hand", MOVE_ENTRIES, scene_move_by_hand),
     Scene("move_jobs", MOVE_JOBS, scene_move_jobs),
+    Scene("receive_jobs", RECEIVE_JOBS, scene_receive_jobs),
 ]
 MOST_CALLS = 200
 
@@ -2199,12 +2212,12 @@ def failing_after(script: Script, calls: int) -> Script:
 @pytest.fixture
 def sabotage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Script, int], None]]:
     """Make a script fail after so many calls; the Lua text itself is what changes."""
-    from kiqcluster.store import entry_moves, limit_places, parking
+    from kiqcluster.store import entry_moves, limit_places, parking, shard_moves
     from kiqcluster.store.engine import engine, reserve_calls, settle_calls, wait_lists
 
     def apply(script: Script, calls: int) -> None:
         name = next(name for name, value in vars(script_module).items() if value is script)
-        users = (engine, reserve_calls, settle_calls, wait_lists, entry_moves, parking, limit_places)
+        users = (engine, reserve_calls, settle_calls, wait_lists, entry_moves, parking, limit_places, shard_moves)
         user = next(each for each in users if hasattr(each, name))
         monkeypatch.setattr(user, name, failing_after(script, calls))
 

@@ -6,6 +6,7 @@ limits            concurrency limits: places, parked jobs, overrides
 entry_commands    retries, scheduled, dead, dropped; job_sets: the table of these sets
 locks             which jobs hold the locks of deduplication
 migrate           jobs of a class or queue to another queue
+routed_migration  jobs to where they are routed, also in another shard
 strike            which jobs are deferred or dropped for a while
 stats             counters and sizes
 selection         which jobs a filter means; bulk: many at a time, reported truly; pager: pages of lists

@@ -9,7 +9,7 @@ one place at any moment, and a tool that is killed in the middle has moved some,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,14 +17,11 @@ from typing import Any
 import click
 
 from kiqcluster.api import (
-    DeadSet,
     JobRecord,
     JobSet,
     ParkedJob,
     ParkedJobs,
     Queue,
-    RetrySet,
-    ScheduledSet,
     SortedEntry,
     concurrency_limits,
 )
@@ -32,36 +29,30 @@ from kiqcluster.client.reenqueue import DEFAULT_QUEUE
 from kiqcluster.control.process_registry import list_processes
 from kiqcluster.ctl.jobs.bulk import BulkResult, BulkTask, count_selected, report, run_task
 from kiqcluster.ctl.jobs.locate import check_queues
-from kiqcluster.ctl.text.application import load_routes, routing_options
+from kiqcluster.ctl.jobs.routed_migration import SETS, RoutedJobs, RoutedMigration, migrate_routed
+from kiqcluster.ctl.text.application import routing_options
 from kiqcluster.ctl.text.completion import complete_classes, complete_queues
 from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, Output, confirm, json_option, yes_option
 from kiqcluster.ctl.text.tables import clean, format_number, number_column, pluralize, text_column
 from kiqcluster.errors import ExitCode, InvalidPush, UsageError
 from kiqcluster.sidekiq.payload import check_queue_name
 from kiqcluster.store import Store
-from kiqcluster.store.shards import shard_name
 
 __all__ = ["migrate"]
 
-SETS: dict[str, type[JobSet]] = {"schedule": ScheduledSet, "retry": RetrySet, "dead": DeadSet}
 PLACES = (*SETS, "parked", "queues")
 DEFAULT_PLACES = ("schedule", "retry", "queues")
 ROUTED_PLACES = ("schedule", "retry", "parked", "queues")  # where jobs are routed again
 COLUMNS = (text_column("PLACE", 12), number_column("JOBS"))
-ROUTED_COLUMNS = (text_column("PLACE", 12), text_column("TO", 8), number_column("JOBS"))
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationPlan:
-    """name: of a class, None for whatever there is.  source: the queue that they leave, None for any other.
-
-    queue_by_class: only jobs of these classes, whose route leads to `to`; None for a plan without routes.
-    """
+    """name: of a class, None for whatever there is.  source: the queue that they leave, None for any other."""
 
     name: str | None
     source: str | None
     to: str
-    queue_by_class: Mapping[str, str] | None = None
 
     def is_selected(self, job: JobRecord) -> bool:
         queue = job.queue or DEFAULT_QUEUE
@@ -69,19 +60,7 @@ class MigrationPlan:
             queue != self.to
             and (self.source is None or queue == self.source)
             and (self.name is None or self.name in (job.name, job.display_class))
-            and (self.queue_by_class is None or self._route_of(job) == self.to)
         )
-
-    @property
-    def takes_all(self) -> bool:
-        """Whether it takes every job of a queue."""
-        return self.name is None and self.queue_by_class is None
-
-    def _route_of(self, job: JobRecord) -> str | None:
-        """Return where a job is routed; None for a class that is not known, and for the retry of a `retry_queue`."""
-        if self.queue_by_class is None or (job["retry_queue"] == job.queue and job.retry_count is not None):
-            return None
-        return self.queue_by_class.get(job.name) or self.queue_by_class.get(job.display_class)
 
     def in_words(self) -> str:
         """Return what it is about, in one line."""
@@ -143,7 +122,8 @@ def migrate(
 ) -> None:
     """Move jobs of a class, or of a queue, to another queue.
 
-    With --routing, each goes to the queue to which its class is routed now.
+    With --routing, each goes to the queue to which its class is routed now, also in another shard: it leaves this one,
+    is confirmed by the other one, and is never in both.  If this is killed in between, do it again.
 
     They are moved wherever they wait.  In queues they go to the back of the other one, in their order.  In the sets
     they keep their time, and parked jobs their place.  Jobs that run are not touched, and what is enqueued meanwhile
@@ -163,7 +143,8 @@ def migrate(
     chosen = places or list(ROUTED_PLACES if is_routing else DEFAULT_PLACES)
     chosen = [place for place in PLACES if place in chosen or (with_dead and place == "dead")]
     if to is None:
-        ctx.exit(_migrate_routed(_plans(name, source, require, store), store, chosen, output, dry_run=dry_run, yes=yes))
+        routed = RoutedMigration(store, RoutedJobs.of(name, source, require, store), chosen)
+        ctx.exit(migrate_routed(routed, output, dry_run=dry_run, yes=yes))
     if name is None and source is None:
         raise UsageError("migrate what?  Name a --class, or the queue --from which all go, or both")
     try:
@@ -240,7 +221,7 @@ class Migration:
                     len(queue),
                     self.plan.is_selected,
                     move,
-                    is_all=self.plan.takes_all,
+                    is_all=self.plan.name is None,
                 )
                 yield f"queue {queue.name}", task
 
@@ -283,69 +264,3 @@ def _move(migration: Migration, output: Output) -> int:
         output.error(warning)
     document = {**migration.document(), "dry_run": False, "warning": warning or None, "places": places}
     return report(output, whole, "moved", ("job", "jobs"), document)
-
-
-# by the routing rules
-
-
-def _plans(name: str | None, source: str | None, require: Sequence[str], store: Store) -> list[MigrationPlan]:
-    """Return a plan for each queue to which classes are routed in this shard."""
-    _, routes = load_routes(require)
-    if name is not None and name not in {each.name for each in routes}:
-        raise UsageError(f"the application defines no class {clean(name)}, so no rule routes it; move it with --to")
-    queue_by_class = {each.name: each.queue for each in routes if each.shard == shard_name(store.name)}
-    return [MigrationPlan(name, source, to, queue_by_class) for to in sorted(set(queue_by_class.values()))]
-
-
-def _migrate_routed(
-    plans: Sequence[MigrationPlan],
-    store: Store,
-    places: Sequence[str],
-    output: Output,
-    *,
-    dry_run: bool,
-    yes: bool,
-) -> int:
-    """Count, and after a confirmation move, what waits elsewhere than its class is routed; return the exit code.
-
-    Every place is looked through once for each queue to which classes are routed.
-    """
-    found = [
-        _Part(place, plan.to, task, count)
-        for plan in plans
-        for place, task in Migration(store, plan, places).tasks()
-        if (count := count_selected(output, task))
-    ]
-    found.sort(key=lambda part: part.place.startswith("queue "))  # sets first: what falls due is found in its queue
-    total = sum(part.count for part in found)
-    if dry_run:
-        output.table(ROUTED_COLUMNS, [(part.place, part.to, format_number(part.count)) for part in found], indent=0)
-        output.info(f"would move {pluralize(total, 'job')} to where their classes are routed")
-        output.document({"action": "migrate", "dry_run": True, "found": total, "moves": list(map(_as_json, found))})
-        return ExitCode.STOPPED
-    if total:
-        confirm(output, f"move {pluralize(total, 'job')} to where their classes are routed", yes=yes)
-    whole, moves = BulkResult(), list[dict[str, Any]]()
-    for part in found:
-        result = run_task(output, part.task)
-        output.info(f"{clean(part.place)} to {clean(part.to)}: {format_number(result.done)}")
-        moves.append({**_as_json(part), "jobs": result.done})
-        whole.add(result)
-        if whole.has_ended_early:
-            break
-    document = {"action": "migrate", "dry_run": False, "moves": moves}
-    return report(output, whole, "moved", ("job", "jobs"), document)
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Jobs of one place that go to one queue."""
-
-    place: str
-    to: str
-    task: BulkTask[Any]
-    count: int
-
-
-def _as_json(part: _Part) -> dict[str, Any]:
-    return {"place": part.place, "to": part.to, "jobs": part.count}

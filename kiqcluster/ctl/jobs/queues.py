@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 import click
 
@@ -26,6 +26,7 @@ from kiqcluster.ctl.text.rows import WRONG_TYPE, size_and_latency
 from kiqcluster.ctl.text.tables import clean, format_duration, number_column, pluralize, text_column
 from kiqcluster.errors import ExitCode
 from kiqcluster.store import Store
+from kiqcluster.store.shard_moves import staged_counts
 
 __all__ = ["queues"]
 
@@ -58,7 +59,7 @@ def list_queues(ctx: click.Context, stores: list[Store], output: Output) -> None
     """Show all queues: what waits there, how long, who listens.
 
     They are those of all shards, unless --shard names one: queues that were ever pushed to, are paused, or have a
-    listener.  LATENCY is that of the job that is fetched next.  Five round trips for each shard, one more per 500
+    listener.  LATENCY is that of the job that is fetched next.  Six round trips for each shard, one more per 500
     processes.
 
     \b
@@ -66,8 +67,8 @@ def list_queues(ctx: click.Context, stores: list[Store], output: Output) -> None
       kiqctl queues list --json
     """
     looks, missing = read_shards(stores, output, _look)
-    listeners_by_shard = {shard: by_queue for shard, by_queue, _ in looks}
-    found = [(shard, each) for shard, _, queues in looks for each in queues]
+    listeners_by_shard = {look.shard: look.listeners for look in looks}
+    found = [(look.shard, each) for look in looks for each in look.queues]
     has_several = len(stores) > 1
     columns = (COLUMNS[0], SHARD_COLUMN, *COLUMNS[1:]) if has_several else COLUMNS
     if found:
@@ -83,14 +84,30 @@ def list_queues(ctx: click.Context, stores: list[Store], output: Output) -> None
         }
         for shard, each in found
     ]
-    output.document({"queues": documents, **({"missing": missing} if has_several else {})})
+    moving = {look.shard: look.moving for look in looks if look.moving}
+    for shard, to, count in ((shard, *each) for shard, counts in moving.items() for each in counts.items()):
+        output.error(
+            f"{pluralize(count, 'job')} of {clean(shard)} on the way to the shard {clean(to)}: a migration ended "
+            "early; run `kiqctl migrate --routing` again"
+        )
+    document = {"queues": documents, **({"missing": missing} if has_several else {})}
+    output.document({**document, "moving": moving} if moving else document)
     ctx.exit(ExitCode.UNEXPECTED if missing else ExitCode.STOPPED)
 
 
-def _look(store: Store) -> tuple[str, Mapping[str, Sequence[str]], Sequence[QueueSummary]]:
-    """Return the name of a shard, who listens to each queue, and all queues."""
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What a shard has.  moving: shard → jobs that a migration has left on the way to it."""
+
+    shard: str
+    listeners: Mapping[str, Sequence[str]]
+    queues: Sequence[QueueSummary]
+    moving: Mapping[str, int]
+
+
+def _look(store: Store) -> _Look:
     by_queue = listeners(store)
-    return store.name, by_queue, all_queues(store, by_queue)
+    return _Look(store.name, by_queue, all_queues(store, by_queue), staged_counts(store))
 
 
 def _row(queue: QueueSummary, identities: Sequence[str]) -> tuple[str, ...]:

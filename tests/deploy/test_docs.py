@@ -16,6 +16,7 @@ import pytest
 
 from kiqcluster.process.config import STOP_GRACE_SECONDS, Config
 from tests.deploy.stage import need
+from tests.deploy.test_prometheus import CASES
 from tests.kit import ROOT, Cluster, RedisServer, require
 from tests.stage import Stage
 
@@ -24,6 +25,7 @@ PAGE = ROOT / "docs" / "deploy.md"
 ELSEWHERE = {"cp", "useradd", "mkdir", "editor", "systemctl", "docker", "kubectl"}
 # What the checks by hand need, and the Debian package or our extra that has it.
 PACKAGES = {"promtool": "prometheus", "systemd-analyze": "systemd", "shellcheck": "shellcheck"}
+RULE_CASES = ["promtool", "test", "rules"]
 LIBRARIES = {"kubernetes-validate": "kubernetes_validate", "check-jsonschema": "check_jsonschema"}
 
 
@@ -43,7 +45,15 @@ def test_every_command_is_run_or_known_to_belong_elsewhere() -> None:
     assert {words[0] for words in commands()} == known
 
 
-@pytest.mark.parametrize("words", of(*PACKAGES, *LIBRARIES), ids=" ".join)
+def test_the_cases_of_the_rules_are_those_that_test_prometheus_runs() -> None:
+    (words,) = [words for words in of("promtool") if words[:3] == RULE_CASES]
+
+    assert set(words[3:]) < {path.relative_to(ROOT).as_posix() for path in CASES}
+
+
+@pytest.mark.parametrize(
+    "words", [words for words in of(*PACKAGES, *LIBRARIES) if words[:3] != RULE_CASES], ids=" ".join
+)
 def test_the_checks_by_hand_find_no_fault(words: list[str]) -> None:
     name = words[0]
     if name in LIBRARIES:

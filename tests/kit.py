@@ -67,8 +67,12 @@ def unavailable(message: str) -> NoReturn:
     pytest.skip(message)
 
 
+# Rolls do not bake, and what is due runs within a second; a test of either says otherwise.
+SOON = {"KIQ_BAKE_TIME": "0", "KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL": "0.5"}
+
+
 class Cluster(testing.Cluster):
-    """A cluster that runs from the root of the repository, where its application is found; its rolls do not bake."""
+    """A cluster that runs from the root of the repository, where its application is found, and that waits little."""
 
     _popen = forkserver.Popen
 
@@ -80,7 +84,7 @@ class Cluster(testing.Cluster):
         stdin: int = subprocess.DEVNULL,
         through: Sequence[str] = (),
     ) -> None:
-        super().__init__(arguments, {"KIQ_BAKE_TIME": "0", **(environ or {})}, cwd, stdin, through)
+        super().__init__(arguments, {**SOON, **(environ or {})}, cwd, stdin, through)
 
     def metric(self, sample: str) -> float:
         """Return the value of a sample as /metrics writes it, `name{label="value",…}`; 0 while it is not there."""

@@ -20,7 +20,6 @@ def timed(at: float) -> None:
 """
 POLL_SECONDS = 3.0  # between two polls, on average
 FIRST_POLL_SECONDS = 3 * POLL_SECONDS  # after its start, at most, that a worker polls for the first time
-BOOT_SECONDS = 2.0
 MAX_LATE_SECONDS = 0.5  # on a busy machine; 0.01 on an idle one
 DUE_JOBS = 7
 
@@ -30,7 +29,7 @@ def test_a_job_that_a_poll_has_seen_starts_at_its_time(stage: Stage, tmp_path: P
     app.write_text(APP)
     often = {"KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL": str(POLL_SECONDS)}
     stage.run_cluster("default", "-c", "2", app=str(app), **often).wait_ready()
-    first = time.time() + BOOT_SECONDS + FIRST_POLL_SECONDS
+    first = time.time() + FIRST_POLL_SECONDS
     for number in range(DUE_JOBS):
         at = first + number * 0.31
         stage.push("timed", at, at=at)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -76,13 +77,29 @@ def test_kiqctl_does_its_work_with_closed_streams(stage: Stage, closing: str) ->
     assert stage.store.call("ZCARD", "dead") == 0
 
 
-@pytest.mark.parametrize("buffered", [{}, {"PYTHONUNBUFFERED": "1"}], ids=["buffered", "unbuffered"])
+WORDS = {
+    "text": (["stats"], 1),
+    "json": (["stats", "--json"], 1),
+    "failure": (["stats", "--json", "--redis", "nonsense"], 2),
+}
+STREAMS = {"output": ">/dev/full", "both": ">/dev/full 2>&1"}
+BUFFERED: dict[str, dict[str, str]] = {"buffered": {}, "unbuffered": {"PYTHONUNBUFFERED": "1"}}
+# Each pair of values is in the short form, each three of them in the long one.
+SHORT = {
+    *("text-output-buffered", "text-both-unbuffered", "json-output-unbuffered"),
+    *("json-both-buffered", "failure-output-buffered", "failure-both-unbuffered"),
+}
+
+
 @pytest.mark.parametrize(
-    ("words", "code"),
-    [(["stats"], 1), (["stats", "--json"], 1), (["stats", "--json", "--redis", "nonsense"], 2)],
-    ids=["text", "json", "failure"],
+    ("streams", "words", "code", "buffered"),
+    [
+        pytest.param(STREAMS[stream], *WORDS[word], BUFFERED[buffer], id=name, marks=marks)
+        for word, stream, buffer in product(WORDS, STREAMS, BUFFERED)
+        for name in [f"{word}-{stream}-{buffer}"]
+        for marks in [[] if name in SHORT else [pytest.mark.full]]
+    ],
 )
-@pytest.mark.parametrize("streams", [">/dev/full", ">/dev/full 2>&1"], ids=["output", "both"])
 def test_a_full_disk_is_no_traceback_of_kiqctl(
     redis_server: RedisServer, streams: str, words: list[str], code: int, buffered: dict[str, str]
 ) -> None:
@@ -270,6 +287,7 @@ def test_a_server_without_info_is_served_all_the_same(stage: Stage) -> None:
     stage.store.call("LPUSH", f"{identity}-signals", "TSTP")
 
     wait_until(lambda: stage.store.call("HGET", identity, "quiet") == b"true", "the remote signal to be heard")
+    assert cluster.seen("child_died") == []
 
 
 def test_a_job_whose_thread_dies_before_it_begins_runs_in_another(stage: Stage) -> None:

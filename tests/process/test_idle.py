@@ -14,6 +14,7 @@ from tests.stage import Stage
 
 WATCHED_SECONDS = 7  # each by itself, because a beat or a poll falls into some of them
 MAX_COMMANDS_PER_SECOND = 3  # commands that an idle worker may cost Redis
+AS_SET = {"KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL": "5"}  # seconds; nobody has set another
 REDIS_UNREACHABLE = (503, "slot 0 cannot reach Redis")
 
 
@@ -55,7 +56,7 @@ def wait_serves_again(cluster: Cluster, stage: Stage) -> None:
 
 
 def test_an_idle_worker_costs_redis_few_commands(stage: Stage) -> None:
-    stage.run_cluster("default", "-c", "10").wait_ready()
+    stage.run_cluster("default", "-c", "10", **AS_SET).wait_ready()
     stage.push("record", "a")
     stage.wait_noted("ran a")
     stage.wait_settled()
@@ -81,6 +82,7 @@ def test_a_job_in_a_wake_list_is_found_without_a_wakeup(stage: Stage) -> None:
 
     stage.wait_noted("ran a")
     stage.wait_settled()
+    assert stage.remaining() == {}
 
 
 def test_a_worker_that_is_idle_for_long_is_not_taken_for_silent(stage: Stage) -> None:

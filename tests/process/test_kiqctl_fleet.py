@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from kiqcluster.control import process_registry
+from kiqcluster.control import process_registry, redis_transport
 from kiqcluster.store import Store
 from tests.kit import Cluster, wait_until
 from tests.process.kiqctl import Kiqctl
+from tests.redis.kiqctl import Kiqctl as KiqctlHere
 from tests.stage import Stage, pid_of
 
 
@@ -265,16 +266,17 @@ class TestRoll:
         assert [cluster.seen(event) != [] for event in ("roll_done", "reloaded")] == [True, True]
 
     def test_an_order_to_a_supervisor_that_stands_still_is_said_to_be_possible_yet_and_is(
-        self, stage: Stage, kiqctl: Kiqctl
+        self, stage: Stage, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr(redis_transport, "ANSWER_TIMEOUT_SECONDS", 1.0)
         cluster = stage.run_cluster("default", "-c", "1")
         wait_listed(cluster, stage.store)
         cluster.signal(signal.SIGSTOP)
 
-        done = kiqctl("quiet", "--lease", "10m")
+        done = KiqctlHere(stage.redis.url)("quiet", "--lease", "10m")
         cluster.signal(signal.SIGCONT)
 
-        assert done.returncode == 1
+        assert done.exit_code == 1
         assert "may still be done" in done.stderr
         wait_until(lambda: cluster.metric("kiqcluster_quiet") == 1, "it to be quiet after all")
 

@@ -101,6 +101,7 @@ def test_a_limit_in_percent_counts_the_threads_of_the_fleet(stage: Stage) -> Non
 
     wait_until(lambda: len(noted(stage, "began")) == 4, "half of eight")
     wait_parked(stage.store, "half", 2)
+    assert len(noted(stage, "began")) == 4
 
 
 def test_the_jobs_of_a_killed_process_give_their_places_back_at_once(stage: Stage) -> None:
@@ -119,6 +120,7 @@ def test_the_jobs_of_a_killed_process_give_their_places_back_at_once(stage: Stag
     stage.release()
     stage.wait_noted("ended a", "ended b")
     wait_over(stage)
+    assert noted(stage, "began") == ["a", "b", "a"]
 
 
 def test_a_process_that_slept_through_its_recovery_has_lost_its_place_and_takes_none(stage: Stage) -> None:
@@ -146,7 +148,7 @@ def test_a_process_that_slept_through_its_recovery_has_lost_its_place_and_takes_
 
 
 def test_parked_jobs_cost_redis_nothing_while_they_wait(stage: Stage) -> None:
-    stage.run_cluster("default", "-c", "3", app=APP).wait_ready()
+    stage.run_cluster("default", "-c", "3", app=APP, KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL="5").wait_ready()
     stage.push("asleep", "first")
     stage.wait_noted("began first")
     before = commands_per_second(stage.store)
@@ -208,3 +210,4 @@ def test_a_limit_that_a_function_returns_is_read_when_a_job_begins(stage: Stage)
 
     wait_until(lambda: set(noted(stage, "began")) == {"0", "1", "2"}, "those that waited for longer")
     wait_parked(stage.store, "adjustable", 1)
+    assert set(noted(stage, "began")) == {"0", "1", "2"}

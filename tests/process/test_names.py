@@ -53,8 +53,9 @@ def test_jobs_of_every_name_run_and_are_shown(stage: Stage, kiqctl: Kiqctl) -> N
         )
         cluster.wait_ready()
 
-        for name in NAMES:
-            cluster.wait_done(Client(stage.store).push({"class": name, "args": [name], "queue": name}))
+        jids = [Client(stage.store).push({"class": name, "args": [name], "queue": name}) for name in NAMES]
+        for jid in jids:
+            cluster.wait_done(jid)
 
         wait_until(lambda: ran(cluster) >= {(name, name) for name in NAMES}, "every name to be on /metrics")
         assert all(cluster.seen("job_done", queue=name) for name in NAMES if len(name) < MAX_SHOWN_CHARACTERS)

@@ -21,6 +21,7 @@ from kiqcluster.errors import PushError
 from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import Setup
 from kiqcluster.store import Store
+from tests.chaos.scale import sized
 
 FAR = 4_000_000_000.25
 OWN = re.compile(rb'"jid":"[0-9a-f]{24}","created_at":\d+\.\d+(?:(,"enqueued_at":)\d+\.\d+)?}$')
@@ -96,7 +97,9 @@ def perform(number: int, text: str = "") -> None: ...
 DEFINED = Definition("X", "default", {}, lambda: (None, perform), inspect.signature(perform), ("app", "X"))
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=sized(200, 4_000), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(st.data(), st.sampled_from(["raise", "warn", "off"]), names, options, st.lists(entries, max_size=6))
 def test_a_bulk_push_does_the_same_with_and_without_a_link(
     store: Store, data: st.DataObject, mode: str, name: str, options: dict[str, Any], lists: list[Any]

@@ -19,7 +19,7 @@ from tests.chaos.scale import sized
 from tests.unit.worker.fetch.stage import LONG, Stage
 
 pytestmark = pytest.mark.timeout(sized(120, 3_600))
-WALKS = sized(50, 1_000)  # for each kind
+WALKS = sized(30, 1_000)  # for each kind
 STEPS = 150  # of a walk, until it becomes calm
 
 
@@ -128,7 +128,7 @@ def test_without_one_part_the_walks_fail(without: str, seed: str, monkeypatch: p
         monkeypatch.setattr(Stage, "_wake_taker", lambda stage: rng.random() < 0.1 or wake(stage))
 
     with pytest.raises(AssertionError):
-        for number in range(5 * WALKS):
+        for number in range(10 * WALKS):
             Walk(Random(f"{seed} {number}"), 3, is_faulty=True).go()
 
 

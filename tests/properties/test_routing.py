@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kiqcluster.errors import UsageError
 from kiqcluster.sidekiq.routing import Rules, first_match, parse_rules
 from kiqcluster.sidekiq.selectors import Values, attributes_of
+from tests.chaos.scale import sized
 
 TAGS = ("a", "b", "c")
 JOBS: list[Values] = [  # one of each kind that these selectors can tell apart
@@ -44,7 +45,7 @@ def rules_of(texts: list[str]) -> Rules | None:
         return None
 
 
-@settings(max_examples=400)
+@settings(max_examples=sized(200, 4_000))
 @given(st.lists(selectors, min_size=1, max_size=3))
 def test_a_rule_is_refused_only_if_no_job_can_come_to_it(texts: list[str]) -> None:
     if rules_of(texts) is not None:

@@ -346,7 +346,7 @@ def walk_until(store: Store, seed: str, steps: int, without: str = "", more: Map
 def test_the_rules_strand_lose_and_double_nothing(store: Store, seed: str) -> None:
     print(f"KIQ_SEED={seed}")
 
-    walked = walk_until(store, seed, sized(20_000, 2_000_000))
+    walked = walk_until(store, seed, sized(12_000, 2_000_000))
 
     print(f"{walked} steps")
 
@@ -373,7 +373,7 @@ def test_without_one_rule_something_is_stranded_lost_or_doubled(store: Store, se
 def test_no_more_limited_jobs_run_than_may_and_none_stays_parked(store: Store, seed: str) -> None:
     print(f"KIQ_SEED={seed}")
 
-    walked = walk_until(store, seed, sized(5_000, 1_000_000), more=LIMITED)
+    walked = walk_until(store, seed, sized(3_000, 1_000_000), more=LIMITED)
 
     print(f"{walked} steps")
 

@@ -31,7 +31,8 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
     def run(source: str, *arguments: str, ini: str = "") -> pytest.RunResult:
         pytester.makeini(f"[pytest]\nfilterwarnings = error\n{ini}")
         pytester.makepyfile(HEAD + dedent(source))
-        return pytester.runpytest_subprocess("-p", "no:cacheprovider", "--strict-markers", *arguments, timeout=60)
+        without = [word for name in ("cacheprovider", "hypothesispytest", "timeout") for word in ("-p", f"no:{name}")]
+        return pytester.runpytest_subprocess(*without, "--strict-markers", *arguments, timeout=60)
 
     return run
 

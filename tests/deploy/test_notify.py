@@ -145,6 +145,8 @@ class TestD10:
 
         wait_until(lambda: manager.states() == ["READY", "RELOADING", "READY"], "the failed reload to be told")
         cluster.wait_for("reload_failed")
+        assert cluster.process.poll() is None
+        assert manager.states() == ["READY", "RELOADING", "READY"]
 
     def test_the_loop_gives_signs_of_life_in_time(self, start: RunCluster, slow: str, manager: Manager) -> None:
         start("default", app=slow, WATCHDOG_USEC="500000").wait_ready()

@@ -149,6 +149,7 @@ def test_a_rescheduled_entry_runs_in_ruby_when_it_is_due(kind, stage, fill):
     SETS[kind]().find_job(jid).reschedule(timedelta(seconds=0.2))
 
     stage.wait_ran([jid])
+    assert len(SETS[kind]()) == 0
 
 
 def test_a_retry_runs_in_ruby_at_once(stage, fragile):

@@ -70,6 +70,7 @@ def test_equal_jobs_run_side_by_side_in_ruby(stage, ruby_server, declare):
     wait_until(lambda: stage.store.call("LLEN", "began") == 2, "both to run in Ruby")
     stage.store.call("RPUSH", "release", "now", "now")
     stage.wait_ran(jids)
+    assert stage.store.call("LLEN", "began") == 2
 
 
 def test_a_job_that_failed_in_ruby_and_ends_in_python_releases_its_lock(stage, ruby, ruby_server, declare):

@@ -204,6 +204,7 @@ def test_a_rescheduled_job_runs_when_it_is_due_then(site, ruby):
     ruby("Sidekiq::ScheduledSet.new.find_job(jid).reschedule(Time.now.to_f + 0.2)", jid=jid)
 
     site.wait_ran([jid])
+    assert site.store.call("ZCARD", "schedule") == 0
 
 
 def test_ruby_adds_every_scheduled_job_to_its_queue(site, ruby):
@@ -224,6 +225,7 @@ def test_ruby_schedules_a_payload_of_its_own_for_us(site, ruby):
     ruby("Sidekiq::ScheduledSet.new.schedule(1.0, item)", item=item)
 
     site.wait_ran([jid])
+    assert site.store.call("ZCARD", "schedule") == 0
 
 
 def test_ruby_retries_all(site, ruby):
@@ -233,6 +235,7 @@ def test_ruby_retries_all(site, ruby):
     ruby("Sidekiq::RetrySet.new.retry_all")
 
     site.wait_ran(every)
+    assert site.store.call("ZCARD", "retry") == 0
 
 
 def test_ruby_kills_all_and_revives_all(site, ruby):

@@ -50,6 +50,7 @@ def test_a_deleted_queue_is_still_served(site, browser):
 
     jid = Echo.perform_async("after")
     wait_until(lambda: jid in site.ran(), "a job of the deleted queue to run")
+    assert site.store.call("SISMEMBER", "queues", "default") == 1
 
 
 @presses("POST /queues/:name/delete")

@@ -40,3 +40,4 @@ def test_jobs_that_block_for_a_moment_run_at_once(stage: Stage) -> None:
 
     stage.wait_noted(*(f"ended {number}" for number in range(1_200)))
     stage.wait_settled()
+    assert len(stage.notes()) == 2 * 1_200

@@ -345,6 +345,7 @@ def test_the_directory_flag_may_be_relative(stage: Stage, tmp_path: Path) -> Non
     stage.wait_noted("ran a")
     os.kill(cluster.pids()[0], signal.SIGKILL)
     cluster.wait_for("child_ready", count=2)
+    assert cluster.seen("child_backoff") == []
 
 
 def test_a_respawned_child_gets_the_release_of_the_start_and_a_roll_follows_the_logical_path(
@@ -374,6 +375,7 @@ def test_a_respawned_child_gets_the_release_of_the_start_and_a_roll_follows_the_
     cluster.wait_for("roll_done")
     stage.push("which")
     stage.wait_noted("2")
+    assert stage.notes() == ["1", "1", "2"]
 
 
 # pidfile and address

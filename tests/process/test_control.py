@@ -188,6 +188,7 @@ def test_what_the_supervisor_does_shows_in_redis_at_once(worker: LoneWorker) -> 
     worker.channel.send("cluster", state={**STATE, "slots": 3})
 
     wait_until(lambda: worker.cluster()["slots"] == 3, "the later state to show", seconds=5)
+    assert worker.cluster() == {**STATE, "slots": 3}
 
 
 def test_a_state_that_is_told_while_redis_is_away_shows_when_it_is_back(

@@ -229,6 +229,7 @@ def test_d07_the_job_of_a_killed_child_runs_on_its_sibling(stage: Stage, release
     stage.release()
 
     stage.wait_noted("ended a")
+    assert stage.notes() == ["began a", "began a", "ended a"]
     stage.wait_members(*set(pids.values()) - {killed})
 
 

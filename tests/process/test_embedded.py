@@ -221,6 +221,7 @@ def test_jobs_find_the_server_in_the_url_that_every_client_understands(run_embed
     jobs.push("ask")
 
     jobs.wait_noted("asked")
+    assert jobs.notes() == ["asked"]
 
 
 def test_a_roll_and_a_reload_find_the_configuration_as_it_was(run_embedded: RunEmbedded, folder: Path) -> None:

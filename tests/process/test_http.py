@@ -277,6 +277,7 @@ def test_metrics_of_the_application_are_shown_too(stage: Stage) -> None:
 
     for slot in (0, 1):
         wait_until(lambda slot=slot: cluster.metric(f'shop_stock{{slot="{slot}"}}') == 7, "the slot's own value")
+    assert cluster.metric('shop_sold_total{thing="a"}') == 2
 
 
 def test_readiness_says_why_not(stage: Stage, tmp_path: Path) -> None:

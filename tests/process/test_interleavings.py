@@ -60,6 +60,7 @@ def test_a_quiet_that_ends_while_a_new_worker_waits_for_redis_has_ended_for_it_t
 
     stage.push("record", "a")
     stage.wait_noted("ran a")
+    assert cluster.metric("kiqcluster_quiet") == 0
 
 
 def test_a_quiet_that_is_asked_for_during_a_roll_outlives_it(stage: Stage, control: Path) -> None:
@@ -158,6 +159,8 @@ def test_the_same_order_without_a_name_is_obeyed_each_time(stage: Stage) -> None
         (identity,) = wait_until(lambda: stage.members() if len(stage.members()) == 1 else None, "one process")
         stage.store.call("RPUSH", stage.store.keys.control(identity), '{"action":"roll","scope":"cluster"}')
         cluster.wait_for("roll_done", count=count)
+
+    assert len(cluster.seen("child_ready")) == 3
 
 
 def _folder(place: Path, groups: list[str]) -> Path:

@@ -33,7 +33,7 @@ def test_a_job_of_any_class_is_enqueued_and_its_jid_printed(kiqctl: Kiqctl, stag
 def test_it_runs(stage: Stage, kiqctl: Kiqctl) -> None:
     stage.run_cluster("default", "-c", "1").wait_ready()
 
-    kiqctl("enqueue", "record", "a")
+    assert kiqctl("enqueue", "record", "a").returncode == 0
 
     stage.wait_noted("ran a")
 

@@ -91,6 +91,7 @@ def test_restarts_on_purpose_do_not_count_and_others_do_by_redis_and_by_socket(
             lambda words=words: [row["RESTARTS"].partition(" (")[0] for row in table(kiqctl(*words).stdout)] == ["1"],
             "the one restart that nobody wanted",
         )
+    assert (cluster.restarts("rolling"), cluster.restarts("killed")) == (1, 1)
 
 
 # the latest roll

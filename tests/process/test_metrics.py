@@ -283,6 +283,7 @@ def test_units_that_are_given_back_are_counted(stage: Stage) -> None:
     stage.wait_settled()
 
     wait_until(lambda: cluster.metric("kiqcluster_recovered_units_total") == 1, "the unit to be counted")
+    assert stage.notes() == ["began a", "began a", "ended a"]
 
 
 # scale

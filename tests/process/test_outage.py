@@ -123,6 +123,7 @@ def test_a_redis_that_lost_everything_is_joined_again(stage: Stage) -> None:
 
     stage.wait_noted("ran a")
     stage.wait_members(pid)
+    assert cluster.pids() == {0: pid}
 
 
 @pytest.mark.own_redis

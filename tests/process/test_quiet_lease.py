@@ -106,6 +106,7 @@ def test_no_signal_ends_a_quiet_that_kiqctl_began(stage: Stage, number: signal.S
 
     wait_quiet(stage, "kiqctl@x")
     wait_queued(stage, "a")
+    assert stage.notes() == []
     ask(stage, "resume")
     stage.wait_noted("ran a")
     wait_quiet(stage, "")
@@ -118,6 +119,7 @@ def test_kiqctl_ends_a_quiet_that_a_signal_began(stage: Stage) -> None:
     cluster.wait_for("worker_quiet", count=2)
     stage.push("record", "a")
     stage.push("record", "b", queue="other")
+    assert stage.notes() == []
 
     ask(stage, "resume")
 
@@ -193,6 +195,8 @@ def test_cont_resumes_a_process_that_a_button_has_quieted(stage: Stage) -> None:
     by_button(stage, pid, "TSTP")
     cluster.wait_for("worker_quiet")
     stage.push("record", "a")
+    wait_queued(stage, "a")
+    assert stage.notes() == []
 
     cluster.signal(signal.SIGCONT)
 

@@ -155,6 +155,7 @@ def test_a_quiet_stays_and_holds_for_added_slots_too(configured: Configured, sta
     cluster.wait_for("worker_quiet", count=2)
     cluster.wait_ready(2)
     wait_until(lambda: stage.queued_args() == ["a"] and stage.queued_args("other") == ["b"], "the jobs to stay")
+    assert stage.notes() == []
     cluster.signal(signal.SIGCONT)
     stage.wait_noted("ran a", "ran b")
 

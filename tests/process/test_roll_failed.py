@@ -196,6 +196,7 @@ def test_a_successor_that_is_killed_ends_the_roll_and_the_old_process_stays(stag
     stage.push("release")
     stage.wait_noted("release 1")
     stage.wait_members(*pids.values())
+    assert cluster.pids() == pids
 
 
 def test_a_successor_that_never_becomes_ready_is_given_up_after_the_boot_timeout(
@@ -211,6 +212,7 @@ def test_a_successor_that_never_becomes_ready_is_given_up_after_the_boot_timeout
     stage.push("release")
     stage.wait_noted("release 1")
     stage.wait_members(*pids.values())
+    assert cluster.pids() == pids
     wait_until(lambda: sorted(children(cluster.pid)) == sorted(pids.values()), "the hanging one to be gone")
 
 

@@ -268,3 +268,5 @@ def test_a_child_killed_after_it_was_quieted_by_hand_is_replaced_by_one_that_ser
     os.kill(pid, signal.SIGKILL)
 
     stage.wait_noted("ran a")
+    replacement = cluster.wait_for("child_ready", count=2)["child"]
+    assert cluster.seen("worker_quiet", pid=replacement) == []

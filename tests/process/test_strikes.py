@@ -87,6 +87,7 @@ def test_a_running_cluster_heeds_a_strike_with_its_next_beat(stage: Stage, kiqct
         return len(DroppedSet(store=stage.store)) > 0
 
     wait_until(is_heeded, "a job to be dropped")
+    assert {entry.args[0] for entry in DroppedSet(store=stage.store)} == {"after"}
 
 
 class TestApi:

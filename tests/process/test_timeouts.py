@@ -47,6 +47,7 @@ def test_a_worker_whose_last_job_is_overdue_leaves_without_waiting_for_it(stage:
 
     wait_until(lambda: stage.store.call("ZCARD", "retry") == 1, "the job to wait for its retry")
     cluster.wait_for("child_ready", count=2)
+    assert stage.notes() == ["began a"]
 
 
 def test_a_job_that_holds_the_interpreter_ends_with_its_process_and_alone_to_blame(stage: Stage) -> None:

@@ -29,6 +29,7 @@ def test_a_changed_file_renews_the_workers(stage: Stage, releases: Releases) -> 
     stage.push("release")
 
     stage.wait_noted("release edited")
+    assert stage.notes() == ["release 1", "release edited"]
     wait_exited(first)
     (releases.current / "new_module.py").write_text("")
     cluster.wait_for("roll_done", count=2)

@@ -129,6 +129,7 @@ def test_a_paused_queue_among_many_is_served_again(bench: Bench, store: Store) -
     bench.fetch.sweep()
 
     wait_until(lambda: taken == [b"a"], "the job")
+    assert "q2000" not in bench.coordinator.excluded.resting
 
 
 def test_leaving_empties_all_wake_lists_a_hundred_queues_at_a_time(

@@ -28,7 +28,7 @@ from kiqcluster.errors import Interrupted, OverLimit, StoreError, UsageError
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import VIA, JobContext, current_job, current_setup
 from kiqcluster.sidekiq.outcome import Effect
-from kiqcluster.sidekiq.payload import DEFERRED_BY_RATE_LIMIT, new_jid
+from kiqcluster.sidekiq.payload import DEFERRED_BY_RATE_LIMIT, PROMISED_BY, Payload, new_jid
 from kiqcluster.store.limit_places import FULL, LOST, leave_place, take_place
 from kiqcluster.store.scripts import RATE, Call, Word, run_script
 
@@ -38,6 +38,7 @@ __all__ = [
     "RateLimit",
     "concurrent",
     "fixed_window",
+    "has_promised",
     "leaky_bucket",
     "places_of",
     "sliding_window",
@@ -78,7 +79,7 @@ class RateLimit:
             return
         store = VIA.get() or setup.current_store()
         running = current_job()
-        was_promised = running is not None and running.payload.get("deferred_by") == DEFERRED_BY_RATE_LIMIT
+        was_promised = running is not None and has_promised(self.name, running.payload)
         arguments: list[Word] = [self.kind, self.largest, repr(self.seconds), int(was_promised), new_jid()]
         seconds = float(run_script(store, Call(RATE, [store.keys.rate(self.name)], arguments)))
         if seconds:
@@ -196,6 +197,18 @@ class HeldPlaces:
             if depth <= 0:
                 del self.depths[name]
                 leave_place(*running.held, name)
+
+
+def has_promised(name: str, payload: Payload) -> bool:
+    """Return whether the limit of a name has promised this job a time: that of another name says nothing about it.
+
+    All limits that have put the job off count, since its last run that was not put off.  Else two busy limits in one
+    job would each put it off at the time that the other one had promised.
+    """
+    if payload.get("deferred_by") != DEFERRED_BY_RATE_LIMIT:
+        return False
+    names = payload.get(PROMISED_BY)
+    return names is None or (isinstance(names, list) and name in names)  # None: put off by an earlier release
 
 
 def places_of(running: JobContext) -> HeldPlaces:

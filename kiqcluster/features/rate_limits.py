@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kiqcluster.application.registry import Definition
-from kiqcluster.limits import ConcurrentLimit, RateLimit, places_of
+from kiqcluster.limits import ConcurrentLimit, RateLimit, has_promised, places_of
 from kiqcluster.process.runtime import JobEnd, Run, current_job
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.payload import DEFERRED_BY_RATE_LIMIT
@@ -34,12 +34,11 @@ class RateLimits:
 
     def on_begin(self, run: Run) -> Iterable[Effect]:
         limit: RateLimit = run.job.local["rate_limit"]
-        was_promised = run.payload.get("deferred_by") == DEFERRED_BY_RATE_LIMIT
         name = limit.name or run.job.name
         running = current_job()
         if isinstance(limit, ConcurrentLimit) and running is not None:
             places_of(running).keep(name)  # a block of the same name within the job uses this place
-        return [limit.row(run.keys.rate(name), was_promised)]
+        return [limit.row(run.keys.rate(name), has_promised(name, run.payload))]
 
     def on_end(self, _end: JobEnd) -> Iterable[Effect]:
         return ()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import mmap
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from struct import Struct
 
@@ -104,10 +104,12 @@ class RunningJobs:
             RunningJob(token, *detail, self._since(processor, token, now)) for processor, token, detail in self._units()
         ]
 
-    def clear(self) -> None:
-        """Clear the records of all processors."""
+    def clear(self, keep: Collection[str] = ()) -> None:
+        """Clear the records of all processors, but those of these tokens."""
+        kept = {processor for processor, token, _ in self._units() if token in keep}
         for processor in range(self._processors):
-            self.finish(processor)
+            if processor not in kept:
+                self.finish(processor)
 
     def close(self) -> None:
         self._memory.close()

@@ -40,6 +40,7 @@ __all__ = [
     "MAX_EPOCH_SECONDS",
     "MAX_NESTING",
     "META",
+    "PROMISED_BY",
     "SCHEDULED_AT",
     "VERSION",
     "WRAPPERS",
@@ -77,6 +78,7 @@ WRAPPERS = ("ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper", "Sidekiq::Ac
 VERSION = "version"  # key of the version of the arguments (GitLab)
 ENCRYPT = "encrypt"  # key of jobs whose last argument is a secret (Sidekiq Enterprise)
 IDEMPOTENCY_KEY = "idempotency_key"  # names the lock of a deduplicated job (GitLab's)
+PROMISED_BY = "kiq_rate"  # key of the names of the rate limits that have promised a job a time
 CORRELATION_ID, META = "correlation_id", "meta."  # keys of the context (GitLab's): of a request; before other facts
 SCHEDULED_AT = "scheduled_at"  # key of the due time of a scheduled job, for the log (GitLab's)
 LOCALE, CATTR = "locale", "cattr"  # keys of Sidekiq's middleware for I18n and CurrentAttributes; also cattr_1, …

@@ -110,6 +110,7 @@ class Launcher:
             self._on_member,
             lambda: self._wakeups.wake(),
             concurrency,
+            [definition.local.get("max_retries_after_interruption") for definition in registry],
         )
         waits = self._fetch.hand_lists
         self._wakeups = Wakeups(runtime.store, runtime.clock, (waits.wait_seconds, waits.grace_seconds))
@@ -291,11 +292,14 @@ class Launcher:
         except StoreError as error:
             self._runtime.trouble("stop", error)  # the heartbeat expires by itself
         if is_requested:  # if Redis is away now, or this process is killed as it leaves, that is no job's doing
-            self._shared_jobs.clear()
+            # But the supervisor must remember which jobs were overdue: a hook of theirs may hang in the next step.
+            self._shared_jobs.clear(keep=timed_out)
         # Nearly last: from here on others may run the jobs that still run here.
         has_left = self._leave(is_requested=is_requested, timed_out=timed_out)
         if has_left and not self._heartbeat.is_alive:  # else Redis is away, or the heartbeat is at it
             self._execution_metrics.finish(self._runtime.store.connection(timeout=LAST_STEP_SECONDS))
+        if has_left and is_requested:
+            self._shared_jobs.clear()
         self.end_job_log()
         self._runtime.run_hooks("exit")
         return has_left

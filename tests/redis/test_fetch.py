@@ -21,6 +21,7 @@ from kiqcluster.store.engine.units import Exchange, Member, Refusals, Reserved, 
 from kiqcluster.store.entry_moves import DeadSetLimits
 from kiqcluster.worker.fetch.batch import BatchState
 from kiqcluster.worker.fetch.fetch import ReliableFetch
+from kiqcluster.worker.fetch.in_flight import SUSPECT_DELAY_SECONDS
 from kiqcluster.worker.fetch.prefetch import Prefetch
 from kiqcluster.worker.fetch.queue_order import QueueOrder
 from kiqcluster.worker.identity import ProcessFingerprint, new_member
@@ -30,7 +31,15 @@ from tests.kit import TIMEOUT_SECONDS, RedisServer, wait_until
 class Bench:
     """A fetch with its engine, and what it reports."""
 
-    def __init__(self, store: Store, setup: Setup, group: str = "default", *, strict: bool = False) -> None:
+    def __init__(
+        self,
+        store: Store,
+        setup: Setup,
+        group: str = "default",
+        *,
+        strict: bool = False,
+        death_limits: Sequence[int | None] = (),
+    ) -> None:
         self.store = store
         self.engine = Engine(store, DeadSetLimits(100, 1_000.0))
         self.events: list[str] = []
@@ -42,7 +51,13 @@ class Bench:
         order = QueueOrder(parse_group(group, strict=strict), (), runtime.rng)
         birth = ProcessFingerprint.of_this_process()
         self.fetch = ReliableFetch(
-            runtime, self.engine, order, lambda: new_member(birth), self.members.append, self._poke
+            runtime,
+            self.engine,
+            order,
+            lambda: new_member(birth),
+            self.members.append,
+            self._poke,
+            death_limits=death_limits,
         )
         self.shared, self.coordinator = self.fetch._shared, self.fetch._coordinator
         self.engine.join(self.fetch.member)
@@ -673,6 +688,14 @@ class TestSuspects:
         assert bench.next(Settlement(self.first, Done())).payload == b"second"
 
         assert bench.fetch._call == calls + 1
+
+    def test_the_class_with_the_lowest_limit_says_how_far_apart_they_start(self, store: Store, setup: Setup) -> None:
+        """One death is the last chance of a class that may have two."""
+        fetches = [Bench(store, setup, death_limits=limits).fetch for limits in ((None, 2), (None, 5))]
+        for fetch in fetches:
+            fetch._in_flight.add([Unit("default", b"", "token", "me", deaths=1)], at=0.0)
+
+        assert [fetch._in_flight.most_deaths([], SUSPECT_DELAY_SECONDS) for fetch in fetches] == [0, 1]
 
     def test_one_that_must_wait_arms_no_wakeups(self, bench: Bench) -> None:
         """Its queue is not empty: a wakeup there would come at once, for a reserve that may not take it, for ever."""

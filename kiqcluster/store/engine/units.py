@@ -91,12 +91,14 @@ class BeginVerdict:
 
     action: go; lost, when others have recovered it; or drop, park or defer.  seconds: of a defer.
     row: the first row that was not true.  reason: who says so, for the payload of a deferred job.
+    limit: name of the rate limit that has promised the job a time.
     """
 
     action: str
     seconds: float = 0.0
     row: Effect | None = None
     reason: str = ""
+    limit: str = ""
 
 
 GO = BeginVerdict("go")

@@ -210,6 +210,13 @@ class Child:
         """Return the tokens of the jobs that are to blame for its death; with TIMED_OUT, of those that have failed."""
         tokens = [each.token for each in running]
         was_ended = self.ending.kill_reason in (JOB_TIMEOUT, "overdue")
+        has_gone = (
+            bool(self.ending.stop_reason == JOB_TIMEOUT and self.ending.timed_out) and not self.ending.kill_reason
+        )
+        if has_gone and set(tokens) <= set(
+            self.ending.timed_out
+        ):  # it went by itself, and Redis has not taken its units
+            was_ended = True
         timed_out = [token + TIMED_OUT for token in tokens if was_ended and token in self.ending.timed_out]
         if self.ending.kill_reason == JOB_TIMEOUT:  # the overdue job may have ended meanwhile; the others did no harm
             return tuple(timed_out)

@@ -33,6 +33,7 @@ from kiqcluster.worker.fetch.hand_lists import HandList, HandLists
 from kiqcluster.worker.fetch.in_flight import (
     STALE_UNIT_SECONDS,
     InFlight,
+    lowest_limit,
 )
 from kiqcluster.worker.fetch.last_settle import LastSettle
 from kiqcluster.worker.fetch.locked_coordinator import LockedCoordinator
@@ -63,12 +64,14 @@ class ReliableFetch:
         on_member: Callable[[Member], None],
         wake_manager: Callable[[], None],
         processors: int = 1,
+        death_limits: Iterable[int | None] = (),
     ) -> None:
+        """death_limits: of job classes, `max_retries_after_interruption`."""
         self._runtime = runtime
         self._engine = engine
         self._order = order
         self._connection = engine.store.connection(trust=TRUSTED_SECONDS)
-        self._in_flight = InFlight(runtime.config.max_retries_after_interruption)
+        self._in_flight = InFlight(lowest_limit((runtime.config.max_retries_after_interruption, *death_limits)))
         self._shared = LockedCoordinator(order, self._in_flight, runtime.clock, wake_manager, processors)
         self._coordinator = self._shared.coordinator
         self._membership = Membership(engine, new_member, on_member, self._shared.ended)

@@ -29,6 +29,7 @@ __all__ = [
     "SUSPECT_DELAY_SECONDS",
     "InFlight",
     "count_fitting",
+    "lowest_limit",
     "payload_bytes",
 ]
 
@@ -41,6 +42,14 @@ SUSPECT_DELAY_SECONDS = 0.9  # between the starts of two suspects: a job that ki
 # the time between two sweeps, which find the next suspect
 LAST_CHANCE_DELAY_SECONDS = 10.0  # the same, before a suspect whose next death is its last.  Not for ever: a job may
 # run for hours, or hang
+
+
+def lowest_limit(limits: Iterable[int | None]) -> int:
+    """Return the fewest deaths at which a job of any class is buried, NO_LIMIT if none is.  None: a class without it.
+
+    A reserve does not know the class of a suspect, so all suspects are kept as far apart as the most delicate class.
+    """
+    return min((limit for limit in limits if limit is not None and limit != NO_LIMIT), default=NO_LIMIT)
 
 
 def payload_bytes(settlement: Settlement) -> int:
@@ -68,7 +77,7 @@ class InFlight:
     """
 
     def __init__(self, limit: int = 3) -> None:
-        """limit: deaths at which a job is buried (max_retries_after_interruption), NO_LIMIT for never."""
+        """limit: fewest deaths at which a job is buried (`lowest_limit`), NO_LIMIT for never."""
         # Of a suspect that can bear one more without being buried.
         self._max_safe_deaths = (ANY_DEATHS if limit == NO_LIMIT else limit) - 2
         self.finished: deque[Settlement] = deque()

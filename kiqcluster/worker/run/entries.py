@@ -11,13 +11,14 @@ from typing import Any
 from kiqcluster.errors import MalformedPayload
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.compression import COMPRESSED, decompressed, is_compressed
-from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, Payload, presentable, read, unwrap
+from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, PROMISED_BY, Payload, presentable, read, unwrap
 from kiqcluster.store.engine.units import BeginVerdict, Unit
 
 __all__ = ["DEFERRAL_KEYS", "TRANSIENT_KEYS", "deferral", "entry_for_ruby", "patched", "read_job", "refusal"]
 
 TRANSIENT_KEYS = ("at", "enqueued_at")  # that entries of the schedule set do not have
-DEFERRAL_KEYS = ("deferred", "deferred_by")  # that a job which has begun does not have any more
+MAX_PROMISES = 9  # of earlier limits that a payload names
+DEFERRAL_KEYS = ("deferred", "deferred_by", PROMISED_BY)  # that a job which has begun does not have any more
 
 
 def read_job(unit: Unit) -> Payload:
@@ -52,7 +53,12 @@ def refusal(payload: Payload, verdict: BeginVerdict) -> dict[str, Any]:
     """Return the keys that a job gets which may not begin."""
     if verdict.action == "drop":
         return {"dropped": True, "dropped_by": verdict.reason}
-    return deferral(payload, verdict.reason)
+    changes = deferral(payload, verdict.reason)
+    if verdict.limit:
+        before = payload.get(PROMISED_BY)
+        names = [name for name in before if name != verdict.limit] if type(before) is list else []
+        changes[PROMISED_BY] = [*names[-MAX_PROMISES:], verdict.limit]
+    return changes
 
 
 def deferral(payload: Payload, reason: str) -> dict[str, Any]:

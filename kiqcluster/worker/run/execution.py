@@ -130,11 +130,11 @@ class Execution:
 
         Called by the main thread; the run itself goes on, and its result is ignored.
         """
-        return self._rows.with_effects(run, self._interrupted(run))
+        return self._rows.with_effects(run, copy_context().run(self._interrupted, run))
 
     def put_back(self, run: JobRun) -> Outcome:
         """Return the same where another job is the reason why the process must go: this does not count."""
-        self._identify(run, opened(read(run.unit.payload)))
+        copy_context().run(self._identify, run, opened(read(run.unit.payload)))
         self._count_interrupted(run)
         entry = run.unit.payload
         return self._rows.with_effects(
@@ -146,17 +146,19 @@ class Execution:
 
         Called by the main thread of a process that must go, or for a unit of a process that was killed.
         """
-        unit = run.unit
+        return self._rows.with_effects(run, copy_context().run(self._timed_out, run))
+
+    def _timed_out(self, run: JobRun) -> Outcome:
         try:
-            payload = read_job(unit)
+            payload = read_job(run.unit)
         except MalformedPayload as error:
-            return self._bury_unreadable(unit, error)
+            return self._bury_unreadable(run.unit, error)
         name, definition = self._identify(run, payload)
         reason = timeouts.hard_timeout(name, definition)
         outcome = self._failed(run, definition, reason)
         run.seconds = max(0.0, self._clock.now() - run.since)
         self._report.conclude_timed_out(run, payload, outcome, reason)
-        return self._rows.with_effects(run, outcome)
+        return outcome
 
     def _execute(self, run: JobRun) -> Outcome:
         unit = run.unit
@@ -284,7 +286,10 @@ class Execution:
                 return self._undecrypted(run.unit, payload, error)
             if isinstance(error, OverLimit):
                 return self._deferred(
-                    run, payload, definition, BeginVerdict("defer", error.seconds, reason=DEFERRED_BY_RATE_LIMIT)
+                    run,
+                    payload,
+                    definition,
+                    BeginVerdict("defer", error.seconds, reason=DEFERRED_BY_RATE_LIMIT, limit=str(error.name)),
                 )
             return self._failed(run, definition, error)
 
@@ -414,7 +419,10 @@ class Execution:
         return decide(Facts(ending=Ending.FORCED_STOP, now=now, entry=entry))
 
     def _identify(self, run: JobRun, payload: Payload) -> tuple[str, Definition | None]:
-        """Return name and definition of a unit that may not have begun; its features see its end."""
+        """Return name and definition of a unit that may not have begun; its features see its end.
+
+        It becomes the current job of this context, so that lines of the log name it.
+        """
         run.unit.holds = True  # its thread may take a place at this moment (limits)
         name, definition = self._registry.find(payload)
         if run.context is None:
@@ -423,6 +431,7 @@ class Execution:
                 payload, unit.queue, name, stopping, unit.identity, self._is_fenced, (unit, self._store)
             )
             run.features = self._stacks.server_of(definition, payload)
+        CURRENT_JOB.set(run.context)
         return name, definition
 
     def _count_interrupted(self, run: JobRun) -> None:

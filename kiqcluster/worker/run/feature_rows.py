@@ -17,6 +17,7 @@ from kiqcluster.ipc.forks import exit_forked_children
 from kiqcluster.process.runtime import JobEnd, Run
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Effect, Outcome
+from kiqcluster.sidekiq.payload import DEFERRED_BY_RATE_LIMIT
 from kiqcluster.store import is_outage
 from kiqcluster.store.engine.units import GO, BeginVerdict, Unit
 from kiqcluster.worker.run.decision import DEFERRAL_SECONDS
@@ -62,7 +63,8 @@ class FeatureRows:
             return BeginVerdict("defer", DEFERRAL_SECONDS)  # the next try would be refused as well: not at once
         if verdict.row is not None:
             place = next(index for index, row in enumerate(rows) if row is verdict.row)
-            return replace(verdict, reason=names[place])
+            limit = verdict.row.key.removeprefix(self._keys.rate("")) if names[place] == DEFERRED_BY_RATE_LIMIT else ""
+            return replace(verdict, reason=names[place], limit=limit)
         return verdict
 
     def with_effects(self, run: JobRun, outcome: Outcome) -> Outcome:

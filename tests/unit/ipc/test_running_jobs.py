@@ -71,6 +71,15 @@ def test_clearing_forgets_all(shared: RunningJobs) -> None:
     assert shared.tokens() == []
 
 
+def test_clearing_may_keep_some(shared: RunningJobs) -> None:
+    for processor, token in enumerate(("a", "b", "c")):
+        shared.start(processor, token)
+        shared.limit(processor, token, 5.0)
+    shared.clear(keep=("b", "x"))
+
+    assert (shared.tokens(), shared.limits()) == (["b"], {"b": 5.0})
+
+
 def test_a_board_for_nobody_is_empty() -> None:
     shared = RunningJobs(0)
 

@@ -138,3 +138,11 @@ def test_a_death_that_has_another_reason_makes_all_suspects(table: Table) -> Non
     table.child.ending.timed_out = ("a",)
 
     assert set(table.child.suspects(table.child.running_jobs.jobs())) == {"a", "b"}
+
+
+def test_a_worker_that_left_for_it_but_could_not_say_so_to_redis_leaves_a_failed_job(table: Table) -> None:
+    """It has put nothing back; the records of its other jobs are cleared, since they did no harm."""
+    table.begin("a", 1.0)
+    table.child.ending.timed_out, table.child.ending.stop_reason = ("a",), "job_timeout"
+
+    assert table.child.suspects(table.child.running_jobs.jobs()) == (f"a{TIMED_OUT}",)

@@ -18,6 +18,7 @@ from kiqcluster.worker.fetch.in_flight import (
     STALE_UNIT_SECONDS,
     SUSPECT_DELAY_SECONDS,
     InFlight,
+    lowest_limit,
 )
 
 
@@ -143,6 +144,16 @@ def test_the_next_suspect_starts_when_the_one_before_has_ended_or_has_run_for_a_
     assert in_flight.most_deaths([Settlement(suspect, Done())], now=100.0) == ANY_DEATHS
     in_flight.remove([Settlement(suspect, Done())])
     assert in_flight.most_deaths([], now=100.0) == ANY_DEATHS
+
+
+@pytest.mark.parametrize(
+    ("limits", "lowest"), [([3, None, 2], 2), ([-1, None], -1), ([-1, 5], 5), ([3, -1], 3), ([3, 0], 0)]
+)
+def test_the_class_that_bears_the_fewest_deaths_says_how_far_apart_suspects_start(
+    limits: list[int | None], lowest: int
+) -> None:
+    """Its job has its last chance before those of other classes have."""
+    assert lowest_limit(limits) == lowest
 
 
 def test_a_suspect_that_still_runs_is_not_forgotten_when_a_later_one_has_ended(in_flight: InFlight) -> None:

@@ -51,6 +51,33 @@ class TestRetries:
         assert decode(failed.payload).keys().isdisjoint({"deferred", "deferred_by"})
         assert decode(failed.payload)["deferred_count"] == 3
 
+    @pytest.mark.parametrize(
+        ("keys", "expected"),
+        [({}, 1), ({"kiq_rate": ["crm"]}, 0), ({"kiq_rate": ["crm", "sync"]}, 1), ({"kiq_rate": "sync"}, 0)],
+    )
+    def test_a_promise_counts_for_the_limit_that_gave_it(
+        self, worker: Worker, keys: dict[str, Any], expected: int
+    ) -> None:
+        job(name="sync", rate_limit=limits.sliding_window(1, 60))(lambda: None)
+        worker.play(RateLimits())
+
+        worker.run("sync", **BY_LIMIT, **keys)
+
+        assert [rows[0].arguments[-1] for rows in worker.asked] == [expected]
+        assert limits.has_promised("crm", {**BY_LIMIT, **keys}) == (not keys or "crm" in keys["kiq_rate"])
+
+    def test_all_limits_that_have_put_a_job_off_are_remembered_until_it_has_begun(self, worker: Worker) -> None:
+        job(name="sync")(is_over)
+
+        outcome = worker.run("sync", **BY_LIMIT, kiq_rate=["sync"])
+
+        assert isinstance(outcome, Deferred)
+        assert decode(outcome.payload)["kiq_rate"] == ["sync", "crm"]
+        job(name="broken")(fail)
+        failed = worker.run("broken", **BY_LIMIT, kiq_rate=["sync"])
+        assert isinstance(failed, Retry)
+        assert "kiq_rate" not in decode(failed.payload)
+
     @pytest.mark.parametrize("retry", [0, True])
     def test_hooks_and_the_dead_set_see_it_so_too(self, worker: Worker, retry: Any) -> None:
         told: list[Any] = []

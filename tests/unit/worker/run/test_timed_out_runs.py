@@ -112,6 +112,22 @@ class TestHard:
         assert type(worker.execution.time_out(a_run(**keys))) is kind
         assert [type(error).__name__ for _, error in worker.mourned] == ["JobTimedOut"]
 
+    def test_its_line_its_handlers_and_hooks_know_which_job_it_is(self, worker: Worker) -> None:
+        job(name="slow", timeout_hard=60, retry_in=lambda *_: notice("hook"))(lambda: None)
+        seen: list[tuple[str, str, str]] = []
+
+        def notice(what: str) -> None:
+            running = current_job()
+            seen.append((what, "", "") if running is None else (what, running.name, running.jid))
+
+        worker._parts[0].events.listen(lambda event, _: notice(event))
+        worker.setup.error_handler(lambda *_: notice("handler"))
+
+        worker.execution.time_out(a_run())
+
+        assert seen == [(each, "slow", "a" * 24) for each in ("hook", "handler", "job_failed")]
+        assert current_job() is None
+
     def test_features_see_its_end(self, worker: Worker) -> None:
         job(name="slow", timeout_hard=60)(lambda: None)
         seen: list[Outcome] = []

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any, NamedTuple, Protocol, TypeVar, Unpack
 
@@ -19,6 +20,7 @@ from kiqcluster.errors import ApplicationError, JobTimedOut, StoreError, Unroute
 from kiqcluster.ipc.exits import exit_process
 from kiqcluster.ipc.forks import exit_forked_children
 from kiqcluster.process import config_sources
+from kiqcluster.process.beat_guard import BeatGuard
 from kiqcluster.process.clock import Clock, SystemClock
 from kiqcluster.process.config import CodeSettings, Config
 from kiqcluster.process.events import Events, Hooks
@@ -297,6 +299,7 @@ class Setup:
 
     delivery: receives pushes in place of Redis, for tests; None means Redis.
     routes: of job classes, by definition; kept by client/router.  shards: by name, as far as they were used.
+    beat_guard: of a worker: where handlers run that a thread on which a beat depends would call.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
@@ -310,6 +313,7 @@ class Setup:
     delivery: Delivery | None = None
     routes: dict[Any, Any] = field(default_factory=dict, repr=False)
     shards: dict[str, Store] = field(default_factory=dict, repr=False)
+    beat_guard: BeatGuard | None = field(default=None, repr=False)
     _loaded: Config | None = None
 
     def configure(self, **settings: Unpack[CodeSettings]) -> None:
@@ -386,9 +390,14 @@ class Setup:
 
     def notify_error_handlers(self, error: Exception, context: dict[str, Any]) -> None:
         """Log an error and call the error handlers; a handler that fails is logged, and the next one is called."""
-        where = context.get("context", "")
-        if where not in CONTEXTS_WITH_EVENTS:
-            LOGGER.warning("%s: %s: %s", where, type(error).__name__, error, exc_info=error)
+        where, guard = context.get("context", ""), self.beat_guard
+        log = partial(_log_error, where, error)
+        if where not in CONTEXTS_WITH_EVENTS and not (guard is not None and guard.hand_over_line(log)):
+            log()
+        if guard is None or not guard.hand_over(partial(self._call_error_handlers, error, context)):
+            self._call_error_handlers(error, context)
+
+    def _call_error_handlers(self, error: Exception, context: dict[str, Any]) -> None:
         for handler in self.error_handlers:
             try:
                 with exit_forked_children():
@@ -406,6 +415,10 @@ class Setup:
                 self.notify_error_handlers(failure, {"context": "death handler", "job": payload})
             except SystemExit as failure:
                 self.notify_error_handlers(RuntimeError(repr(failure)), {"context": "death handler", "job": payload})
+
+
+def _log_error(where: str, error: Exception) -> None:
+    LOGGER.warning("%s: %s: %s", where, type(error).__name__, error, exc_info=error)
 
 
 SETUP = InForce(Setup())
@@ -437,6 +450,19 @@ class Runtime:
         """Report an error of a service, except an outage of Redis, which the fetch reports once."""
         if not (isinstance(error, StoreError) and is_outage(error)):
             self.setup.notify_error_handlers(error, {"context": service})
+
+    def begin_to_beat(self) -> None:
+        """Have the calling thread call no handler of the application itself from now on: a beat depends on it."""
+        if self.setup.beat_guard is not None:
+            self.setup.beat_guard.enter()
+
+    def run_beat_hooks(self, event: str) -> None:
+        """Run the handlers of `beat` or `heartbeat`; elsewhere, if this thread beats, and not twice at a time."""
+        guard = self.setup.beat_guard
+        if not self.setup.hooks.of(event):
+            return
+        if guard is None or not guard.hand_over(partial(self.run_hooks, event), event):
+            self.run_hooks(event)
 
     def run_hooks(self, event: str) -> None:
         """Run the application's handlers of a lifecycle event; failures are reported, and raised for startup."""

@@ -31,6 +31,7 @@ from kiqcluster.errors import ExitCode, KiqError
 from kiqcluster.ipc import forks
 from kiqcluster.ipc.frames import Channel, Frame
 from kiqcluster.ipc.running_jobs import RunningJobs
+from kiqcluster.process.beat_guard import BeatGuard
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.config import STOP_GRACE_SECONDS, Config, Origins
 from kiqcluster.process.config_sources import with_configured
@@ -159,6 +160,7 @@ class Child:
         runtime.run_hooks("fork")
         self._start_up(runtime)
         gc.freeze()  # the objects of the boot live as long as the process; collections need not look at it
+        runtime.begin_to_beat()
         redis_wait.retry(lambda: self.launcher.join(spec.orphans))
         self._run_once(0.0)  # a quiet or a stop that came during the boot holds from the first reserve on
         if self._stop_at is not None:
@@ -198,6 +200,7 @@ class Child:
         config = setup.config = with_configured(spec.config, spec.origins, setup.settings)
         ruby_json.write_floats_as(config.ruby_json)
         setup.store, setup.shards = Store(config.known_redis()), {}
+        setup.beat_guard = BeatGuard(lambda name, error: setup.notify_error_handlers(error, {"context": name}))
         levels = (definition.options.get("log_level") for definition in current_registry())
         log.adopt_root(level for level in levels if level is not None)
         return Runtime(config, setup.shard(spec.group.shard), setup, self._events, self._clock, rng, spec.slot)
@@ -423,11 +426,14 @@ class Child:
 
     def end(self, code: int) -> None:
         """Write the last lines of the log, and run exit handlers; the process ends without waiting for any thread."""
-        if self._launcher is not None:
-            self._launcher.end_job_log()
         left = EXIT_HANDLERS_SECONDS
         if self._stop_at is not None:  # the supervisor kills at the end of the grace
             left = min(left, self._stop_at + STOP_GRACE_SECONDS - TICK_SECONDS - self._clock.monotonic())
+        if (guard := current_setup().beat_guard) is not None:
+            guard.leave()
+            guard.finish(max(0.0, left / 2))
+        if self._launcher is not None:
+            self._launcher.end_job_log()
         run_exit_handlers(
             max(0.0, left), code, lambda seconds: self._events.emit("exit_handlers_overdue", seconds=seconds)
         )

@@ -98,6 +98,7 @@ class Heartbeat(Service):
         self._signal_pipe = SignalPipe()
 
     def run(self) -> None:
+        self._runtime.begin_to_beat()
         while not self.stopping.is_set():
             beat_at = self._runtime.clock.monotonic() + BEAT_SECONDS
             try:
@@ -156,9 +157,9 @@ class Heartbeat(Service):
             self._checks.check_processes()
         self._store.close_idle(IDLE_CONNECTION_SECONDS)
         self._callbacks.on_beat()
-        self._runtime.run_hooks("beat")
+        self._runtime.run_beat_hooks("beat")
         if is_new:
-            self._runtime.run_hooks("heartbeat")
+            self._runtime.run_beat_hooks("heartbeat")
 
     def wake(self) -> None:
         self._signal_pipe.wake()

@@ -367,7 +367,9 @@ class Launcher:
             self._fencing,
             self._fetch.mark_uncertain,
             self._callbacks.on_recovered,
-            TimedOutUnits(self._runtime, self._engine, lambda: self._make_execution(lambda *_: None)).settle,
+            TimedOutUnits(
+                self._runtime, self._engine, lambda: self._make_execution(lambda *_: None), self._on_service_crash
+            ).settle_soon,
             self._on_service_crash,
         )
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from kiqcluster import Client, job
 from kiqcluster.application.registry import Registry
 from kiqcluster.errors import ReplyLost, StoreError
+from kiqcluster.ipc.running_jobs import TIMED_OUT
 from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.metrics import JobMetrics
@@ -19,8 +21,13 @@ from kiqcluster.store import Store
 from kiqcluster.store.engine.engine import Engine
 from kiqcluster.store.engine.units import Member, Unit
 from kiqcluster.store.entry_moves import DeadSetLimits
+from kiqcluster.worker.fetch.fencing import Fencing
+from kiqcluster.worker.identity import ProcessFingerprint
+from kiqcluster.worker.maintenance import recovery as recovery_module
+from kiqcluster.worker.maintenance.recovery import Recovery
 from kiqcluster.worker.run.execution import Execution
 from kiqcluster.worker.run.timed_out import TimedOutUnits
+from tests.kit import TIMEOUT_SECONDS, wait_until
 
 DEAD = Member("host:1:aaaaaaaaaaaa", 1, "boot ns 1 2")
 NOW = 1_795_168_740.25
@@ -31,20 +38,25 @@ class Table:
 
     def __init__(self, store: Store, setup: Setup, registry: Registry) -> None:
         self.store = store
+        self.calls = 0
         self.engine = Engine(store, DeadSetLimits(100, 1_000.0))
         self.engine.join(DEAD)
         runtime = Runtime(Config(), store, setup, Events())
         metrics = JobMetrics(1, list)
         self.timed_out = TimedOutUnits(
-            runtime, self.engine, lambda: Execution(runtime, registry, metrics, threading.Event())
+            runtime, self.engine, lambda: Execution(runtime, registry, metrics, threading.Event()), lambda *_: None
         )
 
     def reserve(self, *names: str) -> list[Unit]:
         for name in names:
             Client(self.store).push({"class": name, "args": [], "jid": name * 4})
+        return self.take(len(names))
+
+    def take(self, count: int = 1) -> list[Unit]:
         with self.store.borrowed() as connection:
-            limits = {"default": (len(names), len(names))}
-            _, reserved = self.engine.exchange(connection, DEAD, 1, limits, [], NOW)
+            limits = {"default": (count, count)}
+            self.calls += 1
+            _, reserved = self.engine.exchange(connection, DEAD, self.calls, limits, [], NOW)
         assert reserved is not None
         return sorted(reserved.units, key=lambda unit: unit.payload)
 
@@ -132,3 +144,86 @@ def test_an_outage_is_raised_and_leaves_it_in_flight(table: Table, monkeypatch: 
         table.timed_out.settle(DEAD.identity, [slow.token])
 
     assert table.store.call("HLEN", table.store.keys.inflight(DEAD.identity)) == 1
+
+
+class TestRecovery:
+    """The thread that recovers is the one that beats; it waits for no hook of a job."""
+
+    @pytest.fixture
+    def recovery(self, table: Table, setup: Setup) -> Iterator[Recovery]:
+        here = Member("host:2:bbbbbbbbbbbb", 1, "boot ns 1 3")
+        table.engine.join(here)
+        runtime = Runtime(Config(recover_after=2.0), table.store, setup, Events())
+        fencing = Fencing(runtime.clock, 2.0)
+        fencing.begin(here.identity)
+        self.uncertain: list[str] = []
+        recovery = Recovery(
+            runtime,
+            table.engine,
+            ProcessFingerprint.of_this_process(),
+            lambda: here.identity,
+            fencing,
+            lambda: self.uncertain.append("lost"),
+            lambda identity, units: self.recovered.append((identity, units)),
+            table.timed_out.settle_soon,
+            lambda *_: None,
+        )
+        self.recovered: list[tuple[str, int]] = []
+        yield recovery
+        recovery.stop()
+        assert recovery.join(TIMEOUT_SECONDS)
+
+    def beat_of(self, store: Store) -> float:
+        return float(store.call("ZSCORE", "kiq:beats:2", "host:2:bbbbbbbbbbbb"))
+
+    def test_the_others_go_back_once_it_is_settled(self, table: Table, recovery: Recovery) -> None:
+        _, slow = table.reserve("slow", "quick")
+        recovery.start()
+
+        recovery.recover({DEAD.identity: [slow.token + TIMED_OUT]})
+
+        wait_until(lambda: self.recovered, "the dead process to be recovered")
+        assert (table.retried(), table.waiting()) == (["slow" * 4], ["quick" * 4])
+        assert table.store.call("EXISTS", "kiq:suspects") == 0
+
+    def test_it_beats_while_a_hook_hangs_and_gives_the_job_back_as_a_killer_in_the_end(
+        self, table: Table, setup: Setup, recovery: Recovery, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        hangs, release = threading.Event(), threading.Event()
+
+        @setup.death_handler
+        def hang(*_: object) -> None:
+            hangs.set()
+            release.wait(TIMEOUT_SECONDS)
+
+        monkeypatch.setattr(recovery_module, "SETTLE_SECONDS", 1.0)
+        Client(table.store).push({"class": "slow", "args": [], "jid": "slow" * 4, "retry": 0})
+        (slow,) = table.take()
+        table.reserve("quick")
+        recovery.start()
+        recovery.recover({DEAD.identity: [slow.token + TIMED_OUT]})
+        assert hangs.wait(TIMEOUT_SECONDS)
+        before = self.beat_of(table.store)
+
+        recovery.recover({DEAD.identity: [slow.token + TIMED_OUT]})  # the supervisor says so again
+        wait_until(lambda: self.beat_of(table.store) > before, "a beat")
+        wait_until(lambda: self.recovered, "the dead process to be recovered")
+
+        assert self.recovered == [(DEAD.identity, 2)]
+        assert sorted(table.waiting()) == ["quick" * 4, "slow" * 4]
+        assert table.store.call("HVALS", "kiq:suspects") == [b"1"]
+        release.set()
+        wait_until(lambda: not table.timed_out._calls._is_calling, "the hook to end")
+        assert table.store.call("ZCARD", "dead") == 0, "its late end changes nothing"
+        assert self.uncertain == []
+
+    def test_a_process_that_boots_leaves_it_to_that_thread(self, table: Table, recovery: Recovery) -> None:
+        """It does not beat yet."""
+        _, slow = table.reserve("slow", "quick")
+
+        recovery.catch_up({DEAD.identity: [slow.token + TIMED_OUT]})
+
+        assert self.recovered == []
+        recovery.start()
+        wait_until(lambda: self.recovered, "the dead process to be recovered")
+        assert table.retried() == ["slow" * 4]

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from math import isfinite
 from typing import TextIO
@@ -22,7 +22,7 @@ from kiqcluster.process.config import has_colours
 from kiqcluster.process.events import Events, Fields
 from kiqcluster.process.logs.handlers import LineHandler, has_descriptor
 from kiqcluster.process.logs.wording import WORDING
-from kiqcluster.process.runtime import current_job
+from kiqcluster.process.runtime import current_job, current_setup
 from kiqcluster.sidekiq import ruby_json
 
 __all__ = [
@@ -222,7 +222,20 @@ def word_events(events: Events) -> None:
 def _log(event: str, fields: Fields) -> None:
     level, wording = WORDING.get(event, (0, ""))
     if wording and LOGGER.isEnabledFor(level):
-        LOGGER.log(level, wording.format(**fields), extra={"event_fields": {"event": event, **fields}})
+        guard = current_setup().beat_guard
+        if guard is None or not guard.hand_over_line(partial(_log_later, _origin(level), wording, event, fields)):
+            LOGGER.log(level, wording.format(**fields), extra={"event_fields": {"event": event, **fields}})
+
+
+def _origin(level: int) -> logging.LogRecord:
+    """Return a record of this moment and thread, without a text."""
+    return LOGGER.makeRecord(LOGGER.name, level, __file__, 0, "", (), None, "_log")
+
+
+def _log_later(record: logging.LogRecord, wording: str, event: str, fields: Fields) -> None:
+    record.msg = wording.format(**fields)
+    record.event_fields = {"event": event, **fields}
+    LOGGER.handle(record)
 
 
 def _message(formatter: logging.Formatter, record: logging.LogRecord) -> str:

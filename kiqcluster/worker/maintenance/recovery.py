@@ -9,8 +9,8 @@ Runs in: the booting main thread (catch_up), then its own thread.
 4. wake lists after each of these: payloads that woke a dead process go back to their queues, where Ruby looks; for a
               second at a time, because the fleet waits for our beat
 
-The beat is this thread's and not the heartbeat's: handlers of the application run there, and one that hangs must not
-make a process whose jobs run look dead.
+The beat depends on this thread, so no code of the application runs in it: its handlers run in a thread of the beat
+guard (process/beat_guard), and hooks of jobs that timed out in one of their own (worker/run/timed_out).
 
 The first script ends the membership for good, so a process that was only slow finds itself fenced.
 """
@@ -20,6 +20,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import inf
 from random import Random
 
 from kiqcluster.errors import RedisRefused, StoreError
@@ -42,25 +44,70 @@ __all__ = ["Recovery"]
 
 MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 5.0  # between tries while Redis is away
 BEAT_RETRY_SECONDS = 1.0  # after a beat that failed
+SETTLE_SECONDS = 10.0  # for the hooks of jobs that timed out; then they go back, and what else their process held
 MAX_MEMBERS_PER_BEAT = 20  # silent members that one beat returns; after so many, the next beat follows at once
 PROCESS_EXITED, HEARTBEAT_MISSED = "whose process is gone", "whose process gave no sign of life for {:g} s"
+
+
+def timed_out_of(running: Sequence[str]) -> list[str]:
+    """Return the tokens of jobs that have run for longer than their `timeout_hard`."""
+    return [token.removesuffix(TIMED_OUT) for token in running if token.endswith(TIMED_OUT)]
+
+
+def without_marks(running: Sequence[str]) -> list[str]:
+    return [token.removesuffix(TIMED_OUT) for token in running]
 
 
 class Orphans:
     """Dead processes to recover, each with the tokens that were running; and when they are tried next.
 
-    try_at: monotonic seconds.  Any thread adds to them; the others of its methods are for the thread of recovery.
+    try_at: monotonic seconds.  settled: whose jobs that timed out are settled, or could not be, since Redis is away.
+    Any thread adds to them, and to `settled`; the others of its methods are for the thread of recovery.
     """
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[str, Sequence[str]]] = deque()
+        self.settled: deque[tuple[str, bool]] = deque()
         self.try_at = 0.0
+        self._settling: dict[str, tuple[Sequence[str], float]] = {}  # identity → what was running, its deadline
         self._attempt = 0
 
     def add(self, orphans: Mapping[str, Sequence[str]]) -> None:
         """Add those that do not wait already."""
-        known = {identity for identity, _ in self.waiting}
+        known = {*(identity for identity, _ in self.waiting), *list(self._settling)}
         self.waiting.extend((identity, running) for identity, running in orphans.items() if identity not in known)
+
+    @property
+    def deadline(self) -> float:
+        """When the first of those must be recovered whose jobs that timed out are being settled; monotonic seconds."""
+        return min((deadline for _, deadline in self._settling.values()), default=inf)
+
+    def begin_to_settle(self, identity: str, running: Sequence[str], deadline: float) -> None:
+        """Wait for a process until its jobs that timed out are settled."""
+        self._settling[identity] = running, deadline
+
+    def take_settled(self, now: float) -> bool:
+        """Have the processes recovered whose jobs that timed out are settled, or have had their time for that.
+
+        What is not settled by then counts as having killed its process.  While Redis is away, it is tried again.
+        Returns whether there are any to recover.
+        """
+        found = {}
+        while self.settled:
+            identity, is_settled = self.settled.popleft()
+            if (pending := self._settling.pop(identity, None)) is None:
+                continue
+            if is_settled:
+                found[identity] = without_marks(pending[0])
+            else:
+                self.waiting.append((identity, pending[0]))
+                self.try_at = now + BEAT_RETRY_SECONDS
+        for identity, (running, deadline) in list(self._settling.items()):
+            if now >= deadline:
+                del self._settling[identity]
+                found[identity] = without_marks(running)
+        self.waiting.extend(found.items())
+        return bool(found)
 
     def plan_next(self, now: float, rng: Random, *, has_failed: bool) -> None:
         """Set the time of the next try: after failures, ever later."""
@@ -73,7 +120,8 @@ class Recovery(Service):
 
     on_recovered: gets each identity that is done, and how many units it held.  fencing: told whether Redis takes our
     beats.  on_uncertain: told when Redis says that this process is no member any more.
-    settle_timed_out: gets the tokens of a dead process that ran for longer than their `timeout_hard`.
+    settle_timed_out: gets the tokens of a dead process that ran for longer than their `timeout_hard`, and a function to
+    call with whether they are settled; returns at once.
     """
 
     def __init__(
@@ -85,7 +133,7 @@ class Recovery(Service):
         fencing: Fencing,
         on_uncertain: Callable[[], None],
         on_recovered: Callable[[str, int], None],
-        settle_timed_out: Callable[[str, Sequence[str]], None],
+        settle_timed_out: Callable[[str, Sequence[str], Callable[[bool], None]], None],
         on_crash: Callable[[str, Exception], None],
     ) -> None:
         super().__init__("recovery", on_crash)
@@ -121,6 +169,9 @@ class Recovery(Service):
             if fingerprint is not None and has_exited(fingerprint, self._fingerprint)
         ]
         for identity, running in {**dict.fromkeys(gone, ALL_SUSPECT), **orphans}.items():
+            if timed_out_of(running):  # hooks of their jobs may take long, and this process does not beat yet
+                self.recover({identity: running})
+                continue
             try:
                 self._recover(identity, running)
             except RedisRefused as error:
@@ -134,16 +185,19 @@ class Recovery(Service):
         self._wakeup.set()
 
     def run(self) -> None:
+        self._runtime.begin_to_beat()
         self._beat.begin_window()
         while not self.stopping.is_set():
             due_at = min(self._beat_at, self._orphans.try_at) if self._orphans.waiting else self._beat_at
-            is_told = self._wakeup.wait(max(0.0, due_at - self._now()))
+            is_told = self._wakeup.wait(max(0.0, min(due_at, self._orphans.deadline) - self._now()))
             self._wakeup.clear()
+            is_told |= self._orphans.take_settled(self._now())
             if self._orphans.waiting and (is_told or self._now() >= self._orphans.try_at):
                 self._recover_orphans()
             if self._now() >= self._beat_at:
                 self._beat_at = self._now() + failure_detector.pause(self._beat.recover_after, self._runtime.rng)
                 self._sweep()
+        self._orphans.take_settled(inf)
         if self._orphans.waiting:  # nobody else may be there to do it; one try
             self._recover_orphans()
         self._return_wake_lists(self._wake_lists.finish)  # the same
@@ -161,6 +215,10 @@ class Recovery(Service):
             if number and self._now() > self._beat_at and not self.stopping.is_set():
                 break  # others wait for our beat
             identity, running = waiting.popleft()
+            if tokens := timed_out_of(running):
+                self._orphans.begin_to_settle(identity, running, self._now() + SETTLE_SECONDS)
+                self._settle_timed_out(identity, tokens, partial(self._on_settled, identity))
+                continue
             try:
                 self._recover(identity, running)
             except StoreError as error:
@@ -171,6 +229,11 @@ class Recovery(Service):
                     break
         self._return_wake_lists(self._wake_lists.go_on)
         self._orphans.plan_next(self._now(), self._runtime.rng, has_failed=has_failed)
+
+    def _on_settled(self, identity: str, is_settled: bool) -> None:
+        """Go on with a process whose jobs that timed out are settled, or could not be; from any thread."""
+        self._orphans.settled.append((identity, is_settled))
+        self._wakeup.set()
 
     # sweep
 
@@ -251,9 +314,6 @@ class Recovery(Service):
 
         is_late: it was recovered before.
         """
-        if timed_out := [token.removesuffix(TIMED_OUT) for token in running if token.endswith(TIMED_OUT)]:
-            self._settle_timed_out(identity, timed_out)
-            running = [token.removesuffix(TIMED_OUT) for token in running]
         with self._engine.store.borrowed() as connection:
             units = self._engine.recover(connection, identity, running, score)
         if units is None or (is_late and not units):

@@ -1,8 +1,11 @@
 """TimedOut: units of a process that was killed because they ran for longer than their `timeout_hard`.
 
-Runs in: the thread that recovers.  The supervisor says which units these are.  They have failed, by the rules of
-retries, and are settled for the dead process before the rest of what it held goes back to its queues.
-A unit that cannot be settled goes back as well, and counts as one that has killed its process.
+The supervisor says which units these are.  They have failed, by the rules of retries, and are settled for the dead
+process before the rest of what it held goes back to its queues.  A unit that cannot be settled, or whose hooks take too
+long, goes back as well, and counts as one that has killed its process.
+
+Runs in: a thread of its own, because hooks of jobs and handlers of the application run there; the thread that recovers
+beats.
 """
 
 from __future__ import annotations
@@ -10,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kiqcluster.errors import StoreError
+from kiqcluster.process.beat_guard import Calls
 from kiqcluster.process.runtime import Runtime
+from kiqcluster.process.service import OnCrash
 from kiqcluster.store import is_outage
 from kiqcluster.store.engine.engine import Engine
 from kiqcluster.store.engine.units import Settlement, Unit
@@ -22,13 +27,30 @@ __all__ = ["TimedOutUnits"]
 
 
 class TimedOutUnits:
-    """make_execution: returns one for the thread that settles."""
+    """make_execution: returns one for the thread that settles.  on_crash: of that thread."""
 
-    def __init__(self, runtime: Runtime, engine: Engine, make_execution: Callable[[], Execution]) -> None:
+    def __init__(
+        self, runtime: Runtime, engine: Engine, make_execution: Callable[[], Execution], on_crash: OnCrash
+    ) -> None:
+        self._calls = Calls("timeouts", on_crash)
         self._runtime = runtime
         self._engine = engine
         self._make_execution = make_execution
         self._execution: Execution | None = None
+
+    def settle_soon(self, identity: str, tokens: Sequence[str], then: Callable[[bool], None]) -> None:
+        """Settle in another thread, and call `then` there: with False if Redis is away, and it is to be tried again."""
+        self._calls.add(lambda: self._settle_and_tell(identity, tokens, then))
+
+    def _settle_and_tell(self, identity: str, tokens: Sequence[str], then: Callable[[bool], None]) -> None:
+        is_settled = False
+        try:
+            self.settle(identity, tokens)
+            is_settled = True
+        except StoreError as error:  # an outage
+            self._runtime.trouble("timeouts", error)
+        finally:
+            then(is_settled)
 
     def settle(self, identity: str, tokens: Sequence[str]) -> None:
         """Write that these units of a dead process have failed.

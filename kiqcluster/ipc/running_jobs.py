@@ -5,7 +5,8 @@ which units were running: for the death report, and because only one of these ca
 1. start, finish   processors, for each unit: every job pays for the time that this takes
 2. stamp           main thread of the child, once a second: since when each unit runs
 3. limit           processors, for a unit with a timeout_hard: its seconds
-4. tokens, jobs, limits   supervisor
+4. thread          processors, once: their thread, as the kernel numbers it
+5. tokens, jobs, limits, threads   supervisor
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ HEAD_BYTES, TAIL_BYTES = 640, 372  # of a payload that are kept: the class is ne
 RECORD_BYTES = TOKEN_BYTES + HEAD_BYTES + TAIL_BYTES  # of one processor: length, token, payload
 STAMP = Struct(f"<d{TOKEN_BYTES}p")  # start in epoch seconds, token
 SECONDS = Struct("<d")
+THREAD = Struct("<q")
 TIMED_OUT = ":timed-out"  # behind a token: the unit ran for longer than its timeout_hard, and its process was killed
 CLASS, JID = (re.compile(rb'"%s":"([^"\\]{1,200})"' % name) for name in (b"class", b"jid"))
 
@@ -51,7 +53,8 @@ class RunningJobs:
         self._stamps_at = processors * RECORD_BYTES
         self._limits_at = self._stamps_at + processors * STAMP.size
         self._has_limits_at = self._limits_at + processors * STAMP.size
-        self._memory = mmap.mmap(-1, self._has_limits_at + 1 + SECONDS.size)
+        self._threads_at = self._has_limits_at + 1
+        self._memory = mmap.mmap(-1, self._threads_at + processors * THREAD.size + SECONDS.size)
 
     def start(self, processor: int, token: str, payload: bytes = b"") -> None:
         """Record that a processor runs a unit.  The length is written last: a reader never sees half a token."""
@@ -86,6 +89,17 @@ class RunningJobs:
             if length and self._memory[at + 1 : at + 1 + length] == token:  # else it was the limit of an earlier unit
                 found[token.decode()] = seconds
         return found
+
+    def thread(self, processor: int, number: int) -> None:
+        """Record the thread of a processor (`threading.get_native_id`)."""
+        THREAD.pack_into(self._memory, self._threads_at + processor * THREAD.size, number)
+
+    def threads(self) -> dict[str, int]:
+        """Return token → thread of the units that run."""
+        return {
+            token: THREAD.unpack_from(self._memory, self._threads_at + processor * THREAD.size)[0]
+            for processor, token, _ in self._units()
+        }
 
     def stamp(self, now: float, running: Iterable[tuple[int, str, float]]) -> None:
         """Record since when units run, as (processor, token, epoch seconds).  Later units started after `now`."""

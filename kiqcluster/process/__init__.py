@@ -9,6 +9,7 @@ logs/            log lines from events, their texts, and the output of lines
 config           declares each setting once; config_sources: flags, environment and files give the values
 clock            the time, which code receives as an argument; version: alone in a file, for the build
 service          a thread that can be stopped and waited for
+beat_guard       handlers of the application that a thread on which a beat depends would call
 signal_pipe      signals as bytes in a pipe, for a main loop
 tallies          counters of the processors of a worker; metrics: the series of its jobs
 negotiation      the format that a scraper gets

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 from kiqcluster import job
 from kiqcluster.process.runtime import current_setup
-from tests.apps.basic import hold_interpreter, note, record, stubborn
+from tests.apps.basic import note, record, stubborn
 
-__all__ = ["deaf", "endless", "record", "stubborn"]
+__all__ = ["deaf", "endless", "hog", "record", "stubborn"]
 
 
 @job(timeout_hard=0.5, retry=3)
@@ -23,4 +24,18 @@ def endless(word: str) -> None:
 @job(timeout_hard=0.5, retry=0)
 def deaf(word: str) -> None:
     """Holds the interpreter for ever."""
-    hold_interpreter(word)
+    note(f"holds {word}")
+    calculate()
+
+
+@job()
+def hog(word: str) -> None:
+    """Holds the interpreter for ever, the first time."""
+    note(f"holds {word}")
+    if current_setup().current_store().call("INCR", "hogs") == 1:
+        calculate()
+
+
+def calculate() -> None:
+    """Calculate for years within the library of regular expressions, which keeps the interpreter."""
+    re.match(r"(a+)+$", "a" * 60 + "b")

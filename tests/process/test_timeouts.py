@@ -69,3 +69,28 @@ def test_a_job_that_holds_the_interpreter_ends_with_its_process_and_alone_to_bla
     stage.release()
     stage.wait_noted("ended beside")
     stage.wait_settled()
+
+
+def test_a_job_that_holds_the_interpreter_beside_an_overdue_one_is_a_suspect(stage: Stage) -> None:
+    """It has no timeout.  Else it would come back without a count, again and again."""
+    cluster = stage.run_cluster("default", "-c", "3", "-t", "600", app=APP)
+    stage.push("stubborn", "beside")
+    stage.wait_noted("began beside")
+    pid = cluster.wait_ready()[0]
+    overlong = stage.push("endless", "a", retry=0)
+    stage.wait_noted("began a")
+    stage.push("hog", "b")
+
+    assert cluster.wait_for("child_died", child=pid)["reason"] == "job_timeout"
+
+    (buried,) = wait_until(lambda: stage.dead(), "the overdue job to be buried")
+    assert buried["jid"] == overlong
+    failed = cluster.wait_for("job_failed")
+    assert (failed["ctx"]["class"], failed["ctx"]["jid"]) == ("endless", overlong)
+    (hog,) = wait_until(lambda: stage.store.call("HKEYS", "kiq:suspects"), "the hog to be a suspect")
+    stage.release()
+    wait_until(lambda: stage.notes().count("holds b") == 2, "the hog to run again")
+    stage.wait_noted("ended beside")
+    stage.wait_settled()
+    assert len(hog) == 40
+    assert stage.store.call("EXISTS", "kiq:suspects") == 0, "it has ended well"

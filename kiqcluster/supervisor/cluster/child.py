@@ -128,6 +128,7 @@ class Ending:
     kill_reason: label of the restart counter.  kill_due: when it is killed, after its stacks were read; else None.
     blamed_token: the job for which somebody had it killed; if empty, all jobs that it ran are suspects.
     timed_out: tokens of jobs that have run for longer than their `timeout_hard`, because of which it ends.
+    holders: tokens of other jobs, one of which may have held the interpreter when it was killed for that.
     exit_reason: why it ended, by its own account or as the reason of a kill.
     said_bye: whether it has given its units back.  cpu: seconds of its whole life, once it is dead.
     """
@@ -138,6 +139,7 @@ class Ending:
     kill_due: float | None = None
     blamed_token: str = ""
     timed_out: tuple[str, ...] = ()
+    holders: frozenset[str] = frozenset()
     exit_reason: str = ""
     said_bye: bool = False
     is_dead: bool = False
@@ -218,8 +220,8 @@ class Child:
         ):  # it went by itself, and Redis has not taken its units
             was_ended = True
         timed_out = [token + TIMED_OUT for token in tokens if was_ended and token in self.ending.timed_out]
-        if self.ending.kill_reason == JOB_TIMEOUT:  # the overdue job may have ended meanwhile; the others did no harm
-            return tuple(timed_out)
+        if self.ending.kill_reason == JOB_TIMEOUT:  # the overdue job may have ended meanwhile
+            return (*timed_out, *(token for token in tokens if token in self.ending.holders))
         return tuple(timed_out or [token for token in tokens if self.ending.blamed_token in ("", token)])
 
     def describe_death(self, death: Death, now: float, epoch: float, jobs: Sequence[RunningJob]) -> str:

@@ -11,6 +11,7 @@ Counterpart: sidekiq processor.rb.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from threading import get_native_id
 
 from kiqcluster.ipc.running_jobs import RunningJobs
 from kiqcluster.process.clock import Clock
@@ -45,6 +46,7 @@ class Processor(Service):
         self._clock = clock
 
     def run(self) -> None:
+        self._running_jobs.thread(self.number, get_native_id())
         finished = None
         while (unit := self._next(finished)) is not None:
             finished = Settlement(unit, REQUEUE)  # now: after the run there may be no memory for it

@@ -80,6 +80,16 @@ def test_clearing_may_keep_some(shared: RunningJobs) -> None:
     assert (shared.tokens(), shared.limits()) == (["b"], {"b": 5.0})
 
 
+def test_the_thread_of_each_unit_is_known(shared: RunningJobs) -> None:
+    for processor in range(3):
+        shared.thread(processor, 70_000 + processor)
+    shared.start(2, "c")
+    shared.start(0, "a")
+    shared.stamp(5.0, [])
+
+    assert shared.threads() == {"a": 70_000, "c": 70_002}
+
+
 def test_a_board_for_nobody_is_empty() -> None:
     shared = RunningJobs(0)
 

@@ -15,7 +15,7 @@ from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.metrics import JobMetrics
 from kiqcluster.process.runtime import Runtime, Setup
-from kiqcluster.sidekiq.outcome import Effect
+from kiqcluster.sidekiq.outcome import Effect, Outcome
 from kiqcluster.sidekiq.ruby_json import decode
 from kiqcluster.store import Store
 from kiqcluster.store.engine.engine import Engine
@@ -26,6 +26,7 @@ from kiqcluster.worker.identity import ProcessFingerprint
 from kiqcluster.worker.maintenance import recovery as recovery_module
 from kiqcluster.worker.maintenance.recovery import Recovery
 from kiqcluster.worker.run.execution import Execution
+from kiqcluster.worker.run.job_run import JobRun
 from kiqcluster.worker.run.timed_out import TimedOutUnits
 from tests.kit import TIMEOUT_SECONDS, wait_until
 
@@ -130,6 +131,26 @@ def test_one_that_cannot_be_settled_goes_back_and_counts_as_a_killer(table: Tabl
     table.recover(slow.token)
 
     assert table.waiting() == ["slow" * 4]
+    assert table.store.call("HVALS", "kiq:suspects") == [b"1"]
+
+
+def test_a_hook_that_ends_the_process_costs_its_own_job_only(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes back as a killer; the other overdue one has failed."""
+    quick, slow = table.reserve("slow", "quick")
+    time_out = Execution.time_out
+
+    def leave(execution: Execution, run: JobRun) -> Outcome:
+        if run.unit.token == quick.token:
+            raise SystemExit(1)
+        return time_out(execution, run)
+
+    monkeypatch.setattr(Execution, "time_out", leave)
+    told: list[bool] = []
+    table.timed_out.settle_soon(DEAD.identity, [quick.token, slow.token], told.append)
+
+    wait_until(lambda: told, "them to be settled")
+    table.recover(quick.token, slow.token)
+    assert (told, table.retried(), table.waiting()) == ([True], ["slow" * 4], ["quick" * 4])
     assert table.store.call("HVALS", "kiq:suspects") == [b"1"]
 
 

@@ -156,7 +156,7 @@ class Execution:
         name, definition = self._identify(run, payload)
         reason = timeouts.hard_timeout(name, definition)
         outcome = self._failed(run, definition, reason)
-        run.seconds = max(0.0, self._clock.now() - run.since)
+        run.seconds = max(reason.limit, self._clock.now() - run.since)  # of a dead process the start is not known
         self._report.conclude_timed_out(run, payload, outcome, reason)
         return outcome
 

@@ -22,6 +22,7 @@ from kiqcluster.store.engine.units import Settlement, Unit
 from kiqcluster.store.wire import Command
 from kiqcluster.worker.run.execution import Execution
 from kiqcluster.worker.run.job_run import JobRun
+from kiqcluster.worker.run.retry import as_exception
 
 __all__ = ["TimedOutUnits"]
 
@@ -59,17 +60,22 @@ class TimedOutUnits:
         """
         try:
             units = self._find(identity, tokens)
-            execution = self._execution = self._execution or self._make_execution()
+            self._execution = self._execution or self._make_execution()
             now = self._runtime.clock.now()
-            done = [Settlement(unit, execution.time_out(JobRun(unit, now))) for unit in units]
+            done = [each for unit in units if (each := self._concluded(self._execution, unit, now)) is not None]
             with self._engine.store.borrowed() as connection:
                 self._engine.settle(connection, done, now)
         except StoreError as error:
             if is_outage(error):
                 raise
             self._runtime.trouble("timeouts", error)
-        except Exception as error:  # noqa: BLE001  # a handler's; what the process held must go back all the same
-            self._runtime.trouble("timeouts", error)
+
+    def _concluded(self, execution: Execution, unit: Unit, now: float) -> Settlement | None:
+        try:
+            return Settlement(unit, execution.time_out(JobRun(unit, now)))
+        except BaseException as error:  # noqa: BLE001  # of a handler; what the process held must go back all the same
+            self._runtime.trouble("timeouts", error if isinstance(error, Exception) else as_exception(error))
+            return None
 
     def _find(self, identity: str, tokens: Sequence[str]) -> list[Unit]:
         """Return the units of these tokens that the process still holds, in flight or in a hand list."""

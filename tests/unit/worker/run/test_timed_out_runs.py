@@ -99,6 +99,8 @@ class TestHard:
         assert payload["error_message"] == "slow ran for longer than its timeout_hard of 60 s"
         assert [type(error).__name__ for error, _ in worker.reported] == ["JobTimedOut"]
         assert worker.counted()["slow", "default"] == {"failed": 1, "timed_out": 1, "fail": 1}
+        ((_, line),) = [each for each in worker.events if each[0] == "job_failed"]
+        assert line["elapsed"] >= 60, "it has run for so long at least, whatever the clock says"
 
     @pytest.mark.parametrize(
         ("keys", "kind"),

@@ -37,7 +37,8 @@ from kiqcluster.supervisor.cluster import expansion
 from kiqcluster.supervisor.configuration import ReadConfig
 from kiqcluster.supervisor.spawner import SpawnSpec
 from kiqcluster.supervisor.supervisor import Supervisor
-from kiqcluster.worker.child import ChildSpec, run_child
+from kiqcluster.worker.child import run_child
+from kiqcluster.worker.child_spec import ChildSpec
 
 __all__ = ["main"]
 

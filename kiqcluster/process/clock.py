@@ -52,6 +52,7 @@ class RunningClock(SystemClock):
         self._source = source
         self._last = source()
         self.stood_still = 0.0  # seconds, in all
+        self._taken = 0.0  # of these
 
     def monotonic(self) -> float:
         now = self._source()
@@ -59,3 +60,8 @@ class RunningClock(SystemClock):
         if gap > self._longest_pause + MIN_STANDSTILL_SECONDS:
             self.stood_still += gap - self._longest_pause
         return now - self.stood_still
+
+    def take_standstill(self) -> float:
+        """Return the seconds for which the process has stood still since the last call."""
+        seconds, self._taken = self.stood_still - self._taken, self.stood_still
+        return seconds

@@ -5,5 +5,5 @@ changed files; a guardian that runs the embedded server.
 
 Read in this order: supervisor (the loop), cluster/ (state, and decisions about it), processes (promote, reap), spawner,
 fork, signals, configuration (start and reload), rolling_restart, release_paths, order_handler.  Then catalogue,
-preflight, watch, systemd, embedded_server, pidfile, publisher.  The pages are in http/ and metrics/.
+preflight, systemd, pidfile, publisher.  The pages are in http/ and metrics/, processes that are no workers in helpers/.
 """

@@ -18,9 +18,10 @@ from kiqcluster.errors import UsageError
 from kiqcluster.process.clock import Clock
 from kiqcluster.process.config import STOP_GRACE_SECONDS
 from kiqcluster.process.events import Events
+from kiqcluster.supervisor.cluster.process_observer import ProcessObserver
 from kiqcluster.supervisor.cluster.state import ClusterState
 from kiqcluster.supervisor.configuration import ClusterConfiguration
-from kiqcluster.supervisor.processes import ProcessManager, ProcessObserver
+from kiqcluster.supervisor.processes import ProcessManager
 from kiqcluster.supervisor.publisher import Publisher
 from kiqcluster.supervisor.rolling_restart import RollingRestart
 

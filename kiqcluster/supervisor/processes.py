@@ -29,35 +29,14 @@ from kiqcluster.supervisor.cluster import respawn
 from kiqcluster.supervisor.cluster.child import Child, Death, restart_reason
 from kiqcluster.supervisor.cluster.deadlines import Deadline, passed_deadline
 from kiqcluster.supervisor.cluster.liveness import Liveness
+from kiqcluster.supervisor.cluster.process_observer import ProcessObserver
 from kiqcluster.supervisor.cluster.slots import Slot
 from kiqcluster.supervisor.cluster.state import ClusterState
 from kiqcluster.supervisor.fork import reap
 from kiqcluster.supervisor.metrics.page import ClusterMetrics
 from kiqcluster.supervisor.spawner import Spawner
 
-__all__ = ["ProcessManager", "ProcessObserver"]
-
-
-class ProcessObserver:
-    """Is told what happens to children.  Does nothing by itself."""
-
-    def on_ready(self, child: Child) -> None:
-        """Called when a child has booted."""
-
-    def on_promoted(self, slot: Slot) -> None:
-        """Called when a replacement has become the child of its slot."""
-
-    def on_replacement_failed(self, slot: Slot, how: str) -> None:
-        """Called when a replacement has died before that; the slot keeps its child."""
-
-    def on_death(self, slot: Slot, how: str) -> None:
-        """Called when the child of a slot has died, unless the supervisor had asked it to stop."""
-
-    def on_not_started(self, slot: Slot, why: str) -> None:
-        """Called when no process could be started in an empty slot; this is tried again."""
-
-    def on_control(self, message: Mapping[str, object]) -> None:
-        """Called when a child passes on an order to the cluster."""
+__all__ = ["ProcessManager"]
 
 
 class ProcessManager:

@@ -29,11 +29,12 @@ from kiqcluster.process.events import Events
 from kiqcluster.store.shards import DEFAULT_SHARD
 from kiqcluster.supervisor.catalogue import Catalogue, CatalogueQuery, Superseded
 from kiqcluster.supervisor.cluster.child import Child
+from kiqcluster.supervisor.cluster.process_observer import ProcessObserver
 from kiqcluster.supervisor.cluster.recycling import Recycling
 from kiqcluster.supervisor.cluster.slots import Slot, away_shards
 from kiqcluster.supervisor.cluster.state import ClusterState, Roll, RollPhase
 from kiqcluster.supervisor.configuration import ClusterConfiguration
-from kiqcluster.supervisor.processes import ProcessManager, ProcessObserver
+from kiqcluster.supervisor.processes import ProcessManager
 from kiqcluster.supervisor.release_paths import Release, ReleasePaths, Start
 
 __all__ = ["RollingRestart", "Target"]

@@ -4,7 +4,7 @@ Runs in: the only thread of the process.
 1. open       signals, pidfile, listeners, embedded server: steps that can fail come first
 2. loop       select → signals, frames, HTTP; then reap, deadlines, spawn, replace
 3. deaths     a cluster that cannot boot gives up; --fail-fast ends it at any death
-4. close      after the last process: embedded server, watcher, listeners, pidfile
+4. close      after the last process: helpers, listeners, pidfile
 
 processes.py has the processes, configuration.py and rolling_restart.py their code and settings, order_handler.py the
 orders by signals, the control socket and kiqctl.
@@ -17,7 +17,6 @@ import gc
 import os
 import secrets
 import selectors
-import signal
 import socket
 import threading
 from collections.abc import Callable, MutableMapping, Sequence
@@ -26,7 +25,6 @@ from random import Random
 
 from kiqcluster.application import loading
 from kiqcluster.errors import ApplicationError, ExitCode, KiqError
-from kiqcluster.ipc import forks
 from kiqcluster.process.clock import RunningClock, SystemClock
 from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
@@ -34,29 +32,28 @@ from kiqcluster.sidekiq.queue_groups import Group
 from kiqcluster.supervisor.catalogue import CatalogueQuery
 from kiqcluster.supervisor.cluster import respawn
 from kiqcluster.supervisor.cluster.job_timeouts import JobTimeouts
+from kiqcluster.supervisor.cluster.process_observer import ProcessObserver
 from kiqcluster.supervisor.cluster.slots import Slot
 from kiqcluster.supervisor.cluster.state import ClusterState
 from kiqcluster.supervisor.configuration import ClusterConfiguration, ReadConfig
-from kiqcluster.supervisor.embedded_server import EmbeddedServer
-from kiqcluster.supervisor.fork import name_process, reap, reap_adopted
+from kiqcluster.supervisor.fork import name_process, reap_adopted
+from kiqcluster.supervisor.helpers.helper_processes import HelperProcesses
 from kiqcluster.supervisor.http.endpoints import Endpoints
 from kiqcluster.supervisor.metrics.page import ClusterMetrics
 from kiqcluster.supervisor.order_handler import OrderHandler
 from kiqcluster.supervisor.pidfile import Pidfile
-from kiqcluster.supervisor.processes import ProcessManager, ProcessObserver
+from kiqcluster.supervisor.processes import ProcessManager
 from kiqcluster.supervisor.publisher import Publisher
 from kiqcluster.supervisor.release_paths import ReleasePaths
 from kiqcluster.supervisor.rolling_restart import RollingRestart
 from kiqcluster.supervisor.signals import SignalInbox
 from kiqcluster.supervisor.spawner import Spawner, SpawnSpec
 from kiqcluster.supervisor.systemd import SystemdNotifier, unknown_limit
-from kiqcluster.supervisor.watch import FileWatcher
 
 __all__ = ["Supervisor"]
 
 DRAIN_CONFIRM_SECONDS = 2.5  # for which all queues must be empty before --drain ends: two checks of every worker
 MAX_SLEEP_SECONDS = 1.0  # of the loop: deadlines are checked after that
-EMBEDDED_STOP_SECONDS = 15.0  # for the embedded server to stop, at the end
 
 
 class Supervisor(ProcessObserver):
@@ -78,23 +75,20 @@ class Supervisor(ProcessObserver):
         self._config = config  # of the start; a reload changes self._processes.config
         self._events = events
         self._clock = RunningClock(MAX_SLEEP_SECONDS)
-        self._standstill_seen = 0.0  # by that clock, when last looked at
         self._selector = selectors.DefaultSelector()
         self._inbox = SignalInbox()
         self._unknown_limit = unknown_limit(config.platform_timeout, environ)
         self._notifier = SystemdNotifier(environ, SystemClock(), self._clock)
         self._pidfile = Pidfile(config.pidfile) if config.pidfile else None
         self._endpoints: Endpoints | None = None
-        self._embedded_server: EmbeddedServer | None = None
-        self._file_watcher: FileWatcher | None = None
-        self._unreaped: set[int] = set()  # pids that are done and not reaped yet
+        self._helpers = HelperProcesses(self._selector, self._close_inherited, events, Random())
         self._exit_code = ExitCode.STOPPED
         self._name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(6)}"
         self.state = ClusterState(self._clock.monotonic(), self._clock.now())
         self._metrics = ClusterMetrics(self.state, self._clock)
         self._releases = ReleasePaths(config.known_directory())
         self._query = CatalogueQuery(
-            config.known_directory(), self._selector, self._clock, self._close_inherited, self._unreaped.add
+            config.known_directory(), self._selector, self._clock, self._close_inherited, self._helpers.unreaped.add
         )
         self._processes = self._make_processes(run_child)
         self._publisher = Publisher(self._name, self.state, self._processes, self._clock)
@@ -110,12 +104,9 @@ class Supervisor(ProcessObserver):
             self._clock,
         )  # fmt: skip
         self._job_timeouts = JobTimeouts(
-            lambda: self._processes.config,
-            self._processes.ask_to_stop,
-            self._processes.end_by_kill,
-            events,
+            lambda: self._processes.config, self._processes.ask_to_stop, self._processes.end_by_kill, events,
             self._clock,
-        )
+        )  # fmt: skip
         # A roll hears of a death before it can end the cluster.
         self._processes.observers += [self._rolling_restart, self._orders, self]
 
@@ -168,13 +159,7 @@ class Supervisor(ProcessObserver):
             self._pidfile.acquire()
         self._endpoints = self._open_endpoints()
         if self._config.embedded is not None:
-            self._embedded_server = EmbeddedServer(
-                self._config.embedded, self._close_inherited, self._events, SystemClock(), Random()
-            )
-            self._embedded_server.ensure_running()
-            self._events.emit(
-                "embedded_started", directory=self._embedded_server.directory, pid=self._embedded_server.pid
-            )
+            self._helpers.start_embedded_server(self._config.embedded)
         if self._unknown_limit is not None:
             self._events.emit("limit_unknown", problem=self._unknown_limit)
         if self._config.preload:
@@ -184,10 +169,7 @@ class Supervisor(ProcessObserver):
         gc.freeze()
         self._configuration.start()
         if self._config.watch:
-            directory = self._config.known_directory()
-            self._file_watcher = FileWatcher(
-                directory, self._selector, self._close_inherited, self._on_changed_file, self._unreaped.add
-            )
+            self._helpers.start_watcher(self._config.known_directory(), self._on_changed_file)
 
     def _open_endpoints(self) -> Endpoints:
         probes = Endpoints(
@@ -227,16 +209,13 @@ class Supervisor(ProcessObserver):
             self._endpoints.close()
         self._processes.close_in_child()
         self._query.close_in_child()
-        if self._file_watcher is not None:
-            self._file_watcher.close_in_child()
+        self._helpers.close_in_child()
         if self._pidfile is not None:
             self._pidfile.close_in_child()
 
     def _run(self, run_child: Callable[[SpawnSpec], int], spec: SpawnSpec) -> int:
         """Run a worker.  In the child."""
-        if self._embedded_server is not None:
-            self._embedded_server.close_reader()
-            forks.call_after_fork(self._embedded_server.close_pipe)  # a job's child must not keep the server alive
+        self._helpers.close_in_worker()
         return run_child(spec)
 
     def _on_changed_file(self, path: str) -> None:
@@ -257,8 +236,7 @@ class Supervisor(ProcessObserver):
         self._reap()
         self._look_at_deadlines()
         if not self.state.is_stopping:
-            if self._embedded_server is not None:
-                self._embedded_server.ensure_running()
+            self._helpers.ensure_running()
             self._conclude_roll()  # before a slot is filled: its end decides on the release
             self._processes.spawn_due()
             self._rolling_restart.turn()
@@ -284,9 +262,7 @@ class Supervisor(ProcessObserver):
 
     def _report_standstill(self) -> None:
         """Say that this process, and the host with it most likely, has stood still: deadlines were moved by that."""
-        seconds = self._clock.stood_still - self._standstill_seen
-        if seconds:
-            self._standstill_seen = self._clock.stood_still
+        if seconds := self._clock.take_standstill():
             self._events.emit("supervisor_stood_still", seconds=seconds)
 
     def _notify(self) -> None:
@@ -303,15 +279,14 @@ class Supervisor(ProcessObserver):
 
     def _reap(self) -> None:
         self._processes.reap()
-        self._unreaped -= {pid for pid in self._unreaped if reap(pid) is not None}
+        self._helpers.reap()
         if os.getpid() == 1:
             reap_adopted(self._own_pids())
 
     def _own_pids(self) -> set[int]:
         """Return the processes of this cluster, whose ends others want to know."""
-        pids = {child.pid for _, child in self._processes.children()} | self._unreaped
-        helpers = (self._embedded_server, self._file_watcher, self._query.child)
-        return pids | {helper.pid for helper in helpers if helper is not None}
+        pids = {child.pid for _, child in self._processes.children()} | self._helpers.pids()
+        return pids if self._query.child is None else pids | {self._query.child.pid}
 
     def _look_at_deadlines(self) -> None:
         self._processes.check_deadlines()
@@ -360,21 +335,13 @@ class Supervisor(ProcessObserver):
     # 4. close
 
     def _close(self) -> None:
-        if self._embedded_server is not None:
-            self._wait_for(self._embedded_server)
-        if self._file_watcher is not None:
-            self._file_watcher.end()
+        self._helpers.stop(self._clock, self._wait_a_moment)
         if self._endpoints is not None:
             self._endpoints.close()
             self._endpoints.remove()
         if self._pidfile is not None:
             self._pidfile.release()
 
-    def _wait_for(self, server: EmbeddedServer) -> None:
-        server.close_pipe()
-        deadline = self._clock.monotonic() + EMBEDDED_STOP_SECONDS
-        while server.pid and server.reap() is None:
-            if self._clock.monotonic() >= deadline:
-                os.killpg(server.pid, signal.SIGKILL)
-            self._selector.select(MAX_SLEEP_SECONDS / 20)
-            self._inbox.take()
+    def _wait_a_moment(self) -> None:
+        self._selector.select(MAX_SLEEP_SECONDS / 20)
+        self._inbox.take()

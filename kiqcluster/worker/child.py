@@ -16,12 +16,10 @@ from __future__ import annotations
 import gc
 import os
 import selectors
-import socket
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import inf
-from pathlib import Path
 from random import Random
 
 from kiqcluster.application import loading
@@ -30,19 +28,18 @@ from kiqcluster.control.control_messages import Message
 from kiqcluster.errors import ExitCode, KiqError
 from kiqcluster.ipc import forks
 from kiqcluster.ipc.frames import Channel, Frame
-from kiqcluster.ipc.running_jobs import RunningJobs
 from kiqcluster.process.beat_guard import BeatGuard
 from kiqcluster.process.clock import SystemClock
-from kiqcluster.process.config import STOP_GRACE_SECONDS, Config, Origins
+from kiqcluster.process.config import STOP_GRACE_SECONDS
 from kiqcluster.process.config_sources import with_configured
 from kiqcluster.process.events import Events
 from kiqcluster.process.logs import log
 from kiqcluster.process.runtime import Runtime, current_setup
 from kiqcluster.process.service import thread_stacks
 from kiqcluster.sidekiq import ruby_json
-from kiqcluster.sidekiq.queue_groups import Group
 from kiqcluster.store import Store
 from kiqcluster.store.engine.units import Member
+from kiqcluster.worker.child_spec import ChildSpec
 from kiqcluster.worker.descriptors import Descriptors
 from kiqcluster.worker.exit_handlers import disown_finalizers, run_exit_handlers
 from kiqcluster.worker.fetch.queue_order import describe_queues
@@ -53,7 +50,7 @@ from kiqcluster.worker.metrics.throttle import Throttle
 from kiqcluster.worker.orphan_alarm import OrphanAlarm, make_alarm
 from kiqcluster.worker.redis_wait import KiqStopped, RedisWait
 
-__all__ = ["ChildSpec", "run_child"]
+__all__ = ["run_child"]
 
 TICK_SECONDS = 1.0  # between beats to the supervisor
 MAX_METRICS_CPU_SHARE = 0.05  # of one core, which telling the supervisor what has changed may take
@@ -64,25 +61,18 @@ BOOT_POLL_SECONDS = 0.1  # between tries to reach Redis while booting
 MAX_REASON_CHARACTERS = 4_000  # of last words; a traceback begins with what says most
 
 
-@dataclass(frozen=True, slots=True)
-class ChildSpec:
-    """The specification of a slot's process; made by the supervisor before the fork.
+@dataclass(slots=True)
+class Stopping:
+    """What is known of the end of this process.
 
-    orphans: identities of this slot that nobody has recovered yet, with the tokens that were running.
-    running_jobs: shared with the supervisor.
+    at: monotonic seconds by which jobs may run; None while it goes on.  is_requested: by the supervisor, its end, or
+    somebody in Redis; not by a mere signal.  timed_out: tokens of units that have run for longer than their
+    `timeout_hard`.
     """
 
-    slot: int
-    config: Config
-    group: Group
-    known_queues: tuple[str, ...]
-    concurrency: int
-    quiet: bool
-    running_jobs: RunningJobs
-    parent: socket.socket
-    orphans: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    origins: Origins = field(default_factory=dict)
-    directory: Path = field(default_factory=Path.cwd)
+    at: float | None = None
+    is_requested: bool = False
+    timed_out: frozenset[str] = frozenset()
 
 
 def run_child(spec: ChildSpec) -> int:
@@ -131,15 +121,10 @@ class Child:
         self._next_tick = inf  # until it is ready: nothing is started, so nothing ticks
         self._metrics_throttle = Throttle(self._clock, MAX_METRICS_CPU_SHARE, MAX_METRICS_INTERVAL_SECONDS)
         self._memory = MemoryProbe(spec.config, self._clock)
-        self._progress = 0
-        self._occupied = 0  # at the last tick
+        self._last_beat = (0, 0)  # progress, and jobs that ran
         self._announced_identity = ""
         self._descriptors = Descriptors({})
-        self._stop_at: float | None = None
-        self._timed_out: frozenset[str] = (
-            frozenset()
-        )  # tokens of units that have run for longer than their timeout_hard
-        self._is_stop_requested = False  # by the supervisor, its end, or somebody in Redis; not by a mere signal
+        self._stopping = Stopping()
         self._events = Events()
 
     @property
@@ -163,7 +148,7 @@ class Child:
         runtime.begin_to_beat()
         redis_wait.retry(lambda: self.launcher.join(spec.orphans))
         self._run_once(0.0)  # a quiet or a stop that came during the boot holds from the first reserve on
-        if self._stop_at is not None:
+        if self._stopping.at is not None:
             return
         self._next_tick = 0.0
         self._launcher.announce()
@@ -239,7 +224,7 @@ class Child:
     def _wait_a_moment(self) -> None:
         """Wait during the boot, and obey the supervisor.  Raises KiqStopped."""
         self._run_once(BOOT_POLL_SECONDS)
-        if self._stop_at is not None:
+        if self._stopping.at is not None:
             raise KiqStopped
 
     def _close_after_fork(self) -> None:
@@ -259,7 +244,7 @@ class Child:
 
     def loop(self) -> int:
         """Act on signals and frames until it is time to go; return the exit code."""
-        while self._stop_at is None:
+        while self._stopping.at is None:
             self._run_once(max(0.0, self._next_tick - self._clock.monotonic()))
         return self._stop()
 
@@ -281,7 +266,7 @@ class Child:
         if self._channel.closed:
             self._selector.unregister(self._channel.socket)
             self._events.emit("worker_orphaned")
-            self._is_stop_requested = True
+            self._stopping.is_requested = True
             # Nobody is left to kill this process if a job holds the interpreter, or a shutdown handler hangs: the
             # kernel does, by default action.
             self._alarm.set_last(self._spec.config.timeout + STOP_GRACE_SECONDS)
@@ -294,10 +279,10 @@ class Child:
             case "cluster":
                 self.launcher.publish_cluster(frame["state"])
             case "stop":
-                self._is_stop_requested = True
+                self._stopping.is_requested = True
                 self._begin_stop(frame["seconds"])
             case "timed_out":
-                self._timed_out = frozenset(frame["tokens"])
+                self._stopping.timed_out = frozenset(frame["tokens"])
             case "recover":
                 self.launcher.recover(frame["orphans"])
             case "queues":
@@ -305,7 +290,7 @@ class Child:
 
     def _act_on_remote_signal(self, name: str) -> None:
         action = REMOTE_ACTIONS.get(name, "unknown")
-        self._is_stop_requested |= action == "stop"
+        self._stopping.is_requested |= action == "stop"
         self._act(action, name)
 
     def _act_on_message(self, message: Message) -> None:
@@ -313,7 +298,7 @@ class Child:
         if message.scope == "cluster":
             self._channel.send("control", message=message.as_json())
         else:
-            self._is_stop_requested |= message.action in ("stop", "stop_now")
+            self._stopping.is_requested |= message.action in ("stop", "stop_now")
             self._act(message.action, message.by, lease=message.lease)
 
     def _act(self, action: str, cause: str, *, lease: float | None = None, is_own: bool = True) -> None:
@@ -342,23 +327,22 @@ class Child:
         self._next_tick = self._clock.monotonic() + TICK_SECONDS
         if lost := self._descriptors.lost():
             self._stop_without_descriptors(lost)
-        if self._stop_at is None:  # a stop has a deadline of its own
+        if self._stopping.at is None:  # a stop has a deadline of its own
             self._alarm.set(self._spec.config.silence_timeout)
         self.launcher.stamp_running_jobs()
         self.launcher.restart_crashed_services()
         busy, occupied, progress = self.launcher.busy(), self.launcher.occupied(), self.launcher.progress()
-        moved, self._progress = progress != self._progress, progress
+        (progress_before, occupied_before), self._last_beat = self._last_beat, (progress, occupied)
         self._channel.send(
             "beat",
-            progress=moved or busy >= self._spec.concurrency or self.launcher.is_quiet,
+            progress=progress != progress_before or busy >= self._spec.concurrency or self.launcher.is_quiet,
             busy=occupied,
             redis=self.launcher.is_connected,
             quiet=self.launcher.is_quiet,
             pss=self._memory.proportional_bytes(),
             **self.launcher.tally(),
         )
-        before, self._occupied = self._occupied, occupied
-        if self.launcher.is_quiet and occupied != before:  # somebody may wait for the last job to end
+        if self.launcher.is_quiet and occupied != occupied_before:  # somebody may wait for the last job to end
             self.launcher.publish_busy()
         self._send_metrics()
 
@@ -369,7 +353,7 @@ class Child:
             # Another file may have the number by now and must not get our bytes.  The supervisor sees the end.
             self._channel.closed = True
         self._events.emit("descriptors_lost", lost=", ".join(lost))
-        self._is_stop_requested = True  # the jobs that run now need not have closed them
+        self._stopping.is_requested = True  # the jobs that run now need not have closed them
         self._begin_stop(self._spec.config.timeout)
 
     def _send_metrics(self, *, is_last: bool = False) -> None:
@@ -385,10 +369,10 @@ class Child:
     def _begin_stop(self, seconds: float) -> None:
         """Set the deadline; a second call can only bring it nearer."""
         deadline = self._clock.monotonic() + seconds
-        if self._stop_at is not None:
-            self._stop_at = min(self._stop_at, deadline)
+        if self._stopping.at is not None:
+            self._stopping.at = min(self._stopping.at, deadline)
             return
-        self._stop_at = deadline
+        self._stopping.at = deadline
         set_alarm = self._alarm.set_last if self._channel.closed else self._alarm.set
         set_alarm(seconds + STOP_GRACE_SECONDS + TICK_SECONDS)  # the supervisor kills a moment earlier, if it is there
         if self._launcher is not None:
@@ -397,10 +381,11 @@ class Child:
             self._launcher.begin_stop()
 
     def _stop(self) -> int:
-        while self._clock.monotonic() < (self._stop_at or 0.0) and self.launcher.running(self._timed_out):
+        stopping = self._stopping
+        while self._clock.monotonic() < (stopping.at or 0.0) and self.launcher.running(stopping.timed_out):
             self._run_once(STOP_POLL_SECONDS)
         self._run_once(0.0)  # an order to recover a worker that has died just now
-        has_left = self.launcher.finish_stop(is_requested=self._is_stop_requested, timed_out=self._timed_out)
+        has_left = self.launcher.finish_stop(is_requested=stopping.is_requested, timed_out=stopping.timed_out)
         self._send_metrics(is_last=True)
         if not has_left:  # no bye: the supervisor asks another worker, if there is one, to give the units back
             return ExitCode.UNEXPECTED
@@ -427,8 +412,8 @@ class Child:
     def end(self, code: int) -> None:
         """Write the last lines of the log, and run exit handlers; the process ends without waiting for any thread."""
         left = EXIT_HANDLERS_SECONDS
-        if self._stop_at is not None:  # the supervisor kills at the end of the grace
-            left = min(left, self._stop_at + STOP_GRACE_SECONDS - TICK_SECONDS - self._clock.monotonic())
+        if self._stopping.at is not None:  # the supervisor kills at the end of the grace
+            left = min(left, self._stopping.at + STOP_GRACE_SECONDS - TICK_SECONDS - self._clock.monotonic())
         if (guard := current_setup().beat_guard) is not None:
             guard.leave()
             guard.finish(max(0.0, left / 2))

@@ -13,7 +13,8 @@ from kiqcluster.ipc.running_jobs import RunningJobs
 from kiqcluster.process.config import Config
 from kiqcluster.process.logs import log
 from kiqcluster.sidekiq.queue_groups import parse_group
-from kiqcluster.worker.child import ChildSpec, run_child
+from kiqcluster.worker.child import run_child
+from kiqcluster.worker.child_spec import ChildSpec
 
 
 def main() -> None:

@@ -42,3 +42,11 @@ def test_of_a_standstill_a_running_clock_counts_no_more_than_one_pause(
     assert clock.stood_still == pytest.approx(45.0 - MAX_PAUSE_SECONDS)
     source.time += 1.0
     assert clock.monotonic() - began == pytest.approx(MAX_PAUSE_SECONDS + 1.0)
+
+
+def test_each_standstill_is_taken_once(clock: RunningClock, source: ManualClock) -> None:
+    source.time += 45.0
+    clock.monotonic()
+
+    assert clock.take_standstill() == pytest.approx(45.0 - MAX_PAUSE_SECONDS)
+    assert clock.take_standstill() == 0

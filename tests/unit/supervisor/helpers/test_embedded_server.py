@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from kiqcluster.supervisor.cluster.respawn import HEALTHY_SECONDS, MAX_BACKOFF_SECONDS
-from kiqcluster.supervisor.embedded_server import RestartBackoff
+from kiqcluster.supervisor.helpers.embedded_server import RestartBackoff
 from tests.kit import ManualClock
 
 

@@ -59,6 +59,10 @@ class ConcurrencyLimits:
     def is_used_by(self, definition: Definition) -> bool:
         return OPTION in definition.local
 
+    def asks_ahead(self, definition: Definition) -> bool:
+        """Return whether no function of the application has to be called."""
+        return not callable(definition.local[OPTION]) and KEY_OPTION not in definition.local
+
     def on_begin(self, run: Run) -> Iterable[Effect]:
         definition: Definition = run.job
         limit = limit_of(definition.local[OPTION], FLEET.count)

@@ -55,6 +55,9 @@ class Expiry:
     def is_used_by(self, _definition: Definition, /) -> bool:
         return False  # what counts is the payload
 
+    def asks_ahead(self, _definition: Definition) -> bool:
+        return True
+
     def on_begin(self, run: Run) -> Iterable[Effect] | BeginVerdict:
         """Drop a job whose time is over."""
         return BeginVerdict("drop") if is_expired(run.payload, SystemClock.now()) else ()

@@ -32,6 +32,10 @@ class RateLimits:
     def is_used_by(self, definition: Definition) -> bool:
         return "rate_limit" in definition.local
 
+    def asks_ahead(self, definition: Definition) -> bool:
+        """Return whether a start is only counted: a place is taken when the job begins."""
+        return not isinstance(definition.local["rate_limit"], ConcurrentLimit)
+
     def on_begin(self, run: Run) -> Iterable[Effect]:
         limit: RateLimit = run.job.local["rate_limit"]
         name = limit.name or run.job.name

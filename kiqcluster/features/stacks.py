@@ -10,7 +10,7 @@ What a job holds by its begin rows is released with its unit, whoever moves that
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -29,7 +29,7 @@ from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.payload import Payload
 from kiqcluster.store.engine.units import BeginVerdict
 
-__all__ = ["ClientFeature", "ServerFeature", "Stacks", "current_stacks", "using_stacks"]
+__all__ = ["ClientFeature", "ServerFeature", "Stacks", "asks_ahead", "current_stacks", "using_stacks"]
 
 MAX_DEFINITIONS = 10_000  # whose features are kept
 F = TypeVar("F")
@@ -73,6 +73,15 @@ class ServerFeature(Protocol):
     def on_end(self, end: JobEnd) -> Iterable[Effect]:
         """Return rows of settle's table of effects; whatever the outcome is, also one that could not begin."""
         ...
+
+
+def asks_ahead(feature: ServerFeature, definition: Definition) -> bool:
+    """Return whether `on_begin` of a feature may be called before it is the unit's turn, in the thread of another job.
+
+    Only if it says so: its method `asks_ahead`.  What the application has written is called at the unit's turn.
+    """
+    answer: Callable[[Definition], bool] | None = getattr(feature, "asks_ahead", None)
+    return answer is not None and answer(definition)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -109,6 +109,9 @@ class Strikes:
     def is_used_by(self, definition: Definition) -> bool:
         return any(each.name in ("", definition.name) for each in self._strikes)
 
+    def asks_ahead(self, _definition: Definition) -> bool:
+        return True
+
     def on_begin(self, run: Run) -> Iterable[Effect] | BeginVerdict:
         strike = self._about(run.job.name, run.payload, tuple(run.job.signature.parameters))
         if strike is None:

@@ -51,6 +51,9 @@ class VersionCheck:
     def is_used_by(self, _definition: Definition, /) -> bool:
         return False  # what counts is the payload
 
+    def asks_ahead(self, _definition: Definition) -> bool:
+        return True
+
     def on_begin(self, run: Run) -> Iterable[Effect] | BeginVerdict:
         """Return a deferral for a payload that is newer than its class."""
         if not is_newer(run.payload, run.job):

@@ -41,6 +41,7 @@ __all__ = [
     "RECEIVE_JOBS",
     "RECOVER",
     "REGISTER_HANDS",
+    "RELEASE",
     "RESERVE",
     "RESYNC",
     "RETURN_WAKE_LISTS",
@@ -104,6 +105,7 @@ REGISTER_HANDS = load("register_hands")
 STALE_HANDS = load("stale_hands")
 ONCE = load("once")
 BEGIN = load("begin")
+RELEASE = load("release")
 RESERVE = load("reserve")
 SETTLE = load("settle")
 RESYNC = load("resync")

@@ -47,7 +47,9 @@ from kiqcluster.worker.metrics.execution_metrics import ExecutionMetricsWriter
 from kiqcluster.worker.metrics.metrics_delta import Frame
 from kiqcluster.worker.metrics.worker_metrics import WorkerMetrics
 from kiqcluster.worker.process_entry import Status
+from kiqcluster.worker.run.begins import Begins
 from kiqcluster.worker.run.execution import Execution
+from kiqcluster.worker.run.feature_rows import RowsAhead
 from kiqcluster.worker.run.job_log import JobLog
 from kiqcluster.worker.run.job_run import JobRun
 from kiqcluster.worker.run.manager import Manager
@@ -112,6 +114,8 @@ class Launcher:
             concurrency,
             [definition.local.get("max_retries_after_interruption") for definition in registry],
         )
+        rows_ahead = RowsAhead(registry, runtime.store.keys)
+        self._begins = Begins(self._engine.begin_units, runtime.clock, self._fetch.units_ahead, rows_ahead)
         waits = self._fetch.hand_lists
         self._wakeups = Wakeups(runtime.store, runtime.clock, (waits.wait_seconds, waits.grace_seconds))
         self._manager = Manager(
@@ -351,7 +355,9 @@ class Launcher:
 
     def _make_execution(self, on_limit: Callable[[str, float], None]) -> Execution:
         parts = (self._runtime, self._registry, self._metrics.jobs, self._stopping, self._job_log.log_done)
-        return Execution(*parts, self._fencing.is_fenced, self._engine.begin_run, self._expect_due, on_limit)
+        return Execution(
+            *parts, self._fencing.is_fenced, self._begins.begin, self._expect_due, on_limit, self._begins.end
+        )
 
     def _expect_due(self, outcome: Retry | Deferred) -> None:
         """Have the poller know of a job that becomes due again."""

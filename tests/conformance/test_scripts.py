@@ -29,9 +29,19 @@ from kiqcluster.sidekiq.outcome import (
 )
 from kiqcluster.store import Store
 from kiqcluster.store import scripts as script_module
+from kiqcluster.store.engine.begin_calls import Begin, may_hold
 from kiqcluster.store.engine.engine import MAX_RETURNED, Engine
 from kiqcluster.store.engine.settle_calls import MAX_OUTCOMES
-from kiqcluster.store.engine.units import ALL_SUSPECT, ANY_DEATHS, Beat, Member, Reserved, Settlement, Unit
+from kiqcluster.store.engine.units import (
+    ALL_SUSPECT,
+    ANY_DEATHS,
+    Beat,
+    BeginVerdict,
+    Member,
+    Reserved,
+    Settlement,
+    Unit,
+)
 from kiqcluster.store.engine.wait_lists import forget_hands, stale_hands
 from kiqcluster.store.entry_moves import (
     DeadSetLimits,
@@ -54,6 +64,7 @@ from kiqcluster.store.scripts import (
     ONCE,
     RECEIVE_JOBS,
     RECOVER,
+    RELEASE,
     RESERVE,
     RESYNC,
     SEND_PARKED,
@@ -469,6 +480,14 @@ class TestBegin:
         assert slots(store) == set()
 
 
+BEGIN_ROWS = [
+    Effect("enter", SLOTS, (9, "park")),
+    Effect("concurrent", "kiq:rate:places", (9, "defer 1")),
+    Effect("absent", CANCELLED, ("drop",)),
+    Effect("clear", "kiq:lock:x", ("jid",)),
+    Effect("renew", "kiq:lock:x", ("jid", 9)),
+    Effect("fixed_window", "kiq:rate:x", (9, "60.0", 0)),
+]
 RATES = [("fixed_window", 3_600), ("sliding_window", 60), ("leaky_bucket", 60)]  # operation, seconds
 
 
@@ -729,6 +748,73 @@ class TestHolds:
 
         assert settle(engine, (unit, Done())) == 1
         assert inflight(store) == []
+
+
+class TestTogether:
+    """Begins of one round trip, with what runs have released that have ended."""
+
+    @pytest.fixture
+    def units(self, engine: Engine, store: Store) -> list[Unit]:
+        push(store, "default", "a", "b", "c")
+        return reserve(engine, 3).units
+
+    def test_each_has_a_verdict_or_an_error_of_its_own(self, engine: Engine, store: Store, units: list[Unit]) -> None:
+        rows = [[enter(1, "park")], [enter(1, "drop"), Effect("leap", "key", ("drop",))], [enter(1, "defer 2.5")]]
+        store.call("CONFIG", "RESETSTAT")
+
+        first, second, third = engine.begin_units([Begin(*each) for each in zip(units, rows, strict=True)]).verdicts
+
+        assert isinstance(second, RedisRefused)
+        assert "no begin row leap" in str(second)
+        assert [each.action for each in (first, third) if isinstance(each, BeginVerdict)] == ["go", "defer"]
+        assert slots(store) == {f"{ME.identity}/{units[0].token}"}
+
+    def test_who_begins_finds_the_place_of_a_run_that_has_ended(
+        self, engine: Engine, store: Store, units: list[Unit]
+    ) -> None:
+        first, second, third = units
+        engine.begin_run(first, [enter(1, "park")])
+        engine.begin_units([], [third])  # from now on the server knows the script, and runs them in order
+
+        begun = engine.begin_units([Begin(second, [enter(1, "park")])], [first])
+
+        assert begun.is_released
+        assert [each.action for each in begun.verdicts if isinstance(each, BeginVerdict)] == ["go"]
+        assert slots(store) == {f"{ME.identity}/{second.token}"}
+        assert store.call("HKEYS", store.keys.held(ME.identity)) == [second.field.encode()]
+
+    def test_a_release_may_be_sent_again_and_takes_nothing_from_the_next_holder(
+        self, engine: Engine, store: Store, units: list[Unit]
+    ) -> None:
+        first, second, _ = units
+        engine.begin_run(first, [enter(1, "park")])
+        engine.begin_units([], [first])
+        engine.begin_run(second, [enter(1, "park")])
+        park(store, "d")
+
+        engine.begin_units([], [first])
+
+        assert settle(engine, (first, Done())) == 1
+        assert slots(store) == {f"{ME.identity}/{second.token}"}
+        assert parked(store) == ["d"]
+
+    def test_a_broken_key_is_told(self, engine: Engine, store: Store, units: list[Unit]) -> None:
+        engine.begin_run(units[0], [enter(1, "park")])
+        store.call("SET", SLOTS, "of a wrong type")
+
+        assert engine.begin_units([], units[:1]).is_released, "it has no members"
+        assert store.call("EXISTS", store.keys.held(ME.identity)) == 0
+
+    @pytest.mark.parametrize("is_first", [True, False])
+    def test_each_row_that_has_a_unit_hold_a_key_is_known(
+        self, engine: Engine, store: Store, units: list[Unit], is_first: bool
+    ) -> None:
+        """Of the others, nothing is released when the unit is settled."""
+        held = store.keys.held(ME.identity)
+        for unit, row in zip(units, BEGIN_ROWS[:3] if is_first else BEGIN_ROWS[3:], strict=False):
+            engine.begin_run(unit, [row])
+
+            assert store.call("HEXISTS", held, unit.field) == may_hold([row]) == unit.holds
 
 
 class TestParked:
@@ -2025,6 +2111,21 @@ def scene_begin_with_grant(engine: Engine, store: Store) -> Callable[[], object]
     return lambda: engine.begin_run(unit, [enter(3, "park")])
 
 
+def scene_release(engine: Engine, store: Store) -> Callable[[], object]:
+    """One has ended in each of two sets; others wait for their places."""
+    push(store, "default", "job-1", "job-2")
+    ended = reserve(engine, 2).units
+    for unit, key in zip(ended, ("", "other"), strict=True):
+        engine.begin_run(unit, [enter(1, "park", key) if key else enter(1, "park")])
+    park(store, "job-3", "job-4")
+
+    def run() -> None:
+        if not engine.begin_units([], ended).is_released:
+            raise RedisRefused("injected fault")  # it says only that it has failed
+
+    return run
+
+
 def scene_pass_on(engine: Engine, store: Store) -> Callable[[], object]:
     """A job that was sent back ends before its begin, and leaves room for two."""
     scene_unpark(engine, store)()
@@ -2174,6 +2275,7 @@ SCENES = [
     Scene("park", SETTLE, scene_park),
     Scene("unpark", SETTLE, scene_unpark),
     Scene("begin_with_grant", BEGIN, scene_begin_with_grant),
+    Scene("release", RELEASE, scene_release),
     Scene("pass_on", SETTLE, scene_pass_on),
     Scene("send_parked", SEND_PARKED, scene_send_parked),
     Scene("settle", SETTLE, scene_settle),
@@ -2213,11 +2315,12 @@ def failing_after(script: Script, calls: int) -> Script:
 def sabotage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Script, int], None]]:
     """Make a script fail after so many calls; the Lua text itself is what changes."""
     from kiqcluster.store import entry_moves, limit_places, parking, shard_moves
-    from kiqcluster.store.engine import engine, reserve_calls, settle_calls, wait_lists
+    from kiqcluster.store.engine import begin_calls, engine, reserve_calls, settle_calls, wait_lists
 
     def apply(script: Script, calls: int) -> None:
         name = next(name for name, value in vars(script_module).items() if value is script)
-        users = (engine, reserve_calls, settle_calls, wait_lists, entry_moves, parking, limit_places, shard_moves)
+        stores = (entry_moves, parking, limit_places, shard_moves)
+        users = (engine, begin_calls, reserve_calls, settle_calls, wait_lists, *stores)
         user = next(each for each in users if hasattr(each, name))
         monkeypatch.setattr(user, name, failing_after(script, calls))
 

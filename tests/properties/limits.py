@@ -129,14 +129,18 @@ class LimitState:
 # rules taken out
 
 
-CALLED_BY = {"SETTLE": "engine.settle_calls", "PUSH": "guarded_push"}  # script → module, if not engine.py
+CALLED_BY = {
+    **dict.fromkeys(("BEGIN", "RELEASE"), "engine.begin_calls"),
+    "SETTLE": "engine.settle_calls",
+    "PUSH": "guarded_push",
+}  # script → module, if not engine.py
 MOVERS = ("SETTLE", "RECOVER", "RESYNC")
 # Rule → the scripts that have it, the text of the rule, the text without it, and the harm.
 RULES: dict[str, tuple[Sequence[str], str, str, str]] = {
     "begin counts places": (
         ["BEGIN"],
-        "or largest == 0 then return true end",
-        "or true then return true end",
+        "not has_line and redis.call('SCARD', key) < largest then return true end",
+        "true then return true end",
         "too many hold a place|overtaken",
     ),
     "begin asks whether the unit is held": (
@@ -170,7 +174,7 @@ RULES: dict[str, tuple[Sequence[str], str, str, str]] = {
         "not in flight",
     ),
     "a release sends a parked job back": (
-        MOVERS,
+        (*MOVERS, "RELEASE"),
         "unpark(row[index], 1)",
         "--",
         "stranded",

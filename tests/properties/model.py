@@ -544,6 +544,16 @@ class Process:
         self.outcomes.append(Settlement(unit, refused_outcome(unit, verdict)))
         return False
 
+    def release(self, fault: Fault = Fault.NONE) -> None:
+        """Release what units hold whose runs have ended, before their outcomes are written."""
+        ended = [each.unit for each in self.outcomes if each.unit.token in self.begun]
+        self.wire.fault = fault
+        with suppress(StoreError):
+            if ended and self.engine.begin_units([], ended).is_released:
+                for unit in ended:
+                    unit.holds = False
+        self.wire.fault = Fault.NONE
+
     def limited(self) -> set[str]:
         """Return the limited jobs that run here, as holders of places, unless others may have recovered them."""
         identity = self.member.identity

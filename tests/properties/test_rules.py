@@ -26,6 +26,7 @@ CHECK = 5  # steps between two looks at the whole
 NO_CHANGE: Mapping[str, float] = {}
 LIMITED = {  # steps that have other weights where limited jobs are looked at
     "begin": 30,
+    "release": 4,
     "finish": 8,
     "outage": 0.2,
     "fail_over": 1,
@@ -57,6 +58,7 @@ class Walk:
             self.push_unique: 3,
             self.round: 34,
             self.begin: 0,
+            self.release: 0,
             self.finish: 24,
             self.cancel: 0,
             self.close_or_open: 0,
@@ -121,6 +123,10 @@ class Walk:
         process = self.somebody()
         if process and (tokens := [token for token in process.unfinished() if not process.has_begun(token)]):
             process.begin(self.rng.choice(tokens), self.fault())
+
+    def release(self) -> None:
+        if process := self.somebody():
+            process.release(self.fault())
 
     def cancel(self) -> None:
         self.world.cancel(self.rng.randint(1, 4))

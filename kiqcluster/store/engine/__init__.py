@@ -3,6 +3,7 @@
 Read in this order:
 engine         each operation as a typed call: join, reserve, settle, resync, recover, move_due
 units          their values
+begin_calls    the calls of begin.lua and release.lua
 reserve_calls  the call of reserve.lua; settle_calls: outcomes become rows of settle.lua
 wait_lists     the lists into which pushes are moved for idle processes
 """

@@ -27,6 +27,7 @@ from kiqcluster.errors import RedisRefused, RedisUnavailable, ReplyLost
 from kiqcluster.sidekiq.keys import FORMAT_VERSION, Keys
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.store.connection import Connection
+from kiqcluster.store.engine.begin_calls import Begin, Begun, begin_units, may_hold
 from kiqcluster.store.engine.reserve_calls import RENAME_HINT, ReserveCalls, read_reserved
 from kiqcluster.store.engine.settle_calls import FIXED_SETTLE_KEYS, SettleCalls, read_refusals
 from kiqcluster.store.engine.units import (
@@ -46,7 +47,6 @@ from kiqcluster.store.engine.wait_lists import MAX_QUEUES, register_hands, retur
 from kiqcluster.store.entry_moves import DeadSetLimits, Dropped, Due, Move, move_entries, read_due, trim_dead
 from kiqcluster.store.scripts import (
     BEAT,
-    BEGIN,
     JOIN,
     RECOVER,
     RESYNC,
@@ -54,8 +54,6 @@ from kiqcluster.store.scripts import (
     Word,
     begin_scripts,
     finish_scripts,
-    row_words,
-    run_script,
     run_scripts,
     sliced,
 )
@@ -252,13 +250,19 @@ class Engine:
         """
         if not rows:
             return GO
-        keys = [self._keys.inflight(unit.identity), self._keys.held(unit.identity)]
-        arguments: list[Word] = [unit.field, f"{unit.identity}/{unit.token}"]
-        arguments += row_words(rows, keys, {})
-        unit.holds = True  # also when the reply is lost
-        (word, *at) = run_script(self.store, Call(BEGIN, keys, arguments))
-        action, _, seconds = word.decode().partition(" ")
-        return BeginVerdict(action.lower(), float(seconds or 0.0), rows[at[0] - 1] if at else None)
+        if may_hold(rows):
+            unit.holds = True  # also when the reply is lost
+        (verdict,) = self.begin_units([Begin(unit, rows)]).verdicts
+        if isinstance(verdict, RedisRefused):
+            raise verdict
+        return verdict
+
+    def begin_units(self, begins: Sequence[Begin], ended: Sequence[Unit] = ()) -> Begun:
+        """Answer the same for many units, and release what units hold whose runs have `ended`.  One round trip.
+
+        The caller sets `holds` of the units (begin_calls.may_hold).  Raises RedisUnavailable, ReplyLost.
+        """
+        return begin_units(self.store, begins, ended)
 
     def resync(
         self, connection: Connection, member: Member, raised: Member, held: Iterable[str]

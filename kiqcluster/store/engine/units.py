@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
+from typing import Any
 
 from kiqcluster.sidekiq.outcome import Effect, Outcome
 from kiqcluster.store.scripts import Call
@@ -60,6 +61,7 @@ class Unit:
     reserved_at: monotonic seconds of the process that holds it.
     holds: whether it may hold keys besides its payload, which are released with it.
     is_in_hand: whether it may still lie in the hand list of that token (lua/hand_lists.lua).
+    asked: its Begin, while somebody asks whether it may run, or until its thread knows the answer (begin_calls.py).
     """
 
     queue: str
@@ -70,6 +72,7 @@ class Unit:
     reserved_at: float = inf
     holds: bool = False
     is_in_hand: bool = False
+    asked: Any = field(default=None, repr=False, compare=False)
 
     @property
     def field(self) -> str:

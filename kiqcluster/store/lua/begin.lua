@@ -72,8 +72,10 @@ end
 -- before any row changes anything, but that a rate promises a later time to a unit that it refuses.
 local is_true = {
   absent = function(key) return redis.call('EXISTS', key) == 0 end,
-  enter = function(key, _, largest)
-    if redis.call('SMISMEMBER', key, holder)[1] == 1 or largest == 0 then return true end
+  enter = function(key, _, largest, has_line)
+    if largest == 0 or not has_line and redis.call('SCARD', key) < largest then return true end
+    if redis.call('SMISMEMBER', key, holder)[1] == 1 then return true end
+    if not has_line then return false end
     if has_grant() then return redis.call('SCARD', key) < largest end
     return room_of(key, largest) > 0 and redis.call('EXISTS', parked_at(key)) == 0
   end,
@@ -84,7 +86,6 @@ local is_true = {
 
 local change = {
   enter = function(key)
-    if redis.call('SMISMEMBER', key, holder)[1] == 1 then return end
     register_hold(KEYS[2], ARGV[1], holder, key) -- register first: releasing a key that is not held does no harm
     redis.call('SADD', key, holder)
   end,
@@ -106,8 +107,10 @@ end
 local function send_next(is_parked)
   for _, row in ipairs(rows) do
     if row[1] == 'enter' then
-      end_grant(row[2], digest, is_parked)
-      fill(row[2], row[4])
+      if row[6] then
+        end_grant(row[2], digest, is_parked)
+        fill(row[2], row[4])
+      end
       if row[5] then redis.pcall('HSET', key_with_prefix_of(row[2], 'limits'), row[3][2], row[3][1]) end
     end
   end
@@ -117,14 +120,17 @@ while at <= #ARGV do
   local count = tonumber(ARGV[at + 2])
   local row = {ARGV[at], KEYS[tonumber(ARGV[at + 1])], {unpack(ARGV, at + 3, at + 2 + count)}}
   if not is_true[row[1]] and not RATES[row[1]] then return redis.error_reply('ERR there is no begin row ' .. row[1]) end
-  if row[1] == 'enter' then row[4], row[5] = limit_in_force(row[2], row[3][1], count > 2 and row[3][2] or nil) end
+  if row[1] == 'enter' then
+    row[4], row[5] = limit_in_force(row[2], row[3][1], count > 2 and row[3][2] or nil)
+    row[6] = has_line(row[2])
+  end
   rows[#rows + 1] = row
   at = at + 3 + count
 end
 
 for number, row in ipairs(rows) do
   local fine, otherwise
-  if RATES[row[1]] then fine, otherwise = is_within_rate(row) else fine = is_true[row[1]](row[2], row[3], row[4]) end
+  if RATES[row[1]] then fine, otherwise = is_within_rate(row) else fine = is_true[row[1]](row[2], row[3], row[4], row[6]) end
   if not fine then
     otherwise = otherwise or row[3][#row[3]]
     send_next(otherwise == 'park')

@@ -7,9 +7,12 @@
 
 -- Registers a key under the unit's field.
 local function register_hold(held, field, holder, key)
-  local known = redis.call('HGET', held, field)
-  local fine, row = pcall(cjson.decode, known or '')
+  if redis.call('HSETNX', held, field, cjson.encode({holder, key})) == 1 then return end
+  local fine, row = pcall(cjson.decode, redis.call('HGET', held, field))
   row = fine and type(row) == 'table' and row or {holder}
+  for index = 2, #row do
+    if row[index] == key then return end
+  end
   row[#row + 1] = key
   redis.call('HSET', held, field, cjson.encode(row))
 end

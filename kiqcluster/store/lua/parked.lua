@@ -20,6 +20,9 @@ local function parked_at(key) return key .. ':parked' end
 local function grants_at(key) return key .. ':turns' end
 local function positions_at(key) return key .. ':places' end
 
+-- Returns whether anybody waits for a set, is on the way, or is remembered: most sets have no such keys.
+local function has_line(key) return redis.call('EXISTS', parked_at(key), grants_at(key), positions_at(key)) > 0 end
+
 -- Returns what goes before the names of all keys.  It may contain `kiq:`.
 local function prefix_of(key) return string.match(key, '^(.-)kiq:slots:') or '' end
 

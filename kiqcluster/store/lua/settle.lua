@@ -98,10 +98,11 @@ local types = {
 -- Returns why an effect cannot be written, nil when it can.  All effects of a unit are checked before the first one is
 -- written: a unit whose second effect is refused is tried again, and its first effect must not be written each time.
 local function refusal(operation, key)
-  local found = redis.call('TYPE', key).ok
-  if types[operation] == nil then return 'ERR there is no effect ' .. operation end
-  if types[operation] and found ~= 'none' and found ~= types[operation] then
-    return 'WRONGTYPE ' .. operation .. ' needs a ' .. types[operation] .. ', but ' .. key .. ' is a ' .. found
+  local wanted = types[operation]
+  if wanted == nil then return 'ERR there is no effect ' .. operation end
+  local found = wanted and redis.call('TYPE', key).ok or 'none'
+  if found ~= 'none' and found ~= wanted then
+    return 'WRONGTYPE ' .. operation .. ' needs a ' .. wanted .. ', but ' .. key .. ' is a ' .. found
   end
 end
 

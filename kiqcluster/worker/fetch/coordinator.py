@@ -107,6 +107,17 @@ class FetchCoordinator:
             return unit
         return None
 
+    def units_ahead(self) -> list[Unit]:
+        """Return the units at hand that are next, if takers wait beside them: as many as there are such takers.
+
+        Without the lock: others may take them meanwhile.
+        """
+        count = min(self.demand, len(self.units)) if self._is_limited() else 0
+        try:
+            return [self.units[number] for number in range(count)]
+        except IndexError:
+            return []
+
     def hand_in(self, finished: Settlement) -> None:
         """Hand an outcome in, and take no unit."""
         self.finished.append(finished)

@@ -106,6 +106,10 @@ class ReliableFetch:
         """Hand an outcome in, from a thread that asks for no other unit.  Never waits."""
         self._coordinator.hand_in(finished)
 
+    def units_ahead(self) -> list[Unit]:
+        """Return units at hand that are next, each with a processor that waits beside it; none where jobs are long."""
+        return self._coordinator.units_ahead()
+
     # the manager
 
     def flush_overdue(self, long_running: Iterable[str] = ()) -> float | None:

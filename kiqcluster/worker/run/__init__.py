@@ -6,6 +6,7 @@ processor    one thread: take a unit, execute it, hand in the outcome
 execution    payload → job → run → outcome
 entries      a unit's bytes → payload, and back with changes
 feature_rows what features say of a unit before it begins, and when it has ended
+begins       one round trip for many begins
 job_hooks    what the application says of a failed job, and is told
 run_report   logs and counts what became of units
 job_run      one unit while a processor runs it

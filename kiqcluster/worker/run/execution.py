@@ -92,12 +92,14 @@ class Execution:
         begin_run: BeginRun | None = None,
         on_due: OnDue = lambda _outcome: None,
         on_limit: Callable[[str, float], None] = lambda _token, _seconds: None,
+        end_run: Callable[[JobRun], None] = lambda _run: None,
     ) -> None:
         """log_done: logs job_done, instead of an event; called within the job's context.
 
         is_fenced: returns whether others may run what is held under an identity; jobs ask it.
         begin_run: see FeatureRows.  on_due: called with an outcome whose job becomes due again.
         on_limit: told for how many seconds the unit of a token may run (`timeout_hard`).
+        end_run: told of runs that have ended, and whose units may hold keys of features.
         """
         self._runtime = runtime
         self._clock = runtime.clock
@@ -109,6 +111,7 @@ class Execution:
         self._stale_seconds = min(STALE_UNIT_SECONDS, runtime.config.recover_after / 2)
         self._is_fenced = is_fenced
         self._on_limit = on_limit
+        self._end_run = end_run
         self._stacks = current_stacks()
         self._hooks = JobHooks(runtime.setup, runtime.rng)
         self._rows = FeatureRows(runtime.store.keys, begin_run, self._hooks.report_error)
@@ -123,6 +126,8 @@ class Execution:
             outcome = self._bury_undecidable(run, error)
         if run.effects or run.features:
             outcome = self._rows.with_effects(run, outcome)
+            if run.unit.holds:
+                self._end_run(run)
         return outcome
 
     def interrupt(self, run: JobRun) -> Outcome:

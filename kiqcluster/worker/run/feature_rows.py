@@ -12,20 +12,74 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from kiqcluster.application.registry import Registry
 from kiqcluster.errors import StoreError
-from kiqcluster.ipc.forks import exit_forked_children
+from kiqcluster.features.stacks import ServerFeature, asks_ahead, current_stacks
+from kiqcluster.ipc.forks import Forks, exit_if_forked
 from kiqcluster.process.runtime import JobEnd, Run
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Effect, Outcome
 from kiqcluster.sidekiq.payload import DEFERRED_BY_RATE_LIMIT
 from kiqcluster.store import is_outage
+from kiqcluster.store.engine.begin_calls import Begin
 from kiqcluster.store.engine.units import GO, BeginVerdict, Unit
 from kiqcluster.worker.run.decision import DEFERRAL_SECONDS
+from kiqcluster.worker.run.entries import read_job
 from kiqcluster.worker.run.job_run import JobRun
 
-__all__ = ["BeginRun", "FeatureRows"]
+__all__ = ["BeginRun", "FeatureRows", "RowsAhead"]
 
 BeginRun = Callable[[Unit, Sequence[Effect]], BeginVerdict]
+
+
+def begin_rows(features: Sequence[ServerFeature], seen: Run) -> tuple[Sequence[Effect], Sequence[str]] | BeginVerdict:
+    """Return the rows by which a unit may begin, with the name of the feature of each; or a verdict that decides."""
+    rows: list[Effect] = []
+    names: list[str] = []
+    generation = Forks.generation
+    for feature in features:
+        try:
+            answer = feature.on_begin(seen)
+        except BaseException as error:
+            exit_if_forked(generation, error)
+            raise
+        exit_if_forked(generation)
+        if isinstance(answer, BeginVerdict):
+            return replace(answer, reason=answer.reason or feature.name)
+        rows += answer
+        names += [feature.name] * (len(rows) - len(names))
+    return rows, names
+
+
+class RowsAhead:
+    """The begins of units that wait here for a thread, if their features may be asked before their turn."""
+
+    def __init__(self, registry: Registry, keys: Keys) -> None:
+        self._registry = registry
+        self._keys = keys
+        self._stacks = current_stacks()
+
+    def __call__(self, unit: Unit) -> Begin | None:
+        """Return the begin of a unit; None if it has no rows, or has to wait for its turn."""
+        try:
+            return self._begin(unit)
+        except Exception:  # noqa: BLE001  # of the payload, or of the application: the unit meets it at its turn
+            return None
+
+    def _begin(self, unit: Unit) -> Begin | None:
+        payload = read_job(unit)
+        _, definition = self._registry.find(payload)
+        if definition is None or unit.deaths or not definition.fewest <= len(payload["args"]) <= definition.most:
+            return None
+        features = self._stacks.server_of(definition, payload)
+        if not all(asks_ahead(each, definition) for each in features):
+            return None
+        answer = begin_rows(
+            features, Run(payload, unit.queue, definition, None, [], unit.identity, unit.token, self._keys)
+        )
+        if isinstance(answer, BeginVerdict) or not answer[0]:
+            return None
+        return Begin(unit, *answer)
 
 
 class FeatureRows:
@@ -43,26 +97,29 @@ class FeatureRows:
 
     def verdict(self, run: JobRun, seen: Run) -> BeginVerdict | None:
         """Return whether a unit may begin, by its features; None where Redis could not be asked."""
-        rows: list[Effect] = []
-        names: list[str] = []  # of the feature of each row
-        with exit_forked_children():
-            for feature in run.features:
-                answer = feature.on_begin(seen)
-                if isinstance(answer, BeginVerdict):
-                    return replace(answer, reason=answer.reason or feature.name)
-                rows += answer
-                names += [feature.name] * (len(rows) - len(names))
+        unit = run.unit
+        asked: Begin | None = unit.asked
+        if asked is not None:
+            rows, names = asked.rows, asked.names
+        else:
+            answer = begin_rows(run.features, seen)
+            if isinstance(answer, BeginVerdict):
+                return answer
+            rows, names = answer
         if self._begin_run is None:
             return GO
+        run.has_asked = bool(rows)
         try:
-            verdict = self._begin_run(run.unit, rows)
+            verdict = self._begin_run(unit, rows)
         except StoreError as error:
             if is_outage(error):
                 return None
             self._report_error(error, "begin rows")
             return BeginVerdict("defer", DEFERRAL_SECONDS)  # the next try would be refused as well: not at once
         if verdict.row is not None:
-            place = next(index for index, row in enumerate(rows) if row is verdict.row)
+            same = [index for index, row in enumerate(rows) if row is verdict.row]
+            # Rows that another thread has asked by are equal.
+            place = same[0] if same else rows.index(verdict.row) if verdict.row in rows else -1
             limit = verdict.row.key.removeprefix(self._keys.rate("")) if names[place] == DEFERRED_BY_RATE_LIMIT else ""
             return replace(verdict, reason=names[place], limit=limit)
         return verdict
@@ -74,16 +131,17 @@ class FeatureRows:
         if context is None:
             return replace(outcome, effects=tuple(effects))
         keys = self._keys
-        has_asked = unit.holds or self._begin_run is None
+        has_asked = run.has_asked or self._begin_run is None
         place = (unit.queue, context.name, unit.identity, unit.token, keys, unit.payload)
         end = JobEnd(outcome, context.payload, *place, has_asked)
+        generation = Forks.generation
         for feature in run.features:
             try:
-                with exit_forked_children():
-                    added: tuple[Effect, ...] = tuple(feature.on_end(end))
+                added = tuple(feature.on_end(end))
+                exit_if_forked(generation)
+                effects += added
             except BaseException as raised:  # noqa: BLE001  # the outcome is decided, and written without its rows
+                exit_if_forked(generation, raised)
                 with suppress(BaseException):  # an error that escapes would put a job back that has run
                     self._report_error(raised, "end of a feature")
-            else:
-                effects += added
         return replace(outcome, effects=tuple(effects))

@@ -21,6 +21,7 @@ class JobRun:
     effects: the rows that server middleware adds, None while there are none; they are written with whatever outcome
     the run gets.  features: those that the unit uses.  failure: the error that ended it.  seconds: how long it took.
     is_overdue: whether the log says that it has run for longer than its `timeout`.
+    has_asked: whether its begin rows were put to Redis.
     """
 
     unit: Unit
@@ -31,3 +32,4 @@ class JobRun:
     failure: BaseException | None = None
     seconds: float = 0.0
     is_overdue: bool = False
+    has_asked: bool = False

@@ -18,6 +18,7 @@ WORKER_SCRIPTS = (
     "RETURN_WAKE_LISTS",
     "ONCE",
     "BEGIN",
+    "RELEASE",
     "RESERVE",
     "SETTLE",
     "RESYNC",

@@ -325,6 +325,17 @@ class TestLimit:
         assert isinstance(coordinator.take(1), Unit)
         assert len(woken) == 1  # somebody has to watch
 
+    def test_as_many_units_are_next_as_takers_wait_beside_them(self, coordinator: FetchCoordinator) -> None:
+        assert coordinator.units_ahead() == list(coordinator.units)[:2]
+
+        coordinator.set_demand(0)
+        assert coordinator.units_ahead() == []
+
+    def test_none_is_next_where_all_takers_may_run(self, coordinator: FetchCoordinator) -> None:
+        coordinator.limit.current = coordinator.limit.most
+
+        assert coordinator.units_ahead() == []
+
     def test_without_prefetch_all_may_run(self, stage: Stage, coordinator: FetchCoordinator) -> None:
         coordinator.low_watermark = 0
         coordinator.is_reserve_due = False

@@ -36,6 +36,7 @@ def process_fields(identity: str, **other: Any) -> dict[str, Any]:
         "identity": identity,
         "version": "0.1.0",
         "routing": "",
+        "shards": "",
     }
     fields = {"concurrency": 5, "busy": 0, "beat": 1_795_168_740.5, "quiet": "false", "rss": 40_000, "rtt_us": 90}
     info |= {name: value for name, value in other.items() if name in info}

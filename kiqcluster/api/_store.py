@@ -5,6 +5,7 @@ from __future__ import annotations
 from kiqcluster.process.clock import Clock, SystemClock
 from kiqcluster.process.runtime import VIA, current_setup
 from kiqcluster.store import Store
+from kiqcluster.store.shards import same_redis
 
 __all__ = ["CLOCK", "shards", "store_in_force"]
 
@@ -24,6 +25,11 @@ def store_in_force(store: Store | None) -> Store:
 
 
 def shards() -> list[Store]:
-    """Return all shards of the configuration, the default one first, to pass one after the other as `store`."""
+    """Return all shards of the configuration, the default one first, to pass one after the other as `store`.
+
+    A Redis that two names have is returned once.
+    """
     setup = current_setup()
-    return [setup.current_store(), *(setup.shard(each.name) for each in setup.current_config().shards)]
+    config = setup.current_config()
+    same = same_redis(config.known_redis(), config.shards)
+    return [setup.current_store(), *(setup.shard(each.name) for each in config.shards if each.name not in same)]

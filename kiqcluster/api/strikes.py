@@ -47,11 +47,12 @@ class StrikeSet:
         delay: float = 300.0,
         by: str = "",
         reason: str = "",
+        identifier: str = "",
     ) -> Strike:
         """Add a strike for so many seconds, and forget those that have ended.  Two round trips.
 
-        action, name, arguments, delay: as in Strike.  Raises UsageError for one that cannot work, one about every job,
-        and for more than 100; StoreError.
+        action, name, arguments, delay: as in Strike.  identifier: that of the same strike in another shard, "" for a
+        new one.  Raises UsageError for one that cannot work, one about every job, and for more than 100; StoreError.
         """
         _check(action, seconds, delay, name, arguments or {})
         keys, now = self._store.keys, self._clock.now()
@@ -61,7 +62,14 @@ class StrikeSet:
         if len(held) - len(ended) >= MAX_STRIKES:
             raise UsageError(f"there are {MAX_STRIKES} strikes already; remove some: kiqctl strike list")
         strike = Strike(
-            secrets.token_hex(ID_BYTES), name, action, now + seconds, delay, dict(arguments or {}), by, reason
+            identifier or secrets.token_hex(ID_BYTES),
+            name,
+            action,
+            now + seconds,
+            delay,
+            dict(arguments or {}),
+            by,
+            reason,
         )
         commands: list[tuple[Any, ...]] = [("HSET", keys.strikes, strike.id, strike.encoded())]
         if ended:

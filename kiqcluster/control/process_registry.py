@@ -70,7 +70,8 @@ class RegisteredProcess:
     known yet, or there is no supervisor.  queues: names; a process with very many leaves out `omitted_queues` of them.
     started_at: epoch seconds.  rtt_us: microseconds that Redis took for its last heartbeat.
     is_embedded: it runs inside another program, and only that can quiet or stop it.
-    routing: digest of its routing rules, "" without any.  shard: "" for the default one.
+    routing: digest of its routing rules, "" without any.  shard: "" for the default one.  shards: digest of its map of
+    shards, "" without any.
     """
 
     identity: str
@@ -95,6 +96,7 @@ class RegisteredProcess:
     omitted_queues: int = 0
     routing: str = ""
     shard: str = ""
+    shards: str = ""
 
     def may_listen_to(self, queue: str) -> bool:
         """Return whether it serves the queue, or may be serving it among its omitted queues."""
@@ -284,6 +286,7 @@ def read_process(identity: str, fields: Any, left: Any, state: State | None = No
         omitted_queues=int(_read_number(about.get("omitted_queues"))),
         routing=_read_text(about.get("routing")),
         shard=_read_text(about.get("shard")),
+        shards=_read_text(about.get("shards")),
     )
 
 

@@ -9,6 +9,7 @@ A shard has everything of its own: queues, sets, processes, limits, locks and co
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -19,9 +20,21 @@ from kiqcluster.errors import UsageError
 from kiqcluster.store.address import masked, parse_address
 from kiqcluster.store.cluster_address import is_cluster_address, parse_cluster
 
-__all__ = ["DEFAULT_SHARD", "Shard", "address_of", "check_address", "check_shard", "parse_shards", "shard_name"]
+__all__ = [
+    "DEFAULT_SHARD",
+    "Shard",
+    "address_of",
+    "check_address",
+    "check_shard",
+    "parse_shards",
+    "same_redis",
+    "shard_name",
+    "shards_digest",
+]
 
 DEFAULT_SHARD = "default"  # the Redis of the setting `redis`
+DEFAULT_PORT = 6379
+DIGEST_CHARACTERS = 12
 NAME = re.compile(r"[A-Za-z0-9_-]+")
 FORM = 'a shard is written as in [shards.reports] redis = "redis://reports:6379/0"'
 
@@ -73,6 +86,40 @@ def check_address(address: str) -> None:
         parse_cluster(address)
     else:
         parse_address(address)
+
+
+def same_redis(default: str, shards: Sequence[Shard]) -> dict[str, str]:
+    """Return name of a shard → name of an earlier one with the same address, whatever its password and options.
+
+    default: the address of the default shard.  Two spellings of a host count as different.  In a Redis Cluster each
+    name has keys of its own.
+    """
+    name_by_place: dict[object, str] = {}
+    found: dict[str, str] = {}
+    for name, address in ((DEFAULT_SHARD, default), *((each.name, each.redis) for each in shards)):
+        if is_cluster_address(address):
+            continue
+        node = parse_address(address)
+        if isinstance(node, Mapping):
+            where: object = node.get("path") or (node.get("host", "localhost"), node.get("port", DEFAULT_PORT))
+            place: object = (where, int(node.get("db") or 0))
+        else:
+            place = (node.name, frozenset(node.hosts), int(node.node.get("db") or 0))
+        first = name_by_place.setdefault(place, name)
+        if first != name:
+            found[name] = first
+    return found
+
+
+def shards_digest(shards: Sequence[Shard]) -> str:
+    """Return a short name for a map of shards, "" for none.  The same names and addresses have the same.
+
+    Passwords do not count.
+    """
+    if not shards:
+        return ""
+    rows = sorted((each.name, masked(each.redis)) for each in shards)
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:DIGEST_CHARACTERS]
 
 
 def shard_name(name: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.routing import digest
+from kiqcluster.store.shards import shards_digest
 
 __all__ = ["FleetChecks", "contradicts"]
 
@@ -50,7 +51,8 @@ class FleetChecks:
         self._is_skewed = False
         self._has_warned_of_json = False
         self._routing = digest(runtime.config.routing)
-        self._other_routing: set[str] = set()  # digests of which was warned
+        self._shards = shards_digest(runtime.config.shards)
+        self._warned_digests: set[tuple[str, str]] = set()  # event and digest
 
     def compare_clocks(self, seconds: int, microseconds: int) -> None:
         """Say when this host's clock and Redis' begin to differ by more than MAX_SKEW_SECONDS."""
@@ -70,7 +72,8 @@ class FleetChecks:
         for name, info in zip(names, infos, strict=True):
             about = _read_info(info)
             if "kiqcluster" in (about.get("labels") or ()):
-                self._compare_routing(name, about.get("routing") or "")
+                self._compare("routing_differs", name, about.get("routing") or "", self._routing)
+                self._compare("shards_differ", name, about.get("shards") or "", self._shards)
             else:
                 self._compare_json(name, str(about.get("version") or ""))
 
@@ -81,9 +84,8 @@ class FleetChecks:
             self._has_warned_of_json = True
             self._runtime.events.emit("ruby_json_doubtful", identity=name, sidekiq=version, setting=setting)
 
-    def _compare_routing(self, name: str, theirs: object) -> None:
-        """Warn of a process with other routing rules, once for each list of rules."""
-        ours = self._routing
-        if theirs != ours and isinstance(theirs, str) and theirs not in self._other_routing:
-            self._other_routing.add(theirs)
-            self._runtime.events.emit("routing_differs", identity=name, theirs=theirs or NONE, ours=ours or NONE)
+    def _compare(self, event: str, name: str, theirs: object, ours: str) -> None:
+        """Warn of a process with another digest, once for each."""
+        if theirs != ours and isinstance(theirs, str) and (event, theirs) not in self._warned_digests:
+            self._warned_digests.add((event, theirs))
+            self._runtime.events.emit(event, identity=name, theirs=theirs or NONE, ours=ours or NONE)

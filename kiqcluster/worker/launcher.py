@@ -34,6 +34,7 @@ from kiqcluster.store import is_outage
 from kiqcluster.store.engine.engine import Engine
 from kiqcluster.store.engine.units import Member
 from kiqcluster.store.entry_moves import DeadSetLimits
+from kiqcluster.store.shards import shards_digest
 from kiqcluster.worker.fetch.fencing import Fencing
 from kiqcluster.worker.fetch.fetch import ReliableFetch
 from kiqcluster.worker.fetch.queue_order import QueueOrder, describe_queues
@@ -397,6 +398,7 @@ class Launcher:
             tag=self._runtime.config.known_tag(),
             routing=routing.digest(self._runtime.config.routing),
             shard=self.order.group.shard,
+            shards=shards_digest(self._runtime.config.shards),
         )
         callbacks = HeartbeatCallbacks(
             on_signal=self._callbacks.on_signal,

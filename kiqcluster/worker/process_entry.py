@@ -43,7 +43,8 @@ def withdrawal(keys: Keys, identity: str) -> list[Command]:
 class Status:
     """Functions of the launcher that each beat calls.  running: returns runs by the ids of their threads.
 
-    routing: digest of the routing rules, "" without any.  shard: "" for the default one.
+    routing: digest of the routing rules, "" without any.  shard: "" for the default one.  shards: digest of the map of
+    shards, "" without any.
     """
 
     identity: Callable[[], str]
@@ -55,6 +56,7 @@ class Status:
     tag: str
     routing: str = ""
     shard: str = ""
+    shards: str = ""
 
 
 class ProcessEntry:
@@ -87,8 +89,8 @@ class ProcessEntry:
     def describe(self, identity: str) -> bytes:
         """Return the field `info`, each member of which is read by some version of Sidekiq (reference §2.5).
 
-        `omitted_queues`, `routing` and `shard` are ours: how many queues it does not name; the digest of its routing
-        rules; the name of its shard, where that is not the default one.
+        `omitted_queues`, `routing`, `shard` and `shards` are ours: how many queues it does not name; the digest of its
+        routing rules; the name of its shard, where that is not the default one; the digest of its map of shards.
         """
         all_weights, mode = self._status.queues()
         weights = dict(islice(all_weights.items(), MAX_SHOWN_QUEUES))
@@ -111,6 +113,7 @@ class ProcessEntry:
             **({"omitted_queues": omitted} if omitted else {}),
             **({"routing": self._status.routing} if self._status.routing else {}),
             **({"shard": self._status.shard} if self._status.shard else {}),
+            **({"shards": self._status.shards} if self._status.shards else {}),
         }
         return ruby_json.encode(info)
 

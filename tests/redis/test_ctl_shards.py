@@ -10,17 +10,20 @@ from pathlib import Path
 import pytest
 
 from kiqcluster import api
+from kiqcluster.ctl.exporter import exporter as exporter_module
 from kiqcluster.ctl.exporter.exporter import Exporter
 from kiqcluster.errors import StoreError
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import Setup, using_setup
 from kiqcluster.store import Store
-from kiqcluster.store.shards import parse_shards
-from tests.fake_supervisor import publish
-from tests.kit import RedisServer
+from kiqcluster.store.shards import parse_shards, shards_digest
+from tests.fake_supervisor import FakeSupervisor, publish
+from tests.kit import RedisServer, wait_until
 from tests.redis.kiqctl import Kiqctl
 from tests.stored_jobs import NOW, add_entries, job, push_payloads
+
+VIEWS = ("limits", "strike", "locks")
 
 
 @pytest.fixture
@@ -101,6 +104,92 @@ def test_the_exporter_labels_samples_by_shard_and_survives_the_outage_of_one(
     assert 'kiqcluster_exporter_up{shard="default"} 1.0' in after
     assert 'kiqcluster_exporter_up{shard="eu"} 0.0' in after
     assert ('shard="eu"} 3.0' in after, len(outages)) == (False, 1)
+
+
+def test_a_slow_shard_holds_up_no_other(
+    store: Store, eu: Store, flags: tuple[str, ...], own_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is frozen: it accepts, and says nothing.  The look at it goes on, and is the next one's."""
+    monkeypatch.setattr(exporter_module, "LOOK_SECONDS", 0.3)
+    exporter = Exporter(eu, SystemClock(), 0.0, lambda _: None, [store])
+    with own_server.stalled():
+        late = exporter.page("", "")[1].decode()
+    after = wait_until(
+        lambda: 'exporter_up{shard="eu"} 1.0' in (page := exporter.page("", "")[1].decode()) and page, "it to answer"
+    )
+
+    assert 'sidekiq_queue_size{name="near",shard="default"} 2.0' in late
+    assert ('kiqcluster_exporter_up{shard="eu"} 0.0' in late, 'shard="eu"} 3.0' in late) == (True, False)
+    assert 'sidekiq_queue_size{name="far",shard="eu"} 3.0' in str(after)
+
+
+def test_one_redis_under_two_names_counts_once(
+    kiqctl: Kiqctl, flags: tuple[str, ...], own_server: RedisServer, tmp_path: Path
+) -> None:
+    (tmp_path / "kiqcluster.toml").write_text(
+        f'[shards.eu]\nredis = "{own_server.url}"\n[shards.again]\nredis = "{own_server.url}"'
+    )
+
+    assert kiqctl.ask("stats", *flags)["enqueued"] == 5
+    assert "the shards eu and again are one Redis, which counts once, as eu" in kiqctl("stats", *flags).stderr
+
+
+def test_limits_strikes_and_locks_are_those_of_all_shards(
+    kiqctl: Kiqctl, flags: tuple[str, ...], store: Store, eu: Store
+) -> None:
+    for each in (store, eu):
+        each.call("HSET", each.keys.limits, "Mail", 3)
+        each.call("SET", each.keys.lock("Mail:abc"), f"jid-{each.name}")
+
+    kiqctl.ask("limits", "set", "Mail", "2", *flags)
+    added = kiqctl.ask("strike", "add", "Mail", "--drop", *flags)["strike"]["id"]
+    limits, strikes = kiqctl.ask("limits", *flags)["limits"], kiqctl.ask("strike", *flags)["strikes"]
+    locks = kiqctl.ask("locks", *flags)["locks"]
+
+    assert [(each["shard"], each["override"]) for each in limits] == [("default", 2), ("eu", 2)]
+    assert [(each["shard"], each["id"]) for each in strikes] == [("default", added), ("eu", added)]
+    assert [(each["shard"], each["jid"]) for each in locks] == [("default", "jid-default"), ("eu", "jid-eu")]
+    assert [re.search(r"^\S+ +eu ", kiqctl(name, *flags).stdout, re.MULTILINE) is None for name in VIEWS] == [False] * 3
+    assert kiqctl.ask("limits", "reset", "Mail", "--shard", "eu", *flags)["changed"] is True
+    assert kiqctl.ask("limits", "reset", "Mail", *flags)["changed"] is True
+    assert kiqctl.ask("strike", "remove", added, *flags)["removed"] == {added: True}
+    assert kiqctl.ask("locks", "release", "jid-eu", "--yes", *flags)["done"] == 1
+    assert "shard" not in kiqctl.ask("locks", "--shard", "default", *flags)["locks"][0]
+    assert (store.call("HLEN", store.keys.strikes), eu.call("HLEN", eu.keys.strikes)) == (0, 0)
+
+
+def test_a_signal_reaches_the_supervisors_of_all_shards(
+    kiqctl: Kiqctl, flags: tuple[str, ...], store: Store, eu: Store, own_server: RedisServer
+) -> None:
+    for each in (store, eu):
+        each.call("FLUSHDB")
+    near, far = FakeSupervisor(store, "near"), FakeSupervisor(eu, "far")
+    publish(eu, "ruby-1:9:c", labels=[])
+
+    kiqctl.ask("signal", "TSTP", "--all", *flags)
+    kiqctl.ask("signal", "CONT", far.name, *flags)
+    kiqctl.ask("dump", *flags)
+
+    assert (near.actions, far.actions) == (["quiet", "dump"], ["quiet", "resume", "dump"])
+    assert eu.call("LRANGE", "ruby-1:9:c-signals", 0, -1) == [b"TTIN", b"TSTP"]
+    own_server.kill()
+    assert "near" in str(kiqctl.ask("signal", "CONT", "--all", *flags, code=1)["clusters"])
+    for each in (near, far):
+        each.close()
+
+
+def test_other_maps_of_shards_are_seen(kiqctl: Kiqctl, flags: tuple[str, ...], store: Store, tmp_path: Path) -> None:
+    (tmp_path / "mapped_jobs.py").write_text("from kiqcluster import job\n@job\ndef mapped(): ...\n")
+    words = ("routes", "--check", "-r", str(tmp_path / "mapped_jobs.py"), *flags)
+    (tmp_path / "kiqcluster.toml").write_text('[shards.eu]\nredis = "redis://:x@127.0.0.1:1/0"')
+    config = parse_shards({"eu": "redis://:secret@127.0.0.1:1/0"})
+    publish(store, "near-1:7:a", shards=shards_digest(config))
+    assert "other [shards]" not in str(kiqctl.ask(*words, code=1)["problem"]), "the shard is away, and no more"
+    publish(store, "near-2:7:a", shards=shards_digest(parse_shards({"eu": "redis://127.0.0.1:2/0"})))
+
+    assert "1 of 2 processes have other [shards], as near-2:7:a" in kiqctl.ask(*words, code=1)["problem"]
+    page = Exporter(store, SystemClock(), 0.0, lambda _: None).page("", "")[1].decode()
+    assert page.count("kiqcluster_shard_map_processes{") == 2
 
 
 def test_one_shard_has_no_label(store: Store) -> None:

@@ -1,6 +1,7 @@
 """exporter: gauges about Redis, for Prometheus.  One per fleet is enough, because all would report the same.
 
 Exporter    looks at Redis when somebody scrapes, at most once in a few seconds; concurrent scrapes share a look
+ShardLook   looks at one shard, in a thread with a deadline: a slow shard holds up no other
 Server      HTTP: /metrics, and / for people
 While Redis is away it answers `kiqcluster_exporter_up 0` and nothing else, and goes on.
 """
@@ -28,21 +29,60 @@ from prometheus_client.registry import Collector
 from kiqcluster.control.waiting import NEVER_SET
 from kiqcluster.ctl.exporter.gauges import Gauges
 from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, DURATION, stores_options
-from kiqcluster.errors import ExitCode, StoreError, UsageError
+from kiqcluster.errors import ExitCode, RedisUnavailable, StoreError, UsageError
 from kiqcluster.process.clock import Clock, SystemClock
 from kiqcluster.process.config import parse_listen
 from kiqcluster.process.negotiation import CONTENT_TYPES, OPENMETRICS, TEXT, Format, accepts_gzip, choose_format
+from kiqcluster.process.service import Service
 from kiqcluster.store import Store, is_outage
 
 __all__ = ["Exporter", "Page", "exporter", "serve"]
 
 LISTEN = "127.0.0.1:9168"  # gitlab-exporter's port
+LOOK_SECONDS = 5.0  # for a look at all shards, half of what Prometheus waits for
 CACHE_SECONDS = 5.0  # seconds for which a look serves every scrape
 CLIENT_TIMEOUT_SECONDS = 10.0  # seconds that a client may take for its request, and for reading the answer
 ENCODERS: dict[Format, Callable[[CollectorRegistry], bytes]] = {TEXT: encode_text, OPENMETRICS: encode_openmetrics}
 INDEX = b"kiqctl exporter: the gauges are at /metrics\n"
 
 Page = tuple[str, bytes]  # content type, body
+
+
+class ShardLook(Service):
+    """Reads the gauges of one shard, in a thread of its own.  `_answer` is written by that thread, read after its end.
+
+    One that is late has no gauges this time; the next scrape waits for the same look, and begins no second one.
+    """
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        super().__init__(f"look-{store.name}", self._crashed)
+        self.shard = store.name
+        self._store = store
+        self._clock = clock
+        self._gauges = Gauges(store)
+        self._answer: list[Metric] | Exception | None = None
+
+    def result(self, seconds: float) -> list[Metric]:
+        """Wait for so many seconds; return the metrics.  Raises StoreError, also for a shard that is late."""
+        if not self.join(max(0.0, seconds)):
+            raise RedisUnavailable(f"the shard {self.shard} ({self._store.address}) has not answered in time")
+        answer, self._answer = self._answer, None
+        if answer is None:
+            raise RedisUnavailable(f"the shard {self.shard} was not looked at: the system has no thread to give")
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def run(self) -> None:
+        """Look once."""
+        try:
+            self._answer = self._gauges.read(self._clock.now())
+        except StoreError as error:
+            self._answer = error
+            self._store.close()
+
+    def _crashed(self, _name: str, error: Exception) -> None:
+        self._answer = error
 
 
 class Exporter(Collector):
@@ -60,7 +100,7 @@ class Exporter(Collector):
         on_outage: Callable[[StoreError | None], None],
         others: Sequence[Store] = (),
     ) -> None:
-        self._shards = [(each, Gauges(each)) for each in (store, *others)]
+        self._shards = [ShardLook(each, clock) for each in (store, *others)]
         self._clock = clock
         self._cache_seconds = cache_seconds
         self._on_outage = on_outage
@@ -100,18 +140,19 @@ class Exporter(Collector):
         labels = ["shard"] if has_several else []
         up = GaugeMetricFamily("kiqcluster_exporter_up", "Whether Redis has answered the latest look", labels=labels)
         families: dict[str, Metric] = {}
-        for store, gauges in self._shards:
+        for shard in self._shards:
+            shard.start()  # unless the look before goes on
+        for shard in self._shards:
             try:
-                metrics = gauges.read(self._clock.now())
+                metrics = shard.result(before + LOOK_SECONDS - self._clock.monotonic())
             except StoreError as error:
                 metrics, outage = [], error
-                store.close()
-                up.add_metric([store.name] if has_several else [], 0)
+                up.add_metric([shard.shard] if has_several else [], 0)
             else:
-                up.add_metric([store.name] if has_several else [], 1)
+                up.add_metric([shard.shard] if has_several else [], 1)
             for metric in metrics:
                 if has_several:
-                    _add_label(metric, "shard", store.name)
+                    _add_label(metric, "shard", shard.shard)
                 if metric.name in families:
                     families[metric.name].samples += metric.samples
                 else:

@@ -192,6 +192,13 @@ def _fleet_metrics(processes: Sequence[RegisteredProcess]) -> Iterator[Metric]:
         for digest in sorted(digests):
             rules.add_metric([digest], digests[digest])
         yield rules
+    maps = Counter(process.shards for process in processes if process.is_ours)
+    if any(maps):
+        help_text = "Worker processes by the digest of their map of shards, empty for none"
+        family = GaugeMetricFamily("kiqcluster_shard_map_processes", help_text, labels=["digest"])
+        for digest in sorted(maps):
+            family.add_metric([digest], maps[digest])
+        yield family
 
 
 # queues

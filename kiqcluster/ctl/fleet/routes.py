@@ -16,7 +16,7 @@ from kiqcluster.errors import ExitCode, StoreError
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq.routing import Rules, digest
 from kiqcluster.store import Store
-from kiqcluster.store.shards import DEFAULT_SHARD
+from kiqcluster.store.shards import DEFAULT_SHARD, shards_digest
 
 __all__ = ["routes"]
 
@@ -31,7 +31,7 @@ COLUMNS = (
 
 
 @click.command(context_settings=CONTEXT_SETTINGS)
-@click.option("--check", "is_check", is_flag=True, help="exit 1 if a process has other rules, or Redis is away")
+@click.option("--check", "is_check", is_flag=True, help="exit 1 if a process has other rules or shards, or one is away")
 @routing_options
 @json_option
 @click.pass_context
@@ -39,7 +39,8 @@ def routes(ctx: click.Context, store: Store, output: Output, require: tuple[str,
     """Show to which queue the jobs of each class go, and why.
 
     The rules are those of the configuration here, and the classes those of the application, which is imported.  Then
-    it compares the rules with those of the processes of all shards.  Two round trips, one more per 500 processes.
+    it compares the rules and the map of shards with those of the processes of all shards.  Two round trips, one more
+    per 500 processes.
 
     \b
       kiqctl routes -r app.jobs
@@ -66,6 +67,11 @@ def routes(ctx: click.Context, store: Store, output: Output, require: tuple[str,
         problem = _in_words(others, len(fleet))
     elif fleet:
         output.info(f"{pluralize(len(fleet), 'process has', 'processes have')} the same rules")
+    if others := [process for process in fleet if process.shards != shards_digest(declared)]:
+        words = f"{format_number(len(others))} of {pluralize(len(fleet), 'process', 'processes')} have other [shards]"
+        problem = "; ".join(
+            filter(None, (problem, f"{words}, as {clean(others[0].identity)}; give all nodes the same"))
+        )
     if problem:
         output.error(problem)
     code = ExitCode.UNEXPECTED if is_check and problem else ExitCode.STOPPED

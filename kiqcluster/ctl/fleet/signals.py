@@ -25,11 +25,12 @@ from kiqcluster.ctl.text.options import (
     confirm,
     host_option,
     json_option,
-    redis_options,
+    read_shards,
+    stores_options,
     yes_option,
 )
 from kiqcluster.ctl.text.tables import clean, pluralize
-from kiqcluster.errors import UsageError
+from kiqcluster.errors import ExitCode, UsageError
 from kiqcluster.store import Store
 
 __all__ = ["MEANINGS", "SignalMeaning", "Targets", "dump", "find_target", "signal"]
@@ -115,14 +116,14 @@ def _is_named(name: str, identity: str) -> bool:
 class RubyTransport:
     """Sends to processes of Ruby's Sidekiq, which do not answer; their heartbeat reads signals every ten seconds."""
 
-    def __init__(self, store: Store, ruby: Sequence[RegisteredProcess]) -> None:
-        self._store = store
+    def __init__(self, stores: Sequence[Store], ruby: Sequence[RegisteredProcess]) -> None:
+        self._stores = stores
         self._identities = {each.identity for each in ruby}
 
     def send(self, message: Message) -> Sequence[Answer]:
         """See Transport."""
         answers = []
-        for process in ProcessSet(store=self._store):
+        for process in (each for store in self._stores for each in ProcessSet(store=store)):
             if process.identity in self._identities:
                 send = {"quiet": process.quiet, "stop": process.stop, "dump": process.dump}[message.action]
                 send()
@@ -132,23 +133,24 @@ class RubyTransport:
 
     def statuses(self) -> Mapping[str, ClusterStatus]:
         """See Transport."""
-        processes = list_processes(self._store)
+        processes = [each for store in self._stores for each in list_processes(store)]
         return {each.identity: status_of_process(each) for each in processes if each.identity in self._identities}
 
 
-def transports_to(store: Store, targets: Targets) -> list[Transport]:
+def transports_to(stores: Sequence[Store], targets: Targets) -> list[Transport]:
     """Return the transports that reach all targets."""
+    store, *others = stores
     supervisors = [each.supervisor for each in targets.clusters]
-    found: list[Transport] = [RedisTransport(store, supervisors=supervisors)] if supervisors else []
-    found += [RedisTransport(store, identity=each.identity) for each in targets.workers]
-    return [*found, RubyTransport(store, targets.ruby)] if targets.ruby else found
+    found: list[Transport] = [RedisTransport(store, supervisors=supervisors, others=others)] if supervisors else []
+    found += [RedisTransport(store, identity=each.identity, others=others) for each in targets.workers]
+    return [*found, RubyTransport(stores, targets.ruby)] if targets.ruby else found
 
 
 def identities(found: Sequence[RegisteredProcess]) -> list[str]:
     return [each.identity for each in found]
 
 
-def send_and_report(store: Store, output: Output, meaning: SignalMeaning, targets: Targets) -> int:
+def send_and_report(stores: Sequence[Store], output: Output, meaning: SignalMeaning, targets: Targets) -> int:
     """Print what the targets will do, send the order, report the answers; return the exit code."""
     words_by_name = dict.fromkeys(
         (*(each.supervisor for each in targets.clusters), *identities(targets.workers)), meaning.words
@@ -162,10 +164,17 @@ def send_and_report(store: Store, output: Output, meaning: SignalMeaning, target
     for name, words in words_by_name.items():
         output.info(f"{name} {words}")
     what, answers, statuses = new_message(meaning.action), list[Answer](), dict[str, ClusterStatus]()
-    for transport in transports_to(store, targets):
+    for transport in transports_to(stores, targets):
         answers += transport.send(what)
         statuses |= transport.statuses()
     return report(output, what, answers, {}, statuses)
+
+
+def read_processes(stores: Sequence[Store], output: Output) -> tuple[list[RegisteredProcess], list[Store], int]:
+    """Return the processes of all shards, the shards that answer, and an exit code: 1 if one is away, which is said."""
+    found, missing = read_shards(stores, output, list_processes)
+    reached = [store for store in stores if store.name not in missing]
+    return [each for several in found for each in several], reached, ExitCode.UNEXPECTED if missing else 0
 
 
 def check_supported(meaning: SignalMeaning, name: str, targets: Targets) -> Targets:
@@ -185,15 +194,15 @@ def check_supported(meaning: SignalMeaning, name: str, targets: Targets) -> Targ
 @click.command(context_settings=CONTEXT_SETTINGS)
 @click.argument("name", metavar="NAME")
 @click.argument("identity", required=False)
-@click.option("--all", "is_for_all", is_flag=True, help="every cluster, and every process of Ruby's, on the Redis")
+@click.option("--all", "is_for_all", is_flag=True, help="every cluster, and every process of Ruby's, in all shards")
 @yes_option
 @host_option
-@redis_options
+@stores_options
 @json_option
 @click.pass_context
 def signal(
     ctx: click.Context,
-    store: Store,
+    stores: list[Store],
     output: Output,
     name: str,
     identity: str | None,
@@ -223,11 +232,11 @@ def signal(
         raise UsageError(f"{name} is not a known signal; the signals are {', '.join(MEANINGS)}")
     if (identity is None) is not is_for_all or (hosts and not is_for_all):
         raise UsageError("name one IDENTITY, or say --all, which --host narrows")
-    meaning, processes = MEANINGS[key], list_processes(store)
+    meaning = MEANINGS[key]
+    processes, reached, missed = read_processes(stores, output)
     if identity is not None:
-        ctx.exit(
-            send_and_report(store, output, meaning, check_supported(meaning, key, find_target(processes, identity)))
-        )
+        target = check_supported(meaning, key, find_target(processes, identity))
+        ctx.exit(send_and_report(reached, output, meaning, target))
     targets = all_targets(processes, hosts)
     if meaning.action in CLUSTER_ONLY_ACTIONS and targets.workers:
         targets = Targets(targets.clusters, (), targets.ruby)
@@ -237,16 +246,16 @@ def signal(
         targets = Targets(targets.clusters, targets.workers)
     if meaning.action == "stop":
         confirm(output, f"stop {targets.describe()}", yes=yes)
-    ctx.exit(send_and_report(store, output, meaning, targets))
+    ctx.exit(send_and_report(reached, output, meaning, targets) or missed)
 
 
 @click.command(context_settings=CONTEXT_SETTINGS)
 @click.argument("identity", required=False)
 @host_option
-@redis_options
+@stores_options
 @json_option
 @click.pass_context
-def dump(ctx: click.Context, store: Store, output: Output, identity: str | None, hosts: tuple[str, ...]) -> None:
+def dump(ctx: click.Context, stores: list[Store], output: Output, identity: str | None, hosts: tuple[str, ...]) -> None:
     """Have processes log what each of their threads is doing.
 
     Jobs go on.  IDENTITY as in `kiqctl ps`: of a process, or of a supervisor for all of its workers.  Without it, all
@@ -259,6 +268,7 @@ def dump(ctx: click.Context, store: Store, output: Output, identity: str | None,
     """
     if identity is not None and hosts:
         raise UsageError("IDENTITY names one; leave --host out")
-    processes = list_processes(store)
+    processes, reached, missed = read_processes(stores, output)
     targets = all_targets(processes, hosts) if identity is None else find_target(processes, identity)
-    ctx.exit(send_and_report(store, output, MEANINGS["TTIN"], targets))
+    code = send_and_report(reached, output, MEANINGS["TTIN"], targets)
+    ctx.exit(code or (missed if identity is None else 0))

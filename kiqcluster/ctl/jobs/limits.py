@@ -30,7 +30,9 @@ from kiqcluster.ctl.text.options import (
     Output,
     confirm,
     json_option,
+    read_shards,
     redis_options,
+    stores_options,
     yes_option,
 )
 from kiqcluster.ctl.text.rows import SHORT_JID_WIDTH, arguments
@@ -50,6 +52,7 @@ from kiqcluster.store import Store
 
 __all__ = ["limits"]
 
+SHARD_COLUMN = text_column("SHARD", 8)  # where there are several
 NO_LIMIT, PAUSED = "none", "paused"
 COLUMNS = (
     text_column("CLASS", 12),
@@ -93,25 +96,32 @@ def limits() -> None:
 
 
 @limits.command("list", context_settings=CONTEXT_SETTINGS)
-@redis_options
+@stores_options
 @json_option
 @click.pass_context
-def list_limits(ctx: click.Context, store: Store, output: Output) -> None:
+def list_limits(ctx: click.Context, stores: list[Store], output: Output) -> None:
     """Show all limits: places held and by whom, jobs parked, the limit and its override.
 
     Of a limit for each key, those keys of which a job runs or is parked.  The limit is the one that a worker has used
     last.  Then the rate limits that were used lately: starts in this period or places held, when one more start is
-    allowed, and how many were promised a time.  Six round trips, one more per 500 processes, places, lines and rates.
+    allowed, and how many were promised a time.  Each shard has limits of its own.  Six round trips for each, one more
+    per 500 processes, places, lines and rates.
 
     \b
       kiqctl limits list
       kiqctl limits list --json
     """
-    found, rates, now = concurrency_limits(store=store), rate_limits(store=store), SystemClock.now()
+    now, has_several = SystemClock.now(), len(stores) > 1
+    looks, missing = read_shards(
+        stores, output, lambda store: (store.name, concurrency_limits(store=store), rate_limits(store=store))
+    )
     tables = [
-        (COLUMNS, [_row(each, now) for each in found]),
-        (RATE_COLUMNS, [_rate_row(each) for each in rates]),
-        (HOLDER_COLUMNS, [*_holder_rows(found), *_holder_rows(rates)]),
+        (COLUMNS, [(shard, _row(each, now)) for shard, found, _ in looks for each in found]),
+        (RATE_COLUMNS, [(shard, _rate_row(each)) for shard, _, rates in looks for each in rates]),
+        (
+            HOLDER_COLUMNS,
+            [(shard, row) for shard, found, rates in looks for row in _holder_rows([*found, *rates])],
+        ),
     ]
     shown = [(columns, rows) for columns, rows in tables if rows]
     if not shown:
@@ -119,9 +129,18 @@ def list_limits(ctx: click.Context, store: Store, output: Output) -> None:
     for number, (columns, rows) in enumerate(shown):
         if number:
             output.print([""])
-        output.table(columns, rows, indent=0)
-    output.document({"limits": [_as_json(each) for each in found], "rates": [_rate_as_json(each) for each in rates]})
-    ctx.exit(ExitCode.STOPPED)
+        columns = (columns[0], SHARD_COLUMN, *columns[1:]) if has_several else columns
+        output.table(columns, [(row[0], shard, *row[1:]) if has_several else row for shard, row in rows], indent=0)
+
+    def marked(document: dict[str, Any], shard: str) -> dict[str, Any]:
+        return {**document, "shard": shard} if has_several else document
+
+    document = {
+        "limits": [marked(_as_json(each), shard) for shard, found, _ in looks for each in found],
+        "rates": [marked(_rate_as_json(each), shard) for shard, _, rates in looks for each in rates],
+    }
+    output.document({**document, "missing": missing} if has_several else document)
+    ctx.exit(ExitCode.UNEXPECTED if missing else ExitCode.STOPPED)
 
 
 def _holder_rows(limits: Iterable[LimitStatus | RateStatus]) -> Iterator[tuple[str, ...]]:
@@ -189,11 +208,13 @@ def _as_json(limit: LimitStatus) -> dict[str, Any]:
 @click.argument("name", metavar="CLASS", shell_complete=complete_classes)
 @click.argument("limit", type=int)
 @click.option("--for", "last", type=DURATION, metavar="DURATION", help="for how long, by Redis' clock  [until a reset]")
-@redis_options
+@stores_options
 @json_option
 @click.pass_context
-def set_limit(ctx: click.Context, store: Store, output: Output, name: str, limit: int, last: float | None) -> None:
-    """Put another limit into force: 0 for none, -1 to let nothing run.
+def set_limit(
+    ctx: click.Context, stores: list[Store], output: Output, name: str, limit: int, last: float | None
+) -> None:
+    """Put another limit into force: 0 for none, -1 to let nothing run.  In each shard, or in that of --shard.
 
     Jobs that run go on.  Parked jobs go on at once where there is room, and when the override ends.
 
@@ -202,32 +223,40 @@ def set_limit(ctx: click.Context, store: Store, output: Output, name: str, limit
       kiqctl limits set SyncAccount -1 --for 15m
       kiqctl limits set SyncAccount 10 --json
     """
-    override_limit(name, limit, last, store=store)
-    known = {each.name for each in concurrency_limits(store=store)}
+
+    def change(store: Store) -> set[str]:
+        override_limit(name, limit, last, store=store)
+        return {each.name for each in concurrency_limits(store=store)}
+
+    found, missing = read_shards(stores, output, change)
+    known = set().union(*found)
     words = "" if last is None else f" for {format_duration(last)}"
     output.info(f"the limit of {clean(name)} is {_in_words(limit)}{words or ', until a reset'}")
     if name not in known:
         output.error(f"no job {clean(name)} with a concurrency limit has run yet; the limit is for the first one")
-    output.document({"action": "set", "class": name, "limit": limit, "seconds": last, "is_known": name in known})
-    ctx.exit(ExitCode.STOPPED)
+    document = {"action": "set", "class": name, "limit": limit, "seconds": last, "is_known": name in known}
+    output.document({**document, "missing": missing} if len(stores) > 1 else document)
+    ctx.exit(ExitCode.UNEXPECTED if missing else ExitCode.STOPPED)
 
 
 @limits.command("reset", context_settings=CONTEXT_SETTINGS)
 @click.argument("name", metavar="CLASS", shell_complete=complete_classes)
-@redis_options
+@stores_options
 @json_option
 @click.pass_context
-def reset_limit(ctx: click.Context, store: Store, output: Output, name: str) -> None:
-    """Put the limit back into force that the class declares.
+def reset_limit(ctx: click.Context, stores: list[Store], output: Output, name: str) -> None:
+    """Put the limit back into force that the class declares.  In each shard, or in that of --shard.
 
     \b
       kiqctl limits reset SyncAccount
       kiqctl limits reset SyncAccount --json
     """
-    was_set = end_override(name, store=store)
+    ended, missing = read_shards(stores, output, lambda store: end_override(name, store=store))
+    was_set = any(ended)
     output.info(f"{clean(name)} has its own limit again" if was_set else f"{clean(name)} had its own limit already")
-    output.document({"action": "reset", "class": name, "changed": was_set})
-    ctx.exit(ExitCode.STOPPED)
+    document = {"action": "reset", "class": name, "changed": was_set}
+    output.document({**document, "missing": missing} if len(stores) > 1 else document)
+    ctx.exit(ExitCode.UNEXPECTED if missing else ExitCode.STOPPED)
 
 
 @limits.command("jobs", context_settings=CONTEXT_SETTINGS)
@@ -253,7 +282,7 @@ def parked_jobs(
     is_all: bool,
     yes: bool,
 ) -> None:
-    """Show the parked jobs of a limit, count them, or delete some.
+    """Show the parked jobs of a limit, count them, or delete some: in the default shard, or in that of --shard.
 
     They are shown in the order in which they go on, one key after the other.
 

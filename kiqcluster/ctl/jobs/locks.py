@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 import click
 
 from kiqcluster.api import JobLock, LockSet
 from kiqcluster.ctl.jobs.locate import NotFound
 from kiqcluster.ctl.jobs.pager import DefaultListGroup, Page, page_options
-from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, Output, confirm, json_option, redis_options, yes_option
+from kiqcluster.ctl.text.options import (
+    CONTEXT_SETTINGS,
+    Output,
+    confirm,
+    json_option,
+    read_shards,
+    stores_options,
+    yes_option,
+)
 from kiqcluster.ctl.text.rows import SHORT_JID_WIDTH
 from kiqcluster.ctl.text.tables import clean, format_duration, number_column, pluralize, text_column
 from kiqcluster.errors import ExitCode, UsageError
@@ -17,6 +26,7 @@ from kiqcluster.store import Store
 
 __all__ = ["locks"]
 
+SHARD_COLUMN = text_column("SHARD", 8)  # where there are several
 COLUMNS = (
     text_column("CLASS", 12),
     text_column("HELD BY", SHORT_JID_WIDTH),
@@ -38,36 +48,45 @@ def locks() -> None:
 @locks.command("list", context_settings=CONTEXT_SETTINGS)
 @click.option("--class", "job_class", metavar="NAME", help="of jobs of this class")
 @page_options
-@redis_options
+@stores_options
 @json_option
 @click.pass_context
-def list_locks(ctx: click.Context, store: Store, output: Output, page: Page, job_class: str | None) -> None:
+def list_locks(ctx: click.Context, stores: list[Store], output: Output, page: Page, job_class: str | None) -> None:
     """Show which job holds which lock, and for how long at most.
 
-    Equal pushes are dropped while it does.  Redis looks through all its keys: one round trip per 1 000.
+    Equal pushes are dropped while it does.  Each shard looks through all its keys: one round trip per 1 000.
 
     \b
       kiqctl locks list
       kiqctl locks list --class SendInvoice --limit 100 --json
     """
-    found = page.of(each for each in LockSet(store=store) if job_class in (None, each.job_class))
+
+    def look(store: Store) -> list[tuple[str, JobLock]]:
+        locks = ((store.name, each) for each in LockSet(store=store) if job_class in (None, each.job_class))
+        return list(islice(locks, page.start + page.size))  # more are never shown
+
+    looks, missing = read_shards(stores, output, look)
+    found, has_several = page.of(each for several in looks for each in several), len(stores) > 1
     if found:
-        output.table(COLUMNS, [_row(each) for each in found], indent=0)
+        columns = (COLUMNS[0], SHARD_COLUMN, *COLUMNS[1:]) if has_several else COLUMNS
+        rows = [(shard, _row(each)) for shard, each in found]
+        output.table(columns, [(row[0], shard, *row[1:]) if has_several else row for shard, row in rows], indent=0)
     else:
         output.info("no job holds a lock" if job_class is None else f"no job of {clean(job_class)} holds a lock")
-    output.document({"locks": [_as_json(each) for each in found]})
-    ctx.exit(ExitCode.STOPPED)
+    documents = [{**_as_json(each), **({"shard": shard} if has_several else {})} for shard, each in found]
+    output.document({"locks": documents, **({"missing": missing} if has_several else {})})
+    ctx.exit(ExitCode.UNEXPECTED if missing else ExitCode.STOPPED)
 
 
 @locks.command(context_settings=CONTEXT_SETTINGS)
 @click.argument("jids", metavar="[JID]...", nargs=-1)
 @click.option("--class", "job_class", metavar="NAME", help="all locks of jobs of this class")
 @yes_option
-@redis_options
+@stores_options
 @json_option
 @click.pass_context
 def release(
-    ctx: click.Context, store: Store, output: Output, jids: tuple[str, ...], job_class: str | None, yes: bool
+    ctx: click.Context, stores: list[Store], output: Output, jids: tuple[str, ...], job_class: str | None, yes: bool
 ) -> None:
     """Release the locks that jobs hold, so that equal jobs can be pushed again.
 
@@ -80,15 +99,20 @@ def release(
     """
     if not jids and job_class is None:
         raise UsageError("release which?  Name the jobs that hold them, or a --class")
-    found = [each for each in LockSet(store=store) if each.jid in jids or each.job_class == job_class]
+
+    def look(store: Store) -> list[JobLock]:
+        return [each for each in LockSet(store=store) if each.jid in jids or each.job_class == job_class]
+
+    looks, away = read_shards(stores, output, look)
+    found = [each for several in looks for each in several]
     if missing := [jid for jid in jids if jid not in {each.jid for each in found}]:
         raise NotFound(f"no lock is held by {', '.join(map(clean, missing))}; nothing was done")
     confirm(output, f"release {pluralize(len(found), 'lock')}", yes=yes)
     released = [each for each in found if each.release()]
     output.info(f"released {pluralize(len(released), 'lock')}")
-    document = {"action": "release", "done": len(released), "ok": True, "locks": [_as_json(each) for each in released]}
-    output.document(document)
-    ctx.exit(ExitCode.STOPPED)
+    rows = [_as_json(each) for each in released]
+    output.document({"action": "release", "done": len(released), "ok": not away, "locks": rows})
+    ctx.exit(ExitCode.UNEXPECTED if away else ExitCode.STOPPED)
 
 
 def _row(lock: JobLock) -> Sequence[str]:

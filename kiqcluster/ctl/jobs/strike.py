@@ -14,7 +14,7 @@ from kiqcluster.api import StrikeSet
 from kiqcluster.ctl.jobs.enqueue import parse_value
 from kiqcluster.ctl.jobs.pager import DefaultListGroup
 from kiqcluster.ctl.text.completion import complete_classes
-from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, DURATION, Output, json_option, redis_options
+from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, DURATION, Output, json_option, read_shards, stores_options
 from kiqcluster.ctl.text.tables import clean, format_duration, format_number, iso_time, number_column, text_column
 from kiqcluster.errors import ExitCode, KiqError, UsageError
 from kiqcluster.features.strikes import Strike
@@ -24,6 +24,7 @@ from kiqcluster.store import Store
 
 __all__ = ["strike"]
 
+SHARD_COLUMN = text_column("SHARD", 8)  # where there are several
 COLUMNS = (
     text_column("ID"),
     text_column("JOBS", 16),
@@ -46,24 +47,28 @@ def strike() -> None:
 
 
 @strike.command("list", context_settings=CONTEXT_SETTINGS)
-@redis_options
+@stores_options
 @json_option
 @click.pass_context
-def list_strikes(ctx: click.Context, store: Store, output: Output) -> None:
-    """Show the strikes, how many jobs each has deferred or dropped, and when it ends.  One round trip.
+def list_strikes(ctx: click.Context, stores: list[Store], output: Output) -> None:
+    """Show the strikes, how many jobs each has deferred or dropped, and when it ends.  One round trip for each shard.
 
     \b
       kiqctl strike list
       kiqctl strike list --json
     """
     now = SystemClock.now()
-    found = StrikeSet(store=store).list()
+    looks, missing = read_shards(stores, output, lambda store: (store.name, StrikeSet(store=store).list()))
+    found, has_several = [(shard, *each) for shard, several in looks for each in several], len(stores) > 1
     if found:
-        output.table(COLUMNS, [_row(each, count, now) for each, count in found], indent=0)
+        columns = (COLUMNS[0], SHARD_COLUMN, *COLUMNS[1:]) if has_several else COLUMNS
+        rows = [(shard, _row(each, count, now)) for shard, each, count in found]
+        output.table(columns, [(row[0], shard, *row[1:]) if has_several else row for shard, row in rows], indent=0)
     else:
         output.info("there are no strikes")
-    output.document({"strikes": [_as_json(each, count) for each, count in found]})
-    ctx.exit(ExitCode.STOPPED)
+    documents = [{**_as_json(each, count), **({"shard": shard} if has_several else {})} for shard, each, count in found]
+    output.document({"strikes": documents, **({"missing": missing} if has_several else {})})
+    ctx.exit(ExitCode.UNEXPECTED if missing else ExitCode.STOPPED)
 
 
 @strike.command(context_settings=CONTEXT_SETTINGS)
@@ -72,12 +77,12 @@ def list_strikes(ctx: click.Context, store: Store, output: Output) -> None:
 @click.option("--drop", is_flag=True, help="do not run such jobs; `kiqctl dropped` lists them for 7 days")
 @click.option("--for", "seconds", type=DURATION, default="1h", metavar="SECONDS", help="until it ends  [1h]")
 @click.option("--reason", default="", metavar="TEXT", help="shown in the list")
-@redis_options
+@stores_options
 @json_option
 @click.pass_context
 def add(
     ctx: click.Context,
-    store: Store,
+    stores: list[Store],
     output: Output,
     targets: tuple[str, ...],
     defer: float | None,
@@ -88,7 +93,7 @@ def add(
     """Defer or drop jobs of a class, with an argument, or both, for a while.
 
     ARG is the name of a parameter, or its position from 0; VALUE is JSON, or text.  Each process heeds it within 10 s.
-    Jobs that run already go on.  Ruby's processes do not heed it.
+    Jobs that run already go on.  Ruby's processes do not heed it.  It is for all shards, under one id, or for --shard.
 
     \b
       kiqctl strike add SendInvoice --defer 5m --for 1h --reason "the mail server is down"
@@ -97,40 +102,54 @@ def add(
     if (defer is None) == (not drop):
         raise UsageError("a strike defers or drops; pass --defer SECONDS or --drop")
     name, arguments = _read_targets(targets)
-    added = StrikeSet(store=store).add(
-        "drop" if drop else "defer",
-        seconds,
-        name=name,
-        arguments=arguments,
-        delay=defer or 0.0,
-        by=f"{_user()}@{socket.gethostname()}",
-        reason=reason,
-    )
+    identifier, who = "", f"{_user()}@{socket.gethostname()}"
+
+    def add_to(store: Store) -> Strike:
+        nonlocal identifier
+        done = StrikeSet(store=store).add(
+            "drop" if drop else "defer",
+            seconds,
+            name=name,
+            arguments=arguments,
+            delay=defer or 0.0,
+            by=who,
+            reason=reason,
+            identifier=identifier,
+        )
+        identifier = done.id
+        return done
+
+    (added, *_), missing = read_shards(stores, output, add_to)
     output.info(f"strike {added.id}: {_jobs(added)} {_action(added)} for {format_duration(seconds)}")
-    output.document({"action": "add", "strike": _as_json(added, 0)})
-    ctx.exit(ExitCode.STOPPED)
+    document = {"action": "add", "strike": _as_json(added, 0)}
+    output.document({**document, "missing": missing} if len(stores) > 1 else document)
+    ctx.exit(ExitCode.UNEXPECTED if missing else ExitCode.STOPPED)
 
 
 @strike.command(context_settings=CONTEXT_SETTINGS)
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@redis_options
+@stores_options
 @json_option
 @click.pass_context
-def remove(ctx: click.Context, store: Store, output: Output, ids: tuple[str, ...]) -> None:
+def remove(ctx: click.Context, stores: list[Store], output: Output, ids: tuple[str, ...]) -> None:
     """End strikes.  What they have deferred comes back at its time; what they have dropped is in `kiqctl dropped`.
 
     \b
       kiqctl strike remove 3fa9c1
       kiqctl strike remove 3fa9c1 --json
     """
-    strikes = StrikeSet(store=store)
-    removed = {each: strikes.remove(each) for each in dict.fromkeys(ids)}
+
+    def remove_from(store: Store) -> dict[str, bool]:
+        return {each: StrikeSet(store=store).remove(each) for each in dict.fromkeys(ids)}
+
+    looks, missing = read_shards(stores, output, remove_from)
+    removed = {each: any(look[each] for look in looks) for each in dict.fromkeys(ids)}
     for each, was_there in removed.items():
         output.info(f"strike {clean(each)} {'removed' if was_there else 'is not there'}")
     output.document({"action": "remove", "removed": removed})
     if not all(removed.values()):
         raise KiqError("some strikes are not there; kiqctl strike list shows those that are")
-    ctx.exit(ExitCode.STOPPED)
+    ctx.exit(ExitCode.UNEXPECTED if missing else ExitCode.STOPPED)
 
 
 def _read_targets(targets: Sequence[str]) -> tuple[str, dict[str, Any]]:

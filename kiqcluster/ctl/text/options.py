@@ -22,7 +22,7 @@ from kiqcluster.process.config import Config, has_colours
 from kiqcluster.process.durations import parse_duration
 from kiqcluster.process.runtime import Setup, using_setup
 from kiqcluster.store import Store, is_outage
-from kiqcluster.store.shards import address_of, shard_name
+from kiqcluster.store.shards import address_of, same_redis, shard_name
 
 __all__ = [
     "ADDRESS_SETTINGS",
@@ -287,11 +287,18 @@ class RedisChoice:
         return Store(address_of(self.shard, config.shards), name=self.shard)
 
     def stores(self) -> list[Store]:
-        """Return the Redis of a shard, or all: the default one first.  An address (--redis) is alone."""
+        """Return the Redis of a shard, or all: the default one first.  An address (--redis) is alone.
+
+        One that two names have is returned once, and this is said.
+        """
         if self.redis or self.shard:
             return [self.store(self.config())]
         config = self.config(ADDRESS_SETTINGS | {"shards"})
-        return [Store(config.known_redis()), *(Store(each.redis, name=each.name) for each in config.shards)]
+        same = same_redis(config.known_redis(), config.shards)
+        for name, first in same.items():
+            click.echo(f"kiqctl: the shards {first} and {name} are one Redis, which counts once, as {first}", err=True)
+        others = [each for each in config.shards if each.name not in same]
+        return [Store(config.known_redis()), *(Store(each.redis, name=each.name) for each in others)]
 
 
 def address_options(function: Callable[..., Any]) -> Callable[..., Any]:

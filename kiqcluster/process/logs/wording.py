@@ -73,6 +73,11 @@ WORDING: dict[str, tuple[int, str]] = {
         "{identity} runs Sidekiq {sidekiq}, whose json writes floats otherwise than ruby_json = {setting} says: its "
         "pages may not find our jobs with such arguments again; set ruby_json to the other form (docs/running.md)",
     ),
+    "shards_differ": (
+        logging.WARNING,
+        "{identity} has other [shards] ({theirs}, here {ours}): jobs may go to a Redis that others do not look at; "
+        "give all nodes the same",
+    ),
     "routing_differs": (
         logging.WARNING,
         "{identity} has other routing rules ({theirs}) than this process ({ours}): jobs of one class go to different "

@@ -18,7 +18,7 @@ from kiqcluster.sidekiq.queue_groups import (
     parse_queue_option,
 )
 from kiqcluster.sidekiq.selectors import JobAttributes
-from kiqcluster.store.shards import shard_name
+from kiqcluster.store.shards import same_redis, shard_name
 
 __all__ = ["SlotPlan", "groups_from", "listed_queues", "plan_slots", "refuse_listing", "setting_warnings"]
 
@@ -141,7 +141,10 @@ def _left_behind(group: Group) -> Mapping[str, int]:
 
 def setting_warnings(config: Config, slots: int) -> list[str]:
     """Return warnings about numbers that contradict each other, for a cluster of so many slots."""
-    found = []
+    found = [
+        f"the shards {first} and {name} are one Redis: the workers of both fetch the same queues"
+        for name, first in same_redis(config.known_redis(), config.shards).items()
+    ]
     # If only max_concurrency is set, it is meant: the default of the other does not count.
     is_wish = config.min_concurrency != Config.min_concurrency
     if config.concurrency is None and is_wish and 0 < config.max_concurrency < config.min_concurrency:

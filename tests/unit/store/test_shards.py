@@ -11,7 +11,7 @@ from kiqcluster.errors import UsageError
 from kiqcluster.process import config_sources
 from kiqcluster.process.config import Config, describe
 from kiqcluster.sidekiq.queue_groups import GroupSetting
-from kiqcluster.store.shards import Shard, address_of, parse_shards
+from kiqcluster.store.shards import Shard, address_of, parse_shards, same_redis, shards_digest
 
 FILE = """
 groups = ["default", { queues = "a,b", shard = "eu" }]
@@ -74,3 +74,29 @@ def test_a_variable_has_them_as_json() -> None:
     assert [address_of(name, shards) for name in ("us", "eu")] == ["redis://us/0", "redis://eu/0"]
     with pytest.raises(UsageError, match="it is no JSON"):
         parse_shards("eu=redis://eu")
+
+
+def test_one_redis_under_two_names_is_found() -> None:
+    shards = parse_shards(
+        {
+            "a": "redis://user:pass@one:6379/0",
+            "b": "redis://one?db=1",
+            "c": "unix:///run/redis.sock",
+            "d": "redis://one/1",
+            "e": "unix:///run/redis.sock?db=0",
+            "f": "redis+sentinel://s1,s2/main",
+            "g": "redis+sentinel://s2,s1/main/0",
+            "h": "redis+cluster://one:6379",
+            "i": "redis+cluster://one:6379",
+        }
+    )
+
+    assert same_redis("redis://one/0", shards) == {"a": "default", "d": "b", "e": "c", "g": "f"}
+
+
+def test_a_digest_of_a_map_has_names_and_addresses_and_no_passwords() -> None:
+    one, other = parse_shards({"a": "redis://:x@h/0", "b": "redis://i/0"}), parse_shards({"b": "redis://i/0"})
+
+    assert shards_digest(one) == shards_digest(parse_shards({"b": "redis://i/0", "a": "redis://:y@h/0"}))
+    assert shards_digest(one) != shards_digest(other)
+    assert shards_digest(()) == ""

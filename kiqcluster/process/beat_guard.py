@@ -53,8 +53,8 @@ class BeatGuard:
         return self._is_here() and self._lines.add(call)
 
     def finish(self, seconds: float) -> bool:
-        """Wait until all calls have been made; return whether they were in time."""
-        return self._hooks.wait_idle(seconds) and self._lines.wait_idle(seconds)
+        """Wait until all calls have been made; return whether they were in time.  Each kind has half of the time."""
+        return self._hooks.wait_idle(seconds / 2) & self._lines.wait_idle(seconds / 2)
 
     def _is_here(self) -> bool:
         return getattr(self._here, "beats", False)

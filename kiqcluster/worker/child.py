@@ -411,17 +411,21 @@ class Child:
 
     def end(self, code: int) -> None:
         """Write the last lines of the log, and run exit handlers; the process ends without waiting for any thread."""
-        left = EXIT_HANDLERS_SECONDS
-        if self._stopping.at is not None:  # the supervisor kills at the end of the grace
-            left = min(left, self._stopping.at + STOP_GRACE_SECONDS - TICK_SECONDS - self._clock.monotonic())
         if (guard := current_setup().beat_guard) is not None:
             guard.leave()
-            guard.finish(max(0.0, left / 2))
+            guard.finish(self._seconds_to_end() / 2)
         if self._launcher is not None:
             self._launcher.end_job_log()
         run_exit_handlers(
-            max(0.0, left), code, lambda seconds: self._events.emit("exit_handlers_overdue", seconds=seconds)
+            self._seconds_to_end(), code, lambda seconds: self._events.emit("exit_handlers_overdue", seconds=seconds)
         )
+
+    def _seconds_to_end(self) -> float:
+        """Return how long handlers may take at the end of this process."""
+        if self._stopping.at is None:
+            return EXIT_HANDLERS_SECONDS
+        killed_at = self._stopping.at + STOP_GRACE_SECONDS  # by the supervisor
+        return max(0.0, min(EXIT_HANDLERS_SECONDS, killed_at - TICK_SECONDS - self._clock.monotonic()))
 
     def _announce_identity(self, member: Member) -> None:
         """Tell the supervisor an identity before its first reserve."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from prometheus_client import Gauge
+
 from kiqcluster import job
 from kiqcluster.limited_capacity import LimitedCapacityJob
 from kiqcluster.process.runtime import current_setup
@@ -34,6 +36,10 @@ class Drain(LimitedCapacityJob, queue="default"):
             time.sleep(0.005)
         holders = call("SCARD", current_setup().current_store().keys.slots("Drain"))
         note("did", item.decode(), "beside", int(str(holders)) - 1)
+
+
+REMAINING = Gauge("drain_remaining_work_count", "Items to take", multiprocess_mode="mostrecent")
+REMAINING.set_function(lambda: Drain().remaining_work_count())
 
 
 @job(queue="starts")

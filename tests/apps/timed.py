@@ -9,7 +9,7 @@ from kiqcluster import job
 from kiqcluster.process.runtime import current_setup
 from tests.apps.basic import note, record, stubborn
 
-__all__ = ["deaf", "endless", "hog", "record", "stubborn"]
+__all__ = ["asking", "deaf", "endless", "hog", "record", "stubborn"]
 
 
 @job(timeout_hard=0.5, retry=3)
@@ -19,6 +19,20 @@ def endless(word: str) -> None:
     while not current_setup().current_store().call("LLEN", "release"):
         time.sleep(0.01)
     note(f"ended {word}")
+
+
+def hang(*_: object) -> None:
+    note("asked")
+    while not current_setup().current_store().call("LLEN", "answer"):
+        time.sleep(0.01)
+
+
+@job(timeout_hard=0.5, retry=3, retry_in=hang)
+def asking(word: str) -> None:
+    """Runs for ever, and its hook as well until the list `answer` has something for it."""
+    note(f"began {word}")
+    while True:
+        time.sleep(0.01)
 
 
 @job(timeout_hard=0.5, retry=0)

@@ -9,6 +9,7 @@ from tests.kit import wait_until
 from tests.stage import Stage, pid_of
 
 APP = "tests.apps.capacity"
+LEFT = "drain_remaining_work_count"
 
 
 def test_no_more_run_than_may_and_all_work_is_done_though_a_process_is_killed(stage: Stage) -> None:
@@ -26,6 +27,8 @@ def test_no_more_run_than_may_and_all_work_is_done_though_a_process_is_killed(st
     holder, *_ = stage.store.call("SMEMBERS", stage.store.keys.slots("Drain"))
     victim = pid_of(holder.decode().partition("/")[0])
 
+    wait_until(lambda: [each.metric(LEFT) for each in clusters] == [18, 18], "the remaining work to be shown")
+
     os.kill(victim, signal.SIGKILL)
     wait_until(lambda: stage.store.call("LLEN", "taken") > 2, "its place to come back")
     stage.store.call("SET", "open", 1)
@@ -38,5 +41,6 @@ def test_no_more_run_than_may_and_all_work_is_done_though_a_process_is_killed(st
     assert {int(line.split()[-1]) for line in done} <= {0, 1}  # beside itself, one at most
     taken = [item.decode() for item in stage.store.call("LRANGE", "taken", 0, -1)]
     assert sorted(taken, key=int) == [str(number) for number in range(20)]
+    wait_until(lambda: [each.metric(LEFT) for each in clusters] == [0, 0], "no remaining work to be shown")
     assert stage.remaining() == {}
     assert stage.store.call("KEYS", "kiq:lock:*") == []

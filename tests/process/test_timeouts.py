@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kiqcluster.sidekiq import ruby_json
 from tests.kit import wait_until
 from tests.stage import Stage
@@ -94,3 +96,25 @@ def test_a_job_that_holds_the_interpreter_beside_an_overdue_one_is_a_suspect(sta
     stage.wait_settled()
     assert len(hog) == 40
     assert stage.store.call("EXISTS", "kiq:suspects") == 0, "it has ended well"
+
+
+@pytest.mark.full
+def test_hooks_that_hang_forget_no_overdue_job_and_stop_no_other_worker(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "default", "-c", "1", "-t", "1", app=APP)
+    pids = cluster.wait_ready(2)
+    stage.push("asking", "a")
+    stage.wait_noted("began a", "asked")
+
+    died = cluster.wait_for("child_died")  # it does not respond any more, since its hook hangs as it leaves
+
+    assert died["reason"] == "job_timeout"
+    wait_until(lambda: stage.notes().count("asked") == 2, "the worker that recovers to ask the hook as well")
+    other = ({*pids} - {died["child"]}).pop()
+    stage.push_many("record", [["b"]] * 3)
+    wait_until(lambda: stage.notes().count("ran b") == 3, "the others to work meanwhile")
+    stage.store.call("RPUSH", "answer", "now")
+    (entry,) = wait_until(lambda: stage.store.call("ZRANGE", "retry", 0, -1), "the job to wait for its retry")
+    assert ruby_json.decode(entry)["retry_count"] == 0
+    assert stage.store.call("EXISTS", "kiq:suspects") == 0
+    assert stage.notes().count("began a") == 1
+    assert not cluster.seen("child_died", child=other)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -238,3 +240,15 @@ def test_a_worker_that_left_for_it_but_could_not_say_so_to_redis_leaves_a_failed
     table.child.ending.timed_out, table.child.ending.stop_reason = ("a",), "job_timeout"
 
     assert table.child.suspects(table.child.running_jobs.jobs()) == (f"a{TIMED_OUT}",)
+
+
+def test_a_process_that_is_stopped_holds_no_interpreter() -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        os.kill(process.pid, signal.SIGSTOP)
+        wait_until(lambda: cpu_by_thread(process.pid) is None, "it to be stopped")
+        os.kill(process.pid, signal.SIGCONT)
+        wait_until(lambda: cpu_by_thread(process.pid) == {process.pid: 0.0}, "it to go on")
+    finally:
+        process.kill()
+        process.wait()

@@ -44,10 +44,12 @@ def deaf(word: str) -> None:
 
 @job()
 def hog(word: str) -> None:
-    """Holds the interpreter for ever, the first time."""
+    """Holds the interpreter for ever, the first time; then it runs until the list `release` has something for it."""
     note(f"holds {word}")
     if current_setup().current_store().call("INCR", "hogs") == 1:
         calculate()
+    while not current_setup().current_store().call("LLEN", "release"):
+        time.sleep(0.01)
 
 
 def calculate() -> None:

@@ -39,12 +39,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     places: dict[Path, float] = {}
     for computes in (False, True):
         group = [path for path in files if (path.relative_to(TESTS).parts[0] in COMPUTING) == computes]
-        group.sort(
-            key=lambda path: (not any(each.get_closest_marker("timeout") for each in files[path]), -len(files[path]))
-        )
+        if not computes:
+            group.sort(key=lambda path: (not _may_take_long(path, files[path]), -len(files[path])))
         end = 1.0 if computes else END_OF_WAITING
         places |= {path: end * number / len(group) for number, path in enumerate(group)}
     items[:] = [item for path in sorted(files, key=places.__getitem__) for item in files[path]]
+
+
+def _may_take_long(path: Path, items: list[pytest.Item]) -> bool:
+    """Return whether a file has few tests, yet takes long: it must not be the last one."""
+    return path.relative_to(TESTS).parts[0] in LONG or any(item.get_closest_marker("timeout") for item in items)
 
 
 def pytest_collection_finish() -> None:
@@ -55,7 +59,8 @@ def pytest_collection_finish() -> None:
 
 TESTS = Path(__file__).parent
 COMPUTING = {"conformance", "properties", "redis", "unit"}  # folders whose tests seldom wait for another process
-END_OF_WAITING = 0.95  # of the run: its end is short tests, of which no process gets more than its share
+LONG = {"chaos", "deploy"}  # folders whose tests take seconds each
+END_OF_WAITING = 0.85  # of the run: its end is short tests, of which no process gets more than its share
 
 # No property fails because the machine has other things to do.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])

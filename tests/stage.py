@@ -15,6 +15,7 @@ from textwrap import dedent
 from typing import Any
 
 from kiqcluster import Client
+from kiqcluster.application.registry import Registry, using_registry
 from kiqcluster.control import process_registry
 from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import Setup
@@ -36,14 +37,20 @@ class Jobs:
     # jobs that wait
 
     def push(self, name: str, *args: Any, **options: Any) -> str:
-        """Enqueue a job by name and return its jid.  options: queue, and any payload key."""
-        jid = Client(self.store, Setup(config=Config())).push({"class": name, "args": list(args), **options})
+        """Enqueue a job by name and return its jid.  options: queue, and any payload key.
+
+        Classes that the tests have imported mean nothing to it, whichever they are: which tests share a process is
+        chance.
+        """
+        with using_registry(Registry()):
+            jid = Client(self.store, Setup(config=Config())).push({"class": name, "args": list(args), **options})
         assert jid is not None
         return jid
 
     def push_many(self, name: str, arguments: list[list[Any]], **options: Any) -> list[str]:
         """Enqueue a job for each list of arguments and return their jids."""
-        jids = Client(self.store, Setup(config=Config())).push_bulk({"class": name, "args": arguments, **options})
+        with using_registry(Registry()):
+            jids = Client(self.store, Setup(config=Config())).push_bulk({"class": name, "args": arguments, **options})
         return [jid for jid in jids if jid is not None]
 
     def queued(self, queue: str = "default") -> list[Any]:

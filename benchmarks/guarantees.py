@@ -11,7 +11,7 @@ from benchmarks.peers import FEATURELESS, GUARDED, Peer, Shape
 from benchmarks.stage import Stage
 from benchmarks.throughput import run_filled
 
-__all__ = ["GUARANTEES", "guarantees"]
+__all__ = ["GUARANTEES", "OWN_GUARANTEES", "guarantees", "own_guarantees"]
 
 # The jobs of each peer, and how many of them a process runs in a second, roughly.
 GUARANTEES: dict[str, dict[str, int]] = {
@@ -26,6 +26,19 @@ GUARANTEES: dict[str, dict[str, int]] = {
     },
     "sidekiq": {"once": 4_000, "limited": 2_000, "rated": 4_000, "everything": 1_000},
     "dramatiq": {"limited": 1_000, "rated": 1_000},
+}
+# Those that no peer here has.
+OWN_GUARANTEES: dict[str, int] = {
+    "single": 12_000,
+    "keyed": 3_000,
+    "sliding": 5_000,
+    "leaky": 5_000,
+    "concurrent": 4_000,
+    "governed": 30_000,
+    "expiring": 40_000,
+    "versioned": 50_000,
+    "interruptible": 60_000,
+    "compressed": 15_000,
 }
 PLAIN_PACES = {"kiqcluster": 80_000, "sidekiq": 8_000, "dramatiq": 2_000}
 PUSHES_PER_SECOND = 3_000  # one by one, roughly
@@ -43,6 +56,14 @@ def guarantees(stage: Stage, peer: Peer, scale: Scale) -> Figures:
         figures["featureless"] = rate(stage, FEATURELESS, "plain", PLAIN_PACES[peer.name], scale)
         figures["kept"] = plain / figures["featureless"]
     return {**figures, **pushes(stage, guarded, scale)}
+
+
+def own_guarantees(stage: Stage, peer: Peer, scale: Scale) -> Figures:
+    """Return the rates of jobs with guarantees that no peer has, over that of a plain one, in jobs a second."""
+    guarded = GUARDED[peer.name]
+    plain = rate(stage, guarded, "plain", PLAIN_PACES[peer.name], scale)
+    rates = {job: rate(stage, guarded, job, pace, scale) for job, pace in OWN_GUARANTEES.items()}
+    return {"plain": plain, **rates, **{f"{job}_kept": each / plain for job, each in rates.items()}}
 
 
 def rate(stage: Stage, peer: Peer, job: str, pace: int, scale: Scale) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks import conduct, throughput
 from benchmarks.fleet import FLEET_SIZES, fleet
-from benchmarks.guarantees import guarantees
+from benchmarks.guarantees import guarantees, own_guarantees
 from benchmarks.measure import FULL, Figures, Scale
 from benchmarks.peers import PEERS, Peer
 from benchmarks.stage import Stage
@@ -170,6 +170,27 @@ WORKLOADS = {
                 everything="all of them",
             ),
             *columns(WHOLE, push="pushes/s, plain", push_once="pushes/s, until_executed"),
+        ),
+    ),
+    "guarantees-own": Workload(
+        "No-op jobs with a guarantee that no peer has, jobs/s ÷ the plain one",
+        own_guarantees,
+        ("kiqcluster",),
+        (
+            *columns(WHOLE, plain="plain, jobs/s"),
+            *columns(
+                ".2f",
+                single_kept="while_executing",
+                keyed_kept="limit per key",
+                sliding_kept="sliding window",
+                leaky_kept="leaky bucket",
+                concurrent_kept="concurrent",
+                governed_kept="policy",
+                expiring_kept="expires_in",
+                versioned_kept="version",
+                interruptible_kept="interruption limit",
+                compressed_kept="compressed (3 KB)",
+            ),
         ),
     ),
     "fleet": Workload(

@@ -17,6 +17,7 @@ from typing import Any
 from kiqcluster import Client
 from kiqcluster.application.registry import Registry, using_registry
 from kiqcluster.control import process_registry
+from kiqcluster.job import JobFunction
 from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq import ruby_json
@@ -36,21 +37,21 @@ class Jobs:
 
     # jobs that wait
 
-    def push(self, name: str, *args: Any, **options: Any) -> str:
-        """Enqueue a job by name and return its jid.  options: queue, and any payload key.
+    def push(self, job: str | JobFunction[..., Any], *args: Any, **options: Any) -> str:
+        """Enqueue a job and return its jid.  options: queue, and any payload key.
 
-        Classes that the tests have imported mean nothing to it, whichever they are: which tests share a process is
-        chance.
+        A name means no class that a test has imported, for which tests share a process is chance: what the client half
+        of a feature is to see is pushed by the job itself.
         """
         with using_registry(Registry()):
-            jid = Client(self.store, Setup(config=Config())).push({"class": name, "args": list(args), **options})
+            jid = Client(self.store, Setup(config=Config())).push({"class": job, "args": list(args), **options})
         assert jid is not None
         return jid
 
-    def push_many(self, name: str, arguments: list[list[Any]], **options: Any) -> list[str]:
+    def push_many(self, job: str | JobFunction[..., Any], arguments: list[list[Any]], **options: Any) -> list[str]:
         """Enqueue a job for each list of arguments and return their jids."""
         with using_registry(Registry()):
-            jids = Client(self.store, Setup(config=Config())).push_bulk({"class": name, "args": arguments, **options})
+            jids = Client(self.store, Setup(config=Config())).push_bulk({"class": job, "args": arguments, **options})
         return [jid for jid in jids if jid is not None]
 
     def queued(self, queue: str = "default") -> list[Any]:

@@ -13,20 +13,27 @@ from typing import Any
 import kiqcluster
 from benchmarks.apps.kiqcluster import DESCRIPTION, JOBS
 from kiqcluster import limits
+from kiqcluster.policies import feature_flag
 
 __all__ = ["DESCRIPTION", "MOST_AT_ONCE", "MOST_PER_SECOND", "push", "push_many"]
 
 MOST_AT_ONCE = 20  # jobs that may run at once: more than there are threads, so that none waits
 MOST_PER_SECOND = 1_000_000  # starts: more than there are
+KEYS = 10  # of a limit per key
+LARGE_TEXT = "".join(f"{number} is a number. " for number in range(200))  # an argument that is compressed
 NUMBERS = count()
 
-kiqcluster.configure(encryption_keys=f"1:{b64encode(b'benchmark' * 3 + b'-----').decode()}")
+kiqcluster.configure(
+    encryption_keys=f"1:{b64encode(b'benchmark' * 3 + b'-----').decode()}",
+    size_limiter_mode="compress",
+    size_limiter_compression_threshold_bytes=len(LARGE_TEXT),
+)
 
 
 def guarded(name: str, **options: Any) -> None:
     """Define a job that does nothing."""
 
-    def perform(number: int) -> None:
+    def perform(number: int, text: str = "") -> None:
         pass
 
     JOBS[name] = kiqcluster.job(name=f"guarded.{name}", **options)(perform)
@@ -35,8 +42,18 @@ def guarded(name: str, **options: Any) -> None:
 guarded("plain")
 guarded("once", deduplicate="until_executed")
 guarded("once_starting", deduplicate="until_executing")
+guarded("single", deduplicate="while_executing")
 guarded("limited", concurrency_limit=MOST_AT_ONCE)
+guarded("keyed", concurrency_limit=MOST_AT_ONCE, concurrency_key=lambda number: number % KEYS)
 guarded("rated", rate_limit=limits.fixed_window(MOST_PER_SECOND, 1))
+guarded("sliding", rate_limit=limits.sliding_window(MOST_PER_SECOND, 1))
+guarded("leaky", rate_limit=limits.leaky_bucket(MOST_PER_SECOND, MOST_PER_SECOND))
+guarded("concurrent", rate_limit=limits.concurrent(MOST_AT_ONCE))
+guarded("governed", policy=feature_flag(lambda _name: True))
+guarded("expiring", expires_in=3_600)
+guarded("versioned", version=1)
+guarded("interruptible", max_retries_after_interruption=3)
+guarded("compressed")
 guarded("timed", timeout=60, timeout_hard=120)
 guarded("encrypted", encrypt=True)
 guarded(
@@ -58,4 +75,6 @@ def push_many(job: str, argument_lists: Sequence[Sequence[Any]]) -> None:
 
 
 def numbered(job: str, arguments: Sequence[Any]) -> Sequence[Any]:
-    return arguments if job == "mark" else [next(NUMBERS)]
+    if job == "mark":
+        return arguments
+    return [next(NUMBERS), LARGE_TEXT] if job == "compressed" else [next(NUMBERS)]

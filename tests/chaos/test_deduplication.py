@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
-import tests.apps.deduplicated  # noqa: F401  # registers its jobs, so that pushes here are deduplicated
 from kiqcluster.api import LockSet
+from tests.apps.deduplicated import recount
 from tests.chaos.scale import sized
 from tests.chaos.stage import ChaosStage
 from tests.kit import PAUSE, wait_until
@@ -28,7 +28,7 @@ def test_a_run_follows_every_push_though_workers_are_killed(stage: ChaosStage) -
         for _ in range(PUSHES_PER_KILL):
             key = stage.rng.choice(KEYS)
             pushes.append((key, stage.store.call("INCR", "clock")))
-            stage.push("recount", key, float(MAX_JOB_MS * KEYS.index(key) // len(KEYS)))
+            stage.push(recount, key, float(MAX_JOB_MS * KEYS.index(key) // len(KEYS)))
             PAUSE.wait(stage.rng.uniform(0, MAX_PAUSE_SECONDS))
         slot = number % 2
         if number < KILLS and (pid := cluster.pids().get(slot)) is not None:

@@ -11,8 +11,8 @@ from collections import Counter
 
 import pytest
 
-import tests.apps.deduplicated  # noqa: F401  # registers its jobs, so that pushes here are deduplicated
 from kiqcluster.api import LockSet
+from tests.apps.deduplicated import refresh, single
 from tests.kit import ROOT, freeze, wait_until
 from tests.stage import Stage, pid_of
 
@@ -37,13 +37,13 @@ def wait_begun(stage: Stage, jid: str, times: int = 1) -> None:
 def test_the_lock_of_a_job_that_is_killed_stays_with_it_until_it_has_run(stage: Stage) -> None:
     cluster = stage.run_cluster("default", app=APP)
     pid = cluster.wait_ready()[0]
-    jid = stage.push("refresh", "a", "gate")
+    jid = stage.push(refresh, "a", "gate")
     wait_begun(stage, jid)
 
     os.kill(pid, signal.SIGKILL)
-    assert stage.push("refresh", "a", "gate") == jid
+    assert stage.push(refresh, "a", "gate") == jid
     wait_begun(stage, jid, times=2)
-    assert stage.push("refresh", "a", "gate") == jid, "it is dropped while the second try runs"
+    assert stage.push(refresh, "a", "gate") == jid, "it is dropped while the second try runs"
     assert held_by(stage) == [jid]
     stage.store.call("SET", "open:gate", 1)
 
@@ -62,25 +62,25 @@ def test_a_frozen_holder_that_others_have_recovered_releases_nothing_when_it_wak
     neighbour.wait_ready()
     neighbour.signal(signal.SIGTSTP)
     neighbour.wait_for("worker_quiet")
-    first = stage.push("refresh", "a", "one")
+    first = stage.push(refresh, "a", "one")
     wait_begun(stage, first)
     (old,) = (name for name in stage.members() if pid_of(name) == pid)
 
     freeze(pid)
     neighbour.signal(signal.SIGCONT)
     wait_begun(stage, first, times=2)  # by its neighbour
-    assert stage.push("refresh", "a", "one") == first
+    assert stage.push(refresh, "a", "one") == first
     stage.store.call("SET", "open:one", 1)
     wait_until(lambda: len(counts(stage, "ended", "a")) == 2, "it to run, and once more")
     wait_until(lambda: not held_by(stage), "the lock to be released")
-    second = stage.push("refresh", "a", "two")
+    second = stage.push(refresh, "a", "two")
     wait_begun(stage, second)
     os.kill(pid, signal.SIGCONT)
     sleeper.wait_for("worker_fenced", old=old)
     wait_until(lambda: counts(stage, "ended", "a")[first] == 2, "the first to end there, too")
 
     assert held_by(stage) == [second]
-    assert stage.push("refresh", "a", "three") == second
+    assert stage.push(refresh, "a", "three") == second
     stage.store.call("SET", "open:two", 1)
     wait_until(lambda: not held_by(stage), "the lock to be released")
     stage.wait_settled()
@@ -137,7 +137,7 @@ def counts_of_all(stage: Stage) -> Counter[str]:
 def test_equal_jobs_run_one_after_the_other_though_processes_are_killed(stage: Stage, kills: int) -> None:
     cluster = stage.run_cluster("default", "default", "-c", "5", app=APP, KIQ_RESPAWN_BURST="100")
     cluster.wait_ready(2)
-    jids = set(stage.push_many("single", [["a", number % 2] for number in range(80)]))
+    jids = set(stage.push_many(single, [["a", number % 2] for number in range(80)]))
 
     def ended() -> set[str]:
         return {line.split()[-1] for line in stage.notes() if line.startswith("ended")}

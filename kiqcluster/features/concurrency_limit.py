@@ -60,8 +60,8 @@ class ConcurrencyLimits:
         return OPTION in definition.local
 
     def asks_ahead(self, definition: Definition) -> bool:
-        """Return whether no function of the application has to be called."""
-        return not callable(definition.local[OPTION]) and KEY_OPTION not in definition.local
+        """Return whether the limit is fixed: a function of the application is to tell it at the job's turn."""
+        return not callable(definition.local[OPTION])
 
     def on_begin(self, run: Run) -> Iterable[Effect]:
         definition: Definition = run.job

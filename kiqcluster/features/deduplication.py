@@ -106,9 +106,8 @@ class ServerDeduplication:
         return definition.local.get("deduplicate") in EXCLUSIVE
 
     def asks_ahead(self, definition: Definition) -> bool:
-        """Return whether the lock stays until the end, and no function of the application has to be called."""
-        local = definition.local
-        return local.get("deduplicate") not in UNTIL_START and "deduplicate_key" not in local
+        """Return whether the lock stays until the end."""
+        return definition.local.get("deduplicate") not in UNTIL_START
 
     def on_begin(self, run: Run) -> Iterable[Effect]:
         """Return the rows that release the lock before the run, or have it last; and those that take a place."""

@@ -20,7 +20,7 @@ from kiqcluster.application.options import OPTIONS
 from kiqcluster.application.registry import Definition
 from kiqcluster.errors import InvalidPush
 from kiqcluster.process.clock import SystemClock
-from kiqcluster.process.runtime import JobEnd, Push, Run
+from kiqcluster.process.runtime import Push, Run
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.payload import Payload, seconds, stamp
 from kiqcluster.store.engine.units import BeginVerdict
@@ -61,6 +61,3 @@ class Expiry:
     def on_begin(self, run: Run) -> Iterable[Effect] | BeginVerdict:
         """Drop a job whose time is over."""
         return BeginVerdict("drop") if is_expired(run.payload, SystemClock.now()) else ()
-
-    def on_end(self, _end: JobEnd, /) -> Iterable[Effect]:
-        return ()

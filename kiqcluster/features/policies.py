@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from kiqcluster.application.registry import Definition
 from kiqcluster.errors import UsageError
 from kiqcluster.policies import Defer, Drop, Policy
-from kiqcluster.process.runtime import JobEnd, Push, Run
+from kiqcluster.process.runtime import Push, Run
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.store.engine.units import BeginVerdict
 
@@ -59,7 +59,4 @@ class ServerPolicies:
                     return BeginVerdict("drop", reason=reason)
                 case other:
                     raise UsageError(f"a policy of {run.job.name} returned {other!r}; it returns Defer, Drop or None")
-        return ()
-
-    def on_end(self, _end: JobEnd) -> Iterable[Effect]:
         return ()

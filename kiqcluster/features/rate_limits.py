@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from kiqcluster.application.registry import Definition
 from kiqcluster.limits import ConcurrentLimit, RateLimit, has_promised, places_of
-from kiqcluster.process.runtime import JobEnd, Run, current_job
+from kiqcluster.process.runtime import Run, current_job
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.payload import DEFERRED_BY_RATE_LIMIT
 
@@ -43,6 +43,3 @@ class RateLimits:
         if isinstance(limit, ConcurrentLimit) and running is not None:
             places_of(running).keep(name)  # a block of the same name within the job uses this place
         return [limit.row(run.keys.rate(name), has_promised(name, run.payload))]
-
-    def on_end(self, _end: JobEnd) -> Iterable[Effect]:
-        return ()

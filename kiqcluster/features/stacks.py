@@ -2,7 +2,8 @@
 
 client   on_push, before a job is written: adds push rows (push.lua), with which the job is written in one script
 server   on_begin, before a unit runs: a verdict, or begin rows (begin.lua), all features of a unit in one round trip
-         on_end, when the outcome is decided: rows of settle's table of effects, written with that outcome
+         on_end, when the outcome is decided: rows of settle's table of effects, written with that outcome; only of
+         those that have it (EndFeature)
 
 Each feature says which jobs use it.  A job that uses none pays for none; a feature without rows costs no round trip.
 What a job holds by its begin rows is released with its unit, whoever moves that: a feature never releases by itself.
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from kiqcluster.application.registry import Definition
 from kiqcluster.features.concurrency_limit import ConcurrencyLimits
@@ -29,10 +30,11 @@ from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.payload import Payload
 from kiqcluster.store.engine.units import BeginVerdict
 
-__all__ = ["ClientFeature", "ServerFeature", "Stacks", "asks_ahead", "current_stacks", "using_stacks"]
+__all__ = ["ClientFeature", "EndFeature", "ServerFeature", "Stacks", "asks_ahead", "current_stacks", "using_stacks"]
 
 MAX_DEFINITIONS = 10_000  # whose features are kept
 F = TypeVar("F")
+K = TypeVar("K")
 
 
 class ClientFeature(Protocol):
@@ -70,6 +72,11 @@ class ServerFeature(Protocol):
         """
         ...
 
+
+@runtime_checkable
+class EndFeature(Protocol):
+    """What a server half has as well that takes part in the end of its jobs."""
+
     def on_end(self, end: JobEnd) -> Iterable[Effect]:
         """Return rows of settle's table of effects; whatever the outcome is, also one that could not begin."""
         ...
@@ -78,7 +85,8 @@ class ServerFeature(Protocol):
 def asks_ahead(feature: ServerFeature, definition: Definition) -> bool:
     """Return whether `on_begin` of a feature may be called before it is the unit's turn, in the thread of another job.
 
-    Only if it says so: its method `asks_ahead`.  What the application has written is called at the unit's turn.
+    Only if it says so: its method `asks_ahead`.  Of what the application has written, functions of a job's arguments
+    may be called; what else they see then is an empty context.
     """
     answer: Callable[[Definition], bool] | None = getattr(feature, "asks_ahead", None)
     return answer is not None and answer(definition)
@@ -92,7 +100,7 @@ class Stacks:
     server: tuple[ServerFeature, ...] = ()
     keys: frozenset[str] = field(init=False)  # of payloads that use a server half
     _client_of: dict[Definition | None, tuple[ClientFeature, ...]] = field(init=False, repr=False)
-    _server_of: dict[Definition | None, tuple[ServerFeature, ...]] = field(init=False, repr=False)
+    _server_of: dict[object, tuple[ServerFeature, ...]] = field(init=False, repr=False)  # by definition, or with keys
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "keys", frozenset().union(*[each.keys for each in self.server]))
@@ -117,11 +125,25 @@ class Stacks:
             declared = self._declared(definition, known)
         for key in self.keys:
             if key in payload:
-                return tuple(each for each in self.server if each in declared or not each.keys.isdisjoint(payload))
+                return self._with_keys(definition, declared, payload, known)
         return declared
 
+    def _with_keys(
+        self,
+        definition: Definition | None,
+        declared: tuple[ServerFeature, ...],
+        payload: Payload,
+        known: dict[object, tuple[ServerFeature, ...]],
+    ) -> tuple[ServerFeature, ...]:
+        present = (definition, *[key for key in self.keys if key in payload])
+        found = known.get(present)
+        if found is None:
+            found = tuple(each for each in self.server if each in declared or not each.keys.isdisjoint(payload))
+            _remember(known, present, found)
+        return found
+
     def _declared(
-        self, definition: Definition | None, known: dict[Definition | None, tuple[ServerFeature, ...]]
+        self, definition: Definition | None, known: dict[object, tuple[ServerFeature, ...]]
     ) -> tuple[ServerFeature, ...]:
         if definition is None:
             return ()
@@ -134,11 +156,11 @@ class Stacks:
         object.__setattr__(self, "_server_of", {})  # what another thread finds goes into the old one
 
 
-def _remember(known: dict[Definition | None, tuple[F, ...]], definition: Definition, features: tuple[F, ...]) -> None:
+def _remember(known: dict[K, tuple[F, ...]], key: K, features: tuple[F, ...]) -> None:
     """Keep which features a job uses; a process that makes definitions without end keeps some of them."""
     if len(known) >= MAX_DEFINITIONS:
         known.clear()
-    known[definition] = features
+    known[key] = features
 
 
 # Order matters: a guarantee that may refuse a push comes before one that only records it; on the server, the cheapest

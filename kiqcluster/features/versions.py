@@ -16,7 +16,7 @@ import logging
 from collections.abc import Iterable
 
 from kiqcluster.application.registry import Definition
-from kiqcluster.process.runtime import JobEnd, Run, version_of
+from kiqcluster.process.runtime import Run, version_of
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.payload import VERSION, Payload
 from kiqcluster.store.engine.units import BeginVerdict
@@ -62,9 +62,6 @@ class VersionCheck:
         count = run.payload.get("deferred_count")
         before = count if type(count) is int and count > 0 and run.payload.get("deferred_by") == self.name else 0
         return BeginVerdict("defer", min(DEFERRAL_SECONDS * (min(before, 100) + 1), MAX_DEFERRAL_SECONDS))
-
-    def on_end(self, _end: JobEnd, /) -> Iterable[Effect]:
-        return ()
 
     def _log(self, run: Run) -> None:
         """Log the first payload of each version of a class, not each payload."""

@@ -8,13 +8,14 @@ features/stacks.py says which features a job uses; begin.lua and settle.lua have
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from contextvars import Context
 from dataclasses import replace
 
 from kiqcluster.application.registry import Registry
 from kiqcluster.errors import StoreError
-from kiqcluster.features.stacks import ServerFeature, asks_ahead, current_stacks
+from kiqcluster.features.stacks import EndFeature, ServerFeature, asks_ahead, current_stacks
 from kiqcluster.ipc.forks import Forks, exit_if_forked
 from kiqcluster.process.runtime import JobEnd, Run
 from kiqcluster.sidekiq.keys import Keys
@@ -30,6 +31,7 @@ from kiqcluster.worker.run.job_run import JobRun
 __all__ = ["BeginRun", "FeatureRows", "RowsAhead"]
 
 BeginRun = Callable[[Unit, Sequence[Effect]], BeginVerdict]
+OnEnd = Callable[[JobEnd], Iterable[Effect]]
 
 
 def begin_rows(features: Sequence[ServerFeature], seen: Run) -> tuple[Sequence[Effect], Sequence[str]] | BeginVerdict:
@@ -61,9 +63,11 @@ class RowsAhead:
 
     def __call__(self, unit: Unit) -> Begin | None:
         """Return the begin of a unit; None if it has no rows, or has to wait for its turn."""
+        generation = Forks.generation
         try:
-            return self._begin(unit)
-        except Exception:  # noqa: BLE001  # of the payload, or of the application: the unit meets it at its turn
+            return Context().run(self._begin, unit)  # functions of the application must not see another job
+        except BaseException as error:  # noqa: BLE001  # of the payload, or of the application: it comes at the unit's turn again
+            exit_if_forked(generation, error)
             return None
 
     def _begin(self, unit: Unit) -> Begin | None:
@@ -94,6 +98,7 @@ class FeatureRows:
         self._keys = keys
         self._begin_run = begin_run
         self._report_error = report_error
+        self._ends: dict[tuple[ServerFeature, ...], tuple[OnEnd, ...]] = {}  # of all combinations that were used
 
     def verdict(self, run: JobRun, seen: Run) -> BeginVerdict | None:
         """Return whether a unit may begin, by its features; None where Redis could not be asked."""
@@ -106,9 +111,9 @@ class FeatureRows:
             if isinstance(answer, BeginVerdict):
                 return answer
             rows, names = answer
-        if self._begin_run is None:
+        if self._begin_run is None or not rows:
             return GO
-        run.has_asked = bool(rows)
+        run.has_asked = True
         try:
             verdict = self._begin_run(unit, rows)
         except StoreError as error:
@@ -126,8 +131,12 @@ class FeatureRows:
 
     def with_effects(self, run: JobRun, outcome: Outcome) -> Outcome:
         """Return the outcome with the rows of server middleware and of features."""
-        effects = [*outcome.effects, *(run.effects or ())]
         unit, context = run.unit, run.context
+        added_before = run.effects or ()
+        ends = () if context is None else self._ends_of(run.features)
+        if not ends and not added_before:
+            return outcome
+        effects = [*outcome.effects, *added_before]
         if context is None:
             return replace(outcome, effects=tuple(effects))
         keys = self._keys
@@ -135,13 +144,21 @@ class FeatureRows:
         place = (unit.queue, context.name, unit.identity, unit.token, keys, unit.payload)
         end = JobEnd(outcome, context.payload, *place, has_asked)
         generation = Forks.generation
-        for feature in run.features:
+        for on_end in ends:
             try:
-                added = tuple(feature.on_end(end))
+                added = tuple(on_end(end))
                 exit_if_forked(generation)
                 effects += added
             except BaseException as raised:  # noqa: BLE001  # the outcome is decided, and written without its rows
                 exit_if_forked(generation, raised)
                 with suppress(BaseException):  # an error that escapes would put a job back that has run
                     self._report_error(raised, "end of a feature")
-        return replace(outcome, effects=tuple(effects))
+        return replace(outcome, effects=tuple(effects)) if effects else outcome
+
+    def _ends_of(self, features: tuple[ServerFeature, ...]) -> tuple[OnEnd, ...]:
+        """Return what the features of a job have to be asked at its end."""
+        found = self._ends.get(features)
+        if found is None:
+            found = tuple(each.on_end for each in features if isinstance(each, EndFeature))
+            self._ends[features] = found
+        return found

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, NoReturn
 
 import pytest
 
@@ -283,22 +284,60 @@ class TestRowsAhead:
         [
             {},
             {"concurrency_limit": lambda: 3},
-            {"concurrency_limit": 3, "concurrency_key": str},
             {"rate_limit": limits.concurrent(3)},
             {"deduplicate": "until_executing"},
-            {"deduplicate": "while_executing", "deduplicate_key": str},
             {"concurrency_limit": 3, "policy": lambda run: None},
         ],
         ids="+".join,
     )
-    def test_what_calls_the_application_or_acts_at_the_begin_waits_for_its_turn(
+    def test_what_asks_the_application_or_acts_at_the_begin_waits_for_its_turn(
         self, rows_ahead: RowsAhead, options: dict[str, Any]
     ) -> None:
         job(name="Sync", **options)(lambda shop: None)
 
         assert rows_ahead(self.unit("Sync", 1)) is None
 
-    def test_so_does_what_may_not_run_at_all(self, rows_ahead: RowsAhead) -> None:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"concurrency_limit": 3, "concurrency_key": str},
+            {"deduplicate": "while_executing", "deduplicate_key": str},
+        ],
+        ids="+".join,
+    )
+    def test_functions_of_the_arguments_do_not(self, rows_ahead: RowsAhead, options: dict[str, Any]) -> None:
+        job(name="Sync", **options)(lambda shop: None)
+
+        first, other = rows_ahead(self.unit("Sync", 1)), rows_ahead(self.unit("Sync", 2))
+
+        assert first is not None
+        assert other is not None
+        assert [row.operation for row in first.rows] == ["enter"]
+        assert first.rows[0].key != other.rows[0].key
+
+    def test_such_a_function_sees_no_other_job(self, rows_ahead: RowsAhead) -> None:
+        """It runs in the thread of one."""
+        tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
+        job(name="Sync", concurrency_limit=3, concurrency_key=lambda _shop: tenant.get())(lambda shop: None)
+        tenant.set("of another job")
+
+        begin = rows_ahead(self.unit("Sync", 1))
+
+        assert begin is not None
+        assert begin.rows[0].key == Keys().slots("Sync", "nobody")
+
+    @pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt])
+    def test_where_it_raises_it_is_called_again_at_its_turn(
+        self, rows_ahead: RowsAhead, error: type[BaseException]
+    ) -> None:
+        def refuse(_shop: int) -> NoReturn:
+            raise error
+
+        job(name="Sync", concurrency_limit=3, concurrency_key=refuse)(lambda shop: None)
+
+        assert rows_ahead(self.unit("Sync", 1)) is None
+
+    def test_what_may_not_run_at_all_waits_for_its_turn(self, rows_ahead: RowsAhead) -> None:
         job(name="Sync", concurrency_limit=3)(lambda shop: None)
         suspect = self.unit("Sync", 1)
         suspect.deaths = 1

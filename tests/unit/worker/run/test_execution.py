@@ -104,7 +104,7 @@ class Worker:
         return found
 
 
-@dataclass
+@dataclass(eq=False)
 class Feature:
     """A feature of the test's own: rows or a verdict at the begin, a hook at the end.
 

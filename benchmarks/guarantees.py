@@ -30,7 +30,7 @@ GUARANTEES: dict[str, dict[str, int]] = {
 # Those that no peer here has.
 OWN_GUARANTEES: dict[str, int] = {
     "single": 12_000,
-    "keyed": 3_000,
+    "keyed": 9_000,
     "sliding": 5_000,
     "leaky": 5_000,
     "concurrent": 4_000,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -88,6 +89,32 @@ def test_a_running_cluster_heeds_a_strike_with_its_next_beat(stage: Stage, kiqct
 
     wait_until(is_heeded, "a job to be dropped")
     assert {entry.args[0] for entry in DroppedSet(store=stage.store)} == {"after"}
+
+
+def test_a_kill_before_the_settle_strikes_a_job_once_and_an_ended_strike_lets_it_run(stage: Stage) -> None:
+    strikes = StrikeSet(store=stage.store)
+    dropping, deferring = strikes.add("drop", 60, name="never"), strikes.add("defer", 60, name="later", delay=3_600)
+    stage.store.call("SET", "kills", 1)
+    cluster = stage.run_cluster("default", "default", "-c", "1", app="tests.apps.refused", KIQ_RESPAWN_BURST="100")
+    cluster.wait_ready(2)
+
+    jids = {stage.push("never", "a"), stage.push("later", "a")}
+    wait_until(lambda: stage.remaining() == {"schedule": 1}, "both to be struck")
+
+    assert {each.decode() for each in stage.store.call("SMEMBERS", "killed")} == jids
+    assert (len(DroppedSet(store=stage.store)), stage.notes()) == (1, [])
+    assert {strike.id: count for strike, count in strikes.list()} == {dropping.id: 1, deferring.id: 1}
+
+    strikes.remove(deferring.id)
+    brief = strikes.add("drop", 2, name="later")  # ends by the clock of each process; nothing tells it
+    stage.ask_for_beats()
+
+    def has_run() -> bool:
+        stage.push("later", "b")
+        return "later b" in stage.notes()
+
+    wait_until(lambda: brief.until < time.time() and has_run(), "a job to run once the strike has ended")
+    assert strikes.list() == [(dropping, 1)]
 
 
 class TestApi:

@@ -9,7 +9,8 @@ feature_flag      runs while a flag is on, else it is deferred, or dropped
 health_signal     runs while something is healthy, else it is deferred
 ReplicaReached    waits until a replica of the database has what the caller wrote
 
-They have not failed: no attempt is counted.  A policy that raises fails the job, as the job's own code would.
+A job that is deferred or dropped has not failed: no attempt is counted.  A policy that raises fails the job, as the
+job's own code would.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ HEALTH_CHECK_SECONDS = 1.0  # for which an answer holds
 class Defer:
     """Run the job later.  seconds: until it is looked at again.  reason: written to `deferred_by`.
 
-    Raises UsageError for seconds that are no number from 0 to below 10 years.
+    Raises UsageError unless seconds is a number from 0 to 10 years.
     """
 
     seconds: float

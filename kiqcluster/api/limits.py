@@ -24,7 +24,8 @@ from kiqcluster.store import Store, parking
 from kiqcluster.store.entry_moves import STAGE, DeadSetLimits, Move, drop_entries, move_entries
 from kiqcluster.store.search import search_entries
 from kiqcluster.store.shard_moves import ShardMove
-from kiqcluster.store.wire import Command
+from kiqcluster.store.store import scan
+from kiqcluster.store.wire import Command, server_time
 
 __all__ = [
     "LimitStatus",
@@ -166,7 +167,7 @@ def concurrency_limits(*, store: Store | None = None) -> list[LimitStatus]:
     """
     shard = store_in_force(store)
     time, known = shard.pipeline([("TIME",), ("HGETALL", shard.keys.limits)])
-    now = int(time[0]) + int(time[1]) / 1e6
+    now = server_time(time)
     words = {name.decode(errors="replace"): value for name, value in zip(known[::2], known[1::2], strict=True)}
     holders = place_holders(shard, shard.keys.slots(""))
     lines = sorted(set(parking.parked_sets(shard)))
@@ -239,12 +240,8 @@ def place_holders(store: Store, prefix: str) -> dict[str, list[PlaceHolder]]:
 
 
 def _members(store: Store) -> Iterator[str]:
-    cursor: bytes = b"0"
-    while True:
-        cursor, flat = store.call("HSCAN", store.keys.members, cursor, "COUNT", MAX_MEMBERS_PER_SCAN)
+    for flat in scan(store, "HSCAN", store.keys.members, "COUNT", MAX_MEMBERS_PER_SCAN):
         yield from (name.decode(errors="replace") for name in flat[::2])
-        if cursor == b"0":
-            return
 
 
 def _lengths(store: Store, lines: Sequence[str]) -> list[int]:

@@ -8,6 +8,7 @@ from kiqcluster.api._store import store_in_force
 from kiqcluster.errors import RedisRefused
 from kiqcluster.store import Store
 from kiqcluster.store.scripts import LOCK, Call, run_script
+from kiqcluster.store.store import scan
 
 __all__ = ["JobLock", "LockSet"]
 
@@ -61,12 +62,8 @@ class LockSet:
     def __iter__(self) -> Iterator[JobLock]:
         prefix = self._store.keys.lock("")
         pattern = "".join(f"\\{letter}" if letter in "*?[]\\" else letter for letter in prefix) + "*"
-        cursor = b"0"
-        while True:
-            cursor, keys = self._store.call("SCAN", cursor, "MATCH", pattern, "COUNT", MAX_SCANNED_KEYS)
+        for keys in scan(self._store, "SCAN", None, "MATCH", pattern, "COUNT", MAX_SCANNED_KEYS):
             yield from self._read([key.decode(errors="replace").removeprefix(prefix) for key in keys])
-            if cursor == b"0":
-                return
 
     def find(self, name: str) -> JobLock | None:
         """Return the lock of this name, None if nobody holds it.  One round trip."""

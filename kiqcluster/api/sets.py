@@ -25,6 +25,7 @@ from kiqcluster.store import Store
 from kiqcluster.store.entry_moves import STAGE, DeadSetLimits, Move, move_entries, trim_dead
 from kiqcluster.store.search import search_entries
 from kiqcluster.store.shard_moves import ShardMove
+from kiqcluster.store.store import scan
 
 __all__ = ["DeadSet", "DroppedSet", "JobSet", "RetrySet", "ScheduledSet", "SortedEntry"]
 
@@ -122,13 +123,9 @@ class JobSet:
         """
         if GLOB not in pattern:
             pattern = f"*{_literal(pattern)}*"
-        cursor = b"0"
-        while True:
-            cursor, flat = self._store.call("ZSCAN", self._key, cursor, "MATCH", pattern, "COUNT", MAX_PAGE_JOBS)
+        for flat in scan(self._store, "ZSCAN", self._key, "MATCH", pattern, "COUNT", MAX_PAGE_JOBS):
             for payload, score in zip(flat[::2], flat[1::2], strict=True):
                 yield SortedEntry(payload, float(score), self)
-            if cursor == b"0":
-                return
 
     def find_job(self, jid: str) -> SortedEntry | None:
         """Return the entry of this id.  It has to look through the set: one round trip per 2 000 entries."""

@@ -17,6 +17,7 @@ from kiqcluster.control.slot_state import SlotState
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.keys import HEARTBEAT_TTL_SECONDS, Keys
 from kiqcluster.store import Store
+from kiqcluster.store.store import scan
 from kiqcluster.store.wire import Command, Reply
 
 __all__ = [
@@ -227,17 +228,15 @@ def prune(store: Store) -> int:
     keys = store.keys
     if not store.call("SET", keys.process_cleanup, "1", "NX", "EX", PRUNE_SECONDS):
         return 0
-    dropped, cursor = 0, b"0"
-    while True:
-        cursor, names = store.call("SSCAN", keys.processes, cursor, "COUNT", MAX_PER_ROUND_TRIP)
+    dropped = 0
+    for names in scan(store, "SSCAN", keys.processes, "COUNT", MAX_PER_ROUND_TRIP):
         with store.borrowed() as connection:
             infos = connection.exchange(
                 [("HGET", keys.process(name.decode(errors="replace")), "info") for name in names]
             )
         gone = [name for name, info in zip(names, infos, strict=True) if not isinstance(info, bytes)]
         dropped += int(store.call("SREM", keys.processes, *gone)) if gone else 0
-        if cursor == b"0":
-            return dropped
+    return dropped
 
 
 FIELDS = ("info", "busy", "quiet", "rss", "beat", "concurrency", "rtt_us", SUPERVISOR_FIELD)

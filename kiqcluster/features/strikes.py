@@ -31,9 +31,9 @@ ACTIONS = ("defer", "drop")
 class Strike:
     """A rule about jobs.
 
-    id: by which it is removed.  name: of the class, "" for any.  arguments: parameter's name, or position from 0, →
-    value that a job has there; all of them.  action: defer or drop.  delay: seconds until a deferred job is tried
-    again.  until: epoch seconds when the strike ends.  by: who added it.  reason: in words, may be empty.
+    id: by which it is removed.  name: of the class, "" for any.  arguments: name of a parameter, or its position from 0
+    → its value; a job that is meant has all of them.  action: defer or drop.  delay: seconds until a deferred job is
+    tried again.  until: epoch seconds when the strike ends.  by: who added it.  reason: in words, may be empty.
     """
 
     id: str
@@ -51,7 +51,7 @@ class Strike:
         try:
             found = ruby_json.decode(raw)
             strike = cls(identifier.decode(), **found)
-            fine = (
+            is_valid = (
                 isinstance(strike.name, str)
                 and strike.action in ACTIONS
                 and isinstance(strike.arguments, dict)
@@ -60,7 +60,7 @@ class Strike:
             )
         except (TypeError, ValueError, ruby_json.Undecodable) as error:
             raise ValueError(f"{raw[:100]!r} in kiq:strikes is not a strike ({error})") from error
-        if not fine:
+        if not is_valid:
             raise ValueError(
                 f"{raw[:100]!r} in kiq:strikes is not a strike; remove it: kiqctl strike remove {strike.id}"
             )
@@ -76,8 +76,8 @@ class Strike:
         if self.name not in ("", name):
             return False
         for key, value in self.arguments.items():
-            place = int(key) if key.isdecimal() else parameters.index(key) if key in parameters else len(arguments)
-            if place >= len(arguments) or arguments[place] != value or type(arguments[place]) is not type(value):
+            at = int(key) if key.isdecimal() else parameters.index(key) if key in parameters else len(arguments)
+            if at >= len(arguments) or arguments[at] != value or type(arguments[at]) is not type(value):
                 return False
         return True
 

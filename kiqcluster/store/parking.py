@@ -17,8 +17,8 @@ from math import inf
 from kiqcluster.errors import RedisRefused
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.store.scripts import SEND_PARKED, Call, run_script, run_scripts, sliced
-from kiqcluster.store.store import Store
-from kiqcluster.store.wire import about_keys
+from kiqcluster.store.store import Store, scan
+from kiqcluster.store.wire import about_keys, server_time
 
 __all__ = [
     "end_override",
@@ -82,12 +82,8 @@ def parked_sets(store: Store) -> Iterator[str]:
 
     One round trip per MAX_SETS_PER_SCAN.  Raises StoreError.
     """
-    cursor: bytes = b"0"
-    while True:
-        cursor, names = store.call("SSCAN", store.keys.parked_sets, cursor, "COUNT", MAX_SETS_PER_SCAN)
+    for names in scan(store, "SSCAN", store.keys.parked_sets, "COUNT", MAX_SETS_PER_SCAN):
         yield from (name.decode(errors="replace") for name in names)
-        if cursor == b"0":
-            return
 
 
 def name_of(keys: Keys, slots: str) -> tuple[str, str]:
@@ -99,10 +95,9 @@ def name_of(keys: Keys, slots: str) -> tuple[str, str]:
 def override_limit(store: Store, name: str, limit: int, seconds: float | None) -> None:
     """Put another limit into force for a while, by Redis' clock; None: until it is ended.
 
-    Parked jobs that have room by now go on.  Two round trips, and one per MAX_LINES lines.  Raises StoreError.
+    Parked jobs that have room by now go on.  At most two round trips, and one per MAX_LINES lines.  Raises StoreError.
     """
-    first, second = store.call("TIME")
-    until = inf if seconds is None else int(first) + int(second) / 1e6 + seconds
+    until = inf if seconds is None else server_time(store.call("TIME")) + seconds
     ends = FOREVER_MS if until == inf else round(1_000 * until)
     store.transaction(
         [

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from math import inf
 from time import monotonic
 from types import TracebackType
+from typing import Any
 from weakref import WeakSet
 
 from kiqcluster.errors import RedisRefused
@@ -22,7 +23,7 @@ from kiqcluster.store.cluster_address import is_cluster_address, parse_cluster, 
 from kiqcluster.store.connection import Connection, ask_cluster, ask_sentinel
 from kiqcluster.store.wire import NO_CLUSTER, Command, Reply, about_keys
 
-__all__ = ["Store", "risks"]
+__all__ = ["Store", "risks", "scan"]
 
 DEFAULT_TIMEOUT_SECONDS = 5.0  # without a byte in either direction, or to connect
 PROBE = "#!lua flags=no-writes,allow-oom\nreturn redis.sha1hex('')"  # flags of scripts came with Redis 7.0
@@ -194,6 +195,20 @@ def _locate_of(address: str) -> Callable[[], Iterable[Node]]:
     """Return the function that finds the nodes to try, for an address that is not a cluster's."""
     parsed = parse_address(address)
     return partial(parsed.locate, ask_sentinel) if isinstance(parsed, Service) else lambda: [parsed]
+
+
+def scan(store: Store, verb: str, key: str | None, *options: str | int) -> Iterator[list[Any]]:
+    """Yield the parts of a set, hash or sorted set, or (SCAN, without a key) of the names of all keys.
+
+    verb: SSCAN, HSCAN, ZSCAN or SCAN.  What changes meanwhile may come twice.  One round trip a part.
+    Raises StoreError.
+    """
+    cursor, keys = b"0", () if key is None else (key,)
+    while True:
+        cursor, part = store.call(verb, *keys, cursor, *options)
+        yield part
+        if cursor == b"0":
+            return
 
 
 def risks(info: Mapping[str, str]) -> list[tuple[str, str]]:

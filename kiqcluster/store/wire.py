@@ -37,6 +37,7 @@ __all__ = [
     "refusal_of",
     "says_lost_slot",
     "says_no_primary",
+    "server_time",
 ]
 
 Command = Sequence[str | bytes | int | float]
@@ -286,3 +287,9 @@ def about_keys(refusal: RedisRefused, keys: Sequence[object]) -> RedisRefused:
 def is_outage(error: StoreError) -> bool:
     """Return whether the error goes away when Redis is back: no answer, or a temporary refusal."""
     return not isinstance(error, RedisRefused) or error.code in TRY_AGAIN_CODES or MAX_CLIENTS_MESSAGE in str(error)
+
+
+def server_time(reply: Sequence[bytes]) -> float:
+    """Return the reply to TIME, in epoch seconds."""
+    seconds, microseconds = reply
+    return int(seconds) + int(microseconds) / 1e6

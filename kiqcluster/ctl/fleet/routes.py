@@ -53,30 +53,32 @@ def routes(ctx: click.Context, store: Store, output: Output, require: tuple[str,
     output.info(f"rules: {format_number(len(rules))}, digest: {ours or NO_RULES}")
     for number in sorted(set(range(len(rules))) - {each.index for each in found}):
         output.error(f"rule {number + 1} ({rules[number].selector.text}) routes no class of this application")
-    problem, fleet = "", list[RegisteredProcess]()
     declared = current_setup().current_config().shards
     stores = [store, *(Store(each.redis, name=each.name) for each in declared if each.name != store.name)]
-    try:
-        found_by_shard, missing = read_shards(stores, output, list_processes)
-        fleet = [process for several in found_by_shard for process in several if process.is_ours]
-        problem = f"not compared with the shards {', '.join(missing)}" if missing else ""
-    except StoreError as error:
-        problem = f"not compared with the fleet: {error}"
-    others = [process for process in fleet if process.routing != ours]
-    if others:
-        problem = _in_words(others, len(fleet))
-    elif fleet:
-        output.info(f"{pluralize(len(fleet), 'process has', 'processes have')} the same rules")
-    if others := [process for process in fleet if process.shards != shards_digest(declared)]:
-        words = f"{format_number(len(others))} of {pluralize(len(fleet), 'process', 'processes')} have other [shards]"
-        problem = "; ".join(
-            filter(None, (problem, f"{words}, as {clean(others[0].identity)}; give all nodes the same"))
-        )
+    fleet, problem = _compare(stores, ours, shards_digest(declared), output)
     if problem:
         output.error(problem)
     code = ExitCode.UNEXPECTED if is_check and problem else ExitCode.STOPPED
     output.document({**_document(rules, found, fleet), "ok": code == ExitCode.STOPPED, "problem": problem or None})
     ctx.exit(code)
+
+
+def _compare(stores: Sequence[Store], rules: str, shards: str, output: Output) -> tuple[list[RegisteredProcess], str]:
+    """Return our processes, and the problem: other rules or shards than these digests, or shards away; "" for none."""
+    try:
+        found, missing = read_shards(stores, output, list_processes)
+    except StoreError as error:
+        return [], f"not compared with the fleet: {error}"
+    fleet = [process for several in found for process in several if process.is_ours]
+    problems = [f"not compared with the shards {', '.join(missing)}"] if missing else []
+    if others := [process for process in fleet if process.routing != rules]:
+        problems = [_in_words(others, len(fleet))]
+    elif fleet:
+        output.info(f"{pluralize(len(fleet), 'process has', 'processes have')} the same rules")
+    if others := [process for process in fleet if process.shards != shards]:
+        words = f"{format_number(len(others))} of {pluralize(len(fleet), 'process', 'processes')} have other [shards]"
+        problems.append(f"{words}, as {clean(others[0].identity)}; give all nodes the same")
+    return fleet, "; ".join(problems)
 
 
 def _row(rules: Rules, route: ClassRoute, columns: int) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from kiqcluster.features.deduplication import ONE_AT_A_TIME
 from kiqcluster.process.runtime import Runtime
 from kiqcluster.store.entry_moves import Move
 from kiqcluster.store.parking import name_of, override_of, parked_sets, send_lines
+from kiqcluster.store.wire import server_time
 from kiqcluster.worker.maintenance.poller import DueSource
 
 __all__ = ["LimitUpkeep"]
@@ -96,7 +97,7 @@ class LimitUpkeep:
         name = entry.decode(errors="replace")
         try:
             time, value = self._store.pipeline([("TIME",), ("HGET", self._store.keys.limits, f"{name}|override")])
-            here = int(time[0]) + int(time[1]) / 1e6
+            here = server_time(time)
             if found := override_of(value, here):  # this host's clock is ahead of Redis'
                 return Move(entry, "defer", "", repr(now + found[1] - here + MARGIN_SECONDS).encode())
             self._send(name)

@@ -9,8 +9,9 @@ from kiqcluster.client.client import Client
 from kiqcluster.errors import Interrupted, KiqError, RetryError
 from kiqcluster.features.context import application_context, current_context
 from kiqcluster.job import DISCARD, KILL, Job, job
+from kiqcluster.process.delivery import allow_unrouted
 from kiqcluster.process.logs.job_logger import JobLogger, job_logger
-from kiqcluster.process.runtime import JobContext, Push, Run, allow_unrouted, current_job, current_setup
+from kiqcluster.process.runtime import JobContext, Push, Run, current_job, current_setup
 from kiqcluster.process.version import __version__
 from kiqcluster.sidekiq.outcome import Outcome
 from kiqcluster.store import Store

@@ -19,15 +19,15 @@ import click
 
 from kiqcluster.errors import ExitCode, KiqError, UsageError
 from kiqcluster.ipc import local_http, stdio
+from kiqcluster.ipc.console import run_command
+from kiqcluster.ipc.exits import exit_process
 from kiqcluster.process import config as configuration
 from kiqcluster.process import config_sources
 from kiqcluster.process.clock import RunningClock
 from kiqcluster.process.config import Config, Origins
-from kiqcluster.process.console import run_command
 from kiqcluster.process.events import Events
 from kiqcluster.process.logs import log
 from kiqcluster.process.logs.handlers import DroppingHandler
-from kiqcluster.process.runtime import exit_process
 from kiqcluster.process.version import VERSION
 from kiqcluster.sidekiq.queue_groups import Group
 from kiqcluster.store import embedded

@@ -26,7 +26,8 @@ from types import TracebackType
 
 from kiqcluster.errors import Interrupted, OverLimit, StoreError, UsageError
 from kiqcluster.process.clock import SystemClock
-from kiqcluster.process.runtime import VIA, JobContext, current_job, current_setup
+from kiqcluster.process.delivery import VIA
+from kiqcluster.process.runtime import JobContext, current_job, current_setup
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.payload import DEFERRED_BY_RATE_LIMIT, PROMISED_BY, Payload, new_jid
 from kiqcluster.store.limit_places import FULL, LOST, leave_place, take_place

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry
 
+from kiqcluster.ipc.negotiation import TEXT
 from kiqcluster.process.metrics import Family, Labels, Row
-from kiqcluster.process.negotiation import TEXT
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.supervisor.cluster.child import Child, LastBeat

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kiqcluster.process.clock import Clock, SystemClock
-from kiqcluster.process.runtime import VIA, current_setup
+from kiqcluster.process.delivery import VIA
+from kiqcluster.process.runtime import current_setup
 from kiqcluster.store import Store
 from kiqcluster.store.shards import same_redis
 

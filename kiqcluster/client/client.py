@@ -37,8 +37,9 @@ from kiqcluster.features.context import with_context
 from kiqcluster.features.stacks import current_stacks
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.config import MIN_LIMITED_BYTES
+from kiqcluster.process.delivery import VIA, Ready
 from kiqcluster.process.durations import due_at
-from kiqcluster.process.runtime import VIA, Push, Ready, Setup, current_setup
+from kiqcluster.process.runtime import Push, Setup, current_setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.active_job import unwrapped
 from kiqcluster.sidekiq.payload import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from kiqcluster.errors import NotReplicated, RedisRefused
-from kiqcluster.process.runtime import Ready
+from kiqcluster.process.delivery import Ready
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.payload import Jid
 from kiqcluster.store import Connection, Store

@@ -31,7 +31,7 @@ from kiqcluster.ctl.top.busy import busy
 from kiqcluster.ctl.top.top import top
 from kiqcluster.errors import KiqError, RedisRefused, RedisUnavailable
 from kiqcluster.ipc import stdio
-from kiqcluster.process.console import run_command
+from kiqcluster.ipc.console import run_command
 from kiqcluster.process.version import VERSION
 
 __all__ = ["command", "main"]

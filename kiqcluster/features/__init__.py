@@ -1,6 +1,7 @@
 """Features: guarantees about jobs beyond the engine's own, one file each, with a client half and a server half.
 
 stacks         which features are in force, in order, apart from the application's own middleware
+job_end        the end of a run, as features see it
 expiry         `expires_in`: a job that has not begun in time is dropped
 versions       payloads that are newer than the class of this process wait
 size_limiter   large arguments: reported, compressed or refused; below the stacks, which see the arguments

@@ -26,7 +26,8 @@ from typing import Any
 
 from kiqcluster.application.registry import ENVELOPE, Definition, current_registry
 from kiqcluster.errors import UsageError
-from kiqcluster.process.runtime import JobEnd, Run
+from kiqcluster.features.job_end import JobEnd
+from kiqcluster.process.runtime import Run
 from kiqcluster.sidekiq import active_job
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.ruby_json import JSON

@@ -30,9 +30,10 @@ from kiqcluster.application.options import CLAIMING, EXCLUSIVE, NO_STRATEGY, UNT
 from kiqcluster.application.registry import Definition, current_registry
 from kiqcluster.features import encryption
 from kiqcluster.features.expiry import EXPIRES_IN, EXPIRY
+from kiqcluster.features.job_end import JobEnd
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.durations import due_at
-from kiqcluster.process.runtime import JobEnd, Push, Run, current_setup
+from kiqcluster.process.runtime import Push, Run, current_setup
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.active_job import deserialized, unwrapped
 from kiqcluster.sidekiq.keys import Keys

@@ -20,12 +20,13 @@ from kiqcluster.application.registry import Definition
 from kiqcluster.features.concurrency_limit import ConcurrencyLimits
 from kiqcluster.features.deduplication import ClientDeduplication, ServerDeduplication
 from kiqcluster.features.expiry import Expiry
+from kiqcluster.features.job_end import JobEnd
 from kiqcluster.features.policies import ClientPolicies, ServerPolicies
 from kiqcluster.features.rate_limits import RateLimits
 from kiqcluster.features.strikes import STRIKES
 from kiqcluster.features.versions import VersionCheck
 from kiqcluster.process.in_force import InForce
-from kiqcluster.process.runtime import JobEnd, Push, Run
+from kiqcluster.process.runtime import Push, Run
 from kiqcluster.sidekiq.outcome import Effect
 from kiqcluster.sidekiq.payload import Payload
 from kiqcluster.store.engine.units import BeginVerdict

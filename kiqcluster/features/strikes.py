@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kiqcluster.application.registry import Definition
+from kiqcluster.features.job_end import JobEnd
 from kiqcluster.process.clock import Clock, SystemClock
-from kiqcluster.process.runtime import JobEnd, Run
+from kiqcluster.process.runtime import Run
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.outcome import Deferred, Dropped, Effect
 from kiqcluster.sidekiq.payload import Payload

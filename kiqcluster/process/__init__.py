@@ -2,6 +2,7 @@
 
 Read in this order:
 runtime          Setup (declarations of the application), Runtime (shared objects of a worker), the context of a job
+delivery         to which Redis pushes go, or which receiver takes them in tests
 middleware       the chain of middleware, client and server
 in_force         a value of the whole process that tests replace
 events           events with fields, and the hooks of the application
@@ -12,7 +13,5 @@ service          a thread that can be stopped and waited for
 beat_guard       handlers of the application that a thread on which a beat depends would call
 signal_pipe      signals as bytes in a pipe, for a main loop
 tallies          counters of the processors of a worker; metrics: the series of its jobs
-negotiation      the format that a scraper gets
 backoff          delays before another try; durations: how people write them
-console          runs a click command to its exit code
 """

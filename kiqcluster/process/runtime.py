@@ -8,28 +8,28 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from typing import Any, NamedTuple, Protocol, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from kiqcluster.errors import ApplicationError, JobTimedOut, StoreError, UnroutedCall
-from kiqcluster.ipc.exits import exit_process
 from kiqcluster.ipc.forks import exit_forked_children
 from kiqcluster.process import config_sources
 from kiqcluster.process.beat_guard import BeatGuard
 from kiqcluster.process.clock import Clock, SystemClock
 from kiqcluster.process.config import CodeSettings, Config
+from kiqcluster.process.delivery import UNROUTED_ALLOWED, Delivery
 from kiqcluster.process.events import Events, Hooks
 from kiqcluster.process.in_force import InForce
 from kiqcluster.process.middleware import Chain
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.keys import Keys
-from kiqcluster.sidekiq.outcome import Effect, Interrupted, Outcome, Requeue
-from kiqcluster.sidekiq.payload import CATTR, CORRELATION_ID, LOCALE, META, VERSION, Jid, Payload
+from kiqcluster.sidekiq.outcome import Effect, Outcome
+from kiqcluster.sidekiq.payload import CATTR, CORRELATION_ID, LOCALE, META, VERSION, Payload
 from kiqcluster.sidekiq.routing import Rules
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store, is_outage
@@ -37,21 +37,14 @@ from kiqcluster.store.shards import address_of, shard_name
 
 __all__ = [
     "CURRENT_JOB",
-    "UNROUTED_ALLOWED",
-    "VIA",
-    "Delivery",
     "JobContext",
-    "JobEnd",
     "Push",
-    "Ready",
     "Run",
     "Runtime",
     "Setup",
     "TimeLimit",
-    "allow_unrouted",
     "current_job",
     "current_setup",
-    "exit_process",
     "using_setup",
     "version_of",
 ]
@@ -177,20 +170,7 @@ def version_of(payload: Payload) -> int:
     return value if type(value) is int else 0
 
 
-# The shard of the surrounding `Client.via`, None for the configured Redis.
-VIA: ContextVar[Store | None] = ContextVar("kiqcluster_via", default=None)
-UNROUTED_ALLOWED: ContextVar[bool] = ContextVar("kiqcluster_unrouted", default=False)
 CURRENT_JOB: ContextVar[JobContext | None] = ContextVar("kiqcluster_job", default=None)
-
-
-@contextmanager
-def allow_unrouted() -> Iterator[None]:
-    """Let pushes and inspections of this context go to the default shard, also with `strict_routing`."""
-    token = UNROUTED_ALLOWED.set(True)
-    try:
-        yield
-    finally:
-        UNROUTED_ALLOWED.reset(token)
 
 
 def current_job() -> JobContext | None:
@@ -218,29 +198,6 @@ class Push:
         return queue
 
 
-class Ready(NamedTuple):
-    """A job that is ready to be written.
-
-    at: epoch seconds, None for a job that is due.  rows: written with it in one step (push.lua).
-    """
-
-    jid: Jid
-    queue: str
-    at: float | None
-    encoded: bytes
-    rows: Sequence[Effect] = ()
-
-
-class Delivery(Protocol):
-    """A receiver of jobs in place of Redis; kiqcluster.testing has some."""
-
-    def deliver(self, jobs: Sequence[Ready], store: Store | None) -> bool:
-        """Take the jobs of one push, in order; return whether it took them, else the store gets them.
-
-        store: the shard that the caller named, None for the default.
-        """
-
-
 @dataclass(slots=True)
 class Run:
     """The argument of server middleware: a job about to run.
@@ -265,32 +222,6 @@ class Run:
     def jid(self) -> str:
         jid: str = self.payload.get("jid", "")
         return jid
-
-
-@dataclass(frozen=True, slots=True)
-class JobEnd:
-    """The end of a run, as features see it: a unit and its outcome, which is decided and not yet settled.
-
-    Retry, Deferred, Requeue and Interrupted mean that the job runs again; Done, Discard and Dead that it does not.
-    payload: the run's own copy, which the job and middleware may have changed.  name: of the job's class.
-    identity, token, keys: as those of Run.  raw: the unit's bytes, as they came.
-    has_asked: whether its begin rows were put to Redis.
-    """
-
-    outcome: Outcome
-    payload: Payload = field(repr=False)
-    queue: str
-    name: str
-    identity: str
-    token: str
-    keys: Keys = field(default=DEFAULT_KEYS, repr=False)
-    raw: bytes = field(default=b"", repr=False)
-    has_asked: bool = True
-
-    @property
-    def has_left_line(self) -> bool:
-        """Whether the job leaves a line of parked jobs, and no begin has sent the next one on."""
-        return not self.has_asked and not isinstance(self.outcome, Requeue | Interrupted)
 
 
 @dataclass

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kiqcluster.errors import ExitCode
+from kiqcluster.ipc.exits import exit_process
 from kiqcluster.ipc.stdio import flush_output
-from kiqcluster.process.runtime import exit_process
 from kiqcluster.supervisor.signals import blocked, reset_in_child
 
 __all__ = ["Reaped", "die_with_parent", "fork", "fork_with_socket", "name_process", "reap", "reap_adopted"]

@@ -23,7 +23,8 @@ from kiqcluster.client.reenqueue import enqueued
 from kiqcluster.client.router import queue_of
 from kiqcluster.errors import UsageError
 from kiqcluster.process.clock import SystemClock
-from kiqcluster.process.runtime import Ready, current_setup
+from kiqcluster.process.delivery import Ready
+from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Interrupted, Outcome, Requeue, Retry
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store

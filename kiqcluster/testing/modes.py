@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from typing import Concatenate, ParamSpec, TypeVar
 
 from kiqcluster.errors import UsageError
-from kiqcluster.process.runtime import Delivery, current_setup
+from kiqcluster.process.delivery import Delivery
+from kiqcluster.process.runtime import current_setup
 from kiqcluster.testing.memory import Fake, Inline
 
 __all__ = [

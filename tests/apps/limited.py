@@ -10,8 +10,9 @@ from collections.abc import Iterable
 
 from kiqcluster import Run, job
 from kiqcluster.application.registry import Definition
+from kiqcluster.features.job_end import JobEnd
 from kiqcluster.features.stacks import STACKS, Stacks
-from kiqcluster.process.runtime import JobEnd, current_setup
+from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq.outcome import Effect
 from tests.apps.basic import note
 from tests.apps.limited_places import MAX_RUNNING_JOBS, SLOTS

@@ -12,9 +12,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from kiqcluster import job, policies
+from kiqcluster.features.job_end import JobEnd
 from kiqcluster.features.policies import ServerPolicies
 from kiqcluster.features.strikes import Strikes
-from kiqcluster.process.runtime import JobEnd, current_setup
+from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq.outcome import Deferred, Dropped, Effect
 from tests.apps.basic import note
 

@@ -30,9 +30,9 @@ from kiqcluster.control.waiting import NEVER_SET
 from kiqcluster.ctl.exporter.gauges import Gauges
 from kiqcluster.ctl.text.options import CONTEXT_SETTINGS, DURATION, stores_options
 from kiqcluster.errors import ExitCode, RedisUnavailable, StoreError, UsageError
+from kiqcluster.ipc.negotiation import CONTENT_TYPES, OPENMETRICS, TEXT, Format, accepts_gzip, choose_format
 from kiqcluster.process.clock import Clock, SystemClock
 from kiqcluster.process.config import parse_listen
-from kiqcluster.process.negotiation import CONTENT_TYPES, OPENMETRICS, TEXT, Format, accepts_gzip, choose_format
 from kiqcluster.process.service import Service
 from kiqcluster.store import Store, is_outage
 

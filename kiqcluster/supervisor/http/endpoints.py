@@ -21,10 +21,10 @@ from itertools import count
 from typing import Any
 
 from kiqcluster.errors import UsageError
+from kiqcluster.ipc.negotiation import CONTENT_TYPES, Format, accepts_gzip, choose_format
 from kiqcluster.process.clock import Clock
 from kiqcluster.process.durations import parse_duration
 from kiqcluster.process.events import Events
-from kiqcluster.process.negotiation import CONTENT_TYPES, Format, accepts_gzip, choose_format
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.supervisor.cluster.state import ClusterState
 from kiqcluster.supervisor.http.server import (

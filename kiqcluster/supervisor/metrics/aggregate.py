@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import fsum, isfinite
 
-from kiqcluster.process.negotiation import OPENMETRICS, Format
+from kiqcluster.ipc.negotiation import OPENMETRICS, Format
 from kiqcluster.supervisor.metrics.text_format import (
     Labels,
     family_header,

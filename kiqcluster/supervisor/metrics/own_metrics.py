@@ -15,8 +15,8 @@ from math import inf
 import psutil
 
 from kiqcluster.control.slot_state import SlotState
+from kiqcluster.ipc.negotiation import Format
 from kiqcluster.process.clock import Clock
-from kiqcluster.process.negotiation import Format
 from kiqcluster.process.version import VERSION
 from kiqcluster.supervisor.cluster.child import Child
 from kiqcluster.supervisor.cluster.slots import Slot

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from typing import Any
 
+from kiqcluster.ipc.negotiation import Format
 from kiqcluster.process.clock import Clock
-from kiqcluster.process.negotiation import Format
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.supervisor.cluster.child import Child
 from kiqcluster.supervisor.cluster.slots import Slot

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import isfinite
 
-from kiqcluster.process.negotiation import OPENMETRICS, TEXT, Format
+from kiqcluster.ipc.negotiation import OPENMETRICS, TEXT, Format
 
 __all__ = ["END_MARK", "Labels", "family_header", "format_exemplar", "format_value", "sample_prefix"]
 

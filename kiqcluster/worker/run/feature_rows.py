@@ -15,9 +15,10 @@ from dataclasses import replace
 
 from kiqcluster.application.registry import Registry
 from kiqcluster.errors import StoreError
+from kiqcluster.features.job_end import JobEnd
 from kiqcluster.features.stacks import EndFeature, ServerFeature, asks_ahead, current_stacks
 from kiqcluster.ipc.forks import Forks, exit_if_forked
-from kiqcluster.process.runtime import JobEnd, Run
+from kiqcluster.process.runtime import Run
 from kiqcluster.sidekiq.keys import Keys
 from kiqcluster.sidekiq.outcome import Effect, Outcome
 from kiqcluster.sidekiq.payload import DEFERRED_BY_RATE_LIMIT

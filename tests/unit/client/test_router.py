@@ -12,7 +12,8 @@ from kiqcluster.client.client import Client
 from kiqcluster.client.router import queue_of, route_of
 from kiqcluster.errors import UsageError
 from kiqcluster.job import Job, job
-from kiqcluster.process.runtime import Ready, Setup
+from kiqcluster.process.delivery import Ready
+from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq import ruby_json, selectors
 from kiqcluster.sidekiq.routing import parse_rules
 from kiqcluster.store import Store

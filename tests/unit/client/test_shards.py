@@ -13,7 +13,8 @@ from kiqcluster.client.client import Client
 from kiqcluster.errors import UnroutedCall
 from kiqcluster.job import Job
 from kiqcluster.process.config import Config
-from kiqcluster.process.runtime import Ready, Setup
+from kiqcluster.process.delivery import Ready
+from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.routing import parse_rules
 from kiqcluster.store import Store
 from kiqcluster.store.shards import parse_shards

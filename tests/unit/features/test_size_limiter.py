@@ -13,7 +13,8 @@ from kiqcluster import Client, job
 from kiqcluster.client.reenqueue import added, enqueued, retried
 from kiqcluster.errors import ExceedLimitError, PushError
 from kiqcluster.process.config import MIN_LIMITED_BYTES, Config
-from kiqcluster.process.runtime import Push, Ready, Setup
+from kiqcluster.process.delivery import Ready
+from kiqcluster.process.runtime import Push, Setup
 from kiqcluster.sidekiq.compression import decompressed
 from kiqcluster.sidekiq.ruby_json import decode, encode
 from kiqcluster.store import Store

@@ -8,8 +8,9 @@ import pytest
 
 from kiqcluster import Job
 from kiqcluster.application.registry import Definition, Registry
+from kiqcluster.features.job_end import JobEnd
 from kiqcluster.features.strikes import Strike, Strikes
-from kiqcluster.process.runtime import JobEnd, Run
+from kiqcluster.process.runtime import Run
 from kiqcluster.sidekiq.outcome import Deferred, Discard, Done, Dropped, Effect, Outcome
 from kiqcluster.sidekiq.ruby_json import encode
 from kiqcluster.store.engine.units import BeginVerdict

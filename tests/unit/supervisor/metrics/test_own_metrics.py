@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from kiqcluster.control.orders import BY_SIGNAL
-from kiqcluster.process.negotiation import TEXT
+from kiqcluster.ipc.negotiation import TEXT
 from kiqcluster.sidekiq.queue_groups import parse_group
 from kiqcluster.supervisor.cluster.child import Child, LastBeat
 from kiqcluster.supervisor.cluster.expansion import SlotPlan

@@ -11,7 +11,7 @@ from prometheus_client import Counter, Enum, Gauge, Histogram, Info
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from kiqcluster.process.negotiation import OPENMETRICS, TEXT
+from kiqcluster.ipc.negotiation import OPENMETRICS, TEXT
 from kiqcluster.supervisor.metrics import page as module
 from kiqcluster.supervisor.metrics.aggregate import Series
 from tests.metrics_stage import Stage

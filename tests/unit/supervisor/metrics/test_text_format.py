@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from kiqcluster.process.negotiation import OPENMETRICS, TEXT
+from kiqcluster.ipc.negotiation import OPENMETRICS, TEXT
 from kiqcluster.supervisor.metrics.text_format import family_header, format_exemplar, format_value, sample_prefix
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"))

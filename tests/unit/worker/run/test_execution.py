@@ -16,11 +16,12 @@ import pytest
 from kiqcluster import DISCARD, KILL, Interrupted, Job, current_job, job
 from kiqcluster.application.registry import Definition, Registry
 from kiqcluster.errors import RedisRefused, RedisUnavailable, StoreError
+from kiqcluster.features.job_end import JobEnd
 from kiqcluster.features.stacks import ServerFeature, Stacks, using_stacks
 from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events, Fields
 from kiqcluster.process.metrics import JobMetrics
-from kiqcluster.process.runtime import JobEnd, Run, Runtime, Setup
+from kiqcluster.process.runtime import Run, Runtime, Setup
 from kiqcluster.process.tallies import MIN_CPU_MEASURED_SECONDS
 from kiqcluster.sidekiq.active_job import WRAPPER
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Discard, Done, Dropped, Effect, Outcome, Parked, Requeue, Retry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiqcluster.process.negotiation import OPENMETRICS, TEXT, accepts_gzip, choose_format
+from kiqcluster.ipc.negotiation import OPENMETRICS, TEXT, accepts_gzip, choose_format
 
 PROMETHEUS_2 = (
     "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,"

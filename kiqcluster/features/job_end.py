@@ -1,0 +1,39 @@
+"""JobEnd: the end of a run, as `on_end` of features gets it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kiqcluster.sidekiq.keys import Keys
+from kiqcluster.sidekiq.outcome import Interrupted, Outcome, Requeue
+from kiqcluster.sidekiq.payload import Payload
+
+__all__ = ["JobEnd"]
+
+DEFAULT_KEYS = Keys()
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnd:
+    """The end of a run, as features see it: a unit and its outcome, which is decided and not yet settled.
+
+    Retry, Deferred, Requeue and Interrupted mean that the job runs again; Done, Discard and Dead that it does not.
+    payload: the run's own copy, which the job and middleware may have changed.  name: of the job's class.
+    identity, token, keys: as those of Run.  raw: the unit's bytes, as they came.
+    has_asked: whether its begin rows were put to Redis.
+    """
+
+    outcome: Outcome
+    payload: Payload = field(repr=False)
+    queue: str
+    name: str
+    identity: str
+    token: str
+    keys: Keys = field(default=DEFAULT_KEYS, repr=False)
+    raw: bytes = field(default=b"", repr=False)
+    has_asked: bool = True
+
+    @property
+    def has_left_line(self) -> bool:
+        """Whether the job leaves a line of parked jobs, and no begin has sent the next one on."""
+        return not self.has_asked and not isinstance(self.outcome, Requeue | Interrupted)

@@ -10,6 +10,7 @@ from kiqcluster import job
 from kiqcluster.limited_capacity import LimitedCapacityJob
 from kiqcluster.process.runtime import current_setup
 from tests.apps.basic import note
+from tests.apps.counting import counted
 
 MOST = 2
 
@@ -27,15 +28,16 @@ class Drain(LimitedCapacityJob, queue="default"):
 
     def perform_work(self) -> None:
         """Take an item, and work on it until the key `open` exists."""
-        item = call("LPOP", "work")
-        if item is None:
-            return
-        assert isinstance(item, bytes)
-        call("RPUSH", "taken", item)
-        while not call("EXISTS", "open"):
+        with counted("Drain") as running:
+            item = call("LPOP", "work")
+            if item is None:
+                return
+            assert isinstance(item, bytes)
+            call("RPUSH", "taken", item)
+            while not call("EXISTS", "open"):
+                time.sleep(0.005)
             time.sleep(0.005)
-        holders = call("SCARD", current_setup().current_store().keys.slots("Drain"))
-        note("did", item.decode(), "beside", int(str(holders)) - 1)
+        note("did", item.decode(), "beside", running - 1)
 
 
 REMAINING = Gauge("drain_remaining_work_count", "Items to take", multiprocess_mode="mostrecent")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from kiqcluster import current_job, job
 from kiqcluster.process.runtime import current_setup
 from tests.apps.basic import note
+from tests.apps.counting import counted
 
 
 def jid() -> str:
@@ -35,25 +32,6 @@ def refresh(word: str, gate: str) -> None:
 @job(deduplicate="until_executing")
 def notify(word: str) -> None:
     note("ran", word, jid())
-
-
-def is_alive(member: bytes) -> bool:
-    try:
-        os.kill(int(member.partition(b"/")[0]), 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-@contextmanager
-def counted(name: str) -> Iterator[int]:
-    """Give the number of runs under this name, this one among them, in processes that are alive."""
-    store, me = current_setup().current_store(), f"{os.getpid()}/{threading.get_ident()}"
-    store.call("SADD", f"running:{name}", me)
-    try:
-        yield sum(map(is_alive, store.call("SMEMBERS", f"running:{name}")))
-    finally:
-        store.call("SREM", f"running:{name}", me)
 
 
 @job(deduplicate="while_executing")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from kiqcluster import RetryError, current_job, job, limits
 from kiqcluster.process.runtime import current_setup
 from tests.apps.basic import note
-from tests.apps.deduplicated import counted
+from tests.apps.counting import counted
 from tests.chaos.ledger import noted
 
 EXPORTS_AT_ONCE = 2  # for each account

@@ -12,9 +12,9 @@ from kiqcluster import Run, job
 from kiqcluster.application.registry import Definition
 from kiqcluster.features.job_end import JobEnd
 from kiqcluster.features.stacks import STACKS, Stacks
-from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq.outcome import Effect
 from tests.apps.basic import note
+from tests.apps.counting import counted
 from tests.apps.limited_places import MAX_RUNNING_JOBS, SLOTS
 
 
@@ -39,7 +39,8 @@ STACKS.value = Stacks(server=(TwoAtOnce(),))
 
 @job()
 def limited(word: str) -> None:
-    """Notes how many hold a place, itself among them."""
-    note("began", word, current_setup().current_store().call("SCARD", SLOTS))
-    time.sleep(0.02)
+    """Notes how many run, itself among them."""
+    with counted("limited") as running:
+        note("began", word, running)
+        time.sleep(0.02)
     note("ended", word)

@@ -7,6 +7,7 @@ import time
 from kiqcluster import job
 from kiqcluster.process.runtime import current_setup
 from tests.apps.basic import note, record
+from tests.apps.counting import counted
 
 __all__ = ["adjustable", "asleep", "half", "held", "keyed", "quick", "record"]
 
@@ -24,9 +25,10 @@ def hold(word: str) -> None:
 
 @job(concurrency_limit=2)
 def quick(word: str) -> None:
-    """Notes how many hold a place, itself among them."""
-    note("began", word, call("SCARD", "kiq:slots:quick"))
-    time.sleep(0.005)
+    """Notes how many run, itself among them."""
+    with counted("quick") as running:
+        note("began", word, running)
+        time.sleep(0.005)
     note("ended", word)
 
 

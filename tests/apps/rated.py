@@ -6,6 +6,7 @@ import time
 
 from kiqcluster import job, limits
 from kiqcluster.process.runtime import current_setup
+from tests.apps import counting
 from tests.apps.basic import note
 
 LARGEST, SECONDS = 5, 0.5
@@ -41,9 +42,10 @@ def within(word: str) -> None:
 
 @job(rate_limit=limits.concurrent(2, delay=0.1))
 def counted(word: str) -> None:
-    """Notes how many have a place, itself among them."""
-    note("began", word, current_setup().current_store().call("SCARD", "kiq:rate:counted:running"))
-    time.sleep(0.005)
+    """Notes how many run, itself among them."""
+    with counting.counted("counted") as running:
+        note("began", word, running)
+        time.sleep(0.005)
     note("ended", word)
 
 

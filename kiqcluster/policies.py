@@ -22,6 +22,7 @@ from math import inf
 from kiqcluster.errors import UsageError
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import Push, Run
+from kiqcluster.sidekiq.payload import deferral_count
 
 __all__ = ["Decision", "Defer", "Drop", "Policy", "ReplicaReached", "feature_flag", "health_signal"]
 
@@ -32,6 +33,7 @@ FLAG_DELAY_SECONDS = 300.0  # GitLab's
 HEALTH_DELAY_SECONDS = 5.0  # GitLab's
 MAX_DELAY_SECONDS = 10 * 365 * 86_400  # more is taken for a mistake
 HEALTH_CHECK_SECONDS = 1.0  # for which an answer holds
+WAITS_FOR_REPLICA = "data_consistency"  # in `deferred_by`
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ class ReplicaReached:
     ) -> None:
         self._position = position
         self._has_reached = has_reached
-        self._later = Defer(delay, "data_consistency")
+        self._later = Defer(delay, WAITS_FOR_REPLICA)
         self._most = most
 
     def on_push(self, push: Push) -> None:
@@ -128,8 +130,6 @@ class ReplicaReached:
         return position is None or bool(self._has_reached(position))
 
     def __call__(self, run: Run) -> Decision:
-        payload = run.payload
-        count = payload.get("deferred_count") if payload.get("deferred_by") == "data_consistency" else 0
-        if (isinstance(count, int) and count >= self._most) or self.is_reached(run):
+        if deferral_count(run.payload, WAITS_FOR_REPLICA) >= self._most or self.is_reached(run):
             return None
         return self._later

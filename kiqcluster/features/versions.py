@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from kiqcluster.application.registry import Definition
 from kiqcluster.process.runtime import Run, version_of
 from kiqcluster.sidekiq.outcome import Effect
-from kiqcluster.sidekiq.payload import VERSION, Payload
+from kiqcluster.sidekiq.payload import VERSION, Payload, deferral_count
 from kiqcluster.store.engine.units import BeginVerdict
 
 __all__ = ["DEFERRED_BY_VERSION", "VersionCheck", "is_newer"]
@@ -59,9 +59,8 @@ class VersionCheck:
         if not is_newer(run.payload, run.job):
             return ()
         self._log(run)
-        count = run.payload.get("deferred_count")
-        before = count if type(count) is int and count > 0 and run.payload.get("deferred_by") == self.name else 0
-        return BeginVerdict("defer", min(DEFERRAL_SECONDS * (min(before, 100) + 1), MAX_DEFERRAL_SECONDS))
+        number = min(deferral_count(run.payload, self.name), 100) + 1  # an int of any size may be there
+        return BeginVerdict("defer", min(DEFERRAL_SECONDS * number, MAX_DEFERRAL_SECONDS))
 
     def _log(self, run: Run) -> None:
         """Log the first payload of each version of a class, not each payload."""

@@ -53,6 +53,7 @@ __all__ = [
     "check_arguments",
     "check_queue_name",
     "decode_backtrace",
+    "deferral_count",
     "encode_backtrace",
     "lock_of",
     "new_jid",
@@ -424,3 +425,12 @@ def unwrap(payload: Payload) -> bytes | None:
         return base64.b64decode(kept)
     except binascii.Error:
         return None
+
+
+def deferral_count(payload: Payload, *reasons: str | None) -> int:
+    """Return how often a job has been deferred, 0 if the latest deferral had none of these reasons.
+
+    None: the job has begun since.
+    """
+    count = payload.get("deferred_count") if payload.get("deferred_by") in reasons else 0
+    return max(0, count) if type(count) is int else 0

@@ -11,7 +11,7 @@ from typing import Any
 from kiqcluster.errors import MalformedPayload
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.compression import COMPRESSED, decompressed, is_compressed
-from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, PROMISED_BY, Payload, presentable, read, unwrap
+from kiqcluster.sidekiq.payload import INVALID_PAYLOAD, PROMISED_BY, Payload, deferral_count, presentable, read, unwrap
 from kiqcluster.store.engine.units import BeginVerdict, Unit
 
 __all__ = ["DEFERRAL_KEYS", "TRANSIENT_KEYS", "deferral", "entry_for_ruby", "patched", "read_job", "refusal"]
@@ -66,6 +66,4 @@ def deferral(payload: Payload, reason: str) -> dict[str, Any]:
 
     Each reason is counted by itself, so that one does not use up the deferrals that another one may have.
     """
-    before = payload.get("deferred_count") if payload.get("deferred_by") in (None, reason) else 0
-    count = (before if type(before) is int and before >= 0 else 0) + 1
-    return {"deferred": True, "deferred_by": reason, "deferred_count": count}
+    return {"deferred": True, "deferred_by": reason, "deferred_count": deferral_count(payload, reason, None) + 1}

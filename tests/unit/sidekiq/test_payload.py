@@ -27,6 +27,7 @@ from kiqcluster.sidekiq.payload import (
     check_arguments,
     check_queue_name,
     decode_backtrace,
+    deferral_count,
     encode_backtrace,
     new_jid,
     new_jids,
@@ -488,3 +489,16 @@ class TestWrap:
     )
     def test_nothing_else_unwraps(self, payload: dict[str, Any]) -> None:
         assert unwrap(payload) is None
+
+
+class TestDeferralCount:
+    @pytest.mark.parametrize(
+        ("by", "stored", "count"),
+        [("version", 3, 3), ("policy", 3, 0), (None, 3, 0), ("version", True, 0), ("version", -1, 0), (["x"], 3, 0)],
+    )
+    def test_only_deferrals_of_the_same_reason_count(self, by: Any, stored: Any, count: int) -> None:
+        assert deferral_count({"deferred_by": by, "deferred_count": stored}, "version") == count
+
+    def test_a_job_that_has_begun_since_goes_on_counting_where_that_is_asked(self) -> None:
+        assert deferral_count({"deferred_count": 3}, "unknown_class", None) == 3
+        assert deferral_count({}, "unknown_class", None) == 0

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from math import isfinite
 from typing import Any
 
-from kiqcluster.control.process_registry import Cluster, RegisteredProcess
+from kiqcluster.control.process_registry import Cluster, RegisteredProcess, read_number
 from kiqcluster.process.clock import SystemClock
 
 __all__ = [
@@ -22,7 +21,6 @@ __all__ = [
     "ProcessStatus",
     "WorkerStatus",
     "process_rows",
-    "read_number",
     "read_report",
     "status_from_http",
     "status_from_redis",
@@ -143,15 +141,6 @@ class ClusterStatus:
 def read_report(value: object) -> Mapping[str, Any] | None:
     """Return the report of a roll or reload; None if the value is not one."""
     return value if isinstance(value, dict) else None
-
-
-def read_number(value: object) -> float:
-    """Return the value as a finite number; 0 if it is not one."""
-    try:
-        number = float(value)  # type: ignore[arg-type]  # other types are caught
-    except (TypeError, ValueError, OverflowError):
-        return 0.0
-    return number if isfinite(number) else 0.0
 
 
 def status_from_redis(cluster: Cluster) -> ClusterStatus:

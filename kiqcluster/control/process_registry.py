@@ -32,6 +32,7 @@ __all__ = [
     "natural_sort_key",
     "prune",
     "read_commands",
+    "read_number",
     "read_process",
     "read_processes",
     "served_queues",
@@ -136,7 +137,7 @@ class Cluster:
     @property
     def latest(self) -> RegisteredProcess:
         """The process with the newest cluster state, else the newest heartbeat.  All share a host, and so a clock."""
-        return max(self.processes, key=lambda process: (_read_number((process.cluster or {}).get("at")), process.beat))
+        return max(self.processes, key=lambda process: (read_number((process.cluster or {}).get("at")), process.beat))
 
     @property
     def state(self) -> Mapping[str, Any]:
@@ -172,9 +173,7 @@ def _states_by_identity(store: Store, replies: Sequence[Replies]) -> dict[str, S
     for identity, fields, _ in replies:
         if isinstance(fields, list) and fields[0] is not None:
             at, _, name = (fields[-1] or b"").partition(b" ")
-            groups.setdefault(name or identity, []).append(
-                (_read_number(at), _read_number(fields[BEAT_INDEX]), identity)
-            )
+            groups.setdefault(name or identity, []).append((read_number(at), read_number(fields[BEAT_INDEX]), identity))
     newest = {max(group)[-1]: group for group in groups.values()}
     found = _read_states(store, list(newest))
     # The process may have ended since, or hold an invalid state; then all others of its cluster are read at once.
@@ -261,28 +260,28 @@ def read_process(identity: str, fields: Any, left: Any, state: State | None = No
     about = _read_object(info)
     host, pid, _ = (*identity.rsplit(":", 2), "", "")[:3]
     labels = about.get("labels")
-    threads = int(_read_number(concurrency) or _read_number(about.get("concurrency")))
+    threads = int(read_number(concurrency) or read_number(about.get("concurrency")))
     return RegisteredProcess(
         identity=identity,
         host=_read_text(about.get("hostname")) or host,
-        pid=int(_read_number(about.get("pid", pid))),
+        pid=int(read_number(about.get("pid", pid))),
         tag=_read_text(about.get("tag")),
         version=_read_text(about.get("version")),
         queues=_queues(about),
         concurrency=threads,
-        busy=int(_read_number(busy)),
+        busy=int(read_number(busy)),
         is_quiet=quiet == b"true",
-        rss=int(_read_number(rss)) * 1_024,
-        beat=_read_number(beat),
+        rss=int(read_number(rss)) * 1_024,
+        beat=read_number(beat),
         age=max(0.0, HEARTBEAT_TTL_SECONDS - left / 1_000) if left >= 0 else 0.0,
         is_ours=isinstance(labels, list) and "kiqcluster" in labels,
         cluster=state,
-        started_at=_read_number(about.get("started_at")),
-        rtt_us=int(_read_number(rtt_us)),
+        started_at=read_number(about.get("started_at")),
+        rtt_us=int(read_number(rtt_us)),
         is_embedded=about.get("embedded") is True,
         labels=_read_texts(labels),
         capsules=tuple(_capsules(about, threads)),
-        omitted_queues=int(_read_number(about.get("omitted_queues"))),
+        omitted_queues=int(read_number(about.get("omitted_queues"))),
         routing=_read_text(about.get("routing")),
         shard=_read_text(about.get("shard")),
         shards=_read_text(about.get("shards")),
@@ -313,7 +312,7 @@ def _capsules(about: Mapping[str, Any], threads: int) -> Iterator[Capsule]:
             weights = _weights(capsule.get("weights"))
             yield Capsule(
                 name,
-                int(_read_number(capsule.get("concurrency"))),
+                int(read_number(capsule.get("concurrency"))),
                 _read_text(capsule.get("mode")) or _mode(weights),
                 weights,
             )
@@ -330,7 +329,7 @@ def _capsules(about: Mapping[str, Any], threads: int) -> Iterator[Capsule]:
 
 
 def _weights(value: object) -> dict[str, int]:
-    return {str(name): int(_read_number(weight)) for name, weight in value.items()} if isinstance(value, dict) else {}
+    return {str(name): int(read_number(weight)) for name, weight in value.items()} if isinstance(value, dict) else {}
 
 
 def _mode(weights: Mapping[str, int]) -> str:
@@ -356,7 +355,8 @@ def _read_object(raw: bytes | None) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _read_number(value: object) -> float:
+def read_number(value: object) -> float:
+    """Return the value as a finite number; 0 if it is not one."""
     try:
         number = float(value)  # type: ignore[arg-type]  # other types are caught
     except (TypeError, ValueError, OverflowError):

@@ -9,8 +9,9 @@ from math import inf
 from typing import Any
 from urllib.parse import urlencode
 
-from kiqcluster.control.cluster_document import ClusterStatus, process_rows, read_number, status_from_http
+from kiqcluster.control.cluster_document import ClusterStatus, process_rows, status_from_http
 from kiqcluster.control.control_messages import Message
+from kiqcluster.control.process_registry import read_number
 from kiqcluster.control.transports import Answer, NoSuchProcess
 from kiqcluster.errors import KiqError, UsageError
 from kiqcluster.ipc import local_http

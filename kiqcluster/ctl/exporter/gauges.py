@@ -185,19 +185,20 @@ def _fleet_metrics(processes: Sequence[RegisteredProcess]) -> Iterator[Metric]:
     yield GaugeMetricFamily("sidekiq_processes_size", "Worker processes, Ruby's among them", value=len(processes))
     busy = sum(process.busy for process in processes)
     yield GaugeMetricFamily("sidekiq_workers_size", "Jobs that run, by the latest beats", value=busy)
-    digests = Counter(process.routing for process in processes if process.is_ours)
-    if any(digests):
-        help_text = "Worker processes by the digest of their routing rules, empty for none"
-        rules = GaugeMetricFamily("kiqcluster_routing_processes", help_text, labels=["digest"])
-        for digest in sorted(digests):
-            rules.add_metric([digest], digests[digest])
-        yield rules
-    maps = Counter(process.shards for process in processes if process.is_ours)
-    if any(maps):
-        help_text = "Worker processes by the digest of their map of shards, empty for none"
-        family = GaugeMetricFamily("kiqcluster_shard_map_processes", help_text, labels=["digest"])
-        for digest in sorted(maps):
-            family.add_metric([digest], maps[digest])
+    ours = [process for process in processes if process.is_ours]
+    help_text = "Worker processes by the digest of their routing rules, empty for none"
+    yield from _by_digest("kiqcluster_routing_processes", help_text, (process.routing for process in ours))
+    help_text = "Worker processes by the digest of their map of shards, empty for none"
+    yield from _by_digest("kiqcluster_shard_map_processes", help_text, (process.shards for process in ours))
+
+
+def _by_digest(name: str, help_text: str, digests: Iterable[str]) -> Iterator[Metric]:
+    """Yield the number of processes of each digest; nothing where no process has one."""
+    counts = Counter(digests)
+    if any(counts):
+        family = GaugeMetricFamily(name, help_text, labels=["digest"])
+        for digest in sorted(counts):
+            family.add_metric([digest], counts[digest])
         yield family
 
 

@@ -23,6 +23,7 @@ from kiqcluster.ctl.text.options import (
     CONTEXT_SETTINGS,
     DURATION,
     Output,
+    check_timeout,
     host_option,
     json_option,
     read_shards,
@@ -68,6 +69,18 @@ def outage_options(function: F) -> F:
     ):  # fmt: skip
         function = option(function)
     return function
+
+
+def rolling_step_options(timeout_help: str) -> Callable[[F], F]:
+    """Add the options of a step that waits for a roll."""
+
+    def decorate(function: F) -> F:
+        timeout = timeout_option(timeout_help)
+        for option in (json_option, stores_options, host_option, outage_options, owner_option, timeout):
+            function = option(function)
+        return function
+
+    return decorate
 
 
 def deploy_transport(
@@ -128,8 +141,7 @@ def begin(
       kiqctl deploy begin
       kiqctl deploy begin --lease 30m --wait --label 'v42'
     """
-    if timeout is not None and not wait:
-        raise UsageError("--timeout goes with --wait")
+    check_timeout(timeout, wait=wait)
     store, *others = stores
     lock = DeployLock(store, owner, others)
     state = lock.take(lease or MAX_LOCK_SECONDS, force=force)
@@ -158,12 +170,7 @@ def begin(
 
 
 @deploy.command(context_settings=CONTEXT_SETTINGS)
-@timeout_option("how long to wait at most  [as long as it takes]")
-@owner_option
-@outage_options
-@host_option
-@stores_options
-@json_option
+@rolling_step_options("how long to wait at most  [as long as it takes]")
 @click.pass_context
 def commit(
     ctx: click.Context,
@@ -199,12 +206,7 @@ def commit(
 
 
 @deploy.command(context_settings=CONTEXT_SETTINGS)
-@timeout_option("how long to wait for the roll back at most  [as long as it takes]")
-@owner_option
-@outage_options
-@host_option
-@stores_options
-@json_option
+@rolling_step_options("how long to wait for the roll back at most  [as long as it takes]")
 @click.pass_context
 def abort(
     ctx: click.Context,

@@ -15,7 +15,6 @@ from kiqcluster.control.cluster_document import (
     ClusterStatus,
     ProcessStatus,
     WorkerStatus,
-    read_number,
     status_from_redis,
     worker_status,
 )
@@ -25,6 +24,7 @@ from kiqcluster.control.process_registry import (
     group_by_cluster,
     list_processes,
     natural_sort_key,
+    read_number,
 )
 from kiqcluster.control.redis_transport import is_host_selected
 from kiqcluster.control.slot_state import SlotState

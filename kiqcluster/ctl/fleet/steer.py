@@ -22,12 +22,13 @@ from kiqcluster.ctl.text.options import (
     CONTEXT_SETTINGS,
     DURATION,
     Output,
+    check_timeout,
     identity_option,
     json_option,
     timeout_option,
     transport_options,
 )
-from kiqcluster.errors import ExitCode, UsageError
+from kiqcluster.errors import ExitCode
 from kiqcluster.process.clock import SystemClock
 
 __all__ = ["accepted", "kill", "quiet", "reload", "report", "resume", "roll", "roll_and_report"]
@@ -100,8 +101,7 @@ def quiet(
       kiqctl quiet --host app-1 --json
       kiqctl quiet --socket /run/kiqcluster.sock      while Redis is away
     """
-    if timeout is not None and not wait:
-        raise UsageError("--timeout goes with --wait")
+    check_timeout(timeout, wait=wait)
     order = new_message("quiet", lease)
     answers = transport.send(order)
     problems = Waiter().until_drained(transport, accepted(answers), timeout, output.info) if wait else {}
@@ -141,8 +141,7 @@ def roll(ctx: click.Context, transport: Transport, output: Output, wait: bool, t
       kiqctl roll --wait
       kiqctl roll --wait --timeout 10m --host app-1
     """
-    if timeout is not None and not wait:
-        raise UsageError("--timeout goes with --wait")
+    check_timeout(timeout, wait=wait)
     ctx.exit(roll_and_report(transport, output, new_message("roll"), wait=wait, timeout=timeout))
 
 
@@ -162,8 +161,7 @@ def reload(ctx: click.Context, transport: Transport, output: Output, wait: bool,
       kiqctl reload --wait
       kiqctl reload --wait --timeout 2m --host app-1
     """
-    if timeout is not None and not wait:
-        raise UsageError("--timeout goes with --wait")
+    check_timeout(timeout, wait=wait)
     order = new_message("reload")
     answers = transport.send(order)
     problems = Waiter().until_reloaded(transport, accepted(answers), order.id, timeout, output.info) if wait else {}

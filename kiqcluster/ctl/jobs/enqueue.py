@@ -19,6 +19,7 @@ from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.durations import due_at
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.active_job import WRAPPER, enveloped
+from kiqcluster.sidekiq.payload import Jid
 from kiqcluster.sidekiq.ruby_json import JSON
 from kiqcluster.store import Store
 
@@ -106,7 +107,7 @@ def enqueue(
 ) -> None:
     """Enqueue a job of the class NAME, Python's or Ruby's.
 
-    What is printed is its jid.  Without --retry it is retried as often as Sidekiq does by default, whatever its class
+    It prints the jid.  Without --retry it is retried as often as Sidekiq does by default, whatever its class
     declares.  Jobs of Rails' ActiveJob need --active-job: without their envelope they fail each time.
 
     Each of ARGS is JSON where it can be read as that, else text: 7 is a number, seven and
@@ -125,15 +126,11 @@ def enqueue(
     due = at if delay is None else now + delay
     arguments = list(map(parse_value, args))
     item: dict[str, Any] = {**_read_settings(settings), "class": name, "args": arguments, "queue": queue}
-    if is_active_job:
-        item |= _enveloped(name, queue, arguments, now)
+    item |= _enveloped(name, queue, arguments, now) if is_active_job else {}
     item |= {} if retry is None else {"retry": _read_retry(retry)}
     item |= {} if due is None else {"at": due}
     warning = "; ".join(_warnings(store, name, queue))  # before the push: nothing that fails may hide the jid
-    try:
-        jid = Client(store).push(item)
-    except (InvalidPush, InvalidArguments) as error:
-        raise UsageError(str(error)) from error
+    jid = _push(store, item)
     is_scheduled = due is not None and due > now
     output.info(str(jid))
     if warning:
@@ -141,6 +138,14 @@ def enqueue(
     document = {"jid": jid, "class": name, "args": arguments, "queue": queue, "at": due if is_scheduled else None}
     output.document({**document, "due": iso_time(due) if is_scheduled else None, "warning": warning or None})
     ctx.exit(ExitCode.STOPPED)
+
+
+def _push(store: Store, item: dict[str, Any]) -> Jid | None:
+    """Enqueue the job; return its jid.  Raises UsageError."""
+    try:
+        return Client(store).push(item)
+    except (InvalidPush, InvalidArguments) as error:
+        raise UsageError(str(error)) from error
 
 
 def _read_retry(text: str) -> JSON:

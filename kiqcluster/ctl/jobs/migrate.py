@@ -9,7 +9,7 @@ one place at any moment, and a tool that is killed in the middle has moved some,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -53,6 +53,19 @@ class MigrationPlan:
     name: str | None
     source: str | None
     to: str
+
+    @classmethod
+    def of(cls, name: str | None, source: str | None, to: str) -> MigrationPlan:
+        """Check the options.  Raises UsageError."""
+        if name is None and source is None:
+            raise UsageError("migrate what?  Name a --class, or the queue --from which all go, or both")
+        try:
+            plan = cls(name, source, check_queue_name(to))
+        except InvalidPush as error:
+            raise UsageError(str(error)) from error
+        if source == to:
+            raise UsageError(f"the jobs are in {to} already; name another queue to move them to")
+        return plan
 
     def is_selected(self, job: JobRecord) -> bool:
         queue = job.queue or DEFAULT_QUEUE
@@ -140,28 +153,24 @@ def migrate(
     """
     if is_routing == (to is not None):
         raise UsageError("migrate where to?  Name the queue with --to, or let --routing decide for each class")
-    chosen = places or list(ROUTED_PLACES if is_routing else DEFAULT_PLACES)
-    chosen = [place for place in PLACES if place in chosen or (with_dead and place == "dead")]
+    chosen = _chosen_places(places or (ROUTED_PLACES if is_routing else DEFAULT_PLACES), with_dead)
     if to is None:
         routed = RoutedMigration(store, RoutedJobs.of(name, source, require, store), chosen)
         ctx.exit(migrate_routed(routed, output, dry_run=dry_run, yes=yes))
-    if name is None and source is None:
-        raise UsageError("migrate what?  Name a --class, or the queue --from which all go, or both")
-    try:
-        plan = MigrationPlan(name, source, check_queue_name(to))
-    except InvalidPush as error:
-        raise UsageError(str(error)) from error
-    if source == to:
-        raise UsageError(f"the jobs are in {to} already; name another queue to move them to")
-    migration = Migration(store, plan, chosen)
+    migration = Migration(store, MigrationPlan.of(name, source, to), chosen)
     if dry_run or not yes:
         total = _count(migration, output, is_shown=dry_run)
         if dry_run:
             ctx.exit(ExitCode.STOPPED)
         if total:
-            what = f"move {pluralize(total, 'job')}: {plan.in_words()}"
+            what = f"move {pluralize(total, 'job')}: {migration.plan.in_words()}"
             confirm(output, "; ".join(filter(None, (what, migration.warning()))), yes=False)
     ctx.exit(_move(migration, output))
+
+
+def _chosen_places(names: Collection[str], with_dead: bool) -> list[str]:
+    """Return the places of these names in the order in which they are searched."""
+    return [place for place in PLACES if place in names or (with_dead and place == "dead")]
 
 
 class Migration:

@@ -33,6 +33,7 @@ __all__ = [
     "Output",
     "RedisChoice",
     "address_options",
+    "check_timeout",
     "confirm",
     "dead_set_options",
     "host_option",
@@ -245,6 +246,12 @@ socket_option = click.option("--socket", metavar="PATH", help="one supervisor, b
 def timeout_option(text: str) -> Callable[[F], F]:
     """Add --timeout; None is no end."""
     return click.option("--timeout", type=DURATION, help=text)
+
+
+def check_timeout(timeout: float | None, *, wait: bool) -> None:
+    """Raise UsageError for a --timeout without --wait."""
+    if timeout is not None and not wait:
+        raise UsageError("--timeout goes with --wait")
 
 
 ADDRESS_SETTINGS = frozenset({"redis", "embedded", "environment"})  # the settings that say where Redis is

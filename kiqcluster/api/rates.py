@@ -39,13 +39,15 @@ class RateStatus:
     holders: tuple[PlaceHolder, ...] = ()
 
 
-def rate_limits(*, store: Store | None = None) -> list[RateStatus]:
+def rate_limits(*, store: Store | None = None, most: int | None = None) -> list[RateStatus]:
     """Return the limits that were used lately, by name.  A broken one is left out.
 
+    most: only so many, those that Redis keeps for longest; None for all.
     Three round trips, one more per 500 limits, processes and held places.  Raises StoreError.
     """
     shard = store_in_force(store)
-    names = [name.decode(errors="replace") for name in shard.call("ZRANGE", shard.keys.rates, 0, -1)]
+    last = -1 if most is None else most - 1
+    names = [name.decode(errors="replace") for name in shard.call("ZREVRANGE", shard.keys.rates, 0, last)]
     replies = []
     for some in sliced(names, MAX_PER_ROUND_TRIP):
         with shard.borrowed() as connection:

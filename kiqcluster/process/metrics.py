@@ -26,6 +26,7 @@ from kiqcluster.process.tallies import (
     CPU_BUCKETS,
     FINE_BUCKETS,
     QUEUE_BUCKETS,
+    SKIP_REASONS,
     SKIPS,
     Executions,
     Histogram,
@@ -110,6 +111,7 @@ PARKED = Family("sidekiq_concurrency_limit_deferred_jobs", "counter", "Times tha
 TIMED_OUT = Family("sidekiq_jobs_timed_out", "counter", "Runs that took longer than timeout or timeout_hard")
 RATE_LIMITED = Family("sidekiq_jobs_rate_limited", "counter", "Jobs put off by a rate limit, before or within a run")
 SKIPPED = Family("sidekiq_jobs_skipped", "counter", "Jobs that middleware did not let run")
+SKIPPED_FOR = Family("sidekiq_jobs_skipped_by_reason", "counter", "The same, by the reason why they did not run")
 RUNNING = Family("sidekiq_running_jobs", "gauge", "Jobs that run now", mode="sum")
 LONGEST = Family(
     "sidekiq_longest_running_job_seconds",
@@ -136,6 +138,7 @@ COMPLETION_LAYOUT, CPU_LAYOUT = _by_status(COMPLETION_BUCKETS), _by_status(CPU_B
 QUEUEING_LAYOUT = _histogram(((), QUEUE_BUCKETS))
 COUNTER_LAYOUT: Layout = (("_total", ()),)
 SKIPPED_LAYOUT: Layout = tuple(("_total", (("action", action),)) for action in SKIPS)
+SKIPPED_FOR_LAYOUT: Layout = tuple(("_total", (("action", each), ("reason", why))) for each, why in SKIP_REASONS)
 DEAD_DROPPED_LAYOUT: Layout = tuple(("_total", (("reason", reason),)) for reason in ("too_old", "too_many"))
 ROWS = (  # of each job and queue
     (COMPLETION, COMPLETION_LAYOUT),
@@ -146,6 +149,7 @@ ROWS = (  # of each job and queue
     (PARKED, COUNTER_LAYOUT),  # only of jobs that were parked
     (TIMED_OUT, COUNTER_LAYOUT),  # only of jobs with such runs
     (RATE_LIMITED, COUNTER_LAYOUT),  # only of jobs that were
+    (SKIPPED_FOR, SKIPPED_FOR_LAYOUT),  # only of jobs that were
     *((family, COUNTER_LAYOUT) for family in APDEX),
 )
 
@@ -293,13 +297,15 @@ class JobMetrics(Collector):
         before, used = self._cpu.get(key), [*of_done.values(), *of_failed.values()]
         used = self._cpu[key] = used if before is None else list(map(max, before, used))
         rare = [[count] if count else [] for count in sums(("parked", "timed_out", "rate_limited"), counters)]
+        skipped, skipped_for = _skips([each.skipped for each in tallies if each.skipped])
         return [
             [*done.values(COMPLETION_INDEXES), *failed.values()],
             waited.values(),
             used,
             *([count] for count in sums(COUNTERS, counters)),
-            sums(SKIPS, [each.skipped for each in tallies]),
+            skipped,
             *rare,
+            skipped_for,
             *self._apdex(key, done, waited),
         ]
 
@@ -317,6 +323,15 @@ class JobMetrics(Collector):
     def _labels(self, key: tuple[str, str]) -> Labels:
         name, queue = key
         return ("queue", queue), ("worker", name), *self._attributes(name)
+
+
+def _skips(counts: list[dict[tuple[str, str], int]]) -> tuple[list[float], list[float]]:
+    """Return the values of SKIPPED and of SKIPPED_FOR; none of the latter while nothing was skipped."""
+    if not counts:
+        return [0.0] * len(SKIPS), []
+    skipped_for = sums(SKIP_REASONS, counts)
+    by_kind = dict(zip(SKIP_REASONS, skipped_for, strict=True))
+    return [sum([by_kind[kind] for kind in SKIP_REASONS if kind[0] == action]) for action in SKIPS], skipped_for
 
 
 def _longest(running: Iterable[RunningJob]) -> dict[tuple[str, str], float]:

@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import TypeVar
 
 from kiqcluster.sidekiq.outcome import Dead, Deferred, Done, Interrupted, Outcome
 
@@ -28,6 +29,7 @@ __all__ = [
     "MIN_CPU_MEASURED_SECONDS",
     "QUEUE_BUCKETS",
     "SKIPS",
+    "SKIP_REASONS",
     "Executions",
     "Histogram",
     "Measured",
@@ -50,9 +52,18 @@ COMPLETION_INDEXES = tuple(FINE_BUCKETS.index(bound) + 1 for bound in COMPLETION
 EXECUTION_INDEXES = tuple(FINE_BUCKETS.index(bound / 1_000) + 1 for bound in EXECUTION_BUCKETS)
 # A shorter run counts with its duration as its CPU time: reading that clock costs 0.5 µs.
 MIN_CPU_MEASURED_SECONDS = 1e-4
-DROPPED, DEFERRED = "dropped", "deferred"  # results of middleware that did not let a job run
+DROPPED, DEFERRED = "dropped", "deferred"  # what became of a job that did not run
 SKIPS = (DEFERRED, DROPPED)
+MIDDLEWARE, POLICY = "middleware", "policy"  # reasons: of middleware, and all of the application's own
+SKIP_REASONS = (  # a closed set, so that what a policy calls its reason makes no series
+    *((DEFERRED, reason) for reason in ("version", "strike", "feature_flag", "health_signal", "data_consistency")),
+    *((DEFERRED, reason) for reason in (POLICY, "rate_limit", MIDDLEWARE, "redis")),
+    *((DROPPED, reason) for reason in ("expiry", "strike", "feature_flag", POLICY, MIDDLEWARE)),
+)
 COUNTED_OUTCOMES: dict[type[Outcome], str] = {Dead: "dead", Deferred: "deferred", Interrupted: "interrupted"}
+
+
+K = TypeVar("K")
 
 
 class Histogram:
@@ -132,7 +143,7 @@ class Tally:
         self.cpu_done: Measured | None = None
         self.cpu_failed: Measured | None = None
         self.counters: dict[str, int] = {}
-        self.skipped: dict[str, int] = {}
+        self.skipped: dict[tuple[str, str], int] = {}  # one of SKIP_REASONS → runs
 
     def add(
         self, outcome: Outcome, seconds: float, waited: float | None, *, was_retried: bool, used: float | None = None
@@ -164,9 +175,12 @@ class Tally:
         self.counters[name] = self.counters.get(name, 0) + 1
         self.changed = True
 
-    def skip(self, action: str) -> None:
-        """Count a run that middleware prevented."""
-        self.skipped[action] = self.skipped.get(action, 0) + 1
+    def skip(self, action: str, reason: str = MIDDLEWARE) -> None:
+        """Count a run that middleware or a feature prevented.  reason: as in `deferred_by`; "" if Redis refused it."""
+        kind = (action, reason.partition(":")[0] or "redis")
+        if kind not in SKIP_REASONS:
+            kind = (action, POLICY)
+        self.skipped[kind] = self.skipped.get(kind, 0) + 1
         self.changed = True
 
     def _add_failed(self, seconds: float, used: float | None) -> None:
@@ -180,7 +194,7 @@ class Tally:
         self.count("failed")
 
 
-def sums(names: Iterable[str], counts: Iterable[Mapping[str, int]]) -> list[float]:
+def sums(names: Iterable[K], counts: Iterable[Mapping[K, int]]) -> list[float]:
     """Return the sum of the counts under each name."""
     there = [each for each in counts if each]
     return [sum([each.get(name, 0) for each in there]) for name in names]

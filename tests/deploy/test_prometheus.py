@@ -185,15 +185,21 @@ class TestNames:
     def test_what_is_asked_for_is_exported(self, stage: Stage) -> None:
         app = stage.write_application("""
             from kiqcluster import job
+            from kiqcluster.policies import Drop
 
             @job(urgency="low")
             def judged(): ...
+
+            @job(policy=lambda run: Drop())
+            def never(): ...
         """)
         cluster: Cluster = stage.run_cluster("default", "-c", "1", app=app)
         cluster.wait_ready()
         stage.push("record", "a")
         stage.wait_noted("ran a")
-        wait_until(lambda: "sidekiq_jobs_completion_seconds_count" in live(cluster), "the job to be counted")
+        stage.push("never")
+        counted = {"sidekiq_jobs_completion_seconds_count", "sidekiq_jobs_skipped_by_reason_total"}
+        wait_until(lambda: counted <= live(cluster), "the jobs to be counted")
         exporter = Exporter(stage.store, SystemClock(), 0.0, lambda trouble: None)
         exported = live(cluster) | names(exporter.page("", "")[1].decode())
 

@@ -254,6 +254,8 @@ class TestStats:
         for key, count in (("retry", 1), ("schedule", 2), ("dead", 3)):
             add_entries(store, key, *[(NOW, job(number)) for number in range(count)])
         store.pipeline([("SET", "stat:processed", 1_204), ("SET", "stat:failed", 12)])
+        store.call("ZADD", "kiq:dropped", NOW, job(8), NOW, job(9))
+        store.call("HSET", "kiq:suspects", "a" * 40, 2)
         publish(store, OURS, busy=3)
 
         document = kiqctl.ask("stats")
@@ -267,6 +269,8 @@ class TestStats:
             "scheduled": 2,
             "dead": 3,
             "parked": 0,
+            "dropped": 2,
+            "suspects": 1,
             "processes": 1,
             "unreadable": [],
         }

@@ -18,7 +18,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kiqcluster.ctl.exporter.exporter import Exporter
 from kiqcluster.errors import ExitCode, StoreError
+from kiqcluster.features.strikes import Strike
 from kiqcluster.store import Store
+from kiqcluster.store.scripts import RATE, Call, run_script
 from tests.fake_supervisor import publish
 from tests.kit import ROOT, TIMEOUT_SECONDS, ManualClock, RedisServer, free_port, http_get, require, wait_until
 
@@ -199,6 +201,49 @@ class TestSets:
         assert (samples["sidekiq_processes_size"], samples["sidekiq_workers_size"]) == (2, 5)
 
 
+class TestGuarantees:
+    def test_each_strike_in_force_has_its_count(self, bench: Bench) -> None:
+        mine, all_sevens = Strike("3fa9c1", "Mail", "drop", NOW + 60), Strike("88b1d0", "", "defer", NOW + 60, 5)
+        ended = Strike("000000", "Mail", "drop", NOW)
+        for strike in (mine, all_sevens, ended):
+            bench.store.call("HSET", bench.store.keys.strikes, strike.id, strike.encoded())
+        bench.store.call("HSET", bench.store.keys.strikes, "broken", "{")
+        bench.store.call("HSET", bench.store.keys.struck, mine.id, 14, ended.id, 3)
+
+        told = {name: value for name, value in bench.scrape().items() if name.startswith("kiqcluster_struck_jobs")}
+
+        assert told == {
+            "kiqcluster_struck_jobs_total{action=drop,strike=3fa9c1,worker=Mail}": 14,
+            "kiqcluster_struck_jobs_total{action=defer,strike=88b1d0,worker=}": 0,
+        }
+
+    def test_dropped_jobs_and_suspects_are_counted(self, bench: Bench) -> None:
+        bench.store.call("ZADD", bench.store.keys.dropped, NOW, job(), NOW, job(created_at=NOW))
+        bench.store.call("HSET", bench.store.keys.suspects, "a" * 40, 1)
+
+        samples = bench.scrape()
+
+        assert samples["kiqcluster_dropped_jobs_size"] == 2
+        assert samples["kiqcluster_suspects_size"] == 1
+
+    def test_rate_limits_are_told_with_what_is_used_of_them(self, bench: Bench) -> None:
+        for word in ("a", "b", "c"):
+            arguments = ("sliding_window", 2, "60.0", 0, word)
+            run_script(bench.store, Call(RATE, [bench.store.keys.rate("crm")], arguments))
+
+        samples = bench.scrape()
+
+        labels = "{kind=sliding_window,name=crm}"
+        assert [samples[f"kiqcluster_rate_limit_{name}{labels}"] for name in ("used", "max", "promised")] == [2, 2, 1]
+
+    def test_of_very_many_rate_limits_five_hundred_are_told(self, bench: Bench) -> None:
+        for number in range(510):
+            arguments = ("sliding_window", 2, "60.0", 0, "a")
+            run_script(bench.store, Call(RATE, [bench.store.keys.rate(f"crm {number}")], arguments))
+
+        assert sum(name.startswith("kiqcluster_rate_limit_used") for name in bench.scrape()) == 500
+
+
 class TestOddData:
     def test_an_empty_redis_has_zeros(self, bench: Bench) -> None:
         samples = bench.scrape()
@@ -216,6 +261,7 @@ class TestOddData:
             ("schedule", "sidekiq_jobs_scheduled_size"),
             ("dead", "sidekiq_jobs_dead_size"),
             ("stat:failed", "sidekiq_stat_failed_total"),
+            ("kiq:dropped", "kiqcluster_dropped_jobs_size"),
         ],
     )
     def test_a_key_of_the_wrong_type_costs_its_own_series_only(self, bench: Bench, key: str, lost: str) -> None:

@@ -2,4 +2,5 @@
 
 exporter    the HTTP server
 gauges      what is read, and as which series
+guarantees  the same of strikes, dropped jobs, suspects and rate limits
 """

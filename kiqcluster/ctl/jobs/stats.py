@@ -36,6 +36,7 @@ STATS_ATTRIBUTES = {
     "dead": "dead_size",
     "processes": "processes_size",
 }  # as they are called → attribute of Stats
+RARE = ("parked", "dropped", "suspects")  # shown only where there are some
 QUEUE_COLUMNS = (text_column("QUEUE", 12), number_column("SIZE"), number_column("LATENCY"), text_column("STATE"))
 SHARD_COLUMN = text_column("SHARD", 8)  # where there are several
 DAY_COLUMNS = (text_column("DAY"), number_column("PROCESSED"), number_column("FAILED"))
@@ -62,7 +63,7 @@ def stats(
     """Show counters, queues and how late they are, and the sets.
 
     With shards, the counters are sums, and each queue has its shard.
-    Five round trips for each shard, one more per 500 queues and processes, and one for the history.  --reset is for
+    Six round trips for each shard, one more per 500 queues and processes, and one for the history.  --reset is for
     the default shard, or the one of --shard.
 
     \b
@@ -89,7 +90,7 @@ def _show(stores: list[Store], output: Output, history: int | None) -> int:
         {"day": rows[0]["day"], **{name: sum(row[name] for row in rows) for name in ("processed", "failed")}}
         for rows in zip(*(look.days for look in looks), strict=True)
     ]
-    shown = {name: value for name, value in figures.items() if value or name != "parked"}
+    shown = {name: value for name, value in figures.items() if value or name not in RARE}
     output.print(f"{name:<10} {format_number(value):>12}" for name, value in shown.items())
     for key in (key for look in looks for key in look.unreadable):
         output.error(f"{clean(key)} is a key of another type than Sidekiq's, so what it should hold counts as 0")
@@ -128,8 +129,16 @@ def _look(store: Store, history: int | None) -> Look:
     totals, queues = Stats(store=store), summaries(store=store)
     figures = {name: getattr(totals, attribute) for name, attribute in STATS_ATTRIBUTES.items()}
     figures["parked"] = parked_count(store=store)
+    figures.update(_rare(store))
     days = _days(store, history) if history is not None else []
     return Look(store.name, figures, list(queues), days, totals.unreadable)
+
+
+def _rare(store: Store) -> dict[str, int]:
+    """Return how many jobs were dropped before they ran, and how many have ended processes.  One round trip."""
+    with store.borrowed() as connection:
+        replies = connection.exchange([("ZCARD", store.keys.dropped), ("HLEN", store.keys.suspects)])
+    return {name: size if isinstance(size, int) else 0 for name, size in zip(RARE[1:], replies, strict=True)}
 
 
 def _state(queue: QueueSummary) -> str:

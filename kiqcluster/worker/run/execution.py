@@ -326,7 +326,8 @@ class Execution:
         if isinstance(outcome, Parked):
             tally.count("parked")
         elif isinstance(outcome, Dropped | Deferred):
-            tally.skip(DROPPED if isinstance(outcome, Dropped) else DEFERRED)
+            reason = "" if verdict is None else verdict.reason
+            tally.skip(DROPPED if isinstance(outcome, Dropped) else DEFERRED, reason)
         return outcome
 
     def _run_within(

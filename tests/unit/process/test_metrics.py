@@ -6,6 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
+from kiqcluster.features.stacks import current_stacks
 from kiqcluster.process.metrics import COUNTERS, TARGETS, JobMetrics, Labels, Row, RunningJob, attribute_labels
 from kiqcluster.process.tallies import (
     COMPLETION_BUCKETS,
@@ -13,6 +14,7 @@ from kiqcluster.process.tallies import (
     DROPPED,
     EXECUTION_BUCKETS,
     QUEUE_BUCKETS,
+    SKIP_REASONS,
     Measured,
     Tally,
 )
@@ -100,6 +102,33 @@ class TestCounting:
         skipped = {each: value(metrics, f'sidekiq_jobs_skipped_total{{action="{each}",queue="mails",worker="Mail"}}')
                    for each in (DEFERRED, DROPPED)}  # fmt: skip
         assert skipped == {DEFERRED: action == DEFERRED, DROPPED: action == DROPPED}
+
+    @pytest.mark.parametrize(
+        ("action", "reason", "told"),
+        [
+            (DEFERRED, "strike:3fa9c1", "strike"),
+            (DROPPED, "expiry", "expiry"),
+            (DEFERRED, "version", "version"),
+            (DEFERRED, "the shop of ann is closed", "policy"),  # an application may have any number of such reasons
+            (DEFERRED, "", "redis"),
+        ],
+    )
+    def test_what_did_not_run_is_told_by_its_reason(
+        self, metrics: JobMetrics, tally: Tally, action: str, reason: str, told: str
+    ) -> None:
+        name = "sidekiq_jobs_skipped_by_reason_total"
+        assert not [line for line in text(metrics) if line.startswith(name)]
+
+        tally.skip(action, reason)
+
+        counted = [line for line in text(metrics) if line.startswith(name) and line.endswith(" 1.0")]
+        labels = f'action="{action}",queue="mails",reason="{told}",worker="Mail"'
+        assert counted == [f"{name}{{{labels}}} 1.0"]
+
+    def test_each_feature_that_may_refuse_a_run_has_a_reason_of_its_own(self) -> None:
+        refusing = {each.name for each in current_stacks().server} - {"deduplication", "concurrency_limit"}  # they park
+
+        assert refusing <= {reason for _, reason in SKIP_REASONS}
 
     @pytest.mark.parametrize(("seconds", "bucket"), [(0.0, "0.1"), (0.1, "0.1"), (0.1001, "0.25"), (600.0, "600.0")])
     def test_a_bucket_takes_in_its_bound(self, metrics: JobMetrics, tally: Tally, seconds: float, bucket: str) -> None:
@@ -311,6 +340,7 @@ class TestChanges:
         assert {family: row.values for family, row in changes.items()} == {
             "sidekiq_jobs_interrupted": [1],
             "sidekiq_jobs_skipped": [0, 1],
+            "sidekiq_jobs_skipped_by_reason": [each == (DROPPED, "middleware") for each in SKIP_REASONS],
         }
 
         tally.add(DONE, 1.0, None, was_retried=False)

@@ -162,6 +162,8 @@ def drop_entries(store: Store, entries: Sequence[tuple[str, bytes]]) -> int:
     for reply in replies:
         if isinstance(reply, RedisRefused):
             raise reply
+        for words in reply[1]:
+            raise RedisRefused(words.decode(errors="replace"))
     return sum(len(moved) for moved, *_ in replies)
 
 

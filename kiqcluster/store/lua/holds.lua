@@ -28,16 +28,30 @@ local function forget_hold(held, field, key)
 end
 
 -- Releases all keys that are registered under a field.  A key that is no longer a set has no members, and a field that
--- somebody else wrote names no keys.
+-- somebody else wrote names no keys.  What Redis refuses to release stays registered, for release_orphans.
 local function release_holds(held, field)
   local known = redis.pcall('HGET', held, field)
   if type(known) ~= 'string' then return end
   local fine, row = pcall(cjson.decode, known)
+  local left
   for index = 2, fine and type(row) == 'table' and #row or 0 do
     if type(row[index]) == 'string' then
-      redis.pcall('SREM', row[index], tostring(row[1]))
-      unpark(row[index], 1) -- also where the place was gone already: a begin looks again whether there is room
+      local removed = redis.pcall('SREM', row[index], tostring(row[1]))
+      if type(removed) == 'table' and not string.find(removed.err, 'WRONGTYPE', 1, true) then
+        left = left or {row[1]}
+        left[#left + 1] = row[index]
+      else
+        unpark(row[index], 1) -- also where the place was gone already: a begin looks again whether there is room
+      end
     end
   end
-  redis.call('HDEL', held, field)
+  if left then redis.pcall('HSET', held, field, cjson.encode(left)) else redis.call('HDEL', held, field) end
+end
+
+-- Releases what is registered under units that are no longer in flight: a script failed before it had released all.
+local function release_orphans(held, inflight)
+  local fields = redis.pcall('HKEYS', held)
+  for _, field in ipairs(fields.err and {} or fields) do
+    if not redis.call('HGET', inflight, field) then release_holds(held, field) end
+  end
 end

@@ -16,8 +16,8 @@
 --   verb "push": LPUSH the new bytes; "bury": ZADD them to the dead set, as of now; "drop": remove it;
 --   "defer": the new bytes are its new score; "rename": it gets the new bytes and keeps its score (if the set has an
 --   entry with these bytes already, it is left alone: the two would become one)
---   verb "clear" (with the bytes of the entry before it): if that was moved, the key is deleted if its value is the name,
---   the jid of that entry (claims.lua)
+--   verb "clear" (with the bytes of the entry before it): if that is moved, the key is deleted if its value is the name,
+--   the jid of that entry (claims.lua); before the entry goes: a claim without a job would keep out equal jobs
 --
 -- An entry is moved only if it is still there, and no higher than ARGV[2]: another poller may have been faster, and
 -- Ruby's web page may have rescheduled it.  This script never decodes payloads (cjson mangles numbers).
@@ -31,7 +31,6 @@
 -- include claims
 
 local moved, refusals, dead = {}, {}, nil -- dead: the dead set's key once an entry was buried
-local was_moved = false -- the entry before
 local highest = ARGV[2] ~= '' and tonumber(not_ahead(ARGV[2])) or nil
 
 local verbs = {
@@ -56,20 +55,25 @@ local verbs = {
   end,
 }
 
+-- Writes an entry where it goes, and clears its claim.  Returns whether it stays, and whether it was left alone.
+local function write(at, score)
+  local old, key, name, new = ARGV[at], KEYS[tonumber(ARGV[at + 2])], ARGV[at + 3], ARGV[at + 4]
+  local stays, is_alone = verbs[ARGV[at + 1]](key, name, new, old, score)
+  if not is_alone and ARGV[at + 6] == 'clear' then clear(KEYS[tonumber(ARGV[at + 7])], ARGV[at + 8]) end
+  return stays, is_alone
+end
+
 for at = 6, #ARGV, 5 do
-  local old, verb, key, name, new = ARGV[at], ARGV[at + 1], KEYS[tonumber(ARGV[at + 2])], ARGV[at + 3], ARGV[at + 4]
-  local score = verb ~= 'clear' and redis.call('ZSCORE', KEYS[1], old)
-  if verb == 'clear' and was_moved then clear(key, name) end
-  was_moved = false
+  local old = ARGV[at]
+  local score = ARGV[at + 1] ~= 'clear' and redis.call('ZSCORE', KEYS[1], old)
   if score and (not highest or tonumber(score) <= highest) then
-    local fine, stays, is_alone = pcall(verbs[verb], key, name, new, old, score)
+    local fine, stays, is_alone = pcall(write, at, score)
     if fine then
       if not stays then redis.call('ZREM', KEYS[1], old) end
-      was_moved = not is_alone
-      if was_moved then moved[#moved + 1] = (at - 1) / 5 end
+      if not is_alone then moved[#moved + 1] = (at - 1) / 5 end
     else
       local words = type(stays) == 'table' and stays.err or tostring(stays)
-      refusals[#refusals + 1] = words .. ' (key ' .. key .. ')'
+      refusals[#refusals + 1] = words .. ' (key ' .. KEYS[tonumber(ARGV[at + 2])] .. ')'
       if ARGV[3] ~= '' then redis.call('ZADD', KEYS[1], 'XX', ARGV[3], old) end
     end
   end

@@ -34,17 +34,17 @@ end
 look(1, first, math.min(last, lengths[1] - 1))
 look(2, math.max(0, first - lengths[1]), last - lengths[1])
 
-local moved, marks, sums, claimed = {}, {0, 0}, {0, 0}, {}
+local moved, marks, sums = {}, {0, 0}, {0, 0}
 for at = 5, #ARGV, 2 do
   local place = places[ARGV[at]] and table.remove(places[ARGV[at]])
   if place then
+    local index, jid = string.match(is_moved and '' or ARGV[at + 1], '^(%d+) (.*)$')
     if is_moved then redis.call('LPUSH', KEYS[4], ARGV[at + 1]) end -- a refusal comes here, before any job is marked
+    if index then clear(KEYS[tonumber(index)], jid) end -- first: a claim without a job would keep out equal jobs
     redis.call('LSET', KEYS[place[1]], place[2], ARGV[2])
     marks[place[1]] = marks[place[1]] + 1
     sums[place[1]] = sums[place[1]] + place[2]
     moved[#moved + 1] = (at - 3) / 2
-    local index, jid = string.match(is_moved and '' or ARGV[at + 1], '^(%d+) (.*)$')
-    if index then claimed[#claimed + 1] = {KEYS[tonumber(index)], jid} end
   end
 end
 for list, count in ipairs(marks) do
@@ -53,6 +53,5 @@ for list, count in ipairs(marks) do
     redis.call('LREM', KEYS[list], is_near_head and count or -count, ARGV[2])
   end
 end
-for _, claim in ipairs(claimed) do clear(claim[1], claim[2]) end
 if is_moved and #moved > 0 then pcall(redis.call, 'SADD', KEYS[3], ARGV[1]) end -- on failure the jobs still run
 return moved

@@ -35,7 +35,7 @@ local changes = {
 
 local refusals = {
   count_refused = function(key, arguments) redis.pcall('HINCRBY', key, arguments[1], 1) end,
-  mark_refused = function(key, arguments, held) redis.pcall('SET', key, held, 'EX', arguments[1]) end,
+  mark_refused = function(key, arguments, held) redis.call('SET', key, held, 'EX', arguments[1]) end,
 }
 
 local rows, at = {}, 4
@@ -56,7 +56,8 @@ local function refusal(operation, key, wanted)
   end
 end
 
--- The guard of this row is not true.  Nothing here may fail: the answer is the refusal.
+-- The guard of this row is not true.  The answer is the refusal, whether it can be counted or not; but without its mark
+-- the job that holds the key would not run again for this one, so then the caller gets the error.
 local function refuse(number)
   local held = value_of(rows[number][2])
   for after = number + 1, #rows do
@@ -76,13 +77,22 @@ for number, row in ipairs(rows) do
   if reason then return redis.error_reply(reason) end
 end
 
-if ARGV[3] == '' then
+-- The job comes last: a failed claim leaves no job without its lock.  A failed push gives its claims back, which would
+-- keep out equal jobs for their whole time.
+local claimed = {}
+local function write()
+  for _, row in ipairs(rows) do
+    if changes[row[1]] then changes[row[1]](row[2], row[3]) end
+    if row[1] == 'claim' then claimed[#claimed + 1] = row[2] end
+  end
+  if ARGV[3] ~= '' then return redis.call('ZADD', KEYS[2], ARGV[3], ARGV[1]) end
+  redis.pcall('SADD', KEYS[1], ARGV[2]) -- on failure the job still runs
   redis.call('LPUSH', KEYS[2], ARGV[1])
-  redis.call('SADD', KEYS[1], ARGV[2])
-else
-  redis.call('ZADD', KEYS[2], ARGV[3], ARGV[1])
 end
-for _, row in ipairs(rows) do
-  if changes[row[1]] then changes[row[1]](row[2], row[3]) end
+
+local fine, failure = pcall(write)
+if not fine then
+  for _, key in ipairs(claimed) do redis.pcall('DEL', key) end
+  return redis.error_reply(type(failure) == 'table' and failure.err or tostring(failure))
 end
 return {'PUSHED'}

@@ -78,6 +78,7 @@ for i = #fields, 1, -1 do -- newest first, so that the oldest unit is fetched ne
   end
 end
 if given == #fields then
+  if held then release_orphans(held, KEYS[2]) end
   if record then redis.pcall('ZADD', KEYS[8], 'XX', 0, ARGV[1]) end -- the next look comes soon
   redis.call('HDEL', KEYS[1], ARGV[1])
   redis.pcall('ZREM', KEYS[3], ARGV[1]) -- a broken key of beats must not keep an ended membership

@@ -54,4 +54,5 @@ for i = #strays, 1, -1 do -- newest first, so that the oldest unit is fetched ne
     refused = refused + 1
   end
 end
+if holds then release_orphans(holds, KEYS[2]) end
 return {'OK', given, #strays - given - refused}

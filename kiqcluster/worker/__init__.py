@@ -9,8 +9,8 @@ heartbeat    heartbeat.py              Sidekiq's process registry, remote signal
 recovery     maintenance/recovery.py   units of dead processes → queues
 job log      run/job_log.py            lines of jobs that have ended
 
-Read in this order: child with child_spec and redis_wait, launcher, run/ (manager, processor, execution, decision,
-retry), fetch/ (fetch, coordinator).  Then maintenance/ (poller, recovery), heartbeat with process_entry and
+Read in this order: child with child_spec and redis_wait, launcher with leaving, run/ (manager, processor, execution,
+decision, retry), fetch/ (fetch, coordinator).  Then maintenance/ (poller, recovery), heartbeat with process_entry and
 fleet_checks, inbox, identity, memory, metrics/.  Last orphan_alarm, descriptors and exit_handlers: faults that a
 process meets inside.
 """

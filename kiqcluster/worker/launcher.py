@@ -28,7 +28,6 @@ from kiqcluster.process.runtime import JobContext, Runtime
 from kiqcluster.process.service import Service
 from kiqcluster.sidekiq import routing
 from kiqcluster.sidekiq.outcome import Deferred, Retry
-from kiqcluster.sidekiq.payload import peek
 from kiqcluster.sidekiq.queue_groups import Group
 from kiqcluster.store import is_outage
 from kiqcluster.store.engine.engine import Engine
@@ -41,6 +40,7 @@ from kiqcluster.worker.fetch.queue_order import QueueOrder, describe_queues
 from kiqcluster.worker.fetch.wakeups import Wakeups
 from kiqcluster.worker.heartbeat import Heartbeat, HeartbeatCallbacks
 from kiqcluster.worker.identity import ProcessFingerprint, new_member
+from kiqcluster.worker.leaving import LAST_STEP_SECONDS, leave
 from kiqcluster.worker.maintenance.limit_upkeep import LimitUpkeep
 from kiqcluster.worker.maintenance.poller import Poller, sidekiq_sources
 from kiqcluster.worker.maintenance.recovery import Recovery
@@ -60,8 +60,7 @@ from kiqcluster.worker.run.timed_out import TimedOutUnits
 
 __all__ = ["Callbacks", "Launcher"]
 
-MAX_LEAVE_SECONDS, LEAVE_RETRY_SECONDS = 4.0, 0.1  # while Redis does not answer; between tries
-LAST_STEP_SECONDS = 1.5  # for each of the last steps; they must fit into the supervisor's grace
+MakeExecution = Callable[..., Execution]  # keyword on_limit: as of Execution
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,47 +87,37 @@ class Launcher:
         callbacks: Callbacks,
     ) -> None:
         self._runtime = runtime
-        self._registry = registry
-        self._callbacks = callbacks
-        self._concurrency = concurrency
         self._shared_jobs = shared_jobs
-        self._fingerprint = ProcessFingerprint.of_this_process()
         self._stopping = Event()
-        self._never_set = Event()  # never set: to wait on while leaving
         self._is_quiet = False
-        limits = DeadSetLimits(runtime.config.dead_max_jobs, runtime.config.dead_timeout)
-        self._fencing = Fencing(runtime.clock, runtime.config.recover_after)
+        fencing = Fencing(runtime.clock, runtime.config.recover_after)
+        self._on_member = partial(_begin_membership, fencing, callbacks.on_member)
         self._metrics = WorkerMetrics(
             runtime, registry, concurrency, lambda: self._manager.running(), self._on_service_crash
         )
-        self._overflow = Overflow(runtime, self._metrics.jobs, lambda: self._poller.trim_soon())
-        self._engine = Engine(runtime.store, limits, self._overflow.note)
+        self._engine = self._make_engine()
         self._job_log = JobLog(runtime.events, runtime.clock, self._on_service_crash)
         self.order = QueueOrder(group, known_queues, runtime.rng)
-        self._fetch = ReliableFetch(
-            runtime,
-            self._engine,
-            self.order,
-            lambda: new_member(self._fingerprint),
-            self._on_member,
-            lambda: self._wakeups.wake(),
-            concurrency,
-            [definition.local.get("max_retries_after_interruption") for definition in registry],
+        fingerprint = ProcessFingerprint.of_this_process()
+        self._fetch = self._make_fetch(registry, concurrency, fingerprint)
+        begins = Begins(
+            self._engine.begin_units, runtime.clock, self._fetch.units_ahead, RowsAhead(registry, runtime.store.keys)
         )
-        rows_ahead = RowsAhead(registry, runtime.store.keys)
-        self._begins = Begins(self._engine.begin_units, runtime.clock, self._fetch.units_ahead, rows_ahead)
-        waits = self._fetch.hand_lists
-        self._wakeups = Wakeups(runtime.store, runtime.clock, (waits.wait_seconds, waits.grace_seconds))
-        self._manager = Manager(
-            concurrency, self._fetch, self._wakeups, runtime.clock, self._make_processor, self._on_service_crash
+        make_execution = partial(
+            Execution,
+            *(runtime, registry, self._metrics.jobs, self._stopping, self._job_log.log_done, fencing.is_fenced),
+            begin_run=begins.begin,
+            on_due=self._expect_due,
+            end_run=begins.end,
         )
-        self._recovery = self._make_recovery()
+        self._manager = self._make_manager(concurrency, make_execution)
+        self._recovery = self._make_recovery(fingerprint, fencing, callbacks.on_recovered, make_execution)
         self._execution_metrics = ExecutionMetricsWriter(
             runtime, runtime.store.keys, self._metrics.jobs.executions, self._identity()
         )
         self._limits = LimitUpkeep(runtime, registry, concurrency, self._stopping.is_set)
         self._poller = self._make_poller()
-        self._heartbeat = self._make_heartbeat()
+        self._heartbeat = self._make_heartbeat(callbacks, concurrency)
 
     @property
     def is_quiet(self) -> bool:
@@ -175,7 +164,7 @@ class Launcher:
 
     def descriptors(self) -> dict[str, tuple[int, ...]]:
         """Return the descriptors that the services wait on, by their purpose."""
-        return {"bells": self._wakeups.descriptors(), "heartbeat": self._heartbeat.descriptors()}
+        return {"bells": self._manager.descriptors(), "heartbeat": self._heartbeat.descriptors()}
 
     def recover(self, orphans: Mapping[str, Sequence[str]]) -> None:
         """Give the units of dead processes back; orphans: identity → tokens that were running."""
@@ -237,7 +226,7 @@ class Launcher:
 
         At most one for each thread: Redis may take long to take back what was fetched ahead.
         """
-        return min(self.running(), self._concurrency) if self._is_quiet else self.busy()
+        return min(self.running(), len(self._manager.processors)) if self._is_quiet else self.busy()
 
     def tally(self) -> dict[str, float]:
         """Return the fields of a beat to the supervisor: counts since the start, and the units of this moment."""
@@ -300,7 +289,7 @@ class Launcher:
             # But the supervisor must remember which jobs were overdue: a hook of theirs may hang in the next step.
             self._shared_jobs.clear(keep=timed_out)
         # Nearly last: from here on others may run the jobs that still run here.
-        has_left = self._leave(is_requested=is_requested, timed_out=timed_out)
+        has_left = leave(self._runtime, self._manager, self._fetch, is_requested=is_requested, timed_out=timed_out)
         if has_left and not self._heartbeat.is_alive:  # else Redis is away, or the heartbeat is at it
             self._execution_metrics.finish(self._runtime.store.connection(timeout=LAST_STEP_SECONDS))
         if has_left and is_requested:
@@ -311,7 +300,7 @@ class Launcher:
 
     def close_after_fork(self) -> None:
         """Close the worker's descriptors and connections in a forked process."""
-        self._wakeups.close_after_fork()
+        self._manager.close_after_fork()
         self._heartbeat.close_after_fork()
         self._runtime.store.close_after_fork()
         self._runtime.setup.close_after_fork()
@@ -320,63 +309,58 @@ class Launcher:
         """Write the lines of jobs that are done, if somebody reads them."""
         self._job_log.end()
 
-    def _leave(self, *, is_requested: bool, timed_out: Collection[str]) -> bool:
-        """Put back the units of this process; return whether Redis took it before the grace was used up."""
-        until = self._runtime.clock.monotonic() + MAX_LEAVE_SECONDS
-        running = [each.unit for each in self._manager.running()]
-        interrupted = self._manager.interrupt(timed_out) if is_requested else []
-        suspects = [] if is_requested else [unit.token for unit in running]
-        if running:
-            event = "worker_interrupted" if is_requested else "stop_unasked"
-            jids = ", ".join(peek(unit.payload)[1] for unit in running)
-            self._runtime.events.emit(event, running=len(running), jids=jids)
-        while True:
-            try:
-                if not self._manager.join(LAST_STEP_SECONDS):
-                    self._wakeups.end_on_server()
-                have_ended = self._wakeups.have_ended
-                self._fetch.leave(interrupted, LAST_STEP_SECONDS, suspects, have_waits_ended=have_ended)
-            except StoreError as error:
-                if self._runtime.clock.monotonic() + LAST_STEP_SECONDS < until:
-                    self._never_set.wait(LEAVE_RETRY_SECONDS)
-                    continue
-                identity, units = self._identity(), max(self._fetch.running(), len(running))
-                has_all = not units and self._fetch.is_certain()
-                if not has_all:
-                    self._runtime.events.emit("worker_stranded", identity=identity, units=units, error=str(error))
-                return has_all
-            else:
-                return True
-
     # making
 
-    def _make_processor(self, number: int) -> Processor:
-        execution = self._make_execution(partial(self._shared_jobs.limit, number))
-        return Processor(number, self._fetch, execution, self._shared_jobs, self._runtime.clock, self._on_service_crash)
+    def _make_engine(self) -> Engine:
+        config = self._runtime.config
+        limits = DeadSetLimits(config.dead_max_jobs, config.dead_timeout)
+        overflow = Overflow(self._runtime, self._metrics.jobs, lambda: self._poller.trim_soon())
+        return Engine(self._runtime.store, limits, overflow.note)
 
-    def _make_execution(self, on_limit: Callable[[str, float], None]) -> Execution:
-        parts = (self._runtime, self._registry, self._metrics.jobs, self._stopping, self._job_log.log_done)
-        return Execution(
-            *parts, self._fencing.is_fenced, self._begins.begin, self._expect_due, on_limit, self._begins.end
+    def _make_fetch(self, registry: Registry, concurrency: int, fingerprint: ProcessFingerprint) -> ReliableFetch:
+        return ReliableFetch(
+            self._runtime,
+            self._engine,
+            self.order,
+            lambda: new_member(fingerprint),
+            self._on_member,
+            lambda: self._manager.wake(),
+            concurrency,
+            [definition.local.get("max_retries_after_interruption") for definition in registry],
         )
+
+    def _make_manager(self, concurrency: int, make_execution: MakeExecution) -> Manager:
+        clock, waits = self._runtime.clock, self._fetch.hand_lists
+        wakeups = Wakeups(self._runtime.store, clock, (waits.wait_seconds, waits.grace_seconds))
+        make = partial(self._make_processor, make_execution)
+        return Manager(concurrency, self._fetch, wakeups, clock, make, self._on_service_crash)
+
+    def _make_processor(self, make_execution: MakeExecution, number: int) -> Processor:
+        execution = make_execution(on_limit=partial(self._shared_jobs.limit, number))
+        return Processor(number, self._fetch, execution, self._shared_jobs, self._runtime.clock, self._on_service_crash)
 
     def _expect_due(self, outcome: Retry | Deferred) -> None:
         """Have the poller know of a job that becomes due again."""
-        keys = self._engine.store.keys
+        keys = self._runtime.store.keys
         self._poller.expect(keys.retry if isinstance(outcome, Retry) else keys.schedule, outcome.at)
 
-    def _make_recovery(self) -> Recovery:
+    def _make_recovery(
+        self,
+        fingerprint: ProcessFingerprint,
+        fencing: Fencing,
+        on_recovered: Callable[[str, int], None],
+        make_execution: MakeExecution,
+    ) -> Recovery:
+        timed_out = TimedOutUnits(self._runtime, self._engine, make_execution, self._on_service_crash)
         return Recovery(
             self._runtime,
             self._engine,
-            self._fingerprint,
+            fingerprint,
             self._identity,
-            self._fencing,
+            fencing,
             self._fetch.mark_uncertain,
-            self._callbacks.on_recovered,
-            TimedOutUnits(
-                self._runtime, self._engine, lambda: self._make_execution(lambda *_: None), self._on_service_crash
-            ).settle_soon,
+            on_recovered,
+            timed_out.settle_soon,
             self._on_service_crash,
         )
 
@@ -387,34 +371,30 @@ class Launcher:
         sources = [*sidekiq_sources(self._engine.store.keys, self._runtime.setup), self._limits.source()]
         return Poller(*parts, sources, self._limits.sweep)
 
-    def _make_heartbeat(self) -> Heartbeat:
+    def _make_heartbeat(self, callbacks: Callbacks, concurrency: int) -> Heartbeat:
         status = Status(
             identity=self._identity,
             running=self._manager.running_by_thread,
             busy=self.occupied,
             is_quiet=lambda: self._is_quiet,
             queues=lambda: (self.order.weights, self.order.mode),
-            concurrency=self._concurrency,
+            concurrency=concurrency,
             tag=self._runtime.config.known_tag(),
             routing=routing.digest(self._runtime.config.routing),
             shard=self.order.group.shard,
             shards=shards_digest(self._runtime.config.shards),
         )
-        callbacks = HeartbeatCallbacks(
-            on_signal=self._callbacks.on_signal,
-            on_message=self._callbacks.on_message,
+        heartbeat_callbacks = HeartbeatCallbacks(
+            on_signal=callbacks.on_signal,
+            on_message=callbacks.on_message,
             on_names=self.learn_queues,
             on_strikes=self._apply_strikes,
             on_uncertain=self._fetch.mark_uncertain,
             on_beat=self._on_beat,
         )
-        return Heartbeat(self._runtime, status, callbacks, self._on_service_crash)
+        return Heartbeat(self._runtime, status, heartbeat_callbacks, self._on_service_crash)
 
     # telling
-
-    def _on_member(self, member: Member) -> None:
-        self._fencing.begin(member.identity)
-        self._callbacks.on_member(member)
 
     def _apply_strikes(self, raw: Mapping[bytes, bytes]) -> None:
         is_new, errors = STRIKES.apply(raw)
@@ -446,14 +426,14 @@ class Launcher:
     def running_by_thread_name(self) -> dict[str, str]:
         """Return a description of each thread's job, by thread name: class, jid, and for how long it has run."""
         now = self._runtime.clock.now()
-        found = {}
-        for processor in self._manager.processors:
-            if (run := processor.running) is not None:
-                name, jid = peek(run.unit.payload)
-                name = name if run.context is None else run.context.name
-                found[processor.thread_name] = f"{name} {jid}, for {max(0.0, now - run.since):.1f} s"
-        return found
+        found = ((each.thread_name, each.running) for each in self._manager.processors)
+        return {name: run.describe(now) for name, run in found if run is not None}
 
     def _on_service_crash(self, service: str, error: Exception) -> None:
         self._runtime.events.emit("service_crashed", service=service, error=error)
         self._runtime.setup.notify_error_handlers(error, {"context": service})
+
+
+def _begin_membership(fencing: Fencing, tell: Callable[[Member], None], member: Member) -> None:
+    fencing.begin(member.identity)
+    tell(member)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from kiqcluster.features.stacks import ServerFeature
 from kiqcluster.process.runtime import JobContext
 from kiqcluster.sidekiq.outcome import Effect
+from kiqcluster.sidekiq.payload import peek
 from kiqcluster.store.engine.units import Unit
 
 __all__ = ["JobRun"]
@@ -33,3 +34,9 @@ class JobRun:
     seconds: float = 0.0
     is_overdue: bool = False
     has_asked: bool = False
+
+    def describe(self, now: float) -> str:
+        """Return the job's class and jid, and for how long it has run.  now: epoch seconds."""
+        name, jid = peek(self.unit.payload)
+        name = name if self.context is None else self.context.name
+        return f"{name} {jid}, for {max(0.0, now - self.since):.1f} s"

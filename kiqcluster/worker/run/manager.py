@@ -95,6 +95,23 @@ class Manager(Service):
         """Return the outcomes of the units that still run when the process must go.  timed_out: see Processor."""
         return [each for processor in self.processors if (each := processor.interrupt(timed_out)) is not None]
 
+    def end_waits(self, seconds: float) -> bool:
+        """Wait for the loop to end, and end the waits for pushes that it leaves; return whether none is left.
+
+        Raises StoreError.
+        """
+        if not self.join(seconds):
+            self._wakeups.end_on_server()
+        return self._wakeups.have_ended
+
+    def descriptors(self) -> tuple[int, ...]:
+        """Return the descriptors on which the loop waits."""
+        return self._wakeups.descriptors()
+
+    def close_after_fork(self) -> None:
+        """Close the connections of the waits in a forked process."""
+        self._wakeups.close_after_fork()
+
     def _close_wakeups(self) -> None:
         try:
             self._wakeups.close()

@@ -1,0 +1,57 @@
+"""Leaving: returns the units of a worker to Redis at its end.
+
+Runs in: the worker's main thread, after processors were asked to stop.
+1. report    which jobs still run
+2. leave     settle, put back the units that still run, end the membership; again while Redis is away
+3. give up   others recover the units of this process, like those of the dead (R7)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from threading import Event
+
+from kiqcluster.errors import StoreError
+from kiqcluster.process.runtime import Runtime
+from kiqcluster.sidekiq.payload import peek
+from kiqcluster.worker.fetch.fetch import ReliableFetch
+from kiqcluster.worker.run.manager import Manager
+
+__all__ = ["LAST_STEP_SECONDS", "leave"]
+
+MAX_LEAVE_SECONDS, LEAVE_RETRY_SECONDS = 4.0, 0.1  # while Redis does not answer; between tries
+LAST_STEP_SECONDS = 1.5  # for each of the last steps; they must fit into the supervisor's grace
+NEVER_SET = Event()  # to wait on between tries
+
+
+def leave(
+    runtime: Runtime, manager: Manager, fetch: ReliableFetch, *, is_requested: bool, timed_out: Collection[str]
+) -> bool:
+    """Put back the units of this process; return whether Redis took them before the grace was used up.
+
+    is_requested, timed_out: see Launcher.finish_stop.
+    """
+    until = runtime.clock.monotonic() + MAX_LEAVE_SECONDS
+    running = [each.unit for each in manager.running()]
+    interrupted = manager.interrupt(timed_out) if is_requested else []
+    suspects = [] if is_requested else [unit.token for unit in running]
+    if running:
+        event = "worker_interrupted" if is_requested else "stop_unasked"
+        jids = ", ".join(peek(unit.payload)[1] for unit in running)
+        runtime.events.emit(event, running=len(running), jids=jids)
+    while True:
+        try:
+            have_ended = manager.end_waits(LAST_STEP_SECONDS)
+            fetch.leave(interrupted, LAST_STEP_SECONDS, suspects, have_waits_ended=have_ended)
+        except StoreError as error:
+            if runtime.clock.monotonic() + LAST_STEP_SECONDS < until:
+                NEVER_SET.wait(LEAVE_RETRY_SECONDS)
+                continue
+            units = max(fetch.running(), len(running))
+            has_all = not units and fetch.is_certain()
+            if not has_all:
+                identity = fetch.member.identity
+                runtime.events.emit("worker_stranded", identity=identity, units=units, error=str(error))
+            return has_all
+        else:
+            return True

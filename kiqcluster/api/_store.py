@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kiqcluster.process.clock import Clock, SystemClock
 from kiqcluster.process.delivery import VIA
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.store import Store
 from kiqcluster.store.shards import same_redis
 
-__all__ = ["CLOCK", "shards", "store_in_force"]
+__all__ = ["CLOCK", "integer", "shards", "store_in_force"]
 
 CLOCK: Clock = SystemClock()  # the default wherever a clock is passed in
 
@@ -23,6 +25,14 @@ def store_in_force(store: Store | None) -> Store:
         current_setup().check_routed("this inspection")
         chosen = current_setup().current_store()
     return chosen
+
+
+def integer(value: Any) -> int | None:
+    """Return a number that Redis holds, None for what is none: anybody may have written it."""
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return None
 
 
 def shards() -> list[Store]:

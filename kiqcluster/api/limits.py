@@ -16,7 +16,7 @@ from math import isfinite
 from typing import Any
 
 from kiqcluster.api._pages import Order, batches, walk_set
-from kiqcluster.api._store import store_in_force
+from kiqcluster.api._store import integer, store_in_force
 from kiqcluster.api.records import JobRecord, is_verbatim, renamed
 from kiqcluster.errors import UsageError
 from kiqcluster.sidekiq.payload import check_queue_name
@@ -179,7 +179,7 @@ def concurrency_limits(*, store: Store | None = None) -> list[LimitStatus]:
     for slots in (*used, *(shard.keys.slots(name) for name in names)):
         name, key = parking.name_of(shard.keys, slots)
         override, until = parking.override_of(words.get(f"{name}|override"), now) or (None, None)
-        limit = int(words[name]) if name in words else None
+        limit = integer(words.get(name))
         parked = sizes.get(slots, 0)
         found.append(LimitStatus(name, key, limit, override, until, tuple(holders.get(slots, ())), parked))
     return sorted(found, key=lambda each: (each.name, each.key))

@@ -5,6 +5,7 @@ What is known of a limit is what was asked for last, by a job or inside of one (
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
 
@@ -59,7 +60,10 @@ def rate_limits(*, store: Store | None = None, most: int | None = None) -> list[
     ]
     has_places = any(reply[0] == b"concurrent" for _, reply in known)
     holders = place_holders(shard, shard.keys.rate("")) if has_places else {}
-    found = [_status(name, reply, holders.get(shard.keys.running(name), ())) for name, reply in known]
+    found = []
+    for name, reply in known:
+        with suppress(ValueError, ArithmeticError):  # numbers that no worker has written
+            found.append(_status(name, reply, holders.get(shard.keys.running(name), ())))
     return sorted(found, key=lambda each: each.name)
 
 

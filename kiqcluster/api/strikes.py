@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kiqcluster.api._store import CLOCK, store_in_force
+from kiqcluster.api._store import CLOCK, integer, store_in_force
 from kiqcluster.errors import UsageError
 from kiqcluster.features.strikes import ACTIONS, MAX_STRIKES, Strike
 from kiqcluster.process.clock import Clock
@@ -34,7 +34,7 @@ class StrikeSet:
         strikes, counts = self._store.pipeline([("HGETALL", keys.strikes), ("HGETALL", keys.struck)])
         by_id = _as_mapping(counts)
         found = [each for pair in _as_mapping(strikes).items() if (each := _read(*pair)) is not None]
-        alive = [(each, int(by_id.get(each.id.encode(), 0))) for each in found if each.until > now]
+        alive = [(each, integer(by_id.get(each.id.encode())) or 0) for each in found if each.until > now]
         return sorted(alive, key=lambda each: each[0].until)
 
     def add(

@@ -16,16 +16,18 @@ from typing import Any
 from kiqcluster.application.registry import Definition
 from kiqcluster.features.job_end import JobEnd
 from kiqcluster.process.clock import Clock, SystemClock
+from kiqcluster.process.durations import MAX_DURATION_SECONDS
 from kiqcluster.process.runtime import Run
 from kiqcluster.sidekiq import ruby_json
 from kiqcluster.sidekiq.outcome import Deferred, Dropped, Effect
-from kiqcluster.sidekiq.payload import Payload
+from kiqcluster.sidekiq.payload import MAX_EPOCH_SECONDS, Payload
 from kiqcluster.store.engine.units import BeginVerdict
 
 __all__ = ["ACTIONS", "MAX_STRIKES", "STRIKES", "Strike", "Strikes"]
 
 MAX_STRIKES = 100  # at a time; each heartbeat reads all of them
 ACTIONS = ("defer", "drop")
+MAX_POSITION_DIGITS = 9  # of an argument
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +54,7 @@ class Strike:
         try:
             found = ruby_json.decode(raw)
             strike = cls(identifier.decode(), **found)
-            is_valid = (
-                isinstance(strike.name, str)
-                and strike.action in ACTIONS
-                and isinstance(strike.arguments, dict)
-                and float(strike.until) > 0
-                and float(strike.delay) >= 0
-            )
+            is_valid = strike._is_valid()
         except (TypeError, ValueError, ruby_json.Undecodable) as error:
             raise ValueError(f"{raw[:100]!r} in kiq:strikes is not a strike ({error})") from error
         if not is_valid:
@@ -66,6 +62,16 @@ class Strike:
                 f"{raw[:100]!r} in kiq:strikes is not a strike; remove it: kiqctl strike remove {strike.id}"
             )
         return strike
+
+    def _is_valid(self) -> bool:
+        """Return whether all fields are such that a job can be judged by them: anybody may have written them."""
+        return (
+            all(isinstance(each, str) for each in (self.name, self.by, self.reason))
+            and self.action in ACTIONS
+            and isinstance(self.arguments, dict)
+            and _is_within(self.until, MAX_EPOCH_SECONDS)
+            and _is_within(self.delay, MAX_DURATION_SECONDS)
+        )
 
     def encoded(self) -> bytes:
         """Return the value that Redis holds under its id."""
@@ -77,10 +83,20 @@ class Strike:
         if self.name not in ("", name):
             return False
         for key, value in self.arguments.items():
-            at = int(key) if key.isdecimal() else parameters.index(key) if key in parameters else len(arguments)
-            if at >= len(arguments) or arguments[at] != value or type(arguments[at]) is not type(value):
+            at = parameters.index(key) if key in parameters else _position(key)
+            if at is None or at >= len(arguments) or arguments[at] != value or type(arguments[at]) is not type(value):
                 return False
         return True
+
+
+def _is_within(number: object, largest: float) -> bool:
+    """Return whether a value is a number from 0 to `largest`, which an integer of any length may not be."""
+    return type(number) in (int, float) and 0 <= number <= largest  # type: ignore[operator]  # it is a number
+
+
+def _position(key: str) -> int | None:
+    """Return the position that a key names, None if it is none."""
+    return int(key) if key.isdecimal() and len(key) <= MAX_POSITION_DIGITS else None
 
 
 class Strikes:

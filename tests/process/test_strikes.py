@@ -122,6 +122,7 @@ class TestApi:
         strikes = StrikeSet(store=store)
         ended = Strike("3fa9c1", "SendInvoice", "drop", 1.0)
         store.call("HSET", store.keys.strikes, ended.id, ended.encoded(), "broken", "{")
+        store.call("HSET", store.keys.strikes, "huge", '{"name":"a","action":"drop","until":1%s}' % ("0" * 400))
         store.call("HSET", store.keys.struck, ended.id, 5, "removed a moment ago", 1)
 
         assert strikes.list() == []
@@ -130,6 +131,8 @@ class TestApi:
         assert strikes.list() == [(alive, 0)]
         assert store.call("HKEYS", store.keys.strikes) == [alive.id.encode()]
         assert store.call("EXISTS", store.keys.struck) == 0
+        store.call("HSET", store.keys.struck, alive.id, "many")
+        assert strikes.list() == [(alive, 0)]
 
     def test_one_about_every_job_and_the_one_after_the_hundredth_are_refused(self, store: Store) -> None:
         strikes = StrikeSet(store=store)

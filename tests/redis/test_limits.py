@@ -24,7 +24,7 @@ from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.config import Config
 from kiqcluster.process.events import Events
 from kiqcluster.process.runtime import Run, Runtime, Setup
-from kiqcluster.sidekiq.outcome import Dead, Done, Dropped, Outcome, Parked, Retry
+from kiqcluster.sidekiq.outcome import Dead, Deferred, Done, Dropped, Outcome, Parked, Retry
 from kiqcluster.sidekiq.payload import new_jid
 from kiqcluster.store import Store, parking, scripts
 from kiqcluster.store.engine.engine import Engine
@@ -159,7 +159,7 @@ class TestEndWithoutBegin:
         if way == "misfit":
             unit.payload = unit.payload.replace(b'["b"]', b'["b","b"]')
         elif way == "struck":
-            strikes.apply({b"1": Strike("1", "Sync", "drop", 1e12).encoded()})
+            strikes.apply({b"1": Strike("1", "Sync", "drop", 9e9).encoded()})
             other.execution._stacks.ask_again()
         else:
             unit.deaths = 100
@@ -170,6 +170,22 @@ class TestEndWithoutBegin:
 
         assert parked_count(store=store) == 0
         assert b'"args":["c"]' in worker.take().payload
+
+    @pytest.mark.parametrize("count", [("SET", "kiq:struck", "no counts"), ("HSET", "kiq:struck", "1", "many")])
+    def test_a_count_that_cannot_be_written_keeps_no_job(
+        self, setup: Setup, registry: Registry, store: Store, count: tuple[str, ...]
+    ) -> None:
+        strikes = Strikes()
+        with using_stacks(Stacks(server=(strikes,))):
+            worker = Worker(store, setup, registry)
+        self.declare(worker).perform_async("a")
+        strikes.apply({b"1": Strike("1", "Sync", "defer", 9e9, 300.0).encoded()})
+        worker.execution._stacks.ask_again()
+        store.call(*count)
+
+        assert isinstance(worker.run(), Deferred)
+
+        assert (store.call("ZCARD", "schedule"), store.call("KEYS", "kiq:inflight:*")) == (1, [])
 
     def test_a_key_that_cannot_be_told_leaves_it_to_the_sweep(self, worker: Worker, store: Store) -> None:
         keys: list[Any] = ["x"]
@@ -214,7 +230,7 @@ class TestUpkeep:
         self, upkeep: LimitUpkeep, sync: Definition, store: Store, clock: ManualClock
     ) -> None:
         assert FLEET.count == 5
-        for number, threads in enumerate(("10", "7", "many", "")):
+        for number, threads in enumerate(("10", "7", "many", "", "9" * 5_000)):
             store.call("SADD", "processes", f"host:{number}")
             store.call("HSET", f"host:{number}", "concurrency", threads)
         store.call("SADD", "processes", "gone")
@@ -393,6 +409,16 @@ class TestApi:
         assert (holder.identity, holder.job.name, holder.job.args) == (ME.identity, "Sync", ["a"])
         bench.settle(unit)
         assert concurrency_limits(store=store)[-1].holders == ()
+
+    def test_a_limit_that_is_no_number_hides_no_other(self, bench: Bench, sync: Definition, store: Store) -> None:
+        bench.begin(sync, ("a",))
+        store.call("HSET", store.keys.limits, "Odd", "many", "Huge", "9" * 5_000)
+
+        assert {each.name: each.limit for each in concurrency_limits(store=store)} == {
+            "Huge": None,
+            "Odd": None,
+            "Sync": 1,
+        }
 
     def test_shows_an_override_until_it_ends(self, bench: Bench, sync: Definition, store: Store) -> None:
         bench.begin(sync, ("a",))
@@ -584,8 +610,10 @@ class TestKiqctlOfRates:
         assert (rate["used"], rate["free_in"], rate["holders"][0]["jid"]) == (1, None, jid)
 
     def test_a_broken_one_is_left_out(self, store: Store, kiqctl: Kiqctl) -> None:
-        store.call("ZADD", store.keys.rates, 9e9, "broken", 9e9, "odd", 9e9, "gone")
+        store.call("ZADD", store.keys.rates, 9e9, "broken", 9e9, "odd", 9e9, "gone", 9e9, "none", 9e9, "empty")
         store.call("SET", store.keys.rate("broken"), "of a wrong type")
         store.call("HSET", store.keys.rate("odd"), "limit", "of another release")
+        store.call("HSET", store.keys.rate("none"), "limit", "leaky_bucket 5 0")
+        store.call("HSET", store.keys.rate("empty"), "limit", "fixed_window 0 60")
 
         assert kiqctl.ask("limits")["rates"] == []

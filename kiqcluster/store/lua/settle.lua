@@ -29,7 +29,7 @@
 --                          Nothing of that happens if another job holds the key by now
 --   absolve digest         a suspect has ended without killing its process: its count is cleared
 --   record score member timeout largest   a log of jobs: add, and drop what is too old or too many (dead_set.lua)
---   increment field        a counter in a hash
+--   increment field        a counter in a hash; one that cannot be written keeps no unit
 --   bury score member timeout largest   dead set: add; once per script, drop what is older than timeout seconds at
 --                                       that score, and all but the newest largest - 1 (dead_set.lua)
 --
@@ -82,7 +82,7 @@ local effects = {
     redis.call('ZADD', key, arguments[1], arguments[2])
     pcall(trim_dead, key, arguments[1], arguments[3], arguments[4])
   end,
-  increment = function(key, arguments) redis.call('HINCRBY', key, arguments[1], 1) end,
+  increment = function(key, arguments) redis.pcall('HINCRBY', key, arguments[1], 1) end,
   bury = function(key, arguments)
     redis.call('ZADD', key, arguments[1], arguments[2])
     buried = {key, arguments[1], arguments[3], arguments[4]}
@@ -91,7 +91,7 @@ local effects = {
 
 local types = {
   give_back = 'list', rpush = 'list', lpush = 'list', sadd = 'set', zadd = 'zset', bury = 'zset', absolve = 'hash',
-  release = false, park = 'set', pass_on = false, record = 'zset', increment = 'hash',
+  release = false, park = 'set', pass_on = false, record = 'zset', increment = false,
   clear = false, extend = false, hand_on = false,
 }
 

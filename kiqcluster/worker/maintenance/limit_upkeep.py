@@ -32,6 +32,7 @@ SWEEP_SECONDS = COUNT_SECONDS = 60.0
 SWEEP_GUARD_SECONDS = 30  # within which no other process of the fleet looks
 RETRY_SECONDS = 5.0  # until the end of an override is tried again, which Redis refused
 MAX_PER_ROUND_TRIP = 500  # processes asked for their threads
+MAX_THREAD_DIGITS = 6  # of what a process tells; anything may stand there
 MAX_ROUNDS = 10  # of one look at a line
 MARGIN_SECONDS = 0.01  # after the end of an override
 
@@ -70,7 +71,11 @@ class LimitUpkeep:
             part = names[at : at + MAX_PER_ROUND_TRIP]
             with self._store.borrowed() as connection:
                 replies = connection.exchange([("HGET", keys.process(name), "concurrency") for name in part])
-            total += sum(int(reply) for reply in replies if isinstance(reply, bytes) and reply.isdigit())
+            total += sum(
+                int(reply)
+                for reply in replies
+                if isinstance(reply, bytes) and reply.isdigit() and len(reply) <= MAX_THREAD_DIGITS
+            )
         FLEET.count = max(total, self._concurrency)
         self._count_at = now + COUNT_SECONDS
 

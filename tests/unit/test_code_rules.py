@@ -45,6 +45,29 @@ ENDS_PROCESSES = {"ipc/exits.py"}
 FORKS = {"supervisor/fork.py"}
 STARTS_THREADS = {"process/service.py", "store/names.py"}  # the second: a look-up that may hang is nobody's to wait for
 
+# How much a reader meets at once (docs/adr/0029).  A path in an exception is relative to the package.
+LINES_OF_A_FILE = 450  # fewer
+LINES_OF_A_FUNCTION = 50  # fewer, without its decorators
+MAX_FIELDS = 16  # of a class
+MAX_MODULES = 16  # of a folder, besides its __init__
+MAX_ROOT_MODULES = 14
+MAX_PLACES, MAX_ARROWS = 26, 125  # folders and modules of the root; imports from one to another
+MAY_BE_LONGER = {
+    "worker/fetch/coordinator.py": "one state, which one lock guards",
+    "worker/run/execution.py": "the steps of one run, in their order",
+    "store/engine/engine.py": "the operations on units, each a short method",
+}
+MAY_HAVE_MORE_FIELDS = {
+    "worker/fetch/coordinator.py:FetchCoordinator": "one state, which one lock guards",
+    "worker/fetch/fetch.py:ReliableFetch": "its counters are written where each batch ends, without a call",
+    "supervisor/supervisor.py:Supervisor": "makes the parts of the process, and each field is one part",
+    "supervisor/cluster/state.py:ClusterState": "the state of the whole cluster, which pages and metrics read",
+    "process/config.py:Config": "a field for each setting",
+    "application/options.py:JobOptions": "a field for each option of a job",
+    "control/process_registry.py:RegisteredProcess": "a field for each column of Sidekiq's process list",
+    "control/cluster_document.py:ClusterStatus": "a field for each key of /status",
+}
+
 # Spellings that only keys.py knows.
 KEY = re.compile(r"^(queue:|kiq:|stat:|[jh]\|)|:(work|workers)$|-(signals|marks)$")
 # The home of one person, or the workshop of one machine.
@@ -220,6 +243,83 @@ class TestModules:
                         missing.add(f"{node.module}.__all__ lacks {alias.name} (used by {path})")
 
         assert sorted(missing) == []
+
+
+class TestSizes:
+    def test_files(self) -> None:
+        lines = {path: len((PACKAGE / path).read_text().splitlines()) for path in module_paths()}
+
+        assert {path for path, count in lines.items() if count >= LINES_OF_A_FILE} == set(MAY_BE_LONGER)
+
+    def test_functions(self) -> None:
+        long = [
+            f"{path}:{node.lineno}: {node.name}"
+            for path, tree in modules().items()
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            and (node.end_lineno or 0) - node.lineno + 1 >= LINES_OF_A_FUNCTION
+        ]
+
+        assert long == []
+
+    def test_classes(self) -> None:
+        large = {
+            f"{path}:{node.name}"
+            for path, tree in modules().items()
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ClassDef) and len(fields(node)) > MAX_FIELDS
+        }
+
+        assert large == set(MAY_HAVE_MORE_FIELDS)
+
+    def test_folders(self) -> None:
+        counts = Counter(str(Path(path).parent) for path in module_paths() if not path.endswith("__init__.py"))
+
+        assert counts["."] <= MAX_ROOT_MODULES
+        assert [folder for folder, count in counts.items() if count > MAX_MODULES] == []
+
+    def test_the_whole_can_be_drawn(self) -> None:
+        arrows = {
+            (place(path), target)
+            for path, tree in modules().items()
+            for target in imported_places(tree) - {place(path)}
+        }
+
+        assert len({place(path) for path in modules()}) <= MAX_PLACES
+        assert len(arrows) <= MAX_ARROWS
+
+
+def fields(node: ast.ClassDef) -> set[str]:
+    """Return the fields of a class: those that it declares, and those that its methods set."""
+    found = {
+        each.target.id for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    }
+    return found | {
+        each.attr
+        for each in ast.walk(node)
+        if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store) and dotted(each.value) == "self"
+    }
+
+
+def place(path: str) -> str:
+    """Return the folder of the root that a module is in, or the module of the root that it is."""
+    return Path(path).parts[0].removesuffix(".py")
+
+
+def imported_places(tree: ast.Module) -> set[str]:
+    """Return the places that a module imports; `from kiqcluster import x` counts as x, or as the root's __init__."""
+    found = set()
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{name}" for name in names]
+        for name in names:
+            package, _, rest = name.partition(".")
+            first = rest.partition(".")[0]
+            if package == PACKAGE.name:
+                is_place = (PACKAGE / first).is_dir() or (PACKAGE / f"{first}.py").exists()
+                found.add(first if first and is_place else "__init__")
+    return found
 
 
 FOLDER_ROW = re.compile(r"\*\*`([\w/]+)/`\*\*")

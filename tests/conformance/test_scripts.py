@@ -649,6 +649,41 @@ class TestHolds:
         assert queue(store, "other") == ["b"]
         assert store.call("ZRANGE", f"{SLOTS}:parked", 0, -1) == [junk.encode(), f"{junk} too".encode()]
 
+    @pytest.mark.parametrize("prefix", ["", "{kiq:1}:"])
+    def test_jobs_of_a_paused_queue_wait_there_and_hold_up_no_other(self, store: Store, prefix: str) -> None:
+        shard = Store(store.address, prefix=prefix)
+        engine, key = Engine(shard, LIMITS), shard.keys.slots("Sync")
+        engine.join(ME)
+        row = Effect("enter", key, (1, "Sync", "park"))
+        push(shard, "default", "a")
+        (unit,) = reserve(engine, 1).units
+        assert engine.begin_run(unit, [row]).action == "go"
+        paused = [f"job-{number}" for number in range(25)]
+        park(shard, *paused, queue="paused", key=key)
+        shard.call(
+            "ZADD", f"{key}:parked", 100, f"{shard.keys.queue('other')}\0b", 101, f"{shard.keys.queue('other')}\0c"
+        )
+        shard.call("SADD", shard.keys.paused, "paused")
+
+        settle(engine, (unit, Done()))
+
+        assert queue(shard, "other") == ["b"]
+        assert (sorted(queue(shard, "paused")), parked(shard, key)) == (sorted(paused), ["c"])
+        assert shard.call("ZCARD", f"{key}:turns") == 1, "no place is kept for them"
+
+        shard.call("SREM", shard.keys.paused, "paused")
+        for again in reversed(reserve(engine, len(paused), "paused", call=2).units):
+            assert engine.begin_run(again, [row]).action == "park"
+            settle(engine, (again, Parked(key, 1, "Sync")))
+        assert parked(shard, key) == [*paused, "c"], "each where it has stood"
+
+    def test_a_long_line_of_a_paused_queue_is_sent_back_in_parts(self, store: Store) -> None:
+        park(store, *map(str, range(2_500)), queue="paused")
+        store.call("SADD", store.keys.paused, "paused")
+        store.call("SADD", "kiq:parked", SLOTS)
+
+        assert [send_parked(store, SLOTS, 1)[:2] for _ in range(4)] == [(1000, 1500), (1000, 500), (500, 0), (0, 0)]
+
     def test_parked_jobs_go_on_when_somebody_has_deleted_the_set(
         self, engine: Engine, store: Store, unit: Unit
     ) -> None:
@@ -2161,6 +2196,14 @@ def scene_send_parked(engine: Engine, store: Store) -> Callable[[], object]:
     return lambda: send_parked(store, SLOTS, 2)
 
 
+def scene_send_paused(engine: Engine, store: Store) -> Callable[[], object]:
+    """The queue of the first two is paused."""
+    park(store, "job-1", "job-2", queue="other")
+    store.call("ZADD", f"{SLOTS}:parked", 9, f"{store.keys.queue('default')}\0job-3")
+    store.call("SADD", store.keys.paused, "other")
+    return lambda: send_parked(store, SLOTS, 2)
+
+
 def scene_recover_held(engine: Engine, store: Store) -> Callable[[], object]:
     scene_settle_held(engine, store)
     return scene_recover(engine, store)
@@ -2296,6 +2339,7 @@ SCENES = [
     Scene("release", RELEASE, scene_release),
     Scene("pass_on", SETTLE, scene_pass_on),
     Scene("send_parked", SEND_PARKED, scene_send_parked),
+    Scene("send_paused", SEND_PARKED, scene_send_paused),
     Scene("settle", SETTLE, scene_settle),
     Scene("hand_on", SETTLE, scene_hand_on),
     Scene("settle_held", SETTLE, scene_settle_held),

@@ -11,10 +11,12 @@
 --
 -- A job that was sent back is granted a place for GRANT_MS: no job that came later overtakes it on its way.  If it is
 -- parked again, it keeps its position.  A limit of 0 is none; one below 0 lets nobody in.
+-- A job whose queue is paused goes back to it without a place: it would keep others from theirs for nothing.
 
 local GRANT_MS = 10000
 local MAX_TRIED = 10 -- times that one script looks for entries that can go
 local MAX_SENT = 10 -- jobs that one script sends back to each set; each of them sends on
+local MAX_PASSED = 1000 -- jobs of paused queues that one script sends back without a place
 
 local function parked_at(key) return key .. ':parked' end
 local function grants_at(key) return key .. ':turns' end
@@ -72,32 +74,45 @@ local function append_parked(key, queue, payload, digest)
   redis.call('RPUSH', key_with_prefix_of(key, 'wake:' .. string.sub(queue, #head + 1)), payload)
 end
 
--- Sends an entry back to its queue, where it is fetched next; returns false if it cannot go, for its queue is broken or
--- it is not a job.  It then goes to the end of the line: it must not hold up the others.
+-- Returns whether a queue is paused, so that nobody fetches what goes there.
+local function is_paused(key, queue)
+  local head = prefix_of(key) .. 'queue:'
+  if string.sub(queue, 1, #head) ~= head then return false end
+  return redis.pcall('SMISMEMBER', prefix_of(key) .. 'paused', string.sub(queue, #head + 1))[1] == 1
+end
+
+-- Sends an entry back to its queue, where it is fetched next; returns "sent", or "passed" if nobody fetches it since its
+-- queue is paused.  Returns nil if it cannot go, for its queue is broken or it is not a job.  It then goes to the end of
+-- the line: it must not hold up the others.
 local function send_entry(key, entry, position)
   local queue, payload = string.match(entry, '^([^%z]*)%z(.*)$')
   local digest = payload and redis.sha1hex(payload)
   if not queue or not pcall(append_parked, key, queue, payload, digest) then
     redis.call('ZADD', parked_at(key), last_position(key), entry)
-    return false
+    return nil
   end
-  redis.pcall('ZADD', grants_at(key), server_ms(), digest)
+  local has_place = not is_paused(key, queue)
+  if has_place then redis.pcall('ZADD', grants_at(key), server_ms(), digest) end
   redis.pcall('HSET', positions_at(key), digest, position)
   redis.call('ZREM', parked_at(key), entry)
-  return true
+  return has_place and 'sent' or 'passed'
 end
 
--- Sends the first `most` parked jobs back; returns how many there were.  The first one comes last: it is fetched first.
+-- Sends parked jobs back, the first `most` whose queues are not paused; returns how many went.  The first one comes last:
+-- it is fetched first.
 local function unpark(key, most)
-  local sent = 0
-  for _ = 1, MAX_TRIED do
-    local found = most > sent and redis.pcall('ZRANGE', parked_at(key), 0, most - sent - 1, 'WITHSCORES') or {}
-    for at = #found - 1, 1, -2 do
-      if send_entry(key, found[at], found[at + 1]) then sent = sent + 1 end
-    end
+  local sent, passed, tried = 0, 0, 0
+  while sent < most and passed < MAX_PASSED and tried < MAX_TRIED do
+    local found = redis.pcall('ZRANGE', parked_at(key), 0, most - sent - 1, 'WITHSCORES')
     if #found == 0 then break end
+    local before = passed
+    for at = #found - 1, 1, -2 do
+      local went = send_entry(key, found[at], found[at + 1])
+      if went == 'sent' then sent = sent + 1 elseif went == 'passed' then passed = passed + 1 end
+    end
+    if passed == before then tried = tried + 1 end
   end
-  return sent
+  return sent + passed
 end
 
 -- Sends parked jobs back while there is room; returns how many.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from kiqcluster import Client, Job, job
 from kiqcluster.api import DeadSet, ParkedJobs, Queue, RetrySet, ScheduledSet
 from kiqcluster.application.registry import Registry
 from kiqcluster.errors import Interrupted, JobDefinitionError
-from kiqcluster.features.deduplication import DEFAULT_TTL_SECONDS
+from kiqcluster.features.deduplication import DEFAULT_TTL_SECONDS, idempotency_key
 from kiqcluster.job import DISCARD
 from kiqcluster.process.clock import SystemClock
 from kiqcluster.process.runtime import Setup
@@ -112,6 +113,24 @@ class TestPush:
             "enqueued_at",
             "idempotency_key",
         }
+
+    def test_the_key_is_a_sha256_of_class_and_arguments(self, worker: Worker, store: Store) -> None:
+        declare(worker, "until_executed").perform_async(7, {"b": 1, "a": [2.5]})
+
+        digest = sha256(b'Report:[7,{"a":[2.5],"b":1}]').hexdigest()
+        assert payloads(store)[0]["idempotency_key"] == f"Report:{digest}"
+
+    def test_a_lock_that_ends_at_any_moment_drops_no_push_in_vain(self, worker: Worker, store: Store) -> None:
+        """A dropped push returns the jid of a job that is there: nothing ends between the check and the read."""
+        report = declare(worker, "until_executed")
+        (key,) = [f"kiq:lock:{idempotency_key(report.definition, {'class': 'Report', 'args': [1]})}"]
+        jids = []
+        for _ in range(300):
+            jids.append(report.perform_async(1))
+            store.call("PEXPIRE", key, 1)  # it may end before, while and after the next push
+
+        assert {each["jid"] for each in payloads(store)} == set(jids)
+        assert len(payloads(store)) == len(set(jids)) > 1
 
     def test_a_key_of_its_own_says_which_pushes_are_equal(self, worker: Worker, store: Store) -> None:
         report = declare(worker, "until_executed", deduplicate_key=lambda user, *_: f"user {user}")
@@ -684,6 +703,28 @@ class TestWhileExecuting:
         assert pushed[0] == pushed[1] != first
         assert isinstance(seen[0], Parked)
         assert holder(store) == pushed[0], "a job that is parked holds its lock still"
+
+    def test_a_parked_job_that_is_sent_on_is_not_dropped_by_its_own_lock(
+        self, worker: Worker, other: Worker, store: Store
+    ) -> None:
+        report = declare(worker, "until_executed", concurrency_limit=1)
+        first, second = report.perform_async(1), report.perform_async(2)
+        seen: list[Outcome] = []
+        worker.during = lambda *_: seen.append(other.run()) if not seen else None
+
+        worker.run()
+        assert isinstance(seen[0], Parked)
+        assert set(locks_of(store).values()) == {second}, "that of the first has ended with it"
+        assert report.perform_async(2) == second, "an equal push is dropped meanwhile"
+
+        assert isinstance(worker.run(), Done)
+        assert worker.ran == [(1,), (2,)]
+        assert (locks_of(store), first != second) == ({}, True)
+
+
+def locks_of(store: Store) -> dict[str, str]:
+    """Return lock → jid of its holder."""
+    return {key.decode(): store.call("GET", key).decode() for key in store.call("KEYS", "kiq:lock:*")}
 
 
 def _exclusive(store: Store, unit: Unit) -> list[Effect]:

@@ -68,6 +68,8 @@ MAY_HAVE_MORE_FIELDS = {
     "control/cluster_document.py:ClusterStatus": "a field for each key of /status",
 }
 
+RAISES_INTO_THREADS = re.compile(r"SetAsyncExc|ctypes\.pythonapi|interrupt_main|pthread_kill")
+
 # Spellings that only keys.py knows.
 KEY = re.compile(r"^(queue:|kiq:|stat:|[jh]\|)|:(work|workers)$|-(signals|marks)$")
 # The home of one person, or the workshop of one machine.
@@ -179,6 +181,12 @@ class TestOperatingSystem:
     def test_every_thread_is_a_service(self) -> None:
         assert outside(STARTS_THREADS, "threading.Thread", "threading.Timer") == []
         assert outside(set(), "concurrent.futures.ThreadPoolExecutor") == []
+
+    def test_nothing_is_raised_into_the_thread_of_a_job(self) -> None:
+        """Timeouts, cancellations and stops ask the job, or end its process."""
+        found = [path for path in module_paths() if RAISES_INTO_THREADS.search((PACKAGE / path).read_text())]
+
+        assert found == []
 
     def test_nobody_sleeps_where_nothing_can_wake_them(self) -> None:
         assert outside(set(), "time.sleep") == []

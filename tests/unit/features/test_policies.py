@@ -52,6 +52,16 @@ class TestVerdicts:
         assert (ran, worker.reported) == ([], [])
         assert worker.sample("skipped_total", "Rebuild", action="deferred") == 1
 
+    def test_its_deferrals_are_counted_in_its_payload(self, worker: Worker, ran: list[str]) -> None:
+        declare(ran, always(Defer(30, "moon")))
+        raw = encode({"class": "Rebuild", "args": ["a"]})
+
+        for count in (1, 2, 3):
+            outcome = worker.run_bytes(raw)
+            assert isinstance(outcome, Deferred)
+            raw = outcome.payload
+            assert (decode(raw)["deferred"], decode(raw)["deferred_count"]) == (True, count)
+
     @pytest.mark.parametrize("seconds", [nan, inf, -inf, -1, 10 * 366 * 86_400, 10**400, True, "5", None])
     def test_a_job_cannot_be_deferred_by_what_is_no_sensible_time(self, seconds: Any) -> None:
         with pytest.raises(UsageError, match="seconds"):
@@ -73,7 +83,7 @@ class TestVerdicts:
         outcome = worker.run("Rebuild", "a")
 
         assert isinstance(outcome, Dropped)
-        assert decode(outcome.payload)["dropped_by"] == "moon"
+        assert (decode(outcome.payload)["dropped"], decode(outcome.payload)["dropped_by"]) == (True, "moon")
         assert ran == []
 
     def test_the_first_of_several_that_decides_decides(self, worker: Worker, ran: list[str]) -> None:
@@ -140,8 +150,22 @@ class TestFeatureFlag:
 
         assert isinstance(worker.run("Rebuild", "a"), Dropped)
 
+    def test_a_drop_wins_that_comes_first(self, worker: Worker, ran: list[str]) -> None:
+        drop, defer = (policies.feature_flag(lambda _name: False, drop=is_drop) for is_drop in (True, False))
+        declare(ran, [drop, defer])
+
+        assert isinstance(worker.run("Rebuild", "a"), Dropped)
+
 
 class TestHealthSignal:
+    def test_they_wait_for_five_seconds_unless_told_otherwise(self, worker: Worker, ran: list[str]) -> None:
+        declare(ran, policies.health_signal(lambda: False))
+
+        outcome = worker.run("Rebuild", "a")
+
+        assert isinstance(outcome, Deferred)
+        assert outcome.at == worker.clock.time + 5
+
     def test_jobs_wait_while_something_is_not_healthy(self, worker: Worker, ran: list[str]) -> None:
         answers = [False, True]
         declare(ran, policies.health_signal(lambda: answers.pop(0), delay=7, check=0))

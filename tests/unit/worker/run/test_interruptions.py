@@ -11,7 +11,7 @@ from kiqcluster.application.registry import Registry
 from kiqcluster.errors import JobDefinitionError, UsageError
 from kiqcluster.process.config import Config, check
 from kiqcluster.process.runtime import Setup
-from kiqcluster.sidekiq.outcome import Dead, Discard, Interrupted
+from kiqcluster.sidekiq.outcome import Dead, Discard, Done, Interrupted
 from kiqcluster.sidekiq.ruby_json import encode
 from kiqcluster.store.engine.units import Unit
 from kiqcluster.worker.fetch.in_flight import InFlight
@@ -96,9 +96,8 @@ def test_a_failure_asks_only_the_other(worker: Worker, asked: list[Any]) -> None
 def test_a_limit_of_minus_one_is_none(worker: Worker, asked: list[Any]) -> None:
     declare(asked, max_retries_after_interruption=-1)
 
-    worker.execution.execute(a_run(deaths=1_000))
-    worker.execution.interrupt(a_run(interrupted_count=1_000))
-
+    assert isinstance(worker.execution.execute(a_run(deaths=1_000)), Done)  # it has run
+    assert isinstance(worker.execution.interrupt(a_run(interrupted_count=1_000)), Interrupted)
     assert asked == []
 
 

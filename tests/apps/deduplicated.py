@@ -34,6 +34,23 @@ def notify(word: str) -> None:
     note("ran", word, jid())
 
 
+@job(deduplicate="until_executing", deduplicate_key=lambda word, _gate: word)
+def announce(word: str, gate: str) -> None:
+    """Runs until the gate is open.  Jobs of the same word are equal."""
+    note("began", word, jid())
+    wait_at(gate)
+    note("ended", word, jid())
+
+
+@job(deduplicate="while_executing", deduplicate_key=lambda word, _gate: word)
+def alone(word: str, gate: str) -> None:
+    """Notes how many jobs of this word run, until the gate is open."""
+    with counted(word) as running:
+        note("began", word, running, jid())
+        wait_at(gate)
+    note("ended", word, jid())
+
+
 @job(deduplicate="while_executing")
 def single(word: str, number: int = 0) -> None:
     """Notes how many jobs of these arguments run."""

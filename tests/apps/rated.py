@@ -23,6 +23,16 @@ def by_option(word: str) -> None:
     note_begin(word)
 
 
+@job(rate_limit=limits.fixed_window(LARGEST, SECONDS))
+def in_window(word: str) -> None:
+    note_begin(word)
+
+
+@job(rate_limit=limits.leaky_bucket(LARGEST, LARGEST / SECONDS))
+def leaking(word: str) -> None:
+    note_begin(word)
+
+
 @job(retry=0)
 def inside(word: str) -> None:
     with limits.sliding_window(LARGEST, SECONDS, name="shared"):

@@ -12,7 +12,7 @@ from collections import Counter
 import pytest
 
 from kiqcluster.api import LockSet
-from tests.apps.deduplicated import refresh, single
+from tests.apps.deduplicated import announce, refresh, single
 from tests.kit import ROOT, freeze, wait_until
 from tests.stage import Stage, pid_of
 
@@ -53,6 +53,27 @@ def test_the_lock_of_a_job_that_is_killed_stays_with_it_until_it_has_run(stage: 
     assert began.pop(jid) == 2
     assert list(began.values()) == [1], "and once more, for the push that was dropped"
     assert stage.queued() == []
+
+
+def test_a_job_that_is_killed_after_it_gave_up_its_lock_takes_no_lock_of_the_next(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "-c", "1", app=APP)
+    pid = cluster.wait_ready()[0]
+    first = stage.push(announce, "a", "gate")
+    wait_begun(stage, first)
+    second = stage.push(announce, "a", "gate")
+    assert second != first, "the first one runs, and holds nothing back"
+
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: sum(counts(stage, "began", "a").values()) == 2, "one of them to run")
+
+    running = next(jid for jid in (first, second) if counts(stage, "began", "a")[jid] == (2 if jid == first else 1))
+    assert held_by(stage) == ([second] if running == first else [])
+    if running == first:
+        assert stage.push(announce, "a", "gate") == second
+    stage.store.call("SET", "open:gate", 1)
+    wait_until(lambda: counts(stage, "ended", "a") == {first: 1, second: 1}, "both to end")
+    stage.wait_settled()
+    assert (stage.queued(), held_by(stage)) == ([], [])
 
 
 def test_a_frozen_holder_that_others_have_recovered_releases_nothing_when_it_wakes(stage: Stage) -> None:

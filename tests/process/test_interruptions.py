@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+from kiqcluster.worker.run.execution import MOST_HOOK_DEATHS
 from tests.kit import wait_until
 from tests.stage import Stage
 
@@ -28,3 +31,21 @@ def test_a_forced_stop_too_many_tells_the_hook_as_well(stage: Stage) -> None:
 
     assert stage.notes() == ["sleeps a", "interrupted too often: a 1"]
     assert stage.dead_args() == ["a"]
+
+
+def test_a_hook_whose_process_dies_is_asked_again_but_not_for_ever(stage: Stage) -> None:
+    jids = [stage.push("Doomed", word) for word in ("once", "always")]
+    stage.run_cluster("default", "-c", "1", app=APP, KIQ_RESPAWN_BURST="100")
+
+    buried = wait_until(lambda: len(found := stage.dead()) == 2 and found, "both to be buried")
+    stage.wait_settled()
+
+    assert {payload["jid"] for payload in buried} == set(jids)
+    assert Counter(stage.notes()) == {
+        "kills once": 1,
+        "asked once": 2,
+        "told once": 1,
+        "kills always": 1,
+        "asked always": MOST_HOOK_DEATHS,
+    }
+    wait_until(lambda: stage.remaining() == {"dead": 2}, "nothing else to be left")

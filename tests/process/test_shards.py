@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit import RedisServer, wait_until
+from tests.kit import RedisServer, freeze, wait_until
 from tests.process.kiqctl import Kiqctl
 from tests.stage import Jobs, Stage
 
@@ -58,6 +58,7 @@ shard = "eu"
 queues = "far"
 shard = "eu"
 """
+RACED = 40  # jobs
 
 
 @pytest.fixture
@@ -114,6 +115,48 @@ def test_a_killed_worker_is_recovered_by_one_of_its_shard(
     assert sum(line.startswith("ended") for line in stage.notes()) == 1
     assert [key for key in eu.remaining() if key != "kiq:suspects"] == []
     assert stage.remaining() == {}
+
+
+@pytest.mark.full
+def test_a_frozen_worker_is_recovered_in_its_shard_and_settles_nothing_when_it_wakes(
+    stage: Stage, eu: Jobs, arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Before that, both workers of the shard race for its jobs."""
+    cluster = stage.run_cluster(
+        *arguments,
+        app=stage.write_application(APPLICATION),
+        KIQ_SILENCE_TIMEOUT="0",
+        KIQ_RECOVER_AFTER="2",
+    )
+    pids = cluster.wait_ready(3)
+    eu.push_many("far", [[str(number)] for number in range(RACED)], queue="far")
+    wait_until(lambda: len([line for line in stage.notes() if line.startswith("near")]) >= RACED, "the race")
+    ran = [line.split() for line in stage.notes() if line.startswith("far") and "back" not in line]
+    assert sorted(words[1] for words in ran) == sorted(map(str, range(RACED))), "each of them once"
+    assert {words[2] for words in ran} == {"1", "2"}
+    word = str(tmp_path / "go")
+    eu.push("killer", word, queue="far")
+    began = wait_until(lambda: [line for line in stage.notes() if line.startswith("began")], "the job to begin")
+    slot = int(began[0].rpartition(" ")[2])
+
+    freeze(pids[slot])
+    wait_until(lambda: sum(line.startswith("began") for line in stage.notes()) == 2, "the other one to run it")
+    Path(word).touch()
+    wait_until(lambda: any(line.startswith("ended") for line in stage.notes()), "it to end there")
+    os.kill(pids[slot], signal.SIGCONT)
+    cluster.wait_for("worker_fenced")
+
+    wait_until(lambda: sum(line.startswith("ended") for line in stage.notes()) == 2, "it to end here, too")
+    eu.wait_settled()
+    assert {int(line.rpartition(" ")[2]) for line in stage.notes() if line.startswith("ended")} == {1, 2}
+    assert [key for key in eu.remaining() if key != "kiq:suspects"] == []
+    stage.wait_settled()
+    assert int(eu.store.call("GET", "stat:processed")) == eu_runs(stage) - 1, "the late end counts for nothing"
+
+
+def eu_runs(stage: Stage) -> int:
+    """Return how many runs of jobs of the shard have noted something."""
+    return sum(line.startswith(("far", "ended")) for line in stage.notes())
 
 
 def test_the_default_shard_may_be_away(stage: Stage, eu: Jobs, arguments: tuple[str, ...]) -> None:

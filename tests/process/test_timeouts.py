@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections import Counter
+
 import pytest
 
 from kiqcluster.sidekiq import ruby_json
@@ -50,6 +54,25 @@ def test_a_worker_whose_last_job_is_overdue_leaves_without_waiting_for_it(stage:
     wait_until(lambda: stage.store.call("ZCARD", "retry") == 1, "the job to wait for its retry")
     cluster.wait_for("child_ready", count=2)
     assert stage.notes() == ["began a"]
+
+
+def test_an_overdue_job_whose_process_is_killed_before_it_is_settled_runs_again(stage: Stage) -> None:
+    cluster = stage.run_cluster("default", "-c", "2", "-t", "600", app=APP)
+    stage.push("stubborn", "beside")
+    stage.wait_noted("began beside")
+    pid = cluster.wait_ready()[0]
+    stage.push("endless", "a")
+
+    cluster.wait_for("job_timed_out", child=pid)  # it is quiet, and waits for the other job
+    os.kill(pid, signal.SIGKILL)
+    cluster.wait_for("child_left", child=pid)
+    stage.release()
+
+    stage.wait_noted("ended beside", "ended a")
+    stage.wait_settled()
+    assert Counter(stage.notes()) == {"began beside": 2, "began a": 2, "ended beside": 1, "ended a": 1}
+    assert stage.remaining() == {}
+    assert stage.store.call("GET", "stat:failed") in (None, b"0")
 
 
 def test_a_job_that_holds_the_interpreter_ends_with_its_process_and_alone_to_blame(stage: Stage) -> None:

@@ -73,9 +73,10 @@ from kiqcluster.worker.run.job_hooks import JobHooks
 from kiqcluster.worker.run.job_run import JobRun
 from kiqcluster.worker.run.run_report import LogDone, OnDue, RunReport
 
-__all__ = ["MAX_DEFERRALS", "Execution"]
+__all__ = ["MAX_DEFERRALS", "MOST_HOOK_DEATHS", "Execution"]
 
 MAX_DEFERRALS = 10  # of a job of an unknown class, which then fails the normal way, or with an unknown key
+MOST_HOOK_DEATHS = 3  # processes that may die while hooks are told of a job that has killed its own; then it is buried
 
 
 class Execution:
@@ -180,7 +181,8 @@ class Execution:
         if started > unit.reserved_at + self._stale_seconds:  # this process was frozen: others may run it by now
             return REQUEUE
         if unit.deaths and unit.deaths >= self._deaths_allowed(definition):
-            return self._bury_killer(unit, payload, name, definition)
+            is_told = unit.deaths < self._deaths_allowed(definition) + MOST_HOOK_DEATHS
+            return self._bury_killer(unit, payload, name, definition, is_told=is_told)
         if started >= self._report.cpu_due:
             self._report.begin(started)
         CURRENT_JOB.set(run.context)
@@ -222,8 +224,13 @@ class Execution:
         name, jid = lock  # no feature is asked about what is not a job
         return replace(outcome, effects=(*outcome.effects, Effect("clear", self._store.keys.lock(name), (jid,))))
 
-    def _bury_killer(self, unit: Unit, payload: Payload, name: str, definition: Definition | None) -> Outcome:
-        """Return the outcome of a job that has killed as many processes as it may, without running it."""
+    def _bury_killer(
+        self, unit: Unit, payload: Payload, name: str, definition: Definition | None, *, is_told: bool
+    ) -> Outcome:
+        """Return the outcome of a job that has killed as many processes as it may, without running it.
+
+        is_told: whether hooks and handlers are called; in them, too many processes may have died as well.
+        """
         now = self._clock.now()
         error = CannotRun(
             f"{unit.deaths} processes died while they ran this job; it is not run again. Look at their death reports, "
@@ -237,8 +244,9 @@ class Execution:
         }
         self._report.log_failed("killed its processes, buried", error)
         self._report.tally(name, unit.queue).add(Dead(b"", now), 0.0, None, was_retried=False)
-        self._setup.notify_error_handlers(error, {"context": "job", "job": payload, "queue": unit.queue})
-        return self._give_up(unit, payload, definition, Ending.KILLED_PROCESSES, error, changes, now)
+        if is_told:
+            self._setup.notify_error_handlers(error, {"context": "job", "job": payload, "queue": unit.queue})
+        return self._give_up(unit, payload, definition, Ending.KILLED_PROCESSES, error, changes, now, is_told=is_told)
 
     # 2. resolve
 
@@ -453,8 +461,10 @@ class Execution:
         error: CannotRun,
         changes: Any,
         now: float,
+        *,
+        is_told: bool = True,
     ) -> Outcome:
-        """Return the outcome of a job that will not run again, without a failed run."""
+        """Return the outcome of a job that will not run again, without a failed run.  is_told: hooks are called."""
         facts = Facts(
             ending=ending,
             now=now,
@@ -464,6 +474,8 @@ class Execution:
             error=error,
             is_kept=payload.get("dead") is not False,
         )
+        if not is_told:
+            return decide(facts)
         return self._hooks.decide(facts, definition, {**payload, **changes}, error)
 
     def _bury_undecidable(self, run: JobRun, error: BaseException) -> Outcome:

@@ -190,6 +190,38 @@ class TestFilters:
         assert (document["found"], document["done"]) == (len(expected), len(expected))
         assert store.call("ZCARD", "retry") == 8 - len(expected)
 
+    @pytest.mark.usefixtures("registry")
+    def test_with_the_application_a_selector_knows_what_its_classes_declare(
+        self, kiqctl: Kiqctl, store: Store, tmp_path: Path
+    ) -> None:
+        (tmp_path / "declaring_jobs.py").write_text(
+            "from kiqcluster import job\n"
+            "job(name='Urgent', urgency='high', tags=['vip'])(lambda number: None)\n"
+            "job(name='Bill', feature_category='billing')(lambda number: None)\n"
+        )
+        found = [("Urgent", {"queue": "elsewhere"}), ("Bill", {"tags": ["vip"]}), ("Unknown", {})]
+        jobs = [(NOW + n, failed(n, **{"class": name, **keys})) for n, (name, keys) in enumerate(found, 1)]
+        add_entries(store, "retry", *jobs)
+        require = ["-r", str(tmp_path / "declaring_jobs.py")]
+        expected = {
+            "urgency=high": [1],
+            "urgency=low": [2],  # by default; of Unknown nobody knows it
+            "urgency!=high&feature_category=billing": [2],
+            "tags=vip": [1, 2],  # one by its class, one by its payload
+            "name=elsewhere&urgency=high": [1],  # where it is, not where its class belongs
+            "name=default|worker_name=Unknown": [2],
+            "*": [1, 2],
+        }
+
+        assert {each: shown(kiqctl, "retries", "list", "--selector", each, *require) for each in expected} == expected
+        assert kiqctl.ask("retries", "delete", "--selector", "urgency=low", *require, "--yes")["done"] == 1
+        assert shown(kiqctl, "retries", "list") == [1, 3]
+
+    def test_an_application_without_a_selector_is_refused(self, kiqctl: Kiqctl) -> None:
+        result = kiqctl("retries", "list", "-r", "app.jobs")
+
+        assert (result.exit_code, "give a --selector as well" in " ".join(result.stderr.split())) == (2, True)
+
     @pytest.mark.parametrize("group", GROUPS)
     def test_age_counts_from_what_happened_last(self, kiqctl: Kiqctl, store: Store, group: str) -> None:
         (seconds, micros) = map(int, store.call("TIME"))
@@ -323,7 +355,7 @@ class TestVerbs:
     @pytest.mark.parametrize(
         ("selector", "words"),
         [
-            ("urgency=high", "'urgency' is not known here, since payloads do not carry it"),
+            ("urgency=high", "'urgency' is not known here, since payloads do not carry it: name the application"),
             ("worker=A", "did you mean 'worker_name'?"),
             ("tags=a b", "character 8"),
         ],

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import click
 
 from kiqcluster.api import JobRecord
+from kiqcluster.ctl.text.application import load_attributes
 from kiqcluster.ctl.text.completion import complete_classes, complete_queues
 from kiqcluster.ctl.text.options import DURATION
+from kiqcluster.errors import UsageError
 from kiqcluster.sidekiq import ruby_json
-from kiqcluster.sidekiq.selectors import Selector, SelectorError, Values, attributes_of, parse
+from kiqcluster.sidekiq.selectors import JobAttributes, Selector, Values, attributes_of, parse
 
 __all__ = ["Selection", "entry_filters", "job_filters"]
 
@@ -25,7 +27,8 @@ class Selection:
     """What a job has to be like; None: anything.
 
     error: a part of `class: message`.  text: a glob, or a part of its bytes, for Redis to look for.  arguments: a part
-    of them, as JSON.  older, newer: seconds.
+    of them, as JSON.  older, newer: seconds.  declared: class → what the application declares of it (-r); then a job
+    of any other class matches no selector.
     """
 
     name: str | None = None
@@ -38,6 +41,7 @@ class Selection:
     older: float | None = None
     newer: float | None = None
     selector: Selector | None = None
+    declared: Mapping[str, JobAttributes] | None = None
 
     @property
     def has_filters(self) -> bool:
@@ -55,8 +59,19 @@ class Selection:
             and (self.arguments is None or self.arguments in _arguments(job))
             and (self.older is None or (since is not None and now - since >= self.older))
             and (self.newer is None or (since is not None and now - since <= self.newer))
-            and (self.selector is None or self.selector.matches(_attributes(job)))
+            and (self.selector is None or self._is_selected(self.selector, job))
         )
+
+    def _is_selected(self, selector: Selector, job: JobRecord) -> bool:
+        if self.declared is None:
+            return selector.matches(_attributes(job))
+        known = self.declared.get(job.display_class) or self.declared.get(job.name)
+        if known is None:  # its urgency, say, would be a guess, and a filter may delete
+            return False
+        of_payload = {name: _attributes(job)[name] for name in PAYLOAD_ATTRIBUTES}
+        namespace = known.values["queue_namespace"] or of_payload["queue_namespace"]
+        tags = known.values["tags"] | of_payload["tags"]
+        return selector.matches({**known.values, **of_payload, "queue_namespace": namespace, "tags": tags})
 
 
 def _arguments(job: JobRecord) -> str:
@@ -70,27 +85,19 @@ def _attributes(job: JobRecord) -> Values:
     return {**known, "worker_name": frozenset((job.name, job.display_class))}
 
 
-class SelectorType(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
-    """A selector over what a payload says of its class."""
-
-    name = "selector"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Selector:
-        if isinstance(value, Selector):
-            return value
-        try:
-            return parse(value, PAYLOAD_ATTRIBUTES, NOT_IN_PAYLOADS)
-        except SelectorError as error:
-            self.fail(str(error), param, ctx)
-
-
 PAYLOAD_ATTRIBUTES = ("worker_name", "name", "queue_namespace", "tags")
-NOT_IN_PAYLOADS = ", since payloads do not carry it"
+NOT_IN_PAYLOADS = ", since payloads do not carry it: name the application that declares it, as in -r app.jobs"
 SELECTOR = click.option(
     "--selector",
-    type=SelectorType(),
     metavar="SELECTOR",
     help="jobs that match, by worker_name, name (of the queue), queue_namespace and tags: 'worker_name=A,B&tags!=vip'",
+)
+REQUIRE = click.option(
+    "-r",
+    "--require",
+    multiple=True,
+    metavar="APP",
+    help="with --selector: the application, whose classes say their urgency and other attributes",
 )
 NAME = click.option(
     "--class",
@@ -111,6 +118,7 @@ FILTERS = {
     "older": click.option("--older", type=DURATION, metavar="DURATION", help="jobs that lie there for longer"),
     "newer": click.option("--newer", type=DURATION, metavar="DURATION", help="jobs that came there since"),
     "selector": SELECTOR,
+    "require": REQUIRE,
 }
 QUEUE_FILTERS = {
     "name": NAME,
@@ -118,6 +126,7 @@ QUEUE_FILTERS = {
     "jid": click.option("--jid", metavar="JID", help="the job of this id, in full"),
     "arguments": click.option("--args-contain", "arguments", metavar="TEXT", help="jobs with this in their arguments"),
     "selector": SELECTOR,
+    "require": REQUIRE,
 }
 
 
@@ -131,10 +140,23 @@ def job_filters(function: F) -> F:
     return _filters(function, QUEUE_FILTERS)
 
 
+def _selected(text: str, require: Sequence[str]) -> dict[str, Any]:
+    """Return a selector, and what the application declares.  Raises SelectorError, ApplicationError."""
+    if not require:
+        return {"selector": parse(text, PAYLOAD_ATTRIBUTES, NOT_IN_PAYLOADS)}
+    return {"selector": parse(text), "declared": load_attributes(require)}
+
+
 def _filters(function: F, filters: dict[str, Callable[[Any], Any]]) -> F:
     @functools.wraps(function)
     def run(*arguments: Any, **options: Any) -> Any:
-        selection = Selection(**{name: options.pop(name) for name in filters})
+        found = {name: options.pop(name) for name in filters}
+        text, require = found.pop("selector"), found.pop("require")
+        if require and text is None:
+            raise UsageError(
+                "-r says what the classes of --selector declare; give a --selector as well, or leave -r out"
+            )
+        selection = Selection(**found, **({} if text is None else _selected(text, require)))
         return function(*arguments, selection=selection, **options)
 
     for option in reversed(filters.values()):

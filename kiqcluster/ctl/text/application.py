@@ -1,4 +1,4 @@
-"""Application: imported for commands that ask to which queue each job class goes."""
+"""Application: imported for commands that ask to which queue each job class goes, or what it declares."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from kiqcluster.application.registry import current_registry
 from kiqcluster.client.router import route, rules_of
 from kiqcluster.ctl.text.options import ADDRESS_SETTINGS, store_options
 from kiqcluster.errors import UsageError
+from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import current_setup
 from kiqcluster.sidekiq.routing import Rules
+from kiqcluster.sidekiq.selectors import JobAttributes, attributes_of
 
-__all__ = ["ClassRoute", "load_routes", "routing_options"]
+__all__ = ["ClassRoute", "load_attributes", "load_routes", "routing_options"]
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -43,6 +45,17 @@ def routing_options(function: F) -> F:
         "-r", "--require", multiple=True, metavar="APP", help="module or file that defines the jobs  [configuration]"
     )
     return option(store_options(function, ADDRESS_SETTINGS | {"routing", "require", "directory", "shards"}))
+
+
+def load_attributes(require: Sequence[str]) -> dict[str, JobAttributes]:
+    """Import the application; return class → what it declares of itself.
+
+    What the application prints goes to standard error.  Raises ApplicationError.
+    """
+    with contextlib.redirect_stdout(sys.stderr):
+        loading.load(require, Config().known_directory())
+        described = loading.describe(require)  # refuses one without jobs
+    return {each["name"]: attributes_of(each["name"], each["queue"], each["attributes"]) for each in described}
 
 
 def load_routes(require: Sequence[str]) -> tuple[Rules, list[ClassRoute]]:

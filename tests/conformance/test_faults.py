@@ -521,6 +521,16 @@ SCENES = [
 ]
 
 
+# They only read; or they are written again with the next beat, or by whoever still wants the lock of a deploy.
+WITHOUT_SCENES = {"find_entries", "find_jobs", "read_queue", "read_rate", "publish", "lock"}
+
+
+def test_every_script_that_changes_what_jobs_need_has_a_scene() -> None:
+    names = {each.name for each in vars(script_module).values() if isinstance(each, Script)}
+
+    assert names - {scene.script.name for scene in SCENES} == WITHOUT_SCENES
+
+
 @pytest.mark.parametrize(
     "goes_on",
     [pytest.param(True, id="one_call_fails"), pytest.param(False, id="all_later_calls_fail", marks=pytest.mark.full)],

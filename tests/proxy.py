@@ -47,6 +47,7 @@ RECV_BYTES = 1 << 18  # that one recv takes
 BACKLOG_BYTES = 1 << 23  # on their way in one direction of a connection, from which on its sender has to wait
 SLOW_RECV_BYTES, SLOW_BACKLOG_BYTES = 1 << 14, 1 << 16  # the same on a slow link
 TIMEOUT_SECONDS = 5.0  # for connecting to the server, and for the proxy's thread to do what a test asks
+FD_SETSIZE = 1_024  # of glibc
 IDLE_WAIT_SECONDS = 1.0  # that the loop waits when nothing is on its way
 UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 EOF_MARK = b""  # travels behind the last byte, so that latency and stalls keep the order
@@ -229,11 +230,15 @@ class Proxy:
     def _wait(self) -> None:
         """Wait for a socket, an order or the next byte that is due.
 
-        The selector's own time-out has the resolution of a millisecond, which would be the latency itself.
+        The selector's own time-out has the resolution of a millisecond, which would be the latency itself.  select()
+        takes no descriptor beyond its limit, which a long run of tests may reach.
         """
         dues = [queue[0][0] for is_up, queue in self._pending.items() if queue and not self._stalled[is_up]]
         seconds = max(0.0, min(dues) - time.monotonic()) if dues else IDLE_WAIT_SECONDS
-        select.select([self._selector], [], [], seconds)
+        if self._selector.fileno() < FD_SETSIZE:
+            select.select([self._selector], [], [], seconds)
+        else:
+            self._selector.select(seconds)
 
     def _serve(self, ready: object, events: int) -> None:
         if ready is self._listener:

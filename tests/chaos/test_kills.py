@@ -68,9 +68,12 @@ def nothing_waits(stage: ChaosStage) -> bool:
 
 
 def buried_in_the_storm(stage: ChaosStage) -> set[str]:
-    """Return the jids of jobs that were buried for what they were not: killers of their processes."""
+    """Return the jids of jobs that were buried for what they were not: killers of their processes.
+
+    A process that is to bury one may be killed as well: that is one death more.
+    """
     buried = stage.dead()
-    assert {entry["interrupted_count"] for entry in buried} <= {MAX_DEATHS}
+    assert min([entry["interrupted_count"] for entry in buried], default=MAX_DEATHS) >= MAX_DEATHS
     return {entry["jid"] for entry in buried}
 
 

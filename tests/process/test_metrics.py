@@ -60,8 +60,9 @@ def served() -> Iterator[Cluster]:
 # what is told
 
 
-ONLY_WHERE_DECLARED = {  # series of rules, and of jobs with an urgency, a timeout or a limit: none is served here
+ONLY_WHERE_DECLARED = {  # series of rules, and of jobs with an urgency, a timeout, a limit or a refusal: none is here
     "kiqcluster_routing_rules_info",
+    "sidekiq_jobs_skipped_by_reason_total",
     "sidekiq_jobs_timed_out_total",
     "sidekiq_jobs_rate_limited_total",
     "sidekiq_concurrency_limit_deferred_jobs_total",

@@ -21,6 +21,7 @@ from kiqcluster.store.store import Store, scan
 from kiqcluster.store.wire import about_keys, server_time
 
 __all__ = [
+    "MAX_LINES",
     "end_override",
     "held_sets",
     "name_of",

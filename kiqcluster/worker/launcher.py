@@ -366,9 +366,9 @@ class Launcher:
 
     def _make_poller(self) -> Poller:
         parts = (self._runtime, self._engine, self._on_service_crash)
-        if not self._limits.is_needed:
-            return Poller(*parts)
-        sources = [*sidekiq_sources(self._engine.store.keys, self._runtime.setup), self._limits.source()]
+        sources = sidekiq_sources(self._engine.store.keys, self._runtime.setup)
+        if self._limits.is_needed:
+            sources.append(self._limits.source())
         return Poller(*parts, sources, self._limits.sweep)
 
     def _make_heartbeat(self, callbacks: Callbacks, concurrency: int) -> Heartbeat:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -184,6 +185,20 @@ def test_an_override_lets_more_run_at_once_and_its_end_fewer(stage: Stage) -> No
     stage.release()
     wait_until(lambda: len(noted(stage, "ended")) == 7, "all of them")
     wait_over(stage)
+
+
+def test_jobs_that_an_earlier_release_has_parked_run_in_one_without_limits(stage: Stage) -> None:
+    words = [str(number) for number in range(12)]
+    for place, word in enumerate(words):
+        payload = json.dumps({"class": "record", "args": [word], "jid": word, "queue": "default"})
+        stage.store.call("ZADD", "kiq:slots:record:parked", place, f"queue:default\0{payload}")
+    stage.store.call("SADD", "kiq:parked", "kiq:slots:record")
+    stage.store.call("HSET", "kiq:limits", "record", 1)
+
+    stage.run_cluster("default", "-c", "2", KIQ_AVERAGE_SCHEDULED_POLL_INTERVAL="0.2")
+
+    wait_until(lambda: set(noted(stage, "ran")) == set(words), "all of them to run")
+    assert len(ParkedJobs("record", store=stage.store)) == 0
 
 
 def test_the_end_of_a_pause_by_time_starts_the_parked_jobs(stage: Stage) -> None:

@@ -366,6 +366,64 @@ class TestUpkeep:
 
         assert (store.call("LLEN", "queue:far"), parked_count(store=store)) == (1, 1)
 
+    def park(self, store: Store, slots: str, name: str, *accounts: str) -> None:
+        """Have jobs wait as an earlier release has left them: nobody has a place."""
+        store.call("HSET", "kiq:limits", slots.removeprefix("kiq:slots:").partition("|")[0], 1)
+        store.call("SADD", "kiq:parked", slots)
+        for place, account in enumerate(accounts):
+            payload = json.dumps({"class": name, "args": [account, "w"], "jid": f"{place}"})
+            store.call("ZADD", f"{slots}:parked", place, f"queue:default\0{payload}")
+
+    @pytest.mark.parametrize(
+        ("slots", "options", "left"),
+        [
+            ("kiq:slots:Sync", {}, 0),  # the option is gone
+            ("kiq:slots:Sync", {"concurrency_limit": 1}, 11),
+            ("kiq:slots:Sync", {"concurrency_limit": 1, "concurrency_key": lambda account, _: account}, 0),
+            ("kiq:slots:Sync|a", {"concurrency_limit": 1, "concurrency_key": lambda account, _: account}, 11),
+            ("kiq:slots:Sync|a", {"concurrency_limit": 1, "concurrency_key": lambda account, _: f"{account}2"}, 0),
+            ("kiq:slots:Sync|a", {"concurrency_limit": 1, "concurrency_key": lambda _: 1 / 0}, 11),
+            ("kiq:slots:Sync|a", {"concurrency_limit": 1}, 0),
+            ("kiq:slots:Sync:while_executing|d", {"deduplicate": "until_executed"}, 0),
+            ("kiq:slots:Sync:while_executing|d", {"deduplicate": "while_executing"}, 0),
+        ],
+    )
+    def test_a_line_of_an_earlier_release_goes_at_once(
+        self, upkeep: LimitUpkeep, registry: Registry, store: Store, slots: str, options: Any, left: int
+    ) -> None:
+        @job(name="Sync", **options)
+        def sync(account: str, word: str) -> None: ...
+
+        self.park(store, slots, "Sync", *["a"] * 12)
+
+        upkeep.sweep()
+
+        assert (store.call("LLEN", "queue:default"), parked_count(store=store)) == (12 - left, left)
+
+    @pytest.mark.parametrize(
+        "trace", [("SADD", "kiq:slots:Sync", "host/1"), ("ZADD", "kiq:slots:Sync:turns", 1e14, "d")]
+    )
+    def test_a_line_that_others_use_is_left_alone(
+        self, upkeep: LimitUpkeep, registry: Registry, store: Store, trace: tuple[Any, ...]
+    ) -> None:
+        @job(name="Sync")
+        def sync(account: str, word: str) -> None: ...
+
+        self.park(store, "kiq:slots:Sync", "Sync", *["a"] * 12)
+        store.call("HSET", "kiq:members", "host", "1 boot ns 1 2")
+        store.call(*trace)
+
+        upkeep.sweep()
+
+        assert parked_count(store=store) == 12
+
+    def test_jobs_of_an_unknown_class_go_on_as_before(self, upkeep: LimitUpkeep, store: Store) -> None:
+        self.park(store, "kiq:slots:Gone", "Gone", "a", "a", "a")
+
+        upkeep.sweep()
+
+        assert parked_count(store=store) == 2, "it may be the class of another application"
+
     def test_the_end_of_an_override_is_due_like_a_job(
         self, upkeep: LimitUpkeep, runtime: Runtime, bench: Bench, sync: Definition, store: Store
     ) -> None:

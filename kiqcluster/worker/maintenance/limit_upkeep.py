@@ -7,24 +7,30 @@ Runs in: the poller's thread (sweep, ends of overrides), which runs code of the 
 2. source          an override ends: the jobs that have room by then go on
 3. sweep           the safety net: once a minute, one process of the fleet looks at each line of parked jobs; one
                    command where there are none.  It also notices that a function returns another limit by now
+4. left lines      those of an earlier release: no job of this one asks for a place there, since its class has lost the
+                   option, or its key is another one by now.  Nobody would send the next job on, so a sweep sends all
 
-Only in processes whose application declares such a limit, or equal jobs that run one after the other.
+Threads are counted, and ends of overrides awaited, only where the application declares such a limit, or equal jobs that
+run one after the other.  Every process sweeps: jobs may be parked by a release that had limits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from kiqcluster.application.options import EXCLUSIVE
-from kiqcluster.application.registry import Registry
+from kiqcluster.application.registry import Definition, Registry
 from kiqcluster.errors import StoreError
-from kiqcluster.features.concurrency_limit import FLEET, OPTION, limit_of
-from kiqcluster.features.deduplication import ONE_AT_A_TIME
-from kiqcluster.process.runtime import Runtime
+from kiqcluster.features.concurrency_limit import FLEET, OPTION, ConcurrencyLimits, limit_of
+from kiqcluster.features.deduplication import ONE_AT_A_TIME, ServerDeduplication
+from kiqcluster.process.runtime import Run, Runtime
+from kiqcluster.store.engine.units import Unit
 from kiqcluster.store.entry_moves import Move
-from kiqcluster.store.parking import name_of, override_of, parked_sets, send_lines
-from kiqcluster.store.wire import server_time
+from kiqcluster.store.parking import MAX_LINES, name_of, override_of, parked_sets, send_lines
+from kiqcluster.store.scripts import sliced
+from kiqcluster.store.wire import Command, server_time
 from kiqcluster.worker.maintenance.poller import DueSource
+from kiqcluster.worker.run.entries import read_job
 
 __all__ = ["LimitUpkeep"]
 
@@ -34,7 +40,10 @@ RETRY_SECONDS = 5.0  # until the end of an override is tried again, which Redis 
 MAX_PER_ROUND_TRIP = 500  # processes asked for their threads
 MAX_THREAD_DIGITS = 6  # of what a process tells; anything may stand there
 MAX_ROUNDS = 10  # of one look at a line
+MAX_LEFT_ROUNDS = 1_000  # the same of a left line, of whose jobs none sends the next one on
 MARGIN_SECONDS = 0.01  # after the end of an override
+GRANT_MS = 10_000  # that a place is kept for a job on its way (lua/parked.lua)
+HALVES = (ServerDeduplication(), ConcurrencyLimits())  # that have jobs wait in lines
 
 
 class LimitUpkeep:
@@ -121,8 +130,51 @@ class LimitUpkeep:
                 if own not in limits:
                     limits[own] = self._limit(own)
                 lines.append((slots, limits[own]))
-        for refusal in send_lines(self._store, lines, MAX_ROUNDS, self._is_stopping):
+        left = self._left_lines([slots for slots, _ in lines])
+        used = [(slots, limit) for slots, limit in lines if slots not in left]
+        refused = send_lines(self._store, used, MAX_ROUNDS, self._is_stopping)
+        refused += send_lines(self._store, [(slots, 0) for slots in left], MAX_LEFT_ROUNDS, self._is_stopping)
+        for refusal in refused:
             self._runtime.trouble("limits", refusal)
+
+    def _left_lines(self, lines: Sequence[str]) -> set[str]:
+        """Return the lines of an earlier release: nobody has a place, nor is on the way, and their first job, as this
+        release knows its class, would ask for a place elsewhere, or for none.
+
+        One round trip for MAX_LINES lines, and one more where nobody has a place.  Raises StoreError.
+        """
+        keys, left = self._store.keys, set[str]()
+        known = [slots for slots in lines if self._definition(slots) is not None]
+        fresh = 1_000 * server_time(self._store.call("TIME")) - GRANT_MS if known else 0.0
+        for some in sliced(known, MAX_LINES):
+            asked: list[Command] = [("EXISTS", slots) for slots in some]
+            asked += [("ZCOUNT", keys.grants(slots), fresh, "+inf") for slots in some]
+            with self._store.borrowed() as connection:
+                replies = connection.exchange(asked)
+                quiet = [slots for at, slots in enumerate(some) if replies[at] == replies[len(some) + at] == 0]
+                firsts = connection.exchange([("ZRANGE", keys.parked(slots), 0, 0) for slots in quiet])
+            for slots, first in zip(quiet, firsts, strict=True):
+                if isinstance(first, list) and first and self._is_left(slots, first[0]):
+                    left.add(slots)
+        return left
+
+    def _is_left(self, slots: str, entry: bytes) -> bool:
+        """Return whether the job of an entry would not wait in this line by now; False where that cannot be told."""
+        definition = self._definition(slots)
+        _, _, raw = entry.partition(b"\0")
+        if definition is None:
+            return False
+        try:
+            payload = read_job(Unit("", raw, "", ""))
+            run = Run(payload, "", definition, None, keys=self._store.keys)
+            rows = [row for half in HALVES if half.is_used_by(definition) for row in half.on_begin(run)]
+        except Exception:  # noqa: BLE001  # of the payload, or of the application: the job finds out at its begin
+            return False
+        return all(row.operation != "enter" or row.key != slots for row in rows)
+
+    def _definition(self, slots: str) -> Definition | None:
+        name = name_of(self._store.keys, slots)[0]
+        return self._registry.get(name) or self._registry.get(name.removesuffix(ONE_AT_A_TIME))
 
     def _limit(self, name: str) -> int | None:
         """Return the limit that a class declares; None where it is not known here, or cannot be told."""

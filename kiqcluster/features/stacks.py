@@ -99,12 +99,12 @@ class Stacks:
 
     client: tuple[ClientFeature, ...] = ()
     server: tuple[ServerFeature, ...] = ()
-    keys: frozenset[str] = field(init=False)  # of payloads that use a server half
+    keys: tuple[str, ...] = field(init=False)  # of payloads that use a server half
     _client_of: dict[Definition | None, tuple[ClientFeature, ...]] = field(init=False, repr=False)
     _server_of: dict[object, tuple[ServerFeature, ...]] = field(init=False, repr=False)  # by definition, or with keys
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "keys", frozenset().union(*[each.keys for each in self.server]))
+        object.__setattr__(self, "keys", tuple(sorted({key for each in self.server for key in each.keys})))
         object.__setattr__(self, "_client_of", {})
         object.__setattr__(self, "_server_of", {})
 

@@ -80,16 +80,18 @@ class JobContext:
     `stopping` turns true when the process stops, when it may have been fenced, or when `is_asked_to_stop` was set for
     this job: the job should end soon (or raise Interrupted).
 
-    One is made for each run, so what few jobs use is a default of the class until it is set.
+    One is made for each run, so what few jobs use is a default of the class until it is set.  What each run sets has
+    a factory instead: CPython sets an attribute more slowly if the class has one of that name.
     """
 
     payload: Payload
     queue: str
     name: str
     _stopping: threading.Event
-    _identity: str = ""
-    _is_fenced: Callable[[str], bool] = _not_fenced
-    held: tuple[Any, Store] | None = field(default=None, repr=False)  # its unit, and the Redis that has it
+    _identity: str = field(default_factory=str)
+    _is_fenced: Callable[[str], bool] = field(default_factory=lambda: _not_fenced)
+    # Its unit, and the Redis that has it.
+    held: tuple[Any, Store] | None = field(default_factory=lambda: None, repr=False)
     is_asked_to_stop: bool = field(default=False, init=False)
     passed_on: Mapping[str, JSON] | None = field(default=None, init=False, repr=False)  # kept by features/context
     time_limit: TimeLimit | None = field(default=None, init=False)

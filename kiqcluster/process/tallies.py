@@ -170,6 +170,16 @@ class Tally:
             self.queueing.observe(waited if waited > 0.0 else 0.0)
         self.changed = True  # last, so that a concurrent reader reads again
 
+    def add_short(self, seconds: float, waited: float | None) -> None:
+        """Count a run of less than MIN_CPU_MEASURED_SECONDS that is done and was no retry, as `add` does.
+
+        Most runs are such: a call with keyword arguments costs more than the count.
+        """
+        self.done.observe(seconds)
+        if waited is not None:
+            self.queueing.observe(waited if waited > 0.0 else 0.0)
+        self.changed = True  # last, as above
+
     def count(self, name: str) -> None:
         """Add one to the counter of this name."""
         self.counters[name] = self.counters.get(name, 0) + 1

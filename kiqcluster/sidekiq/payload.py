@@ -235,7 +235,8 @@ def read(raw: bytes) -> Payload:
         raise MalformedPayload(f"the payload is not JSON ({error})") from error
     if type(payload) is not dict:
         raise MalformedPayload(f"the payload is JSON, but no object: {type(payload).__name__}")
-    if not isinstance(payload.get("class"), str) or not payload["class"]:
+    name = payload.get("class")
+    if type(name) is not str or not name:
         raise MalformedPayload("the payload names no class to run")
     return payload
 

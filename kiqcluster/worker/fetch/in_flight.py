@@ -69,6 +69,13 @@ def count_fitting(settlements: Sequence[Settlement], most: int) -> int:
     return len(settlements)
 
 
+def _have_no_payloads(settlements: Iterable[Settlement]) -> bool:
+    for settlement in settlements:  # noqa: SIM110  # a generator would cost each of them twice as much
+        if type(settlement.outcome) is not Done or settlement.outcome.effects:
+            return False
+    return True
+
+
 class InFlight:
     """The units of one process, and the outcomes that Redis does not have yet.
 
@@ -147,7 +154,7 @@ class InFlight:
     def take_waiting(self, now: float) -> list[Settlement]:
         """Return what a batch settles now: everything that waits, up to MAX_SETTLE_BYTES of payloads."""
         waiting = list(self.finished)
-        is_light = all(type(each.outcome) is Done and not each.outcome.effects for each in waiting)
+        is_light = _have_no_payloads(waiting)
         self._taken = batch = waiting if is_light else waiting[: count_fitting(waiting, MAX_SETTLE_BYTES)]
         for _ in batch:
             self.finished.popleft()
@@ -165,9 +172,11 @@ class InFlight:
 
     def remove(self, batch: Iterable[Settlement]) -> None:
         """Hold these units no more: Redis has written their outcomes."""
+        held, suspects = self._held, self._suspects
         for settlement in batch:
-            self._held.pop(settlement.unit.token, None)
-            self._suspects.pop(settlement.unit.token, None)
+            held.pop(settlement.unit.token, None)
+            if suspects:
+                suspects.pop(settlement.unit.token, None)
 
     def keep_refused(self, batch: Iterable[Settlement], refusals: Refusals, now: float) -> None:
         """Keep the outcomes that Redis refused to write: their units stay held, and they are sent again later."""

@@ -43,7 +43,7 @@ class Processor(Service):
         self._fetch = fetch
         self._execution = execution
         self._running_jobs = running_jobs
-        self._clock = clock
+        self._now = clock.now
 
     def run(self) -> None:
         self._running_jobs.thread(self.number, get_native_id())
@@ -83,7 +83,7 @@ class Processor(Service):
     def _run_one(self, settlement: Settlement) -> None:
         unit = settlement.unit
         self._running_jobs.start(self.number, unit.token, unit.payload)
-        self.running = run = JobRun(unit, self._clock.now())
+        self.running = run = JobRun(unit, self._now())
         try:
             settlement.outcome = self._execution.execute(run)
         finally:

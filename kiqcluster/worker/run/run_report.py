@@ -45,6 +45,7 @@ class RunReport:
         self.lines = JobLines(runtime) if is_full else None
         self.emit = runtime.events.emit if self.lines is None else self.lines.emit
         self._clock = runtime.clock
+        self._now = runtime.clock.now
         self._registry = registry
         self._metrics = metrics
         self._tallies = metrics.tallies()
@@ -63,21 +64,28 @@ class RunReport:
     def conclude(self, run: JobRun, name: str, payload: Payload, outcome: Outcome) -> None:
         """Log and count what became of a unit."""
         elapsed, queue = run.seconds, run.unit.queue
-        used = None if elapsed < MIN_CPU_MEASURED_SECONDS else self._read_cpu(elapsed)
+        is_short = elapsed < MIN_CPU_MEASURED_SECONDS
+        used = None if is_short else self._read_cpu(elapsed)
         if self.lines is not None:
             self.lines.used = used
-        if outcome is DONE or type(outcome) is Done:
-            if self._log_done is not None:
-                log_done = self._emit_done if run.context is not None and run.context.extras else self._log_done
-                log_done(payload, name, queue, elapsed)
-        else:
+        is_done = outcome is DONE or type(outcome) is Done
+        if not is_done:
             self._report_not_done(run, outcome)
+        elif self._log_done is not None:
+            log_done = self._emit_done if run.context is not None and run.context.extras else self._log_done
+            log_done(payload, name, queue, elapsed)
         enqueued_at = seconds(payload.get("enqueued_at"))
-        waited = None if enqueued_at is None else self._clock.now() - elapsed - enqueued_at
+        waited = None if enqueued_at is None else self._now() - elapsed - enqueued_at
         tally = self._tallies.get((name, queue)) or self.tally(name, queue)
-        tally.add(outcome, elapsed, waited, was_retried="retry_count" in payload, used=used)
-        if run.context is not None and run.context.time_limit is not None and run.context.timed_out:
-            tally.count("timed_out")
+        if is_done and is_short and "retry_count" not in payload:
+            tally.add_short(elapsed, waited)
+        else:
+            tally.add(outcome, elapsed, waited, was_retried="retry_count" in payload, used=used)
+
+    def count_timed_out(self, run: JobRun, name: str) -> None:
+        """Count a run that took longer than its `timeout`."""
+        if run.context is not None and run.context.timed_out:
+            self.tally(name, run.unit.queue).count("timed_out")
 
     def _report_not_done(self, run: JobRun, outcome: Outcome) -> None:
         """Log what became of a unit that is not done, and tell the poller of one that is due again."""

@@ -27,6 +27,7 @@ from kiqcluster.sidekiq.outcome import (
     Requeue,
     Retry,
 )
+from kiqcluster.sidekiq.ruby_json import decode
 from kiqcluster.store import Store
 from kiqcluster.store import scripts as script_module
 from kiqcluster.store.engine.begin_calls import Begin, may_hold
@@ -784,6 +785,26 @@ class TestHolds:
         settle(engine, (unit, Done()))
 
         assert queue(store, "other") == [payload]
+
+    def test_jobs_of_the_same_bytes_are_parked_as_often_as_they_are(
+        self, engine: Engine, store: Store, unit: Unit
+    ) -> None:
+        """Somebody has pushed a job without a jid, or with one jid, several times."""
+        payload = '{"class":"Sync","args":[7]}'
+        push(store, "other", *[payload] * 4)
+        for call in (2, 3):
+            later = reserve(engine, 2, "other", call=call).units
+            settle(engine, *[(each, Parked(SLOTS, 1)) for each in later])
+        line = parked(store)
+
+        assert [decode(each) for each in line] == [decode(payload)] * 4
+        assert (len(set(line)), line[0]) == (4, payload)
+        for number in range(4):
+            settle(engine, (unit, Done()))
+            assert queue(store, "other") == [line[number]]
+            (unit,) = reserve(engine, 1, "other", call=4 + number).units
+            assert engine.begin_run(unit, [enter(1, "park")]).action == "go"
+        assert parked(store) == []
 
     def test_a_parked_job_of_a_broken_queue_stays_parked(self, engine: Engine, store: Store, unit: Unit) -> None:
         push(store, "other", "b")

@@ -129,13 +129,28 @@ local function end_grant(key, digest, is_parked)
   if not is_parked then redis.pcall('HDEL', positions_at(key), digest()) end
 end
 
--- Puts a job into the line: at its old position, or at the end.
+-- Returns white space that tells a number: after a payload, it changes its bytes and not what they say.
+local function blanks_for(number)
+  local bits = {}
+  while number > 0 do
+    bits[#bits + 1] = number % 2 == 0 and ' ' or '\t'
+    number = math.floor(number / 2)
+  end
+  return table.concat(bits)
+end
+
+-- Puts a job into the line: at its old position, or at the end.  Two jobs of the same bytes are two entries.
 local function park_job(key, queue, payload)
   local digest = redis.sha1hex(payload)
   local known = redis.pcall('HGET', positions_at(key), digest)
   local position = type(known) == 'string' and tonumber(known) or last_position(key)
   redis.pcall('SADD', key_with_prefix_of(key, 'parked'), key)
-  redis.call('ZADD', parked_at(key), position, queue .. '\0' .. payload)
+  local entry, serial = queue .. '\0' .. payload, nil
+  local unlike = entry
+  while redis.call('ZADD', parked_at(key), 'NX', position, unlike) == 0 do
+    serial = (serial or last_position(key)) + 1
+    unlike = entry .. blanks_for(serial)
+  end
   redis.pcall('HDEL', positions_at(key), digest)
   redis.pcall('ZREM', grants_at(key), digest)
 end

@@ -120,6 +120,25 @@ class TestWhom:
         assert (document["found"], document["dry_run"]) == (8, True)
         assert {key: store.call("DUMP", key) for key in store.call("KEYS", "*")} == before
 
+    def test_parked_jobs_are_told_of_and_moved_where_somebody_says_so(self, kiqctl: Kiqctl, store: Store) -> None:
+        slots = store.keys.slots("Mine")
+        store.call("SADD", store.keys.parked_sets, slots)
+        for number, queue in enumerate(["old", "old", "other"]):
+            raw = job(number, **{"class": "Mine", "queue": queue})
+            store.call("ZADD", store.keys.parked(slots), number, store.keys.queue(queue).encode() + b"\0" + raw)
+        push_payloads(store, [job(9, queue="old")], "old")
+        words = ("migrate", "--from", "old", "--to", "new", "--yes")
+
+        told = kiqctl("migrate", "--from", "old", "--to", "new", "--dry-run").stderr
+        first, narrowed = kiqctl.ask(*words), kiqctl.ask(*words, "--in", "queues")
+        moved = kiqctl.ask(*words, "--in", "parked")
+
+        assert "2 parked jobs that are meant stay" in told
+        assert [each["parked_left"] for each in (first, narrowed, moved)] == [2, 0, 0]
+        assert [each["done"] for each in (first, narrowed, moved)] == [1, 0, 2]
+        line = [entry.split(b"\0")[0] for entry in store.call("ZRANGE", store.keys.parked(slots), 0, -1)]
+        assert line == [b"queue:new", b"queue:new", b"queue:other"]
+
     def test_a_queue_that_nobody_listens_to_is_said_before_anything_moves(self, kiqctl: Kiqctl, store: Store) -> None:
         push_payloads(store, [job(1)])
         publish(store, "app-1:1:aaaaaaaaaaaa", queues=["default", "low"])

@@ -202,6 +202,12 @@ class Migration:
             return ""
         return f"no process listens to the queue {clean(self.plan.to)}; the jobs wait until one does"
 
+    def parked_left(self) -> int:
+        """Return how many parked jobs are meant that stay, where nobody has chosen places.  Looks at all of them."""
+        if "parked" in self._places or not set(DEFAULT_PLACES) <= set(self._places):
+            return 0
+        return sum(sum(map(task.is_selected, task.records())) for _, task in self._tasks_of_lines())
+
     def _task_of_set(self, place: str, job_set: JobSet) -> BulkTask[SortedEntry]:
         move = partial(job_set.move, to=self.plan.to)
         return BulkTask(f"moving in {place}", lambda: job_set, len(job_set), self._is_movable, move)
@@ -250,9 +256,19 @@ def _count(migration: Migration, output: Output, *, is_shown: bool) -> int:
         warning = migration.warning() if total else ""
         if warning:
             output.error(warning)
-        document = {**migration.document(), "dry_run": True, "warning": warning or None}
+        parked = _tell_of_parked(migration, output)
+        document = {**migration.document(), "dry_run": True, "warning": warning or None, "parked_left": parked}
         output.document({**document, "found": total, "places": counts})
     return total
+
+
+def _tell_of_parked(migration: Migration, output: Output) -> int:
+    """Say how many parked jobs stay, and will go to their old queue in their turn; return how many."""
+    parked = migration.parked_left()
+    if parked:
+        which = pluralize(parked, "parked job that is meant stays", "parked jobs that are meant stay")
+        output.error(f"{which}, for a turn in the old queue; to move them: --in parked")
+    return parked
 
 
 def _move(migration: Migration, output: Output) -> int:
@@ -271,5 +287,7 @@ def _move(migration: Migration, output: Output) -> int:
     warning = migration.warning() if whole.done and not whole.has_ended_early else ""
     if warning:
         output.error(warning)
+    parked = 0 if whole.has_ended_early else _tell_of_parked(migration, output)
     document = {**migration.document(), "dry_run": False, "warning": warning or None, "places": places}
+    document["parked_left"] = parked
     return report(output, whole, "moved", ("job", "jobs"), document)

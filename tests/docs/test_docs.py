@@ -178,3 +178,12 @@ def test_files_that_the_pages_name_exist() -> None:
     for page in PAGES:
         for name in re.findall(r"`((?:docs|deploy|tests|kiqcluster|examples)/[\w./@-]+\.\w+)`", page.read_text()):
             assert (ROOT / name).exists(), f"{page.name} names {name}"
+
+
+def test_tests_that_the_pages_name_exist() -> None:
+    texts = [path.read_text() for path in (ROOT / "tests").rglob("*.py")]
+    there = {name for text in texts for name in re.findall(r"def (test_\w+)\(", text)}
+
+    missing = {page.name: set(re.findall(r"`(test_\w+)`", page.read_text())) - there for page in PAGES}
+
+    assert {page: names for page, names in missing.items() if names} == {}

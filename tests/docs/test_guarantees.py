@@ -32,11 +32,13 @@ def test_the_examples_print_what_the_page_says(title: str, tmp_path: Path, redis
     assert printed == "".join(text for language, text in found if not language) + prints
 
 
-def test_the_tests_that_the_page_names_exist() -> None:
-    named = set(re.findall(r"`(test_\w+)`", PAGE.read_text()))
+ELSEWHERE = ("not here", "the same")  # what a row says that names no test: it is not there, or the row above shows it
 
-    there = {
-        name for path in (ROOT / "tests").rglob("*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
-    }
 
-    assert named - there == set()
+@pytest.mark.parametrize("title", [title for title, text in sections().items() if re.search(r"\| test[ |(]", text)])
+def test_each_row_of_a_table_of_behaviours_names_a_test(title: str) -> None:
+    _, _, table = re.split(r"(\| test[ |(].*\n)", sections()[title], maxsplit=1)
+    rows = table.partition("\n\n")[0].splitlines()[1:]
+
+    assert rows
+    assert [row for row in rows if "`test_" not in row and not any(words in row for words in ELSEWHERE)] == []

@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 from textwrap import indent
 
-import pytest
-
 from kiqcluster.sidekiq.compression import decompressed
 from kiqcluster.sidekiq.ruby_json import decode
 from kiqcluster.store import Store
@@ -59,8 +57,3 @@ def test_the_example_of_expiry(tmp_path: Path, store: Store, redis_server: Redis
     printed = output(drained(example("Expiry"), "offer.perform_async"), tmp_path, redis_server)
 
     assert printed == "an offer for 1\nan offer for 3\n"
-
-
-@pytest.mark.parametrize("name", re.findall(r"`(test_\w+)`", PAGE))
-def test_the_page_names_tests_that_exist(name: str) -> None:
-    assert any(f"def {name}(" in path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))

@@ -301,6 +301,31 @@ class TestUpkeep:
         assert [action for _, action in bench.take(flagged.definition, 2)] == ["go"]
         assert parked_count(store=store) == 1
 
+    @pytest.mark.parametrize("limit", [0, 1])
+    def test_a_part_of_the_application_is_paused_and_its_jobs_go_on(
+        self, upkeep: LimitUpkeep, bench: Bench, registry: Registry, store: Store, clock: ManualClock, limit: int
+    ) -> None:
+        """GitLab's pause control: a limit below 0 while a function says so."""
+        answers = [-1]
+
+        @job(name="Search", concurrency_limit=lambda: answers[-1])
+        def search(number: int) -> None: ...
+
+        assert [action for _, action in bench.begin(search.definition, *((n,) for n in range(25)))] == ["park"] * 25
+        upkeep.sweep()
+        assert (parked_count(store=store), store.call("LLEN", "queue:default")) == (25, 0)
+        answers.append(limit)
+        clock.time += SWEEP_SECONDS
+        store.call("DEL", "kiq:limits:sweep")
+        upkeep.sweep()
+
+        begun = []
+        while taken := bench.take(search.definition):
+            ((unit, action),) = taken
+            begun += json.loads(unit.payload)["args"] if action == "go" else []
+            bench.settle(unit)
+        assert (begun if limit else sorted(begun)) == list(range(25))
+
     def test_a_line_of_a_wrong_type_holds_up_no_other(
         self, upkeep: LimitUpkeep, bench: Bench, sync: Definition, store: Store
     ) -> None:

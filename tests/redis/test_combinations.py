@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from itertools import product
 from typing import Any
@@ -10,18 +11,23 @@ import pytest
 
 from kiqcluster import job, limits
 from kiqcluster.application.registry import Registry
+from kiqcluster.policies import ReplicaReached
+from kiqcluster.process.config import Config
 from kiqcluster.process.runtime import Setup
 from kiqcluster.sidekiq.outcome import Done
 from kiqcluster.store import Store
 from tests.conformance.test_scripts import calls_of_scripts
 from tests.in_process_worker import Worker
 
+pytest.importorskip("cryptography")
 pytestmark = pytest.mark.usefixtures("setup")
+
+KEY, LONG_TEXT = base64.b64encode(b"k" * 32).decode(), "a" * 2_000
 
 LIMITS: list[dict[str, Any]] = [
     {},
     {"concurrency_limit": 5},
-    {"concurrency_limit": 5, "concurrency_key": lambda number: number},
+    {"concurrency_limit": 5, "concurrency_key": lambda number, *_: number},
 ]
 RATES: list[dict[str, Any]] = [
     {},
@@ -31,12 +37,15 @@ RATES: list[dict[str, Any]] = [
 LOCKS: list[dict[str, Any]] = [
     {},
     {"deduplicate": "until_executing"},
-    {"deduplicate": "until_executed", "reschedule_once": True},
-    {"deduplicate": "while_executing"},
+    {"deduplicate": "until_executed", "reschedule_once": True, "deduplicate_scheduled": True, "deduplicate_ttl": 9},
+    {"deduplicate": "while_executing", "deduplicate_key": lambda number, *_: str(number)},
     {"deduplicate": "until_and_while_executing"},
 ]
 SILENT: dict[str, Any] = {  # what never asks Redis
-    "policy": lambda run: None,
+    "policy": [lambda run: None, ReplicaReached(lambda: "0/1", lambda _: True)],
+    "data_consistency": "delayed",
+    "encrypt": True,
+    "loggable_arguments": [0],
     "version": 2,
     "expires_in": 3_600,
     "timeout": 60,
@@ -58,28 +67,44 @@ def reads(store: Store) -> int:
     return int(found[1])
 
 
-def test_a_job_asks_redis_once_at_most_before_it_runs(store: Store, setup: Setup, registry: Registry) -> None:
+@pytest.fixture
+def worker(store: Store, setup: Setup, registry: Registry) -> Worker:
+    """A worker that compresses and encrypts; Redis knows all scripts that its jobs need."""
+    sizes = {"size_limiter_mode": "compress", "size_limiter_compression_threshold_bytes": 1_000}
+    setup.config = Config(**sizes, encryption_keys=f"1:{KEY}", job_log="full")
     worker = Worker(store, setup, registry)
-    scripts, round_trips = [], []
-    job(name="First", concurrency_limit=1)(lambda: None).perform_async()
-    worker.run()  # from here on Redis knows the script
+    job(name="First", concurrency_limit=1, deduplicate="until_executing")(lambda: None).perform_async()
+    worker.run()
+    return worker
+
+
+def test_a_push_and_a_run_ask_redis_once_and_an_end_tells_it_once(store: Store, worker: Worker) -> None:
+    """A start asks only where a limit or a lock says so; what is compressed, encrypted or dated asks nobody."""
+    pushes, scripts, starts, ends = [], [], [], []
     for number, options in enumerate(combinations()):
-        job(name=f"Job{number}", **options)(lambda number: worker.perform(number)).perform_async(number)
+        declared = job(name=f"Job{number}", **options)(lambda *words: worker.perform(*words))
+        before = reads(store)
+        declared.perform_async(number, LONG_TEXT, "secret")
+        pushes.append(reads(store) - before - 1)  # the last one is that of the question itself
         unit = worker.take()
+        assert b'"compressed":true' in unit.payload
+        assert b"secret" not in unit.payload or "encrypt" not in options
         store.call("CONFIG", "RESETSTAT")
         before = reads(store)
 
         outcome = worker.execute(unit)
 
-        round_trips.append(reads(store) - before - 1)  # the last one is that of the question itself
+        starts.append(reads(store) - before - 1)
         scripts.append(calls_of_scripts(store))
         assert isinstance(outcome, Done), options
+        before = reads(store)
         assert worker.settle(unit, outcome) == 1
+        ends.append(reads(store) - before - 1)
 
     asks = [
         any(name in options for name in ("concurrency_limit", "rate_limit", "deduplicate"))
         for options in combinations()
     ]
-    assert scripts == [int(each) for each in asks]
-    assert round_trips == scripts
-    assert len(worker.ran) == len(asks) == 90
+    assert scripts == starts == [int(each) for each in asks]
+    assert pushes == ends == [1] * 90
+    assert worker.ran == [(number, LONG_TEXT, "secret") for number in range(90)]

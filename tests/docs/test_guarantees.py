@@ -11,7 +11,21 @@ from tests.docs.test_docs import output
 from tests.kit import ROOT, RedisServer
 
 PAGE = ROOT / "docs/guarantees.md"
-CALLS = {"Rate limits": ("sync(7)", "synced 7\n")}  # of what an example declares, and what it prints
+CALLS = {  # of what an example declares, and what it prints
+    "Rate limits": ("sync(7)", "synced 7\n"),
+    "RetryError": (
+        "try:\n    mirror.perform_inline('a')\nexcept RetryError as error:\n    print(type(error).__name__, error)",
+        "NotThereYet a\n",
+    ),
+}
+SAID_OF_EACH = {  # what the section of a guarantee says, and a word by which that is known
+    "its price": r"[Pp]rice|costs nothing",
+    "what is lost with a key": r"Redis (?:loses|is lost)|lost with one|[Nn]o key|there are none|[Nn]othing (?:in|is)",
+    "what Ruby does": r"\*\*(?:A )?Ruby|A Ruby process|Sidekiq without Pro",
+    "where to see it": r"kiqctl|/metrics|_total",
+    "an example": r"```(?:python|console)",
+    "its tests": r"`test_",
+}
 
 
 def sections() -> dict[str, str]:
@@ -42,3 +56,10 @@ def test_each_row_of_a_table_of_behaviours_names_a_test(title: str) -> None:
 
     assert rows
     assert [row for row in rows if "`test_" not in row and not any(words in row for words in ELSEWHERE)] == []
+
+
+@pytest.mark.parametrize("title", [title for title in sections() if title != "What else GitLab documents"])
+def test_each_guarantee_says_what_a_user_has_to_know(title: str) -> None:
+    text = sections()[title]
+
+    assert [what for what, word in SAID_OF_EACH.items() if not re.search(word, text)] == []

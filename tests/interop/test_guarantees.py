@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kiqcluster import Client, Job, RetryError, limits
+from kiqcluster import Client, Job, RetryError, application_context, limits
 from kiqcluster.api import StrikeSet, concurrency_limits, rate_limits
 from kiqcluster.limited_capacity import LimitedCapacityJob
 from kiqcluster.policies import Drop
@@ -22,8 +22,19 @@ OF_PYTHON: dict[str, dict[str, Any]] = {  # here none of these would run, or onl
     "version": {"version": 9},
     "timeouts": {"timeout": 0.001, "timeout_hard": 0.002},
     "interruptions": {"max_retries_after_interruption": 0},
+    "attributes": {
+        "urgency": "throttled",
+        "feature_category": "mail",
+        "resource_boundary": "memory",
+        "weight": 9,
+        "tags": ["heavy"],
+        "idempotent": True,
+        "external_dependencies": True,
+        "data_consistency": "sticky",
+    },
+    "job log": {"loggable_arguments": [0]},
 }
-ON_THE_WIRE = {"version"}
+ON_THE_WIRE = {"version", "tags"}
 
 
 @pytest.mark.parametrize("guarantee", OF_PYTHON)
@@ -39,6 +50,21 @@ def test_ruby_runs_jobs_whatever_their_class_guarantees_here(stage, ruby_server,
     payload = stage.echo_of(jids[0])["payload"]
     assert options.keys() & payload.keys() == options.keys() & ON_THE_WIRE
     assert (concurrency_limits(), rate_limits(), stage.store.call("EXISTS", "kiq:dropped")) == ([], [], 0)
+
+
+def test_ruby_runs_jobs_that_are_routed_to_its_queue_and_that_have_a_context(stage, ruby_server, setup):
+    setup.configure(routing=[["tags=heavy", "ruby"], ["*", ""]])
+
+    class Routed(Job, name="Echo", queue="nobodys", tags=["heavy"]):
+        def perform(self, *args: Any) -> None: ...
+
+    with application_context(correlation_id="r-1", user="ann"):
+        jid = Routed.perform_async(7)
+
+    payload = stage.echo_of(jid)["payload"]
+    assert (payload["queue"], payload["tags"]) == ("ruby", ["heavy"])
+    assert (payload["correlation_id"], payload["meta.user"]) == ("r-1", "ann")
+    assert stage.store.call("EXISTS", "queue:nobodys") == 0
 
 
 def test_ruby_runs_jobs_that_are_struck_that_have_expired_or_were_interrupted_too_often(stage, ruby_server):

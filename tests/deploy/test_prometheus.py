@@ -192,12 +192,17 @@ class TestNames:
 
             @job(policy=lambda run: Drop())
             def never(): ...
+
+            @job(concurrency_limit=-1)
+            def paused(): ...
         """)
         cluster: Cluster = stage.run_cluster("default", "-c", "1", app=app)
         cluster.wait_ready()
         stage.push("record", "a")
         stage.wait_noted("ran a")
         stage.push("never")
+        stage.push("paused")
+        wait_until(lambda: stage.store.call("HLEN", stage.store.keys.limits), "a limit to be known")
         counted = {"sidekiq_jobs_completion_seconds_count", "sidekiq_jobs_skipped_by_reason_total"}
         wait_until(lambda: counted <= live(cluster), "the jobs to be counted")
         exporter = Exporter(stage.store, SystemClock(), 0.0, lambda trouble: None)

@@ -633,3 +633,32 @@ def test_the_schedule_says_which_jobs_wait_for_their_class(kiqctl: Kiqctl, store
     assert lines[0].endswith("ERROR")
     assert "no worker of default knows this class; tries so far: 3" in lines[1]
     assert "no worker of default" in kiqctl("scheduled", "show", "j1").stdout
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        (
+            {"deferred": True, "deferred_by": "strike:3fa9c1", "deferred_count": 3},
+            "deferred by strike:3fa9c1, 3 times so far",
+        ),
+        ({"deferred": True, "deferred_by": "feature_flag", "deferred_count": 1}, "deferred by feature_flag"),
+        ({"deferred_by": "rate\u001b_limit", "deferred_count": "many"}, "deferred by rate"),
+        ({"dropped": True, "dropped_by": "expiry"}, "dropped by expiry"),
+        ({"deferred_by": ["strike"], "dropped_by": 7}, "no reason"),
+        ({"deferred_by": "strike:1", "error_class": "OSError", "error_message": "away"}, "OSError: away"),
+    ],
+)
+def test_what_has_kept_a_job_from_running_is_listed(
+    kiqctl: Kiqctl, store: Store, keys: dict[str, Any], words: str
+) -> None:
+    for name in ("schedule", "kiq:dropped"):
+        add_entries(store, name, (NOW, job(1, **keys)))
+
+    listed = [kiqctl(name, "list").stdout for name in ("scheduled", "dropped")]
+
+    if words == "no reason":
+        assert all("deferred" not in each and "dropped by" not in each for each in listed)
+    else:
+        assert all(words in each for each in listed)
+    assert all("\u001b" not in each for each in listed)

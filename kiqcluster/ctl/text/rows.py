@@ -272,7 +272,18 @@ def _error(entry: SortedEntry) -> str:
         return f"no worker of {clean(entry.queue)} {lack}; tries so far: {tries}"
     if entry["deferred_by"] == DEFERRED_BY_VERSION and entry.error_class is None:
         return f"version {json_line(entry[VERSION])} is newer than the workers of {clean(entry.queue)}"
-    return clean(_failure(entry))
+    return clean(_failure(entry) or _withheld(entry))
+
+
+def _withheld(job: JobRecord) -> str:
+    """Return what has kept a job from running: a strike, a policy, a limit."""
+    dropped, deferred, count = job["dropped_by"], job["deferred_by"], job["deferred_count"]
+    if isinstance(dropped, str):
+        return f"dropped by {dropped}"
+    if not isinstance(deferred, str):
+        return ""
+    times = f", {format_number(count)} times so far" if isinstance(count, int) and count > 1 else ""
+    return f"deferred by {deferred}{times}"
 
 
 def _failure(job: JobRecord) -> str:

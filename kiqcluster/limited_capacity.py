@@ -13,6 +13,7 @@ Import.perform_with_capacity()      starts jobs for what is left, as many as may
 3. end     a job that fails, or finds no work, or whose seat is too many by now, frees its seat
 
 The number of running jobs of all arguments together is limited by features/concurrency_limit.  Nothing polls.
+Price: that of both features.  A start is one round trip; a job counts its work twice, and pushes once for its seat.
 Counterpart: GitLab's LimitedCapacity::Worker.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -18,6 +19,11 @@ CALLS = {  # of what an example declares, and what it prints
         "NotThereYet a\n",
     ),
 }
+NO_GUARANTEES = ("__init__", "job_end", "stacks")
+PRICED = [
+    *(path for path in sorted((ROOT / "kiqcluster/features").glob("*.py")) if path.stem not in NO_GUARANTEES),
+    *(ROOT / "kiqcluster" / name for name in ("limited_capacity.py", "limits.py", "policies.py", "client/router.py")),
+]
 SAID_OF_EACH = {  # what the section of a guarantee says, and a word by which that is known
     "its price": r"[Pp]rice|costs nothing",
     "what is lost with a key": r"Redis (?:loses|is lost)|lost with one|[Nn]o key|there are none|[Nn]othing (?:in|is)",
@@ -63,3 +69,8 @@ def test_each_guarantee_says_what_a_user_has_to_know(title: str) -> None:
     text = sections()[title]
 
     assert [what for what, word in SAID_OF_EACH.items() if not re.search(word, text)] == []
+
+
+@pytest.mark.parametrize("path", PRICED, ids=lambda path: path.stem)
+def test_the_module_of_each_guarantee_says_its_price(path: Path) -> None:
+    assert "\nPrice: " in (ast.get_docstring(ast.parse(path.read_text())) or "")

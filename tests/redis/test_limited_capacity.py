@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -63,6 +65,20 @@ def test_a_seat_has_one_job_however_often_they_are_started(work: Any, store: Sto
         work.perform_with_capacity()
 
     assert seats(store) == [0, 1]
+    assert holders(store) == {each["jid"] for each in payloads(store)}
+
+
+def test_of_starts_at_one_moment_each_seat_has_one_job(work: Any, store: Store, source: Source) -> None:
+    source.most, source.left, gate = 5, 50, Barrier(8)
+
+    def start(_: int) -> None:
+        gate.wait()
+        work.perform_with_capacity()
+
+    with ThreadPoolExecutor(8) as starters:
+        list(starters.map(start, range(8)))
+
+    assert seats(store) == [0, 1, 2, 3, 4]
     assert holders(store) == {each["jid"] for each in payloads(store)}
 
 

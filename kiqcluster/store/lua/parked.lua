@@ -115,11 +115,13 @@ local function unpark(key, most)
   return sent + passed
 end
 
--- Sends parked jobs back while there is room; returns how many.
-local function fill(key, largest)
+-- Sends parked jobs back while there is room, so many at most; returns how many.
+local function fill_with(most, key, largest)
   if redis.call('EXISTS', parked_at(key)) == 0 then return 0 end
-  return unpark(key, math.min(MAX_SENT, room_of(key, largest)))
+  return unpark(key, math.min(most, room_of(key, largest)))
 end
+
+local function fill(key, largest) return fill_with(MAX_SENT, key, largest) end
 
 -- Ends the grant of a job that was sent back; unless it is parked again, its position is forgotten as well.  digest:
 -- returns the SHA-1 of its payload.

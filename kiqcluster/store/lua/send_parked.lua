@@ -34,7 +34,8 @@ local positions = redis.pcall('HLEN', positions_at(key))
 if type(positions) == 'number' and positions > MAX_POSITIONS then redis.call('UNLINK', positions_at(key)) end
 
 local largest = limit_in_force(key, ARGV[1], ARGV[2])
-local sent = largest and fill(key, largest) or 0
+-- Without a limit many go at once, for what goes later is fetched before them.
+local sent = largest and fill_with(largest == 0 and PAGE or MAX_SENT, key, largest) or 0
 local left = redis.pcall('ZCARD', parked_at(key))
 if left == 0 and redis.call('EXISTS', grants_at(key)) == 0 then
   redis.call('DEL', positions_at(key))

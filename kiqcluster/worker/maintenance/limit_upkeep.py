@@ -39,8 +39,7 @@ SWEEP_GUARD_SECONDS = 30  # within which no other process of the fleet looks
 RETRY_SECONDS = 5.0  # until the end of an override is tried again, which Redis refused
 MAX_PER_ROUND_TRIP = 500  # processes asked for their threads
 MAX_THREAD_DIGITS = 6  # of what a process tells; anything may stand there
-MAX_ROUNDS = 10  # of one look at a line
-MAX_LEFT_ROUNDS = 1_000  # the same of a left line, of whose jobs none sends the next one on
+MAX_ROUNDS = 10  # of one look at a line: 10 000 jobs where there is no limit, as for a line that a release has left
 MARGIN_SECONDS = 0.01  # after the end of an override
 GRANT_MS = 10_000  # that a place is kept for a job on its way (lua/parked.lua)
 HALVES = (ServerDeduplication(), ConcurrencyLimits())  # that have jobs wait in lines
@@ -132,8 +131,7 @@ class LimitUpkeep:
                 lines.append((slots, limits[own]))
         left = self._left_lines([slots for slots, _ in lines])
         used = [(slots, limit) for slots, limit in lines if slots not in left]
-        refused = send_lines(self._store, used, MAX_ROUNDS, self._is_stopping)
-        refused += send_lines(self._store, [(slots, 0) for slots in left], MAX_LEFT_ROUNDS, self._is_stopping)
+        refused = send_lines(self._store, [*used, *((slots, 0) for slots in left)], MAX_ROUNDS, self._is_stopping)
         for refusal in refused:
             self._runtime.trouble("limits", refusal)
 
